@@ -40,7 +40,7 @@ TARGETS = {"cpu": ("6 % / 15 %", "5 %"), "cuda": ("3 % / 8 %", "2 %")}
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """One raw file, read: what the fit saw and what it did not."""
+    """One raw file as read: what the fit saw and what it did not see."""
 
     name: str
     raw: AccuracySession
@@ -55,7 +55,7 @@ class Session:
 
 
 def read_session(path: Path) -> Session:
-    """Fit the calibration part of a raw file; correct all parts for drift by the same reference."""
+    """Fit the calibration in a raw file, and correct all its parts for drift by the same reference."""
     raw = load_calibration(path)
     if not isinstance(raw, AccuracySession):
         raise AdvisorError(f"{path} is no accuracy session", "benchmarks/held_out.py writes them")
@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def report(sessions: Sequence[Session]) -> str:
-    """The whole document, in Markdown."""
+    """Return the whole document in Markdown."""
     by_device: dict[str, list[Session]] = defaultdict(list)
     for session in sessions:
         by_device[session.device_type].append(session)
@@ -98,7 +98,7 @@ def report(sessions: Sequence[Session]) -> str:
 
 
 def speed(folder: Path) -> str:
-    """How fast the search and tables of rows are, in Markdown: medians of the raw seconds, the best beside them."""
+    """Return the speed of the search and of tables of rows in Markdown: medians of the raw seconds, and the best."""
     search = read_yaml(folder / "search_speed.yaml", "speed measurement")
     rows = read_yaml(folder / "rows_speed.yaml", "speed measurement")
     start_up = statistics.median(rows["start_up_seconds"])
@@ -200,7 +200,7 @@ def _loo_row(session: Session) -> str:
 
 
 def _memory(sessions: Sequence[Session]) -> list[str]:
-    """Peak memory of held-out configurations: the traced model corrected by the calibration's bursts only."""
+    """Return rows of held-out peak memory: the traced model, corrected only by the calibration's bursts."""
     lines = [
         "\n### Peak memory of held-out configurations (asked: median at most 2 % allocated, 6 % reserved)\n",
         *_table("session", "configurations", "allocated: median / p90", "reserved: median / p90", "ran out of memory"),
@@ -217,7 +217,7 @@ def _memory(sessions: Sequence[Session]) -> list[str]:
 
 
 def _power(sessions: Sequence[Session]) -> list[str]:
-    """Watts of held-out configurations by their MFU: the data sheet's belief, and the line through the calibration."""
+    """Return rows of held-out watts by MFU: the data sheet's prior, and the line through the calibration."""
     lines = [
         "\n### Power of the board while held-out configurations train, by its energy counter\n",
         *_table("session", "bursts", "MFU", "watts", "from the data sheet: median / p90", "calibrated: median / p90"),

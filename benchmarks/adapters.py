@@ -1,13 +1,13 @@
-"""How right memory and speed are of trainings with LoRA and QLoRA that others published.
+"""Scores predictions of memory and speed for published training runs with LoRA and QLoRA.
 
     python benchmarks/adapters.py
 
-Memory: nothing of the rule was fitted to these rows. Speed: the bytes that adapters move in eager code are fitted, so
-each owner is predicted with the level that suits the others best (`LEVELS`, in units of what is shipped).
+Memory: no part of the rule was fitted to these rows. Speed: the bytes that adapters move in eager code are fitted, so
+each owner is predicted with the level that fits the other owners best (`LEVELS`, in units of the shipped level).
 
-Rows of profiles/public_runs.csv whose model is one of Llama's kind with known sizes and that state a context. LitGPT's
-are of 512 tokens at most, of shorter sequences padded to the longest of each batch, so that their memory is a peak over
-a data set. torchtune's recipes recompute unless the card holds more, and take their loss in chunks.
+The rows are those of profiles/public_runs.csv with a model like Llama of known sizes and a stated context. LitGPT's
+sequences have at most 512 tokens and are padded to the longest of each batch, so their memory is a peak over a data
+set. torchtune's recipes recompute activations unless the GPU has more memory, and compute their loss in chunks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from advisor.workflows.predict_rows import predict_workloads
 from trainer.schema import make_shape
 
 GIB = 2**30
-# name in the notes → layers, width, heads, key heads, FFN width, vocabulary (their config.json)
+# name in the notes → layers, width, heads, key heads, FFN width, vocabulary (from the config.json)
 MODELS = {
     r"llama.?3\.1 8b|llama-3(?:\.1)?-8b": (32, 4096, 32, 8, 14336, 128256),
     r"llama.?2.?7b": (32, 4096, 32, 32, 11008, 32000),
@@ -45,7 +45,7 @@ CARDS = {"RTX 4090": "rtx-4090", "RTX A6000": "a6000", "A100": "a100-80gb-sxm", 
 
 @dataclass(frozen=True)
 class Row:
-    """One published peak, in GiB, beside what is said of it."""
+    """One published peak in GiB, and what its row states."""
 
     source: str
     what: str
@@ -55,7 +55,7 @@ class Row:
 
 
 def rows() -> Iterator[Row]:
-    """The rows that say enough."""
+    """Yield the rows that state enough."""
     with (profiles_folder() / "public_runs.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             how = re.search(r"\b(Q?)LoRA", row["parallelism"])
@@ -81,7 +81,7 @@ def _row(row: dict[str, str], quantized: bool, sizes: tuple[int, ...]) -> Row:
         sharding="full" if "FSDP" in row["parallelism"] else "none",
         software=Software(
             state="16bit", extra_parameters=tied,
-            whole_logits=row["source"] != "torchtune",  # its recipes' loss comes in chunks
+            whole_logits=row["source"] != "torchtune",  # the loss of its recipes is computed in chunks
             adapters=Adapters(rank=rank, targets=targets, quantized=quantized),
         ),
     )  # fmt: skip
@@ -92,8 +92,8 @@ LEVELS = (0.0, 0.33, 0.67, 1.0, 1.33, 1.67, 2.0)
 
 
 def times() -> None:
-    """Print the error of tokens per second of each owner, at the level that suits the others best."""
-    import prior_model  # beside this file, where tests do not look
+    """Print each owner's error of tokens per second, at the level that fits the other owners best."""
+    import prior_model  # beside this file, outside the tests' path
 
     shipped = adapters._BYTES_IN, adapters._BYTES_OUT
     errors: dict[float, dict[str, list[tuple[float, bool]]]] = {}
@@ -128,7 +128,7 @@ def times() -> None:
 
 
 def timed_rows() -> Iterator[tuple[dict[str, str], Workload, float]]:
-    """Row, likeliest workload and tokens per second of each published run with adapters that can be predicted."""
+    """Yield row, likeliest workload and tokens per second of each published run with adapters that can be predicted."""
     with (profiles_folder() / "public_runs.csv").open(encoding="utf-8", newline="") as file:
         lines = csv.DictReader(file)
         reader = RowReader(load_published_gpus(), list(lines.fieldnames or ()))

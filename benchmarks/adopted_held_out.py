@@ -1,12 +1,12 @@
-"""How right the fit of somebody else's command is beyond what it was fitted to: up to twice the micro-batch and length.
+"""Scores the fit of an adopted command beyond its fitted range, up to twice the micro-batch and sequence length.
 
     python benchmarks/adopted_held_out.py --out FILE.yaml [--seconds 240] [--visits 2] [--seed 0] -- COMMAND ...
     python benchmarks/adopted_held_out.py --score FILE.yaml ...
 
-Adopts the command as `advisor adopt` does, then runs it with batches that the adoption did not try, in shuffled rounds,
-and writes what it adopted and every burst into one raw file, which `--score` reads. Needs a command with knobs for
-micro-batch and sequence length. Our own trainer's figure beside it: `benchmarks/held_out.py` on the same machine in
-the same hour; asked is at most 1.25 times its error.
+It adopts the command as `advisor adopt` does. Then it runs batches that the adoption did not try, in shuffled rounds,
+and writes the adoption and every burst into one raw file, which `--score` reads. The command needs options for
+micro-batch and sequence length. For comparison, `benchmarks/held_out.py` measures our own trainer on the same machine
+in the same hour. The target is at most 1.25 times its error.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from advisor.store.store import Store
 from advisor.workflows.adopt import adopt_command
 from trainer.schema import record_from_dict, to_dict
 
-# Micro-batch and length in units of the command's own; an adoption tries up to 4 and 1
+# Micro-batch and length in units of the command's own values; an adoption tries up to 4 and 1
 HELD = ((3, 1), (6, 1), (8, 1), (8, 0.5), (1, 1.5), (1, 2), (2, 1.5), (2, 2), (0.5, 2), (4, 2))
-_MOST_SECONDS = 120.0  # of one burst
+_MOST_SECONDS = 120.0  # for one burst
 
 
 def main() -> None:
-    """Measure a command, or score what was measured."""
+    """Measure a command, or score earlier measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--score", type=Path, nargs="+")
     parser.add_argument("--out", type=Path)
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def measure(command: list[str], out: Path, seconds: float, visits: int, rng: random.Random) -> None:
-    """Adopt the command, then run what it did not try; the file is whole after each burst."""
+    """Adopt the command, then run what the adoption did not try. The file is complete after each burst."""
     with tempfile.TemporaryDirectory() as home:
         adopted = adopt_command(Store(Path(home)), command, budget_seconds=seconds, on_event=say).adopted
     knobs = [adopted.recipe.knob(name) for name in ("micro_batch", "seq_len")]
@@ -77,7 +77,7 @@ def measure(command: list[str], out: Path, seconds: float, visits: int, rng: ran
 
 
 def one_burst(adopted: Adopted, settings: tuple[Setting, ...]) -> AdoptedBurst:
-    """The command with these values, until its steps are steady."""
+    """Run the command with these values until its steps are steady."""
     unending = [Setting(name=n, value=v) for n, v in (("steps", 1e6), ("tokens", 1e12)) if adopted.recipe.knob(n)]
     with tempfile.TemporaryDirectory() as name:
         ready = for_burst(adopted.command, adopted.recipe, (*unending, *settings))
@@ -86,7 +86,7 @@ def one_burst(adopted: Adopted, settings: tuple[Setting, ...]) -> AdoptedBurst:
 
 
 def score(path: Path) -> None:
-    """Print the errors of each held-out batch, all visits together, and how many intervals hold."""
+    """Print the errors of each held-out batch over all visits, and how many intervals contain the measurement."""
     raw: dict[str, Any] = read_yaml(path, "raw file")
     adopted = record_from_dict(Adopted, raw["adopted"])
     fitted = time_of(adopted)
@@ -110,14 +110,14 @@ def score(path: Path) -> None:
 
 
 def as_asked(adopted: Adopted, burst: AdoptedBurst) -> AdoptedBurst:
-    """A burst with its rows cut apart where the command lays them end to end."""
+    """Return a burst with its rows cut apart, if the command joins them end to end."""
     shape, asked = burst.shape, burst.value("micro_batch")
     packed = shape is not None and shape.rows == 1 and asked not in (None, 1)
     return cut_apart(adopted.recipe, burst) if packed else burst
 
 
 def say(text: str, seconds: float) -> None:
-    """Where an adoption has come to."""
+    """Print how far an adoption has come."""
     print(f"{seconds:6.1f} s  {text}", flush=True)
 
 

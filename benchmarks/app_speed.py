@@ -1,12 +1,12 @@
-"""How quickly the app answers: a slider's move on Plan, a rerun of every page, and the first page after the start.
+"""Measures how quickly the app answers: slider moves on Plan, reruns of every page, and the first page after a start.
 
     python benchmarks/app_speed.py [--moves 60]
 
-A rerun is timed by Streamlit's own test driver, which runs the page's script as the server does and then also reads
-back what it drew: a little more than the server's time. Sliders move to positions not seen before, so that nothing of
-the answer is remembered. The first page is timed in headless Chromium, from the moment the server's health check
-answers to the moment the answer's sentence is on the screen; without Chromium that part is left out, and said so.
-Targets: 120 ms at the 95th percentile, 2.5 s.
+Streamlit's own test driver times a rerun. It runs the page's script as the server does and also reads back what the
+script drew, so it takes slightly longer than the server. Sliders move to new positions, so that no earlier answer can
+be reused. Headless Chromium times the first page, from the server's first passed health check until the answer's
+sentence is on the screen. Without Chromium, this part is left out with a message. Targets: 120 ms at the 95th
+percentile, 2.5 s.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WHOLE = ("if_depth", "if_micro_batch", "if_seq_len", "if_gpus")
 
 
 def app(page: str):
-    """A page under the test driver, drawn once so that its loaders are warm."""
+    """Return a page under the test driver, drawn once so that its loaders are warm."""
     from streamlit.testing.v1 import AppTest
 
     script = f"from advisor.ui.frame import guarded\nfrom advisor.ui import {page}\nguarded({page}.page)()\n"
@@ -41,7 +41,7 @@ def app(page: str):
 
 
 def timed(driver) -> float:
-    """Seconds of one rerun."""
+    """Return the seconds of one rerun."""
     begun = time.perf_counter()
     driver.run()
     assert not driver.exception
@@ -49,7 +49,7 @@ def timed(driver) -> float:
 
 
 def slider_moves(count: int) -> list[float]:
-    """Seconds of moves of Plan's sliders of whole numbers (depth, micro-batch, context, GPUs), each in turn."""
+    """Return the seconds of moves of Plan's integer sliders (depth, micro-batch, context, GPUs), each in turn."""
     driver, _ = app("plan")
     seconds = []
     for move in range(count):
@@ -62,7 +62,7 @@ def slider_moves(count: int) -> list[float]:
 
 
 def first_page(home: Path) -> float | None:
-    """Seconds from a healthy server to the answer on the screen; None without a browser."""
+    """Return the seconds from a healthy server to the answer on the screen; None without a browser."""
     from tests.ui.serving import chromium, free_port, serving
 
     try:
@@ -84,13 +84,13 @@ def first_page(home: Path) -> float | None:
 
 
 def said(name: str, seconds: list[float]) -> str:
-    """Median and 95th percentile in milliseconds."""
+    """Return the median and 95th percentile in milliseconds, as text."""
     p95 = statistics.quantiles(seconds, n=20)[-1]
     return f"{name:28} {1000 * statistics.median(seconds):6.0f} ms median  {1000 * p95:6.0f} ms p95  ({len(seconds)})"
 
 
 def main() -> None:
-    """Print one line per thing timed."""
+    """Print one line for each timing."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--moves", type=int, default=60, help="of the sliders of Plan")
     options = parser.parse_args()

@@ -1,11 +1,11 @@
-"""How an assistant with this program compares with a key: `python benchmarks/audit_reader.py ANSWERS TEXTS [--wrong]`.
+"""Scores an assistant with this program by a key: `python benchmarks/audit_reader.py ANSWERS TEXTS [--wrong]`.
 
-TEXTS holds texts and a key.csv (see audit_texts.py). ANSWERS holds for each text NAME.md what an assistant answered to
-`advisor audit --schema NAME.md`, as NAME.json. No assistant is asked here, so a figure can be had again at any time.
+TEXTS holds texts and a key.csv (see audit_texts.py). ANSWERS holds, as NAME.json, an assistant's answer to `advisor
+audit --schema NAME.md` for each text NAME.md. No assistant is asked here, so the scores can be reproduced at any time.
 
-Three rows are printed. *The program* counts its verdicts alone. *The program or the assistant* adds what the assistant
-calls wrong or unfounded, unless the program finds that it holds. *The assistant alone* counts its opinions. Each row
-says how many of the wrong claims of high or medium severity are found, and how many of the right ones are accused.
+Three rows are printed. *The program* counts only the program's verdicts. *The program or the assistant* adds what the
+assistant calls wrong or unfounded, unless the program finds it right. *The assistant alone* counts its opinions. Each
+row says how many wrong claims of high or medium severity are found, and how many right claims are accused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROWS = ("the program", "the program or the assistant", "the assistant alone")
 
 
 def accusations(text: Path, answer: str, store: Store) -> tuple[list[Judged], list[Judged], list[Judged]]:
-    """What each of the three rows accuses in a text."""
+    """Return what each of the three rows accuses in a text."""
     (audit,) = audit_cards([text], store, answer=answer)
     program = [one for one in audit.judged if one.judgement.ruling in BAD]
     judged = {one.claim.text: one for one in audit.judged}
@@ -48,7 +48,7 @@ def accusations(text: Path, answer: str, store: Store) -> tuple[list[Judged], li
 
 
 def _opinion(claim: Mapping[str, Any], judged: Mapping[str, Judged]) -> Judged:
-    """What the assistant itself thinks of a claim, on the line at which the program found it."""
+    """Return the assistant's own opinion of a claim, on the line where the program found the claim."""
     opinion = str(claim.get("opinion"))
     ruling = Ruling(opinion) if opinion in set(Ruling) else Ruling.CANNOT_BE_JUDGED
     judgement = Judgement(ruling=ruling, so=str(claim.get("because", "")))
@@ -62,7 +62,7 @@ def _opinion(claim: Mapping[str, Any], judged: Mapping[str, Judged]) -> Judged:
 
 
 def scores(answers: Path, texts: Path) -> dict[str, tuple[Score, Score, Score]]:
-    """The three scores of every text that has a key and an answer."""
+    """Return the three scores of every text that has a key and an answer."""
     found: dict[str, tuple[Score, Score, Score]] = {}
     with tempfile.TemporaryDirectory() as home:
         store = Store(Path(home))
@@ -76,7 +76,7 @@ def scores(answers: Path, texts: Path) -> dict[str, tuple[Score, Score, Score]]:
 
 def _scored(keys: list[Key], rows: tuple[list[Judged], list[Judged], list[Judged]]) -> tuple[Score, Score, Score]:
     program, both, alone = rows
-    # what only rests on a wrong claim is listed with it: it is named, and accused of nothing
+    # a claim that only rests on a wrong one is listed with it, but is not itself accused
     resting = {one.claim.id for one in program if one.finding is None}
 
     def fair(accused: list[Judged]) -> Score:

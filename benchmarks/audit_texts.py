@@ -1,9 +1,9 @@
-"""How an audit of texts compares with an auditor's: `python benchmarks/audit_texts.py FOLDER [--wrong]`.
+"""Compares an audit of texts with an auditor's: `python benchmarks/audit_texts.py FOLDER [--wrong]`.
 
 FOLDER holds texts and a key.csv: file, line, claim, verdict (ok, wrong, does_not_follow, cannot_be_judged), reason with
-arithmetic, severity, correct value; judged by hand, claim by claim. Asked: of the wrong and unfounded claims of high or
-medium severity, how many are named near their line; of the right ones, how many are accused. `--wrong` lists them text
-by text; without it only the totals are printed, so that texts kept to check with can be scored without being opened.
+arithmetic, severity, correct value. Claims are judged by hand, one by one. The score counts the wrong and unfounded
+claims of high or medium severity that are named near their line, and the right claims that are accused. `--wrong` lists
+them for each text. Without it only totals are printed, so that held-back texts can be scored without being opened.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from advisor.workflows.audit import audit_cards
 BAD = ("wrong", "does_not_follow")
 GRAVE = ("high", "medium")
 NEAR = 1  # lines
-_QUOTED = 3  # words of a claim that are found again in a sentence by no accident
+_QUOTED = 3  # words of a claim whose presence in a sentence is not a coincidence
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 
@@ -42,7 +42,7 @@ class Key:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """Of one text: claims that should be named, those that were, right claims, those accused, and other accusations."""
+    """One text: claims that should be named and were named, right claims, accused right claims, other accusations."""
 
     due: list[Key]
     named: list[Key]
@@ -52,7 +52,7 @@ class Score:
 
 
 def accusations(path: Path, store: Store) -> list[Judged]:
-    """What the audit of a text calls wrong or unfounded."""
+    """Return what the audit of a text calls wrong or unfounded."""
     try:
         (audit,) = audit_cards([path], store)
     except AdvisorError:
@@ -61,7 +61,7 @@ def accusations(path: Path, store: Store) -> list[Judged]:
 
 
 def score(keys: list[Key], accused: list[Judged]) -> Score:
-    """Each accusation against the key: its own line first, among several claims of a line the one with its numbers."""
+    """Match each accusation with the key: by its line first, then by its numbers if the line has several claims."""
     named: set[int] = set()
     wronged: dict[int, Judged] = {}
     others = []
@@ -84,7 +84,7 @@ def score(keys: list[Key], accused: list[Judged]) -> Score:
 
 
 def _matches(keys: list[Key], judged: Judged) -> list[int]:
-    """Claims that an accusation can be about: of its line, else of a neighbouring one; those that share its numbers."""
+    """Return the claims that an accusation may be about: on its line or a neighbouring one, with the same numbers."""
     line = judged.claim.line or 0
     # a contradiction is on each of its lines
     lines = {line, *judged.claim.lines} if judged.claim.form == "agreement" else {line}
@@ -92,17 +92,17 @@ def _matches(keys: list[Key], judged: Judged) -> list[int]:
     near = [i for i, key in enumerate(keys) if 0 < abs(key.line - line) <= NEAR]
     numbers = _numbers([str(judged.claim.get("value").text)]) if judged.claim.get("value") is not None else set()
     sharing = [i for i in own if numbers & _numbers([keys[i].claim])]
-    if not sharing and not numbers & _numbers([judged.claim.text]):  # it accuses words, or what follows from them
+    if not sharing and not numbers & _numbers([judged.claim.text]):  # it accuses words, or a conclusion from them
         sharing = [i for i in own if len(_words(keys[i].claim).split()) >= _QUOTED and _is_quoted(keys[i], judged)]
     if len(own) > 1 and (numbers or sharing):
         own = sharing
     elif own and numbers and not sharing and all(keys[i].verdict == "ok" for i in own):
-        own = []  # it accuses another number of that line
+        own = []  # it accuses another number on that line
     return own + [i for i in near if keys[i].verdict in BAD and (not own or numbers & _numbers([keys[i].claim]))]
 
 
 def _is_quoted(key: Key, judged: Judged) -> bool:
-    """Whether the sentence that is accused has the words of a claim."""
+    """Return whether the accused sentence contains the words of a claim."""
     return _words(key.claim) in _words(judged.claim.text)
 
 
@@ -115,7 +115,7 @@ def _numbers(texts: Iterable[str]) -> set[float]:
 
 
 def read_key(folder: Path) -> dict[str, list[Key]]:
-    """The key by file."""
+    """Return the key by file."""
     by_file: dict[str, list[Key]] = defaultdict(list)
     with (folder / "key.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):

@@ -1,4 +1,4 @@
-"""What simpler predictors say of the same held-out configurations: a constant MFU, and a line in batch size."""
+"""Predicts the same held-out configurations by simpler means: a constant MFU, and a line in batch size."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from advisor.records import MeasuredStep, Workload
 
 
 def step_flops(w: Workload) -> float:
-    """FLOPs of one optimizer step, forward and backward."""
+    """Return the FLOPs of one optimizer step, forward and backward."""
     return flops.flops_per_token(w.shape) * w.step_tokens
 
 
 def constant_mfu(seen: Sequence[MeasuredStep], held: Sequence[Workload]) -> np.ndarray:
-    """Step seconds if every configuration ran at the median FLOP/s of those measured."""
+    """Return step seconds if every configuration ran at the median FLOP/s of the measured ones."""
     rate = float(np.median([step_flops(o.workload) / o.step_seconds for o in seen]))
     return np.array([step_flops(w) / rate for w in held])
 
 
 def straight_line(seen: Sequence[MeasuredStep], held: Sequence[Workload]) -> np.ndarray:
-    """Step seconds from a line in batch size through the three smallest batches of the nearest depth, scaled by FLOPs.
+    """Return step seconds from a line through the nearest depth's three smallest batches, scaled by FLOPs.
 
-    This is what batch-size finders do: they time a few small batches of one model and extend the line.
+    Batch-size finders do this: they time a few small batches of one model and extend the line.
     """
     return np.array([_line(seen, w) for w in held])
 

@@ -1,9 +1,9 @@
-"""Check the CUDA paths that no CPU test can reach: numbers agree, times add up, memory and energy are counted, a run
-with everything on completes, and running out of memory is a value.
+"""Checks CUDA paths that no CPU test can reach: numbers agree, times add up, memory and energy are counted, a run with
+all options completes, and running out of memory is an outcome.
 
     python benchmarks/check_cuda.py [--quick]
 
---quick leaves out what compiles, resumes or exhausts memory: a minute less. Nothing is measured for the record here.
+--quick skips what compiles, resumes or exhausts memory, which saves a minute. No measurement here is recorded.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PLAIN = RunConfig(model=SHAPE, steps=STEPS, micro_batch=4, optimizer=OptimizerCo
 
 
 def main() -> None:
-    """Run every check, print a line each, and exit with 1 if one failed."""
+    """Run every check, print one line for each, and exit with 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
@@ -65,27 +65,27 @@ def main() -> None:
 
 
 def attempt(check: Callable[[], str]) -> str | None:
-    """The check's name if it failed; whatever it raises is a failure, and the others go on."""
+    """Return the check's name if it failed. Any exception is a failure, and the other checks still run."""
     began = time.perf_counter()
     try:
         said, failed = check(), None
     except AssertionError as error:
         said, failed = str(error), check.__name__
-    except Exception:  # a benchmark on a lent machine: the next check must still run
+    except Exception:  # on a borrowed machine, the next check must still run
         said, failed = traceback.format_exc(), check.__name__
     print(f"{'FAIL' if failed else 'ok'}  {check.__name__} ({time.perf_counter() - began:.1f} s): {said}", flush=True)
     return failed
 
 
 def train(config: RunConfig) -> list[StepRecord]:
-    """The first steps of a configuration on synthetic tokens, in fp32 with exact products."""
+    """Return the first steps of a configuration on synthetic tokens, in fp32 with exact products."""
     context = resolve_device(config.device, config.precision, tf32=False)
     tokens = open_tokens(config.data, config.model.vocab_size, config.model.seq_len, config.seed)
     return list(Trainer(config, context, tokens, phases_every=1).steps(config.steps))
 
 
 def losses_agree() -> str:
-    """The first losses lie near ln V in every precision; the CPU starts from other random weights."""
+    """Check that the first losses are near ln V in every precision; the CPU starts from other random weights."""
     first = {p: train(replace(PLAIN, precision=p))[0].loss for p in ("fp32", "bf16", "fp16")}
     first["cpu"] = train(replace(PLAIN, device="cpu", precision="fp32", steps=1))[0].loss
     assert all(abs(loss - math.log(4096)) < 0.3 for loss in first.values()), first
@@ -95,7 +95,7 @@ def losses_agree() -> str:
 
 
 def every_path_trains() -> str:
-    """Each family in each precision, grouped keys, recomputation, accumulation, Muon: finite, and the loss falls."""
+    """Check families, precisions, grouped keys, recomputation, accumulation, Muon: losses are finite and fall."""
     shapes = {
         "nanochat": make_shape("nanochat", depth=2, vocab_size=4096, seq_len=256),
         "gpt2": make_shape("gpt2", depth=2, vocab_size=4096, seq_len=256),
@@ -118,7 +118,7 @@ def every_path_trains() -> str:
 
 
 def times_add_up() -> str:
-    """Phases add up to the step, and steps to the time on the wall, by events that nobody waited for."""
+    """Check that phases add up to the step, and steps to wall time, with events that nothing waited for."""
     shape = make_shape("gpt2", depth=12, vocab_size=50304, seq_len=1024)
     config = replace(PLAIN, model=shape, micro_batch=8, precision="bf16")
     context = resolve_device("cuda", "bf16")
@@ -140,7 +140,7 @@ def times_add_up() -> str:
 
 
 def energy_is_counted() -> str:
-    """The counter of the card's energy moves, and gives watts that a board can draw."""
+    """Check that the GPU's energy counter moves and gives plausible watts."""
     meter = open_energy_meter("cuda", os.getpid())
     a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
     out = torch.empty_like(a)
@@ -156,7 +156,7 @@ def energy_is_counted() -> str:
 
 
 def a_run_with_everything() -> str:
-    """A run by the command line, with telemetry, evaluation and checkpoints, completes and logs what it should."""
+    """Check that a command-line run with telemetry, evaluation and checkpoints completes and logs what it should."""
     with tempfile.TemporaryDirectory() as name:
         log = run_trainer(Path(name), everything(60))
         assert log.final["outcome"] == "completed", log.final
@@ -187,7 +187,7 @@ def everything(steps: int) -> RunConfig:
 
 
 def run_trainer(folder: Path, config: RunConfig) -> RunLog:
-    """One attempt at a run in a folder; what it said is the message where its log does not end."""
+    """Make one attempt at a run in a folder. If its log does not end, its output is the error message."""
     (folder / "run.yaml").write_text(dump_config(config), encoding="utf-8")
     command = [sys.executable, "-m", "trainer", str(folder / "run.yaml"), "--out", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180)
@@ -197,7 +197,7 @@ def run_trainer(folder: Path, config: RunConfig) -> RunLog:
 
 
 def compiled_agrees() -> str:
-    """Compiled and eager losses stay together."""
+    """Check that compiled and eager losses stay close."""
     eager, compiled = (train(replace(PLAIN, precision="bf16", compile=c)) for c in (False, True))
     gap = max(abs(a.loss - b.loss) for a, b in zip(eager, compiled, strict=True))
     assert gap < 0.05, gap
@@ -205,7 +205,7 @@ def compiled_agrees() -> str:
 
 
 def a_resumed_run_goes_on() -> str:
-    """A run that is stopped at its checkpoint goes on from it as if nothing had been."""
+    """Check that a run stopped at its checkpoint resumes as if it had not been stopped."""
     with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as parts:
         straight = run_trainer(Path(whole), everything(40)).steps
         stopping = StopConfig(loss=(LossStop(step=20, above=0.0),))
@@ -214,19 +214,19 @@ def a_resumed_run_goes_on() -> str:
     assert stopped.final["outcome"] == "stopped", stopped.final
     assert 20 <= resumed.headers[-1]["resumed_from_step"] < 40, resumed.headers[-1]
     gap = abs(resumed.steps[-1]["loss"] - straight[-1]["loss"])
-    assert gap < 0.02, gap  # sums on a card are not always taken in the same order
+    assert gap < 0.02, gap  # a GPU does not always add in the same order
     return f"loss at step 40: {straight[-1]['loss']:.4f} straight, {resumed.steps[-1]['loss']:.4f} resumed"
 
 
 def too_large() -> RunConfig:
-    """A micro-batch whose activations take about twice the card."""
+    """Return a micro-batch whose activations need about twice the GPU's memory."""
     total = torch.cuda.get_device_properties(0).total_memory
     shape = make_shape("gpt2", depth=4, vocab_size=4096, seq_len=1024)
     return replace(PLAIN, model=shape, steps=100, micro_batch=max(64, int(total // (1024 * 256 * 4 * 20))))
 
 
 def out_of_memory_is_a_value() -> str:
-    """A burst that cannot fit answers out_of_memory, and the next worker serves the next burst."""
+    """Check that a burst that cannot fit answers out_of_memory, and that the next worker serves the next burst."""
     config = too_large()
     request = {"op": "burst", "seconds": 0.5, "least_steps": 2, "most_warmup": 3, "limit_seconds": 20.0}
     with Worker("cuda") as worker:
@@ -241,7 +241,7 @@ def out_of_memory_is_a_value() -> str:
 
 
 def a_run_without_memory_says_so() -> str:
-    """The same as a run: its log's last line has the outcome."""
+    """Check the same as a run: the last line of its log has the outcome."""
     with tempfile.TemporaryDirectory() as name:
         final = run_trainer(Path(name), too_large()).final
     assert final["outcome"] == "out_of_memory", final

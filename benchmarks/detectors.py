@@ -1,14 +1,14 @@
-"""How right each detector is on real logs: `python benchmarks/detectors.py [FOLDER[=COLLECTION] ...] [--unjudged]`.
+"""Scores each detector on real logs: `python benchmarks/detectors.py [FOLDER[=COLLECTION] ...] [--unjudged]`.
 
-A collection is a folder of logs with a MANIFEST.csv of the truth, written down by hand. What a detector may say of a
-log follows from that truth by no rule, so each (log, finding) pair that fired is judged by hand in detectors.csv:
+A collection is a folder of logs with the truth in a MANIFEST.csv, written by hand. No rule can derive from that truth
+what a detector may say about a log, so each (log, finding) pair that occurred is judged by hand in detectors.csv:
 
-* `right`, `wrong` or `harmless` (true, and nobody needs it), with the reason in a few words;
-* `built`: rules were changed after this log was looked at, so that it is no longer unseen;
-* `stated`: a problem of the manifest, with the findings that name it, joined by `|`; `status:WORD` is how it ended.
+* `right`, `wrong` or `harmless` (true, but nobody needs it), with the reason in a few words;
+* `built`: rules were changed after somebody looked at this log, so it is no longer unseen;
+* `stated`: a problem in the manifest, with the findings that name it, joined by `|`; `status:WORD` is how it ended.
 
-A pair without a judgement is listed, so that the table stays honest when logs or detectors change. Writes
-docs/detectors.md; `--unjudged` prints the lines to be judged instead.
+A pair without a judgement is listed, so that the table stays honest when logs or detectors change. The script writes
+docs/detectors.md; `--unjudged` prints the pairs without a judgement instead.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ from advisor.workflows.analyze import analyze
 JUDGEMENTS = Path(__file__).with_suffix(".csv")
 PAGE = Path(__file__).parent.parent / "docs" / "detectors.md"
 SHARED = Path(__file__).parent.parent.parent / "shared"
-BUILT_WITH = "logs"  # the collection that detectors were first built with
-WRONG_MOST = 0.2  # of the times that a finding fired on logs nobody had seen: more and it is a note
-FIRED_LEAST = 3  # times on such logs: fewer say nothing of a detector
+BUILT_WITH = "logs"  # the collection with which detectors were first built
+WRONG_MOST = 0.2  # share of a finding's occurrences on unseen logs; above it, the finding becomes a note
+FIRED_LEAST = 3  # occurrences on such logs; fewer say nothing about a detector
 _WORDS = ("right", "wrong", "harmless")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
-    """One log of a collection: what was found, beside whether its manifest calls it healthy."""
+    """One log of a collection: its findings, and whether its manifest calls it healthy."""
 
     collection: str
     file: str
     healthy: bool
-    unseen: bool  # no rule was changed after it was looked at
-    status: str  # as read; "refused" where nothing was
+    unseen: bool  # no rule was changed after somebody looked at it
+    status: str  # as read; "refused" if nothing was
     findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judgements:
-    """What was judged by hand."""
+    """The judgements made by hand."""
 
     pairs: dict[tuple[str, str, str], str]  # collection, file, code → right | wrong | harmless
     built: frozenset[tuple[str, str]]  # collection, file
-    stated: tuple[tuple[str, str, frozenset[str], str], ...]  # collection, file, what names it, the problem in words
+    stated: tuple[tuple[str, str, frozenset[str], str], ...]  # collection, file, findings that name it, the problem
 
 
 def read_judgements(path: Path = JUDGEMENTS) -> Judgements:
-    """The judgements, checked: a word that is none of the five is an error of that file."""
+    """Return the judgements after a check. A word other than the five is an error in that file."""
     pairs, stated, built = {}, [], set()
     with path.open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -78,7 +78,7 @@ def read_judgements(path: Path = JUDGEMENTS) -> Judgements:
 
 
 def read_collection(folder: Path, name: str, judged: Judgements) -> list[Log]:
-    """Every log of a collection, analysed as `advisor analyze LOG` does."""
+    """Analyse every log of a collection as `advisor analyze LOG` does."""
     logs = []
     with (folder / "MANIFEST.csv").open(encoding="utf-8") as file, tempfile.TemporaryDirectory() as home:
         store = Store(Path(home))
@@ -97,7 +97,7 @@ def read_collection(folder: Path, name: str, judged: Judgements) -> list[Log]:
 
 
 def page(logs: Sequence[Log], judged: Judgements) -> str:
-    """docs/detectors.md."""
+    """Return docs/detectors.md."""
     counts = Counter(f"`{log.collection}`, {_half(log)}" for log in logs)
     lines = [
         "# How right the detectors are",
@@ -188,7 +188,7 @@ def _recall(logs: Sequence[Log], judged: Judgements) -> Iterable[str]:
 
 
 def unjudged(logs: Sequence[Log], judged: Judgements) -> list[tuple[Log, Finding]]:
-    """What fired and nobody judged."""
+    """Return the findings that nobody has judged."""
     pairs = [(log, finding) for log in logs for finding in log.findings]
     return [(log, f) for log, f in pairs if (log.collection, log.file, f.code) not in judged.pairs]
 

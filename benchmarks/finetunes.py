@@ -1,8 +1,8 @@
-"""How right fine-tunes are of an owner whose runs are in no fit: `python benchmarks/finetunes.py`.
+"""Scores predicted fine-tunes of an owner whose runs are in no fit: `python benchmarks/finetunes.py`.
 
 benchmarks/finetune_runs.csv has the runs of github.com/foundation-model-stack/fms-acceleration,
-scripts/benchmarks/refs/a100_80gb.csv (facts only) without kernels of its own: TRL on A100 80 GB, 4,096 tokens, bf16
-weights, recomputed, FSDP over two GPUs, adapters of rank 16 on attention.
+scripts/benchmarks/refs/a100_80gb.csv (facts only) without its own kernels: TRL on A100 80 GB, 4,096 tokens, bf16
+weights, activation checkpointing, FSDP over two GPUs, adapters of rank 16 on attention.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GPU, LENGTH = "a100-80gb-sxm", 4096
 
 
 def main() -> None:
-    """Print each group's median error and how many runs lie inside the 80 % interval, of peak memory and of speed."""
+    """Print each group's median error of peak memory and of speed, and how many runs lie inside the 80 % interval."""
     groups: dict[str, list[tuple[float, bool, float, bool]]] = {}
     with (Path(__file__).parent / "finetune_runs.csv").open(newline="") as file:
         for row in csv.DictReader(file):

@@ -1,10 +1,10 @@
-"""Fit the factors on counted bytes from published peaks; writes profiles/published_memory.yaml.
+"""Fit the factors on counted bytes to published peaks, and write profiles/published_memory.yaml.
 
     python benchmarks/fit_memory.py [--rows FILE ...]
 
 log peak = log Σ_k exp(θ_k) bytes_k + u_owner + ε, with bytes of `advisor.prediction.memory_published`. Each owner's
-rows are one block of correlated errors, so that an owner of 40 rows is one witness of their habits. What a row leaves
-open is a mixture of cases, each weighed by how well it explains the peak.
+rows are one block of correlated errors, so an owner with 40 rows is one witness of their own habits. If a row leaves
+something open, it is a mixture of cases, each weighted by how well it explains the peak.
 """
 
 from __future__ import annotations
@@ -43,25 +43,26 @@ from advisor.records import Software, Workload
 
 GIB = 2**30
 UNSAID = "unsaid"
-# What memory is where its source does not say, each with its weight: people print PyTorch's peak, or read a monitor.
+# The weighted meanings of memory if its source does not say: people print PyTorch's peak or read a monitor.
 KINDS = {UNSAID: (("allocated", 0.4), ("reserved", 0.25), ("device", 0.35))}
-# Log standard deviations between people, of what a group of tensors holds; judged from the first owners, and checked by
-# how often intervals hold for owners that were left out.
+# Log standard deviations between people of what a group of tensors holds. They were judged from the first owners, and
+# are checked by how often intervals contain the values of left-out owners.
 SPREADS = {
     "state": 0.05, "activations": 0.12, "logits": 0.15, "selective": 0.2, "gathered": 0.4, "base": 1.5, "pool": 0.5,
     "context": 0.3, "software": 0.08,
 }  # fmt: skip
-BELIEF = 0.25  # log standard deviation of every factor before any peak
+BELIEF = 0.25  # prior log standard deviation of every factor
 ROW = 0.06
-# Some hold far more than their row says: an fp32 copy, what loading left, a second model. Judged as the spreads are.
+# Some runs hold far more than their row says: an fp32 copy, remains of loading, a second model. Judged like the
+# spreads.
 MORE = {"chance": 0.15, "shift": 0.3, "deviation": 0.25}
-ROUNDS = 8  # of the fit to all; fits without one owner start from it
-CASE_DEVIATION = 0.12  # of a log peak around the case that it is, for how far a row tells its cases apart
+ROUNDS = 8  # of the fit to all rows; fits without one owner start from it
+CASE_DEVIATION = 0.12  # of a log peak around its own case; it decides how well a row tells its cases apart
 
 
 @dataclass(frozen=True, kw_only=True)
 class Peak:
-    """One published peak: what each meaning of its row would be, each with its weight."""
+    """One published peak: the possible meanings of its row, each with a weight."""
 
     owner: str
     source: str
@@ -72,7 +73,7 @@ class Peak:
 
 
 def counted_as(notes: str) -> str:
-    """What a source's memory is: all that the driver sees, what the allocator handed out, what it had taken."""
+    """Return the meaning of a source's memory: all that the driver sees, or what the allocator used or reserved."""
     low = notes.lower()
     if re.search(r"nvidia-smi|nvml|nvitop|nvtop|device memory|whole device|wandb|system metric", low):
         return "device"
@@ -81,12 +82,12 @@ def counted_as(notes: str) -> str:
     return "allocated" if re.search(r"alloc|active|peak_vram", low) else UNSAID
 
 
-# words that keep a row from being timed, not from being weighed
+# words that exclude a row from timing but not from memory
 _ONLY_TIME = re.compile(r"document mask\w*|[\w-]* ?windows?\w*|sliding|\bswa\b|\b[SL]{3,}\b|unpacked", re.IGNORECASE)
 
 
 def read_peaks(paths: Sequence[Path]) -> list[Peak]:
-    """Every row that states its memory and can be read, and the peaks of adapters."""
+    """Return every row that states its memory and can be read, and the peaks of adapters."""
     found = [peak_ for path in paths for peak_ in _of_table(path)]
     for row in adapters.rows():
         owner = {"torchtune": "meta-pytorch"}.get(row.source, "lightning-ai")
@@ -116,7 +117,7 @@ def _of_table(path: Path) -> Iterator[Peak]:
 
 
 def fit(peaks: Sequence[Peak], start: PublishedMemory | None = None) -> PublishedMemory:
-    """MAP of the factors by Gauss-Newton, with the errors of each owner's rows correlated; `start`: of more rows."""
+    """Return the factors' MAP by Gauss-Newton, with errors correlated per owner. `start` is a fit to more rows."""
     names = [*FACTORS, *sorted({f"software {n}" for p in peaks for w, _ in p.meanings if (n := _name(w))})]
     place = {name: at for at, name in enumerate(names)}
     before = np.array([SPREADS["software"] if name.startswith("software") else BELIEF for name in names])
@@ -136,7 +137,7 @@ def fit(peaks: Sequence[Peak], start: PublishedMemory | None = None) -> Publishe
             for name, at in place.items():
                 spread = SPREADS[name.split()[0]]
                 covariance = covariance + spread**2 * np.outer(slope[:, at], slope[:, at])
-            # heavy tails: an owner far off the others pulls less (Student's t with 4 degrees of freedom)
+            # heavy tails: an owner far from the others counts less (Student's t with 4 degrees of freedom)
             weights = np.linalg.inv(covariance)
             far = errors[places] @ weights @ errors[places] / len(places)
             weights = weights * (4 + 1) / (4 + far)
@@ -161,7 +162,7 @@ def _arrays(w: Workload) -> WorkloadArrays:
 
 @cache
 def _parts(w: Workload, case: Case) -> Parts:
-    """What a case holds before any factor, counted once for all rounds of all fits."""
+    """Return what a case holds before any factor, counted once for all rounds of all fits."""
     return parts(_arrays(w), case)
 
 
@@ -170,7 +171,7 @@ def _name(w: Workload) -> str | None:
 
 
 def _errors(peaks: Sequence[Peak], place: dict[str, int], theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log modelled minus log measured of each row, and its slopes in the factors, over what it may mean."""
+    """Return each row's log modelled minus log measured, and its slopes in the factors, over its possible meanings."""
     errors, slopes = np.zeros(len(peaks)), np.zeros((len(peaks), len(place)))
     every = {name: float(np.exp(theta[at])) for name, at in place.items()}
     for at, one in enumerate(peaks):
@@ -201,7 +202,7 @@ def _errors(peaks: Sequence[Peak], place: dict[str, int], theta: np.ndarray) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """One peak predicted, in GiB."""
+    """One predicted peak, in GiB."""
 
     peak: Peak
     value: float
@@ -218,12 +219,12 @@ class Answer:
 
     @property
     def score(self) -> float:
-        """The interval score of the logs at 80 % (Gneiting and Raftery 2007): width, and ten times what it misses."""
+        """Return the interval score of the logs at 80 % (Gneiting and Raftery 2007): width, plus ten times any miss."""
         low, high, actual = np.log([self.low, self.high, self.peak.gib])
         return float(high - low + 10 * (max(low - actual, 0.0) + max(actual - high, 0.0)))
 
     def line(self) -> str:
-        """The row and its prediction on one line."""
+        """Return the row and its prediction on one line."""
         w = max(self.peak.meanings, key=lambda pair: pair[1])[0]
         assert w.software is not None
         how = ("compiled" if w.compile else "eager", w.activation_checkpointing, w.sharding, w.software.state)
@@ -237,7 +238,7 @@ class Answer:
 
 
 def predicted(one: Peak, belief: PublishedMemory, cards: dict) -> Answer:
-    """What is believed of a run of which it is known that it ran on its card."""
+    """Return the prediction for a run that is known to have run on its GPU."""
     mixtures = [
         (published_mixture(_arrays(w), counted, belief), weight * part)
         for w, weight in one.meanings
@@ -255,7 +256,7 @@ def predicted(one: Peak, belief: PublishedMemory, cards: dict) -> Answer:
 
 
 def left_out(peaks: Sequence[Peak]) -> list[Answer]:
-    """Each owner's peaks by a fit to all others'."""
+    """Return each owner's peaks, predicted by a fit to all other owners."""
     cards, answers, every = prior_model.published_cards(), [], fit(peaks)
     for owner in dict.fromkeys(one.owner for one in peaks):
         belief = fit([one for one in peaks if one.owner != owner], every)
@@ -264,7 +265,7 @@ def left_out(peaks: Sequence[Peak]) -> list[Answer]:
 
 
 def summary(answers: Sequence[Answer]) -> dict:
-    """How wrong predictions of left-out owners were, every owner counted once."""
+    """Return the errors of predictions for left-out owners, with every owner counted once."""
     count = Counter(a.peak.owner for a in answers)
     weights = np.array([1 / count[a.peak.owner] for a in answers])
     errors = np.abs([a.error for a in answers])

@@ -1,10 +1,10 @@
-"""Fit the beliefs about devices that nobody has calibrated, from published runs.
+"""Fit the prior for devices that nobody has calibrated, from published runs.
 
-Writes profiles/prior.yaml, and profiles/prior_runs.csv: what its formula leaves unexplained of each run.
+It writes profiles/prior.yaml, and profiles/prior_runs.csv with what the formula leaves unexplained of each run.
 
     python benchmarks/fit_prior.py [--runs profiles/public_runs.csv] [--out profiles/prior.yaml]
 
-The model is prior_model.py's, one for all rows (docs/how-it-predicts.md, "Before any calibration").
+The model is that of prior_model.py, one for all rows (docs/how-it-predicts.md, "Before any calibration").
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from advisor.prediction.throughput import TERMS
 
 
 def summary(held: HeldOut) -> dict:
-    """How wrong the predictions of left-out runs were, every owner counted once, and by rows."""
+    """Return the errors of predictions for left-out runs, with every owner counted once, and also by rows."""
     weights, relative = held.weights, held.relative
     return {
         "rows": len(relative),
@@ -50,7 +50,7 @@ def summary(held: HeldOut) -> dict:
 
 
 def document(runs: list[Run], known: dict[str, GpuSpec], source: str) -> tuple[dict, tuple[PublishedRun, ...]]:
-    """Everything prior.yaml holds, and the rows of prior_runs.csv."""
+    """Return the content of prior.yaml and the rows of prior_runs.csv."""
     ways = {
         "leave_one_owner_out": [run.owner for run in runs],
         "leave_one_gpu_out": [run.likeliest.gpu for run in runs],
@@ -89,7 +89,7 @@ def document(runs: list[Run], known: dict[str, GpuSpec], source: str) -> tuple[d
 
 
 def write_runs(path: Path, runs: Sequence[PublishedRun]) -> None:
-    """Write what `advisor.prediction.nearest` reads."""
+    """Write the file that `advisor.prediction.nearest` reads."""
     names = ("owner", "source", "address", "software", "gpu", "gpus", "switches", "checkpointing")
     measured = ("tokens_per_second", "residual", "noise", "owner_deviation")
     with path.open("w", encoding="utf-8", newline="") as file:

@@ -1,4 +1,4 @@
-"""How many functions of `advisor/` the default question passes through, from command to answer, by room.
+"""Counts the functions of `advisor/` that the default question calls, from command to answer, by room.
 
 python benchmarks/functions_passed.py [WORDS OF A GOAL …]
 """
@@ -20,9 +20,9 @@ QUESTION = ["--gpu", "any", "--budget", "20", "--deadline", "8h"]
 
 
 def passed(words: list[str]) -> set[CodeType]:
-    """The functions of `advisor/` that a plan for these words calls.
+    """Return the functions of `advisor/` that a plan for these words calls.
 
-    Comprehensions, lambdas, and the bodies of modules and classes, which run as they are imported, are none.
+    Comprehensions, lambdas, and the bodies of modules and classes, which run on import, are not counted.
     """
     seen: set[CodeType] = set()
 

@@ -1,11 +1,11 @@
-"""Mutate recorded logs and read what comes out: nothing but AdvisorError may be raised, nothing may hang or eat memory.
+"""Mutate recorded logs and read them: only AdvisorError may be raised, and nothing may hang or use too much memory.
 
     python benchmarks/fuzz_readers.py --count 100000 --seed 1    # about 15 minutes on two cores
     python benchmarks/fuzz_readers.py --only 4711 --seed 1       # one input again, with its traceback
 
-Each input is made from its number and the seed alone, so that a failure can be repeated. Workers are child processes
-with 1 GiB for their data (Linux); an input that takes longer than `--limit` seconds is a failure, and a worker that
-does not even answer its alarm clock is killed.
+Each input depends only on its number and the seed, so a failure can be repeated. Workers are child processes with 1 GiB
+for their data (Linux). An input that takes longer than `--limit` seconds is a failure, and a worker that does not even
+answer its alarm clock is killed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mutations import MUTATIONS
 ROOT = Path(__file__).parents[1]
 CORPUS = (ROOT / "tests" / "advisor" / "recorded" / "logs", ROOT / "tests" / "recorded")
 DATA_BYTES = 1 << 30
-LARGEST = 1 << 18  # of a mutated input, so that 100,000 of them take minutes
+LARGEST = 1 << 18  # for a mutated input, so that 100,000 inputs take minutes
 SUFFIXES = (
     "",
     ".log",
@@ -50,13 +50,13 @@ SUFFIXES = (
 
 
 def load_corpus(folders: list[Path]) -> list[bytes]:
-    """The recordings, each whole and at most `LARGEST` bytes."""
+    """Return the recordings, each cut to at most `LARGEST` bytes."""
     files = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
     return [path.read_bytes()[:LARGEST] for path in files]
 
 
 def make_input(seed: int, index: int, corpus: list[bytes]) -> tuple[bytes, str, random.Random]:
-    """Input number `index`: its bytes and the end of its name; and the generator for further choices."""
+    """Return input number `index`: its bytes, the end of its name, and the generator for further choices."""
     rng = random.Random(f"{seed}:{index}")
     data = rng.choice(corpus)
     for _ in range(rng.choice((1, 1, 2, 4))):
@@ -65,7 +65,7 @@ def make_input(seed: int, index: int, corpus: list[bytes]) -> tuple[bytes, str, 
 
 
 def read(path: Path, rng: random.Random, corpus: list[bytes]) -> str:
-    """Read a file in one of the ways a user can; what came of it in a word. Raises whatever the readers raise."""
+    """Read a file in one of a user's ways and return the outcome in a word. Raises whatever the readers raise."""
     from advisor.errors import AdvisorError
     from advisor.readers.config_names import read_config
     from advisor.readers.read import READERS, read_run
@@ -91,7 +91,7 @@ def read(path: Path, rng: random.Random, corpus: list[bytes]) -> str:
 
 
 def _read_folder(path: Path, rng: random.Random, corpus: list[bytes]):
-    """Read a folder that holds the input under one of the names that folders have, and whole recordings beside it."""
+    """Read a folder that holds the input under a name that folders have, with complete recordings beside it."""
     from advisor.readers.read import read_run
 
     names = ("log.jsonl", "run.yaml", "config.yaml", "output.log", "metrics.csv", "trainer_state.json", "plan.yaml",
@@ -104,8 +104,8 @@ def _read_folder(path: Path, rng: random.Random, corpus: list[bytes]):
         return read_run(Path(folder))
 
 
-def check(table) -> None:  # a RunTable: the readers are imported late
-    """What holds of every table whatever was read."""
+def check(table) -> None:  # a RunTable; the readers are imported late
+    """Check what must hold for every table."""
     from advisor.readers.run_table import Status, names_of
 
     assert isinstance(table.status, Status)
@@ -119,7 +119,7 @@ def check(table) -> None:  # a RunTable: the readers are imported late
 
 
 class TooLong(BaseException):
-    """An input took longer than its limit; no reader may catch it."""
+    """An input took longer than its limit; no reader may catch this."""
 
 
 def _alarm(signum: int, frame: object) -> None:
@@ -127,15 +127,15 @@ def _alarm(signum: int, frame: object) -> None:
 
 
 def work(seed: int, indices: range, folders: list[Path], limit: float) -> None:
-    """A worker: read its share of the inputs and print one JSON line per failure, and a beat now and then."""
+    """Run one worker: read its share of the inputs, and print a JSON line per failure and a regular sign of life."""
     corpus = load_corpus(folders)
     signal.signal(signal.SIGALRM, _alarm)
     outcomes: Counter[str] = Counter()
     slowest = (0.0, -1)
     with tempfile.TemporaryDirectory() as folder:
-        warnings.simplefilter("error")  # a warning in the middle of a report is a failure too
+        warnings.simplefilter("error")  # a warning in the middle of a report is also a failure
         resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
-        # the readers load their tables with the first log: that is not its time
+        # the readers load their tables with the first log, which must not count as its time
         Path(folder, "first.log").write_text("step 1 loss 2.5\n" * 3)
         read(Path(folder, "first.log"), random.Random(seed), corpus)
         for index in indices:
@@ -146,7 +146,7 @@ def work(seed: int, indices: range, folders: list[Path], limit: float) -> None:
             signal.setitimer(signal.ITIMER_REAL, limit)
             try:
                 outcomes[read(path, rng, corpus)] += 1
-            except (Exception, TooLong) as error:  # every kind: that is what is counted
+            except (Exception, TooLong) as error:  # exceptions of every kind are counted
                 where = traceback.extract_tb(error.__traceback__)[-1]
                 place = f"{Path(where.filename).name}:{where.lineno}"
                 _say(failure=index, error=f"{type(error).__name__}: {error}"[:200], place=place)
@@ -191,7 +191,7 @@ class Worker(threading.Thread):
 
 
 def fuzz(options: argparse.Namespace) -> int:
-    """Run the workers and report; the exit status, 1 where anything failed."""
+    """Run the workers, print a report, and return the exit status: 1 if anything failed."""
     workers = [_start(options, part) for part in range(options.workers)]
     failures: list[str] = []
     for worker in workers:
@@ -242,7 +242,7 @@ def _report(workers: list[Worker], failures: list[str], options: argparse.Namesp
 
 
 def one(options: argparse.Namespace) -> int:
-    """Read one input again, without catching anything; it stays in the working folder."""
+    """Read one input again without catching anything. The input stays in the working folder."""
     corpus = load_corpus(options.corpus)
     data, suffix, rng = make_input(options.seed, options.only, corpus)
     path = Path(f"fuzz-{options.only}{suffix}")

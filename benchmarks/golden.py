@@ -1,12 +1,12 @@
-"""What the commands say of a fixed set of goals, logs, runs and reports: kept, and held against what they say later.
+"""Keeps the commands' answers to fixed goals, logs, runs and reports, and compares them with later answers.
 
     python benchmarks/golden.py keep FOLDER [--logs FOLDER …]
     python benchmarks/golden.py compare BEFORE AFTER
 
-`keep` writes one JSON file for each command line: its exit code, what it printed and, where that is JSON, the document.
-Everything is asked of the command line, so that a change of the house inside does not touch the questions. `compare`
-lists what differs: numbers by more than one part in 1e9, and words. Runs are in a store of their own with the shipped
-CPU calibration, once as it is and once filed under the L4's name.
+`keep` writes one JSON file for each command line: its exit code, its output and, if that is JSON, the document. All
+questions go through the command line, so that changes inside the program do not affect them. `compare` lists the
+differences: numbers by more than one part in 1e9, and words. The runs use a separate store with the shipped CPU
+calibration, once as it is and once under the L4's name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 GOALS = ROOT / "tests" / "advisor" / "golden" / "goals.txt"
 TOLERANCE = 1e-9
-_CHANGING = ("id", "created")  # of a plan: the time of day
+_CHANGING = ("id", "created")  # in a plan: the time of day
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def keep(folder: Path, home: Path, logs: list[Path], runs: list[Path]) -> None:
-    """Ask every question and write what was answered, one file each."""
+    """Ask every question and write each answer to its own file."""
     folder.mkdir(parents=True, exist_ok=True)
     places = {str(ROOT): "ROOT", str(home): "HOME"} | {str(p.resolve()): f"LOGS{i}" for i, p in enumerate(logs + runs)}
     for name, words in questions(home, logs, runs):
@@ -63,7 +63,7 @@ def keep(folder: Path, home: Path, logs: list[Path], runs: list[Path]) -> None:
 
 
 def questions(home: Path, logs: list[Path], runs: list[Path]) -> Iterator[tuple[str, list[str]]]:
-    """A name for each command line."""
+    """Yield a name for each command line."""
     goals = prepare_store(home)
     for number, words in enumerate(goals):
         yield f"plan-{number:02d}", ["plan", *words, "--json"]
@@ -89,7 +89,7 @@ def questions(home: Path, logs: list[Path], runs: list[Path]) -> Iterator[tuple[
 
 
 def prepare_store(home: Path) -> list[list[str]]:
-    """Fill an empty ADVISOR_HOME and give the goals, their data folder filled in."""
+    """Fill an empty ADVISOR_HOME, and return the goals with their data folder filled in."""
     from advisor.store.store import default_store, load_calibration
 
     session = sorted((ROOT / "benchmarks" / "raw").glob("cpu-*.yaml"))[0]
@@ -105,7 +105,7 @@ def prepare_store(home: Path) -> list[list[str]]:
 
 
 def ask(words: list[str]) -> dict[str, Any]:
-    """One command line in this process: exit code, standard output (parsed where it is JSON) and standard error."""
+    """Run a command line in this process. Returns exit code, standard output (JSON if possible) and standard error."""
     from advisor.cli import main as advisor_main
 
     out, err, code = io.StringIO(), io.StringIO(), None
@@ -123,7 +123,7 @@ def ask(words: list[str]) -> dict[str, Any]:
 
 
 def compare(before: Path, after: Path) -> int:
-    """Print what differs; 1 where anything does."""
+    """Print the differences. Returns 1 if there are any."""
     names = sorted({path.name for folder in (before, after) for path in folder.glob("*.json")})
     changed = 0
     for name in names:
@@ -143,7 +143,7 @@ def compare(before: Path, after: Path) -> int:
 
 
 def differences(before: Any, after: Any, where: str) -> Iterator[str]:
-    """Where two documents differ, with both values."""
+    """Yield where two documents differ, with both values."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in [*before, *(key for key in after if key not in before)]:
             yield from differences(before.get(key), after.get(key), f"{where}.{key}")

@@ -1,13 +1,12 @@
-"""Measure how right a calibration is: calibrate small, then train what it has not seen, up to twice the depth and
-batch.
+"""Measure a calibration's accuracy: calibrate small, then train new configurations of up to twice the depth and batch.
 
     python benchmarks/held_out.py --out benchmarks/raw [--device cpu] [--seed 0] [--home DIR]
 
-Writes one raw file per session: the calibration, and under `held_out` one entry per burst of configurations
-outside it, interleaved and repeated, each with the reference kernel beside it; under `chosen` the recommended one,
-re-measured; on a card also, under `edge`, the largest that is said to fit, and under `variants` the recommended one in
-other software settings. `benchmarks/accuracy.py` reads these files; nothing is judged here. With --home the calibration
-is kept there too, as `advisor calibrate` would. On a CPU a session takes about four minutes.
+Writes one raw file per session. It holds the calibration and, under `held_out`, one entry per burst of configurations
+outside it, interleaved and repeated, each with the reference kernel beside it. Under `chosen` is the recommended
+configuration, measured again. On a GPU, `edge` has the largest configuration that is predicted to fit, and `variants`
+the recommended one with other software settings. `benchmarks/accuracy.py` reads these files; nothing is judged here.
+With --home, the calibration is also kept there, as by `advisor calibrate`. On a CPU a session takes about four minutes.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from trainer.messages import WorkerDevice
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """What is calibrated and how far beyond it the held-out configurations go."""
+    """What is calibrated, and how far the held-out configurations go beyond it."""
 
     depths: tuple[int, ...]
     most_micro_tokens: int
@@ -70,7 +69,7 @@ CUDA = Session(
     vocab_size=32768,
     compile=True,
     calibrate_seconds=120.0,
-    held_seconds=100.0,  # new shapes are compiled anew, so that most are visited once
+    held_seconds=100.0,  # new shapes are compiled, so most are visited only once
     held_count=12,
 )
 _SHOWN = 200  # characters of a reason
@@ -89,10 +88,10 @@ def main() -> None:
 
 
 def measure(device: str, out: Path, seed: int, session: Session | None = None, home: Path | None = None) -> Path:
-    """Calibrate, measure held-out configurations, re-measure the recommended one; gives the raw file's path.
+    """Calibrate, measure held-out configurations, measure the recommended one again, and return the raw file's path.
 
-    The file is whole after each burst, so that a time limit costs only what was not yet measured; during the
-    calibration itself it is the one in `home`.
+    The file is complete after each burst, so a time limit costs only what was not yet measured. During the calibration
+    itself, the complete file is the one in `home`.
     """
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch, Worker(device, log=out / "worker.log") as worker:
@@ -118,7 +117,7 @@ def measure(device: str, out: Path, seed: int, session: Session | None = None, h
 
 
 def in_words(burst: Burst) -> str:
-    """One burst on a line: what it was, how it ended, what it measured."""
+    """Return one burst as a line: its configuration, how it ended, and what it measured."""
     what = describe(burst.workload)
     if burst.outcome != "completed":
         return f"{what}: {burst.outcome}, {str(burst.reason)[:_SHOWN]}"
@@ -138,7 +137,7 @@ def _repeat(worker: Worker, settings: Settings, workload: Workload, times: int) 
 
 
 def edge(settings: Settings, profile: Profile, worker: Worker) -> Iterator[Burst]:
-    """One burst at the largest micro-batch that is said to fit, at twice the calibrated depth: it must not run out."""
+    """Yield one burst at twice the calibrated depth with the largest micro-batch predicted to fit. It must fit."""
     base = base_workload(settings, 2 * max(settings.depths))
     options = [replace(base, micro_batch=b) for b in design.ladder(10**9)]
     fitting = [p.workload for p in predict_batch(profile, options) if p.fits]
@@ -147,7 +146,7 @@ def edge(settings: Settings, profile: Profile, worker: Worker) -> Iterator[Burst
 
 
 def variants(settings: Settings, profile: Profile, worker: Worker) -> Iterator[Burst]:
-    """The recommended configuration uncompiled, in fp16 with loss scaling, recomputing its blocks, and with Muon."""
+    """Yield the recommended configuration uncompiled, in fp16 with loss scaling, with checkpointing, and with Muon."""
     chosen = recommended(profile, settings)
     changes = ({"compile": False}, {"precision": "fp16"}, {"activation_checkpointing": "full"}, {"optimizer": "muon"})
     for change in changes:
@@ -155,7 +154,7 @@ def variants(settings: Settings, profile: Profile, worker: Worker) -> Iterator[B
 
 
 def settings_for(session: Session, found: WorkerDevice, seed: int) -> Settings:
-    """The session's calibration settings for the device at hand."""
+    """Return the session's calibration settings for this device."""
     return Settings(
         gpu=resolve_key("auto", found) if found.type == "cuda" else "cpu",
         device=found.type,
@@ -179,7 +178,7 @@ def settings_for(session: Session, found: WorkerDevice, seed: int) -> Settings:
 def hold_out(
     settings: Settings, session: Session, profile: Profile, worker: Worker, rng: random.Random
 ) -> Iterator[Burst]:
-    """Bursts of configurations outside the calibration, up to twice its depth and micro-batch, in shuffled rounds."""
+    """Yield bursts outside the calibration, up to twice its depth and micro-batch, in shuffled rounds."""
     chosen = held_configurations(settings, session, profile, rng)
     measured = 0
     end = time.monotonic() + session.held_seconds
@@ -196,7 +195,7 @@ def hold_out(
 
 
 def held_configurations(settings: Settings, session: Session, profile: Profile, rng: random.Random) -> list[Workload]:
-    """A random sample of what was not calibrated and fits: larger in depth, in batch, or in both."""
+    """Return a random sample of uncalibrated configurations that fit: larger in depth, in batch, or in both."""
     deepest = 2 * max(settings.depths)
     shapes = [base_workload(settings, d) for d in range(max(settings.depths), deepest + 1, 2)]
     limit = settings.memory_bytes
@@ -214,7 +213,7 @@ def held_configurations(settings: Settings, session: Session, profile: Profile, 
 
 
 def recommended(profile: Profile, settings: Settings) -> Workload:
-    """What a plan would choose at the deepest calibrated depth: the smallest batch within 2 % of the best rate."""
+    """Return a plan's choice at the deepest calibrated depth: the smallest batch within 2 % of the best throughput."""
     base = base_workload(settings, max(settings.depths))
     options = [replace(base, micro_batch=b) for b in design.ladder(settings.most_micro_tokens // settings.seq_len)]
     rates = [p.tokens_per_second.value for p in predict_batch(profile, options)]

@@ -55,7 +55,7 @@ from advisor.records import Estimate  # noqa: E402
 from advisor.report.layouts import layout_words  # noqa: E402
 
 GIB = float(1 << 30)
-# Before any run: log-normal beliefs about the costs, middle and log standard deviation.
+# Priors of the costs before any run: log-normal, as middle and log standard deviation.
 BELIEFS = {
     "tensor": (1.2, 0.4),
     "tensor_calls": (2.0, 0.7),
@@ -74,14 +74,14 @@ BELIEFS = {
     "data_calls": (1.0, 0.8),
     "gathered": (1.0, 0.5),
 }
-WORK, FEW_BITS = 0.1, 0.15  # log deviations of the work beyond the belief, and of products in 8 bits
-OWNER, OWNER_LINKS, ROW = 0.15, 0.4, 0.1  # log deviations of one owner's machine and of its links; of a row
+WORK, FEW_BITS = 0.1, 0.15  # log deviations of the work around its prior, and of products in 8 bits
+OWNER, OWNER_LINKS, ROW = 0.15, 0.4, 0.1  # log deviations of one owner's machine, of its links, and of a row
 OWN = ("setup", "links", "model", "rest")  # see `layout_own`
 OWN_BELIEFS = (0.15, 0.4, 0.1, 0.1)
 LEAST_MFU = 0.10  # slower rows are layouts that nobody would use
 MOST_ROWS = 60  # of one source, in weight
 SCORED = ("Ultra-Scale", "vTrain", "Megatron-Bridge", "Megatron-LM golden", "AutoModel")
-UNBALANCED = 1.15  # of a mixture's step at the upper end: judged, as the measured runs force routing to balance
+UNBALANCED = 1.15  # of a mixture of experts' step, at the upper end; judged, as measured runs force balanced routing
 HEADER = (
     "# What cutting a run over many GPUs costs, and factors of the memory that is counted: fitted by\n"
     "# `python benchmarks/layouts.py fit`; format in profiles/README.md.\n"
@@ -97,7 +97,7 @@ MEMORY_BELIEFS = {
 
 @dataclass(frozen=True)
 class Measured:
-    """One measured run: what was predicted of it, and what came."""
+    """One measured run: the prediction and the measurement."""
 
     source: str
     id: str
@@ -109,7 +109,7 @@ class Measured:
 
 
 def measured() -> list[Measured]:
-    """Every row of the two tables that can be read; what cannot is counted on stderr."""
+    """Return every readable row of the two tables. The number of unreadable rows is printed on stderr."""
     cards, found, refused = load_published_gpus(), [], {}
     for path in (REPO / "benchmarks" / "parallel_runs.csv", REPO / "profiles" / "public_runs.csv"):
         public = path.name == "public_runs.csv"
@@ -147,7 +147,7 @@ def _measured(row: dict[str, str], run: LayoutRun, public: bool, at: int) -> Mea
 
 
 def weights(rows: Sequence[Measured]) -> np.ndarray:
-    """Of each row, so that a source counts at most as MOST_ROWS and its groups (model and GPUs) alike."""
+    """Return row weights: a source counts at most as MOST_ROWS, and its groups (model and GPUs) count equally."""
     groups = [(m.source, m.run.model.layers, m.run.model.width, m.run.layout.gpus) for m in rows]
     size = {g: groups.count(g) for g in set(groups)}
     of_source = {s: [g for g in size if g[0] == s] for s in {m.source for m in rows}}
@@ -174,7 +174,7 @@ class Seen:
     eight: np.ndarray  # products in 8 bits or fewer
 
     def predicted(self, x: np.ndarray) -> np.ndarray:
-        """Log seconds by a fit's log costs, work and eight bits."""
+        """Return log seconds by a fit's log costs, work and eight bits."""
         k = len(COSTS)
         return np.log(self.one * np.exp(x[k] + x[k + 1] * self.eight) + self.costs @ np.exp(x[:k]))
 
@@ -194,9 +194,8 @@ def seen(rows: Sequence[Measured]) -> Seen:
 
 
 def fit_costs(s: Seen, some: np.ndarray) -> np.ndarray:
-    """Log coefficients of COSTS, of work and of eight bits: a robust fit, with an offset for each owner's machine and
-    one for its links.
-    """
+    """Return log coefficients of COSTS, of work and of eight bits, from a robust fit with an offset for each owner's
+    machine and one for its links."""
     names, at = np.unique(s.owner[some], return_inverse=True)
     mean = np.array([*np.log([BELIEFS[c][0] for c in COSTS]), 0.0, 0.0])
     deviation = np.array([*(BELIEFS[c][1] for c in COSTS), WORK, FEW_BITS])
@@ -222,13 +221,13 @@ def timed(rows: Sequence[Measured]) -> list[Measured]:
 
 
 def kept_out(source: str, rows: Sequence[Measured]) -> np.ndarray:
-    """Rows of other owners: one owner may publish two tables."""
+    """Return which rows are from other owners, because one owner may publish two tables."""
     same = "Megatron-Bridge" if "Megatron-Bridge" in source else source
     return np.array([same not in m.source for m in rows])
 
 
 def score_time(rows: Sequence[Measured]) -> tuple[np.ndarray, np.ndarray, Seen]:
-    """Log error of each row by the law of the other owners, and the share of exchanges in its predicted step."""
+    """Return each row's log error by the law of the other owners, and the share of exchanges in its predicted step."""
     s = seen(rows)
     off, links = np.full(len(s.rows), np.nan), np.full(len(s.rows), np.nan)
     exchanging = np.array([c in EXCHANGES for c in COSTS])
@@ -252,9 +251,9 @@ def score_time(rows: Sequence[Measured]) -> tuple[np.ndarray, np.ndarray, Seen]:
 
 
 def fit_own(off: np.ndarray, links: np.ndarray, s: Seen, some: np.ndarray) -> Spreads:
-    """The spreads between set-ups, links, models and rows that make the errors on sources left out likeliest.
+    """Return the spreads of set-ups, links, models and rows with which the errors on left-out sources are likeliest.
 
-    Every source counts as at most MOST_ROWS rows; of a long one every n-th row is taken.
+    Every source counts as at most MOST_ROWS rows; of a source with more, every n-th row is used.
     """
     widths, groups = np.array([m.run.model.width for m in s.rows]), []
     for source in set(s.owner[some]):
@@ -276,7 +275,7 @@ def fit_own(off: np.ndarray, links: np.ndarray, s: Seen, some: np.ndarray) -> Sp
 
 
 def score_own(off: np.ndarray, links: np.ndarray, s: Seen, measured_runs: int = 3) -> None:
-    """Errors on runs of at least twice as many GPUs, once the fastest runs on the fewest GPUs were measured.
+    """Print errors on runs with at least twice the GPUs, after the fastest runs on the fewest GPUs were measured.
 
     The model is the same, and the source had no part in the law or in the spreads.
     """
@@ -316,13 +315,13 @@ def _own_line(name: str, before: np.ndarray, after: np.ndarray, held: np.ndarray
 
 
 def each_once(s: Seen, some: np.ndarray) -> np.ndarray:
-    """Weights of some rows by which each source counts as much as any other."""
+    """Return weights of some rows with which each source counts equally."""
     share, owner = s.share[some], s.owner[some]
     return share / np.array([share[owner == o].sum() for o in owner])
 
 
 def inside(off: np.ndarray, s: Seen, law: LayoutLaw) -> None:
-    """How many rows left out lie in the interval."""
+    """Print the share of left-out rows that lie in the interval."""
     experts = np.array([m.run.model.experts is not None for m in s.rows])
     low = Z80 * law.deviation
     held = (off < low) & (off > -(low + np.where(experts, math.log(law.unbalanced), 0.0)))
@@ -336,7 +335,7 @@ def inside(off: np.ndarray, s: Seen, law: LayoutLaw) -> None:
 
 
 def score_regret(rows: Sequence[Measured], x: np.ndarray, law: str) -> None:
-    """Time of the layout that the law picks over the best measured one of the same model and GPUs (Ultra-Scale)."""
+    """Print the time of the law's chosen layout over the best measured one of the same model and GPUs (Ultra-Scale)."""
     groups: dict[tuple, list[Measured]] = {}
     for m in rows:
         if m.source.startswith("Ultra-Scale") and m.ran and m.sure and m.seconds:
@@ -362,7 +361,7 @@ def _line(name: str, off: np.ndarray, share: np.ndarray) -> None:
 
 @dataclass(frozen=True)
 class Whole:
-    """One named whole run of benchmarks/whole_layouts.csv, and the GPU hours by the law without its `whole`."""
+    """One named whole run of benchmarks/whole_layouts.csv, and its GPU hours by the law without its `whole`."""
 
     name: str
     owner: str
@@ -372,7 +371,7 @@ class Whole:
 
 
 def whole_runs(law: LayoutLaw) -> list[Whole]:
-    """Named whole runs: their layouts as published, else the search's own."""
+    """Return the named whole runs, with published layouts or else the search's own."""
     cards, found = load_published_gpus(), []
     bare = replace(law, whole=0.0, whole_deviation=0.0)
     with (REPO / "benchmarks" / "whole_layouts.csv").open(encoding="utf-8", newline="") as file:
@@ -412,10 +411,10 @@ def whole_runs(law: LayoutLaw) -> list[Whole]:
 
 
 def fit_whole(runs: Sequence[Whole], without: str | None = None) -> tuple[float, float]:
-    """Log of how much longer whole runs take than the law says, and their log standard deviation: the median of the
-    owners' medians, and what holds 80 % of the runs, each owner once. `without` is an owner left out.
+    """Return the log of how much longer whole runs take than predicted (the median of the owners' medians), and its log
+    standard deviation (80 % of the runs, each owner once). `without` is a left-out owner.
 
-    GPT-3's hours are reckoned from a measured step by NVIDIA: no whole run.
+    GPT-3 is left out, because NVIDIA computed its hours from a measured step and it is not a whole run.
     """
     runs = [w for w in runs if w.owner not in (without, "NVIDIA")]
     off = {owner: [math.log(w.hours / w.predicted.value) for w in runs if w.owner == owner]
@@ -427,7 +426,7 @@ def fit_whole(runs: Sequence[Whole], without: str | None = None) -> tuple[float,
 
 
 def whole() -> None:
-    """Hours of named whole runs, by the law of all sources; what whole runs take besides by the other owners'."""
+    """Print the hours of named whole runs by the law of all sources, with the extra time of the other owners' runs."""
     law, off, held = load_law(), [], []
     print("| run | layout | GPU hours: predicted (80 % interval) | taken | error | inside |\n|---|---|---|---|---|---|")
     runs = whole_runs(law)
@@ -460,7 +459,7 @@ def peaks(rows: Sequence[Measured]) -> list[Measured]:
 
 
 def weighed(runs: Sequence[LayoutRun]) -> np.ndarray:
-    """Bytes before any factor of the stage that each run's memory is of, (n, len(MEMORY_PARTS))."""
+    """Return the bytes before any factor of the stage that each run's memory refers to, (n, len(MEMORY_PARTS))."""
     z = columns_of(runs)
     both = [np.stack([counted(z, which)[part] for part in MEMORY_PARTS], axis=-1) for which in ("first", "last")]
     stage = np.array([STAGES.index(run.stage) for run in runs])
@@ -469,7 +468,7 @@ def weighed(runs: Sequence[LayoutRun]) -> np.ndarray:
 
 
 def fit_factors(parts: np.ndarray, bytes_: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Log factors of one software's peaks: a robust fit that begins at the usual."""
+    """Return log factors of the peaks of one software package, from a robust fit that starts at the usual factors."""
     mean = np.array([MEMORY_BELIEFS[f][0] for f in MEMORY_PARTS])
     deviation = np.array([MEMORY_BELIEFS[f][1] for f in MEMORY_PARTS])
 
@@ -525,7 +524,7 @@ def _named(names: Sequence[str], values: np.ndarray) -> dict[str, float]:
 
 
 def score_failures(rows: Sequence[Measured], memory: MemoryLaw) -> None:
-    """How well the probability of fitting tells layouts that ran from those that failed (Ultra-Scale)."""
+    """Print how well the probability of fitting separates layouts that ran from those that failed (Ultra-Scale)."""
     rows = [m for m in rows if m.source.startswith("Ultra-Scale")]
     runs = [replace(m.run, stage="most") for m in rows]
     z, ran = columns_of(runs), np.array([m.ran for m in rows])

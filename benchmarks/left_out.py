@@ -1,4 +1,4 @@
-"""Owners left out of the fit, and how far their runs are from what the others' say."""
+"""Predicts the runs of left-out owners by a fit to the other owners."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class HeldOut:
 
     @property
     def weights(self) -> np.ndarray:
-        """Every owner counts once."""
+        """Return weights with which every owner counts once."""
         owners = [run.owner for run in self.runs]
         return np.array([1 / owners.count(owner) for owner in owners])
 
     @property
     def relative(self) -> np.ndarray:
-        """|predicted / measured - 1| of tokens per second."""
+        """Return |predicted / measured - 1| of tokens per second."""
         return np.abs(np.expm1(-self.errors))
 
     @property
@@ -42,28 +42,28 @@ class HeldOut:
 
     @property
     def density(self) -> np.ndarray:
-        """Log predictive density of each log step."""
+        """Return the log predictive density of each log step."""
         return -0.5 * (self.errors / self.deviations) ** 2 - np.log(self.deviations * np.sqrt(2 * np.pi))
 
     @property
     def half(self) -> np.ndarray:
-        """Half the width of each 80 % interval, in logs."""
+        """Return half the width of each 80 % interval, in logs."""
         return Z80 * self.deviations
 
     @property
     def width(self) -> float:
-        """High over low of the interval in the middle."""
+        """Return the median of the interval's high over its low end."""
         return float(np.exp(2 * weighted_quantile(self.half, self.weights, 0.5)))
 
     @property
     def interval_score(self) -> float:
-        """The mean of an 80 % interval's width in logs and ten times by how much it misses: less is better."""
+        """Return the mean 80 % interval score: its width in logs plus ten times any miss. Less is better."""
         missed = np.maximum(np.abs(self.errors) - self.half, 0.0)
         return float(np.average(2 * self.half + 2 / 0.2 * missed, weights=self.weights))
 
     @property
     def signed(self) -> float:
-        """The median of predicted over measured tokens per second, less one: positive where they are promised."""
+        """Return the median of predicted over measured tokens per second, minus one; positive if it is too high."""
         return float(np.expm1(weighted_quantile(-self.errors, self.weights, 0.5)))
 
     def of(self, chosen: np.ndarray) -> HeldOut:
@@ -74,7 +74,7 @@ class HeldOut:
 def predicted(
     belief: SharedBelief, seen: Sequence[PublishedRun], runs: Sequence[Run], known: dict[str, GpuSpec]
 ) -> HeldOut:
-    """Each run by what others' runs say, its belief and their residuals: mean and spread over what its row may mean."""
+    """Predict each run from others' runs, their posterior and residuals: mean and spread over its row's meanings."""
     errors, deviations = np.empty(len(runs)), np.empty(len(runs))
     for i, run in enumerate(runs):
         weights = np.array([m.weight for m in run.meanings])
@@ -88,7 +88,7 @@ def predicted(
 def log_step(
     belief: SharedBelief, seen: Sequence[PublishedRun], x: np.ndarray, w: Workload, spec: GpuSpec
 ) -> tuple[float, float]:
-    """Mean and variance of the log of a step's seconds; `x` are its terms at coefficient one."""
+    """Return mean and variance of the log of a step's seconds; `x` are its terms at coefficient one."""
     setting = Setting.of(w, spec)
     mean, covariance = belief.belief(spec.generation, spec, setting)
     parts = x * np.exp(mean)
@@ -104,7 +104,7 @@ def log_step(
 def leave_out(
     runs: Sequence[Run], groups: Sequence[str], known: dict[str, GpuSpec], spreads: Spreads = SPREADS
 ) -> HeldOut:
-    """Predict each group's decoders from a fit to all other groups' runs; `groups` names each run's."""
+    """Predict each group's decoders from a fit to all other groups' runs; `groups` names the group of each run."""
     parts, everything = [], fitted(runs, known, spreads)[0]
     for group in sorted({g for g, run in zip(groups, runs, strict=True) if not run.encoder}):
         others = [run for run, g in zip(runs, groups, strict=True) if g != group]
@@ -118,7 +118,7 @@ def leave_out(
 
 
 def weighted_quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
-    """The value below which `share` of the weight lies."""
+    """Return the value below which `share` of the weight lies."""
     order = np.argsort(values)
     reached = np.cumsum(weights[order]) / weights.sum()
     return float(values[order][np.searchsorted(reached, share)])

@@ -1,4 +1,4 @@
-"""The ways `fuzz_readers` damages a log, each a function of its bytes and a generator."""
+"""The ways in which `fuzz_readers` damages a log, each a function of its bytes and a random generator."""
 
 from __future__ import annotations
 

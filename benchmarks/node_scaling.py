@@ -1,10 +1,10 @@
-"""What published runs lose for each doubling of their nodes, beyond the communication that is predicted.
+"""Measures what published runs lose for each doubling of their nodes, beyond the predicted communication.
 
     python benchmarks/node_scaling.py
 
-Series of one model, card, micro-batch and source on several numbers of nodes, predicted by the shipped beliefs: the
-slope of log predicted over measured step seconds with the doublings. `_STRAGGLING` of advisor/prediction/comm.py is to
-be added to what this prints, which is near nothing where it is right.
+Each series has one model, GPU, micro-batch and source on several numbers of nodes, and the shipped prior predicts it.
+The result is the slope of log predicted over measured step seconds per doubling. Add it to `_STRAGGLING` of
+advisor/prediction/comm.py; it is near zero if that value is right.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Rate and cost of `advisor watch --gpus` beside a busy program, for two recorded GPUs, and what its table has of them.
+"""Rate, cost and recorded values of `advisor watch --gpus` beside a busy program, with two recorded GPUs.
 
     python benchmarks/nvml.py [--seconds 60] [--hz 100]
 
-The driver's library is that of the tests (tests/advisor/nvml/nvml.c): the real nvidia-ml-py asks it, it writes down
-each answer, and the table is compared with these. A driver's own time is not in the figures, nor is starting up. The
-second time one of the cards is lost halfway, and its driver takes 50 ms to say so. A terminal is there, so that the
-live table is drawn. For comparison: what a process uses that does nothing but sleep as often.
+The driver's library is that of the tests (tests/advisor/nvml/nvml.c). The real nvidia-ml-py queries it, it records each
+answer, and the table is compared with these. The figures include neither a real driver's own time nor the start-up. In
+the second run, one of the GPUs is lost halfway, and its driver takes 50 ms to say so. A terminal is provided, so that
+the live table is drawn. For comparison, a second process only sleeps equally often.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SLEEPS = "import time\nwhile True: time.sleep(1 / {hz})"
 
 
 def seconds_used(reader: psutil.Process, sleeping: psutil.Process) -> dict[str, float]:
-    """Processor seconds so far of the command's processes, as long as they are there, and of the one that sleeps."""
+    """Return the processor seconds so far of the command's living processes and of the process that sleeps."""
     found = {}
     with contextlib.suppress(psutil.NoSuchProcess):
         for name, one in (("sleeping", sleeping), ("reader", reader), *(("sampler", one) for one in reader.children())):
@@ -44,7 +44,7 @@ def seconds_used(reader: psutil.Process, sleeping: psutil.Process) -> dict[str, 
 
 
 def monitor(folder: Path, seconds: float, hz: float, lines: tuple[str, ...]) -> None:
-    """Run the command once and print what became of it."""
+    """Run the command once and print the result."""
     path, answers = folder / "m.csv", folder / "answers"
     env = driver.environment(driver.table(folder / "cards.txt", "titan_x", *lines), answers) | {"TERM": "xterm"}
     command = ["-m", "advisor", "monitor", "--hz", str(hz), "--for", f"{seconds}s", "--csv", str(path), "--json"]
@@ -75,7 +75,7 @@ def monitor(folder: Path, seconds: float, hz: float, lines: tuple[str, ...]) -> 
             f"{(int(value) + 50) // 100 / 10:.1f}" for number, name, value in given if (number, name) == (card, "power")
         ]
         table = [row[f"gpu{card}_power_w"] for row in rows if row[f"gpu{card}_power_w"]]
-        word = "all, in their order" if table == power[1:] else "NOT the same"  # the first found out that it answers
+        word = "all, in their order" if table == power[1:] else "NOT the same"  # the first read checks that it answers
         silent = seen["cards"][int(card)]["readings"]["silent_seconds"]
         end = f", then no answer for {silent:.1f} s" if silent is not None else ""
         print(f"  card {card}: {len(table)} of {len(power) - 1} readings of power in the table ({word}){end}")

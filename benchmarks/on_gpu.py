@@ -1,18 +1,18 @@
-"""The whole CUDA column of docs/accuracy.md in one go, in under nine minutes on one GPU machine.
+"""Measures the whole CUDA column of docs/accuracy.md in one go, in under nine minutes on one GPU machine.
 
     python benchmarks/on_gpu.py --out OUT [--bundle FILE.tar.gz] [--stages check,held-out] [--seconds 535]
 
-Stages, each in a process group of its own with its own time limit, so that one that fails or hangs costs only itself:
-what the machine is; a small correctness check of the CUDA paths; a calibration with held-out configurations up to the
-memory ceiling, and its accuracy; the training loop against a plain one; a planned run compared with its prediction.
-Two more run only when named in --stages: `check-all` (compilation, resuming and running out of memory too) and
-`quickstart` (with its own calibration, up to five minutes).
+Each stage has its own process group and time limit, so that a stage that fails or hangs costs only itself. The stages
+are a description of the machine; a small correctness check of the CUDA paths; a calibration with held-out
+configurations up to the memory ceiling, and its accuracy; the training loop against a plain one; a planned run compared
+with its prediction. Two more run only if --stages names them: `check-all` (also compilation, resuming and running out
+of memory) and `quickstart` (with its own calibration, up to five minutes).
 
-Raw results and each stage's output lie in OUT, whole after each measurement; the bundle, rewritten after each stage,
-is one archive of what is small enough to be copied away. Needs torch, numpy, scipy, pandas, pyyaml, nvidia-ml-py,
-click, rich, tokenizers, safetensors, pyarrow and psutil; no network, no platformdirs.
+Raw results and each stage's output are in OUT, complete after each measurement. The bundle is rewritten after each
+stage; it is one archive of everything small enough to be copied away. Needs torch, numpy, scipy, pandas, pyyaml,
+nvidia-ml-py, click, rich, tokenizers, safetensors, pyarrow and psutil, but neither network nor platformdirs.
 
-Afterwards: copy OUT/held-out/*.yaml to benchmarks/raw/, the calibration in OUT/home/calibrations to
+Afterwards, copy OUT/held-out/*.yaml to benchmarks/raw/ and the calibration in OUT/home/calibrations to
 profiles/calibrations/, and run `make accuracy`.
 """
 
@@ -36,14 +36,14 @@ import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 TOTAL_SECONDS = 535.0
-_LEAST_SECONDS = 15.0  # below that no stage gives anything
+_LEAST_SECONDS = 15.0  # with less time, no stage gives a result
 _LARGEST_BUNDLED_BYTES = 8 << 20
 _LEFT_OUT = {"checkpoints", "data", "__pycache__"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Commands, each run if the one before it succeeded, and the most seconds they may take together."""
+    """Commands that each run if the previous one succeeded, and the most seconds that they may take together."""
 
     name: str
     commands: tuple[tuple[str, ...], ...]
@@ -53,7 +53,7 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """How a stage ended: done, failed, stopped (its time was up) or skipped."""
+    """How a stage ended: done, failed, stopped (out of time) or skipped."""
 
     stage: str
     outcome: str
@@ -62,7 +62,7 @@ class Result:
 
 
 def stages(out: Path) -> list[Stage]:
-    """What is run, in this order: what a slow machine has no time for is left out and said."""
+    """Return the stages in order. On a slow machine, stages without time are skipped with a message."""
     python = sys.executable
     here = ROOT / "benchmarks"
     advisor, plan, run = (python, "-m", "advisor"), str(out / "plan.yaml"), str(out / "run")
@@ -100,7 +100,7 @@ def _only_sessions(out: Path) -> tuple[str, ...]:
 
 
 def main() -> None:
-    """Run the stages within the total, print what they print, and leave everything in files."""
+    """Run the stages within the total time, print their output, and leave everything in files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--bundle", type=Path, help="one archive of all small files, rewritten after each stage")
@@ -117,7 +117,7 @@ def main() -> None:
         (out / "stages.json").write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
         if options.bundle:
             bundle(out, options.bundle)
-    if (out / "accuracy.md").is_file():  # again, last: it is what was asked
+    if (out / "accuracy.md").is_file():  # printed again at the end, because it is the result
         print((out / "accuracy.md").read_text(encoding="utf-8"))
     for result in results:
         print(f"{result.stage}: {result.outcome}, {result.seconds:.0f} s", flush=True)
@@ -125,7 +125,7 @@ def main() -> None:
 
 
 def choose(known: list[Stage], names: str | None, parser: argparse.ArgumentParser) -> list[Stage]:
-    """The stages named, in their own order, or those that run unasked."""
+    """Return the named stages in their own order, or those that run without being named."""
     if names is None:
         return [stage for stage in known if stage.unasked]
     wanted = names.split(",")
@@ -135,7 +135,7 @@ def choose(known: list[Stage], names: str | None, parser: argparse.ArgumentParse
 
 
 def run_stage(stage: Stage, out: Path, end: float) -> Result:
-    """Run one stage; what it says goes to the screen and to OUT/NAME.txt."""
+    """Run one stage; its output goes to the screen and to OUT/NAME.txt."""
     began = time.monotonic()
     stop = min(began + stage.seconds, end)
     if end - began < _LEAST_SECONDS:
@@ -153,7 +153,7 @@ def run_stage(stage: Stage, out: Path, end: float) -> Result:
 
 
 def run_command(command: Sequence[str], out: Path, file: IO[str], stop: float) -> int | None:
-    """Run one command until `stop` (monotonic seconds); its exit code, None when its time was up."""
+    """Run one command until `stop` (monotonic seconds). Returns its exit code, or None if its time ran out."""
     python_path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     environment = {"PYTHONPATH": python_path, "ADVISOR_HOME": str(out / "home"), "PYTHONUNBUFFERED": "1"}
     try:
@@ -194,18 +194,18 @@ def say(text: str, file: IO[str]) -> None:
 
 
 def end_family(pid: int) -> None:
-    """Kill a process with all it started: whatever went on would disturb what is measured next."""
+    """Kill a process and everything it started, because what remains would disturb the next measurements."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         family = [*process.children(recursive=True), process]
         for one in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
-        psutil.wait_procs(family, timeout=10.0)  # a killed process runs on until the kernel has taken it down
+        psutil.wait_procs(family, timeout=10.0)  # a killed process continues until the kernel has stopped it
 
 
 def bundle(out: Path, target: Path) -> None:
-    """Archive all of OUT but checkpoints, corpora and large files; the old archive stays until the new one is whole."""
+    """Archive all of OUT except checkpoints, corpora and large files, and keep the old archive until it is complete."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(target.name + ".partial")
     with tarfile.open(partial, "w:gz") as archive:

@@ -1,8 +1,8 @@
-"""What other tools say of published runs: constant MFU, a roofline, and two packages where they are installed.
+"""Predicts published runs with other tools: constant MFU, a roofline, and two packages if they are installed.
 
-llm-analysis 0.2.2 and sysplug 0.1.0 are called through their public functions, with the card's facts from the catalog
-and their own defaults otherwise. The `baselines` group of pyproject.toml holds both; use an environment of its own,
-since llm-analysis needs an old transformers.
+llm-analysis 0.2.2 and sysplug 0.1.0 are called through their public functions, with the GPU's facts from the catalog
+and otherwise their own defaults. The `baselines` group of pyproject.toml has both; use a separate environment, because
+llm-analysis needs an old transformers.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ MFU = 0.40
 
 
 def constant_mfu(w: Workload, spec: GpuSpec) -> float:
-    """Tokens per second and GPU at 40 % of the dense peak, model FLOPs only, as MFU is defined."""
+    """Return tokens per second and GPU at 40 % of the dense peak, with only model FLOPs, as MFU is defined."""
     return MFU * datasheet_rates(spec, w.precision).matmul_flops / flops.flops_per_token(w.shape)
 
 
 def roofline(w: Workload, spec: GpuSpec) -> float:
-    """Tokens per second and GPU if a step took the longer of its FLOPs at peak and its bytes at full bandwidth."""
+    """Return tokens per second and GPU if a step took the longer of FLOPs at peak and bytes at full bandwidth."""
     seconds = dict(zip(TERMS, terms(sizes([w]), datasheet_rates(spec, w.precision))[0], strict=True))
     compute = seconds["matmul"] + seconds["attention"]
     memory = sum(seconds[name] for name in ("traffic", "logits", "weights", "optimizer"))
@@ -36,9 +36,9 @@ def roofline(w: Workload, spec: GpuSpec) -> float:
 
 
 def llm_analysis() -> tuple[Predictor, Predictor] | None:
-    """Tokens per second and GPU, and bytes per GPU, by llm-analysis; None where it is not installed.
+    """Return llm-analysis's tokens per second and GPU, and bytes per GPU; None if it is not installed.
 
-    Its own advice for training, half of the peak FLOP/s, in place of its default of all of them.
+    It uses its own advice for training, half of the peak FLOP/s, in place of its default of the full peak.
     """
     if find_spec("llm_analysis") is None:
         return None
@@ -47,7 +47,7 @@ def llm_analysis() -> tuple[Predictor, Predictor] | None:
     def answer(w: Workload, spec: GpuSpec) -> dict | None:
         try:
             return _llm_analysis_summary(w, spec)
-        except AssertionError:  # how it refuses what it believes not to fit
+        except AssertionError:  # raised for a configuration that it expects not to fit
             return None
 
     def rate(w: Workload, spec: GpuSpec) -> float | None:
@@ -62,7 +62,7 @@ def llm_analysis() -> tuple[Predictor, Predictor] | None:
 
 
 def _llm_analysis_summary(w: Workload, spec: GpuSpec) -> dict | None:
-    """Its summary of a training step; None for what it cannot express, AssertionError where it sees no room."""
+    """Return its summary of a training step; None if it cannot express it. Raises AssertionError if it sees no room."""
     from llm_analysis import analysis, config
 
     s = w.shape
@@ -106,7 +106,7 @@ def _llm_analysis_summary(w: Workload, spec: GpuSpec) -> dict | None:
 
 
 def sysplug() -> tuple[Predictor, Predictor] | None:
-    """Tokens per second and GPU, and bytes per GPU, by sysplug; None where it is not installed."""
+    """Return sysplug's tokens per second and GPU, and bytes per GPU; None if it is not installed."""
     if find_spec("sysplug") is None:
         return None
     from sysplug import MemoryModel, ThroughputModel
@@ -142,11 +142,11 @@ def sysplug() -> tuple[Predictor, Predictor] | None:
 
 
 def expressed(predictor: Predictor, rows: Sequence[tuple[Workload, GpuSpec]]) -> list[float | None]:
-    """The predictor's answers, None where it cannot express a row."""
+    """Return the predictor's answers, None for each row that it cannot express."""
     return [predictor(w, spec) for w, spec in rows]
 
 
 def _sysplug_name(spec: GpuSpec) -> str:
-    """Its table knows cards by the chip's name alone."""
+    """Return sysplug's name of a GPU, which is only the chip's name."""
     chip = spec.key.split("-")
     return f"RTX {chip[1]}" if chip[0] == "rtx" else chip[0].upper()

@@ -1,16 +1,15 @@
-"""The hierarchical model of published runs that the prior is fitted with: rows in, beliefs and left-out errors out.
+"""The hierarchical model of published runs to which the prior is fitted: rows in, posterior and left-out errors out.
 
-    log step = log Σ_k exp(θ_k) x_k + u_owner + f(software, size, card, switches) + ε
+log step = log Σ_k exp(θ_k) x_k + u_owner + f(software, size, card, switches) + ε
 
-x_k are the terms of advisor.prediction.throughput at datasheet rates; θ is made of the unknowns of
-advisor.prediction.published. u is what one owner's software and machines do to all their rows, f what the terms miss of
-runs of one piece of software that lie near each other (advisor.prediction.nearest). Both are integrated out, as errors
-that are correlated, so that an owner of 129 rows counts as one witness of their software.
-A row that leaves something open is a mixture of the workloads it may mean, and what they differ by is part of its
-error.
+x_k are the terms of advisor.prediction.throughput at datasheet rates, and θ consists of the unknowns of
+advisor.prediction.published. u is the common effect of one owner's software and machines on all their rows. f is what
+the terms miss for similar runs of one software package (advisor.prediction.nearest). Both are integrated out as
+correlated errors, so that an owner of 129 rows counts as one witness of their software. A row that leaves something
+open is a mixture of the workloads it may mean, and their differences are part of its error.
 
-Owners and GPUs enter as groups to be left out, never by name. Runs of encoders say how cards compare where no decoder
-was published; they are fitted, never predicted.
+Owners and GPUs enter as groups to be left out, never by name. Runs of encoders show how GPUs compare if no decoder was
+published; they are fitted but never predicted.
 """
 
 from __future__ import annotations
@@ -50,10 +49,10 @@ from advisor.records import Workload  # noqa: E402
 Known = dict[str, GpuSpec]
 RUNS = ROOT / "profiles" / "public_runs.csv"
 ENCODERS = ROOT / "profiles" / "public_encoder_runs.csv"
-# Before any row: eager PyTorch against datasheet rates. Products reach the measured 73-87 % of peak (catalog, MAMF)
-# less their smaller shapes; attention 40 %; activations pass memory some 60 times per layer, forward and backward;
-# launches at 5 µs; the rest as in advisor.prediction.prior.measured_prior.
-# (coefficient, sd of its log, sd of a generation's deviation, sd of one piece of software's)
+# Before any row: eager PyTorch against datasheet rates. Products reach the measured 73-87 % of peak (catalog, MAMF),
+# less for smaller shapes; attention 40 %; activations pass memory about 60 times per layer, forward and backward;
+# launches take 5 µs; the rest as in advisor.prediction.prior.measured_prior. (coefficient, sd of its log, sd of a
+# generation's deviation, sd of a software package's deviation)
 BELIEFS = {
     "matmul": (1.35, 0.25, 0.20, 0.06),
     "attention": (2.5, 0.4, 0.25, 0.11),
@@ -65,17 +64,17 @@ BELIEFS = {
     "optimizer": (1.5, 0.4, 0.20, 0.22),
     "step_overhead": (600.0, 0.8, 0.20, 0.45),
 }
-# What fusing operations does to the log coefficients: fewer passes over activations, fewer launches (mean, sd).
+# The effect of fused operations on the log coefficients: fewer passes over activations, fewer launches (mean, sd).
 COMPILED = {"traffic": (-0.8, 0.4), "logits": (-0.4, 0.4), "layer_overhead": (-1.0, 0.5), "micro_overhead": (-0.7, 0.5)}
-# What products and attention lose per log of watts per peak TFLOP/s (mean, sd): 0.24 from the best measured products
+# The loss of products and attention per log of watts per peak TFLOP/s (mean, sd): 0.24 from the best measured products
 # of the A100 as PCIe and SXM card (0.81 and 0.87 of peak at 0.96 and 1.28 W per TFLOP/s).
 HEADROOM = (0.2, 0.1)
 ENCODER_DEVIATION = 0.2
-ENCODER_SOFTWARE = 0.1  # sd of what software of encoders does to all terms
-CLASS_EFFECT = 0.5  # sd of what a class of software does to all terms
-# Kernels by hand in eager code (Liger, Transformer Engine, apex): three quarters of what a compiler does, and sd.
+ENCODER_SOFTWARE = 0.1  # sd of the effect of encoders' software on all terms
+CLASS_EFFECT = 0.5  # sd of the effect of a class of software on all terms
+# Hand-written kernels in eager code (Liger, Transformer Engine, apex): three quarters of a compiler's effect, and sd.
 BY_HAND = {term: (0.75 * mean, 0.1) for term, (mean, _) in COMPILED.items()}
-# (mean, sd): shards are gathered behind the computation; TF32 and 8-bit products stay further from their peak.
+# (mean, sd): shards are gathered during the computation; TF32 and 8-bit products stay further from their peak.
 OTHER_EFFECTS = {
     "sharding full": (0.03, 0.1),
     "sharding optimizer": (0.0, 0.05),
@@ -83,7 +82,7 @@ OTHER_EFFECTS = {
     "precision fp32": (0.0, 0.2),
     "precision fp8": (0.3, 0.2),
 }
-# Chosen by the interval score of owners left out, each counted once (docs/log.md has what else was tried).
+# Chosen by the interval score of left-out owners, each counted once (docs/log.md has what else was tried).
 SPREADS = Spreads(
     owner=0.04,
     classes={
@@ -99,7 +98,7 @@ SPREADS = Spreads(
     near=0.10,
     launch=0.15,
 )
-_USUAL = 2.0  # an owner's mean error beyond so many of its standard deviations widens it, and counts less
+_USUAL = 2.0  # standard deviations; a larger mean error of an owner widens its error, so that it counts less
 _ROUNDS = 12
 
 
@@ -121,7 +120,7 @@ class Run:
     line: dict[str, str]
     owner: str
     source: str
-    published: PublishedRun  # its likeliest meaning, with nothing said of its residual
+    published: PublishedRun  # its likeliest meaning, without its residual
 
     @property
     def likeliest(self) -> Workload:
@@ -133,7 +132,7 @@ class Run:
 
 
 def owner_of(line: dict[str, str]) -> str:
-    """The person or project behind a row: one of several sources of one owner knows the others' software."""
+    """Return the person or project behind a row, because sources of one owner share their software."""
     name = re.sub(r"\([^)]*\)", "", line["source"]).strip().lower()
     if name.startswith(("parameter-golf ", "build-nanogpt notes")):  # one repository of many people
         return name
@@ -145,7 +144,7 @@ def owner_of(line: dict[str, str]) -> str:
 
 
 def read_lines(path: Path) -> Iterator[tuple[dict[str, str], Reading | RowError]]:
-    """Every row of a table with what it was read as."""
+    """Yield every row of a table with its reading."""
     known = published_cards()
     with path.open(encoding="utf-8", newline="") as file:
         lines = csv.DictReader(file)
@@ -161,14 +160,14 @@ def published_cards() -> dict[str, GpuSpec]:
 
 
 def read_runs(path: Path = RUNS, encoders: Path = ENCODERS) -> list[Run]:
-    """The rows that can be read, state a throughput and are not suspect; then those of encoders."""
+    """Return the readable rows that state a throughput and are not suspect; then those of encoders."""
     known = published_cards()
     runs = [run for line, reading in read_lines(path) if (run := _run(line, reading, known))]
     with encoders.open(encoding="utf-8", newline="") as file:
         lines = csv.DictReader(file)
         reader = RowReader(known, list(lines.fieldnames or ()))
         for line in lines:
-            said = line | {"notes": ""}  # which say that it is an encoder
+            said = line | {"notes": ""}  # the notes say that it is an encoder
             run = _run(line, reader.read(list(said.values())), known, encoder=True)
             if run:
                 runs.append(run)
@@ -182,7 +181,7 @@ def _run(line: dict[str, str], reading: Reading | RowError, known: Known, *, enc
     for w, weight in zip(reading.workloads, reading.weights, strict=True):
         spec = known[w.gpu]
         x = term_row(w, spec, encoder=encoder)
-        if w.software is not None and w.software.adapters is not None:  # which take a share of these terms
+        if w.software is not None and w.software.adapters is not None:  # adapters use a share of these terms
             continue
         if x is None or power_headroom(spec, w.precision) is None:
             continue
@@ -206,7 +205,7 @@ def _run(line: dict[str, str], reading: Reading | RowError, known: Known, *, enc
 
 
 def term_row(w: Workload, spec: GpuSpec, *, encoder: bool = False) -> np.ndarray | None:
-    """Terms of one workload, shape (k,), as a prediction would have them; an encoder has no head over a vocabulary."""
+    """Return one workload's terms, shape (k,), as a prediction has them; an encoder has no head over a vocabulary."""
     rates = datasheet_rates(spec, w.precision, tf32=w.software is None or w.software.tf32)
     if rates is None:
         return None
@@ -217,22 +216,22 @@ def term_row(w: Workload, spec: GpuSpec, *, encoder: bool = False) -> np.ndarray
 
 
 def _exposed(w: Workload, spec: GpuSpec, step_seconds: float) -> float:
-    """Seconds of exposed communication in a measured step, backward taken as two thirds of a micro-step."""
+    """Return seconds of exposed communication in a measured step; backward takes two thirds of a micro-step."""
     exposed = comm.exposed_seconds(w, spec, 2 / 3 * step_seconds / w.grad_accum)
     return min(exposed.value, 0.4 * step_seconds) if exposed else 0.0
 
 
 def fit(runs: Sequence[Run], known: Known, spreads: Spreads = SPREADS) -> SharedBelief:
-    """MAP and Laplace covariance of the unknowns, by Gauss-Newton on the runs' errors whitened by their covariance."""
+    """Return MAP and Laplace covariance of the unknowns, by Gauss-Newton on errors whitened by their covariance."""
     return fitted(runs, known, spreads)[0]
 
 
 def fitted(
     runs: Sequence[Run], known: Known, spreads: Spreads = SPREADS, begin: SharedBelief | None = None
 ) -> tuple[SharedBelief, tuple[PublishedRun, ...]]:
-    """As `fit`, and the decoders with what the formula leaves unexplained of each.
+    """Return the result of `fit`, and the decoders with what the formula leaves unexplained of each.
 
-    `begin` is where the search for the mode begins: a fit to nearly the same runs ends there sooner.
+    `begin` is the start of the search for the mode, which ends sooner from a fit to nearly the same runs.
     """
     generations = sorted({known[run.likeliest.gpu].generation for run in runs})
     cards = sorted({m.workload.gpu for run in runs for m in run.meanings})
@@ -242,7 +241,7 @@ def fitted(
     place = {name: at for at, name in enumerate(names)}
     start, deviations = _before(place, generations, cards, shifts, spreads)
     picks = [np.array([_pick(place, known, m) for m in run.meanings]) for run in runs]
-    products = np.unique(  # one per card and setting
+    products = np.unique(  # one per GPU and setting
         np.concatenate([p[:, TERMS.index("matmul")] for run, p in zip(runs, picks, strict=True) if not run.encoder]),
         axis=0,
     )
@@ -294,7 +293,7 @@ def _headroom(known: Known, run: Run) -> float:
 def _before(
     place: dict[str, int], generations: Sequence[str], cards: Sequence[str], shifts: dict[str, float], spreads: Spreads
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What is believed of the unknowns before any row: means and standard deviations, shapes (p,)."""
+    """Return the prior of the unknowns before any row: means and standard deviations, shapes (p,)."""
     mean, deviation = np.zeros(len(place)), np.full(len(place), np.nan)
     beliefs: dict[str, tuple[float, float]] = dict(OTHER_EFFECTS)
     for term, (value, wide, between, _) in BELIEFS.items():
@@ -325,7 +324,7 @@ class _Seen:
     errors: np.ndarray  # (n,) log modelled minus log measured
     slopes: np.ndarray  # (n, p)
     shares: np.ndarray  # (n, k) of the terms in the step
-    open: np.ndarray  # (n,) sd between what a row may mean
+    open: np.ndarray  # (n,) sd between the meanings of a row
 
 
 def _evaluate(runs: Sequence[Run], picks: Sequence[np.ndarray], p: np.ndarray) -> _Seen:
@@ -344,7 +343,7 @@ def _evaluate(runs: Sequence[Run], picks: Sequence[np.ndarray], p: np.ndarray) -
 
 
 class Errors:
-    """How the runs' errors vary together: by owner, source, software and each by itself."""
+    """The covariance of the runs' errors: by owner, by source, by software, and of each run alone."""
 
     def __init__(self, runs: Sequence[Run], spreads: Spreads):
         self.runs, self.spreads = runs, spreads
@@ -363,7 +362,7 @@ class Errors:
             self.near[np.ix_(mine, mine)] = spreads.near**2 * correlation(published, published)
 
     def covariance(self, seen: _Seen) -> np.ndarray:
-        """Of all runs, shape (n, n). An owner far from what others say has a set-up of another kind: a wider error."""
+        """Return the covariance of all runs, shape (n, n). An owner far from all others gets a wider error."""
         owners = self.of_owners(seen)
         known = np.sqrt(np.diag(owners) + self.spreads.near**2)
         beyond = np.abs(self.same_owner @ seen.errors) / known / _USUAL
@@ -371,18 +370,18 @@ class Errors:
         return self.near + owners * np.outer(further, further) + np.diag(self.alone(seen))
 
     def of_owners(self, seen: _Seen) -> np.ndarray:
-        """What an owner's runs share: software, and machine and what is open with those of the same source."""
+        """Return what an owner's runs share: software and, within a source, the machine and what rows leave open."""
         software = self.software + (seen.shares * self.spreads.terms**2) @ seen.shares.T
         machine = self.spreads.machine**2 + np.outer(seen.open, seen.open)
         return self.owner * (software + self.source * machine)
 
     def alone(self, seen: _Seen) -> np.ndarray:
-        """The variance of each run's own error."""
+        """Return the variance of each run's own error."""
         launches = seen.shares[:, [TERMS.index(term) for term in LAUNCHES]].sum(axis=1)
         return self.spreads.row**2 + (self.spreads.launch * launches) ** 2
 
     def residuals(self, seen: _Seen) -> tuple[PublishedRun, ...]:
-        """The decoders, each with its residual, the noise of its own and what it shares with its owner's others."""
+        """Return the decoders, each with its residual, its own noise and the deviation shared with its owner's runs."""
         noise, shared = np.sqrt(self.alone(seen)), np.sqrt(np.diag(self.of_owners(seen)))
         return tuple(
             replace(run.published, residual=-float(error), noise=float(own), owner_deviation=float(others))
@@ -398,7 +397,7 @@ def _class_variance(run: Run, spreads: Spreads) -> float:
 
 
 def matmul_shifts(known: Known) -> dict[str, float]:
-    """Log of how much further from peak a generation's best measured product stays than the average one's."""
+    """Return the log of how much further a generation's best measured product is from peak than the average one's."""
     shares: dict[str, list[float]] = {}
     for spec in known.values():
         if spec.mamf_bf16_flops and spec.bf16_flops:

@@ -1,10 +1,10 @@
-"""What the probe of `advisor adopt` costs a training program, by the step.
+"""Measures what the probe of `advisor adopt` costs a training program per step.
 
     python benchmarks/probe_cost.py [--pairs 7] [--steps 20000]
 
-Programs that do nothing but optimizer steps of one small tensor, with and without the probe, in turns; the median of
-the paired differences is the probe's own time. Asked: under 0.1 % of a step, so under 100 µs of one that takes 100 ms.
-On a CPU: a card's events come on top.
+Two programs take turns, with and without the probe. They do nothing but optimizer steps of one small tensor, and the
+median of the paired differences is the probe's own time. The target is under 0.1 % of a step: under 100 µs if it takes
+100 ms. This is measured on a CPU; on a GPU, the events come on top.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""How far the step time of two processes is from what one process and the link between them predict; on the CPU.
+"""Compares two processes' step time on the CPU with its prediction from one process and the link between them.
 
     python benchmarks/process_scaling.py [--rounds 3]
 
-Each process has one thread, so that two of them have twice the cores: run it on a machine with two idle ones. Two cards
-do not slow each other's arithmetic; two cores do, for they share memory, and virtual ones often a core. What is tested
-is the cost of the exchange: so the step of one process is measured beside another that does the same and knows nothing
-of it, and alone for the record. Measured are further the seconds of an all-reduce between two (gloo over loopback), and
-the trainer's steps on two, whole on each (DDP) and split (FSDP2). Predicted is what `advisor/prediction/comm` makes of
-them: nothing hidden, for on a CPU the arithmetic and the exchange share the cores. Asked: within 10 %.
+Each process has one thread, so two processes use twice the cores: run this on a machine with two idle cores. Two GPUs
+do not slow each other's arithmetic, but two cores do, because they share memory and, if virtual, often a core. Only the
+cost of the exchange is tested. The step of one process is therefore measured beside another that does the same without
+an exchange, and also alone for the record. Also measured are the seconds of an all-reduce between two (gloo over
+loopback), and the trainer's steps on two, whole on each (DDP) and split (FSDP2). `advisor/prediction/comm` predicts
+these with nothing hidden, because on a CPU arithmetic and exchange share the cores. The target is within 10 %.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ dist.destroy_process_group()
 
 
 def started(words: list[str], processes: int) -> subprocess.Popen[str]:
-    """A launch that goes on beside what comes next."""
+    """Start a launch that continues beside the next steps."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -57,7 +57,7 @@ def started(words: list[str], processes: int) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str]) -> str:
-    """What a launch printed; RuntimeError with it where it failed."""
+    """Return what a launch printed. Raises RuntimeError with the output if the launch failed."""
     said, _ = process.communicate()
     if process.returncode:
         raise RuntimeError(said[-4000:])
@@ -65,9 +65,9 @@ def ended(process: subprocess.Popen[str]) -> str:
 
 
 def links(folder: Path) -> dict[str, float]:
-    """Bytes per second of a link by each kind of exchange, by the formulas that predict with it.
+    """Return a link's bytes per second for each kind of exchange, by the formulas that also predict.
 
-    Over gloo a gather takes far longer than the half of an all-reduce that it is on a card's links.
+    Over gloo, a gather takes far longer than half of an all-reduce, which it takes on a GPU's links.
     """
     (folder / "link.py").write_text(LINK)
     lines = [line.split() for line in ended(started([str(folder / "link.py")], 2)).splitlines()]
@@ -78,7 +78,7 @@ def links(folder: Path) -> dict[str, float]:
 
 
 def trained(folder: Path, processes: int, sharding: str = "none") -> subprocess.Popen[str]:
-    """A short run of the trainer, started."""
+    """Start a short run of the trainer."""
     config = RunConfig(
         model=make_shape("gpt2", depth=6, width=384, heads=6, vocab_size=8192, seq_len=256),
         steps=STEPS,
@@ -95,18 +95,18 @@ def trained(folder: Path, processes: int, sharding: str = "none") -> subprocess.
 
 
 def step_seconds(folder: Path) -> float:
-    """The median step of a run that has ended."""
+    """Return the median step of a run that has ended."""
     return statistics.median(r["seconds"] for r in load_run_log(folder / "log.jsonl").steps[SKIPPED:])
 
 
 def measured(folder: Path, processes: int, sharding: str = "none") -> float:
-    """The median step of a short run."""
+    """Return the median step of a short run."""
     ended(trained(folder, processes, sharding))
     return step_seconds(folder)
 
 
 def beside_another(folder: Path) -> float:
-    """The median step of one process while another trains the same on the other core."""
+    """Return the median step of one process while another trains the same on the other core."""
     folders = [folder / "left", folder / "right"]
     folder.mkdir()
     for process in [trained(each, 1) for each in folders]:
@@ -137,7 +137,7 @@ def main() -> None:
                     f"{took[sharding]:.3f} s; tokens/s {2 * beside / took[sharding]:.2f}x",
                     flush=True,
                 )
-    # a host that takes its cores away slows one of these and not the next: the fastest of each is what the machine does
+    # a host that takes its cores away slows only some of these, so the fastest of each is what the machine can do
     base = min(beside for beside, _, _ in rounds)
     for sharding in ("none", "full"):
         exchange = min(exchanges[sharding] for _, exchanges, _ in rounds)

@@ -1,6 +1,6 @@
-"""The part of docs/accuracy.md about published runs: predictions of cards and software that were left out of the fit.
+"""The part of docs/accuracy.md about published runs: predictions for GPUs and software that were left out of the fit.
 
-Called by accuracy.py. Everything is computed anew from profiles/public_runs.csv; nothing is measured here.
+Called by accuracy.py. Everything is computed again from profiles/public_runs.csv; nothing is measured here.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from advisor.records import MeasuredStep, Workload
 
 CALIBRATION_ROWS = 5
 DRAWS = 40  # random choices of those rows
-FEWEST_ROWS = 8  # of one source on one GPU, so that some are left to predict
-ROW_NOISE = 0.02  # of one published throughput: identical nodes differ by 3 %, medians of many steps by less
-USUAL_CEILING, USUAL_BANDWIDTH = 0.82, 0.88  # of the data sheet, where nobody published a card's best product
+FEWEST_ROWS = 8  # of one source on one GPU, so that some remain to be predicted
+ROW_NOISE = 0.02  # of one published throughput; identical nodes differ by 3 %, medians of many steps by less
+USUAL_CEILING, USUAL_BANDWIDTH = 0.82, 0.88  # of the data sheet, if nobody published the GPU's best product
 GIB = 2**30
 
 
@@ -43,7 +43,7 @@ GIB = 2**30
 class Line:
     """One line of the table: errors of tokens per second or bytes, and whether intervals held (None: no intervals).
 
-    `owners` names each row's, so that every owner can count once.
+    `owners` names the owner of each row, so that every owner can count once.
     """
 
     name: str
@@ -72,7 +72,7 @@ _COLUMNS = (
 
 
 def section() -> str:
-    """The section in Markdown."""
+    """Return the section in Markdown."""
     known = prior_model.published_cards()
     runs = prior_model.read_runs()
     decoders = [run for run in runs if not run.encoder]
@@ -114,14 +114,14 @@ before the comparison; whole runs below have it in. Peers get the same rows, as 
 
 
 def held_out_speed(held: HeldOut, runs: Sequence[Run], known: dict[str, GpuSpec]) -> Iterator[Line]:
-    """Each owner, then each GPU, predicted by a fit to all others; tuned software by itself."""
+    """Yield each owner, then each GPU, predicted by a fit to all others; tuned software also alone."""
     yield _line("prior, one owner left out", held)
     yield _line("of these, tuned software (compiled, fused attention, stated)", held.of(tuned(held.runs)))
     yield _line("prior, one GPU model left out", leave_out(runs, [run.likeliest.gpu for run in runs], known))
 
 
 def half_width(held: HeldOut) -> str:
-    """How wide the intervals of tuned and other software are."""
+    """Return how wide the intervals of tuned and other software are."""
     on = tuned(held.runs)
     widths = [np.expm1(Z80 * weighted_quantile(h.deviations, h.weights, 0.5)) for h in (held.of(on), held.of(~on))]
     return (
@@ -130,12 +130,12 @@ def half_width(held: HeldOut) -> str:
 
 
 def tuned(runs: Sequence[Run]) -> np.ndarray:
-    """Which runs are of no class of software that is believed to be slower or less sure."""
+    """Return which runs are in no class of software that the prior treats as slower or less certain."""
     return np.array([all(set(classes(m.setting)) <= {"tuned", "plain"} for m in run.meanings) for run in runs])
 
 
 def by_class(held: HeldOut) -> Iterator[str]:
-    """Lines of Markdown: each class of software and each switch, owners left out, each owner once."""
+    """Yield lines of Markdown for each class of software and each switch, with owners left out and counted once."""
     w = [run.likeliest for run in held.runs]
     groups = {f"class {name}": [name in classes(run.meanings[0].setting) for run in held.runs] for name in CLASSES}
     groups |= {
@@ -167,12 +167,12 @@ def _line(name: str, held: HeldOut) -> Line:
 
 
 def calibrated(runs: Sequence[Run], known: dict[str, GpuSpec]) -> Iterator[Line]:
-    """Five random rows of one source as its calibration: what they update, and how right the others are.
+    """Use five random rows of one source as its calibration, and score its other rows with and without this update.
 
-    First a prior that never saw the owner, as this trainer's calibrations have it; then the physical floors that a
-    CPU's calibration updates.
+    The first prior never saw the owner, as with this trainer's calibrations. The second is made of the physical floors
+    that a CPU's calibration updates.
     """
-    alike: dict[tuple, list[Run]] = defaultdict(list)  # of one source, card and set of switches, as a calibration is
+    alike: dict[tuple, list[Run]] = defaultdict(list)  # of one source, GPU and set of switches, as a calibration is
     for run in runs:
         if not run.encoder:
             w = run.likeliest
@@ -200,7 +200,7 @@ def _switches(how: Setting) -> tuple[bool, ...]:
 
 
 def _priors(runs: Sequence[Run], known: dict[str, GpuSpec], first: Run) -> dict[str, CoefficientPrior]:
-    """What the rows of a source like `first` may update, by the name of its line."""
+    """Return the priors that the rows of a source like `first` may update, by the name of their line."""
     w = first.likeliest
     spec = known[w.gpu]
     belief = prior_model.fit([run for run in runs if run.owner != first.owner], known)
@@ -225,7 +225,7 @@ def _priors(runs: Sequence[Run], known: dict[str, GpuSpec], first: Run) -> dict[
 def _updated(
     known: dict[str, GpuSpec], prior: CoefficientPrior, seen: Sequence[Run], held: Sequence[Run]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Log errors of step time of the rows held back, and half the width of their intervals."""
+    """Return log errors of step time of the held-back rows, and half the width of their intervals."""
     observations = [
         MeasuredStep(workload=run.likeliest, step_seconds=_step_seconds(run, known), noise=ROW_NOISE) for run in seen
     ]
@@ -237,14 +237,14 @@ def _updated(
 
 
 def _step_seconds(run: Run, known: dict[str, GpuSpec]) -> float:
-    """Measured seconds of one step on one device, without exposed communication."""
+    """Return measured seconds of one step on one device, without exposed communication."""
     meaning = max(run.meanings, key=lambda m: m.weight)
     x = prior_model.term_row(meaning.workload, known[meaning.workload.gpu])
     return float(x[0] / meaning.x[0])
 
 
 def peers_speed(runs: Sequence[Run], known: dict[str, GpuSpec]) -> Iterator[Line | str]:
-    """Constant MFU, roofline and the packages on the same rows, where something is open on the likeliest workload."""
+    """Yield constant MFU, roofline and the packages on the same rows, if each can express the likeliest workload."""
     cases = [(run.likeliest, known[run.likeliest.gpu], float(run.line["tok_per_s_per_gpu"]), run.owner) for run in runs]
     yield _peer(f"constant MFU of {peers.MFU:.0%}", peers.constant_mfu, cases)
     yield _peer("roofline", peers.roofline, cases)
@@ -259,7 +259,7 @@ def _peer(name: str, predictor: peers.Predictor, cases: Sequence[tuple[Workload,
 
 
 def memory_lines(known: dict[str, GpuSpec]) -> Iterator[Line | str]:
-    """Rows that state their memory, each against what its source measured, by a fit without its owner."""
+    """Yield rows that state their memory, each compared with what its source measured, by a fit without its owner."""
     answers = fit_memory.left_out(fit_memory.read_peaks([prior_model.RUNS]))
     yield Line(
         name="ours, its owner left out",
@@ -277,7 +277,7 @@ def memory_lines(known: dict[str, GpuSpec]) -> Iterator[Line | str]:
 
 
 def reading_lines() -> Iterator[str]:
-    """Of each source how many rows it has, how many are predicted, and the commonest reason for the rest."""
+    """Yield for each source its number of rows, how many are predicted, and the most common reason for the rest."""
     rows: dict[str, list[str | None]] = defaultdict(list)
     for line, reading in prior_model.read_lines(prior_model.RUNS):
         why = reading.error.removeprefix("not predicted: ") if isinstance(reading, RowError) else None

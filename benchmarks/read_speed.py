@@ -1,8 +1,8 @@
-"""How fast line formats are read on one core, beside the obvious loop of one regular expression per line.
+"""Measures how fast line formats are read on one core, against a simple loop of one regular expression per line.
 
-Writes synthetic logs in the style of nanochat, nanoGPT, llm.c and of nobody (it has to teach its format), reads each
-with `read_run` (everything: events, facts, table) and with the loop (records only), and prints MB/s, their ratio and
-the peak of resident memory.
+Writes synthetic logs in the style of nanochat, nanoGPT, llm.c and of an unknown format, which the log has to teach. It
+reads each with `read_run` (everything: events, facts, table) and with the loop (only records), and prints MB/s, their
+ratio and the peak of resident memory.
 
     python benchmarks/read_speed.py [--megabytes 64] [--huge]       # --huge: also one log of 2 GB, for its memory
 """
@@ -24,7 +24,7 @@ BLOCK_STEPS = 20_000
 
 
 def nanochat_line(step: int, draw: Callable[[], float]) -> str:
-    """One step and, every 250, a validation."""
+    """Return one step and, every 250 steps, a validation."""
     line = (
         f"step {step:05d}/999999 ({step / 9999.99:.2f}%) | loss: {3 + draw():.6f} | grad norm: {draw():.4f} | lrm: 1.00"
         f" | dt: {13800 + 50 * draw():.2f}ms | tok/sec: {37000 + int(1000 * draw()):,} | mfu: {12 + draw():.2f}"
@@ -50,7 +50,7 @@ def llmc_line(step: int, draw: Callable[[], float]) -> str:
 
 
 def unknown_line(step: int, draw: Callable[[], float]) -> str:
-    """A format that no reader declares: padded fields between upright lines."""
+    """Return a line of a format that no reader declares: padded fields between vertical lines."""
     line = (
         f"[progress] step {step:7d} | seq 1024 | tokens  65536 | loss {3 + draw():8.4f} | grad  {draw():.4f}"
         f" | lr  {3e-5 + 1e-5 * draw():.3e}\n"
@@ -85,7 +85,7 @@ STYLES = {
 
 
 def blocks(style: str, seed: int = 1) -> Iterator[bytes]:
-    """Blocks of lines without end, of 10,007 random numbers in turn."""
+    """Yield blocks of lines without end, which repeat 10,007 random numbers."""
     draw, line = random.Random(seed).random, STYLES[style][0]
     values = itertools.cycle([draw() for _ in range(10_007)])
     for first in itertools.count(0, BLOCK_STEPS):
@@ -94,7 +94,7 @@ def blocks(style: str, seed: int = 1) -> Iterator[bytes]:
 
 
 def write(path: Path, style: str, size: int) -> int:
-    """Write a log of at least `size` bytes; gives its bytes."""
+    """Write a log of at least `size` bytes and return its size in bytes."""
     with path.open("wb") as out:
         for block in blocks(style):
             out.write(block)
@@ -104,7 +104,7 @@ def write(path: Path, style: str, size: int) -> int:
 
 
 def line_by_line(path: Path, pattern: re.Pattern[str]) -> int:
-    """What everybody writes first: open, match each line, convert each group."""
+    """Read a log in the obvious way: open it, match each line, convert each group."""
     rows = []
     with path.open(encoding="utf-8") as lines:
         for line in lines:
@@ -114,7 +114,7 @@ def line_by_line(path: Path, pattern: re.Pattern[str]) -> int:
 
 
 def seconds_of(work: Callable[[], object], repeats: int) -> float:
-    """The fastest of several runs: the others were disturbed."""
+    """Return the fastest of several runs, because the others were disturbed."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -128,7 +128,7 @@ def peak_mib() -> float:
 
 
 def compare(folder: Path, style: str, size: int, repeats: int) -> tuple[float, float]:
-    """MB/s of the reader and of the loop."""
+    """Return the MB/s of the reader and of the loop."""
     from advisor.readers.read import read_run
 
     path = folder / f"{style}.log"
@@ -143,7 +143,7 @@ def compare(folder: Path, style: str, size: int, repeats: int) -> tuple[float, f
 
 
 def read_huge(folder: Path, size: int) -> None:
-    """Read one log far larger than memory should be, and show that memory does not follow it."""
+    """Read one log far larger than memory should be, and show that memory use does not grow with it."""
     from advisor.readers.read import read_run
 
     path = folder / "huge.log"

@@ -2,8 +2,8 @@
 
     python benchmarks/resident_memory.py   # about a minute on two cores
 
-Every configuration trains four steps in one process, as a calibration's worker would, in random order; before each,
-the C library gives its free blocks back and the kernel's high-water mark starts over (Linux only).
+Every configuration trains four steps in one process, as a calibration's worker would, in random order. Before each, the
+C library returns its free blocks and the kernel's high-water mark is reset (Linux only).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def measure(depth: int, micro_batch: int, seq_len: int, context: DeviceContext) 
 
 
 def left_out(model: MemoryModel, measured: list[MemoryObservation]) -> tuple[np.ndarray, list[bool]]:
-    """Relative errors of the resident bytes of each measurement by the others, and whether its interval holds it."""
+    """Return each measurement's relative error, predicted from the others, and whether its interval holds it."""
     errors, inside = [], []
     for one in measured:
         estimate = corrected(model, [o for o in measured if o.workload != one.workload]).reserved_bytes(one.workload)

@@ -1,9 +1,9 @@
-"""How many rows a second `advisor predict --rows` answers, start-up taken off: rows that all differ, and repeated ones.
+"""Measures how many rows per second `advisor predict --rows` answers without start-up: distinct and repeated rows.
 
     python benchmarks/rows_speed.py [--rows 40000] [--record]
 
-Every row has a shape, batch and card of its own, so nothing can be remembered from an earlier one. Start-up is the same
-command on a table of one row. Each command is a process of its own, as a user would run it. `--record` keeps the raw
+Every distinct row has its own shape, batch and GPU, so no earlier result can be reused. Start-up is the time of the
+same command on a table of one row. Each command is a separate process, as a user would run it. `--record` keeps the raw
 seconds for docs/accuracy.md.
 """
 
@@ -28,7 +28,7 @@ REPEATS = 5
 
 
 def distinct_rows(count: int) -> list[tuple]:
-    """Rows of GPT-2 shapes, no two alike in what is predicted; the same on every machine."""
+    """Return rows of GPT-2 shapes, no two alike in what is predicted, and the same on every machine."""
     cards = ("A100 80GB SXM", "H100 80GB SXM", "A100 40GB SXM", "L4", "RTX 4090", "H200 SXM", "V100 32GB SXM2")
     shapes = itertools.product(range(2, 97), range(2, 65), (512, 1024, 2048, 4096), (1, 2, 3, 4, 6, 8, 12, 16))
     chosen = random.Random(0).sample(list(shapes), count)
@@ -49,7 +49,7 @@ def _row(card: str, i: int, layers: int, heads: int, seq_len: int, micro: int) -
 
 
 def seconds(path: Path) -> list[float]:
-    """Of several runs of the command on this table."""
+    """Return the seconds of several runs of the command on this table."""
     command = [sys.executable, "-m", "advisor", "predict", "--rows", str(path)]
     run = {"check": False, "stdout": subprocess.DEVNULL, "cwd": ROOT}
     return repeat(lambda: subprocess.run(command, **run), REPEATS)[0]
@@ -62,7 +62,7 @@ def write(path: Path, rows: list[tuple]) -> Path:
 
 
 def main() -> None:
-    """Print, and keep if asked to, seconds and rows a second for distinct and for repeated rows."""
+    """Print, and with --record keep, seconds and rows per second for distinct and repeated rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=40_000)
     parser.add_argument("--record", action="store_true", help="keep the result in benchmarks/raw/speed/")
@@ -72,7 +72,7 @@ def main() -> None:
     tables = {
         "start_up": rows[:1],
         "distinct": rows,
-        "open": [(*row[:-1], "") for row in rows],  # attention is not stated: two readings of each
+        "open": [(*row[:-1], "") for row in rows],  # attention is not stated, so each row has two readings
         "repeated": [rows[i % 200] for i in range(count)],
     }
     took: dict[str, list[float]] = {}

@@ -1,12 +1,12 @@
-"""How long the list of runs takes with many runs: `advisor runs` as a command, and the page Runs in this process.
+"""Measures how long listing many runs takes: `advisor runs` as a command, and the page Runs in this process.
 
     python benchmarks/runs_speed.py [--runs 600 10000] [--page]
 
-Each run folder holds what the trainer and the launcher write: the recorded example (its log of 210 kB is one file with
-many names, to spare the disk) with an id, a launch record, a budget and a checkpoint of its own. One run in twenty was
-copied in and is not registered. Every planned run is scored already, as the page leaves them. The first look reads
-every folder; a second one follows, one after a run was added, and one after a run has gone. CPU seconds
-stand in brackets: they are the same on a machine that does other work.
+Each run folder holds what the trainer and the launcher write: the recorded example with its own id, launch record,
+budget and checkpoint. Its log of 210 kB is one file with many names, to save disk space. One run in twenty was copied
+in and is not registered. Every planned run is already scored, as the page leaves them. The first listing reads every
+folder. Three more follow: unchanged, after a run was added, and after a run was removed. CPU seconds are in brackets;
+they are the same on a busy machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ UNREGISTERED = 20  # one run in so many was copied in
 
 
 def make_run(store: Store, folder: Path, number: int) -> tuple[RunRow, ScoreRow]:
-    """Make one run folder; give its line of the index and its score."""
+    """Make one run folder and return its line of the index and its score."""
     (folder / "checkpoints" / "step-00000501").mkdir(parents=True)
     source = example_run()
     for name in (LOG, PLAN, CONFIG, STDOUT):
@@ -63,7 +63,7 @@ def make_run(store: Store, folder: Path, number: int) -> tuple[RunRow, ScoreRow]
 
 
 def fill(store: Store, count: int) -> None:
-    """Make so many runs; registered in one go, as a launch does one by one."""
+    """Make this many runs and register them together; a launch registers each one by itself."""
     (store.home / "runs").mkdir(parents=True)
     shutil.copyfile(example_run() / LOG, store.home / LOG)
     made = [make_run(store, store.home / "runs" / f"run-{number:05d}", number) for number in range(count)]
@@ -81,7 +81,7 @@ def fill(store: Store, count: int) -> None:
 
 
 def command(store: Store, expected: int) -> tuple[float, float]:
-    """Seconds of `advisor runs` as a process of its own, by the clock and of CPU time; checks the list."""
+    """Check the list of `advisor runs` as a separate process; return its seconds by the clock and of CPU time."""
     began, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     words, variables = [sys.executable, "-m", "advisor", "runs"], {**os.environ, "ADVISOR_HOME": str(store.home)}
     done = subprocess.run(words, env=variables, capture_output=True, text=True, check=True)
@@ -92,7 +92,7 @@ def command(store: Store, expected: int) -> tuple[float, float]:
 
 
 def page(store: Store) -> tuple[float, float]:
-    """The same of the page Runs, by Streamlit's own test runner, once the page's modules are loaded."""
+    """Return the same for the page Runs, by Streamlit's own test runner, after the page's modules are loaded."""
     os.environ["ADVISOR_HOME"] = str(store.home)
     from streamlit.testing.v1 import AppTest
 

@@ -1,13 +1,13 @@
-"""How many candidates a second the search weighs, and how long the default question takes.
+"""Measures how many candidates per second the search evaluates, and how long the default question takes.
 
     python benchmarks/search_speed.py [--record]
 
 A candidate is one GPU type, number of GPUs, offer (on demand or spot), depth, micro-batch, accumulation, checkpointing
-and token budget, of which time, memory, cost, score and loss were all computed. Step time and memory do not depend on
-the token budget, nor memory on the offer: those candidates that share a configuration share them, and making them is
-inside the time. Every micro-batch is evaluated here; the search itself evaluates the one that the batch rule leaves.
-The question is what `advisor plan --gpu any --budget 20 --deadline 8h` asks, without and with the start of the process.
-A what-if is one evaluation: the plan's own run with one change, at every position of every slider of the page Plan.
+and token budget, with its computed time, memory, cost, score and loss. Step time does not depend on the token budget,
+and memory depends on neither budget nor offer, so candidates with the same configuration share them; the measured time
+includes computing them. Every micro-batch is evaluated here, but the search itself evaluates only the one that the
+batch rule leaves. The question is `advisor plan --gpu any --budget 20 --deadline 8h`, with and without the start of the
+process. A what-if is one evaluation: the plan's run with one change, for every slider position of the page Plan.
 `--record` keeps the raw seconds for docs/accuracy.md.
 """
 
@@ -48,20 +48,20 @@ def _candidates(devices: list[Device], limits: Limits) -> int:
 
 
 def _what_ifs(plan: Plan, profiles: dict[str, Profile]) -> list[float]:
-    """Seconds of each change of the plan's run that there is."""
+    """Return the seconds of each possible change of the plan's run."""
     seconds = []
     for name, (_, values) in explore.ranges(plan.chosen).items():
         for value in values:
             goal = explore.pinned(plan.goal, plan.chosen, explore.Changes(**{name: value}))
             begun = time.perf_counter()
-            with contextlib.suppress(AdvisorError):  # too large for its memory: the answer is that it is
+            with contextlib.suppress(AdvisorError):  # too large for its memory, which is a valid answer
                 what_if(goal, profiles[goal.gpu], now=datetime.now(UTC))
             seconds.append(time.perf_counter() - begun)
     return seconds
 
 
 def main() -> None:
-    """Print, and keep if asked to, candidates a second and the seconds of the default question."""
+    """Print, and with --record keep, candidates per second and the seconds of the default question."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--record", action="store_true", help="keep the result in benchmarks/raw/speed/")
     options = parser.parse_args()

@@ -1,9 +1,9 @@
-"""Lines of Python in each room, against its ceiling and its budget: `python benchmarks/size.py [--lower]`.
+"""Compares the lines of Python in each room with its ceiling and budget: `python benchmarks/size.py [--lower]`.
 
-A room is a folder of `advisor/`, `advisor` itself, `trainer` or `tests`. `benchmarks/size.csv` holds one line for each
-group of rooms: the ceiling is what it held when it was last shrunk, the budget is what it should come to. The command
-fails where a room is over its ceiling, or is in no group. `--lower` writes today's lines into the file as the new
-ceilings, where they are lower; a ceiling is raised by hand only, in a commit that says which room gives the lines.
+A room is a folder of `advisor/`, `advisor` itself, `trainer` or `tests`. `benchmarks/size.csv` has one line for each
+group of rooms. The ceiling is its size when it was last reduced, and the budget is its target. The command fails if a
+room is over its ceiling or in no group. `--lower` writes today's sizes into the file as new ceilings if they are lower.
+A ceiling is only raised by hand, in a commit that says which room gives the lines.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TABLE = Path(__file__).with_suffix(".csv")
 
 
 def lines_of(room: str) -> int:
-    """Lines of Python in a room: a folder of `advisor/` with all below it, or the files of `top level` alone."""
+    """Return the lines of Python in a room: a folder of `advisor/` with its subfolders, or the files of `top level`."""
     if room == "top level":
         files = (ROOT / "advisor").glob("*.py")
     else:
@@ -27,7 +27,7 @@ def lines_of(room: str) -> int:
 
 
 def main() -> None:
-    """Print the table; exit with 1 where a room has grown."""
+    """Print the table, and exit with 1 if a room is over its ceiling."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lower", action="store_true", help="write lower ceilings where rooms have shrunk")
     lower = parser.parse_args().lower

@@ -1,7 +1,7 @@
-"""What measuring blocks of the trainer here would tell of other software: `python benchmarks/stage_worth.py`.
+"""Estimates what measuring our trainer's blocks here tells about other software: `python benchmarks/stage_worth.py`.
 
-By the fitted beliefs alone (profiles/prior.yaml): the log deviation of one GPU's work with the software, before and
-after the work of a compiled PyTorch loop on the same GPU is known exactly (Gaussian conditioning).
+This uses only the fitted prior (profiles/prior.yaml). It gives the log deviation of one GPU's work with the software,
+before and after the work of a compiled PyTorch loop on the same GPU is known exactly (Gaussian conditioning).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from advisor.prediction.prior import _setting, _shared, load_prior
 from advisor.prediction.software import require_software
 from advisor.prediction.throughput import TERMS
 
-# Shares of a large model's step (products, attention, passes through memory, launches): our judgement.
+# Shares of a large model's step (products, attention, passes through memory, launches), by our judgement.
 SHARES = {"matmul": 0.75, "attention": 0.1, "traffic": 0.12, "layer_overhead": 0.03}
 
 

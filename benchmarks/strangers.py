@@ -1,8 +1,8 @@
 """Score `advisor predict --rows` on runs of owners that no fit has seen: `python benchmarks/strangers.py`.
 
-`strangers.csv` holds published runs of people and projects that stand in no table of `profiles/`. They are kept to
-score with: whoever changes a law, a fit or a reader does not open the table, and reads this script's totals only. Every
-owner counts once, however many rows it has.
+`strangers.csv` holds published runs of people and projects that are in no table of `profiles/`. They are kept only for
+scoring: whoever changes a law, a fit or a reader does not open the table and reads only this script's totals. Every
+owner counts once, however many rows they have.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from typing import Any
 import numpy as np
 
 TABLE = Path(__file__).with_suffix(".csv")
-MISS = 10.0  # 2 / (1 - 0.8): what a unit outside an 80 % interval costs (Gneiting and Raftery 2007, interval score)
+MISS = 10.0  # 2 / (1 - 0.8): cost of one unit outside an 80 % interval (Gneiting and Raftery 2007, interval score)
 
 
 def tokens_per_second(row: dict[str, str]) -> float | None:
-    """Tokens per second of the whole run, as its owner published it."""
+    """Return the tokens per second of the whole run, as its owner published them."""
     if row["tok_per_s_total"]:
         return float(row["tok_per_s_total"])
     return float(row["tok_per_s_per_gpu"]) * float(row["n_gpus"] or 1) if row["tok_per_s_per_gpu"] else None
 
 
 def memory_bytes(row: dict[str, str]) -> float | None:
-    """Peak memory of one GPU, in whichever sense its owner gave it."""
+    """Return the peak memory of one GPU, in the sense in which its owner gave it."""
     return float(row["mem_gib_per_gpu"]) * 2**30 if row["mem_gib_per_gpu"] else None
 
 
@@ -45,7 +45,7 @@ QUANTITIES: dict[str, Callable[[dict[str, str]], float | None]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """Estimates against what was true, every owner once."""
+    """Estimates compared with the truth, with every owner counted once."""
 
     owners: int
     median: float  # of |estimate / truth - 1|
@@ -57,7 +57,7 @@ class Scores:
 
 
 def scores(runs: Sequence[tuple[str, float, Mapping[str, float]]]) -> Scores:
-    """The scores of runs: of each its owner, the truth, and the estimate's value, low and high."""
+    """Return the scores of runs, given each run's owner, its true value, and the estimate's value, low and high."""
     of_owner = Counter(owner for owner, *_ in runs)
     weight = np.array([1 / of_owner[owner] for owner, *_ in runs]) / len(of_owner)
     low, error, high = (
@@ -76,7 +76,7 @@ def scores(runs: Sequence[tuple[str, float, Mapping[str, float]]]) -> Scores:
 
 
 def score(rows: list[dict[str, str]], found: dict[int, dict[str, Any]], quantity: str) -> str:
-    """One line: errors, coverage, width and interval score in log, each owner once."""
+    """Return one line with errors, coverage, width and interval score in log, each owner counted once."""
     asked = [(n, row, true) for n, row in enumerate(rows, 1) if (true := QUANTITIES[quantity](row)) is not None]
     answered = [(n, row, true) for n, row, true in asked if found.get(n, {}).get(quantity) is not None]
     s = scores([(row.get("owner") or row["source"], true, found[n][quantity]) for n, row, true in answered])
@@ -88,7 +88,7 @@ def score(rows: list[dict[str, str]], found: dict[int, dict[str, Any]], quantity
 
 
 def quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
-    """A weighted quantile."""
+    """Return a weighted quantile."""
     order = np.argsort(values)
     return float(np.interp(share, np.cumsum(weights[order]) - weights[order] / 2, values[order]))
 

@@ -1,11 +1,11 @@
-"""Size and cost of telemetry: 8 hours of 2 GPUs at 100 Hz through the real sampler and writer, in simulated time.
+"""Measures size and cost of telemetry: 8 hours of 2 GPUs at 100 Hz through the real sampler and writer, simulated.
 
     python benchmarks/telemetry_size.py [--hours 8] [--gpus 2] [--hz 100]
     python benchmarks/telemetry_size.py --live 30 [--device cpu|cuda] [--hz 100]
 
-The signal is noisy on purpose: power follows an autoregressive process with ±15 W of jitter around a load that starts
-and stops, so that hardly two readings are alike. `--live` runs the real process beside this one and prints what part
-of a processor core it used.
+Time is simulated. The signal is noisy on purpose: power follows an autoregressive process with ±15 W of jitter around a
+load that starts and stops, so that few readings are equal. `--live` runs the real process beside this one and prints
+what share of a processor core it used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ JITTER_WATTS, MEMORY_OF_NOISE = 15.0, 0.9
 
 
 class SimulatedTime:
-    """A clock that moves only when somebody sleeps; each sleep overshoots a little, as real ones do."""
+    """A clock that moves only during sleeps; each sleep overshoots a little, as real ones do."""
 
     def __init__(self, random: np.random.Generator):
         self.now = 1_700_000_000.0
@@ -40,7 +40,7 @@ class SimulatedTime:
 
 
 class SimulatedCards:
-    """Cards under training load; draws its noise in blocks, so that the drawing costs little beside the writing."""
+    """GPUs under training load. Noise is drawn in blocks, so that drawing costs little compared with writing."""
 
     columns = GPU_COLUMNS
 
@@ -71,7 +71,7 @@ class SimulatedCards:
         ]
 
     def _draw(self, rows: int) -> list[list[int]]:
-        """Power in tenths of a watt; the last row comes first."""
+        """Return power in tenths of a watt; the last row comes first."""
         shocks = self._random.normal(0, JITTER_WATTS * (1 - MEMORY_OF_NOISE**2) ** 0.5, (rows, self._count))
         noise = np.zeros_like(shocks)
         for i in range(1, rows):
@@ -98,7 +98,7 @@ class SimulatedHost:
 
 
 def simulate(hours: float, gpus: int, hz: float) -> None:
-    """Write a simulated run and print its size and what the write path cost."""
+    """Write a simulated run, and print its size and the cost of writing it."""
     random = np.random.default_rng(1)
     simulated = SimulatedTime(random)
     end = simulated.now + 3600 * hours
@@ -130,7 +130,7 @@ def simulate(hours: float, gpus: int, hz: float) -> None:
 
 
 def measure_live(seconds: float, device: str, hz: float | None) -> None:
-    """Run the real process for a while and print its own account of its cost."""
+    """Run the real process for a while and print its own record of its cost."""
     with tempfile.TemporaryDirectory() as name:
         handle = start_telemetry(Path(name), os.getpid(), device, hz)
         time.sleep(seconds)

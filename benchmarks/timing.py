@@ -1,4 +1,4 @@
-"""Seconds of repeated work; kept raw in benchmarks/raw/speed/ with date and machine, for `make accuracy` to show."""
+"""Times repeated work, and keeps the raw seconds in benchmarks/raw/speed/ with date and machine for `make accuracy`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOLDER = Path(__file__).resolve().parent / "raw" / "speed"
 
 
 def repeat(work: Callable[[], Any], times: int) -> tuple[list[float], Any]:
-    """Seconds of each of several runs, and what the last one gave."""
+    """Return the seconds of each of several runs, and the result of the last one."""
     seconds, found = [], None
     for _ in range(times):
         start = time.perf_counter()
@@ -30,12 +30,12 @@ def repeat(work: Callable[[], Any], times: int) -> tuple[list[float], Any]:
 
 
 def in_words(seconds: list[float]) -> str:
-    """Median and best: other programs only ever slow work down."""
+    """Return the median and the best as text; the best counts because other programs only slow work down."""
     return f"{statistics.median(seconds):.2f} s (best {min(seconds):.2f} s)"
 
 
 def record(name: str, measured: Mapping[str, Any]) -> None:
-    """Write one benchmark's raw numbers, which replace its last ones."""
+    """Write the raw numbers of one benchmark, which replace its previous ones."""
     processor = describe_device(resolve_device("cpu", "auto")).name
     document = {
         "benchmark": name,

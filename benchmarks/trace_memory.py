@@ -1,11 +1,11 @@
 """Trace the trainer's model again and write profiles/memory.json, the coefficients of the memory model.
 
     python benchmarks/trace_memory.py             # every cell, about 15 minutes on one core
-    python benchmarks/trace_memory.py cuda/llama  # only the cells that begin so; the others stay as they are
-    python benchmarks/trace_memory.py --check     # only hold the file against fresh traces of unseen workloads
+    python benchmarks/trace_memory.py cuda/llama  # only cells whose names begin so; the others stay as they are
+    python benchmarks/trace_memory.py --check     # only compare the file with new traces of unseen workloads
 
 No GPU is needed. Each cell (device, family, precision, checkpointing, gradients) is fitted to traces of random shapes
-of two to four blocks. `--check` traces shapes that no fit has seen, among them published ones and depths up to 16.
+with two to four blocks. `--check` traces shapes that no fit has seen, including published ones and depths up to 16.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from trainer.schema import ModelShape, make_shape
 
 PROFILE = Path(__file__).parents[1] / "profiles" / "memory.json"
 TRACES = 40  # per cell; there are 22 terms
-# In these phases the peak moves between operators as the proportions change, so that each operator is fitted by itself.
+# In these phases the peak moves between operators as proportions change, so each operator is fitted separately.
 BY_OPERATOR = ("loss", "first_chunk", "later_chunk", "backward", "last_block", "first_block", "embedding")
 WHOLE = ("forward", "optimizer")
-SMALLEST_SHARE = 2e-4  # of the peak: terms and moments that never reach it are left out
+SMALLEST_SHARE = 2e-4  # of the peak; terms and moments that never reach this share are left out
 
 
 def cells(prefix: str) -> list[str]:
     kinds = [("cuda", p) for p in ("bf16", "fp16", "fp32")] + [("cpu", p) for p in ("fp32", "bf16", "fp16")]
     families, held = ("nanochat", "gpt2", "llama"), ("single", "accumulate")
-    # on the CPU recomputation is not offered beyond what is asked for: "selective" counts as "none" there
+    # on the CPU, only requested recomputation is offered, so "selective" counts as "none" there
     checkpointing = {"cuda": ("none", "selective", "full"), "cpu": ("none", "full")}
     names = []
     for (d, p), f in itertools.product(kinds, families):
@@ -59,7 +59,7 @@ def cells(prefix: str) -> list[str]:
 
 
 def draw(cell: str, generator: np.random.Generator, *, wide: bool = False, optimizer: str = "adamw") -> Workload:
-    """A random workload of a cell: few blocks to be traced, or (wide) anything that a planner may ask about."""
+    """Return a random workload of a cell: few blocks for tracing, or (wide) anything that a planner may ask about."""
     device, family, precision, checkpointing, held, *grouped = cell.split("/")
     pick = generator.choice
     head_dim = int(pick([64, 128]))
@@ -114,12 +114,12 @@ def fit_cell(cell: str, frame: Structure, generator: np.random.Generator) -> tup
         beyond = curves - persistent[rows, None]
         candidates = [fit_moment(phase, terms[rows], y, totals[rows]) for y in beyond.T]
         moments[phase == "later_chunk"] += envelope(candidates, far_terms, far_totals)
-    # A workload of one chunk has no later one: what is highest without them must be kept as well.
+    # A workload of one chunk has no later chunk, so its own peak must be kept as well.
     return tuple(envelope(moments[False], far_terms, far_totals) + moments[True])
 
 
 def _curves(traces: list[TracedPeak], phase: str) -> tuple[np.ndarray, np.ndarray]:
-    """Which traces have the phase, and its live bytes by operator: shape (traces, operators)."""
+    """Return which traces have the phase, and its live bytes by operator: shape (traces, operators)."""
     rows = [i for i, t in enumerate(traces) if phase in t.curves]
     if phase in WHOLE:
         return np.array(rows), np.array([[max(traces[i].curves[phase])] for i in rows], float)
@@ -129,7 +129,7 @@ def _curves(traces: list[TracedPeak], phase: str) -> tuple[np.ndarray, np.ndarra
 
 
 def fit_moment(phase: str, terms: np.ndarray, y: np.ndarray, totals: np.ndarray) -> Moment:
-    """Least squares relative to the peak; the terms that matter least are left out, one by one, while none matters."""
+    """Fit by least squares relative to the peak, and remove the least important terms one by one while none matters."""
     used = [i for i in range(len(TERMS)) if np.ptp(terms[:, i]) or TERMS[i] == "1"]
     while True:
         scale = terms[:, used].max(axis=0)
@@ -142,7 +142,7 @@ def fit_moment(phase: str, terms: np.ndarray, y: np.ndarray, totals: np.ndarray)
 
 
 def envelope(moments: list[Moment], terms: np.ndarray, persistent: np.ndarray) -> list[Moment]:
-    """The fewest moments whose maximum equals that of all, over many sizes, to within a thousandth of the peak."""
+    """Return the fewest moments whose maximum is within a thousandth of the peak of all moments, over many sizes."""
     values = np.stack([terms @ m.vector for m in moments], axis=1)
     top = values.max(axis=1)
     kept: list[int] = []
@@ -155,7 +155,7 @@ def envelope(moments: list[Moment], terms: np.ndarray, persistent: np.ndarray) -
 
 
 def fit_muon(frame: Structure, generator: np.random.Generator) -> dict[str, float]:
-    """What Muon's step holds beyond weights, state and gradients: work space for one matrix at a time."""
+    """Return what Muon's step holds beyond weights, state and gradients: work space for one matrix at a time."""
     chosen = ("f*d", "d*d", "k*d")
     workloads = [draw("cuda/llama/bf16/none/single", generator, optimizer="muon") for _ in range(12)]
     arrays = WorkloadArrays.of(workloads)
@@ -168,7 +168,7 @@ def fit_muon(frame: Structure, generator: np.random.Generator) -> dict[str, floa
 
 
 def unseen(generator: np.random.Generator) -> list[Workload]:
-    """Workloads that no fit has seen: published shapes, deeper and wider ones, and random ones of every kind."""
+    """Return workloads that no fit has seen: published shapes, deeper and wider ones, and random ones of every kind."""
     dial = {depth: make_shape("nanochat", depth=depth, vocab_size=65536, seq_len=2048) for depth in (4, 8, 12, 16)}
     small = make_shape("gpt2", depth=12, vocab_size=50304, seq_len=1024)
     medium = make_shape("gpt2", depth=16, width=1024, heads=16, vocab_size=50304, seq_len=1024)
@@ -185,7 +185,7 @@ def unseen(generator: np.random.Generator) -> list[Workload]:
 
 
 def check(structure: Structure) -> str:
-    """Trace unseen workloads and give a Markdown table of the structural model's error."""
+    """Trace unseen workloads and return a Markdown table of the structural model's error."""
     rows, errors = [], []
     for w in unseen(np.random.default_rng(20261121)):
         traced = trace_peak(w)

@@ -1,11 +1,11 @@
-"""Peak memory of the trainer's real model, traced with fake tensors: no data, no device, no waiting.
+"""Traces the peak memory of the trainer's real model with fake tensors: no data, no device, no waiting.
 
 One optimizer step of `trainer.model`, `trainer.loss` and `trainer.optim` runs under FakeTensorMode, where a tensor has
 a shape and a storage size but no bytes, and a ledger adds up the storages that are alive. `trace_memory.py` fits the
-coefficients that the advisor ships to such traces.
+shipped coefficients to such traces.
 
-The trace runs on fake *CPU* tensors, since a build of torch without CUDA cannot differentiate through fake CUDA ones
-(autograd asks for a device guard that is not linked in). What CUDA does differently is put back.
+The trace runs on fake *CPU* tensors, because a build of torch without CUDA cannot differentiate through fake CUDA ones
+(autograd asks for a device guard that is not linked in). The trace then restores what CUDA does differently.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class StorageLedger(TorchDispatchMode):
     def __init__(self, scratch: dict[Any, Callable[..., int]]):
         super().__init__()
         self.live_bytes = 0
-        self.phase: str | None = None  # None: nothing is recorded
+        self.phase: str | None = None  # nothing is recorded if None
         self.curves: dict[str, list[int]] = {}
         self._scratch = scratch
-        self._seen = WeakIdKeyDictionary()  # storage -> its weak reference, kept so that the callback comes
+        self._seen = WeakIdKeyDictionary()  # storage -> its weak reference, kept so that the callback is called
 
     def start(self, phase: str) -> None:
-        """Open a phase, closing the one before it; a phase that is opened again is continued."""
+        """Open a phase and close the previous one. A phase that is opened again is continued."""
         self.phase = phase
         self.curves.setdefault(phase, []).append(self.live_bytes)
 
@@ -80,7 +80,7 @@ class StorageLedger(TorchDispatchMode):
 
 
 def cuda_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, statistics: int) -> Tensor:
-    """A layer norm (two statistics per row) or rms norm (one) as CUDA computes it: one kernel, whatever the device.
+    """Compute a layer norm (two statistics per row) or rms norm (one) as CUDA does: in one kernel, on any device.
 
     It keeps its input and its statistics in fp32, and takes weight and bias in the input's type.
     """
@@ -90,9 +90,9 @@ def cuda_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, statistics:
 
 @contextmanager
 def cuda_attention() -> Iterator[None]:
-    """Let attention with fewer key heads repeat them first, as the trainer does on CUDA in other types than bf16.
+    """Make attention with fewer key heads repeat them first, as the trainer does on CUDA in types other than bf16.
 
-    There no fused kernel knows groups. The trainer asks whether a tensor is on CUDA, which a traced one is not.
+    In those types no fused kernel supports groups. The trainer asks if a tensor is on CUDA, but a traced tensor is not.
     """
     fused = F.scaled_dot_product_attention
 
@@ -112,7 +112,7 @@ def cuda_attention() -> Iterator[None]:
 
 @contextmanager
 def cpu_attention() -> Iterator[None]:
-    """Let the trainer's own attention on the CPU be a few operators, however many blocks of rows it works through."""
+    """Make the trainer's own CPU attention a few operators, however many blocks of rows it works through."""
     own = trainer.model.causal_attention
     trainer.model.causal_attention = _BlockedAttention.apply
     try:
@@ -122,7 +122,7 @@ def cpu_attention() -> Iterator[None]:
 
 
 class _BlockedAttention(torch.autograd.Function):
-    """`trainer.cpu_kernels.causal_attention` with the right sizes and lifetimes and no arithmetic."""
+    """`trainer.cpu_kernels.causal_attention` with the right sizes and lifetimes but no arithmetic."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -135,20 +135,20 @@ class _BlockedAttention(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         by_head = torch.empty_like(upstream)
         gradients = [torch.empty_like(upstream) for _ in range(3)]
-        held = [_scores(upstream) for _ in range(3)]  # the weights, their gradient and that of the scores
+        held = [_scores(upstream) for _ in range(3)]  # the weights, their gradient and the gradient of the scores
         del by_head, held
         by_query, by_key, by_value = gradients
         return by_query, by_key[:, :, : ctx.kv_heads], by_value[:, :, : ctx.kv_heads]
 
 
 def _scores(tensor: Tensor) -> Tensor:
-    """Room for the scores of the last block of rows; tensor (batch, time, heads, head size)."""
+    """Return space for the scores of the last block of rows; tensor (batch, time, heads, head size)."""
     batch, time, heads, _ = tensor.shape
     return tensor.new_empty((batch * heads, min(time, ROWS), time))
 
 
 class _FusedNorm(torch.autograd.Function):
-    """A norm with the right sizes and lifetimes and no arithmetic."""
+    """A norm with the right sizes and lifetimes but no arithmetic."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, statistics: int) -> Tensor:
@@ -164,11 +164,11 @@ class _FusedNorm(torch.autograd.Function):
 
 
 def flash_backward_scratch(grad: Any, query: Any, key: Any, *_: Any) -> int:
-    """Scratch of CUDA's flash attention backward: dQ in fp32, a float per query and head, dK and dV per query head.
+    """Return scratch of CUDA's flash attention backward: fp32 dQ, a float per query and head, dK and dV per query head.
 
-    Shapes (batch, heads, length, head size). Source: FlashAttention-2's mha_bwd as vendored by PyTorch, which pads the
-    length to 128 and the head size to 32. With fewer key heads it expands dK and dV to the query heads; only the part
-    beyond the key heads is counted here, so that the sum stays linear in both widths.
+    Shapes are (batch, heads, length, head size). Source: FlashAttention-2's mha_bwd as vendored by PyTorch, which pads
+    the length to 128 and the head size to 32. With fewer key heads it expands dK and dV to the query heads. Only the
+    part beyond the key heads is counted here, so that the sum stays linear in both widths.
     """
     batch, heads, length, size = query.shape
     padded = math.ceil(length / 128) * 128 * heads * (4 * math.ceil(size / 32) * 32 + 4)
@@ -176,10 +176,10 @@ def flash_backward_scratch(grad: Any, query: Any, key: Any, *_: Any) -> int:
 
 
 def embedding_backward_scratch(grad: Any, indices: Any, *_: Any) -> int:
-    """Scratch of CUDA's embedding backward: the sorted indices and up to 1.1 float32 rows per token.
+    """Return scratch of CUDA's embedding backward: the sorted indices and up to 1.1 float32 rows per token.
 
-    Source: EmbeddingBackwardKernel.cu sums in segments of ten rows, at least one segment per distinct token; an upper
-    bound, reached when no token repeats.
+    Source: EmbeddingBackwardKernel.cu sums in segments of ten rows, with at least one segment per distinct token. This
+    is an upper bound, reached if no token repeats.
     """
     tokens, width = indices.numel(), grad.shape[-1]
     return int(1.1 * tokens) * width * 4 + 6 * 8 * tokens
@@ -191,9 +191,9 @@ CUDA_SCRATCH: dict[Any, Callable[..., int]] = {
 }
 
 
-# The stretches of a micro-batch and of the optimizer step, in order. In the backward pass live bytes change linearly
-# from block to block, so its peak is in the last block or in the first one and the embedding below it. The loss's
-# chunks differ only between the first and the later ones, which find the former's gradient still alive.
+# The stretches of a micro-batch and of the optimizer step, in order. In the backward pass, live bytes change linearly
+# from block to block, so its peak is in the last block, or in the first one and the embedding below it. The loss's
+# chunks differ only between the first and the later ones, for which the first chunk's gradient is still alive.
 PHASES = (
     "forward", "loss", "first_chunk", "later_chunk", "chunks",
     "backward", "last_block", "middle", "first_block", "embedding", "optimizer",
@@ -208,18 +208,18 @@ class TracedPeak:
     phase: str  # where the peak was
     curves: Mapping[str, tuple[int, ...]]  # live bytes at the start of each phase and after each of its operators
     weights_bytes: int
-    gradients_bytes: int  # all gradients together, whether or not they are whole at the peak
+    gradients_bytes: int  # all gradients together, even if some are incomplete at the peak
     optimizer_bytes: int
-    activations_bytes: int  # what the forward pass leaves for the backward pass, low-precision weights included
-    logits_bytes: int  # what the loss adds to that at its highest, its gradients included
+    activations_bytes: int  # what the forward pass keeps for the backward pass, including low-precision weights
+    logits_bytes: int  # what the loss adds to that at its peak, including its gradients
 
 
 def trace_peak(workload: Workload) -> TracedPeak:
-    """Trace one steady optimizer step of a workload and give its peak live bytes, without the allocator's slack.
+    """Trace one steady optimizer step of a workload and return its peak live bytes, without the allocator's slack.
 
-    Steady means that the optimizer's state exists. With gradient accumulation, a micro-batch after the first is traced,
-    whose gradients are added to whole ones. `gpu="cpu"` traces the CPU's own kernels and loss chunks. `compile` is
-    ignored: eager kernels are traced. Takes seconds, which grow with depth and not with the other sizes.
+    Steady means that the optimizer's state exists. With gradient accumulation, a later micro-batch is traced, whose
+    gradients are added to complete ones. `gpu="cpu"` traces the CPU's own kernels and loss chunks. `compile` is
+    ignored, because eager kernels are traced. Takes seconds, which grow with depth but not with the other sizes.
     """
     on_cpu = workload.gpu == "cpu"
     ledger = StorageLedger({} if on_cpu else CUDA_SCRATCH)
@@ -239,7 +239,7 @@ def trace_peak(workload: Workload) -> TracedPeak:
 
 
 def _use_cuda_norms(model: Any) -> None:
-    """Exchange the norms' forward: the trainer's rms norm and torch's layer norm keep other tensors on the CPU."""
+    """Replace the norms' forward: the trainer's rms norm and torch's layer norm keep other tensors on the CPU."""
     for module in model.modules():
         if isinstance(module, RmsNorm):
             module.forward = partial(cuda_norm, weight=module.weight, bias=None, statistics=1)  # type: ignore[method-assign]  # of this one model
@@ -248,7 +248,7 @@ def _use_cuda_norms(model: Any) -> None:
 
 
 def _primed_optimizers(model: Any, workload: Workload) -> list[Any]:
-    """Build the optimizers and run them once, for their state to exist; leave gradients as a micro-batch finds them."""
+    """Build the optimizers and run them once to create their state; leave gradients as a micro-batch finds them."""
     optimizers = build_optimizers(model, OptimizerConfig(name=workload.optimizer), torch.device("cpu"))
     for parameter in model.parameters():
         parameter.grad = torch.empty_like(parameter)
@@ -260,7 +260,7 @@ def _primed_optimizers(model: Any, workload: Workload) -> list[Any]:
 
 
 def _step(model: Any, optimizers: list[Any], tokens: Tensor, workload: Workload, ledger: StorageLedger) -> None:
-    """One micro-batch and one optimizer step, with the phases marked; tokens (2, batch, time) hold the targets too."""
+    """Run a micro-batch and an optimizer step with marked phases; tokens (2, batch, time) include the targets."""
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": None}[workload.precision]
     _mark_backward(model, ledger)
     ledger.start("forward")
@@ -276,7 +276,7 @@ def _step(model: Any, optimizers: list[Any], tokens: Tensor, workload: Workload,
 
 
 def _loss(model: Any, tokens: Tensor, targets: Tensor, workload: Workload, ledger: StorageLedger) -> Tensor:
-    """The model's loss as its forward method computes it, with the chunks of the workload's device."""
+    """Return the model's loss as its forward method computes it, with the chunks of the workload's device."""
     device_type = "cpu" if workload.gpu == "cpu" else "cuda"
     chunk = tokens_per_chunk(targets.numel(), workload.shape.vocab_size, device_type)
     names = chain(("first_chunk", "later_chunk"), repeat("chunks"))
@@ -293,7 +293,7 @@ def _loss(model: Any, tokens: Tensor, targets: Tensor, workload: Workload, ledge
 
 
 def _mark_backward(model: Any, ledger: StorageLedger) -> None:
-    """Open a phase whenever the gradient of a block's output is complete, which is when its backward pass begins."""
+    """Open a phase whenever the gradient of a block's output is complete, because its backward pass begins then."""
     last = len(model.blocks) - 1
     for index, block in enumerate(model.blocks):
         name = "last_block" if index == last else "first_block" if index == 0 else "middle"
@@ -306,7 +306,7 @@ def _hook_output(ledger: StorageLedger, name: str, module: Any, inputs: Any, out
 
 
 def _hook_input(ledger: StorageLedger, module: Any, inputs: tuple[Tensor, ...]) -> None:
-    if ledger.phase == "forward":  # not when activation checkpointing calls the block again
+    if ledger.phase == "forward":  # but not if activation checkpointing calls the block again
         inputs[0].register_hook(lambda _: ledger.start("embedding"))
 
 

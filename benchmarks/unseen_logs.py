@@ -1,10 +1,10 @@
-"""How much of a collection of real logs is read rightly: `python benchmarks/unseen_logs.py FOLDER [--wrong]`.
+"""Scores how much of a collection of real logs is read correctly: `python benchmarks/unseen_logs.py FOLDER [--wrong]`.
 
-FOLDER holds the logs and a MANIFEST.csv with the truth of each, written down by hand before any reader saw it: first
-and last step and loss, rows, how the run ended, hours; what a manifest has no column for is not asked. Every log counts
-once: an answer is right, wrong, or not given (silent); one wrong value makes the values of its log wrong. `--wrong`
-names what is not right, log by log; without it only the totals are printed, so that a half kept to check with can be
-scored without being opened. `--half` takes the logs of one half of the owners, by the SHA-1 of the repository's owner.
+FOLDER holds the logs and a MANIFEST.csv with the truth about each, written by hand before any reader saw the log: first
+and last step and loss, rows, how the run ended, hours. What has no column in a manifest is not asked. Every log counts
+once. An answer is right, wrong or missing (silent), and one wrong value makes all values of its log wrong. `--wrong`
+lists for each log what is not right. Without it, only totals are printed, so that a held-back half can be scored
+without being opened. `--half` takes the logs of one half of the owners, by the SHA-1 of the repository's owner.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from advisor.store.store import Store
 from advisor.workflows.analysis import Analysis, Given
 from advisor.workflows.analyze import analyze
 
-# what each word of a manifest may be called here
+# statuses here that agree with each word of a manifest
 STATUS = {
     "completed": {Status.COMPLETED},
     "incomplete": {Status.INCOMPLETE},
     "killed": {Status.KILLED},
     "time_limit": {Status.TIME_LIMIT},
     "out_of_memory": {Status.OUT_OF_MEMORY},
-    "failed": {Status.CRASHED, Status.DIVERGED},  # a loss that is no number is a failure of training
+    "failed": {Status.CRASHED, Status.DIVERGED},  # a non-finite loss is a failure of training
     "stopped": {Status.STOPPED},
     "unknown": {Status.UNKNOWN, Status.INCOMPLETE},
 }
@@ -45,7 +45,7 @@ _VALUE = re.compile(rf"none|{_NUMBER.pattern}")
 
 
 def judged(folder: Path, row: dict[str, str], store: Store) -> tuple[Analysis | None, str]:
-    """The analysis of one log of a manifest; None with the refusal's words where nothing was read."""
+    """Return the analysis of one log of a manifest, or None and the refusal's words if nothing was read."""
     try:
         return analyze(folder / row["file"], Given(), store), ""
     except AdvisorError as error:
@@ -60,14 +60,14 @@ class Mark(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """One answer about one log, judged; in words what was found in place of what where it is not right."""
+    """One judged answer about one log. If it is not right, `words` has what was found and what was expected."""
 
     mark: Mark
     words: str = ""
 
 
 def checks(row: dict[str, str], analysis: Analysis | None, refusal: str) -> dict[str, Check]:
-    """What was asked of one log, each answer judged."""
+    """Return the judged answers to everything that was asked about one log."""
     if analysis is None:
         return {"read": Check(Mark.SILENT, refusal)} | {name: Check(Mark.SILENT, "not read") for name in _asked(row)}
     run = analysis.run
@@ -113,7 +113,7 @@ def _status(row: dict[str, str], analysis: Analysis) -> Check:
 
 
 def _ends(run: RunTable) -> dict[str, float | None]:
-    """First and last values of the file, as the manifest has them: of the first run in it, and of the last."""
+    """Return first and last values of the file as in the manifest: of its first run and of its last run."""
     trained = [part for part in run.runs if part.first_loss is not None]
     first, last = (trained[0], trained[-1]) if len(trained) > 1 else (run, run)
     return {
@@ -134,7 +134,7 @@ def _same(text: str, value: float | None) -> bool:
 def _hours(row: dict[str, str], analysis: Analysis) -> Check:
     expected, allowed = _stated_hours(row["hours"])
     hours = analysis.spent_hours
-    if row["hours"].startswith("last run") and analysis.run_seconds:  # stated of that one alone
+    if row["hours"].startswith("last run") and analysis.run_seconds:  # stated for that run alone
         last = analysis.run_seconds[-1]
         hours = None if last is None else last / 3600
     if hours is None:
@@ -144,7 +144,7 @@ def _hours(row: dict[str, str], analysis: Analysis) -> Check:
 
 
 def _stated_hours(text: str) -> tuple[float, float]:
-    """Hours of a manifest and how far an answer may be off: `base 73.37 (4402 m) + SFT 6.10` is a sum, `~2` rounded."""
+    """Return a manifest's hours and the tolerance: `base 73.37 (4402 m) + SFT 6.10` is a sum, `~2` is rounded."""
     first = _NUMBER.search(text)
     terms = re.sub(r"\([^)]*\)", "", text).partition(";")[0].split(" + ")
     numbers = [match[0] for term in terms if (match := _NUMBER.search(term))]
@@ -167,7 +167,7 @@ def _totals(name: str, marks: Counter[tuple[str, Mark]]) -> str:
 
 
 def report(folder: Path, show_wrong: bool, half: str = "") -> list[str]:
-    """Totals over a folder's manifest or a half of it; with `show_wrong` what is not right comes first, log by log."""
+    """Return totals over a folder's manifest or half of it; with `show_wrong`, first each log's wrong answers."""
     with (folder / "MANIFEST.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if half in ("", _half(row))]
     marks, loud = Counter[tuple[str, Mark]](), Counter[str]()

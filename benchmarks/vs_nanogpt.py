@@ -1,18 +1,18 @@
-"""Our training step against nanoGPT's and Hugging Face's loops on a model of the same shape.
+"""Compares our training step with nanoGPT's and Hugging Face's loops on a model of the same shape.
 
     python benchmarks/vs_nanogpt.py [--against hf] [--precision bf16] [--device cuda] [--depth 4] ...
 
 The plain loop does what nanoGPT's train.py does: one fused AdamW, scaled-dot-product attention, the exact GELU, full
-logits and F.cross_entropy, gradient clipping; fp32 on the CPU, bf16 autocast on CUDA, and there (unless --no-compile)
-torch.compile, of the whole model on its side and block by block on ours. For nanochat shapes it is the same loop
-around a plain nanochat model. `--against hf` is transformers' Trainer around its GPT2LMHeadModel, with its defaults
-for what is not named here; run it by a Python that has transformers.
+logits and F.cross_entropy, gradient clipping; fp32 on the CPU and bf16 autocast on CUDA. On CUDA (unless --no-compile)
+it also uses torch.compile, on the whole model on its side and block by block on ours. For nanochat shapes, it is the
+same loop around a plain nanochat model. `--against hf` is transformers' Trainer around its GPT2LMHeadModel, with its
+defaults for what is not named here; run it with a Python that has transformers.
 
-`--precision bf16` or `fp32` trains both sides in it; "as shipped" leaves each side what it takes by itself: nanoGPT and
-Hugging Face fp32 on a CPU, ours what a measured product of matrices decides.
+`--precision bf16` or `fp32` trains both sides in that precision. "as shipped" leaves each side its default: fp32 on a
+CPU for nanoGPT and Hugging Face, and for ours what a measured product of matrices decides.
 
-Each side lives in a process of its own. They take turns of a few steps, in random order, so that a drifting machine
-slows both alike; the result is the median over rounds of plain seconds / our seconds. Above 1, we are faster.
+Each side has its own process. They take turns of a few steps in random order, so that a drifting machine slows both
+alike. The result is the median over rounds of plain seconds / our seconds. Above 1, we are faster.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def plain_norm(shape: ModelShape) -> nn.Module:
 
 
 class PlainLoop:
-    """nanoGPT's loop: `steps` runs some and gives their seconds."""
+    """nanoGPT's loop: `steps` runs some steps and returns their seconds."""
 
     def __init__(self, options: argparse.Namespace):
         shape, self.options = shape_of(options), options
@@ -176,7 +176,7 @@ class PlainLoop:
 
 
 class HuggingFaceLoop:
-    """transformers' Trainer, in a thread that does as many steps as it is let."""
+    """transformers' Trainer, in a thread that makes as many steps as it is allowed."""
 
     def __init__(self, options: argparse.Namespace):
         from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
@@ -223,7 +223,7 @@ class HuggingFaceLoop:
 
 
 class OurLoop:
-    """The product's trainer, records included: `steps` runs some and gives their seconds."""
+    """The product's trainer with its records: `steps` runs some steps and returns their seconds."""
 
     def __init__(self, options: argparse.Namespace):
         shape = shape_of(options)
@@ -251,7 +251,7 @@ class OurLoop:
 
 
 def runs_in_bf16(options: argparse.Namespace) -> bool:
-    """Whether a loop of other people trains in bf16 autocast here; as shipped they do on CUDA only."""
+    """Return whether another project's loop trains in bf16 autocast here; as shipped, only on CUDA."""
     return options.precision == "bf16" or (options.precision == "as shipped" and options.device == "cuda")
 
 
@@ -267,14 +267,14 @@ def synchronise(device: torch.device) -> None:
 
 
 def serve(options: argparse.Namespace) -> None:
-    """One side: answers each line, a number of steps, with their seconds."""
+    """Run one side, which answers each line (a number of steps) with their seconds."""
     side = {"ours": OurLoop, "nanogpt": PlainLoop, "hf": HuggingFaceLoop}[options.side](options)
     for line in sys.stdin:
         print(json.dumps(side.steps(int(line))), flush=True)
 
 
 def compare(options: argparse.Namespace) -> dict[str, float]:
-    """Let both sides take turns; seconds per step are medians over rounds."""
+    """Let both sides take turns, and return the medians over rounds of seconds per step."""
     sides = {}
     for name, loop in (("ours", "ours"), ("plain", options.against)):
         command = [sys.executable, __file__, *sys.argv[1:], "--side", loop]
@@ -282,7 +282,7 @@ def compare(options: argparse.Namespace) -> dict[str, float]:
         sides[name] = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
-        ask(sides[name], options.warm_up)  # both compile at once
+        ask(sides[name], options.warm_up)  # both compile at the same time
     for side in sides.values():
         answer(side)
     seconds: dict[str, list[float]] = {"ours": [], "plain": []}
@@ -314,7 +314,7 @@ def ask(side: subprocess.Popen[str], steps: int) -> None:
 
 
 def answer(side: subprocess.Popen[str]) -> float:
-    """Seconds of the steps asked for; what libraries print besides is passed over."""
+    """Return the seconds of the requested steps; other output from libraries is skipped."""
     for line in side.stdout:
         try:
             return float(line)

@@ -1,10 +1,10 @@
-"""Whole public runs: the GPU hours predicted, by a fit without their owner, beside those they took.
+"""Predicts the GPU hours of whole public runs by a fit without their owner, and compares them with those taken.
 
     python benchmarks/whole_runs.py
 
-Rows of profiles/public_whole_runs.csv. A whole run is longer than its steps by evaluations, saves and restarts, which
-nobody states for most: a few per cent on one machine, more the more GPUs may fail or wait for each other. Of each run
-it is what the other owners' runs lost.
+The rows are those of profiles/public_whole_runs.csv. A whole run is longer than its steps because of evaluations, saves
+and restarts, which most owners do not state: a few per cent on one machine, and more with more GPUs that may fail or
+wait for each other. Each run's loss of time is taken from the other owners' runs.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from advisor.prediction import comm
 from advisor.prediction.rows import RowError, RowReader
 from advisor.prediction.throughput import sizes, terms
 
-# Log of what a run takes beyond its steps: its mean and standard deviation on one machine of 8 GPUs (runs that print
-# both clocks lost 0 to 4 %), and by how much it grows with each doubling of the GPUs beyond it: 12 % at 256
-# (Meta's Llama 3: over 90 % effective; OPT's chronicles: 15 % beside restarts). Last, how far runs differ.
+# Log of a run's time beyond its steps: mean and standard deviation on one machine of 8 GPUs (runs that print both
+# clocks lost 0 to 4 %), and its growth with each doubling of the GPUs beyond that: 12 % at 256 (Meta's Llama 3: over 90
+# % effective; OPT's chronicles: 15 % besides restarts). Last, how far runs differ.
 LOST, LOST_BY_DOUBLING, LOST_SPREAD = (0.02, 0.02), (0.02, 0.03), 0.06
 WHOLE_RUNS = prior_model.ROOT / "profiles" / "public_whole_runs.csv"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Whole:
-    """One whole run: what it took, and what was predicted."""
+    """One whole run: what it took, and its prediction."""
 
     name: str
     gpus: int
@@ -40,7 +40,7 @@ class Whole:
     gpu_hours: float
     predicted_hours: float  # GPU hours
     deviation: float  # of their log
-    tokens_per_second: float  # predicted, of all GPUs, while it trains
+    tokens_per_second: float  # predicted, over all GPUs, during training
     assumed: str
 
     @property
@@ -53,7 +53,7 @@ class Whole:
 
 
 def whole_runs() -> Iterator[Whole]:
-    """Each run predicted by beliefs that never saw a row of its owner, with what the others' runs lost."""
+    """Yield each run's prediction, by a prior that never saw its owner's rows and with the loss of the others' runs."""
     found = list(_steps_alone())
     for owner, run in found:
         mean, deviation = _lost([(other, one) for other, one in found if other != owner], run.gpus)
@@ -65,7 +65,7 @@ def whole_runs() -> Iterator[Whole]:
 
 
 def _lost(others: Sequence[tuple[str, Whole]], gpus: int) -> tuple[float, float]:
-    """Log of what a run of so many GPUs loses, and its standard deviation: a line through others', each owner once."""
+    """Return the log of the loss with so many GPUs, and its sd: a line through the others' runs, each owner once."""
     count = Counter(owner for owner, _ in others)
     prior = np.diag([LOST[1] ** -2, LOST_BY_DOUBLING[1] ** -2])
     normal, pull = prior.copy(), prior @ [LOST[0], LOST_BY_DOUBLING[0]]
@@ -78,12 +78,12 @@ def _lost(others: Sequence[tuple[str, Whole]], gpus: int) -> tuple[float, float]
 
 
 def _doublings(gpus: int) -> float:
-    """How many times a machine of 8 GPUs was doubled, up to 256: those with more had spare nodes and people on call."""
+    """Return how often a machine of 8 GPUs was doubled, up to 256; larger runs had spare nodes and people on call."""
     return float(np.log2(np.clip(gpus, 8, 256) / 8))
 
 
 def _steps_alone() -> Iterator[tuple[str, Whole]]:
-    """Of each run its owner and the hours of its steps, by a fit without the owner."""
+    """Yield each run's owner and the hours of its steps, by a fit without the owner."""
     known = prior_model.published_cards()
     runs = prior_model.read_runs()
     with WHOLE_RUNS.open(encoding="utf-8", newline="") as file:
@@ -104,7 +104,7 @@ def _steps_alone() -> Iterator[tuple[str, Whole]]:
                 extra = comm.exposed_seconds(w, spec, 2 / 3 * step / w.grad_accum)
                 whole = step + (extra.value if extra else 0.0)
                 doubt = np.log((step + extra.high) / (step + extra.low)) / 2 / Z80 if extra else 0.0
-                logs.append(np.log(whole * w.gpus / w.step_tokens))  # GPU seconds a token
+                logs.append(np.log(whole * w.gpus / w.step_tokens))  # GPU seconds per token
                 variances.append(variance + doubt**2)
             weights = np.array(reading.weights)
             middle = float(weights @ logs)
@@ -126,7 +126,7 @@ def _steps_alone() -> Iterator[tuple[str, Whole]]:
 
 
 def section() -> str:
-    """The table in Markdown."""
+    """Return the table in Markdown."""
     found = list(whole_runs())
     errors = np.abs([run.error for run in found])
     lines = [

@@ -1,16 +1,16 @@
-"""Whether the machine that the search chooses keeps its promised time: the best of many estimates may be a lucky one.
+"""Tests whether the machine chosen by the search keeps its promised time; the best of many estimates may be luck.
 
     python benchmarks/winners_curse.py [--worlds 300]
 
-Each world has its own truth. What every generation and every card does is drawn from what is believed of such
-differences before any run, what all cards share from what the published runs left open, and so are software, links and
-the machine itself. In that world the published runs are made up anew, with the errors that one owner's runs have in
-common, and beliefs are fitted to them as `fit_prior.py` does. The search chooses by these, and its choice is run
-in the world. Printed is the mean of true over promised seconds of a step, less one:
+Each world has its own truth. The deviations of every generation and GPU are drawn from their prior. What all GPUs share
+is drawn from the uncertainty that published runs leave, and so are software, links and the machine. In that world, the
+published runs are made up again, with errors that one owner's runs share, and a posterior is fitted to them as in
+`fit_prior.py`. The search chooses by that posterior, and its choice is run in the world. The mean of true over promised
+seconds of a step, minus one, is printed:
 
-  middle    of the chosen machine, where the middle of each estimate is compared and promised
-  expected  of the chosen machine, where the mean of each estimate is compared and promised: what `advisor plan` does
-  any       of a machine drawn by lot, by the mean of its estimate: what is not owed to the choice
+  middle    for the chosen machine, if the middle of each estimate is compared and promised
+  expected  for the chosen machine, if the mean of each estimate is compared and promised, as `advisor plan` does
+  any       for a randomly drawn machine, by the mean of its estimate: the part that the choice does not cause
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ from advisor.records import Workload
 
 GOAL = Goal(gpu="any", counts=(1, 8), depth=20, tokens=5_000_000_000, objective="cost")
 TRUTHS = 200  # of software, machine and links in each world, over which a choice's true seconds are averaged
-_ROUNDS = 4  # of Gauss-Newton; a world is not far from what is believed
+_ROUNDS = 4  # of Gauss-Newton; a world is not far from its prior
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """The published runs, and what is believed of them and of their errors."""
+    """The published runs, and the posterior of their unknowns and errors."""
 
     belief: SharedBelief
     runs: Sequence[model.Run]
     picks: Sequence[np.ndarray]
     root: np.ndarray  # (n, n) Cholesky factor of the covariance of the errors
     weights: np.ndarray  # (n, n) inverse covariance of the errors
-    before: np.ndarray  # (p, p) covariance that worlds are drawn with
-    machines: np.ndarray  # bool (p,): what is of one generation or one card
+    before: np.ndarray  # (p, p) covariance with which worlds are drawn
+    machines: np.ndarray  # bool (p,): unknowns of one generation or one GPU
 
 
 def published(runs: Sequence[model.Run], known: dict[str, GpuSpec]) -> Fit:
-    """The shipped model, about its own mode."""
+    """Return the shipped model around its own mode."""
     belief = model.fit(runs, known)
     picks = [np.array([model._pick(dict(belief.place), known, m) for m in run.meanings]) for run in runs]
     seen = model._evaluate(runs, picks, belief.mode)
@@ -85,7 +85,7 @@ def _deviation(name: str, belief: SharedBelief) -> float:
 
 
 def draw(fit: Fit, rng: np.random.Generator) -> tuple[SharedBelief, np.ndarray]:
-    """What is believed in a new world, and its truth."""
+    """Return the posterior that is fitted in a new world, and the truth of that world."""
     shifts = {f"generation {name} {TERMS[0]}": shift for name, shift in fit.belief.matmul_shifts.items()}
     middle = np.where(fit.machines, [shifts.get(name, 0.0) for name in fit.belief.place], fit.belief.mode)
     truth = middle + np.linalg.cholesky(fit.before) @ rng.standard_normal(len(middle))
@@ -101,7 +101,7 @@ def draw(fit: Fit, rng: np.random.Generator) -> tuple[SharedBelief, np.ndarray]:
 
 
 def believing(profile: Profile, belief: SharedBelief) -> Profile:
-    """The profile of a card nobody has calibrated, by beliefs other than the shipped ones."""
+    """Return the profile of an uncalibrated GPU with a posterior other than the shipped one."""
     assert profile.spec is not None
     mean, covariance = belief.belief(profile.spec.generation, profile.spec, _setting(profile))
     return replace(profile, posterior=replace(profile.posterior, theta=mean, covariance=covariance))
@@ -114,7 +114,7 @@ def _setting(profile: Profile) -> Setting:
 def true_seconds(
     profile: Profile, workload: Workload, belief: SharedBelief, truth: np.ndarray, rng: np.random.Generator
 ) -> float:
-    """The mean of what a step takes in a world, over software, machines and links."""
+    """Return the mean seconds of a step in a world, over software, machines and links."""
     spec, spreads = profile.spec, belief.spreads
     assert spec is not None
     theta = belief.pick(spec.generation, spec, _setting(profile)) @ truth
@@ -146,7 +146,7 @@ def true_seconds(
 
 
 def in_world(space: SearchSpace, profiles: dict[str, Profile], *, expected: bool) -> SearchSpace:
-    """The same configurations with the step times that these profiles predict."""
+    """Return the same configurations with the step times that these profiles predict."""
     field = space.candidates
     sides = np.empty((3, len(field)))
     for number, device in enumerate(field.devices):
@@ -156,14 +156,14 @@ def in_world(space: SearchSpace, profiles: dict[str, Profile], *, expected: bool
             places, predict_batch(profiles[device.profile.key], workloads, expected=expected), strict=True
         ):
             step = found.step_seconds
-            assert step is not None  # the space has no machines of unknown links
+            assert step is not None  # the space has no machines with unknown links
             sides[:, place] = step.value, step.low, step.high
     step_of_all = replace(field.step, value=sides[0], low=sides[1], high=sides[2])
     return replace(space, candidates=replace(field, step=step_of_all))
 
 
 def simulate(worlds: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """True over promised seconds in each world, by whose they are."""
+    """Return true over promised seconds in each world, for each way of choosing."""
     known = model.published_cards()
     fit = published(model.read_runs(), known)
     shipped = {key: prior_profile(spec) for key, spec in load_gpus().items() if spec.is_cuda and runs_trainer(spec)}
@@ -185,7 +185,7 @@ def simulate(worlds: int, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    """Print how far each is from its promise on average."""
+    """Print how far each way of choosing is from its promise on average."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--worlds", type=int, default=300)
     worlds = parser.parse_args().worlds

@@ -1,1 +1,1 @@
-"""Any training log in, one table out: a sniffer and one small file per format."""
+"""Readers that turn any training log into one table: a sniffer, and one small file per format."""

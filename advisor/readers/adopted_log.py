@@ -1,4 +1,4 @@
-"""The steps of an adopted run, as the probe saw them or its own log told them, as a run's table."""
+"""Builds the run table of an adopted run from the steps that the probe recorded or that the run's own log printed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BY_LOG = {"step": "by its log", "seconds": "of one step, between lines of its l
 
 
 def adopted_run(folder: Path, attempts: Sequence[Sequence[dict[str, Any]]]) -> RunTable:
-    """The table of a run's attempts; each is a list of records, its header first."""
+    """Return the table of a run. Each attempt is a list of records that begins with a header."""
     steps = [record for attempt in attempts for record in attempt if record["kind"] == "step"]
     columns = {
         "step": _column([record["step"] for record in steps]),

@@ -1,7 +1,7 @@
-"""Zip and tar archives unpacked into a temporary folder, with limits: what is in them comes from strangers.
+"""Unpacks zip and tar archives into a temporary folder, within limits, because their contents come from strangers.
 
-Nothing is unpacked outside that folder, links and devices are passed over, nothing is executed and no rights or owners
-are taken over. Limits are on what comes out, not on what the archive claims.
+Nothing is unpacked outside that folder or executed. Links and devices are skipped, and neither permissions nor owners
+are restored. The limits apply to what is unpacked, not to what the archive claims.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from advisor.errors import AdvisorError
 from advisor.readers.chunks import open_binary, parse_json, read_document, read_head
 from advisor.readers.yaml_rows import text_regex
 
-# Jupyter notebooks: what their cells printed, as the console would have shown it, and the sizes that they set.
-#
-# A Trainer in a notebook shows its rows as a table of HTML with a bar above it (`[60/300 04:53 < 19:30, 0.2 it/s, Epoch
-# 0.35/2]`): both are written as its console prints them. Other pictures and tables are no log.
+# Jupyter notebooks: we write what their cells printed as a console would have shown it, and the sizes that they set. In
+# a notebook, a Trainer shows its rows as an HTML table below a progress bar (`[60/300 04:53 < 19:30, 0.2 it/s, Epoch
+# 0.35/2]`). Both are written as a Trainer prints them on a console. Other pictures and tables are skipped.
 
 _TAG = re.compile(r"</?\w[^<>]*>")
 _COMMENT = re.compile(r"#[^\n]*")
@@ -35,12 +34,12 @@ _NUMBER = re.compile(r"[-+]?\d[\d.]*(?:e[-+]?\d+)?|nan|inf", re.IGNORECASE)
 
 
 def is_notebook(path: Path) -> bool:
-    """Whether a file is a notebook, by its name and its first bytes."""
+    """Return whether a file is a notebook, judged by its name and its first bytes."""
     return path.suffix == ".ipynb" and path.is_file() and read_head(path, 64).lstrip()[:1] == b"{"
 
 
 def console_of(path: Path) -> str:
-    """What the cells of a notebook printed, in their order; AdvisorError where the file is none."""
+    """Return what the cells of a notebook printed, in order. Raises AdvisorError if the file is not a notebook."""
     notebook = parse_json(read_document(path), str(path))
     cells = notebook.get("cells") if isinstance(notebook, Mapping) else None
     parts: list[str] = []
@@ -57,7 +56,7 @@ def console_of(path: Path) -> str:
 
 def _printed(output: Mapping[str, Any]) -> str:
     data = output.get("data") or {}
-    if output.get("output_type") == "error":  # its traceback quotes the lines of the program
+    if output.get("output_type") == "error":  # the traceback quotes lines of the program
         return f"Traceback (most recent call last):\n{output.get('ename')}: {output.get('evalue')}\n"
     table = "".join(_of_table(_joined(data.get("text/html"))))
     return _joined(output.get("text")) or table or _joined(data.get("text/plain")) + "\n" * bool(data)
@@ -68,7 +67,7 @@ def _joined(text: Any) -> str:
 
 
 def _of_table(text: str) -> Iterator[str]:
-    """Rows of a Trainer's table as it prints them elsewhere, with its bar; nothing of any other table."""
+    """Yield the rows of a Trainer's table and its bar as a console shows them; yield nothing for any other table."""
     rows = [
         [html.unescape(cell).strip() for cell in text_regex("html_cell").findall(row)]
         for row in text_regex("html_row").findall(text)
@@ -84,24 +83,24 @@ def _of_table(text: str) -> Iterator[str]:
         values = {name: cell for name, cell in zip(head, row, strict=False) if name and _NUMBER.fullmatch(cell)}
         place = {name: values[name] for name in ("step", "epoch") if name in values}
         for loss in ("loss", "eval_loss"):
-            if loss in values:  # "No log" where a table has a row for an evaluation alone
+            if loss in values:  # "No log" if a row of the table holds only an evaluation
                 yield f"{json.dumps({loss: values[loss], **place}).replace(chr(34), chr(39))}\n"
     if bar:
         yield f"{bar[1]}/{bar[2]} [{bar[3]}<00:00, 1.00it/s]\n"
 
 
-MOST_MEMBERS = 5000  # a run folder with a thousand checkpoints has fewer logs than this
-MOST_BYTES = 2 * 2**30  # unpacked, all together: the largest logs known are under it
-MOST_PASSED_BYTES = 8 * 2**30  # of weights in a tar, which have to be read to get past them
-MOST_RATIO = 1200  # deflate cannot pack better than about 1032:1; text logs pack 5-20:1
-_MOST_HEADER_BYTES = 2**20  # of one member of a tar: a long name or extended header is a few kilobytes
+MOST_MEMBERS = 5000  # a run folder with a thousand checkpoints has fewer logs
+MOST_BYTES = 2 * 2**30  # in all, after unpacking; the largest known logs are smaller
+MOST_PASSED_BYTES = 8 * 2**30  # of skipped weights in a tar, which must be read past
+MOST_RATIO = 1200  # deflate cannot compress more than about 1032:1; text logs compress 5-20:1
+_MOST_HEADER_BYTES = 2**20  # per tar member; a long name or extended header takes a few kilobytes
 _BLOCK = 2**20
 _UNPACK = "unpack it yourself and give the log"
 _CHECKPOINT_SUFFIXES = (".pkl", ".pt", ".pth", ".bin", ".safetensors", ".ckpt", ".npy", ".png", ".jpg", ".so")
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file begins as a zip or a tar archive does, the latter also packed by gzip."""
+    """Return whether a file begins like a zip or tar archive; the tar may be compressed by gzip."""
     return path.is_file() and (_is_zip(read_head(path, 4)) or _is_tar(read_head(path, 512)))
 
 
@@ -115,11 +114,11 @@ def _is_tar(head: bytes) -> bool:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Path]:
-    """The path itself; of an archive, while it is needed, the one file or the folder of files that it holds; of a
-    notebook what it printed.
+    """Yield the path itself, or a temporary copy of what an archive or notebook contains.
 
-    A folder that holds nothing but one folder stands for that. AdvisorError where the archive is damaged, dangerous or
-    holds another one; its words name the archive and not the temporary folder.
+    For an archive, the copy is its one file or its folder of files. A folder that holds only one other folder is
+    replaced by the inner one. Raises AdvisorError, which names the archive, if it is damaged, dangerous or contains an
+    archive.
     """
     notebook = is_notebook(path)
     if not notebook and not is_archive(path):
@@ -190,7 +189,7 @@ def _most_bytes(path: Path) -> int:
 
 
 def _extract_tar(packed: BinaryIO, folder: Path, path: Path) -> None:
-    """Member by member in the order of the file, which is read once and never sought in."""
+    """Unpack the members in the order of the file, which is read once without seeking."""
     stream = _Metered(packed)
     left, passed, count, unread = _most_bytes(path), MOST_PASSED_BYTES, 0, 0
     with tarfile.open(fileobj=stream, mode="r|", bufsize=_TAR_BLOCK) as archive:  # type: ignore[call-overload]  # it only reads
@@ -202,7 +201,7 @@ def _extract_tar(packed: BinaryIO, folder: Path, path: Path) -> None:
             count += 1
             if count > MOST_MEMBERS:
                 raise AdvisorError(f"{path} holds more than the {MOST_MEMBERS} files that are unpacked", _UNPACK)
-            archive.members = []  # tarfile remembers every member it has met
+            archive.members = []  # tarfile keeps every member it has seen
             source = archive.extractfile(member) if member.isreg() and not member.issparse() else None
             if source is None:
                 unread = min(member.size, passed)
@@ -215,15 +214,15 @@ def _extract_tar(packed: BinaryIO, folder: Path, path: Path) -> None:
                 passed = _pass(source, passed, path)
 
 
-_TAR_BLOCK = 20 * 512  # what tar writes at once
+_TAR_BLOCK = 20 * 512  # the block size that tar writes
 
 
 class _Metered:
-    """A stream that gives at most `left` more bytes; None: as many as there are."""
+    """A stream that returns at most `left` more bytes; `left` is None if there is no limit."""
 
     def __init__(self, stream: BinaryIO):
         self._stream = stream
-        self.left: int | None = _MOST_HEADER_BYTES  # the first header is read on opening
+        self.left: int | None = _MOST_HEADER_BYTES  # opening the archive reads its first header
 
     def read(self, size: int) -> bytes:
         if self.left is not None:
@@ -234,7 +233,7 @@ class _Metered:
 
 
 def _place(filename: str, folder: Path, path: Path) -> Path | None:
-    """Where a member goes; None for what is passed over. AdvisorError for names that lead out of the folder."""
+    """Return where to unpack a member, None to skip it. Raises AdvisorError if its name leads out of the folder."""
     name = filename.replace("\\", "/")
     parts = PurePosixPath(name).parts
     if name.startswith("/") or ".." in parts or (parts and ":" in parts[0]) or "\0" in name:
@@ -245,7 +244,7 @@ def _place(filename: str, folder: Path, path: Path) -> Path | None:
 
 
 def _copy(source: IO[bytes], target: Path, left: int, path: Path) -> int:
-    """Unpack one file, counting what comes out; gives how much more may come."""
+    """Unpack one file, count its bytes, and return how many more bytes may be unpacked."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with open(target, "wb") as out:
         while block := source.read(_BLOCK):
@@ -259,7 +258,7 @@ def _copy(source: IO[bytes], target: Path, left: int, path: Path) -> int:
 
 
 def _pass(source: IO[bytes], left: int, path: Path) -> int:
-    """Read past a file that is not unpacked; gives how much more may be."""
+    """Read past a file that is not unpacked, and return how many more bytes may be skipped."""
     while block := source.read(_BLOCK):
         left -= len(block)
         if left < 0:

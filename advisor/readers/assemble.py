@@ -1,4 +1,4 @@
-"""Records, facts and events of one log → its RunTable."""
+"""Builds a RunTable from the records, facts and events of one log."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def assemble(
     plans: Sequence[Planned] = (),
     further: Sequence[tuple[int, float]] = (),
 ) -> RunTable:
-    """Join the records of a log into one table: repeats dropped, restarts joined, phases numbered, evaluations merged.
+    """Join the records of a log into one table: drop repeats, join restarts, number phases and merge evaluations.
 
-    `phase_names[i]` names the phase of records of rule i ("" where the format does not say), `borrowed[i]` says whose
-    step records of rule i have that print none, `starts` are lines where a program began again, `plans` settings that
-    say how far it goes, `further` lines of records behind which a bar went on, and how far. Columns that hold nothing
-    are left out.
+    Rule i reads one kind of line. `phase_names[i]` names the phase of its records ("" if the format does not say), and
+    `borrowed[i]` says whose step they take if they print none. `starts` are lines at which a program started again,
+    `plans` are settings of how far it trains, and `further` are lines after which a bar went on, and how far. Empty
+    columns are left out.
     """
     notes, records = list(notes), without_quote(records)
     whole, ranks = records, _ranks(records)
@@ -79,7 +79,7 @@ def assemble(
         phases=_kept_phases(found, pieces),
         lines=records.line,
         train_lines=train_lines,
-        starts=() if found.duplicates else starts,  # a log printed twice has its banner twice
+        starts=() if found.duplicates else starts,  # if the log was printed twice, so was its banner
         plans=plans,
         by_epoch=axis.epoch_steps is not None,
     )
@@ -104,7 +104,7 @@ def _ranks(records: Records) -> list[float]:
 def _lowest_rank(records: Records, ranks: Sequence[float], notes: list[str]) -> Records:
     rank = records.column("rank")
     printing = rank[(records.kind == TRAIN) & ~np.isnan(rank)]
-    # The stages of a pipeline before the last print one and the same number for the loss that they do not have.
+    # In a pipeline, the stages before the last have no loss and print a constant number in its place.
     loss = records.column("loss")
     varied = [one for one in np.unique(printing) if len(np.unique(loss[(rank == one) & np.isfinite(loss)])) > 1]
     lowest = float(min(varied)) if varied else float(printing.min()) if len(printing) else ranks[0]
@@ -113,7 +113,7 @@ def _lowest_rank(records: Records, ranks: Sequence[float], notes: list[str]) -> 
 
 
 def _rows(piece: np.ndarray, records: Records, axis: Axis, notes: list[str]) -> np.ndarray:
-    """The records of one phase that become rows."""
+    """Return the records of one phase that become rows."""
     if not axis.unique:
         return piece
     piece, lost = one_per_step(piece, records, axis.values)
@@ -155,7 +155,7 @@ def _phases(pieces: Sequence[np.ndarray], found: Attempts) -> tuple[Phase, ...]:
 
 
 def _with_main_phase(table: RunTable, found: Attempts, axis: Axis) -> RunTable:
-    """The longest phase with a loss, its ends, and what was planned for it."""
+    """Return the table with its main phase set: the longest phase with a loss, its bounds and its planned steps."""
     columns = dict(table.columns)
     hidden = {name: columns.pop(name) for name in HIDDEN if name in columns}
     rows = len(table)
@@ -163,7 +163,7 @@ def _with_main_phase(table: RunTable, found: Attempts, axis: Axis) -> RunTable:
     counts = [int(loss[p.rows].sum()) for p in table.phases]
     main = int(np.argmax(counts)) if counts else 0
     facts = dict(table.facts)
-    ends: dict[str, Any] = {}  # fields of the table
+    ends: dict[str, Any] = {}  # values for fields of the table
     if counts:
         part = table.phases[main].rows
         facts |= _repeated({name: values[part] for name, values in hidden.items()}, columns["step"][part])
@@ -174,7 +174,7 @@ def _with_main_phase(table: RunTable, found: Attempts, axis: Axis) -> RunTable:
 
 
 def _of_all_epochs(facts: dict[str, Any], epoch_steps: float | None) -> dict[str, Any]:
-    """Planned steps of the whole run, where the log prints those of one epoch; none where it does not say how many."""
+    """Multiply planned steps of one epoch by the planned epochs, or remove them if the epochs are unknown."""
     planned, epochs = (stated(facts, name) for name in ("planned_steps", "planned_epochs"))
     if epoch_steps is None or planned is None or planned > ONE_EPOCH * (epoch_steps + 1):
         return facts
@@ -183,7 +183,7 @@ def _of_all_epochs(facts: dict[str, Any], epoch_steps: float | None) -> dict[str
 
 
 def _repeated(hidden: Mapping[str, np.ndarray], step: np.ndarray) -> dict[str, Any]:
-    """Facts that records repeat, of the main phase: the last plan, the usual batch, micro-batches per step."""
+    """Return facts that the main phase's records repeat: the last plan, the usual batch and the accumulation steps."""
     facts: dict[str, Any] = {}
     for name in ("planned_steps", "planned_epochs", "step_tokens", "device_flops"):
         values = hidden.get(name, np.zeros(0))
@@ -198,7 +198,7 @@ def _repeated(hidden: Mapping[str, np.ndarray], step: np.ndarray) -> dict[str, A
 
 
 def _with_derived(table: RunTable, hidden: Mapping[str, np.ndarray]) -> RunTable:
-    """Times of micro-batches as times of steps, rates of one device as rates of all, where their number is known."""
+    """Convert times per micro-batch to times per step, and rates per device to total rates, if the count is known."""
     columns, told = dict(table.columns), dict(table.provenance)
     micro = table.facts.get("grad_accum")
     if "iteration" in hidden and "seconds" in columns and micro and micro > 1:
@@ -240,7 +240,7 @@ def _restart_events(found: Attempts, records: Records) -> list[Event]:
 
 
 def _placed(events: Sequence[Event], train_lines: np.ndarray, lines: np.ndarray, step: np.ndarray) -> list[Event]:
-    """Events in order, with the step before them and how many training records follow."""
+    """Return the events in order, each with the step before it and the number of training records after it."""
     known = ~np.isnan(step)
     lines, step = lines[known], step[known]
     placed = []

@@ -1,9 +1,9 @@
-"""Where a log starts again: the same run printed twice, a restart that overlaps, or another phase of training.
+"""Finds where a log starts again: a run printed twice, a restart that overlaps, or another phase of training.
 
-A log's records are cut where their steps go back. A piece that repeats an earlier one value for value is that run
-printed twice, and is dropped. A piece that begins inside the steps of the phase before continues it from a checkpoint:
-the later attempt wins, since its weights are the ones that live on. A piece that begins where the phase before began,
-or one record later, is a phase of its own: fine-tuning after pre-training, or a run started afresh.
+The records are cut into pieces where their steps go back. A piece that repeats an earlier piece value for value is the
+same run printed twice and is dropped. A piece that begins inside the previous phase's steps continues it from a
+checkpoint; the later attempt wins, because its weights survive. A piece that begins where the previous phase began, or
+one record later, is a new phase, such as fine-tuning after pre-training or a run started afresh.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import numpy as np
 from advisor.readers.line_format import EVAL, TRAIN
 from advisor.readers.records import Records
 
-JITTER = 2  # logged steps that ranks printing into one file may be apart
-LONG = 20  # records of a run that had a later checkpoint than its first record's
-REPEATED_BY_RANKS = 0.3  # of the records: more than a restart repeats, less than two ranks do
+JITTER = 2  # logged steps by which ranks that print into one file may differ
+LONG = 20  # records of a run, after which it has a checkpoint later than its first record
+REPEATED_BY_RANKS = 0.3  # share of records: a restart repeats fewer, two ranks repeat more
 
 
 @dataclass(kw_only=True)
 class Stretch:
-    """Records (indices) that belong to one phase, in the order of the file."""
+    """Indices of the records that belong to one phase, in the order of the file."""
 
     records: np.ndarray
     name: str = ""
     planned: float | None = None
     planned_epochs: float | None = None
-    restarts: int = 0  # later attempts joined to it
-    first: float = np.nan  # step it began with
+    restarts: int = 0  # later attempts that were joined to it
+    first: float = np.nan  # its first step
 
 
 @dataclass(kw_only=True)
@@ -38,12 +38,12 @@ class Attempts:
     """How the pieces of a log fit together."""
 
     phases: list[Stretch] = field(default_factory=list)
-    restarts: list[tuple[int, float, float]] = field(default_factory=list)  # record, step it goes back to, and from
-    duplicates: int = 0  # training records dropped as printed twice
+    restarts: list[tuple[int, float, float]] = field(default_factory=list)  # record, its step, and the step before it
+    duplicates: int = 0  # training records dropped because they were printed twice
 
 
 def without_quote(records: Records) -> Records:
-    """The records without a last one that goes back and stands among them already: "best iteration is:"."""
+    """Return the records without a last one that goes back and repeats another, as "best iteration is:" does."""
     train = np.flatnonzero(records.kind == TRAIN)
     step = records.column("step")
     if len(train) < 3 or not step[train[-1]] < step[train[-2]]:
@@ -55,7 +55,7 @@ def without_quote(records: Records) -> Records:
 
 
 def attempts(records: Records, axis: np.ndarray, names: Sequence[str]) -> Attempts:
-    """Cut records into phases. `axis` is the step (or its stand-in) of each record, `names` the phase of each rule."""
+    """Cut the records into phases. `axis` is each record's step (or its stand-in), `names` the phase of each rule."""
     found = Attempts()
     named = _names(names, records) if any(names) else None
     pieces = _cut(axis, named, records)
@@ -74,7 +74,7 @@ def attempts(records: Records, axis: np.ndarray, names: Sequence[str]) -> Attemp
 
 
 def _place(new: Stretch, axis: np.ndarray, found: Attempts) -> None:
-    """Join a piece to the phase it continues, or begin a phase with it."""
+    """Join a piece to the phase that it continues, or start a new phase with it."""
     before = found.phases[-1] if found.phases else None
     if before is None or new.name != before.name or not new.first > _begun(before, axis):
         found.phases.append(new)
@@ -90,13 +90,13 @@ def _place(new: Stretch, axis: np.ndarray, found: Attempts) -> None:
 
 
 def _begun(before: Stretch, axis: np.ndarray) -> float:
-    """The last step that is still the beginning of a phase: what goes back to it goes on from no checkpoint."""
+    """Return the last step of a phase's beginning: a run that goes back that far uses no checkpoint."""
     steps = distinct(axis[before.records][~np.isnan(axis[before.records])])
     return float(steps[1]) if len(steps) >= LONG else before.first
 
 
 def _cut(axis: np.ndarray, named: np.ndarray | None, records: Records) -> list[np.ndarray]:
-    """Indices of records, cut where steps go back further than ranks do, and where a phase's own records begin."""
+    """Return record indices, cut where steps go back further than between ranks, and where a named phase begins."""
     at = np.flatnonzero(~np.isnan(axis))
     if not len(at):
         return [np.arange(len(axis))] if len(axis) else []
@@ -105,8 +105,8 @@ def _cut(axis: np.ndarray, named: np.ndarray | None, records: Records) -> list[n
     back = np.diff(place)
     cut = (back < -JITTER) | _back_to_start(place, train)
     if train.any() and np.all(np.diff(place[train]) >= 0):
-        cut[:] = False  # training goes on: validation is late, or of a counter of its own
-    if not _interleaved(place[train]):  # validation may be printed late, training not
+        cut[:] = False  # training goes on; validation is printed late or has its own counter
+    if not _interleaved(place[train]):  # validation may be printed late, but training is not
         rows = np.flatnonzero(train)
         cut[rows[1:][np.diff(place[rows]) < 0] - 1] = True
     if named is not None:
@@ -117,18 +117,18 @@ def _cut(axis: np.ndarray, named: np.ndarray | None, records: Records) -> list[n
 
 
 def _interleaved(place: np.ndarray) -> bool:
-    """Whether several ranks print the same steps into one file, so that steps may go back a little without meaning."""
+    """Return whether several ranks print the same steps into one file, in which case steps may go back a little."""
     return len(distinct(place)) < (1 - REPEATED_BY_RANKS) * len(place)
 
 
 def distinct(numbers: np.ndarray) -> np.ndarray:
-    """The different ones of whole numbers, ascending; `np.unique` hashes them, 40 times slower where most differ."""
+    """Return the distinct whole numbers, ascending. `np.unique` hashes them and is 40 times slower if most differ."""
     ordered = np.sort(numbers)
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
 def _back_to_start(place: np.ndarray, train: np.ndarray) -> np.ndarray:
-    """Where steps go back to the one their piece began with, however short the piece is."""
+    """Return where steps go back to the first step of their piece, however short the piece is."""
     back = np.diff(place)
     started = np.concatenate(([0], np.flatnonzero(back < -JITTER) + 1))
     start_of = started[np.searchsorted(started, np.arange(len(place)), side="right") - 1]
@@ -136,7 +136,7 @@ def _back_to_start(place: np.ndarray, train: np.ndarray) -> np.ndarray:
 
 
 def _without_repeats(pieces: list[np.ndarray], records: Records, found: Attempts) -> list[np.ndarray]:
-    """Drop pieces that repeat another one, or its beginning, value for value."""
+    """Drop each piece that repeats another one, or the beginning of another one, value for value."""
     kept: list[np.ndarray] = []
     for piece in pieces:
         twin = next((i for i, other in enumerate(kept) if _repeats(piece, other, records)), None)
@@ -150,7 +150,7 @@ def _without_repeats(pieces: list[np.ndarray], records: Records, found: Attempts
 
 
 def _repeats(one: np.ndarray, other: np.ndarray, records: Records) -> bool:
-    """Whether two pieces hold the same values up to the end of the shorter; a handful of records proves nothing."""
+    """Return whether two pieces agree up to the end of the shorter one. A handful of records is not enough."""
     n = min(len(one), len(other))
     if n < 3 or n * 2 < max(len(one), len(other)):
         return False
@@ -161,7 +161,7 @@ def _repeats(one: np.ndarray, other: np.ndarray, records: Records) -> bool:
 
 
 def _names(names: Sequence[str], records: Records) -> np.ndarray:
-    """The phase of each record; validation belongs to any phase where the format does not say."""
+    """Return the phase of each record. Validation belongs to any phase unless the format names one."""
     named = np.asarray(names, object)[records.rule]
     return np.where((named == "") & (records.kind == TRAIN), "training", named)
 
@@ -178,19 +178,19 @@ def _last(values: np.ndarray) -> float | None:
 
 
 def one_per_step(piece: np.ndarray, records: Records, axis: np.ndarray) -> tuple[np.ndarray, int]:
-    """Of several training records of one step, keep the lowest rank's, or the last where no rank was printed.
+    """If a step has several training records, keep that of the lowest rank, or the last one if no rank was printed.
 
-    Of the first step the first is kept: a log begins with what it prints first. Gives the kept indices in the order of
-    the file and how many were left out.
+    For the first step, the first record is kept, because the log begins with it. Returns the kept indices in file order
+    and the number of records left out.
     """
     train = piece[(records.kind[piece] == TRAIN) & ~np.isnan(axis[piece])]
     rank = records.column("rank")[train]
     rank = np.where(np.isnan(rank), 0.0, rank)
     begins = axis[train] == np.min(axis[train], initial=np.inf)
-    begins &= len(distinct(records.rule[train][begins])) == 1  # lines of one form: others add to the same record
+    begins &= len(distinct(records.rule[train][begins])) == 1  # lines of one form; other forms add to the same record
     order = np.lexsort(
         (np.where(begins, train, -train), rank, axis[train])
-    )  # of each step: lowest rank, then the latest
+    )  # for each step: the lowest rank, then the latest record
     steps = axis[train][order]
     first = np.concatenate(([True], steps[1:] != steps[:-1])) if len(steps) else np.zeros(0, bool)
     lost = train[order[~first]]
@@ -199,7 +199,7 @@ def one_per_step(piece: np.ndarray, records: Records, axis: np.ndarray) -> tuple
 
 
 def merge_evaluations(piece: np.ndarray, records: Records, axis: np.ndarray) -> np.ndarray:
-    """Put what evaluations printed into the training record of the same step; gives the records that remain rows."""
+    """Merge evaluation results into the training record of the same step, and return the records that remain rows."""
     evals = piece[(records.kind[piece] == EVAL) & ~np.isnan(axis[piece])]
     if not len(evals):
         return piece

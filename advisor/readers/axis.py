@@ -1,4 +1,4 @@
-"""What counts a log's progress: steps as printed, steps made cumulative over epochs, tokens, epochs, or row numbers."""
+"""Chooses the axis of a log: printed steps, steps made cumulative over epochs, tokens, epochs or row numbers."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ import numpy as np
 from advisor.readers.line_format import TRAIN
 from advisor.readers.records import Records
 
-FEWEST_RECORDS = 3  # of training and of validation that show how both count
-GOES_ON = 0.9  # of the rounds of a counter: they are epochs of one run
-ONE_EPOCH = 1.5  # times the largest step printed in an epoch: a longer plan is that of several
-BAR = "bar"  # whose step is not that of the loss beside it
+FEWEST_RECORDS = 3  # training and validation records that show how each counts
+GOES_ON = 0.9  # share of the counter's rounds that continue; above it, they are epochs of one run
+ONE_EPOCH = 1.5  # times the largest step printed in an epoch; a longer plan covers several epochs
+BAR = "bar"  # a bar, whose step may not belong to the loss beside it
 JOINED = "steps start again with every epoch: made cumulative"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """`values` per record; `unique`: one training record per value is meant; `printed`: the log has it so."""
+    """The axis. `values`: one per record; `unique`: one training record per value; `printed`: taken from the log."""
 
     values: np.ndarray
     unique: bool
     printed: bool
     note: str = ""
-    epoch_steps: float | None = None  # where epochs were joined: the largest step printed within one
+    epoch_steps: float | None = None  # if epochs were joined: the largest step printed within one
 
 
 def axis_of(records: Records, borrowed: dict[int, str]) -> Axis:
-    """Choose the axis and, where the log resets steps with every epoch, join them.
+    """Choose the axis, and join the epochs if the log restarts its steps with every epoch.
 
-    `borrowed` says of which rules the step is that of the record before ("previous") or after ("next"), or of a bar.
+    `borrowed` names the rules whose records take the step of the record before ("previous"), of the record after
+    ("next"), or of a bar.
     """
     step = records.column("step")
     if np.isfinite(step).any() and not _stands_still(step, records):
@@ -49,7 +50,7 @@ def axis_of(records: Records, borrowed: dict[int, str]) -> Axis:
 
 
 def _stands_still(step: np.ndarray, records: Records) -> bool:
-    """Whether the number called a step is the same in every row, as of a bar drawn at its end: it counts none."""
+    """Return whether all rows show one step number, as a bar drawn at its end does; it then counts nothing."""
     counted = step[(records.kind == TRAIN) & np.isfinite(step)]
     if len(counted) >= FEWEST_RECORDS and np.ptp(counted) == 0 and np.isnan(records.column("epoch")).all():
         return True
@@ -60,9 +61,11 @@ def _stands_still(step: np.ndarray, records: Records) -> bool:
 
 
 def _moved_on(step: np.ndarray, records: Records, rule: int) -> np.ndarray:
-    """Steps of a bar that shows every loss before it counts its step, as one does that has a loss at 0.
+    """Return corrected steps of a bar that shows each loss before counting its step, as a bar with a loss at step 0
+    does.
 
-    The number shown with a new loss is that of the step before it; shown again with the bar moved on, it is its own.
+    The step shown with a new loss is then the previous step. If the bar moves on with the same loss, the step is
+    correct.
     """
     at = np.flatnonzero((records.rule == rule) & np.isfinite(step))
     shown, loss = step[at], records.column("loss")[at]
@@ -77,7 +80,7 @@ def _moved_on(step: np.ndarray, records: Records, rule: int) -> np.ndarray:
 
 
 def _joined(step: np.ndarray, records: Records) -> np.ndarray | None:
-    """Steps counted through all epochs, when each return to the first step comes with the next whole epoch."""
+    """Return cumulative steps if each return to the first step comes with the next whole epoch."""
     epoch = records.column("epoch")
     if np.isnan(epoch).all():
         epoch = _epochs_by_loss(step, records)
@@ -90,11 +93,11 @@ def _joined(step: np.ndarray, records: Records) -> np.ndarray | None:
         return None
     cuts = np.flatnonzero(back)
     begins_at_zero = step[at[0]] == 0
-    # of how many is printed beside them where it is the same in all: the last ones need not be printed
+    # a printed total is used if it is the same in all epochs, because an epoch's last steps may not be printed
     of = records.column("planned_steps")[at]
     told = np.ptp(of) == 0 and np.max(step[at]) <= of[0] <= ONE_EPOCH * np.max(step[at])
     lengths = of[cuts] if told else step[at][cuts] + (1 if begins_at_zero else 0)
-    # an epoch that comes again begins where it began before, and the first of another training at 0
+    # an epoch printed again begins where it began before; another training begins at 0
     offsets, begun = [0.0], {float(epoch[at[0]]): 0.0}
     for cut, length in zip(cuts, lengths, strict=True):
         now = float(epoch[at[cut + 1]])
@@ -104,10 +107,10 @@ def _joined(step: np.ndarray, records: Records) -> np.ndarray | None:
 
 
 def _epochs_by_loss(step: np.ndarray, records: Records) -> np.ndarray:
-    """The number of its epoch for each training record of a log that prints none; NaN where its rounds are no epochs.
+    """Return the epoch of each training record if the log prints none; NaN if its rounds are not epochs.
 
-    The steps of all rounds are the same, but for the last. An epoch goes on from the loss that the one before came to;
-    another run begins where the first began.
+    All rounds but the last have the same steps. A new epoch continues at the loss that the previous one reached, but a
+    new run begins near the loss of the first one.
     """
     none = np.full(len(step), np.nan)
     loss = records.column("loss")
@@ -138,11 +141,11 @@ def _borrow(step: np.ndarray, rule: np.ndarray, borrowed: dict[int, str]) -> np.
         place = np.searchsorted(own, lacking)
         if side == "next":
             step[lacking] = np.where(place < len(own), step[own[np.minimum(place, len(own) - 1)]], np.nan)
-        else:  # before the first record there has been no step
+        else:  # no step has been made before the first record
             step[lacking] = np.where(place > 0, step[own[np.maximum(place - 1, 0)]], 0.0)
     return step
 
 
 def row_numbers(records: Records) -> np.ndarray:
-    """1, 2, … for training records: the step where a log prints none; others take the one before."""
+    """Number the training records 1, 2, … if a log prints no steps. Each other record takes the number before it."""
     return np.maximum(1.0, np.cumsum(records.kind == TRAIN).astype(np.float64))

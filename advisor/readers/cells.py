@@ -1,4 +1,4 @@
-"""Numbers and times as people and programs write them in cells: thousands separators, units, percent, "N/A"."""
+"""Reads numbers and times as people and programs write them: thousands separators, units, percent, "N/A"."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _UNITS_OF_TIME = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "小": 3600.0,
 
 
 def clock_seconds(text: str) -> float | None:
-    """Return the seconds of `55:03`, `1:02:03.5` or `2 days, 3:04:05`; None where it is none of them."""
+    """Return the seconds of `55:03`, `1:02:03.5` or `2 days, 3:04:05`; None for any other text."""
     if (clock := _CLOCK.fullmatch(text)) is None:
         return None
     return seconds_of(*clock.groups()[:4]) + float(clock[5] or 0)
 
 
 def seconds_of(*parts: str | bytes | None) -> float:
-    """Return the seconds of the printed parts of a clock: days, hours, minutes, seconds; the first may be left out."""
+    """Return the seconds of a clock from its parts (days, hours, minutes, seconds); leading parts may be left out."""
     factors = (86400.0, 3600.0, 60.0, 1.0)
     return sum(factor * float(part or 0) for factor, part in zip(factors[-len(parts) :], parts, strict=True))
 
 
 def duration_seconds(text: str) -> float | None:
-    """Return the seconds of a clock, of `3h 12m` or of `90 s`; None where it is none of them."""
+    """Return the seconds of a clock, or of a text like `3h 12m` or `90 s`; None for any other text."""
     if (seconds := clock_seconds(text.strip())) is not None:
         return seconds
     parts = _PARTS.findall(text)
@@ -40,7 +40,7 @@ def duration_seconds(text: str) -> float | None:
     return sum(float(value) * _UNITS_OF_TIME[unit[0].lower()] for value, unit in parts)
 
 
-# what stands for "no value" in cells of the formats read here
+# texts that mean "no value" in the formats read here
 EMPTY = frozenset(("", "-", "--", "n/a", "na", "none", "null", "[n/a]", "[not supported]", "n/s", "?", "—", "–"))
 NON_FINITE = {
     **dict.fromkeys(("nan", "+nan", "-nan", "nan%"), math.nan),
@@ -52,7 +52,7 @@ _DATE = re.compile(r"\s*\d{4}[-/]\d{1,2}[-/]\d{1,2}")
 
 
 def number_with_unit(text: str) -> tuple[float, str] | None:
-    """The number a cell starts with and the word after it: "~2,184ms" → (2184, "ms"); None where there is none.
+    """Return a cell's leading number and the word after it: "~2,184ms" → (2184, "ms"). Returns None if it has none.
 
     A range ("5.5-6.0") is not a number. Non-finite words give a non-finite number.
     """
@@ -66,13 +66,13 @@ def number_with_unit(text: str) -> tuple[float, str] | None:
 
 
 def plain_numbers(cells: Sequence[str]) -> np.ndarray:
-    """Cells as floats; NaN both for empty cells and for what is no number. A unit behind the number is passed over."""
+    """Return cells as floats, NaN for a cell that is empty or holds no number. A unit after the number is ignored."""
     try:
-        return np.fromiter(map(float, cells), float, len(cells))  # the common case: every cell a bare number
+        return np.fromiter(map(float, cells), float, len(cells))  # the common case: every cell is a bare number
     except (ValueError, OverflowError):
         pass
     first = number_with_unit(cells[0]) if len(cells) else None
-    if first and first[1]:  # the next common one: the same unit in every cell
+    if first and first[1]:  # the next most common case: every cell has the same unit
         try:
             return np.fromiter((float(cell.strip().removesuffix(first[1])) for cell in cells), float, len(cells))
         except (ValueError, OverflowError):
@@ -81,7 +81,7 @@ def plain_numbers(cells: Sequence[str]) -> np.ndarray:
 
 
 def printed_non_finite(cells: Sequence[str]) -> np.ndarray:
-    """1 where a cell prints NaN, 2 where it prints an infinity, else 0: told apart from empty cells."""
+    """Return 1 for a cell that prints NaN, 2 for an infinity and 0 for any other cell, also an empty one."""
     flags = np.zeros(len(cells))
     for row, cell in enumerate(cells):
         known = NON_FINITE.get(cell.strip().lower())
@@ -106,14 +106,14 @@ def _plain(cell: str) -> float:
 
 
 def looks_like_date(cell: str) -> bool:
-    """Whether a cell starts with a calendar date, year first."""
+    """Return whether a cell begins with a calendar date, year first."""
     return _DATE.match(cell) is not None
 
 
 def unix_times(cells: Sequence[str]) -> np.ndarray:
-    """Dates (year first, `T` or a space before the time) or Unix seconds/milliseconds as Unix seconds; NaN otherwise.
+    """Return dates (year first, then `T` or a space) and Unix seconds or milliseconds as Unix seconds; NaN otherwise.
 
-    Times without a zone are taken as UTC: only differences between them matter.
+    A time without a time zone is taken as UTC, because only differences between times matter.
     """
     first = next((cell for cell in cells if cell.strip()), "")
     if not looks_like_date(first):
@@ -121,14 +121,15 @@ def unix_times(cells: Sequence[str]) -> np.ndarray:
     try:
         texts = [cell.strip().replace("/", "-").replace(" ", "T", 1) for cell in cells]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # numpy brings times with a zone to UTC and complains
+            warnings.simplefilter("ignore", UserWarning)  # numpy converts times with a zone to UTC and warns
             return np.array(texts, dtype="datetime64[us]").astype("int64") / 1e6
     except ValueError:
         return np.fromiter((_one_date(cell) for cell in cells), dtype=float, count=len(cells))
 
 
 def unix_seconds(values: np.ndarray) -> np.ndarray:
-    """Time stamps in seconds, from seconds, milli-, micro- or nanoseconds: told by their size (years 2001 to 2286)."""
+    """Return time stamps as seconds. Their size tells seconds, milli-, micro- and nanoseconds apart (years 2001 to
+    2286)."""
     known = values[np.isfinite(values)]
     if not len(known):
         return values

@@ -1,4 +1,4 @@
-"""Bytes of a log in chunks of whole lines, cleaned only where there is something to clean."""
+"""Reads the bytes of a log in chunks of whole lines, and cleans only the chunks that need it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from typing import Any, BinaryIO
 
 from advisor.errors import AdvisorError
 
-CHUNK_BYTES = 1 << 19  # stays in a core's second-level cache through all passes over it
-LONGEST_LINE_BYTES = 1 << 22  # a "line" beyond this is binary or one huge JSON value: it is cut
+CHUNK_BYTES = 1 << 19  # fits into a core's second-level cache for all passes over it
+LONGEST_LINE_BYTES = 1 << 22  # a longer "line" is binary or one huge JSON value, so it is cut
 
-Progress = Callable[[int, int], None]  # bytes of the file done, bytes of the file
+Progress = Callable[[int, int], None]  # bytes done, bytes in the file
 
-# CSI and OSC sequences and two-byte escapes, ECMA-48; the OSC text is bounded so that no input makes this quadratic
+# CSI and OSC sequences and two-byte escapes, as in ECMA-48. The OSC text is bounded so that no input takes quadratic
+# time.
 ANSI = re.compile(rb"\x1b(?:\[[0-?]{0,32}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[@-Z\\^_=>78])")
 
-# what a file system leaves where a log was cut while it was written; formats of bytes have shorter ones
+# zero bytes that a file system leaves if a log was cut during writing; binary formats have shorter runs of them
 HOLE = b"\0" * 16
 _HOLES = re.compile(HOLE + b"\0*")
 BACKSPACES = re.compile(rb"\x08+")
@@ -34,11 +35,11 @@ ECHO = re.compile(rb"\^\[\[[A-DHF]")  # arrow keys pressed while a terminal echo
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Whole lines of a log. `text` has LF line ends only; `first_line` is the 1-based number of its first line."""
+    """Whole lines of a log. `text` has only LF line ends, and `first_line` is the 1-based number of its first line."""
 
     text: bytes
     first_line: int
-    returns: tuple[int, ...] = ()  # offsets of line ends that were lone CRs, which no line number counts
+    returns: tuple[int, ...] = ()  # offsets of line ends that were lone CRs; line numbers do not count them
 
     @property
     def line_count(self) -> int:
@@ -46,28 +47,29 @@ class Chunk:
 
 
 def clean(raw: bytes) -> tuple[bytes, tuple[int, ...]]:
-    """Remove ANSI sequences, make CRLF and lone CR line ends; also say where the lone CRs were."""
+    """Remove ANSI sequences and convert CRLF and lone CR to LF. Also returns the positions of the lone CRs."""
     if HOLE in raw:
         raw = _HOLES.sub(b"", raw)
     if b"\x1b" in raw:
         raw = ANSI.sub(b"", raw)
     if b"^[[" in raw:
         raw = ECHO.sub(b"", raw)
-    if b"\b" in raw:  # Keras takes a bar back by as many backspaces
+    if b"\b" in raw:  # Keras erases a bar with as many backspaces
         raw = BACKSPACES.sub(b"\r", raw)
     if b"\r" not in raw:
         return raw, ()
     raw = raw.replace(b"\r\n", b"\n")
-    # what a progress bar overwrites is a line of its own: the last state of the bar must not hide the record behind it
+    # each overwritten state of a progress bar becomes its own line, so that the last state does not hide a record
     returns = tuple(match.start() for match in re.finditer(rb"\r", raw))
     return raw.replace(b"\r", b"\n"), returns
 
 
 def chunks(path: Path, progress: Progress | None = None) -> Iterator[Chunk]:
-    """Read a log, plain, gzip or UTF-16, as cleaned chunks of whole lines; the last line may be torn.
+    """Yield a plain, gzip or UTF-16 log as cleaned chunks of whole lines. The last line may be incomplete.
 
-    `progress` is called with bytes read and total bytes of the file on disk after each chunk. A gzip stream that breaks
-    off gives what came before the break. Raises AdvisorError when the file cannot be opened or is not what it says.
+    After each chunk, `progress` is called with the bytes read and the total bytes of the file on disk. If a gzip stream
+    breaks off, its data up to the break is used. Raises AdvisorError if the file cannot be opened or its format is
+    wrong.
     """
     size = path.stat().st_size if path.exists() else 0
     line, rest = 1, b""
@@ -85,7 +87,7 @@ def chunks(path: Path, progress: Progress | None = None) -> Iterator[Chunk]:
 
 
 def sample(path: Path, head_bytes: int = 1 << 20, part_bytes: int = 1 << 18) -> bytes:
-    """What sniffers look at, cleaned: the beginning and, of a long plain file, parts of its middle and end too."""
+    """Return a cleaned sample for sniffers: the beginning and, of a long plain file, parts of its middle and end."""
     with open_binary(path) as stream:
         wide = read_block(stream, 2) in UTF16
         stream.seek(0)
@@ -100,11 +102,11 @@ def sample(path: Path, head_bytes: int = 1 << 20, part_bytes: int = 1 << 18) -> 
     return clean(b"\n".join(parts))[0]
 
 
-UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # what a redirect in Windows PowerShell writes
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # written by a redirect in Windows PowerShell
 
 
 def open_binary(path: Path) -> BinaryIO:
-    """Open a file, through gzip when its first bytes say so; AdvisorError when it cannot be read."""
+    """Open a file, through gzip if its first bytes say so. Raises AdvisorError if it cannot be read."""
     try:
         stream = path.open("rb")
     except OSError as error:
@@ -120,7 +122,7 @@ def open_binary(path: Path) -> BinaryIO:
 
 
 def _blocks(stream: BinaryIO, limit: int | None = None) -> Iterator[bytes]:
-    """Raw blocks up to `limit` bytes, decoded from UTF-16 where a byte-order mark says so."""
+    """Yield raw blocks up to `limit` bytes, decoded from UTF-16 if there is a byte-order mark."""
     decoder, done = None, 0
     while limit is None or done < limit:
         raw = read_block(stream, CHUNK_BYTES)
@@ -133,13 +135,13 @@ def _blocks(stream: BinaryIO, limit: int | None = None) -> Iterator[bytes]:
 
 
 def read_block(stream: BinaryIO, size: int) -> bytes:
-    """Up to `size` bytes, fewer at the end only; of a gzip stream that breaks off, what came before the break."""
+    """Return `size` bytes, or fewer at the end. If a gzip stream breaks off, return what came before the break."""
     if not isinstance(stream, gzip.GzipFile):
         return stream.read(size)
     parts, left = [], size
     while left > 0:
         try:
-            part = stream.read1(left)  # one piece at a time: an error loses the read that meets it
+            part = stream.read1(left)  # one piece at a time, because an error loses the read in which it occurs
         except (EOFError, zlib.error, gzip.BadGzipFile):
             break
         if not part:
@@ -150,10 +152,10 @@ def read_block(stream: BinaryIO, size: int) -> bytes:
 
 
 def _cut(text: bytes) -> tuple[bytes, bytes]:
-    """Split at the last line end; a line that never ends is given up to its limit and cut there."""
+    """Split after the last line end. A line that never ends is returned up to the length limit and cut there."""
     end = text.rfind(b"\n") + 1
     if not end:
-        end = text.rfind(b"\r") + 1  # a progress bar without one line end
+        end = text.rfind(b"\r") + 1  # a progress bar with no LF
         if end == len(text):
             end = 0  # its LF may follow in the next block
     if not end and len(text) > LONGEST_LINE_BYTES:
@@ -165,7 +167,7 @@ def _chunk(raw: bytes, line: int) -> Chunk:
     text, returns = clean(raw)
     if not text.endswith(b"\n"):
         text += b"\n"
-        returns = (*returns, len(text) - 1)  # the same line goes on in the next chunk
+        returns = (*returns, len(text) - 1)  # the same line continues in the next chunk
     return Chunk(text=text, first_line=line, returns=returns)
 
 
@@ -174,26 +176,26 @@ def _position(stream: BinaryIO) -> int:
     return file.tell()
 
 
-# Whole files with a limit: structured formats are read at once, so their size and depth are bounded first.
+# Structured formats are read as whole files, so their size and depth are limited first.
 
-# A parsed JSON document takes 5-15 times its text: 64 MiB stay under 1 GiB. The log_history of a run of 200,000
-# logged steps is about 50 MiB.
+# A parsed JSON document takes 5-15 times the memory of its text, so 64 MiB stay under 1 GiB. The log_history of a run
+# of 200,000 logged steps takes about 50 MiB.
 MAX_DOCUMENT_BYTES = 64 * 2**20
-# A log of ten million steps is 4 GB; a packed file that claims more is a bomb or needs a decision of its owner.
+# A log of ten million steps takes 4 GB. A packed file that claims more is a bomb, or its owner must decide.
 MAX_UNPACKED_BYTES = 4 * 2**30
-_MAX_INT_DIGITS = 18  # above, a JSON integer becomes a float: no counter of a log is larger
+_MAX_INT_DIGITS = 18  # a longer JSON integer becomes a float; no counter in a log is that large
 
 
 def read_head(path: Path, size: int = 65536) -> bytes:
-    """The first bytes of a file, decompressed where it is gzip; AdvisorError where it cannot be read."""
+    """Return the first bytes of a file, decompressed if it is gzip. Raises AdvisorError if it cannot be read."""
     with open_binary(path) as file:
         return _next_block(file, path, size)
 
 
 def read_document(path: Path, limit: int = MAX_DOCUMENT_BYTES) -> bytes:
-    """A whole file, decompressed where it is gzip; AdvisorError where it is larger than `limit` or unreadable.
+    """Return a whole file, decompressed if it is gzip. Raises AdvisorError if it exceeds `limit` or cannot be read.
 
-    A gzip stream that breaks off gives what came before the break.
+    If a gzip stream breaks off, the bytes before the break are returned.
     """
     parts: list[bytes] = []
     left = limit + 1
@@ -211,7 +213,7 @@ def read_document(path: Path, limit: int = MAX_DOCUMENT_BYTES) -> bytes:
 
 @contextlib.contextmanager
 def plain_file(path: Path, limit: int = MAX_UNPACKED_BYTES) -> Iterator[Path]:
-    """The file itself, or for as long as it is needed an unpacked copy of a gzip; AdvisorError beyond the limit."""
+    """Yield the file itself, or a temporary unpacked copy if it is gzip. Raises AdvisorError beyond the limit."""
     with open_binary(path) as file:
         if not isinstance(file, gzip.GzipFile):
             yield path
@@ -236,19 +238,19 @@ def _next_block(file: BinaryIO, path: Path, most: int) -> bytes:
 
 
 def read_text(path: Path, limit: int = MAX_DOCUMENT_BYTES) -> str:
-    """A whole text file; UTF-8 (a byte order mark is dropped) or UTF-16 with its mark, wrong bytes replaced."""
+    """Return a text file decoded from UTF-8 (any byte-order mark removed) or marked UTF-16; replace invalid bytes."""
     return decode(read_document(path, limit))
 
 
 def decode(data: bytes) -> str:
-    """Text of bytes, by byte order mark, else UTF-8; never raises."""
+    """Decode bytes by their byte-order mark, or else as UTF-8. Never raises."""
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return data.decode("utf-16", "replace")
     return data.decode("utf-8-sig", "replace")
 
 
 def parse_json(text: str | bytes, what: str) -> Any:
-    """Parse JSON as Python writes it, NaN and Infinity included; AdvisorError naming `what` where it is none."""
+    """Parse JSON as Python writes it, with NaN and Infinity. Raises AdvisorError, naming `what`, if it is invalid."""
     try:
         return json.loads(text, parse_int=bounded_int)
     except RecursionError:
@@ -259,12 +261,12 @@ def parse_json(text: str | bytes, what: str) -> Any:
 
 
 def bounded_int(digits: str) -> int | float:
-    """An integer of JSON; huge ones as floats, so that neither the parser nor numpy stumbles over them."""
+    """Return a JSON integer. A huge one becomes a float, so that neither the parser nor numpy fails on it."""
     return int(digits) if len(digits) <= _MAX_INT_DIGITS else float(digits)
 
 
 def as_number(value: Any) -> float | None:
-    """A float of a JSON value: numbers, numbers as text, "NaN"; None for anything else, truth values included."""
+    """Return a JSON number, a number as text or "NaN" as a float; None for anything else, including booleans."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int | float):
@@ -278,12 +280,12 @@ def as_number(value: Any) -> float | None:
 
 
 def is_whole(value: float | None) -> bool:
-    """Whether a number is finite and whole."""
+    """Return whether a number is finite and whole."""
     return value is not None and math.isfinite(value) and value == int(value)
 
 
 def json_value(text: bytes | str) -> Any:
-    """Return the value of a JSON text within a log; None for anything else, whatever is wrong with it."""
+    """Return the value of a JSON text within a log; None if it is invalid for any reason."""
     try:
         return json.loads(text, parse_int=bounded_int)
     except (TypeError, ValueError, RecursionError):
@@ -291,6 +293,6 @@ def json_value(text: bytes | str) -> Any:
 
 
 def json_object(text: bytes | str) -> Mapping[str, Any]:
-    """Return the JSON object that a text is; an empty one for anything else."""
+    """Return a text as a JSON object; an empty one for anything else."""
     found = json_value(text)
     return found if isinstance(found, Mapping) else {}

@@ -1,4 +1,4 @@
-"""What a setting in a configuration is called by whom: the table from names to the facts of `columns.yaml`."""
+"""Maps the names of settings in configurations of many frameworks to the facts of `columns.yaml`."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _PRECISIONS = (("bf16", ("bf16", "bfloat16")), ("fp16", ("fp16", "float16", "hal
 _SUFFIXES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12, "million": 1e6, "billion": 1e9, "thousand": 1e3, "trillion": 1e12}
 _MOST_SETTINGS = 20_000
 _DEEPEST = 8
-# in a model's own config (transformers) these are limits of the model or of generation, not what it was trained at
+# in a model's own config (transformers), these are limits of the model or of generation, not values used in training
 _MODEL_LIMITS = ("seq_length", "n_positions", "n_ctx", "max_length", "model_max_length", "max_seq_len")
-TOKENS_IN_A_STEP = 16_384  # a "total batch size" of so many can only be tokens: no run has so many sequences a step
+TOKENS_IN_A_STEP = 16_384  # a "total batch size" this large is in tokens: no step has so many sequences
 
 
 def facts_of_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts of a configuration of any of the known frameworks, nested or flat; settings nobody knows are passed over.
+    """Return the facts of any known framework's configuration, nested or flat. Unknown settings are skipped.
 
-    Where two names of one fact differ, the surer name wins, then the less nested; equals that differ give none.
+    If two names of one fact differ, the surer name wins, then the less nested one. If equals differ, none is used.
     """
     found: dict[str, list[tuple[int, int, Any]]] = {}
     flat = dict(_flatten(raw))
@@ -65,7 +65,7 @@ def _facts_by_name() -> dict[str, tuple[str, str, int]]:
 
 
 def name_of(path: tuple[str, ...]) -> tuple[str, str, int] | None:
-    """The fact, its kind and how surely the last words of a setting's path name it."""
+    """Return the fact, its kind and a rank for how surely the last words of a setting's path name it."""
     last = plain_name(path[-1])
     if len(path) > 1 and (found := _facts_by_name().get(f"{plain_name(path[-2])}_{last}")):
         return found
@@ -73,12 +73,12 @@ def name_of(path: tuple[str, ...]) -> tuple[str, str, int] | None:
 
 
 def plain_name(name: str) -> str:
-    """A name as the table has it: "Embedding dim" → "embedding_dim"."""
+    """Return a name in the table's form: "Embedding dim" → "embedding_dim"."""
     return re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name[:MAX_NAME]).lower()).strip("_")
 
 
 def value_of(kind: str, value: Any) -> Any:
-    """A setting's value as its fact has it; None where it is not set or is none of that kind."""
+    """Return a setting's value as its fact needs it; None if it is not set or is of another kind."""
     if value is None or isinstance(value, list | tuple | dict):
         return None
     if kind == "flag":
@@ -101,7 +101,7 @@ def value_of(kind: str, value: Any) -> Any:
 
 
 def precision_of(text: str) -> str | None:
-    """bf16, fp16, fp8 or fp32 of what a framework calls it ("bf16-mixed", "torch.float16", "amp_bf16")."""
+    """Return bf16, fp16, fp8 or fp32 for a framework's name of it ("bf16-mixed", "torch.float16", "amp_bf16")."""
     lower = text.lower()
     return next((name for name, words in _PRECISIONS if any(word in lower for word in words)), None)
 
@@ -116,7 +116,7 @@ def _number(value: Any) -> float | None:
 
 
 def _flatten(raw: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """All settings with their paths; W&B's {desc, value} and dotted names count as nesting."""
+    """Yield all settings with their paths. W&B's {desc, value} and dotted names count as nesting."""
     if len(path) >= _DEEPEST:
         return
     for number, (key, value) in enumerate(raw.items()):
@@ -134,7 +134,7 @@ def _flatten(raw: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tup
 
 
 def _settled(facts: dict[str, Any], flat: Mapping[str, Any]) -> dict[str, Any]:
-    """What settings say only together: precision flags, warm-up as a share, strategies that switch a period off."""
+    """Add what only several settings state: precision flags, warm-up as a share, disabled intervals."""
     if "precision" not in facts:
         for flag, name in (("bf16", "bf16"), ("fp16", "fp16"), ("fp8", "fp8")):
             if flat.get(flag) is True:
@@ -150,30 +150,30 @@ def _settled(facts: dict[str, Any], flat: Mapping[str, Any]) -> dict[str, Any]:
         facts.pop("checkpoint_every_steps", None)
     if (flat.get("eval_strategy") or flat.get("evaluation_strategy") or "steps") != "steps":
         facts.pop("eval_every_steps", None)
-    if "schedule" not in facts and isinstance(flat.get("decay_lr"), bool):  # nanoGPT knows only these two
+    if "schedule" not in facts and isinstance(flat.get("decay_lr"), bool):  # nanoGPT has only these two
         facts["schedule"] = "cosine" if flat["decay_lr"] else "constant"
     return facts
 
 
-# The configuration of a run from a file: YAML, JSON, TOML, or nanoGPT's `name = value` lines; nothing is executed.
+# A run's configuration from a file: YAML, JSON, TOML, or nanoGPT's `name = value` lines. Nothing is executed.
 
-MOST_BYTES = 4 * 2**20  # of a configuration; what is larger is data
-MOST_YAML_BYTES = 2**20  # YAML is read a hundred times slower than JSON
-# A few lines of nested YAML aliases can stand for gigabytes; what 24 of them stand for is at most 3**8 times larger.
+MOST_BYTES = 4 * 2**20  # a larger configuration is data
+MOST_YAML_BYTES = 2**20  # YAML is read a hundred times more slowly than JSON
+# A few lines of nested YAML aliases can stand for gigabytes; what 24 aliases stand for is at most 3**8 times larger.
 _MOST_ALIASES = 24
 _ALIAS = re.compile(r"(?:^|[\s\[{,:])\*\w", re.MULTILINE)
-_ASSIGNED = re.compile(r"^(\w+) *= *[\"']?([\w.+-]+)[\"']? *(?:#.*)?$", re.MULTILINE)  # of Python, as nanoGPT has it
+_ASSIGNED = re.compile(r"^(\w+) *= *[\"']?([\w.+-]+)[\"']? *(?:#.*)?$", re.MULTILINE)  # Python, as in nanoGPT
 _GIVE = "give the file that holds the run's settings"
 _MEND = "mend that line, or leave the file out"
-_MOST_BRACKETS = 20_000  # YAML's time goes with the square of how deep they are nested
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's where it is installed: ten times faster
+_MOST_BRACKETS = 20_000  # YAML's parsing time grows with the square of their nesting depth
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is ten times faster
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Facts (see `columns.yaml`) that a configuration file states; AdvisorError where it cannot be read as one.
+    """Return the facts (see `columns.yaml`) in a configuration file. Raises AdvisorError if it cannot be read as one.
 
-    Known are this program's run.yaml, W&B's config.yaml, Hugging Face's config.json and training arguments, and the
-    settings of the usual frameworks by their names.
+    Known are this program's run.yaml, W&B's config.yaml, Hugging Face's config.json and training arguments, and
+    settings of common frameworks by their names.
     """
     raw = read_settings(path)
     facts = facts_of_run(raw)
@@ -181,11 +181,11 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """A configuration file as nested dicts, whatever it is written in; AdvisorError where it is none."""
+    """Return a configuration file of any format as nested dicts. Raises AdvisorError if it is not one."""
     text = read_text(path, MOST_BYTES)
     suffix = path.suffix.lower()
     if suffix == ".py":
-        raw: Any = dict(_ASSIGNED.findall(text))  # of constants alone
+        raw: Any = dict(_ASSIGNED.findall(text))  # only constants are assigned
     elif suffix == ".toml":
         raw = _toml(text, path)
     elif suffix == ".json" or text.lstrip()[:1] == "{":
@@ -198,7 +198,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def facts_of_run(raw: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Facts of this program's own run configuration; None where it is not one."""
+    """Return facts of this program's own run configuration; None if it is not one."""
     if not (isinstance(raw.get("model"), Mapping) and "steps" in raw and "micro_batch" in raw):
         return None
     try:
@@ -208,7 +208,7 @@ def facts_of_run(raw: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def facts_of_config(config: RunConfig, world_size: int | None = None) -> dict[str, Any]:
-    """Facts of a run configuration; tokens of a step where the number of devices is known."""
+    """Return facts of a run configuration, and the tokens per step if the number of devices is known."""
     shape, optimizer = config.model, config.optimizer
     sizes = ("family", "depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size", "seq_len")
     own = ("micro_batch", "grad_accum", "activation_checkpointing", "compile")

@@ -1,13 +1,13 @@
-"""The steps of rows that print none, on consoles whose progress bars, epochs and last words count them.
+"""Finds the steps of rows that print none, on consoles whose progress bars, epochs and last words count them.
 
-The Hugging Face Trainer prints `{'loss': …, 'epoch': 0.31}` at intervals, without the step. It follows from:
+The Hugging Face Trainer prints `{'loss': …, 'epoch': 0.31}` at intervals, without the step. The step follows from:
 
-* no row is printed before its step: the next bar is never behind it, nor the last one before it;
-* the epoch, where the steps of one are known;
-* the end: between the last row and the last step there is less than one interval;
-* `logging_steps` among the printed arguments.
+* the bars: no row is printed before its step, so the next bar is never behind it nor the last one ahead of it;
+* the epoch, if the number of steps per epoch is known;
+* the end: fewer steps than one interval lie between the last row and the last step;
+* `logging_steps`, if the log prints its arguments.
 
-An interval counts where it alone agrees with all of these; otherwise rows have no step.
+An interval is used if it is the only one that agrees with all of these; otherwise the rows get no step.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from advisor.readers.records import Records
 from advisor.readers.status import grain
 from advisor.readers.yaml_rows import regex
 
-MOST_BARS = 1 << 20  # remembered, 24 bytes each
-MOST_STRAY = 0.02  # of the rows may disagree: lines that two processes wrote into each other
-MOST_SHARED = 0.2  # of the rows have no bar between them and the next: more, and rows are printed late
-MOST_HITS = 0.9  # of the rows stand beside a bar of their step
-MOST_INTERVAL = 5_000  # steps between rows that are tried
-COME_DOWN = 0.05  # of the highest learning rate: a schedule near its end
-LEAST_RESOLVED = 0.8  # of the rows: below, none has a step
-ROUNDER = 10  # times as round as any other that agrees: an interval that somebody set, 500 beside 499 and 501
+MOST_BARS = 1 << 20  # bars kept, 24 bytes each
+MOST_STRAY = 0.02  # share of rows that may disagree: two processes wrote into each other's lines
+MOST_SHARED = 0.2  # share of rows with no bar between them and the next; above it, rows are printed late
+MOST_HITS = 0.9  # share of rows that stand beside a bar of their step
+MOST_INTERVAL = 5_000  # longest interval between rows that is tried, in steps
+COME_DOWN = 0.05  # share of the highest learning rate; below it, a schedule is near its end
+LEAST_RESOLVED = 0.8  # share of rows with a step; below it, no row gets one
+ROUNDER = 10  # times as round as any other interval that agrees, so somebody set it: 500 against 499 and 501
 _NUMBER = rb"['\"]?(\d+(?:\.\d*)?(?:e[-+]?\d+)?)"
 _OF_BANNER = {
     name: re.compile(words + rb"[^=\n]*= ([\d,]+)")
@@ -56,7 +56,7 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class _Said:
-    """What a run says of all its steps: in the banner before its first row, or in the sum behind its last."""
+    """What a run says about its total steps, in the banner before its first row or the summary after its last."""
 
     place: float
     steps: Span | None = None  # of the whole run
@@ -66,20 +66,20 @@ class _Said:
 
 @dataclass(kw_only=True)
 class ConsoleMarks:
-    """Bars, banners and sums of a log, each with its place: the number of its line, as records are counted."""
+    """The bars, banners and summaries of a log, each with its place: its line number, counted as for records."""
 
     said: list[_Said] = field(default_factory=list)
     _bars: list[np.ndarray] = field(default_factory=list)
     _count: int = 0
 
     def feed(self, text: bytes, starts: np.ndarray, first: int) -> None:
-        """Look at a chunk whose lines begin at `starts`; the first of them is line `first` of the log."""
+        """Search a chunk whose lines begin at the offsets `starts`; its first line is line `first` of the log."""
         if self._count < MOST_BARS and (b"it/s" in text or b"s/it" in text):
             bars = [(m.start(), int(m[1]), int(m[2])) for m in regex("trainer_bar").finditer(text)]
             if bars:
                 found = np.array(bars, np.float64)
                 line = np.searchsorted(starts, found[:, 0], side="right") - 1
-                # a bar in the line of a row stands before or behind it
+                # a bar in the same line as a row stands before or after that row
                 behind = [
                     text.rfind(b"{", a, b) >= 0 for a, b in zip(starts[line], found[:, 0].astype(int), strict=True)
                 ]
@@ -92,18 +92,18 @@ class ConsoleMarks:
             self.said += [_banner(m, first + _line(starts, m)) for m in regex("trainer_banner").finditer(text)]
 
     def bars(self) -> np.ndarray:
-        """Place, steps done and steps in all of each bar."""
+        """Return the place, the steps done and the total steps of each bar."""
         return np.concatenate(self._bars) if self._bars else np.zeros((0, 3))
 
 
 def _line(starts: np.ndarray, match: re.Match[bytes]) -> int:
-    """In which line a match begins, of those that begin at `starts`."""
+    """Return the index of the line, among those that begin at `starts`, in which a match begins."""
     return int(np.searchsorted(starts, match.start(), side="right")) - 1
 
 
 def _sum(match: re.Match[bytes], place: float) -> _Said:
     seconds, rate = float(match[1]), float(match[2])
-    # three decimals, in version 5 four digits: of a rate it matters, of seconds hardly
+    # rounded to three decimals, in version 5 to four digits; this matters for the rate, hardly for the seconds
     room = max(0.0005, 0.0005 * 10.0 ** math.floor(math.log10(rate))) if rate > 0 else math.inf
     steps = Span(low=seconds * (rate - room) * 0.9995, high=seconds * (rate + room) * 1.0005)
     return _Said(place=place, steps=steps, is_sum=True)
@@ -117,33 +117,33 @@ def _banner(match: re.Match[bytes], place: float) -> _Said:
     if number.get("examples") and number.get("batch"):
         ratio = number["examples"] / number["batch"]
         each = Span(low=math.floor(ratio), high=math.ceil(ratio))
-    elif steps and number.get("epochs", 0) >= 2 and steps % number["epochs"] == 0:  # no limit of steps ends it early
+    elif steps and number.get("epochs", 0) >= 2 and steps % number["epochs"] == 0:  # no step limit ends it early
         each = Span(low=steps / number["epochs"], high=steps / number["epochs"])
     return _Said(place=place, steps=None if steps is None else Span(low=steps, high=steps), epoch_steps=each)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
-    """The rows of one training, and what is known of its steps."""
+    """The rows of one training, and what is known about its steps."""
 
     epoch: np.ndarray
-    room: np.ndarray  # by which a printed epoch may be rounded
-    before: np.ndarray  # step of the last bar before each row, and of the first behind it
+    room: np.ndarray  # how far a printed epoch may be rounded
+    before: np.ndarray  # steps of the last bar before each row and of the first bar after it
     behind: np.ndarray
-    reached: float  # the last bar's
+    reached: float  # steps of the last bar
     steps: Span | None  # of the whole run
     epoch_steps: Span | None
     every: float | None  # `logging_steps`
-    over: bool  # the run did all its steps
-    late: bool  # rows are printed late: a bar says nothing of the row beside it
+    over: bool  # the run completed all its steps
+    late: bool  # rows are printed late, so a bar says nothing about the row beside it
 
 
 def with_steps(
     records: Records, marks: ConsoleMarks, facts: Mapping[str, Any]
 ) -> tuple[Records, list[tuple[int, float]]]:
-    """The records with the steps that their log tells, and how far bars went behind the last row of each run.
+    """Return records with the steps that the log implies, and how far the bars went after the last row of each run.
 
-    These are lines and steps. Records that print a step, or whose log tells none, stay as they are.
+    The second value is a list of (line, steps). Records that print a step, or whose log implies none, are unchanged.
     """
     train = np.flatnonzero(records.kind == TRAIN)
     printed = records.column("step")
@@ -175,7 +175,7 @@ def with_steps(
 
 
 def _runs(records: Records, train: np.ndarray, marks: ConsoleMarks) -> list[np.ndarray]:
-    """The rows of each training: epochs go back, or one summed itself up between."""
+    """Return the rows of each training. A new one begins if epochs go back or a summary stands between two rows."""
     epoch, order = records.column("epoch")[train], records.order[train]
     back = np.diff(epoch) < 0
     ends = np.array([said.place for said in marks.said if said.is_sum])
@@ -184,7 +184,7 @@ def _runs(records: Records, train: np.ndarray, marks: ConsoleMarks) -> list[np.n
 
 
 def _printed_twice(records: Records, part: np.ndarray) -> np.ndarray:
-    """Rows that repeat the one before: some programs print each by their own logger too, a little shorter."""
+    """Return which rows repeat the row before, because some programs also log a shorter copy of each row."""
     again = np.append(False, np.ones(len(part) - 1, bool))
     for name, room in (("loss", 5e-5), ("epoch", 0.0051)):
         values = records.column(name)[part]
@@ -202,7 +202,7 @@ def _run(
     facts: Mapping[str, Any],
     within: tuple[float, float],
 ) -> tuple[_Run, float | None]:
-    """What the log tells of the steps of some rows, and the total of their bar."""
+    """Return what the log says about the steps of these rows, and the total of their bar."""
     place = records.order[rows].astype(np.float64)
     said = [one for one in marks.said if (one.place < within[1] and one.place > place[-1]) == one.is_sum]
     ends = [one for one in said if one.is_sum and one.place > place[-1]][:1]
@@ -235,14 +235,14 @@ def _run(
 
 
 def _may_have_stopped(records: Records, rows: np.ndarray, within: tuple[float, float]) -> bool:
-    """Whether a run may have ended before all its steps: it was evaluated, and its learning rate had not come down."""
+    """Return whether a run may have stopped early: it was evaluated and its learning rate had not come down."""
     evaluated = np.any((records.kind == EVAL) & (records.order > within[0]) & (records.order < within[1]))
     rates = records.column("learning_rate")[rows]
     return bool(evaluated and not rates[-1] <= COME_DOWN * np.nanmax(rates, initial=0.0))
 
 
 def _training_bar(bars: np.ndarray, place: np.ndarray, stated: Sequence[Span]) -> tuple[float | None, np.ndarray]:
-    """The bar that counts the steps of rows, by its total; those of evaluations begin again and again."""
+    """Return the total and the bars that count these rows' steps. The bars of evaluations start again and again."""
     best, found = (-1, -1, -1.0), (None, np.zeros((0, 3)))
     for total in np.unique(bars[:, 2]).tolist():
         own = bars[bars[:, 2] == total]
@@ -261,7 +261,7 @@ def _training_bar(bars: np.ndarray, place: np.ndarray, stated: Sequence[Span]) -
 
 
 def _room(epoch: np.ndarray) -> np.ndarray:
-    """By how much printed epochs may be rounded: to two decimals, in version 5 to four digits, or not at all."""
+    """Return the possible rounding of printed epochs: two decimals, in version 5 four digits, or no rounding."""
     known = epoch[np.isfinite(epoch)]
     texts = [f"{value:.10g}" for value in known[:256].tolist()]
     decimals = max((len(text.partition(".")[2]) for text in texts), default=0)
@@ -274,10 +274,10 @@ def _room(epoch: np.ndarray) -> np.ndarray:
 
 
 def _steps(run: _Run) -> np.ndarray | None:
-    """The step of each row of a run; None if it cannot be determined, or if several values fit everything known."""
+    """Return the step of each row; None if it cannot be determined, or if several values fit everything known."""
     each = run.epoch_steps
     if each is not None and each.low == each.high and np.all(run.epoch == np.round(run.epoch)):
-        by_epoch = run.epoch * each.low  # a row for each epoch
+        by_epoch = run.epoch * each.low  # one row per epoch
         return by_epoch if _agrees(by_epoch, run, each.low) else None
     for form in (_grid, _with_first):
         grids = ((every, form(every, run)) for every in _intervals(run))
@@ -301,12 +301,12 @@ def _grid(every: float, run: _Run) -> np.ndarray:
 
 
 def _with_first(every: float, run: _Run) -> np.ndarray | None:
-    """With a row of step 1 before the others (`logging_first_step`)."""
+    """Return the grid of steps with a row for step 1 before the others (`logging_first_step`)."""
     return np.concatenate(([1.0], _grid(every, run)[:-1])) if every > 1 else None
 
 
 def _most(run: _Run) -> float:
-    """More steps than this the last row cannot have."""
+    """Return the largest step that the last row can have."""
     known = run.behind[np.isfinite(run.behind)]
     by_bar = float(known[-1]) if len(known) and np.isfinite(run.behind[-1]) else math.inf
     by_plan = run.steps.high if run.steps else math.inf
@@ -315,9 +315,9 @@ def _most(run: _Run) -> float:
 
 
 def _is_told(every: float, run: _Run) -> bool:
-    """Whether the one interval that agrees is stated, by `logging_steps`, bars, epochs or the end of the run.
+    """Return whether `logging_steps`, bars, epochs or the run's end confirm the only interval that agrees.
 
-    By the end alone only one that people set is believed.
+    If only the end confirms the interval, it must be one that people would set.
     """
     each = run.epoch_steps
     by_epochs = each is not None and each.high - each.low < 0.1 * each.high
@@ -329,7 +329,7 @@ def _is_told(every: float, run: _Run) -> bool:
 
 
 def _agrees(steps: np.ndarray, run: _Run, every: float) -> bool:
-    """Whether nothing that the log tells is against these steps."""
+    """Return whether nothing in the log contradicts these steps."""
     wrong = steps > np.where(np.isfinite(run.behind), run.behind, np.inf)
     if not run.late:
         wrong |= steps < np.where(np.isfinite(run.before), run.before, -np.inf)
@@ -343,10 +343,10 @@ def _agrees(steps: np.ndarray, run: _Run, every: float) -> bool:
 
 
 def _as_epochs_say(steps: np.ndarray, run: _Run) -> np.ndarray:
-    """Which steps lie where their epoch says, to the step that an epoch may lack at its end."""
+    """Return which steps match their epoch, given that an epoch may lack one step at its end."""
     each = run.epoch_steps
     low, high = np.maximum(run.epoch - run.room, 1e-9), run.epoch + run.room
-    if each is None:  # one number of steps for all epochs
+    if each is None:  # all epochs have the same number of steps
         least, most = (steps - 1 - run.epoch) / high, (steps + 1 + run.epoch) / low
         each = Span(low=float(least.max()), high=float(most.min()))
         if each.low > each.high:
@@ -357,7 +357,7 @@ def _as_epochs_say(steps: np.ndarray, run: _Run) -> np.ndarray:
 def _place_evaluations(
     step: np.ndarray, records: Records, part: np.ndarray, run: _Run, within: tuple[float, float]
 ) -> None:
-    """Give evaluations the step of the row before them where their epoch is the same, else that of their own epoch."""
+    """Give each evaluation the step of the row before it if both show the same epoch, else the step of its epoch."""
     others = np.flatnonzero((records.kind == EVAL) & (records.order > within[0]) & (records.order < within[1]))
     epoch, known = records.column("epoch"), np.isfinite(step[part]) & (records.column("epoch")[part] > 0)
     last = part[known][-1] if known.any() else None
@@ -376,7 +376,7 @@ def _place_evaluations(
 
 
 def reached_by(lines: np.ndarray, steps: np.ndarray, further: Sequence[tuple[int, float]]) -> np.ndarray:
-    """Steps reached by each line, where bars went further than the last rows."""
+    """Return the steps reached by each line, using the bars that went further than the last rows."""
     steps = steps.copy()
     for line, reached in further:
         last = np.flatnonzero(lines <= line)

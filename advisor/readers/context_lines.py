@@ -1,4 +1,4 @@
-"""Lines that print a counter and no loss: what the records below them are of, or all that a log has of its progress."""
+"""Lines that print a counter but no loss. They describe the records below them, or are all the progress a log shows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from advisor.readers.names import column_of, foreign_ascii_words, normalise
 from advisor.readers.slots import COUNTED
 from advisor.readers.yaml_rows import regex
 
-FEWEST = 3  # lines of progress that are a run's
-MANY = 5  # lines of one shape that are, where they count and measure nothing
-SHORTEST_BAR = 30  # seconds of a bar that may be a training's
+FEWEST = 3  # progress lines that make a run
+MANY = 5  # lines of one shape that make a run even if they neither count nor measure anything
+SHORTEST_BAR = 30  # seconds; a shorter bar is not a training's
 MAY_MATTER = re.compile(
     rb"(?i)loss|entropy|nll|xent|rmse|train|\btick\b|\btrl\b|\btel\b|\bval|epoch|episode|step|iter|batch|round|update|\bit\b|\bep\b"
     rb"|\blearn|\bcost|objective|\bmse\b|\bmae\b|elbo|\bup\b|[\x80-\xff]|\d/ *\d|\d%\) \d|num frames|fit progress"
@@ -26,7 +26,7 @@ _BEGIN = re.compile(r"(?:start|starting|begin|beginning|training|train|running|c
 _PLANS = {"epochs", "batches", "steps", "iterations", "iters", "num_epochs", "num_steps", "total_steps", "max_steps"}
 _TRAINING = re.compile(rb"(?i)\btrain|\blearning\b|\bepisodes?\b|\bframes: \d")
 _LABEL = 60  # bytes before a bar that say what it counts
-# what only a training measures; a time or an accuracy alone may be anybody's
+# measured only in training; a time or an accuracy alone may come from any program
 _OF_TRAINING = {
     *("accuracy", "eval_accuracy", "reward", "eval_reward", "learning_rate", "grad_norm", "loss_scale", "mfu"),
     *("tokens_per_second", "skipped"),
@@ -34,10 +34,10 @@ _OF_TRAINING = {
 
 
 def says(read: Mapping[str, Reading]) -> set[str]:
-    """The counters that a line without a loss states of what follows it: as its subject, not in passing."""
+    """Return the counters that a line without a loss states about what follows, as its subject and not in passing."""
     if "loss" in read or "eval_loss" in read:
         return set()
-    # `accuracy: 20.8% (512/2466)` counts what was right, and no step
+    # `accuracy: 20.8% (512/2466)` counts correct answers, not steps
     measured = bool(_OF_TRAINING & read.keys())
     said = {name for name in ("epoch", "step") if name in read and _is_subject(read[name])}
     return {name for name in said if not (measured and read[name].key == COUNTED)}
@@ -54,12 +54,12 @@ def _is_subject(reading: Reading) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class LearntContext(LearntRow):
-    """A line that says what the records below it are of; `keys` are the names by which it counts."""
+    """A line that describes the records below it. `keys` are the names of its counters."""
 
     keys: frozenset[str] = frozenset()
 
     def find(self, line: bytes) -> tuple[list[Found], int] | None:
-        """Where its counters stand; None for a line that states none, or that is a record itself."""
+        """Return where the line's counters stand; None if it states none or is a record itself."""
         if not MAY_MATTER.search(line):
             return None
         read = readings(line)
@@ -69,15 +69,15 @@ class LearntContext(LearntRow):
 
 @dataclass(frozen=True, kw_only=True)
 class LearntProgress(LearntRow):
-    """A record of a run that prints no loss at all: a counter beside something that only a training measures.
+    """A record of a run that prints no loss at all: a counter beside a quantity that only training measures.
 
-    Where no line measures anything, `keys` are the names of the counter alone that are believed.
+    If no line measures anything, `keys` are the counter names that are accepted alone.
     """
 
     keys: frozenset[str] = frozenset()
 
     def find(self, line: bytes) -> tuple[list[Found], int] | None:
-        """Where its numbers stand; None for any other line."""
+        """Return where the line's numbers stand; None for any other line."""
         if self.needs not in line or not MAY_MATTER.search(line):
             return None
         read = readings(line)
@@ -89,12 +89,12 @@ class LearntProgress(LearntRow):
 
 
 def is_progress(read: Mapping[str, Reading]) -> bool:
-    """Whether a line counts something by name and measures something of a training."""
+    """Return whether a line counts something by name and measures something of a training."""
     return bool(_OF_TRAINING & read.keys()) and any(read[name].key != COUNTED for name in says(read))
 
 
 def context(reads: Sequence[Mapping[str, Reading]], counted: frozenset[str]) -> list[LearntContext]:
-    """The rule of lines that say what the next records are of, where these do not say so themselves."""
+    """Return the rule for lines that describe the next records, if those records do not describe themselves."""
     wanted = ({"epoch"} if "step" in counted else {"epoch", "step"}) - counted
     wanted -= set() if "epoch" not in counted else {"step"}
     names = {name: [read[name] for read in reads if name in says(read)] for name in wanted}
@@ -105,7 +105,7 @@ def context(reads: Sequence[Mapping[str, Reading]], counted: frozenset[str]) -> 
 
 
 def progress(reads: Sequence[tuple[Mapping[str, Reading], int]], head: bytes) -> tuple[LearntProgress, int] | None:
-    """The rule of a log without losses, by what its lines count, and how many do; None where too few do."""
+    """Return the rule for a log without losses, and how many lines it matches; None if it matches too few."""
     for counter in ("step", "epoch"):
         rows = [(read, count) for read, count in reads if counter in read and is_progress(read)]
         if sum(count for _, count in rows) >= FEWEST:
@@ -121,13 +121,13 @@ def progress(reads: Sequence[tuple[Mapping[str, Reading], int]], head: bytes) ->
 
 
 def _no_times(reads: Sequence[tuple[Mapping[str, Reading], int]]) -> dict[str, str]:
-    """That a bare time in minutes or hours is not read: without a loss beside it nothing shows what it is of."""
+    """Mark bare times in minutes or hours as not read: without a loss, nothing shows what they measure."""
     times = [read["seconds"] for read, _ in reads if "seconds" in read and read["seconds"].kind == "time"]
     return {"seconds": ""} if any(reading.slot.unit in ("m", "min", "mins", "h") for reading in times) else {}
 
 
 def _longest_bar(head: bytes) -> tuple[LearntProgress, int] | None:
-    """The bar that ran the longest, where it is none of what is done before or beside a training."""
+    """Return the bar that ran longest, unless it belongs to work before or beside the training."""
     found: dict[bytes, tuple[float, int]] = {}
     for match in (*regex("closed_bar").finditer(head), *regex("open_bar").finditer(head)):
         after = b"it [" if match.re is regex("open_bar") else b"/" + match["total"] + b" ["

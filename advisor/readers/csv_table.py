@@ -1,4 +1,4 @@
-"""Any CSV or TSV of a run: columns by their names and units, a table without a header by its numbers."""
+"""Reads any CSV or TSV of a run: columns by their names and units, or by their numbers if there is no header."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from advisor.readers.telemetry_table import is_telemetry
 
 NAME = "csv"
 _SUFFIXES = (".csv", ".tsv")
-_SAID = re.compile(r"=\s{0,3}[-+]?\d")  # `loss=4.1, acc=0.9`: a record, no header
+_SAID = re.compile(r"=\s{0,3}[-+]?\d")  # `loss=4.1, acc=0.9` is a record, not a header
 _SUM = "train_runtime"
 _AXES = ("step", "epoch", "tokens", "elapsed_seconds", "unix_seconds")
 
 
 def score(head: bytes, path: Path) -> float:
-    """How surely a file is a table of a run: a loss beside something that counts progress is enough."""
+    """Return how surely a file is a table of a run. A loss beside a column that counts progress is enough."""
     dialect = dialect_of(decode(head))
     if dialect is None:
         return 0.0
@@ -47,20 +47,20 @@ def score(head: bytes, path: Path) -> float:
 
 
 def is_table_path(path: Path) -> bool:
-    """Whether a file is called a table, packed or not."""
+    """Return whether a file's name says that it is a table, compressed or not."""
     return any(suffix.lower() in _SUFFIXES for suffix in path.suffixes[-2:])
 
 
 _OF_EPOCHS = "the loss is the mean over each epoch"
-# programs that their header gives away: framework, header, facts, notes; the first that fits
+# programs recognised by their header: framework, header, facts, notes; the first match is used
 _PROGRAMS: tuple[tuple[str | None, str, Mapping[str, Any], tuple[str, ...]], ...] = (
-    (  # one row an epoch, counted from 1, three losses that are no cross-entropy
+    (  # one row per epoch, counted from 1, with three losses that are not cross-entropy
         "ultralytics",
         r".*\btrain/box_loss\b.*",
         {"loss_unit": "box loss of a detector"},
         ("the run has several losses: train/box_loss is read", _OF_EPOCHS),
     ),
-    # sparse rows, columns of a step and of an epoch; `step` is the trainer's when the row was written
+    # sparse rows with a step and an epoch column; `step` is the trainer's step when the row was written
     ("lightning", r"(?=.*\bepoch\b)(?=.*\bstep\b).*_(?:step|epoch)\b.*", {}, ()),
     # the epoch, then all metrics sorted by name
     ("keras", r"epoch(?:,(?:[a-k]|l[a-n])\w*)*,loss(?:,(?:l[p-z]|[m-z])\w*)*", {}, (_OF_EPOCHS,)),
@@ -69,7 +69,7 @@ _PROGRAMS: tuple[tuple[str | None, str, Mapping[str, Any], tuple[str, ...]], ...
 
 
 def read(path: Path) -> RunTable:
-    """Read a table with a header or without; AdvisorError where it is none, or has no column that is known."""
+    """Read a table with or without a header. Raises AdvisorError if it is no table or has no known column."""
     dialect = layout(path)
     head = ",".join(dialect.header)
     framework, _, known, notes = next(row for row in _PROGRAMS if re.fullmatch(row[1], head))
@@ -89,7 +89,7 @@ def read(path: Path) -> RunTable:
 
 
 def layout(path: Path) -> Dialect:
-    """How the table in a file is laid out; AdvisorError where it is none."""
+    """Return the layout of the table in a file. Raises AdvisorError if the file holds no table."""
     dialect = dialect_of(decode(read_head(path)))
     if dialect is None:
         raise AdvisorError(f"{path} is not a table", "separate columns by commas and name them in the first line")
@@ -97,7 +97,7 @@ def layout(path: Path) -> Dialect:
 
 
 def gather(path: Path, dialect: Dialect) -> tuple[Gathered, float | None]:
-    """All rows of a table with a header, and the seconds of the training if a row of the Trainer sums it up."""
+    """Return all rows of a table with a header, and the training's seconds if a row of the Trainer sums it up."""
     counted = recognised(dialect.header).keys() & {"step", "tokens"}
     gatherer, total = Gatherer() if counted else Gatherer(name_of=_of_an_epoch), None
     for block in blocks(path, dialect):
@@ -109,13 +109,13 @@ def gather(path: Path, dialect: Dialect) -> tuple[Gathered, float | None]:
 
 
 def _of_an_epoch(name: str) -> Named | None:
-    """What a name stands for in a table that counts epochs alone: `epoch_time` is that of one."""
+    """Return what a name means in a table that counts only epochs: `epoch_time` is the time of one epoch."""
     return column_or_card(re.sub(r"(?i)^epoch[ _-]?time", "epoch_duration", name))
 
 
 def _named_by_numbers(path: Path, dialect: Dialect) -> tuple[Dialect, str]:
-    """Name the columns of a table without a header: the first that rises by whole numbers counts steps, the first other
-    one of the size of a loss is the loss."""
+    """Name the columns of a table without a header. The first column that rises by whole numbers is the step, and the
+    first other column with values the size of a loss is the loss."""
     first = next(blocks(path, dialect), None)
     columns = [] if first is None else [plain_numbers(column) for column in first.columns]
     names = [f"column {number + 1}" for number in range(dialect.width)]
@@ -140,7 +140,7 @@ def _counts(values: np.ndarray) -> bool:
 
 
 def _is_loss_like(values: np.ndarray) -> bool:
-    """Positive, not whole, neither as small as a learning rate nor as large as a rate of tokens."""
+    """Return whether values are positive, not whole, larger than learning rates and smaller than token rates."""
     known = values[np.isfinite(values)]
     if len(known) < max(2, 0.5 * len(values)) or np.all(known == np.round(known)):
         return False

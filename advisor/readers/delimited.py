@@ -1,7 +1,7 @@
-"""Delimited tables (CSV, TSV, semicolons): where the header is, what separates, and rows in blocks.
+"""Reads delimited tables (CSV, TSV, semicolons): finds the header and the delimiter, and returns rows in blocks.
 
-Line ends may be LF, CRLF, CR or the CR CR LF of a text-mode writer on Windows; a last row that was cut is dropped; a
-header printed again in the middle (the file was appended to) is passed over.
+Line ends may be LF, CRLF, CR or the CR CR LF of a text-mode writer on Windows. A last row that was cut is dropped. A
+header that is printed again, because the file was appended to, is skipped.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from advisor.readers.chunks import Chunk, chunks
 from advisor.readers.names import column_of
 
 DELIMITERS = (",", "\t", ";", "|")
-MOST_COLUMNS = 2000  # of a table; more is a matrix of data, not a log
+MOST_COLUMNS = 2000  # a table with more columns is a data matrix, not a log
 _LINES_BEFORE_HEADER = 20
-csv.field_size_limit(2**20)  # a cell of a megabyte is no number
+csv.field_size_limit(2**20)  # a cell of a megabyte is not a number
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """How a table is laid out. `header` is empty for a table without one; `skip` lines stand before its first row."""
+    """The layout of a table. `header` is empty if the table has none; `skip` lines stand before its first row."""
 
     delimiter: str
     header: tuple[str, ...]
@@ -35,7 +35,7 @@ class Dialect:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Some rows, column by column, as text; all columns equally long."""
+    """Some rows as text, column by column; all columns have the same length."""
 
     columns: list[list[str]]
     lines: list[int]  # 1-based line numbers
@@ -45,7 +45,7 @@ class Block:
 
 
 def dialect_of(head: str) -> Dialect | None:
-    """The layout of a table by its first lines; None where these are no table."""
+    """Return the layout of a table, found from its first lines; None if they are not a table."""
     lines = head.replace("\r\n", "\n").replace("\r", "\n").split("\n")[:200]
     whole = lines[:-1] if len(lines) > 1 and len(head) > 4096 else lines
     best: tuple[float, Dialect] | None = None
@@ -57,7 +57,7 @@ def dialect_of(head: str) -> Dialect | None:
 
 
 def _try(lines: list[str], delimiter: str) -> tuple[float, Dialect] | None:
-    """How much of the lines fits a table with this delimiter, and its layout."""
+    """Return how well the lines fit a table with this delimiter, and the layout."""
     filled = [(i, _cells(line, delimiter)) for i, line in enumerate(lines) if line.strip() and line.lstrip()[:1] != "#"]
     counts = [len(cells) for _, cells in filled]
     if not filled or max(counts) < 2 or max(counts) > MOST_COLUMNS:
@@ -82,7 +82,7 @@ def _try(lines: list[str], delimiter: str) -> tuple[float, Dialect] | None:
 
 
 def _header_row(filled: list[tuple[int, list[str]]]) -> int | None:
-    """The header among the first lines: the widest row of words before data, else the first row of data."""
+    """Return the index of the header: the widest row of words before the data, else the first row of data."""
     for at, (_, cells) in enumerate(filled[:_LINES_BEFORE_HEADER]):
         if len(cells) < 2:
             continue
@@ -104,7 +104,7 @@ def _cells(line: str, delimiter: str) -> list[str]:
 
 
 def _is_data(cells: list[str]) -> bool:
-    """Whether a row is measurements: a number or date in it, and no more words than numbers."""
+    """Return whether a row holds measurements: it has a number or date, and no more words than numbers."""
     kinds = [_kind(cell) for cell in cells]
     return kinds.count("number") > 0 and kinds.count("word") <= kinds.count("number")
 
@@ -120,9 +120,9 @@ def _kind(cell: str) -> str:
 
 
 def blocks(path: Path, dialect: Dialect) -> Iterator[Block]:
-    """Rows of a table in blocks of one chunk of the file each; AdvisorError where the file cannot be read.
+    """Yield a table's rows in blocks, one per chunk of the file. Raises AdvisorError if the file cannot be read.
 
-    Short rows are filled with empty cells, longer ones are cut; a short last row was cut while being written: dropped.
+    Short rows are filled with empty cells and long rows are cut. A short last row is dropped: its writing was cut off.
     """
     held: Chunk | None = None
     for chunk in chunks(path):
@@ -157,7 +157,7 @@ def _block(chunk: Chunk, dialect: Dialect, path: Path, *, last: bool) -> Block |
 def _regular(
     rows: list[list[str]], lines: list[int], dialect: Dialect, *, last: bool
 ) -> tuple[list[list[str]], list[int]]:
-    """Rows of the table's width; headers, comments, blank lines and a torn last row left out."""
+    """Return the rows of the table's width, without headers, comments, blank lines and an incomplete last row."""
     if last and rows and len(rows[-1]) < dialect.width:
         rows, lines = rows[:-1], lines[:-1]
     kept = [
@@ -173,7 +173,7 @@ def _is_header(cells: list[str], dialect: Dialect) -> bool:
 
 
 def recognised(header: tuple[str, ...]) -> dict[str, str]:
-    """Columns of a run that a header names: column → the first name that stands for it."""
+    """Return the run columns that a header names: column → the first name that means it."""
     found: dict[str, str] = {}
     for name in header:
         named = column_of(name)

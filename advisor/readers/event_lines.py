@@ -1,4 +1,4 @@
-"""What single lines of a log say beside numbers, by the rules of `events.yaml`."""
+"""Finds what single lines of a log say besides numbers, by the rules of `events.yaml`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from functools import cache, lru_cache
 from advisor.readers.cells import duration_seconds
 from advisor.readers.yaml_rows import Written, filled, rows_of_file, text_regex
 
-# Out-of-memory messages of torch, JAX, C and the system: which sizes each one names.
+# Which sizes the out-of-memory messages of torch, JAX, C and the system name.
 
-# Every producer below counts in powers of 1024, also those that print "GB" or "G" (MPS, XLA): the letter decides.
+# All these programs count in powers of 1024, also those that print "GB" or "G" (MPS, XLA), so only the letter matters.
 _SCALE = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = r"([\d.]+) ?([KMGT]?)i?(?:B|bytes)?\b"
 
@@ -46,11 +46,11 @@ _PROCESS = re.compile(rf"\bProcess \d+ has {_SIZE} memory in use")
 
 
 def memory_sizes(message: str) -> dict[str, float]:
-    """The sizes that an out-of-memory message names, in bytes.
+    """Return the sizes that an out-of-memory message names, in bytes.
 
-    Keys, each only where the message says so: `requested_bytes`, `free_bytes`, `total_bytes`, `allocated_bytes` (live
-    tensors), `reserved_bytes` (held by the allocator), `unallocated_bytes` (reserved but not in use), `process_bytes`
-    (this process with context), `other_processes` (a count) and `other_bytes` (held by them), `gpu` (an index).
+    Keys, if the message states them: `requested_bytes`, `free_bytes`, `total_bytes`, `allocated_bytes` (live tensors),
+    `reserved_bytes` (held by the allocator), `unallocated_bytes` (reserved but not in use), `process_bytes` (this
+    process with its context), `other_processes` (a count) and `other_bytes` (that those hold), `gpu` (an index).
     """
     sizes: dict[str, float] = {}
     for name, patterns in _SINGLE_PATTERNS.items():
@@ -73,10 +73,10 @@ def _bytes(match: re.Match[str]) -> float | None:
 
 
 def _other_processes(message: str, sizes: dict[str, float]) -> dict[str, float]:
-    """Count and bytes of the other processes on the card.
+    """Return the number and the bytes of the other processes on the GPU.
 
-    Inside a container torch cannot tell which of the listed processes is its own and names all of them: the smallest
-    that can hold what this process reserved is taken to be it.
+    Inside a container, torch cannot tell which of the listed processes is its own, so it names all of them. The
+    smallest one that can hold what this process reserved is taken to be this process.
     """
     listed = sorted(size for match in _PROCESS.finditer(message) if (size := _bytes(match)) is not None)
     found: dict[str, float] = {}
@@ -89,7 +89,7 @@ def _other_processes(message: str, sizes: dict[str, float]) -> dict[str, float]:
     return found
 
 
-TEXT_LENGTH = 300  # of an event's text
+TEXT_LENGTH = 300  # longest text of an event, in characters
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _SIGNALS = {"SIGHUP": 1, "SIGINT": 2, "SIGQUIT": 3, "SIGABRT": 6, "SIGKILL": 9, "SIGSEGV": 11, "SIGTERM": 15}
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?$")
@@ -114,7 +114,7 @@ _DURATION = (
 
 @dataclass(frozen=True, kw_only=True)
 class LineRule:
-    """One kind of line: any of `needles` occurs in it and `pattern` is found in it."""
+    """One kind of line: it contains any of `needles` and a match of `pattern`."""
 
     kind: str
     needles: tuple[str, ...]
@@ -123,7 +123,7 @@ class LineRule:
 
 @cache
 def rules() -> tuple[LineRule, ...]:
-    """Return the rules of `events.yaml`, each with its rows as one pattern."""
+    """Return the rules of `events.yaml`, each with its rows combined into one pattern."""
     return tuple(
         LineRule(
             kind=rule["kind"],
@@ -135,7 +135,7 @@ def rules() -> tuple[LineRule, ...]:
 
 
 def pattern_of(rows: Sequence[Written]) -> re.Pattern[str]:
-    """Join rows to one pattern; a name that several rows give is numbered, since a pattern may give it only once."""
+    """Combine rows into one pattern. A group name that several rows use is numbered, because it may occur only once."""
     text = "|".join(filled(row, {}) for row in rows)
     text = text.replace("<PATH>", _PATH).replace("<DURATION>", _DURATION)
     for name in set(re.findall(r"\(\?P<(\w+)>", text)):
@@ -155,9 +155,9 @@ class Said:
     numbers: dict[str, float]
 
 
-@lru_cache(maxsize=512)  # the same words stand in a log again and again
+@lru_cache(maxsize=512)  # a log repeats the same words many times
 def read_line(line: str, *, code: bool = False) -> Said | None:
-    """What a line says, or None. Source code, which some logs print before they start, says nothing unless `code`."""
+    """Return what a line says, or None. Source code that a log prints before its run counts only if `code` is set."""
     line = _ANSI.sub("", line)
     if text_regex("installer").match(line):
         return None
@@ -166,7 +166,7 @@ def read_line(line: str, *, code: bool = False) -> Said | None:
     for rule in rules():
         if not any(needle in line for needle in rule.needles):
             continue
-        # what only stands at the beginning of a line stands behind its time stamp, too
+        # text that only starts a line may also follow its time stamp
         match = rule.pattern.search(line) or (rule.pattern.search(bare) if bare else None)
         if match and (code or not _is_code(line)):
             return Said(kind=rule.kind, text=shorten(line), numbers=_numbers(rule.kind, match, line))
@@ -174,8 +174,8 @@ def read_line(line: str, *, code: bool = False) -> Said | None:
 
 
 def shorten(line: str) -> str:
-    """One line of at most `TEXT_LENGTH` characters without control characters."""
-    line = line[max(line.find("slurmstepd: "), 0) :]  # its line may stand behind a torn record
+    """Return the text as one line of at most `TEXT_LENGTH` characters, without control characters."""
+    line = line[max(line.find("slurmstepd: "), 0) :]  # this line may follow an incomplete record
     if front := text_regex("front_of_line").match(line):
         line = line[front.end() :] or line
     line = " ".join("".join(c if c.isprintable() else " " for c in _ANSI.sub("", line[: 8 * TEXT_LENGTH])).split())

@@ -1,8 +1,8 @@
-"""What a log says beside numbers: errors, signals, checkpoints, restarts, ends; one cheap scan for every format.
+"""Finds what a log says besides numbers: errors, signals, checkpoints, restarts, ends. One cheap scan for any format.
 
-Most bytes of a log are records that differ in their digits only. The scan therefore deletes the digits of a chunk and
-looks at the *distinct* lines left, a few dozen, for the texts of `event_lines`; only where one is found does it go back
-to the real lines.
+Most bytes of a log are records that differ only in their digits. The scan therefore deletes the digits of a chunk and
+searches the *distinct* lines that remain, a few dozen, for the texts of `event_lines`. It goes back to the original
+lines only if such a text is found.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from advisor.readers.run_table import NOT_FOUND, Event
 from advisor.readers.status import CAUSES, CONSEQUENCES
 from advisor.readers.yaml_rows import regex
 
-# Python tracebacks in a log, also with rank or actor prefixes and several ranks interleaved.
+# Python tracebacks in a log, which may carry rank or actor prefixes and may be interleaved between ranks.
 
 START = b"Traceback (most recent call last)"
-MOST_LINES = 400  # deeper stacks exist, but a line of each frame and its source is two: recursion errors end here
+MOST_LINES = 400  # deeper stacks exist, but each frame takes two lines with its source, so recursion errors end here
 _FRAME = re.compile(rb'\s+File "([^"\n]+)", line (\d+)')
 _ANSI = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -38,13 +38,13 @@ class Raised:
 
     name: str  # RuntimeError, torch.cuda.OutOfMemoryError
     message: str
-    file: str | None  # of the innermost frame
+    file: str | None  # file of the innermost frame
     file_line: int | None
-    caller: str | None  # innermost frame outside of installed packages, as file:line, where it is another one
+    caller: str | None  # innermost frame outside installed packages, as file:line, if it differs from `file`
 
     @property
     def text(self) -> str:
-        """One line: the exception, where it was raised and which line of the user's own code led there."""
+        """Return one line: the exception, where it was raised, and which line of the user's code led there."""
         where = "" if self.file is None else f" [{_short(self.file)}:{self.file_line}"
         if where and self.caller is not None:
             where += f", from {self.caller}"
@@ -53,9 +53,9 @@ class Raised:
 
 @dataclass(kw_only=True)
 class OpenTraceback:
-    """A traceback whose exception has not been read yet: fed line by line until it is `closed`."""
+    """A traceback whose exception line has not been read yet. Lines are fed to it until it is `closed`."""
 
-    prefix: bytes  # what stood before "Traceback" in its line: a rank, an actor, a time stamp
+    prefix: bytes  # the text before "Traceback" in its line: a rank, an actor or a time stamp
     lines: int = 0
     others: int = 0  # lines of other ranks in between
     frames: list[tuple[str, int]] = field(default_factory=list)
@@ -63,18 +63,18 @@ class OpenTraceback:
     closed: bool = False
 
     def owns(self, line: bytes) -> bool:
-        """Whether a line goes on with this traceback rather than with another rank's."""
+        """Return whether a line continues this traceback rather than another rank's."""
         if self.prefix and not self.lines and not line.startswith(self.prefix) and _FRAME.match(line):
-            self.prefix = b""  # a time stamp: only the first line carries it
+            self.prefix = b""  # a time stamp, which only the first line carries
         return line.startswith(self.prefix)
 
     def pass_by(self) -> None:
-        """Count a line of somebody else."""
+        """Count a line that belongs to something else."""
         self.others += 1
         self.closed = self.others >= 5 * MOST_LINES
 
     def feed(self, line: bytes) -> bool:
-        """Take one more line; True when it is the exception's own, which needs no other judgement then."""
+        """Take one more line. Returns True if it is the exception's own line, which then needs no other check."""
         self.lines += 1
         self.closed = self.lines >= MOST_LINES
         body = _ANSI.sub(b"", line[len(self.prefix) :])[:4000].rstrip()
@@ -82,7 +82,8 @@ class OpenTraceback:
             self.frames = [*self.frames[-50:], (_text(frame[1]), int(frame[2][:9]))]
         elif self.frames and not body[:1].isspace() and (found := regex("exception_line").match(body)):
             self.raised = self._end(found)
-            # ray prints the remote traceback behind its own exception, whose last line is the real one
+            # ray prints the remote traceback after its own exception; the last line of the remote one names the real
+            # error
             self.closed = not found[1].endswith(b"RayTaskError")
             return True
         elif self.raised is not None and not body:
@@ -102,7 +103,7 @@ def _installed(path: str) -> bool:
 
 
 def _short(path: str) -> str:
-    """The last two parts of a path: enough to find the file, without somebody's home folder."""
+    """Return the last two parts of a path, which find the file without showing anybody's home folder."""
     return "/".join(re.split(r"[\\/]", path)[-2:])
 
 
@@ -110,23 +111,23 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-KEEP = 500  # events of one kind kept from the beginning, and as many from the end: memory stays constant
-OPEN_TRACEBACKS = 64  # ranks that may print tracebacks into one another, and how many without saying which
+KEEP = 500  # events of one kind kept from the beginning, and as many from the end, so memory stays constant
+OPEN_TRACEBACKS = 64  # ranks that may interleave their tracebacks, and how many may have the same prefix
 NAMELESS_TRACEBACKS = 4
-WINDOW = 4096  # characters of a line that are looked at: some logs print a whole configuration in one
-CONTINUED = (b"[CUDA ERROR]", b"terminate called after", b" panicked at ")  # what happened stands in the next line
-COLD_SHAPES = 20_000  # distinct lines remembered as saying nothing
+WINDOW = 4096  # characters of a line that are searched, because some logs print a whole configuration in one
+CONTINUED = (b"[CUDA ERROR]", b"terminate called after", b" panicked at ")  # the next line says what happened
+COLD_SHAPES = 20_000  # distinct lines remembered because they say nothing
 
 _DELETED = b"0123456789.,+-% \t"
 _ALLOCATING = re.compile(rb"allocating [\d.]+ [KMGT]?i?B for [^\n]{0,60}")
-# what python and its logging print of an exception that ended nothing
+# what Python and its logging print about an exception that ended nothing
 _HARMLESS = re.compile(rb"\s*(?:Exception ignored |Exception in thread |--- Logging error ---)")
 _DIGITS = re.compile(r"\d+")
 
 
 @cache
 def needles() -> dict[bytes, list[bytes]]:
-    """Return the texts that are looked for, in order, by what is left of them without digits."""
+    """Return the searched texts, in order, keyed by what remains of them without digits."""
     by_shape: dict[bytes, list[bytes]] = {}
     for needle in (*(needle.encode() for rule in rules() for needle in rule.needles), START):
         by_shape.setdefault(needle.translate(None, _DELETED), []).append(needle)
@@ -135,7 +136,7 @@ def needles() -> dict[bytes, list[bytes]]:
 
 @dataclass(kw_only=True)
 class EventScanner:
-    """A listener of the engine: takes the lines that are not records, in order, and gives their events."""
+    """A listener of the engine that takes the lines that are not records, in order, and returns their events."""
 
     _cold: set[bytes] = field(default_factory=set)
     _open: list[_Open] = field(default_factory=list)
@@ -144,7 +145,7 @@ class EventScanner:
     _counts: dict[str, int] = field(default_factory=dict)
 
     def feed(self, text: bytes, lines: np.ndarray) -> None:
-        """Scan whole lines with LF ends; `lines[i]` is the 1-based number of the i-th line of `text` in its file."""
+        """Scan whole lines with LF ends; `lines[i]` is the 1-based number in the file of the i-th line of `text`."""
         shapes = set(text.translate(None, _DELETED).split(b"\n")) - self._cold
         distinct = b"\n".join(shapes)
         hot = {needle for shape, texts in needles().items() if shape in distinct for needle in texts}
@@ -154,7 +155,7 @@ class EventScanner:
             self._read_lines(text, lines, _line_starts(text, hot))
 
     def finish(self) -> list[Event]:
-        """All events in the order of the log; of kinds with very many, the first and the last (`left_out` counts)."""
+        """Return all events in log order; if a kind has very many, only the first and the last (see `left_out`)."""
         for opened in self._open:
             self._close(opened, torn=True)
         self._open = []
@@ -169,9 +170,9 @@ class EventScanner:
         return kept
 
     def _read_lines(self, text: bytes, lines: np.ndarray, hot: list[int]) -> None:
-        """Visit the lines that start at `hot`, and all lines while a traceback is open."""
+        """Read the lines that start at `hot`, and all lines while a traceback is open."""
         at = index = 0
-        counted, line = 0, 0  # lines up to an offset: both only grow
+        counted, line = 0, 0  # lines up to an offset; both only grow
         while at < len(text):
             index = bisect_left(hot, at, index)
             start = at if self._open else (hot[index] if index < len(hot) else len(text))
@@ -205,7 +206,7 @@ class EventScanner:
                 return
 
     def _begin(self, traceback: OpenTraceback, line: int, harmless: bool) -> None:
-        """Follow a traceback; of those that look alike the oldest has to go."""
+        """Follow a traceback. If too many have the same prefix, the oldest of them is dropped."""
         alike = [opened for opened in self._open if opened.traceback.prefix == traceback.prefix]
         if len(alike) >= NAMELESS_TRACEBACKS:
             self._open.remove(alike[0])
@@ -213,7 +214,7 @@ class EventScanner:
             self._open.append(_Open(traceback=traceback, line=line, harmless=harmless))
 
     def _feed_open(self, line: bytes) -> bool:
-        """Give a line to the traceback it belongs to; True when it was the line of its exception."""
+        """Give a line to the traceback it belongs to. Returns True if it was the exception's own line."""
         owners = [opened for opened in self._open if opened.traceback.owns(line)]
         owner = max(owners, key=lambda opened: len(opened.traceback.prefix), default=None)
         for opened in self._open:
@@ -239,7 +240,7 @@ class EventScanner:
 
     def _add(self, said: Said, line: int) -> None:
         if said.text.endswith(NOT_FOUND) and "finished" in self._first:
-            return  # typed at the prompt that came back
+            return  # a command typed at the prompt
         event = Event(kind=said.kind, text=said.text, line=line, numbers=said.numbers)
         first = self._first.setdefault(said.kind, [])
         self._counts[said.kind] = self._counts.get(said.kind, 0) + 1
@@ -252,12 +253,12 @@ class EventScanner:
 @dataclass(frozen=True, kw_only=True)
 class _Open:
     traceback: OpenTraceback
-    line: int  # of "Traceback …"
-    harmless: bool  # python's own message says that it ended nothing
+    line: int  # line number of "Traceback …"
+    harmless: bool  # Python's own message says that it ended nothing
 
 
 def numbered_lines(path: Path, scanner: EventScanner) -> Iterator[tuple[int, bytes]]:
-    """Give the lines of a log with their numbers, 1-based; `scanner` is given all of them."""
+    """Yield the lines of a log with their 1-based numbers, and feed all of them to `scanner`."""
     for chunk in chunks(path):
         lines = chunk.text.split(b"\n")
         numbers = np.arange(chunk.first_line, chunk.first_line + len(lines))
@@ -266,19 +267,19 @@ def numbered_lines(path: Path, scanner: EventScanner) -> Iterator[tuple[int, byt
 
 
 def scan_text(text: bytes) -> list[Event]:
-    """The events of a whole text with LF line ends."""
+    """Return the events of a whole text with LF line ends."""
     scanner = EventScanner()
     scanner.feed(text if text.endswith(b"\n") else text + b"\n", np.arange(1, text.count(b"\n") + 2))
     return scanner.finish()
 
 
 def joined(events: Sequence[Event]) -> list[Event]:
-    """Events that several ranks or lines report at the same step as one, counted in its number `count`.
+    """Merge events that several ranks or lines report at the same step. Their number `count` says how many.
 
-    Each skipped step of loss scaling (`overflow`) stays an event of its own.
+    Each step that loss scaling skipped (`overflow`) stays a separate event.
     """
     out: list[Event] = []
-    same: dict[tuple[object, ...], int] = {}  # what makes two events one → index in out
+    same: dict[tuple[object, ...], int] = {}  # what identifies an event → its index in `out`
     for event in events:
         key = (event.kind, event.step, _what(event))
         if event.kind == "checkpoint" and out and out[-1].kind == "checkpoint" and _is_duration(event, out[-1]):
@@ -292,18 +293,18 @@ def joined(events: Sequence[Event]) -> list[Event]:
 
 
 def _is_duration(event: Event, before: Event) -> bool:
-    """Whether a line only says how long the checkpoint before it took."""
+    """Return whether a line only says how long the previous checkpoint took."""
     return event.step == before.step and "seconds" in event.numbers and "step" not in event.numbers
 
 
 def _what(event: Event) -> object:
-    """What an event is about: a checkpoint is known by its step, anything else by its words without numbers."""
+    """Return what identifies an event: the step of a checkpoint, or the words of any other event without numbers."""
     step = event.numbers.get("step")
     return step if event.kind in ("checkpoint", "restart") and step is not None else _DIGITS.sub("", event.text)
 
 
 def _joined(first: Event, again: Event) -> Event:
-    """The first with what only the other says; the last of several endings tells whether the run went on."""
+    """Add to the first event what only the second says. Of several ends, the last says whether the run went on."""
     more = {name: value for name, value in again.numbers.items() if name not in first.numbers}
     if "rows_after" in again.numbers:
         more["rows_after"] = again.numbers["rows_after"]
@@ -312,10 +313,10 @@ def _joined(first: Event, again: Event) -> Event:
 
 
 def _said_of(raised: Raised) -> Said:
-    """What an exception means: out of memory, a signal, an interrupt, a time-out … or just an exception."""
+    """Return what an exception means: out of memory, a signal, an interrupt, a timeout or just an exception."""
     said = read_line(f"{raised.name}: {raised.message}", code=True)
     text = shorten(raised.text)
-    # an interrupt amid a compiled module's import comes out as another exception that only says its name
+    # an interrupt during a compiled module's import raises another exception that only mentions its name
     if raised.name.endswith("KeyboardInterrupt") or raised.message.startswith("KeyboardInterrupt"):
         return Said(kind="interrupt", text=text, numbers={})
     if raised.name.endswith("ChildFailedError"):
@@ -326,7 +327,7 @@ def _said_of(raised: Raised) -> Said:
 
 
 def _with_allocation(said: Said, before: bytes) -> Said:
-    """C programs say what they allocate before they try, and print no size when it fails."""
+    """Add the size that a C program printed before it tried to allocate, because its error message names none."""
     if said.kind != "out_of_memory" or "requested_bytes" in said.numbers:
         return said
     allocations = _ALLOCATING.findall(before)
@@ -347,7 +348,7 @@ def _line_starts(text: bytes, needles: Iterable[bytes]) -> list[int]:
 
 
 def _line_end(text: bytes, start: int) -> int:
-    """Where the line at `start` ends; the next line belongs to it where only that one says what happened."""
+    """Return where the line at `start` ends. The next line is included if only that one says what happened."""
     end = text.find(b"\n", start)
     end = len(text) if end < 0 else end
     if any(words in text[start : min(end, start + WINDOW)] for words in CONTINUED):
@@ -357,7 +358,7 @@ def _line_end(text: bytes, start: int) -> int:
 
 
 def _windows(line: bytes) -> Iterator[str]:
-    """The parts of a line worth reading: all of it, or the neighbourhood of each text looked for."""
+    """Yield the parts of a line worth reading: the whole line, or the surroundings of each searched text."""
     if len(line) <= WINDOW:
         yield line.decode("utf-8", "replace")
         return

@@ -1,4 +1,4 @@
-"""Facts and marks of a format, found in the lines that are not its records."""
+"""Finds the facts and marks of a format in the lines that are not its records."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from advisor.readers.records import Records
 from advisor.readers.run_table import Event
 from advisor.readers.yaml_rows import regex
 
-MOST_MARKS = 2000  # the last ones: a very long log with a score every step
-MOST_FACT_BYTES = 1 << 25  # what a log has not said of itself in this much other text it will not say
+MOST_MARKS = 2000  # only the last ones are kept, because a very long log may have a score at every step
+MOST_FACT_BYTES = 1 << 25  # after this much other text, a log states no more facts
 TEXT_FACTS = {"family", "schedule", "optimizer", "precision", "gpu", "loss_unit", "grad_norm_kind", "date"}
 PRECISIONS = {
     **dict.fromkeys(("torch.float32", "float32", "FP32", "TF32", "fp32"), "fp32"),
@@ -29,14 +29,14 @@ PRECISIONS = {
 }
 FLAG_FACTS = {"compile"}
 SHORTENED = 300
-# of all formats: name of the pattern, and text without which nothing is looked for
+# marks of all formats: the pattern's name, and a text that must be present
 _MARKS_OF_ALL = (("lm_eval_row", b"|\xc2\xb1"), ("perplexity_line", b""))
-_COUNTS = ("world", "processes", "per_node", "nodes", "tasks")  # of devices
+_COUNTS = ("world", "processes", "per_node", "nodes", "tasks")  # patterns that count devices
 _COUNTED = (b"orld", b"WORLD", b"rocesses", b"nproc", b"nnodes", b"SLURM_")
 
 
 class FactLines:
-    """A listener that looks for a format's facts and marks."""
+    """A listener that searches for a format's facts and marks."""
 
     def __init__(self, format: LineFormat):
         self.format = format
@@ -46,7 +46,7 @@ class FactLines:
         self.seen_bytes = 0
 
     def feed(self, text: bytes, lines: np.ndarray) -> None:
-        """Look at lines that are not records; `lines` are their numbers in the file."""
+        """Search lines that are not records; `lines` are their numbers in the file."""
         if self.seen_bytes < MOST_FACT_BYTES:
             for rule in self.format.facts:
                 self._look(rule, text)
@@ -61,7 +61,7 @@ class FactLines:
                     self._mark(kind, match, text, lines)
 
     def facts(self) -> dict[str, Any]:
-        """The facts found so far, by the names and in the units of `columns.yaml`."""
+        """Return the facts found so far, with the names and units of `columns.yaml`."""
         counts = self.counts
         launched = counts["per_node"] * counts.get("nodes", 1) if "per_node" in counts else None
         devices = counts.get("world") or counts.get("processes") or launched or counts.get("tasks")
@@ -96,7 +96,7 @@ def _numbers_of(match: re.Match[bytes]) -> dict[str, float]:
 
 
 def values_of(match: re.Match[bytes]) -> dict[str, Any]:
-    """The facts a match's groups state, units applied; what is no number where one is due is left out."""
+    """Return the facts in a match's groups, in their units. A group that should be a number but is not is left out."""
     texts = {name: text for name, text in match.groupdict().items() if text is not None}
     values: dict[str, Any] = {}
     for name, text in texts.items():
@@ -117,21 +117,21 @@ def values_of(match: re.Match[bytes]) -> dict[str, Any]:
 
 
 def fact_unit(unit: str, fact: str) -> tuple[float, float]:
-    """What a unit behind a fact multiplies and divides by: letters after counts are thousands, millions and so on."""
+    """Return the factor and divisor of a unit after a fact. Letters after counts mean thousands, millions and so on."""
     counts = ("parameters", "dataset_tokens", "step_tokens")
     return unit_factor(unit, "tokens" if fact in counts else fact) if unit else (1.0, 1.0)
 
 
-# How far a run was to go, in whatever way its log prints its configuration: `epochs=50`, `--max_steps 1000`.
+# How far a run is meant to go, in any form in which its log prints its configuration: `epochs=50`, `--max_steps 1000`.
 
 MOST_PLANS = 4096
-MOST_BYTES = 1 << 24  # that hold such words: settings are not spread over more
+MOST_BYTES = 1 << 24  # text with such words that is searched; settings do not come later
 _NEEDLES = (b"poch", b"EPOCH", b"steps", b"iter", b"max_update")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """One such setting."""
+    """One setting of how far a run is meant to go."""
 
     line: int  # 1-based
     fact: str  # planned_steps or planned_epochs
@@ -140,13 +140,13 @@ class Planned:
 
 @dataclass(kw_only=True)
 class PlanLines:
-    """A listener of the engine: the settings that say how far it goes, in lines that are no records."""
+    """A listener of the engine that finds such settings in lines that are not records."""
 
     found: list[Planned] = field(default_factory=list)
     _searched: int = 0  # bytes
 
     def feed(self, text: bytes, lines: np.ndarray) -> None:
-        """Take lines that are no records, in order; `lines[i]` is the number of the i-th in its file."""
+        """Take lines that are not records, in order; `lines[i]` is the number in the file of the i-th line."""
         if len(self.found) >= MOST_PLANS or self._searched > MOST_BYTES or not any(word in text for word in _NEEDLES):
             return
         self._searched += len(text)
@@ -160,7 +160,7 @@ class PlanLines:
 
 
 def planned_before(plans: Iterable[Planned], line: int, fact: str, done: float) -> float | None:
-    """What was last set before a run's first record at `line`; None where nothing was, or where the run did more."""
+    """Return the last value set before a run's first record at `line`; None if there is none or the run did more."""
     value = None
     for plan in plans:
         if plan.fact == fact and plan.line <= line:
@@ -168,41 +168,40 @@ def planned_before(plans: Iterable[Planned], line: int, fact: str, done: float) 
     return value if value is not None and done <= value + 1 else None
 
 
-# What a log of no known format says of its run before the first record: vocabulary, parameters, shape, lengths, card.
-#
-# Settings are taken as names beside numbers, whatever stands around them (`vocab_size: 32000`, `n_layer=12`), by the
-# names of configuration files, and as a person writes them (`8 layers, 384 dim`, `batch 20 x block 512`). A vocabulary
-# says what the loss is of, so it counts only where the first loss is one of guesses among its words; lengths and widths
-# count there, and where the log speaks of tokens.
+# What a log of unknown format says about its run before the first record: vocabulary, parameters, shape, lengths, GPU.
+# A setting is a name beside a number, whatever surrounds it (`vocab_size: 32000`, `n_layer=12`), by the names of
+# configuration files or as a person writes it (`8 layers, 384 dim`, `batch 20 x block 512`). A vocabulary tells what
+# the loss measures, so it counts only if the first loss can come from guessing among its words. Lengths and widths
+# count in that case, and also if the log mentions tokens.
 
-MOST_BANNER_BYTES = 1 << 17  # before the first record: what is longer is no banner
-NOTHING_LEFT = 0.1  # nats: no text is known so well, so that a language model's loss has something wrong with it
-FEWEST_WORDS = 100  # of a vocabulary; characters are 65
-# times ln V: a classifier of few classes over text begins lower, a sum over many tokens higher
+MOST_BANNER_BYTES = 1 << 17  # text before the first record; a longer one is not a banner
+NOTHING_LEFT = 0.1  # nats: no model knows a text this well, so a lower loss of a language model shows an error
+FEWEST_WORDS = 100  # words in a vocabulary; one of characters has 65
+# times ln V: a classifier of few classes over text starts lower, a sum over many tokens higher
 LEAST_OF_A_GUESS, MOST_OF_A_GUESS = 0.35, 4.0
 _COUNT_TOKENS = ("tokens", "step_tokens", "tokens_per_second", "device_tokens_per_second")
-_FEWEST_SPOKEN = 2  # settings of one line: `block 3` alone may count anything
-_SHORTEST = 16  # of a sequence
-BATCH_FACTS = ("seq_len", "micro_batch", "grad_accum", "world_size")  # that a record may repeat
+_FEWEST_SPOKEN = 2  # settings in one line; `block 3` alone may count anything
+_SHORTEST = 16  # shortest sequence length
+BATCH_FACTS = ("seq_len", "micro_batch", "grad_accum", "world_size")  # facts that a record may repeat
 _TOLD = (("parameters", "parameter_count"), ("vocab_size", "vocabulary_size"))
 _KEPT = ("vocab_size", "parameters", "micro_batch", "world_size", "family", "grad_accum")
-_SPOKEN_ALONE = ("planned_steps", "learning_rate", "step_tokens")  # not `num_steps: 1000`, of a sampler
-# of a model of language only: other models have lengths, depths and widths of other things
+_SPOKEN_ALONE = ("planned_steps", "learning_rate", "step_tokens")  # not `num_steps: 1000`, maybe a sampler
+# only for language models, because other models have other lengths, depths and widths
 _OF_LANGUAGE = ("seq_len", "step_tokens", "depth", "width", "heads", "kv_heads", "ffn_width")
-_LARGE = 3e8  # parameters that are otherwise taken to be those of a model of language
-_WHICH = ("gpu", "gpus", "device", "devices")  # names beside which the number of a card stands, or how many there are
+_LARGE = 3e8  # parameters; from here on, a model would otherwise be taken for a language model
+_WHICH = ("gpu", "gpus", "device", "devices")  # names followed by the index of a GPU or by the number of GPUs
 _TIMES = {b"k": 1e3, b"m": 1e6, b"b": 1e9, b"million": 1e6, b"billion": 1e9}
 
 
 @dataclass(kw_only=True)
 class BannerFacts:
-    """A listener of the engine: the lines that are no records, up to so many bytes."""
+    """A listener of the engine that keeps the lines that are not records, up to a limit in bytes."""
 
     _lines: list[tuple[int, bytes]] = field(default_factory=list)
     _size: int = 0
 
     def feed(self, text: bytes, lines: np.ndarray) -> None:
-        """Take lines that are no records, in order; `lines[i]` is the number of the i-th in its file."""
+        """Take lines that are not records, in order; `lines[i]` is the number in the file of the i-th line."""
         if self._size >= MOST_BANNER_BYTES:
             return
         for at, line in zip(lines.tolist(), text.split(b"\n"), strict=False):
@@ -211,7 +210,7 @@ class BannerFacts:
                 self._size += len(line)
 
     def told(self, records: Records, of_rows: Mapping[str, Any]) -> dict[str, Any]:
-        """Facts of the lines before the first of some records, `of_rows` what these repeat; empty without a record."""
+        """Return facts of the lines before the first record, or {} if none. `of_rows` are facts from the records."""
         if not len(records):
             return {}
         losses, steps = records.column("loss"), records.column("step")
@@ -223,15 +222,15 @@ class BannerFacts:
             of_sequences="seq_len" in of_rows,
         )
         if told.get("planned_steps", np.inf) + 1 < np.nanmax(steps, initial=0.0):
-            del told["planned_steps"]  # it went on: another thing was counted
+            del told["planned_steps"]  # the run went further, so something else was counted
         return told
 
     def facts(
         self, first_record: float, first_loss: float | None, of_tokens: bool = False, of_sequences: bool = False
     ) -> dict[str, Any]:
-        """Facts of the lines before the first record; none of a language where nothing shows that it is one.
+        """Return facts of the lines before the first record; those of language models only if the log shows one.
 
-        `of_tokens`, `of_sequences`: the records themselves count tokens, say how long a sequence is.
+        `of_tokens` and `of_sequences` say whether the records themselves count tokens or state a sequence length.
         """
         banner = b"\n".join(line for at, line in self._lines if at < first_record)
         settings = _settings(banner)
@@ -270,7 +269,7 @@ class BannerFacts:
 
 
 def with_step_tokens(facts: dict[str, Any], text: bytes) -> dict[str, Any]:
-    """Facts with the tokens of a step, of one device whose text states batch and length and never speaks of more."""
+    """Add the tokens per step if the text states batch and length and speaks of one device without accumulation."""
     micro, length = facts.get("micro_batch"), facts.get("seq_len")
     more = ("grad_accum", "step_tokens", "step_samples")
     if micro is None or length is None or any(name in facts for name in more) or facts.get("world_size", 1) != 1:
@@ -279,26 +278,26 @@ def with_step_tokens(facts: dict[str, Any], text: bytes) -> dict[str, Any]:
 
 
 def facts_above(head: bytes, records: Records) -> dict[str, Any]:
-    """What the first lines of a file of records say of the run."""
+    """Return what the first lines of a file of records say about the run."""
     banner, lines = BannerFacts(), head.split(b"\n")
     banner.feed(head, np.arange(1, len(lines) + 1))
     return banner.told(records, {})
 
 
 def spoken_name(name: str) -> str | None:
-    """The fact that a person means by a name, "Sequence length" as well as "seq"; None for any other name."""
+    """Return the fact that a person means by a name, such as "Sequence length" or "seq"; None for any other name."""
     plain = re.sub(r"[ -]+", "_", name.strip().lower())
     return meanings("spoken").get(re.sub(r"_(?:size|len(?:gth)?|dim)$", "", plain))
 
 
 def _lengths(settings: Mapping[str, str]) -> dict[str, Any]:
-    """The length of a sequence among settings of a line each, by the names that are not a model's own limit."""
+    """Return the sequence length among settings on one line each, by names that are not a model's own limit."""
     lengths = {int(value) for name, value in settings.items() if spoken_name(name) == "seq_len" and value.isdigit()}
     return {"seq_len": lengths.pop()} if len(lengths) == 1 and min(lengths) >= _SHORTEST else {}
 
 
 def spoken(banner: bytes) -> dict[str, Any]:
-    """Settings in a person's own words, of lines that hold several; the first of each counts."""
+    """Return settings in a person's own words, from lines with several settings. The first value of each counts."""
     said: dict[str, Any] = {}
     for line in banner.split(b"\n"):
         found: dict[str, float] = {}
@@ -321,7 +320,7 @@ def spoken(banner: bytes) -> dict[str, Any]:
 
 
 def _settings(banner: bytes) -> Mapping[str, str]:
-    """Names beside numbers; a name that stands there with two numbers says nothing."""
+    """Return names beside numbers. A name that appears with two different numbers is left out."""
     found: dict[str, str] = {}
     unsure: set[str] = set()
     for match in regex("setting").finditer(banner):
@@ -341,7 +340,7 @@ def _number(match: re.Match[bytes]) -> int:
 
 
 def _guesses(vocabulary: Any, loss: float | None) -> bool:
-    """Whether a first loss can be that of guesses among so many words: near ln V, or far above it."""
+    """Return whether a first loss can come from guessing among these words: it is near ln V or far above it."""
     if not isinstance(vocabulary, int | float) or vocabulary < FEWEST_WORDS or loss is None or not math.isfinite(loss):
         return False
     return LEAST_OF_A_GUESS * math.log(vocabulary) <= loss <= MOST_OF_A_GUESS * math.log(vocabulary)

@@ -1,7 +1,7 @@
-"""A folder read as one run: its log with configuration, telemetry and checkpoints beside it.
+"""Reads a folder as one run: its log, with the configuration, telemetry and checkpoints beside it.
 
-Known layouts come first (our run folder, MLflow, W&B); otherwise the file that holds most rows with a loss is the log,
-and what else lies there is sorted by what it is. Nothing is opened but logs, configurations and telemetry.
+Known layouts come first (our run folder, MLflow, W&B). Otherwise the file with the most loss rows is the log, and the
+other files are sorted by kind. Only logs, configurations and telemetry are opened.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from advisor.readers.status import by_other_log
 
 MOST_FILES = 5000
 DEEPEST = 5
-MOST_LOGS = 24  # candidates that are read whole, the likeliest first
+MOST_LOGS = 24  # candidates that are read completely, the likeliest first
 _PASSED_BY = {"__pycache__", "node_modules", "site-packages", ".git", "media"}
 _CONFIG_NAMES = (
     *("run.yaml", "config.yaml", "config.yml", "config.json", "config.toml", "hparams.yaml", "hparams.json"),
@@ -61,12 +61,12 @@ class Chosen(Protocol):
     def read(self, path: Path) -> RunTable: ...
 
 
-Best = Callable[[Path], tuple[float, Chosen] | None]  # the score and reader that know a file best; None: none does
+Best = Callable[[Path], tuple[float, Chosen] | None]  # the reader that knows a file best and its score, or None
 
 
 @dataclass(kw_only=True)
 class Contents:
-    """The files of a folder by what they are."""
+    """The files of a folder, by kind."""
 
     logs: list[Path] = field(default_factory=list)
     configs: list[Path] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Contents:
 
 
 def read_folder(folder: Path, best: Best) -> RunTable:
-    """Read a folder as one run; `best` finds the reader of a file. AdvisorError where it holds no log."""
+    """Read a folder as one run. `best` finds the reader of a file. Raises AdvisorError if the folder holds no log."""
     if (folder / "log.jsonl").is_file() and own_log.score(sample(folder / "log.jsonl"), folder / "log.jsonl"):
         return own_run(folder)
     if mlflow_files.is_run_folder(folder):
@@ -87,7 +87,7 @@ def read_folder(folder: Path, best: Best) -> RunTable:
 
 
 def own_run(folder: Path) -> RunTable:
-    """Our own run folder: the log says everything but telemetry."""
+    """Return the run of our own run folder, whose log says everything but telemetry."""
     table = dataclasses.replace(own_log.read(folder / "log.jsonl"), source=str(folder))
     if not (paths := telemetry_file.files_of(folder)):
         return table
@@ -102,7 +102,7 @@ def own_run(folder: Path) -> RunTable:
 
 
 def _wandb(folder: Path, files: Path, best: Best) -> RunTable:
-    """A W&B run: history, binary file, what it printed or summary, whichever has most rows; the rest beside it."""
+    """Read a W&B run from the history, binary file, console output or summary with most rows; add the others."""
     tables = []
     binary = sorted((files.parent if files.name == "files" else folder).glob("*.wandb"))[:1]
     for path in (files / wandb_folder.HISTORY, *binary, *(files / name for name in _PRINTED)):
@@ -165,13 +165,13 @@ def _name(table: RunTable, folder: Path) -> str:
 
 
 def _told(log: tuple[Path, RunTable]) -> tuple[int, bool, int]:
-    """How much a log says: rows, then anything but event files, then events."""
+    """Return a sort key for how much a log says: rows first, then any file but event files, then events."""
     table = log[1]
     return table.rows, table.format != "tfevents", len(table.events)
 
 
 def _event_files(contents: Contents) -> list[tuple[Path, RunTable]]:
-    """The event files of each folder as one run: every restart begins a new file."""
+    """Return the event files of each folder as one run, because every restart begins a new file."""
     paths = [path for path in contents.logs if ".tfevents." in path.name]
     contents.logs = [path for path in contents.logs if path not in set(paths)]
     out = []
@@ -189,7 +189,7 @@ def _event_files(contents: Contents) -> list[tuple[Path, RunTable]]:
 
 
 def _likeliest(paths: list[Path], best: Best) -> list[Path]:
-    """The files most likely to be logs by their readers' scores, larger ones first; of trainer states the newest."""
+    """Return the files most likely to be logs, by score and then size. Of trainer states only the newest is kept."""
     states = [path for path in paths if path.name == "trainer_state.json"]
     newest = max(states, key=lambda path: (path.stat().st_size, -len(path.parts)), default=None)
     scored = []
@@ -212,7 +212,7 @@ def _score(path: Path, best: Best) -> float:
 
 
 def _read(path: Path, best: Best) -> RunTable | None:
-    """What a file holds; None where no reader knows it or it is damaged: others in the folder may do."""
+    """Return the table in a file; None if no reader knows it or it is damaged, since other files may do."""
     try:
         chosen = best(path)
         return with_clocks(chosen[1].read(path), path) if chosen is not None else None
@@ -221,7 +221,7 @@ def _read(path: Path, best: Best) -> RunTable | None:
 
 
 def _with_rest(table: RunTable, folder: Path, contents: Contents, used: set[Path]) -> RunTable:
-    """Configurations, telemetry and checkpoints of the folder added to its log."""
+    """Add the folder's configurations, telemetry and checkpoints to its log."""
     for path in contents.configs:
         if path in used:
             continue
@@ -240,7 +240,7 @@ def _with_rest(table: RunTable, folder: Path, contents: Contents, used: set[Path
 
 
 def _sorted(folder: Path) -> Contents:
-    """The folder's files by what they are, configurations nearest to the top first."""
+    """Return the folder's files by kind, with configurations nearest to the top first."""
     contents = Contents()
     for path in _files(folder):
         name, suffix = path.name.lower(), path.suffix.lower()
@@ -253,13 +253,13 @@ def _sorted(folder: Path) -> Contents:
         elif is_log_path(path) and path.stat().st_size:
             contents.logs.append(path)
     contents.configs.sort(key=lambda path: (len(path.parts), _CONFIG_NAMES.index(path.name.lower())))
-    names = [path.name for path in contents.configs]  # each checkpoint has a copy: the one nearest to the top counts
+    names = [path.name for path in contents.configs]  # each checkpoint has a copy; the one nearest to the top counts
     contents.configs = [path for at, path in enumerate(contents.configs) if path.name not in names[:at]]
     return contents
 
 
 def is_log_path(path: Path) -> bool:
-    """Whether a file may be a log by its name: neither code, weights and pictures nor a configuration or data."""
+    """Return whether a file's name may be a log's: not code, weights, pictures, configurations or data."""
     name = path.name.lower()
     return path.suffix.lower() not in _NO_LOGS and name not in _DATA_NAMES and name not in _CONFIG_NAMES
 
@@ -273,7 +273,7 @@ def _is_telemetry(path: Path) -> bool:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Ordinary files of a folder, sorted, links and hidden folders passed over; AdvisorError beyond the limit."""
+    """Yield ordinary files, sorted, without links and hidden folders. Raises AdvisorError if they exceed the limit."""
     count = 0
     for root, folders, names in os.walk(folder, followlinks=False):
         depth = len(Path(root).relative_to(folder).parts)

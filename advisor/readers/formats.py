@@ -1,9 +1,9 @@
-"""Line formats as data: `formats.yaml`, an entry for each program whose log names alone cannot tell.
+"""Line formats as data: `formats.yaml` has an entry for each program whose log is not readable by names alone.
 
-An entry has `name`, `framework`, `about` (for people), `rows` (records, as `line_format.Row` by a `pattern`, or as
-`Pairs` by `start`, `pair`, `keys` and `required`), `facts`, `marks`, `signs`, and the fields of `LineFormat`. `extends`
-takes over another entry's rows, facts, signs, notes and parts behind its own; `drop` names what is not taken over:
-"signs", a kind of rows or the `needs` of one.
+An entry has `name`, `framework`, `about` (for people), `rows` (records, as `line_format.Row` with a `pattern`, or as
+`Pairs` with `start`, `pair`, `keys` and `required`), `facts`, `marks`, `signs`, and the fields of `LineFormat`.
+`extends` appends another entry's rows, facts, signs, notes and parts to its own. `drop` names what is not taken over:
+"signs", a kind of rows, or the `needs` of one row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KINDS = {"train": TRAIN, "eval": EVAL, "more": MORE, "sets": SETS}
 
 @cache
 def line_formats() -> tuple[LineFormat, ...]:
-    """Return all line formats, in the file's order: of two that fit a log equally well the first is taken."""
+    """Return all line formats in the order of the file. If two fit a log equally well, the first is used."""
     by_name = {entry["name"]: entry for entry in rows_of_file("formats")}
     return tuple(_format(entry, by_name) for entry in by_name.values())
 
@@ -88,7 +88,7 @@ def _row(row: Mapping[str, Any], pattern: Callable[[Written], bytes]) -> Row | P
 
 
 def _losses_in_one_unit(table: RunTable) -> RunTable:
-    """nanoGPT's derivatives print bits per character at times in one of two lines only: make both bits."""
+    """Convert validation losses to bits if training losses are in bits, as in some derivatives of nanoGPT."""
     if table.facts.get("loss_unit") != "bits" or table.facts.get("eval_loss_unit") != "nats":
         return table
     columns, provenance = dict(table.columns), dict(table.provenance)
@@ -102,7 +102,7 @@ def _losses_in_one_unit(table: RunTable) -> RunTable:
 
 
 def _from_first_to_last_table(table: RunTable) -> RunTable:
-    """The first rollout, before any update, and the last are steps of the run though they have no loss."""
+    """Add the first rollout, before any update, and the last one, which are steps of the run but have no loss."""
     step = table.column("step")
     ends = [(float(step[phase.first_row]), float(step[phase.last_row])) for phase in table.phases]
     if not ends:
@@ -115,7 +115,7 @@ def _from_first_to_last_table(table: RunTable) -> RunTable:
     return dataclasses.replace(table, runs=tuple(runs), first_step=first, last_step=last)
 
 
-# what `finish` of an entry names: the last word on the table that was read
+# the functions that an entry's `finish` can name; they make the last change to the table that was read
 _FINISH: dict[str, Callable[[RunTable], RunTable]] = {
     "losses_in_one_unit": _losses_in_one_unit,
     "from_first_to_last_table": _from_first_to_last_table,

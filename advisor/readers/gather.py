@@ -1,7 +1,7 @@
-"""Named cells to records: which key is which column, in which unit, and whether a loss was printed as NaN.
+"""Turns named cells into records: which key is which column, in which unit, and whether a loss was printed as NaN.
 
-Rows come in blocks, so that long files stay in constant memory; what a name stands for is settled by the first block
-that has it, units by all values together.
+Rows come in blocks, so long files need constant memory. The first block that contains a name decides what the name
+means; all values together decide the unit.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from advisor.readers.telemetry_names import KIND, card_column, column_or_card, c
 
 BLOCK_ROWS = 20_000
 _LOSSES = ("loss", "eval_loss")
-_MOST_TOLD = 12  # names that were passed over
-_FEWEST_KEYS = 3  # that may share a stage's name
+_MOST_TOLD = 12  # skipped names that are listed
+_FEWEST_KEYS = 3  # fewest keys that must share a stage's name
 _ROW_NUMBERS = ("index", "idx", "unnamed: 0")
 
-Cells = Sequence[str] | np.ndarray  # of one key in a block: text as written, or numbers already
+Cells = Sequence[str] | np.ndarray  # one key's cells in a block: text as written, or numbers
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gathered:
-    """Records in the columns' units, with how each was printed, the names that were passed over and words on both."""
+    """Records in the columns' units, how each column was printed, the names that were skipped, and notes on both."""
 
     records: Records
     provenance: dict[str, str]
@@ -58,7 +58,7 @@ class Gathered:
         provenance: Mapping[str, str] | None = None,
         notes: Sequence[str] = (),
     ) -> RunTable:
-        """Return the records as the table of a run; `provenance` and `notes` are added to their own."""
+        """Return the records as a run's table; `provenance` and `notes` are added to those of the records."""
         return assemble(
             self.records,
             source=str(source),
@@ -72,26 +72,26 @@ class Gathered:
 
 
 def not_read(names: Sequence[str]) -> list[str]:
-    """A note of the names or numbers that no column took; nothing if all were read."""
+    """Return a note on the names or numbers that no column used; empty if all were read."""
     more = f" and {len(names) - _MOST_TOLD} more" if len(names) > _MOST_TOLD else ""
     return [f"not read: {', '.join(names[:_MOST_TOLD])}{more}"] if names else []
 
 
 @dataclass(kw_only=True)
 class Gatherer:
-    """Takes blocks of named cells. `name_of` says what a name stands for."""
+    """Takes blocks of named cells. `name_of` returns what a name means."""
 
     name_of: Callable[[str], Named | None] = column_or_card
     _store: RecordStore = field(default_factory=lambda: RecordStore(kinds=(TRAIN, EVAL)))
-    _key_of: dict[str, tuple[str, Named]] = field(default_factory=dict)  # column → the key that stands for it
-    _passed: dict[str, None] = field(default_factory=dict)  # names in order
+    _key_of: dict[str, tuple[str, Named]] = field(default_factory=dict)  # column → the key that it is read from
+    _passed: dict[str, None] = field(default_factory=dict)  # skipped names, in order
     _rows: int = 0
     _dates: set[str] = field(default_factory=set)
 
     def add(self, cells: Mapping[str, Cells], lines: np.ndarray | None = None, printed: Mapping | None = None) -> None:
-        """Add a block: all keys equally long. `lines` are 1-based line numbers.
+        """Add a block in which all keys have the same length. `lines` are 1-based line numbers.
 
-        `printed` gives, for keys whose cells are numbers, 1 where NaN was written rather than nothing.
+        `printed` gives, for keys whose cells are numbers, 1 where NaN was written and not just left out.
         """
         rows = len(next(iter(cells.values()), ()))
         if not rows:
@@ -110,7 +110,7 @@ class Gatherer:
         self._rows += rows
 
     def finish(self) -> Gathered:
-        """All records, in the columns' units."""
+        """Return all records, in the columns' units."""
         records = self._store.records()
         columns, provenance, notes = {}, {}, []
         for column, (key, named) in self._key_of.items():
@@ -120,7 +120,7 @@ class Gatherer:
             if np.all(np.isnan(values)) and column not in _LOSSES:
                 continue
             if target in columns and target != column:
-                continue  # a surer name has it
+                continue  # another key with a surer name has this column
             columns[target] = values
             provenance[target] = f"{key!r}" + (f", {said}" if said else "")
             if said and "size" in said:
@@ -131,7 +131,7 @@ class Gatherer:
         return Gathered(records=done, provenance=provenance, unread=tuple(self._passed), notes=tuple(notes))
 
     def _settle(self, cells: Mapping[str, Cells]) -> None:
-        """Say which key each column comes from; the surest of the first block that has any, for good."""
+        """Choose the key for each column: the surest in the first block that has any. The choice is final."""
         found: dict[str, tuple[str, Named]] = {}
         stage = stage_of(list(cells))
         known = by_letters(list(cells))
@@ -172,7 +172,7 @@ class Gatherer:
         rows = len(order)
         trained = has_loss(columns, rows)
         evaluated = ~np.isnan(columns.pop("_eval_is_nan", np.full(rows, np.nan)))
-        # rows without a loss beside rows with one (validation, sums of an epoch) complete the step they are of
+        # a row without a loss (validation, or an epoch's summary) completes the row with a loss that it belongs to
         is_eval = ~trained if "loss" in self._key_of else evaluated & ~trained
         for rule, mask in ((0, ~is_eval), (1, is_eval)):
             if mask.any():
@@ -182,7 +182,7 @@ class Gatherer:
 
 
 def _with_unit(key: str, named: Named | None, cells: Cells) -> Named | None:
-    """What a column is whose name says no unit and whose cells do: `1094.5ms`, `56W`."""
+    """Return what a column is if its cells state the unit but its name does not: `1094.5ms`, `56W`."""
     if isinstance(cells, np.ndarray) or (named is not None and named.unit is not None):
         return named
     unit = unit_in_cells(cells)
@@ -195,13 +195,13 @@ def _with_unit(key: str, named: Named | None, cells: Cells) -> Named | None:
 
 
 def stage_of(keys: Sequence[str]) -> str:
-    """What every key begins with, as `stage2_step` and `stage2_lr` do; "" where they share nothing."""
+    """Return the prefix that all keys share, as `stage2_step` and `stage2_lr` do; "" if there is none."""
     shared = os.path.commonprefix(keys) if len(keys) >= _FEWEST_KEYS else ""
     return shared[: 1 + max(shared.rfind(mark) for mark in "_/.")]
 
 
 def _going_on(cells: Mapping[str, Cells], step: str) -> str | None:
-    """The key of row numbers that go on where the step's start again with every epoch; None where they do not."""
+    """Return the key of row numbers that continue while the step restarts with every epoch; None if there is none."""
     key = next((key for key in cells if key.strip().lower() in _ROW_NUMBERS), None)
     if key is None or key == step:
         return None
@@ -210,7 +210,7 @@ def _going_on(cells: Mapping[str, Cells], step: str) -> str | None:
 
 
 def _flags(cells: Cells, values: np.ndarray, printed: np.ndarray | None) -> np.ndarray:
-    """0 where a finite loss stands, 1 where NaN was printed, 2 where an infinity was, NaN where nothing was."""
+    """Return 0 for a finite loss, 1 for a printed NaN, 2 for a printed infinity and NaN for an empty cell."""
     if printed is None:
         printed = np.zeros(len(values)) if isinstance(cells, np.ndarray) else _scan(cells, values)
     flags = np.where(np.isfinite(values), 0.0, np.nan)
@@ -226,26 +226,27 @@ def _scan(cells: Sequence[str], values: np.ndarray) -> np.ndarray:
     return flags
 
 
-# Rows that are JSON objects (JSON lines, log histories, W&B exports): keys to columns, nesting joined by slashes.
+# Rows that are JSON objects (JSON lines, log histories, W&B exports). Keys become columns; nested keys are joined by
+# slashes.
 
 _DEEPEST = 4
-_MOST_KEYS = 5000  # of one object: more is data
+_MOST_KEYS = 5000  # an object with more keys is data
 _LONGEST_VALUE = 64  # characters of a number that is written as text
 
 
 @dataclass(kw_only=True)
 class JsonRows:
-    """Collects objects as rows; numbers written as text count, everything else is passed over."""
+    """Collects objects as rows. Numbers written as text count; everything else that is not a number is skipped."""
 
     name_of: Callable[[str], Named | None] = column_or_card
     _gatherer: Gatherer | None = None
-    _stage: str | None = None  # what all keys of the first row begin with
+    _stage: str | None = None  # the prefix of all keys of the first row
     _rows: list[dict[str, str]] = field(default_factory=list)
     _lines: list[int] = field(default_factory=list)
-    _passed: dict[str, None] = field(default_factory=dict)  # names of numbers that are none of a run's, in order
+    _passed: dict[str, None] = field(default_factory=dict)  # names of numbers that are not a run's, in order
 
     def add(self, row: Mapping[str, Any], line: int) -> None:
-        """Add one object from a 1-based line (or its number in a list)."""
+        """Add one object; `line` is its 1-based line or its number in a list."""
         values = {key: value for key, value in flatten(row) if _is_value(value)}
         if self._stage is None:
             self._stage = stage_of([key for key, _ in flatten(row)])
@@ -265,7 +266,7 @@ class JsonRows:
         return named
 
     def finish(self) -> Gathered:
-        """All rows as records."""
+        """Return all rows as records."""
         self._flush()
         assert self._gatherer is not None
         gathered = self._gatherer.finish()
@@ -279,7 +280,7 @@ class JsonRows:
 
 
 def _is_value(value: Any) -> bool:
-    """Whether a value is a number, a date or a clock, as a number of JSON or as text."""
+    """Return whether a value is a number, a date or a clock, as a JSON number or as text."""
     if not isinstance(value, str):
         return isinstance(value, int | float) and not isinstance(value, bool)
     return len(value) < _LONGEST_VALUE and (
@@ -288,7 +289,7 @@ def _is_value(value: Any) -> bool:
 
 
 def rows_of(objects: Iterable[Mapping[str, Any]], name_of: Callable[[str], Named | None] = column_or_card) -> Gathered:
-    """Records of a list of objects, numbered from 1."""
+    """Return the records of a list of objects, which are numbered from 1."""
     rows = JsonRows(name_of=name_of)
     for number, one in enumerate(objects, 1):
         rows.add(one, number)
@@ -299,13 +300,13 @@ Series = tuple[np.ndarray, np.ndarray, np.ndarray]  # Unix seconds, values, step
 
 
 def rows_of_series(series: Mapping[str, Series]) -> Gathered:
-    """Records of scalars that were logged one by one, a row for each step; of a step logged twice the later counts."""
+    """Return the records of scalars that were logged one by one, one row per step. The later of two values counts."""
     gatherer = Gatherer(name_of=lambda name: column_of(name) or column_of(name.rpartition("/")[2]))
     axis = np.unique(np.concatenate([steps for _, _, steps in series.values()])) if series else np.zeros(0)
     cells: dict[str, np.ndarray] = {"step": axis, "unix_time": np.full(len(axis), math.nan)}
     printed: dict[str, np.ndarray] = {}
     for name, (times, values, steps) in series.items():
-        # the step of a scalar is the row's own: one called a step only repeats it
+        # the scalar's step is the row's own, and a scalar called a step only repeats it
         named = gatherer.name_of(name)
         if named is None or named.column in ("step", "unix_seconds"):
             continue
@@ -318,7 +319,7 @@ def rows_of_series(series: Mapping[str, Series]) -> Gathered:
 
 
 def flatten(row: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterable[tuple[str, Any]]:
-    """Keys and values of an object, inner objects' keys joined to the outer ones by a slash."""
+    """Yield an object's keys and values; an inner object's keys are joined to the outer key by a slash."""
     for number, (key, value) in enumerate(row.items()):
         if number > _MOST_KEYS:
             return

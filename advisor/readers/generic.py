@@ -1,4 +1,4 @@
-"""The reader of logs of no known format: a sample of the log teaches its format (`learning.py`)."""
+"""Reads logs of no known format: a sample of the log teaches its format (`learning.py`)."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from advisor.readers.sniff import tells_of_training
 from advisor.readers.status import FAILURES
 
 NAME = "generic"
-MOST = 0.285  # the surest score: below that of any reader that knows what it reads
-_ERRORS = 0.15  # of the error messages of a run in a file of their own
-_BEGUN = 0.1  # of a run that has no record yet
-FEW = 0.2  # of one or two rows, or of validation losses alone
-_OVER = frozenset(("finished", "total_time"))  # what a run says of its own end
+MOST = 0.285  # the highest score, below that of any reader that knows its format
+_ERRORS = 0.15  # score of a run's error messages in a separate file
+_BEGUN = 0.1  # score of a run that has no record yet
+FEW = 0.2  # score of one or two rows, or of validation losses alone
+_OVER = frozenset(("finished", "total_time"))  # what a run says about its own end
 _BARE = LineFormat(name=NAME, framework=None, rows=(), learnt=True)
 
 
 @dataclass(frozen=True)
 class GenericReader:
-    """Reads a log by what the log itself shows of its format."""
+    """Reads a log by the format that the log itself shows."""
 
     name: str = NAME
 
     def score(self, head: bytes, path: Path) -> float:
-        """How surely (0…1) a cleaned sample is of a log: at most `MOST`."""
+        """Return how surely (0…1) a cleaned sample is a log: at most `MOST`."""
         lesson = learn(head)
         rows = (
             MOST if lesson.rows >= FEWEST else FEW if lesson.rows or lesson.evaluations or lesson.without_loss else 0.0
         )
         if rows:
             return rows
-        # of a log without a record its events may say how its run ended
+        # the events of a log without a record may say how its run ended
         if (said := {event.kind for event in scan_text(head)}) & FAILURES:
             return _ERRORS
         return _BEGUN if tells_of_training(head, path, over=bool(said & _OVER)) else 0.0
 
     def read(self, path: Path, progress: Progress | None = None) -> RunTable:
-        """Read a log in one pass and constant memory; AdvisorError when it cannot be opened."""
+        """Read a log in one pass and constant memory. Raises AdvisorError if it cannot be opened."""
         lesson = learn(sample(path))
         table = LineReader(dataclasses.replace(_BARE, rows=lesson.rules)).read(path, progress)
         if not table.rows and lesson.without_loss:
@@ -55,7 +55,7 @@ class GenericReader:
 
 
 def without_losses(table: RunTable) -> RunTable:
-    """A run that printed no loss: its rows are what it counted."""
+    """Return the table of a run that printed no loss. Its rows are what the run counted."""
     place = table.column("step") if table.counts_steps else table.column("epoch")
     known = place[np.isfinite(place)]
     return dataclasses.replace(

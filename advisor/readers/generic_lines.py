@@ -1,7 +1,7 @@
-"""What the named numbers of a line mean in an unknown log, and the rules that a lesson (`learning.py`) makes of it.
+"""Gives the named numbers of a line in an unknown log their meaning, and the rules that a lesson (`learning.py`) makes.
 
-Names are those of `names.py`. A line is a record when it has the loss that the log was learnt by. A loss on a line that
-speaks of validation is a validation loss. A time is read beside a step only: else it is not one of a step.
+Names are those of `names.py`. A line is a record if it has the loss by which the log was learnt. A loss on a line that
+mentions validation is a validation loss. A time is read only beside a step, because otherwise it is not a step's time.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ PROGRESS = ("step", "epoch", "tokens")
 PLANNED = {"step": "planned_steps", "epoch": "planned_epochs"}
 _SIZES = {unit.lower(): unit for unit in UNITS if unit.lower() in BYTES and len(unit) > 1}
 _PERCENT = ("%", "pct", "percent")
-_SUFFIXES = ("K", "M", "k")  # behind a count: thousands, millions
-_OWN = 200  # rank of names that mean something on a line of a log only, never above a column
+_SUFFIXES = ("K", "M", "k")  # after a count: thousands, millions
+_OWN = 200  # rank of names that have a meaning only on a log's line; never preferred to a column's name
 _COUNTERS = {
     **dict.fromkeys(
         ("batch", "itr", "episode", "minibatch", "mini_batch", "batches", "global_iter", "up", "cycle", "generation"),
         "step",
     ),
     "s": "step",  # llm.c, modded-nanogpt: `s:100 trl:5.2`
-    **dict.fromkeys(("train", "round", "global_round"), "epoch"),  # `Train(0)` of loops that count epochs by it
+    **dict.fromkeys(("train", "round", "global_round"), "epoch"),  # `Train(0)` in loops that count epochs that way
 }
 _PERIOD = re.compile(r"(s|sec|secs|seconds?|ms)/(?:it|iter|iters|iteration|step|batch)")
 _FREQUENCY = re.compile(r"(?:it|iters?|iterations?|steps?|batch(?:es)?)/s\w*")
@@ -52,7 +52,7 @@ _RANK = re.compile(rb"^[^\d]{0,40}[Rr]ank[ _:=]?(?P<rank>\d+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """One number of a line under a column: `target` says its unit, `key` the name it was read by."""
+    """One number of a line, assigned to a column. `target` includes the unit; `key` is the name it was read by."""
 
     column: str
     target: str
@@ -63,7 +63,7 @@ class Reading:
 
 
 def readings(line: bytes) -> dict[str, Reading]:
-    """The columns that a line prints, each by the surest name; the first of equals."""
+    """Return the columns that a line prints, each read by the surest name, or the first of equally sure ones."""
     best: dict[str, Reading] = {}
     found = slots(line)
     known = by_letters([slot.name for slot in found])
@@ -81,7 +81,7 @@ def readings(line: bytes) -> dict[str, Reading]:
 
 
 def is_one_of_several(line: bytes, loss: Reading) -> bool:
-    """Whether a line names its loss by what it is of, and others beside it: `[D loss: 0.69] [G loss: 0.68]`."""
+    """Return whether a line has several losses named by what they measure: `[D loss: 0.69] [G loss: 0.68]`."""
     if loss.rank < PART:
         return False
     others = [_named_reading(slot) for slot in slots(line) if slot.name not in ("", COUNTED, "bar clock")]
@@ -90,7 +90,7 @@ def is_one_of_several(line: bytes, loss: Reading) -> bool:
 
 
 def _named_reading(slot: Slot) -> Reading | None:
-    """A slot by its whole name or, failing that, its last words: `INFO step` is a step."""
+    """Return a slot's reading by its whole name or, failing that, by its last words: `INFO step` is a step."""
     if not_measured(slot.name):
         return None
     words = slot.name.split(" ")
@@ -112,11 +112,11 @@ def _named_reading(slot: Slot) -> Reading | None:
 def _reading(slot: Slot, named: Named, key: str) -> Reading | None:
     column, unit = named.column, slot.unit or named.unit or ""
     if named.unit and slot.unit in _SUFFIXES:
-        return None  # thousands of milliseconds: two factors
+        return None  # thousands of milliseconds have two factors
     if column == "loss" and slot.held_out:
         column = "eval_loss"
     if named.kind == "count" and unit in SECONDS and column == "step":
-        column, kind = "seconds", "seconds"  # `iter 190 ms`: what one took
+        column, kind = "seconds", "seconds"  # `iter 190 ms` is the time of one iteration
     else:
         kind = named.kind
     if kind == "rate" and named.per_device:
@@ -128,9 +128,9 @@ def _reading(slot: Slot, named: Named, key: str) -> Reading | None:
 
 
 def target_of(column: str, kind: str, unit: str) -> str | None:
-    """The target of a number of a column that is printed in a unit; None where they contradict each other.
+    """Return the target of a column's number printed in a unit; None if column and unit contradict each other.
 
-    Returns "" of bytes without a unit: only all numbers of the column tell it.
+    Returns "" for bytes without a unit, because only all numbers of the column together show it.
     """
     size = _SIZES.get(unit.lower(), "")
     percent = f"{column}__percent" if unit in _PERCENT else column
@@ -150,7 +150,7 @@ def target_of(column: str, kind: str, unit: str) -> str | None:
 
 
 def _rate_of(slot: Slot) -> str:
-    """The unit that names a number instead of words, behind it or before it: `1.2 s/it`, `It/sec 1.2`."""
+    """Return the unit that names a number in place of words, after or before it: `1.2 s/it`, `It/sec 1.2`."""
     if "/" in slot.unit:
         return slot.unit
     word = slot.name.rpartition(" ")[2].lower()
@@ -169,7 +169,7 @@ def _rate(slot: Slot, per: str) -> Reading:
 
 
 def _with_bar(found: list[Slot], best: dict[str, Reading]) -> None:
-    """`45/100` counts steps where nothing else on the line does; the clock of a bar is the time since it began."""
+    """Read `45/100` as steps if the line has no other steps, and a bar's clock as the time since its start."""
     for slot in found:
         if slot.name == COUNTED and "step" not in best:
             best["step"] = Reading(column="step", target="step", slot=slot, rank=_OWN, kind="count", key=COUNTED)
@@ -180,9 +180,9 @@ def _with_bar(found: list[Slot], best: dict[str, Reading]) -> None:
 
 
 def _with_data(line: bytes, found: list[Slot], best: dict[str, Reading]) -> None:
-    """`iter 500 | train 3.21 | val 3.25`, `500 train 3.21`: what is called after its data alone is the loss.
+    """Read `iter 500 | train 3.21 | val 3.25` or `500 train 3.21`: a number named only by its data set is the loss.
 
-    If no score is spoken of, and if both are there or nothing else is.
+    This holds if the line mentions no score and has both data sets or no other number.
     """
     named = {slot.name.rpartition(" ")[2].lower(): slot for slot in found if not line[slot.start : slot.end].isdigit()}
     own = next((named[name] for name in _OWN_DATA if name in named), None)
@@ -200,13 +200,13 @@ def _with_data(line: bytes, found: list[Slot], best: dict[str, Reading]) -> None
 
 
 def is_of_bar(read: Mapping[str, Reading]) -> bool:
-    """Whether what counts on a line is the place in a progress bar."""
+    """Return whether the only counter on a line is the place in a progress bar."""
     clock = read.get("elapsed_seconds")
     return "step" in read and read["step"].key == COUNTED and clock is not None and clock.kind == "clock"
 
 
 def founds(reading: Reading, target: str) -> list[Found]:
-    """Where the numbers of a reading stand, the total behind a counter too."""
+    """Return where the numbers of a reading stand, including the total after a counter."""
     slot = reading.slot
     if slot.parts:
         return [Found(target=f"{target}__{unit}", start=start, end=end) for unit, start, end in slot.parts]
@@ -218,7 +218,7 @@ def founds(reading: Reading, target: str) -> list[Found]:
 
 
 def by_size(column: str, values: Sequence[float]) -> str:
-    """The target of memory or utilisation that is printed without a unit: in which one, by the size of its numbers."""
+    """Return the target of memory or utilisation without a printed unit, inferred from the size of its numbers."""
     if column.endswith("_bytes"):
         return column + {float(MIB): "__MiB", float(GIB): "__GiB"}.get(bytes_factor(np.array(values))[0], "")
     percent = column.endswith("utilization") and in_unit("utilization", None, np.array(values))[1] == "percent"
@@ -226,7 +226,7 @@ def by_size(column: str, values: Sequence[float]) -> str:
 
 
 def whole_of(target: str) -> str | None:
-    """What is printed behind a reading of a card and a slash: all of its memory, the most that it may draw."""
+    """Return what stands after a slash behind a GPU reading: its total memory or the most power that it may draw."""
     column, _, unit = target.partition("__")
     if column == "memory_bytes" or column.endswith(" memory_used_bytes"):
         card = "0" if column == "memory_bytes" else column.split()[1]
@@ -238,19 +238,19 @@ def whole_of(target: str) -> str | None:
 class LearntRow(Rule):
     """A record as it appears in a log.
 
-    `losses` are the names that its loss goes by, `required` columns it must print, `targets_of` says of columns that
-    their numbers showed to be something else what they are, or with "" that they are nothing.
+    `losses` are the names of its loss and `required` the columns that it must print. `targets_of` renames columns whose
+    numbers showed that they are something else; "" means that the column is not read.
     """
 
     losses: frozenset[str] = frozenset()
     required: tuple[str, ...] = ()
-    only: frozenset[str] = frozenset()  # columns that are read; empty: all
+    only: frozenset[str] = frozenset()  # columns that are read; all if empty
     targets_of: Mapping[str, str] = field(default_factory=dict)
     stamps: bool = True
-    bar: bool | None = None  # only lines on which a bar counts, or only others; None: all
+    bar: bool | None = None  # read only lines on which a bar counts (True), or only others (False); None for all
 
     def find(self, line: bytes) -> tuple[list[Found], int] | None:
-        """Where the numbers of one line stand and where the record ends; None when it is not such a record."""
+        """Return where a line's numbers stand and where the record ends; None if the line is not such a record."""
         if self.needs not in line:
             return None
         read = readings(line)
@@ -262,7 +262,7 @@ class LearntRow(Rule):
         if self.bar is not None and is_of_bar(read) != self.bar:
             return None
         if self.kind == EVAL and any(read[name].key == COUNTED for name in self.required):
-            return None  # how far the evaluation is
+            return None  # the progress of the evaluation
         return self._found(line, read)
 
     def _found(self, line: bytes, read: Mapping[str, Reading]) -> tuple[list[Found], int] | None:
@@ -270,7 +270,7 @@ class LearntRow(Rule):
         for column, reading in read.items():
             target = self.targets_of.get(column, reading.target)
             if target == "elapsed_seconds" and column == "seconds":
-                target = reading.target.replace("seconds", target, 1)  # in the unit that it is printed in
+                target = reading.target.replace("seconds", target, 1)  # in the unit in which it is printed
             if target and (not self.only or column in self.only):
                 out += founds(reading, target)
         if not out:

@@ -1,4 +1,4 @@
-"""Device telemetry as CSV: `nvidia-smi --query-gpu=… --format=csv`, scripts around pynvml, with a header or without."""
+"""Device telemetry as CSV, with or without header: `nvidia-smi --query-gpu=… --format=csv` and pynvml scripts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from advisor.readers.telemetry_names import MEASURED, reading_of
 from advisor.readers.telemetry_table import ReadingStore, Telemetry, is_telemetry
 
 NAME = "gpu_csv"
-_SAMPLED = 2000  # rows that a table without header and units is known by
-# what a column without a name is by the unit in its cells: the first of a unit, then the second
+_SAMPLED = 2000  # rows from which a table without header and units is recognised
+# the column that a unit in unnamed cells means: the first column with that unit, then the second
 _IN_ORDER = {
     "%": ("utilization.gpu [%]", "utilization.memory [%]"),
     "mib": ("memory.used [MiB]", "memory.total [MiB]"),
@@ -28,7 +28,7 @@ _IN_ORDER = {
 
 
 def score(head: bytes, path: Path) -> float:
-    """A header that names quantities of a card and no loss, or rows without one whose cells carry a card's units."""
+    """Return the score: high for a header of GPU quantities without a loss, or for headerless cells with GPU units."""
     dialect = dialect_of(decode(head))
     if dialect is None:
         return 0.0
@@ -49,7 +49,7 @@ def score(head: bytes, path: Path) -> float:
 
 
 def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
-    """Columns, number of readings and notes; AdvisorError where no column is a quantity of a card."""
+    """Return columns, number of readings and notes. Raises AdvisorError if no column is a GPU quantity."""
     dialect = layout(path)
     names = list(dialect.header)
     notes: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
 
 
 def _infer(block: Block) -> list[str]:
-    """Name columns without a header by the units in their cells, in the order in which people ask for them."""
+    """Name headerless columns by the units in their cells, in the order in which people usually query them."""
     if not any(_unit(cell) for cells in block.columns for cell in cells[:20]):
         bare = names_by_numbers([plain_numbers(cells) for cells in block.columns])
         if bare is not None:
@@ -85,7 +85,7 @@ def _infer(block: Block) -> list[str]:
             names.append(left[unit].pop(0) if left[unit] else "")
         else:
             names.append(_without_unit(plain_numbers(cells), first=number <= 1))
-    # of two sizes of memory the one that never changes is all of it
+    # if two columns are memory sizes, the one that never changes is the total
     used, total = _IN_ORDER["mib"]
     if used in names and total in names:
         one, other = names.index(used), names.index(total)
@@ -93,12 +93,12 @@ def _infer(block: Block) -> list[str]:
         if np.ptp(first) == 0:
             names[one], names[other] = total, used
         elif np.ptp(second) > 0:
-            names[other] = "memory.free [MiB]" if np.ptp(first + second) <= 64 else ""  # the driver keeps a little
+            names[other] = "memory.free [MiB]" if np.ptp(first + second) <= 64 else ""  # the driver reserves a little
     return names
 
 
 def _without_unit(values: np.ndarray, *, first: bool) -> str:
-    """A bare whole number: the index of a GPU in the first columns, else a temperature, by its size."""
+    """Name a bare whole number: a GPU index in the first columns, otherwise a temperature, judged by its size."""
     known = values[np.isfinite(values)]
     if not len(known) or np.any(known != np.round(known)):
         return ""
@@ -112,18 +112,17 @@ def _unit(cell: str) -> str | None:
     return found[1].lower() if found and found[1].lower() in _IN_ORDER else None
 
 
-# Columns of a telemetry table that has neither header nor units, told by what their numbers can be only.
-#
-# A memory of fixed size beside what is used of it is the evidence without which nothing is read.
+# Columns of a telemetry table without header and units, recognised where their numbers can mean only one thing. Nothing
+# is read without this evidence: a memory size that never changes beside the amount in use.
 
-_LEAST_MEMORY = 2000  # MiB: no card with less trains
+_LEAST_MEMORY = 2000  # MiB; no GPU with less is used for training
 _MOST_WATTS = 1500
-_HOTTEST = 110  # °C, and the coolest in a room
+_HOTTEST = 110  # °C, and the coolest a room can be
 _COOLEST = 15
 
 
 def names_by_numbers(columns: Sequence[np.ndarray]) -> list[str] | None:
-    """Names of columns of plain numbers, "" of unknown ones; None where it is no telemetry."""
+    """Return names of columns of plain numbers, "" for unknown columns; None if they are not telemetry."""
     if len(columns) < 3 or any(not np.isfinite(values).any() for values in columns):
         return None
     names = [""] * len(columns)
@@ -139,7 +138,7 @@ def names_by_numbers(columns: Sequence[np.ndarray]) -> list[str] | None:
 
 
 def _memory(columns: Sequence[np.ndarray], clock: int | None) -> tuple[int, int] | None:
-    """The column that is used of another, which never changes and is no smaller."""
+    """Return the column of used memory and the column of total memory, which never changes and is never smaller."""
     for total, values in enumerate(columns):
         if total == clock or np.ptp(values) != 0 or not _LEAST_MEMORY <= values[0] < 1e7:
             continue

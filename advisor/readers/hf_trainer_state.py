@@ -1,7 +1,7 @@
-"""Hugging Face Trainer's `trainer_state.json`: `log_history` rows of training and of evaluation, and the plan.
+"""Reads Hugging Face Trainer's `trainer_state.json`: training and evaluation rows of `log_history`, and the plan.
 
-Evaluations of several named sets (`eval_<name>_loss`) come as rows of their own at the same step: the column has the
-first set, the fact `eval_losses` all of them. The last row sums the run up (`train_runtime`, mean `train_loss`).
+If several named sets are evaluated (`eval_<name>_loss`), each has its own row at the same step. The column holds the
+first set, and the fact `eval_losses` holds all. The last row sums up the run (`train_runtime`, mean `train_loss`).
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from advisor.readers.run_table import RunTable, Status
 from advisor.readers.status import by_tracker
 
 NAME = "hf_trainer_state"
-_DEFAULT_SAVE_STEPS = 500  # stands in the state also where checkpoints go by epochs, or where none are written
+_DEFAULT_SAVE_STEPS = 500  # the state has this value also if checkpoints go by epochs or are not written
 _EVAL_LOSS = re.compile(r"eval_(?:(\w+)_)?loss")
 
 
 def score(head: bytes, path: Path) -> float:
-    """The file's name or its two tell-tale keys."""
+    """Return the score, by the file's name or its two characteristic keys."""
     if b'"log_history"' in head and (b'"global_step"' in head or b'"best_metric"' in head):
         return 0.98
-    if head.lstrip()[:1] == b"[":  # `log_history` alone, as scripts write it to a file of their own
+    if head.lstrip()[:1] == b"[":  # `log_history` alone, as scripts write it to a separate file
         return 0.9 if all(f'"{key}"'.encode() in head for key in ("loss", "learning_rate", "epoch", "step")) else 0.0
     return 0.9 if path.name == "trainer_state.json" and head.lstrip()[:1] == b"{" else 0.0
 
 
 def read(path: Path) -> RunTable:
-    """Read a trainer state; AdvisorError where it is none."""
+    """Read a trainer state. Raises AdvisorError if the file is not one."""
     raw = parse_json(read_document(path), str(path))
     raw = {"log_history": raw} if isinstance(raw, list) else raw
     history = raw.get("log_history") if isinstance(raw, Mapping) else None
@@ -53,7 +53,7 @@ def read(path: Path) -> RunTable:
 
 
 def _sets(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:
-    """Steps and losses of each evaluated set in the order of the file; "" is the set without a name."""
+    """Return the steps and losses of each evaluated set in file order; "" is the set without a name."""
     sets: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         step = as_number(row.get("step"))
@@ -67,7 +67,7 @@ def _sets(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, floa
 def _facts(raw: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     last: Mapping[str, Any] = next((row for row in reversed(rows) if "train_runtime" in row), {})
     seconds = as_number(last.get("train_runtime"))
-    facts: dict[str, Any] = {"grad_norm_kind": "pre_clip"}  # accelerate gives the norm before it clips
+    facts: dict[str, Any] = {"grad_norm_kind": "pre_clip"}  # accelerate returns the norm before clipping
     if seconds:
         facts["total_seconds"] = seconds
     for fact, key in (
@@ -83,7 +83,7 @@ def _facts(raw: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[st
     if facts.get("checkpoint_every_steps") == _DEFAULT_SAVE_STEPS:
         del facts["checkpoint_every_steps"]
     between = np.diff(sorted({step for pairs in sets.values() for step, _ in pairs}))
-    if len(between):  # the state's own eval_steps is a default where evaluation goes by epochs
+    if len(between):  # the state's own eval_steps is only a default if evaluation goes by epochs
         facts["eval_every_steps"] = int(np.median(between))
     if len(sets) > 1:
         facts["eval_losses"] = {name or "eval": {"step": [s for s, _ in pairs], "loss": [x for _, x in pairs]}
@@ -102,7 +102,7 @@ def _notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _with_status(table: RunTable, raw: Mapping[str, Any]) -> RunTable:
-    """The state knows how far it got, which may be past the last logged row."""
+    """Return the table with its status. The state knows the last step, which may be after the last logged row."""
     done, planned = as_number(raw.get("global_step")), as_number(raw.get("max_steps"))
     if done is None or not planned or planned <= 0:
         return table

@@ -1,4 +1,4 @@
-"""JSON lines of any program: one object a line, columns by the names of keys; torn and foreign lines are skipped."""
+"""Reads JSON lines of any program: one object per line, keys as columns. Incomplete or other lines are skipped."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from advisor.readers.run_table import RunTable
 NAME = "jsonl"
 _LONGEST_LINE = 2**20
 _OBJECTS_TRIED = 50
-_DEEPEST = 3  # objects in objects that are looked into for columns of losses
+_DEEPEST = 3  # levels of nested objects that are searched for loss columns
 
 
 def score(head: bytes, path: Path) -> float:
-    """The share of the first lines that are objects, if their keys name a loss."""
+    """Return the score: the share of the first lines that are objects, if their keys name a loss."""
     lines = [line for line in head.split(b"\n")[:_OBJECTS_TRIED] if line.strip()]
     objects = [record for line in lines if (record := _object(line)) is not None]
     alone = len(objects) == 1 and not _has_loss(objects[0])  # a whole document on one line
@@ -34,20 +34,20 @@ def score(head: bytes, path: Path) -> float:
         return _document_score(head)
     columns = {named.column for record in objects for key in record if (named := column_of(str(key)))}
     if columns & {"loss", "eval_loss"}:
-        # lines that are JSON from end to end are no dictionaries that a Trainer printed (0.855), though they look alike
+        # lines of pure JSON are not the dictionaries that a Trainer prints (0.855), although they look alike
         return 0.87 if all(line.lstrip()[:2] == b'{"' for line in lines) else 0.8
     return 0.3 if columns else 0.0
 
 
 def _document_score(head: bytes) -> float:
-    """A list of objects with losses, or an object that holds one under some key."""
+    """Return the score of a list of objects with losses, or of an object that holds such a list."""
     if head.lstrip()[:1] not in (b"[", b"{") or not any(key in head for key in (b'"loss"', b'"train_loss"', b"/loss")):
         return 0.0
     return 0.4
 
 
 def read(path: Path) -> RunTable:
-    """Read JSON lines, or one JSON document that holds a list of such objects. Raises AdvisorError."""
+    """Read JSON lines, or one JSON document that holds a list of such objects. Raises AdvisorError on failure."""
     rows, keys = JsonRows(), dict[str, None]()
     settings: dict[str, Any] = {}
     count = 0
@@ -56,7 +56,7 @@ def read(path: Path) -> RunTable:
         count += 1
         keys |= dict.fromkeys(record) if count <= _OBJECTS_TRIED else {}
         if line <= 3 and not _is_record(record):
-            settings |= record  # a first object without progress and loss is often the configuration
+            settings |= record  # a first object without progress or loss is often the configuration
         else:
             rows.add(record, line)
     gathered = rows.finish()
@@ -73,7 +73,7 @@ def read(path: Path) -> RunTable:
 
 
 def objects(path: Path, scanner: EventScanner | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The objects of a file with the numbers of their lines; other lines are the scanner's."""
+    """Yield the objects of a file with their line numbers; all other lines go to the scanner."""
     for chunk in chunks(path):
         others: dict[int, bytes] = {}
         for number, line in enumerate(chunk.text.split(b"\n"), chunk.first_line):
@@ -87,7 +87,7 @@ def objects(path: Path, scanner: EventScanner | None = None) -> Iterator[tuple[i
 
 
 def _object(line: bytes) -> Mapping[str, Any] | None:
-    """The object on a line, also behind a prefix that ends with a brace's opening; None for anything else."""
+    """Return the object on a line, also after a prefix before its opening brace; None for anything else."""
     start = line.find(b"{")
     if start < 0 or start > 200 or len(line) > _LONGEST_LINE:
         return None
@@ -108,7 +108,7 @@ def _holds_a_run(gathered: Gathered) -> bool:
 
 
 def _from_document(path: Path) -> Gathered:
-    """Rows of a JSON document: a list of objects, an object that holds one, or columns as lists of equal length."""
+    """Return rows of a JSON document: a list of objects, an object that holds one, or equally long columns."""
     raw = parse_json(read_document(path), str(path))
     for rows in _candidates(raw):
         gathered = rows_of(rows)
@@ -134,23 +134,22 @@ def _candidates(raw: Any, depth: int = 0) -> Iterator[list[Mapping[str, Any]]]:
             yield from _candidates(value, depth + 1)
 
 
-# LLaMA-Factory's `trainer_log.jsonl`: an object per logged step, with the steps planned and two clocks beside it.
-#
-# Keys as its `LogCallback` writes them: current_steps, total_steps, loss, eval_loss, lr (learning_rate before 2023-12),
-# epoch, percentage, elapsed_time and remaining_time as h:mm:ss. A prediction run has steps and clocks, and no loss.
+# LLaMA-Factory's `trainer_log.jsonl` has one object per logged step, with the planned steps and two clocks. Its
+# `LogCallback` writes the keys current_steps, total_steps, loss, eval_loss, lr (learning_rate before 2023-12), epoch,
+# percentage, elapsed_time and remaining_time as h:mm:ss. A prediction run has steps and clocks but no loss.
 
 LLAMA_FACTORY = "llama_factory"
 _PLANNED = Named(column="planned_steps", kind="count", unit=None, rank=0)
 
 
 def llama_factory_score(head: bytes, path: Path) -> float:
-    """Both of its counters on the first line."""
+    """Return the score: high if both of its counters are on the first line."""
     first = head.lstrip().partition(b"\n")[0]
     return 0.95 if first[:1] == b"{" and b'"current_steps"' in first and b'"total_steps"' in first else 0.0
 
 
 def read_llama_factory(path: Path) -> RunTable:
-    """Read the log; of a run without losses its steps and times. Raises AdvisorError."""
+    """Read the log, or only steps and times if the run has no losses. Raises AdvisorError on failure."""
     rows = JsonRows(name_of=lambda name: _PLANNED if name == "total_steps" else column_of(name))
     for line, record in objects(path):
         rows.add(record, line)

@@ -1,9 +1,9 @@
-"""A log teaches its own format: which lines are records, what counts, and which say what the next ones are of.
+"""Learns a log's format from the log: which lines are records, which numbers count, and which lines describe others.
 
-The lines of a sample are grouped by shape and read by their named numbers. The loss that most lines print is the log's;
-lines that print it with a step are its records, and where there are such, sums of an epoch are none. Where records
-print no epoch or step, lines that print nothing else (`Epoch 3/60`) say it for those below. What the numbers themselves
-show is believed before their names: a counter rises, a time that always rises is the time since the start.
+The lines of a sample are grouped by shape and read by their named numbers. The loss that most lines print is the log's
+loss. Lines that print it with a step are its records; if there are any, an epoch's summaries are not records. If
+records print no epoch or step, lines that print nothing else (`Epoch 3/60`) state it for those below. What the numbers
+show outweighs their names: a counter rises, and a time that always rises is the time since the start.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from advisor.readers.sniff import distinct_lines
 from advisor.readers.table_lines import TableRow, headers
 from advisor.readers.telemetry_names import PREFIX
 
-MOST_SHAPES = 6000  # lines of different shape that are read
-MOST_COUNTED = 2000  # lines in which rows of a table are counted
-SERIES = 400  # lines whose numbers are looked at
-FEWEST = 3  # rows that need no other sign of being a log
-MANY = 20  # rows that no page about a run quotes
-OFTEN = 0.05  # of the most frequent record: what prints less often is a remark
-RISING = 0.7  # share of a counter's moves that do not go back: it may start again
+MOST_SHAPES = 6000  # lines of different shapes that are read
+MOST_COUNTED = 2000  # lines in which a table's rows are counted
+SERIES = 400  # lines whose numbers are examined
+FEWEST = 3  # rows that make a log without any other sign
+MANY = 20  # rows; a page about a run never quotes so many
+OFTEN = 0.05  # share of the most frequent record's count; a rarer line is a remark
+RISING = 0.7  # share of a counter's moves that do not go back; it may start again
 _BAR_CLOCK = "clock of a bar"
-_ALIKE, _APART = 0.1, 4  # of a time; steps between lines that a first step cannot last as long as by its start alone
+_ALIKE, _APART = 0.1, 4  # tolerance of a time; steps between lines beyond which a first step is never as slow
 _HANDS = {"seconds": "clock called time", "elapsed_seconds": "clock called elapsed"}  # `Time: 0:03:39` beside a row
 _AVERAGED = re.compile(rb" ?s?,?[\d ./a-z]{0,24}\( {0,8}\d{1,9}\.\d{1,9}s?[,)]")
 _OF_SEVERAL = {"loss_unit": "one of several losses"}
 _MOMENT = re.compile(r"\d{1,4}[-/:]\d\d(?:[-/:]\d\d(?:[.,]\d+)?)?Z?|[12]\d{3}-\d\d-\d\dT[\d:.,]+Z?")
 _PRINTED = re.compile(rb"(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?(?:[%\w/:]|\.\d|\xc2\xb0)*")
-# what a line without a loss may say of the record above it
+# what a line without a loss may add to the record above it
 _GOES_ON = frozenset(
     (
         *("data_seconds", "forward_seconds", "backward_seconds", "grad_norm_seconds", "clip_seconds"),
@@ -61,12 +61,12 @@ _MARKDOWN = re.compile(rb"(?m)^(?:#{1,5} +\w|```|[-*] \*\*|\|[ :-]+\|[ :|-]*$)")
 
 @dataclass(frozen=True, kw_only=True)
 class Lesson:
-    """What a log taught: the rules that read it, how many of the sample's lines are records, and how surely."""
+    """What a log taught: the rules that read it, how many lines of the sample are records or evaluations, and notes."""
 
     rules: tuple[Rule, ...] = ()
     rows: int = 0
     evaluations: int = 0
-    without_loss: int = 0  # lines that count and measure in a log that prints no loss at all
+    without_loss: int = 0  # lines that count and measure, in a log that prints no loss at all
     notes: tuple[str, ...] = ()
 
 
@@ -77,7 +77,7 @@ class _Line:
     read: dict[str, Reading]
 
     def progress(self, column: str) -> frozenset[str]:
-        """What counts on the line; the place in an evaluation counts nothing."""
+        """Return the counters on the line. The place within an evaluation is not a counter."""
         own = column == "loss"
         return frozenset(n for n in PROGRESS if n in self.read and (own or self.read[n].key != COUNTED))
 
@@ -89,7 +89,7 @@ class _Kind:
     loss: str
     progress: frozenset[str]
     rank: int
-    bar: bool  # what counts on them is the place in a progress bar
+    bar: bool  # their counter is the place in a progress bar
     lines: list[_Line] = field(default_factory=list)
 
     @property
@@ -99,7 +99,7 @@ class _Kind:
 
 @lru_cache(maxsize=2)
 def learn(head: bytes) -> Lesson:
-    """The format of a log by a cleaned sample of it. A text that is no log teaches nothing."""
+    """Return the format of a log, learnt from a cleaned sample. A text that is not a log teaches nothing."""
     lesson = _taught(head)
     return Lesson() if lesson.rows < MANY and _is_page(head) else lesson
 
@@ -144,14 +144,14 @@ def _lesson(head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, ev
         targets["seconds"] = ""
     counted = frozenset(name for name in main.progress if targets.get(name, name) == name)
     if "step" not in counted:
-        targets["step"] = ""  # of a bar before one row in so many
+        targets["step"] = ""  # it belongs to a bar before only some of the rows
     above = context([line.read for line in lines], counted)
     varied = len({repr(value) for value in series.get("loss", [])}) > 1
     rows = main.count
     unnamed = any(not line.read["loss"].slot.sure and line.read["loss"].slot.word == b"" for line in main.lines)
     if unnamed and max(series.get("loss", [0.0])) <= 1:
-        return Lesson()  # `250 train 0.61`: an accuracy as well as a loss
-    summed = above and all("eval_loss" in line.read for line in main.lines)  # an epoch's lines, however few
+        return Lesson()  # `250 train 0.61` may be an accuracy as well as a loss
+    summed = above and all("eval_loss" in line.read for line in main.lines)  # the lines of an epoch, however few
     if not counted and not summed and not (varied and max(line.count for line in main.lines) >= FEWEST):
         return Lesson()
     if rows < FEWEST and not any(line.read["loss"].slot.sure or b"|" in line.text for line in main.lines):
@@ -176,7 +176,7 @@ def _lesson(head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, ev
 
 
 def _by_their_size(series: Mapping[str, Sequence[float]], main: _Kind) -> dict[str, str]:
-    """Columns of memory and utilisation that are printed without a unit: in which one, by the size of their numbers."""
+    """Return the targets of memory and utilisation columns without a unit, by the size of their numbers."""
     out: dict[str, str] = {}
     for column, values in series.items():
         card = column.startswith(PREFIX)
@@ -190,14 +190,14 @@ def _by_their_size(series: Mapping[str, Sequence[float]], main: _Kind) -> dict[s
 
 
 def _repeated_facts(head: bytes, main: _Kind, needs: bytes) -> dict[str, int]:
-    """Settings that every record repeats: `seq 1024` in all of them is the sequence length."""
+    """Return settings that every record repeats: `seq 1024` in all records is the sequence length."""
     found: dict[str, set[int]] = {}
     rows = 0
     for line in head.split(b"\n"):
         if needs not in line or len(line) > LONGEST or main.lines[0].read["loss"].slot.word not in line:
             continue
         for slot in slots(line):
-            fact = spoken_name(slot.name) if slot.name.lower() != "batch" else None  # which counts, as a rule
+            fact = spoken_name(slot.name) if slot.name.lower() != "batch" else None  # usually a counter
             if fact in BATCH_FACTS and not slot.unit and line[slot.start : slot.end].isdigit():
                 found.setdefault(fact, set()).add(int(line[slot.start : slot.end]))
         rows += 1
@@ -207,7 +207,7 @@ def _repeated_facts(head: bytes, main: _Kind, needs: bytes) -> dict[str, int]:
 
 
 def _passed_over(main: _Kind, row: LearntRow) -> list[str]:
-    """A note of the numbers that the commonest record has and no column took."""
+    """Return a note on the numbers of the most common record that no column uses."""
     line = max(main.lines, key=lambda one: one.count).text
     seen = row.find(line)
     if seen is None:
@@ -218,7 +218,7 @@ def _passed_over(main: _Kind, row: LearntRow) -> list[str]:
 
 
 def unread(line: bytes, found: Sequence[Found], end: int | None = None) -> list[str]:
-    """The numbers of a record that no column took, each as it is printed with its name."""
+    """Return the numbers of a record that no column uses, each as it is printed with its name."""
     taken = [(one.start, one.end) for one in found]
     out = []
     for match in _PRINTED.finditer(line, 0, len(line) if end is None else end):
@@ -233,7 +233,7 @@ def unread(line: bytes, found: Sequence[Found], end: int | None = None) -> list[
 
 
 def _is_page(head: bytes) -> bool:
-    """Whether a sample is a page of Markdown about runs: rows quoted in it are not those of a log."""
+    """Return whether a sample is a Markdown page about runs. Rows that it quotes are not a log's rows."""
     text = head[: 1 << 16]
     lines = sum(1 for line in text.split(b"\n") if line.strip())
     return len(_MARKDOWN.findall(text)) > max(3, 0.05 * lines)
@@ -250,7 +250,7 @@ def _read_lines(head: bytes) -> list[_Line]:
 
 
 def _kinds(lines: list[_Line], column: str) -> list[_Kind]:
-    """Lines by the name of their loss, by what counts on them, and by whether a bar does."""
+    """Group lines by the name of their loss, by their counters, and by whether a progress bar counts."""
     kinds: dict[tuple[str, frozenset[str], bool], _Kind] = {}
     for line in lines:
         reading = line.read.get(column)
@@ -264,37 +264,37 @@ def _kinds(lines: list[_Line], column: str) -> list[_Kind]:
 
 
 def _weight(kind: _Kind, most: int) -> tuple[bool, bool, bool, int, int]:
-    """How likely lines are a log's records: they repeat, print a step, or at least count, have the surest name, are
-    many."""
+    """Return a sort key for how likely lines are a log's records: they repeat, have steps or at least a counter, have
+    the surest name, and are many."""
     repeats = kind.count >= min(FEWEST, most) and kind.count >= OFTEN * most
     counts = bool(kind.progress) and kind.count >= most / 2
     return repeats, "step" in kind.progress, counts, -(kind.rank // 100), kind.count
 
 
 def _closes(kind: _Kind, bars: _Kind) -> bool:
-    """Whether lines say again what bars say, when each is full: `[98/100] Train Loss: 5.26`."""
+    """Return whether lines repeat what each full bar says: `[98/100] Train Loss: 5.26`."""
     return (kind.loss, kind.progress, kind.bar) == (bars.loss, bars.progress, False) and kind.count >= FEWEST
 
 
 def _is_other_bar(kind: _Kind, main: _Kind) -> bool:
-    """Whether lines with the loss of the records are another kind for their bar; one line may stand behind a bar's."""
+    """Return whether lines with the records' loss differ in having a bar. One line may follow a bar."""
     return kind.bar != main.bar and kind.loss == main.loss and (main.bar or kind.count >= FEWEST)
 
 
 def _kind_of_loss(kind: _Kind) -> dict[str, str]:
-    """What is known of a loss whose height says little: fact `loss_unit`."""
+    """Return the fact `loss_unit` if the height of the loss says little because a line has several losses."""
     return _OF_SEVERAL if all(is_one_of_several(line.text, line.read["loss"]) for line in kind.lines) else {}
 
 
 def _needs(kind: _Kind) -> bytes:
-    """The printed word that all lines of a kind have, to be looked for before anything else."""
+    """Return the printed word that all lines of a kind contain, which is searched first; b"" if there is none."""
     words = Counter(line.read["loss"].slot.word for line in kind.lines if "loss" in line.read)
     (word, count), *_ = words.most_common(1) or [(b"", 0)]
     return word if count == len(kind.lines) else b""
 
 
 def _series(head: bytes, kind: _Kind, needs: bytes) -> dict[str, list[float]]:
-    """What each column of a kind of lines holds in the order of the file."""
+    """Return each column's numbers in the lines of one kind, in the order of the file."""
     out: dict[str, list[float]] = {}
     rows = 0
     for line in head.split(b"\n"):
@@ -319,7 +319,7 @@ def _series(head: bytes, kind: _Kind, needs: bytes) -> dict[str, list[float]]:
 
 
 def _by_their_numbers(series: dict[str, list[float]]) -> dict[str, str]:
-    """Columns whose numbers are not what their name says: what they are, or "" where that is nothing."""
+    """Return what columns really are if their numbers contradict their names; "" if they are not read."""
     out: dict[str, str] = {}
     for column in ("step", "epoch", "tokens"):
         values = series.get(column, [])
@@ -341,36 +341,36 @@ def _by_their_numbers(series: dict[str, list[float]]) -> dict[str, str]:
 
 
 def _of_each_epoch(epochs: Sequence[float], clocks: Sequence[float]) -> bool:
-    """Whether every row closes the bar of an epoch of its own: its clock began with that."""
+    """Return whether every row ends the bar of a new epoch, so that the bar's clock began with that epoch."""
     apart = len(epochs) == len(clocks) >= FEWEST and all(b > a for a, b in zip(epochs, epochs[1:], strict=False))
     return apart and 0 < clocks[-1] < 1.5 * clocks[0]
 
 
 def _by_hands(clock: Sequence[float], column: str, kind: _Kind) -> str:
-    """What `Time: 0:03:39` beside each row is: the time since the start, that of an epoch; of a step it is none."""
+    """Return what `Time: 0:03:39` beside each row is: the time since the start or of an epoch; "" for a step's time."""
     if _rises(clock) and (column == "elapsed_seconds" or clock[-1] > 2 * clock[0]):
         return "elapsed_seconds"
-    # what always rises by little is the time of day
+    # a time that always rises a little is the time of day
     return "" if "step" in kind.progress or _rises(clock, 1.0) else "epoch_seconds"
 
 
 def _of_an_epoch(kind: _Kind) -> str:
-    """What the time on lines that count epochs alone is: that of the epoch, where its name does not say otherwise."""
+    """Return what the time is on lines that count only epochs: the epoch's time, unless its name says otherwise."""
     times = [line.read["seconds"] for line in kind.lines if "seconds" in line.read]
     targets = {reading.target.replace("seconds", "epoch_seconds", 1) for reading in times if reading.kind == "time"}
     return targets.pop() if len(targets) == 1 else ""
 
 
 def _of_a_step_or_of_several(kind: _Kind, series: Mapping[str, Sequence[float]]) -> bool:
-    """Whether a time is called nothing but that on lines every few steps: the last step's, or that of all since.
+    """Return whether a bare time on lines every few steps may be the last step's or the sum of all steps since.
 
-    Milliseconds are a step's: nobody counts the minutes between two lines in them; so is what has a mean beside it, and
-    what the first line, of one step, has as long as the others.
+    Milliseconds are a step's time, because nobody counts minutes between lines in them. So is a time with a mean beside
+    it, or one that is about as long on the first line, after one step, as on the others.
     """
     steps, spent = series.get("step", []), series.get("seconds", [])
     times = [(line.text, line.read["seconds"]) for line in kind.lines if "seconds" in line.read]
     if times and all(_AVERAGED.match(text, reading.slot.end) for text, reading in times):
-        return False  # `Time 0.51 (0.60)`: of each step, with the mean of all
+        return False  # `Time 0.51 (0.60)`: the time of each step, and the mean of all
     bare = [reading for _, reading in times if reading.kind == "time" and not reading.target.endswith("ms")]
     moves = sorted(b - a for a, b in zip(steps, steps[1:], strict=False) if b > a)
     stride = moves[len(moves) // 2] if moves else 0.0
@@ -382,7 +382,7 @@ def _of_a_step_or_of_several(kind: _Kind, series: Mapping[str, Sequence[float]])
 
 
 def _rises(values: Sequence[float], share: float = RISING) -> bool:
-    """Whether numbers go up, but for a few; to begin where they began is to start again."""
+    """Return whether most numbers go up. A return to the first value counts as a new start."""
     moves = [b >= a or b == values[0] for a, b in zip(values, values[1:], strict=False)]
     return not moves or sum(moves) >= share * len(moves)
 
@@ -392,9 +392,9 @@ def _moves(series: dict[str, list[float]]) -> bool:
 
 
 def _evaluations(kinds: list[_Kind], main: _Kind | None, owned: bool) -> list[LearntRow]:
-    """Rules of validation losses: with a counter of their own, else part of the record before them."""
+    """Return rules of validation losses, which have their own counter or belong to the record before them."""
     often = owned or max((kind.count for kind in kinds), default=0) >= FEWEST
-    # of a log that trains or evaluates again and again a test comes once, behind its end: the line is left to say so
+    # a log that trains or evaluates repeatedly prints one test after its end; that line is left as a sign of the end
     kinds = [kind for kind in kinds if not (often and kind.count == 1 and kind.loss.startswith("test"))]
     names = frozenset(kind.loss for kind in kinds)
     if not names:
@@ -412,7 +412,7 @@ def _evaluations(kinds: list[_Kind], main: _Kind | None, owned: bool) -> list[Le
 
 
 def _beside(lines: list[_Line], main: _Kind, row: LearntRow) -> list[LearntRow]:
-    """Rules of lines that go on with the record above them: its card, the parts of its step, its rate."""
+    """Return rules of lines that continue the record above them: its GPU, the parts of its step, its rate."""
     counts: Counter[frozenset[str]] = Counter()
     for line in lines:
         columns = frozenset(line.read)

@@ -1,4 +1,4 @@
-"""How long a process of our trainer lived, by its log's records. No numpy: a run that starts is watched without it."""
+"""How long a process of our trainer lived, by its log's records. No numpy, so that a new run can be watched early."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def process_seconds(header: Mapping[str, Any], final: Mapping[str, Any] | None, last_seen: float) -> float:
-    """Seconds from a process's start to its end: as its final record says, else up to `last_seen` (Unix seconds)."""
+    """Return seconds from a process's start to its end, from its final record or else `last_seen` (Unix seconds)."""
     told = final.get("seconds") if final is not None else None
     if isinstance(told, int | float):
         return float(told)

@@ -1,7 +1,7 @@
-"""How long the runs of a log took by the time stamps of its lines, or by the clock of a progress bar.
+"""Measures how long the runs of a log took, by the time stamps of its lines or the clock of a progress bar.
 
-Only the beginning, the end and samples between are looked at: a clock goes forward. Stamps without a date are counted
-through midnights, stamps without a year through new years. Days without a line are no part of a run.
+Only the beginning, the end and samples between them are read, because a clock only goes forward. Midnights are counted
+in stamps without a date, new years in stamps without a year. Days without a line are not part of a run.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ from advisor.readers.yaml_rows import regex
 from advisor.units import format_seconds
 
 STAMPS, BAR = "time stamps of its lines", "the clock of its progress bar"
-PARTIAL = 0.5  # of the time stamps' span: less is an account of something else
-COVERED = 0.8  # of the bytes of a run's rows lie before its last stamp and behind its first
-WHOLE_BYTES = 1 << 21  # of a run that are looked at entirely; of longer ones parts
-PART_BYTES = 1 << 15  # of the beginning and the end
-HEAD_BYTES = 200  # before a bar, in which its name stands: some logs are one line
-SAMPLES, SAMPLE_BYTES = 64, 1 << 11  # between: enough for a midnight each in a run of months
-MOST_SPOKEN_BYTES = 1 << 22  # of a file whose lines' own words are looked at
-MOST_PACKED_BYTES = 1 << 24  # of a file that cannot be looked into without unpacking it
+PARTIAL = 0.5  # share of the time stamps' span; a smaller total measures something else
+COVERED = 0.8  # share of the bytes of a run's rows that lies before its last stamp and after its first
+WHOLE_BYTES = 1 << 21  # runs of up to this size are read completely, longer ones in parts
+PART_BYTES = 1 << 15  # bytes read at the beginning and at the end
+HEAD_BYTES = 200  # bytes before a bar that hold its name; some logs are a single line
+SAMPLES, SAMPLE_BYTES = 64, 1 << 11  # parts read in between: enough for one per midnight in months
+MOST_SPOKEN_BYTES = 1 << 22  # largest file in which times in words are read
+MOST_PACKED_BYTES = 1 << 24  # largest file that has to be unpacked to be read
 _BLOCK = 1 << 20  # bytes whose line ends are counted at once
 _DAY = 86400.0
 FEWEST_ESTIMATES = 5
-NOTHING_LEFT = 0.005  # of the first estimate: what is left when the last record is printed
+NOTHING_LEFT = 0.005  # share of the first estimate of the time left that may remain at the last record
 _HEAD_OF_BAR = re.compile(rb"\d{1,3}%\|[^\n]*\Z")
 
 
 def with_clocks(table: RunTable, path: Path) -> RunTable:
-    """The table with what the clocks of a log's lines say of each of its runs; AdvisorError if it cannot be opened."""
+    """Return the table with the times that its clocks show for each run. Raises AdvisorError if it cannot be opened."""
     if not table.runs or (table.telemetry is not None and not len(table)) or table.runs[0].elsewhere:
         return table
     with _opened(path) as data:
         if table.lines is None and b"\0" in data[:4096]:
-            return table  # no text
+            return table  # not text
         several, resumed = len(table.runs) > 1, [e.line for e in table.events if e.kind == "restart" and e.line]
         timed = [
             _timed(run, data, span, several=several, resumed=resumed)
@@ -68,7 +68,7 @@ def with_clocks(table: RunTable, path: Path) -> RunTable:
     runs, clocks = tuple(run for run, _ in timed), [clock for _, clock in timed if clock is not None]
     seconds = None
     if several and clocks:
-        # what lies between two runs is of the log as long as somebody may have sat beside it
+        # a pause between two runs belongs to the log if somebody may have waited through it
         gaps = [gap for one, other in pairwise(clocks) if (gap := one.gap(other)) <= BETWEEN_RUNS]
         seconds = sum(clock.seconds for clock in clocks) + sum(gaps)
     return dataclasses.replace(rejudged(table, runs), clock_seconds=seconds)
@@ -76,7 +76,7 @@ def with_clocks(table: RunTable, path: Path) -> RunTable:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[bytes | mmap.mmap]:
-    """The bytes of a file: mapped, or unpacked where it is packed and not too large (else none)."""
+    """Yield the bytes of a file, mapped, or unpacked if it is compressed; empty if it is too large to unpack."""
     size = path.stat().st_size if path.is_file() else 0
     if not size:
         yield b""
@@ -91,7 +91,7 @@ def _opened(path: Path) -> Iterator[bytes | mmap.mmap]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Span:
-    """The bytes of a run's lines, and of those from its first row to its last; None where it has no row."""
+    """Byte ranges of all lines of a run, and from its first row to its last; `rows` is None if it has no row."""
 
     first: int
     end: int
@@ -111,13 +111,13 @@ def _spans(data: bytes | mmap.mmap, table: RunTable) -> list[_Span]:
     found = []
     for run, pair, first, end in zip(table.runs, rows, firsts, [*firsts[1:], len(data)], strict=True):
         own = (at[pair[0]], at[pair[1]]) if pair else None
-        # rows that are no lines fill their file
+        # rows that are not lines fill their file
         found.append(_Span(first=first, end=end, rows=own or ((first, end) if run.phase is not None else None)))
     return found
 
 
 def _offsets(data: bytes | mmap.mmap, lines: Sequence[int]) -> dict[int, int]:
-    """The byte at which each of these lines begins; the end of the data for one that is not there."""
+    """Return the byte at which each of these lines begins; the end of the data for a line that does not exist."""
     out, line, at = {}, 1, 0
     for wanted in sorted(set(lines)):
         while line < wanted and at < len(data):
@@ -144,14 +144,14 @@ def _timed(
     sessions = several or run.starts > 1 or any((run.first_line or 1) < line for line in resumed)
     if (clock := _by_stamps(parts, rows, sessions=sessions)) is not None:
         own, seconds = run.declared_seconds, clock.seconds
-        # the total of an epoch, an evaluation, the last process; or what no program can have taken
+        # the total of only an epoch, an evaluation or the last process; or a total longer than the program can have run
         wrong = own is not None and (
             (not several and own < PARTIAL * seconds) or (rows is None and own > seconds / PARTIAL)
         )
         own = None if wrong else own
         return dataclasses.replace(run, clock_seconds=seconds, clock=STAMPS, declared_seconds=own), clock
     by_bar = _seconds_of(bars)
-    # parts of a run would not add up, and of a file of many runs it would take long
+    # parts of a run would not add up, and a large file would take long
     spoken = spoken_seconds(parts[0][1]) if len(parts) == 1 and len(data) <= MOST_SPOKEN_BYTES else None
     if spoken and by_bar < PARTIAL * spoken:
         return dataclasses.replace(run, clock_seconds=spoken, clock=SPOKEN), None
@@ -163,7 +163,7 @@ def _drawn(bars: Sequence[_Bars]) -> tuple[int, int]:
 
 
 def _by_its_bar(run: RunPart, bars: Sequence[_Bars], span: tuple[int, int]) -> RunPart:
-    """The run with how far its longest bar came, where nothing else says how it ended: one bar, there to the end."""
+    """Add how far its longest bar came if nothing else says how the run ended and its only bar goes on to the end."""
     bar = max(bars, key=lambda bar: bar.seconds, default=None)
     if bar is None or bar.before or bar.several or not bar.total or bar.end < span[0] + COVERED * (span[1] - span[0]):
         return run
@@ -175,12 +175,12 @@ def _by_its_bar(run: RunPart, bars: Sequence[_Bars], span: tuple[int, int]) -> R
 
 
 def _nothing_left(parts: Sequence[tuple[int, bytes]]) -> str:
-    """That a run's estimates of the time left come down to nothing, once, in words; empty where they do not."""
+    """Say in words that a run's estimates of the time left fell to nothing, once; "" if they did not."""
     left = [_left(match) for _, text in parts for match in regex("time_left").finditer(text)]
     if len(left) < FEWEST_ESTIMATES or not left[0] > 0 or left[-1] > NOTHING_LEFT * left[0]:
         return ""
     if min(left[: -max(1, len(left) // 50)]) <= left[-1]:
-        return ""  # of each epoch, or of nothing
+        return ""  # estimates of each epoch, or of nothing
     return f"its estimate of the time left came down from {format_seconds(left[0])} to {format_seconds(left[-1])}"
 
 
@@ -192,7 +192,7 @@ def _left(match: re.Match[bytes]) -> float:
 
 
 def _windows(first: int, end: int) -> Iterator[tuple[int, int]]:
-    """The parts of a run's bytes that are looked at, in order."""
+    """Yield the parts of a run's bytes that are read, in order."""
     if end - first <= WHOLE_BYTES:
         yield first, end
         return
@@ -218,16 +218,16 @@ class _Clock:
     wraps: float
 
     def gap(self, later: _Clock) -> float:
-        """Seconds from its end to the beginning of a later run's; infinite where that lies before it."""
+        """Return seconds from this run's end to the beginning of a later run; infinite if that one began earlier."""
         between = later.begins - self.ends
         between = between % self.wraps if self.wraps else between
         return between if between >= 0 else math.inf
 
 
 def _by_stamps(parts: Sequence[tuple[int, bytes]], rows: tuple[int, int] | None, *, sessions: bool) -> _Clock | None:
-    """What the surest spelling of time stamps says that covers a run; None without one.
+    """Return the clock of the surest spelling of time stamps that covers a run; None if there is none.
 
-    `rows` are the bytes of its rows. Without rows a run is silent for as long as all goes well: no pause is too long.
+    `rows` are the bytes of the run's rows. Without rows a run is silent while all goes well, so no pause is too long.
     """
     for group in SPELLINGS:
         clocks = [clock for name, wraps in group if (clock := _clock_of(name, wraps, parts, rows, sessions=sessions))]
@@ -259,10 +259,10 @@ def _clock_of(
 
 
 def _of_rows(places: np.ndarray, stamps: np.ndarray, rows: tuple[int, int]) -> tuple[slice, bool]:
-    """The stamps that tell when a run's rows were printed, and whether the rows themselves are stamped.
+    """Return which stamps show when a run's rows were printed, and whether the rows themselves are stamped.
 
-    Stamps on or between rows do, and where those leave out a beginning or an end, the nearest one beyond; none where
-    there is none. What stands further out (start-up, a last evaluation) is of the run as far as no longer pause lies
+    These are the stamps on or between rows, plus the nearest one outside if they miss the beginning or the end; none if
+    that one is missing. Stamps further out (start-up, a last evaluation) belong to the run if no longer pause lies
     between.
     """
     first, end = rows
@@ -275,7 +275,7 @@ def _of_rows(places: np.ndarray, stamps: np.ndarray, rows: tuple[int, int]) -> t
         behind += 1
     if at < 0 or behind > len(stamps) or behind - at < 2:
         return slice(0, 0), False
-    timed = within == behind - at  # else the pauses between may be full of rows
+    timed = within == behind - at  # otherwise the pauses between stamps may be full of rows
     moves = np.abs(np.diff(stamps))
     pause = max(BETWEEN_RUNS, min(LONGEST_PAUSE, float(moves[at : behind - 1].max())))
     while at and moves[at - 1] <= pause:
@@ -291,14 +291,14 @@ class _Bars:
 
     total: int
     done: int = 0
-    before: float = 0.0  # seconds of those that ended before the present one began
-    last: float = 0.0  # of the present one
-    begins: int = 0  # byte before the first of them
-    end: int = 0  # byte behind the last of them
-    turns: list[float] = field(default_factory=list)  # seconds of those printed at their end, other words before them
-    head: bytes = b""  # what stands before the last of those: the number of its epoch
-    ends: int = 0  # how often one was printed at its end
-    drawn: bool = False  # one was printed on its way: what is printed at the end may be the same one again
+    before: float = 0.0  # seconds of the bars that ended before the present one began
+    last: float = 0.0  # seconds of the present bar
+    begins: int = 0  # byte before the first bar
+    end: int = 0  # byte after the last bar
+    turns: list[float] = field(default_factory=list)  # seconds of bars printed when full, each after other words
+    head: bytes = b""  # the text before the last of those, such as its epoch number
+    ends: int = 0  # how many times a full bar was printed
+    drawn: bool = False  # a bar was printed before it was full, so a full bar may be the same one again
 
     @property
     def several(self) -> bool:
@@ -310,7 +310,7 @@ class _Bars:
 
 
 def _seconds_of(bars: Sequence[_Bars]) -> float:
-    """What the longest bars count, and with them those drawn behind each of them; bars within theirs come before it."""
+    """Return the seconds of the longest bars plus the bars drawn after each of them. Inner bars come before them."""
     longest = max(bars, key=lambda bar: bar.seconds, default=None)
     if longest is None:
         return 0.0
@@ -320,14 +320,14 @@ def _seconds_of(bars: Sequence[_Bars]) -> float:
 
 
 def _bars(parts: Sequence[tuple[int, bytes]]) -> list[_Bars]:
-    """The bars by their totals, in the order in which each total is first printed."""
+    """Return the bars by their totals, in the order in which each total is first printed."""
     found: dict[bytes | None, _Bars] = {}
     for at, text in parts:
         for match in regex("bar_with_clock").finditer(text):
             done, total, *clock = match.groups()
             now = seconds_of(*clock)
             bar = found.setdefault(total, _Bars(total=int(total or 0), begins=at + match.start()))
-            # ranks draw theirs in turn, a little apart: a bar that begins anew is far behind
+            # ranks draw their bars in turn, slightly apart; a bar that starts again is far behind
             if now < bar.last / 2 or int(done) < bar.done / 2:
                 bar.before += bar.last
             bar.ends, bar.drawn = bar.ends + (done == total), bar.drawn or done != total
@@ -342,5 +342,5 @@ def _bars(parts: Sequence[tuple[int, bytes]]) -> list[_Bars]:
 
 
 def _other_lines(between: bytes) -> bool:
-    """Whether there are lines between two bars: the rest of the one's and the beginning of the other's are none."""
+    """Return whether whole lines stand between two bars, besides the rest of one and the start of the other."""
     return any(line.strip() for line in between.split(b"\n")[1:-1])

@@ -1,11 +1,10 @@
-r"""What a line format declares: which lines are records, what their numbers mean, which lines state facts.
+r"""Declares a line format: which lines are records, what their numbers mean, and which lines state facts.
 
-A record's pattern names what it finds: a group is called after a column of `columns.yaml`, with the printed unit
-behind two underscores where it is not the column's own: `(?P<seconds__ms>[\d.]+)ms`, `(?P<mfu__percent>[-\d.]+)%`.
-Several groups of one column add up (`elapsed_seconds__h`, `elapsed_seconds__min`, `elapsed_seconds__s`);
-`unix_seconds__year`, `__month`, `__day`, `__h`, `__min`, `__s` are a time stamp, read as UTC. A group `X__unit` beside
-a group `X` finds the unit as text ("GiB", "K"). The names of `HIDDEN` are allowed too: what records repeat that is no
-column of its own.
+A record's pattern names what it finds. A group has the name of a column in `columns.yaml`, plus the printed unit after
+two underscores if it is not the column's own: `(?P<seconds__ms>[\d.]+)ms`, `(?P<mfu__percent>[-\d.]+)%`. Several groups
+of one column add up (`elapsed_seconds__h`, `elapsed_seconds__min`, `elapsed_seconds__s`). `unix_seconds__year`,
+`__month`, `__day`, `__h`, `__min`, `__s` form a time stamp, read as UTC. A group `X__unit` beside a group `X` finds the
+unit as text ("GiB", "K"). The names in `HIDDEN` are also allowed: values that records repeat but that are not columns.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from typing import Any
 from advisor.readers.names import BYTES, DECIMAL
 from advisor.readers.run_table import names_of
 
-# Fragments for patterns; a number may carry thousands separators. Possessive, so that a damaged log with thousands of
-# digits in a row is not tried in all its divisions.
+# Parts of patterns; a number may have thousands separators. They are possessive, so that a damaged log with thousands
+# of digits in a row is not tried in every division.
 NUMBER = rb"[-+]?(?:\d++(?:,\d{3})*+(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d++)?"
 LOSS = rb"(?:" + NUMBER + rb"|-nan\(ind\)|[-+]?(?:[nN]a[nN]|[iI]nf(?:inity)?))"
 
-# MORE completes the record before it; SETS says what the records after it are of, where they do not say so themselves
+# MORE completes the record before it; SETS describes the records after it that do not describe themselves
 TRAIN, EVAL, MORE, SETS = 0, 1, 2, 3
 
-# what records repeat: the first three become facts, micro-batches counted beside steps tell what a time is of, and a
-# rate of one device becomes one of all where their number is known
+# values that records repeat: the first three become facts; micro-batches beside steps show what a time measures; a rate
+# of one device becomes the total if the number of devices is known
 HIDDEN = (*("planned_steps", "planned_epochs", "step_tokens", "iteration", "device_tokens_per_second", "device_flops"),)
 
-# unit as a group or the log writes it → (multiply by, divide by): dividing keeps 13651.72 ms at 13.65172 s exactly
+# unit of a group or in the log → (multiply by, divide by); dividing keeps 13651.72 ms exactly at 13.65172 s
 UNITS: dict[str, tuple[float, float]] = {
     "s": (1, 1),
     "sec": (1, 1),
@@ -52,11 +51,11 @@ UNITS: dict[str, tuple[float, float]] = {
     "thousand": (1e3, 1),
     "million": (1e6, 1),
     "billion": (1e9, 1),
-    "M_": (1e6, 1),  # as groups: counts in millions and billions, whose letters mean other things elsewhere
+    "M_": (1e6, 1),  # as groups: counts in millions and billions, whose letters have other meanings elsewhere
     "B_": (1e9, 1),
     "tera": (1e12, 1),
 }
-COUNT_SUFFIXES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}  # of counts: parameters, tokens, rates
+COUNT_SUFFIXES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}  # for parameters, tokens, rates
 DATE_PARTS = ("year", "month", "day", "h", "min", "s")
 INVERSE = "inverse"  # printed as iterations per second
 
@@ -72,30 +71,30 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One kind of record: `Row` and `Pairs` declare one, a log that teaches its own format has others."""
+    """One kind of record. `Row` and `Pairs` declare one; a log that teaches its own format has other kinds."""
 
     kind: int = TRAIN
-    needs: bytes = b""  # text without which a line is no such record
+    needs: bytes = b""  # a line without this text is not such a record
     missing: Mapping[str, float] = field(default_factory=dict)  # column → converted value that means "not collected"
-    comma: bytes = b""  # what a comma inside a number is: b"" separates thousands, b"." decimals, b" " numbers
-    facts: Mapping[str, Any] = field(default_factory=dict)  # what the mere presence of such a record means
-    phase: str = ""  # that such records belong to, where the format prints each phase differently
-    step: str = ""  # of records without one: "previous" takes that before, "next" that after; "bar": it is a bar's
-    weight: float = 1.0  # as evidence of the format; below 1 where others may print the same
+    comma: bytes = b""  # what a comma inside a number means: b"" separates thousands, b"." decimals, b" " numbers
+    facts: Mapping[str, Any] = field(default_factory=dict)  # facts that follow from the presence of such a record
+    phase: str = ""  # phase of these records, if the format prints each phase differently
+    step: str = ""  # for records without a step: "previous" or "next" takes that record's step; "bar": it is a bar's
+    weight: float = 1.0  # as evidence for the format; below 1 if other formats may print the same
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Return the groups that its records have; none of a rule that a log taught, whose lines differ."""
+        """Return the groups of its records; none for a rule learnt from a log, because its lines differ."""
         return ()
 
     def find(self, line: bytes) -> tuple[list[Found], int] | None:
-        """Return where the numbers of a line stand and where the record ends; None when it is not such a record."""
+        """Return where a line's numbers stand and where the record ends; None if the line is not such a record."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row(Rule):
-    """A record as one regular expression, matched at the beginning of the line (not necessarily to its end)."""
+    """A record as one regular expression, matched from the beginning of the line, not necessarily to its end."""
 
     pattern: bytes
 
@@ -123,17 +122,17 @@ class Row(Rule):
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs(Rule):
-    r"""A record as key and value pairs in any order.
+    r"""A record of key and value pairs in any order.
 
-    `start` is matched at the beginning of the line and may have groups of its own; each match of `pair` behind it
-    gives a `key` and a `value` group. `keys` maps keys (`normal` of their text) to targets; other keys are not read. A
-    line is a record when one of `required` was found, and none of `forbidden` keys.
+    `start` is matched at the beginning of the line and may have its own groups. Each later match of `pair` gives a
+    `key` and a `value` group. `keys` maps keys (`normal` of their text) to targets; other keys are not read. A line is
+    a record if it has at least one of the `required` keys and none of the `forbidden` ones.
     """
 
     start: bytes
     pair: bytes
     keys: Mapping[str, str]
-    required: tuple[str, ...]  # targets, any of them
+    required: tuple[str, ...]  # targets; any one of them is enough
     forbidden: tuple[str, ...] = ()  # keys that only another kind of record has
 
     @cached_property
@@ -163,7 +162,7 @@ class Pairs(Rule):
             if key in self.forbidden:
                 return None
             target = self.keys.get(key)
-            if target is not None and target not in found:  # a key printed twice: the first is the record's own
+            if target is not None and target not in found:  # if a key is printed twice, the first belongs to the record
                 found[target] = Found(target=target, start=match.start("value"), end=match.end("value"))
             end = match.end()
         return (list(found.values()), end) if any(name in found for name in self.required) else None
@@ -171,12 +170,12 @@ class Pairs(Rule):
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Facts in lines that are not records: groups named after `columns.yaml`, units as in records.
+    """Facts in lines that are not records. Groups are named after `columns.yaml`, with units as in records.
 
-    The first occurrence of a fact counts, the last where `last` says so; `constants` are facts that a match means.
+    The first occurrence of a fact counts, or the last if `last` is set; `constants` are facts that any match implies.
     """
 
-    pattern: bytes  # searched in text of many lines; (?m) and anchors are up to it
+    pattern: bytes  # searched in text of many lines; the pattern must set (?m) and anchors
     needs: bytes = b""
     last: bool = False
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -193,10 +192,10 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A line that this format alone means something by: the event's kind, and what it says of numbers (group names).
+    """A line with a meaning only in this format: the event's kind and its numbers (by group name).
 
-    Groups `name` and `value` together are one number under the name that the line gives it, a `percent` group behind
-    them makes it a share.
+    The groups `name` and `value` form one number under the name in the line; a `percent` group after them makes it a
+    share.
     """
 
     pattern: bytes
@@ -210,11 +209,11 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Sign:
-    """A text that speaks for a format even where no record was printed; `weight` 0…1 says how surely."""
+    """A text that indicates a format even if no record was printed; `weight` 0…1 says how surely."""
 
     pattern: bytes
     weight: float
-    path: bool = False  # looked for in the file's name and folders too
+    path: bool = False  # also searched in the file's name and folders
 
     @cached_property
     def compiled(self) -> re.Pattern[bytes]:
@@ -223,7 +222,7 @@ class Sign:
 
 @dataclass(frozen=True, kw_only=True)
 class LineFormat:
-    """One log format of line records, declared."""
+    """One declared log format of line records."""
 
     name: str
     framework: str | None
@@ -231,17 +230,17 @@ class LineFormat:
     facts: tuple[Facts, ...] = ()
     marks: tuple[Mark, ...] = ()
     signs: tuple[Sign, ...] = ()
-    weight: float = 1.0  # of its records as evidence; below 1 where others may print the same
-    constants: Mapping[str, Any] = field(default_factory=dict)  # facts that the format itself means
-    notes: Mapping[str, str] = field(default_factory=dict)  # column → what the reader has to know of it
-    refuse: bytes = b""  # text that shows another format, whose records look the same
-    finish: Callable[[Any], Any] | None = None  # last word on the assembled RunTable
-    steps_by_bar: bool = False  # rows print no step: bars, epochs and the end tell it
-    learnt: bool = False  # the log taught it: what its banner says is looked for by the names of settings
+    weight: float = 1.0  # weight of its records as evidence; below 1 if others may print the same
+    constants: Mapping[str, Any] = field(default_factory=dict)  # facts that the format itself implies
+    notes: Mapping[str, str] = field(default_factory=dict)  # column → what the reader has to know about it
+    refuse: bytes = b""  # text of another format whose records look the same
+    finish: Callable[[Any], Any] | None = None  # a last change to the assembled RunTable
+    steps_by_bar: bool = False  # rows print no step; bars, epochs and the end imply it
+    learnt: bool = False  # learnt from the log, whose banner is then searched for names of settings
 
 
 def check_target(name: str) -> None:
-    """Assert that a group name is a column with a known unit: a misspelt one would be read and never seen."""
+    """Assert that a group names a column with a known unit, because a misspelt one would be read but never seen."""
     base, _, unit = name.partition("__")
     assert base in names_of("columns") or base in HIDDEN, f"{name} is not a column"
     known = unit in UNITS or unit in ("", "unit", INVERSE) or (base == "unix_seconds" and unit in DATE_PARTS)
@@ -249,19 +248,19 @@ def check_target(name: str) -> None:
 
 
 def normal(key: bytes) -> str:
-    """A key as dictionaries hold it: lower case, blanks and underscores and hyphens as one blank."""
+    """Return a key as dictionaries hold it: lower case, with spaces, underscores and hyphens as one space."""
     return " ".join(key.decode("utf-8", "replace").lower().replace("_", " ").replace("-", " ").split()).strip("\"'")
 
 
 def unit_factor(text: str, column: str) -> tuple[float, float]:
-    """What a printed unit multiplies and divides by; a letter after a count means thousands, millions and so on."""
+    """Return a printed unit's factor and divisor; a letter after a count means thousands, millions and so on."""
     if text in UNITS and not (text in COUNT_SUFFIXES and column in ("tokens", "tokens_per_second")):
         return UNITS[text]
     return COUNT_SUFFIXES.get(text.strip(), 1.0), 1.0
 
 
 def provenance(rows: Sequence[Rule], notes: Mapping[str, str]) -> dict[str, str]:
-    """How each column that the rows can give was printed, in words; a format's own notes are added."""
+    """Return in words how each column that the rows can give was printed, plus the format's own notes."""
     told: dict[str, str] = {}
     for row in rows:
         for name in row.targets:

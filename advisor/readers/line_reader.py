@@ -1,4 +1,4 @@
-"""A reader of any declared line format: one pass over the file, then one table."""
+"""Reads a log of any declared line format in one pass and returns its table."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from advisor.readers.sniff import line_score, preparations
 from advisor.readers.starts import StartLines
 from advisor.readers.status import FAILURES
 
-# Reads any declared line format: chunk by chunk, shape by shape, into records; other lines go to listeners.
+# The engine reads chunk by chunk and shape by shape into records; other lines go to listeners.
 
-MOST_SHAPES = 1 << 14  # prose has a new shape in every line: the shapes learnt are forgotten beyond this
-LONG_LOG_BYTES = 1 << 23  # from here on conversion takes longer than an import of pyarrow
-TAILS_TOLD = 16  # lines of one shape whose text behind the record is looked at: an error shows within the first
+MOST_SHAPES = 1 << 14  # beyond this, learnt shapes are forgotten, because every line of prose has a new one
+LONG_LOG_BYTES = 1 << 23  # from here on, conversion takes longer than importing pyarrow
+TAILS_TOLD = 16  # lines of one shape whose text after the record is examined; an error shows in the first few
 
 
 class Listener(Protocol):
-    """Told of all lines that are not records, in order: `lines[i]` is the 1-based number of the i-th line of `text`."""
+    """Receives the lines that are not records, in order; `lines[i]` is the 1-based number of the i-th in `text`."""
 
     def feed(self, text: bytes, lines: np.ndarray) -> None: ...
 
@@ -43,9 +43,9 @@ class Lines:
 
     text: bytes
     starts: np.ndarray
-    ends: np.ndarray  # of the line end
+    ends: np.ndarray  # offsets of the line ends
     first_line: int
-    returns: np.ndarray  # line ends that no line number counts
+    returns: np.ndarray  # line ends that line numbers do not count
 
     @classmethod
     def of(cls, chunk: Chunk) -> Lines:
@@ -58,12 +58,12 @@ class Lines:
         return self.text[self.starts[index] : self.ends[index]]
 
     def numbers(self, at: np.ndarray) -> np.ndarray:
-        """The 1-based numbers in the file of some lines."""
+        """Return the 1-based numbers in the file of some lines."""
         numbers = self.first_line + at
         return numbers - np.searchsorted(self.returns, self.starts[at]) if len(self.returns) else numbers
 
     def runs(self, at: np.ndarray) -> bytes:
-        """The text of some lines, each with its line end; neighbours are sliced together."""
+        """Return the text of some lines, each with its line end; adjacent lines are sliced together."""
         if len(at) == len(self.ends):
             return self.text
         breaks = np.flatnonzero(np.diff(at) != 1)
@@ -74,17 +74,17 @@ class Lines:
 
 @dataclass(kw_only=True)
 class Engine:
-    """Reads chunks of one log by one format; `store` and `listeners` take what it finds."""
+    """Reads the chunks of one log by one format; `store` and `listeners` receive what it finds."""
 
     format: LineFormat
     store: RecordStore
     listeners: Sequence[Listener] = ()
-    marks: ConsoleMarks | None = None  # of a format whose rows print no step
+    marks: ConsoleMarks | None = None  # for a format whose rows print no step
     plans: list[Plan] = field(default_factory=list)
     shapes: dict[bytes, int] = field(default_factory=dict)  # shape → index of its plan
     told: dict[int, int] = field(default_factory=dict)  # plan → lines whose tails were passed on
     read_bytes: int = 0
-    done: int = 0  # lines before the present chunk, CR-separated ones counted too: the order of records
+    done: int = 0  # lines before the present chunk, CR-separated ones included; it orders the records
 
     def feed(self, chunk: Chunk) -> None:
         """Read one chunk."""
@@ -106,7 +106,7 @@ class Engine:
         self.store.end_of_chunk()
 
     def _plan_ids(self, lines: Lines) -> np.ndarray:
-        """The plan of each line; shapes not seen before are learnt from their first line."""
+        """Return the plan of each line; a new shape is learnt from its first line."""
         shapes = shape(lines.text).split(b"\n")[: len(lines.ends)]
         if len(self.shapes) > MOST_SHAPES:
             self.shapes, self.plans, self.told = {}, [], {}
@@ -122,14 +122,14 @@ class Engine:
         return ids
 
     def _surely_none(self, line: bytes) -> bool:
-        """Whether no line of this shape can be a record: one that lacks a number has a record's shape, too."""
+        """Return whether no line of this shape can be a record. A line without its number also has a record's shape."""
         if not line:
             return True
         return not any(rule.needs in line if rule.needs else line == shape(line) for rule in self.format.rows)
 
     def _learn(self, line: bytes) -> int:
         plan = make_plan(line, self.format.rows)
-        if plan.rule == NOT_A_RECORD:  # one plan for all lines that are no records
+        if plan.rule == NOT_A_RECORD:  # one plan for all lines that are not records
             for index, other in enumerate(self.plans):
                 if other.rule == NOT_A_RECORD:
                     return index
@@ -137,7 +137,7 @@ class Engine:
         return len(self.plans) - 1
 
     def _read_lines(self, lines: Lines, plan: Plan, at: np.ndarray) -> np.ndarray:
-        """Store the records of lines `at`, all of one plan; gives the lines among them that turn out to be none."""
+        """Store the records among lines `at`, which have one plan, and return the lines that are not records."""
         if plan.numbers:
             numbers = bulk(lines.runs(at), plan, len(at), long_log=self.read_bytes > LONG_LOG_BYTES)
             if numbers is not None:
@@ -193,11 +193,11 @@ class LineReader:
         return self.format.name
 
     def score(self, head: bytes, path: Path) -> float:
-        """How surely (0…1) a log whose cleaned sample is `head` is of this format."""
+        """Return how surely (0…1) a log with the cleaned sample `head` has this format."""
         return line_score(self.format, head, path)
 
     def read(self, path: Path, progress: Progress | None = None) -> RunTable:
-        """Read a log in one pass and constant memory; AdvisorError when it cannot be opened."""
+        """Read a log in one pass and constant memory. Raises AdvisorError if it cannot be opened."""
         rows = self.format.rows
         store, facts, events = (
             RecordStore(kinds=tuple(row.kind for row in rows)),

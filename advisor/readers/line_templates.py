@@ -1,9 +1,9 @@
-"""How lines of one shape are read in bulk.
+"""Reads many lines of one shape at once.
 
-Lines that differ in digits only have the same *shape*. The regular expressions see one line of each shape; what they
-find becomes a plan (which of the line's numbers goes to which column), and all other lines of the shape are converted
-at once by numpy. A plan that cannot be sure says so, and its lines go through the expressions one by one. A line with
-the letters of a record and as many numbers, but in other places, would be misread; no log has shown one.
+Lines that differ only in digits have the same *shape*. The regular expressions see one line of each shape. What they
+find becomes a plan (which number of the line goes to which column), and numpy converts all other lines of the shape at
+once. A plan that is not certain says so, and its lines go through the expressions one by one. A line with a record's
+letters and count of numbers, but in other places, would be misread; no log has shown one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from advisor.readers.line_format import DATE_PARTS, INVERSE, Found, Rule, unit_f
 DIGITS = b"0123456789."
 NOT_A_RECORD = -1
 LONGEST_RECORD = 1 << 14  # bytes; expressions that backtrack must not see whole documents on one line
-_HYPHEN = re.compile(rb"-(?<=\d-)(?=\d)")  # the sign first: what is looked for
+_HYPHEN = re.compile(rb"-(?<=\d-)(?=\d)")  # the sign comes first because it is searched
 _DIGIT = re.compile(rb"\d")
 _EXPONENTS = ((b"e-", b"\x01\x02"), (b"e+", b"\x01\x03"), (b"E-", b"\x01\x02"), (b"E+", b"\x01\x03"))
 
@@ -32,10 +32,10 @@ class Take:
     """One number of a line and what becomes of it."""
 
     column: str
-    part: str  # of a time stamp, INVERSE, or empty
+    part: str  # part of a time stamp, INVERSE, or empty
     multiply: float
     divide: float
-    token: int = -1  # index among the line's numbers; -1: `value` in every line of the shape
+    token: int = -1  # index among the line's numbers; -1 if every line of the shape has `value`
     value: float = math.nan
 
 
@@ -48,19 +48,19 @@ class Plan:
     numbers: int = 0  # 0: line by line
     table: bytes = b""
     delete: bytes = b""
-    exponents: tuple[tuple[bytes, bytes], ...] = ()  # how they are written, and bytes that the table turns into them
-    hyphens: bool = False  # numbers are joined by hyphens (2025-10-07) beside ones with a sign
+    exponents: tuple[tuple[bytes, bytes], ...] = ()  # how they are written, and the bytes that the table makes of them
+    hyphens: bool = False  # hyphens join some numbers (2025-10-07) while others have a sign
     junk: tuple[bytes, ...] = ()  # signs and points that stand alone (--, ...)
-    tail: bool = False  # there is text behind the record that may say something of its own
+    tail: bool = False  # the text after the record may have its own meaning
 
 
 def shape(text: bytes) -> bytes:
-    """Text without its digits and points: equal for lines that differ in their numbers only."""
+    """Return the text without digits and points; lines that differ only in their numbers give the same."""
     return text.translate(None, DIGITS)
 
 
 def make_plan(line: bytes, rules: Sequence[Rule]) -> Plan:
-    """Read one line by the first rule that knows it and generalise to its shape."""
+    """Read one line by the first rule that knows it, and generalise the result to its shape."""
     for index, rule in enumerate(rules if len(line) <= LONGEST_RECORD else ()):
         seen = rule.find(line)
         if seen is not None:
@@ -70,15 +70,15 @@ def make_plan(line: bytes, rules: Sequence[Rule]) -> Plan:
 
 
 def takes_of(line: bytes, rule: Rule) -> list[Take] | None:
-    """The numbers of one line as takes with values: the slow way, and how a plan learns of units."""
+    """Return the numbers of one line as takes with values. This is the slow way, and shows a plan its units."""
     seen = rule.find(line)
     return None if seen is None else [take for take, _ in _read(line, rule, seen[0])]
 
 
 def bulk(text: bytes, plan: Plan, lines: int, long_log: bool = False) -> np.ndarray | None:
-    """The numbers of `lines` lines of one shape, (lines, plan.numbers); None when they do not come out even.
+    """Return the numbers of `lines` lines of one shape, (lines, plan.numbers); None if they do not come out even.
 
-    Long logs are worth importing pyarrow for: it converts twice as fast as numpy.
+    For a long log, importing pyarrow pays off, because it converts twice as fast as numpy.
     """
     spaced = _numbers_only(text, plan)
     flat = _arrow_numbers(spaced) if long_log else _numpy_numbers(spaced)
@@ -89,7 +89,7 @@ def bulk(text: bytes, plan: Plan, lines: int, long_log: bool = False) -> np.ndar
 
 def _numpy_numbers(spaced: bytes) -> np.ndarray | None:
     with warnings.catch_warnings():
-        warnings.simplefilter("error", DeprecationWarning)  # text that is no number: numpy only warns of it
+        warnings.simplefilter("error", DeprecationWarning)  # numpy only warns about text that is not a number
         try:
             return np.fromstring(spaced, dtype=np.float64, sep=" ")
         except (DeprecationWarning, ValueError):
@@ -97,7 +97,7 @@ def _numpy_numbers(spaced: bytes) -> np.ndarray | None:
 
 
 def _arrow_numbers(spaced: bytes) -> np.ndarray | None:
-    """Numbers between blanks, as an Arrow array of strings made from the text's own bytes and then cast."""
+    """Return numbers between spaces, cast from an Arrow array of strings that uses the text's own bytes."""
     import pyarrow
 
     inside = np.frombuffer(b" " + spaced + b" ", np.uint8) != 32
@@ -113,7 +113,7 @@ def _arrow_numbers(spaced: bytes) -> np.ndarray | None:
 
 
 def to_columns(takes: Sequence[Take], numbers: np.ndarray | None, lines: int) -> dict[str, np.ndarray]:
-    """Columns of converted values, one per line. Groups of one column add up; parts of a date become Unix seconds."""
+    """Return columns of converted values, one per line. Groups of a column add up; date parts become Unix seconds."""
     columns: dict[str, np.ndarray] = {}
     dates: dict[str, np.ndarray] = {}
     for take in takes:
@@ -131,9 +131,9 @@ def to_columns(takes: Sequence[Take], numbers: np.ndarray | None, lines: int) ->
 
 
 def unix_seconds(parts: dict[str, np.ndarray], lines: int) -> np.ndarray:
-    """Unix seconds of a date in the proleptic Gregorian calendar, read as UTC; NaN where there is no such date.
+    """Return Unix seconds of a date in the proleptic Gregorian calendar, read as UTC; NaN for an invalid date.
 
-    Days since 1970-01-01 by shifting the year to start in March, so that leap days come last in it.
+    Days since 1970-01-01 are counted with years shifted to start in March, so that leap days come last in the year.
     """
     year, month, day = (parts.get(name, np.full(lines, np.nan)) for name in ("year", "month", "day"))
     year = np.where(year < 100, year + 2000, year)
@@ -150,7 +150,7 @@ def _convert(raw: np.ndarray, take: Take) -> np.ndarray:
         if take.part == INVERSE:
             return np.where(raw > 0, take.divide / raw, np.nan)
         value = raw * take.multiply if take.multiply != 1 else raw
-        return value / take.divide if take.divide != 1 else value + 0.0  # a copy: views would keep the chunk's numbers
+        return value / take.divide if take.divide != 1 else value + 0.0  # a copy; views would keep the chunk's numbers
 
 
 def _read(line: bytes, rule: Rule, found: Sequence[Found]) -> list[tuple[Take, Found]]:
@@ -171,7 +171,7 @@ def _read(line: bytes, rule: Rule, found: Sequence[Found]) -> list[tuple[Take, F
 
 
 def number(text: bytes, comma: bytes = b"") -> float:
-    """A printed number; NaN for what is none. Underscores are refused though Python's own float takes them."""
+    """Return a printed number, NaN for other text. Underscores are refused, although Python's float takes them."""
     try:
         return float(text.replace(b",", comma)) if b"_" not in text else math.nan
     except ValueError:
@@ -197,7 +197,7 @@ def _generalise(line: bytes, index: int, rule: Rule, found: Sequence[Found], tai
 
 
 def _with_tokens(line: bytes, plan: Plan, read: Sequence[tuple[Take, Found]]) -> Plan | None:
-    """The plan with each take's place among the line's numbers; None when any is in doubt."""
+    """Return the plan with each take's place among the line's numbers; None if any place is in doubt."""
     plan, tokens = _without_junk(line, plan)
     if not tokens or any(math.isnan(number(t)) for t in tokens):
         return None
@@ -214,7 +214,7 @@ def _with_tokens(line: bytes, plan: Plan, read: Sequence[tuple[Take, Found]]) ->
 
 
 def _without_junk(line: bytes, plan: Plan) -> tuple[Plan, list[bytes]]:
-    """The plan that leaves numbers only of a line, as far as one can, and what it leaves."""
+    """Return the plan that leaves only numbers of a line, as far as possible, and the tokens that remain."""
     if _HYPHEN.search(line) and b"-" in _numbers_only(line, plan):
         plan = dataclasses.replace(plan, hyphens=True)
     junk = {token for token in _numbers_only(line, plan).split() if not _DIGIT.search(token)}
@@ -230,6 +230,6 @@ def _numbers_only(text: bytes, plan: Plan) -> bytes:
     text = text.translate(plan.table, plan.delete)
     if plan.junk:
         text = b" " + text + b" "
-        for token in plan.junk * 2:  # neighbours share a blank
+        for token in plan.junk * 2:  # neighbours share a space
             text = text.replace(b" " + token + b" ", b"  ")
     return text

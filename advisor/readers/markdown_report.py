@@ -1,7 +1,7 @@
-"""A report about a run in Markdown: its step table as rows, its key-value tables and lines as facts.
+"""Reads a Markdown report about a run: its step table as rows, its key-value tables and lines as facts.
 
-A report is somebody's word: what it says is read as written and judged elsewhere. Tables of what is *expected* are no
-rows, log lines quoted as examples are none either; where a report states several values of one fact, none is taken.
+A report is a claim: it is read as written and judged elsewhere. Tables of *expected* values are not rows, nor are log
+lines quoted as examples. If a report states several values of one fact, none is used.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ NAME = "markdown"
 _PRICE = re.compile(r"\$\s*(\d+(?:\.\d+)?)\s*(?:/|per )\s*(?:hr|hour|h)\b", re.IGNORECASE)
 _CARDS = re.compile(r"^\s*(\d{1,5})\s*[x×]\s+(.*)")
 _DURATIONS = ("wall_time", "training_time", "total_time", "duration", "wall_clock")
-_STATISTICS = ("max_grad_norm",)  # a setting where it is written as code, "Max grad norm" is what was measured
+_STATISTICS = ("max_grad_norm",)  # a setting if written as code, but "Max grad norm" is a measurement
 
 
 def score(head: bytes, path: Path) -> float:
-    """Headings, tables, bold names and fences: a document, whatever log lines it quotes."""
+    """Return the score: headings, tables, bold names and fences show a document, whatever log lines it quotes."""
     text = decode(head)
     heading = re.search(r"^#{1,3} \S", text, re.MULTILINE)
     signs = [
@@ -48,7 +48,7 @@ def score(head: bytes, path: Path) -> float:
 
 
 def read(path: Path) -> RunTable:
-    """Read a report; a RunTable without rows where it has no step table. AdvisorError where it cannot be read."""
+    """Read a report as a RunTable, without rows if it has no step table. Raises AdvisorError if it cannot be read."""
     found = list(parts(repaired(read_text(path))))
     tables = [part for part in found if isinstance(part, Table)]
     facts, notes = _facts(found)
@@ -60,7 +60,7 @@ def read(path: Path) -> RunTable:
 
 
 def _is_steps(table: Table) -> bool:
-    """A table of measured steps: a step and a loss that are numbers in most rows."""
+    """Return whether a table holds measured steps: in most rows, a step and a loss are numbers."""
     found = recognised(table.header)
     loss = found.get("loss", found.get("eval_loss"))
     if "step" not in found or loss is None:
@@ -71,7 +71,7 @@ def _is_steps(table: Table) -> bool:
 
 
 def _rows(tables: list[Table]) -> Gathered:
-    """Records of the longest step table: shorter ones repeat some of it, as a rule."""
+    """Return the records of the longest step table, because shorter tables usually repeat part of it."""
     gatherer = Gatherer()
     if tables:
         main = max(tables, key=lambda table: (len(table.rows), len(table.header)))
@@ -81,7 +81,7 @@ def _rows(tables: list[Table]) -> Gathered:
 
 
 def _facts(found: Iterable[Table | Pair]) -> tuple[dict[str, Any], list[str]]:
-    """Facts from key-value tables and lines; a key with several different values is ignored."""
+    """Return facts from key-value tables and lines. A key with several different values is ignored."""
     stated: dict[str, list[Any]] = {}
     for name, value in _pairs(found):
         for fact, read in _stated(name, value):
@@ -106,7 +106,7 @@ def _pairs(found: Iterable[Table | Pair]) -> Iterable[tuple[str, str]]:
 
 
 def _stated(name: str, value: str) -> Iterable[tuple[str, Any]]:
-    """The facts that one name with its value states."""
+    """Yield the facts that one name and its value state."""
     price = _PRICE.search(value)
     if price:
         yield "usd_per_hour", float(price[1])
@@ -119,7 +119,7 @@ def _stated(name: str, value: str) -> Iterable[tuple[str, Any]]:
     named = ("gpu", "text", 0) if plain == "hardware" else name_of((name,))
     if named is None or (plain in _STATISTICS and " " in name.strip()):
         return
-    value = re.split("→|->", value)[-1]  # "8 → 2": what it was changed to
+    value = re.split("→|->", value)[-1]  # "8 → 2": the value after the change
     fact, kind, _ = named
     if fact == "gpu":
         yield from _cards(value)

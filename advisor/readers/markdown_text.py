@@ -1,6 +1,6 @@
-"""Markdown cut into headings, tables (pipes, or aligned with blanks in code fences) and "name: value" lines.
+"""Cuts Markdown into headings, tables (pipes, or aligned with spaces in code fences) and "name: value" lines.
 
-Text that was UTF-8 once and read as Windows-1252 ("ðŸš€", "Ã—") is put right first.
+UTF-8 text that was wrongly read as Windows-1252 ("ðŸš€", "Ã—") is repaired first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MOST_LINES = 200_000
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table with its header, under the heading it stands under; `line` is that of the header."""
+    """A table with its header and the heading above it; `line` is the header's line."""
 
     heading: str
     header: tuple[str, ...]
@@ -38,12 +38,12 @@ class Pair:
 
 
 def _is_rule(line: str) -> bool:
-    """Whether a line only draws: `|---|:--:|`, `+====+`."""
+    """Return whether a line only draws a rule: `|---|:--:|`, `+====+`."""
     return "-" in line and _RULED.match(line) is not None
 
 
 def repaired(text: str) -> str:
-    """UTF-8 that was decoded as Windows-1252, decoded again; anything else stays as it is."""
+    """Return UTF-8 text that was decoded as Windows-1252, decoded correctly; other text is unchanged."""
     return _MOJIBAKE.sub(_repair, text) if re.search(r"Ã.|â[\u0080-\u02ff\u2013-\u2122]|ð\u0178", text) else text
 
 
@@ -52,7 +52,7 @@ def _repair(match: re.Match[str]) -> str:
     for char in match[0]:
         try:
             raw += char.encode("cp1252")
-        except UnicodeEncodeError:  # the five bytes that Windows-1252 leaves out come as control characters
+        except UnicodeEncodeError:  # five bytes that Windows-1252 does not define appear as control characters
             if ord(char) > 255:
                 return match[0]
             raw.append(ord(char))
@@ -63,7 +63,7 @@ def _repair(match: re.Match[str]) -> str:
 
 
 def parts(text: str) -> Iterator[Table | Pair]:
-    """Tables and pairs of a document in order; prose is passed over."""
+    """Yield the tables and pairs of a document in order; prose is skipped."""
     lines = text.replace("\r\n", "\n").split("\n")[:_MOST_LINES]
     heading, at, fenced = "", 0, False
     while at < len(lines):
@@ -82,7 +82,7 @@ def parts(text: str) -> Iterator[Table | Pair]:
 
 
 def _table_at(lines: list[str], at: int, heading: str, fenced: bool) -> tuple[Table, int] | None:
-    """The table that begins at a line, and the line after it."""
+    """Return the table that begins at a line, and the line after it."""
     piped = lines[at].count("|") >= 1 and at + 1 < len(lines) and _is_rule(lines[at + 1])
     if piped:
         return _read(lines, at, at + 2, heading, fenced, _pipe_cells)
@@ -116,7 +116,7 @@ def _pipe_cells(line: str) -> list[str]:
 
 
 def _blank_cells(line: str) -> list[str]:
-    """Cells of a table aligned with blanks: two or more between columns."""
+    """Return the cells of a table aligned with spaces: at least two spaces separate columns."""
     return [cell for cell in re.split(r"\s{2,}|\t", line.strip()) if cell]
 
 

@@ -1,6 +1,6 @@
-"""MLflow's file store: `metrics/<name>` with one "timestamp value step" a line, `params/<name>`, the run's `meta.yaml`.
+"""MLflow's file store: `metrics/<name>` with lines "timestamp value step", `params/<name>`, the run's `meta.yaml`.
 
-Source: mlflow/store/tracking/file_store.py. Older files have no step, then the order counts; times are milliseconds.
+Source: mlflow/store/tracking/file_store.py. Times are in milliseconds. Older files have no step, so the order counts.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from advisor.readers.status import by_tracker
 NAME = "mlflow"
 _LINE = re.compile(rb"\d{10,19} \S{1,40}(?: -?\d{1,18})?(?: \S+){0,2}")
 _MOST_FILES = 2000
-# meta.yaml: RunStatus, by number in old versions and by name in new ones
+# meta.yaml has the RunStatus as a number in old versions and by name in new ones
 STATUS = {"3": Status.COMPLETED, "FINISHED": Status.COMPLETED, "4": Status.CRASHED, "FAILED": Status.CRASHED,
            "5": Status.KILLED, "KILLED": Status.KILLED}  # fmt: skip
 
 
 def score(head: bytes, path: Path) -> float:
-    """Lines of a time stamp in milliseconds, a number and a step, in a file without a suffix."""
+    """Return the score: lines of a time in milliseconds, a number and a step, in a file without a suffix."""
     lines = [line for line in head.split(b"\n")[:20] if line.strip()]
     if not lines or not all(_LINE.fullmatch(line.strip()) for line in lines[: len(lines) - 1 or 1]):
         return 0.0
@@ -36,7 +36,7 @@ def score(head: bytes, path: Path) -> float:
 
 
 def read(path: Path) -> RunTable:
-    """Read one metric's file, with its neighbours when it lies in a run's folder. Raises AdvisorError."""
+    """Read one metric's file, with the other metrics if it lies in a run's folder. Raises AdvisorError on failure."""
     run = next((folder for folder in path.parents if (folder / "meta.yaml").is_file()), None)
     if run is not None and (run / "metrics") in path.parents:
         return read_folder(run)
@@ -44,12 +44,12 @@ def read(path: Path) -> RunTable:
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Whether a folder is one run of a file store."""
+    """Return whether a folder is one run of a file store."""
     return (folder / "metrics").is_dir() and ((folder / "meta.yaml").is_file() or (folder / "params").is_dir())
 
 
 def read_folder(folder: Path) -> RunTable:
-    """Read all metrics and parameters of one run. Raises AdvisorError."""
+    """Read all metrics and parameters of one run. Raises AdvisorError on failure."""
     files = [path for path in sorted((folder / "metrics").rglob("*")) if path.is_file()][:_MOST_FILES]
     series = {str(path.relative_to(folder / "metrics")): read_metric(path) for path in files}
     settings = {path.name: read_text(path, 2**20).strip() for path in _params(folder)}
@@ -58,7 +58,7 @@ def read_folder(folder: Path) -> RunTable:
 
 
 def read_metric(path: Path) -> Series:
-    """One metric: Unix seconds, values and steps, equally long; AdvisorError where a line is none."""
+    """Return the Unix seconds, values and steps of one metric. Raises AdvisorError if a line has another form."""
     rows = []
     lines = read_text(path).split("\n")
     for number, line in enumerate(lines):
@@ -69,7 +69,7 @@ def read_metric(path: Path) -> Series:
         time = as_number(parts[0])
         if value is None or time is None:
             if number >= len(lines) - 1:
-                continue  # a torn last line
+                continue  # an incomplete last line
             raise AdvisorError(
                 f"{path}, line {number + 1} is not 'timestamp value step': {line[:60]}", "mend or remove that line"
             )
@@ -90,7 +90,7 @@ def _typed(value: str) -> object:
 
 
 def table_of(source: Path, series: Mapping[str, Series], settings: Mapping[str, object]) -> RunTable:
-    """One row per step; metrics logged without steps (all 0, as MLflow writes them) are counted instead."""
+    """Return one row per step. Metrics logged without steps, which MLflow writes as 0, are counted instead."""
     counted = {name: (times, values, _steps(steps)) for name, (times, values, steps) in series.items()}
     told = {"unix_seconds": "time stamp of the metric"}
     return rows_of_series(counted).table(source, NAME, facts=facts_of_settings(settings), provenance=told)

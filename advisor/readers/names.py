@@ -1,7 +1,7 @@
-"""What a column, key or tag is, told by its name: "Step Time (ms)", "train/loss", "tok/s", "val_loss", "mfu_pct".
+"""Finds what a column, key or tag means by its name: "Step Time (ms)", "train/loss", "tok/s", "val_loss", "mfu_pct".
 
-One table of names for every format whose columns are named by its user: CSV, JSON lines, W&B, TensorBoard, MLflow and
-Markdown tables. A name that several columns could claim goes to none rather than to the wrong one.
+One table of names serves every format with user-defined columns: CSV, JSON lines, W&B, TensorBoard, MLflow and Markdown
+tables. A name that could mean several columns is given to none of them, to avoid a wrong one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from advisor.readers.yaml_rows import filled, rows_of_file
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
-STAMPS_FROM = 1e8  # seconds: no training takes three years
-MAX_NAME = 100  # characters; what is longer is text, no name
+STAMPS_FROM = 1e8  # seconds; no training takes three years
+MAX_NAME = 100  # characters; a longer text is not a name
 
-# unit as written → factor to seconds, bytes, a share of 1
+# unit as written → factor to seconds, to bytes or to a share of 1
 SECONDS = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
     **dict.fromkeys(("ms", "msec", "millis", "milliseconds"), 1e-3),
@@ -28,8 +28,8 @@ SECONDS = {
     **dict.fromkeys(("min", "mins", "minute", "minutes"), 60.0),
     **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
 }
-# What MB and GB in a log mean, for all formats: powers of 1024, which nvidia-smi, torch's messages, Megatron,
-# DeepSpeed, verl and nanoGPT's kin divide by. The two tools known to divide by powers of 1000 are named below.
+# MB and GB in a log mean powers of 1024 in all formats, because nvidia-smi, torch's messages, Megatron, DeepSpeed, verl
+# and nanoGPT's derivatives divide by them. The two tools known to divide by powers of 1000 are named below.
 BYTES = {
     **dict.fromkeys(("b", "byte", "bytes"), 1.0),
     **dict.fromkeys(("kb", "kib"), float(KIB)),
@@ -43,17 +43,17 @@ DECIMAL = frozenset(("mb_", "gb_"))
 SHARES = {**dict.fromkeys(("%", "pct", "percent", "percentage"), 0.01)}
 _UNITS = {**SECONDS, **BYTES, **SHARES}
 
-_PER_STEP = ("per_step", "per_iter", "per_iteration")  # behind a unit: "ms_per_step"
-PART = 300  # rank of losses that are named by what they are of; 600: a score that may be one
-_PAIRS = 3  # of names with and without a letter before them
+_PER_STEP = ("per_step", "per_iter", "per_iteration")  # after a unit: "ms_per_step"
+PART = 300  # rank of losses named by what they measure; 600 is a score that may be one
+_PAIRS = 3  # pairs of names with and without a letter before them
 _WORD = re.compile(r"[^\W\d_]+")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """What a name stands for. `rank` orders several names of one column in a file: the lowest is taken."""
+    """What a name means. `rank` orders several names for one column in a file; the lowest is used."""
 
-    column: str  # of a run
+    column: str  # a run's column
     kind: str  # count | loss | plain | share | seconds | rate | bytes | date | time | steps_per_second
     unit: str | None  # as written in the name
     rank: int
@@ -62,7 +62,7 @@ class Named:
 
 @lru_cache(maxsize=4096)
 def column_of(name: str) -> Named | None:
-    """Which column a name is, or None where it is none or could be several."""
+    """Return the column that a name means; None if it means none or could mean several."""
     if len(name) > MAX_NAME:
         return None
     stem, unit = normalise(name)
@@ -89,7 +89,7 @@ def column_of(name: str) -> Named | None:
 
 
 def by_letters(names: Sequence[str]) -> dict[str, str]:
-    """Names of validation by one letter (`v_loss`, `acc_v`), where those beside them show that it stands for that."""
+    """Return one-letter validation names (`v_loss`, `acc_v`) if the names beside them show what the letter means."""
     stems = {name: normalise(name)[0] for name in names if len(name) <= MAX_NAME}
     found = {name: match for name, stem in stems.items() if (match := _pattern("by_letter").fullmatch(stem))}
     letters = {match["letter"] or match["behind"] for match in found.values()}
@@ -106,13 +106,13 @@ def by_letters(names: Sequence[str]) -> dict[str, str]:
 
 
 def not_measured(name: str) -> bool:
-    """Whether a name speaks of a goal, a guess or a record: no measurement of this moment."""
+    """Return whether a name means a goal, an estimate or a best value, and not a measurement of this moment."""
     return _pattern("not_measured").search(normalise(name)[0]) is not None
 
 
 def _some_loss(stem: str) -> Named | None:
-    """A loss under a name of its own: the whole before a part, a part before a side term."""
-    if _pattern("objective").fullmatch(stem):  # a score beside a loss, the loss itself where there is no other
+    """Return the meaning of a loss with its own name: the whole ranks before a part, a part before a side term."""
+    if _pattern("objective").fullmatch(stem):  # a score beside a loss, or the loss itself if there is no other
         return Named(
             column="eval_loss" if _pattern("held_out").search(stem) else "loss", kind="loss", unit=None, rank=600
         )
@@ -129,7 +129,7 @@ def _some_loss(stem: str) -> Named | None:
 
 
 def normalise(name: str) -> tuple[str, str | None]:
-    """A name in lower case with underscores and the unit in brackets: "Step Time (ms)" gives "step_time", "ms"."""
+    """Return a name in lower case with underscores, and the unit in brackets: "Step Time (ms)" → "step_time", "ms"."""
     text, unit = english(name).strip(), None
     if match := re.search(r"[(\[]\s*([a-zA-Zµμ%/]+)\s*[)\]]", text):
         word = match[1].lower()
@@ -155,7 +155,7 @@ def _look_up(stem: str, unit: str | None) -> Named | None:
     if unit in SECONDS and stem in meanings("timed"):
         stem = f"{meanings('timed')[stem]}_time"
     if unit in SHARES and stem in ("clip", "clipping", "grad_clip", "gradient_clipping"):
-        stem = "clipped"  # without a percent sign it is the threshold
+        stem = "clipped"  # without a percent sign it is the clipping threshold
     if _pattern("ambiguous_time").fullmatch(stem):
         return Named(column="seconds", kind="time", unit=unit or ("s" if stem != "time" else None), rank=60)
     for column, kind, patterns in _columns():
@@ -168,10 +168,10 @@ def _look_up(stem: str, unit: str | None) -> Named | None:
 
 
 def _fits(kind: str, unit: str | None) -> bool:
-    """A unit contradicts a quantity: "memory (%)" is no number of bytes."""
+    """Return False if a unit contradicts a quantity: "memory (%)" is not a number of bytes."""
     wanted = {"seconds": SECONDS, "bytes": BYTES, "share": SHARES}.get(kind)
     if kind in ("count", "loss"):
-        return unit is None or (kind == "loss" and unit in SHARES)  # `loss_g`: a generator's, not gigabytes
+        return unit is None or (kind == "loss" and unit in SHARES)  # `loss_g` is a generator's loss, not gigabytes
     return unit is None or wanted is None or unit in wanted
 
 
@@ -199,7 +199,7 @@ def meanings(section: str) -> dict[str, str]:
 
 @lru_cache(maxsize=4096)
 def english(name: str) -> str:
-    """A name with the words that are known put into English; others stay."""
+    """Return a name with its known foreign words in English; other words stay."""
     if not name.isascii():
         for part, word in rows_of_file("names")["foreign_parts"]:
             name = name.replace(part, word)
@@ -212,9 +212,9 @@ def foreign_ascii_words() -> list[str]:
 
 
 def in_unit(named: Named, values: np.ndarray) -> tuple[str, np.ndarray, str]:
-    """Values in the column's unit: the column they belong to, the values and how they were converted.
+    """Return a column's name, its values in the column's unit, and how they were converted.
 
-    Units that a name does not state are inferred from the size of the numbers, and this is said.
+    If the name states no unit, it is inferred from the size of the numbers, and the conversion says so.
     """
     with np.errstate(all="ignore"):
         if named.kind == "time":
@@ -232,13 +232,13 @@ def in_unit(named: Named, values: np.ndarray) -> tuple[str, np.ndarray, str]:
 
 
 def scaled(values: np.ndarray, factor: float) -> np.ndarray:
-    """Multiply; small factors divide instead, which keeps 13651.72 ms at 13.65172 s exactly."""
+    """Multiply, or divide by the inverse of a small factor, which keeps 13651.72 ms exactly at 13.65172 s."""
     with np.errstate(all="ignore"):
         return values / round(1 / factor) if factor < 1 else values * factor
 
 
 def _ambiguous_time(named: Named, values: np.ndarray) -> tuple[str, np.ndarray, str]:
-    """A column called "time": a date, the time since the start where it never falls, else the time of one step."""
+    """Read a column called "time" as a date, as the time since the start if it never falls, else as a step's time."""
     known = values[np.isfinite(values)]
     if len(known) and np.median(known) > STAMPS_FROM:
         return "unix_seconds", values, "by its size a time stamp"
@@ -258,7 +258,7 @@ def _bytes(unit: str | None, values: np.ndarray) -> tuple[np.ndarray, str]:
 
 
 def bytes_factor(values: np.ndarray) -> tuple[float, str]:
-    """Bytes per unit of memory figures without one, by their size: no card has 4 TB, none under 640 MB trains."""
+    """Return the bytes per unit of memory without a unit, by its size: GPUs have less than 4 TB and at least 640 MB."""
     known = values[np.isfinite(values)]
     most = float(np.max(known)) if len(known) else 0.0
     if most > 4e6:
@@ -269,7 +269,7 @@ def bytes_factor(values: np.ndarray) -> tuple[float, str]:
 
 
 def _share(named: Named, values: np.ndarray) -> tuple[np.ndarray, str]:
-    """Shares of 1; without a unit more than 1.5 anywhere says percent. Negative ones mean "not collected" (nanoGPT)."""
+    """Return shares of 1. A value above 1.5 without a unit means percent; a negative one, "not collected" (nanoGPT)."""
     known = values[np.isfinite(values)]
     if named.unit is not None:
         values, said = values / 100, "percent"

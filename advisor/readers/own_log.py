@@ -1,4 +1,4 @@
-"""This program's own `log.jsonl`: every column the trainer measures, the header's facts, attempts and outcome."""
+"""Reads this program's own `log.jsonl`: the columns that the trainer measures, the header's facts and the outcome."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainer.runlog import Record, RunLog, RunLogError, load_run_log
 from trainer.schema import ConfigError, Outcome, config_from_dict
 
 NAME = "training-advisor"
-SYNTHETIC = "synthetic"  # fingerprint of tokens that were drawn, not read from a folder
+SYNTHETIC = "synthetic"  # fingerprint of tokens that were drawn at random, not read from a folder
 # column → field of a step's record
 _STEP_FIELDS = {
     **{name: name for name in ("step", "tokens", "loss", "learning_rate", "grad_norm", "clipped", "seconds")},
@@ -38,14 +38,14 @@ _STATUS: Mapping[str, Status] = {
 
 
 def score(head: bytes, path: Path) -> float:
-    """The trainer's header is the first line; records of steps alone are enough where it is cut off."""
+    """Return the score: the trainer's header is the first line, or only records of steps if the header is cut off."""
     if b'"kind":"header"' in head[:4096] and b'"tokens_per_step"' in head:
         return 0.99
     return 0.9 if b'{"kind":"step"' in head and b'"data_seconds"' in head else 0.0
 
 
 def read(path: Path) -> RunTable:
-    """Read a run log; steps done in vain are not among the rows but counted in the notes. Raises AdvisorError."""
+    """Read a run log. Steps done in vain are only counted in the notes. Raises AdvisorError on failure."""
     try:
         with plain_file(path) as plain:
             log = load_run_log(plain)
@@ -64,7 +64,7 @@ def read(path: Path) -> RunTable:
 
 
 def run_table_of(log: RunLog, source: str) -> RunTable:
-    """A run log that was read already as a table."""
+    """Return the table of a run log that was already read."""
     columns = _columns(log)
     loss = columns.get("loss", np.zeros(0))
     trained = np.flatnonzero(~np.isnan(columns.get("loss_is_nan", np.full(len(loss), np.nan))))
@@ -92,7 +92,7 @@ def run_table_of(log: RunLog, source: str) -> RunTable:
 
 
 def _columns(log: RunLog) -> dict[str, np.ndarray]:
-    """Steps with the evaluation made after them in the same row; an evaluation before the first step has its own."""
+    """Return the steps, each with the evaluation after it; an evaluation before the first step has its own row."""
     by_step: dict[int, Record] = {record["step"]: {} for record in (*log.steps, *log.evals)}
     evals = {record["step"]: record for record in log.evals}
     saves = {record.get("step"): record for record in log.checkpoints}
@@ -202,7 +202,7 @@ def _known(record: Record, name: str) -> float | None:
 
 
 def _total_seconds(log: RunLog) -> float | None:
-    """Seconds of all attempts' processes; None while one goes on or if one died without a word."""
+    """Return the seconds of all attempts' processes; None if one still runs or died without a final record."""
     ended = [float(final["seconds"]) for final in log.finals if _is_number(final.get("seconds"))]
     return sum(ended) if len(ended) == len(log.finals) == log.attempts else None
 

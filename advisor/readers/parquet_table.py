@@ -1,4 +1,4 @@
-"""Parquet of a run's history, as W&B and pandas write it: columns by their names, in batches, like any table."""
+"""Reads a run's history in Parquet, as W&B and pandas write it: columns by their names, in batches, like any table."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _MAGIC = b"PAR1"
 
 
 def score(head: bytes, path: Path) -> float:
-    """Parquet whose columns name a loss."""
+    """Return the score: high for Parquet whose columns name a loss."""
     return 0.97 if head.startswith(_MAGIC) and {"loss", "eval_loss"} & recognised(_names(path)).keys() else 0.0
 
 
 def read(path: Path) -> RunTable:
-    """Read the columns that are known; AdvisorError where it is damaged or has none."""
+    """Read the known columns. Raises AdvisorError if the file is damaged or has none."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -44,7 +44,7 @@ def read(path: Path) -> RunTable:
 
 
 def _cells(batch) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:  # type: ignore[no-untyped-def]
-    """Numbers of a batch, NaN where there is none, and where a NaN was written."""
+    """Return the numbers of a batch, NaN where there is none, and where a NaN was written."""
     import pyarrow as pa
 
     cells, printed = {}, {}

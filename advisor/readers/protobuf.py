@@ -1,4 +1,4 @@
-"""Two binary formats, enough of them to read TensorBoard's files: TFRecord and protobuf's wire format.
+"""Reads TFRecord and protobuf's wire format, as far as TensorBoard's files need them.
 
 TFRecord (tensorflow/core/lib/io/record_writer.h): length as uint64, its masked CRC-32C, the data, their masked CRC-32C,
 all little-endian. Wire format: protobuf.dev/programming-guides/encoding. CRC-32C: RFC 3720 appendix B.4.
@@ -13,8 +13,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-MAX_RECORD_BYTES = 64 * 2**20  # images and graphs stay under this; a longer length is damage
-_CHECKED_BYTES = 4096  # data of longer records (images, histograms) hold no scalars and are not checked
+MAX_RECORD_BYTES = 64 * 2**20  # images and graphs are smaller, so a longer length is damage
+_CHECKED_BYTES = 4096  # longer records (images, histograms) hold no scalars, so their data are not checked
 _MASK_DELTA = 0xA282EAD8
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
@@ -22,7 +22,7 @@ Field = tuple[int, int, int | bytes]  # number, wire type, value
 
 
 class Damaged(ValueError):
-    """Bytes that are not what the format says."""
+    """Bytes that do not follow the format."""
 
 
 @cache
@@ -36,7 +36,7 @@ def _table() -> tuple[int, ...]:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """TFRecord's checksum: CRC-32C, rotated right by 15 bits and offset, so that data holding checksums stay safe."""
+    """Return TFRecord's checksum: CRC-32C, rotated right by 15 bits and offset, so that data may contain checksums."""
     table, crc = _table(), 0xFFFFFFFF
     for byte in data:
         crc = crc >> 8 ^ table[(crc ^ byte) & 0xFF]
@@ -45,7 +45,7 @@ def masked_crc32c(data: bytes) -> int:
 
 
 def records(file: BinaryIO) -> Iterator[bytes]:
-    """The data of all whole records; ends at a torn last one. Raises Damaged at the first that fails its checksum."""
+    """Yield the data of all whole records, up to an incomplete last one. Raises Damaged at the first wrong checksum."""
     position = 0
     while len(head := file.read(12)) == 12:
         length, length_crc = struct.unpack("<QI", head)
@@ -62,7 +62,7 @@ def records(file: BinaryIO) -> Iterator[bytes]:
 
 
 def fields(message: bytes) -> Iterator[Field]:
-    """The fields of one message in order; raises Damaged where the bytes are none."""
+    """Yield the fields of one message in order. Raises Damaged if the bytes are not a message."""
     at, end = 0, len(message)
     while at < end:
         key, at = _varint(message, at)
@@ -94,22 +94,22 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """An int64 of its varint."""
+    """Return a varint as int64."""
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
 def double(data: bytes) -> float:
-    """A float64 of its eight bytes."""
+    """Return a float64 from its eight bytes."""
     return struct.unpack("<d", data)[0]
 
 
 def single(data: bytes) -> float:
-    """A float32 of its four bytes."""
+    """Return a float32 from its four bytes."""
     return struct.unpack("<f", data)[0]
 
 
 def first_number(tensor: bytes) -> float | None:
-    """The number of a TensorProto that holds a scalar; None for anything else. Source: TensorFlow's tensor.proto."""
+    """Return the number in a TensorProto that holds a scalar; None for any other. Source: TensorFlow's tensor.proto."""
     kinds = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8"}  # DT_FLOAT, DT_DOUBLE, DT_INT32, DT_INT64
     kind, content = None, b""
     for number, wire, value in fields(tensor):

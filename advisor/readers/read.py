@@ -1,4 +1,4 @@
-"""The one way in: any training log → its RunTable. Readers are tried by their score on a sample of the file."""
+"""The only entry point: reads any training log into a RunTable. Readers are tried by their score on a sample."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from advisor.readers.run_table import RunTable
 from advisor.readers.sniff import distinct_lines, is_signed
 from advisor.readers.telemetry_table import telemetry_run
 
-# Readers of structured files, each a score and a function, as `read.READERS` wants them.
+# Readers of structured files, each made of a score and a function, as `read.READERS` needs them.
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class FileReader:
     read_file: Callable[[Path], RunTable]
 
     def score(self, head: bytes, path: Path) -> float:
-        """How surely (0…1) a file with this cleaned beginning is of the format."""
+        """Return how surely (0…1) a file with this cleaned beginning has the format."""
         return self.score_of(head, path)
 
     def read(self, path: Path, progress: Progress | None = None) -> RunTable:
-        """Read the file; AdvisorError where it is not what it seems."""
+        """Read the file. Raises AdvisorError if it does not have the expected format."""
         table = self.read_file(path)
         if progress is not None:
             size = path.stat().st_size
@@ -72,13 +72,13 @@ def _of(module: Any) -> FileReader:
 
 
 def _of_telemetry(module: Any) -> FileReader:
-    """The reader of a tool's readings: their table holds nothing else."""
+    """Return the reader of a tool's telemetry, whose table holds nothing else."""
     return FileReader(
         module.NAME, module.score, lambda path: telemetry_run(path, module.NAME, *module.read_readings(path))
     )
 
 
-# of two that know a file equally well the first is taken
+# if two readers know a file equally well, the first is used
 STRUCTURED = (
     *map(_of, (own_log, hf_trainer_state)),
     *map(_of, (wandb_folder, wandb_file, tfevents, mlflow_files, sqlite_runs, parquet_table, telemetry_file)),
@@ -89,8 +89,8 @@ STRUCTURED = (
 )
 
 
-LEAST_SCORE = 0.1  # below: nothing recognisable
-FEWEST_MORE = 1  # columns that a log teaches beside those of a known format, to be read by what it teaches
+LEAST_SCORE = 0.1  # below it, nothing is recognisable
+FEWEST_MORE = 1  # columns that a learnt format must have besides those of the known format to be used in its place
 
 
 class Reader(Protocol):
@@ -104,17 +104,17 @@ class Reader(Protocol):
     def read(self, path: Path, progress: Progress | None = None) -> RunTable: ...
 
 
-GENERIC = GenericReader()  # learns any other format; asked only where none of the others is surer than it can be
+GENERIC = GenericReader()  # learns any other format; used only if no other reader is surer than this one can be
 _KNOWN: tuple[Reader, ...] = (*(LineReader(format) for format in line_formats()), *STRUCTURED)
 READERS: tuple[Reader, ...] = (*_KNOWN, GENERIC)
 
 
-@np.errstate(all="ignore")  # a damaged log prints infinite numbers: what comes of them is NaN, not a warning
+@np.errstate(all="ignore")  # a damaged log prints infinite numbers, which should become NaN without a warning
 def read_run(path: str | Path, format: str | None = None, progress: Progress | None = None) -> RunTable:
-    """Read a training log of any known format, or of the named one; a folder, zip or tar archive as one run.
+    """Read a training log of any known format, or of the named one. A folder, zip or tar archive is read as one run.
 
-    Raises AdvisorError when the file cannot be opened, when nothing in it is recognisable, or for an unknown name.
-    `progress` is called with bytes done and bytes in all.
+    Raises AdvisorError if the file cannot be opened, nothing in it is recognisable, or the format's name is unknown.
+    `progress` is called with the bytes done and the total bytes.
     """
     with opened(path := Path(path)) as inside:
         if inside.is_dir():
@@ -126,7 +126,7 @@ def read_run(path: str | Path, format: str | None = None, progress: Progress | N
 
 
 def _read(path: Path, progress: Progress | None) -> RunTable:
-    """Read a file by the reader that knows it; by what it teaches where that one knows the program, not its rows."""
+    """Read a file by its known format, or by a learnt format if only the program is known and not its rows."""
     reader = best_reader(path)
     table = reader.read(path, progress)
     if table.rows or table.telemetry is not None or reader is GENERIC:
@@ -138,7 +138,7 @@ def _read(path: Path, progress: Progress | None) -> RunTable:
 
 
 def known_reader(path: Path) -> tuple[float, Reader] | None:
-    """The reader that recognises a file best, with its score; None when none does. AdvisorError if it is unreadable."""
+    """Return the reader that knows a file best and its score; None if none does. Raises AdvisorError if unreadable."""
     head = sample(path)
     if not head.strip():
         return None
@@ -149,10 +149,10 @@ def known_reader(path: Path) -> tuple[float, Reader] | None:
 
 
 def _more_telling(reader: Reader, head: bytes) -> Reader:
-    """The reader that explains most numbers of a log's records: the known one or, by a sample, what the log teaches.
+    """Return the reader that explains most numbers of a log's records: the known one or the one learnt from a sample.
 
-    What was learnt must read all columns that the known format reads, and several more. A program that named itself
-    beside its records keeps its format's facts, and one whose records stand beside bars its own reading of these.
+    The learnt format must read all columns that the known format reads, and several more. The known format still
+    supplies the facts of a program that named itself, and the steps if records stand beside bars.
     """
     if not isinstance(reader, LineReader) or reader.format.steps_by_bar:
         return reader
@@ -162,7 +162,7 @@ def _more_telling(reader: Reader, head: bytes) -> Reader:
         if found is None:
             continue
         if not _reads_more(readings(line), found):
-            return reader  # judged by the commonest record alone
+            return reader  # judged only by the most common record
         lesson = learn(head)
         learnt = next((seen[0] for rule in lesson.rules if (seen := rule.find(line)) is not None), [])
         more = _columns_of(learnt) - _columns_of(found)
@@ -183,7 +183,7 @@ def _columns_of(found: Sequence[Found]) -> set[str]:
 
 
 def best_reader(path: Path) -> Reader:
-    """The reader that recognises a file best; AdvisorError when none does."""
+    """Return the reader that recognises a file best. Raises AdvisorError if none does."""
     found = known_reader(path)
     if found is None and not sample(path).strip():
         raise AdvisorError(f"{path} is empty", "Nothing was written to it yet, or the output went elsewhere.")

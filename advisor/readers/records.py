@@ -1,4 +1,4 @@
-"""Records as they come from a log, in constant memory: a very long log is thinned by its steps, with exact counts."""
+"""Keeps a log's records in constant memory. A very long log is thinned by its steps, while counts stay exact."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 
 from advisor.readers.line_format import EVAL, MORE, SETS, TRAIN
 
-MOST_RECORDS = 1 << 19  # beyond this every second step is dropped: ten columns of it are 42 MB
+MOST_RECORDS = 1 << 19  # above it, every second step is dropped; ten columns of this length take 42 MB
 
 
 @dataclass(frozen=True, kw_only=True)
 class Records:
-    """Records in the order of the file, NaN where a record did not print a column; MORE records are merged already."""
+    """Records in file order, NaN where a record did not print a column. MORE records are already merged."""
 
     line: np.ndarray  # 1-based
     kind: np.ndarray  # TRAIN or EVAL
     rule: np.ndarray  # index of the format's row
-    order: np.ndarray  # place in the file: lines, those that end with a lone CR counted too
+    order: np.ndarray  # place in the file, in lines; those that end with a lone CR also count
     columns: dict[str, np.ndarray]
     losses: int  # TRAIN records with a loss, or whose steps were all skipped, before thinning
     evals: int  # records with a validation loss, before thinning
@@ -33,7 +33,7 @@ class Records:
         return self.columns.get(name, np.full(len(self), np.nan))
 
     def take(self, index: np.ndarray) -> Records:
-        """Some of the records, by mask or index; the counts stay those of the file."""
+        """Return some of the records, by mask or index; the counts remain those of the file."""
         return Records(
             line=self.line[index],
             kind=self.kind[index],
@@ -66,8 +66,8 @@ class RecordStore:
     size: int = 0
     dropped: dict[str, int] = field(default_factory=lambda: {"losses": 0, "evals": 0, "train": 0})
     stride: float | None = None
-    said: dict[str, float] = field(default_factory=dict)  # by the last SETS records that were taken out
-    filled_to: int = -1  # order up to which records were given what SETS records said
+    said: dict[str, float] = field(default_factory=dict)  # values of the last SETS records that were taken out
+    filled_to: int = -1  # order up to which records have received the values of SETS records
 
     def add(self, *, order: np.ndarray, line: np.ndarray, rule: int, columns: dict[str, np.ndarray]) -> None:
         """Add records of one rule; `order` is their place in the file, unique over all rules."""
@@ -75,12 +75,12 @@ class RecordStore:
         self.size += len(order)
 
     def end_of_chunk(self) -> None:
-        """Thin when there are too many."""
+        """Thin the records if there are too many."""
         if self.size > self.most:
             self._thin(self._merged())
 
     def records(self) -> Records:
-        """All records so far in the order of the file."""
+        """Return all records so far in file order."""
         block = self._merged()
         kept = self._count(block)
         return Records(
@@ -94,7 +94,7 @@ class RecordStore:
         )
 
     def _merged(self) -> _Block:
-        """All blocks as one, SETS and MORE records put into those that they are about."""
+        """Return all blocks as one, with SETS and MORE records merged into the records that they describe."""
         return _merge_more(self._filled(_join(self.blocks)), self._kind)
 
     def _filled(self, block: _Block) -> _Block:
@@ -126,7 +126,7 @@ class RecordStore:
         }
 
     def _thin(self, block: _Block) -> None:
-        """Keep one step in so many that half the room is free again; ends of attempts and the file's ends stay."""
+        """Keep one step in so many that half the room is free. The ends of attempts and of the file stay."""
         before, rows = self._count(block), len(block.order)
         axis = block.columns.get("step", block.order.astype(np.float64))
         moves = np.diff(axis)
@@ -136,12 +136,12 @@ class RecordStore:
         ends = np.concatenate(([True], moves < 0)) | np.concatenate((moves < 0, [True]))
         ends[1:-1] &= ends.sum() < rows / 16
         evals = self._kind(block.rule) == EVAL
-        ends |= evals & (evals.sum() < self.most / 8)  # few and dear
+        ends |= evals & (evals.sum() < self.most / 8)  # evaluations are few and costly
         keep = self._in_step(axis) | ends
         while keep.sum() > self.most / 2 and self.kept_every < rows:
             self.kept_every *= 2
             keep = self._in_step(axis) | ends
-        if keep.sum() > self.most / 2:  # steps that do not advance: drop by place
+        if keep.sum() > self.most / 2:  # steps that do not advance are dropped by place
             keep = np.arange(rows) % 2 == 0
             keep[-1] = True
         kept = _take(block, keep)
@@ -156,7 +156,7 @@ class RecordStore:
 
 
 def has_loss(columns: dict[str, np.ndarray], rows: int) -> np.ndarray:
-    """Whether a record counts as one with a training loss: it was printed, NaN too, or all its steps were skipped."""
+    """Return which records count as having a training loss: one was printed, even NaN, or all steps were skipped."""
     printed = np.zeros(rows, bool)
     if "loss_is_nan" in columns:
         printed |= ~np.isnan(columns["loss_is_nan"])
@@ -194,7 +194,7 @@ def _take(block: _Block, keep: np.ndarray) -> _Block:
 
 
 def _merge_more(block: _Block, kind_of: Callable[[np.ndarray], np.ndarray]) -> _Block:
-    """Put what MORE records hold into the record before them; of two that print the same the first counts."""
+    """Put the values of MORE records into the record before them. If two print the same column, the first counts."""
     more = kind_of(block.rule) == MORE
     if not more.any():
         return block

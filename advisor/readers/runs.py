@@ -1,7 +1,7 @@
-"""The runs of one log: each with how it ended; and what that means for the whole.
+"""Finds the runs of one log, how each ended, and how the whole log ended.
 
-A phase of the table is a run; so is a start that never trained, which has lines but no rows. Each is judged by the
-events of its own lines and by its own plan, then the whole by its last.
+A phase of the table is a run. A start that never trained is also a run, with lines but no rows. Each run is judged by
+the events in its own lines and by its own plan, and the whole log by its last run.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from advisor.readers.stamps import GREW
 from advisor.readers.starts import Segment, Words, segments
 from advisor.readers.status import CAUSES, DECISIVE, FAILURES, at_the_end, ended_alike, of_all_runs, status_of
 
-LAST_LOSSES = 20  # among which NaN decides whether a run diverged: not one skipped step, not a healthy first half
-_OWN_FAULT = CAUSES.keys() - {"interrupt", "killed", "nccl_error", "nccl_timeout"}  # no launcher tidying up
+LAST_LOSSES = 20  # of which the NaN share shows divergence: above one skipped step, below a healthy first half
+_OWN_FAULT = CAUSES.keys() - {"interrupt", "killed", "nccl_error", "nccl_timeout"}  # not a launcher's clean-up
 _LAST_WORDS = FAILURES | {
     "finished",
     "early_stop",
     "afterwards",
     "total_time",
     "restart",
-}  # behind them another run may begin
+}  # after these, another run may begin
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cuts:
     """What cuts a log into runs."""
 
-    phases: Sequence[Stretch]  # one for each phase of the table
-    lines: np.ndarray  # of all records
-    train_lines: np.ndarray  # of all training records, all ranks
-    starts: Sequence[int]  # lines where a program began again
-    plans: Sequence[Planned]  # settings that say how far it goes
-    by_epoch: bool  # whether steps start again with every epoch: what was planned is that of one
+    phases: Sequence[Stretch]  # one per phase of the table
+    lines: np.ndarray  # line of each record
+    train_lines: np.ndarray  # line of each training record, on all ranks
+    starts: Sequence[int]  # lines at which a program started again
+    plans: Sequence[Planned]  # settings of how far it is meant to go
+    by_epoch: bool  # whether steps restart with every epoch, so that a plan covers one epoch
 
     def reach(self) -> list[tuple[int, int]]:
-        """First and last line of each phase's records."""
+        """Return the first and last line of each phase's records."""
         return [(int(lines.min()), int(lines.max())) for lines in (self.lines[phase.records] for phase in self.phases)]
 
 
 def with_runs(table: RunTable, events: Sequence[Event], cuts: Cuts) -> RunTable:
-    """The table with its runs and how the whole of it ended; `events` are all of the log, in order."""
+    """Return the table with its runs and with how the whole log ended. `events` are all the log's events, in order."""
     table = dataclasses.replace(table, facts=_with_plans(table, cuts))
     words = Words(
         decisive=_lines(events, _LAST_WORDS),
@@ -78,7 +78,7 @@ def _lines(events: Sequence[Event], kinds: Collection[str]) -> list[int]:
 
 
 def _with_plans(table: RunTable, cuts: Cuts) -> dict[str, Any]:
-    """The facts with what the configuration in the log says of how far the main run goes, where no record says it."""
+    """Return facts with the main run's planned end from the configuration in the log, if no record states it."""
     facts = dict(table.facts)
     if not table.phases:
         return facts
@@ -92,7 +92,7 @@ def _with_plans(table: RunTable, cuts: Cuts) -> dict[str, Any]:
 
 
 def _facts_of_main(table: RunTable, parts: Sequence[RunPart]) -> dict[str, Any]:
-    """The facts without a duration that another of several runs declared of itself."""
+    """Return facts without a duration that another of several runs stated about itself."""
     facts = dict(table.facts)
     if sum(part.phase is not None for part in parts) > 1 and "total_seconds" in facts:
         own = next((part.declared_seconds for part in parts if part.phase == table.main_phase), None)
@@ -102,7 +102,7 @@ def _facts_of_main(table: RunTable, parts: Sequence[RunPart]) -> dict[str, Any]:
 
 
 def _events_of(segment: Segment, events: Sequence[Event], train_lines: np.ndarray, *, last: bool) -> list[Event]:
-    """The events of a run's lines, each with how many of its own records follow; events without a line end the log."""
+    """Return the events in a run's lines, each with its later records' count. Events without a line end the log."""
     end = np.searchsorted(train_lines, segment.end_line)
     mine = []
     for event in events:
@@ -118,7 +118,7 @@ def _events_of(segment: Segment, events: Sequence[Event], train_lines: np.ndarra
 
 
 def _part(table: RunTable, segment: Segment, stretch: Stretch | None, events: Sequence[Event], cuts: Cuts) -> RunPart:
-    """One run, judged by itself."""
+    """Return one run, judged by itself."""
     part = RunPart(
         name="",
         phase=segment.phase,
@@ -146,9 +146,9 @@ def _part(table: RunTable, segment: Segment, stretch: Stretch | None, events: Se
 
 
 def _declared(events: Sequence[Event]) -> float | None:
-    """Seconds that a run sums itself up to behind its last record; what it says of each epoch is added.
+    """Return the total seconds that a run states after its last record; totals of single epochs are summed.
 
-    A total that was said after other records too, and did not rise from one to the next, is that of an epoch.
+    A total that also appears before later records, and does not rise from one to the next, belongs to an epoch.
     """
     said = [e for e in events if e.kind in ("finished", "total_time", "early_stop") and "seconds" in e.numbers]
     after = {e.numbers.get("rows_after", 0.0): e.numbers["seconds"] for e in said if e.kind != "early_stop"}
@@ -166,7 +166,7 @@ def _name(stretch: Stretch | None, number: int, of: int) -> str:
 
 
 def _status(table: RunTable, phase: int, stretch: Stretch, events: Sequence[Event], cuts: Cuts) -> tuple[Status, str]:
-    """How a run ended, by steps where both the last and the planned one are printed, else by epochs."""
+    """Return how a run ended: by steps if both the last and the planned one are printed, else by epochs."""
     steps, epochs = values(table, phase, "step"), values(table, phase, "epoch")
     printed = table.counts_steps
     planned, planned_epochs = _plan(table, phase, stretch, cuts, (steps, epochs))
@@ -188,7 +188,7 @@ def _status(table: RunTable, phase: int, stretch: Stretch, events: Sequence[Even
 def _plan(
     table: RunTable, phase: int, stretch: Stretch, cuts: Cuts, done: tuple[np.ndarray, np.ndarray]
 ) -> list[float | None]:
-    """Steps and epochs that were planned of a run; what the log declares once is known to be of the main one only."""
+    """Return a run's planned steps and epochs. A plan that the log states only once belongs to the main run."""
     declared = [stated(table.facts, name) for name in ("planned_steps", "planned_epochs")]
     if phase == table.main_phase:
         return declared
@@ -202,15 +202,15 @@ def _plan(
 
 
 def loss_rows(columns: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
-    """Which rows have a training loss, or where none has, a validation loss."""
+    """Return which rows have a training loss or, if none has, a validation loss."""
     loss = has_loss(dict(columns), rows)
     return loss if loss.any() else ~np.isnan(columns.get("eval_loss", np.full(rows, np.nan)))
 
 
 def ends_of(columns: Mapping[str, np.ndarray], at: np.ndarray, step_printed: bool) -> dict[str, Any]:
-    """First and last step and loss, as printed, of the rows `at`; of evaluations where no other loss was printed.
+    """Return the first and last step and loss of rows `at`, as printed; evaluations' losses if there are no others.
 
-    Steps that start again with every epoch (`step_printed` is False of them) name no place in the run: its epochs do.
+    If steps restart with every epoch (`step_printed` is False), epochs are used: such steps are no place in a run.
     """
     if not len(at):
         return {}
@@ -232,7 +232,7 @@ def ends_of(columns: Mapping[str, np.ndarray], at: np.ndarray, step_printed: boo
 
 
 def _whole_epochs(columns: Mapping[str, np.ndarray], at: np.ndarray) -> np.ndarray | None:
-    """Epochs where the log counts its rows by them, whole ones in order. Shares of an epoch name no step."""
+    """Return the epochs if rows count by whole epochs in order, else None: parts of an epoch name no step."""
     epochs = columns.get("epoch")
     if epochs is None or not np.all(np.isfinite(epochs[at])):
         return None
@@ -240,21 +240,21 @@ def _whole_epochs(columns: Mapping[str, np.ndarray], at: np.ndarray) -> np.ndarr
 
 
 def values(table: RunTable, phase: int, name: str) -> np.ndarray:
-    """The finite values of a column in a phase."""
+    """Return the finite values of a column in a phase."""
     found = table.column(name)[table.phases[phase].rows]
     return found[np.isfinite(found)]
 
 
 def nan_share(table: RunTable, phase: int | None = None) -> float:
-    """The share of the last losses that are not finite."""
+    """Return the share of the last losses that are not finite."""
     flags = table.column("loss_is_nan")[table.phases[phase].rows if phase is not None else slice(None)]
     printed = flags[~np.isnan(flags)][-LAST_LOSSES:]
     if 2 < len(printed) < LAST_LOSSES and printed[-2:].all():
-        return 1.0  # of a few rows, those of epochs, two in a row do not heal
+        return 1.0  # if there are few rows, such as one per epoch, a run does not recover from two in a row
     return float((printed > 0).mean()) if len(printed) else 0.0
 
 
 def stated(facts: Mapping[str, Any], name: str) -> float | None:
-    """The number that a fact is; None if it is missing or something else."""
+    """Return a fact's number; None if the fact is missing or is something else."""
     value = facts.get(name)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,4 +1,4 @@
-"""Whether a folder holds one run or several: logs of one format side by side, or folders that are a run each."""
+"""Finds whether a folder holds one run or several: logs of one format, or subfolders with one run each."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from advisor.readers.folder import is_log_path
 from advisor.readers.read import known_reader
 from advisor.readers.yaml_rows import text_regex
 
-_SURE = 0.5  # score from which a file is taken for a log, not for a text with numbers in it
-_MOST = 200  # files or folders that are looked at
+_SURE = 0.5  # lowest score at which a file is a log and not a text with numbers in it
+_MOST = 200  # files or folders that are examined
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundLog:
-    """One run of a folder of several: what to read it from."""
+    """One run in a folder of several, and the path it is read from."""
 
-    name: str  # unlike those of the others
+    name: str  # different from the others
     path: Path
 
 
 def logs_of(folder: Path) -> list[FoundLog]:
-    """The runs of a folder, by name; empty where the folder is one run or holds none.
+    """Return a folder's runs by name; empty if the folder is one run or holds none.
 
-    Several runs are two or more logs of one format in it, or two or more folders in it of which each has a log. Logs of
-    ranks, checkpoints and event files are parts of one run.
+    Several runs are two or more logs of one format in the folder, or two or more subfolders that each have a log. Logs
+    of ranks, checkpoints and event files are parts of one run.
     """
     if _is_one_run(folder):
         return []
@@ -37,7 +37,7 @@ def logs_of(folder: Path) -> list[FoundLog]:
     names = list(files.values())
     if names and max(names.count(name) for name in names) > 1:
         suffixes = {path.suffix for path in files}
-        # a log that broke off before its first step has no format yet, only the others' suffix
+        # a log that broke off before its first step has no format yet, only the same suffix as the others
         logs = [path for path in entries if path.is_file() and (path in files or path.suffix in suffixes)]
         return [FoundLog(name=path.stem if _once(path, logs) else path.name, path=path) for path in logs]
     inside = [path for path in entries if path.is_dir() and _has_log(path)]
@@ -61,7 +61,7 @@ def _has_log(folder: Path) -> bool:
 
 
 def _format(path: Path) -> str | None:
-    """The reader's name of a training log; None for anything else, readings of cards included."""
+    """Return the reader's name for a training log; None for anything else, including GPU telemetry."""
     if not is_log_path(path) or not path.stat().st_size:
         return None
     try:

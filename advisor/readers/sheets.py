@@ -1,7 +1,7 @@
-"""Sheets of one name and one number a line (`|  AverageEpRet |  21.3 |`, `Mean reward: 4.10`), printed again and again.
+"""Sheets with one name and number per line (`|  AverageEpRet |  21.3 |`, `Mean reward: 4.10`), printed repeatedly.
 
-OpenAI's loggers, Spinning Up, RSL-RL and their kin print one after each round. A sheet ends where a name comes again;
-what rules or blank lines lie between its lines matters not.
+OpenAI's loggers, Spinning Up, RSL-RL and similar programs print one after each round. A sheet ends where a name appears
+again, whatever rules or blank lines stand between its lines.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from advisor.readers.run_table import RunTable
 from advisor.readers.yaml_rows import regex
 
 NAME = "sheets"
-FEWEST = 3  # sheets of a log, and lines of a sheet
-_LIKE = 0.29  # how sure: above what single lines of a log of no known format can be
-_SHOWN = 4000  # lines that are looked at to tell
-_ALIKE = 0.5  # of a log's sheets hold the names of most
+FEWEST = 3  # sheets in a log, and lines in a sheet
+_LIKE = 0.29  # score, above the highest for single lines of an unknown format
+_SHOWN = 4000  # lines that are examined for the score
+_ALIKE = 0.5  # share of a log's sheets that must hold a name
 _RULE = re.compile(rb"\s*[-=#*_\xe2\x94\x80|+]{10,}\s*")
 _ANSI = re.compile(rb"\x1b\[[\d;]*m")
 _MEASURES = frozenset(("loss", "eval_loss", "reward", "eval_reward", "accuracy", "eval_accuracy"))
@@ -30,7 +30,7 @@ _OF_AGENTS = {"loss_unit": "policy or value of an agent"}
 
 
 def score(head: bytes, path: Path) -> float:
-    """How surely a file is a log of such sheets: they repeat what counts and what a training measures."""
+    """Return the score: high if repeated sheets have a counter and a quantity that training measures."""
     lines = head.split(b"\n")[:_SHOWN]
     if sum(_RULE.fullmatch(line) is not None for line in lines) < FEWEST:
         return 0.0
@@ -42,7 +42,7 @@ def score(head: bytes, path: Path) -> float:
 
 
 def read(path: Path) -> RunTable:
-    """Read each sheet as a record; AdvisorError when the file cannot be opened."""
+    """Read each sheet as a record. Raises AdvisorError if the file cannot be opened."""
     scanner, rows = EventScanner(), JsonRows()
     for number, sheet in _sheets(numbered_lines(path, scanner)):
         if len(sheet) >= FEWEST:
@@ -53,7 +53,7 @@ def read(path: Path) -> RunTable:
 
 
 def _sheets(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Names and numbers until a name comes again, with the line of the first."""
+    """Yield each sheet's names and numbers, up to a repeated name, with the number of its first line."""
     sheet: dict[str, str] = {}
     began = 0
     for number, line in lines:
@@ -70,10 +70,10 @@ def _sheets(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, dict[str,
 
 
 def _pair(line: bytes) -> tuple[str, str] | None:
-    """The name and the number of a line that holds nothing else; a unit goes to the name."""
+    """Return the name and number of a line that holds nothing else. A unit is appended to the name."""
     if len(line) > 2 * MAX_NAME or (match := regex("sheet_pair").fullmatch(_ANSI.sub(b"", line))) is None:
         return None
     name = match["name"].decode().strip()
     if match["total"]:
-        return "step", match["value"].decode()  # `Learning iteration 3/1500`: what the sheet is of
+        return "step", match["value"].decode()  # `Learning iteration 3/1500` is the step of the sheet
     return f"{name} ({match['unit'].decode()})" if match["unit"] else name, match["value"].decode()

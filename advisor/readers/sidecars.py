@@ -1,4 +1,4 @@
-"""What lies beside a log, added to its table: facts of a configuration, telemetry, checkpoints, another file's end."""
+"""Adds to a log's table what is beside it: configuration facts, telemetry, checkpoints, the end in another file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from advisor.readers.status import by_plan
 
 
 def with_facts(table: RunTable, facts: Mapping[str, Any], source: str) -> RunTable:
-    """Add facts that the table does not have; differences between both are noted, the log's own word wins."""
+    """Add facts that the table does not have. Differences are noted, and the log's own value wins."""
     differing = [
         f"{source} says {name} {_short(value)}, the log says {_short(table.facts[name])}: the log's is taken"
         for name, value in facts.items()
@@ -24,7 +24,7 @@ def with_facts(table: RunTable, facts: Mapping[str, Any], source: str) -> RunTab
 
 
 def with_events(table: RunTable, events: Sequence[Event]) -> RunTable:
-    """Add events; of a checkpoint that the log reports itself, only what the log does not know is taken."""
+    """Add events. For a checkpoint that the log itself reports, only what the log does not know is added."""
     known = {event.step for event in table.events if event.kind == "checkpoint" and event.step is not None}
     new = [event for event in events if event.kind != "checkpoint" or event.step is None or event.step not in known]
     return dataclasses.replace(table, events=(*table.events, *new))
@@ -40,26 +40,26 @@ def _short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, int | float) else str(value)[:40]
 
 
-# Checkpoints on disk as events: path, step by its name, size and time; never opened.
+# Checkpoints on disk become events with path, step (from the name), size and time. They are never opened.
 
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin", ".distcp", ".msgpack", ".npz", ".keras", ".h5")
-_LEAST_BYTES = 1000  # optimizer states of toys are larger; `training_args.bin` and indices are no weights
+_LEAST_BYTES = 1000  # even a toy's optimizer states are larger; `training_args.bin` and indices are not weights
 _NOT_WEIGHTS = ("training_args.bin", "scheduler.pt", "rng_state", "tokens.bin", "train.bin", "val.bin", "vocab.bin")
 # a folder or file named after a step: checkpoint-500, step-00000100, iter_0001000, global_step1000, ckpt_2000.pt,
-# epoch=3-step=1200.ckpt, Composer's ep0-ba4800; not the parts of one model, model-00001-of-00002
+# epoch=3-step=1200.ckpt, Composer's ep0-ba4800; but not parts of one model, such as model-00001-of-00002
 _STEP = re.compile(r"(?:global_step|step|iteration|iter|(?<![a-z])ba)[-_=]?0*(\d+)")
 _NUMBERED = re.compile(r"(?:checkpoint|ckpt|model|state|epoch|ep)[-_=]?0*(\d+)(?!\d*-of-)")
 
 
 def is_weights(path: Path) -> bool:
-    """Whether a file's name is one of saved weights or optimizer states."""
+    """Return whether a file's name is one of saved weights or optimizer states."""
     return path.suffix.lower() in _SUFFIXES and not path.name.startswith(_NOT_WEIGHTS)
 
 
 def checkpoint_events(folder: Path, files: Iterable[Path]) -> list[Event]:
-    """One event per checkpoint (a folder named after a step, or a single file), in the order of their steps.
+    """Return one event per checkpoint (a folder named after a step, or a single file), in the order of their steps.
 
-    `numbers` has bytes, unix_seconds (last change) and step where the name says it.
+    `numbers` has bytes, unix_seconds (the last change) and, if the name states it, the step.
     """
     groups: dict[Path, list[Path]] = {}
     for path in files:
@@ -70,13 +70,13 @@ def checkpoint_events(folder: Path, files: Iterable[Path]) -> list[Event]:
 
 
 def step_of(name: str) -> float | None:
-    """The step in a checkpoint's name; None where it has none."""
+    """Return the step in a checkpoint's name; None if it has none."""
     match = _STEP.search(name.lower()) or _NUMBERED.search(name.lower())
     return float(match[1]) if match and len(match[1]) < 12 else None
 
 
 def _unit(path: Path, folder: Path) -> Path:
-    """The checkpoint that a file belongs to: its nearest folder named after a step, else the file itself."""
+    """Return the checkpoint that a file belongs to: its nearest folder named after a step, else the file itself."""
     for parent in path.parents:
         if parent == folder:
             break

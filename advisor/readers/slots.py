@@ -1,8 +1,8 @@
-"""The numbers of a line and what the line calls them: `loss   8.2341`, `Epoch [3/10]`, `第 3 轮`, `2.1 it/s`, `45/100`.
+"""Finds a line's numbers and their names: `loss   8.2341`, `Epoch [3/10]`, `第 3 轮`, `2.1 it/s`, `45/100`.
 
-A number is named by the words before it in its own field, failing that by a unit of rate behind it. Two numbers with a
-slash between them and no words count something, as a bar does. What has neither is left without a name. The forms are
-the rows of `slots.yaml`.
+A number is named by the words before it in its own field or, failing that, by a unit of rate after it. Two numbers with
+a slash between them and no words are a counter, as in a progress bar. Any other number has no name. The forms are the
+rows of `slots.yaml`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from advisor.readers.line_format import LOSS
 from advisor.readers.names import english
 from advisor.readers.yaml_rows import filled, regex, rows_of_file
 
-LONGEST = 4096  # of a line, bytes: a dumped configuration is no record
+LONGEST = 4096  # bytes; a longer line is a dumped configuration and not a record
 COUNTED = "counted"  # the name of `45/100`
 GPU = "gpu"  # the name of `78C`
-ALONE = "step time"  # of the only milliseconds of a line that have no name
+ALONE = "step time"  # the name of a line's only milliseconds if they have no other name
 
-# drawn frames, bars and bullets separate fields, and full-width punctuation is punctuation; all of the same length,
-# since positions have to stay those of the line
+# drawn frames, bars and bullets separate fields, and full-width punctuation is punctuation; replacements have the same
+# length, because positions must stay those of the line
 _DRAWN = re.compile(rb"\xe2(?:[\x94-\x97][\x80-\xbf]|\x80\xa2|\x9a[\x80-\xbf]|\x9c[\x80-\xbf])")
 _WIDE = (
     (b"\xef\xbc\x9a", b":  "),
@@ -38,27 +38,27 @@ _WIDE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """One number of a line: its name in English words, its place, the unit and the total behind it."""
+    """One number of a line: its name in English words, its place, and the unit and total after it."""
 
     name: str
     start: int
     end: int
-    word: bytes = b""  # the last one of the name as printed
+    word: bytes = b""  # the last word of the name, as printed
     unit: str = ""
     total: tuple[int, int] | None = None
-    sure: bool = True  # a sign, not mere blanks, stands between the name and the number
-    held_out: bool = False  # validation is spoken of before it
-    parts: tuple[tuple[str, int, int], ...] = ()  # of a clock: unit, place
+    sure: bool = True  # a sign, and not only spaces, stands between the name and the number
+    held_out: bool = False  # validation is mentioned before it
+    parts: tuple[tuple[str, int, int], ...] = ()  # parts of a clock: unit, place
 
 
 def unstamped(line: bytes) -> bytes:
-    """The line with blanks where a date and time stand before its cells, each byte where it was."""
+    """Return the line with spaces in place of a date and time before its cells; all positions stay the same."""
     match = regex("stamped_cells").match(line)
     return line if match is None else b" " * match.end() + line[match.end() :]
 
 
 def plain(line: bytes) -> bytes:
-    """The line with frames, bars and full-width punctuation as ASCII, each byte where it was."""
+    """Return the line with ASCII for frames, bars and full-width punctuation; all positions stay the same."""
     if line.isascii():
         return line
     line = _DRAWN.sub(b"|  ", line)
@@ -68,7 +68,7 @@ def plain(line: bytes) -> bytes:
 
 
 def slots(line: bytes) -> list[Slot]:
-    """The named numbers of one line, from left to right."""
+    """Return the named numbers of one line, from left to right."""
     if len(line) > LONGEST:
         return []
     text = plain(line)
@@ -83,18 +83,18 @@ def slots(line: bytes) -> list[Slot]:
             continue
         else:
             found += (_slot(match, one) for one in row["slots"])
-    # one of several milliseconds without a name may be anything
+    # one of several unnamed milliseconds may mean anything
     alone = [slot for slot in found if slot.name == ALONE and not slot.word]
     return found if len(alone) < 2 else [slot for slot in found if slot not in alone]
 
 
 @cache
 def _forms() -> tuple[re.Pattern[bytes], dict[str, Mapping[str, Any]]]:
-    """Return the pattern of all rows, and the row that each of its groups is of."""
+    """Return the pattern of all rows, and the row that each of its groups belongs to."""
     table = rows_of_file("slots")
     parts = {"LOSS": LOSS.decode(), **table["parts"]}
     patterns = [filled(row["pattern"], parts) for row in table["rows"]]
-    # rows are no groups themselves: that doubles the time
+    # rows themselves are not groups, because that doubles the time
     rows = {
         group: row
         for row, pattern in zip(table["rows"], patterns, strict=True)
@@ -104,13 +104,13 @@ def _forms() -> tuple[re.Pattern[bytes], dict[str, Mapping[str, Any]]]:
 
 
 def stamp(line: bytes) -> list[tuple[str, int, int]]:
-    """The parts of a date and time before the record: unit, place. Empty where there is none."""
+    """Return the parts of a date and time before the record (unit, place); empty if there is none."""
     match = regex("date_and_time").match(line)
     return [] if match is None else [(part, *match.span(part)) for part in match.re.groupindex]
 
 
 def _slot(match: re.Match[bytes], row: Mapping[str, Any]) -> Slot:
-    """One number of a match, as a row of the table says."""
+    """Return one number of a match, as a row of the table describes it."""
     clock = tuple((unit, *match.span(group)) for unit, group in row.get("parts", {}).items() if match[group])
     start, end = (clock[0][1], clock[-1][2]) if clock else match.span(row["at"])
     named = row["name"] if "name" in row else match[row["named_by"]].decode("utf-8", "replace").lower()

@@ -1,7 +1,7 @@
-"""Tables for people from the vendors' tools, printed once or repeatedly: nvidia-smi, npu-smi, rocm-smi, amd-smi.
+"""Tables that vendors' tools print for people, once or repeatedly: nvidia-smi, npu-smi, rocm-smi, amd-smi.
 
-A table is some lines of a GPU, often under a date, or rows under a line of names, as `nvidia-smi dmon` and `amd-smi
-monitor` print them. What a tool prints in one line or two of a GPU is one reading.
+A table has a few lines per GPU, often under a date, or rows under a line of names, as `nvidia-smi dmon` and `amd-smi
+monitor` print them. What a tool prints about a GPU in one or two lines is one reading.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from advisor.readers.telemetry_table import ReadingStore, Telemetry
 from advisor.readers.yaml_rows import text_regex
 
 NAME = "smi tables"
-LEAST_SHARE = 0.5  # of a file's lines that are of tables: a training log prints one when it starts
+LEAST_SHARE = 0.5  # share of a file's lines in tables; a training log may print a table once when it starts
 # fields of a reading, by the names that `telemetry_names` knows
 FIELDS = {
     "index": "index",
@@ -44,7 +44,7 @@ _NAMES = {
     **{"gpu": "index", "pwr": "power", "gtemp": "celsius", "temp": "celsius", "sm": "util", "mem": "traffic"},
     **{"pclk": "clock", "fb": "used", "date": "date", "time": "time"},
 }
-_LONGEST = 400  # characters of a line of such a table
+_LONGEST = 400  # longest line of such a table, in characters
 _DAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) "
 _DATES = (
     (re.compile(_DAY + r"(\w{3} +\d+ \d\d:\d\d:\d\d) (?:[A-Z]{2,5} )?(\d{4})"), "%b %d %H:%M:%S %Y"),
@@ -54,17 +54,17 @@ _DATES = (
 
 @dataclass(kw_only=True)
 class _Tables:
-    """Lines to readings: what is known of the card that is being printed, and the date above it."""
+    """Turns lines into readings. It remembers the current GPU and the date above it."""
 
     time: str = ""
     tables: int = 0
     matched: int = 0
-    seen: set[str] = field(default_factory=set)  # cards of the present table
+    seen: set[str] = field(default_factory=set)  # GPUs of the current table
     card: dict[str, str] = field(default_factory=dict)
     header: list[str] = field(default_factory=list)  # names above rows
 
     def feed(self, line: str) -> dict[str, str] | None:
-        """Take one line; gives a reading when it completes one."""
+        """Take one line. Returns a reading if the line completes one."""
         found = (self._row(line) or self._match(line)) if len(line) <= _LONGEST else None
         if found is None:
             self._date(line)
@@ -92,7 +92,7 @@ class _Tables:
         return None
 
     def _row(self, line: str) -> dict[str, str] | None:
-        """What a row of numbers under a line of names holds; nothing of the names themselves."""
+        """Return the values of a row of numbers under a line of names; None for the line of names itself."""
         if _HEADER.fullmatch(line):
             self.header = line.lstrip("# ").lower().split()
             return {}
@@ -118,7 +118,7 @@ class _Tables:
 
 
 def score(head: bytes, path: Path) -> float:
-    """Readings in tables, and hardly anything else."""
+    """Return the score: high if the file holds readings in tables and hardly anything else."""
     if not any(word in head for word in (b"-SMI", b"-smi", b"Mhz", b"GFX", b"pwr")):
         return 0.0
     tables, readings, filled, drawn = _Tables(), 0, 0, 0
@@ -132,7 +132,7 @@ def score(head: bytes, path: Path) -> float:
 
 
 def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
-    """Columns, number of readings and notes; AdvisorError where no table is of a tool that is known."""
+    """Return columns, number of readings and notes. Raises AdvisorError if no table is of a known tool."""
     first = next(_readings(path), None)
     if first is None:
         raise AdvisorError(f"{path} holds no table of nvidia-smi, npu-smi, rocm-smi or amd-smi", "see that it is whole")

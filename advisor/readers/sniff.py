@@ -1,4 +1,4 @@
-"""Which format a log is: its records are the evidence, its banners the second-best."""
+"""Finds the format of a log. Records are the best evidence, banners the second-best."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from advisor.readers.line_templates import shape
 from advisor.readers.run_table import Event
 from advisor.readers.yaml_rows import regex
 
-SURE_RECORDS = 3  # of one format: fewer may be a coincidence
-_MOST_DISTINCT = 1 << 14  # lines of different shape that are looked at
-_LONGEST = 1 << 13  # of a line; embedded JSON goes on forever
+SURE_RECORDS = 3  # records of one format; fewer may be a coincidence
+_MOST_DISTINCT = 1 << 14  # lines of different shapes that are examined
+_LONGEST = 1 << 13  # bytes of a line; embedded JSON can be very long
 
 
 @functools.lru_cache(maxsize=2)
 def distinct_lines(head: bytes) -> tuple[tuple[bytes, int], ...]:
-    """One line of each shape of a sample, with how many lines have that shape."""
+    """Return one line of each shape in a sample, and how many lines have that shape."""
     seen: dict[bytes, list[int]] = {}
     shapes = shape(head).split(b"\n")
     lines = head.split(b"\n")
@@ -37,7 +37,7 @@ def _prose(head: bytes) -> bytes:
 
 
 def line_score(format: LineFormat, head: bytes, path: Path) -> float:
-    """How surely (0…1) a sample of a log is of a line format."""
+    """Return how surely (0…1) a sample of a log has a line format."""
     lines = distinct_lines(head)
     prose = _prose(head)
     if format.refuse and format.refuse in prose:
@@ -50,7 +50,7 @@ def line_score(format: LineFormat, head: bytes, path: Path) -> float:
 
 
 def is_signed(format: LineFormat, head: bytes) -> bool:
-    """Whether a sample holds the words of a format's own program, beside records that others may print."""
+    """Return whether a sample has words of the format's own program, since other programs may print such records."""
     prose = _prose(head)
     return any(sign.compiled.search(prose) is not None for sign in format.signs)
 
@@ -71,19 +71,18 @@ def _record_score(format: LineFormat, lines: tuple[tuple[bytes, int], ...], pros
 
 
 def _name(path: Path) -> bytes:
-    """The last parts of a path: a folder's name may be the only thing that tells whose error messages these are."""
+    """Return the last parts of a path, because only a folder's name may tell whose error messages these are."""
     return "/".join(path.parts[-3:]).encode("utf-8", "replace")
 
 
-# A log that ends before its first record: whether a training was prepared or begun in it, and its last such words.
-#
-# Only asked where no record was found. One strong sign (parameters counted, a training begun) and others beside it are
-# wanted: pages about trainings, code and settings of them have the words too.
+# For a log that ends before its first record: was a training prepared or begun, and what were the last such words? This
+# is used only if no record was found. It takes one strong sign (parameters counted, a training begun) and other signs,
+# because pages about trainings, code and settings contain such words too.
 
 KIND = "prepared"
 FEWEST_OTHERS = 2  # weaker signs beside a strong one
 FEWEST_OTHER_OF_ENDED = 1
-CODE = 0.1  # of the lines: more are a program, not what it printed
+CODE = 0.1  # share of lines; more of them make a program's source, not its output
 NO_LOGS = frozenset((".md", ".rst", ".tex", ".html", ".htm", ".xml", ".json", ".jsonl", ".csv", ".tsv", ".ipynb"))
 _OTHERS = tuple(
     re.compile(rb"(?i)" + pattern)
@@ -103,18 +102,18 @@ _OVER = re.compile(rb"(?i)\bfinish(?:ed)? train\w*")
 
 
 def tells_of_training(head: bytes, path: Path, *, over: bool = False) -> bool:
-    """Whether a sample of a file without records is of a program that was to train; `over`: it says that it has."""
+    """Return whether a sample without records is from a program that was to train; `over`: it says it has."""
     if path.suffix.lower() in NO_LOGS or not (over or regex("training_prepared").search(head)):
         return False
     lines = sum(1 for line in head.split(b"\n") if line.strip())
-    if len(regex("program_text").findall(head)) > max(1.0, CODE * lines):  # a warning quotes one
+    if len(regex("program_text").findall(head)) > max(1.0, CODE * lines):  # a warning quotes one line
         return False
     signs = sum(sign.search(head) is not None for sign in _OTHERS)
     return _OVER.search(head) is not None or signs >= (FEWEST_OTHER_OF_ENDED if over else FEWEST_OTHERS)
 
 
 def preparations(head: bytes, path: Path) -> list[Event]:
-    """The last words of a training that was prepared or begun, as an event; none where the sample has none."""
+    """Return the last words of a training that was prepared or begun, as an event; empty if there are none."""
     if not tells_of_training(head, path):
         return []
     said = [match for match in regex("training_prepared").finditer(head)][-1]

@@ -1,4 +1,4 @@
-"""SQLite databases of trackers: MLflow's `mlflow.db` and trackio's `<project>.db`. The run with most losses is read.
+"""Reads the run with most losses from a tracker's SQLite database: MLflow's `mlflow.db`, trackio's `<project>.db`.
 
 MLflow: tables `runs` (run_uuid, name, status, …), `metrics` (key, value, timestamp in ms, run_uuid, step, is_nan) and
 `params` (mlflow/store/tracking/dbmodels/models.py). trackio: table `metrics` (timestamp, run_name, step, metrics as
@@ -27,17 +27,17 @@ from advisor.readers.status import by_tracker
 
 NAME = "sqlite"
 MAGIC = b"SQLite format 3\0"
-MOST_VALUES = 1 << 21  # metrics of one run; ten columns of them are 168 MB
+MOST_VALUES = 1 << 21  # values of one run; ten columns of this length take 168 MB
 _NAMED = 5  # other runs that are listed by name
 
 
 def score(head: bytes, path: Path) -> float:
-    """The first bytes of any SQLite database."""
+    """Return the score, by the first bytes of any SQLite database."""
     return 0.9 if head.startswith(MAGIC[:15]) else 0.0
 
 
 def read(path: Path) -> RunTable:
-    """Read the run of a tracker's database that logged most losses; AdvisorError where it is no tracker's."""
+    """Read the run that logged most losses. Raises AdvisorError if the database is not a known tracker's."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
             tables = {name for (name,) in database.execute("select name from sqlite_master where type='table'")}
@@ -106,7 +106,7 @@ def _is_loss(key: str) -> bool:
 
 
 def _others(run: str, counts: Counter[str]) -> list[str]:
-    """What is said where a database holds several runs."""
+    """Return a note on the other runs if a database holds several."""
     if len(counts) < 2:
         return []
     return [f"the database holds {len(counts)} runs: that with most rows, {run}, is read; export another one to see it"]

@@ -1,4 +1,4 @@
-"""Time stamps of lines in their spellings, and how long a row of them lasts."""
+"""Reads time stamps of lines in many spellings, and measures how long a series of them lasts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from advisor.readers.cells import duration_seconds, seconds_of
 from advisor.readers.names import SECONDS
 from advisor.readers.yaml_rows import regex
 
-LONGEST_PAUSE = 2 * 86400.0  # between two lines of one process
-BETWEEN_PARTS = 3.0  # times what lies between most parts of a file
-BETWEEN_RUNS, BETWEEN_LINES = 3600.0, 20.0  # seconds, and times what lies between most lines: nobody trained then
+LONGEST_PAUSE = 2 * 86400.0  # longest pause between two lines of one process
+BETWEEN_PARTS = 3.0  # times the usual gap between parts of a file
+BETWEEN_RUNS, BETWEEN_LINES = 3600.0, 20.0  # seconds, and times the usual gap between lines; beyond it nobody trained
 _DAY, _YEAR = 86400.0, 365 * 86400.0
 _MONTHS = {name.encode(): number for number, name in enumerate(calendar.month_abbr) if name}
-# names of patterns, the surest first, and after how long they start anew (0: never); a later group counts only where no
-# earlier one says anything
+# names of patterns, the surest first, and the period after which each starts again (0: never); a later group counts
+# only if no earlier one finds anything
 SPELLINGS = (
     tuple((f"stamp_{name}", 0.0) for name in ("iso", "numbers", "of_date", "day_first", "unix", "mlperf")),
     tuple((f"stamp_{name}", _YEAR) for name in ("month_day", "named_month", "glog")),
@@ -28,14 +28,14 @@ SPELLINGS = (
 )
 
 
-# Of a date in numbers: what stands first, second and third.
+# In a date of numbers: which part stands first, second and third.
 _ORDERS = (("month", "day", "year"), ("day", "month", "year"), ("year", "month", "day"))
 
 
 def moments(found: Sequence[re.Match[bytes]]) -> np.ndarray:
-    """Seconds of stamps of one spelling. The whole of them decides what the first number of 02/03/24 is.
+    """Return the seconds of stamps in one spelling. All stamps together decide what the first number of 02/03/24 is.
 
-    The order that makes all of them days, and has them lie closest together, is the log's own.
+    The log's own order is the one in which all are valid days that lie closest together.
     """
     if "mark" not in found[0].re.groupindex:
         return np.array([_seconds(match) for match in found], np.float64)
@@ -49,7 +49,7 @@ def moments(found: Sequence[re.Match[bytes]]) -> np.ndarray:
 
 
 def _seconds(match: re.Match[bytes], order: tuple[str, str, str] = _ORDERS[0]) -> float:
-    """Seconds of a stamp since an origin that all of its spelling share; NaN for a day or hour that is none."""
+    """Return a stamp's seconds since an origin common to its spelling; NaN for an invalid day or hour."""
     parts = match.groupdict()
     if unix := parts.get("unix"):
         return float(unix)
@@ -68,13 +68,13 @@ def _seconds(match: re.Match[bytes], order: tuple[str, str, str] = _ORDERS[0]) -
 
 
 def moment(line: bytes) -> float | None:
-    """Seconds since 1970 of a line's own stamp with a date and a time, in the log's own zone; None without one."""
+    """Return a line's own date and time as seconds since 1970, in the log's time zone; None if there is none."""
     found = (match for name in ("dated_iso", "dated_of_date") for match in regex(name).finditer(line))
     return next((seconds for match in found if math.isfinite(seconds := _seconds(match))), None)
 
 
 def unwrapped(stamps: np.ndarray, wraps: float) -> np.ndarray:
-    """Stamps that go on where the clock began anew at midnight or at new year."""
+    """Return stamps that continue where the clock started again at midnight or new year."""
     if not wraps or len(stamps) < 2:
         return stamps
     moves = np.diff(stamps)
@@ -82,10 +82,10 @@ def unwrapped(stamps: np.ndarray, wraps: float) -> np.ndarray:
 
 
 def worked_seconds(stamps: np.ndarray, *, sessions: bool, parts: np.ndarray | None = None) -> float:
-    """How long stamps last, in their order; a stamp that lies days from its neighbours is of something else.
+    """Return how long the stamps last, in order. A stamp that lies days from its neighbours is left out.
 
-    Of a run of several `sessions` shorter pauses, too, are of none. `parts` numbers the part of the file that each
-    stamp stands in, where only parts were looked at: from one to the next more time goes by than between lines.
+    If the run has several `sessions`, shorter pauses are left out too. `parts` numbers the part of the file that each
+    stamp is in, if only parts were read: more time passes between two parts than between two lines.
     """
     if len(stamps) < 2:
         return 0.0
@@ -99,19 +99,18 @@ def worked_seconds(stamps: np.ndarray, *, sessions: bool, parts: np.ndarray | No
     return float(sum(np.ptp(piece) for piece in np.split(stamps, cuts)))
 
 
-# How long a run took by the durations that its lines speak of: of each epoch, of all so far, or of what is left.
-#
-# Lines of one wording are one series. What only rises counts from the beginning; what falls to nothing is an estimate,
-# and half of all is left when half of its lines are printed; other durations are of one epoch each, and add up. Asked
-# used only where no time stamp, clock or progress bar gives it.
+# Measures a run by the durations that its lines state: per epoch, since the start, or still to go. Lines with the same
+# words are one series. A series that only rises counts from the start. One that falls to nothing is an estimate of the
+# time left, and at its middle line half of the whole time is left. Other durations cover one epoch each and are added.
+# This is used only if there is no time stamp, clock or progress bar.
 
 SPOKEN = "the times that it prints of its epochs"
 FEWEST_ESTIMATES = 5
-NOTHING_LEFT = 0.05  # of the first estimate: what is left at the last
+NOTHING_LEFT = 0.05  # share of the first estimate at which the last one may stand
 MOSTLY = 0.9
-LONGEST = 1000  # bytes of a line that speaks
-GREW = 1.5  # times the first of a clock that counts on; epochs differ by less
-_DIGITS = re.compile(rb"\s*\d+(?:[.,:]\d+)*")  # numbers of one wording may be padded
+LONGEST = 1000  # bytes of a line that states a duration
+GREW = 1.5  # times the first value of a clock that runs on; epochs differ by less
+_DIGITS = re.compile(rb"\s*\d+(?:[.,:]\d+)*")  # numbers between the same words may be padded
 _EPOCH = re.compile(rb"(?i)epoch|\xe8\xbd\xae|\xc3\xa9poque|\xc3\xa9poca|\xd1\x8d\xd0\xbf\xd0\xbe\xd1\x85")
 _NUMBERED = re.compile(rb"(?i)epoch\D{0,4}(\d+)")
 _HEADING = re.compile(rb"(?i)\W{0,8}epoch\W{0,3}\d")
@@ -120,7 +119,7 @@ _NAMES = re.compile(rb"(?i)\btime\b|took|elapsed|duration|cost|\xe8\x80\x97|\xe7
 
 
 def spoken_seconds(text: bytes) -> float | None:
-    """Seconds that a run's lines add up to; None where they speak of none."""
+    """Return the seconds that a run's lines add up to; None if they state no durations."""
     series: dict[bytes, list[tuple[bytes, float]]] = {}
     lines = text.split(b"\n")
     alone = [line for line in lines if regex("time_alone").fullmatch(line)]
@@ -145,7 +144,7 @@ def _spoken(match: re.Match[bytes]) -> float | None:
     if not unit and (
         b"." not in match["value"] or _NAMES.search(match[0][: match.start("value") - match.start()]) is None
     ):
-        return None  # `(12)` is anything
+        return None  # `(12)` may be anything
     finer = duration_seconds(match["rest"].decode()) or 0.0  # 2m 30s
     return float(match["value"]) * (_UNITS.get(unit) or SECONDS.get(unit) or 1.0) + finer
 
@@ -159,7 +158,7 @@ def _of_series(spoken: Sequence[tuple[bytes, float]]) -> float | None:
     if len(values) > 2 and all(move > 0 for move in moves) and values[-1] > GREW * values[0]:
         return values[-1]
     if epochs[0] and len(set(epochs)) < MOSTLY * len(epochs):
-        # of steps: an epoch's own clock rises to its end and begins anew with the next
+        # of steps: an epoch's own clock rises to its end and starts again with the next
         ends = [seconds for (epoch, seconds), after in pairwise([*spoken, (None, 0.0)]) if after[0] != epoch]
         rises = all(
             move >= 0 for (epoch, _), (after, _), move in zip(spoken, spoken[1:], moves, strict=False) if epoch == after

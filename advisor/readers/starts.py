@@ -1,7 +1,7 @@
-"""Where a log's program was started again, by its own first lines: what it prints first it prints at every start.
+"""Finds where a log's program was started again: what it prints first, it prints at every start.
 
-The lines before the first record are the banner (imports' warnings, the configuration, the data's size). Where at least
-half of its distinct lines, or six of them, come again close together, digits aside, another process began.
+The lines before the first record are the banner (import warnings, configuration, data size). A new process has started
+if half of its distinct lines, or six of them, appear again close together, apart from their digits.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-BANNER_LINES = 300  # of the beginning that are remembered
-SURE = 6  # distinct lines of it that come again are enough: launchers and installers print once what programs do not
-LOOPED = 5  # times as often as the first lines come again
-FEWEST = 3  # distinct lines that make a banner: one or two may be the head of every epoch
+BANNER_LINES = 300  # first lines that are remembered
+SURE = 6  # distinct banner lines whose return is enough; what launchers and installers print appears only once
+LOOPED = 5  # times as often as the first lines appear again
+FEWEST = 3  # distinct lines that make a banner; one or two may be the head of every epoch
 MOST_HITS = 100_000
-_SHORTEST = 8  # characters of a line, digits and blanks aside, that tell it from another
+_SHORTEST = 8  # characters, without digits and spaces, that distinguish a line from others
 _DELETED = b"0123456789.,+-% \t"
 
 
 @dataclass(kw_only=True)
 class StartLines:
-    """A listener of the engine: remembers the log's first lines and where they come again."""
+    """A listener of the engine that remembers the log's first lines and where they appear again."""
 
-    _banner: dict[bytes, int] = field(default_factory=dict)  # distinct line → the number of its first one
+    _banner: dict[bytes, int] = field(default_factory=dict)  # distinct line → the number of its first occurrence
     _seen: int = 0
-    _hits: list[tuple[int, int]] = field(default_factory=list)  # line, line of the banner that it repeats
+    _hits: list[tuple[int, int]] = field(default_factory=list)  # line, banner line that it repeats
 
     def feed(self, text: bytes, lines: np.ndarray) -> None:
-        """Take lines that are no records, in order; `lines[i]` is the number of the i-th in its file."""
+        """Take lines that are not records, in order; `lines[i]` is the number in the file of the i-th line."""
         shapes = text.translate(None, _DELETED).split(b"\n")[: len(lines)]
         learning = self._seen < BANNER_LINES
         if not learning and self._banner.keys().isdisjoint(shapes):
@@ -45,10 +45,11 @@ class StartLines:
                     self._banner[shape] = int(lines[at])
 
     def finish(self, end: float) -> list[int]:
-        """Lines at which a program began again: the banner ends before line `end`, the first record or failure."""
+        """Return the lines at which a program started again. Line `end` (first record or failure) ends the banner."""
         banner = {line for line in self._banner.values() if line < end}
         hits = [hit for hit in self._hits if hit[1] in banner]
-        # What comes again far more often than the log's first lines do is a loop's (downloads, examples), no banner's.
+        # A line that repeats far more often than the log's first lines belongs to a loop (downloads, examples), not the
+        # banner.
         times = Counter(repeated for _, repeated in hits)
         usual = float(np.median([times[line] for line in sorted(times)[:FEWEST]])) if times else 0.0
         looped = {line for line, count in times.items() if count > LOOPED * usual}
@@ -68,22 +69,22 @@ class StartLines:
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Lines of a log that belong to one run: from `first_line` up to but not `end_line`."""
+    """Lines of a log that belong to one run: from `first_line` up to but not including `end_line`."""
 
     first_line: int
     end_line: float
-    phase: int | None  # whose records they hold; None: the run never trained
-    starts: int = 1  # processes that began in it: more where it was resumed
+    phase: int | None  # the phase whose records they hold; None if the run never trained
+    starts: int = 1  # processes that began in it; more than one if it was resumed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Words:
-    """Lines, in order, in which a log says how something went."""
+    """Line numbers, in order, of what a log says about ends and failures."""
 
-    decisive: Sequence[int]  # how something ended or was resumed
-    finished: Sequence[int] = ()  # that training is over
-    failed: Sequence[int] = ()  # that a program failed by itself
-    broken: Sequence[int] = ()  # that anything ended it before its time
+    decisive: Sequence[int]  # something ended or was resumed
+    finished: Sequence[int] = ()  # training is over
+    failed: Sequence[int] = ()  # a program failed by itself
+    broken: Sequence[int] = ()  # anything ended it too early
 
 
 def segments(
@@ -94,9 +95,9 @@ def segments(
 ) -> list[Segment]:
     """Cut a log into its runs.
 
-    `phases` are first and last line of each phase's records, `starts` lines where a program began, `records` the lines
-    of all records, in order. A run begins where a program does, or behind the last words of the one before; what fails
-    after training is over is a stage of its own.
+    `phases` are the first and last line of each phase's records, `starts` the lines where a program began, `records`
+    the lines of all records, in order. A run begins where a program starts, or after the last words of the run before
+    it. A failure after the end of training is a stage of its own.
     """
     if not phases:
         again = [1, *(line for line in starts if any(one < line for one in words.decisive))]
@@ -112,23 +113,23 @@ def segments(
     outside = [
         line
         for before, after in gaps
-        # else what it prints between is not a start that failed
+        # otherwise what it prints in between is not a failed start
         for broken in [any(before < one < after for one in words.broken)]
         for line in starts
         if before < line < after and broken
     ]
     kept = [1]
     for line in sorted({*begins, *outside, *_next_stages(phases, words)} - {1}):
-        # several ranks print the banner once each, and an evaluation what it printed before: nothing ended between
+        # several ranks each print the banner, and an evaluation repeats earlier lines, without any end in between
         if line in begins or any(kept[-1] <= one < line for one in decisive):
             kept.append(line)
     between = {int(np.searchsorted(records, line)): line for line in starts if _ended_before(line, decisive, records)}
-    resumed = list(between.values())  # once, however many ranks say so
+    resumed = list(between.values())  # once, however many ranks print it
     return [_segment(first, end, phases, resumed) for first, end in zip(kept, [*kept[1:], float("inf")], strict=True)]
 
 
 def _next_stages(phases: Sequence[tuple[int, int]], words: Words) -> list[int]:
-    """Lines behind "training is over" where something fails before the next training."""
+    """Return lines after "training is over" if something fails before the next training."""
     stages = []
     for (_, last), (following, _) in zip(phases, [*phases[1:], (float("inf"), 0)], strict=True):
         over = next((line for line in words.finished if last < line < following), None)
@@ -138,7 +139,7 @@ def _next_stages(phases: Sequence[tuple[int, int]], words: Words) -> list[int]:
 
 
 def _ended_before(start: int, decisive: Sequence[int], records: np.ndarray) -> bool:
-    """Whether the records around a start have words of an end or of a resumption between them: ranks print neither."""
+    """Return whether an end or a resumption stands between a start and the records around it."""
     at = int(np.searchsorted(records, start))
     before, after = (records[at - 1] if at else 0), (records[at] if at < len(records) else np.inf)
     return any(before < line < after for line in decisive)

@@ -1,9 +1,9 @@
-"""How a run ended, and why: one ladder of rules, the surest first.
+"""Decides how a run ended, and why, by a list of rules with the surest first.
 
-The log's own words and plan come first (`status_of`). A run whose log ends without a word is judged by what else shows
-its end: other runs of the log, a progress bar, an estimate of the time left (`shown_complete`). A log of several runs
-ended as its last did (`of_all_runs`). What a tracker recorded is surer than its rows (`by_tracker`). Last comes what
-lies beside the log: a plan, or what another file of the run says (`by_plan`, `by_other_log`).
+The log's own words and plan come first (`status_of`). If the log ends without a message, other signs of its end decide:
+other runs of the log, a progress bar, an estimate of the time left (`shown_complete`). A log of several runs ended as
+its last run did (`of_all_runs`). A tracker's record is surer than the rows (`by_tracker`). Last come files beside the
+log: a plan, or what another file of the run says (`by_plan`, `by_other_log`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from advisor.readers.run_table import NOT_FOUND, Event, RunPart, RunTable, Status
 
-# kinds that can end a run; the others only describe it
+# kinds that can end a run; the others only describe its end
 CAUSES = {
     "out_of_memory": (Status.OUT_OF_MEMORY, "out of memory"),
     "host_memory": (Status.OUT_OF_MEMORY, "the machine's own memory ran out"),
@@ -31,28 +31,28 @@ CAUSES = {
     "exception": (Status.CRASHED, "crashed"),
     "killed": (Status.KILLED, "killed from outside"),
 }
-# what launchers and other ranks say when something else has already ended the run
+# messages of launchers and other ranks after something else has ended the run
 CONSEQUENCES = {
     "child_failed": (Status.CRASHED, "a process failed"),
     "signal": (Status.KILLED, "ended by a signal"),
 }
 FAILURES = frozenset({*CAUSES, *CONSEQUENCES, "time_limit"})
-# what says that the run came to its end; the last three only that something else has begun, or that nothing failed
+# signs that the run reached its end; the last three show only that something else began or that nothing failed
 ENDINGS = ("stopped", "early_stop", "finished", "total_time", "afterwards", "outcome", "exited")
-_IF_ALL_WAS_DONE = ("outcome", "exited")  # say nothing of a run that was to go further
-DECISIVE = FAILURES | set(ENDINGS) | {"checkpoint"}  # kinds of which it matters whether records follow: `rows_after`
-MOSTLY_NAN = 0.5  # of the losses asked about: a run that cannot recover
-# a rank may print one record more after another rank failed
+_IF_ALL_WAS_DONE = ("outcome", "exited")  # do not count if the run was meant to go further
+DECISIVE = FAILURES | set(ENDINGS) | {"checkpoint"}  # kinds for which it matters whether records follow (`rows_after`)
+MOSTLY_NAN = 0.5  # share of the last losses from which a run cannot recover
+# a rank may print one more record after another rank has failed
 ROWS_OF_A_DEAD_RUN = 1
-_ROWS_OF_AN_END = {"early_stop": 1}  # Keras says so before it prints the epoch that was the last
-_FROM_OUTSIDE = (1, 2, 9, 15)  # hang-up, interrupt, kill, terminate; an abort or a bad address is the program's own
+_ROWS_OF_AN_END = {"early_stop": 1}  # Keras prints this before it prints the last epoch
+_FROM_OUTSIDE = (1, 2, 9, 15)  # hang-up, interrupt, kill, terminate; a program itself causes an abort or a bad address
 _INTERRUPT = 2  # control-C
 _OF_SHELLS, _SIGNALS = 128, 31
-_FOLLOWERS = ("nccl_error", "nccl_timeout")  # other ranks lose the one that failed
-# what a run that has reached its last step may well print afterwards
+_FOLLOWERS = ("nccl_error", "nccl_timeout")  # the other ranks lose contact with the failed one
+# what a run may print after it has reached its last step
 _WEAK = ("signal", "child_failed", "killed", "interrupt", *_FOLLOWERS)
 _NUMBERS = re.compile(r"[\d.,:]+")
-_TRAINED = re.compile(r"[Tt]rain|TRAIN|[Tt]un(?:ing|ed)|[Ee]poch|runtime|[^\x00-\x7f]{3}")  # or in another script
+_TRAINED = re.compile(r"[Tt]rain|TRAIN|[Tt]un(?:ing|ed)|[Ee]poch|runtime|[^\x00-\x7f]{3}")  # or words in another script
 _FINAL = re.compile(r"\b[Ff]inal\b")
 _OPEN = (Status.UNKNOWN, Status.INCOMPLETE)
 NO_END = "the log ends without an end message"
@@ -69,16 +69,16 @@ def status_of(
     unit: str = "step",
     at_the_end: str = "",
 ) -> tuple[Status, str]:
-    """How the run ended and why, in words.
+    """Return how the run ended and why, in words.
 
-    `last_step` is the step of the last record, `planned_steps` how many there were to be (None: unknown), `slack` how
-    far before it the last record may be (steps that count from 0, records of every tenth step), `unit` what both count;
-    `nan_share` is the share of losses that are not finite among the last records, `at_the_end` what else shows that the
-    last record is that of the end, in words. Events of `DECISIVE` kinds carry the number `rows_after`: what more than
-    one record follows did not end the run. A scheduler's time limit explains every signal around it; a failure explains
-    the launcher's messages.
+    `last_step` is the step of the last record and `planned_steps` the planned number (None: unknown). `slack` is how
+    far before that the last record may be (steps that count from 0, records of every tenth step), and `unit` names
+    both. `nan_share` is the share of non-finite losses among the last records. `at_the_end` says in words what else
+    shows that the last record is the end. Events of `DECISIVE` kinds have the number `rows_after`; an event followed by
+    more than one record did not end the run. A time limit explains all signals around it, and a failure explains
+    launchers' messages.
     """
-    # the record behind a failure is that of a dead rank, unless the run was resumed since
+    # the record after a failure is from a dead rank, unless the run has been resumed since
     resumed = max((event.line or 0 for event in events if event.kind == "restart"), default=0)
     ending = [
         event
@@ -90,7 +90,7 @@ def status_of(
     said = _ends_said(events, last_step)
     cause = _cause(ending)
     if cause is not None and not _survived(cause, ending, said, reached, last_step):
-        # a bar may have counted on behind the last record
+        # a bar may have counted further than the last record
         reached_step = max(last_step, cause.step or 0.0) if last_step is not None and unit == "step" else last_step
         status, words = _explained(cause, nan_share, _when(reached_step, planned_steps, unit))
         return status, words + _in_the_end(cause, ending)
@@ -120,7 +120,7 @@ def status_of(
 
 
 def _ends_said(events: Sequence[Event], last_step: float | None) -> Event | None:
-    """What says most surely that the run is over: no record follows, and it is not said again and again on the way."""
+    """Return the surest statement that the run is over: no record follows it, and it is not repeated during the run."""
     last = [e for e in events if _says_end(e) and _is_last(e, last_step, _ROWS_OF_AN_END.get(e.kind, 0))]
     others = {(event.kind, _words(event)) for event in events if event not in last}
     own = [event for event in last if (event.kind, _words(event)) not in others]
@@ -139,23 +139,23 @@ def _words(event: Event) -> str:
 def _survived(
     cause: Event, ending: Sequence[Event], said: Event | None, reached: bool | None, last_step: float | None
 ) -> bool:
-    """Whether a run was over before what looks like a cause of its end, or went on to its end in spite of it.
+    """Return whether a run was over before an apparent cause of its end, or reached its end in spite of it.
 
-    What a shell says of a command of its script is final: the script goes on to its last words in any case.
+    A shell's message about a command in its script is final, because the script prints its last words in any case.
     """
     if _BY_SHELL.search(cause.text):
         return False
     if said is None or said.kind not in ("finished", "early_stop"):
         return cause.kind in _WEAK and reached is True
     if last_step is None and _TRAINED.search(said.text) is None:
-        return False  # a wrapper says so of its commands, whatever became of them
+        return False  # a wrapper says this about its commands, whatever became of them
     if cause.kind in _WEAK and said.kind == "finished":
-        return (said.line or 0) < (cause.line or 0)  # behind an interrupt stand the last words of whoever caught it
+        return (said.line or 0) < (cause.line or 0)  # after an interrupt, the handler prints last words
     return (said.line or 0) > max(event.line or 0 for event in ending)
 
 
 def _place(last: float | None, planned: float | None, unit: str) -> str:
-    """`step 90 of 100`, or what of it is known."""
+    """Return `step 90 of 100`, or as much of it as is known."""
     reached = f"no {unit}" if last is None else f"{unit} {last:.10g}"
     return f"{reached} of {planned:.10g}" if planned else reached
 
@@ -165,14 +165,14 @@ def _when(last: float | None, planned: float | None, unit: str) -> str:
 
 
 def _is_last(event: Event, last_step: float | None, rows: int) -> bool:
-    """Whether the run did not go on after this event: at most `rows` records follow."""
+    """Return whether the run did not go on after this event, so that at most `rows` records follow."""
     if "rows_after" in event.numbers:
         return event.numbers["rows_after"] <= rows
     return event.step is None or last_step is None or event.step >= last_step
 
 
 def _reached_end(last_step: float | None, planned_steps: float | None, slack: float) -> bool | None:
-    """Whether the last record is as good as the planned last one; None: unknown."""
+    """Return whether the last record is close enough to the planned end; None if no end is known."""
     if planned_steps is None or planned_steps <= 0:
         return None
     return last_step is not None and last_step >= planned_steps - slack
@@ -189,9 +189,9 @@ def _cause(ending: Sequence[Event]) -> Event | None:
         before = [e for e in own if (e.line or 0) < (limit.line or 0) and _could_have_ended(e)]
         return before[0] if before else limit
     leaders = [event for event in own if event.kind not in _FOLLOWERS]
-    if any(event.kind == "host_memory" for event in leaders):  # who killed it says why
+    if any(event.kind == "host_memory" for event in leaders):  # that event says why it was killed
         leaders = [event for event in leaders if event.kind != "killed"]
-    # a shell goes on behind what it could not find
+    # a shell continues after a command that it could not find
     leaders = [event for event in leaders if not event.text.endswith(NOT_FOUND)] or leaders
     for group in (leaders, own, [e for e in ending if e.kind == "child_failed"], ending):
         if group:
@@ -200,14 +200,14 @@ def _cause(ending: Sequence[Event]) -> Event | None:
 
 
 def _could_have_ended(event: Event) -> bool:
-    """Whether a run that its scheduler's limit found may have been over before; a tool's complaint ends no program."""
+    """Return whether an event before the scheduler's limit may have ended the run; a tool's complaint does not."""
     if event.kind == "exception":
         return _PLACE.search(event.text) is not None
     return event.kind not in (*_FOLLOWERS, "killed")
 
 
 def _in_the_end(cause: Event, ending: Sequence[Event]) -> str:
-    """The last exception, where it is another one than the first: often all that a user has seen."""
+    """Return the last exception if it differs from the first, because it is often all that a user has seen."""
     last = next((event for event in reversed(ending) if event.kind == "exception"), cause)
     same = cause.kind != "exception" or last.text.partition(" [")[0] == cause.text.partition(" [")[0]
     return "" if same else f"; in the end {last.text}"
@@ -230,22 +230,22 @@ def _explained(cause: Event, nan_share: float, place: str) -> tuple[Status, str]
 
 
 def _signal_of(exitcode: float) -> float:
-    """The signal that an exit code tells of, as Python (below zero) or a shell (beyond 128) writes it; 0: of none."""
+    """Return the signal in an exit code, as Python (below 0) or a shell (above 128) writes it; 0 if there is none."""
     if exitcode < 0:
         return -exitcode
     return exitcode - _OF_SHELLS if _OF_SHELLS < exitcode <= _OF_SHELLS + _SIGNALS else 0.0
 
 
-# What the last rows of a run show of its end where no word and no plan tells of one.
+# What the last rows of a run show about its end if no message and no plan states it.
 
-FEWEST_GAPS = 5  # between evaluations that show how often they are due
-FEWEST_ROWS = 10  # of a run whose last number says something by being round
-BY_CHANCE = 0.005  # of the places where a run may be cut are as round: every hundredth step is none that says something
+FEWEST_GAPS = 5  # gaps between evaluations, enough to show their interval
+FEWEST_ROWS = 10  # fewest rows of a run for which a round last number counts
+BY_CHANCE = 0.005  # share of possible cuts that are as round; every hundredth step is too common
 ROUND = "is a round number, where few runs are cut"
 
 
 def at_the_end(table: RunTable, phase: int, events: Sequence[Event]) -> str:
-    """What shows that the last record of a phase is that of the run's end, in words; empty where nothing does."""
+    """Say in words what shows that the last record of a phase is the run's end; "" if nothing does."""
     saved = [e for e in events if e.kind in ("checkpoint", "afterwards") and e.numbers.get("rows_after") == 0]
     words = _evaluated_out_of_turn(table, phase)
     if not words and saved and (number := _ends_round(table, phase)):
@@ -254,10 +254,10 @@ def at_the_end(table: RunTable, phase: int, events: Sequence[Event]) -> str:
 
 
 def _evaluated_out_of_turn(table: RunTable, phase: int) -> str:
-    """That the last step was evaluated though none was due, as programs do at their end."""
+    """Say that the last step was evaluated although no evaluation was due, as programs do at their end; else ""."""
     if not table.counts_steps:
         return ""
-    # what is evaluated behind the last record with a loss is of this run too
+    # an evaluation after the last record with a loss also belongs to this run
     rest = table.phases[phase + 1].first_row if phase + 1 < len(table.phases) else len(table)
     part = slice(table.phases[phase].first_row, rest)
     steps, evaluated = table.column("step")[part], np.isfinite(table.column("eval_loss")[part])
@@ -265,14 +265,14 @@ def _evaluated_out_of_turn(table: RunTable, phase: int) -> str:
     if len(gaps) < FEWEST_GAPS or steps[evaluated][-1] != np.nanmax(steps):
         return ""
     last, every = float(steps[evaluated][-1]), float(np.median(gaps[:-1]))
-    # one that a restart lost makes a gap of two
+    # an evaluation lost in a restart makes a double gap
     out_of_turn = every > 0 and np.all(gaps[:-1] % every == 0) and 0 < gaps[-1] < every
     words = f"evaluated out of turn at the last step {last:.10g}, as at an end: else every {every:.10g}"
     return words if out_of_turn else ""
 
 
 def _ends_round(table: RunTable, phase: int) -> str:
-    """That the last step or epoch is a round number, where few runs are cut."""
+    """Say that the last step or epoch is a round number, at which few runs are cut; else ""."""
     unit = "step" if table.counts_steps else "epoch"
     counted = table.column(unit)[table.phases[phase].rows]
     counted = np.unique(counted[np.isfinite(counted)])
@@ -288,18 +288,18 @@ def _ends_round(table: RunTable, phase: int) -> str:
 
 
 def grain(count: int) -> int:
-    """The largest of 1, 2, 5, 10, 20, 50 … that divides a count: 3,000 is 3 of 1,000."""
+    """Return the largest of 1, 2, 5, 10, 20, 50 … that divides a count; for 3,000 it is 1,000."""
     grains = [m * 10**k for k in range(len(str(count))) for m in (1, 2, 5)]
     return max((grain for grain in grains if count and count % grain == 0), default=1)
 
 
-# What shows an end where the log has no word and no plan of it.
+# What shows an end if the log has no message about it and no plan.
 
-FEWEST_ALIKE = 3  # runs that end where another did; of two one may have been cut there
+FEWEST_ALIKE = 3  # runs that end where another one did; of two runs, one may have been cut there
 
 
 def ended_alike(parts: list[RunPart]) -> list[RunPart]:
-    """Runs without a word of their end that each came exactly as far as another of the log: to where it was to go."""
+    """Mark runs without an end message as completed if each went exactly as far as another run of the log."""
     silent = [part for part in parts if part.phase is not None and NO_END in part.status_reason]
     far = Counter((part.first_step, part.last_step) for part in silent)
     went = all(first is not None and last is not None and last > first for first, last in far)
@@ -314,7 +314,7 @@ def ended_alike(parts: list[RunPart]) -> list[RunPart]:
 
 
 def shown_complete(part: RunPart, words: str) -> RunPart:
-    """The run as completed by what `words` say shows its end, where neither words nor a plan of its own tell of one."""
+    """Return the run as completed for the reason in `words`, if its own messages and plan do not say how it ended."""
     told = part.phase is None or part.status is not Status.INCOMPLETE or NO_END not in part.status_reason
     return part if told or not words else dataclasses.replace(part, status=Status.COMPLETED, status_reason=words)
 
@@ -325,7 +325,7 @@ _FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.KILLED, Status.TIME_LIMI
 
 
 def rejudged(table: RunTable, parts: Sequence[RunPart]) -> RunTable:
-    """The table with its runs judged anew, and so the whole."""
+    """Return the table with these runs, and judge the whole log again if their status changed."""
     judged = [(part.status, part.status_reason) for part in parts]
     if judged == [(part.status, part.status_reason) for part in table.runs]:
         return dataclasses.replace(table, runs=tuple(parts))
@@ -334,7 +334,7 @@ def rejudged(table: RunTable, parts: Sequence[RunPart]) -> RunTable:
 
 
 def of_all_runs(parts: Sequence[RunPart]) -> tuple[Status, str]:
-    """How a log of several runs ended: as its last, a start that came to nothing aside unless it failed."""
+    """Return how a log of several runs ended: as its last, unless that neither trained nor failed."""
     last = parts[-1]
     trained = [part for part in parts if part.phase is not None]
     if len(parts) == 1 or not trained:
@@ -342,18 +342,18 @@ def of_all_runs(parts: Sequence[RunPart]) -> tuple[Status, str]:
     if last.phase is not None or last.status in _FAILED:
         return last.status, f"{last.name} of {len(parts)}: {last.status_reason}"
     before = trained[-1]
-    if last.status is Status.COMPLETED and before.status is Status.INCOMPLETE:  # its last words came behind a banner
+    if last.status is Status.COMPLETED and before.status is Status.INCOMPLETE:  # its last words came after a banner
         return last.status, last.status_reason
-    if before.status is Status.COMPLETED and last.status is not Status.INCOMPLETE:  # no sign of a training in it
+    if before.status is Status.COMPLETED and last.status is not Status.INCOMPLETE:  # it has no sign of a training
         return before.status, f"{before.name} of {len(parts)}: {before.status_reason}; what came after did not train"
     return Status.INCOMPLETE, f"started again after {before.name} ({before.status_reason}), without a record since"
 
 
-# What is known from elsewhere than the log's words and rows.
+# What other sources than the log's words and rows say.
 
 
 def by_tracker(table: RunTable, status: Status | None, words: str) -> RunTable:
-    """Return the table with the end that a tracker or trainer recorded; a loss that became NaN it calls finished."""
+    """Return the table with the end that a tracker or trainer recorded, unless losses diverged, which it ignores."""
     if status is None or table.status is Status.DIVERGED:
         return table
     last = [dataclasses.replace(run, status=status, status_reason=words) for run in table.runs[-1:]]
@@ -361,12 +361,12 @@ def by_tracker(table: RunTable, status: Status | None, words: str) -> RunTable:
 
 
 def is_open(table: RunTable) -> bool:
-    """Whether the log itself does not say how the run ended, or only hints at it."""
+    """Return whether the log itself does not say how the run ended, or only hints at it."""
     return table.status in _OPEN or ROUND in table.status_reason
 
 
 def by_plan(facts: dict[str, Any], table: RunTable) -> RunTable:
-    """Return the table with all facts; it is judged anew if only these say how many steps there were to be."""
+    """Return the table with all facts, judged again if only these facts state the planned steps."""
     known = "planned_steps" in table.facts
     table = dataclasses.replace(table, facts=facts)
     planned, last = facts.get("planned_steps"), table.last_step
@@ -377,7 +377,7 @@ def by_plan(facts: dict[str, Any], table: RunTable) -> RunTable:
 
 
 def by_other_log(table: RunTable, other: RunTable) -> RunTable:
-    """Return the table with the end that another file of the run tells (its stderr), if the log itself tells none."""
+    """Return the table with the end stated in another file of the run (its stderr), if the log itself states none."""
     failures = [event for event in other.events if event.kind in FAILURES]
     if not is_open(table) or other.status in (*_OPEN, Status.COMPLETED) or not failures:
         return table

@@ -1,4 +1,4 @@
-"""Rows of a table in a log, named by the header above them: columns apart by blanks, tabs or upright lines."""
+"""Reads rows of a table in a log by the header above them. Columns are separated by spaces, tabs or vertical lines."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from advisor.readers.names import Named
 from advisor.readers.slots import LONGEST, plain, unstamped
 from advisor.readers.telemetry_names import KIND, card_column, column_or_card
 
-MOST_HEADERS = 8  # different ones that one log is read by
-_ROWS_BELOW = 6  # lines under a header among which its first row has to be
+MOST_HEADERS = 8  # different headers by which one log is read
+_ROWS_BELOW = 6  # lines below a header that must include its first row
 _NUMBER = (
     rb"(?P<value>[-+]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?nan|[-+]?inf)(?:(?:W|[MG]i?B)(?=/))?"
     rb"(?P<of>/\d[\d,]*)?"
@@ -24,26 +24,26 @@ _NUMBER = (
 )
 _CELL = re.compile(_NUMBER, re.IGNORECASE)
 _CLOCK = re.compile(rb"(?:(?P<h>\d+):)?(?P<min>\d+):(?P<s>\d\d(?:\.\d+)?)")
-_SHORT = {"E": "epoch", "#": "step", "Ep": "epoch"}  # above a column only
-_UNITS_BEHIND = (b"s", b"sec", b"seconds")  # a cell of its own behind the last number
+_SHORT = {"E": "epoch", "#": "step", "Ep": "epoch"}  # only as a column's header
+_UNITS_BEHIND = (b"s", b"sec", b"seconds")  # as a separate cell after the last number
 _EMPTY = (b"-", b"--", b"n/a", b"N/A", b"None")
 _WORDS = re.compile(rb"[^\s|]+")
-_WIDE = re.compile(rb"[^\s|]+(?: [^\s|]+)*")  # cells of several words, two blanks or a line apart
+_WIDE = re.compile(rb"[^\s|]+(?: [^\s|]+)*")  # cells of several words, separated by two spaces or a vertical line
 _LOSS = re.compile(rb"(?i)loss|entropy|nll|xent|rmse|[\x80-\xff]")
-_COMMENT = re.compile(rb"^ *#(?= +[A-Za-z])")  # before the names of columns that are to be read by other programs
+_COMMENT = re.compile(rb"^ *#(?= +[A-Za-z])")  # before column names meant to be read by other programs
 _RULE = re.compile(rb"[-=+|: ]*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableRow(Rule):
-    """A record whose numbers are named by place. `names[i]` is the target of cell i, "" of one that is not read."""
+    """A record whose numbers are named by position. `names[i]` is the target of cell i, or "" if it is not read."""
 
     names: tuple[str, ...]
     wide: bool
     passed: tuple[str, ...] = ()  # names of the columns that are not read
 
     def find(self, line: bytes) -> tuple[list[Found], int] | None:
-        """Where the numbers of one row stand; None for a line that is no row of this table."""
+        """Return where the numbers of one row stand; None if the line is not a row of this table."""
         cells = _cells(line, self.wide)
         if len(cells) != len(self.names) or not all(_is_value(text) for text, _, _ in cells):
             return None
@@ -55,9 +55,9 @@ class TableRow(Rule):
 
 
 def headers(lines: Sequence[bytes], distinct: Iterable[bytes]) -> list[TableRow]:
-    """The tables of some lines: words that name a loss and something that counts, with a row of numbers below.
+    """Return the tables in some lines: a header that names a loss and a counter, with a row of numbers below.
 
-    `distinct` has one line of each shape: a header is one of them.
+    `distinct` has one line of each shape, and every header is one of them.
     """
     rows: dict[tuple[str, ...], TableRow] = {}
     for line in distinct:
@@ -76,7 +76,7 @@ def headers(lines: Sequence[bytes], distinct: Iterable[bytes]) -> list[TableRow]
 
 
 def _may_head(line: bytes) -> bool:
-    """Cheaply: words and no cell that is a number."""
+    """Return whether a line may be a header, by a cheap check: it has words and no cell is a number."""
     if len(line) > LONGEST or not _LOSS.search(line):
         return False
     cells = unstamped(line).split()
@@ -103,26 +103,26 @@ def _row_of(line: bytes, wide: bool, below: Sequence[bytes]) -> TableRow | None:
             values = [number(match["value"]) for match in matches]
             names.append(by_size(one.column, values) if bare and values else one.column)
         else:
-            # of a row's time it cannot be told from its name whether it is one step's or all of them
+            # a column's name does not tell whether its time is of one step or of all steps so far
             names.append(("" if one.kind == "time" else target_of(one.column, one.kind, one.unit or "")) or "")
     passed = tuple(title for title, name in zip(titles, names, strict=True) if not name)
     return TableRow(names=tuple(names), wide=wide, passed=passed, kind=TRAIN if "loss" in taken else EVAL)
 
 
 def _seconds(text: bytes) -> float | None:
-    """Of a clock, or of a broken number of seconds."""
+    """Return the seconds of a clock or of a number with decimals."""
     bare = re.fullmatch(rb"\d{1,6}\.\d{1,9}", text) is not None
     return float(text) if bare else clock_seconds(text.decode("utf-8", "replace"))
 
 
 def _first_of_best(named: Sequence[Named | None], column: str) -> int:
-    """Where the surest name of a column stands first."""
+    """Return the first position of a column's surest name."""
     ranks = {at: one.rank for at, one in enumerate(named) if one is not None and one.column == column}
     return min(ranks, key=lambda at: (ranks[at], at))
 
 
 def _of_an_epoch(cells: Sequence[bytes]) -> str:
-    """What a column of times, one a row of an epoch, holds: that of the epoch, or all since the start if it grows."""
+    """Return what a time column with one row per epoch holds: the epoch's time, or all time so far if it grows."""
     seconds = [value for text in cells if (value := _seconds(text)) is not None]
     if len(seconds) < 2 or len(seconds) < len(cells):
         return ""
@@ -131,7 +131,7 @@ def _of_an_epoch(cells: Sequence[bytes]) -> str:
 
 
 def _named(name: str, cell: bytes) -> Named | None:
-    """What a column holds by its name or, of a reading of a card, by the unit that its cells have."""
+    """Return what a column holds, by its name or, for a GPU reading, by the unit in its cells."""
     match = _CELL.fullmatch(cell)
     unit = (match["unit"] or b"").decode("utf-8", "replace") if match is not None else ""
     return column_or_card(_SHORT.get(name, name)) or card_column(name, unit)
@@ -150,7 +150,7 @@ def _is_value(text: bytes) -> bool:
 
 
 def _found(target: str, text: bytes, start: int) -> list[Found]:
-    """The number of a cell with its own unit; a total behind a counter; nothing of a clock or an empty cell."""
+    """Return a cell's number with its own unit, and the total after a counter; none for other clocks or empty cells."""
     clock = _CLOCK.fullmatch(text)
     if clock is not None and target in ("elapsed_seconds", "epoch_seconds"):
         return [

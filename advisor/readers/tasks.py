@@ -1,7 +1,7 @@
-"""A wrapper's list of tasks (`[3/24] width 512 | started at …`, `[3/24] … DONE`): trainings that log elsewhere.
+"""Reads a wrapper's list of tasks (`[3/24] width 512 | started at …`, `[3/24] … DONE`), which log elsewhere.
 
-Asked only where no record of a training was found. Tasks have a number over their total, which is the same for all, and
-words of a beginning or an end; that they are trainings, and no steps of an installation, other words must say.
+This is used only if no record of a training was found. Each task has a number over the same total, and words about its
+start or end. Other words must show that the tasks are trainings and not steps of an installation.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from advisor.readers.status import status_of
 from advisor.readers.yaml_rows import regex
 
 NAME = "tasks"
-FEWEST = 3  # tasks of a list
+FEWEST = 3  # tasks in a list
 MOST_TASKS = 10_000
-_LIKE = 0.16  # how sure: above an error message, below two records of a training
+_LIKE = 0.16  # score above that of an error message and below that of two training records
 _EDGES = " \t|:,;-–—=>#*.✓✔✅❌✗✘()[]"
 
 
@@ -34,13 +34,13 @@ class _Task:
     last_line: int
     began: float | None = None  # unix seconds of its stamp
     ended: float | None = None
-    seconds: float | None = None  # as its last line says
-    well: bool | None = None  # None: nothing says that it has ended
+    seconds: float | None = None  # as its last line states
+    well: bool | None = None  # None if nothing says that it has ended
     said: str = ""
 
 
 def score(head: bytes, path: Path) -> float:
-    """How surely a file is a list of trainings that something started one by one."""
+    """Return how surely a file is a list of trainings that something started one by one."""
     if path.suffix.lower() in NO_LOGS or not regex("of_trainings").search(head):
         return 0.0
     tasks, _ = _tasks(enumerate(head.split(b"\n"), 1))
@@ -48,7 +48,7 @@ def score(head: bytes, path: Path) -> float:
 
 
 def read(path: Path) -> RunTable:
-    """Read the list as a log of runs without records; AdvisorError when it cannot be opened."""
+    """Read the list as a log of runs without records. Raises AdvisorError if it cannot be opened."""
     scanner = EventScanner()
     tasks, total = _tasks(numbered_lines(path, scanner))
     if not tasks:
@@ -75,12 +75,12 @@ def read(path: Path) -> RunTable:
 
 
 def _of_a_task(event: Event, tasks: list[_Task]) -> bool:
-    """Whether it is what the list says of one of its tasks."""
+    """Return whether an event is the list's own statement about one of its tasks."""
     return any(task.first_line <= (event.line or 0) <= task.last_line for task in tasks if task.well is not None)
 
 
 def _tasks(lines: Iterable[tuple[int, bytes]]) -> tuple[list[_Task], int]:
-    """The tasks that the lines tell of, in their order, and how many there were to be; none where that is no list."""
+    """Return the tasks that the lines mention, in order, and their planned number; none if the lines are not a list."""
     tasks: dict[int, _Task] = {}
     totals: dict[int, int] = {}
     for at, line in lines:
@@ -108,7 +108,7 @@ def _tasks(lines: Iterable[tuple[int, bytes]]) -> tuple[list[_Task], int]:
 
 
 def _name(rest: bytes) -> str:
-    """What a task is called on its first line: what stands behind its number, up to the words of its beginning."""
+    """Return a task's name from its first line: the text after its number, up to the words about its start."""
     text = rest.decode("utf-8", "replace").lstrip(_EDGES)
     stop = regex("task_begun").search(text.encode())
     own = text.encode()[: stop.start()].decode("utf-8", "replace") if stop and stop.start() > 0 else text
@@ -138,7 +138,7 @@ def _part(task: _Task, following: _Task | None) -> RunPart:
 
 
 def _whole(tasks: list[_Task], total: int, events: Sequence[Event]) -> tuple[Status, str]:
-    """How the list ended: it says of a task no more than that its process did."""
+    """Return how the list ended. About a task it says only what its process did."""
     ended, failed = [t for t in tasks if t.well is not None], [t for t in tasks if t.well is False]
     words = f"{len(ended)} of {total} tasks ended" + (f", {len(failed)} of them failed" if failed else "")
     if len(ended) == total:

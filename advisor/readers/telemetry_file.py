@@ -1,4 +1,4 @@
-"""Telemetry of devices from any file: our own Parquet, CSV of nvidia-smi or pynvml, dmon, W&B's system metrics."""
+"""Reads device telemetry from any file: our own Parquet, CSV of nvidia-smi or pynvml, dmon, W&B's system metrics."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from advisor.readers.telemetry_table import Telemetry, telemetry_run
 
 NAME = "telemetry.parquet"
 _MAGIC = b"PAR1"
-_CLOCKS = ("_timestamp", "_runtime")  # of W&B, the surer first
-# column of `trainer/telemetry_files.py` → column here and what it is divided by
+_CLOCKS = ("_timestamp", "_runtime")  # W&B's clocks, the surer one first
+# column of `trainer/telemetry_files.py` → column here, and its divisor
 OWN_COLUMNS = {
     "time_ms": ("unix_seconds", 1000),
     "gpu": ("gpu", 1),
@@ -40,9 +40,9 @@ _RECORD = (
 )
 
 
-@np.errstate(all="ignore")  # readings of a damaged file may be infinite
+@np.errstate(all="ignore")  # a damaged file may contain infinite readings
 def read_telemetry(path: Path) -> Telemetry:
-    """Columns of `columns.yaml` of a telemetry file or a run folder; AdvisorError where it has none."""
+    """Return a telemetry file or run folder as columns of `columns.yaml`. Raises AdvisorError if it has none."""
     telemetry = _read(path)[0]
     if not telemetry:
         raise AdvisorError(f"{path} holds readings of the host only, none of a GPU", _RECORD)
@@ -50,12 +50,12 @@ def read_telemetry(path: Path) -> Telemetry:
 
 
 def score(head: bytes, path: Path) -> float:
-    """A Parquet file with the trainer's columns."""
+    """Return the score: high for a Parquet file with the trainer's columns."""
     return 0.95 if head.startswith(_MAGIC) else 0.0
 
 
 def read(path: Path) -> RunTable:
-    """Read our telemetry as a RunTable that holds nothing else. Raises AdvisorError."""
+    """Read our telemetry as a RunTable that holds nothing else. Raises AdvisorError on failure."""
     return telemetry_run(path, NAME, *_read(path))
 
 
@@ -66,7 +66,7 @@ def _read(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     raw = read_head(paths[0])
     if raw.startswith(_MAGIC) or path.is_dir():
         telemetry = of_files(paths)
-        return telemetry, len(telemetry.get("unix_seconds", ())), ()  # none: a run on a CPU has the host's rows only
+        return telemetry, len(telemetry.get("unix_seconds", ())), ()  # empty on a CPU: only the host has rows
     head = clean(raw)[0]
     for module in (gpu_csv, smi_tables):
         if module.score(head, path) > 0:
@@ -80,13 +80,13 @@ def _read(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """A run folder's telemetry: the joined file and the parts that are not in it yet."""
+    """Return a run folder's telemetry files: the joined file and the parts that are not yet in it."""
     parts = sorted((folder / "telemetry").glob("part-*.parquet"))
     return [path for path in (folder / "telemetry.parquet", *parts) if path.is_file()]
 
 
 def of_files(paths: list[Path], *, host: bool = False) -> Telemetry:
-    """The readings of GPUs in our own files, or those of the host; AdvisorError where one is damaged."""
+    """Return the GPU readings in our own files, or those of the host. Raises AdvisorError if a file is damaged."""
     import pyarrow as pa
     import pyarrow.compute as compute
     import pyarrow.parquet as parquet
@@ -99,7 +99,7 @@ def of_files(paths: list[Path], *, host: bool = False) -> Telemetry:
                 raise AdvisorError(
                     f"{path} is Parquet, but no telemetry of this program", "give a run's telemetry.parquet"
                 )
-            card = compute.field("gpu")  # the host's rows have none
+            card = compute.field("gpu")  # rows of the host have no GPU
             table = parquet.read_table(path, columns=names, filters=card.is_null() if host else card >= 0)
         except (pa.ArrowException, OSError) as error:
             reason = " ".join(str(error).split())[:120]
@@ -112,12 +112,12 @@ def of_files(paths: list[Path], *, host: bool = False) -> Telemetry:
     order = np.lexsort((columns["gpu"], columns["unix_seconds"]))
     once = np.ones(len(order), bool)
     times, cards = columns["unix_seconds"][order], np.nan_to_num(columns["gpu"][order], nan=-1.0)
-    once[1:] = (np.diff(times) != 0) | (np.diff(cards) != 0)  # a part that was joined but not deleted yet
+    once[1:] = (np.diff(times) != 0) | (np.diff(cards) != 0)  # a part that was joined but not yet deleted
     return {name: values[order][once] for name, values in columns.items() if not np.isnan(values).all()}
 
 
 def _system_metrics(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
-    """W&B's `wandb-events.jsonl`: one object a line with keys like `system.gpu.0.powerWatts`."""
+    """Read W&B's `wandb-events.jsonl`, which has one object per line with keys like `system.gpu.0.powerWatts`."""
     telemetry = system_metrics(json_object(line) for chunk in chunks(path) for line in chunk.text.split(b"\n"))
     if telemetry is None:
         raise AdvisorError(f"{path} holds no system metrics of a GPU", _RECORD)
@@ -125,12 +125,12 @@ def _system_metrics(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
 
 
 def system_metrics(objects: Iterable[Mapping[str, Any]]) -> Telemetry | None:
-    """W&B's system metrics, an object per reading with its `_timestamp`; None where none is of a GPU."""
+    """Return W&B's system metrics, one object per reading with its `_timestamp`; None if none is about a GPU."""
     return rows_of(objects, _of_wandb).table("", NAME).telemetry
 
 
 def _of_wandb(key: str) -> Named | None:
-    """What W&B calls a reading: its memory is the share of time with memory traffic."""
+    """Return the meaning of W&B's name for a reading. Its memory is the share of time with memory traffic."""
     if key in _CLOCKS:
         return Named(column="unix_seconds", kind="plain", unit=None, rank=_CLOCKS.index(key))
     reading = reading_of(key.replace("/", "."))

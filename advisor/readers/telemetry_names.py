@@ -1,4 +1,4 @@
-"""Names and units of device telemetry: nvidia-smi queries, pynvml scripts, `nvidia-smi dmon`, W&B system metrics."""
+"""Names and units of device telemetry in nvidia-smi queries, pynvml scripts, `nvidia-smi dmon` and W&B metrics."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MEASURED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What a column of telemetry holds: `card` is None where another column or nothing says which card it is."""
+    """What a telemetry column holds. `card` is None if another column says which GPU it is, or nothing does."""
 
     column: str
     unit: str | None
@@ -48,7 +48,7 @@ class Reading:
 
 @lru_cache(maxsize=4096)
 def reading_of(name: str) -> Reading | None:
-    """What a telemetry column's name stands for, or None."""
+    """Return what a telemetry column's name means, or None."""
     if len(name) > MAX_NAME:
         return None
     stem, unit = _split(name)
@@ -62,7 +62,7 @@ def reading_of(name: str) -> Reading | None:
     if unit is None and "_" in stem and stem.rpartition("_")[2] in _UNITS:
         stem, _, unit = stem.rpartition("_")
     if card is None and stem == "gpu" and unit is None:
-        return Reading(column="gpu", unit=None, card=None)  # "GPU" alone counts cards; "GPU%" is their use
+        return Reading(column="gpu", unit=None, card=None)  # "GPU" alone is the GPU's index; "GPU%" is its utilisation
     if stem == "gpu" and unit in _BY_UNIT:
         return Reading(column=_BY_UNIT[unit], unit=unit, card=card)
     for text in (stem, re.sub(r"^(?:gpu|cuda|device|nvidia)_|_gpu$", "", stem)):
@@ -91,7 +91,7 @@ def _split(name: str) -> tuple[str, str | None]:
 
 
 def _checked(column: str, unit: str | None, card: int | None) -> Reading | None:
-    """Settle what a unit contradicts: "memory [%]" is traffic, not bytes; "power (%)" is nothing wanted."""
+    """Correct a reading that its unit contradicts: "memory [%]" is traffic, not bytes; "power (%)" is not used."""
     percent = unit in ("%", "pct", "percent")
     if column == "memory_used_bytes" and percent:
         column = "memory_utilization"
@@ -103,7 +103,7 @@ def _checked(column: str, unit: str | None, card: int | None) -> Reading | None:
 
 
 def values_of(reading: Reading, cells: Sequence[str]) -> tuple[np.ndarray, str]:
-    """Cells of a telemetry column in its unit, and how they were converted; units in the cells win over none."""
+    """Return a telemetry column in its unit, and how it was converted. Units in cells replace a missing one."""
     if reading.column == "unix_seconds":
         return unix_times(cells), ""
     if reading.column == "throttle_reasons":
@@ -114,7 +114,7 @@ def values_of(reading: Reading, cells: Sequence[str]) -> tuple[np.ndarray, str]:
 
 
 def in_unit(column: str, unit: str | None, values: np.ndarray) -> tuple[np.ndarray, str]:
-    """Numbers in a telemetry column's unit, and how they were converted. Unstated units are inferred from the size."""
+    """Return numbers in a telemetry column's unit, and how they were converted. Their size tells an unstated unit."""
     if column.endswith("_bytes"):
         if unit in BYTES:
             return values * BYTES[unit], f"{unit} as 1024-based"
@@ -138,7 +138,7 @@ def in_unit(column: str, unit: str | None, values: np.ndarray) -> tuple[np.ndarr
 
 
 def unit_in_cells(cells: Sequence[str]) -> str | None:
-    """The unit behind the numbers of a column's first cells; None where there is none, or one that is not known."""
+    """Return the unit after the numbers in a column's first cells; None if there is none or it is unknown."""
     for cell in cells[:100]:
         found = number_with_unit(cell)
         if found and found[1].lower() in _UNITS:
@@ -154,14 +154,13 @@ def _bits(cell: str) -> float:
         return np.nan
 
 
-# Readings of a card in the rows of a training log: `gpu_util_pct`, `gpu_power_w`, `gpu0_temp_c` beside a loss.
-#
-# They travel with their rows as columns of their own until the table is whole, so that restarts and thinning treat them
-# like the loss, and become telemetry then.
+# GPU readings in the rows of a training log: `gpu_util_pct`, `gpu_power_w`, `gpu0_temp_c` beside a loss. They stay with
+# their rows as separate columns until the table is complete, so that restarts and thinning treat them like the loss.
+# Then they become telemetry.
 
-PREFIX = "card "  # of such a column: "card 0 power_watts"
+PREFIX = "card "  # prefix of such a column: "card 0 power_watts"
 KIND = "card"
-# a bare "power", "load" or "temperature" in a training log may be anything: of a sampler, of a simulated plant
+# a bare "power", "load" or "temperature" in a training log may belong to a sampler or a simulated plant
 _OF_A_CARD = re.compile(r"(?i)gpu|cuda|vram|nvidia|nvml")
 _WANTED = frozenset((*MEASURED, "memory_total_bytes", "power_limit_watts"))
 _OF_NO_OTHER = frozenset(("w", "watt", "watts", "c", "°c", "celsius"))  # units that nothing else in a training log has
@@ -170,38 +169,38 @@ _ANOTHERS = re.compile(r"(?i)cpu|room|ambient|inlet|fan|dram|ssd|host|system_pow
 
 
 def column_or_card(name: str) -> Named | None:
-    """What a column of a log's rows stands for: a quantity of the run, else a reading of a card; None for neither."""
+    """Return what a column of a log's rows means: a quantity of the run, else a GPU reading; None for neither."""
     return column_of(name) or card_column(name)
 
 
 def card_column(name: str, unit: str = "") -> Named | None:
-    """The reading of a card that a name says it is, with the unit that stands behind its number.
+    """Return the GPU reading that a name means, with the unit after its number.
 
-    Returns None if neither the name nor the unit says that it is one of a card.
+    Returns None if neither the name nor the unit shows that it is a GPU reading.
     """
     reading = reading_of(f"{name} ({unit})" if unit else name)
     if _ANOTHERS.search(name):
         return None
     by_unit = unit.lower() in _OF_NO_OTHER
     if by_unit and (reading is None or reading.column not in _WANTED):
-        reading = reading_of(f"gpu ({unit})")  # `draw 56W`, `T=78C`: the unit alone says it
+        reading = reading_of(f"gpu ({unit})")  # `draw 56W`, `T=78C`: the unit alone shows it
     if reading is None or reading.column not in _WANTED:
         return None
     own_unit = reading.unit in _OF_NO_OTHER or (reading.unit is not None and _UTILIZATION.match(name))
     if not (_OF_A_CARD.search(name) or own_unit):
         return None
     if reading.column == "memory_utilization" and "util" not in name.lower():
-        return None  # `mem 15%` may be traffic or what is in use
+        return None  # `mem 15%` may be memory traffic or memory in use
     return Named(column=f"{PREFIX}{reading.card or 0} {reading.column}", kind=KIND, unit=reading.unit, rank=0)
 
 
 def converted(named: Named, values: np.ndarray) -> tuple[str, np.ndarray, str]:
-    """Values of such a column in its unit, as `names.in_unit` gives those of others."""
+    """Return values of such a column in its unit, as `names.in_unit` does for other columns."""
     return named.column, *in_unit(named.column.split()[2], named.unit, values)
 
 
 def with_readings_of_rows(table: RunTable) -> RunTable:
-    """The table with its rows' readings as telemetry, at the times of the rows."""
+    """Return the table with the readings in its rows as telemetry, at the times of the rows."""
     found = {name: values for name, values in table.columns.items() if name.startswith(PREFIX)}
     if not found:
         return table
@@ -223,7 +222,7 @@ def with_readings_of_rows(table: RunTable) -> RunTable:
 
 
 def _times(table: RunTable) -> np.ndarray:
-    """When each row was printed: by its stamp, its time since the start, else the sum of the steps' seconds."""
+    """Return when each row was printed: by its stamp, its time since the start, else the sum of the steps' seconds."""
     for name in ("unix_seconds", "elapsed_seconds"):
         if np.isfinite(table.column(name)).any():
             return table.column(name)

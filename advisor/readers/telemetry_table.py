@@ -1,4 +1,4 @@
-"""Readings of devices as the columns of `columns.yaml`, one row per card and moment."""
+"""Readings of devices as the columns of `columns.yaml`, with one row per GPU and time."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from advisor.readers.gather import BLOCK_ROWS
 from advisor.readers.run_table import RunTable, names_of
 from advisor.readers.telemetry_names import MEASURED, reading_of, values_of
 
-MOST_READINGS = 1 << 21  # ten columns of it are 168 MB; beyond, every second reading is dropped
+MOST_READINGS = 1 << 21  # ten columns of this length take 168 MB; beyond, every second reading is dropped
 Telemetry = dict[str, np.ndarray]
 _OF_A_CARD = frozenset((*MEASURED, "memory_free_bytes", "memory_total_bytes", "throttle_reasons", "energy_joules"))
 
 
 @dataclass(kw_only=True)
 class ReadingStore:
-    """Collects blocks of named cells of one telemetry file."""
+    """Collects blocks of named cells from one telemetry file."""
 
     names: Sequence[str]
     rows: int = 0
@@ -30,7 +30,7 @@ class ReadingStore:
     _cards: dict[str, int] = field(default_factory=dict)
 
     def add(self, columns: Sequence[Sequence[str]]) -> None:
-        """Add rows, column by column in the order of the names."""
+        """Add rows, given as columns in the order of the names."""
         shared: Telemetry = {}
         by_card: dict[int | None, Telemetry] = {}
         for name, cells in zip(self.names, columns, strict=True):
@@ -81,7 +81,7 @@ class ReadingStore:
         return np.array([float(self._cards.setdefault(cell.strip(), len(self._cards))) for cell in cells])
 
     def finish(self) -> tuple[Telemetry, int, tuple[str, ...]]:
-        """Columns in the order of time, the number of readings in the file, and notes."""
+        """Return columns sorted by time, the number of readings in the file, and notes."""
         cards = {float(part["gpu"][0]) for part in self._parts if "gpu" in part and len(part["gpu"])}
         wide = sum(reading is not None and reading.card is not None for reading in map(reading_of, self.names))
         readings = self.rows * (len(cards) if wide and cards else 1)
@@ -121,17 +121,17 @@ def _joined(parts: Sequence[Telemetry]) -> Telemetry:
 
 
 def _places(times: np.ndarray) -> np.ndarray:
-    """Cards nobody numbered: rows with the same time stamp are distinguished by their order."""
+    """Number GPUs without an index: rows with the same time stamp are numbered in their order."""
     if len(times) < 2:
         return np.zeros(len(times))
     new = np.concatenate(([True], np.diff(times) != 0))
     starts = np.flatnonzero(new)
     places = np.arange(len(times)) - starts[np.cumsum(new) - 1]
-    return np.where(places < 64, places, 0).astype(float)  # a clock that stands still counts no cards
+    return np.where(places < 64, places, 0).astype(float)  # a clock that stands still cannot tell GPUs apart
 
 
 def is_telemetry(names: Sequence[str]) -> bool:
-    """Whether a header is one of device readings: a quantity of a card, and none of a run's loss."""
+    """Return whether a header belongs to device readings: it names a GPU quantity and no loss of a run."""
     readings = [reading for reading in map(reading_of, names) if reading is not None]
     measured = {reading.column for reading in readings if reading.column in MEASURED}
     timed = any(reading.column in ("unix_seconds", "elapsed_seconds", "gpu", "identity") for reading in readings)
@@ -139,7 +139,7 @@ def is_telemetry(names: Sequence[str]) -> bool:
 
 
 def telemetry_run(path: Path, format: str, telemetry: Telemetry, readings: int, notes: Sequence[str]) -> RunTable:
-    """A RunTable that holds nothing but telemetry."""
+    """Return a RunTable that holds nothing but telemetry."""
     return RunTable(
         source=str(path),
         format=format,

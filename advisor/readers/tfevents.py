@@ -1,4 +1,4 @@
-"""TensorBoard event files: scalars by tag and step, Hugging Face's arguments from their text summaries.
+"""Reads TensorBoard event files: scalars by tag and step, and Hugging Face's arguments in text summaries.
 
 Event: 1 wall_time, 2 step, 5 summary; Summary: 1 value (repeated); Value: 1 tag, 2 simple_value, 8 tensor. Source:
 event.proto and summary.proto of TensorFlow.
@@ -42,13 +42,13 @@ _MOST_TAGS = 5000
 
 
 def score(head: bytes, path: Path) -> float:
-    """The version that the first event of every file states."""
+    """Return the score, by the version that the first event of every file states."""
     return 0.99 if b"brain.Event:" in head[:256] else 0.0
 
 
 @dataclass(kw_only=True)
 class Scalars:
-    """Scalars of one or more event files: for each tag steps, wall times and values."""
+    """Scalars of one or more event files: steps, wall times and values of each tag."""
 
     by_tag: dict[str, tuple[array, array, array]] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
@@ -57,17 +57,17 @@ class Scalars:
     _span: tuple[float, float] = (math.inf, -math.inf)  # wall times of the present file
 
     def passed(self, wall_time: float) -> None:
-        """Remember that an event was written at a time."""
+        """Record the time at which an event was written."""
         if math.isfinite(wall_time):
             self._span = min(self._span[0], wall_time), max(self._span[1], wall_time)
 
     def end_file(self) -> None:
-        """Add the time of a file that was read."""
+        """Add the duration of a file that was read."""
         self.seconds += max(0.0, self._span[1] - self._span[0])
         self._span = math.inf, -math.inf
 
     def add(self, tag: str, step: int, wall_time: float, value: float) -> None:
-        """Remember one scalar."""
+        """Add one scalar."""
         if tag not in self.by_tag:
             if len(self.by_tag) >= _MOST_TAGS:
                 return
@@ -77,14 +77,14 @@ class Scalars:
 
 
 def read(path: Path) -> RunTable:
-    """Read one event file; damage ends it there, with a note. AdvisorError where nothing can be read."""
+    """Read one event file, up to any damage, which gives a note. Raises AdvisorError if nothing can be read."""
     scalars = Scalars()
     note = read_events(path, scalars)
     return table_of(scalars, source=str(path), notes=(note,) if note else ())
 
 
 def read_events(path: Path, scalars: Scalars) -> str | None:
-    """Add a file's scalars; gives words on damage, if any. AdvisorError where the file cannot be opened."""
+    """Add a file's scalars and return a note on damage, if any. Raises AdvisorError if the file cannot be opened."""
     with open_binary(path) as file:
         try:
             for record in records(file):
@@ -106,7 +106,7 @@ def read_events(path: Path, scalars: Scalars) -> str | None:
 
 
 def table_of(scalars: Scalars, *, source: str, notes: tuple[str, ...] = ()) -> RunTable:
-    """One row per step, the tags as columns."""
+    """Return one row per step, with the tags as columns."""
     known = {tag: (np.array(times), np.array(values), np.array(steps))
              for tag, (steps, times, values) in scalars.by_tag.items() if column_of(tag) is not None}  # fmt: skip
     table = rows_of_series(known).table(
@@ -162,7 +162,7 @@ def _value(message: bytes, step: int, wall_time: float, scalars: Scalars) -> Non
 
 
 def _settings(tensor: bytes) -> Mapping[str, Any]:
-    """The JSON text in a tensor of strings (field 8); empty where it is something else."""
+    """Return the JSON object in a tensor of strings (field 8); empty for anything else."""
     for number, _, value in fields(tensor):
         if number == 8 and isinstance(value, bytes) and value.lstrip()[:1] == b"{":
             return json_object(value)

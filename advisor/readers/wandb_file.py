@@ -1,8 +1,8 @@
 """The binary `run-ID.wandb` file that W&B's client writes: history, settings, system metrics, console and exit code.
 
-A log of LevelDB (log_format.md there) behind a header of seven bytes (":W&B", 0xBEE1, version 0): blocks of 32 KiB,
-records in pieces of type full, first, middle or last, each with the CRC-32 of its type and data. A record is a protobuf
-`Record`. Field numbers: wandb_internal.proto; header and checksum: wandb/sdk/internal/datastore.py.
+It is a LevelDB log (see its log_format.md) after a header of seven bytes (":W&B", 0xBEE1, version 0). Blocks have 32
+KiB and hold records in pieces of type full, first, middle or last, each with the CRC-32 of its type and data. A record
+is a protobuf `Record`. Field numbers: wandb_internal.proto. Header and checksum: wandb/sdk/internal/datastore.py.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _HEADER = struct.pack("<4sHB", b":W&B", 0xBEE1, 0)
 _BLOCK, _PIECE = 32768, struct.Struct("<IHB")  # checksum, length, type
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _HISTORY, _OUTPUT, _CONFIG, _STATS, _OUTPUT_RAW, _RUN, _EXIT = 2, 4, 5, 7, 13, 17, 18  # fields of Record
-_MOST_STATS = 100_000  # readings every ten seconds of eleven days
+_MOST_STATS = 100_000  # eleven days with a reading every ten seconds
 _MOST_SETTINGS = 20_000
 
 
 def score(head: bytes, path: Path) -> float:
-    """The file's first four bytes."""
+    """Return the score, by the file's first four bytes."""
     return 0.99 if head.startswith(_HEADER[:4]) else 0.0
 
 
@@ -56,7 +56,7 @@ class _Run:
 
 
 def read(path: Path) -> RunTable:
-    """Read a `.wandb` file; damage ends it there, with a note. AdvisorError where nothing can be read."""
+    """Read a `.wandb` file, up to any damage, which gives a note. Raises AdvisorError if nothing can be read."""
     run, note = _Run(), ""
     with open_binary(path) as file:
         try:
@@ -70,7 +70,7 @@ def read(path: Path) -> RunTable:
             note = f"{path.name}: {error}; what came before it is read"
     facts, notes = facts_of_settings(run.settings), [note] if note else []
     table = run.rows.finish().table(path, FOLDER_NAME, facts=facts, events=run.console.finish(), notes=notes)
-    # rows and events were placed by the numbers of their records, which are no lines of anything
+    # rows and events were placed by their record numbers, which are not line numbers
     events = tuple(dataclasses.replace(event, line=None) for event in table.events)
     table = dataclasses.replace(table, events=events, telemetry=system_metrics(run.stats))
     if run.exit_code is None or not is_open(table):
@@ -80,14 +80,14 @@ def read(path: Path) -> RunTable:
 
 
 def records(file: BinaryIO) -> Iterator[bytes]:
-    """The data of all whole records; ends at a torn last one. Raises Damaged at the first that fails its checksum."""
+    """Yield the data of all whole records, up to an incomplete last one. Raises Damaged at the first wrong checksum."""
     if file.read(len(_HEADER)) != _HEADER:
         raise Damaged("it does not begin as W&B's files do")
     position = len(_HEADER)
     pieces: list[bytes] = []
     while True:
         room = _BLOCK - position % _BLOCK
-        if room < _PIECE.size:  # too little for another piece: padding
+        if room < _PIECE.size:  # too small for another piece, so it is padding
             position += len(file.read(room))
         head = file.read(_PIECE.size)
         if len(head) < _PIECE.size:
@@ -109,7 +109,7 @@ def records(file: BinaryIO) -> Iterator[bytes]:
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """How W&B knows a run."""
+    """How W&B identifies a run."""
 
     run: str
     project: str | None
@@ -117,7 +117,7 @@ class Identity:
 
 
 def identity(path: Path) -> Identity | None:
-    """Which run a file is of; None where it does not say. Raises AdvisorError for a damaged file."""
+    """Return the run that a file belongs to; None if it does not say. Raises AdvisorError if the file is damaged."""
     try:
         with open_binary(path) as file:
             for record in records(file):
@@ -153,17 +153,17 @@ def _add(run: _Run, record: bytes) -> None:
 
 
 def _inner(message: bytes, wanted: int) -> list[bytes]:
-    """The messages or texts in one field."""
+    """Return the messages or texts in one field."""
     return [v for n, w, v in fields(message) if (n, w) == (wanted, BYTES) and isinstance(v, bytes)]
 
 
 def _items(message: bytes, wanted: int) -> dict[str, Any]:
-    """Keys and JSON values of items: 1 key, 2 nested_key (repeated), 16 value_json."""
+    """Return the keys and JSON values of items: 1 key, 2 nested_key (repeated), 16 value_json."""
     found = {}
     for item in _inner(message, wanted):
         key = _inner(item, 1)[-1:] or [b"/".join(_inner(item, 2))]
         value = _inner(item, 16)[-1:]
-        if value and len(value[0]) < 2**16:  # longer ones are pictures and tables
+        if value and len(value[0]) < 2**16:  # longer values are pictures and tables
             found[key[0].decode("utf-8", "replace")] = json_value(value[0])
     return found
 
@@ -175,7 +175,7 @@ def _history_step(history: bytes) -> dict[str, float]:
 
 
 def _seconds(stats: bytes) -> float | None:
-    """The Timestamp in field 2: 1 seconds, 2 nanoseconds."""
+    """Return the Timestamp in field 2: 1 seconds, 2 nanoseconds."""
     for stamp in _inner(stats, 2):
         parts = {n: signed(v) for n, _, v in fields(stamp) if isinstance(v, int)}
         return parts.get(1, 0) + parts.get(2, 0) / 1e9

@@ -1,8 +1,8 @@
-"""Weights & Biases: a run folder with `files/`, or single files of it; its binary file is `wandb_file`'s.
+"""Weights & Biases: a run folder with `files/`, or single files from it. `wandb_file` reads its binary file.
 
-`files/output.log` is what the program printed, in that program's own format; `config.yaml` its settings as
-{desc, value}; `wandb-summary.json` the last value of each metric; `wandb-history.jsonl` (old clients, exports) rows;
-`wandb-events.jsonl` (old clients) system metrics; `wandb-metadata.json` GPU, host and command.
+`files/output.log` is the program's output in its own format. `config.yaml` has the settings as {desc, value}.
+`wandb-summary.json` has the last value of each metric. `wandb-history.jsonl` (old clients, exports) has rows,
+`wandb-events.jsonl` (old clients) system metrics, and `wandb-metadata.json` GPU, host and command.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STEP_KEYS = ("trainer/global_step", "train/global_step", "global_step", "iter",
 
 
 def score(head: bytes, path: Path) -> float:
-    """A summary by its private keys, a config by its version key."""
+    """Return the score: a summary by its private keys, a config by its version key."""
     start = head.lstrip()[:1]
     if start == b"{" and (b'"_runtime"' in head or b'"_wandb"' in head) and b"\n{" not in head.strip():
         return 0.96
@@ -34,7 +34,7 @@ def score(head: bytes, path: Path) -> float:
 
 
 def read(path: Path) -> RunTable:
-    """Read a summary (one row: the last values) or a config (facts only). Raises AdvisorError."""
+    """Read a summary (one row with the last values) or a config (only facts). Raises AdvisorError on failure."""
     if read_document(path).lstrip()[:1] == b"{":
         return read_summary(path)
     table = rows_of([]).table(path, NAME, facts=read_config(path))
@@ -43,7 +43,7 @@ def read(path: Path) -> RunTable:
 
 
 def read_summary(path: Path) -> RunTable:
-    """The last value of each metric as one row; AdvisorError where the file is none."""
+    """Return the last value of each metric as one row. Raises AdvisorError if the file is not a summary."""
     raw = parse_json(read_document(path), str(path))
     if not isinstance(raw, Mapping):
         raise AdvisorError(
@@ -58,7 +58,7 @@ def read_summary(path: Path) -> RunTable:
 
 
 def metric_name(key: str) -> Named | None:
-    """What a metric is. W&B counts its own calls in `_step`; the program's own step is surer, wherever it stands."""
+    """Return a metric's meaning. W&B's `_step` counts its own calls, so the program's own step is surer."""
     if key in _STEP_KEYS:
         return Named(column="step", kind="count", unit=None, rank=_STEP_KEYS.index(key))
     if key.startswith("_wandb"):
@@ -67,7 +67,7 @@ def metric_name(key: str) -> Named | None:
 
 
 def files_of(folder: Path) -> Path | None:
-    """The `files` folder of a W&B run, given it or the run's folder; None where there is none."""
+    """Return the `files` folder of a W&B run, given that folder or the run's folder; None if there is none."""
     for candidate in (folder / "files", folder):
         if (candidate / SUMMARY).is_file() or (candidate / METADATA).is_file():
             return candidate
@@ -77,7 +77,7 @@ def files_of(folder: Path) -> Path | None:
 
 
 def metadata_facts(path: Path) -> dict[str, Any]:
-    """GPU, number of GPUs and memory of `wandb-metadata.json`; AdvisorError where it is no JSON."""
+    """Return GPU, number of GPUs and memory from `wandb-metadata.json`. Raises AdvisorError if it is not JSON."""
     raw = read_settings(path)
     facts: dict[str, Any] = {}
     gpu = raw.get("gpu")
