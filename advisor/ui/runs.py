@@ -93,8 +93,8 @@ def _track_record(scores: list[ScoreRow]) -> None:
             if item.quantity == name:
                 st.markdown(words.record_in_words(item))
         st.caption(
-            f"Each point is one finished run (the newest {MOST_POINTS:,} of them), each bar its 80 % interval. Points on "
-            "the dashed line were predicted exactly."
+            f"Each point is one finished run (the newest {MOST_POINTS:,} of them), each bar its 80 % interval. Points "
+            "on the dashed line were predicted exactly."
         )
     drawn = [row for row in scores if row.quantity == name and row.actual > 0 and row.predicted.low > 0]
     rows = [_scatter_row(row) for row in drawn[-MOST_POINTS:]]  # oldest first

@@ -122,7 +122,7 @@ def test_a_better_score_is_never_called_level():
 
 def test_a_plan_says_how_it_uses_memory_and_what_was_asked():
     [said] = [text for text in ask("v100-16gb-sxm2", budget_usd=20.0).reasons if text.startswith("memory ")]
-    assert "of 15.5 GiB usable, 97 % of the GPU's; " in said and said.endswith("this GPU has no fast bf16")
+    assert "of the 15.5 GiB usable (97 % of the GPU's memory); " in said and said.endswith("this GPU has no fast bf16")
     asked = ask("l4", budget_usd=20.0, activation_checkpointing="full", precision="bf16")
     [said] = [text for text in asked.reasons if text.startswith("memory ")]
     assert said.endswith("full activation checkpointing as asked; bf16 as asked")

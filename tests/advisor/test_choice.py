@@ -110,8 +110,8 @@ def test_gpus_that_are_paid_for_and_stand_idle_are_named_first(call, gpu, has):
 
 def test_a_cheaper_marketplace_is_said_to_be_left_out(call):
     text = brief(call, "--gpu", "rtx-4090", "--budget", "5")
-    assert re.search(r"cheaper on a marketplace, which is left out: vast \$0\.\d\d \(--provider vast\)", text)
-    assert "marketplaces" not in brief(call, "--gpu", "rtx-4090", "--budget", "5", "--provider", "vast")
+    assert re.search(r"cheaper on a marketplace, taken only if asked for: vast \$0\.\d\d \(--provider vast\)", text)
+    assert "marketplace," not in brief(call, "--gpu", "rtx-4090", "--budget", "5", "--provider", "vast")
 
 
 def test_how_often_the_data_are_seen_stands_in_the_sentence(call):

@@ -48,7 +48,7 @@ def test_what_differs_from_the_closest_run_is_said(call):
     words = "predict --gpu 8xh100 --model llama-2-7b --software megatron --micro-batch 1"
     _, out, _ = call(*words.split())
     line = " ".join(out.split("closest published run: ")[1].split("from:")[0].split())
-    assert "tokens/s on" in line and "; this differs in " in line
+    assert "tokens/s on" in line and "; it differs from this run in " in line
 
 
 def test_a_source_is_named_without_the_number_of_a_copy():

@@ -144,7 +144,7 @@ def test_a_run_is_named_tagged_and_deleted_on_its_page(with_a_run):
     at.text_input[0].set_value("first try")
     at.text_area[0].set_value("two *cores*")
     at.multiselect[0].set_value(["baseline"])
-    next(button for button in at.button if button.label == "Keep").click().run()
+    next(button for button in at.button if button.label == "Save").click().run()
     assert not at.exception and not at.error
     assert any(title.value.startswith("first try: completed") for title in at.header)
     assert at.dataframe[0].value["Run"].tolist() == ["first try"] and "baseline" in at.dataframe[0].value["Tags"][0]
@@ -280,7 +280,7 @@ def test_a_damaged_calibration_is_one_sentence(advisor_home):
         (
             "--ratio-counts says what --ratio counts",
             "plan",
-            "**Parameters counted** says what **Tokens per parameter** counts",
+            "**Which parameters to count** says what **Tokens per parameter** counts",
         ),
         ("there narrow them: advisor calibrate --gpu l4", "plan", "there narrow them: `advisor calibrate --gpu l4`"),
         ("drop --provider: `advisor gpus` lists all", "plan", "drop **Providers**: `advisor gpus` lists all"),

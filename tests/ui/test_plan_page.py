@@ -89,7 +89,7 @@ def test_the_first_look_answers_with_the_same_numbers_as_the_command():
     # nobody calibrated: it says so, on how little the choice rests, and what to do
     at.session_state["tab"] = "Sources and assumptions"
     said = words(ok(at.run()))
-    assert speed_rests_on(plan) in said and "were compared by their mean times" in speed_rests_on(plan)
+    assert speed_rests_on(plan) in said and "were compared by their expected times" in speed_rests_on(plan)
     assert "prior" in said and f"advisor calibrate --gpu {plan.workload.gpu}" in said
 
 
