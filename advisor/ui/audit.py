@@ -35,8 +35,8 @@ def page() -> None:
     if given is None:
         st.info(
             "Paste a plan or a report. Calculations that are written out and labelled values are checked at once; "
-            "nothing is sent anywhere. To have the sentences checked too, give the prompt that appears here to your own "
-            "assistant, and paste the answer.",
+            "nothing is sent anywhere. To have the sentences checked too, give the prompt that appears here to your "
+            "own assistant, and paste the answer.",
             icon=":material/lightbulb:",
         )
         return
