@@ -13,7 +13,7 @@ from advisor.workflows.replan import Knob, Replan, There
 
 _TOKENS = ("tokens", "global_batch")
 _NAMES = {"global_batch": "global batch", "micro_batch": "micro-batch", "grad_accum": "accumulation", "gpu": "GPU",
-          "gpus": "cards", "seq_len": "sequence", "vocab_size": "vocabulary", "compile": "torch.compile",
+          "gpus": "GPUs", "seq_len": "sequence", "vocab_size": "vocabulary", "compile": "torch.compile",
           "kv_heads": "key/value heads", "ffn_width": "feed-forward width",
           "activation_checkpointing": "activation checkpointing"}  # fmt: skip
 
@@ -37,7 +37,7 @@ def table(found: Replan, plan: Plan) -> Table:
         (LOSS.name, _loss(there), "", LOSS.of(promise.loss)),
     )
     here = f"{plan.workload.gpus} x {plan.workload.gpu}"
-    places = f"{there.gpus} x {there.gpu or 'unknown card'}"
+    places = f"{there.gpus} x {there.gpu or 'unknown GPU'}"
     columns = (Path(found.source).name, f"measured on {places}", "expected there", f"predicted on {here}")
     return Table(columns=columns, rows=rows)
 
@@ -78,7 +78,7 @@ def sentences(found: Replan) -> tuple[str, ...]:
 
 
 def in_words(knob: Knob) -> str:
-    """Describes a setting that differs, as in "cards 8 → 2"."""
+    """Describes a setting that differs, as in "GPUs 8 → 2"."""
     return f"{name_of(knob)} {value(knob.name, knob.there)} → {value(knob.name, knob.here)}"
 
 
