@@ -94,6 +94,8 @@ def _look(folder: Path, was_running: bool) -> None:
     except AdvisorError as error:
         st.error(plain(f"{error.message}. {error.hint or ''}"), icon=":material/error:")
         return
+    if was_running and not goes_on(progress.state):
+        st.rerun()  # the whole page: the list of runs has changed, and a click on a button of this look would be lost
     adopted = trainer_of_run(folder).name == ADOPTED.name
     plan = None if adopted else read_run_plan(folder)
     _numbers(progress, plan.chosen.loss if plan else None)

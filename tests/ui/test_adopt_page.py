@@ -121,7 +121,7 @@ def test_from_a_pasted_command_to_its_score_on_a_telephone(advisor_home, tmp_pat
         browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 390, "height": 844})
         page.set_default_timeout(180_000)
-        page.goto(f"{address}/adopt?adopt_deadline=30+s&adopt_price=3.6")
+        page.goto(f"{address}/adopt?adopt_steps=2000&adopt_price=3.6")
         page.get_by_label("Command", exact=True).fill(f"{sys.executable} {SCRIPT}")
         page.get_by_label("Folder", exact=True).fill(str(tmp_path))
         page.get_by_label("Time for the bursts (seconds)", exact=True).fill("150")
