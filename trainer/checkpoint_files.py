@@ -1,4 +1,4 @@
-"""Writes and reads a checkpoint's folder: plain tensors and JSON, checksums, atomic names. It does not know models.
+"""Writes and reads a checkpoint folder: plain tensors and JSON, with checksums and atomic renames. It knows no models.
 
 Tensors are written one at a time in the safetensors format (an 8-byte length, a JSON header, the raw bytes). So the
 checksum is computed while writing, host memory holds one tensor at a time, and a full disk is a plain OSError.

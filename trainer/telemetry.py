@@ -69,7 +69,7 @@ def start_telemetry(
     """Start sampling into run folder `out_dir` for as long as process `pid` lives.
 
     `device_type` is "cuda" or "cpu". `hz` None takes the device's default, 0 turns telemetry off. `gpus` limits it to
-    the first visible GPUs. Errors of the new process are in `telemetry/stderr.txt`. Raises OSError.
+    the first visible GPUs. Errors from the new process go to `telemetry/stderr.txt`. Raises OSError.
     """
     folder = Path(out_dir) / PARTS_NAME
     hz = DEFAULT_HZ[device_type] if hz is None else hz

@@ -5,8 +5,9 @@
     peak memory       = always   + per token x tokens of one call
 
 If the rows of a call are packed end to end into one row, there is a further term in tokens x tokens of each call,
-because attention may then see all of them. Processes that train together exchange their gradients; a ring carries these
-twice 1 - 1/processes times. They also share memory, caches and power, so only processes of one machine are meant.
+because attention may then see all of them. Processes that train together exchange their gradients; a ring all-reduce
+sends 2 (1 - 1/processes) times their size. They also share memory, caches and power, so only processes of
+one machine are meant.
 
 Each term is positive. The logarithm of each term has a normal prior, centred on a share of what the bursts take.
 Laplace's approximation gives the interval, widened by what the terms leave unexplained and by the machine's drift. The

@@ -66,7 +66,7 @@ def card_schema() -> dict[str, Any]:
 
 
 def prompt(text: str | None = None) -> str:
-    """Return the prompt that asks an assistant to read a text (or the one that follows) into a card."""
+    """Return the prompt that asks an assistant to fill in a card from a text: this one, or the one that follows it."""
     import json
 
     schema = card_schema()

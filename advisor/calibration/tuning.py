@@ -174,7 +174,7 @@ def tune(
 
 
 def _gains(tried: Sequence[Variant], found: dict[str, Effect]) -> list[Variant]:
-    """Return settings that are certainly faster at no higher loss: the fastest of each knob, fastest first."""
+    """Return settings that are certainly faster without a higher loss: the fastest of each knob, fastest first."""
     good = [v for v in tried if v.name in found and found[v.name].faster and not found[v.name].loses]
     best: dict[str, Variant] = {}
     for variant in sorted(good, key=lambda v: -(speed.value if (speed := found[v.name].speed) else 0.0)):

@@ -20,7 +20,7 @@ from advisor.units import format_count, format_percent
 @click.argument("run", default="latest")
 @option("max_tokens", Kind.COUNT, "Maximum number of validation tokens.", default="1M", least=1, most=1e16)
 @click.option("--task", "tasks", type=FILE, multiple=True,
-              help="Questions as JSON lines with context, choices, answer, or ctx, endings, label as in HellaSwag. "
+              help="Questions as JSON lines: context, choices and answer, or HellaSwag's ctx, endings and label. "
               "Default: forty everyday sentences that come with the program.")  # fmt: skip
 @options("device", "tokenizer")
 def command(run: str, max_tokens: int, tasks: tuple[Path, ...], **asked: Any) -> None:

@@ -40,8 +40,9 @@ def command(plan: Path, detach: bool, check: bool, dry_run: bool, **asked: Any) 
     The run is a separate process: it continues when this terminal closes, and Ctrl-C ends only the display. If a run of
     the plan is active, this command names that run and starts no second run, unless --again is given.
     A machine that was never calibrated is measured first. With slurm and ssh this is the machine where the job starts.
-    On other machines: slurm needs the run folder on a file system that the cluster shares; ssh copies export and data
-    to a host of ~/.ssh/config; skypilot rents a machine through SkyPilot, within the plan's price, and returns it.
+    On other machines: slurm needs the run folder on a file system that the cluster shares; ssh copies the export and
+    the data to a host in ~/.ssh/config; skypilot rents a machine through SkyPilot, within the plan's price, and
+    returns it.
     """
     store, wanted = default_store(), LaunchOptions(**asked)
     launching = flow_of(trainer_of_plan(plan), "launch", wanted).launching(store, plan, wanted, remark, _measured)

@@ -19,7 +19,7 @@ _PLAIN_SECONDS = 30.0  # between lines if stderr is not a terminal
 
 @verb("monitor")
 @option("hz", Kind.NUMBER, "Power readings per second, at most 100.", default=10.0, least=1e-6, most=100)
-@click.option("--csv", type=NEW_FILE, help="Write every reading to a new file, which `advisor analyze` reads.")
+@click.option("--csv", type=NEW_FILE, help="Write every reading to a new file that `advisor analyze` can read.")
 @option("for", Kind.SECONDS, "Stop after this time. Default: until Ctrl-C.")
 def command(hz: float, csv: Path | None, **asked: Any) -> None:
     """Watch every NVIDIA GPU of this machine, whatever runs on it: a live table, then a summary.

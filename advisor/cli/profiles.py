@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @verb()
-@click.option("--delete", metavar="ID", help="Remove this calibration of yours, so that predictions no longer use it.")
+@click.option("--delete", metavar="ID", help="Remove this calibration; predictions no longer use it.")
 def command(delete: str | None) -> None:
     """List the calibrations of this store and those that came with the program, newest first.
 

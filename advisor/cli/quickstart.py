@@ -30,7 +30,7 @@ _LEAST_DEADLINE_SECONDS = 10.0
 @verb()
 @options(
     *("gpu", "budget_seconds", "deadline", "one_price"),
-    gpu="auto, cpu, or the GPU that this machine should have.",
+    gpu="auto, cpu, or the GPU that you expect in this machine.",
     budget_seconds="Time for the calibration. Default: 60s on a CPU, 120s on a GPU.",
     deadline={"kind": Kind.SECONDS, "default": "60s", "help": "Time limit of the training run."},
     one_price="Dollars per GPU-hour. Default: 0.",

@@ -45,7 +45,7 @@ class NextRun:
 
 
 def next_run(case: Case, data: NextData, places: Sequence[Place]) -> NextRun:
-    """Return what the same run takes on other data. Steps are whole; the rest has the interval of the tokens."""
+    """Return what the same run takes on other data. Steps are whole numbers; the rest takes the tokens' interval."""
     tokens, batch = _tokens(case, data), step_tokens(case)
     epochs = _epochs(case)
     steps = tokens.scaled((epochs or 1.0) / batch) if tokens is not None and batch else None

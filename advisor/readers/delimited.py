@@ -157,7 +157,7 @@ def _block(chunk: Chunk, dialect: Dialect, path: Path, *, last: bool) -> Block |
 def _regular(
     rows: list[list[str]], lines: list[int], dialect: Dialect, *, last: bool
 ) -> tuple[list[list[str]], list[int]]:
-    """Return the rows of the table's width, without headers, comments, blank lines and an incomplete last row."""
+    """Return the rows with as many columns as the table, without headers, comments, blanks or an incomplete end."""
     if last and rows and len(rows[-1]) < dialect.width:
         rows, lines = rows[:-1], lines[:-1]
     kept = [

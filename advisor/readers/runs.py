@@ -92,7 +92,7 @@ def _with_plans(table: RunTable, cuts: Cuts) -> dict[str, Any]:
 
 
 def _facts_of_main(table: RunTable, parts: Sequence[RunPart]) -> dict[str, Any]:
-    """Return facts without a duration that another of several runs stated about itself."""
+    """Return the facts without any duration that another one of several runs stated."""
     facts = dict(table.facts)
     if sum(part.phase is not None for part in parts) > 1 and "total_seconds" in facts:
         own = next((part.declared_seconds for part in parts if part.phase == table.main_phase), None)

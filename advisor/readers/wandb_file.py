@@ -175,7 +175,7 @@ def _history_step(history: bytes) -> dict[str, float]:
 
 
 def _seconds(stats: bytes) -> float | None:
-    """Return the Timestamp in field 2: 1 seconds, 2 nanoseconds."""
+    """Return the Timestamp in field 2, whose field 1 is seconds and field 2 nanoseconds."""
     for stamp in _inner(stats, 2):
         parts = {n: signed(v) for n, _, v in fields(stamp) if isinstance(v, int)}
         return parts.get(1, 0) + parts.get(2, 0) / 1e9

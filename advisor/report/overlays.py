@@ -133,7 +133,8 @@ def overlays(analyses: Sequence[Analysis]) -> Iterator[Plot]:
 def overlay(analyses: Sequence[Analysis], name: str, look: Look, *, validation: bool = False) -> Plot | None:
     """Draws one scalar of all runs in one chart; None if no run has it on this axis.
 
-    `validation` draws the validation loss beside the training loss, dashed, or in its own colour for one run.
+    `validation` draws the validation loss beside the training loss: dashed, or in its own colour if there is
+    only one run.
     """
     names = names_of(analyses)
     rows = _drawn(analyses, names, name, look, validation)

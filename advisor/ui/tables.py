@@ -1,4 +1,4 @@
-"""Tables and words on a page: text wraps, numbers are on the right, and text from a log is never read as Markdown."""
+"""Tables and text on a page: text wraps, numbers are right-aligned, and text from a log is never read as Markdown."""
 
 from __future__ import annotations
 

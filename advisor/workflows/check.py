@@ -1,4 +1,4 @@
-"""Judges documents printed by other commands for a CI check: does a run fit, what does it cost, is it slower."""
+"""For a check in CI, judges the output of other commands: whether a run fits, what it costs, whether it is slower."""
 
 from __future__ import annotations
 

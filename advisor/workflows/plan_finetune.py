@@ -135,7 +135,7 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
 
 
 def finetune_software(method: str, model: NamedModel, rank: int = RANK, name: str | None = None) -> Software:
-    """Returns the software that fine-tunes a model by a method, with the weights that are trained."""
+    """Returns the software that fine-tunes a model with a method, and which weights it trains."""
     targets = "attention" if model.expert_width is not None else "all"  # adapters in every expert would be too many
     adapters = None if method == "full" else Adapters(rank=rank, targets=targets, quantized=method == "qlora")
     tied = model.tied and model.shape.family != "gpt2"
