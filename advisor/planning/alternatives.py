@@ -112,7 +112,7 @@ def options(space: SearchSpace, plan: Run) -> tuple[Run, ...]:
         own, other = (_free(one) for one in (plan, run))
         if own is not None and other is not None and other > own + ROOMIER:
             gains.append(
-                f"at least {format_percent(other)} of the memory stays free, not {format_percent(max(own, 0.0))}"
+                f"at least {format_percent(other)} of the memory stays free (balanced: {format_percent(max(own, 0.0))})"
             )
         terms = "; a spot machine as asked" if spot[chosen.place] else "; on demand" if plan.offer.spot else ""
         found += [run.judged(why=f"{', '.join(gains)}{terms}")] if gains else []

@@ -76,7 +76,7 @@ def price_age(row: PriceRow, today: datetime.date) -> str:
 # pixels of each column of `training_row`: together they fit a small window; longer words are cut off
 TRAINING_WIDTHS = {
     "GPU": 130, "Fits": 50, "Takes": 70, "Free": 70, "Tokens/s": 65, "$ per M tokens": 65, "$ per GPU-hour": 65,
-    "From": 80, "80 % range of tokens/s": 75, "Micro-batch": 60, "Basis": 55,
+    "From": 75, "80 % interval": 70, "Micro-batch": 70, "Basis": 55,
 }  # fmt: skip
 # columns of `training_row` that hold numbers, with the page's format and unit
 TRAINING_NUMBERS = {
@@ -99,7 +99,7 @@ def training_row(row: CardRow) -> dict[str, str | float | None]:
         "$ per M tokens": per_token.value / 1000 if per_token else None,
         "$ per GPU-hour": price.usd_per_gpu_hour if price else None,
         "From": ", ".join(filter(None, (price.provider, sold(price)))) if price else "",
-        "80 % range of tokens/s": _range(rate) if rate else "",
+        "80 % interval": _range(rate) if rate else "",
         "Micro-batch": _micro_batch(prediction.workload) if prediction else "",
         "Basis": rate.basis.value if rate else row.problem or "",
     }
