@@ -55,7 +55,7 @@ def test_rows_that_recompute_or_share_out_are_marked(call):
 def test_nothing_is_paid_on_ones_own_machine_and_nothing_was_measured(call):
     _, text, _ = call("plan", "--own", "rtx-4090", "--deadline", "5h", "--all")
     assert re.search(r"^cost +\$0\.00 +no rent; energy is not counted", text, re.MULTILINE)
-    course = text[text.index("Expected along the way") :].split("\n\n")[0]
+    course = text[text.index("Progress, time and cost along the run") :].split("\n\n")[0]
     assert "unknown" not in course and course.count("$0.00") == 6
 
 

@@ -267,7 +267,7 @@ def test_stop_waits_for_the_final_record(store, replay):
     assert launcher.stop(folder) == status  # again: left as it is
     assert read_launch(folder).stop_asked_at is not None
     stopped = analyze(folder, Given(), store).run
-    assert (stopped.status, stopped.status_reason) == (Status.STOPPED, "its user stopped it")
+    assert (stopped.status, stopped.status_reason) == (Status.STOPPED, "you stopped it")
 
 
 def test_a_run_that_does_not_stop_is_killed_only_with_force(store):
