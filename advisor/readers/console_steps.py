@@ -104,7 +104,7 @@ def _line(starts: np.ndarray, match: re.Match[bytes]) -> int:
 def _sum(match: re.Match[bytes], place: float) -> _Said:
     seconds, rate = float(match[1]), float(match[2])
     # rounded to three decimals, in version 5 to four digits; this matters for the rate, hardly for the seconds
-    room = max(0.0005, 0.0005 * 10.0 ** math.floor(math.log10(rate))) if rate > 0 else math.inf
+    room = max(0.0005, 0.0005 * 10.0 ** math.floor(math.log10(rate))) if 0 < rate < math.inf else math.inf
     steps = Span(low=seconds * (rate - room) * 0.9995, high=seconds * (rate + room) * 1.0005)
     return _Said(place=place, steps=steps, is_sum=True)
 
@@ -114,8 +114,8 @@ def _banner(match: re.Match[bytes], place: float) -> _Said:
     number = {name: float(m[1].replace(b",", b"")) for name, m in found.items() if m is not None}
     steps = number.get("steps")
     each = None
-    if number.get("examples") and number.get("batch"):
-        ratio = number["examples"] / number["batch"]
+    ratio = number.get("examples", 0.0) / (number.get("batch") or math.inf)
+    if 0 < ratio < math.inf:
         each = Span(low=math.floor(ratio), high=math.ceil(ratio))
     elif steps and number.get("epochs", 0) >= 2 and steps % number["epochs"] == 0:  # no step limit ends it early
         each = Span(low=steps / number["epochs"], high=steps / number["epochs"])

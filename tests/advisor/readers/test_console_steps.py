@@ -242,3 +242,13 @@ def test_numbers_with_two_points_are_no_sum(tmp_path):
     began = time.process_time()
     assert read_run(tmp_path / "train.log").rows == 20
     assert time.process_time() - began < 20
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{'train_runtime': 3.0, 'train_steps_per_second': " + "9" * 400 + ".0}",
+     "***** Running training *****\n  Num examples = " + "9" * 400 + "\n  Total train batch size = 8"],
+)  # fmt: skip
+def test_a_number_beyond_all_numbers_is_none(tmp_path, line):
+    (tmp_path / "train.log").write_text("\n".join([line, *(row(n, 100) for n in range(10, 201, 10)), line]) + "\n")
+    assert read_run(tmp_path / "train.log").rows == 20
