@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -264,3 +266,10 @@ STATUSES = [
 def test_status(events, last, planned, nan, status):
     found, reason = status_of(events, last, planned, nan)
     assert found is status and reason
+
+
+@pytest.mark.parametrize("sign", ["=", ",", ":", "-", "= "])
+def test_a_line_of_signs_is_read_in_time(sign):
+    began = time.process_time()
+    read_line(f"{sign * 400}rch.distributed.elastic.multiprocessing.errors.ChildFailedError: FAILED")
+    assert time.process_time() - began < 2
