@@ -14,7 +14,7 @@ from advisor.auditing.relations import Row, judge_rows, row_of, table
 from advisor.auditing.verdict import BAD, Believe, Judgement, Question, Ruling, does_not_follow, unknown
 from advisor.findings.case import Evidence, Finding, Severity
 
-_ABOUT = 1.1  # values that differ by less than this factor mislead nobody
+_NEAR_ENOUGH = 1.1  # values that differ by less than this factor mislead nobody
 _NEAR, _TELLING = 12, 3  # within this many lines, the same number is the same quantity if it has this many digits
 
 
@@ -124,7 +124,7 @@ def objects(judged: Judged) -> bool:
     value = claim.get("value")
     if not isinstance(value, Quantity) or correct is None or correct.dimension != value.dimension:
         return judgement.ruling is not Ruling.HOLDS
-    near = value.least <= _ABOUT * correct.most and correct.least <= _ABOUT * value.most
+    near = value.least <= _NEAR_ENOUGH * correct.most and correct.least <= _NEAR_ENOUGH * value.most
     return not near if judgement.ruling is Ruling.HOLDS else not value.admits(correct.least, correct.most)
 
 

@@ -141,8 +141,9 @@ def _parsed(raw: str) -> Quantity:
         raise ValueError(f"{raw!r} is too large a number")
     step = min(_last_place(n) for n in (first, second)) * factor
     side = (match["side"] or "").strip()
-    # of tokens and parameters who writes 50 M may mean 52 M; 80 GB are 80 GB
-    rounded = dimension == "count" and low >= _MANY and all(map(_is_round, (first, second)))
+    # A number of tokens or parameters with one digit that is not zero is rounded: 50 M may mean 52 M, but 80 GB are 80.
+    ends = [number.replace(",", "") for number in (first, second)]
+    rounded = dimension == "count" and low >= _MANY and all(n.isdigit() and n[1:] and not int(n[1:]) for n in ends)
     return Quantity(
         low=-math.inf if side == "<" else low,
         high=math.inf if side == ">" or match["more"] else high,
@@ -173,12 +174,6 @@ def _units() -> dict[str, tuple[str, float, float]]:
 def _unit(match: re.Match[str]) -> str:
     unit = (match["unit"] or "").strip()
     return "$" + unit if match["dollar"] else unit
-
-
-def _is_round(number: str) -> bool:
-    """Return whether only the first digit of a number is no zero."""
-    digits = number.replace(",", "")
-    return digits.isdigit() and len(digits) > 1 and not int(digits[1:])
 
 
 def _last_place(number: str) -> float:
