@@ -41,7 +41,8 @@ def schema_of(name: str) -> dict[str, Any]:
     documents = shipped()["documents"]
     if name not in documents:
         close = close_matches(name, documents)
-        hint = f"did you mean {' or '.join(close)}?" if close else "`advisor schema` lists them"
+        meant = f"did you mean {' or '.join(close)}? " if close else ""
+        hint = f"{meant}`advisor schema` lists them"
         raise AdvisorError(f"there is no schema {name!r}", hint, exit_code=2)
     entry = documents[name]
     schema = entry["schema"]
