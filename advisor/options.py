@@ -334,8 +334,8 @@ class Goal:
         least=1, most=1e12,
     )  # fmt: skip
     precision: str = _option(
-        "precision", Kind.CHOICE, _ADVANCED, "Precision", "Number format of the matrix products.", choices=PRECISIONS,
-        default="auto",
+        "precision", Kind.CHOICE, _ADVANCED, "Precision", "Number format of the matrix products.",
+        choices=(*PRECISIONS, "fp8"), default="auto",
     )  # fmt: skip
     compile: bool | None = _option(
         "compile", Kind.YES_NO, _ADVANCED, "torch.compile", "Use torch.compile. Default: as calibrated.",
@@ -468,8 +468,7 @@ class PredictOptions:
         "micro_batch", "Sequences per GPU and forward pass. Default: the smallest that is within 2 % of the fastest."
     )
     grad_accum: int = _like("grad_accum", default=1)
-    precision: str = _like("precision", "fp8: 8-bit floats for the products of the blocks, bf16 for the rest.",
-                           choices=(*PRECISIONS, "fp8"))  # fmt: skip
+    precision: str = _like("precision", "fp8: 8-bit floats for the products of the blocks, bf16 for the rest.")
     compile: bool | None = _like("compile")
     activation_checkpointing: str | None = _like(
         "activation_checkpointing",
@@ -508,7 +507,7 @@ class _BurstOptions:
         "vocab_size", "Rows of the embedding table. Default: the data's, else 4096 on a CPU, 32768 on a GPU."
     )  # fmt: skip
     data: Path | None = _like("data", "Token folder from `advisor data prepare`. Default: random tokens.")
-    precision: str = _like("precision")
+    precision: str = _like("precision", choices=PRECISIONS)
     compile: bool | None = _like("compile", "Use torch.compile. Default: yes on a GPU, no on a CPU.")
     activation_checkpointing: str = _like(
         "activation_checkpointing", "Which activations are recomputed in the backward pass.", default="none"

@@ -77,10 +77,10 @@ def search(run: LayoutRun, gpus: int, sequences: int, own: OwnRuns | None = None
     pieces = np.stack([cuts[name][among] for name in ("tensor", "pipeline", "virtual", "context", "expert")])
     ways = (pieces > 1).sum(axis=0) + (cuts["recompute"][among] > 0)
     chosen = int(among[np.lexsort((np.log2(pieces).sum(axis=0), ways))[0]])
-    # The fastest layout that does not fit, FSDP alone, and the fastest with another cut of each kind.
+    # The fastest layout that does not fit, with no larger micro-batch; FSDP alone; the fastest with each other cut.
     fits = chance >= SURE
     kinds = [
-        ~fits & (seconds < seconds[chosen]),
+        ~fits & (seconds < seconds[chosen]) & (cuts["micro_batch"] <= cuts["micro_batch"][chosen]),
         fits & (cuts["sharding"] == 2) & (cuts["tensor"] == 1) & (cuts["context"] == 1),
         *(fits & (cuts[name] != cuts[name][chosen]) for name in ("tensor", "pipeline", "expert", "recompute")),
     ]

@@ -113,8 +113,11 @@ def notes(plan: LayoutPlan) -> Sequence[str]:
     )
     rate = plan.chosen.offer.usd_per_gpu_hour
     price = "" if rate is None else f"{format_usd_rate(rate)} per GPU-hour; "
+    cut = best.run.layout
+    pieces = f" of {cut.virtual} pieces" if cut.virtual > 1 else ""
+    stages = f"PP{cut.pipeline}: {cut.pipeline} pipeline stages{pieces}; " if cut.pipeline > 1 else ""
     said.append(
-        f"{best.run.precision} products; MFU counts attention without its mask; PP8x4: 8 pipeline stages of 4 pieces; "
+        f"{best.run.precision} products; MFU counts attention without its mask; {stages}"
         f"{price}failures expected: {plan.chosen.whole.failures:.1f}"
     )
     said.append(

@@ -44,7 +44,7 @@ _READ = {
     Kind.SHARE: units.parse_percent,
     Kind.SOFTWARE: lambda text: require_software(text).name,
 }
-_FP8 = "`advisor predict --precision fp8` estimates what other software takes"
+_FP8 = "other software: --layout any --model NAME plans it, `advisor predict --precision fp8` predicts a step"
 
 
 def read_option(option: Option, value: Any) -> Any:
@@ -65,8 +65,6 @@ def read_option(option: Option, value: Any) -> Any:
     if option.kind in (Kind.SWITCH, Kind.YES_NO) and not isinstance(value, bool):
         raise AdvisorError(f"{option.flag} {value!r} is neither True nor False", "give one of them", exit_code=2)
     if option.choices and value not in option.choices:
-        if value == "fp8":
-            raise AdvisorError("--precision fp8: the trainer here has no fp8 yet", _FP8, exit_code=2)
         hint = f"choose {', '.join(option.choices[:-1])} or {option.choices[-1]}"
         raise AdvisorError(f"{option.flag} {value}: there is no such choice", hint, exit_code=2)
     if option.kind in (Kind.FOLDER, Kind.NEW_FOLDER, Kind.FILE, Kind.EXISTING):
@@ -198,7 +196,7 @@ _OTHER_PLANS = (
     ("finetune", "a fine-tune", {*_OF_MACHINES, "finetune", "model", "epochs", "tokens", "seq_len", "own", "examples",
                                  "length", "lora_rank", "stage", "optimizer"}),
     ("layout", "a plan over layouts", {*_OF_MACHINES, "layout", "model", "tokens", "ratio", "seq_len", "global_batch",
-                                       "measured"}),
+                                       "measured", "precision"}),
 )  # fmt: skip
 
 
@@ -214,6 +212,12 @@ def _refuse_contradictions(options: Options) -> None:
     for kind, words, known in _OTHER_PLANS:
         if kind in given and (other := [name for name in given if name not in known]):
             raise AdvisorError(f"{OPTIONS[other[0]].flag} changes nothing of {words}", "leave it out", exit_code=2)
+    precision = options.get("precision")
+    if precision == "fp8" and "layout" not in given:
+        raise AdvisorError("--precision fp8: the trainer here has no fp8 yet", _FP8, exit_code=2)
+    if precision == "fp32" and "layout" in given:
+        hint = "--precision bf16, fp16 or fp8"
+        raise AdvisorError("--precision fp32: layouts are planned with 16-bit or 8-bit products", hint, exit_code=2)
     method, optimizer = options.get("finetune"), options.get("optimizer")
     if optimizer == EIGHT_BIT and method != "full":
         hint = "leave it out, or: --finetune full --model NAME --examples 50k"

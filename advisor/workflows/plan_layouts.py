@@ -101,6 +101,10 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
     does_not_fit: list[str] = []
     own_runs: dict[str, OwnRuns] = {}
     for spec, offers in _machines(goal):
+        precision = _precision(goal, spec)
+        if precision is None:
+            does_not_fit.append(f"{spec.key} (it has no {goal.precision})")
+            continue
         by_count: dict[int, Search] = {}
         for offer in offers:
             if offer.gpus not in by_count:
@@ -112,7 +116,7 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
                     seq_len=seq_len,
                     micro_batch=1,
                     micro_batches=1,
-                    precision="bf16" if spec.bf16_flops else "fp16",
+                    precision=precision,
                     software=software.name,
                 )
                 if goal.measured is not None and not by_count:
@@ -138,7 +142,7 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
     if not choices:
         named = ", ".join(dict.fromkeys(does_not_fit)) or "any GPU that is rented"
         message = f"{architecture.name} with {sequences} sequences a step surely fits none of: {named}"
-        hint = "name more GPUs: --gpus 64,256,1024; or a larger batch: --global-batch 8M"
+        hint = "name more GPUs: --gpus 64,256,1024"
         raise AdvisorError(message, hint, exit_code=3)
 
     least = min((c.usd.value for c in choices if c.usd is not None and all(c.keeps)), default=0.0)
@@ -185,6 +189,14 @@ def _machines(goal: Goal) -> Iterator[tuple[GpuSpec, Sequence[Offer]]]:
                 or [Offer(gpu=key, gpus=count, provider=None, spot=False, usd_per_hour=None, source=nobody)]
             ],
         )
+
+
+def _precision(goal: Goal, spec: GpuSpec) -> str | None:
+    """Returns the number format of the products on a GPU, or None if the GPU has no units for the goal's."""
+    if goal.precision == "auto":
+        return "bf16" if spec.bf16_flops else "fp16"
+    rates = {"bf16": spec.bf16_flops, "fp16": spec.fp16_flops, "fp8": spec.fp8_flops}
+    return goal.precision if rates[goal.precision] else None
 
 
 def _joined(spec: GpuSpec, kinds: Sequence[str] = ()) -> bool:
