@@ -52,6 +52,7 @@ from advisor.store.store import CalibrationEntry
 from advisor.workflows import ab, finetune, preflight
 from advisor.workflows.check import Judged
 from advisor.workflows.compare import TakenBack
+from advisor.workflows.diff import SettingsDiff
 from advisor.workflows.keep_runs import Deleted
 from advisor.workflows.live import LogLook
 from advisor.workflows.monitor import Watched
@@ -177,16 +178,7 @@ DOCUMENTS: dict[str, Shape] = {
         "measured": dict[str, dict[str, dict[str, float | None]]],
         "contrasts": [{Contrast: ..., "clear": bool, "verdict": str}], "checks": [ab.Check],
     },
-    "diff": {
-        "same": int,
-        "differences": [{"setting": str, "one": Any, "other": Any, "alone": dict[str, float], "unjudged": str | None}],
-        "runs": [{"name": str, "kind": str, "gpu": str, "gpus": int, "predicted": dict[str, Estimate | None],
-                  "measured": dict[str, float | None] | None, "why_not": str | None}],
-    },
-    "diff-calibrations": {
-        "calibrations": [str], "differences": [{"setting": str, "one": Any, "other": Any}],
-        "step_seconds": [{"depth": int, "one": Estimate | None, "other": Estimate | None}],
-    },
+    "diff": {SettingsDiff: ...},
     "explanation": {Explanation: ..., "sentence": str},
     "check": {"failed": int, "judged": [Judged]},
     "audit": _AUDIT,

@@ -69,7 +69,7 @@ VERBS = {verb.name: verb for verb in (
     Verb("analyze", LEARN, "Diagnose any training log: what happened, what it cost, what to do."),
     Verb("compare", LEARN, "Compare a run with its prediction and explain the difference."),
     Verb("ab", LEARN, "Train variants and a base with several seeds, and say which differences are real."),
-    Verb("diff", LEARN, "List what differs between two runs or plans, and its effect.", "compare --settings"),
+    Verb("diff", LEARN, "List the settings that differ between two runs or plans.", "compare --settings"),
     Verb("audit", LEARN, "Check the claims of a plan or report on paper."),
     Verb("eval", RUN, "Measure held-out loss and small tests of a trained model.", "model eval"),
     Verb("accuracy", LEARN, "Show how accurate the predictions have been so far.", "runs --accuracy"),
@@ -99,11 +99,11 @@ def formed(words: list[str]) -> tuple[str, list[str]]:
         return name, rest
     before = zip(["", *rest], rest, strict=False)
     named = [word for last, word in before if "=" in last or not last.startswith("--")]
-    if name == "compare" and any(word.endswith((".yaml", ".yml")) for word in named):
-        name = "diff"  # plans, configurations and calibrations can only be compared by their settings
-    elif (form := next(((name, word) for word in rest if (name, word) in FORMS), None)) is not None:
+    if (form := next(((name, word) for word in rest if (name, word) in FORMS), None)) is not None:
         name = FORMS[form]
         rest.remove(form[1])
+    elif name == "compare" and any(word.endswith((".yaml", ".yml")) for word in named):
+        name = "diff"  # plans, configurations and calibrations can only be compared by their settings
     former, said, unit = FORMER[""] | FORMER.get(name, {}), [], ""
     for word in rest:
         option, equals, value = word.partition("=")

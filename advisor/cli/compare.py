@@ -27,7 +27,7 @@ def command(runs: tuple[str, ...], plan: Path | None, record: bool | None, forge
     """Compare RUN (a path, a name or its unique beginning, or `latest`) with its prediction.
 
     Given two plans, run configurations or calibrations, or two runs with --settings, it lists every setting that
-    differs, and the effect of each.
+    differs.
 
     RUN may also be the log or folder of another trainer with a plan.yaml beside it. Quantities that its log does not
     contain are not scored. Several runs are also compared with each other, at equal tokens, time, dollars and shares of

@@ -1,11 +1,10 @@
-"""`advisor compare`: shows what differs between two runs, plans, configurations or calibrations, with the effects."""
+"""`advisor compare A B`: lists the settings that differ between two runs, plans, configurations or calibrations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import asdict
 
 import click
-from rich.console import RenderableType
 
 from advisor.cli.params import GPU
 from advisor.cli.verb import answer, verb
@@ -16,29 +15,18 @@ from advisor.cli.verb import answer, verb
 @click.argument("other", metavar="B")
 @click.option("--gpu", type=GPU, help="The GPU that bare configurations are for. Default: this machine's.")
 def command(one: str, other: str, gpu: str | None) -> None:
-    """Compare the settings of A and B: each a run (folder, name, `latest`), a plan.yaml, a run.yaml, or a calibration.
+    """List the settings that differ between A and B.
 
-    For each setting that differs, the table shows what happens if only that setting is changed in A: the predicted
-    effect on step time, memory and loss, and on the time and cost of all steps. If an effect cannot be predicted, the
-    reason is given. Below, both runs are compared as a whole, with measured values if they were trained.
+    Each is a run (folder, name, `latest`), a plan.yaml, a run.yaml or a calibration. The what-if of the page Plan and
+    `advisor predict` show what a setting does.
     """
     from advisor.hardware.catalog import read_gpus
-    from advisor.report import diff as report
+    from advisor.report.comparison import setting_differences
     from advisor.report.table import on_console
     from advisor.store.store import default_store
-    from advisor.workflows.diff import CalibrationDiff, diff
+    from advisor.workflows.diff import diff
 
     found = diff(default_store(), one, other, read_gpus(gpu, counted=False).key if gpu else None)
-
-    def shown() -> Iterator[RenderableType]:
-        if isinstance(found, CalibrationDiff):
-            settings, steps = report.calibration_tables(found)
-            yield from (on_console(settings), "", on_console(steps))
-            return
-        yield from (report.heading(found), "")
-        if found.differences:
-            yield from (on_console(report.differences(found)), "")
-        yield from (on_console(report.together(found)), *report.notes(found))
-
-    document = report.document(found)
-    answer("diff" if "same" in document else "diff-calibrations", lambda: document, shown)
+    counted = f"{len(found.differences)} settings differ, {found.same} are the same"
+    shown = [counted, *([on_console(setting_differences(found))] if found.differences else [])]
+    answer("diff", lambda: asdict(found), lambda: shown)

@@ -23,9 +23,11 @@ from advisor.report.quantities import (
     THROUGHPUT,
     TIME,
 )
+from advisor.report.replan import value
 from advisor.report.table import Table, capital
 from advisor.units import HOUR, Formatter
 from advisor.workflows.compare import Reviewed
+from advisor.workflows.diff import SettingsDiff
 
 # compared quantities, with a plan's name for them if it has one
 QUANTITIES: tuple[tuple[str, str, Formatter], ...] = (
@@ -201,6 +203,12 @@ def differences(comparison: Comparison) -> Table:
 
 def _signed(estimate: Estimate) -> str:
     return f"{estimate.value:+.4f} ({estimate.low:+.4f} to {estimate.high:+.4f})"
+
+
+def setting_differences(found: SettingsDiff) -> Table:
+    """Lists each setting that differs, with its value on both sides."""
+    rows = tuple((d.setting, value(d.setting, d.one), value(d.setting, d.other)) for d in found.differences)
+    return Table(columns=("setting", *found.names), rows=rows)
 
 
 def speed_changes(comparison: Comparison) -> Table:

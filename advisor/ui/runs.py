@@ -19,7 +19,6 @@ from advisor.history.listing import RunSummary, list_runs
 from advisor.history.scoring import ScoredRun
 from advisor.report import charts
 from advisor.report import comparison as words
-from advisor.report import diff as diff_words
 from advisor.report.charts import Axis
 from advisor.report.plan import BASIS
 from advisor.report.quantities import INTERVAL
@@ -33,7 +32,7 @@ from advisor.ui.live import printed_last
 from advisor.ui.tables import numbers_in, plain, side_by_side, table
 from advisor.units import format_estimate, format_percent
 from advisor.workflows.compare import Reviewed, review
-from advisor.workflows.diff import Diff, diff
+from advisor.workflows.diff import diff
 
 UNITS = {
     "step_seconds_drift_corrected": "seconds",
@@ -248,17 +247,17 @@ def _several(reviewed: list[Reviewed]) -> None:
 
 
 def _differences(one: Reviewed, other: Reviewed) -> None:
-    """Show the settings that differ in the second of two runs, and the predicted effect of each setting alone."""
+    """Show the settings that differ between two runs."""
     try:
         found = diff(loaders.store(), str(one.path), str(other.path))
     except AdvisorError as error:
         st.caption(plain(f"The differences are unknown: {error.message}"))
         return
-    if isinstance(found, Diff) and found.differences:
+    if found.differences:
         st.header("What differs", anchor=False)
-        _table(diff_words.differences(found), right=())
-    elif isinstance(found, Diff):
-        st.caption(plain(capital(diff_words.NOTHING) + "."))
+        _table(words.setting_differences(found), right=())
+    else:
+        st.caption("No setting of the training differs.")
 
 
 def _curves(reviewed: list[Reviewed], axis: str) -> None:
