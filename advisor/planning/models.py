@@ -113,9 +113,8 @@ def require_model(name: str, *, nearly: bool = False) -> NamedModel:
         )
     known = [*models, *others] if nearly else list(models)
     close = close_matches(key, known)
-    hint = f"did you mean {' or '.join(close)}? " if close else ""
-    hint += f"known: {', '.join(known)}, nanochat-dN; any other: its config.json, "
-    hint += "or --depth, --width, --heads, --kv-heads and --ffn-width"
+    hint = f"did you mean {' or '.join(close)}? " if close else f"known: {', '.join(known)}, nanochat-dN. "
+    hint += "Any other model: its config.json, or --depth, --width, --heads, --kv-heads and --ffn-width"
     raise AdvisorError(f"--model {name}: unknown", hint, exit_code=2)
 
 

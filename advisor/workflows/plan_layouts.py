@@ -95,8 +95,11 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
     if goal.global_batch_tokens is not None:
         sequences = max(1, round(goal.global_batch_tokens / seq_len))
     else:
-        sequences = int(2 ** round(math.log2(max(1.0, step_law_batch(float(tokens)) / seq_len))))
-        assumed.append(f"--global-batch {sequences * seq_len} (Step Law, to a power of two)")
+        # a multiple of the odd factors of all numbers of GPUs: 768 GPUs divide no power of two
+        odd = math.lcm(*(count // (count & -count) for count in goal.counts or (goal.gpus,)))
+        sequences = odd * int(2 ** max(0, round(math.log2(step_law_batch(float(tokens)) / seq_len / odd))))
+        multiple = "to a power of two" if odd == 1 else f"to a power of two times {odd}, which these GPUs divide"
+        assumed.append(f"--global-batch {sequences * seq_len} (Step Law, {multiple})")
     choices: list[LayoutChoice] = []
     does_not_fit: list[str] = []
     own_runs: dict[str, OwnRuns] = {}

@@ -155,6 +155,16 @@ def test_an_answer_explains_only_the_stages_that_it_has(call):
     assert "pipeline stages" not in whole
 
 
+@pytest.mark.parametrize(("counts", "factor"), [("768", 3), ("7", 7), ("24,40", 15), ("64,256", 1)])
+def test_an_assumed_batch_divides_by_every_number_of_gpus(call, counts: str, factor: int):
+    words = f"plan --layout any --model gpt2 --gpu h100 --gpus {counts} --tokens 10B --json"
+    code, out, error = call(*words.split())
+    answer = json.loads(out)
+    assert code == 0, error
+    assert answer["sequences"] % factor == 0 and math.log2(answer["sequences"] / factor).is_integer()
+    assert {choice["offer"]["gpus"] for choice in answer["choices"]} == set(map(int, counts.split(",")))
+
+
 def test_a_layout_that_would_be_faster_and_does_not_fit_has_no_larger_micro_batch(call):
     words = "plan --layout any --model deepseek-v3 --gpu h800 --gpus 2048 --tokens 1T --json"
     search = json.loads(call(*words.split())[1])["choices"][0]["search"]
