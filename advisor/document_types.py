@@ -211,7 +211,7 @@ DOCUMENTS: dict[str, Shape] = {
         "tasks": [{"name": str, "questions": int, "right_per_byte": float, "right_in_sum": float,
                    "standard_error": float, "chance": float}],
     },
-    "finetune": {"stages": [finetune.Stage], "commands": [str]},
+    "finetune": {"stage": finetune.Stage, "command": str},
     "adopt": {
         "adopted": Adopted, "plan": AdoptedPlan | None, "plan_file": str | None,
         "held_out": ({"median_error": float, "coverage": float, "batches": int, "by_law": bool}, None),

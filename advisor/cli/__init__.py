@@ -61,7 +61,7 @@ VERBS = {verb.name: verb for verb in (
     Verb("monitor", RUN, "Watch power, use, memory and temperature of every GPU of this machine.", "watch --gpus"),
     Verb("stop", RUN, "Stop a run with a checkpoint."),
     Verb("resume", RUN, "Continue a stopped or broken run from its last checkpoint."),
-    Verb("finetune", RUN, "Train a model further on other data, stage by stage.", "model finetune"),
+    Verb("finetune", RUN, "Train a model further on other data.", "model finetune"),
     Verb("sample", RUN, "Generate text from a run's newest checkpoint.", "model sample"),
     Verb("import", RUN, "Copy a run from another machine and score its prediction.", "runs --import"),
     Verb("model", RUN, "Use a trained model: generate text, evaluate it, train it further."),

@@ -1,20 +1,18 @@
-"""Stages that go on from a trained run: their settings, their time and cost, and that they run one after the other."""
+"""A stage that trains a run further: its settings, its time and cost, and that it runs."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from advisor.errors import AdvisorError
-from advisor.store.plan_files import dump_plan
 from advisor.workflows.data import prepare_conversations, prepare_data
-from advisor.workflows.finetune import plan_stages
-from tests.advisor.plans import altered, small_plan, small_run
+from advisor.workflows.finetune import plan_stage
+from tests.advisor.plans import small_run
 from trainer.run import run
 from trainer.runlog import LOG_NAME, load_run_log
-from trainer.schema import DataConfig, EvalConfig, Outcome, dump_config, load_config, make_shape, to_dict
+from trainer.schema import DataConfig, EvalConfig, Outcome, dump_config, load_config, make_shape
 
 SENTENCE = "the cat sat on the mat and the dog sat on the log. "
 
@@ -39,73 +37,53 @@ def home(tmp_path_factory):
     return home
 
 
-def test_each_stage_takes_what_its_steps_take_at_the_pace_of_the_run(home):
-    stages = plan_stages(home / "run", [home / "mid", home / "chats"], home / "out", epochs=3, usd_per_gpu_hour=7.2)
-    mid, chats = stages
+def test_a_stage_takes_what_its_steps_take_at_the_pace_of_the_run(home):
+    mid = plan_stage(home / "run", home / "mid", home / "out", epochs=3, usd_per_gpu_hour=7.2)
     tokens = json.loads((home / "mid" / "meta.json").read_text())["tokens"]
-    assert mid.config.steps == -(-3 * tokens // 128)  # 2 sequences of 64
-    assert mid.tokens == mid.config.steps * 128
+    assert mid.steps == -(-3 * tokens // 128)  # 2 sequences of 64
+    assert mid.tokens == mid.steps * 128 and mid.learnt_tokens is None
     base = load_config(home / "run" / "run.yaml")
     assert mid.config.optimizer.learning_rate == pytest.approx(0.1 * base.optimizer.learning_rate)
-    assert chats.config.optimizer.learning_rate == pytest.approx(0.01 * base.optimizer.learning_rate)
-    assert mid.config.init_from == str((home / "run").resolve()) and chats.config.init_from == str(mid.run_dir)
-    assert (mid.learnt_tokens, chats.learnt_tokens is not None) == (None, True)
+    assert mid.config.init_from == str((home / "run").resolve())
     log = load_run_log(home / "run" / LOG_NAME)
     seconds = sorted(step["seconds"] for step in log.steps[3:])
     around = log.header["startup_seconds"] + max(c["seconds"] for c in log.checkpoints)
-    for stage in stages:
-        assert around + stage.config.steps * seconds[0] < stage.seconds.value
-        assert stage.seconds.low < stage.seconds.value < stage.seconds.high
-        assert stage.usd.value == pytest.approx(stage.seconds.value * 7.2 / 3600)
+    assert around + mid.steps * seconds[0] < mid.seconds.value
+    assert mid.seconds.low < mid.seconds.value < mid.seconds.high
+    assert mid.usd.value == pytest.approx(mid.seconds.value * 7.2 / 3600)
+    assert plan_stage(home / "run", home / "chats", home / "out").learnt_tokens is not None
 
 
 def test_data_of_another_vocabulary_are_refused(home, tmp_path):
     (tmp_path / "text.txt").write_text("".join(chr(0x4E00 + n % 900) for n in range(9000)))
     prepare_data([tmp_path / "text.txt"], tmp_path / "far", vocab_size=900)
     with pytest.raises(AdvisorError, match="tokens, the model"):
-        plan_stages(home / "run", [tmp_path / "far"], tmp_path / "out")
+        plan_stage(home / "run", tmp_path / "far", tmp_path / "out")
 
 
-def test_the_command_writes_stages_that_run_one_after_the_other(home, tmp_path, call):
-    out = tmp_path / "stages"
-    words = ("--data", str(home / "mid"), "--data", str(home / "chats"), "--out", str(out), "--json")
-    code, text, _ = call("finetune", str(home / "run"), *words)
-    document = json.loads(text)
-    assert code == 0 and [stage["name"] for stage in document["stages"]] == ["1-mid", "2-chats"]
-    assert document["commands"][1] == f"advisor launch {out / '2-chats.yaml'} --run-dir {out / 'runs' / '2-chats'}"
-    for name in ("1-mid", "2-chats"):  # as launched: a folder each, in this order
+def test_stages_run_one_after_the_other(home, tmp_path, call):
+    out, source = tmp_path / "stages", home / "run"
+    for name in ("mid", "chats"):
+        code, text, err = call("finetune", str(source), "--data", str(home / name), "--out", str(out), "--json")
+        assert code == 0, err
+        source = out / "runs" / name
+        assert json.loads(text[text.index("{") :])["command"] == f"advisor launch {out / name}.yaml --run-dir {source}"
         config = load_config(out / f"{name}.yaml")
-        assert run(config, out / "runs" / name) is Outcome.COMPLETED
-        said = [message["text"] for message in load_run_log(out / "runs" / name / LOG_NAME).messages]
+        assert run(config, source) is Outcome.COMPLETED
+        said = [message["text"] for message in load_run_log(source / LOG_NAME).messages]
         assert any(text.startswith("begins with the weights of") for text in said)
-        (out / "runs" / name / "run.yaml").write_text(dump_config(config))
-    code, _, err = call("finetune", str(home / "run"), *words)
+        (source / "run.yaml").write_text(dump_config(config))
+    words = ("finetune", str(home / "run"), "--data", str(home / "mid"), "--out")
+    code, _, err = call(*words, str(out))
     assert code == 1 and "is there already" in err
-    code, text, _ = call("finetune", str(home / "run"), *words[:4], "--out", str(tmp_path / "again"), "--price", "2")
-    assert code == 0 and "1-mid" in text and "$" in text and "&& advisor launch" in " ".join(text.split())
+    code, text, _ = call(*words, str(tmp_path / "again"), "--price", "2")
+    assert code == 0 and "mid" in text and "$" in text and "next: advisor launch" in " ".join(text.split())
 
 
-def test_a_plan_is_the_first_of_its_stages(home, call, tmp_path):
-    """Base, mid and conversations of one plan, by hand: steps at what it promises, and everything around them."""
-    base = load_config(home / "run" / "run.yaml")
-    plan = small_plan(steps=40, step_seconds=0.5)
-    shape = replace(base.model, vocab_size=max(base.model.vocab_size, plan.run.model.vocab_size))
-    run_of_plan = replace(plan.run, model=replace(shape, seq_len=plan.run.model.seq_len))
-    path = tmp_path / "plan.yaml"
-    path.write_text(dump_plan(altered(plan, run=run_of_plan, usd_per_hour=3.6)))
-    words = ("finetune", str(path), "--data", str(home / "mid"), "--data", str(home / "chats"))
-    code, out, err = call(*words, "--out", str(tmp_path / "stages"), "--json")
-    assert code == 0, err
-    first, mid, chats = json.loads(out)["stages"]
-    assert first["seconds"] == to_dict(plan.bill.wall_clock.total_seconds) and first["steps"] == 40
-    clock = plan.bill.wall_clock
-    least = clock.startup_seconds.value + clock.compile_seconds.value + 0.5 * mid["steps"]
-    assert least <= mid["seconds"]["value"] < least + clock.total_seconds.value
-    assert mid["usd"]["value"] == pytest.approx(mid["seconds"]["value"] / 1000)
-    told = json.loads(out)["commands"]
-    assert told[0] == f"advisor launch {path} --run-dir {first['run_dir']}" and len(told) == 3
-    written = load_config(tmp_path / "stages" / f"{mid['name']}.yaml")
-    assert written.init_from == first["run_dir"]
-    assert load_config(tmp_path / "stages" / f"{chats['name']}.yaml").init_from == mid["run_dir"]
-    code, out, _ = call(*words, "--out", str(tmp_path / "again"))
-    assert code == 0 and "as planned" in out and "all" in out
+def test_chains_of_stages_and_stages_of_plans_say_what_to_type_instead(home, tmp_path, call):
+    data = ("--data", str(home / "mid"), "--out", str(tmp_path / "out"))
+    code, _, err = call("finetune", str(home / "run"), *data, "--data", str(home / "chats"))
+    assert code == 2 and "one stage at a time" in err and "train this stage, then: advisor model finetune" in err
+    (tmp_path / "plan.yaml").write_text("")
+    code, _, err = call("finetune", str(tmp_path / "plan.yaml"), *data)
+    assert code == 2 and f"train it first: advisor launch {tmp_path / 'plan.yaml'}" in " ".join(err.split())
