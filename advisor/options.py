@@ -550,10 +550,14 @@ class TuneOptions(_BurstOptions):
 class _StartOptions:
     """The options of a run that is started here or elsewhere, or exported."""
 
-    budget: float | None = _like("budget", "Save a checkpoint and stop before the run costs more than this.")
+    budget: float | None = _like(
+        "budget", "Save a checkpoint and stop before the run costs more than this. Default: the plan's budget."
+    )
     deadline: float | None = _like(
         "deadline", "Save a checkpoint and stop before this time is over (8h) or before this moment ('Monday 9:00')."
     )
+    no_limits: bool = _own("no_limits", Kind.SWITCH, "Do not stop the run at its plan's budget and deadline.",
+                           default=False)  # fmt: skip
     synthetic: bool = _like("synthetic", "Train on random tokens if the plan has no data: a speed test.")
     bootstrap: str | None = _own(
         "bootstrap", Kind.TEXT,

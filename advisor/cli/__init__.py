@@ -15,7 +15,7 @@ import advisor
 from advisor import errors
 from advisor.errors import AdvisorError, close_matches
 
-DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, USAGE, NOTHING_FITS, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 START, MEASURE, RUN, LEARN, LOOK = "Start", "Measure and plan", "Train", "Check", "Look up"

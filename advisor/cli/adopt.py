@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from advisor.cli import DONE, NOTHING_FITS
 from advisor.cli.params import ADOPTED_PLAN_FILE
 from advisor.cli.verb import json_asked, options, options_in, verb
 from advisor.documents import print_json
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 @options_in(AdoptedGoal)
 @click.option("--out", type=ADOPTED_PLAN_FILE, help="Where to write the plan.  [default: NAME-plan.yaml]")
 def command(words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], budget_seconds: float,
-            out: Path | None, **wanted: Any) -> None:  # fmt: skip
+            out: Path | None, **wanted: Any) -> int:  # fmt: skip
     """Calibrate any training command CMD with short bursts on this machine, and plan a run of it.
 
     The knobs of CMD (micro-batch, accumulation, sequence length, steps) are taken from its help or from the recipe of a
@@ -59,6 +60,8 @@ def command(words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], bu
     else:
         table = report.options_table(batch_options(adopted, goal.gpus), plan)
         render.show("", on_console(table), *report.plan_lines(plan, adopted.recipe), "", f"next: advisor launch {path}")
+    late = plan is not None and plan.max_seconds is not None and plan.total_seconds.value > plan.max_seconds
+    return NOTHING_FITS if late else DONE
 
 
 def _adoption(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from advisor.cli import DONE, NOTHING_FITS
 from advisor.cli.params import FILE
 from advisor.cli.verb import answer, option, options, verb
 from advisor.options import Kind
@@ -35,4 +36,4 @@ def command(documents: tuple[Path, ...], slower: float, md: Path | None) -> int:
         write_atomic(md, f"### Training advisor: {heading}\n\n{in_markdown(Table(columns=columns, rows=rows))}\n")
     document = {"failed": len(failed), "judged": judged}
     answer("check", lambda: document, lambda: [heading, "", table(columns, rows)])
-    return 3 if failed else 0
+    return NOTHING_FITS if failed else DONE

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from advisor.cli import DONE, NOTHING_FITS
 from advisor.cli.params import (
     FILE,
     GPU,
@@ -64,7 +65,7 @@ PREPARED = "data"  # the token folder that a next step names if the plan has non
 @click.pass_context
 def command(context: click.Context, again_of: str | None, was: str | None, config: Path | None, measure: bool,
             gate: tuple[str, ...], depths: tuple[int, ...] | None, out: Path | None, everything: bool,
-            **typed: Any) -> None:  # fmt: skip
+            **typed: Any) -> int:  # fmt: skip
     """Recommend a model, a batch and the GPUs for a goal; --all shows the whole bill and the rejected runs.
 
     With --gpu any it searches all GPUs that can be rented, at every number of GPUs. Without any limit it plans the
@@ -90,8 +91,7 @@ def command(context: click.Context, again_of: str | None, was: str | None, confi
         if origin is not None or measure or gate or depths:
             message = "a run of other software is not planned from a run of the trainer here"
             raise AdvisorError(message, "leave --from, --gate, --measure and --depths out", exit_code=2)
-        _show_for_other_software(goal, store, out)
-        return
+        return _show_for_other_software(goal, store, out)
     seen = origin.seen if origin else None
     warn_of_others([*goal.gpu.split(","), *(machine.gpu for machine in goal.own)])
     plan = recommend(goal, store, measure=measure, on_text=render.remark, seen=seen)
@@ -108,7 +108,7 @@ def command(context: click.Context, again_of: str | None, was: str | None, confi
     if json_asked():
         run = {"from": replanned} if replanned is not None else {}
         print_json("plan", document(plan, more) | run | {"path": path})
-        return
+        return DONE
     if replanned is not None:
         from advisor.report import replan
 
@@ -116,6 +116,7 @@ def command(context: click.Context, again_of: str | None, was: str | None, confi
     render.show(*(recommendation(plan, more) if everything else in_brief(plan)), "")
     given = {"--from": again_of, "--was": was, "--config": config}
     _show_next(plan, path, _typed(goal, given, gate, measure=measure))
+    return DONE
 
 
 def _write_for_other_software(plan: FinetunePlan | LayoutPlan, out: Path | None) -> list[str]:
@@ -130,8 +131,11 @@ def _write_for_other_software(plan: FinetunePlan | LayoutPlan, out: Path | None)
     return ["", f"wrote {done.path}", where, f"watched, capped and compared: advisor adopt -- {done.command}"]
 
 
-def _show_for_other_software(goal: Goal, store: Store, out: Path | None) -> None:
-    """Show fine-tunes or the best layout on each machine, the best first; write the file for --out."""
+def _show_for_other_software(goal: Goal, store: Store, out: Path | None) -> int:
+    """Show fine-tunes or the best layout on each machine, the best first; write the file for --out.
+
+    Returns the exit code: 3 if the best breaks a limit.
+    """
     from advisor import api
     from advisor.report import finetune, layouts
 
@@ -139,6 +143,7 @@ def _show_for_other_software(goal: Goal, store: Store, out: Path | None) -> None
     lines = layouts.lines if goal.layout == "any" else finetune.lines
     written = _write_for_other_software(found.record, out)
     told(found, lambda: [*lines(found.record), *written], path=out)
+    return DONE if all(found.record.chosen.keeps) else NOTHING_FITS
 
 
 def _typed(goal: Goal, given: Mapping[str, object], gates: Sequence[str], *, measure: bool) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from advisor.engines.guards import Limits, guarded, make_guards
+from advisor.engines.guards import Limits, guarded, make_guards, with_limits_of
 from advisor.errors import AdvisorError
 from advisor.hardware.here import cpu_name
 from advisor.records import Plan
@@ -30,16 +30,14 @@ ARRIVAL_FILES = (PLAN_AFTER, CALIBRATION, RECORD)  # these files come home from 
 
 
 def what_remains(plan: Plan, seconds: float, limits: Limits) -> Limits:
-    """Return the limits that are left after the arrival, from the run's limits or else the goal's."""
-    goal, price = plan.goal, plan.offer.usd_per_hour
-    usd = limits.max_usd if limits.max_usd is not None else goal.budget_usd
-    hours = limits.max_hours
-    if hours is None and goal.deadline_seconds is not None:
-        hours = goal.deadline_seconds / HOUR
+    """Return the limits that are left after the arrival."""
+    limits, price = with_limits_of(plan, limits), plan.offer.usd_per_hour
+    usd, hours = limits.max_usd, limits.max_hours
     return replace(
         limits,
-        max_usd=usd - price * seconds / HOUR if usd is not None and price else limits.max_usd,
+        max_usd=usd - price * seconds / HOUR if usd is not None and price else usd,
         max_hours=None if hours is None else hours - seconds / HOUR,
+        from_plan=False,  # what is left is of the plan's limits already
     )
 
 
@@ -49,7 +47,8 @@ def goes_on_with(before: Plan, after: Plan, config: RunConfig, seconds: float) -
     Raises AdvisorError if the arrival has used up the limits.
     """
     stop = config.stop
-    asked = Limits(max_usd=stop.max_usd, max_hours=None if stop.max_seconds is None else stop.max_seconds / HOUR)
+    hours = None if stop.max_seconds is None else stop.max_seconds / HOUR
+    asked = Limits(max_usd=stop.max_usd, max_hours=hours, from_plan=False)  # the job had them from its plan
     left = what_remains(before, max(0.0, seconds), asked)
     if any(most is not None and most <= 0 for most in (left.max_usd, left.max_hours)):
         raise AdvisorError("the calibration took all that was given", "plan with more: advisor plan")

@@ -20,11 +20,12 @@ HANG_FACTOR = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits that may end a run early. None: no limit, or for a resumed run the limit it had."""
+    """The limits that may end a run early. None: the plan's limit, or for a resumed run the limit it had."""
 
     max_usd: float | None = None
     max_hours: float | None = None
     loss: Sequence[LossStop] | None = None
+    from_plan: bool = True  # False: None means no limit, as with --no-limits
 
 
 NO_DATA = "no data given: this run would train on random tokens"
@@ -70,6 +71,22 @@ def refuse_edited(plan: Plan) -> None:
 
 def _plain(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def with_limits_of(plan: Plan | None, limits: Limits) -> Limits:
+    """Return the limits of a start: those that were asked for, and otherwise the budget and the deadline of the plan.
+
+    Every way to start or to export a plan calls this, so that none can forget the limits. A machine without a price has
+    no budget.
+    """
+    if plan is None or not limits.from_plan:
+        return limits
+    usd, hours = limits.max_usd, limits.max_hours
+    if usd is None and plan.offer.usd_per_hour:
+        usd = plan.goal.budget_usd
+    if hours is None and plan.goal.deadline_seconds is not None:
+        hours = plan.goal.deadline_seconds / HOUR
+    return replace(limits, max_usd=usd, max_hours=hours)
 
 
 def make_guards(config: RunConfig, limits: Limits, *, usd_per_hour: float | None) -> Guards:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from advisor.engines.backend import Job
 from advisor.engines.engines import describe
-from advisor.engines.guards import Limits, guarded, make_guards, refuse_edited
+from advisor.engines.guards import Limits, guarded, make_guards, refuse_edited, with_limits_of
 from advisor.engines.process import waiting_lock
 from advisor.engines.state import RunState, RunStatus, check_not_running, goes_on, this_host
 from advisor.errors import AdvisorError
@@ -62,7 +62,7 @@ def new_job(
     if plan is not None:
         refuse_edited(plan)
     price = plan.offer.usd_per_hour if plan is not None else config.stop.usd_per_hour
-    guards = make_guards(config, limits, usd_per_hour=price)
+    guards = make_guards(config, with_limits_of(plan, limits), usd_per_hour=price)
     step_seconds = plan.chosen.step_seconds.value if plan is not None else None
     config = guarded(_with_absolute_paths(config), guards, usd_per_hour=price, step_seconds=step_seconds)
     record = LaunchRecord(

@@ -29,8 +29,8 @@ def sentence(plan: FinetunePlan) -> str:
     how = partial_words(run.prediction.workload) or "all weights"
     cost = f", {COST.of(run.usd)}" if run.usd is not None else ""
     return (
-        f"Fine-tune {plan.model.name} ({how}){_ON[plan.stage]} on {rented(run.offer)} with {plan.software}, "
-        f"{format_tokens(plan.tokens)} tokens: "
+        f"{nearest(run)}Fine-tune {plan.model.name} ({how}){_ON[plan.stage]} on {rented(run.offer)} "
+        f"with {plan.software}, {format_tokens(plan.tokens)} tokens: "
         f"{TIME.of(run.seconds)}{cost}."
     )
 
@@ -51,9 +51,6 @@ def table(plan: FinetunePlan, most: int = SHOWN) -> Table:
 def notes(plan: FinetunePlan) -> Sequence[str]:
     """Returns notes about the numbers: limits that no run meets, padding, assumed options."""
     said = []
-    if not all(plan.chosen.keeps):
-        broken = " and ".join(missed(plan.chosen, "deadline", "budget"))
-        said.append(f"! no run keeps the {broken}; this is the nearest one")
     share = plan.tokens_padded / plan.tokens
     if plan.stage == "dpo":
         said.append(
@@ -95,6 +92,12 @@ def rented(offer: Offer) -> str:
 def missed(run: FinetuneRun | LayoutChoice, deadline: str, budget: str) -> list[str]:
     """Names the limits that a run breaks, in these words."""
     return [word for word, kept in zip((deadline, budget), run.keeps, strict=True) if not kept]
+
+
+def nearest(run: FinetuneRun | LayoutChoice) -> str:
+    """Returns the beginning of the answer's sentence if no run is within the limits, and otherwise ""."""
+    broken = " and the ".join(missed(run, "deadline", "budget"))
+    return f"No run keeps the {broken}. The nearest: " if broken else ""
 
 
 def _row(run: FinetuneRun, stage: str) -> tuple[str, ...]:

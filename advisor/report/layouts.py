@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from advisor.prediction.layouts import LayoutRun
-from advisor.report.finetune import missed, rented
+from advisor.report.finetune import missed, nearest, rented
 from advisor.report.quantities import COST, TIME
 from advisor.report.render import to_plain
 from advisor.report.table import Table, on_console
@@ -54,8 +54,8 @@ def sentence(plan: LayoutPlan) -> str:
     active = "" if model.model.experts is None else f", {format_count(model.model.active)} active"
     size = f"{format_count(model.parameters)} parameters{active}"
     return (
-        f"Train {model.name} ({size}) on {rented(choice.offer)} with {plan.software} as {layout_words(best.run)}, "
-        f"{format_tokens(plan.tokens)} tokens: {TIME.of(choice.seconds)}{cost}."
+        f"{nearest(choice)}Train {model.name} ({size}) on {rented(choice.offer)} with {plan.software} "
+        f"as {layout_words(best.run)}, {format_tokens(plan.tokens)} tokens: {TIME.of(choice.seconds)}{cost}."
     )
 
 
@@ -96,9 +96,6 @@ def parts(plan: LayoutPlan) -> str:
 def notes(plan: LayoutPlan) -> Sequence[str]:
     """Returns notes about the numbers."""
     said = []
-    if not all(plan.chosen.keeps):
-        broken = " and ".join(missed(plan.chosen, "deadline", "budget"))
-        said.append(f"! no number of GPUs keeps the {broken}; this is the nearest one")
     if plan.architecture.model.experts is not None:
         said.append("published runs of experts force an even load; uneven routing takes longer (the high end)")
     if plan.assumed:

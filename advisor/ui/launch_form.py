@@ -7,7 +7,6 @@ import io
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -123,7 +122,8 @@ def form(plan: Plan) -> None:
         if plan.run.data.synthetic:
             st.warning("These files run a speed test on random tokens.", icon=":material/casino:")
         holds = "All files of the run except its data: unpack it there."
-        offer_files(list(TARGETS), partial(export, plan), plan.id, key="launch-export", holds=holds)
+        limits = _guard(plan)
+        offer_files(list(TARGETS), lambda to: export(plan, to, limits), plan.id, key="launch-export", holds=holds)
         st.caption("Bring the run's folder back, and `advisor runs --import FOLDER` compares it with the plan.")
     else:
         _start(plan, where, checks)
@@ -226,7 +226,8 @@ def _guard(plan: Plan) -> Limits:
                 f":material/casino: {format_percent(round(1 - chance, 2))} chance that the {limit} stops it before its "
                 "end; it then keeps a checkpoint."
             )
-    return Limits(max_usd=usd or None, max_hours=hours or None, loss=[parse_loss_stop(too_high)] if too_high else [])
+    loss = [parse_loss_stop(too_high)] if too_high else []
+    return Limits(max_usd=usd or None, max_hours=hours or None, loss=loss, from_plan=False)
 
 
 def _show(checks: list[Check]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from advisor.engines.export.bundle import common_files, export_job
 from advisor.engines.export.targets import TARGETS
-from advisor.engines.guards import Limits, guarded, limit_seconds, make_guards, refuse_edited
+from advisor.engines.guards import Limits, guarded, limit_seconds, make_guards, refuse_edited, with_limits_of
 from advisor.errors import AdvisorError
 from advisor.options import ExportOptions
 from advisor.records import Plan
@@ -68,7 +68,7 @@ def export(
     place = place_there(to, options)
     refuse_edited(plan)
     target = TARGETS[to]
-    guards = make_guards(plan.run, limits, usd_per_hour=plan.offer.usd_per_hour)
+    guards = make_guards(plan.run, with_limits_of(plan, limits), usd_per_hour=plan.offer.usd_per_hour)
     step_seconds = plan.chosen.step_seconds.value
     config = guarded(plan.run, guards, usd_per_hour=plan.offer.usd_per_hour, step_seconds=step_seconds)
     data = None
@@ -76,7 +76,7 @@ def export(
         data = Path(config.data.path).expanduser().resolve()
         there = options.data_at or target.data_at or str(data)
         config = replace(config, data=replace(config.data, path=there))
-    job = export_job(plan, config, data, max_usd=limits.max_usd, image=options.image, claim=options.volume_claim,
+    job = export_job(plan, config, data, max_usd=guards.max_usd, image=options.image, claim=options.volume_claim,
                      place=place)  # fmt: skip
     own = target.files(job)
     found = []

@@ -55,8 +55,8 @@ FLOWS = {
         learn=_later("compare", "learn_adopted"),
         refused={
             "launch": Refusal(
-                options=("budget", "deadline", "stop_loss", "gate", "notice", "calibrate", "may_change", "stop_if_over",
-                         "gpu_ids", "synthetic"),
+                options=("budget", "deadline", "no_limits", "stop_loss", "gate", "notice", "calibrate", "may_change",
+                         "stop_if_over", "gpu_ids", "synthetic"),
                 message="an adopted command is launched as it was planned",
                 hint="its limits are the plan's: advisor adopt --name NAME --deadline …",
             ),
@@ -66,7 +66,7 @@ FLOWS = {
                 hint="--deadline or --budget",
             ),
             "export": Refusal(
-                options=("synthetic", "budget", "deadline"),
+                options=("synthetic", "budget", "deadline", "no_limits"),
                 message="an adopted command has its own data, and its limits are its plan's",
                 hint="advisor adopt --name NAME --deadline …",
             ),

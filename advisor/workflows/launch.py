@@ -13,7 +13,7 @@ from advisor.engines.arrival import what_remains
 from advisor.engines.backend import Backend, Job, LaunchRequest
 from advisor.engines.cards import parse_gpu_ids
 from advisor.engines.engines import MEASURED_THERE, backend_of, describe, handle_of, parse_place
-from advisor.engines.guards import Limits, parse_loss_stop
+from advisor.engines.guards import Limits, parse_loss_stop, with_limits_of
 from advisor.engines.jobs import (
     adopted_job,
     claim,
@@ -60,7 +60,11 @@ class Started:
 def limits_of(options: LaunchOptions | ExportOptions | ResumeOptions) -> Limits:
     """Returns the limits that the options state. Raises AdvisorError (exit 2) for an invalid stop on the loss."""
     stops = options.stop_loss if not isinstance(options, ExportOptions) else ()
+    unlimited = not isinstance(options, ResumeOptions) and options.no_limits
+    if unlimited and (options.budget is not None or options.deadline is not None):
+        raise AdvisorError("--no-limits and a limit were both given", "leave one of them out", exit_code=2)
     return Limits(
+        from_plan=not unlimited,
         max_usd=options.budget,
         max_hours=None if options.deadline is None else options.deadline / HOUR,
         loss=[parse_loss_stop(text) for text in stops if text != "none"] if stops else None,
@@ -309,6 +313,7 @@ def looked_at(store: Store, source: Plan | RunConfig, place: Place, limits: Limi
     checks += checkpoint_checks(store, source) if isinstance(source, Plan) else ()
     brought = place.engine == "ssh" or config.data.path is None
     checks += data_checks(config) if brought else ()  # data that are already elsewhere cannot be checked from here
+    limits = with_limits_of(source if isinstance(source, Plan) else None, limits)
     if (limits.max_usd, limits.max_hours, config.stop.max_seconds) == (None, None, None):
         words = "nobody limits what it may spend there, and it starts again after a failure: --budget or --deadline"
         checks.append(Check(of="limits", finding=Finding.WARNING, words=words))

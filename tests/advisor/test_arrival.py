@@ -180,7 +180,9 @@ def test_a_calibration_that_was_cut_off_is_counted_and_not_repeated(recorded, tm
     for folder in (job, run):
         folder.mkdir()
     (job / "plan.yaml").write_text(dump_plan(plan))
-    (job / "run.yaml").write_text(dump_config(plan.run))
+    (job / "run.yaml").write_text(
+        dump_config(replace(plan.run, stop=StopConfig(max_seconds=7200.0)))
+    )  # as a job has it
     (run / "arrival-began").touch()
     record = arrive_there(job, run, Arriving(stop_if_over=0.1))
     assert record.goes_on and record.seconds == 1.5 * 120 and "cut off" in record.reason
@@ -227,7 +229,9 @@ def test_an_arrival_that_is_cut_off_has_been_counted(recorded, tmp_path, monkeyp
     plan, job, run = planned(tmp_path, recorded, "--depth", "4", "--deadline", "2h"), tmp_path / "job", tmp_path / "run"
     job.mkdir()
     (job / "plan.yaml").write_text(dump_plan(plan))
-    (job / "run.yaml").write_text(dump_config(plan.run))
+    (job / "run.yaml").write_text(
+        dump_config(replace(plan.run, stop=StopConfig(max_seconds=7200.0)))
+    )  # as a job has it
 
     def cut_off(*_, **__):
         raise KeyboardInterrupt
