@@ -103,6 +103,10 @@ def forecast(case: Case, targets: Targets | None = None, places: Sequence[Place]
     pace = mean_step_seconds(case, left or 0.0)
     rest = _rest_seconds(case, pace, left)
     spent = spent_seconds(case)
+    if rest is None and left and spent and done:  # no step is timed: at the pace of the whole so far
+        spread = math.exp(_PAUSE_SPREAD)
+        mean = Estimate(value=spent, low=spent / spread, high=spent * spread, basis=Basis.MEASURED)
+        rest = mean.scaled(left / done)
     total = sum_shared(known(spent), rest) if rest is not None and spent is not None else None
     rest_hours, total_hours = _scaled(rest, 1 / HOUR), _scaled(total, 1 / HOUR)
     loss = final_loss(case)

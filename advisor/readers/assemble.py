@@ -185,7 +185,7 @@ def _of_all_epochs(facts: dict[str, Any], epoch_steps: float | None) -> dict[str
 def _repeated(hidden: Mapping[str, np.ndarray], step: np.ndarray) -> dict[str, Any]:
     """Return facts that the main phase's records repeat: the last plan, the usual batch and the accumulation steps."""
     facts: dict[str, Any] = {}
-    for name in ("planned_steps", "planned_epochs", "step_tokens", "device_flops"):
+    for name in (*("planned_steps", "planned_epochs"), "step_tokens", "device_flops", "device_tokens_per_second"):
         values = hidden.get(name, np.zeros(0))
         values = values[np.isfinite(values)]
         if len(values):

@@ -205,10 +205,9 @@ class LineReader:
             EventScanner(),
         )
         starts, plans = StartLines(), PlanLines()
-        banner = BannerFacts() if self.format.learnt else None
-        heard: list[Listener] = [facts, events, starts, plans]
+        banner = BannerFacts()
+        heard: list[Listener] = [facts, events, starts, plans, banner]
         marks = ConsoleMarks() if self.format.steps_by_bar else None
-        heard += [] if banner is None else [banner]
         engine = Engine(format=self.format, store=store, listeners=heard, marks=marks)
         for chunk in chunks(path, progress):
             engine.feed(chunk)
@@ -216,7 +215,9 @@ class LineReader:
         if not len(records):
             said += preparations(sample(path), path)
         of_rows = _facts_of_rows(self.format, records)
-        told = {} if banner is None else banner.told(records, of_rows)
+        told = banner.told(records, of_rows)
+        if not self.format.learnt:  # a known format has its own names for everything but the machine
+            told = {name: told[name] for name in ("gpu", "driver", "cuda") if name in told}
         ends = [event.line for event in said if event.kind in FAILURES and event.line is not None][:1]
         began = starts.finish(min([*records.line[:1].tolist(), *ends], default=np.inf))
         known = {**told, **of_rows, **facts.facts()}

@@ -162,7 +162,10 @@ def speed(analysis: Analysis) -> Pairs:
     rows.append(mfu(analysis))
     if expected is not None and expected.mfu is not None:
         rows.append(("MFU expected here", units.format_estimate(expected.mfu, units.format_percent)))
-    if expected is not None and expected.peak_reserved_bytes is not None:
+    work = analysis.case.workload
+    # other software may shard a model that our trainer holds whole on each of its GPUs
+    whole = analysis.case.plan is not None or work is None or work.gpus == 1
+    if expected is not None and expected.peak_reserved_bytes is not None and whole:
         rows.append(("memory expected here", units.format_estimate(expected.peak_reserved_bytes, units.format_bytes)))
     usd = price(analysis.case)
     rows.append(("price per hour, all GPUs", units.format_usd_rate(usd)))

@@ -27,6 +27,7 @@ from advisor.findings.savings import file_seconds, main_part, run_seconds, worth
 from advisor.findings.series import finite
 from advisor.findings.workload_of import infer
 from advisor.hardware.offers import cheapest_offer
+from advisor.planning.models import models_of
 from advisor.prediction.profile import Profile
 from advisor.readers.config_names import read_config
 from advisor.readers.run_table import RunPart, RunTable, Status
@@ -37,6 +38,8 @@ from advisor.store.store import Store
 
 # fields of a part of a log that its document repeats unchanged
 _OF_A_PART = ("name", "status", "status_reason", "first_line", "last_line", "first_step", "last_step", "starts")
+# sizes that a published model's number of parameters implies
+_SIZES = ("family", "depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size")
 # notes on how to read the log, which ask for no action
 _IDLE_NOTES = frozenset(("loss_spikes", "steps_missing", "loss_noise"))
 
@@ -198,9 +201,23 @@ def _with_what_is_given(run: RunTable, given: Given) -> tuple[RunTable, dict[str
     if given.usd_per_gpu_hour is not None:
         devices = stated.get("world_size") or run.facts.get("world_size") or 1
         stated["usd_per_hour"] = given.usd_per_gpu_hour * devices
+    run = _with_known_shape(run)
     if given.telemetry is not None:
         run = replace(run, telemetry=read_telemetry(given.telemetry))
     return run, stated, load_plan(given.plan) if given.plan else None
+
+
+def _with_known_shape(run: RunTable) -> RunTable:
+    """Returns the run with the shape of the published model whose number of parameters it prints, if it prints none."""
+    count, facts = number(run.facts, "parameters"), run.facts
+    if not count or facts.keys() & {"depth", "width", "heads"} or facts.get("trained_parameters", count) != count:
+        return run
+    models = models_of(count)
+    if not models:
+        return run
+    shape = {name: getattr(models[0].shape, name) for name in _SIZES}
+    note = f"the shape is {models[0].name}'s, which has exactly these {count:,.0f} parameters"
+    return replace(run, facts={**facts, **shape}, notes=(*run.notes, note))
 
 
 def _profile(run: RunTable, stated: Mapping[str, Any], plan: Plan | None, store: Store) -> Profile | None:

@@ -1,0 +1,124 @@
+"""What a log states of its machines, its batch and its time, through `advisor analyze`."""
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from tests.terminal import advisor, document
+
+BEGAN = datetime(2026, 10, 2, 10, 0, 0)
+HEAD = "[rank0]:[titan] {stamp} - root - INFO - "
+MODEL = "Model llama3 8B size: 8,030,261,248 total parameters"
+
+
+def titan(tmp_path, *said, tps=6900, every=12.0):
+    """Rows of torchtitan: 8 sequences of 8,192 tokens in 1.2 s are 54,613 tokens/s, 6,827 on each of eight GPUs."""
+    lines = [
+        *said,
+        "CUDA capacity: NVIDIA H100 80GB HBM3 with 79.10GiB memory",
+        "Training starts at step 1, with local batch size 1, global batch size 8, sequence length 8192, "
+        "total steps 400 (warmup 20)",
+    ]
+    lines = [HEAD.format(stamp=f"{BEGAN:%Y-%m-%d %H:%M:%S},000") + line for line in lines]
+    for n in range(1, 41):
+        stamp = f"{BEGAN + timedelta(seconds=every * n):%Y-%m-%d %H:%M:%S},000"
+        rate = f"  tps: {tps:,}" if tps else ""
+        row = f"step: {10 * n:3d}  loss: {12 / n**0.3:7.4f}  memory: 58.21GiB(73.60%){rate}"
+        lines.append(HEAD.format(stamp=stamp) + row)
+    path = tmp_path / "titan.log"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    "line, gpus",
+    [
+        ("Building 1-D device mesh with ['dp_shard'], [8]", 8),
+        ("Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]", 8),
+        ("Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=2, cp=1, tp=2, ep=4, etp=1", 8),
+        ("DeviceMesh((dp_shard=4, tp=2), device: 'cuda', stride: (2, 1))", 8),
+        ("Initialized process group, rank 7 of 8", 8),
+        ("Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/8", 8),
+    ],
+)
+def test_gpus_are_counted_by_mesh_and_rank_lines_and_priced(tmp_path, line, gpus):
+    found = document("analyze", titan(tmp_path, line), "--price", "2")
+    assert found["facts"]["world_size"] == gpus
+    assert found["cost"]["usd"] == pytest.approx(gpus * 2 * found["cost"]["hours"])
+
+
+def test_gpus_that_no_line_states_are_counted_by_the_rate_of_one(tmp_path):
+    found = document("analyze", titan(tmp_path))
+    assert "how many GPUs: 8, by the tokens/s that the log says each one does" in found["assumed"]
+
+
+def test_a_speed_beyond_one_gpu_is_said_and_not_priced_as_one(tmp_path):
+    """54,613 tokens/s of 8.03 B parameters (5.8e10 FLOPs a token) are 3.2e15 FLOP/s; an H100 does 0.989e15."""
+    found = document("analyze", titan(tmp_path, MODEL, tps=None))
+    (one,) = [one for one in found["findings"] if one["code"] == "impossible_mfu"]
+    assert "320 % of one GPU's dense peak" in one["title"] and found["cost"]["usd"] is None
+    assert any("--gpus" in action for action in one["actions"])
+
+
+def test_a_published_count_of_parameters_gives_the_shape(tmp_path):
+    found = document("analyze", titan(tmp_path, MODEL, "world size: 8"))
+    sizes = {"depth": 32, "width": 4096, "heads": 32, "kv_heads": 8, "vocab_size": 128256}
+    assert sizes.items() <= found["facts"].items() and found["mfu"] == pytest.approx(0.4, abs=0.01)
+    other = document("analyze", titan(tmp_path, MODEL.replace("8,030,261,248", "8,030,261,249"), "world size: 8"))
+    assert "depth" not in other["facts"]
+
+
+def deepspeed(tmp_path, config):
+    lines = [f"[2025-03-02 10:15:01,112] [INFO] [config.py:996:print]   {line}" for line in config]
+    for n in range(1, 21):
+        stamp = f"{BEGAN + timedelta(seconds=5 * n):%Y-%m-%d %H:%M:%S},370"
+        lines.append(
+            f"[{stamp}] [INFO] [timer.py:259:stop] epoch=0/micro_step={10 * n}/global_step={10 * n}, "
+            "RunningAvgSamplesPerSec=64.1, CurrSamplesPerSec=63.1, MemAllocated=11.3GB, MaxMemAllocated=17.9GB"
+        )
+        lines.append(f"step: {10 * n} loss: {2.6 / n**0.1:.4f} tokens: {n * 655360}")
+    path = tmp_path / "deepspeed.log"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("block", ["aio_config ..........", "comms ....", "aio_config:"])
+def test_a_setting_of_another_block_is_no_context(tmp_path, block):
+    config = [
+        f"{block} {{'block_size': 1048576, 'queue_depth': 8}}",
+        "train_batch_size ............. 32",
+        "train_micro_batch_size_per_gpu  4",
+    ]
+    facts = document("analyze", deepspeed(tmp_path, config))["facts"]
+    assert (facts.get("step_samples"), facts.get("micro_batch")) == (32, 4) and "seq_len" not in facts
+    config[0] = "model_config: {'block_size': 1024, 'vocab_size': 50257}"
+    assert document("analyze", deepspeed(tmp_path, config))["facts"]["seq_len"] == 1024
+
+
+def test_clocks_win_over_a_rate_of_tokens(tmp_path):
+    """40 rows 12 s apart are 8 min, whatever the context and the printed tokens per second make of the batch."""
+    found = document("analyze", titan(tmp_path, "world size: 8", tps=7))
+    assert found["cost"]["hours"] == pytest.approx(8 / 60, rel=0.05)
+
+
+def test_a_banner_of_unsloth_and_its_bars_give_machine_batch_and_time_left(tmp_path):
+    lines = [
+        "==((====))==  Unsloth 2026.3.1: Fast Llama patching. Transformers: 5.1.0.",
+        "   \\\\   /|    Tesla T4. Num GPUs = 1. Max memory: 14.741 GB. Platform: Linux.",
+        "   \\\\   /|    Num examples = 8,000 | Num Epochs = 1 | Total steps = 1,000",
+        "O^O/ \\_/ \\    Batch size per device = 2 | Gradient accumulation steps = 4",
+        "\\        /    Data Parallel GPUs = 1 | Total batch size (2 x 4 x 1) = 8",
+    ]
+    for n in range(1, 51):
+        at, left = 75 * n, 7500 - 75 * n
+        lines.append(f"{{'loss': '{1.8 / n**0.1:.4f}', 'grad_norm': '0.4', 'epoch': '{n / 100:.4f}'}}")
+        bar = [f"{x // 3600}:{x % 3600 // 60:02d}:{x % 60:02d}" for x in (at, left)]
+        lines.append(f" {n:2d}%|#         | {10 * n}/1000 [{bar[0]}<{bar[1]},  7.50s/it]")
+    path = tmp_path / "unsloth.log"
+    path.write_text("\n".join(lines) + "\n")
+    found = document("analyze", path)
+    stated = {"gpu": "Tesla T4", "world_size": 1, "micro_batch": 2, "grad_accum": 4, "step_samples": 8}
+    assert stated.items() <= found["facts"].items()
+    rest = found["forecast"]["rest_hours"]
+    assert rest["value"] == pytest.approx(500 * 7.5 / 3600, rel=0.01) and rest["low"] < rest["value"] < rest["high"]
+    assert "T4" in advisor("analyze", path, "--all", expect=0).stdout or found["cost"]["usd"] > 0
