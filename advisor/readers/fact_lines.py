@@ -242,11 +242,11 @@ class BannerFacts:
         settings = _settings(banner)
         in_words = _lengths(settings) | spoken(banner)
         if (tokens := regex("step_tokens").search(banner)) is not None:
-            in_words["step_tokens"] = _number(tokens)
+            in_words["step_tokens"] = counted(tokens)
         said = in_words | facts_of_settings(settings)
         for fact, pattern in _TOLD:
             if fact not in said and (match := regex(pattern).search(banner)):
-                said[fact] = _number(match)
+                said[fact] = counted(match)
         if (family := regex("model_family").search(banner)) is not None:
             said.setdefault("family", family["family"].decode().lower())
         facts = {name: said[name] for name in _KEPT if name in said}
@@ -339,7 +339,8 @@ def _settings(banner: bytes) -> Mapping[str, str]:
     return {name: value for name, value in found.items() if name not in unsure}
 
 
-def _number(match: re.Match[bytes]) -> int:
+def counted(match: re.Match[bytes]) -> int:
+    """Return a count with its unit: `17.4M params`."""
     groups = match.groupdict()
     times = _TIMES.get((groups.get("unit") or groups.get("unit_after") or b"").lower(), 1.0)
     return round(float((groups["value"] or groups["after"]).replace(b",", b"")) * times)

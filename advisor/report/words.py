@@ -107,7 +107,7 @@ def runs(analysis: Analysis) -> list[tuple[str, ...]]:
         return []
     rows: list[tuple[str, ...]] = []
     for part, seconds in zip(parts, analysis.run_seconds, strict=True):
-        ended = part.status.value.replace("_", " ")
+        ended = part.status.words
         if part.phase is None and not part.elsewhere:
             # a run that reports its completion has trained, even if it printed no step
             ended += ", no step printed" if part.status is Status.COMPLETED else ", never trained"

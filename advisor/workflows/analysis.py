@@ -260,7 +260,7 @@ def _what_happened(case: Case) -> str:
         return f"{run.framework or run.format}: {len(run.runs)} runs, {several}{longest}: {rest}".removesuffix(": ")
     ends = dict.fromkeys(loss_words(loss) for loss in (run.first_loss, run.last_loss) if loss is not None)
     losses = f", loss {' to '.join(ends)}" if ends else ""
-    ended, far = run.status.value.replace("_", " "), _how_far(case)
+    ended, far = run.status.words, _how_far(case)
     if run.status is Status.UNKNOWN:
         ended = far or "no training step"
     elif run.status is Status.COMPLETED:
@@ -274,7 +274,7 @@ def _what_happened(case: Case) -> str:
 
 
 def _in_words(part: RunPart) -> str:
-    ended = part.status.value.replace("_", " ")
+    ended = part.status.words
     if part.phase is not None or part.elsewhere:
         return ended
     return f"{ended} without a step printed" if part.status is Status.COMPLETED else f"that never trained ({ended})"

@@ -1,5 +1,7 @@
 """What a log states of its machines, its batch and its time, through `advisor analyze`."""
 
+import json
+import re
 from datetime import datetime, timedelta
 
 import pytest
@@ -122,3 +124,76 @@ def test_a_banner_of_unsloth_and_its_bars_give_machine_batch_and_time_left(tmp_p
     rest = found["forecast"]["rest_hours"]
     assert rest["value"] == pytest.approx(500 * 7.5 / 3600, rel=0.01) and rest["low"] < rest["value"] < rest["high"]
     assert "T4" in advisor("analyze", path, "--all", expect=0).stdout or found["cost"]["usd"] > 0
+
+
+def swift(step):
+    return {
+        "loss": 9 / step**0.5,
+        "token_acc": 0.5,
+        "epoch": step / 200,
+        "global_step/max_steps": f"{step}/200",
+        "elapsed_time": f"{5 * step // 60}m {5 * step % 60}s",
+        "memory(GiB)": 16.4,
+    }
+
+
+def test_json_lines_with_a_header_and_a_closing_row_are_a_whole_run(tmp_path):
+    """200 steps of 5 s are 16 min 40 s; the closing row has the numbers of parameters in words."""
+    words = "PeftModel: 8212.56M Params (21.82M Trainable [0.2657%])"
+    rows = [{"args": "swift sft --lora"}, *map(swift, (1, *range(10, 201, 10)))]
+    rows.append({"model_parameter_info": words, "last_model_checkpoint": "out/checkpoint-200"})
+    path = tmp_path / "logging.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    found = document("analyze", path)
+    assert (found["status"], found["first_step"], found["last_step"]) == ("completed", 1, 200)
+    assert found["cost"]["hours"] == pytest.approx(1000 / 3600, rel=0.01)
+    assert (found["facts"]["parameters"], found["facts"]["trained_parameters"]) == (8_212_560_000, 21_820_000)
+
+
+TABLES = {
+    "train.csv": "step,loss\n" + "".join(f"{n},{3 / n**0.2:.4f}\n" for n in range(1, 31)),
+    "train.jsonl": "".join(json.dumps({"step": n, "loss": 3 / n**0.2}) + "\n" for n in range(1, 31)),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_that_cannot_say_its_end_is_not_called_incomplete(tmp_path, name):
+    path = tmp_path / name
+    path.write_text(TABLES[name])
+    assert document("analyze", path)["status"] == "unknown"
+    shown = advisor("analyze", path, expect=0).stdout
+    assert "30 steps" in shown and "does not say how its run ended" in shown and "incomplete" not in shown
+
+
+def test_columns_of_two_sets_with_blanks_around_their_names_are_losses(tmp_path):
+    header = ["epoch", "train/box", "train/cls", "metrics/mAP50(B)", "val/box", "val/cls"]
+    rows = [[n, 1.5 - 0.05 * n, 2.4 - 0.1 * n, 0.1 + 0.03 * n, 2 - 0.05 * n, 3 - 0.1 * n] for n in range(1, 16)]
+    cells = [header, *([f"{x:.5g}" for x in row] for row in rows)]
+    path = tmp_path / "results.csv"
+    path.write_text("\n".join(",".join(cell.rjust(23) for cell in row) for row in cells) + "\n")
+    found = document("analyze", path)
+    assert (found["first_loss"], found["last_loss"], found["rows"]) == (1.45, 0.75, 15)
+    shown = advisor("analyze", path, expect=0).stdout
+    assert "the run has several losses: train/box is read" in shown
+    assert re.search(r"validation loss\s+1\.6\s+1\.25", shown)  # the mean and the least of 1.95, 1.90 … 1.25
+
+
+def test_validation_losses_are_listed_as_measured_with_the_best_step(tmp_path):
+    rows = [f"{{'loss': {1.5 - 0.004 * n:.4f}, 'grad_norm': 0.3, 'epoch': {n / 100:.2f}}}" for n in range(1, 181)]
+    for place, value in zip((180, 150, 120, 90, 60, 30), (1.052, 1.034, 1.019, 1.031, 1.068, 1.151), strict=True):
+        rows.insert(place, f"{{'eval_loss': {value}, 'eval_runtime': 22.3, 'epoch': {place / 100:.2f}}}")
+    path = tmp_path / "axolotl.log"
+    path.write_text("Total optimization steps = 180\nlogging_steps=1\n" + "\n".join(rows) + "\n")
+    shown = advisor("analyze", path, expect=0).stdout
+    assert re.search(r"validation loss\s+1\.06\s+1\.02 \(step 120\)\s+1\.15\s+1\.05\s+6", shown)
+
+
+def test_unrelated_logs_of_a_folder_are_not_called_comparable(tmp_path):
+    titan(tmp_path, "world size: 8")
+    rows = (f"iter {10 * n}: loss {2.5 - 0.01 * n:.4f}, time 250.00ms, mfu 30.00%" for n in range(1, 41))
+    (tmp_path / "nano.log").write_text("\n".join(rows) + "\n")
+    for n in (1, 2):  # two logs of one program make the folder one of several runs
+        (tmp_path / f"again_{n}.log").write_text((tmp_path / "titan.log").read_text())
+    shown = " ".join(advisor("analyze", tmp_path, expect=0).stdout.split())
+    assert "logs of different programs (nanoGPT, torchtitan): models, data and batches are" in shown
+    assert "broke off" not in shown
