@@ -14,7 +14,7 @@ from advisor.findings.savings import worth_saying
 from advisor.readers.run_table import Status
 from advisor.records import Estimate
 from advisor.units import HOUR
-from advisor.workflows.analysis import Analysis, loss_words, shortened
+from advisor.workflows.analysis import Analysis, limits, loss_words, shortened
 
 Pairs = list[tuple[str, str]]
 
@@ -191,6 +191,7 @@ def outlook(analysis: Analysis) -> Pairs:
         units.format_estimate(loss.final_loss, units.format_number) if loss.final_loss is not None else "not predicted"
     )
     rows.append(("final training loss", f"{shown} ({loss.reason})" if loss.reason else shown))
+    rows += limits(analysis.case, analysis.given.targets, forecast)
     if forecast.advice.stop:
         rows.append(("stop now", "; ".join(forecast.advice.reasons)))
     return rows

@@ -197,3 +197,14 @@ def test_unrelated_logs_of_a_folder_are_not_called_comparable(tmp_path):
     shown = " ".join(advisor("analyze", tmp_path, expect=0).stdout.split())
     assert "logs of different programs (nanoGPT, torchtitan): models, data and batches are" in shown
     assert "broke off" not in shown
+
+
+def test_limits_that_are_stated_are_answered_for_a_run_that_is_over_or_goes_on(tmp_path):
+    """400 steps of 1.2 s are 8 min; 8 GPUs at $6 cost $6.4. The last loss is 12 / 40 ** 0.3 = 3.97."""
+    path = titan(tmp_path, "world size: 8")
+    asked = ("analyze", path, "--price", "6", "--target-loss", "3.5", "--deadline", "5min", "--budget", "10")
+    shown = " ".join(advisor(*asked, expect=0).stdout.split())
+    assert "loss 3.5: missed, 3.97; deadline 5 min: missed, 8 min; budget $10: met, $6.40" in shown
+    path.write_text("\n".join(path.read_text().split("\n")[:23]) + "\n")  # 20 rows: a half of it
+    shown = " ".join(advisor(*asked, expect=0).stdout.split())
+    assert "deadline 5 min: will be missed, " in shown and "budget $10: will be met, $6" in shown
