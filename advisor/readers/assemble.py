@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from advisor.readers.attempts import Attempts, Stretch, attempts, merge_evaluations, one_per_step, without_quote
+from advisor.readers.attempts import (
+    Attempts,
+    Stretch,
+    attempts,
+    copies_apart,
+    evaluations_apart,
+    merge_evaluations,
+    one_per_step,
+    without_quote,
+)
 from advisor.readers.axis import JOINED, ONE_EPOCH, Axis, axis_of, row_numbers
 from advisor.readers.console_steps import reached_by
 from advisor.readers.events import joined
@@ -19,6 +28,8 @@ from advisor.readers.run_table import ROW_NUMBERS, Event, Phase, RunTable, names
 from advisor.readers.runs import Cuts, ends_of, loss_rows, stated, with_runs
 from advisor.readers.status import DECISIVE
 from advisor.readers.telemetry_names import PREFIX, with_readings_of_rows
+
+_PRINTED_TWICE = 3  # most banners of a log of which a part is repeated value for value
 
 
 def assemble(
@@ -44,7 +55,10 @@ def assemble(
     `plans` are settings of how far it trains, and `further` are lines after which a bar went on, and how far. Empty
     columns are left out.
     """
-    notes, records = list(notes), without_quote(records)
+    notes, records = list(notes), evaluations_apart(without_quote(records))
+    records, copies = copies_apart(records)
+    if copies > 1:
+        notes.append(f"{copies} processes print each step into the log: the rows are those of the first")
     whole, ranks = records, _ranks(records)
     if ranks:
         records = _lowest_rank(records, ranks, notes)
@@ -79,7 +93,8 @@ def assemble(
         phases=_kept_phases(found, pieces),
         lines=records.line,
         train_lines=train_lines,
-        starts=() if found.duplicates else starts,  # if the log was printed twice, so was its banner
+        # if the log was printed twice, so was its banner; many starts with few trainings are starts
+        starts=() if found.duplicates and len(starts) <= _PRINTED_TWICE else starts,
         plans=plans,
         by_epoch=axis.epoch_steps is not None,
     )

@@ -208,3 +208,68 @@ def test_limits_that_are_stated_are_answered_for_a_run_that_is_over_or_goes_on(t
     path.write_text("\n".join(path.read_text().split("\n")[:23]) + "\n")  # 20 rows: a half of it
     shown = " ".join(advisor(*asked, expect=0).stdout.split())
     assert "deadline 5 min: will be missed, " in shown and "budget $10: will be met, $6" in shown
+
+
+def analyzed(tmp_path, lines):
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(lines) + "\n")
+    return document("analyze", path)
+
+
+def epochs_with_rounds(number=5, steps=300, held_out=40):
+    """Each epoch counts its steps from 1, then evaluates in a bar of another length."""
+    for epoch in range(1, number + 1):
+        yield f"Epoch {epoch}/{number}"
+        for step in range(100, steps + 1, 100):
+            yield f"step {step}/{steps} - loss: {0.2 / (epoch + step / steps):.4f} - 500ms/step"
+        yield "Eval begin..."
+        for step in (20, 40):
+            yield f"step {step}/{held_out} - loss: {0.25 / (epoch + 1):.4f} - 200ms/step"
+
+
+def test_rounds_of_evaluation_between_epochs_are_no_runs_and_no_training(tmp_path):
+    """5 epochs of 300 steps are 1,500; the losses are 0.2 / (1 + 1/3) = 0.15 at first and 0.2 / 6 = 0.0333 at last."""
+    found = analyzed(tmp_path, epochs_with_rounds())
+    assert (found["forecast"]["steps_done"], found["first_loss"], found["last_loss"]) == (1500, 0.15, 0.0333)
+    assert found["status"] == "completed" and len(found["runs"]) == 1
+    assert found["cost"]["hours"] == pytest.approx(1500 * 0.5 / 3600, rel=0.05)
+    assert "eval_loss" in found["columns"]
+
+
+def test_copies_of_a_run_that_print_into_one_log_are_one_run_of_the_first(tmp_path):
+    lines = []
+    for step in range(50, 1001, 50):
+        lines += [f"step {step}/1000 loss {copy + 0.2 / step**0.1:.4f} 45.0 s/step" for copy in (1, 2, 3)]
+    found = analyzed(tmp_path, lines)
+    assert (found["first_loss"], found["last_loss"]) == (1.1352, 1.1002) and found["last_step"] == 1000
+    assert "3 processes print each step into the log: the rows are those of the first" in found["notes"]
+
+
+def test_the_number_of_a_source_line_counts_nothing(tmp_path):
+    lines = [
+        f"2025-06-11 09:{n:02d}:00.000 | INFO     | app.trainer:train:58 - epoch {n // 4} batch {250 * (n % 4)} "
+        f"loss {1.9 / (1 + n / 9):.4f} acc {0.4 + n / 100:.3f}"
+        for n in range(24)
+    ]
+    found = analyzed(tmp_path, lines)
+    assert (found["first_step"], found["first_loss"], found["last_loss"]) == (0, 1.9, round(1.9 / (1 + 23 / 9), 4))
+    assert not [note for note in found["notes"] if "58" in note]
+
+
+def test_names_and_values_in_two_lists_are_read(tmp_path):
+    rows = (
+        f"net.train - INFO - Epoch {10 * n} [Avg. Loss, Loss]: [{16 / n:.4f}, {15 / n:.4f}], 0" for n in range(1, 21)
+    )
+    found = analyzed(tmp_path, rows)
+    assert (found["first_loss"], found["last_loss"], found["rows"]) == (15, 0.75, 20)
+
+
+def test_starts_that_did_not_train_are_counted_though_a_training_is_repeated(tmp_path):
+    killed = ["Traceback (most recent call last):", '  File "main.py", line 212, in <module>',
+              "RuntimeError: DataLoader worker (pid 8123) is killed by signal: Killed."]  # fmt: skip
+    banner = ["args: lr=0.0008 epochs=100", "==> preparing data", "==> Starting training"]
+    rows = [f"Epoch: [0/100] [ {n}/44660] lr: 0.000100 loss: {9.1 - n / 200:.4f} time: 1.91" for n in range(0, 81, 20)]
+    found = analyzed(
+        tmp_path, [*banner * 2, *((banner + killed) * 3), *banner, *rows, *killed, *banner, *rows, *killed]
+    )
+    assert sum(not run["trained"] for run in found["runs"]) >= 3
