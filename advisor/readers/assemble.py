@@ -26,6 +26,7 @@ from advisor.readers.line_format import HIDDEN, TRAIN
 from advisor.readers.records import Records
 from advisor.readers.run_table import ROW_NUMBERS, Event, Phase, RunTable, names_of
 from advisor.readers.runs import Cuts, ends_of, loss_rows, stated, with_runs
+from advisor.readers.starts import StageLines
 from advisor.readers.status import DECISIVE
 from advisor.readers.telemetry_names import PREFIX, with_readings_of_rows
 
@@ -47,6 +48,7 @@ def assemble(
     starts: Sequence[int] = (),
     plans: Sequence[Planned] = (),
     further: Sequence[tuple[int, float]] = (),
+    stages: StageLines | None = None,
 ) -> RunTable:
     """Join the records of a log into one table: drop repeats, join restarts, number phases and merge evaluations.
 
@@ -65,7 +67,8 @@ def assemble(
     axis = axis_of(records, dict(borrowed or {}))
     if axis.note:
         notes.append(axis.note)
-    found = attempts(records, axis.values, phase_names)
+    of_stages = None if stages is None else stages.names(records.line)
+    found = attempts(records, axis.values, phase_names, of_stages)
     pieces = [_rows(phase.records, records, axis, notes) for phase in found.phases]
     step = axis.values if axis.printed else row_numbers(records)
     columns = {**records.columns, "step": step} if len(records) else {}

@@ -105,10 +105,11 @@ def copies_apart(records: Records) -> tuple[Records, int]:
     return kept, number
 
 
-def attempts(records: Records, axis: np.ndarray, names: Sequence[str]) -> Attempts:
-    """Cut the records into phases. `axis` is each record's step (or its stand-in), `names` the phase of each rule."""
+def attempts(records: Records, axis: np.ndarray, names: Sequence[str], stages: np.ndarray | None = None) -> Attempts:
+    """Cut the records into phases. `axis` is each record's step (or its stand-in), `names` the phase of each rule,
+    `stages` the stage of each record if the log says so."""
     found = Attempts()
-    named = _names(names, records) if any(names) else None
+    named = _names(names, records) if any(names) else stages
     pieces = _cut(axis, named, records)
     for piece in _without_repeats(pieces, records, found):
         steps = axis[piece]

@@ -21,7 +21,7 @@ from advisor.readers.line_templates import NOT_A_RECORD, Plan, Take, bulk, make_
 from advisor.readers.records import Records, RecordStore
 from advisor.readers.run_table import RunTable
 from advisor.readers.sniff import line_score, preparations
-from advisor.readers.starts import StartLines
+from advisor.readers.starts import StageLines, StartLines
 from advisor.readers.status import FAILURES
 
 # The engine reads chunk by chunk and shape by shape into records; other lines go to listeners.
@@ -206,7 +206,8 @@ class LineReader:
         )
         starts, plans = StartLines(), PlanLines()
         banner = BannerFacts()
-        heard: list[Listener] = [facts, events, starts, plans, banner]
+        stages = StageLines()
+        heard: list[Listener] = [facts, events, starts, plans, banner, stages]
         marks = ConsoleMarks() if self.format.steps_by_bar else None
         engine = Engine(format=self.format, store=store, listeners=heard, marks=marks)
         for chunk in chunks(path, progress):
@@ -235,6 +236,7 @@ class LineReader:
             borrowed={index: row.step for index, row in enumerate(rows) if row.step},
             starts=began,
             plans=plans.found,
+            stages=stages,
         )
         return table if self.format.finish is None else self.format.finish(table)
 
