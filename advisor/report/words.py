@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from advisor import units
 from advisor.findings.case import Finding
+from advisor.findings.forecast import limits
 from advisor.findings.overlap import EXPECTED
 from advisor.findings.run_facts import price
 from advisor.findings.run_metrics import logged_mfu
@@ -14,7 +15,7 @@ from advisor.findings.savings import worth_saying
 from advisor.readers.run_table import Status
 from advisor.records import Estimate
 from advisor.units import HOUR
-from advisor.workflows.analysis import Analysis, limits, loss_words, shortened
+from advisor.workflows.analysis import Analysis, loss_words, shortened
 
 Pairs = list[tuple[str, str]]
 

@@ -16,7 +16,7 @@ from advisor.errors import AdvisorError
 from advisor.findings import run_metrics
 from advisor.findings.case import Case, Finding, Insufficient, Severity
 from advisor.findings.chart_data import parts_of_step
-from advisor.findings.forecast import Forecast, Place, Targets, forecast
+from advisor.findings.forecast import Forecast, Place, Targets, forecast, limits
 from advisor.findings.make_case import make_case
 from advisor.findings.measured import Measured, measured
 from advisor.findings.next_run import NextData, NextRun, next_run
@@ -28,7 +28,6 @@ from advisor.findings.series import finite
 from advisor.findings.workload_of import infer
 from advisor.hardware.offers import cheapest_offer
 from advisor.planning.models import models_of
-from advisor.prediction.intervals import known
 from advisor.prediction.profile import Profile
 from advisor.readers.config_names import read_config
 from advisor.readers.run_table import RunPart, RunTable, Status
@@ -127,32 +126,6 @@ def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
         savings=savings(case, findings, outlook.total_hours.value if outlook.total_hours else None),
         run_seconds=tuple(run_seconds(case)),
     )
-
-
-def limits(case: Case, targets: Targets, outlook: Forecast) -> list[tuple[str, str]]:
-    """Returns each stated target or limit, and whether the run kept it, will keep it, or may."""
-    over = case.run.status not in (Status.RUNNING, Status.INCOMPLETE, Status.UNKNOWN)
-    held_out = finite(case.run.column("eval_loss"))
-    last = float(held_out[-1]) if len(held_out) else case.run.last_loss
-    asked = (
-        ("loss", targets.final_loss, last if over else None, outlook.loss.final_loss, units.format_number, 1.0),
-        ("deadline", targets.hours, outlook.spent_hours, outlook.total_hours, units.format_seconds, units.HOUR),
-        ("budget", targets.usd, outlook.spent_usd, outlook.total_usd, units.format_usd, 1.0),
-    )
-    answers = []
-    for name, limit, so_far, at_end, shown, factor in asked:
-        if limit is None:
-            continue
-        # what a run has spent beyond its limit is missed, whatever is still to come
-        known_now = so_far is not None and (over or so_far > limit)
-        found = known(so_far) if known_now and so_far is not None else at_end
-        answer = "not known"
-        if found is not None:
-            kept = "missed" if found.low > limit else "met" if found.high <= limit else "open"
-            value = units.format_estimate(found.scaled(factor), shown)
-            answer = f"{'' if known_now or kept == 'open' else 'will be '}{kept}, {value}"
-        answers.append((f"{name} {shown(limit * factor)}", answer))
-    return answers
 
 
 def to_document(analysis: Analysis) -> dict[str, Any]:
