@@ -33,7 +33,7 @@ from advisor.readers.telemetry_names import KIND, card_column, column_or_card, c
 
 BLOCK_ROWS = 20_000
 _LOSSES = ("loss", "eval_loss")
-_OF_NUMBERS = ("csv", "jsonl", "parquet")  # formats that cannot say how a run ended
+_OF_NUMBERS = ("csv", "jsonl", "parquet", "hf_trainer_state")  # formats that cannot say how a run ended
 _MOST_TOLD = 12  # skipped names that are listed
 _FEWEST_KEYS = 3  # fewest keys that must share a stage's name
 _ROW_NUMBERS = ("index", "idx", "unnamed: 0")
