@@ -23,7 +23,7 @@ from advisor.prediction.intervals import known, product, sum_independent, sum_sh
 from advisor.prediction.profile import Profile
 from advisor.readers.run_table import Status
 from advisor.records import Basis, Estimate, Workload
-from advisor.units import HOUR
+from advisor.units import HOUR, format_estimate, format_number, format_seconds, format_usd
 
 _PAUSE_SPREAD = 0.3  # of evaluations and checkpoints if fewer than three were timed
 _MOST_STEPS = 5_000_000  # of a credible plan, because its schedule is computed step by step
@@ -103,6 +103,10 @@ def forecast(case: Case, targets: Targets | None = None, places: Sequence[Place]
     pace = mean_step_seconds(case, left or 0.0)
     rest = _rest_seconds(case, pace, left)
     spent = spent_seconds(case)
+    if rest is None and left and spent and done:  # no step is timed: at the pace of the whole so far
+        spread = math.exp(_PAUSE_SPREAD)
+        mean = Estimate(value=spent, low=spent / spread, high=spent * spread, basis=Basis.MEASURED)
+        rest = mean.scaled(left / done)
     total = sum_shared(known(spent), rest) if rest is not None and spent is not None else None
     rest_hours, total_hours = _scaled(rest, 1 / HOUR), _scaled(total, 1 / HOUR)
     loss = final_loss(case)
@@ -211,6 +215,32 @@ def stop_advice(
         saved_hours=rest_hours if stop else None,
         saved_usd=_scaled(rest_hours, usd_per_hour) if stop else None,
     )
+
+
+def limits(case: Case, targets: Targets, outlook: Forecast) -> list[tuple[str, str]]:
+    """Return each stated target or limit, and whether the run kept it, will keep it, or may."""
+    over = case.run.status not in (Status.RUNNING, Status.INCOMPLETE, Status.UNKNOWN)
+    held_out = finite(case.run.column("eval_loss"))
+    last = float(held_out[-1]) if len(held_out) else case.run.last_loss
+    asked = (
+        ("loss", targets.final_loss, last if over else None, outlook.loss.final_loss, format_number, 1.0),
+        ("deadline", targets.hours, outlook.spent_hours, outlook.total_hours, format_seconds, HOUR),
+        ("budget", targets.usd, outlook.spent_usd, outlook.total_usd, format_usd, 1.0),
+    )
+    answers = []
+    for name, limit, so_far, at_end, shown, factor in asked:
+        if limit is None:
+            continue
+        # what a run has spent beyond its limit is missed, whatever is still to come
+        known_now = so_far is not None and (over or so_far > limit)
+        found = known(so_far) if known_now and so_far is not None else at_end
+        answer = "not known"
+        if found is not None:
+            kept = "missed" if found.low > limit else "met" if found.high <= limit else "open"
+            value = format_estimate(found.scaled(factor), shown)
+            answer = f"{'' if known_now or kept == 'open' else 'will be '}{kept}, {value}"
+        answers.append((f"{name} {shown(limit * factor)}", answer))
+    return answers
 
 
 def elsewhere(case: Case, place: Place) -> Elsewhere:

@@ -77,18 +77,18 @@ class Measured:
 def measured(case: Case) -> Measured:
     """Return all statistics that the log and its telemetry allow."""
     times = run_metrics.step_times(case)
-    seconds = None if times is None else _spread(Curve(step=times.step, value=times.seconds))
+    seconds = None if times is None else spread_of(Curve(step=times.step, value=times.seconds))
     norms, clip = curve(case.run, "grad_norm"), number(case.run.facts, "grad_clip")
     before = case.run.facts.get("grad_norm_kind") != "post_clip"
     above = float((norms.value > clip).mean()) if clip and before and len(norms) else None
     return Measured(
-        loss=_spread(curve(case.run, "loss")),
-        tokens_per_second=_spread(rates(case)),
+        loss=spread_of(curve(case.run, "loss")),
+        tokens_per_second=spread_of(rates(case)),
         step_seconds=seconds,
-        memory_bytes=_spread(curve(case.run, "memory_bytes")),
+        memory_bytes=spread_of(curve(case.run, "memory_bytes")),
         device_bytes=run_metrics.memory_used_share(case)[1],
         gradients=Gradients(
-            norm=_spread(norms), clipped=_spread(curve(case.run, "clipped")), above_clip=above, clip=clip
+            norm=spread_of(norms), clipped=spread_of(curve(case.run, "clipped")), above_clip=above, clip=clip
         ),
         cards=cards(case.run.telemetry or {}),
     )
@@ -128,7 +128,7 @@ def _card(telemetry: Mapping[str, np.ndarray], clock: np.ndarray, mine: np.ndarr
     found = {}
     for name in QUANTITIES:
         known = column(name)[np.isfinite(column(name))]
-        found[name] = _spread(Curve(step=np.arange(float(len(known))), value=known, counted=False))
+        found[name] = spread_of(Curve(step=np.arange(float(len(known))), value=known, counted=False))
     masks = column("throttle_reasons")
     masks = masks[np.isfinite(masks)].astype(int)
     held = [mask for mask in masks.tolist() if reasons_in((mask,))]
@@ -168,7 +168,8 @@ def joules(clock: np.ndarray, counter: np.ndarray, power: np.ndarray) -> float |
     return float((gaps.clip(max=longest) * (power[read][1:] + power[read][:-1]) / 2).sum())
 
 
-def _spread(values: Curve) -> Spread | None:
+def spread_of(values: Curve) -> Spread | None:
+    """Return the statistics of a curve, or None if it is empty."""
     if not len(values):
         return None
     top = int(values.value.argmax())

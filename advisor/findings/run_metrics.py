@@ -79,7 +79,7 @@ def step_times(case: Case) -> StepTimes | None:
         rate = run.column("tokens_per_second")[rows]
         candidates.append((FROM_RATE, tokens / np.where(rate > 0, rate, np.nan)))
     for name in ("elapsed_seconds", "unix_seconds"):
-        candidates.append((FROM_CLOCK, _seconds_between(run.column(name)[rows], step)))
+        candidates.append((FROM_CLOCK, seconds_between(run.column(name)[rows], step)))
     candidates.append((FROM_PARTS, sum_of_parts(run)[rows]))
     timed = [(source, s, np.isfinite(s) & (s > 0)) for source, s in candidates]
     most = max(int(good.sum()) for _, _, good in timed)
@@ -108,7 +108,7 @@ def lifetime_seconds(run: RunTable) -> float | None:
     return seconds if seconds > 0 else None
 
 
-def _seconds_between(clock: np.ndarray, step: np.ndarray) -> np.ndarray:
+def seconds_between(clock: np.ndarray, step: np.ndarray) -> np.ndarray:
     """Return the seconds per step since the previous row with a clock; NaN at the first and without an advance."""
     seconds = np.full(len(clock), np.nan)
     places = np.flatnonzero(np.isfinite(clock) & np.isfinite(step))

@@ -13,6 +13,8 @@ from advisor.findings.case import Case, Cost
 from advisor.findings.run_facts import planned_steps, positive, price, print_gap, steps_done
 from advisor.findings.run_metrics import (
     FROM_CLOCK,
+    FROM_PARTS,
+    PRINTED,
     lifetime_seconds,
     main_column,
     seconds_beside,
@@ -61,7 +63,9 @@ def spent_seconds(case: Case) -> float | None:
     if case.run.attempts and (lived := lifetime_seconds(case.run)):
         return lived
     times = step_times(case)
-    timed = float(times.seconds.sum()) if times is not None and times.source != FROM_CLOCK else 0.0
+    # a rate of tokens over a stated batch is not timed: where a clock contradicts it, the clock is right
+    is_timed = times is not None and times.source in (PRINTED, FROM_PARTS)
+    timed = float(times.seconds.sum()) if times is not None and is_timed else 0.0
     timed = max(timed, _sum_of_epochs(case) or 0.0)
     by_clock = next((seconds for seconds in _clocks(case, timed) if seconds > 0), None)
     # the times in the lines between the records, added over epochs

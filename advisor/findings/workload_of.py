@@ -15,6 +15,7 @@ import numpy as np
 
 from advisor.findings import series
 from advisor.findings.run_facts import logged_step_tokens, positive
+from advisor.findings.run_metrics import main_column, seconds_between
 from advisor.hardware.catalog import GpuSpec, load_gpus
 from advisor.hardware.software_support import usual_precision
 from advisor.laws import flops
@@ -104,12 +105,19 @@ def _gpus(run: RunTable, facts: Mapping[str, Any], gpu: str | None, shape: Model
     count = _whole(facts, "world_size")
     if count is not None or gpu == "cpu":
         return count or 1
-    each, seconds = positive(facts, "device_flops"), series.median(run.column("seconds"))
-    tokens = _step_tokens(run, facts, shape) if shape else None
-    if shape and each and tokens and seconds > 0:
-        ratio = tokens / seconds * flops.flops_per_token(shape) / each
+    printed, length = run.column("seconds"), positive(facts, "seq_len")
+    by_clock = seconds_between(main_column(run, "unix_seconds"), main_column(run, "step"))
+    seconds = series.median(printed if np.isfinite(printed).any() else by_clock)
+    tokens = _step_tokens(run, facts, shape) if shape else logged_step_tokens(run, facts, length)
+    rate = tokens / seconds if tokens and seconds > 0 else None
+    flops_each, rate_each = positive(facts, "device_flops"), positive(facts, "device_tokens_per_second")
+    ratios = {
+        "FLOP/s": rate * flops.flops_per_token(shape) / flops_each if rate and shape and flops_each else 0.0,
+        "tokens/s": rate / rate_each if rate and rate_each else 0.0,
+    }
+    for unit, ratio in ratios.items():
         if round(ratio) and abs(ratio / round(ratio) - 1) <= _WORK_TOLERANCE:
-            notes.unsure.append(f"how many GPUs: {round(ratio)}, by the FLOP/s that the log says each one does")
+            notes.unsure.append(f"how many GPUs: {round(ratio)}, by the {unit} that the log says each one does")
             return round(ratio)
     notes.unsure.append(ONE_DEVICE)
     return 1

@@ -7,6 +7,7 @@ resampled. Otherwise the rows near the point are, which show a run's own noise b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from advisor.findings.run_facts import parameters, planned_steps
 from advisor.findings.workload_of import infer
 from advisor.laws import flops
 from advisor.laws.phase import phase_problem, same_phase
+from advisor.readers.run_table import Status
 from advisor.records import Basis, Estimate
 from advisor.units import format_count
 
@@ -177,7 +179,13 @@ def compare_those_far_enough(cases: Sequence[Case], names: Sequence[str]) -> tup
     far = [one >= _FAR * max(reached) and len(curve(case.run, "loss")) > 0
            for one, case in zip(reached, cases, strict=True)]  # fmt: skip
     kept = [(case, name) for case, name, is_far in zip(cases, names, far, strict=True) if is_far]
-    words = [f"{name}: not compared, it broke off early" for name, is_far in zip(names, far, strict=True) if not is_far]
+    most = max(reached)
+    words = [
+        f"{name}: not compared, it went to {one:,.10g} where the longest went to {most:,.10g}"
+        + (", because it broke off early" if planned_steps(case) and case.run.status is not Status.COMPLETED else "")
+        for case, name, one, is_far in zip(cases, names, reached, far, strict=True)
+        if not is_far
+    ]
     if len(kept) < 2:
         return None, [*words, f"no other run came as far as {kept[0][1]}: nothing is compared"] if kept else words
     try:
@@ -256,8 +264,8 @@ def _problem(axis: str, at: float, entrants: Sequence[_Entrant], *, named: bool 
     for fact, words in (("data_fingerprint", "trained on different data"), ("vocab_size", "of different vocabularies")):
         if len({run.facts[fact] for run in runs if run.facts.get(fact) is not None}) > 1:
             return words
-    if (sizes := _different_models(entrants)) is not None:
-        return sizes
+    if (unlike := _different_models(entrants) or _different_programs(entrants)) is not None:
+        return unlike
     shares = [phase_of_schedule(entrant.case.run, entrant.courses[axis].step_at(at)) for entrant in entrants]
     if axis == "schedule":
         return None if same_phase(shares) else "their schedules differ in form, not only in length"
@@ -272,6 +280,20 @@ def _different_models(entrants: Sequence[_Entrant]) -> str | None:
         return None
     least, most = format_count(min(sizes)), format_count(max(sizes))
     return f"models of {least} and {most} parameters, on data not known to be the same"
+
+
+def _different_programs(entrants: Sequence[_Entrant]) -> str | None:
+    """Warn if the logs are of different programs and do not state that they train one model on the same data."""
+    runs = [entrant.case.run for entrant in entrants]
+    programs = sorted({run.framework or run.format for run in runs})
+    if len(programs) < 2:
+        return None
+    alike = [len({run.facts.get(name, object()) for run in runs}) == 1 for name in ("data_fingerprint", "vocab_size")]
+    sizes = [_size(entrant.case) for entrant in entrants]
+    same_model = None not in sizes and len({round(math.log(size), 2) for size in sizes if size}) == 1
+    if alike[0] or (alike[1] and same_model):
+        return None
+    return f"logs of different programs ({', '.join(programs)}): models, data and batches are not known to agree"
 
 
 def _size(case: Case) -> float | None:

@@ -61,6 +61,12 @@ def named_models() -> tuple[NamedModel, ...]:
     )
 
 
+def models_of(count: float) -> list[NamedModel]:
+    """Return the models of the first table that have exactly this number of parameters and one shape."""
+    found = [model for model in named_models() if model.parameters == count]
+    return found if len({replace(model.shape, seq_len=1) for model in found}) == 1 else []
+
+
 def known_names() -> list[str]:
     """Return the names that `require_model` knows, including models that the trainer nearly builds."""
     return [*_document()["models"], *_document()["not_built"]]

@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from advisor.readers.attempts import Attempts, Stretch, attempts, merge_evaluations, one_per_step, without_quote
+from advisor.readers.attempts import (
+    Attempts,
+    Stretch,
+    attempts,
+    copies_apart,
+    evaluations_apart,
+    merge_evaluations,
+    one_per_step,
+    without_quote,
+)
 from advisor.readers.axis import JOINED, ONE_EPOCH, Axis, axis_of, row_numbers
 from advisor.readers.console_steps import reached_by
 from advisor.readers.events import joined
@@ -17,8 +26,11 @@ from advisor.readers.line_format import HIDDEN, TRAIN
 from advisor.readers.records import Records
 from advisor.readers.run_table import ROW_NUMBERS, Event, Phase, RunTable, names_of
 from advisor.readers.runs import Cuts, ends_of, loss_rows, stated, with_runs
+from advisor.readers.starts import StageLines
 from advisor.readers.status import DECISIVE
 from advisor.readers.telemetry_names import PREFIX, with_readings_of_rows
+
+_PRINTED_TWICE = 3  # most banners of a log of which a part is repeated value for value
 
 
 def assemble(
@@ -36,6 +48,7 @@ def assemble(
     starts: Sequence[int] = (),
     plans: Sequence[Planned] = (),
     further: Sequence[tuple[int, float]] = (),
+    stages: StageLines | None = None,
 ) -> RunTable:
     """Join the records of a log into one table: drop repeats, join restarts, number phases and merge evaluations.
 
@@ -44,14 +57,18 @@ def assemble(
     `plans` are settings of how far it trains, and `further` are lines after which a bar went on, and how far. Empty
     columns are left out.
     """
-    notes, records = list(notes), without_quote(records)
+    notes, records = list(notes), evaluations_apart(without_quote(records))
+    records, copies = copies_apart(records)
+    if copies > 1:
+        notes.append(f"{copies} processes print each step into the log: the rows are those of the first")
     whole, ranks = records, _ranks(records)
     if ranks:
         records = _lowest_rank(records, ranks, notes)
     axis = axis_of(records, dict(borrowed or {}))
     if axis.note:
         notes.append(axis.note)
-    found = attempts(records, axis.values, phase_names)
+    of_stages = None if stages is None else stages.names(records.line)
+    found = attempts(records, axis.values, phase_names, of_stages)
     pieces = [_rows(phase.records, records, axis, notes) for phase in found.phases]
     step = axis.values if axis.printed else row_numbers(records)
     columns = {**records.columns, "step": step} if len(records) else {}
@@ -79,7 +96,8 @@ def assemble(
         phases=_kept_phases(found, pieces),
         lines=records.line,
         train_lines=train_lines,
-        starts=() if found.duplicates else starts,  # if the log was printed twice, so was its banner
+        # if the log was printed twice, so was its banner; many starts with few trainings are starts
+        starts=() if found.duplicates and len(starts) <= _PRINTED_TWICE else starts,
         plans=plans,
         by_epoch=axis.epoch_steps is not None,
     )
@@ -185,7 +203,7 @@ def _of_all_epochs(facts: dict[str, Any], epoch_steps: float | None) -> dict[str
 def _repeated(hidden: Mapping[str, np.ndarray], step: np.ndarray) -> dict[str, Any]:
     """Return facts that the main phase's records repeat: the last plan, the usual batch and the accumulation steps."""
     facts: dict[str, Any] = {}
-    for name in ("planned_steps", "planned_epochs", "step_tokens", "device_flops"):
+    for name in (*("planned_steps", "planned_epochs"), "step_tokens", "device_flops", "device_tokens_per_second"):
         values = hidden.get(name, np.zeros(0))
         values = values[np.isfinite(values)]
         if len(values):

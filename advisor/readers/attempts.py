@@ -9,7 +9,7 @@ one record later, is a new phase, such as fine-tuning after pre-training or a ru
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from advisor.readers.records import Records
 
 JITTER = 2  # logged steps by which ranks that print into one file may differ
 LONG = 20  # records of a run, after which it has a checkpoint later than its first record
+FEWEST_ROUNDS = 3  # rounds of evaluation, or steps of several copies, that show what a log prints
+MOST_DIFFER = 0.8  # share of the steps at which the copies of a run have different losses
 REPEATED_BY_RANKS = 0.3  # share of records: a restart repeats fewer, two ranks repeat more
 
 
@@ -54,10 +56,60 @@ def without_quote(records: Records) -> Records:
     return records.take(np.arange(len(records)) != last) if quoted else records
 
 
-def attempts(records: Records, axis: np.ndarray, names: Sequence[str]) -> Attempts:
-    """Cut the records into phases. `axis` is each record's step (or its stand-in), `names` the phase of each rule."""
+def evaluations_apart(records: Records) -> Records:
+    """Return the records with rounds of another length between whole epochs as evaluations: `88/88` after `614/614`.
+
+    Of each round only the last record is kept, at the step of the training before it.
+    """
+    step, of, loss = (records.column(name) for name in ("step", "planned_steps", "loss"))
+    at = np.flatnonzero((records.kind == TRAIN) & np.isfinite(step) & np.isfinite(of) & np.isfinite(loss))
+    totals, counts = np.unique(of[at], return_counts=True)
+    if len(totals) != 2 or records.column("eval_loss")[at].size != np.isnan(records.column("eval_loss")[at]).sum():
+        return records
+    main = totals[np.argmax(counts)] if counts[0] != counts[1] else totals.max()
+    held_out = of[at] != main
+    begins = np.flatnonzero(held_out[1:] & ~held_out[:-1]) + 1
+    ends = np.append(np.flatnonzero(held_out[:-1] & ~held_out[1:]), np.flatnonzero(held_out[-1:]) + len(at) - 1)
+    # each round stands behind a whole epoch, is whole itself, and training then starts again
+    after_epochs = len(begins) >= FEWEST_ROUNDS and not held_out[0] and np.all(step[at[begins - 1]] == main)
+    again = ends[ends + 1 < len(at)]
+    whole = len(ends) == len(begins) and np.all(step[at[ends[:-1]]] == of[at[ends[:-1]]])
+    if not after_epochs or not whole or np.any(step[at[again + 1]] >= main):
+        return records
+    kind, columns = records.kind.copy(), {name: values.copy() for name, values in records.columns.items()}
+    rows, trained = at[ends], at[begins - 1]
+    columns.setdefault("eval_loss", np.full(len(records), np.nan))[rows] = loss[rows]
+    for name in ("loss", "loss_is_nan", "planned_steps", "seconds"):
+        columns.get(name, np.zeros(len(records)))[rows] = np.nan
+    columns["step"][rows], kind[rows] = step[trained], EVAL
+    gone = np.setdiff1d(at[held_out], rows)
+    told = replace(records, kind=kind, columns=columns, losses=records.losses - int(held_out.sum()))
+    return told.take(np.setdiff1d(np.arange(len(records)), gone))
+
+
+def copies_apart(records: Records) -> tuple[Records, int]:
+    """Return the first of several runs that print each step in turn into one log without a rank, and their number."""
+    step, loss = records.column("step"), records.column("loss")
+    at = np.flatnonzero((records.kind == TRAIN) & np.isfinite(step) & np.isfinite(loss))
+    steps, counts = np.unique(step[at], return_counts=True)
+    if len(steps) < FEWEST_ROUNDS or counts[0] < 2 or np.ptp(counts[:-1]) or counts[-1] > counts[0]:
+        return records, 1
+    if np.isfinite(records.column("rank")).any() or np.any(np.diff(step[at]) < 0):
+        return records, 1
+    number = int(counts[0])
+    values = loss[at][: number * (len(steps) - 1)].reshape(-1, number)
+    if np.mean(np.ptp(values, axis=1) > 0) < MOST_DIFFER:
+        return records, 1
+    others = at[np.arange(len(at)) % number > 0]
+    kept = records.take(np.setdiff1d(np.arange(len(records)), others))
+    return kept, number
+
+
+def attempts(records: Records, axis: np.ndarray, names: Sequence[str], stages: np.ndarray | None = None) -> Attempts:
+    """Cut the records into phases. `axis` is each record's step (or its stand-in), `names` the phase of each rule,
+    `stages` the stage of each record if the log says so."""
     found = Attempts()
-    named = _names(names, records) if any(names) else None
+    named = _names(names, records) if any(names) else stages
     pieces = _cut(axis, named, records)
     for piece in _without_repeats(pieces, records, found):
         steps = axis[piece]

@@ -14,6 +14,7 @@ from advisor.readers.yaml_rows import text_regex
 
 _CLOCK = re.compile(r"(?:(\d{1,6}) days?,? )?(?:(\d{1,6}):)?(\d{1,6}):(\d\d)(\.\d{1,20})?")
 _PARTS = re.compile(r"(\d+(?:\.\d+)?) ?([a-zA-Z小时分钟秒]+)")
+_SPOKEN = re.compile(r"(?:\d{1,6}(?:\.\d{1,9})? ?[dhms] ?){2,4}")  # 1h 17m 30s
 _UNITS_OF_TIME = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "小": 3600.0, "分": 60.0, "秒": 1.0}
 
 
@@ -101,6 +102,8 @@ def _plain(cell: str) -> float:
         return math.nan
     if (seconds := clock_seconds(clean)) is not None:
         return seconds
+    if _SPOKEN.fullmatch(clean):
+        return duration_seconds(clean) or 0.0
     found = number_with_unit(cell)
     return found[0] if found else math.nan
 

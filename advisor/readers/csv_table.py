@@ -15,7 +15,7 @@ from advisor.readers.chunks import decode, read_head
 from advisor.readers.delimited import Dialect, blocks, dialect_of, recognised
 from advisor.readers.fact_lines import facts_above
 from advisor.readers.gather import Gathered, Gatherer, not_read
-from advisor.readers.names import Named
+from advisor.readers.names import PART, Named
 from advisor.readers.run_table import RunTable, Status
 from advisor.readers.status import by_tracker
 from advisor.readers.telemetry_names import column_or_card
@@ -76,7 +76,11 @@ def read(path: Path) -> RunTable:
     if not dialect.header:
         dialect, told = _named_by_numbers(path, dialect)
         notes = (told,)
-    gathered, total = gather(path, dialect)
+    pair = _pair_of_sets(dialect.header)
+    gathered, total = gather(path, dialect, pair)
+    if pair:
+        known = {"loss_unit": "one of several losses"}
+        notes = (f"the run has several losses: {next(iter(pair))} is read",)
     if not gathered.provenance.keys() - set(_AXES):
         raise AdvisorError(
             f"{path}: none of the columns {', '.join(dialect.header[:8])} is a loss or a rate that is known",
@@ -96,10 +100,21 @@ def layout(path: Path) -> Dialect:
     return dialect
 
 
-def gather(path: Path, dialect: Dialect) -> tuple[Gathered, float | None]:
+def _pair_of_sets(header: tuple[str, ...]) -> dict[str, Named]:
+    """Return the first name that both data sets have (`train/box`, `val/box`), as their losses if none is named so."""
+    found = recognised(header)
+    if "loss" in found or "eval_loss" in found:
+        return {}
+    own = next((name for name in header if name[:6] == "train/" and f"val/{name[6:]}" in header), None)
+    pairs = {} if own is None else {own: "loss", f"val/{own[6:]}": "eval_loss"}
+    return {name: Named(column=column, kind="loss", unit=None, rank=PART) for name, column in pairs.items()}
+
+
+def gather(path: Path, dialect: Dialect, pair: Mapping[str, Named] | None = None) -> tuple[Gathered, float | None]:
     """Return all rows of a table with a header, and the training's seconds if a row of the Trainer sums it up."""
     counted = recognised(dialect.header).keys() & {"step", "tokens"}
-    gatherer, total = Gatherer() if counted else Gatherer(name_of=_of_an_epoch), None
+    other = column_or_card if counted else _of_an_epoch
+    gatherer, total = Gatherer(name_of=lambda name: (pair or {}).get(name) or other(name)), None
     for block in blocks(path, dialect):
         cells = {name: column for name, column in zip(dialect.header, block.columns, strict=True) if name}
         gatherer.add(cells, np.array(block.lines))

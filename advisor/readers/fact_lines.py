@@ -31,8 +31,8 @@ FLAG_FACTS = {"compile"}
 SHORTENED = 300
 # marks of all formats: the pattern's name, and a text that must be present
 _MARKS_OF_ALL = (("lm_eval_row", b"|\xc2\xb1"), ("perplexity_line", b""))
-_COUNTS = ("world", "processes", "per_node", "nodes", "tasks")  # patterns that count devices
-_COUNTED = (b"orld", b"WORLD", b"rocesses", b"nproc", b"nnodes", b"SLURM_")
+_COUNTS = ("world", "mesh", "rank", "processes", "per_node", "nodes", "tasks")  # patterns that count devices
+_COUNTED = (b"orld", b"WORLD", b"esh", b"ank", b"MEMBER", b"rocesses", b"GPUs", b"nproc", b"nnodes", b"SLURM_")
 
 
 class FactLines:
@@ -52,7 +52,9 @@ class FactLines:
                 self._look(rule, text)
             if any(word in text for word in _COUNTED):
                 said = {name: match for name in _COUNTS if (match := regex(f"devices_{name}").search(text))}
-                self.counts = {**{name: int(match[1]) for name, match in said.items()}, **self.counts}
+                # the sides of a mesh of devices are multiplied
+                sides = {name: re.findall(rb"(?<!\w)\d+", match[1]) for name, match in said.items()}
+                self.counts = {**{name: math.prod(map(int, of)) for name, of in sides.items()}, **self.counts}
         self.seen_bytes += len(text)
         own = ((mark.kind, mark.needs, mark.compiled) for mark in self.format.marks)
         for kind, needs, pattern in (*own, *(("score", needs, regex(name)) for name, needs in _MARKS_OF_ALL)):
@@ -64,7 +66,8 @@ class FactLines:
         """Return the facts found so far, with the names and units of `columns.yaml`."""
         counts = self.counts
         launched = counts["per_node"] * counts.get("nodes", 1) if "per_node" in counts else None
-        devices = counts.get("world") or counts.get("processes") or launched or counts.get("tasks")
+        several = (counts.get(name) for name in ("world", "mesh", "rank", "processes"))
+        devices = next(filter(None, several), None) or launched or counts.get("tasks")
         return {**({"world_size": devices} if devices else {}), **self.format.constants, **self.found}
 
     def _look(self, rule: Facts, text: bytes) -> None:
@@ -183,8 +186,11 @@ _COUNT_TOKENS = ("tokens", "step_tokens", "tokens_per_second", "device_tokens_pe
 _FEWEST_SPOKEN = 2  # settings in one line; `block 3` alone may count anything
 _SHORTEST = 16  # shortest sequence length
 BATCH_FACTS = ("seq_len", "micro_batch", "grad_accum", "world_size")  # facts that a record may repeat
-_TOLD = (("parameters", "parameter_count"), ("vocab_size", "vocabulary_size"))
-_KEPT = ("vocab_size", "parameters", "micro_batch", "world_size", "family", "grad_accum")
+_TOLD = (
+    *(("parameters", "parameter_count"), ("vocab_size", "vocabulary_size")),
+    *(("step_samples", "deepspeed_batch"), ("micro_batch", "deepspeed_micro_batch")),
+)
+_KEPT = ("vocab_size", "step_samples", "parameters", "micro_batch", "world_size", "family", "grad_accum")
 _SPOKEN_ALONE = ("planned_steps", "learning_rate", "step_tokens")  # not `num_steps: 1000`, maybe a sampler
 # only for language models, because other models have other lengths, depths and widths
 _OF_LANGUAGE = ("seq_len", "step_tokens", "depth", "width", "heads", "kv_heads", "ffn_width")
@@ -236,11 +242,11 @@ class BannerFacts:
         settings = _settings(banner)
         in_words = _lengths(settings) | spoken(banner)
         if (tokens := regex("step_tokens").search(banner)) is not None:
-            in_words["step_tokens"] = _number(tokens)
+            in_words["step_tokens"] = counted(tokens)
         said = in_words | facts_of_settings(settings)
         for fact, pattern in _TOLD:
             if fact not in said and (match := regex(pattern).search(banner)):
-                said[fact] = _number(match)
+                said[fact] = counted(match)
         if (family := regex("model_family").search(banner)) is not None:
             said.setdefault("family", family["family"].decode().lower())
         facts = {name: said[name] for name in _KEPT if name in said}
@@ -323,7 +329,7 @@ def _settings(banner: bytes) -> Mapping[str, str]:
     """Return names beside numbers. A name that appears with two different numbers is left out."""
     found: dict[str, str] = {}
     unsure: set[str] = set()
-    for match in regex("setting").finditer(banner):
+    for match in regex("setting").finditer(regex("other_block").sub(b"", banner)):
         name = match["name"].decode("ascii", "replace").strip()
         if name.lower() in _WHICH:
             continue
@@ -333,7 +339,8 @@ def _settings(banner: bytes) -> Mapping[str, str]:
     return {name: value for name, value in found.items() if name not in unsure}
 
 
-def _number(match: re.Match[bytes]) -> int:
+def counted(match: re.Match[bytes]) -> int:
+    """Return a count with its unit: `17.4M params`."""
     groups = match.groupdict()
     times = _TIMES.get((groups.get("unit") or groups.get("unit_after") or b"").lower(), 1.0)
     return round(float((groups["value"] or groups["after"]).replace(b",", b"")) * times)

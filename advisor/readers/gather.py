@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,10 +28,12 @@ from advisor.readers.cells import (
 from advisor.readers.names import BYTES, SECONDS, SHARES, Named, by_letters, column_of, in_unit
 from advisor.readers.records import EVAL, TRAIN, Records, RecordStore, has_loss
 from advisor.readers.run_table import Event, RunTable
+from advisor.readers.status import without_words
 from advisor.readers.telemetry_names import KIND, card_column, column_or_card, converted, unit_in_cells
 
 BLOCK_ROWS = 20_000
 _LOSSES = ("loss", "eval_loss")
+_OF_NUMBERS = ("csv", "jsonl", "parquet", "hf_trainer_state")  # formats that cannot say how a run ended
 _MOST_TOLD = 12  # skipped names that are listed
 _FEWEST_KEYS = 3  # fewest keys that must share a stage's name
 _ROW_NUMBERS = ("index", "idx", "unnamed: 0")
@@ -59,7 +62,7 @@ class Gathered:
         notes: Sequence[str] = (),
     ) -> RunTable:
         """Return the records as a run's table; `provenance` and `notes` are added to those of the records."""
-        return assemble(
+        table = assemble(
             self.records,
             source=str(source),
             format=format,
@@ -69,6 +72,7 @@ class Gathered:
             provenance={**self.provenance, **(provenance or {})},
             notes=(*self.notes, *notes),
         )
+        return without_words(table) if format in _OF_NUMBERS else table
 
 
 def not_read(names: Sequence[str]) -> list[str]:
@@ -231,6 +235,7 @@ def _scan(cells: Sequence[str], values: np.ndarray) -> np.ndarray:
 
 _DEEPEST = 4
 _MOST_KEYS = 5000  # an object with more keys is data
+_COUNTER = re.compile(r"(\d{1,12})/(\d{1,12})")
 _LONGEST_VALUE = 64  # characters of a number that is written as text
 
 
@@ -247,7 +252,7 @@ class JsonRows:
 
     def add(self, row: Mapping[str, Any], line: int) -> None:
         """Add one object; `line` is its 1-based line or its number in a list."""
-        values = {key: value for key, value in flatten(row) if _is_value(value)}
+        values = {key: value for key, value in _counters_apart(flatten(row)) if _is_value(value)}
         if self._stage is None:
             self._stage = stage_of([key for key, _ in flatten(row)])
         self._rows.append({key: str(value) for key, value in values.items() if self._named(key) is not None})
@@ -277,6 +282,16 @@ class JsonRows:
         keys = dict.fromkeys(key for row in self._rows for key in row)
         self._gatherer.add({key: [row.get(key, "") for row in self._rows] for key in keys}, np.array(self._lines))
         self._rows, self._lines = [], []
+
+
+def _counters_apart(pairs: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
+    """Yield keys and values, with `"global_step/max_steps": "10/210"` as the two numbers that it names."""
+    for key, value in pairs:
+        both = _COUNTER.fullmatch(value) if isinstance(value, str) else None
+        if both is not None and key.count("/") == 1:
+            yield from zip(key.split("/"), both.groups(), strict=True)
+        else:
+            yield key, value
 
 
 def _is_value(value: Any) -> bool:

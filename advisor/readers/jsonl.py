@@ -13,11 +13,13 @@ from advisor.errors import AdvisorError
 from advisor.readers.chunks import chunks, json_object, parse_json, read_document, read_head
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.events import EventScanner
-from advisor.readers.fact_lines import facts_above, with_step_tokens
+from advisor.readers.fact_lines import counted, facts_above, with_step_tokens
 from advisor.readers.gather import Gathered, JsonRows, flatten, not_read, rows_of
 from advisor.readers.generic import without_losses
 from advisor.readers.names import Named, column_of
 from advisor.readers.run_table import RunTable
+from advisor.readers.telemetry_names import column_or_card
+from advisor.readers.yaml_rows import regex
 
 NAME = "jsonl"
 _LONGEST_LINE = 2**20
@@ -48,15 +50,15 @@ def _document_score(head: bytes) -> float:
 
 def read(path: Path) -> RunTable:
     """Read JSON lines, or one JSON document that holds a list of such objects. Raises AdvisorError on failure."""
-    rows, keys = JsonRows(), dict[str, None]()
+    rows, keys = JsonRows(name_of=_name_of), dict[str, None]()
     settings: dict[str, Any] = {}
     count = 0
     scanner = EventScanner()
     for line, record in objects(path, scanner):
         count += 1
         keys |= dict.fromkeys(record) if count <= _OBJECTS_TRIED else {}
-        if line <= 3 and not _is_record(record):
-            settings |= record  # a first object without progress or loss is often the configuration
+        if not _is_record(record):
+            settings |= record  # the configuration before the rows, or a summary behind them
         else:
             rows.add(record, line)
     gathered = rows.finish()
@@ -67,9 +69,20 @@ def read(path: Path) -> RunTable:
                 'rows like {"step": 1, "loss": 2.5} are read; is the training log another file?',
             )
         gathered = _from_document(path)
-    facts = {**facts_above(read_head(path), gathered.records), **facts_of_settings(settings)}
+    facts = {**facts_above(read_head(path), gathered.records), **_counts(settings), **facts_of_settings(settings)}
     facts = with_step_tokens(facts, json.dumps(settings, default=str).encode())
     return gathered.table(path, NAME, facts=facts, events=scanner.finish(), notes=not_read(gathered.unread))
+
+
+def _name_of(name: str) -> Named | None:
+    return _PLANNED if name in ("total_steps", "max_steps") else column_or_card(name)
+
+
+def _counts(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters in a setting's words: `8212.56M Params (21.82M Trainable [0.2657%])`."""
+    words = "\n".join(value[:_LONGEST_LINE] for value in settings.values() if isinstance(value, str)).encode()
+    said = {"parameters": "parameter_count", "trained_parameters": "trained_count"}
+    return {fact: counted(match) for fact, name in said.items() if (match := regex(name).search(words))}
 
 
 def objects(path: Path, scanner: EventScanner | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -150,7 +163,7 @@ def llama_factory_score(head: bytes, path: Path) -> float:
 
 def read_llama_factory(path: Path) -> RunTable:
     """Read the log, or only steps and times if the run has no losses. Raises AdvisorError on failure."""
-    rows = JsonRows(name_of=lambda name: _PLANNED if name == "total_steps" else column_of(name))
+    rows = JsonRows(name_of=_name_of)
     for line, record in objects(path):
         rows.add(record, line)
     table = rows.finish().table(path, LLAMA_FACTORY, "LLaMA-Factory")

@@ -33,6 +33,7 @@ from advisor.readers.slots import COUNTED, LONGEST, slots
 from advisor.readers.sniff import distinct_lines
 from advisor.readers.table_lines import TableRow, headers
 from advisor.readers.telemetry_names import PREFIX
+from advisor.readers.yaml_rows import regex
 
 MOST_SHAPES = 6000  # lines of different shapes that are read
 MOST_COUNTED = 2000  # lines in which a table's rows are counted
@@ -221,6 +222,7 @@ def unread(line: bytes, found: Sequence[Found], end: int | None = None) -> list[
     """Return the numbers of a record that no column uses, each as it is printed with its name."""
     taken = [(one.start, one.end) for one in found]
     out = []
+    taken += [match.span() for match in regex("source_place").finditer(line)]
     for match in _PRINTED.finditer(line, 0, len(line) if end is None else end):
         if any(start < match.end() and match.start() < stop for start, stop in taken):
             continue

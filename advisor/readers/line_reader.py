@@ -21,7 +21,7 @@ from advisor.readers.line_templates import NOT_A_RECORD, Plan, Take, bulk, make_
 from advisor.readers.records import Records, RecordStore
 from advisor.readers.run_table import RunTable
 from advisor.readers.sniff import line_score, preparations
-from advisor.readers.starts import StartLines
+from advisor.readers.starts import StageLines, StartLines
 from advisor.readers.status import FAILURES
 
 # The engine reads chunk by chunk and shape by shape into records; other lines go to listeners.
@@ -205,10 +205,10 @@ class LineReader:
             EventScanner(),
         )
         starts, plans = StartLines(), PlanLines()
-        banner = BannerFacts() if self.format.learnt else None
-        heard: list[Listener] = [facts, events, starts, plans]
+        banner = BannerFacts()
+        stages = StageLines()
+        heard: list[Listener] = [facts, events, starts, plans, banner, stages]
         marks = ConsoleMarks() if self.format.steps_by_bar else None
-        heard += [] if banner is None else [banner]
         engine = Engine(format=self.format, store=store, listeners=heard, marks=marks)
         for chunk in chunks(path, progress):
             engine.feed(chunk)
@@ -216,7 +216,9 @@ class LineReader:
         if not len(records):
             said += preparations(sample(path), path)
         of_rows = _facts_of_rows(self.format, records)
-        told = {} if banner is None else banner.told(records, of_rows)
+        told = banner.told(records, of_rows)
+        if not self.format.learnt:  # a known format has its own names for everything but the machine
+            told = {name: told[name] for name in ("gpu", "driver", "cuda") if name in told}
         ends = [event.line for event in said if event.kind in FAILURES and event.line is not None][:1]
         began = starts.finish(min([*records.line[:1].tolist(), *ends], default=np.inf))
         known = {**told, **of_rows, **facts.facts()}
@@ -234,6 +236,7 @@ class LineReader:
             borrowed={index: row.step for index, row in enumerate(rows) if row.step},
             starts=began,
             plans=plans.found,
+            stages=stages,
         )
         return table if self.format.finish is None else self.format.finish(table)
 

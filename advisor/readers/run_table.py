@@ -41,6 +41,11 @@ class Status(StrEnum):
     RUNNING = "running"  # its process lives or its log is still being written, so the run is not over
     UNKNOWN = "unknown"  # nothing in the log says how many steps were planned
 
+    @property
+    def words(self) -> str:
+        """Return the status as a report prints it."""
+        return "no end recorded" if self is Status.UNKNOWN else self.value.replace("_", " ")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Event:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from advisor.readers.yaml_rows import regex
+
 BANNER_LINES = 300  # first lines that are remembered
 SURE = 6  # distinct banner lines whose return is enough; what launchers and installers print appears only once
 LOOPED = 5  # times as often as the first lines appear again
@@ -65,6 +67,36 @@ class StartLines:
             if len(seen) >= max(FEWEST, min(SURE, len(banner) / 2)) and began not in starts[-1:]:
                 starts.append(int(began))
         return sorted(set(starts))
+
+
+FEWEST_OF_A_STAGE = 10  # records
+MOST_STAGES = 200  # lines that begin one
+
+
+@dataclass(kw_only=True)
+class StageLines:
+    """A listener of the engine that finds the lines which begin a stage or task of training."""
+
+    found: list[tuple[int, str, int]] = field(default_factory=list)  # line, word, number
+
+    def feed(self, text: bytes, lines: np.ndarray) -> None:
+        """Take lines that are not records, in order; `lines[i]` is the number in the file of the i-th line."""
+        if len(self.found) <= MOST_STAGES:
+            for match in regex("stage_line").finditer(text):
+                line = int(lines[min(text.count(b"\n", 0, match.start()), len(lines) - 1)])
+                self.found.append((line, match["word"].decode().lower(), int(match["number"])))
+
+    def names(self, lines: np.ndarray) -> np.ndarray | None:
+        """Return the stage of records at these lines; None if the log has no stages that follow each other once."""
+        if not 2 <= len(self.found) <= MOST_STAGES or len({word for _, word, _ in self.found}) > 1:
+            return None
+        at = np.searchsorted([line for line, _, _ in self.found], lines, side="right")
+        numbers = np.array([0, *(number for _, _, number in self.found)])
+        stages, counts = np.unique(numbers[at], return_counts=True)
+        in_order = np.all(np.diff(numbers) >= 0)  # otherwise each step or epoch has them
+        if not in_order or len(stages) < 2 or counts.min() < FEWEST_OF_A_STAGE:
+            return None
+        return np.array([f"{self.found[0][1]} {number}" for number in numbers[at]], object)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,6 +56,7 @@ _TRAINED = re.compile(r"[Tt]rain|TRAIN|[Tt]un(?:ing|ed)|[Ee]poch|runtime|[^\x00-
 _FINAL = re.compile(r"\b[Ff]inal\b")
 _OPEN = (Status.UNKNOWN, Status.INCOMPLETE)
 NO_END = "the log ends without an end message"
+NO_WORDS = "a table of numbers does not say how its run ended, nor how far it was to go"
 NO_PLAN = "how many {unit}s there were to be it does not say, nor whether the run went on"
 
 
@@ -363,6 +364,18 @@ def by_tracker(table: RunTable, status: Status | None, words: str) -> RunTable:
 def is_open(table: RunTable) -> bool:
     """Return whether the log itself does not say how the run ended, or only hints at it."""
     return table.status in _OPEN or ROUND in table.status_reason
+
+
+def without_words(table: RunTable) -> RunTable:
+    """Return a table of numbers with its end unknown, because it could not have said how the run ended."""
+    silent = [
+        part for part in (table, *table.runs) if part.status is Status.INCOMPLETE and NO_END in part.status_reason
+    ]
+    if not silent or table.events:
+        return table
+    open_end = {"status": Status.UNKNOWN, "status_reason": NO_WORDS}
+    runs = tuple(dataclasses.replace(part, **open_end) if part in silent else part for part in table.runs)
+    return dataclasses.replace(table, runs=runs, **(open_end if table in silent else {}))
 
 
 def by_plan(facts: dict[str, Any], table: RunTable) -> RunTable:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from advisor import units
-from advisor.findings.measured import CardReadings, Spread
+from advisor.findings.curves import Curve, curve
+from advisor.findings.measured import CardReadings, Spread, spread_of
 from advisor.findings.run_metrics import power_limit_watts
 from advisor.prediction.energy import JOULES_PER_KWH
 from advisor.report.quantities import COST, TIME
@@ -45,6 +46,7 @@ def spreads(analysis: Analysis) -> Rows:
     memory = "GPU memory" + (f" of {units.format_bytes(found.device_bytes)}" if found.device_bytes else "")
     rows = [
         _spread("training loss", found.loss, units.format_number),
+        _validation(curve(analysis.run, "eval_loss")),
         _spread("tokens per second", found.tokens_per_second, units.format_rate),
         _spread("step time", found.step_seconds, units.format_seconds),
         _spread(memory, found.memory_bytes, units.format_bytes),
@@ -60,6 +62,15 @@ def _spread(name: str, spread: Spread | None, words: Callable[[float | None], st
     at = "" if spread.high_step is None else f" (step {units.format_count(spread.high_step)})"
     most = words(spread.high) + at
     return name, words(spread.mean), words(spread.low), most, words(spread.last), units.format_count(spread.count)
+
+
+def _validation(evals: Curve) -> tuple[str, ...]:
+    """Returns the validation losses, with the step of the lowest rather than the highest."""
+    row = _spread("validation loss", spread_of(evals), units.format_number)
+    if not row or not evals.counted:
+        return row
+    best = f"{row[2]} (step {units.format_count(float(evals.step[evals.value.argmin()]))})"
+    return *row[:2], best, row[3].partition(" (")[0], *row[4:]
 
 
 def gradients(analysis: Analysis) -> Pairs:

@@ -169,7 +169,7 @@ def _row(name: str, analysis: Analysis) -> tuple[str, ...]:
     seconds = None if analysis.spent_hours is None else analysis.spent_hours * HOUR
     return (
         name,
-        run.status.value.replace("_", " "),
+        run.status.words,
         steps,
         format_tokens(done * batch) if done is not None and batch else "-",
         "-" if seconds is None else format_seconds(seconds),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from advisor import units
 from advisor.findings.case import Finding
+from advisor.findings.forecast import limits
 from advisor.findings.overlap import EXPECTED
 from advisor.findings.run_facts import price
 from advisor.findings.run_metrics import logged_mfu
@@ -107,7 +108,7 @@ def runs(analysis: Analysis) -> list[tuple[str, ...]]:
         return []
     rows: list[tuple[str, ...]] = []
     for part, seconds in zip(parts, analysis.run_seconds, strict=True):
-        ended = part.status.value.replace("_", " ")
+        ended = part.status.words
         if part.phase is None and not part.elsewhere:
             # a run that reports its completion has trained, even if it printed no step
             ended += ", no step printed" if part.status is Status.COMPLETED else ", never trained"
@@ -162,7 +163,10 @@ def speed(analysis: Analysis) -> Pairs:
     rows.append(mfu(analysis))
     if expected is not None and expected.mfu is not None:
         rows.append(("MFU expected here", units.format_estimate(expected.mfu, units.format_percent)))
-    if expected is not None and expected.peak_reserved_bytes is not None:
+    work = analysis.case.workload
+    # other software may shard a model that our trainer holds whole on each of its GPUs
+    whole = analysis.case.plan is not None or work is None or work.gpus == 1
+    if expected is not None and expected.peak_reserved_bytes is not None and whole:
         rows.append(("memory expected here", units.format_estimate(expected.peak_reserved_bytes, units.format_bytes)))
     usd = price(analysis.case)
     rows.append(("price per hour, all GPUs", units.format_usd_rate(usd)))
@@ -188,6 +192,7 @@ def outlook(analysis: Analysis) -> Pairs:
         units.format_estimate(loss.final_loss, units.format_number) if loss.final_loss is not None else "not predicted"
     )
     rows.append(("final training loss", f"{shown} ({loss.reason})" if loss.reason else shown))
+    rows += limits(analysis.case, analysis.given.targets, forecast)
     if forecast.advice.stop:
         rows.append(("stop now", "; ".join(forecast.advice.reasons)))
     return rows

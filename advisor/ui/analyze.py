@@ -97,14 +97,14 @@ def _report(judged: Judged, uploads: list[Upload], keep: Callable[[], None] | No
     """Draw the report. `keep` draws the form that stores the logs; it is None for logs that came with the program."""
     if len(judged.analyses) == 1:
         for text in judged.left_out:
-            st.caption(plain(text))
+            st.warning(plain(text), icon=":material/warning:")
         _single(judged.analyses[0], judged, uploads, keep)
         return
     names = names_of(judged.analyses)
     with st.container(border=True):
         table(on_page(report_rows.run_table(judged.analyses)))
         for text in judged.left_out:
-            st.caption(plain(text))
+            st.warning(plain(text), icon=":material/warning:")
         _downloads(judged, f"{len(names)}-runs", keep)
     workbench.curves(judged.analyses)
     if judged.comparison is not None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import isclose
 from pathlib import Path, PurePosixPath
 
 from advisor.errors import AdvisorError
+from advisor.readers.folder import is_log_path
+from advisor.readers.read import read_run
+from advisor.readers.run_table import RunTable
+from advisor.readers.several_logs import logs_of
 from advisor.store.store import Store
 from advisor.workflows.analysis import Analysis, Given
 from advisor.workflows.analyze import Judged, analyze, judge_all
@@ -16,6 +21,7 @@ MOST_FILES = 50
 MOST_MEGABYTES = 200  # of one file; a log of 200 MB has a million steps
 PASTED = "pasted.log"
 _LONGEST_NAME = 120
+_ARCHIVES = (".zip", ".gz", ".tar", ".tgz")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,16 +45,57 @@ def judge_uploads(uploads: Sequence[Upload], given: Given, store: Store) -> Judg
     with tempfile.TemporaryDirectory(prefix="advisor-upload-") as name:
         folder = Path(name)
         paths = [_write(folder, upload) for upload in uploads]
-        path = paths[0] if len(paths) == 1 else folder
         try:
-            judged = judge_all([path], store, lambda path: analyze(path, given, store))
+            chosen, unread = ([paths[0]], []) if len(paths) == 1 else _runs_among(paths, folder)
+            judged = judge_all(chosen, store, lambda path: analyze(path, given, store))
         except AdvisorError as error:
             raise _in_their_words(error, folder, title) from None
+    notes = [note for analysis in judged.analyses for note in analysis.run.notes]
+    unread = [name for name in unread if not any(name in note for note in notes)]
+    if unread:
+        several = f"{len(unread)} files were" if len(unread) > 1 else "1 file was"
+        judged = replace(
+            judged, left_out=(*judged.left_out, f"{several} not read as part of this: {', '.join(unread)}")
+        )
     return replace(
         judged,
         analyses=tuple(_as_uploaded(analysis, folder, title) for analysis in judged.analyses),
         left_out=tuple(text.replace(f"{folder}/", "") for text in judged.left_out),
     )
+
+
+def _runs_among(paths: Sequence[Path], folder: Path) -> tuple[list[Path], list[str]]:
+    """Return what to judge, and the names of files that say nothing: the files of one run, or one log of each run.
+
+    Two logs are of one run if they end at one step or begin with one loss.
+    """
+    if logs_of(folder):
+        return [folder], []
+    tables: dict[Path, RunTable] = {}
+    unread = []
+    for path in (path for path in paths if is_log_path(path) and path.suffix.lower() not in _ARCHIVES):
+        try:
+            table = read_run(path)
+        except AdvisorError:
+            unread.append(path.name)
+            continue
+        if table.rows:
+            tables[path] = table
+        elif table.telemetry is None:
+            unread.append(path.name)
+    runs: list[Path] = []
+    for path, table in tables.items():
+        if not any(_are_one_run(table, tables[other]) for other in runs):
+            runs.append(path)
+    return (runs, unread) if len(runs) > 1 else ([folder], unread)
+
+
+def _are_one_run(one: RunTable, other: RunTable) -> bool:
+    if one.last_step is not None and one.last_step == other.last_step:
+        return True
+    return one.first_loss is not None and other.first_loss is not None and isclose(
+        one.first_loss, other.first_loss, rel_tol=1e-3
+    )  # fmt: skip
 
 
 def title_of(uploads: Sequence[Upload]) -> str:

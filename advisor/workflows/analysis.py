@@ -16,7 +16,7 @@ from advisor.errors import AdvisorError
 from advisor.findings import run_metrics
 from advisor.findings.case import Case, Finding, Insufficient, Severity
 from advisor.findings.chart_data import parts_of_step
-from advisor.findings.forecast import Forecast, Place, Targets, forecast
+from advisor.findings.forecast import Forecast, Place, Targets, forecast, limits
 from advisor.findings.make_case import make_case
 from advisor.findings.measured import Measured, measured
 from advisor.findings.next_run import NextData, NextRun, next_run
@@ -27,6 +27,7 @@ from advisor.findings.savings import file_seconds, main_part, run_seconds, worth
 from advisor.findings.series import finite
 from advisor.findings.workload_of import infer
 from advisor.hardware.offers import cheapest_offer
+from advisor.planning.models import models_of
 from advisor.prediction.profile import Profile
 from advisor.readers.config_names import read_config
 from advisor.readers.run_table import RunPart, RunTable, Status
@@ -37,6 +38,8 @@ from advisor.store.store import Store
 
 # fields of a part of a log that its document repeats unchanged
 _OF_A_PART = ("name", "status", "status_reason", "first_line", "last_line", "first_step", "last_step", "starts")
+# sizes that a published model's number of parameters implies
+_SIZES = ("family", "depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size")
 # notes on how to read the log, which ask for no action
 _IDLE_NOTES = frozenset(("loss_spikes", "steps_missing", "loss_noise"))
 
@@ -106,7 +109,12 @@ def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
         forecast=outlook,
         verdict=(
             (f"{program}: it does not run on the GPU; {rest}" if fell_back else happened),
-            _what_it_cost(case, outlook, spent_hours, spent_usd),
+            "; ".join(
+                (
+                    _what_it_cost(case, outlook, spent_hours, spent_usd),
+                    *(f"{limit}: {answer}" for limit, answer in limits(case, given.targets, outlook)),
+                )
+            ),
             _what_to_do(findings, coverage(case, insufficient)),
         ),
         spent_hours=spent_hours,
@@ -198,9 +206,23 @@ def _with_what_is_given(run: RunTable, given: Given) -> tuple[RunTable, dict[str
     if given.usd_per_gpu_hour is not None:
         devices = stated.get("world_size") or run.facts.get("world_size") or 1
         stated["usd_per_hour"] = given.usd_per_gpu_hour * devices
+    run = _with_known_shape(run)
     if given.telemetry is not None:
         run = replace(run, telemetry=read_telemetry(given.telemetry))
     return run, stated, load_plan(given.plan) if given.plan else None
+
+
+def _with_known_shape(run: RunTable) -> RunTable:
+    """Returns the run with the shape of the published model whose number of parameters it prints, if it prints none."""
+    count, facts = number(run.facts, "parameters"), run.facts
+    if not count or facts.keys() & {"depth", "width", "heads"} or facts.get("trained_parameters", count) != count:
+        return run
+    models = models_of(count)
+    if not models:
+        return run
+    shape = {name: getattr(models[0].shape, name) for name in _SIZES}
+    note = f"the shape is {models[0].name}'s, which has exactly these {count:,.0f} parameters"
+    return replace(run, facts={**facts, **shape}, notes=(*run.notes, note))
 
 
 def _profile(run: RunTable, stated: Mapping[str, Any], plan: Plan | None, store: Store) -> Profile | None:
@@ -243,7 +265,7 @@ def _what_happened(case: Case) -> str:
         return f"{run.framework or run.format}: {len(run.runs)} runs, {several}{longest}: {rest}".removesuffix(": ")
     ends = dict.fromkeys(loss_words(loss) for loss in (run.first_loss, run.last_loss) if loss is not None)
     losses = f", loss {' to '.join(ends)}" if ends else ""
-    ended, far = run.status.value.replace("_", " "), _how_far(case)
+    ended, far = run.status.words, _how_far(case)
     if run.status is Status.UNKNOWN:
         ended = far or "no training step"
     elif run.status is Status.COMPLETED:
@@ -257,7 +279,7 @@ def _what_happened(case: Case) -> str:
 
 
 def _in_words(part: RunPart) -> str:
-    ended = part.status.value.replace("_", " ")
+    ended = part.status.words
     if part.phase is not None or part.elsewhere:
         return ended
     return f"{ended} without a step printed" if part.status is Status.COMPLETED else f"that never trained ({ended})"

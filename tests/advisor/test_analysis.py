@@ -172,7 +172,7 @@ def test_two_logs_of_which_one_broke_off_are_judged_each(store, tmp_path):
     of_a_folder = judge_all([tmp_path / "runs"], store, lambda path: analyze(path, Given(), store))
     assert len(of_a_folder.analyses) == 2 and of_a_folder.comparison is None
     assert of_a_folder.left_out == (
-        "short.log: not compared, it broke off early",
+        "short.log: not compared, it went to 7 where the longest went to 399",
         "no other run came as far as whole.log: nothing is compared",
     )
 
@@ -292,7 +292,7 @@ def test_what_happened_is_said_in_what_the_log_counts(store, tmp_path):
         return told(tmp_path, store, text, name).verdict[0].partition(": ")[2].partition(" (")[0]
 
     epochs = "epoch,loss,val_loss\n" + "".join(f"{i},{3 - i / 10},{3.1 - i / 10}\n" for i in range(12))
-    assert first(epochs, "log.csv") == "incomplete after 12 epochs, loss 3 to 1.9"
+    assert first(epochs, "log.csv") == "12 epochs, loss 3 to 1.9"
     # records of a Trainer, five per epoch: no step is printed, so none is counted
     rows = [f"{{'loss': {3 - i / 10:.2f}, 'learning_rate': 1e-05, 'epoch': {i / 5}}}" for i in range(1, 11)]
     ended = "{'train_runtime': 60.0, 'train_samples_per_second': 2.0, 'train_loss': 2.5, 'epoch': 2.0}"

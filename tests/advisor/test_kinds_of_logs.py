@@ -340,7 +340,7 @@ def test_a_crash_of_a_collective_is_no_lack_of_memory(tmp_path, words):
 
 def test_a_rate_lowered_where_the_loss_stands_still_ends_no_run(tmp_path):
     rows = ["epoch,loss,lr", *(f"{e},{loss(e, 24):.4f},{0.001 * 0.2 ** (e // 5):.2e}" for e in range(24))]
-    assert analysed(tmp_path, rows, "plateau.csv").run.status == "incomplete"
+    assert analysed(tmp_path, rows, "plateau.csv").run.status == "unknown"
 
 
 def lsf(job: int, code: int) -> list[str]:

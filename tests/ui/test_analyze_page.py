@@ -215,3 +215,32 @@ def test_cards_come_by_money_then_hours_then_as_judged():
 
     judged = (finding("died"), finding("slow", 3.0, 1.0), finding("hours", None, 2.0), finding("dear", 12.0, 0.1))
     assert [one.code for one in dearest_first(judged)] == ["dear", "slow", "hours", "died"]
+
+
+HF_ROWS = "\n".join(
+    f"{{'loss': {2.5 - 0.01 * n:.4f}, 'grad_norm': 0.5, 'learning_rate': 2e-05, 'epoch': {n / 100:.2f}}}"
+    for n in range(1, 61)
+)
+KILLED = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 22.00 GiB in all\n"
+
+
+def test_logs_of_two_programs_are_two_reports_and_a_file_that_says_nothing_is_named(advisor_home):
+    uploads = [
+        Upload(name=name, content=partial(bytes, text.encode()))
+        for name, text in (("hf.log", HF_ROWS), ("nano.log", LINES), ("empty.log", ""))
+    ]
+    judged = judge_uploads(uploads, Given(), Store(advisor_home))
+    assert [analysis.run.source for analysis in judged.analyses] == ["hf.log", "nano.log"]
+    assert judged.left_out[0] == "1 file was not read as part of this: empty.log"
+    at = app().run()
+    done = LINES.replace("/01000 ", "/00300 ")
+    at.file_uploader[0].upload("nano.log", done.encode())
+    at.file_uploader[0].upload("other.err", KILLED.encode()).run()
+    assert not at.exception
+    assert [note.value for note in at.warning] == [plain("1 file was not read as part of this: other.err")]
+    at = app().run()
+    at.file_uploader[0].upload("nano.log", LINES.encode())
+    at.file_uploader[0].upload("other.err", KILLED.encode()).run()
+    assert not at.exception
+    told = [note.value for note in at.warning if "not read as part" in note.value]
+    assert told == [] and "how the run ended is in other.err" in words(at)  # a log without an end, and its errors

@@ -138,7 +138,8 @@ def _rise(name: str, losses: Curve, evals: Curve) -> _Rise | None:
 def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -> Finding:
     """Return the finding about the set that has risen most."""
     worst = max(rises, key=lambda rise: rise.relative)
-    evals, low, end = worst.evals, worst.low, worst.end
+    # the last value is what the run ended with; that it rises is judged by the median of the last ones
+    evals, low, end = worst.evals, worst.low, float(worst.evals.value[-1])
     step, last = float(evals.step[worst.best]), float(evals.step[-1])
     began = min(float(losses.step[0]), float(evals.step[0])) if len(losses) else float(evals.step[0])
     waste = (last - step) / max(last - min(began, step), 1e-9)
@@ -168,7 +169,7 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
         title=f"{'Part of the' if a_part else 'Overfitting:'} validation loss{of_set} is best at step {step:g} "
         f"({low:.4g}) and {end:.4g} at the end",
         evidence=(
-            seen(f"validation loss{of_set} {low:.5g} → {end:.5g} (+{worst.relative:.0%})", step, last),
+            seen(f"validation loss{of_set} {low:.5g} → {end:.5g} (+{end / low - 1:.1%})", step, last),
             gap,
             (f"{len(rises)} of {sets} sets rise: {others}" if sets > 1 else ""),
             seen(f"{waste:.0%} of the run came after its best evaluation", step, last),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Verdict, finding, lacking
 from advisor.findings.run_facts import parameters
+from advisor.findings.workload_of import ONE_DEVICE
 from advisor.laws.flops import IMPOSSIBLE_MFU, IMPOSSIBLE_ON_CPU
 from advisor.units import format_flops, format_percent, format_rate
 
@@ -27,10 +28,14 @@ def detect_impossible_mfu(case: Case) -> Verdict:
         return None
     speed, best = run_metrics.pace(case), run_metrics.peak(case)
     assert speed is not None and best is not None
+    one = ONE_DEVICE in case.unsure
+    why = "one GPU's dense peak: there were more, and the log does not say how many"
     return finding(
         "impossible_mfu",
+        text="impossible_on_one" if one else "impossible_mfu",
         severity="warning" if case.unsure else "error",
-        title=f"The log's speed would be {format_percent(share)} of the GPU's dense peak, which no run reaches",
+        title=f"The log's speed would be {format_percent(share)} of "
+        + (why if one else "the GPU's dense peak, which no run reaches"),
         evidence=(
             f"{format_rate(speed.tokens_per_second)} ({speed.source}) x "
             f"{run_metrics.flops_per_token(case):.4g} FLOPs per token over "

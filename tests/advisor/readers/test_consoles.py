@@ -165,7 +165,7 @@ def test_consoles(tmp_path, name):
 def test_a_table_that_merely_ends_is_not_complete_because_its_last_step_is_round(tmp_path, last):
     path = tmp_path / "metrics.csv"
     path.write_text("step,loss\n" + "".join(f"{n},{5 - n / 5000}\n" for n in range(1, last + 1)))
-    assert read_run(path).status == "incomplete"
+    assert read_run(path).status == "unknown"
 
 
 def test_row_numbers_go_on_where_iterations_start_again(tmp_path):

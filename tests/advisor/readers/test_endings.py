@@ -87,7 +87,7 @@ def test_an_evaluation_out_of_turn_at_the_last_step_ends_a_run(tmp_path):
 
     path = tmp_path / "metrics.csv"
     path.write_text(csv(34))
-    assert read_run(path).status is Status.INCOMPLETE
+    assert read_run(path).status is Status.UNKNOWN  # no end is recorded
     path.write_text(csv(34) + "3.6")  # step 330 is no multiple of 50
     assert read_run(path).status is Status.COMPLETED
     path.write_text(csv(34).replace("\n100,3.8889,3.8889", "\n100,3.8889,") + "3.6")  # the one at 100 was lost
