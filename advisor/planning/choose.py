@@ -11,11 +11,13 @@ import numpy as np
 
 from advisor.options import MOST_DEPTH, Goal
 from advisor.planning.candidates import WIDEST_WINDOW, Candidates
+from advisor.planning.costs import Costs
 from advisor.planning.evaluate import NOTHING, Runs, Violation, runs_of
 from advisor.planning.goal import UNLIMITED_SECONDS, Limits
 from advisor.planning.offers import within_a_node
 from advisor.planning.recipe import Window, batch_octaves
 from advisor.planning.search_space import SearchSpace, open_space
+from advisor.prediction.comm import caution
 from advisor.prediction.profile import Profile
 from advisor.units import DAY
 from trainer.token_folder import TokenMeta
@@ -142,26 +144,43 @@ def best_standing(space: SearchSpace, candidates: Candidates, runs: Runs, limits
 
 
 def best_of(space: SearchSpace, candidates: Candidates, runs: Runs, limits: Limits) -> int:
-    """Return the row of the run that the goal prefers; the price of waiting counts as part of the dollars."""
+    """Return the row of the run that the goal prefers; the price of waiting counts as part of the dollars.
+
+    A machine on which nobody has published a run counts at its cautious end: slower, dearer, and by its score for as
+    many tokens as it would then train on. Otherwise the luckiest of many estimates would win.
+    """
     goal, brief = space.goal, space.brief
     rows = np.arange(len(runs))
+    cautious = cautions(candidates)[candidates.offer[runs.place]]
+    seconds, score = runs.seconds * cautious, runs.score
+    if not brief.settled and (unsure := np.flatnonzero(cautious > 1)).size:
+        slower = runs.steps[unsure] / cautious[unsure]
+        score = score.copy()
+        score[unsure] = Costs(candidates.rows(runs.place[unsure])).scores(slower[:, None])[:, 0]
     if goal.tokens is not None and goal.depth is None and (not brief.limited or goal.objective != "loss"):
         # Only the depth whose recommended tokens are nearest to the requested tokens counts.
         off = np.abs(np.log(goal.tokens / candidates.counted[runs.place] / brief.ratio))
         rows = rows[off <= off.min() + 1e-9]
     if limits.budget_usd is None:  # without a budget, the cheapest run sets the price of waiting
         limits = replace(limits, budget_usd=float(runs.paid.min()))
-    usd = runs.paid + limits.waiting_usd(runs.seconds)
+    usd = runs.paid * cautious + limits.waiting_usd(seconds)
     if goal.objective == "cost":
-        return int(rows[np.lexsort((runs.seconds[rows], usd[rows]))[0]])
+        return int(rows[np.lexsort((seconds[rows], usd[rows]))[0]])
     if goal.objective == "time":
-        return int(rows[np.lexsort((usd[rows], runs.seconds[rows]))[0]])
+        return int(rows[np.lexsort((usd[rows], seconds[rows]))[0]])
     unlimited = UNLIMITED_SECONDS[space.candidates.devices[0].profile.device_type]
     if not brief.limited and (runs.seconds[rows] <= unlimited).any():
         rows = rows[runs.seconds[rows] <= unlimited]
-    rows = rows[runs.score[rows] <= LEVEL * runs.score[rows].min()]
+    rows = rows[score[rows] <= LEVEL * score[rows].min()]
     cheap = rows[usd[rows] <= ALIKE_USD * usd[rows].min()]
-    return int(cheap[np.lexsort((runs.seconds[cheap], candidates.parameters[runs.place[cheap]]))[0]])
+    return int(cheap[np.lexsort((seconds[cheap], candidates.parameters[runs.place[cheap]]))[0]])
+
+
+def cautions(candidates: Candidates) -> np.ndarray:
+    """Return `comm.caution` of each offer."""
+    machines = candidates.machines
+    pairs = zip(machines.owners, machines.offers, strict=True)
+    return np.array([caution(device.profile.spec, offer.gpus) for device, offer in pairs])
 
 
 def selection(runs: Runs, row: int) -> Selection:

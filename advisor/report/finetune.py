@@ -7,7 +7,10 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from advisor.hardware.catalog import require_gpu
 from advisor.offer import Offer
+from advisor.planning.alternatives import unpublished
+from advisor.prediction.comm import caution
 from advisor.report.prediction import partial_words
 from advisor.report.quantities import COST, TIME
 from advisor.report.render import to_plain
@@ -54,6 +57,7 @@ def notes(plan: FinetunePlan) -> Sequence[str]:
     if not all(plan.chosen.keeps):
         broken = " and ".join(missed(plan.chosen, "deadline", "budget"))
         said.append(f"! no run keeps the {broken}; this is the nearest one")
+    said += neighbours(plan)
     share = plan.tokens_padded / plan.tokens
     if plan.stage == "dpo":
         said.append(
@@ -73,6 +77,17 @@ def notes(plan: FinetunePlan) -> Sequence[str]:
         named = plan.does_not_fit if len(plan.does_not_fit) <= _NAMED else (f"{len(plan.does_not_fit)} kinds of GPU",)
         said.append(f"does not surely fit: {', '.join(named)}")
     said.append("speed and memory by published runs (80 % intervals); `advisor adopt` plans your own script")
+    return said
+
+
+def neighbours(plan: FinetunePlan) -> list[str]:
+    """Says that a machine without published runs would be cheaper, so that its place in the table is understood."""
+    chosen, said = plan.chosen.usd, []
+    for run in plan.runs:
+        unsure = caution(require_gpu(run.offer.gpu), run.offer.gpus) > 1
+        if chosen and run.usd and unsure and all(run.keeps) and run.usd.value < chosen.value and not said:
+            cost = f"{TIME.expected(run.seconds)}, {COST.expected(run.usd)}"
+            said.append(f"{rented(run.offer)} would be cheaper ({cost}) {unpublished(run.offer)}")
     return said
 
 
