@@ -25,8 +25,10 @@ from trainer.token_folder import TokenMeta
 LEVEL = 1.001  # scores within this factor are equal, and the smaller model wins: it is cheaper and overfits less
 ALIKE_USD = 1.01  # dollars within this factor are equal
 LONG_SECONDS = 3 * DAY  # if a run on one node takes longer, several nodes are searched too
+HOPELESS_SECONDS = 10 * LONG_SECONDS  # no other depth or batch makes a run on one node that much shorter
 USED_UP = 0.9  # a limit used up to this share ends the run, because steps and micro-batches are whole
 _DEEPER = 1.5  # factor for the new greatest depth if the search chose the greatest one
+_BEYOND = 1.1  # so that the depth that a surplus of tokens asks for is not the deepest one again
 _FURTHER = 2  # half octaves to try beyond the batch that a run at the edge of the window needs
 
 
@@ -51,7 +53,7 @@ def search(
     Raises as `open_space` does.
     """
     near = within_a_node(goal)
-    space, chosen = _search(near, profiles, data_meta, today)
+    space, chosen = _search(near, profiles, data_meta, today, enough=math.inf if near == goal else HOPELESS_SECONDS)
     if near == goal:
         return space, chosen
     # One node is enough for a run of a few days, unless the deadline leaves much of the budget unspent.
@@ -63,16 +65,24 @@ def search(
 
 
 def _search(
-    goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None, today: datetime.date | None
+    goal: Goal,
+    profiles: Sequence[Profile],
+    data_meta: TokenMeta | None,
+    today: datetime.date | None,
+    enough: float = math.inf,
 ) -> tuple[SearchSpace, Selection | None]:
     """Return the searched space and the best run for exactly the goal's numbers of GPUs.
 
     The space is widened until the chosen run lies inside it: its best global batch was tried, and its depth is neither
-    the deepest nor the shallowest. The space is also widened if no run stays within the limits.
+    the deepest nor the shallowest. The space is also widened if no run stays within the limits, but not any more once a
+    chosen run takes `enough` seconds.
     """
     space = open_space(goal, profiles, data_meta, today)
     chosen = select(space, space.limits)
-    while (wanted := (_wanted_window(space, chosen), _wanted_depths(space, chosen))) != (space.window, space.depths):
+    while chosen is None or chosen.seconds < enough:
+        wanted = _wanted_window(space, chosen), _wanted_depths(space, chosen)
+        if wanted == (space.window, space.depths):
+            break
         space = space.widened(*wanted)
         chosen = select(space, space.limits)
     return space, chosen
@@ -87,7 +97,13 @@ def _wanted_depths(space: SearchSpace, chosen: Selection | None) -> tuple[int, i
     # With a fixed number of tokens, a deeper model always scores better, so only the limits restrict the depth.
     ended = space.goal.tokens is not None and space.brief.limited
     if depth == tried[-1] and not ended:
-        most = max(most, min(math.ceil(_DEEPER * depth), MOST_DEPTH))
+        # More tokens than recommended belong to a larger model. At equal compute, parameters grow with the square root
+        # of that surplus, and depth with their cube root. One jump there saves searches that end at the deepest again.
+        place = chosen.place
+        tokens = chosen.steps * float(space.candidates.step_tokens[place])
+        surplus = tokens / (float(space.candidates.counted[place]) * space.brief.ratio)
+        deeper = max(_DEEPER, _BEYOND * surplus ** (1 / 6))
+        most = max(most, min(math.ceil(deeper * depth), MOST_DEPTH))
     return 1 if depth == tried[0] else least, most
 
 
