@@ -31,9 +31,10 @@ def sentence(plan: FinetunePlan) -> str:
     run = plan.chosen
     how = partial_words(run.prediction.workload) or "all weights"
     cost = f", {COST.of(run.usd)}" if run.usd is not None else ""
+    many = "" if plan.goal.examples is None else f"{format_count(plan.goal.examples)} examples, "
     return (
         f"Fine-tune {plan.model.name} ({how}){_ON[plan.stage]} on {rented(run.offer)} with {plan.software}, "
-        f"{format_tokens(plan.tokens)} tokens: "
+        f"{many}{format_tokens(plan.tokens)} tokens: "
         f"{TIME.of(run.seconds)}{cost}."
     )
 

@@ -43,7 +43,7 @@ def test_the_question_of_the_readme_has_one_answer_in_dollars_and_hours():
 def test_a_cheaper_machine_that_nobody_has_published_is_named_with_the_reason():
     printed = command("plan", *ASKED.split(), expect=0).stdout
     said = " ".join(printed.split())
-    assert "8 x a4000 from hyperstack would be cheaper" in said
+    assert "8 x a4000 from hyperstack would be cheaper" in said and "50,000 examples, 154 M tokens" in said
     assert "nobody has published a run on several a4000" in said
 
 
