@@ -90,7 +90,7 @@ def _work_warnings(brief: Brief, chosen: Run) -> Iterator[str]:
 
 def _more_data(brief: Brief, chosen: Run) -> str | None:
     """Return what more data would give, or None unless the run ends because its data are used up."""
-    wanted = brief.ratio * brief.counted(chosen.workload.shape)
+    wanted = round(brief.ratio * brief.counted(chosen.workload.shape))
     if not brief.data_bound(chosen) or wanted <= chosen.tokens:
         return None
     loss = predict_loss(chosen.parameters, wanted, wanted, brief.vocab_size) if chosen.loss else None

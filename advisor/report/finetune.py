@@ -83,7 +83,8 @@ def notes(plan: FinetunePlan) -> Sequence[str]:
 
 def neighbours(plan: FinetunePlan) -> list[str]:
     """Says that a machine without published runs would be cheaper, so that its place in the table is understood."""
-    chosen, said = plan.chosen.usd, []
+    chosen = plan.chosen.usd
+    said: list[str] = []
     for run in plan.runs:
         unsure = caution(require_gpu(run.offer.gpu), run.offer.gpus) > 1
         if chosen and run.usd and unsure and all(run.keeps) and run.usd.value < chosen.value and not said:
