@@ -331,6 +331,7 @@ class SearchReport:
     pays_up_to_gpus: int | None = None  # beyond this number of GPUs, cost rises by a larger factor than time falls
     left_out: tuple[str, ...] = ()  # parts of the search that were omitted, with reasons
     machines: tuple[Run, ...] = ()  # the best run on each other machine named by the user
+    neighbours: tuple[Run, ...] = ()  # much faster for little more, and cheaper on a machine that nobody has published
     sure: Run | None = None  # the run for --sure; None if it is the plan, there is no limit, or no run qualifies
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from advisor.adopt.empirical import Batch
 from advisor.adopt.guard import grace_seconds
+from advisor.adopt.self_test import CAPPED, DEAD
 from advisor.adopt.session import batch_of, drift_of, memory_kind
 from advisor.adopt.splits import Option, batch_options, time_of
 from advisor.errors import AdvisorError
@@ -19,12 +20,14 @@ from advisor.options import AdoptedGoal
 from advisor.prediction.intervals import sum_shared
 from advisor.prediction.micro_batch import Tries, one_micro_batch
 from advisor.records import Basis, Estimate
-from advisor.store.adopted import LOG, PROBE, Adopted, AdoptedBurst, AdoptedPlan, BatchShape, Setting
+from advisor.store.adopted import LOG, PROBE, WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan, BatchShape, Setting
 from advisor.units import format_estimate, format_seconds, format_usd
 
 _ONCE_MORE = (
     1.15  # factor by which start-up and end differ between runs; arbitrary, imports come from a cache or a disk
 )
+
+_BUSY = 1.5  # times; the reference kernel of a run counts as slow from there on, too (findings/detectors/machine.py)
 
 
 def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str) -> AdoptedPlan:
@@ -93,12 +96,19 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
         max_seconds=limit,
         max_usd=goal.budget_usd,
         reasons=(why, _why_this_batch(adopted, options, chosen)),
-        warnings=tuple(_warnings(adopted, chosen, ending, bool(length), limit)),
+        warnings=tuple(_warnings(adopted, chosen, ending, bool(length) or _ends_itself(adopted, goal), limit)),
         software=f"torch {adopted.torch}" if adopted.torch else None,
         basis=LOG if adopted.by_log else PROBE,
         reference_seconds=drift.reference_seconds,
         drift_exponent=drift.exponent,
     )
+
+
+def _ends_itself(adopted: Adopted, goal: AdoptedGoal) -> bool:
+    """Tells whether the command as it is ends after these steps, because they are its own and no burst contradicted."""
+    asked = (goal.steps, goal.tokens, goal.rows, goal.epochs, goal.deadline_seconds, goal.budget_usd)
+    contradicted = {verdict.name for verdict in adopted.verdicts if verdict.verdict in (DEAD, CAPPED)}
+    return all(one is None for one in asked) and not contradicted & {"steps", "tokens", "epochs"}
 
 
 def says_how_long(adopted: Adopted) -> bool:
@@ -246,10 +256,33 @@ def _why_this_batch(adopted: Adopted, options: Sequence[Option], chosen: Option)
     return f"a micro-batch of {chosen.batch.rows:g} takes {faster:.0%} off a step at the same global batch"
 
 
+def _other_work(adopted: Adopted, chosen: Option) -> Iterator[str]:
+    """Yields a warning if equal steps took so different times that something else must have used the machine."""
+    steps: dict[Batch | None, list[float]] = {}
+    for burst in adopted.bursts:
+        if burst.measured and burst.source != WHOLE_RUN:
+            steps.setdefault(batch_of(burst), []).extend(burst.step_seconds)
+    shortest, longest = max(
+        (tuple(np.quantile(seconds, (0.1, 0.9))) for seconds in steps.values()), key=lambda ends: ends[1] / ends[0]
+    )
+    estimate = chosen.step_seconds
+    if longest > _BUSY * shortest:
+        seen = f"steps of one batch took {format_seconds(float(shortest))} to {format_seconds(float(longest))}"
+    elif estimate.basis is Basis.MEASURED and estimate.high > _BUSY * estimate.value:
+        seen = "the times of its batches contradict each other"
+    else:
+        return
+    yield (
+        f"something else used the machine while it was measured: {seen}, and the interval is as wide as that leaves "
+        "it. Look with top, and adopt it again when the machine is quiet"
+    )
+
+
 def _warnings(
     adopted: Adopted, chosen: Option, ending: Estimate | None, steps_knob: bool, limit: float | None
 ) -> list[str]:
-    said = [f"{v.name}: {v.words}" for v in adopted.verdicts if v.verdict not in ("works", "untested")]
+    said = list(_other_work(adopted, chosen))
+    said += [f"{v.name}: {v.words}" for v in adopted.verdicts if v.verdict not in ("works", "untested")]
     many = chosen.batch.processes
     if many not in {burst.processes for burst in adopted.bursts if burst.measured}:
         said.append(f"{many:g} processes were never measured: the interval is as wide as that leaves it")

@@ -22,6 +22,7 @@ from advisor.errors import AdvisorError
 from advisor.store.adopted import LOG, WHOLE_RUN, AdoptedBurst, KnobVerdict, Recipe, Setting
 
 _REHEARSAL_STEPS = 8  # steps of the run that ends by itself
+RESTLESS = 0.25  # of the log of a burst's steps; steps of one batch on a quiet machine scatter by a few per cent
 _UNENDING = {"steps": 1e6, "tokens": 1e12}
 _FIRST_SHARE = 0.5  # share of the time that the unchanged command may take
 
@@ -200,11 +201,21 @@ def seen_times(bursts: Sequence[AdoptedBurst]) -> list[Seen]:
             batch=batch,
             value=statistics.median(burst.step_seconds) / slowdown(burst, drift),
             by_log=by_log,
-            drift=drift.deviation if drift.reference_seconds is not None else 0.0,
+            drift=max(drift.deviation if drift.reference_seconds is not None else 0.0, scatter(burst)),
         )
         for burst in bursts
         if burst.measured and burst.steady and (batch := batch_of(burst)) is not None
     ]
+
+
+def scatter(burst: AdoptedBurst) -> float:
+    """Returns the standard deviation of the log of a burst's steps if it is large, else 0.
+
+    Small scatter averages out in a long run. Large scatter comes from other work that comes and goes, and no burst says
+    how often it will.
+    """
+    deviation = statistics.pstdev([math.log(seconds) for seconds in burst.step_seconds if seconds > 0] or [0.0])
+    return deviation if deviation > RESTLESS else 0.0
 
 
 def drift_of(bursts: Sequence[AdoptedBurst]) -> Drift:

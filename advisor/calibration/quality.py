@@ -26,6 +26,10 @@ SOUND_COVERAGE = 0.7  # of the 80 % intervals; docs/accuracy.md asks this of a s
 BELIEVED_MEDIAN = 0.25
 # arbitrary: this share would hold if normal errors were three times as wide as their intervals state
 BELIEVED_COVERAGE = 0.3
+# In the shipped sessions on a quiet machine, the worst left-out error is 16 % and the machine's own speed moved by up
+# to 15 % (benchmarks/raw). Beyond about twice that, one configuration or the machine was disturbed.
+SOUND_WORST = math.log(1.4)
+SOUND_DRIFT = 0.3
 
 
 def configurations(calibration: Calibration) -> int:
@@ -35,7 +39,8 @@ def configurations(calibration: Calibration) -> int:
 
 def judged(calibration: Calibration) -> Calibration:
     """Return the calibration with its held-out errors and the verdict on them."""
-    held = Evidence(calibration).held_out()
+    evidence = Evidence(calibration)
+    held = evidence.held_out()
     return replace(
         calibration,
         held_out_error=HeldOutSummary(
@@ -46,12 +51,20 @@ def judged(calibration: Calibration) -> Calibration:
         )
         if held
         else None,
-        quality=judge(held, configurations(calibration), interrupted=calibration.status == PARTIAL),
+        quality=judge(
+            held,
+            configurations(calibration),
+            interrupted=calibration.status == PARTIAL,
+            drift=evidence.drift.deviation,
+        ),
     )
 
 
-def judge(held: HeldOut | None, measured: int, *, interrupted: bool) -> Quality:
-    """Return the verdict on held-out errors, given `measured` completed configurations."""
+def judge(held: HeldOut | None, measured: int, *, interrupted: bool, drift: float) -> Quality:
+    """Return the verdict on held-out errors, given `measured` completed configurations.
+
+    `drift` is the standard deviation of the log of the machine's own speed during the bursts.
+    """
     if held is None:
         cut = "it was interrupted after" if interrupted else "it has"
         return _rejected(
@@ -68,6 +81,15 @@ def judge(held: HeldOut | None, measured: int, *, interrupted: bool) -> Quality:
         return _rejected(f"{holds}, and below {BELIEVED_COVERAGE:.0%} no calibration is used")
     if held.coverage < SOUND_COVERAGE:
         return Quality(verdict=Verdict.DOUBTFUL, widening=widening(held), reason=holds)
+    doubts = []
+    worst = max((point.error for point in held.points), key=lambda error: abs(math.log1p(error)))
+    if abs(math.log1p(worst)) > SOUND_WORST:
+        doubts.append(f"one configuration is {worst:+.0%} off when predicted from the others")
+    if drift > SOUND_DRIFT:
+        doubts.append(f"the machine's own speed moved by ±{drift:.0%}")
+    if doubts:
+        reason = f"{holds}, but {' and '.join(doubts)}"
+        return Quality(verdict=Verdict.DOUBTFUL, widening=widening(held), reason=reason)
     return Quality(verdict=Verdict.GOOD, widening=1.0, reason=holds)
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from advisor.findings.case import Case, Finding, groups
 from advisor.findings.run_facts import price
-from advisor.findings.savings import stake_seconds
+from advisor.findings.savings import most_saved_seconds
 from advisor.records import Estimate, worst_basis
 
 EXPECTED = frozenset(("checkpoints_too_rare",))  # possible future interruptions
@@ -47,7 +47,7 @@ def savings(case: Case, findings: Sequence[Finding], most_hours: float | None = 
 
     `most_hours` is an upper bound on the whole run from elsewhere, such as its forecast.
     """
-    whole = stake_seconds(case)
+    whole = most_saved_seconds(case)
     claims: dict[str, Estimate] = {}
     for finding in findings:
         if finding.saved_hours is not None and finding.saved_hours.value > 0 and finding.code not in EXPECTED:

@@ -35,7 +35,7 @@ from advisor.findings.detectors import (
 from advisor.findings.overlap import EXPECTED
 from advisor.findings.run_facts import has_words, nats_per_unit, vocabulary
 from advisor.findings.run_metrics import on_cpu, step_times, telemetry
-from advisor.findings.savings import stake_seconds, worth_saying
+from advisor.findings.savings import most_saved_seconds, worth_saying
 from advisor.findings.schedule import is_rate_sweep
 from advisor.readers.run_table import RunTable
 
@@ -71,7 +71,7 @@ def judge(case: Case) -> tuple[list[Finding], list[Insufficient]]:
         verdicts = [v for v in verdicts if not isinstance(v, Finding) or v.code not in groups()["of_a_gpu_at_work"]]
     if not case.run.counts_steps:
         verdicts = [_without_steps(v, case.run) if isinstance(v, Finding) else v for v in verdicts]
-    whole = stake_seconds(case)
+    whole = most_saved_seconds(case)
     findings = [_tempered(_within(v, whole)) for v in verdicts if isinstance(v, Finding)]
     return sorted(findings, key=_order), [v for v in verdicts if isinstance(v, Insufficient)]
 
@@ -100,7 +100,7 @@ def _without_steps(finding: Finding, run: RunTable) -> Finding:
 
 
 def _within(finding: Finding, whole_seconds: float | None) -> Finding:
-    """Return the finding with its saving limited to the time of the run; savings on interruptions are not limited."""
+    """Return the finding with its saving limited to this time; savings on interruptions are not limited."""
     saved = finding.saved_hours
     if saved is None or whole_seconds is None or finding.code in EXPECTED or saved.high * 3600 <= whole_seconds:
         return finding

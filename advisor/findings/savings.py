@@ -166,6 +166,18 @@ def stake_seconds(case: Case) -> float | None:
     return whole_run_seconds(case) if case.run.status in _GO_ON else spent_seconds(case)
 
 
+def most_saved_seconds(case: Case) -> float | None:
+    """Return the seconds beyond which no finding can save anything: those that are left of a run that goes on.
+
+    A deadline of its plan ends the run, too. None if the length of the run is unknown.
+    """
+    whole, spent = stake_seconds(case), spent_seconds(case)
+    if whole is None or spent is None or case.run.status is not Status.RUNNING:
+        return whole
+    deadline = case.plan.goal.deadline_seconds if case.plan else None
+    return max(0.0, min(whole, whole if deadline is None else deadline) - spent)
+
+
 def stake_steps(case: Case) -> float | None:
     """Return the steps of which actions can save a part: the done steps if the run is over, else the planned steps."""
     done = steps_done(case.run)

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from advisor.offer import Offer
 from advisor.planning import explain
 from advisor.planning.candidates import Device, kind_of, make_candidates
-from advisor.planning.choose import ALIKE_USD, LEVEL, Selection, best_standing, select, selection
+from advisor.planning.choose import ALIKE_USD, LEVEL, Selection, best_standing, cautions, select, selection
 from advisor.planning.evaluate import Evaluated, Runs, Violation, runs_of
 from advisor.planning.offers import ANY, same_machine
 from advisor.planning.pareto import beaten, best_by_group, non_dominated, spread_out
@@ -17,7 +18,7 @@ from advisor.planning.run import make_run, make_runs
 from advisor.planning.search_space import SearchSpace
 from advisor.prediction.micro_batch import group_keys
 from advisor.records import Run
-from advisor.units import format_percent
+from advisor.units import format_percent, format_usd
 
 SURE = "stays within the limits 9 times out of 10"
 ROOMIER = 0.05  # share of the GPU's memory; a smaller difference in free memory is no reason to prefer a run
@@ -26,6 +27,9 @@ SMALLEST_SHARE = 0.05  # of the plan's price and time; smaller runs are not show
 ALIKE = 1.005  # runs whose scores differ by less than this factor count as equally good
 SAME = 0.02  # a run whose dollars and hours differ by less than this share repeats the plan
 MISSES_SHOWN = 5
+NEIGHBOUR_SCORE = 1.02  # about a tenth of the compute
+NEIGHBOUR_USD = 1.25
+NEIGHBOUR_SECONDS = 3600.0  # nobody waits long for a shorter run
 
 
 def by_depth(space: SearchSpace, chosen: Selection) -> list[Run]:
@@ -204,6 +208,35 @@ def front(space: SearchSpace, evaluated: Evaluated, plan: Run) -> tuple[tuple[Ru
     runs = runs.rows(np.array(sorted(rows), dtype=int))
     shown = make_runs(space.candidates, [selection(runs, row) for row in _worth_showing(space, runs, plan)])
     return tuple(sorted(shown, key=by_price)), len(runs) + 1
+
+
+def neighbours(space: SearchSpace, evaluated: Evaluated, plan: Run) -> tuple[Run, ...]:
+    """Return runs within the limits, about as good as the plan, that a reader should know before choosing.
+
+    The faster one takes at most half the time on another machine, for little more money. The cheaper one stands back
+    only because nobody has published a run on its machine (`comm.caution`).
+    """
+    runs, cost, seconds = evaluated.standing, paid(plan), plan.total_seconds.value
+    unsure = cautions(space.candidates)[space.candidates.offer[runs.place]] > 1
+    others = np.array([not same_machine(offer, plan.offer) for offer in space.candidates.offers])
+    alike = (runs.score <= NEIGHBOUR_SCORE * plan.score) & others[space.candidates.offer[runs.place]]
+    faster = np.flatnonzero(alike & ~unsure & (2 * runs.seconds <= seconds) & (runs.usd <= NEIGHBOUR_USD * cost))
+    cheaper = np.flatnonzero(alike & unsure & (NEIGHBOUR_USD * runs.usd <= cost))
+    found = []
+    if len(faster) and seconds >= NEIGHBOUR_SECONDS:
+        run = make_run(space.candidates, selection(runs, int(faster[runs.score[faster].argmin()])), name="faster")
+        more = paid(run) - cost
+        extra = f"for {format_usd(more)} more" if more > 0.01 * cost else "for no more money"
+        found.append(run.judged(why=f"{seconds / run.total_seconds.value:.1f} times as fast {extra}"))
+    if len(cheaper):
+        run = make_run(space.candidates, selection(runs, int(cheaper[runs.usd[cheaper].argmin()])), name="cheaper")
+        found.append(run.judged(why=unpublished(run.offer)))
+    return tuple(found)
+
+
+def unpublished(offer: Offer) -> str:
+    """Say why a machine is compared by its cautious end."""
+    return f"if it is as fast as estimated: nobody has published a run on several {offer.gpu}"
 
 
 def by_price(run: Run) -> tuple[float, float]:

@@ -12,7 +12,16 @@ from advisor.errors import AdvisorError
 from advisor.offer import OWN_MACHINE
 from advisor.options import Goal
 from advisor.planning import explain, infeasible, warn
-from advisor.planning.alternatives import by_depth, by_micro_batch, front, machines, near_misses, options, surer
+from advisor.planning.alternatives import (
+    by_depth,
+    by_micro_batch,
+    front,
+    machines,
+    near_misses,
+    neighbours,
+    options,
+    surer,
+)
 from advisor.planning.choose import Selection, search
 from advisor.planning.costs import Costs
 from advisor.planning.evaluate import evaluate
@@ -60,6 +69,7 @@ def answer(
         pays_up_to_gpus=pays,
         left_out=(*left_out, *space.left_out),
         machines=machines(space, plan.chosen),
+        neighbours=neighbours(space, evaluated, plan.chosen),
         sure=surer(space, plan.chosen),
     )
     return replace(plan, search=report)

@@ -11,11 +11,13 @@ import numpy as np
 
 from advisor.options import MOST_DEPTH, Goal
 from advisor.planning.candidates import WIDEST_WINDOW, Candidates
+from advisor.planning.costs import Costs
 from advisor.planning.evaluate import NOTHING, Runs, Violation, runs_of
 from advisor.planning.goal import UNLIMITED_SECONDS, Limits
 from advisor.planning.offers import within_a_node
 from advisor.planning.recipe import Window, batch_octaves
 from advisor.planning.search_space import SearchSpace, open_space
+from advisor.prediction.comm import caution
 from advisor.prediction.profile import Profile
 from advisor.units import DAY
 from trainer.token_folder import TokenMeta
@@ -23,8 +25,10 @@ from trainer.token_folder import TokenMeta
 LEVEL = 1.001  # scores within this factor are equal, and the smaller model wins: it is cheaper and overfits less
 ALIKE_USD = 1.01  # dollars within this factor are equal
 LONG_SECONDS = 3 * DAY  # if a run on one node takes longer, several nodes are searched too
+HOPELESS_SECONDS = 10 * LONG_SECONDS  # no other depth or batch makes a run on one node that much shorter
 USED_UP = 0.9  # a limit used up to this share ends the run, because steps and micro-batches are whole
 _DEEPER = 1.5  # factor for the new greatest depth if the search chose the greatest one
+_BEYOND = 1.1  # so that the depth that a surplus of tokens asks for is not the deepest one again
 _FURTHER = 2  # half octaves to try beyond the batch that a run at the edge of the window needs
 
 
@@ -49,7 +53,7 @@ def search(
     Raises as `open_space` does.
     """
     near = within_a_node(goal)
-    space, chosen = _search(near, profiles, data_meta, today)
+    space, chosen = _search(near, profiles, data_meta, today, enough=math.inf if near == goal else HOPELESS_SECONDS)
     if near == goal:
         return space, chosen
     # One node is enough for a run of a few days, unless the deadline leaves much of the budget unspent.
@@ -61,16 +65,24 @@ def search(
 
 
 def _search(
-    goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None, today: datetime.date | None
+    goal: Goal,
+    profiles: Sequence[Profile],
+    data_meta: TokenMeta | None,
+    today: datetime.date | None,
+    enough: float = math.inf,
 ) -> tuple[SearchSpace, Selection | None]:
     """Return the searched space and the best run for exactly the goal's numbers of GPUs.
 
     The space is widened until the chosen run lies inside it: its best global batch was tried, and its depth is neither
-    the deepest nor the shallowest. The space is also widened if no run stays within the limits.
+    the deepest nor the shallowest. The space is also widened if no run stays within the limits, but not any more once a
+    chosen run takes `enough` seconds.
     """
     space = open_space(goal, profiles, data_meta, today)
     chosen = select(space, space.limits)
-    while (wanted := (_wanted_window(space, chosen), _wanted_depths(space, chosen))) != (space.window, space.depths):
+    while chosen is None or chosen.seconds < enough:
+        wanted = _wanted_window(space, chosen), _wanted_depths(space, chosen)
+        if wanted == (space.window, space.depths):
+            break
         space = space.widened(*wanted)
         chosen = select(space, space.limits)
     return space, chosen
@@ -85,7 +97,13 @@ def _wanted_depths(space: SearchSpace, chosen: Selection | None) -> tuple[int, i
     # With a fixed number of tokens, a deeper model always scores better, so only the limits restrict the depth.
     ended = space.goal.tokens is not None and space.brief.limited
     if depth == tried[-1] and not ended:
-        most = max(most, min(math.ceil(_DEEPER * depth), MOST_DEPTH))
+        # More tokens than recommended belong to a larger model. At equal compute, parameters grow with the square root
+        # of that surplus, and depth with their cube root. One jump there saves searches that end at the deepest again.
+        place = chosen.place
+        tokens = chosen.steps * float(space.candidates.step_tokens[place])
+        surplus = tokens / (float(space.candidates.counted[place]) * space.brief.ratio)
+        deeper = max(_DEEPER, _BEYOND * surplus ** (1 / 6))
+        most = max(most, min(math.ceil(deeper * depth), MOST_DEPTH))
     return 1 if depth == tried[0] else least, most
 
 
@@ -142,26 +160,43 @@ def best_standing(space: SearchSpace, candidates: Candidates, runs: Runs, limits
 
 
 def best_of(space: SearchSpace, candidates: Candidates, runs: Runs, limits: Limits) -> int:
-    """Return the row of the run that the goal prefers; the price of waiting counts as part of the dollars."""
+    """Return the row of the run that the goal prefers; the price of waiting counts as part of the dollars.
+
+    A machine on which nobody has published a run counts at its cautious end: slower, dearer, and by its score for as
+    many tokens as it would then train on. Otherwise the luckiest of many estimates would win.
+    """
     goal, brief = space.goal, space.brief
     rows = np.arange(len(runs))
+    cautious = cautions(candidates)[candidates.offer[runs.place]]
+    seconds, score = runs.seconds * cautious, runs.score
+    if not brief.settled and (unsure := np.flatnonzero(cautious > 1)).size:
+        slower = runs.steps[unsure] / cautious[unsure]
+        score = score.copy()
+        score[unsure] = Costs(candidates.rows(runs.place[unsure])).scores(slower[:, None])[:, 0]
     if goal.tokens is not None and goal.depth is None and (not brief.limited or goal.objective != "loss"):
         # Only the depth whose recommended tokens are nearest to the requested tokens counts.
         off = np.abs(np.log(goal.tokens / candidates.counted[runs.place] / brief.ratio))
         rows = rows[off <= off.min() + 1e-9]
     if limits.budget_usd is None:  # without a budget, the cheapest run sets the price of waiting
         limits = replace(limits, budget_usd=float(runs.paid.min()))
-    usd = runs.paid + limits.waiting_usd(runs.seconds)
+    usd = runs.paid * cautious + limits.waiting_usd(seconds)
     if goal.objective == "cost":
-        return int(rows[np.lexsort((runs.seconds[rows], usd[rows]))[0]])
+        return int(rows[np.lexsort((seconds[rows], usd[rows]))[0]])
     if goal.objective == "time":
-        return int(rows[np.lexsort((usd[rows], runs.seconds[rows]))[0]])
+        return int(rows[np.lexsort((usd[rows], seconds[rows]))[0]])
     unlimited = UNLIMITED_SECONDS[space.candidates.devices[0].profile.device_type]
     if not brief.limited and (runs.seconds[rows] <= unlimited).any():
         rows = rows[runs.seconds[rows] <= unlimited]
-    rows = rows[runs.score[rows] <= LEVEL * runs.score[rows].min()]
+    rows = rows[score[rows] <= LEVEL * score[rows].min()]
     cheap = rows[usd[rows] <= ALIKE_USD * usd[rows].min()]
-    return int(cheap[np.lexsort((runs.seconds[cheap], candidates.parameters[runs.place[cheap]]))[0]])
+    return int(cheap[np.lexsort((seconds[cheap], candidates.parameters[runs.place[cheap]]))[0]])
+
+
+def cautions(candidates: Candidates) -> np.ndarray:
+    """Return `comm.caution` of each offer."""
+    machines = candidates.machines
+    pairs = zip(machines.owners, machines.offers, strict=True)
+    return np.array([caution(device.profile.spec, offer.gpus) for device, offer in pairs])
 
 
 def selection(runs: Runs, row: int) -> Selection:

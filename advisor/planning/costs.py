@@ -179,14 +179,18 @@ class Costs:
         return self.brief.most_steps(self.step_tokens)
 
     def settled_steps(self) -> np.ndarray | None:
-        """Return the steps for the tokens that the goal fixes, of shape (n, 1), or None if the limits decide."""
+        """Return the steps for the tokens that the goal fixes, of shape (n, 1), or None if the limits decide.
+
+        Tokens that only follow from the size of the model end with the data, like those that the limits decide.
+        """
+        most = np.inf if self.brief.asks_for_tokens else self.most_by_data
         if self.brief.goal.tokens is not None:
             tokens = np.full_like(self.counted, self.brief.goal.tokens)
         elif self.brief.settled:
             tokens = np.rint(self.ratio * self.counted)
         else:
             return None
-        return np.maximum(1.0, np.rint(tokens / self.step_tokens))
+        return np.maximum(1.0, np.minimum(np.rint(tokens / self.step_tokens), most))
 
     def tokens(self, steps: np.ndarray) -> np.ndarray:
         """Return the tokens of runs of this many steps."""

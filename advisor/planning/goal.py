@@ -148,7 +148,12 @@ class Brief:
     def settled(self) -> bool:
         """Whether the goal fixes the amount of work; otherwise the run does as much as the limits allow."""
         goal = self.goal
-        return goal.tokens is not None or goal.ratio is not None or not self.limited or goal.objective != "loss"
+        return self.asks_for_tokens or not self.limited or goal.objective != "loss"
+
+    @property
+    def asks_for_tokens(self) -> bool:
+        """Whether the user said how many tokens to train on, however often that repeats the data."""
+        return self.goal.tokens is not None or self.goal.ratio is not None
 
     @property
     def limits(self) -> Limits:
@@ -180,7 +185,7 @@ class Brief:
 
     def data_bound(self, run: Run) -> bool:
         """Return True if a run ends because the data are used up, and not because of the limits."""
-        return not self.settled and bool(run.steps >= self.most_steps(run.workload.step_tokens))
+        return not self.asks_for_tokens and bool(run.steps >= self.most_steps(run.workload.step_tokens))
 
     def pinned(self, *, depth: int, global_batch_tokens: int, tokens: int | None = None) -> Brief:
         """Return this brief with a fixed depth and global batch, and with fixed tokens if given."""

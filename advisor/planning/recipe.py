@@ -74,6 +74,8 @@ def global_batches(brief: Brief, shapes: WorkloadArrays, window: Window) -> np.n
     usual = brief.ratio * scaling_parameters(shapes, brief.ratio_counts).astype(float)
     if brief.settled:
         tokens = usual if brief.goal.tokens is None else np.full_like(usual, brief.goal.tokens)
+        if brief.unique_tokens is not None and not brief.asks_for_tokens:
+            tokens = np.minimum(tokens, MOST_EPOCHS * brief.unique_tokens)
         return recommended_batch(scales, tokens)[None, :]
     factors = 2.0 ** (np.arange(window[1], window[0] - 1, -1) / 2)
     targets = recommended_batch(scales, usual) * factors[:, None]

@@ -16,7 +16,7 @@ from advisor.planning.explain import COUNTED, off_request, rejection
 from advisor.planning.goal import LONGEST_SECONDS, Brief
 from advisor.planning.offers import SEVERAL_NODES
 from advisor.prediction.comm import assumed_network
-from advisor.prediction.loss import effective_tokens, loss_range_problem
+from advisor.prediction.loss import effective_tokens, loss_range_problem, predict_loss
 from advisor.records import Basis, Run
 from advisor.units import DAY, format_number, format_percent, format_seconds, format_tokens, format_usd, format_watts
 
@@ -80,11 +80,27 @@ def _work_warnings(brief: Brief, chosen: Run) -> Iterator[str]:
     ):
         if epochs is not None and epochs > most:
             worth = format_tokens(effective_tokens(chosen.tokens, brief.unique_tokens))
+            effect = _more_data(brief, chosen) or effect
             yield (
                 f"the data would be seen {format_number(epochs)} times, worth {worth} fresh tokens of "
                 f"{format_tokens(chosen.tokens)}: {effect}"
             )
             return
+
+
+def _more_data(brief: Brief, chosen: Run) -> str | None:
+    """Return what more data would give, or None unless the run ends because its data are used up."""
+    wanted = round(brief.ratio * brief.counted(chosen.workload.shape))
+    if not brief.data_bound(chosen) or wanted <= chosen.tokens:
+        return None
+    loss = predict_loss(chosen.parameters, wanted, wanted, brief.vocab_size) if chosen.loss else None
+    then = ""
+    if loss and chosen.loss:
+        then = f", which would take the loss from {format_number(chosen.loss.value)} to {format_number(loss.value)}"
+    return (
+        f"more repetition is mostly waste, so the run ends here. {format_tokens(wanted)} fresh tokens are recommended "
+        f"for this size{then}"
+    )
 
 
 def _machine_warnings(device: Device, chosen: Run) -> Iterator[str]:

@@ -75,7 +75,8 @@ def step_seconds_many(
     logs = predict_log(profile.posterior, z)
     unlike = unlikeness(profile.posterior, tag_of(a))
     share = adapters.share_of_a_step(a)
-    besides = profile.posterior.drift**2 + unlike**2 + share.deviation**2
+    machine = np.where(gpus > 1, comm.machine_deviation(profile.spec, 2), 0.0)
+    besides = profile.posterior.drift**2 + unlike**2 + share.deviation**2 + machine**2
     own = np.sqrt(logs.deviation**2 + besides)
     value = np.exp(logs.mean) * share.of_time + grad_accum * adapters.seconds_besides(a, profile.spec)
     spread = np.exp(Z80 * profile.widening * own)

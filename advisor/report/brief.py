@@ -72,9 +72,13 @@ def _rows(plan: Plan) -> Iterator[Row]:
     if plan.grounds is not None:
         measured = plan.grounds.calibration is not None
         rests = f"measured here ({plan.grounds.calibration})" if measured else f"based on {briefly(plan.grounds)}"
-        yield "basis", f"speed {rests}; 80 % intervals"
+        kinds = len(plan.search.devices) if plan.search else 1
+        compared = f"; {kinds} kinds compared by expected time" if kinds > 1 else ""
+        yield "basis", f"speed {rests}; 80 % intervals{compared}"
     if (odds := broken(plan)) is not None:
         yield "odds", odds
+    for run in plan.search.neighbours if plan.search else ():
+        yield "or", f"{machine(run, ', ')}: {_numbers(run)}: {run.standing.why}"
     # Name each other machine that was asked for, if there are few.
     named = plan.search.machines if plan.search else ()
     for run in named if len(named) <= _FEW else ():
@@ -128,9 +132,13 @@ def _run(run: Run, plan: Plan, *, anyway: bool = False) -> str:
     """Describes another run, with its machine only if that differs or with `anyway`."""
     own, other = ((offer.gpu, offer.gpus, offer.provider, offer.spot) for offer in (plan.offer, run.offer))
     where = "" if own == other and not anyway else f" on {machine(run, ', ')}"
+    return f"depth {run.depth}{where}, {format_tokens(run.tokens)} tokens, {_numbers(run)}"
+
+
+def _numbers(run: Run) -> str:
+    """Lists expected time, cost and loss, as far as they are known."""
     parts = [TIME.expected(run.total_seconds), COST.expected(run.cost_usd) if run.cost_usd else ""]
-    parts.append(f"loss {LOSS.expected(run.loss)}" if run.loss else "")
-    return f"depth {run.depth}{where}, {format_tokens(run.tokens)} tokens, {', '.join(filter(None, parts))}"
+    return ", ".join(filter(None, (*parts, f"loss {LOSS.expected(run.loss)}" if run.loss else "")))
 
 
 def _lines(text: str, width: int = WIDTH) -> int:

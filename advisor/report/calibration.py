@@ -18,9 +18,7 @@ NOTE = "{}: not stored: it is of another CPU than this machine's, and all CPUs s
 
 def verdict(quality: Quality) -> str:
     """Returns the verdict in few words, for a table."""
-    return (
-        f"{quality.verdict}, {quality.widening:g} × wider" if quality.verdict == Verdict.DOUBTFUL else quality.verdict
-    )
+    return f"{quality.verdict}, {quality.widening:g} × wider" if quality.widening > 1 else quality.verdict
 
 
 def consequence(quality: Quality, device_key: str) -> str:
@@ -29,7 +27,8 @@ def consequence(quality: Quality, device_key: str) -> str:
     if quality.verdict == Verdict.REJECTED:
         return f"rejected, no plan uses it: {quality.reason}; {again}"
     if quality.verdict == Verdict.DOUBTFUL:
-        return f"doubtful, intervals of step times are widened {quality.widening:g} times: {quality.reason}; {again}"
+        wider = f", intervals of step times are widened {quality.widening:g} times" if quality.widening > 1 else ""
+        return f"doubtful{wider}: {quality.reason}; {again}"
     return f"good: {quality.reason}"
 
 

@@ -119,6 +119,9 @@ def _idle(offer: Offer) -> bool:
     return offer.rented is not None and offer.rented > offer.gpus
 
 
+TIGHT = 0.9  # share of a GPU's memory; if the high end of the estimate takes more, it only probably fits
+
+
 def fits_sentence(row: CardRow) -> str:
     """Says whether the model fits a GPU, how fast it trains there and at what price."""
     has = units.format_bytes(row.spec.memory_bytes)
@@ -130,7 +133,8 @@ def fits_sentence(row: CardRow) -> str:
             return f"No: it takes {takes}, {more} more than the {has} there are"
         takes = units.format_estimate(row.needs, units.format_bytes)
         return f"Perhaps: it takes {takes} of {has}, and 3 % must stay free"
-    parts = [f"Yes: {units.format_bytes(row.needs.value if row.needs else None)} of {has}"]
+    tight = row.needs is not None and row.needs.high > TIGHT * row.spec.memory_bytes
+    parts = [f"Yes{', probably' if tight else ''}: {units.format_estimate(row.needs, units.format_bytes)} of {has}"]
     parts += [units.format_centre(row.prediction.tokens_per_second, units.format_rate)]
     if row.price is not None and row.usd_per_billion_tokens is not None:
         parts.append(f"{units.format_usd_rate(row.usd_per_billion_tokens.value / 1000)} per million tokens")

@@ -7,7 +7,10 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from advisor.hardware.catalog import require_gpu
 from advisor.offer import Offer
+from advisor.planning.alternatives import unpublished
+from advisor.prediction.comm import caution
 from advisor.report.prediction import partial_words
 from advisor.report.quantities import COST, TIME
 from advisor.report.render import to_plain
@@ -28,9 +31,10 @@ def sentence(plan: FinetunePlan) -> str:
     run = plan.chosen
     how = partial_words(run.prediction.workload) or "all weights"
     cost = f", {COST.of(run.usd)}" if run.usd is not None else ""
+    many = "" if plan.goal.examples is None else f"{format_count(plan.goal.examples)} examples, "
     return (
         f"{nearest(run)}Fine-tune {plan.model.name} ({how}){_ON[plan.stage]} on {rented(run.offer)} "
-        f"with {plan.software}, {format_tokens(plan.tokens)} tokens: "
+        f"with {plan.software}, {many}{format_tokens(plan.tokens)} tokens: "
         f"{TIME.of(run.seconds)}{cost}."
     )
 
@@ -51,6 +55,7 @@ def table(plan: FinetunePlan, most: int = SHOWN) -> Table:
 def notes(plan: FinetunePlan) -> Sequence[str]:
     """Returns notes about the numbers: limits that no run meets, padding, assumed options."""
     said = []
+    said += neighbours(plan)
     share = plan.tokens_padded / plan.tokens
     if plan.stage == "dpo":
         said.append(
@@ -70,6 +75,18 @@ def notes(plan: FinetunePlan) -> Sequence[str]:
         named = plan.does_not_fit if len(plan.does_not_fit) <= _NAMED else (f"{len(plan.does_not_fit)} kinds of GPU",)
         said.append(f"does not surely fit: {', '.join(named)}")
     said.append("speed and memory by published runs (80 % intervals); `advisor adopt` plans your own script")
+    return said
+
+
+def neighbours(plan: FinetunePlan) -> list[str]:
+    """Says that a machine without published runs would be cheaper, so that its place in the table is understood."""
+    chosen = plan.chosen.usd
+    said: list[str] = []
+    for run in plan.runs:
+        unsure = caution(require_gpu(run.offer.gpu), run.offer.gpus) > 1
+        if chosen and run.usd and unsure and all(run.keeps) and run.usd.value < chosen.value and not said:
+            cost = f"{TIME.expected(run.seconds)}, {COST.expected(run.usd)}"
+            said.append(f"{rented(run.offer)} would be cheaper ({cost}) {unpublished(run.offer)}")
     return said
 
 

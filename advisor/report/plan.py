@@ -124,8 +124,9 @@ def speed_rests_on(plan: Plan) -> str | None:
     count = len(plan.search.devices) if plan.search else 1
     if count > 1:
         text += (
-            f" {count} kinds of GPU were compared by their expected times, so that none wins by an optimistic "
-            "estimate. A calibration narrows the estimates."
+            f" {count} kinds of GPU were compared by their expected times, and machines of several GPUs "
+            "on which nobody has published a run by their cautious ones, so that none wins by an optimistic estimate. "
+            "A calibration narrows the estimates."
         )
     return text
 

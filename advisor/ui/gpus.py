@@ -216,7 +216,7 @@ def _answer(asked: Question, rows: list[CardRow], chosen: list[CardRow]) -> None
         if fitting and fitting[0].usd_per_billion_tokens is not None:
             best = fitting[0]
             st.markdown(
-                plain(f"The cheapest is {number}{best.spec.product}: {fits_sentence(best).removeprefix('Yes: ')}.")
+                plain(f"The cheapest is {number}{best.spec.product}: {fits_sentence(best).partition(': ')[2]}.")
             )
         st.caption(plain(f"{task}. Choose a GPU above for a yes-or-no answer."))
 
@@ -327,10 +327,14 @@ def _looked_at(chosen: list[CardRow], asked: Question) -> None:
         if st.button(
             "Plan on the best of these" if len(chosen) > 1 else "Plan on this",
             type="primary", icon=":material/arrow_forward:", key="plan-on-these", disabled=not plannable,
-            help="Opens the page Plan with this model and these GPUs. It plans on NVIDIA's GPUs only.",
+            help="Opens the page Plan with this model and these GPUs. It plans on NVIDIA's GPUs only."
+            + ("" if asked.method == "scratch" else f" It plans for {EXAMPLES} examples: change them there."),
         ):  # fmt: skip
             _plan_on(plannable, asked)
     _one(shown, asked, datetime.date.today())
+
+
+EXAMPLES = "10k"  # of a fine-tune that is planned from this page, which does not ask how many there are
 
 
 def _plan_on(keys: Sequence[str], asked: Question) -> None:
@@ -338,7 +342,7 @@ def _plan_on(keys: Sequence[str], asked: Question) -> None:
     query: dict[str, Any] = {"gpu": list(keys), "gpus": [str(asked.gpus)]}
     query |= {name: str(value) for name, value in _model_options(asked).items()}
     if asked.method != "scratch":
-        query |= {"finetune": asked.method, "examples": "10k"}
+        query |= {"finetune": asked.method, "examples": EXAMPLES}
     if asked.providers:
         query["provider"] = list(asked.providers)
     go("plan", query)

@@ -18,6 +18,7 @@ from advisor.planning.goal import Limits, waiting_price
 from advisor.planning.models import NamedModel, with_heads_of
 from advisor.planning.offers import ANY, OWN, offers_for, own_offers, within_a_node
 from advisor.prediction.adapters import forward_share
+from advisor.prediction.comm import caution
 from advisor.prediction.intervals import reciprocal, sum_shared
 from advisor.prediction.micro_batch import ALIKE
 from advisor.prediction.profile import Profile
@@ -114,10 +115,12 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
     waiting = Limits(budget_usd=goal.budget_usd or cheapest, usd_per_waiting_hour=waiting_price(goal))
 
     def rank_of(run: FinetuneRun) -> tuple[bool, float, float]:
-        dollars = 0.0
+        # as in `choose.best_of`
+        cautious = caution(require_gpu(run.offer.gpu), run.offer.gpus)
+        dollars, seconds = 0.0, run.seconds.value * cautious
         if goal.objective != "time" and run.usd is not None:
-            dollars = run.usd.value + float(waiting.waiting_usd(run.seconds.value))
-        return not all(run.keeps), dollars, run.seconds.value
+            dollars = run.usd.value * cautious + float(waiting.waiting_usd(seconds))
+        return not all(run.keeps), dollars, seconds
 
     runs.sort(key=rank_of)
     padded = round(tokens * context / length)

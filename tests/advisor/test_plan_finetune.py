@@ -29,13 +29,22 @@ def test_the_question_of_the_readme_has_one_answer_in_dollars_and_hours():
     rate, price = best["prediction"]["tokens_per_second"]["value"], best["offer"]["usd_per_hour"]
     assert best["seconds"]["value"] > document["tokens"] / rate  # the machine and the model's weights come first
     assert best["usd"]["value"] == pytest.approx(best["seconds"]["value"] / 3600 * price)
+    # Eight A4000 would be cheaper, but nobody has published a run on several of them: the cautious end decides.
     within_a_day = [run for run in others if all(run["keeps"]) and run["seconds"]["value"] < 86400]
-    assert all(best["usd"]["value"] <= run["usd"]["value"] for run in within_a_day) and within_a_day
+    cheaper = {run["offer"]["gpu"] for run in within_a_day if run["usd"]["value"] < best["usd"]["value"]}
+    assert best["offer"]["gpus"] == 1 and cheaper == {"a4000"} and len(within_a_day) > 9
     assert all(run["prediction"]["fits"] for run in document["runs"])
     assert (
         advisor.plan(gpu="any", model="Qwen/Qwen3-8B", finetune="qlora", examples="50k", budget=30).sentence
         == (document["sentence"])
     )
+
+
+def test_a_cheaper_machine_that_nobody_has_published_is_named_with_the_reason():
+    printed = command("plan", *ASKED.split(), expect=0).stdout
+    said = " ".join(printed.split())
+    assert "8 x a4000 from hyperstack would be cheaper" in said and "50,000 examples, 154 M tokens" in said
+    assert "nobody has published a run on several a4000" in said
 
 
 def test_adapters_fit_where_all_weights_do_not_and_four_bits_where_sixteen_do_not():

@@ -24,6 +24,7 @@ from advisor.laws.held_out import HeldOut, HeldPoint
 from advisor.planning.answer import answer
 from advisor.prediction.batch import predict_batch
 from advisor.records import Basis, Estimate, Plan, Workload
+from advisor.report.calibration import consequence
 from advisor.store.calibration import PARTIAL, Calibration, Quality, Verdict, calibration_to_dict
 from advisor.store.disk import dump_yaml
 from advisor.store.store import Store, default_store, load_calibration
@@ -115,8 +116,23 @@ def test_the_recorded_sessions_are_good():
     ],
 )
 def test_a_verdict_is_of_errors_and_of_intervals_that_held(errors: list[float], width: float, verdict: Verdict):
-    found = judge(held_out(errors, [width] * len(errors)), len(errors), interrupted=False)
+    found = judge(held_out(errors, [width] * len(errors)), len(errors), interrupted=False, drift=0.1)
     assert found.verdict == verdict and (found.widening > 1) is (verdict == Verdict.DOUBTFUL)
+
+
+@pytest.mark.parametrize(
+    ("errors", "drift", "words"),
+    [
+        ([-0.47, -0.14, -0.11, 0.13, 0.05, 0.02], 0.42, "-47% off when predicted from the others and the"),
+        ([0.05] * 6, 0.42, "but the machine's own speed moved by ±42%"),
+        ([0.45] + [0.05] * 9, 0.1, "but one configuration is +45% off when predicted from the others"),
+        ([-0.25] + [0.05] * 9, 0.28, None),  # log(0.75) = -0.29, log(1.4) = 0.34
+    ],
+)
+def test_one_wild_configuration_or_a_machine_that_moves_makes_a_calibration_doubtful(errors, drift, words):
+    found = judge(held_out(errors, [0.2] * len(errors)), len(errors), interrupted=False, drift=drift)
+    assert found.verdict == (Verdict.DOUBTFUL if words else Verdict.GOOD) and (words or "held") in found.reason
+    assert consequence(found, "cpu").startswith("doubtful: its held" if words else "good: ")
 
 
 def test_the_widening_is_what_held_out_intervals_would_have_needed(recorded):

@@ -71,12 +71,17 @@ def quiet_times(case: Case) -> StepTimes | None:
 
 
 def lost_seconds(case: Case) -> float:
-    """Return how many seconds longer steps took with other work on the machine than without; 0 if unknown."""
+    """Return how many seconds longer steps took with other work on the machine than without; 0 if unknown.
+
+    Faster steps count too: if steps only scatter, as many are faster as slower, and nothing is lost.
+    """
     times, kernel = run_metrics.step_times(case), readings(case)
     if times is None or kernel is None or times.source != run_metrics.PRINTED:
         return 0.0
     slowed = times.seconds[kernel.busy_at(times.step)]
-    return float(np.maximum(0.0, slowed - _normal_seconds(case, times)).sum()) * times.stride
+    if not len(slowed) or series.median(slowed) <= (normal := _normal_seconds(case, times)):
+        return 0.0
+    return max(0.0, float((slowed - normal).sum())) * times.stride
 
 
 def slowdown(case: Case) -> float:
@@ -125,7 +130,8 @@ def detect_machine_busy(case: Case) -> Verdict:
     return finding(
         "machine_busy",
         severity="warning" if share > _DEAR else "note",
-        title=f"Other work on the machine took {format_percent(share)} of the time: {format_seconds(lost)}",
+        title=f"Other work on the machine took {format_percent(share)} of the time in steps: {format_seconds(lost)} of "
+        f"{format_seconds(whole)}",
         evidence=(seen(took, kernel.step[kernel.busy][0], kernel.step[kernel.busy][-1]), beside),
         confidence="high" if len(slow) > 2 else "medium",
         causes=f"other guests of the same host: {format_percent(stolen)} of the CPU time was stolen"

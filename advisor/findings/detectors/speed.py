@@ -29,6 +29,8 @@ from advisor.units import (
 )
 
 _SLOW_FACTOR = 1.5  # times slower than predicted, and outside the 80 % interval
+FEWEST_STEPS = 20  # on a shared machine, fewer steps are often slow by chance
+_BESIDE = 1.05  # a smaller slowdown by other programs is not worth a number of its own
 _CERTAIN_FACTOR = 10.0  # no assumption about the workload is off by this much
 # Predicted gain. One owner measured doublings of micro-batches of 8 and more on some twenty kinds of GPU. They gained 0
 # to 5 %, two fifths of the prediction from other people's runs, so 12 % are about 5 %.
@@ -45,7 +47,11 @@ def detect_software_bound(case: Case) -> Verdict:
             "software_bound",
             "the shape, a known GPU and step times, to compare with the speed that this GPU should reach",
         )
-    factor = promised.scaled(1 / speed.tokens_per_second / slowdown(case))  # the machine's own state is another finding
+    times = run_metrics.step_times(case)
+    if times is not None and len(times.steady_seconds) * times.stride < FEWEST_STEPS:
+        return lacking("software_bound", f"{FEWEST_STEPS} steady steps: the first ones say little about the speed")
+    beside = slowdown(case)  # the machine's own state is another finding
+    factor = promised.scaled(1 / speed.tokens_per_second / beside)
     if factor.low < 1 or factor.value < _SLOW_FACTOR:
         return None
     broken = factor.value >= (_CERTAIN_FACTOR if case.unsure else BROKEN_FACTOR)
@@ -61,12 +67,16 @@ def detect_software_bound(case: Case) -> Verdict:
             f"the best micro-batch that fits ({choice.micro_batch}) is predicted to give {format_percent(choice.gain)} "
             f"more tokens per second: no cure for a factor of {format_number(factor.value)}"
         )
-    words = "software_bound_on_cpu" if run_metrics.without_card(case) else "software_bound"
+    words, device = ("software_bound_on_cpu", "CPU") if run_metrics.without_card(case) else ("software_bound", "GPU")
+    seen = format_centre(factor.scaled(beside), format_number)
+    slower = f"{seen}x slower than this {device} is at this shape{of_peak}"
+    if beside > _BESIDE:
+        slower += f"; {format_centre(factor, format_number)}x after other programs are allowed for"
     return finding(
         "software_bound",
         text=words,
         severity="error" if broken else "warning" if known else "note",
-        title=f"{format_centre(factor, format_number)}x slower than this GPU is at this shape{of_peak}",
+        title=slower,
         evidence=(
             f"measured {format_rate(speed.tokens_per_second)} ({speed.source}); expected "
             f"{format_estimate(promised, format_rate)}, {promised.basis.value}",

@@ -238,6 +238,16 @@ def test_work_gives_its_steps():
         plan(EVEN)
 
 
+def test_a_command_that_says_its_steps_is_not_told_that_nothing_sets_them():
+    own = replace(EVEN, recipe=Recipe(name="toy", knobs=(*KNOBS[:3], Knob(name="steps", key="--n", value=3000))))
+    untested = replace(own, verdicts=own.verdicts[:2])
+    dead = replace(own, verdicts=(*own.verdicts[:2], KnobVerdict(name="steps", verdict="dead", words="it went on")))
+    for subject, goal, warned in ((untested, {}, False), (dead, {}, True), (untested, {"steps": 50}, True)):
+        found = plan(subject, **goal)
+        assert found.steps == goal.get("steps", 3000)
+        assert any("nothing sets its number of steps" in text for text in found.warnings) is warned
+
+
 def test_epochs_are_those_of_the_data_that_is_named_or_of_its_log():
     assert plan(EVEN, epochs=3, rows=400).steps == 300  # 4 rows a step
     assert plan(EVEN, epochs=0.5, tokens=256 * 100).steps == 50

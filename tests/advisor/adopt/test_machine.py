@@ -167,6 +167,26 @@ def test_a_machine_that_moved_while_it_was_measured_widens_the_promise(call, hom
     assert widths[1] == pytest.approx(math.hypot(0.05, 1.5 * 0.7 * 0.2), rel=0.15) and widths[0] < 0.07
 
 
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [(0.068,) * 20, (5.8,) * 20, (0.6,) * 20],  # three visits of one batch
+        [(0.068, 0.068, 5.8, 0.07, 2.0) * 4] * 2,  # within each burst
+    ],
+)
+def test_bursts_on_a_busy_machine_promise_as_little_as_they_scatter(call, home, keep, steps):
+    keep(*(replace(burst(STEP, None), step_seconds=seconds) for seconds in steps))
+    code, out, err = call("adopt", "--name", "mine", "--steps", "100", "--json")
+    assert code == 0, err
+    plan = json.loads(out)["plan"]
+    assert plan["step_seconds"]["low"] < 0.3 * plan["step_seconds"]["value"] and plan["step_seconds"]["low"] < 0.2
+    assert plan["step_seconds"]["high"] > 3 * plan["step_seconds"]["value"]
+    said = " ".join(call("adopt", "--name", "mine", "--steps", "100")[1].split())
+    assert "something else used the machine" in said and "68 ms to" in said
+    keep(burst(STEP, None), burst(1.05 * STEP, None))
+    assert "something else" not in call("adopt", "--name", "mine", "--steps", "100")[1]
+
+
 @pytest.fixture
 def guarded(home, tmp_path, monkeypatch):
     """A guard in this process, of a command that ignores being asked to end."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,10 @@ from advisor.findings.case import Finding, Insufficient, Severity
 from advisor.findings.detectors import machine, money, speed, step_time
 from advisor.findings.make_case import make_case
 from advisor.findings.registry import judge
+from advisor.findings.savings import most_saved_seconds
+from advisor.options import Goal
 from advisor.readers.read import read_run
+from advisor.readers.run_table import Status
 from tests.advisor.findings import build
 
 STEP = np.arange(1, 401)
@@ -100,6 +104,41 @@ def test_what_the_machine_slowed_is_not_the_software():
     seconds = np.where(STEP <= 300, 20.0, 1.0) * NOISE
     assert speed.detect_software_bound(slower_than_promised(seconds, {})) is not None
     assert speed.detect_software_bound(slower_than_promised(seconds, mostly)) is None
+
+
+def test_the_factor_is_that_of_the_numbers_beside_it_and_says_what_other_programs_took():
+    # 10 s where 1 s was promised, 2.5 s in the quiet quarter
+    mostly = {**WITNESS, "witness_seconds": [0.06 if step <= 300 else 0.006 for step in AT]}
+    found = speed.detect_software_bound(slower_than_promised(np.where(STEP <= 300, 10.0, 2.5) * NOISE, mostly))
+    assert found.title.startswith("10x slower than this CPU is at this shape")
+    assert found.title.endswith("; 2.5x after other programs are allowed for")
+
+
+@pytest.mark.parametrize(("steps", "judged"), [(2, False), (19, False), (60, True)])
+def test_the_first_steps_are_no_verdict_on_the_speed(steps, judged):
+    case = slower_than_promised(20 * NOISE[:steps], {}, steps=steps)
+    assert isinstance(speed.detect_software_bound(case), Finding if judged else Insufficient)
+
+
+@pytest.mark.parametrize(("deadline", "most"), [(None, 60 * 20.0), (1500.0, 300.0), (1000.0, 0.0)])
+def test_a_run_that_goes_on_saves_at_most_what_is_left_of_it_or_of_its_deadline(deadline, most):
+    # 60 of 120 steps of 20 s, which should take 1 s
+    case = slower_than_promised(20 * np.ones(60), {"planned_steps": 120}, steps=60)
+    goal = Goal(gpu="cpu", deadline_seconds=deadline)
+    case = dataclasses.replace(
+        case, run=dataclasses.replace(case.run, status=Status.RUNNING), plan=SimpleNamespace(goal=goal)
+    )
+    assert most_saved_seconds(case) == pytest.approx(most, abs=25)
+    found = next(one for one in judge(case)[0] if one.code == "software_bound")
+    assert found.saved_hours.high * 3600 <= most + 25
+
+
+def test_steps_that_only_scatter_beside_slow_readings_lost_nothing():
+    # Half of the steps beside slow readings are 30 % slower than the others, half 30 % faster.
+    seconds = np.where(BUSY, np.where(STEP % 2 == 0, 1.3, 0.7), 1.0)
+    assert machine.lost_seconds(on_cpu(seconds)) == 0 and machine.detect_machine_busy(on_cpu(seconds)) is None
+    taken = machine.detect_machine_busy(on_cpu(np.where(BUSY, 5.0, 1.0)))
+    assert taken.title == "Other work on the machine took 66.7 % of the time in steps: 13.3 min of 20 min"
 
 
 def test_a_busy_machine_is_not_time_beside_the_steps():
