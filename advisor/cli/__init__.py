@@ -99,7 +99,7 @@ def formed(words: list[str]) -> tuple[str, list[str]]:
         return name, rest
     before = zip(["", *rest], rest, strict=False)
     named = [word for last, word in before if "=" in last or not last.startswith("--")]
-    if name == "compare" and any(word.endswith((".yaml", ".yml")) for word in named):
+    if name == "compare" and len(named) > 1 and any(word.endswith((".yaml", ".yml")) for word in named):
         name = "diff"  # plans, configurations and calibrations can only be compared by their settings
     elif (form := next(((name, word) for word in rest if (name, word) in FORMS), None)) is not None:
         name = FORMS[form]

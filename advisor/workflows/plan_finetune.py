@@ -152,7 +152,7 @@ def _tried(
 def _with_own(goal: Goal, gpu: str) -> Goal:
     """Returns the goal on machines of the user's own."""
     count = max((goal.gpus, *(goal.counts or ())))
-    return replace(goal, gpu=OWN, counts=None, own=(OwnMachine(gpu=gpu, gpus=count),))
+    return replace(goal, gpu=OWN, counts=(), own=(OwnMachine(gpu=gpu, gpus=count),))
 
 
 def _would_fit(goal: Goal, store: Store, model: NamedModel, rank: int, length: int, tokens: int) -> str:
