@@ -93,6 +93,9 @@ def _carried(judged: Judged, others: Mapping[str, Judged]) -> Judged:
         return replace(judged, judgement=does_not_follow(so, words, severity=Severity.NOTE), finding=None)
     above = [one for one in others.values() if 0 < (claim.line or 0) - (one.claim.line or 0) <= _NEAR]
     wrong = [one for one in (*failed, *above) if one.judgement.ruling in BAD and _is_taken_from(claim, one.claim)]
+    if wrong and judgement.ruling is Ruling.HOLDS and claim.kind == "quantity":
+        so = f"it is reckoned from {_place(wrong[0])}, which is wrong: {wrong[0].judgement.so}"
+        return replace(judged, judgement=does_not_follow(so, judgement.arithmetic, severity=Severity.NOTE))
     if wrong and judgement.ruling is Ruling.HOLDS:
         so = f"{judgement.so}, reckoned from {_place(wrong[0])}, which is wrong"
         return replace(judged, judgement=replace(judgement, so=so))
@@ -152,8 +155,12 @@ def _is_taken_from(claim: Claim, other: Claim) -> bool:
     stated = [one.text for name, one in claim.says.items() if isinstance(one, Quantity) and name != "value"]
     operands = {_digits(text) for reading in claim.get("readings") or () for text in OPERAND.findall(reading)}
     operands |= set(map(_digits, stated))
-    digits = _digits(value.text) if isinstance(value, Quantity) else ""
-    return len(digits) >= _TELLING and digits in operands
+    if not isinstance(value, Quantity):
+        return False
+    with_unit = {text for reading in claim.get("readings") or () for text in OPERAND.findall(reading)} | set(stated)
+    if value.dimension != "count" and value.text in with_unit:
+        return True
+    return len(_digits(value.text)) >= _TELLING and _digits(value.text) in operands
 
 
 def _digits(text: str) -> str:

@@ -29,6 +29,7 @@ PRICES = (0.3, 2.5)  # factors on the cheapest and the most expensive listed pri
 # FLOPs per parameter and token: 4 if only adapters are trained, 6 in full training, 8.5 if every activation is computed
 # twice, with attention (sources §1.2). In a small model, some parameters are a lookup table, which costs none (§1.1).
 _FLOPS_EACH = {"full": (6.0, 8.5), "adapters": (4.0, 8.5)}
+_WITH_ATTENTION = 7.2  # of full training, nothing computed twice, at up to the usual context
 _USUAL_CONTEXT, _MOST_LAYERS = 4096, 100
 _SMALL_MODEL, _LOOKED_UP, _MOSTLY_TABLES = 3e9, 0.7, 0.5
 _NVLINK = re.compile(r"nvlink\d\S* (\d+(?:\.\d+)?)")  # of the catalog: both directions, also of bridges
@@ -199,6 +200,8 @@ _OF_GPU: dict[str, Callable[[Question], Known | None]] = {
 def _flops_each(q: Question) -> Known:
     least, most = _FLOPS_EACH[q.get("method") or "full"]
     size = q.get("parameters")
+    if q.get("mfu") is not None:  # it counts the model's FLOPs once, with attention
+        most = _WITH_ATTENTION
     seq_len = q.setup.seq_len or 0
     if size is not None and seq_len > _USUAL_CONTEXT:  # the narrowest model of this size: attention adds T / 6d
         most *= 1 + seq_len / (6 * math.sqrt(size.middle / (12 * _MOST_LAYERS)))

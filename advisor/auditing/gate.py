@@ -17,7 +17,7 @@ from advisor.auditing.card import SCHEMA, SETUP_FIELDS
 from advisor.auditing.fields import gpus_meant
 from advisor.auditing.kinds import named
 from advisor.auditing.load import problems_of
-from advisor.auditing.quantity import DIMENSIONS
+from advisor.auditing.quantity import DIMENSIONS, Figure, figures
 from advisor.hardware.catalog import load_gpus
 
 _DIGITS = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
@@ -35,6 +35,11 @@ _HEAD = ("id", "title", "source")
 # numbers that words imply without printing them: "a GPU", "in 16 bits", a gated feed-forward
 _UNDERSTOOD = {"gpus": ("1",), "count": ("1",), "than_gpus": ("1",), "bytes_each": ("0.5", "1", "2", "4"),
                "bits": ("4", "8", "16", "32"), "expansion": ("2.667", "4")}  # fmt: skip
+MFU = re.compile(r"\bMFU\b|\bmodel FLOPs? utili[sz]ation\b", re.IGNORECASE)
+_NEAR_MFU = 16  # characters between a percentage and what it is of
+_EVERY = re.compile(r"\b(?:every|each|per)\s+~?$", re.IGNORECASE)  # before a duration that is no run's
+_OF_A_PLAN = {"seconds": "time", "usd": "usd", "usd_per_hour": "price", "gpu_hours": "gpu_hours"}
+MILLION = 1e6  # the scale of parameters and tokens, but not of steps, layers and years
 _EACH = re.compile(r"\b(?:each|per|one|single|1)\b")
 
 
@@ -120,12 +125,30 @@ def _placed(claim: dict[str, Any], gpu_of_run: str, lines: Sequence[str], plain:
     if found and "gpu" in found[0].fields and not claim.get("gpu") and not any(map(chips_in, quotes)):
         chip = _subject(above[1:])
         claim |= {"gpu": chip} if chip and chip not in chips_in(gpu_of_run) else {}
+    if found and found[0].kind == "quantity" and found[0].name != "mfu" and not claim.get("mfu"):
+        # the MFU that its sentence states binds the claim too
+        stated = [one.quantity.text for one in figures(quotes[0]) if place_of(one, quotes[0]) == "mfu"]
+        claim |= {"mfu": stated[0]} if len(stated) == 1 else {}
     if found and found[0].words and not re.search(found[0].words, around, re.IGNORECASE):
         return f"its quote does not speak of what a claim of {found[0].name.replace('_', ' ')} is about"
     of_one = found is not None and found[0].name in _OF_ONE_DEVICE
     if of_one and _MANY.search(around) and not _EACH.search(around):
         return "it speaks of several GPUs and does not say how many"
     return None
+
+
+def place_of(figure: Figure, text: str) -> str | None:
+    """Return what a number of a plan is in a claim's terms, or None if the words do not say it."""
+    before, behind, quantity = text[: figure.start], text[figure.end :], figure.quantity
+    if quantity.dimension == "fraction":
+        return "mfu" if MFU.search(before[-_NEAR_MFU:] + " " + behind[:_NEAR_MFU]) else None
+    if quantity.dimension == "count" and quantity.middle >= MILLION:
+        if re.match(r"\s*(?:training )?tok", behind):
+            return "tokens"
+        return "parameters" if re.match(r"[ -]?(?:\w+ )?(?:model|param|LLM)", behind, re.IGNORECASE) else None
+    if quantity.dimension == "seconds" and _EVERY.search(before):
+        return None
+    return _OF_A_PLAN.get(quantity.dimension)  # a rate may be of one GPU or of all
 
 
 def _printed(claim: Mapping[str, Any]) -> Iterator[str]:

@@ -31,6 +31,8 @@ from advisor.findings.case import Confidence, Severity
 from advisor.store.disk import read_yaml
 
 _DISCOUNT = re.compile(r"\b(?:spot|preemptible|reserved|committed|discount\w*)\b", re.IGNORECASE)
+_SURE = 1.1  # factor by which a relation may be off and a value is still confirmed, where it may be off by more
+_ORDER = (Ruling.HOLDS, Ruling.CANNOT_BE_JUDGED, Ruling.WRONG)
 _DEEPEST = 5  # longest chain of relations
 # A claim that names its own model, GPU or work takes no number from the run, because a number belongs to its subject.
 _SUBJECTS = ("parameters", "gpu", "work", "layers", "flops_per_token")
@@ -168,6 +170,10 @@ class Graph:
         Of several relations, it takes the one that uses most of the claim's statements, and then the one with fewest
         steps.
         """
+        return next(iter(self.every(name, barred)), [])
+
+    def every(self, name: str, barred: frozenset[str] = frozenset()) -> list[list[Term]]:
+        """Return the best derivation of a quantity first, then all others from several statements of the claim."""
         candidates: list[list[Term]] = []
         if name not in barred:
             known = facts.known(self.q, name, alone=self.alone)
@@ -180,7 +186,8 @@ class Graph:
                     one = self.evaluate(source, inner)
                     solved.append(replace(one, within=one.within * within, relations=one.relations + 1))
             candidates += [solved] if solved else []
-        return max(candidates, key=lambda terms: (len(terms[0].given), -terms[0].relations), default=[])
+        candidates.sort(key=lambda terms: (-len(terms[0].given), terms[0].relations))
+        return candidates[:1] + [terms for terms in candidates[1:] if len(terms[0].given) > 1]
 
     def evaluate(self, source: str, barred: frozenset[str] = frozenset()) -> Any:
         """Return the result of an expression. Raises UnstatedError for a name that nobody states."""
@@ -337,11 +344,15 @@ def judge_quantity(q: Question, target: str, fields: Mapping[str, str]) -> Judge
     if target in ("usd", "usd_per_hour") and not own_price and _DISCOUNT.search(f"{q.claim.quote} {q.claim.text}"):
         return unknown("the price of such a machine is not stated")
     graph = Graph(q, fields, target)
-    senses = graph.derived(target, frozenset({target}))
-    judgements = [_against(value, term) for term in senses]
-    held = next((judgement for judgement in judgements if judgement.ruling is Ruling.HOLDS), None)
-    if judgements and held is None:
-        return judgements[0]
+    every = [[_against(value, term) for term in senses] for senses in graph.every(target, frozenset({target}))]
+    # the numbers of one statement are one equation: each way to the value that uses only them must give it
+    held = None
+    for judgements in every:
+        best = min(judgements, key=lambda one: _ORDER.index(one.ruling))
+        if best.ruling is not Ruling.HOLDS:
+            return judgements[0] if best.ruling is Ruling.WRONG else best
+        held = held or best
+    held = (_premise(graph) or held) if held and graph.alone else held
     for row in map(row_of, table()["limits"]):
         bounds = target in row.of and (graph.alone or row.left in (target, "value")) and not (row.last and held)
         try:
@@ -357,8 +368,14 @@ def judge_quantity(q: Question, target: str, fields: Mapping[str, str]) -> Judge
 
 
 def _against(value: Quantity, term: Term) -> Judgement:
-    words = f"{term.text} = {between((term.low, term.high), show_as(value.dimension, value))}"
-    return compare(value, term.low / term.within, term.high * term.within, words)
+    """Compare a value with what follows for it: wrong beyond what the relation may be off, and unsure close to that."""
+    follows = between((term.low, term.high), show_as(value.dimension, value))
+    words, sure = f"{term.text} = {follows}", min(term.within, _SURE)
+    if not value.admits(term.low / term.within, term.high * term.within):
+        return compare(value, term.low, term.high, words)
+    if value.admits(term.low / sure, term.high * sure):
+        return holds(follows, words)
+    return unknown(f"{follows} would follow; {value.text} is possible, with recomputation or long sequences", words)
 
 
 def _premise(graph: Graph) -> Judgement | None:

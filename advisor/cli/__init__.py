@@ -102,7 +102,7 @@ def formed(words: list[str]) -> tuple[str, list[str]]:
     if (form := next(((name, word) for word in rest if (name, word) in FORMS), None)) is not None:
         name = FORMS[form]
         rest.remove(form[1])
-    elif name == "compare" and any(word.endswith((".yaml", ".yml")) for word in named):
+    elif name == "compare" and len(named) > 1 and any(word.endswith((".yaml", ".yml")) for word in named):
         name = "diff"  # plans, configurations and calibrations can only be compared by their settings
     former, said, unit = FORMER[""] | FORMER.get(name, {}), [], ""
     for word in rest:

@@ -72,6 +72,12 @@ def known_names() -> list[str]:
     return [*_document()["models"], *_document()["not_built"]]
 
 
+def longest_sequence(name: str) -> int | None:
+    """Return the tokens of the longest sequence that a model reads; None if that is not known."""
+    longest: int | None = _document()["longest"].get(name)
+    return longest
+
+
 def require_model(name: str, *, nearly: bool = False) -> NamedModel:
     """Return the model of this name; the owner, and endings such as -Instruct, may be missing.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from advisor.readers import (
     wandb_folder,
 )
 from advisor.readers.archive import opened
-from advisor.readers.chunks import Progress, sample
+from advisor.readers.chunks import Progress, decode, sample
 from advisor.readers.folder import read_folder
 from advisor.readers.formats import line_formats
 from advisor.readers.generic import FEW, MOST, GenericReader
@@ -109,6 +110,12 @@ _KNOWN: tuple[Reader, ...] = (*(LineReader(format) for format in line_formats())
 READERS: tuple[Reader, ...] = (*_KNOWN, GENERIC)
 
 
+# how a document of this program or a schema begins
+_ANSWER = re.compile(r'\s*\{\s*(?:"document":\s*"(?P<name>[\w.-]+)",\s*"document_schema"|"\$schema")')
+_NO_RUNS = {"predict": "a prediction", "audit": "an audit", "schema": "a JSON Schema"}
+_NO_RUNS |= {"yaml": "a plan, a configuration or a card"}
+
+
 @np.errstate(all="ignore")  # a damaged log prints infinite numbers, which should become NaN without a warning
 def read_run(path: str | Path, format: str | None = None, progress: Progress | None = None) -> RunTable:
     """Read a training log of any known format, or of the named one. A folder, zip or tar archive is read as one run.
@@ -117,12 +124,28 @@ def read_run(path: str | Path, format: str | None = None, progress: Progress | N
     `progress` is called with the bytes done and the total bytes.
     """
     with opened(path := Path(path)) as inside:
+        _refuse_answers(inside)
         if inside.is_dir():
             table = read_folder(inside, known_reader)
         else:
             table = _named(format).read(inside, progress) if format is not None else _read(inside, progress)
             table = with_clocks(table, inside)
     return table if inside == path else dataclasses.replace(table, source=str(path))
+
+
+def _refuse_answers(path: Path) -> None:
+    """Raise AdvisorError (exit 2) for a file that describes or answers something, and so is no run's log."""
+    if path.is_dir() or path.suffix.lower() not in (".json", ".yaml", ".yml"):
+        return
+    found = _ANSWER.match(decode(sample(path)))
+    if path.suffix.lower() == ".json" and found is None:
+        return
+    name = found["name"] or "schema" if found else "yaml"
+    what = _NO_RUNS.get(name) or ("a plan" if name.startswith("plan") else f"an answer of `advisor` ({name})")
+    hint = "name the run's folder or log: advisor compare RUN"
+    hint += "; with two plans: advisor compare A.yaml B.yaml" if found is None else ""
+    hint += "; to judge it: advisor check FILE" if name.startswith(("plan", "predict")) else ""
+    raise AdvisorError(f"{path} is {what}, no run", hint, exit_code=2)
 
 
 def _read(path: Path, progress: Progress | None) -> RunTable:

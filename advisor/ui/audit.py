@@ -62,8 +62,8 @@ def page() -> None:
         _section(section)
     _lines(words.OBJECTIONS, list(words.objections(judged)))
     _lines(words.BESIDES, list(words.besides(judged)))
-    _lines(words.ASSUMED, judged.card.assumed)
-    _lines(words.UNPLACED, judged.card.unplaced)
+    _lines(words.ASSUMED, judged.card.assumed, is_open=not judged.judged)
+    _lines(words.UNPLACED, judged.card.unplaced, is_open=not judged.judged)
 
 
 def _source() -> tuple[str, bytes] | None:
@@ -150,7 +150,7 @@ def _holding(claim: Judged) -> dict[str, str]:
     }
 
 
-def _lines(title: str, texts: list[str] | tuple[str, ...]) -> None:
+def _lines(title: str, texts: list[str] | tuple[str, ...], *, is_open: bool = False) -> None:
     if texts:
-        with st.expander(f"{title} ({len(texts)})"):
+        with st.expander(f"{title} ({len(texts)})", expanded=is_open):
             st.markdown("\n".join(f"- {plain(text)}" for text in texts))

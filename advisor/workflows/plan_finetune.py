@@ -5,17 +5,18 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from advisor.calibration.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus, require_gpu
 from advisor.hardware.offers import rows_by_gpu
 from advisor.offer import Offer
-from advisor.options import EIGHT_BIT, Goal
+from advisor.options import EIGHT_BIT, Goal, OwnMachine
 from advisor.planning.cards import adapted, largest_context
 from advisor.planning.costs import rent_usd
 from advisor.planning.goal import Limits, waiting_price
-from advisor.planning.models import NamedModel, with_heads_of
+from advisor.planning.models import NamedModel, longest_sequence, with_heads_of
 from advisor.planning.offers import ANY, OWN, offers_for, own_offers, within_a_node
 from advisor.prediction.adapters import forward_share
 from advisor.prediction.comm import caution
@@ -94,22 +95,18 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
     if per_epoch is None:
         raise AdvisorError("nothing says how much is to be trained", "say it: --examples 50k", exit_code=2)
     tokens = round(per_epoch * (epochs if goal.examples is not None else 1))
-    software = finetune_software(goal.finetune, model, rank, goal.software)
-    if goal.optimizer == EIGHT_BIT:
-        software = replace(software, moment_bytes=_EIGHT_BIT_BYTES)
-    runs: list[FinetuneRun] = []
-    does_not_fit: list[str] = []
-    for gpu, offers in _machines(goal):
-        if not offers:
-            continue  # no provider rents it
-        found = list(_runs(goal, store, gpu, offers, model, software, tokens))
-        runs += found
-        does_not_fit += [] if found else [gpu]
+    software = _software(goal, model, rank)
+    runs, does_not_fit = _tried(goal, store, model, software, tokens)
+    if not runs and not does_not_fit:
+        named = goal.gpu.split(",")
+        owned = [gpu for gpu in named if _tried(_with_own(goal, gpu), store, model, software, tokens)[0]]
+        hint = f"if it is yours, it fits: --own {owned[0]}" if owned else "all that are rented: --gpu any"
+        raise AdvisorError(f"nobody is known to rent {', '.join(named)} with these options", hint, exit_code=3)
     if not runs:
-        less = "train less of it: --finetune qlora; or " if goal.finetune != "qlora" else ""
-        hint = f"{less}name more GPUs, --gpus 1,2,4,8, or those with more memory: --gpu any"
-        named = ", ".join(does_not_fit) or "any GPU"
-        raise AdvisorError(f"{model.name} does not surely fit {named}", hint, exit_code=3)
+        message = f"{model.name} does not surely fit {', '.join(does_not_fit)}"
+        if (longest := longest_sequence(model.name)) is not None and context > longest:
+            message += f", and {context} tokens are more than the {longest} of its longest sequence"
+        raise AdvisorError(message, _would_fit(goal, store, model, rank, length, tokens), exit_code=3)
 
     cheapest = min((run.usd.value for run in runs if run.usd is not None and all(run.keeps)), default=None)
     waiting = Limits(budget_usd=goal.budget_usd or cheapest, usd_per_waiting_hour=waiting_price(goal))
@@ -135,6 +132,58 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
         does_not_fit=tuple(does_not_fit),
         assumed=tuple(assumed),
     )
+
+
+def _software(goal: Goal, model: NamedModel, rank: int) -> Software:
+    software = finetune_software(goal.finetune or "full", model, rank, goal.software)
+    return replace(software, moment_bytes=_EIGHT_BIT_BYTES) if goal.optimizer == EIGHT_BIT else software
+
+
+def _tried(
+    goal: Goal, store: Store, model: NamedModel, software: Software, tokens: int
+) -> tuple[list[FinetuneRun], list[str]]:
+    """Returns the runs on all machines that the goal allows, and the GPUs that are rented but cannot hold the run."""
+    runs: list[FinetuneRun] = []
+    does_not_fit: list[str] = []
+    for gpu, offers in _machines(goal):
+        found = list(_runs(goal, store, gpu, offers, model, software, tokens)) if offers else []
+        runs += found
+        does_not_fit += [gpu] if offers and not found else []
+    return runs, does_not_fit
+
+
+def _with_own(goal: Goal, gpu: str) -> Goal:
+    """Returns the goal on machines of the user's own."""
+    count = max((goal.gpus, *(goal.counts or ())))
+    return replace(goal, gpu=OWN, counts=(), own=(OwnMachine(gpu=gpu, gpus=count),))
+
+
+def _would_fit(goal: Goal, store: Store, model: NamedModel, rank: int, length: int, tokens: int) -> str:
+    """Returns the options with which the fine-tune surely fits; each was planned before it is named."""
+
+    def fits(context: int = model.shape.seq_len, **changed: Any) -> bool:
+        asked = replace(goal, **changed)
+        shape = with_heads_of(replace(model.shape, seq_len=context), model.head_dim)
+        return bool(_tried(asked, store, replace(model, shape=shape), _software(asked, model, rank), tokens)[0])
+
+    found = []
+    if goal.finetune != "qlora" and fits(finetune="qlora"):
+        found.append("train less of it: --finetune qlora")
+    most = max((goal.gpus, *(goal.counts or ()), *(machine.gpus for machine in goal.own)))
+    if not goal.own and (count := next((n for n in (2, 4, 8) if n > most and fits(counts=(n,))), None)):
+        found.append(f"more GPUs: --gpus {count}")
+    cards = load_gpus()
+    if goal.gpu not in (ANY, OWN):
+        room = max(cards[key].memory_gb for key in goal.gpu.split(","))
+        larger = sorted((one.memory_gb, key) for key, one in cards.items() if one.is_cuda and one.memory_gb > room)
+        if key := next((key for _, key in larger if fits(gpu=key)), None):
+            found.append(f"a GPU with more memory: --gpu {key}")
+    shorter = [2**power for power in range(20, 8, -1) if 2**power < length]
+    if found_length := next((one for one in shorter if fits(one)), None):
+        found.append(f"shorter examples: --length {found_length}")
+    if found:
+        return f"would fit: {'; or '.join(found)}"
+    return "neither QLoRA nor 8 of these GPUs nor half the length would: a smaller --model, or --layout any"
 
 
 def finetune_software(method: str, model: NamedModel, rank: int = RANK, name: str | None = None) -> Software:

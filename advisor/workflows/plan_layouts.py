@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from advisor.errors import AdvisorError
@@ -29,6 +29,8 @@ from advisor.workflows.goal import find_architecture
 
 SOFTWARE = "nemo"
 TOKENS_PER_PARAMETER = 20  # Chinchilla's ratio, per parameter active for a token
+_COUNTS = tuple(2**power for power in range(11))  # of GPUs to try where none fits
+_SHORT = 2048  # tokens of a sequence that training usually has at least
 _EQUAL_COST = 1.05  # relative to the cheapest; up to here the fastest is taken
 
 
@@ -102,6 +104,7 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
         assumed.append(f"--global-batch {sequences * seq_len} (Step Law, {multiple})")
     choices: list[LayoutChoice] = []
     does_not_fit: list[str] = []
+    refused: list[tuple[LayoutRun, int]] = []  # runs with their numbers of GPUs
     own_runs: dict[str, OwnRuns] = {}
     for spec, offers in _machines(goal):
         precision = _precision(goal, spec)
@@ -128,6 +131,7 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
                 by_count[offer.gpus] = search(run, offer.gpus, sequences, own_runs.get(spec.key))
             found = by_count[offer.gpus]
             if found.best is None:
+                refused.append((run, offer.gpus))
                 uneven = "" if found.tried else f" (the model and {sequences} sequences a step do not divide by it)"
                 does_not_fit.append(f"{offer.gpus} x {spec.key}{uneven}")
             else:
@@ -145,8 +149,7 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
     if not choices:
         named = ", ".join(dict.fromkeys(does_not_fit)) or "any GPU that is rented"
         message = f"{architecture.name} with {sequences} sequences a step surely fits none of: {named}"
-        hint = "name more GPUs: --gpus 64,256,1024"
-        raise AdvisorError(message, hint, exit_code=3)
+        raise AdvisorError(message, _would_fit(refused, sequences, seq_len), exit_code=3)
 
     least = min((c.usd.value for c in choices if c.usd is not None and all(c.keeps)), default=0.0)
 
@@ -167,6 +170,35 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
         assumed=tuple(assumed),
         own_runs=own_runs,
     )
+
+
+def _would_fit(refused: Sequence[tuple[LayoutRun, int]], sequences: int, seq_len: int) -> str:
+    """Returns the options with which a layout surely fits, by the first GPU of those asked for that has any."""
+    for key, run in {one.gpu.key: one for one, _ in refused}.items():
+        most = max(gpus for one, gpus in refused if one.gpu.key == key)
+        found = list(_changes(run, most, sequences, seq_len))
+        if found:
+            return f"would fit: {'; or '.join(f'{words}: --gpu {key} {options}' for words, options in found)}"
+    return f"not up to {_COUNTS[-1]:,} of these GPUs either: a smaller --model, or GPUs with more memory"
+
+
+def _changes(run: LayoutRun, most: int, sequences: int, seq_len: int) -> Iterator[tuple[str, str]]:
+    """Yields changes, in words and as options, with which a layout of the run surely fits; each was searched."""
+
+    def fits(gpus: int, of: int = sequences, length: int = seq_len) -> bool:
+        asked = replace(run, node_gpus=min(GPUS_PER_NODE, gpus), seq_len=length)
+        return search(asked, gpus, of).best is not None
+
+    count = next((count for count in _COUNTS if count > most and fits(count)), None)
+    if count is not None:
+        yield "more GPUs", f"--gpus {count}"
+    even = math.ceil(sequences / most) * most
+    if even != sequences and fits(most, even):
+        yield f"a batch that {most} GPUs divide", f"--gpus {most} --global-batch {even * seq_len}"
+    lengths = [seq_len >> halved for halved in range(1, seq_len.bit_length()) if seq_len >> halved >= _SHORT]
+    shorter = next((length for length in lengths if fits(most, sequences * seq_len // length, length)), None)
+    if shorter is not None:
+        yield "shorter sequences", f"--gpus {most} --seq-len {shorter}"
 
 
 def _machines(goal: Goal) -> Iterator[tuple[GpuSpec, Sequence[Offer]]]:

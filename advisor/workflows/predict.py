@@ -21,10 +21,10 @@ from advisor.prediction.micro_batch import fast_enough
 from advisor.prediction.profile import Profile
 from advisor.prediction.software import OWN_NAME, software_of, table
 from advisor.prediction.whose import closest_run, whose
-from advisor.prediction.would_fit import would_fit
 from advisor.records import Adapters, Prediction, Workload
 from advisor.store.store import Store
 from advisor.workflows.goal import Options, find_any_model, with_shape
+from advisor.workflows.would_fit import would_fit
 from trainer.schema import ModelShape, make_shape
 
 # reasons why a prediction describes other software
@@ -52,10 +52,39 @@ class Predicted(Prediction):
     assumed: tuple[str, ...]  # options not given, with the assumed values
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """What a configuration is predicted to do, and on which profile."""
+
+    profile: Profile
+    prediction: Prediction
+    assumed: tuple[str, ...]
+    differences: tuple[str, ...]  # why the prediction describes other software
+
+
 def predict(options: PredictOptions, store: Store) -> Predicted:
     """Predict the configuration that the options describe; raises AdvisorError if they do not describe one."""
     if options.download_rate is not None and options.tokens is None:
         raise AdvisorError("--download-rate: of how much data?", "say how many tokens: --tokens 10B", exit_code=2)
+    asked = _asked(options, store)
+    profile, workload = asked.profile, asked.prediction.workload
+    step, vocabulary, fits = asked.prediction.step_seconds, workload.shape.vocab_size, asked.prediction.fits
+    return Predicted(
+        **vars(asked.prediction),
+        memory_parts=memory_bill(profile, workload),
+        would_fit=would_fit(options, workload, lambda o: _asked(o, store).prediction) if fits is False else (),
+        other_depths=tuple(at_depths(profile, workload, options.depths)) if options.depths else (),
+        data=download(options.tokens, vocabulary, options.download_rate) if options.tokens else None,
+        made_for=whose(profile, workload),
+        closest_run=closest_run(profile, workload),
+        network=assumed_network(workload, profile.spec, step.value) if step else None,
+        sources=(*profile.sources, *asked.differences),
+        assumed=asked.assumed,
+    )
+
+
+def _asked(options: PredictOptions, store: Store) -> _Asked:
+    """Predict the configuration alone, without the details beside it."""
     # Ask for the model first: without one, nothing can be predicted on any device.
     given = vars(options)
     check_options(options)
@@ -125,19 +154,8 @@ def predict(options: PredictOptions, store: Store) -> Predicted:
         software=published if elsewhere else None,
     )
     prediction, chosen = _predicted(profile, workload, micro_batch_given=options.micro_batch is not None)
-    workload, step, vocabulary = prediction.workload, prediction.step_seconds, shape.vocab_size
-    return Predicted(
-        **vars(prediction),
-        memory_parts=memory_bill(profile, workload),
-        would_fit=tuple(would_fit(profile, workload)),
-        other_depths=tuple(at_depths(profile, workload, options.depths)) if options.depths else (),
-        data=download(options.tokens, vocabulary, options.download_rate) if options.tokens else None,
-        made_for=whose(profile, workload),
-        closest_run=closest_run(profile, workload),
-        network=assumed_network(workload, profile.spec, step.value) if step else None,
-        sources=(*profile.sources, *((_PARTLY if partly else _OTHER_SOFTWARE,) if elsewhere else ())),
-        assumed=(*chosen, *assumed),
-    )
+    differences = (_PARTLY if partly else _OTHER_SOFTWARE,) if elsewhere else ()
+    return _Asked(profile=profile, prediction=prediction, assumed=(*chosen, *assumed), differences=differences)
 
 
 def gpu_count(gpu: str, gpus: int | None) -> int:

@@ -8,7 +8,6 @@ import json
 import numpy as np
 import pytest
 
-from advisor.calibration.profiles import load_profile
 from advisor.hardware.catalog import load_gpus
 from advisor.laws import flops
 from advisor.prediction.intervals import quantiles_of_mixture
@@ -19,12 +18,11 @@ from advisor.prediction.row_shapes import extra_parameters
 from advisor.prediction.row_words import read_checkpointing, read_software
 from advisor.prediction.rows import Reading, RowReader, row_cells
 from advisor.prediction.software import software_of, table
-from advisor.prediction.would_fit import would_fit
 from advisor.records import Basis, Estimate, Software, Workload
 from advisor.report.prediction import rest_of_line
 from advisor.store.folders import profiles_folder
-from advisor.store.store import Store
 from advisor.workflows.predict_rows import RowAnswers
+from tests.terminal import advisor
 from trainer.schema import make_shape
 
 GIB = 2**30
@@ -205,15 +203,23 @@ def test_published_runs_that_ran_are_believed_to_fit():
 LLAMA_7B = {"depth": 32, "width": 4096, "heads": 32, "kv_heads": 32, "ffn_width": 11008, "vocab_size": 32000}
 
 
-def test_what_would_fit_is_named_from_the_least_change_and_nothing_where_it_fits(tmp_path):
-    """A 7 B with 16 bytes each is 100 GiB: shared out over 8 GPUs it fits 80, and in 16 bits it fits one."""
-    shape = make_shape("llama", seq_len=2048, **LLAMA_7B)
-    software = software_of("build-nanogpt")
-    profile = load_profile("a100-80gb-sxm", Store(tmp_path), family="llama", software=software)
-    w = workload(shape=shape, precision="bf16", gpu="a100-80gb-sxm", gpus=8, software=software)
-    changes = would_fit(profile, w)
-    assert "sharded over 8 GPUs" in changes[0] and "in 16 bits" in changes[1]
-    assert would_fit(profile, dataclasses.replace(w, sharding="full", activation_checkpointing="full")) == ()
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [  # a 7 B with 16 bytes each is 100 GiB: shared out over 8 GPUs it fits 80
+        ("--gpu 8xa100-80gb-sxm --depth 32 --width 4096 --seq-len 2048 --software build-nanogpt", "--sharding full"),
+        ("--gpu 4090 --model llama-3-8b --software trl --lora-rank 16", "--qlora --seq-len 4096"),
+        ("--gpu 4090 --model llama-3-8b --software trl --lora-rank 16 --qlora --micro-batch 8", "--seq-len 4096"),
+        ("--gpu h100 --model gpt2 --micro-batch 4096", "--micro-batch 1024"),
+    ],
+)
+def test_what_would_fit_fits_by_the_same_command(advisor_home, words, first):
+    """Each hint is a set of options; added to the command they make a run that surely fits."""
+    run = ["predict", *words.split(), "--json"]
+    answer = json.loads(advisor(*run, expect=3).stdout)
+    assert answer["fits"] is False and first in answer["would_fit"][0]
+    for change in answer["would_fit"]:
+        options = change.rpartition("(")[2].rstrip(")").split()
+        assert json.loads(advisor(*run, *options, expect=0).stdout)["fits"] is True, change
 
 
 def test_a_row_is_a_run_that_took_place_but_whether_it_fits_is_said_before_that():

@@ -17,6 +17,7 @@ from advisor.prediction.layout_runs import whole_run
 from advisor.prediction.layout_time import load_law
 from advisor.prediction.layouts import Layout, LayoutRun
 from advisor.records import Basis, Estimate
+from tests.terminal import advisor as command
 
 CARDS = load_published_gpus()
 
@@ -188,3 +189,21 @@ def test_a_layout_that_would_be_faster_and_does_not_fit_has_no_larger_micro_batc
 def test_what_cannot_be_meant_is_refused(call, tmp_path: Path, words: str, said: str):
     code, _, error = call("plan", *words.replace("plan.yaml", str(tmp_path / "plan.yaml")).split())
     assert code in (2, 3) and said in " ".join(error.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "hints"),
+    [
+        ("--model llama-3-8b --gpu 4090 --gpus 8", 1),
+        ("--model llama-3-8b --gpu h100 --gpus 7", 2),  # 32 sequences do not divide by 7, 35 do
+        ("--model qwen3-30b-a3b --gpu h100 --gpus 8", 1),
+    ],
+)
+def test_each_hint_where_no_layout_fits_is_one_that_fits(words, hints):
+    run = ["plan", "--layout", "any", "--tokens", "10B", *words.split()]
+    refused = command(*run, expect=3)
+    hint = " ".join(refused.stderr.partition("would fit: ")[2].split())
+    changes = [change.partition(": ")[2] for change in hint.split("; or ")]
+    assert len(changes) == hints and ("--global-batch 286720" in hint) == ("--gpus 7" in words)
+    for change in changes:
+        command(*run, *change.split(), expect=0)

@@ -49,6 +49,14 @@ def test_a_pasted_plan_is_judged_as_the_command_judges_it(advisor_home, tmp_path
     assert len(at.get("download_button")) == 2
 
 
+def test_a_sentence_that_cannot_be_checked_is_said_to_be_unchecked_in_sight(advisor_home):
+    at = app().run()
+    at.text_area(key="audit-text").set_value("At $2.50 per GPU-hour the run costs $384,000.").run()
+    assert not at.exception and "Nothing here could be checked" in words(at)
+    opened = [one.label for one in at.expander if one.proto.expanded]
+    assert any(label.startswith("Numbers that were not checked") for label in opened)
+
+
 def test_what_an_assistant_answered_is_judged(advisor_home):
     """6 x 7e9 x 1e11 FLOPs in three days are 16 PFLOP/s: a hundred times what a 4090 has."""
     at = app().run()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from advisor.auditing.card import COLUMNS, PHASES, SCHEMA
-from advisor.auditing.gate import chips_in
+from advisor.auditing.gate import MFU, MILLION, chips_in, place_of
 from advisor.auditing.load import problems_of
 from advisor.auditing.paper.text import Document, read_document
 from advisor.auditing.quantity import Figure, figures
@@ -23,9 +23,9 @@ from advisor.readers.run_table import RunTable
 from advisor.units import MIB
 
 NOT_READ = (
-    "only written arithmetic, labelled values and tables of steps were read: {count} sentences with quantities were "
-    "not. An assistant of yours can read them: `advisor audit {name} --reader CMD`, or give it the prompt of "
-    "`advisor audit {name} --schema` and its answer back with --answer"
+    "only written arithmetic, labelled values and tables of steps were read, not {sentences}. An assistant of yours "
+    "can read them: `advisor audit {name} --reader CMD`, or give it the prompt of `advisor audit {name} --schema` and "
+    "its answer back with --answer"
 )
 _FIELDS = (
     *("depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size", "seq_len", "micro_batch", "grad_accum"),
@@ -39,7 +39,6 @@ _MEASURED = (  # field of the card, its dimension, the labels that name it
     ("power", "watts", r"^power"),
 )
 _LABEL = re.compile(r"^([^:=|]{2,50}?)\s*:\s*(\S.*)$")
-_MILLION = 1e6  # the scale of parameters and tokens, but not of steps, layers and years
 
 _OPERATORS = {"×": "*", "x": "*", "*": "*", "/": "/", "÷": "/", "+": "+", "·": "*", "-": "-"}
 _WORDS = r"(?:[A-Za-z][\w&'.-]*(?:[ /][A-Za-z&][\w&'.-]*){0,4})?"
@@ -59,9 +58,12 @@ _GOES_ON = re.compile(r"\s*[×*÷]|\s*/\s*\d|\s+[x/+-]\s+[~$\d]")
 _REMARK = re.compile(r"\((?:for|on|with|using|assuming|at)\s[^()=]{1,60}\)")  # "(for 32 cards)"
 _MASSES = re.compile(r"\d\s?(?:kg|g|t|tons?|tonnes?|lbs?)\s?(?:of )?(?:CO|\w*/kWh|\b\s?e\b)")  # not read here
 _GPUS = (
-    r"(?:(?P<count>\d+|\b(?:one|two|four|eight|a|an))\s*[x×]?\s+)?"
-    r"(?P<gpu>(?:NVIDIA |GeForce |RTX |GTX )*[A-Z]*\d{2,4}\w*)"
+    r"(?:(?P<count>\d[\d,]*|\b(?:one|two|four|eight|a|an))(?:\s*[x×]\s*|\s+))?"
+    r"(?P<gpu>(?:NVIDIA |GeForce |RTX |GTX )*[A-Z]*\d{2,4}[a-z]*\b"
+    r"(?: \d+ ?GB\b)?(?:[ -](?:SXM\d?|PCIe|NVL))?(?: \d+ ?GB\b)?)(?P<many> ?\w* GPUs\b)?"
 )
+_PRECISIONS = re.compile(r"\b(?:bf16|fp16|fp32|tf32|fp8)\b", re.IGNORECASE)
+_ADAPTERS = re.compile(r"\bQ?LoRA\b|\badapters?\b", re.IGNORECASE)
 NUMBERS = {"a": 1, "an": 1, "one": 1, "two": 2, "four": 4, "eight": 8}
 _MOST = 8  # operands
 _LONGEST = 160
@@ -82,7 +84,8 @@ def draft(path: Path) -> dict[str, Any]:
             "advisor audit --kinds lists what can be claimed; docs/file-formats.md describes cards",
         )
     rows, timing = _rows(table), _timing(document)
-    assumed = [NOT_READ.format(count=len(unplaced), name=path.name)] if unplaced else []
+    sentences = f"{len(unplaced)} sentences with quantities" if len(unplaced) > 1 else "one sentence with quantities"
+    assumed = [NOT_READ.format(sentences=sentences, name=path.name)] if unplaced else []
     parts = {"rows": rows, "timing": timing, "assumed": assumed, "unplaced": unplaced}
     head = {**card_of_text(document, path.name), "run": _run(document, table), "claims": claims}
     return head | {name: part for name, part in parts.items() if part}
@@ -90,7 +93,7 @@ def draft(path: Path) -> dict[str, Any]:
 
 def _is_telling(figure: Figure) -> bool:
     """Return True if a number has a unit or counts in millions."""
-    return figure.quantity.dimension != "count" or figure.quantity.middle >= _MILLION
+    return figure.quantity.dimension != "count" or figure.quantity.middle >= MILLION
 
 
 def card_of_text(document: Document, name: str) -> dict[str, Any]:
@@ -102,8 +105,13 @@ def card_of_text(document: Document, name: str) -> dict[str, Any]:
 def _claims(document: Document) -> Iterator[dict[str, Any]]:
     """Yield every equation and plan as a claim, on the line that prints its number, unless no card can hold it."""
     seen: set[str] = set()
+    near = {one.line: "" for one in document.passages}
+    for one, other in pairwise(document.passages):
+        if other.line - one.line == 1:
+            near[one.line] += "" if chips_in(other.text) else f" {other.text}"
+            near[other.line] += "" if chips_in(one.text) else f" {one.text}"
     for passage in document.passages:
-        for stated in (*equations(passage.text), *plans(passage.text)):
+        for stated in (*equations(passage.text), *plans(passage.text, near[passage.line])):
             claim = {"id": f"c{len(seen) + 1}-line{passage.line}", "line": passage.line, **stated}
             key = f"{passage.line} {claim['value']} {claim.get('readings')}"
             if key not in seen and not problems_of(claims=[claim]):
@@ -111,27 +119,35 @@ def _claims(document: Document) -> Iterator[dict[str, Any]]:
                 yield claim
 
 
-def plans(text: str) -> Iterator[dict[str, Any]]:
-    """Yield the time and cost of a plan that a piece of text states with one model, token count and GPU."""
+def plans(text: str, about: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the time, GPU-hours and cost of a plan with one model, token count and GPU, each with all other numbers.
+
+    They are one equation. So if a number of the text has no place in it, or the lines beside it (`about`)
+    have the MFU, the plan is not read at all: it must not hold against a number that was passed over.
+    """
     named = [part for part in re.finditer(_GPUS, text) if chips_in(part["gpu"])]
-    found: dict[str, list[str]] = {}
-    for figure in figures(text):
-        behind, dimension = text[figure.end : figure.end + 12], figure.quantity.dimension
-        if dimension in ("seconds", "usd"):
-            found.setdefault(dimension, []).append(figure.quantity.text)
-        elif dimension == "count" and figure.quantity.middle >= _MILLION:
-            what = "tokens" if re.match(r"\s*(?:training )?tok", behind) else "parameters"
-            if what == "tokens" or re.match(r"[ -]?(?:model|param|LLM)", behind, re.IGNORECASE):
-                found.setdefault(what, []).append(figure.quantity.text)
-    wanted = {name: values[0] for name, values in found.items() if len(values) == 1}
-    if len(named) != 1 or not {"parameters", "tokens", "seconds"} <= wanted.keys():
+    if len(named) != 1 or (MFU.search(about) and not MFU.search(text)):
         return
-    count = named[0]["count"]
-    gpus = str(NUMBERS.get(count.lower(), count)) if count else "1"
-    of = {"kind": "quantity", "text": shortened(text), "gpu": named[0]["gpu"].strip().removesuffix("s"), "gpus": gpus}
-    yield {**of, "that": "time", "value": wanted["seconds"], **{n: wanted[n] for n in ("parameters", "tokens")}}
-    if "usd" in wanted:
-        yield {**of, "that": "usd", "value": wanted["usd"], "time": wanted["seconds"]}
+    [gpu] = named
+    is_many = gpu["many"] is not None or gpu["gpu"].endswith("s")
+    stated = [(place_of(figure, text), figure.quantity.text) for figure in figures(text) if not (
+        gpu.start() <= figure.start < gpu.end()
+    )]  # fmt: skip
+    numbers = {name: value for name, value in stated if name}
+    if len(numbers) < len(stated) or not {"parameters", "tokens", "time"} <= numbers.keys():
+        return
+    if is_many and not gpu["count"]:
+        return
+    count = (gpu["count"] or "1").lower()
+    of = {"gpu": gpu["gpu"].strip().removesuffix("s"), "gpus": str(NUMBERS.get(count, count)), **numbers}
+    precisions = {found.lower() for found in _PRECISIONS.findall(text)}
+    of |= {"precision": precisions.pop()} if len(precisions) == 1 else {}
+    of |= {"method": "adapters"} if _ADAPTERS.search(text) else {}
+    results = {name: of.pop(name) for name in ("gpu_hours", "usd") if name in of}
+    head = {"kind": "quantity", "text": shortened(text)}
+    yield {**head, "that": "time", **{name: value for name, value in of.items() if name != "time"}, "value": of["time"]}
+    for name, value in results.items():
+        yield {**head, "that": "time" if name == "gpu_hours" else name, **of, "value": value}
 
 
 def _run(document: Document, table: RunTable | None) -> dict[str, Any]:

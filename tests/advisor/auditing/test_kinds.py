@@ -65,9 +65,9 @@ def test_the_decisive_number_is_said() -> None:
         ({"that": "ratio", "value": "{}"}, "18.6", "18.7"),  # 1.311 B ÷ 70.37 M
         ({"that": "usd", "value": "{}"}, "$3.32", "$3.34"),  # 6,000 s at $2.00/h
         ({"that": "mfu", "value": "{}", "step_time": "0.15 s"}, "69.4 %", "69.6 %"),  # twice 34.76 %
-        # 6 to 8.5 · 7e9 · 1e11 FLOP ÷ (40 % · 312e12 · 8) = 48.7 to 69 days, and 1.6 times either way
+        # 6 to 7.2 · 7e9 · 1e11 FLOP ÷ (40 % · 312e12 · 8) = 48.7 to 58.4 days, and 1.1 times either way
         ({"that": "time", "value": "{}", "parameters": "7 billion", "tokens": "100 billion", "gpu": "a100",
-          "gpus": "8", "mfu": "40 %"}, "31 days", "109 days"),
+          "gpus": "8", "mfu": "40 %"}, "45 days", "63 days"),
     ],
 )  # fmt: skip
 def test_a_quantity_is_solved_from_whatever_is_stated(fields: dict[str, str], low: str, high: str) -> None:
@@ -76,6 +76,25 @@ def test_a_quantity_is_solved_from_whatever_is_stated(fields: dict[str, str], lo
     far = {low: f"{low[0] if low[0] == '$' else ''}{float(low.strip('$').split()[0].replace(',', '')) / 4:g}"}
     unit = low.partition(" ")[2]
     assert ask("quantity", **{**fields, "value": f"{far[low]} {unit}".strip()}).judgement.ruling is Ruling.WRONG
+
+
+@pytest.mark.parametrize(
+    ("fields", "ruling", "says"),
+    [  # 6 to 7.2 · 7e9 · 2e12 FLOP ÷ (40 % · 989e12 · 256) are 9.6 to 11.5 days; 1.6 times either way accuses nobody
+        ({"that": "time", "value": "14 days", "mfu": "40 %"}, "cannot be judged", "9.6 days to 11.5 days"),
+        ({"that": "time", "value": "22 days", "mfu": "40 %"}, "wrong", "9.6 days to 11.5 days, not 22 days"),
+        # 10 days · 256 · 24 = 61,440 GPU-hours, and 61,440 · $2.50 = $153,600
+        ({"that": "time", "value": "61,440 GPU-h", "time": "10 days", "mfu": "40 %"}, "holds", ""),
+        ({"that": "time", "value": "153,600 GPU-h", "time": "10 days", "mfu": "40 %"}, "wrong", "58,958"),
+        ({"that": "usd", "value": "$153,600", "time": "10 days", "price": "$2.50/h", "mfu": "40 %"}, "holds", ""),
+        ({"that": "usd", "value": "$384,000", "time": "25 days", "price": "$2.50/h", "mfu": "40 %"},
+         "does not follow", "it is reckoned from 25 days, which is wrong: 9.6 days to 11.5 days"),
+    ],
+)  # fmt: skip
+def test_a_claim_is_held_against_every_number_of_its_statement(fields, ruling, says) -> None:
+    whole = {"parameters": "7 billion", "tokens": "2 T", "gpu": "h100-80gb-sxm", "gpus": "256"}
+    judgement = ask("quantity", **whole, **fields).judgement
+    assert judgement.ruling == ruling and says in judgement.so, judgement
 
 
 def test_a_claim_of_its_own_model_takes_no_number_from_the_run() -> None:

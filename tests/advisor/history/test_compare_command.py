@@ -35,6 +35,25 @@ def test_compare_scores_and_remembers_a_finished_run(call, run_folder):
     assert "wall_clock_seconds" in found and "loss" not in found
 
 
+@pytest.mark.parametrize(
+    ("words", "name", "what"),
+    [
+        ("predict --gpu h100 --model gpt2 --json", "answer.json", "a prediction"),
+        ("plan --gpu h100 --model gpt2 --tokens 1B --json", "answer.json", "a plan"),
+        ("schema plan", "answer.json", "a JSON Schema"),
+        ("gpus --json", "answer.json", "an answer of `advisor` (gpus)"),
+        ("plan --gpu h100 --model gpt2 --tokens 1B --out other.yaml --json", "other.yaml", "a plan"),
+    ],
+)
+def test_an_answer_is_no_run_whatever_plan_lies_beside_it(call, tmp_path, monkeypatch, words, name, what):
+    monkeypatch.chdir(tmp_path)
+    default_store().save_plan(small_plan(steps=20), tmp_path / "plan.yaml")
+    _, out, _ = call(*words.split())
+    (tmp_path / "answer.json").write_text(out)
+    code, out, err = call("compare", name)
+    assert code == 2 and not out and f"{name} is {what}" in err and "no run" in err
+
+
 def test_a_run_on_a_busy_machine_teaches_the_profile_nothing(call, tmp_path):
     plan = replace(small_plan(steps=20, step_seconds=0.5), reference_seconds=0.010, drift_exponent=1.0)
     folder = tmp_path / "busy"
