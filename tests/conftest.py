@@ -22,9 +22,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the backgrou
 
 os.environ.pop("COLUMNS", None)  # the width of whoever runs the tests
 
-settings.register_profile("house", deadline=None, max_examples=50)
+# The same cases on every machine and in every run; `make explore` draws new ones and prints how to repeat what it finds
+settings.register_profile("house", deadline=None, max_examples=50, derandomize=True)
+settings.register_profile("explore", deadline=None, max_examples=500, print_blob=True)
 settings.load_profile("house")
-
 
 _TEST = "ADVISOR_TEST"  # in the environment of whatever a test starts, a detached run included
 _starts: list[str] = []  # of processes by this one
