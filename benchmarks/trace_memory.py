@@ -142,7 +142,7 @@ def fit_moment(phase: str, terms: np.ndarray, y: np.ndarray, totals: np.ndarray)
         scale = terms[:, used].max(axis=0)
         x = terms[:, used] / scale / totals[:, None]
         signed = [place for place, i in enumerate(used) if TERMS[i] in SIGNED]
-        positive, _ = nnls(np.hstack((x, -x[:, signed])), y / totals)
+        positive, _ = nnls(np.hstack((x, -x[:, signed])), y / totals, maxiter=10_000)
         solution = positive[: len(used)]
         solution[signed] -= positive[len(used) :]
         shares = np.abs(x * solution).max(axis=0)
