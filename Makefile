@@ -15,7 +15,7 @@ TRANSFORMERS := .venv-transformers
 LITGPT := .venv-litgpt
 TRACKERS := .venv-trackers
 
-.PHONY: quickstart test checks suite size long chaos engines accuracy detectors docs screenshots clean
+.PHONY: quickstart test checks suite size long explore chaos engines accuracy detectors docs screenshots clean
 
 quickstart: $(VENV)/core.stamp
 	$(BIN)/advisor quickstart
@@ -43,6 +43,14 @@ size: $(VENV)/core.stamp
 # whole stories: the quickstart, and the app in a browser from a budget to a scored run
 long: $(VENV)/dev.stamp
 	$(BIN)/pytest $(AGAIN) -n 3 --dist worksteal -q -m long --ignore tests/engines --ignore tests/chaos
+	$(if $(AGAIN),,$(MAKE) --no-print-directory explore)
+
+# property tests with new cases each time, for some minutes. It decides nothing: what it finds is printed and repeated from
+# .hypothesis until it is mended; it then stands above the test as `@example`, which `make test` runs
+EXPLORE_SECONDS ?= 240
+explore: $(VENV)/dev.stamp
+	-timeout --signal=INT --kill-after=30 $(EXPLORE_SECONDS) $(BIN)/pytest --hypothesis-profile explore -n 3 -q -m hypothesis \
+		--ignore tests/engines --ignore tests/chaos
 
 # runs killed, damaged and moved at random moments; the page is written anew (KILLS=200 is what it is published with)
 KILLS ?= 200

@@ -6,6 +6,7 @@ keeps its measurements, and the same command continues it.
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import time
@@ -19,7 +20,7 @@ from advisor.calibration import design, observations
 from advisor.calibration.fit import Evidence
 from advisor.calibration.measure import Ready, Worker, WorkerDied, disk_bytes_per_second, rehearse
 from advisor.calibration.one_burst import LATE_SECONDS, base_workload, burst_config, burst_seconds, describe, run_burst
-from advisor.calibration.quality import judged
+from advisor.calibration.quality import configurations, judged
 from advisor.errors import AdvisorError
 from advisor.prediction.memory import MemoryModel
 from advisor.prediction.throughput import Posterior, predict_log, sizes
@@ -34,6 +35,7 @@ _ROUND = 4  # bursts that are chosen together and then run in random order
 _CEILING_SHARE = 0.04  # of the budget
 _REHEARSAL_SHARE = 0.2
 _RESERVE_SECONDS = 1.5  # for the fit and the last write
+_LATE_BURST_SECONDS = 120.0  # longest burst beyond the budget
 _FIRST_COMPILE_SECONDS = 12.0  # for a block, forward and backward, until one is timed (sources §3.2: 22-47 s per model)
 
 
@@ -92,9 +94,11 @@ def calibrate(
     memory: MemoryModel,
     on_event: Callable[[Event], None],
     resume: bool = True,
+    fewest: int = 0,
 ) -> Calibration:
     """Run a calibration within its budget. It is saved after every burst and judged at its end, even an early one.
 
+    If fewer than `fewest` configurations were measured when the budget ends, it goes on until they are.
     Raises AdvisorError if the worker cannot start, the store cannot be written or no burst could be measured.
     KeyboardInterrupt passes through after everything measured so far has been written to disk.
     """
@@ -104,6 +108,7 @@ def calibrate(
     notes = Notebook(calibration=calibration or _begun(settings, ready, worker, store, clock, on_event), store=store)
     try:
         _rounds(settings, worker, notes, memory, clock, on_event)
+        _late_bursts(settings, worker, notes, memory, clock, on_event, fewest)
         if not observations.completed(notes.calibration.bursts):
             raise _nothing_measured(settings, notes.calibration.bursts)
         notes.calibration = replace(notes.calibration, status=COMPLETE)
@@ -208,6 +213,33 @@ def _rounds(
         hopeless = len(bursts) >= _ROUND and all(b.outcome == Outcome.FAILED for b in bursts)
         if clock.left <= 0 or hopeless:
             return
+
+
+def _late_bursts(
+    settings: Settings,
+    worker: Worker,
+    notes: Notebook,
+    memory: MemoryModel,
+    clock: Clock,
+    on_event: Callable[[Event], None],
+    fewest: int,
+) -> None:
+    """Measure new configurations after the end of the budget, until there are `fewest` or as many bursts failed."""
+    failed = 0
+    while failed < fewest and (measured := configurations(notes.calibration)) < fewest:
+        bursts = notes.calibration.bursts
+        tried = {b.workload for b in bursts}
+        pool = [w for w in burst_pool(settings, memory, bursts) if w not in tried]
+        if not pool:
+            return
+        posterior = Evidence(notes.calibration).posterior()
+        weights, cost = design.target_weights(posterior, sizes(pool), settings.seq_len), _cost(bursts, settings)
+        best = design.choose(posterior, pool, weights, cost, count=1, seconds_left=math.inf)
+        [workload, *_] = (design.missing_contrast(list(tried), pool) if tried else []) + best
+        text = f"{measured} of {fewest} configurations measured, so it takes longer: {describe(workload)}"
+        on_event(Event(text=text, elapsed_seconds=clock.elapsed))
+        notes.add(run_burst(worker, settings, workload, limit=_LATE_BURST_SECONDS))
+        failed += notes.calibration.bursts[-1].outcome != Outcome.COMPLETED
 
 
 def next_bursts(

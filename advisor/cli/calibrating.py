@@ -27,8 +27,8 @@ def is_rejected(done: Calibrated) -> bool:
     return quality_of(done.calibration).verdict == Verdict.REJECTED
 
 
-def run(options: CalibrationOptions) -> Calibrated:
-    """Calibrate with the options, showing a bar for the time."""
+def run(options: CalibrationOptions, fewest: int = 0) -> Calibrated:
+    """Calibrate with the options, showing a bar for the time; beyond the budget until `fewest` are measured."""
     from advisor.store.store import default_store
     from advisor.workflows.calibrate import calibrate
     from advisor.workflows.preflight import training_here
@@ -36,7 +36,7 @@ def run(options: CalibrationOptions) -> Calibrated:
     if busy := ", ".join(training_here(default_store())):
         render.remark(f"warning: {busy} is training on this machine: measurements will be too slow")
     with bar() as (on_start, on_event):
-        return calibrate(options, default_store(), on_start, on_event)
+        return calibrate(options, default_store(), on_start, on_event, fewest=fewest)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,7 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     from advisor.cli.calibrating import is_rejected, lines
     from advisor.cli.calibrating import run as calibrate
     from advisor.hardware.here import device_key
+    from advisor.laws.held_out import FEWEST_TO_HOLD_OUT
     from advisor.store.store import default_store
     from advisor.workflows.compare import review, to_document
     from advisor.workflows.data import prepare_data
@@ -58,10 +60,11 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     if budget_seconds is None and device_key(gpu) == "cpu":
         budget_seconds = _CPU_BUDGET_SECONDS
     options = CalibrationOptions(gpu=gpu, data=data, budget_seconds=budget_seconds, price=price)
-    done = calibrate(options)
+    done = calibrate(options, fewest=FEWEST_TO_HOLD_OUT)
     if is_rejected(done):  # one disturbed minute decides nothing
-        render.remark("the calibration was rejected; once more")
-        done = calibrate(options)
+        longer = 2 * done.calibration.settings.budget_seconds
+        render.remark(f"the calibration was rejected; once more, with {units.format_seconds(longer)}")
+        done = calibrate(replace(options, budget_seconds=longer), fewest=FEWEST_TO_HOLD_OUT)
     if not json_asked():
         render.show(*lines(done, bursts=False), "")
     render.remark(f"[3/5] planning the best run that ends within {units.format_seconds(deadline)}")

@@ -204,17 +204,24 @@ class Structure:
     source: str
 
     def moments(self, a: WorkloadArrays) -> tuple[Moment, ...]:
-        """Return the moments for workloads of one kind. Raises AdvisorError if the kind was never traced."""
+        """Return the moments for workloads of one kind. Raises AdvisorError if the kind was never traced.
+
+        A step with gradient accumulation begins with a micro-batch that finds no gradients, so it has all moments of a
+        step without, and its peak is never lower.
+        """
         # Like gradient accumulation, DistributedDataParallel keeps all gradients alive in its buckets.
-        held = "accumulate" if a.accumulate[0] or a.gpus > 1 else "single"
+        held = ("single", "accumulate") if a.accumulate[0] or a.gpus > 1 else ("single",)
+        moments = tuple(moment for gradients in held for moment in self._traced(a, gradients))
+        return tuple(_compiled(m, a.precision) for m in moments) if a.compile else moments
+
+    def _traced(self, a: WorkloadArrays, gradients: str) -> tuple[Moment, ...]:
         repeated = "/grouped" if repeats_keys(a.device_type, a.precision) and a.grouped[0] else ""
-        cell = f"{a.device_type}/{a.family}/{a.precision}/{a.activation_checkpointing}/{held}{repeated}"
+        cell = f"{a.device_type}/{a.family}/{a.precision}/{a.activation_checkpointing}/{gradients}{repeated}"
         if a.activation_checkpointing == "selective" and cell not in self.cells:
             cell = cell.replace("/selective/", "/none/")  # never traced on the CPU: "none" overestimates
         if cell not in self.cells:
             raise AdvisorError(f"the memory of {cell} was never traced", f"python benchmarks/trace_memory.py {cell}")
-        moments = self.cells[cell]
-        return tuple(_compiled(m, a.precision) for m in moments) if a.compile else moments
+        return self.cells[cell]
 
     def terms(self, a: WorkloadArrays, names: Sequence[str] = TERMS) -> np.ndarray:
         """Return the value of each named term for every workload, shape (n, len(names))."""
@@ -259,9 +266,9 @@ class Structure:
             (moment, np.where(several, column, -np.inf) if moment.phase == "later_chunk" else column)
             for moment, column in zip(moments, values.T, strict=True)
         ]
-        if a.optimizer == "muon":
-            moment = Moment(phase="optimizer", coefficients=self.muon)
-            pairs.append((moment, 4.0 * a.parameters + self.terms(a) @ moment.vector))
+        # The optimizer step finds all gradients.
+        workspace = Moment(phase="optimizer", coefficients=self.muon if a.optimizer == "muon" else {})
+        pairs.append((workspace, 4.0 * a.parameters + self.terms(a) @ workspace.vector))
         return pairs
 
     def peak_bytes(self, a: WorkloadArrays) -> np.ndarray:

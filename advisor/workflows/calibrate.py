@@ -43,10 +43,12 @@ def calibrate(
     on_start: Callable[[Settings], None] = lambda settings: None,
     on_event: Callable[[Event], None] = lambda event: None,
     kernels: Kernels = Kernels(),  # noqa: B008 - frozen
+    fewest: int = 0,
 ) -> Calibrated:
     """Calibrate this machine and store the measurements. Raises AdvisorError if it does not have the device.
 
-    `on_start` receives the settings once all are decided; `on_event` receives every burst.
+    `on_start` receives the settings once all are decided; `on_event` receives every burst. It takes longer than its
+    budget if that is too short for `fewest` configurations.
     """
     require_package("torch", "calibrating")
     meta = read_data(options.data)
@@ -55,7 +57,7 @@ def calibrate(
     with Worker(device_for(options.gpu), log=worker_log) as worker:
         settings = resolve(options, worker.start().device, meta, kernels)
         on_start(settings)
-        calibration = run_bursts(settings, worker, store, load_memory_model(), on_event, resume=not options.fresh)
+        calibration = run_bursts(settings, worker, store, load_memory_model(), on_event, not options.fresh, fewest)
     return judged(calibration, store)
 
 

@@ -24,10 +24,12 @@ from advisor.calibration.profiles import load_profile, prior_profile, profile_of
 from advisor.calibration.remeasure import measure_one
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
+from advisor.options import CalibrationOptions
 from advisor.prediction.batch import predict_batch
 from advisor.records import Basis, Workload
 from advisor.store.calibration import Burst, Verdict
 from advisor.store.store import Store
+from advisor.workflows.calibrate import calibrate
 from tests.terminal import advisor
 from trainer.messages import BurstRequest, WorkerDevice
 from trainer.prepare import prepare
@@ -230,3 +232,15 @@ def test_cancelling_ends_a_calibration_that_ignores_interrupts(advisor_home, mon
         background.cancel(Store(advisor_home))
         reaper.join()
     assert deaf.returncode == -signal.SIGTERM
+
+
+def test_a_calibration_that_must_measure_four_takes_longer_than_its_budget(advisor_home):
+    """One second holds no burst; the quickstart asks for as many configurations as a verdict needs."""
+    said: list[str] = []
+    options = CalibrationOptions(gpu="cpu", depths=[1, 2], seq_len=64, vocab_size=256, budget_seconds=1.0)
+    done = calibrate(options, Store(advisor_home), on_event=lambda event: said.append(event.text), fewest=4)
+    assert done.calibration.status == "complete" and done.held_out is not None
+    measured = {burst.workload for burst in completed(done.calibration.bursts)}
+    assert len(measured) == 4 and len({w.shape.depth for w in measured}) == 2
+    late = [text for text in said if "so it takes longer" in text]
+    assert late[-1].startswith("3 of 4 configurations measured, so it takes longer: depth ")

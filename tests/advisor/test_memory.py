@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import trainer.loss
@@ -33,6 +33,11 @@ CPU = Workload(
 )
 
 
+def at_edge(family: str, depth: int, kv_heads: int, batch: int, **changes: object) -> Workload:
+    shape = make_shape(family, depth=depth, width=128, heads=2, kv_heads=kv_heads, vocab_size=216, seq_len=1062)
+    return Workload(shape=shape, micro_batch=batch, gpu="h200", **changes)
+
+
 def traced(model: MemoryModel, workload: Workload) -> float:
     return float(model.structure.peak_bytes(WorkloadArrays.of([workload]))[0])
 
@@ -49,6 +54,8 @@ def traced(model: MemoryModel, workload: Workload) -> float:
         replace(LLAMA, optimizer="muon", micro_batch=1),
         CPU,
         replace(CPU, grad_accum=2, precision="bf16", micro_batch=16),
+        # few key heads, a small vocabulary and many tokens, far from all that was fitted
+        *(at_edge("gpt2", 12, 1, 341, precision="fp16", activation_checkpointing="full", grad_accum=n) for n in (1, 2)),
     ],
 )
 def test_structure_reproduces_traces_it_has_not_seen(workload: Workload) -> None:
@@ -109,6 +116,11 @@ workloads = st.builds(
 )
 
 
+THIN = make_shape("nanochat", depth=33, width=64, heads=1, vocab_size=8192, seq_len=512)
+
+
+@example(Workload(shape=THIN, micro_batch=109, gpu="h200"))
+@example(at_edge("gpt2", 32, 1, 341, precision="fp16", activation_checkpointing="full"))
 @given(workloads)
 def test_more_work_never_needs_less_memory(workload: Workload) -> None:
     model = load_memory_model()
@@ -117,7 +129,8 @@ def test_more_work_never_needs_less_memory(workload: Workload) -> None:
     deeper = replace(workload, shape=replace(workload.shape, depth=workload.shape.depth + 1))
     assert traced(model, deeper) > here
     assert traced(model, replace(workload, micro_batch=2 * workload.micro_batch)) >= here
-    assert traced(model, replace(workload, grad_accum=workload.grad_accum + 1)) >= 0.999 * here
+    # a step with accumulation has all moments of one without, so only the last digits of sums may differ
+    assert traced(model, replace(workload, grad_accum=workload.grad_accum + 1)) >= (1 - 1e-12) * here
 
 
 @given(workloads)

@@ -48,8 +48,11 @@ def test_quickstart_calibrates_plans_trains_compares_and_scores():
     document = json.loads(done.stdout)
     for number in range(1, 6):
         assert f"[{number}/5]" in done.stderr
-    longest = max(burst.seconds for burst in default_store().newest_calibration("cpu").bursts)
-    assert document["calibration"]["seconds"] <= 1.1 * BUDGET_SECONDS + longest + 3  # a burst under way is not cut off
+    calibration = default_store().newest_calibration("cpu")
+    assert len({burst.workload for burst in calibration.bursts}) >= 4  # as many as a plan needs, however slow they are
+    if len(calibration.bursts) > 4:  # not beyond its budget for them; a burst under way is not cut off
+        longest = max(burst.seconds for burst in calibration.bursts)
+        assert calibration.cost.seconds <= 1.1 * calibration.settings.budget_seconds + longest + 3
     check_comparison(document["comparison"])
     check_run_folder(Path(document["run_dir"]))
 

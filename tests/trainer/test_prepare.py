@@ -190,7 +190,10 @@ NOT_DATA = {
     "list.jsonl": (b'{"text": "a"}\n["b"]\n', r"list.jsonl:2: expected an object with 'text', found list"),
     "null.jsonl": (b'{"text": null}\n', r"null.jsonl:1: field 'text' is null"),
     "half.jsonl": (b'{"text": "a\\ud800"}\n', r"half.jsonl:1: .*half a surrogate pair at 1"),
-    "cut.jsonl.gz": (gzip.compress(os.urandom(4000).hex().encode())[:-900], r"cut.jsonl.gz: damaged or truncated gzip"),
+    "cut.jsonl.gz": (
+        gzip.compress(np.random.default_rng(0).bytes(4000).hex().encode())[:-900],
+        r"cut.jsonl.gz: damaged or truncated gzip",
+    ),
     "cut.parquet": (b"PAR1" + b"\1" * 500, r"cut.parquet: damaged or truncated Parquet"),
 }
 
