@@ -72,7 +72,8 @@ FORMULAS = {
         inputs=("parameters", "ratio", "epochs", "steps", "step_tokens"), section="Planning",
     ),
     "cost_usd": Formula(
-        words="total_seconds / 3600 * usd_per_hour + storage_usd; own machines: electricity",
+        words="total_seconds / 3600 * usd_per_hour + storage_usd; own machines: electricity of "
+        "the site, energy_kwh * 1.44 for host and cooling",
         inputs=("total_seconds", "usd_per_hour", "storage_usd", "energy_kwh", "provider", "source", "age_days"),
         section="Wall clock",
     ),

@@ -316,7 +316,7 @@ class Goal:
     )  # fmt: skip
     interruption_seconds: float | None = _option(
         "interruptions", Kind.SECONDS, _MACHINES, "Interrupted every",
-        "Mean time between interruptions, e.g. 12h. Default: 4-48 h on spot machines, days elsewhere.",
+        "Mean time between interruptions of a machine, e.g. 12h. Default: 4-48 h if it is a spot machine, else days.",
         empty="4-48 h on spot, else days", least=60.0, most=_DECADE,  # with more interruptions a run never starts
     )  # fmt: skip
     download_bytes_per_second: float | None = _option(

@@ -28,7 +28,7 @@ from advisor.history.time_spent import (
     reference_seconds,
     time_spent,
 )
-from advisor.prediction.energy import JOULES_PER_KWH
+from advisor.prediction.energy import JOULES_PER_KWH, SITE_FACTOR
 from advisor.prediction.wallclock import run_seconds
 from advisor.readers.run_table import RunTable, Status
 from advisor.records import Estimate, Plan, Run
@@ -231,7 +231,8 @@ def _cost(wall: float, usd_per_hour: float | None, energy_kwh: float | None, pla
     tariff = plan.goal.usd_per_kwh if plan is not None and not rented else None  # rent includes the energy
     if price is None or (tariff and energy_kwh is None):
         return None
-    return wall / 3600 * price + (energy_kwh * tariff if tariff and energy_kwh is not None else 0.0)
+    site_kwh = 0.0 if energy_kwh is None else energy_kwh * SITE_FACTOR.value  # telemetry meters the GPUs alone
+    return wall / 3600 * price + (site_kwh * tariff if tariff else 0.0)
 
 
 def _promise(promised: Run | None, quantity: str) -> Estimate | None:

@@ -16,8 +16,8 @@ from advisor.offer import Offer
 from advisor.planning import recipe
 from advisor.planning.candidates import KINDS, Candidates, Machines
 from advisor.planning.goal import LONGEST_SECONDS, Limits, interruptions
-from advisor.prediction.energy import JOULES_PER_KWH, STORAGE_USD_PER_BYTE_HOUR, energy_kwh, run_cost_usd
-from advisor.prediction.intervals import EstimateArrays, columns, known, reciprocal, sum_shared
+from advisor.prediction.energy import JOULES_PER_KWH, SITE_FACTOR, STORAGE_USD_PER_BYTE_HOUR, energy_kwh, run_cost_usd
+from advisor.prediction.intervals import EstimateArrays, columns, known, product, reciprocal, sum_shared
 from advisor.prediction.loss import allocation_score, expected_loss
 from advisor.prediction.micro_batch import group_keys
 from advisor.prediction.notice import NOTICE_SECONDS
@@ -92,10 +92,11 @@ class Costs:
         return self._metered(self._watts).value * self.usd_per_kwh / JOULES_PER_KWH if self.usd_per_kwh else 0.0
 
     def _metered(self, drawn: EstimateArrays) -> EstimateArrays:
-        """Return power or energy, with 0 for devices without a tariff, where it may be unknown."""
+        """Return power or energy of the whole site, with 0 for devices without a tariff, where it may be unknown."""
         if not self.usd_per_kwh:
             return drawn
-        value, low, high = (np.where(self._has_meter, side, 0.0) for side in (drawn.value, drawn.low, drawn.high))
+        site = product(drawn, columns([SITE_FACTOR]))
+        value, low, high = (np.where(self._has_meter, side, 0.0) for side in (site.value, site.low, site.high))
         return replace(drawn, value=value, low=low, high=high)
 
     def checkpoint_seconds(self, row: int) -> float:
@@ -270,7 +271,8 @@ def _machine_terms(machines: Machines) -> _MachineTerms:
     ready = Setup(provisioning_seconds=known(0.0), download_seconds=known(0.0))
     setups = [device.brief.setup(offer) or ready for device, offer in zip(machines.owners, offers, strict=True)]
     taken = [
-        interruptions(device.brief.goal, spot=offer.spot) for device, offer in zip(machines.owners, offers, strict=True)
+        interruptions(device.brief.goal, spot=offer.spot, gpus=offer.gpus)
+        for device, offer in zip(machines.owners, offers, strict=True)
     ]
     means = [mean or between_failures(offer.gpus) for mean, offer in zip(taken, offers, strict=True)]
     notices = [NOTICE_SECONDS.get(offer.provider or "", math.inf) if offer.spot else math.inf for offer in offers]

@@ -26,7 +26,7 @@ from advisor.prediction.intervals import EstimateArrays, known
 from advisor.prediction.power import PowerModel, datasheet_power
 from advisor.prediction.profile import Profile
 from advisor.prediction.software import OWN_NAME, software_of, table
-from advisor.prediction.wallclock import DOWNLOAD_BYTES_PER_SECOND, Setup, rented_setup
+from advisor.prediction.wallclock import DOWNLOAD_BYTES_PER_SECOND, GPUS_A_NODE, Setup, rented_setup
 from advisor.records import Basis, Estimate, Run, Software
 from advisor.units import format_seconds, format_usd, format_watts
 from trainer.schema import ModelShape, make_shape
@@ -215,15 +215,17 @@ def waiting_price(goal: Goal) -> float | None:
     return None if several and not patient else 0.0
 
 
-def interruptions(goal: Goal, *, spot: bool) -> Estimate | None:
-    """Return the mean seconds between interruptions of a machine, or None if none are expected.
+def interruptions(goal: Goal, *, spot: bool, gpus: int) -> Estimate | None:
+    """Return the mean seconds between interruptions of a run on `gpus` GPUs, or None if none are expected.
 
-    The user's number is for spot machines if the goal allows them, and otherwise for all machines.
+    Each machine is interrupted by itself, so the rates of the run's machines add up. The user's number is for spot
+    machines if the goal allows them, and otherwise for all machines.
     """
+    machines = math.ceil(gpus / GPUS_A_NODE)
     if goal.interruption_seconds is not None and (spot or goal.spot == "none"):
-        return known(goal.interruption_seconds)
+        return known(goal.interruption_seconds / machines)
     low, value, high = SPOT_MEAN_SECONDS
-    return Estimate(value=value, low=low, high=high, basis=Basis.PRIOR) if spot else None
+    return Estimate(value=value, low=low, high=high, basis=Basis.PRIOR).scaled(1 / machines) if spot else None
 
 
 def make_brief(goal: Goal, profile: Profile, data_meta: TokenMeta | None, offer: Offer) -> Brief:

@@ -262,8 +262,8 @@ def scaling(space: SearchSpace, plan: Run, chosen: Selection) -> tuple[tuple[Sca
     offers = (_offer(space.goal, space.offer(chosen.place), count) for count in counts)
     points = _points(space.device(chosen.place), plan, tuple(offer for offer in offers if offer is not None))
     burdens = [(p.cost_usd if p.cost_usd else p.gpus * p.total_seconds) * p.total_seconds for p in points]
-    pays = (points[at].gpus for at in range(len(points) - 1) if burdens[at + 1] >= burdens[at])
-    return points, next(pays, None)
+    least = min(range(len(points)), key=burdens.__getitem__, default=-1)
+    return points, None if least == len(points) - 1 else points[least].gpus
 
 
 def _points(device: Device, plan: Run, offers: tuple[Offer, ...]) -> tuple[ScalingPoint, ...]:
@@ -301,7 +301,7 @@ def _points(device: Device, plan: Run, offers: tuple[Offer, ...]) -> tuple[Scali
 
 
 def _offer(goal: Goal, mine: Offer, count: int) -> Offer | None:
-    """Return an offer of this many GPUs from the plan's provider, or else the cheapest that the goal allows.
+    """Return the cheapest offer of this many GPUs that the goal allows; of the plan's number its own.
 
     A price that the user gave is per GPU. Returns None if no provider offers this many together.
     """
@@ -310,7 +310,6 @@ def _offer(goal: Goal, mine: Offer, count: int) -> Offer | None:
     if mine.source == OWN_MACHINE and (machine := owned(goal, mine.gpu)) is not None and count > machine.gpus:
         return None
     if mine.provider is not None:
-        own = cheapest_offer(mine.gpu, count, spot=mine.spot, providers=(mine.provider,))
-        return own or cheapest_offer(mine.gpu, count, spot=mine.spot, providers=goal.providers)
+        return cheapest_offer(mine.gpu, count, spot=mine.spot, providers=goal.providers)
     price = None if mine.usd_per_hour is None else mine.usd_per_hour * count / mine.gpus
     return replace(mine, gpus=count, usd_per_hour=price, rented=None)

@@ -7,7 +7,7 @@ published runs by `benchmarks/layouts.py`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,11 +19,12 @@ from advisor.prediction.wallclock import (
     between_failures,
     checkpoint_interval_seconds,
     lost_share,
+    rented_setup,
     stalls,
 )
 from advisor.records import Basis, Estimate
 
-_STATE_BYTES = 14  # per parameter in a checkpoint: 16-bit weight, fp32 master weight and both moments
+STATE_BYTES = 14  # per parameter in a checkpoint: 16-bit weight, fp32 master weight and both moments
 _DISK_BYTES_PER_SECOND = 1e9  # for each GPU, our judgement; writing is asynchronous, so it matters only after a failure
 
 
@@ -38,18 +39,49 @@ class WholeRun:
     beyond_steps: float  # factor by which published runs took longer than their steps, failures and checkpoints
 
 
-def whole_run(step: Estimate, steps: float, gpus: int, parameters: int, law: LayoutLaw | None = None) -> WholeRun:
-    """Return the duration of `steps` steps on `gpus` GPUs; the size of a checkpoint follows from `parameters`."""
+def interrupted(seconds: Estimate, taken: Estimate, *, held_bytes: float) -> Estimate:
+    """Return the duration of a run whose spot machines are taken away every `taken` seconds.
+
+    A checkpoint holds `held_bytes`. The machine is ordered anew after each interruption.
+    """
+    stall = max(1.0, held_bytes / _DISK_BYTES_PER_SECOND)
+
+    def lost(mean: float, work: float) -> float:
+        every = np.array(min(float(checkpoint_interval_seconds(stall, mean)), work))
+        again = np.array(RESTART_SECONDS + rented_setup(0).seconds)
+        return 1 + float(lost_share(every, np.array(stall), again, np.array(mean)))
+
+    return replace(
+        seconds,
+        value=seconds.value * lost(taken.value, seconds.value),
+        low=seconds.low * lost(taken.high, seconds.low),
+        high=seconds.high * lost(taken.low, seconds.high),
+    )
+
+
+def whole_run(
+    step: Estimate,
+    steps: float,
+    gpus: int,
+    parameters: int,
+    law: LayoutLaw | None = None,
+    taken: Estimate | None = None,
+) -> WholeRun:
+    """Return the duration of `steps` steps on `gpus` GPUs; the size of a checkpoint follows from `parameters`.
+
+    `taken` is the mean seconds until one of the run's spot machines is taken away; None means that none is.
+    """
     law = law or load_law()
-    held = np.array([[parameters * _STATE_BYTES / gpus]])
+    held = np.array([[parameters * STATE_BYTES / gpus]])
     seconds = held.item() / _DISK_BYTES_PER_SECOND
     write = Estimate(value=seconds, low=seconds / 3, high=3 * seconds, basis=Basis.PRIOR)
     stall = stalls(columns([write]), held, beside=np.array([[True]])).at(0)
-    mean = between_failures(gpus)
+    mean = taken or between_failures(gpus)
+    ordered = rented_setup(0).seconds if taken else 0.0  # another machine in its place
 
     def shares(mean_seconds: float, stall_seconds: float, work: float) -> tuple[float, float]:
         every = min(float(checkpoint_interval_seconds(stall_seconds, mean_seconds)), work)
-        again = np.array(RESTART_SECONDS + write.value)
+        again = np.array(RESTART_SECONDS + ordered + write.value)
         waiting = stall_seconds / every
         failed = float(lost_share(np.array(every), np.array(stall_seconds), again, np.array(mean_seconds)))
         return failed * (1 + waiting), waiting

@@ -15,12 +15,13 @@ from advisor.offer import Offer
 from advisor.options import EIGHT_BIT, Goal, OwnMachine
 from advisor.planning.cards import adapted, largest_context
 from advisor.planning.costs import rent_usd
-from advisor.planning.goal import Limits, waiting_price
+from advisor.planning.goal import Limits, interruptions, waiting_price
 from advisor.planning.models import NamedModel, longest_sequence, with_heads_of
 from advisor.planning.offers import ANY, OWN, offers_for, own_offers, within_a_node
 from advisor.prediction.adapters import forward_share
 from advisor.prediction.comm import caution
 from advisor.prediction.intervals import reciprocal, sum_shared
+from advisor.prediction.layout_runs import STATE_BYTES, interrupted
 from advisor.prediction.micro_batch import ALIKE
 from advisor.prediction.profile import Profile
 from advisor.prediction.software import software_of, table, words_of
@@ -265,6 +266,10 @@ def _runs(
             setup = rented_setup(2.0 * model.parameters + BYTES_PER_TOKEN * tokens)
             whole = sum_shared(seconds, setup.provisioning_seconds, setup.download_seconds)
             seconds = replace(whole, basis=seconds.basis)
+        taken = interruptions(goal, spot=offer.spot, gpus=offer.gpus)
+        if taken is not None:
+            held = 0.0 if goal.finetune != "full" else model.parameters * STATE_BYTES
+            seconds = interrupted(seconds, taken, held_bytes=held)
         usd = rent_usd(seconds, offer)
         late, dear = Limits.of(goal).broken(seconds, usd)
         leanest = replace(found.workload, micro_batch=together, activation_checkpointing="full")

@@ -16,7 +16,7 @@ from advisor.laws.hyperparameters import step_law_batch
 from advisor.offer import Offer
 from advisor.options import Goal
 from advisor.planning.costs import rent_usd
-from advisor.planning.goal import Limits
+from advisor.planning.goal import Limits, interruptions
 from advisor.planning.layouts import Search, search
 from advisor.planning.models import Architecture
 from advisor.planning.offers import ANY, offers_for
@@ -25,12 +25,14 @@ from advisor.prediction.layout_runs import WholeRun, whole_run
 from advisor.prediction.layouts import Layout, LayoutRun
 from advisor.prediction.software import require_software
 from advisor.records import Estimate
+from advisor.units import format_seconds
 from advisor.workflows.goal import find_architecture
 
 SOFTWARE = "nemo"
 TOKENS_PER_PARAMETER = 20  # Chinchilla's ratio, per parameter active for a token
 _COUNTS = tuple(2**power for power in range(11))  # of GPUs to try where none fits
 _SHORT = 2048  # tokens of a sequence that training usually has at least
+_ENDLESS = 50.0  # seconds lost to interruptions per second of work; no such run is worth its start
 _EQUAL_COST = 1.05  # relative to the cheapest; up to here the fastest is taken
 
 
@@ -138,7 +140,14 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
                 # Total time on these GPUs, and whether it is within the limits.
                 best = found.best
                 steps = tokens / best.run.step_tokens
-                whole = whole_run(best.prediction.step_seconds, steps, offer.gpus, architecture.parameters)
+                taken = interruptions(goal, spot=offer.spot, gpus=offer.gpus)
+                whole = whole_run(best.prediction.step_seconds, steps, offer.gpus, architecture.parameters, taken=taken)
+                if taken is not None and whole.failures_share > _ENDLESS:
+                    every = format_seconds(taken.value)
+                    does_not_fit.append(
+                        f"{offer.gpus} x {spec.key} spot (one machine is taken away every {every}: it never ends)"
+                    )
+                    continue
                 usd = rent_usd(whole.seconds, offer)
                 late, dear = Limits.of(goal).broken(whole.seconds, usd)
                 keeps = (not late, not dear and (usd is not None or goal.budget_usd is None))
@@ -174,6 +183,8 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
 
 def _would_fit(refused: Sequence[tuple[LayoutRun, int]], sequences: int, seq_len: int) -> str:
     """Returns the options with which a layout surely fits, by the first GPU of those asked for that has any."""
+    if not refused:
+        return "other numbers of GPUs (--gpus 8,64,256), other GPUs, or no --precision or --spot"
     for key, run in {one.gpu.key: one for one, _ in refused}.items():
         most = max(gpus for one, gpus in refused if one.gpu.key == key)
         found = list(_changes(run, most, sequences, seq_len))
