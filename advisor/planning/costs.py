@@ -33,7 +33,7 @@ from advisor.prediction.wallclock import (
     stalls,
     wall_clocks,
 )
-from advisor.records import Estimate
+from advisor.records import Basis, Estimate
 
 _ROUNDS = 8  # of Newton's method on the number of steps
 
@@ -332,5 +332,11 @@ def _run_terms(candidates: Candidates) -> RunTerms:
 
 
 def rent_usd(seconds: Estimate, offer: Offer) -> Estimate | None:
-    """Return the rent of an offer for this time, or None if the price is unknown."""
-    return None if offer.usd_per_hour is None else seconds.scaled(offer.usd_per_hour / 3600)
+    """Return the rent of an offer for this time, or None if the price is unknown.
+
+    The interval allows for the price's age, as that of every bill does.
+    """
+    if not offer.usd_per_hour:
+        return None if offer.usd_per_hour is None else seconds.scaled(0.0)
+    rate, drift = offer.usd_per_hour / 3600, drift_factor(offer.age_days)
+    return product(seconds, Estimate(value=rate, low=rate / drift, high=rate * drift, basis=Basis.MEASURED))

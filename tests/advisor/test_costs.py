@@ -195,3 +195,16 @@ def test_a_cpus_candidates_have_one_kind_of_checkpointing():
     candidates = make_candidates([device(small_cpu(), goal, offers=offers_for(goal, "cpu", 1))])
     assert not any(KINDS[kind].checkpointing == "full" for kind in candidates.kind)
     assert set(candidates.depth) <= set(range(2, 17))
+
+
+def test_the_rent_of_a_layout_or_fine_tune_allows_for_the_age_of_its_price():
+    """A price of four months moves by 10 % times the root of 4; a price that was given does not move."""
+    from advisor.planning.costs import rent_usd
+    from advisor.records import Basis, Estimate
+
+    hours = Estimate(value=36000.0, low=30000.0, high=43200.0, basis=Basis.PRIOR)
+    listed = Offer(gpu="l4", gpus=1, provider="p", spot=False, usd_per_hour=2.0, source="p", age_days=122)
+    given = Offer(gpu="l4", gpus=1, provider=None, spot=False, usd_per_hour=2.0, source="given")
+    assert (rent_usd(hours, given).value, rent_usd(hours, given).high) == pytest.approx((20.0, 24.0))
+    beyond = math.hypot(math.log(1.2), 0.1 * math.sqrt(122 / 30.44))
+    assert math.log(rent_usd(hours, listed).high / 20.0) == pytest.approx(beyond)
