@@ -105,10 +105,10 @@ class Guard:
         return f"{budget.words} are used, and starting, a step and a checkpoint take {ahead:.0f} s"
 
     def warn_of_budget(self) -> None:
-        """Warn once when most of the budget is used."""
+        """Warn once when most of a limit is used."""
         if not self._warned and self.budget.share_used() >= WARNED_SHARE:
             self._warned = True
-            self.journal.message("warning", f"{WARNED_SHARE:.0%} of the budget is used: {self.budget.words}")
+            self.journal.message("warning", f"{WARNED_SHARE:.0%} of the limit is used: {self.budget.words}")
 
     def _log(self, is_main: bool) -> RunLog | None:
         path = self.folder.path / LOG_NAME

@@ -171,11 +171,14 @@ def make_progress(
     price = launch.usd_per_hour if launch is not None else (plan.offer.usd_per_hour if plan else None)
     used = _used(history, launch, spent, price, now if not over else None)
     elapsed = used.seconds
-    eta = None if over else eta_seconds(history, config, step, pace, plan, elapsed)
+    rest = eta_seconds(history, config, step, pace, plan, elapsed)
+    eta = None if over else rest
     guard_left = _guard_seconds_left(config, used) if not over else None
     room = _guard_seconds_left(config, used)  # shows if a run that is over has no room for another step
     needed = spent.needed_seconds or 0.0
     short = over and room is not None and room <= needed
+    # long enough for the rest at the pace seen, starting once more; at least for two attempts at a step
+    most = needed + (rest.high if rest is not None else 0.0)
     last_eval = history.evals[max(history.evals)] if history.evals else None
     return Progress(
         run_id=run_id,
@@ -207,7 +210,7 @@ def make_progress(
         stops_early=guard_left is not None and eta is not None and eta.value > guard_left,
         checkpoint_step=history.checkpoints[-1]["step"] if history.checkpoints else None,
         message=history.warning,
-        more_hours=max(2 * elapsed, elapsed + 2 * needed) / HOUR if short else None,
+        more_hours=(elapsed + max(2 * needed, most)) / HOUR if short else None,
     )
 
 

@@ -43,14 +43,25 @@ def line(progress: Progress) -> str:
         parts += [f"loss {_loss(progress)}", units.format_rate(progress.tokens_per_second)]
     if progress.mfu is not None:
         parts.append(f"MFU {units.format_percent(progress.mfu)}")
-    if progress.eta_seconds is not None:
-        parts.append(time_left(progress.eta_seconds))
+    if (left := left_words(progress)) is not None:
+        parts.append(left)
     if progress.usd_per_hour:
         at_end = f", {units.format_estimate(progress.usd_at_end, units.format_usd)} at the end"
         parts.append(f"{units.format_usd(progress.usd_so_far)} so far{at_end if progress.usd_at_end else ''}")
-    if progress.stops_early:
-        parts.append(f"a limit stops it in {units.format_seconds(progress.guard_seconds_left)}")
     return "   ".join(parts)
+
+
+def left_words(progress: Progress) -> str | None:
+    """Says how long a run still takes, or when its limit stops it if that comes first; None if nothing is known."""
+    if progress.eta_seconds is None:
+        return None
+    if not progress.stops_early:
+        return time_left(progress.eta_seconds)
+    words = f"stops at its limit in {units.format_seconds(progress.guard_seconds_left)}"
+    if not progress.step_seconds or progress.guard_seconds_left is None:
+        return words
+    reached = progress.step + int(progress.guard_seconds_left / progress.step_seconds)
+    return f"{words}, about step {units.format_count(min(reached, progress.steps))}"
 
 
 def time_left(seconds: Estimate) -> str:

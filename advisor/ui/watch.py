@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Literal
 
 import streamlit as st
 
+from advisor.engines.guards import Limits
 from advisor.engines.state import RunState, goes_on
 from advisor.errors import AdvisorError
 from advisor.history.follow import AdoptedFollower, RunFollower, follower
 from advisor.history.listing import RunSummary, list_runs
 from advisor.history.progress import Progress
 from advisor.records import Estimate
-from advisor.report.progress import closing_lines, enough, line, time_left
+from advisor.report.progress import closing_lines, left_words, line
 from advisor.store.run_folder import read_run_plan
 from advisor.trainers.adopted import ADOPTED
 from advisor.trainers.known import trainer_of_run
@@ -21,6 +23,7 @@ from advisor.ui import launch_form, live, loaders
 from advisor.ui.controls import RUN, go, to_address
 from advisor.ui.tables import plain
 from advisor.units import (
+    MINUTE,
     Formatter,
     format_count,
     format_estimate,
@@ -135,7 +138,7 @@ def _judge(folder: Path, is_running: bool) -> None:
 
 def _numbers(progress: Progress, loss: Estimate | None) -> None:
     """Draw the numbers, each with its prediction: green if the prediction holds, orange if not, else grey."""
-    left = time_left(progress.eta_seconds) if progress.eta_seconds else None
+    left = left_words(progress)
     validation = f"; validation {format_number(progress.eval_loss)}" if progress.eval_loss is not None else ""
     mfu = f"; MFU {format_percent(progress.mfu)}" if progress.mfu is not None else ""
     at_end = f"; {format_estimate(progress.usd_at_end, format_usd)} at the end" if progress.usd_at_end else ""
@@ -198,15 +201,32 @@ def _buttons(progress: Progress, folder: Path) -> None:
                 stop(loaders.store(), folder)
             st.rerun()
     elif progress.more_hours is not None:
-        st.info(
-            "Its limit leaves no time for another step. A longer limit continues it: "
-            f"`advisor resume {folder.name} --deadline {enough(progress.more_hours)}`"
-        )
+        _more_time(progress, progress.more_hours, folder)
     elif progress.outcome == "completed":
         if st.button("Compare with its plan", icon=":material/checklist:", key=f"compare-{folder.name}"):
             go("runs", {RUN: folder.name})
     elif st.button("Resume from the last checkpoint", icon=":material/resume:", key=f"resume-{folder.name}"):
-        started = resume(loaders.store(), folder)
-        st.session_state[launch_form.SAID] = str(folder), [plain(text) for text in started.warnings]
-        st.session_state[launch_form.WATCHED] = str(folder)
-        st.rerun()
+        _resume(folder, Limits())
+
+
+def _more_time(progress: Progress, hours: float, folder: Path) -> None:
+    """Offer to resume a run that its limit ended; the field begins with the time that the rest takes at its pace."""
+    st.info(f"Its limit ended it at step {format_count(progress.step)} of {format_count(progress.steps)}.")
+    used = progress.elapsed_seconds / MINUTE
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        more = st.number_input(
+            "More minutes", min_value=0.1, value=math.ceil(10 * (60 * hours - used)) / 10, format="%.1f",
+            key=f"more-{folder.name}", help="Enough for the rest at the speed that was seen.",
+        )  # fmt: skip
+        if st.button("Resume", icon=":material/resume:", type="primary", key=f"resume-{folder.name}"):
+            usd = None
+            if progress.usd_so_far is not None and progress.usd_per_hour:  # a limit in dollars grows with the time
+                usd = progress.usd_so_far + more / 60 * progress.usd_per_hour
+            _resume(folder, Limits(max_hours=(used + more) / 60, max_usd=usd))
+
+
+def _resume(folder: Path, limits: Limits) -> None:
+    started = resume(loaders.store(), folder, limits=limits)
+    st.session_state[launch_form.SAID] = str(folder), [plain(text) for text in started.warnings]
+    st.session_state[launch_form.WATCHED] = str(folder)
+    st.rerun()

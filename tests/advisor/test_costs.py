@@ -87,7 +87,7 @@ def test_a_bill_is_what_its_run_configuration_costs(name, number, steps):
              clock.download_seconds)  # fmt: skip
     assert clock.total_seconds.value == pytest.approx(sum(part.value for part in parts if part))
     rent = seconds / 3600 * made.offer.usd_per_hour + bill.storage_usd.value
-    energy = (bill.energy_kwh.value if bill.energy_kwh else 0.0) * there.brief.usd_per_kwh
+    energy = (bill.energy_kwh.value if bill.energy_kwh else 0.0) * 1.15 * 1.25 * there.brief.usd_per_kwh
     assert bill.cost_usd.value == pytest.approx(rent + energy)
     usd = costs.usd(np.array([[seconds]]), np.array([[float(made.steps)]]))
     assert usd.item() == pytest.approx(bill.cost_usd.value)

@@ -251,3 +251,21 @@ def test_an_unsteady_run_says_so_instead_of_an_interval_without_end():
 def test_the_list_of_runs_has_the_loss_that_watching_shows(advisor_home):
     listed, watched = OWN.log_end(example_run()), RunFollower(example_run(), Store(advisor_home)).look()
     assert listed is not None and watched.smoothed_loss == pytest.approx(listed.loss, rel=1e-6)
+
+
+def test_a_limit_that_comes_first_is_the_time_left():
+    """200 steps of 0.1 s, 100 done, and 2 s of limit left: it stops about step 120."""
+    config = small_run(200, stop=StopConfig(max_seconds=14.0))
+    progress = look(seen(header(), *steps(1, 100)), config, now=START + 10)
+    assert progress.stops_early and progress.guard_seconds_left == pytest.approx(2.0, abs=0.5)
+    assert "stops at its limit in " in line(progress) and " left" not in line(progress).replace("left, ", "")
+    reached = int(line(progress).partition("about step ")[2].split()[0])
+    assert 110 <= reached <= 125
+
+
+def test_the_limit_that_is_advised_is_long_enough_for_the_rest():
+    config = small_run(200, stop=StopConfig(max_seconds=10.0))
+    progress = look(seen(header(), *steps(1, 100)), config, now=START + 10, state="stopped", outcome="stopped",
+                    spent=Spent(attempts=(Attempt(session="a", host=None, began=START, seconds=10.0, usd_per_hour=None,
+                                                  ended=True),), needed_seconds=1.0))  # fmt: skip
+    assert progress.more_hours * 3600 >= progress.elapsed_seconds + 100 * 0.1
