@@ -195,7 +195,7 @@ def test_what_cannot_be_meant_is_refused(call, tmp_path: Path, words: str, said:
     ("words", "hints"),
     [
         ("--model llama-3-8b --gpu 4090 --gpus 8", 1),
-        ("--model llama-3-8b --gpu h100 --gpus 7", 2),  # 32 sequences do not divide by 7, 35 do
+        ("--model llama-3-8b --gpu h100 --gpus 7 --global-batch 262144", 2),  # 32 sequences do not divide by 7, 35 do
         ("--model qwen3-30b-a3b --gpu h100 --gpus 8", 1),
     ],
 )

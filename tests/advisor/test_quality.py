@@ -292,6 +292,6 @@ def test_a_shipped_calibration_stays(good, tmp_path):
 def test_a_rejected_calibration_ends_with_a_code_that_scripts_see(call, good, condemned, monkeypatch):
     for calibration, code in ((good, 0), (condemned, 1)):
         done = Calibrated(calibration=calibration, profile=profile_of(calibration), held_out=None)
-        monkeypatch.setattr("advisor.workflows.calibrate.calibrate", lambda *given, found=done: found)
+        monkeypatch.setattr("advisor.workflows.calibrate.calibrate", lambda *given, found=done, **more: found)
         for more in ((), ("--json",)):
             assert call("calibrate", "--gpu", "cpu", *more)[0] == code
