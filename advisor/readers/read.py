@@ -110,10 +110,11 @@ _KNOWN: tuple[Reader, ...] = (*(LineReader(format) for format in line_formats())
 READERS: tuple[Reader, ...] = (*_KNOWN, GENERIC)
 
 
-# how a document of this program or a schema begins
-_ANSWER = re.compile(r'\s*\{\s*(?:"document":\s*"(?P<name>[\w.-]+)",\s*"document_schema"|"\$schema")')
+# how a document of this program, a schema or a plan begins
+_ANSWER = re.compile(
+    r'\s*\{\s*(?:"document":\s*"(?P<name>[\w.-]+)",\s*"document_schema"|"\$schema")|(?P<plan>id: plan-)'
+)
 _NO_RUNS = {"predict": "a prediction", "audit": "an audit", "schema": "a JSON Schema"}
-_NO_RUNS |= {"yaml": "a plan, a configuration or a card"}
 
 
 @np.errstate(all="ignore")  # a damaged log prints infinite numbers, which should become NaN without a warning
@@ -138,13 +139,13 @@ def _refuse_answers(path: Path) -> None:
     if path.is_dir() or path.suffix.lower() not in (".json", ".yaml", ".yml"):
         return
     found = _ANSWER.match(decode(sample(path)))
-    if path.suffix.lower() == ".json" and found is None:
+    if found is None:  # YAML of other trainers may be a run's summary
         return
-    name = found["name"] or "schema" if found else "yaml"
+    name = "plan.yaml" if found["plan"] else found["name"] or "schema"
     what = _NO_RUNS.get(name) or ("a plan" if name.startswith("plan") else f"an answer of `advisor` ({name})")
     hint = "name the run's folder or log: advisor compare RUN"
-    hint += "; with two plans: advisor compare A.yaml B.yaml" if found is None else ""
-    hint += "; to judge it: advisor check FILE" if name.startswith(("plan", "predict")) else ""
+    hint += "; with two plans: advisor compare A.yaml B.yaml" if found["plan"] else ""
+    hint += "; to judge it: advisor check FILE" if not found["plan"] and name.startswith(("plan", "predict")) else ""
     raise AdvisorError(f"{path} is {what}, no run", hint, exit_code=2)
 
 
