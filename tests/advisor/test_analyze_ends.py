@@ -294,7 +294,7 @@ def test_bf16_is_no_help_on_a_gpu_without_it_and_no_cause_where_it_was_used(told
 
 
 @pytest.mark.parametrize("raised", ["Exception", "ValueError", "FloatingPointError"])
-@pytest.mark.parametrize("words", ["Current loss scale already at minimum - exiting", "Minimum loss scale reached (1)."])
+@pytest.mark.parametrize("words", ["Current loss scale already at minimum. Exiting", "Minimum loss scale reached (1)."])
 def test_a_loss_scale_at_its_minimum_is_an_overflow_and_not_a_torn_traceback(told, raised, words):
     rows = "".join(f"step {step} loss {4 - step / 50:.2f}\n" for step in range(10, 60, 10))
     skips = "".join(

@@ -324,9 +324,8 @@ def _not_finite_causes(case: Case, first: int, zeros: bool = False) -> tuple[str
 
     `zeros`: printed as 0, as the trainers do that are most often run in fp16.
     """
-    rows = texts()
-    never, half = (rows[name]["causes"] for name in ("half_never_finite", "half_overflows"))
-    own, likely = (rows["loss_never_finite"]["causes"], never) if first == 0 else (rows["loss_not_finite"]["causes"], half)
+    names = ("loss_never_finite", "half_never_finite") if first == 0 else ("loss_not_finite", "half_overflows")
+    own, likely = (texts()[name]["causes"] for name in names)
     if zeros or _in_fp16(case):
         return (*likely, *own)
     return own if precision(case) == "bf16" else (*own, *likely)
