@@ -24,6 +24,7 @@ CAUSES = {
     "out_of_memory": (Status.OUT_OF_MEMORY, "out of memory"),
     "host_memory": (Status.OUT_OF_MEMORY, "the machine's own memory ran out"),
     "disk_full": (Status.CRASHED, "the disk was full"),
+    "data_worker": (Status.CRASHED, "a worker of the data loader was killed"),
     "nccl_timeout": (Status.CRASHED, "a collective operation timed out"),
     "nccl_error": (Status.CRASHED, "communication failed"),
     "diverged": (Status.DIVERGED, "the numbers diverged"),
@@ -49,6 +50,7 @@ _FROM_OUTSIDE = (1, 2, 9, 15)  # hang-up, interrupt, kill, terminate; a program 
 _INTERRUPT = 2  # control-C
 _OF_SHELLS, _SIGNALS = 128, 31
 _FOLLOWERS = ("nccl_error", "nccl_timeout")  # the other ranks lose contact with the failed one
+_ABORTED = re.compile(r"\bAborted\b|core dumped|terminate called|DistBackendError")  # by the watchdog of a time-out
 # what a run may print after it has reached its last step
 _WEAK = ("signal", "child_failed", "killed", "interrupt", *_FOLLOWERS)
 _NUMBERS = re.compile(r"[\d.,:]+")
@@ -188,7 +190,7 @@ def _cause(ending: Sequence[Event]) -> Event | None:
     if limit is not None:
         before = [e for e in own if (e.line or 0) < (limit.line or 0) and _could_have_ended(e)]
         return before[0] if before else limit
-    leaders = [event for event in own if event.kind not in _FOLLOWERS]
+    leaders = [event for event in own if event.kind not in _FOLLOWERS and not follows_timeout(event, own)]
     if any(event.kind == "host_memory" for event in leaders):  # that event says why it was killed
         leaders = [event for event in leaders if event.kind != "killed"]
     # a shell continues after a command that it could not find
@@ -197,6 +199,13 @@ def _cause(ending: Sequence[Event]) -> Event | None:
         if group:
             return group[0]
     return None
+
+
+def follows_timeout(event: Event, events: Sequence[Event]) -> bool:
+    """Return whether an exception is how the watchdog ends the processes whose collective operation timed out."""
+    if event.kind != "exception" or _ABORTED.search(event.text) is None:
+        return False
+    return any(other.kind == "nccl_timeout" and (other.line or 0) <= (event.line or 0) for other in events)
 
 
 def _could_have_ended(event: Event) -> bool:
