@@ -271,6 +271,8 @@ def _placed(events: Sequence[Event], train_lines: np.ndarray, lines: np.ndarray,
         if event.line is not None:
             at = int(np.searchsorted(lines, event.line, side="right"))
             before = before if before is not None else (float(step[at - 1]) if at else None)
+            if not len(step):
+                before = event.numbers.get("bar_steps", before)  # no row tells how far it was
             if event.kind in DECISIVE:
                 numbers["rows_after"] = float(len(train_lines) - np.searchsorted(train_lines, event.line, side="right"))
         placed.append(dataclasses.replace(event, step=before, numbers=numbers))

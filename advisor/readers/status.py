@@ -94,6 +94,8 @@ def status_of(
     if cause is not None and not _survived(cause, ending, said, reached, last_step):
         # a bar may have counted further than the last record
         reached_step = max(last_step, cause.step or 0.0) if last_step is not None and unit == "step" else last_step
+        if last_step is None and "bar_steps" in cause.numbers:
+            reached_step, planned_steps, unit = cause.step, planned_steps or cause.numbers["bar_total"], "step"
         status, words = _explained(cause, nan_share, _when(reached_step, planned_steps, unit))
         return status, words + _in_the_end(cause, ending)
     if nan_share >= MOSTLY_NAN:
@@ -391,10 +393,14 @@ def by_other_log(table: RunTable, other: RunTable) -> RunTable:
     if not is_open(table) or other.status in (*_OPEN, Status.COMPLETED) or not failures:
         return table
     name = Path(other.source).name
+    reason = other.status_reason
+    if table.last_step is not None:  # the other file has no rows, the log knows how far the run was
+        place = _when(table.last_step, table.facts.get("planned_steps"), "step" if table.counts_steps else "row")
+        reason = reason.replace(_when(None, None, "step"), place)
     return dataclasses.replace(
         table,
         status=other.status,
-        status_reason=f"{other.status_reason} ({name})",
+        status_reason=f"{reason} ({name})",
         events=(*table.events, *failures),
         notes=(*table.notes, f"how the run ended is in {name}"),
     )

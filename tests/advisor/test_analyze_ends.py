@@ -329,3 +329,69 @@ def test_a_checkpoint_is_asked_for_from_before_the_rise_and_not_from_within_it(t
     _, found = told(nanogpt(losses, saved=10**9))
     assert "began to rise at step 4000" in found["loss_not_finite"]["title"]
     assert "before step 4000" in found["loss_not_finite"]["actions"][0]
+
+
+OTHERS = "Process 3021 has 6.10 GiB memory in use. Process 4417 has 3.80 GiB memory in use. "
+OUT_OF_MEMORY = (
+    'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    loss.backward()\n'
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 23.64 GiB "
+    "of which 0.70 GiB is free. " + OTHERS + "Including non-PyTorch memory, this process has 13.00 GiB memory in use.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("bar", "place"),
+    [
+        ("  0%|          | 1/1200 [00:09<3:03:16,  9.17s/it]", "after step 1 of 1200"),
+        ("Loading checkpoint shards:  50%|##   | 2/4 [00:09<00:09,  4.5s/it]", "before the first step"),
+    ],
+    ids=["a bar of steps", "a bar of files"],
+)
+def test_memory_that_ran_out_under_a_bar_was_out_where_the_bar_was(told, bar, place):
+    document, found = told(bar + "\n" + OUT_OF_MEMORY)
+    assert place in document["status_reason"]
+    assert "kill 3021 4417 (frees 9.9 GiB)" in found["out_of_memory"]["actions"][0]
+
+
+def test_memory_that_ran_out_after_good_steps_is_not_a_model_too_large(told):
+    rows = "".join(f"step {step} loss {4 - step / 500:.3f}\n" for step in range(10, 610, 10))
+    _, found = told(rows + OUT_OF_MEMORY.replace(OTHERS, ""))
+    ended = found["out_of_memory"]
+    assert "600 steps" in ended["causes"][0] and not any("together exceed" in cause for cause in ended["causes"])
+    assert "group examples of like length" in ended["actions"][0]
+
+
+WATCHDOG = (
+    "[rank1]:[E ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, "
+    "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800040 milliseconds before timing out.\n"
+    "srun: error: n1: task 1: Aborted (core dumped)\n"
+)
+
+
+def test_a_time_out_after_the_end_costs_the_wait_alone_and_one_within_the_run_the_run(told):
+    rows = "".join(f"step {step} loss {4 - step / 500:.3f} 0.5 s/it\n" for step in range(10, 610, 10))
+    document, found = told(rows + "`Trainer.fit` stopped: `max_steps=600` reached.\n" + WATCHDOG, "--price", "8")
+    waited = found["nccl_timeout"]
+    assert document["status"] == "completed" and waited["severity"] == "warning" and "later_failure" not in found
+    assert "30 min of waiting ($4) lost, nothing else" in waited["title"]  # 0.5 h at $8
+    document, found = told(rows + WATCHDOG)
+    assert document["status"] == "crashed" and found["nccl_timeout"]["severity"] == "error"
+    document, found = told(rows + "^CTraceback (most recent call last):\nKeyboardInterrupt\n" + WATCHDOG)
+    assert document["status"] == "stopped" and "nccl_timeout" not in found
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "DataLoader worker (pid 4711) is killed by signal: Killed.",
+        "DataLoader worker (pid(s) 4711, 4712) exited unexpectedly",
+        "unable to open shared memory object </torch_4711_12> in read-write mode",
+    ],
+)
+def test_a_killed_loader_worker_is_no_preemption(told, words):
+    rows = "".join(f"step {step} loss {4 - step / 500:.3f}\n" for step in range(10, 110, 10))
+    end = f'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    f()\nRuntimeError: {words}\n'
+    document, found = told(rows + end)
+    assert document["status"] == "crashed" and "killed" not in found
+    assert "memory" in found["crashed"]["causes"][0] and "num_workers" in found["crashed"]["actions"][0]
+    assert "--shm-size" in found["crashed"]["actions"][1]

@@ -36,6 +36,9 @@ def _where(case: Case) -> str:
         return f" at step {ended.last_step:g} of {ended.name}"  # the longest run is judged, but another run ended
     if done is None:
         # a file with only errors may belong to a run that trained for days
+        counted = next((e for e in case.run.events if "bar_steps" in e.numbers), None)
+        if counted is not None:
+            return f" at step {counted.numbers['bar_steps']:g} of {counted.numbers['bar_total']:g}"
         return "" if len(case.run) else ", no step read"
     return f" at step {done:g}" + (f" of {planned:g} ({format_percent(done / planned)})" if planned else "")
 
