@@ -230,9 +230,15 @@ def mean_step_seconds(case: Case, left: float = 0.0) -> Estimate | None:
     return Estimate(value=value, low=value * math.exp(-half), high=value * math.exp(half), basis=Basis.MEASURED)
 
 
+_STEPS_OF_A_MEAN = 20  # of fewer, start-up is most of the time
+
+
 def cost_of_steps(case: Case, steps: float) -> Cost:
     """Return the hours and dollars of `steps` optimizer steps of this run; None if pace or price is unknown."""
-    seconds = mean_step_seconds(case)
+    seconds, done, spent = mean_step_seconds(case), steps_done(case.run), spent_seconds(case)
+    if seconds is None and spent and done and done >= _STEPS_OF_A_MEAN:  # no step is timed, but the whole is
+        mean = spent / done
+        seconds = Estimate(value=mean, low=mean, high=mean, basis=Basis.MEASURED)
     if seconds is None or steps <= 0:
         return None, None
     return priced(case, seconds.scaled(steps / 3600))

@@ -24,7 +24,7 @@ from advisor.readers.events import joined
 from advisor.readers.fact_lines import Planned
 from advisor.readers.line_format import HIDDEN, TRAIN
 from advisor.readers.records import Records
-from advisor.readers.run_table import ROW_NUMBERS, Event, Phase, RunTable, names_of
+from advisor.readers.run_table import ROW_NUMBERS, ZERO_FOR_NAN, Event, Phase, RunTable, names_of
 from advisor.readers.runs import Cuts, ends_of, loss_rows, stated, with_runs
 from advisor.readers.starts import StageLines
 from advisor.readers.status import DECISIVE
@@ -61,6 +61,7 @@ def assemble(
     records, copies = copies_apart(records)
     if copies > 1:
         notes.append(f"{copies} processes print each step into the log: the rows are those of the first")
+    records = _without_false_zeros(records, notes)
     whole, ranks = records, _ranks(records)
     if ranks:
         records = _lowest_rank(records, ranks, notes)
@@ -111,6 +112,26 @@ def _numbered(table: RunTable) -> list[str]:
 
 def _kept_phases(found: Attempts, pieces: Sequence[np.ndarray]) -> tuple[Stretch, ...]:
     return tuple(phase for phase, piece in zip(found.phases, pieces, strict=True) if len(piece))
+
+
+_ALMOST_ALL = 0.9  # of the rows with another loss print a gradient norm: where it is missing, it was not a number
+
+
+def _without_false_zeros(records: Records, notes: list[str]) -> Records:
+    """Return records in which a loss that is printed as 0 beside a gradient norm of nan is not a number.
+
+    Trainers that filter losses that are not finite (logging_nan_inf_filter) print 0 for them.
+    """
+    loss, norm, flags = (records.columns.get(name) for name in ("loss", "grad_norm", "loss_is_nan"))
+    if loss is None or norm is None or flags is None:
+        return records
+    false = (loss == 0) & np.isnan(norm)
+    others = np.isfinite(norm[np.isfinite(loss) & ~false])
+    if not false.any() or (len(others) and others.mean() < _ALMOST_ALL):
+        return records
+    notes.append(ZERO_FOR_NAN)
+    changed = {"loss": np.where(false, np.nan, loss), "loss_is_nan": np.where(false, 1.0, flags)}
+    return dataclasses.replace(records, columns={**records.columns, **changed})
 
 
 def _ranks(records: Records) -> list[float]:
@@ -268,6 +289,8 @@ def _placed(events: Sequence[Event], train_lines: np.ndarray, lines: np.ndarray,
         if event.line is not None:
             at = int(np.searchsorted(lines, event.line, side="right"))
             before = before if before is not None else (float(step[at - 1]) if at else None)
+            if not len(step):
+                before = event.numbers.get("bar_steps", before)  # no row tells how far it was
             if event.kind in DECISIVE:
                 numbers["rows_after"] = float(len(train_lines) - np.searchsorted(train_lines, event.line, side="right"))
         placed.append(dataclasses.replace(event, step=before, numbers=numbers))

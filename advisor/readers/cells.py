@@ -44,9 +44,9 @@ def duration_seconds(text: str) -> float | None:
 # texts that mean "no value" in the formats read here
 EMPTY = frozenset(("", "-", "--", "n/a", "na", "none", "null", "[n/a]", "[not supported]", "n/s", "?", "—", "–"))
 NON_FINITE = {
-    **dict.fromkeys(("nan", "+nan", "-nan", "nan%"), math.nan),
-    **dict.fromkeys(("inf", "+inf", "infinity", "+infinity"), math.inf),
-    **dict.fromkeys(("-inf", "-infinity"), -math.inf),
+    **dict.fromkeys(("nan", "+nan", "-nan", "nan%", "nan.0"), math.nan),
+    **dict.fromkeys(("inf", "+inf", "infinity", "+infinity", "inf.0"), math.inf),
+    **dict.fromkeys(("-inf", "-infinity", "-inf.0"), -math.inf),
 }
 
 _DATE = re.compile(r"\s*\d{4}[-/]\d{1,2}[-/]\d{1,2}")

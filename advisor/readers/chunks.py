@@ -30,6 +30,7 @@ ANSI = re.compile(rb"\x1b(?:\[[0-?]{0,32}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,256}(?:
 HOLE = b"\0" * 16
 _HOLES = re.compile(HOLE + b"\0*")
 BACKSPACES = re.compile(rb"\x08+")
+NON_NUMBERS = re.compile(rb"(?<![\w.])([-+]?(?:nan|inf))\.0(?![\w.])")  # as Lightning's bars print them
 ECHO = re.compile(rb"\^\[\[[A-DHF]")  # arrow keys pressed while a terminal echoed them
 
 
@@ -47,13 +48,15 @@ class Chunk:
 
 
 def clean(raw: bytes) -> tuple[bytes, tuple[int, ...]]:
-    """Remove ANSI sequences and convert CRLF and lone CR to LF. Also returns the positions of the lone CRs."""
+    """Remove ANSI sequences, convert CRLF and lone CR to LF and `nan.0` to `nan`. Also returns the lone CRs' places."""
     if HOLE in raw:
         raw = _HOLES.sub(b"", raw)
     if b"\x1b" in raw:
         raw = ANSI.sub(b"", raw)
     if b"^[[" in raw:
         raw = ECHO.sub(b"", raw)
+    if b"nan.0" in raw or b"inf.0" in raw:
+        raw = NON_NUMBERS.sub(rb"\1", raw)
     if b"\b" in raw:  # Keras erases a bar with as many backspaces
         raw = BACKSPACES.sub(b"\r", raw)
     if b"\r" not in raw:

@@ -50,7 +50,8 @@ def memory_sizes(message: str) -> dict[str, float]:
 
     Keys, if the message states them: `requested_bytes`, `free_bytes`, `total_bytes`, `allocated_bytes` (live tensors),
     `reserved_bytes` (held by the allocator), `unallocated_bytes` (reserved but not in use), `process_bytes` (this
-    process with its context), `other_processes` (a count) and `other_bytes` (that those hold), `gpu` (an index).
+    process with its context), `other_processes` (a count), `other_bytes` (that those hold) and `other_pid_1` … (the
+    largest first), `gpu` (an index).
     """
     sizes: dict[str, float] = {}
     for name, patterns in _SINGLE_PATTERNS.items():
@@ -78,14 +79,16 @@ def _other_processes(message: str, sizes: dict[str, float]) -> dict[str, float]:
     Inside a container, torch cannot tell which of the listed processes is its own, so it names all of them. The
     smallest one that can hold what this process reserved is taken to be this process.
     """
-    listed = sorted(size for match in _PROCESS.finditer(message) if (size := _bytes(match)) is not None)
+    known = ((_bytes(match), float(match[0].split()[1])) for match in _PROCESS.finditer(message))
+    listed = sorted((size, pid) for size, pid in known if size is not None)
     found: dict[str, float] = {}
     if listed and "process_bytes" not in sizes:
-        own = next((size for size in listed if size >= sizes.get("reserved_bytes", 0.0)), listed[-1])
+        own = next((one for one in listed if one[0] >= sizes.get("reserved_bytes", 0.0)), listed[-1])
         listed.remove(own)
-        found["process_bytes"] = own
+        found["process_bytes"] = own[0]
     if listed:
-        found.update(other_processes=float(len(listed)), other_bytes=sum(listed))
+        found.update(other_processes=float(len(listed)), other_bytes=sum(size for size, _ in listed))
+        found.update({f"other_pid_{number}": pid for number, (_, pid) in enumerate(reversed(listed), 1)})
     return found
 
 

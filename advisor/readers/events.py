@@ -198,20 +198,23 @@ class EventScanner:
             if (said := read_line(line[:begin].decode("utf-8", "replace"))) is not None:
                 self._add(said, number)  # `^CTraceback`
             harmless = _HARMLESS.match(before.rstrip(b"\n").rpartition(b"\n")[2]) is not None
-            self._begin(OpenTraceback(prefix=line[:begin]), number, harmless)
+            counted = _counted_by_bar(before + line[:begin])
+            self._begin(OpenTraceback(prefix=line[:begin]), number, harmless, counted)
             return
         for window in _windows(line):
             if (said := read_line(window)) is not None:
-                self._add(_with_allocation(said, before), number)
+                said = _with_allocation(said, before)
+                counted = _counted_by_bar(before) if said.kind in CAUSES else {}
+                self._add(replace(said, numbers={**counted, **said.numbers}), number)
                 return
 
-    def _begin(self, traceback: OpenTraceback, line: int, harmless: bool) -> None:
+    def _begin(self, traceback: OpenTraceback, line: int, harmless: bool, counted: dict[str, float]) -> None:
         """Follow a traceback. If too many have the same prefix, the oldest of them is dropped."""
         alike = [opened for opened in self._open if opened.traceback.prefix == traceback.prefix]
         if len(alike) >= NAMELESS_TRACEBACKS:
             self._open.remove(alike[0])
         if len(self._open) < OPEN_TRACEBACKS:
-            self._open.append(_Open(traceback=traceback, line=line, harmless=harmless))
+            self._open.append(_Open(traceback=traceback, line=line, harmless=harmless, counted=counted))
 
     def _feed_open(self, line: bytes) -> bool:
         """Give a line to the traceback it belongs to. Returns True if it was the exception's own line."""
@@ -232,7 +235,8 @@ class EventScanner:
         if opened.harmless:
             return
         if raised is not None:
-            self._add(_said_of(raised), opened.line)
+            said = _said_of(raised)
+            self._add(replace(said, numbers={**opened.counted, **said.numbers}), opened.line)
         elif torn and opened.traceback.frames:
             file, line = opened.traceback.frames[-1]
             where = f"the log ends within a traceback [{file.rpartition('/')[2]}:{line}]"
@@ -255,6 +259,7 @@ class _Open:
     traceback: OpenTraceback
     line: int  # line number of "Traceback …"
     harmless: bool  # Python's own message says that it ended nothing
+    counted: dict[str, float]  # by the bar before it
 
 
 def numbered_lines(path: Path, scanner: EventScanner) -> Iterator[tuple[int, bytes]]:
@@ -324,6 +329,14 @@ def _said_of(raised: Raised) -> Said:
     if said is None or said.kind not in CAUSES and said.kind not in CONSEQUENCES:
         return Said(kind="exception", text=text, numbers={})
     return replace(said, text=text)
+
+
+def _counted_by_bar(before: bytes) -> dict[str, float]:
+    """Return what the last unfinished bar of a training before an error had counted, and of how many steps."""
+    *_, bar = (None, *regex("bar_of_training").finditer(before))
+    if bar is None or not 0 < (done := float(bar["done"])) < (total := float(bar["total"])):
+        return {}
+    return {"bar_steps": done, "bar_total": total}
 
 
 def _with_allocation(said: Said, before: bytes) -> Said:

@@ -32,6 +32,8 @@ SHORTENED = 300
 # marks of all formats: the pattern's name, and a text that must be present
 _MARKS_OF_ALL = (("lm_eval_row", b"|\xc2\xb1"), ("perplexity_line", b""))
 _COUNTS = ("world", "mesh", "rank", "processes", "per_node", "nodes", "tasks")  # patterns that count devices
+_HALVES = ("fp16", "bf16")  # patterns of precisions
+_HALVED = (b"p16", b"f16", b"loat16", b"16bit", b"16-")
 _COUNTED = (b"orld", b"WORLD", b"esh", b"ank", b"MEMBER", b"rocesses", b"GPUs", b"nproc", b"nnodes", b"SLURM_")
 
 
@@ -42,6 +44,7 @@ class FactLines:
         self.format = format
         self.found: dict[str, Any] = {}
         self.counts: dict[str, int] = {}
+        self.halves: set[str] = set()
         self.events: deque[Event] = deque(maxlen=MOST_MARKS)
         self.seen_bytes = 0
 
@@ -55,6 +58,8 @@ class FactLines:
                 # the sides of a mesh of devices are multiplied
                 sides = {name: re.findall(rb"(?<!\w)\d+", match[1]) for name, match in said.items()}
                 self.counts = {**{name: math.prod(map(int, of)) for name, of in sides.items()}, **self.counts}
+            if any(word in text for word in _HALVED):
+                self.halves |= {name for name in _HALVES if regex(f"precision_{name}").search(text)}
         self.seen_bytes += len(text)
         own = ((mark.kind, mark.needs, mark.compiled) for mark in self.format.marks)
         for kind, needs, pattern in (*own, *(("score", needs, regex(name)) for name, needs in _MARKS_OF_ALL)):
@@ -68,7 +73,8 @@ class FactLines:
         launched = counts["per_node"] * counts.get("nodes", 1) if "per_node" in counts else None
         several = (counts.get(name) for name in ("world", "mesh", "rank", "processes"))
         devices = next(filter(None, several), None) or launched or counts.get("tasks")
-        return {**({"world_size": devices} if devices else {}), **self.format.constants, **self.found}
+        half = {"precision": min(self.halves)} if len(self.halves) == 1 else {}  # both: which one was used is unknown
+        return {**({"world_size": devices} if devices else {}), **half, **self.format.constants, **self.found}
 
     def _look(self, rule: Facts, text: bytes) -> None:
         names = [*rule.compiled.groupindex, *rule.constants]

@@ -24,6 +24,7 @@ def names_of(section: str) -> dict[str, str]:
 
 WITHOUT_NAME = "a number without a name"  # fact `loss_unit` of two columns without a header
 NOT_FOUND = ": command not found"  # a shell prints this about a command and goes on
+ZERO_FOR_NAN = "a loss printed as 0 beside a gradient norm of nan is not a number"  # a note
 ROW_NUMBERS = "number of the row: the log prints no step"  # provenance of row numbers used as steps
 
 

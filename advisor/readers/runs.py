@@ -22,7 +22,16 @@ from advisor.readers.records import has_loss
 from advisor.readers.run_table import Event, RunPart, RunTable, Status
 from advisor.readers.stamps import GREW
 from advisor.readers.starts import Segment, Words, segments
-from advisor.readers.status import CAUSES, DECISIVE, FAILURES, at_the_end, ended_alike, of_all_runs, status_of
+from advisor.readers.status import (
+    CAUSES,
+    DECISIVE,
+    FAILURES,
+    at_the_end,
+    ended_alike,
+    follows_timeout,
+    of_all_runs,
+    status_of,
+)
 
 LAST_LOSSES = 20  # of which the NaN share shows divergence: above one skipped step, below a healthy first half
 _OWN_FAULT = CAUSES.keys() - {"interrupt", "killed", "nccl_error", "nccl_timeout"}  # not a launcher's clean-up
@@ -57,7 +66,7 @@ def with_runs(table: RunTable, events: Sequence[Event], cuts: Cuts) -> RunTable:
     words = Words(
         decisive=_lines(events, _LAST_WORDS),
         finished=_lines(events, ("finished",)),
-        failed=_lines(events, _OWN_FAULT),
+        failed=_lines([event for event in events if not follows_timeout(event, events)], _OWN_FAULT),
         broken=_lines(events, FAILURES),
     )
     found = segments(cuts.reach(), cuts.starts, words, distinct(cuts.train_lines))

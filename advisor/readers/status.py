@@ -24,6 +24,7 @@ CAUSES = {
     "out_of_memory": (Status.OUT_OF_MEMORY, "out of memory"),
     "host_memory": (Status.OUT_OF_MEMORY, "the machine's own memory ran out"),
     "disk_full": (Status.CRASHED, "the disk was full"),
+    "data_worker": (Status.CRASHED, "a worker of the data loader was killed"),
     "nccl_timeout": (Status.CRASHED, "a collective operation timed out"),
     "nccl_error": (Status.CRASHED, "communication failed"),
     "diverged": (Status.DIVERGED, "the numbers diverged"),
@@ -49,6 +50,7 @@ _FROM_OUTSIDE = (1, 2, 9, 15)  # hang-up, interrupt, kill, terminate; a program 
 _INTERRUPT = 2  # control-C
 _OF_SHELLS, _SIGNALS = 128, 31
 _FOLLOWERS = ("nccl_error", "nccl_timeout")  # the other ranks lose contact with the failed one
+_ABORTED = re.compile(r"\bAborted\b|core dumped|terminate called|DistBackendError")  # by the watchdog of a time-out
 # what a run may print after it has reached its last step
 _WEAK = ("signal", "child_failed", "killed", "interrupt", *_FOLLOWERS)
 _NUMBERS = re.compile(r"[\d.,:]+")
@@ -93,6 +95,8 @@ def status_of(
     if cause is not None and not _survived(cause, ending, said, reached, last_step):
         # a bar may have counted further than the last record
         reached_step = max(last_step, cause.step or 0.0) if last_step is not None and unit == "step" else last_step
+        if last_step is None and "bar_steps" in cause.numbers:
+            reached_step, planned_steps, unit = cause.step, planned_steps or cause.numbers["bar_total"], "step"
         status, words = _explained(cause, nan_share, _when(reached_step, planned_steps, unit))
         return status, words + _in_the_end(cause, ending)
     if nan_share >= MOSTLY_NAN:
@@ -189,7 +193,7 @@ def _cause(ending: Sequence[Event]) -> Event | None:
     if limit is not None:
         before = [e for e in own if (e.line or 0) < (limit.line or 0) and _could_have_ended(e)]
         return before[0] if before else limit
-    leaders = [event for event in own if event.kind not in _FOLLOWERS]
+    leaders = [event for event in own if event.kind not in _FOLLOWERS and not follows_timeout(event, own)]
     if any(event.kind == "host_memory" for event in leaders):  # that event says why it was killed
         leaders = [event for event in leaders if event.kind != "killed"]
     # a shell continues after a command that it could not find
@@ -198,6 +202,13 @@ def _cause(ending: Sequence[Event]) -> Event | None:
         if group:
             return group[0]
     return None
+
+
+def follows_timeout(event: Event, events: Sequence[Event]) -> bool:
+    """Return whether an exception is how the watchdog ends the processes whose collective operation timed out."""
+    if event.kind != "exception" or _ABORTED.search(event.text) is None:
+        return False
+    return any(other.kind == "nccl_timeout" and (other.line or 0) <= (event.line or 0) for other in events)
 
 
 def _could_have_ended(event: Event) -> bool:
@@ -395,10 +406,14 @@ def by_other_log(table: RunTable, other: RunTable) -> RunTable:
     if not is_open(table) or other.status in (*_OPEN, Status.COMPLETED) or not failures:
         return table
     name = Path(other.source).name
+    reason = other.status_reason
+    if table.last_step is not None:  # the other file has no rows, the log knows how far the run was
+        place = _when(table.last_step, table.facts.get("planned_steps"), "step" if table.counts_steps else "row")
+        reason = reason.replace(_when(None, None, "step"), place)
     return dataclasses.replace(
         table,
         status=other.status,
-        status_reason=f"{other.status_reason} ({name})",
+        status_reason=f"{reason} ({name})",
         events=(*table.events, *failures),
         notes=(*table.notes, f"how the run ended is in {name}"),
     )

@@ -273,7 +273,8 @@ def _what_happened(case: Case) -> str:
     elif run.status is Status.RUNNING:
         ended += f", {far} so far" if far else ", no step yet"
     else:
-        ended += f" after {far}" if far else ", no step read"
+        counted = any("bar_steps" in event.numbers for event in run.events)  # the reason says how far
+        ended += f" after {far}" if far else "" if counted else ", no step read"
     reason = f" ({shortened(run.status_reason, 160)})" if run.status_reason else ""
     return f"{run.framework or run.format}: {ended}{losses}{reason}"
 

@@ -227,3 +227,171 @@ def test_the_step_of_a_time_limit_is_that_of_the_run_that_it_ended(told):
     cut = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2025-10-26T13:29:37 DUE TO TIME LIMIT ***\n"
     document, found = told(f"{banner}{long}Training complete.\n{banner}{short}{cut}")
     assert document["status"] == "time_limit" and found["time_limit"]["title"].endswith("at step 200 of run 2")
+
+
+def hf(rows, *, front="", every=10, seconds=3.0, planned=500, ended=""):
+    """A console of Hugging Face's trainer: pairs of what is printed as loss and as gradient norm."""
+    lines = [front + f"  Total optimization steps = {planned}"]
+    for number, (loss, norm) in enumerate(rows, 1):
+        step = number * every
+        lines.append(f"{{'loss': {loss}, 'grad_norm': {norm}, 'learning_rate': 1e-04, 'epoch': {step / planned}}}")
+    return "\n".join([*lines, ended]) + "\n"
+
+
+@pytest.mark.parametrize("word", ["nan.0", "NaN", "-inf.0", "inf"])
+def test_a_loss_that_a_bar_prints_as_no_number_is_none(told, word):
+    losses = [f"{3 - step / 200:.3f}" if step <= 240 else word for step in range(20, 601, 20)]
+    bars = [
+        f"Epoch 0: {step // 6:3d}%|##| {step}/600 [00:{step // 10:02d}<00:50,  8.00it/s, v_num=1, train_loss={loss}]\n"
+        for step, loss in zip(range(20, 601, 20), losses, strict=True)
+    ]
+    document, found = told("".join(bars) + "`Trainer.fit` stopped: `max_epochs=1` reached.\n")
+    assert document["status"] == "diverged" and "from step 260 on (18 of 30 rows)" in found["loss_not_finite"]["title"]
+
+
+def test_a_loss_of_0_beside_a_gradient_that_is_no_number_is_none(told):
+    sound, broken = [(1.85 - n / 30, 0.6) for n in range(11)], [("0.0", "nan")] * 39
+    ended = "{'train_runtime': 1500.0, 'train_steps_per_second': 0.333, 'train_loss': 0.4, 'epoch': 1.0}"
+    document, found = told(hf(sound + broken, ended=ended), "--price", "2")
+    lost = found["loss_not_finite"]
+    assert document["status"] == "diverged" and "loss_zero" not in found and lost["severity"] == "error"
+    assert "step 120" in lost["title"] and "380 steps" in lost["evidence"][0]["text"]
+    assert lost["causes"][0].startswith("fp16 overflows")
+    assert lost["saved_hours"]["value"] == pytest.approx(380 / 500 * 1500 / 3600, rel=0.01)
+    assert lost["saved_usd"]["value"] == pytest.approx(380 / 500 * 1500 / 3600 * 2, rel=0.01)
+
+
+def test_a_loss_of_0_beside_a_sound_gradient_stays_a_loss_of_0(told):
+    document, found = told(hf([(1.85 - n / 30, 0.6) for n in range(11)] + [("0.0", 0.0)] * 39))
+    assert document["status"] != "diverged" and "loss_zero" in found and "loss_not_finite" not in found
+
+
+IN_FP16 = {
+    "lightning": "Using 16bit Automatic Mixed Precision (AMP)\n",
+    "accelerate": "Mixed precision type: fp16\n",
+    "arguments": "TrainingArguments(\nbf16=False,\nfp16=True,\n)\n",
+    "command": "+ python train.py --fp16 --lr 1e-4\n",
+    "megatron": "using torch.float16 for parameters ...\n",
+    "unsloth": "\\        /    Bfloat16 = FALSE. FA [Xformers = 0.0.29. FA2 = False]\n",
+    "llama-factory": "Process rank: 0, device: cuda:0, compute dtype: torch.float16\n",
+}
+
+
+@pytest.mark.parametrize("name", IN_FP16)
+def test_a_loss_that_never_was_a_number_in_fp16_overflowed(told, name):
+    _, found = told(hf([("nan", "nan")] * 20, front=IN_FP16[name]))
+    lost = found["loss_not_finite"]
+    assert lost["causes"][0].startswith("fp16 overflows") and "bf16" in lost["actions"][0]
+    assert not any("learning rate" in action for action in lost["actions"])
+
+
+def test_bf16_is_no_help_on_a_gpu_without_it_and_no_cause_where_it_was_used(told):
+    _, found = told(hf([("nan", "nan")] * 20), "--gpu", "v100-16gb-sxm2")
+    assert found["loss_not_finite"]["causes"][0].startswith("fp16 overflows")
+    assert "fp32: this GPU has no bf16" in found["loss_not_finite"]["actions"][0]
+    _, found = told(hf([("nan", "nan")] * 20, front="Mixed precision type: bf16\n"))
+    assert not any("fp16" in cause for cause in found["loss_not_finite"]["causes"])
+
+
+@pytest.mark.parametrize("raised", ["Exception", "ValueError", "FloatingPointError"])
+@pytest.mark.parametrize("words", ["Current loss scale already at minimum. Exiting", "Minimum loss scale reached (1)."])
+def test_a_loss_scale_at_its_minimum_is_an_overflow_and_not_a_torn_traceback(told, raised, words):
+    rows = "".join(f"step {step} loss {4 - step / 50:.2f}\n" for step in range(10, 60, 10))
+    skips = "".join(
+        f"[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: {2**n}, reducing to {2 ** (n - 1)}\n"
+        for n in range(4, 0, -1)
+    )
+    end = f'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    f()\n{raised}: {words}\n'
+    document, found = told(rows + skips + end)
+    ended = found["loss_scale_at_minimum"]
+    assert document["status"] == "diverged" and words in document["status_reason"] and ended["severity"] == "error"
+    assert "bf16" in ended["actions"][0] and "learning rate" in ended["actions"][1]
+    assert "4 overflows, loss scale 8 → 1" in [one["text"] for one in ended["evidence"]]
+
+
+def test_a_program_that_ends_itself_over_nan_is_not_without_an_error(told):
+    rows = "".join(f"step {step} loss {4 - step / 50:.2f}\n" for step in range(10, 60, 10))
+    document, found = told(rows + "Loss is nan, stopping training\n")
+    assert document["status"] == "diverged" and found["loss_not_finite"]["severity"] == "error"
+    assert "after step 50" in found["loss_not_finite"]["title"]
+
+
+def test_a_bare_exception_ends_a_traceback_with_its_message(told):
+    rows = "".join(f"step {step} loss {4 - step / 50:.2f}\n" for step in range(10, 60, 10))
+    document, _ = told(
+        rows + 'Traceback (most recent call last):\n  File "a.py", line 3, in f\nException: no shard 7\nbye\n'
+    )
+    assert document["status"] == "crashed" and "Exception: no shard 7" in document["status_reason"]
+
+
+def test_a_checkpoint_is_asked_for_from_before_the_rise_and_not_from_within_it(told):
+    losses = falling(200) + [3.4, 3.9, 4.6, 5.7, 6.8] + [math.nan] * 40
+    _, found = told(nanogpt(losses, saved=10**9))
+    assert "began to rise at step 4000" in found["loss_not_finite"]["title"]
+    assert "before step 4000" in found["loss_not_finite"]["actions"][0]
+
+
+OTHERS = "Process 3021 has 6.10 GiB memory in use. Process 4417 has 3.80 GiB memory in use. "
+OUT_OF_MEMORY = (
+    'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    loss.backward()\n'
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 23.64 GiB "
+    "of which 0.70 GiB is free. " + OTHERS + "Including non-PyTorch memory, this process has 13.00 GiB memory in use.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("bar", "place"),
+    [
+        ("  0%|          | 1/1200 [00:09<3:03:16,  9.17s/it]", "after step 1 of 1200"),
+        ("Loading checkpoint shards:  50%|##   | 2/4 [00:09<00:09,  4.5s/it]", "before the first step"),
+    ],
+    ids=["a bar of steps", "a bar of files"],
+)
+def test_memory_that_ran_out_under_a_bar_was_out_where_the_bar_was(told, bar, place):
+    document, found = told(bar + "\n" + OUT_OF_MEMORY)
+    assert place in document["status_reason"]
+    assert "kill 3021 4417 (frees 9.9 GiB)" in found["out_of_memory"]["actions"][0]
+
+
+def test_memory_that_ran_out_after_good_steps_is_not_a_model_too_large(told):
+    rows = "".join(f"step {step} loss {4 - step / 500:.3f}\n" for step in range(10, 610, 10))
+    _, found = told(rows + OUT_OF_MEMORY.replace(OTHERS, ""))
+    ended = found["out_of_memory"]
+    assert "600 steps" in ended["causes"][0] and not any("together exceed" in cause for cause in ended["causes"])
+    assert "group examples of like length" in ended["actions"][0]
+
+
+WATCHDOG = (
+    "[rank1]:[E ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, "
+    "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800040 milliseconds before timing out.\n"
+    "srun: error: n1: task 1: Aborted (core dumped)\n"
+)
+
+
+def test_a_time_out_after_the_end_costs_the_wait_alone_and_one_within_the_run_the_run(told):
+    rows = "".join(f"step {step} loss {4 - step / 500:.3f} 0.5 s/it\n" for step in range(10, 610, 10))
+    document, found = told(rows + "`Trainer.fit` stopped: `max_steps=600` reached.\n" + WATCHDOG, "--price", "8")
+    waited = found["nccl_timeout"]
+    assert document["status"] == "completed" and waited["severity"] == "warning" and "later_failure" not in found
+    assert "30 min of waiting ($4) lost, nothing else" in waited["title"]  # 0.5 h at $8
+    document, found = told(rows + WATCHDOG)
+    assert document["status"] == "crashed" and found["nccl_timeout"]["severity"] == "error"
+    document, found = told(rows + "^CTraceback (most recent call last):\nKeyboardInterrupt\n" + WATCHDOG)
+    assert document["status"] == "stopped" and "nccl_timeout" not in found
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "DataLoader worker (pid 4711) is killed by signal: Killed.",
+        "DataLoader worker (pid(s) 4711, 4712) exited unexpectedly",
+        "unable to open shared memory object </torch_4711_12> in read-write mode",
+    ],
+)
+def test_a_killed_loader_worker_is_no_preemption(told, words):
+    rows = "".join(f"step {step} loss {4 - step / 500:.3f}\n" for step in range(10, 110, 10))
+    end = f'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    f()\nRuntimeError: {words}\n'
+    document, found = told(rows + end)
+    assert document["status"] == "crashed" and "killed" not in found
+    assert "memory" in found["crashed"]["causes"][0] and "num_workers" in found["crashed"]["actions"][0]
+    assert "--shm-size" in found["crashed"]["actions"][1]

@@ -36,6 +36,9 @@ def _where(case: Case) -> str:
         return f" at step {ended.last_step:g} of {ended.name}"  # the longest run is judged, but another run ended
     if done is None:
         # a file with only errors may belong to a run that trained for days
+        counted = next((e for e in case.run.events if "bar_steps" in e.numbers), None)
+        if counted is not None:
+            return f" at step {counted.numbers['bar_steps']:g} of {counted.numbers['bar_total']:g}"
         return "" if len(case.run) else ", no step read"
     return f" at step {done:g}" + (f" of {planned:g} ({format_percent(done / planned)})" if planned else "")
 
@@ -64,7 +67,26 @@ def remaining_seconds(case: Case) -> float | None:
 def detect_nccl_timeout(case: Case) -> Verdict:
     """A collective operation that timed out because one rank never came and the others waited for it."""
     title = f"Communication between the GPUs timed out{_where(case)}: whoever reports it only waited"
+    event = _last(case, "nccl_timeout")
+    before = [e for e in case.run.events if event is not None and (e.line or 0) < (event.line or 0)]
+    if case.run.status is Status.STOPPED and any(e.kind == "interrupt" for e in before):
+        return None  # the other ranks waited for the one that its user had stopped
+    if event is not None and case.run.status is Status.COMPLETED and any(e.kind == "finished" for e in before):
+        return _waited_after_end(case, event)
     return _by_words(case, "nccl_timeout", title)
+
+
+def _waited_after_end(case: Case, event: Event) -> Verdict:
+    """Return the finding of ranks that waited for each other when the training was already complete."""
+    waited, usd = event.numbers.get("ran_seconds") or event.numbers.get("timeout_seconds"), price(case)
+    cost = f" ({format_usd(waited / HOUR * usd)})" if waited and usd else ""
+    took = f": {format_seconds(waited)} of waiting{cost} lost, nothing else" if waited else ": nothing is lost"
+    return finding(
+        "nccl_timeout",
+        text="waited_after_end",
+        title=f"The training is complete; after it the ranks waited for each other until the time-out{took}",
+        evidence=seen(event.text, event.step, event.step),
+    )
 
 
 def detect_error_page(case: Case) -> Verdict:
@@ -112,14 +134,14 @@ def detect_exception(case: Case) -> Verdict:
     if run.status is not Status.CRASHED or _last(case, "nccl_timeout"):
         failed = [seen(e.text, e.step) for e in run.events if e.kind in ("exception", "child_failed")]
         # a failure in the same log, although the training itself was completed
-        later = run.status is Status.COMPLETED and len(failed) > 0
+        later = run.status is Status.COMPLETED and len(failed) > 0 and not _last(case, "nccl_timeout")
         return finding("later_failure", evidence=failed[-3:]) if later else unsaid(case, "crashed")
-    event = _last(case, "exception", "disk_full", "nccl_error", "child_failed")
-    said, row = event.text.lower() if event else "", "crashed"
+    event = _last(case, "exception", "disk_full", "nccl_error", "child_failed", "data_worker")
+    event, row = _last(case, "data_worker") or event, "crashed"
     title = f"The run crashed{_where(case)}"
     actions = f"mend what the message names and {'resume from the newest checkpoint' if len(run) else 'start again'}"
     known: dict[str, Any] = {"actions": actions}
-    if "dataloader worker" in said and any(word in said for word in ("killed", "exited unexpectedly", "bus error")):
+    if event is not None and event.kind == "data_worker":
         row, known, title = "data_worker_killed", {}, f"A worker of the data loader was killed{_where(case)}"
     elif main is not None and main.status is Status.COMPLETED:  # a later stage of the script, or another start
         row, known = "stage_crashed", {}

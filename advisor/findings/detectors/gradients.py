@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
-from advisor.findings.case import Case, Verdict, finding, lacking, seen
+from advisor.findings.case import Case, Finding, Verdict, finding, lacking, seen
 from advisor.findings.curves import Curve, curve, main_rows
 from advisor.findings.run_facts import number, steps_done
 from advisor.findings.savings import cost_of_steps
+from advisor.readers.run_table import Event, Status
 
 _FEWEST_ROWS = 30
 _LARGE = 10.0  # times the clip
@@ -81,10 +83,28 @@ _OFTEN = 0.02
 _BROKEN = 0.3
 
 
+def _ended_at_minimum(case: Case, overflows: Sequence[Event]) -> Finding | None:
+    """Return the finding of a program that ended because its loss scale could not be reduced further."""
+    told = [event for event in case.run.events if event.kind == "diverged" and "scale" in event.text]
+    if not told or case.run.status is not Status.DIVERGED:
+        return None
+    scales = [float(found[2]) for event in overflows if (found := _ATTEMPTED.search(event.text)) is not None]
+    fall = f"{len(overflows)} overflows" + (f", loss scale {max(scales):g} → {scales[-1]:g}" if scales else "")
+    return finding(
+        "loss_scale_at_minimum",
+        title="fp16 overflows at the smallest loss scale"
+        + (f" after step {told[-1].step:g}" if told[-1].step is not None else "")
+        + ": the program ended itself",
+        evidence=(seen(told[-1].text, told[-1].step, told[-1].step), fall if overflows else ""),
+    )
+
+
 def detect_loss_scale_skips(case: Case) -> Verdict:
     """More skipped optimizer steps than dynamic loss scaling normally causes."""
     events = [e for e in case.run.events if e.kind == "overflow"]
     column, scale = curve(case.run, "skipped"), curve(case.run, "loss_scale").value
+    if (ended := _ended_at_minimum(case, events)) is not None:
+        return ended
     if not len(column) and not events:
         if str(case.run.facts.get("precision", "fp16")).lower() != "fp16":
             return None  # bf16 and fp32 need no loss scaling

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
 
 from advisor.findings.case import Case, Evidence, Verdict, finding, lacking, seen, texts
-from advisor.findings.curves import Curve, curve, main_rows, spread, trailing_median
+from advisor.findings.curves import Curve, curve, main_rows, row_noise, spread, trailing_median
 from advisor.findings.run_facts import has_level, is_language, last_checkpoint, number
+from advisor.findings.run_metrics import card, precision
 from advisor.findings.savings import cost_of_steps, stake_steps
 from advisor.findings.schedule import is_rate_sweep, rate_jumps
 from advisor.findings.series import stretches
+from advisor.readers.run_table import ZERO_FOR_NAN, Status
 
 _WARM_UP_STEPS = 100  # sources §7.2: skip warm-up and the first 100 steps
 _Z_NOTE, _Z_HIGH = 3.5, 7.0  # Iglewicz and Hoaglin's outlier; OLMo 2's spike score (sources §7.2)
@@ -30,6 +33,7 @@ _TURNS = 3.0  # times the largest earlier rise, or fall on the way up; less is t
 _RISE_SHARE = 0.25  # of all progress: a smaller rise may come from harder data
 _RISE_LASTS = 0.01  # of the rows
 _FOLLOWS_JUMP = 0.02  # of the steps: a rise so soon after a jump of the learning rate is caused by it
+_OUT_OF_BAND = 3.0  # standard deviations of a row: a row so far above the level already belongs to the rise
 _LOST_TO_JUMP = 0.5  # of the fall: a warm restart that undoes more breaks the run
 
 
@@ -101,7 +105,7 @@ def detect_loss_spikes(case: Case) -> Verdict:
     all_spikes = tuple(s for s, known in zip(all_spikes, explained, strict=True) if not known)
     bad = case.run.column("loss_is_nan")[main_rows(case.run)] > 0
     if bad.any() and (began := _beginning(case, float(case.run.column("step")[main_rows(case.run)][bad][0]))):
-        all_spikes = tuple(s for s in all_spikes if s.first_step != began.first_step)  # `loss_not_finite` reports it
+        all_spikes = tuple(s for s in all_spikes if s.last_step != began.last_step)  # `loss_not_finite` reports it
     if not all_spikes:
         return None
     # spikes that last, undo a tenth of the progress and need a hundredth of the run to recover
@@ -210,6 +214,8 @@ def detect_loss_not_finite(case: Case) -> Verdict:
     rows = main_rows(case.run)
     bad = np.nan_to_num(case.run.column("loss_is_nan")[rows]) > 0
     printed = bad | np.isfinite(case.run.column("loss")[rows])
+    if not bad.any() and (told := _told_by_program(case)) is not None:
+        return told
     if not printed.any():
         return lacking("loss_not_finite", "a training loss")
     if not bad.any() or is_rate_sweep(case.run):  # a search for a learning rate ends where the loss breaks
@@ -226,8 +232,8 @@ def detect_loss_not_finite(case: Case) -> Verdict:
     stays = run_to_end >= min(3, len(order)) or bool(bad[order].all())
     began = _beginning(case, start) if stays else None
     share = f"{int(bad.sum())} of {int(printed.sum())} rows"
-    anew = "start anew" if first == 0 else _from_checkpoint(case, losses, began.first_step if began else start)
-    stop = "stop at the first loss that is not finite and keep the checkpoint before it"
+    zeros = ZERO_FOR_NAN in case.run.notes
+    vain = f", {last - start:,g} steps" if stays and losses.counted and case.run.counts_steps else ""
     return finding(
         "loss_not_finite",
         severity="error" if stays else "warning",
@@ -236,15 +242,34 @@ def detect_loss_not_finite(case: Case) -> Verdict:
         if stays
         else f"Loss is not a number in {share}, first at step {start:g}; it recovers each time",
         evidence=(
-            seen(f"{share} NaN or infinite", start, last),
+            seen(f"{share} NaN or infinite{vain}" + (f": {ZERO_FOR_NAN}" if zeros else ""), start, last),
             *_before(case, rows, place, first),
             (_spike_evidence(began) if began else ""),
         ),
-        causes=_not_finite_causes(case, first, stays),
-        actions=(f"{anew} with half the learning rate and gradients clipped at 1.0", stop)
+        causes=_not_finite_causes(case, first, zeros) if stays else texts()["loss_not_finite_at_times"]["causes"],
+        actions=_not_finite_actions(case, losses, began.first_step if began else start, first)
         if stays
         else texts()["loss_not_finite_at_times"]["actions"],
         saved=cost_of_steps(case, (stake_steps(case) or last) - start) if stays else (None, None),
+    )
+
+
+def _told_by_program(case: Case) -> Verdict:
+    """Return the finding of a program that ended because it found NaN itself; the loss scale has its own finding."""
+    told = [event for event in case.run.events if event.kind == "diverged" and "scale" not in event.text]
+    if not told or case.run.status is not Status.DIVERGED:
+        return None
+    step = told[-1].step
+    losses = curve(case.run, "loss")
+    return finding(
+        "loss_not_finite",
+        severity="error",
+        title="The program found numbers that are not finite and ended"
+        + (f" after step {step:g}" if step is not None else ""),
+        evidence=seen(told[-1].text, step, step),
+        causes=_not_finite_causes(case, len(losses)),
+        actions=_not_finite_actions(case, losses, step or 0.0, len(losses)),
+        threshold="the log's own message",
     )
 
 
@@ -252,7 +277,14 @@ def _beginning(case: Case, broken: float) -> Spike | None:
     """Return the rise from which the loss never recovered before it broke at a step, or None if it broke at once."""
     losses = curve(case.run, "loss")
     rising = [s for s in spikes(losses) if s.recovered_step is None and s.first_step < broken]
-    return rising[-1] if rising and not np.any((losses.step > rising[-1].last_step) & (losses.step < broken)) else None
+    if not rising or np.any((losses.step > rising[-1].last_step) & (losses.step < broken)):
+        return None
+    # an alarm comes late: the rows before it that had left the band belong to the rise
+    first = int(np.searchsorted(losses.step, rising[-1].first_step))
+    band = rising[-1].before + _OUT_OF_BAND * row_noise(losses.value)
+    while first > 0 and losses.value[first - 1] > band:
+        first -= 1
+    return dataclasses.replace(rising[-1], first_step=float(losses.step[first]))
 
 
 def _from_checkpoint(case: Case, losses: Curve, step: float) -> str:
@@ -276,13 +308,35 @@ def _before(case: Case, rows: np.ndarray, place: np.ndarray, first: int) -> tupl
     return (seen(text, place[start], place[finite[-1]]),)
 
 
-def _not_finite_causes(case: Case, first: int, stays: bool) -> tuple[str, ...]:
-    rows = texts()
-    fp16 = str(case.run.facts.get("precision", case.workload.precision if case.workload else "")).lower() == "fp16"
-    half = rows["half_overflows"]["causes"]
-    if not stays:
-        return rows["loss_not_finite_at_times"]["causes"]
-    if first == 0:
-        return (*(half if fp16 else ()), *rows["loss_never_finite"]["causes"])
-    rest = rows["loss_not_finite"]["causes"]
-    return (*half, *rest) if fp16 else (*rest, *half)
+def _without_bf16(case: Case) -> bool:
+    """Return True if the GPU is known to have no bf16, so that half precision there is fp16."""
+    spec = card(case)
+    return spec is not None and spec.bf16_flops is None and spec.fp16_flops is not None
+
+
+def _in_fp16(case: Case) -> bool:
+    used = precision(case)
+    return used == "fp16" or (used is None and _without_bf16(case))
+
+
+def _not_finite_causes(case: Case, first: int, zeros: bool = False) -> tuple[str, ...]:
+    """Return the causes of a loss that broke at row `first` and never came back.
+
+    `zeros`: printed as 0, as the trainers do that are most often run in fp16.
+    """
+    names = ("loss_never_finite", "half_never_finite") if first == 0 else ("loss_not_finite", "half_overflows")
+    own, likely = (texts()[name]["causes"] for name in names)
+    if zeros or _in_fp16(case):
+        return (*likely, *own)
+    return own if precision(case) == "bf16" else (*own, *likely)
+
+
+def _not_finite_actions(case: Case, losses: Curve, step: float, first: int) -> tuple[str, ...]:
+    """Return what to do about a loss that broke at a step and never came back, in the order of what helps."""
+    anew = "start anew" if first == 0 else _from_checkpoint(case, losses, step)
+    stop = "stop at the first loss that is not finite and keep the checkpoint before it"
+    slower = f"{anew} with half the learning rate and gradients clipped at 1.0"
+    if not _in_fp16(case):
+        return slower, stop
+    wider = "in fp32: this GPU has no bf16" if _without_bf16(case) else texts()["half_never_finite"]["actions"][0]
+    return (f"{anew} {wider}", stop) if first == 0 else (f"{anew} {wider}", slower, stop)

@@ -20,11 +20,13 @@ from advisor.findings.run_facts import number
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.memory import MemoryParts
 from advisor.prediction.profile import FIT_MARGIN
+from advisor.readers.generic import NAME as GENERIC
 from advisor.readers.run_table import Event, Status
 from advisor.records import Prediction, Workload
 from advisor.units import GIB, format_bytes, format_estimate, format_number
 
 _GOOD_STEPS = 20  # after this, memory that is enough for equal batches does not run out
+_MUCH = 0.05  # of the device, held by other processes
 _FRAGMENTED = 0.10  # of the device reserved but unallocated
 _MOST_SEQUENCES = 65_536  # of a micro-batch worth trying
 GROWTH = 0.05  # of memory over the second half of the run
@@ -51,12 +53,15 @@ def detect_out_of_memory(case: Case) -> Verdict:
     grown = memory_growth(case)  # in this case, what fits at the start runs out later
     growing = f"GPU memory grew from {format_bytes(grown.early)} halfway to {format_bytes(grown.late)}" if grown else ""
     held, leak, longer, cap = texts()["memory_growth"], "", "", ""
+    fitted = event.step if event.step is not None and event.step >= _GOOD_STEPS else None
     longest = options_of(case.run.format).longest  # trainers that pack or cut all sequences to one length have none
     if grown:
         leak = f"memory that is never freed: {held['causes'][0]}"
-    elif longest is not None and event.step is not None and event.step >= _GOOD_STEPS:
-        longer = f"a batch longer than any of the {event.step:g} steps before: one long example, or examples sorted by"
-        longer, cap = f"{longer} length", f"cap {longest}: what one long example needs grows with its length"
+    elif fitted is not None and (longest is not None or case.run.format == GENERIC):
+        longer = f"a batch longer than any of the {fitted:g} steps before: one long example, or examples sorted by"
+        longer += " length"
+        limit = longest or "the length of an example"
+        cap = f"cap {limit}: what one long example needs grows with its length; or group examples of like length"
     return finding(
         "out_of_memory",
         severity="error" if fatal else "warning",
@@ -67,8 +72,8 @@ def detect_out_of_memory(case: Case) -> Verdict:
             *_held(case, event.numbers),
             fitting,
         ),
-        causes=(leak, longer, *_memory_causes(case, event.numbers)),
-        actions=(*(held["actions"] if grown else ()), cap, *actions),
+        causes=(leak, longer, *_memory_causes(case, event.numbers, fitted)),
+        actions=(_end_others(event.numbers), *(held["actions"] if grown else ()), cap, *actions),
     )
 
 
@@ -174,13 +179,26 @@ def _smaller(case: Case) -> str:
     return f"a smaller {own.micro_batch}{raised} gives the same training"
 
 
-def _memory_causes(case: Case, numbers: dict[str, float]) -> tuple[str, ...]:
-    """Return the causes, likeliest first, from what the message says about the device."""
+def _end_others(numbers: dict[str, float]) -> str:
+    """Return the command that ends the other processes whose memory the message names; "" if they hold little."""
+    held, total = numbers.get("other_bytes", 0.0), numbers.get("total_bytes")
+    pids = [f"{pid:.0f}" for name, pid in numbers.items() if name.startswith("other_pid_")]
+    if not pids or not total or held <= _MUCH * total:
+        return ""
+    frees = f"kill {' '.join(pids)} (frees {format_bytes(held)})"
+    return f"end the other processes if they are yours and not needed: {frees}"
+
+
+def _memory_causes(case: Case, numbers: dict[str, float], fitted: float | None) -> tuple[str, ...]:
+    """Return the causes, likeliest first, from what the message says about the device.
+
+    `fitted`: good steps before it, after which the model is known to fit.
+    """
     total, free = numbers.get("total_bytes"), numbers.get("free_bytes")
     own = numbers.get("process_bytes") or numbers.get("reserved_bytes")
     idle, others = numbers.get("unallocated_bytes"), numbers.get("other_bytes")
     causes = []
-    if others and total and others > 0.05 * total:
+    if others and total and others > _MUCH * total:
         causes.append(f"other processes hold {format_bytes(others)} of the GPU")
     elif own and total and free is not None and total - free - own > 0.15 * total:
         causes.append(f"{format_bytes(total - free - own)} of the GPU is not this process's: another one runs on it")
@@ -189,6 +207,8 @@ def _memory_causes(case: Case, numbers: dict[str, float]) -> tuple[str, ...]:
     requested = numbers.get("requested_bytes")
     if requested and (name := _which_allocation(case, requested)):
         causes.append(name)
+    if fitted is not None and not causes:
+        return (f"{fitted:g} steps fitted: a longer batch, an evaluation or a checkpoint needed more than they did",)
     return tuple(causes) or ("weights, gradients, optimizer state and activations together exceed the GPU",)
 
 

@@ -83,7 +83,7 @@ def test_a_crash_before_the_first_step():
 
 def test_a_killed_loader_worker_is_named_as_the_cause():
     text = "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed."
-    crashed = build.run(steps=30, status=Status.CRASHED, events=[build.event("exception", text, 30)])
+    crashed = build.run(steps=30, status=Status.CRASHED, events=[build.event("data_worker", text, 30)])
     found = ending.detect_exception(build.case(crashed))
     assert found.title.startswith("A worker of the data loader was killed") and "memory" in found.causes[0]
     other = build.run(steps=30, status=Status.CRASHED, events=[build.event("exception", "KeyError: 'x'", 30)])

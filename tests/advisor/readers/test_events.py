@@ -42,6 +42,7 @@ def test_memory_sizes_of_torch_messages():
         "gpu": 3,
         "other_processes": 1,
         "other_bytes": 10 * GIB,
+        "other_pid_1": 4711,
     }
     assert memory_sizes(OLD_TORCH) == {
         "requested_bytes": 512 * MIB,
