@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -56,6 +56,7 @@ _WEAK = ("signal", "child_failed", "killed", "interrupt", *_FOLLOWERS)
 _NUMBERS = re.compile(r"[\d.,:]+")
 _TRAINED = re.compile(r"[Tt]rain|TRAIN|[Tt]un(?:ing|ed)|[Ee]poch|runtime|[^\x00-\x7f]{3}")  # or words in another script
 _FINAL = re.compile(r"\b[Ff]inal\b")
+_Judged = TypeVar("_Judged", RunTable, RunPart)
 _OPEN = (Status.UNKNOWN, Status.INCOMPLETE)
 NO_END = "the log ends without an end message"
 NO_WORDS = "a table of numbers does not say how its run ended, nor how far it was to go"
@@ -379,14 +380,15 @@ def is_open(table: RunTable) -> bool:
 
 def without_words(table: RunTable) -> RunTable:
     """Return a table of numbers with its end unknown, because it could not have said how the run ended."""
-    silent = [
-        part for part in (table, *table.runs) if part.status is Status.INCOMPLETE and NO_END in part.status_reason
-    ]
-    if not silent or table.events:
+    if table.events:
         return table
-    open_end = {"status": Status.UNKNOWN, "status_reason": NO_WORDS}
-    runs = tuple(dataclasses.replace(part, **open_end) if part in silent else part for part in table.runs)
-    return dataclasses.replace(table, runs=runs, **(open_end if table in silent else {}))
+
+    def opened(part: _Judged) -> _Judged:
+        if part.status is not Status.INCOMPLETE or NO_END not in part.status_reason:
+            return part
+        return dataclasses.replace(part, status=Status.UNKNOWN, status_reason=NO_WORDS)
+
+    return dataclasses.replace(opened(table), runs=tuple(map(opened, table.runs)))
 
 
 def by_plan(facts: dict[str, Any], table: RunTable) -> RunTable:
