@@ -171,7 +171,12 @@ def _would_fit(goal: Goal, store: Store, model: NamedModel, rank: int, length: i
     if goal.finetune != "qlora" and fits(finetune="qlora"):
         found.append("train less of it: --finetune qlora")
     most = max((goal.gpus, *(goal.counts or ()), *(machine.gpus for machine in goal.own)))
-    if not goal.own and (count := next((n for n in (2, 4, 8) if n > most and fits(counts=(n,))), None)):
+    more = [count for count in (2, 4, 8) if count > most]
+    if goal.own:
+        own = goal.own[0]
+        if count := next((n for n in more if fits(own=(replace(own, gpus=n),), counts=(n,))), None):
+            found.append(f"more of them: --own {count}x{own.gpu}")
+    elif count := next((n for n in more if fits(counts=(n,))), None):
         found.append(f"more GPUs: --gpus {count}")
     cards = load_gpus()
     if goal.gpu not in (ANY, OWN):

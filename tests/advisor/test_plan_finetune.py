@@ -268,3 +268,10 @@ def test_narrow_experts_are_as_unsure_in_predict_as_in_a_plan():
     assert widths["qwen3-30b-a3b"] > 2.5 * widths["mixtral-8x7b"]
     rate = advisor.plan(model="qwen3-30b-a3b", finetune="qlora", examples=1000, gpu="a100-80gb-sxm").chosen.prediction
     assert rate.tokens_per_second.high / rate.tokens_per_second.low > 2.5 * widths["mixtral-8x7b"]
+
+
+def test_more_of_ones_own_gpus_are_named_only_where_they_fit():
+    words = ("--model", "llama-3.1-70b", "--finetune", "qlora", "--examples", "10k")
+    refused = command("plan", "--own", "2x3090", *words, expect=3)
+    assert "more of them: --own 8xrtx-3090" in " ".join(refused.stderr.split())
+    command("plan", "--own", "8xrtx-3090", *words, expect=0)
