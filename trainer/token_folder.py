@@ -79,6 +79,8 @@ def read_meta(path: str | Path) -> TokenMeta:
     """
     folder = Path(path)
     hint = PREPARE_HINT.format(path=folder)
+    if folder.is_dir() and not (folder / META_FILE).exists():  # perhaps the folder of the texts themselves
+        hint = PREPARE_HINT.replace("FILES", "{path}").format(path=folder) + "-tokens"
     if not folder.is_dir():
         what = "is a file, not a token folder" if folder.exists() else "does not exist"
         raise DataError(f"token folder {folder} {what}", hint)

@@ -7,8 +7,9 @@ from typing import Any
 
 from advisor.calibration.profiles import load_profile
 from advisor.errors import AdvisorError
-from advisor.hardware.catalog import read_gpus
+from advisor.hardware.catalog import load_gpus, read_gpus
 from advisor.hardware.here import device_key
+from advisor.hardware.software_support import usual_precision
 from advisor.options import OPTIONS, PredictOptions
 from advisor.planning.goal import SEQ_LEN, VOCAB_SIZE
 from advisor.planning.models import nearest_shape, with_heads_of
@@ -102,6 +103,10 @@ def _asked(options: PredictOptions, store: Store) -> _Asked:
     eight_bit = options.precision == "fp8"
     precision = "bf16" if eight_bit else None if options.precision == "auto" else options.precision
     gpus, key = gpu_count(options.gpu, options.gpus), device_key(read_gpus(options.gpu).key)
+    spec = load_gpus().get(key)
+    if eight_bit and not (spec and spec.fp8_flops):
+        hint = f"choose another precision: --precision {usual_precision(spec) if spec else 'bf16'}"
+        raise AdvisorError(f"{key} has no units for 8-bit floats", hint, exit_code=2)
     name = None if options.software == OWN_NAME else options.software
     usual = table()[name or OWN_NAME]
     sharding = options.sharding or (usual.sharding if gpus > 1 else "none")
@@ -124,10 +129,6 @@ def _asked(options: PredictOptions, store: Store) -> _Asked:
         software=software_of(name, fp8=eight_bit) if name or eight_bit or partly or other_shape else None,
         sharding=sharding if elsewhere else "none",
     )
-    if eight_bit and not (profile.spec and profile.spec.fp8_flops):
-        raise AdvisorError(
-            f"{key} has no units for 8-bit floats", "choose another precision: --precision bf16", exit_code=2
-        )
     shape, assumed = _shape(stated, profile)
     if named is not None and named.differs:
         assumed.append(f"{named.name} as a {shape.family} of its sizes ({named.differs})")

@@ -262,5 +262,7 @@ def test_8_bit_products_are_faster_where_the_card_has_units_for_them():
     plain, eight = (json.loads(predict(*words, "--precision", p).stdout) for p in ("bf16", "fp8"))
     assert 1.05 < plain["step_seconds"]["value"] / eight["step_seconds"]["value"] < 1.5
     assert "(fp8, compiled)" in predict(*words[:-1], "--precision", "fp8", "--compile").stdout
-    done = predict("--gpu", "a100-80gb-sxm", *D20[2:], "--precision", "fp8")
-    assert done.returncode == 2 and "8-bit" in done.stderr
+    for gpu, usual in (("a100-80gb-sxm", "bf16"), ("v100", "fp16")):
+        done = predict("--gpu", gpu, *D20[2:], "--precision", "fp8")
+        assert done.returncode == 2 and "has no units for 8-bit floats" in done.stderr
+        assert f"--precision {usual}" in done.stderr

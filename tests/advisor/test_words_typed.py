@@ -185,3 +185,16 @@ def test_two_numbers_of_gpus_are_one_too_many(call):
     for verb in (("predict", "--model", "gpt2"), ("plan", "--tokens", "1B")):
         code, _, err = call(*verb, "--gpu", "8xh100", "--gpus", "4")
         assert code == 2 and "numbers of GPUs" in err
+
+
+def test_the_folder_of_the_texts_is_prepared_as_the_hint_says(call, tmp_path):
+    texts = tmp_path / "mytext"
+    texts.mkdir()
+    (texts / "a.txt").write_text(" ".join(f"word{n % 300} is read" for n in range(20_000)))
+    words = ("plan", "--gpu", "4090", "--tokens", "20M", "--depth", "4")
+    code, _, err = call(*words, "--data", str(texts))
+    hint = err.partition("hint: advisor ")[2].split()
+    assert code == 1 and hint == ["data", "prepare", str(texts), "--out", f"{texts}-tokens"]
+    code, _, err = call(*hint, "--vocab-size", "400")
+    assert code == 0, err
+    assert call(*words, "--data", f"{texts}-tokens")[0] == 0
