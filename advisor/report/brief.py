@@ -1,4 +1,4 @@
-"""Shows a plan in at most 20 lines of 80 columns: what, where, how much, how sure and what else. No arithmetic."""
+"""Shows a plan in 20 lines of 80 columns, or 22 with neighbours: what, where, how much, how sure and what else. No arithmetic."""
 
 from __future__ import annotations
 
@@ -77,6 +77,8 @@ def _rows(plan: Plan) -> Iterator[Row]:
         yield "basis", f"speed {rests}; 80 % intervals{compared}"
     if (odds := broken(plan)) is not None:
         yield "odds", odds
+    for run in plan.search.neighbours if plan.search else ():
+        yield "or", f"{machine(run, ', ')}: {_numbers(run)}: {run.standing.why}"
     # Name each other machine that was asked for, if there are few.
     named = plan.search.machines if plan.search else ()
     for run in named if len(named) <= _FEW else ():
@@ -119,8 +121,6 @@ def odds(chance: float) -> str:
 
 def _options(plan: Plan) -> Iterator[Row]:
     """Yields the options that differ from the plan."""
-    for run in plan.search.neighbours if plan.search else ():
-        yield "or", f"{machine(run, ', ')}: {_numbers(run)}: {run.standing.why}"
     for run in plan.search.options if plan.search else ():
         if plan.search and plan.search.sure and run.standing.name == "conservative":
             continue  # the text about --sure already describes the conservative option

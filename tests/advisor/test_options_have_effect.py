@@ -159,6 +159,6 @@ def test_own_gpus_with_a_price_cost_that_price(answer):
     assert by_name["chosen"]["bill"]["wall_clock"]["provisioning_seconds"] is None  # it is here
     assert answer("plan", *words, "--price", "2.5")[1]["chosen"] == by_name["chosen"]
     metered = answer("plan", *words, "--price", "2.5", "--kwh-price", "0.3")[1]["chosen"]["bill"]
-    energy = 0.3 * metered["energy_kwh"]["value"]
+    energy = 0.3 * 1.15 * 1.25 * metered["energy_kwh"]["value"]
     hours = metered["wall_clock"]["total_seconds"]["value"] / 3600
     assert metered["cost_usd"]["value"] == pytest.approx(20.0 * hours + energy, rel=1e-3) and energy > 1

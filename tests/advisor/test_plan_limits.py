@@ -58,7 +58,7 @@ def test_a_tariff_alone_can_be_the_price():
     loop = (clock.steps_seconds, clock.evals_seconds, clock.checkpoints_seconds, clock.interruptions_seconds)
     hours = sum(part.value for part in loop) / 3600
     assert plan.bill.energy_kwh.value == pytest.approx(0.1 * hours)
-    assert plan.bill.cost_usd.value == pytest.approx(0.03 * hours) and plan.bill.cost_usd.value <= 0.01
+    assert plan.bill.cost_usd.value == pytest.approx(0.03 * 1.15 * 1.25 * hours) and plan.bill.cost_usd.value <= 0.01
 
 
 def test_stated_interruptions_set_the_checkpoints_and_are_billed():

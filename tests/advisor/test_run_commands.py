@@ -61,7 +61,7 @@ def test_a_detached_run_outlives_its_terminal_stops_with_a_checkpoint_and_goes_o
     assert run_status(folder).state is RunState.RUNNING
     assert "is running already" in document("resume", folder, expect=1)["error"]
     once = advisor("watch", "sma", "--once")
-    assert "step " in once.stdout and " left" in once.stdout and "tok/s" in once.stdout
+    assert "step " in once.stdout and "at its limit in " in once.stdout and "tok/s" in once.stdout
 
     stopped = document("stop", "latest")["progress"]
     assert (stopped["state"], stopped["outcome"]) == ("finished", "stopped")

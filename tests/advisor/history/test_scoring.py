@@ -142,7 +142,7 @@ def test_cost_is_what_was_paid_and_energy_what_was_metered(script):
     plan = altered(plan, goal=replace(plan.goal, usd_per_kwh=0.5), cost_usd=guess(1.0), energy_kwh=guess(0.1))
     log = script(plan).start(3.0).steps(1, 20, 0.5).end()
     comparison = review(log, plan, usd_per_hour=36.0, energy_kwh=0.12)
-    assert comparison.score("cost_usd").actual == pytest.approx(13.0 / 3600 * 36 + 0.06)
+    assert comparison.score("cost_usd").actual == pytest.approx(13.0 / 3600 * 36 + 0.06 * 1.15 * 1.25)
     assert comparison.score("energy_kwh").error == pytest.approx(0.2)
     assert review(log, plan, usd_per_hour=36.0).score("cost_usd").actual is None
 
