@@ -1,4 +1,4 @@
-"""Shows a plan in 20 lines of 80 columns, or 22 with neighbours: what, where, how much, how sure and what else. No arithmetic."""
+"""Shows a plan in 20 lines of 80 columns, 22 with neighbours: what, where, how much, how sure. No arithmetic."""
 
 from __future__ import annotations
 
