@@ -378,7 +378,8 @@ def test_the_command_prints_one_document_and_errors_with_a_next_step(tmp_path):
     assert shown.returncode == 0 and "40" in shown.stdout and "stored as uint16" in shown.stdout
     failed = advisor("data", "show", str(tmp_path))
     assert failed.returncode == 1 and "Traceback" not in failed.stderr
-    assert f"hint: advisor data prepare FILES --out {tmp_path}" in failed.stderr
+    # The folder of the texts itself is never where the tokens go.
+    assert f"hint: advisor data prepare {tmp_path} --out {tmp_path}-tokens" in failed.stderr
 
 
 @pytest.mark.parametrize("wrong", [("--vocab-size", "256"), ("--validation-fraction", "0.6")])
