@@ -72,6 +72,7 @@ ROW = "predict-row"  # a line of `predict --rows`, which has neither name nor nu
 
 _PRICE = {
     "usd_per_gpu_hour": float | None, "usd_per_hour": float | None,
+    "usd_per_hour_today": ({"low": float, "high": float}, None),
     "spot_usd_per_hour": ({"low": float, "high": float}, None), "gpus": int, "machines": int, "provider": str,
     "instance_type": str | None, "region": str | None, "snapshot_date": datetime.date | None, "age_days": int | None,
     "source": str, "note": str | None,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from advisor.laws.intervals import Z80
+
+CAUTIOUS = 0.67  # standard deviations above the listed price: the upper quartile of today's price
 OWN_MACHINE = "your own machine"  # `source` of the user's own machine, whose price is 0 unless the user states one
 
 
@@ -23,6 +27,7 @@ class Offer:
     rented: int | None = None  # GPUs paid for, if more than the GPUs in use; None: as many
     most_usd_per_hour: float | None = None  # highest spot price of the provider in any region
     age_days: int | None = None  # largest possible age of the price; None: not asked, unknown, or no price list
+    price_deviation: float = 0.0  # log standard deviation of today's price; 0: given, or the user's own machine
     dated: bool = False  # the price list has a date, so that `age_days` is exact
 
     @property
@@ -30,6 +35,18 @@ class Offer:
         """Tell whether the machine must be ordered: from a provider, or a GPU for which the user gave a price."""
         given = bool(self.usd_per_hour) and self.gpu != "cpu" and self.source != OWN_MACHINE
         return self.provider is not None or given
+
+    @property
+    def price_factor(self) -> float:
+        """Return the factor within which today's price is in 8 of 10 cases."""
+        return math.exp(Z80 * self.price_deviation)
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Return the key by which the cheapest of several priced offers is found: those of a dated list come first,
+        then the one with the lowest cautious price counts."""
+        assert self.usd_per_hour is not None
+        return not self.dated, self.usd_per_hour * math.exp(CAUTIOUS * self.price_deviation)
 
     @property
     def usd_per_gpu_hour(self) -> float | None:

@@ -3,20 +3,25 @@
 One machine holds all GPUs, and its idle GPUs are paid for too. Above the size of a node, several whole nodes hold them.
 Smaller machines side by side never count, because step times over their unknown network cannot be predicted. A
 marketplace counts only if it is named or nobody else rents so many GPUs. A spot price that is an outlier never counts.
+The cheapest is the one with the lowest cautious price (`Offer.rank`), because the lowest of many listed prices is often
+only the oldest. A price without a date counts only where there is none with one.
 """
 
 from __future__ import annotations
 
 import datetime
 import math
+import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, find_gpu, load_gpus, read_gpus, require_gpu
 from advisor.hardware.links import read_link
 from advisor.hardware.prices import MARKETPLACES, PriceRow, load_prices
+from advisor.laws.intervals import Z80
 from advisor.offer import OWN_MACHINE, Offer
+from advisor.units import format_usd_rate
 
 __all__ = ["OWN_MACHINE", "Offer"]  # other modules import these from here
 
@@ -62,13 +67,19 @@ def cheapest_offer(
     """Return the cheapest bill for `gpus` GPUs of one key, on demand or spot. Returns None if nobody rents so many.
 
     Only these `providers` count; empty means all. `rows` is `rows_by_gpu()`, for callers that ask many times. `today`
-    is the date from which the price's age is counted.
+    is the date from which the price's age is counted; by default it is the current date.
     """
+    today = today or datetime.date.today()
     bills = _bills(gpu, gpus, spot=spot, providers=providers, rows=rows)
-    if not bills:
+    offers = [_offer(bill, gpu, gpus, spot, today) for bill in bills]
+    if not offers:
         return None
-    bill = min(bills, key=lambda bill: bill.usd_per_hour)
-    alike = [b.usd_per_hour for b in bills if _machine_type(b.row) == _machine_type(bill.row)]
+    best = min(offers, key=lambda offer: offer.rank)
+    alike = [one.usd_per_hour for one in bills if _machine_type(one.row) == (best.provider, best.instance_type)]
+    return replace(best, most_usd_per_hour=max(alike)) if spot else best
+
+
+def _offer(bill: _Bill, gpu: str, gpus: int, spot: bool, today: datetime.date) -> Offer:
     return Offer(
         gpu=gpu,
         gpus=gpus,
@@ -80,8 +91,8 @@ def cheapest_offer(
         region=bill.row.region,
         machines=bill.machines,
         rented=round(bill.machines * bill.row.gpu_count),
-        most_usd_per_hour=max(alike) if spot else None,
-        age_days=bill.row.age_days(today) if today else None,
+        age_days=bill.row.age_days(today),
+        price_deviation=bill.row.deviation(today, spot=spot),
         dated=bill.row.snapshot_date is not None,
     )
 
@@ -119,11 +130,55 @@ def unpriced(gpu: str, gpus: int, providers: Sequence[str] = (), rows: RowsByGpu
     listed = any(not providers or row.provider in providers for row in (rows or rows_by_gpu()).get(gpu, ()))
     source = f"no provider offers {gpus} x {gpu} together" if listed and gpus > 1 else f"no price known for {gpu}"
     source += f" at {' or '.join(providers)}" if providers else ""
+    if not listed and len(providers) == 1 and (expected := expected_price(gpu, providers[0])):
+        low, high = (format_usd_rate(math.exp(expected[0] + side * Z80 * expected[1])) for side in (-1, 1))
+        source += f" (likely {low} to {high} per GPU-hour: by others' prices of it, and its prices of other GPUs)"
     return Offer(gpu=gpu, gpus=gpus, provider=None, spot=False, usd_per_hour=None, source=source)
 
 
+# Variances of the log price per GPU, of a seller's level and of one GPU about that level: the pair under which 209
+# prices of 28 sellers are likeliest, each predicted without itself (benchmarks/price_beliefs.py).
+_LEVEL_VARIANCE, _GPU_VARIANCE = 0.10, 0.12
+
+
+def expected_price(gpu: str, provider: str, rows: RowsByGpu | None = None) -> tuple[float, float] | None:
+    """Return middle and deviation of the log of what a provider asks per GPU-hour, from all other prices.
+
+    The middle is the median of the other providers, moved by what this one asks beside the others for its other GPUs;
+    the fewer of them there are, the less it moves. Returns None if fewer than two others rent the GPU.
+    """
+    asked = _usual_prices(rows)
+    if (middle := _median_of_others(asked.get(gpu, {}), provider)) is None:
+        return None
+    besides = [
+        by_provider[provider] - others
+        for key, by_provider in asked.items()
+        if key != gpu and provider in by_provider
+        if (others := _median_of_others(by_provider, provider)) is not None
+    ]
+    share = _LEVEL_VARIANCE / (_LEVEL_VARIANCE + _GPU_VARIANCE / len(besides)) if besides else 0.0
+    level = share * statistics.fmean(besides) if besides else 0.0
+    return middle + level, math.sqrt((1 - share) * _LEVEL_VARIANCE + _GPU_VARIANCE)
+
+
+def _usual_prices(rows: RowsByGpu | None) -> dict[str, dict[str, float]]:
+    """Return the log of each provider's lowest dated price per GPU-hour, for each GPU."""
+    asked: dict[str, dict[str, float]] = {}
+    for gpu, of_gpu in (rows or rows_by_gpu()).items():
+        for row in of_gpu:
+            if row.on_demand_usd_per_hour and row.snapshot_date and row.gpu_count >= 1:
+                price, by_provider = math.log(row.on_demand_usd_per_hour / row.gpu_count), asked.setdefault(gpu, {})
+                by_provider[row.provider] = min(price, by_provider.get(row.provider, math.inf))
+    return asked
+
+
+def _median_of_others(by_provider: Mapping[str, float], provider: str) -> float | None:
+    others = [price for name, price in by_provider.items() if name != provider]
+    return statistics.median(others) if len(others) >= 2 else None
+
+
 def offers_by_provider(gpu: str, gpus: int = 1, providers: Sequence[str] = ()) -> tuple[ProviderOffers, ...]:
-    """Return the cheapest offers of each provider that has the GPU, lowest on-demand price first, spot-only last.
+    """Return the cheapest offers of each provider that has the GPU, surely cheapest first, spot-only last.
 
     Marketplaces count, because each provider is named.
     """
@@ -163,9 +218,7 @@ def check_providers(names: Sequence[str]) -> None:
             raise AdvisorError(f"unknown provider {name!r}", f"{hint}known: {', '.join(listed)}", exit_code=2)
 
 
-def _bills(
-    gpu: str, gpus: int, *, spot: bool, providers: Sequence[str] = (), rows: RowsByGpu | None = None
-) -> list[_Bill]:
+def _bills(gpu: str, gpus: int, *, spot: bool, providers: Sequence[str], rows: RowsByGpu | None) -> list[_Bill]:
     """Return the possible bills for renting `gpus` GPUs."""
     # the fewest GPUs that a machine for these `gpus` may have; 1 if a link joins whole racks
     spec = find_gpu(gpu)
@@ -185,13 +238,14 @@ def _machine_type(row: PriceRow) -> tuple[str, str]:
     return row.provider, row.instance_type
 
 
-def _order(entry: ProviderOffers) -> tuple[int, float]:
+def _order(entry: ProviderOffers) -> tuple[int, tuple[bool, float]]:
     offer = entry.on_demand or entry.spot
-    rank = 0 if entry.on_demand else 1 if entry.spot else 2
-    return rank, (offer.usd_per_hour if offer else None) or 0.0
+    kind = 0 if entry.on_demand else 1 if entry.spot else 2
+    return kind, offer.rank if offer else (True, 0.0)
 
 
 def _source(bill: _Bill, spot: bool) -> str:
     row = bill.row
     several = f"{bill.machines} x " if bill.machines > 1 else ""
-    return f"{row.provider} {several}{row.instance_type}, {row.region}, {'spot' if spot else 'on demand'}, {row.dated}"
+    where = (f"{row.provider} {several}{row.instance_type}", row.region, "spot" if spot else "on demand", row.dated)
+    return ", ".join(filter(None, where))

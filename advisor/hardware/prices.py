@@ -13,18 +13,28 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from advisor.errors import AdvisorError
 from advisor.hardware.catalog import TERA, GpuSpec, read_number, read_table
 from advisor.store.folders import advisor_home, profiles_folder
 
 PRICE_COLUMNS = (
     *("provider", "instance_type", "region", "region_role", "gpu", "gpu_count", "gpu_mem_gb", "vcpus", "ram_gb"),
-    *("on_demand_usd_per_hour", "spot_usd_per_hour", "spot_region", "snapshot_date", "source", "note"),
+    *("on_demand_usd_per_hour", "spot_usd_per_hour", "spot_region", "snapshot_date", "origin", "source", "note"),
 )
 # Share of the on-demand price. A spot price below it is the price in one zone at one moment. Shipped rows have at least
 # 18 %, except one of 11 %, which its own note calls an outlier; the next zone has 28 %.
 LEAST_SPOT_SHARE = 0.15
-# they list what private hosts offer at one moment, and the next customer may not get that price
-MARKETPLACES = ("vast",)
+# They list what private or small hosts offer at one moment, and the next customer may not get that price.
+MARKETPLACES = ("vast", "runpod-community", "openrelay", "prime-intellect", "spheron", "tensordock")
+
+# Log standard deviations of today's price about the listed one (docs/how-it-predicts.md, Prices; measured on 5,592
+# points of 2023 to 2026, benchmarks/price_beliefs.py): a list's by the square root of its age, a market's of the day,
+# a spot price's of the day, and what a list adds that somebody else copied, with or without form and count of the GPUs.
+AGE_DEVIATION = 0.07  # per root month
+MARKETPLACE_DEVIATION, SPOT_DEVIATION, MARKETPLACE_SPOT_DEVIATION = 0.30, 0.15, 0.5
+COPIED_DEVIATION = {"": 0.0, "list": 0.03, "loose list": 0.10}
+UNDATED_DAYS = 365  # age of a price of which nothing is known: the lists without a date are of 2025-09 or later
+_DAYS_PER_MONTH = 30.44
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +52,7 @@ class PriceRow:
     snapshot_date: datetime.date | None  # None if the list has no date
     source: str
     note: str
+    origin: str = ""  # "": read at the provider; list: copied by others; loose list: copied without form or count
     vcpus: float | None = None
     ram_gb: float | None = None  # as marketed; most providers mean GiB
 
@@ -62,6 +73,14 @@ class PriceRow:
     def age_days(self, today: datetime.date) -> int | None:
         """Return the days since the price list was read. Without a date, the most possible. Returns None if unknown."""
         return (today - self.earliest).days if self.earliest else None
+
+    def deviation(self, today: datetime.date, *, spot: bool) -> float:
+        """Return the log standard deviation of today's price about the listed one. What others copied adds to it."""
+        age = self.age_days(today)
+        aged = AGE_DEVIATION * math.sqrt(max(UNDATED_DAYS if age is None else age, 0) / _DAYS_PER_MONTH)
+        market = self.provider in MARKETPLACES
+        of_day = (MARKETPLACE_SPOT_DEVIATION if market else SPOT_DEVIATION) if spot else MARKETPLACE_DEVIATION * market
+        return math.hypot(aged, of_day) + COPIED_DEVIATION[self.origin]
 
     @property
     def dated(self) -> str:
@@ -100,21 +119,6 @@ def _with_live(path: Path, changed: int) -> tuple[PriceRow, ...]:
     return (*(row for row in shipped_prices() if row.provider not in fresh), *live)
 
 
-# How far a price moves with the square root of the months since it was read: the half width of the 80 % interval, in
-# logarithms. The value is assumed, because the shipped lists have one date per provider and cannot show it. Published
-# changes: H100 rents -43 % in the year to October 2025, +38 % in the 5 months after (SemiAnalysis as quoted: $2.99,
-# $1.70, $2.35); AWS' P5 -44 % after 23 months (June 2025); Lambda's A100, 8 x V100 and A6000 +54, +44 and +36 % between
-# the v5 and v8 lists of skypilot-catalog, about two years. That is 0.16, 0.14, 0.12, 0.09, 0.07 and 0.06; many other
-# prices never changed.
-DRIFT_PER_ROOT_MONTH = 0.10
-_DAYS_PER_MONTH = 30.44
-
-
-def drift_factor(age_days: int | None) -> float:
-    """Return the factor within which a price stays after this many days in 8 of 10 cases. 1 if the age is unknown."""
-    return math.exp(DRIFT_PER_ROOT_MONTH * math.sqrt(max(age_days or 0, 0) / _DAYS_PER_MONTH))
-
-
 # Rents are between these dollars per GPU per hour. Price lists also have 0.00 for "no spot", 700.0 for "not available",
 # and hosts without their GPU. The cheapest data-centre GPU costs about 0.1 cents per dense TFLOP/s.
 PRICE_RANGE = (0.05, 30.0)
@@ -151,27 +155,34 @@ def _read_prices(path: Path) -> tuple[PriceRow, ...]:
 
 def _read_price_file(path: Path) -> tuple[PriceRow, ...]:
     return tuple(
-        _price(row, f"{path}, line {line}")
+        _price({**row, "gpu_count": count}, float(count) / float(counts[0]) if len(counts) > 1 else 1.0, where)
         for line, row in read_table(path, PRICE_COLUMNS, ("provider", "instance_type", "gpu", "gpu_count", "source"))
+        for counts, where in ((row["gpu_count"].split(";"), f"{path}, line {line}"),)
+        for count in counts
     )
 
 
-def _price(row: Mapping[str, str], where: str) -> PriceRow:
+def _price(row: Mapping[str, str], share: float, where: str) -> PriceRow:
+    """Read one row. Several counts in a row ("1;2;4;8") are machines alike: their price is `share` times the first."""
     count = read_number(row, "gpu_count", 1.0, where)
     assert count is not None  # the column is required
+    if row["origin"] not in COPIED_DEVIATION:
+        known = ", ".join(filter(None, COPIED_DEVIATION))
+        raise AdvisorError(f"{where}: origin is {row['origin']!r}", f"leave it empty, or write one of {known}")
     date = row["snapshot_date"]
     return PriceRow(
         provider=row["provider"],
-        instance_type=row["instance_type"],
+        instance_type=row["instance_type"].replace("{n}", row["gpu_count"]),
         region=row["region"],
         region_role=row["region_role"],
         gpu=row["gpu"],
         gpu_count=count,
-        on_demand_usd_per_hour=read_number(row, "on_demand_usd_per_hour", 1.0, where),
-        spot_usd_per_hour=read_number(row, "spot_usd_per_hour", 1.0, where),
+        on_demand_usd_per_hour=read_number(row, "on_demand_usd_per_hour", share, where),
+        spot_usd_per_hour=read_number(row, "spot_usd_per_hour", share, where),
         snapshot_date=datetime.date.fromisoformat(date) if date else None,
         source=row["source"],
         note=row["note"],
+        origin=row["origin"],
         vcpus=read_number(row, "vcpus", 1.0, where),
         ram_gb=read_number(row, "ram_gb", 1.0, where),
     )

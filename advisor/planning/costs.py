@@ -11,7 +11,6 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from advisor.hardware.prices import drift_factor
 from advisor.offer import Offer
 from advisor.planning import recipe
 from advisor.planning.candidates import KINDS, Candidates, Machines
@@ -287,7 +286,7 @@ def _machine_terms(machines: Machines) -> _MachineTerms:
         download=columns([setup.download_seconds for setup in setups]),
         between_interruptions=columns(means),
         taken=np.array([mean is not None for mean in taken])[:, None],
-        drift=np.array([drift_factor(offer.age_days) for offer in offers])[:, None],
+        drift=np.array([offer.price_factor for offer in offers])[:, None],
         notice=np.array(notices),
     )
 
@@ -334,9 +333,9 @@ def _run_terms(candidates: Candidates) -> RunTerms:
 def rent_usd(seconds: Estimate, offer: Offer) -> Estimate | None:
     """Return the rent of an offer for this time, or None if the price is unknown.
 
-    The interval allows for the price's age, as that of every bill does.
+    The interval allows for what today's price may be, as that of every bill does.
     """
     if not offer.usd_per_hour:
         return None if offer.usd_per_hour is None else seconds.scaled(0.0)
-    rate, drift = offer.usd_per_hour / 3600, drift_factor(offer.age_days)
+    rate, drift = offer.usd_per_hour / 3600, offer.price_factor
     return product(seconds, Estimate(value=rate, low=rate / drift, high=rate * drift, basis=Basis.MEASURED))

@@ -98,8 +98,10 @@ def _more(space: SearchSpace, plan: Run, wider: Limits, words: str) -> Sensitivi
     """Return which better run a wider limit allows, or what else holds the run back."""
     limits, better = space.limits, select(space, wider)
     choice = make_run(space.candidates, better) if better is not None else plan
-    worse = choice.loss and plan.loss and choice.loss.value >= plan.loss.value  # the score alone says otherwise
-    if better is not None and better.score * (1 + BETTER) < plan.score and not worse:
+    losses = [loss for loss in (plan.loss, choice.loss) if loss]
+    shown = [format_centre(loss, format_number) for loss in losses]
+    alike = losses and (shown[0] == shown[-1] or losses[0].value <= losses[-1].value)  # only the score is better
+    if better is not None and better.score * (1 + BETTER) < plan.score and not alike:
         return Sensitivity(text=f"{words} would buy {_change(plan, choice)}", limits=wider, depth=choice.depth)
     paid = limits.counted(plan.cost_usd) if plan.cost_usd else 0.0
     late, dear = limits.overruns(limits.counted(plan.total_seconds), paid)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 
 from advisor.hardware.catalog import GPUS_PER_NODE
-from advisor.hardware.prices import drift_factor
 from advisor.laws.repetition import FREE_EPOCHS, OVERFIT_EPOCHS, WASTEFUL_EPOCHS
 from advisor.laws.text import PREPARED_BYTES_PER_CORE_SECOND, bytes_per_token
 from advisor.planning import recipe
@@ -173,7 +172,7 @@ def _money_warnings(brief: Brief, chosen: Run) -> Iterator[str]:
     offer = chosen.offer
     if offer.age_days is not None and offer.age_days > FRESH_DAYS and offer.instance_type is not None:
         at_most = "" if offer.dated else "up to "
-        drift = drift_factor(offer.age_days)
+        drift = offer.price_factor
         spread = f"-{format_percent(round(1 - 1 / drift, 2))} to +{format_percent(round(drift - 1, 2))}"
         yield (
             f"the price is {at_most}{format_seconds(offer.age_days * DAY)} old; the interval allows for {spread}: "

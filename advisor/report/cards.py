@@ -171,7 +171,9 @@ def offer_rows(entries: Iterable[ProviderOffers], today: datetime.date) -> list[
             if entry.on_demand
             else "-",
             **({"spot $/h": _spot_words(entry.spot)} if spot else {}),
-            "price age": price_age(row, today) if (row := price_row(offer)) else "-",
+            "price age": f"{price_age(row, today)}, ±{units.format_percent(offer.price_factor - 1)}"
+            if (row := price_row(offer))
+            else "-",
         }
         for entry, offer in shown
     ]
@@ -254,6 +256,8 @@ def price_document(entry: ProviderOffers, today: datetime.date) -> dict[str, obj
     return {
         "usd_per_gpu_hour": on_demand and on_demand.usd_per_gpu_hour,
         "usd_per_hour": on_demand and on_demand.usd_per_hour,
+        "usd_per_hour_today": offer.usd_per_hour
+        and {"low": offer.usd_per_hour / offer.price_factor, "high": offer.usd_per_hour * offer.price_factor},
         "spot_usd_per_hour": spot and {"low": spot.usd_per_hour, "high": spot.most_usd_per_hour},
         "gpus": offer.gpus,
         "machines": offer.machines,

@@ -124,9 +124,10 @@ def _row(run: FinetuneRun, stage: str) -> tuple[str, ...]:
     how = ["recomputed"] if work.activation_checkpointing == "full" else []
     how += [_SHARDED[work.sharding]] if work.sharding != "none" else []
     late = f" ({', '.join(missed(run, 'late', 'too dear'))})" if not all(run.keeps) else ""
+    seller = run.offer.provider or ("given" if run.offer.ordered else "your own")
     return (
         f"{run.offer.gpus} x {run.offer.gpu}",
-        f"{run.offer.provider or 'your own'}{' spot' if run.offer.spot else ''}{rent}",
+        f"{seller}{' spot' if run.offer.spot else ''}{rent}",
         f"{work.micro_batch} x {work.shape.seq_len}"
         + (" in pairs" if stage == "dpo" else "")
         + (f" ({', '.join(how)})" if how else ""),

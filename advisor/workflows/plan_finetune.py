@@ -180,8 +180,10 @@ def _would_fit(goal: Goal, store: Store, model: NamedModel, rank: int, length: i
         found.append(f"more GPUs: --gpus {count}")
     cards = load_gpus()
     if goal.gpu not in (ANY, OWN):
-        room = max(cards[key].memory_gb for key in goal.gpu.split(","))
-        larger = sorted((one.memory_gb, key) for key, one in cards.items() if one.is_cuda and one.memory_gb > room)
+        room = max(cards[key].memory_bytes for key in goal.gpu.split(","))
+        larger = sorted(
+            (one.memory_bytes, key) for key, one in cards.items() if one.is_cuda and one.memory_bytes > room
+        )
         if key := next((key for _, key in larger if fits(gpu=key)), None):
             found.append(f"a GPU with more memory: --gpu {key}")
     shorter = [2**power for power in range(20, 8, -1) if 2**power < length]

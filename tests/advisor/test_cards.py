@@ -41,7 +41,7 @@ def test_a_card_trains_as_a_plan_on_it_would(number, key):
     goal = GOALS[number]
     row = row_of(goal, key)
     try:
-        plan = bare_plan(Goal(**{**vars(goal), "gpu": key}), believed(key), now=NOW)
+        plan = bare_plan(Goal(**{**vars(goal), "gpu": key}), believed(key), now=datetime.now(UTC))
     except AdvisorError as refused:
         assert row.prediction is None and ("fit" in refused.message) == ("fit" in row.problem)
         return

@@ -187,7 +187,7 @@ def test_offers_fit_a_terminal_of_100_columns() -> None:
     rent_them = [entry for entry in entries if entry.on_demand]
     assert len(lines) == len(rent_them) + 2 > 4  # title, names, and no row that is broken
     assert "gpu-h200-sxm_8gpu-128vcpu-1600gb" in console.file.getvalue()
-    assert any(note.startswith("runpod: price is linear") for note in notes)
+    assert any(note.startswith("oci: rows read for eu-frankfurt-1") for note in notes)
 
 
 def test_plain_records() -> None:

@@ -35,7 +35,7 @@ def test_a_card_nobody_calibrated_is_planned_by_its_prior(planned, tmp_path):
 
 
 def test_the_terminal_shows_bill_losers_reasons_and_the_next_command(planned, tmp_path):
-    wishes = ("--gpu", "l4", "--deadline", "2h", "--synthetic")
+    wishes = ("--gpu", "l4", "--deadline", "2h", "--synthetic", "--provider", "runpod")
     code, out, _ = planned(*wishes, "--out", str(tmp_path / "plan.yaml"), "--all")
     assert code == 0
     for words in ("Train depth", "in all", "Depths considered", "Micro-batches considered", "chosen", "- ", "! ",
@@ -100,9 +100,9 @@ def test_no_card_is_broken_in_the_tables_of_all_of_it(columns):
 
 
 def test_the_price_is_shown_with_where_and_when_it_was_asked(planned):
-    out = planned("--gpu", "l4", "--budget", "5", "--all")[1]
+    out = planned("--gpu", "l4", "--budget", "5", "--all", "--provider", "aws")[1]
     [row] = [line for line in out.splitlines() if line.startswith("price an hour")]
-    assert "$0.49" in row and "runpod" in row and "2025-09 or later" in row
+    assert "$0.80" in row and "aws g6.xlarge, us-east-1" in row
 
 
 def test_rows_that_recompute_are_marked_and_the_mark_and_the_score_are_explained_once(planned):

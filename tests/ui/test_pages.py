@@ -216,7 +216,7 @@ def test_prices_say_their_age_and_can_be_asked_for_anew(advisor_home, monkeypatc
     monkeypatch.setattr("advisor.ui.gpus.can_refresh", lambda: True)
     at.run()
     with open(ROOT / "profiles" / "prices.csv", newline="") as file:
-        listed = next(row for row in csv.DictReader(file) if row["provider"] == "runpod")
+        listed = next(row for row in csv.DictReader(file) if row["provider"] == "aws")
     today = datetime.now(UTC).date()
 
     def answered(day):
@@ -232,7 +232,7 @@ def test_prices_say_their_age_and_can_be_asked_for_anew(advisor_home, monkeypatc
     at.button(key="refresh-prices").click().run()
     assert not at.exception
     said = words(at)
-    assert "1 prices of today from runpod" in said and "no answer from vast" in said
+    assert "1 prices of today from aws" in said and "no answer from vast" in said
     assert f"refreshed {today}" in said.replace("\\", "")
     at.run()
     assert "prices of today" in words(at)  # it stays said

@@ -110,10 +110,10 @@ def test_all_devices_are_paid_for_even_where_the_model_is_unknown():
 
 
 def test_cards_that_nobody_rents_together_have_no_price():
-    """The A40 is rented one by one: eight of them are no sum of eight."""
-    case = make_case(build.run(facts={"gpu": "a40", "world_size": 8}))
-    assert case.usd_per_hour is None and case.notes["price"] == "no provider offers 8 x a40 together"
-    assert "no provider offers 8 x a40 together" in detect_cost(case).missing
+    """The GH200 is rented one by one: eight of them are no sum of eight."""
+    case = make_case(build.run(facts={"gpu": "gh200-96gb", "world_size": 8}))
+    assert case.usd_per_hour is None and case.notes["price"] == "no provider offers 8 x gh200-96gb together"
+    assert "no provider offers 8 x gh200-96gb together" in detect_cost(case).missing
     assert "or the name of a GPU in the price lists" in detect_cost(make_case(build.run(facts={}))).missing
 
 
