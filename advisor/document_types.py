@@ -49,7 +49,7 @@ from advisor.run_records import ArrivalRecord, LaunchRecord
 from advisor.store.adopted import Adopted, AdoptedPlan
 from advisor.store.calibration import Burst, Calibration, Cost, HeldOutSummary, Quality, Settings
 from advisor.store.store import CalibrationEntry
-from advisor.workflows import ab, finetune, preflight
+from advisor.workflows import finetune, preflight
 from advisor.workflows.check import Judged
 from advisor.workflows.compare import TakenBack
 from advisor.workflows.diff import SettingsDiff
@@ -175,9 +175,8 @@ DOCUMENTS: dict[str, Shape] = {
     "compare-several": {"runs": [_COMPARED], **_AGAINST},
     "compare-forgotten": {"forgotten": [TakenBack]},
     "ab": {
-        "folder": str, "arms": [str], "seeds": [int], "loss_of": str, "seconds": float,
-        "measured": dict[str, dict[str, dict[str, float | None]]],
-        "contrasts": [{Contrast: ..., "clear": bool, "verdict": str}], "checks": [ab.Check],
+        "folder": str, "arms": [str], "seeds": [int], "measured": dict[str, dict[str, dict[str, float | None]]],
+        "contrasts": [{Contrast: ..., "clear": bool, "verdict": str}],
     },
     "diff": {SettingsDiff: ...},
     "explanation": {Explanation: ..., "sentence": str},

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from advisor.cli.params import FILE
-from advisor.cli.verb import answer, option, options, verb
+from advisor.cli.verb import answer, option, verb
 from advisor.options import Kind
 from advisor.report import render
 
@@ -17,32 +17,21 @@ from advisor.report import render
 @click.argument("variants", metavar="VARIANT.yaml...", nargs=-1, required=True, type=FILE)
 @option("seeds", Kind.WHOLE, "Number of runs of each configuration.", default=3, least=1, most=100)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs. Default: ab-BASE beside BASE.yaml.")
-@options("md")
-def command(base: Path, variants: tuple[Path, ...], seeds: int, out: Path | None, md: Path | None) -> None:
+def command(base: Path, variants: tuple[Path, ...], seeds: int, out: Path | None) -> None:
     """Train BASE and each VARIANT (run.yaml or plan.yaml) here with several seeds, in turn, and compare them in pairs.
 
     Differences of loss, step time and peak memory have 95 % intervals. A difference within the noise is reported as
-    no difference, with the number of seeds that could show it. A checklist says whether each run trains, starts at a
-    loss of ln V, improves, fits in memory, uses the right device and resumes after a stop. No finished run is repeated.
+    no difference, with the number of seeds that could show it. No finished run is repeated.
     """
     from advisor.report import ab as report
     from advisor.report.table import on_console
-    from advisor.store.disk import write_atomic
     from advisor.store.store import default_store
-    from advisor.units import format_seconds
-    from advisor.workflows.ab import expected, read_arms, run_ab
+    from advisor.workflows.ab import run_ab
 
-    store = default_store()
-    arms = read_arms((base, *variants))
-    seconds = expected(store, arms, seeds)
-    takes = "time unknown: advisor calibrate" if seconds is None else f"about {format_seconds(seconds)}"
-    render.remark(f"{len(arms)} arms x {seeds} seeds on this machine, {takes}")
-    found = run_ab(store, arms, seeds, (out or base.parent / f"ab-{base.stem}").resolve(), render.remark)
-    if md is not None:
-        write_atomic(md, report.markdown(found))
-    contrasts, checks = on_console(report.contrast_table(found)), on_console(report.check_table(found))
+    folder = (out or base.parent / f"ab-{base.stem}").resolve()
+    found = run_ab(default_store(), (base, *variants), seeds, folder, render.remark)
     answer(
         "ab",
         lambda: report.document(found),
-        lambda: [report.heading(found), "", contrasts, "", checks, "", *report.notes(found)],
+        lambda: [report.heading(found), "", on_console(report.contrast_table(found)), "", *report.notes(found)],
     )

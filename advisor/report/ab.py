@@ -8,8 +8,8 @@ from typing import Any
 
 from advisor.history.paired import LEAST, Contrast
 from advisor.report.quantities import LOSS, STEP_TIME
-from advisor.report.table import Table, in_markdown
-from advisor.units import format_bytes, format_seconds
+from advisor.report.table import Table
+from advisor.units import format_bytes
 from advisor.workflows.ab import Experiment, other_text
 from trainer.schema import to_dict
 
@@ -26,8 +26,7 @@ def contrast_table(found: Experiment) -> Table:
         (c.arm, _NAMES[c.quantity], _WORDS[c.quantity](c.base), _WORDS[c.quantity](c.other), _change(c), verdict(c))
         for c in found.contrasts
     )
-    base = found.arms[0].name
-    return Table(columns=("arm", "", base, "the arm", "difference, 95 %", "verdict"), rows=rows)
+    return Table(columns=("arm", "", next(iter(found.arms)), "the arm", "difference, 95 %", "verdict"), rows=rows)
 
 
 def _change(c: Contrast) -> str:
@@ -54,47 +53,33 @@ def verdict(c: Contrast) -> str:
     return f"{NONE}; one of this size takes about {c.seeds} seeds"
 
 
-def check_table(found: Experiment) -> Table:
-    """Lists the properties of a working trainer, and whether each arm has them."""
-    rows = tuple((c.arm, c.what, "pass" if c.passed else "FAIL", c.evidence) for c in found.checks)
-    return Table(columns=("arm", "what", "", "seen"), rows=rows)
-
-
 def heading(found: Experiment) -> str:
     """Says what was run."""
+    first, *others = found.arms
     seeds = f"{len(found.seeds)} seeds ({found.seeds[0]} to {found.seeds[-1]})"
-    others = " and ".join(arm.name for arm in found.arms[1:])
-    return f"{others} against {found.arms[0].name}: {seeds}, interleaved, {format_seconds(found.seconds)} of training"
+    return f"{' and '.join(others)} against {first}: {seeds}, interleaved"
 
 
 def notes(found: Experiment) -> Iterator[str]:
-    """Yields the notes that explain the tables."""
-    yield f"loss: of {found.loss_of}; runs of one seed begin with the same weights and see the same tokens"
-    for arm in found.arms:
-        if missing := [seed for seed in found.seeds if seed not in found.measured[arm.name]]:
-            yield f"{arm.name} did not finish with seed {', '.join(map(str, missing))}: left out of the pairs"
-        if other_text(found.arms[0], arm):
-            yield f"{arm.name} learns other data, or another vocabulary: its loss cannot be compared with the base's"
+    """Yields the notes that explain the table."""
+    yield "loss: of the last evaluation, or else of the last 5 % of the steps; runs of one seed see the same tokens"
+    base = next(iter(found.arms.values()))
+    for name, config in found.arms.items():
+        if missing := [seed for seed in found.seeds if seed not in found.measured[name]]:
+            yield f"{name} did not finish with seed {', '.join(map(str, missing))}: left out of the pairs"
+        if other_text(base, config):
+            yield f"{name} learns other data, or another vocabulary: its loss cannot be compared with the base's"
     yield f"the runs: {found.folder}"
-
-
-def markdown(found: Experiment) -> str:
-    """Returns the report in Markdown."""
-    parts = (f"# {heading(found)}", in_markdown(contrast_table(found)), "## Checklist", in_markdown(check_table(found)))
-    return "\n\n".join([*parts, *(f"- {note}" for note in notes(found))]) + "\n"
 
 
 def document(found: Experiment) -> dict[str, Any]:
     """Returns the report for JSON."""
     return {
         "folder": str(found.folder),
-        "arms": [arm.name for arm in found.arms],
+        "arms": list(found.arms),
         "seeds": list(found.seeds),
-        "loss_of": found.loss_of,
-        "seconds": found.seconds,
         "measured": {
             arm: {str(seed): dict(values) for seed, values in runs.items()} for arm, runs in found.measured.items()
         },
         "contrasts": [{**to_dict(c), "clear": c.clear, "verdict": verdict(c)} for c in found.contrasts],
-        "checks": [to_dict(check) for check in found.checks],
     }

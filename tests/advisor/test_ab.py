@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 import yaml
@@ -11,7 +10,8 @@ from hypothesis import strategies as st
 
 from advisor.history.paired import contrasts, seeds_needed
 from advisor.report.ab import verdict
-from advisor.workflows.ab import other_text, read_arms
+from advisor.workflows.ab import other_text
+from trainer.schema import config_from_dict
 
 CONFIG = {
     "model": {"family": "nanochat", "depth": 1, "width": 32, "heads": 1, "kv_heads": 1, "ffn_width": 64,
@@ -89,12 +89,11 @@ def test_arms_need_names_of_their_own_and_a_folder_of_their_own(call, tmp_path):
     assert code == 1 and "holds a run of another configuration" in err
 
 
-def test_losses_of_other_tokens_do_not_compare(tmp_path):
-    base, longer, other = read_arms([
-        Path(written(tmp_path / "base.yaml")),
-        Path(written(tmp_path / "longer.yaml", steps=50)),
-        Path(written(tmp_path / "other.yaml", model={**CONFIG["model"], "vocab_size": 128})),
-    ])  # fmt: skip
+def test_losses_of_other_tokens_do_not_compare():
+    base, longer, other = (
+        config_from_dict(CONFIG | changes)
+        for changes in ({}, {"steps": 50}, {"model": {**CONFIG["model"], "vocab_size": 128}})
+    )
     assert not other_text(base, longer) and other_text(base, other)
 
 
@@ -107,17 +106,5 @@ def test_an_experiment_from_two_files_to_its_verdicts(call, tmp_path):
     found = json.loads(out)
     loss = next(c for c in found["contrasts"] if c["quantity"] == "loss")
     assert loss["difference"]["value"] > 0.2 and loss["base"] < math.log(64)  # it hardly learns
-    assert [check["passed"] for check in found["checks"]] == [True] * 12
-    resumed = [check["evidence"] for check in found["checks"] if check["what"].startswith("resumes")]
-    assert resumed == ["10 steps after a stop at step 10: the losses of the run that was not stopped, bit for bit"] * 2
-    code, again, err = call(*words, "--md", str(tmp_path / "r.md"))  # nothing is run twice
+    code, again, err = call(*words)  # nothing is run twice
     assert code == 0 and "completed before" in err and json.loads(again)["measured"] == found["measured"]
-    assert "| slow | loss |" in (tmp_path / "r.md").read_text()
-    log = tmp_path / "runs" / "base-resumed" / "log.jsonl"
-    rows = [json.loads(line) for line in log.read_text().splitlines()]
-    for row in rows:
-        row |= {"loss": row["loss"] + 0.01} if row["kind"] == "step" and row["step"] == 15 else {}
-    log.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
-    checks = json.loads(call(*words)[1])["checks"]
-    (off,) = [check["evidence"] for check in checks if not check["passed"]]
-    assert "but for +0.01 nats at step 15" in off
