@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -23,6 +24,7 @@ from advisor.prediction.software import software_of, table
 from advisor.records import MeasuredStep, Plan, Workload
 from advisor.store.store import Store
 from advisor.workflows.data import read_data
+from advisor.workflows.plan_finetune import plan_finetune
 from trainer.token_folder import TokenMeta
 
 
@@ -41,7 +43,17 @@ def recommend(
     """
     data_meta = read_data(goal.data)
     profiles, left_out = load_profiles(goal, store, seen)
-    plan = answer(goal, profiles, now=datetime.now(UTC), data_meta=data_meta, left_out=left_out)
+    now = datetime.now(UTC)
+
+    def feasible(changed: Goal) -> bool:
+        with suppress(AdvisorError):
+            if changed.needs_other_software:
+                return all(plan_finetune(changed, store).chosen.keeps)
+            others = profiles if changed.gpu == goal.gpu else load_profiles(changed, store, seen)[0]
+            return planner.has_plan(changed, others, data_meta, now)
+        return False
+
+    plan = answer(goal, profiles, now=now, data_meta=data_meta, left_out=left_out, feasible=feasible)
     wanted = for_inference(goal, plan.chosen.tokens)
     if wanted != goal:
         plan = answer(wanted, profiles, now=datetime.now(UTC), data_meta=data_meta, left_out=left_out)
