@@ -21,6 +21,7 @@ from advisor.planning.models import (
     architecture_of,
     architecture_of_config,
     dense_of,
+    details_of_config,
     require_architecture,
     require_model,
 )
@@ -442,4 +443,13 @@ def model_of_config(text: str, *, name: str = "config.json", seq_len: int | None
     said += [f"its heads are {other} wide"] if other else []
     differs = ", and ".join(filter(None, said))
     count = parameters(shape)
-    return NamedModel(name=name, shape=shape, parameters=count, source=name, head_dim=other, tied=tied, differs=differs)
+    return NamedModel(
+        name=name,
+        shape=shape,
+        parameters=count,
+        source=name,
+        head_dim=other,
+        tied=tied,
+        differs=differs,
+        details=details_of_config(raw),
+    )

@@ -71,6 +71,11 @@ class LayoutPlan:
     own_runs: Mapping[str, OwnRuns]  # by GPU, from the user's measured runs
 
     @property
+    def too_long(self) -> str | None:
+        """A sentence if the sequences are longer than any that the published model reads."""
+        return self.architecture.details.past_longest(self.architecture.name, self.seq_len)
+
+    @property
     def chosen(self) -> LayoutChoice:
         return self.choices[0]
 
