@@ -14,8 +14,8 @@ from advisor.hardware.offers import rows_by_gpu
 from advisor.offer import Offer
 from advisor.options import EIGHT_BIT, Goal, OwnMachine
 from advisor.planning.cards import adapted, largest_context
-from advisor.planning.costs import rent_usd
-from advisor.planning.goal import Limits, interruptions, waiting_price
+from advisor.planning.costs import whole_usd
+from advisor.planning.goal import Limits, interruptions, power_of, waiting_price
 from advisor.planning.models import NamedModel, with_heads_of
 from advisor.planning.offers import ANY, OWN, offers_for, own_offers, within_a_node
 from advisor.prediction.adapters import forward_share
@@ -282,7 +282,7 @@ def _runs(
         if taken is not None:
             held = 0.0 if goal.finetune != "full" else model.parameters * STATE_BYTES
             seconds = interrupted(seconds, taken, held_bytes=held)
-        usd = rent_usd(seconds, offer)
+        usd = whole_usd(goal, offer, seconds, found.mfu, power_of(profile))
         late, dear = Limits.of(goal).broken(seconds, usd)
         leanest = replace(found.workload, micro_batch=together, activation_checkpointing="full")
         yield FinetuneRun(
