@@ -114,7 +114,7 @@ def _search(
     def on_the_same(changed: Goal) -> bool:
         if changed.gpu != goal.gpu or changed.needs_other_software:
             return False
-        return has_plan(changed, profiles, data_meta, now)
+        return best_tokens(changed, profiles, data_meta, now) is not None
 
     feasible = feasible or on_the_same
     try:
@@ -128,11 +128,12 @@ def _search(
     return space, chosen
 
 
-def has_plan(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None, now: datetime) -> bool:
-    """Return True if a run of the goal stays within its limits on these devices."""
+def best_tokens(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None, now: datetime) -> int | None:
+    """Return the tokens of the goal's best run on these devices, or None if no run stays within its limits."""
     with suppress(AdvisorError):
-        return search(goal, profiles, data_meta, now.date())[1] is not None
-    return False
+        space, chosen = search(goal, profiles, data_meta, now.date())
+        return None if chosen is None else chosen.steps * int(space.candidates.step_tokens[chosen.place])
+    return None
 
 
 def weigh(space: SearchSpace, chosen: Selection, now: datetime) -> Plan:

@@ -35,6 +35,7 @@ Way = tuple[str, Iterable[tuple[str, Goal]]]
 GRADIENT_BYTES = 4  # for each parameter, in fp32
 STATE_BINDS = 0.9  # share of the usable memory that weights, gradients and optimizer may take, since batches need some
 SHARED_OVER = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # numbers of GPUs to try
+_MORE = (1, 2, 8, 32)  # times what the least run needs
 _SHORT = 128  # tokens of a sequence; no shorter one is offered
 _PRICE = 2.0  # dollars per GPU-hour; how a price is typed
 _EXAMPLES = "50k"  # of the fine-tune that is offered
@@ -130,9 +131,9 @@ def _limits(
         if goal.budget_usd is not None and goal.deadline_seconds is not None:
             both = [_with_deadline(_with_budget(same, float(needed[quick])), float(seconds[quick]))]
         if dear.min() <= 1 and late.max() > 1:
-            yield "", [*(_with_deadline(same, more * float(seconds[fastest])) for more in (1, 2)), *both]
+            yield "", [*(_with_deadline(same, more * float(seconds[fastest])) for more in _MORE), *both]
         if late.min() <= 1 and dear.max() > 1:
-            yield "", [*(_with_budget(same, more * float(needed[cheapest])) for more in (1, 2)), *both]
+            yield "", [*(_with_budget(same, more * float(needed[cheapest])) for more in _MORE), *both]
         if late.min() > 1 and dear.min() > 1:
             yield "", both
         if waited:

@@ -50,13 +50,18 @@ def recommend(
             if changed.needs_other_software:
                 return all(plan_finetune(changed, store).chosen.keeps)
             others = profiles if changed.gpu == goal.gpu else load_profiles(changed, store, seen)[0]
-            return planner.has_plan(changed, others, data_meta, now)
+            changed = replace(changed, ratio=goal.ratio, ratio_counts=goal.ratio_counts)  # what was typed
+            tokens = planner.best_tokens(changed, others, data_meta, now)
+            wanted = changed if tokens is None else for_inference(changed, tokens)
+            return tokens is not None and (
+                wanted == changed or planner.best_tokens(wanted, others, data_meta, now) is not None
+            )
         return False
 
     plan = answer(goal, profiles, now=now, data_meta=data_meta, left_out=left_out, feasible=feasible)
     wanted = for_inference(goal, plan.chosen.tokens)
     if wanted != goal:
-        plan = answer(wanted, profiles, now=datetime.now(UTC), data_meta=data_meta, left_out=left_out)
+        plan = answer(wanted, profiles, now=now, data_meta=data_meta, left_out=left_out, feasible=feasible)
         plan = replace(plan, reasons=(*plan.reasons, why_overtrained(wanted, goal.inference_tokens or 0.0)))
     if measure:
         from advisor.calibration.remeasure import measure_one  # only this plan needs bursts

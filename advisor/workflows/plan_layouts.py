@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, load_gpus
@@ -166,7 +168,7 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
     if not choices:
         named = ", ".join(dict.fromkeys(does_not_fit)) or "any GPU that is rented"
         message = f"{architecture.name} with {sequences} sequences a step surely fits none of: {named}"
-        raise AdvisorError(message, endless or _would_fit(refused, sequences, seq_len), exit_code=3)
+        raise AdvisorError(message, endless or _would_fit(goal, refused, sequences, seq_len), exit_code=3)
 
     least = min((c.usd.value for c in choices if c.usd is not None and all(c.keeps)), default=0.0)
 
@@ -189,10 +191,17 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
     )
 
 
-def _would_fit(refused: Sequence[tuple[LayoutRun, int]], sequences: int, seq_len: int) -> str:
+def _would_fit(goal: Goal, refused: Sequence[tuple[LayoutRun, int]], sequences: int, seq_len: int) -> str:
     """Returns the options with which a layout surely fits, by the first GPU of those asked for that has any."""
-    if not refused:
-        return "other numbers of GPUs (--gpus 8,64,256), other GPUs, or no --precision or --spot"
+    if not refused:  # none of these GPUs has units for the precision
+        others: dict[str, dict[str, Any]] = {"16 bits: --precision auto": {"precision": "auto"}}
+        others |= {"GPUs that have it: --gpu any": {"gpu": ANY}} if goal.usd_per_gpu_hour is None else {}
+        named = []
+        for option, changed in others.items():
+            with suppress(AdvisorError):
+                plan_layouts(replace(goal, **changed))
+                named.append(option)
+        return f"would fit: {'; or '.join(named)}"
     for key, run in {one.gpu.key: one for one, _ in refused}.items():
         most = max(gpus for one, gpus in refused if one.gpu.key == key)
         found = list(_changes(run, most, sequences, seq_len))

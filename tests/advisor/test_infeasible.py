@@ -77,6 +77,7 @@ def changed(asked: list[str], change: str) -> list[str]:
         ("--gpu l4 --depth 24 --tokens 10B --deadline 1h", {"--deadline", "--tokens"}),
         ("--gpu h100,l4 --depth 24 --tokens 10B --deadline 1h --budget 1", {"--budget", "--tokens"}),
         ("--gpu h100,l4 --depth 24 --tokens 100B --deadline 1h --budget 1", {"--deadline", "--tokens"}),
+        ("--gpu l4 --inference-tokens 100B --deadline 1min", {"--deadline"}),  # they lengthen it
         ("--gpu l4 --depth 40", {"--gpu", "--params"}),
         ("--gpu l4 --depth 40 --price 2", {"--gpu", "--params"}),
         ("--gpu 2xl4 --depth 40", {"--gpu", "--params"}),
