@@ -140,12 +140,12 @@ DOCUMENTS: dict[str, Shape] = {
         "memory_parts?": MemoryBill | None, "depths?": [DepthOption], "data_to_fetch?": Download | None,
         "from?": Replan,
     },
-    "plan-finetune": {FinetunePlan: ..., "sentence": str, "path?": str | None},
-    "plan-layouts": {LayoutPlan: ..., "sentence": str, "path?": str | None},
+    "plan-finetune": {FinetunePlan: ..., "sentence": str, "too_long": str | None, "path?": str | None},
+    "plan-layouts": {LayoutPlan: ..., "sentence": str, "too_long": str | None, "path?": str | None},
     "predict": {
         "gpu": str, "workload": Workload, **_PREDICTED, "memory_parts": MemoryBill | None, "would_fit": [str],
         "depths": [DepthOption], "data": Download | None, "for": str, "closest published run": str | None,
-        "network": str | None, "sources": [str],
+        "network": str | None, "too_long": str | None, "sources": [str],
     },
     "calibrate": _CALIBRATED,
     "calibrate-places": {

@@ -6,20 +6,23 @@ Numbers are given as value and ends of the 80 % interval. No tool starts a run o
 
 from __future__ import annotations
 
+import functools
 import inspect
+import json
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from advisor import api
-from advisor.errors import AdvisorError, explain, require_package
-from advisor.options import OPTIONS, SHARED
+from advisor.errors import AdvisorError, close_matches, explain, require_package
+from advisor.options import OPTIONS, SHARED, AnalyzeOptions, Goal, PredictOptions, options_of
 from advisor.planning.explain import COUNTED
 from advisor.records import Estimate, Plan
 from advisor.report.brief import broken
 
+_OPTIONS_OF: dict[str, type] = {"predict_run": PredictOptions, "analyze_log": AnalyzeOptions}  # others: of `plan`
 ROWS, FINDINGS = 8, 12  # per page of an answer
 INSTRUCTIONS = """\
 Plans, predicts and judges language-model training: time, dollars, GPU memory, loss. Ask it before stating any such
@@ -36,29 +39,18 @@ basis: measured or interpolated (a calibration on that GPU), extrapolated (beyon
 runs: wide). If a basis is prior and the decision is close, say that `advisor calibrate` on the GPU narrows it. Never
 claim more digits than the interval holds, and never that a run was started: nothing here starts or rents anything.
 """
-# how to write a parameter, if its help as an option does not say it
+# parameters that are no options of a command, or whose help as an option does not suit an assistant
 _WRITTEN = {
-    "gpus": "How many GPUs, as 8, or several numbers to choose from, as 64,256.",
-    "gpu": "any, or names as h100, 8xh100, rtx-4090, l4, a100-80gb-sxm, several as l4,h200; compare_gpus lists all.",
-    "budget": "Dollars, as 20 or $500.",
-    "deadline": "A time, as 90min, 8h, 1.5d.",
-    "tokens": "As 500M, 20B, 1T.",
-    "params": "Of the model, as 350M, 1.5B; or give model, or depth.",
-    "model": "A name as gpt2-xl, mixtral-8x7b, a Hub name as Qwen/Qwen3-8B, or the path of a config.json.",
-    "precision": "auto, bf16, fp16, fp32 or fp8.",
-    "sharding": "none, optimizer (ZeRO-1) or full (FSDP, ZeRO-3).",
     "software": "trl, axolotl, unsloth, llama-factory, hf-trainer, megatron, nemo, torchtitan, nanogpt, nanochat, …",
-    "price": "Dollars per GPU-hour, as 2.5.",
     "count": "How many GPUs are rented together.",
     "provider": "A name of the price list, as lambda, runpod, aws.",
     "page": "Which page of the rows, from 1.",
-}
-_ONE_RUN = {  # for predict_run
-    "gpu": "One name as h100, 8xh100, rtx-4090, l4, a100-80gb-sxm, or cpu; compare_gpus lists all.",
-    "gpus": "How many GPUs, as 8.",
-    "depth": "Number of transformer blocks.",
-    "micro_batch": "Sequences per GPU and forward pass. Default: the smallest that is about as fast as any that fits.",
-    "lora_rank": "Train adapters of this rank beside frozen weights (LoRA).",
+    "number": "A name in the rows of the answer, as hours, usd, mfu.",
+    "of": "plan_training or predict_run: the tool that gave the answer.",
+    "options": "What that tool was given, by name.",
+    "path": "A log file or run folder, below the folders that may be read.",
+    "report": "The whole text of the report.",
+    "answer": "Your JSON for the prompt of audit_schema.",
 }
 
 
@@ -79,7 +71,7 @@ def plan_training(
     return _told(lambda: api.plan(**given), "plan", given, page, ROWS)
 
 
-def explain_number(number: str, of: str, options: dict[str, str]) -> dict[str, Any]:
+def explain_number(number: str, of: str, options: dict[str, Any]) -> dict[str, Any]:
     """Say how one number of an answer was computed: its formula, the numbers that went into it, its basis.
 
     Use it for "why so expensive", "where does this MFU come from". of is plan_training or predict_run, options are
@@ -90,7 +82,7 @@ def explain_number(number: str, of: str, options: dict[str, str]) -> dict[str, A
     if (ask := tools.get(of)) is None:
         return {"error": f"there is no tool {of!r} whose numbers are explained", "hint": "plan_training or predict_run"}
     given = {"gpu": "any"} if ask is api.plan else {}  # the default of plan_training
-    given |= {name: value for name, value in options.items() if value and name != "page"}
+    given |= {name: _text(value) for name, value in options.items() if value and name != "page"}
 
     def explained() -> dict[str, Any]:
         found = api.explain(ask(**given), number).record
@@ -105,7 +97,7 @@ def explain_number(number: str, of: str, options: dict[str, str]) -> dict[str, A
 def predict_run(
     gpu: str, model: str = "", params: str = "", depth: str = "", gpus: str = "", micro_batch: str = "",
     seq_len: str = "", precision: str = "", sharding: str = "", activation_checkpointing: str = "",
-    grad_accum: str = "", software: str = "", lora_rank: str = "",
+    grad_accum: str = "", software: str = "", lora_rank: str = "", qlora: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Predict step time, tokens/s, MFU and peak memory of one data-parallel configuration, and whether it fits.
 
@@ -169,33 +161,83 @@ def serve(roots: Sequence[Path], port: int | None) -> None:
     """Answer an assistant over stdin and stdout, or over HTTP on this machine only."""
     require_package("mcp", "the server for assistants")
     from mcp.server import MCPServer
+    from mcp.types import CallToolResult, TextContent
 
-    server: Any = MCPServer("training-advisor", instructions=INSTRUCTIONS, log_level="WARNING")
-    tools = (plan_training, predict_run, compare_gpus, explain_number, log_reader(roots), audit_schema, audit_judge)
-    for tool in tools:
-        server.tool(description=described(tool))(tool)
+    asked = (plan_training, predict_run, compare_gpus, explain_number, log_reader(roots), audit_schema, audit_judge)
+    tools = {tool.__name__: tool for tool in asked}
+
+    class Server(MCPServer):
+        """Refuses arguments by name, takes numbers for text, and marks an error as one."""
+
+        async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+            try:
+                arguments = _arguments(tools[name], arguments) if name in tools else arguments
+            except AdvisorError as error:
+                found = {"error": error.message, "hint": error.hint}
+                text = TextContent(type="text", text=json.dumps(found))
+                return CallToolResult(content=[text], structured_content=found, is_error=True)
+            done = await super().call_tool(name, arguments, context)
+            if isinstance(done, CallToolResult) and "error" in (done.structured_content or {}):
+                return done.model_copy(update={"is_error": True})
+            return done
+
+    server: Any = Server("training-advisor", instructions=INSTRUCTIONS, log_level="WARNING")
+    for tool in asked:
+        server.tool()(with_help(tool))
     if port is None:
         server.run("stdio")
     else:
         server.run("streamable-http", host="127.0.0.1", port=port)
 
 
-def described(tool: Callable[..., Any]) -> str:
-    """Return a tool's description: its docstring and, for each option, help, choices and how to write it."""
-    known, lines = {**SHARED, **OPTIONS}, []
-    written = _WRITTEN | (_ONE_RUN if tool is predict_run else {})
-    for name in inspect.signature(tool).parameters:
-        if name in written:
-            lines.append(f"- {name}: {written[name]}")
-        elif (option := known.get(name)) is not None:
-            choices = f" One of: {', '.join(option.choices)}." if option.choices else ""
-            lines.append(f"- {name}: {option.help}{choices}")
-    about = inspect.cleandoc(tool.__doc__ or "")
-    return f"{about}\n\n{chr(10).join(lines)}" if lines else about
+def with_help(tool: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the tool with a description of each parameter in its signature: the help and choices of its option.
+
+    A parameter that is read as text may be a number too.
+    """
+    from pydantic import Field
+
+    known = {**SHARED, **OPTIONS, **options_of(_OPTIONS_OF.get(tool.__name__, Goal))}
+    parameters = []
+    for one in inspect.signature(tool, eval_str=True).parameters.values():
+        text = _WRITTEN.get(one.name)
+        if text is None:
+            option = known[one.name]
+            text = option.help + (f" One of: {', '.join(option.choices)}." if option.choices else "")
+        also: Any = {"type": ["string", "number"]} if one.annotation is str else None
+        help_ = Field(description=text, json_schema_extra=also)
+        parameters.append(one.replace(annotation=Annotated[one.annotation, help_]))
+
+    @functools.wraps(tool)
+    def asked(**given: Any) -> Any:
+        return tool(**given)
+
+    returns = inspect.signature(tool, eval_str=True).return_annotation
+    asked.__signature__ = inspect.Signature(parameters, return_annotation=returns)  # type: ignore[attr-defined]
+    return asked
+
+
+def _arguments(tool: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a tool was given, numbers and lists as text; AdvisorError for an argument that it does not have."""
+    known = inspect.signature(tool, eval_str=True).parameters
+    for name in given:
+        if name not in known:
+            close = close_matches(name, known)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(known) or 'none'}"
+            raise AdvisorError(f"{tool.__name__} has no argument {name!r}", hint, exit_code=2)
+    return {name: _text(value) if known[name].annotation is str else value for name, value in given.items()}
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, list):
+        return ",".join(str(_text(one)) for one in value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def _told(
-    ask: Callable[[], Any], verb: str, given: Mapping[str, str], page: int, most: int, more: Sequence[str] = ()
+    ask: Callable[[], Any], verb: str, given: Mapping[str, Any], page: int, most: int, more: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return a short answer, or the reason why there is none and what to do."""
     return _or_error(lambda: _shortly(ask(), verb, given, page, most, more))
@@ -210,7 +252,7 @@ def _or_error(answer: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _shortly(
-    answer: Any, verb: str, given: Mapping[str, str], page: int, most: int, more: Sequence[str]
+    answer: Any, verb: str, given: Mapping[str, Any], page: int, most: int, more: Sequence[str]
 ) -> dict[str, Any]:
     pages = max(1, math.ceil(len(answer.rows) / most))
     rows = [_short(row) for row in answer.rows[(page - 1) * most : page * most]]
@@ -224,11 +266,11 @@ def _shortly(
         told["left_out"] = list(left_out[:ROWS])  # GPUs, or counts of GPUs, with the reason if it is not memory
     if pages > 1:
         told["page"] = f"{page} of {pages}"
-    words = [
-        f"--{name.replace('_', '-')} {shlex.quote(value)}" if name else shlex.quote(value)
-        for name, value in given.items()
-    ]
-    return told | {"command": " ".join(["advisor", verb, *words])}
+    words = ["advisor", verb]
+    for name, value in given.items():
+        words += [f"--{name.replace('_', '-')}"] if name else []
+        words += [shlex.quote(value)] if value is not True else []
+    return told | {"command": " ".join(words)}
 
 
 def _rule_of_tokens(record: Any) -> Sequence[str]:

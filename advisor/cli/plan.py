@@ -128,7 +128,8 @@ def _write_for_other_software(plan: FinetunePlan | LayoutPlan, out: Path | None)
     done = write_elsewhere(plan, out)
     blanks = f", with your data in place of {' and '.join(done.to_fill_in)}" if done.to_fill_in else ""
     where = f"run on the machine where {done.software} is installed{blanks}: {done.command}"
-    return ["", f"wrote {done.path}", where, f"watched, capped and compared: advisor adopt -- {done.command}"]
+    wrote = [f"wrote {done.path}", *filter(None, [done.missing])]
+    return ["", *wrote, where, f"watched, capped and compared: advisor adopt -- {done.command}"]
 
 
 def _show_for_other_software(goal: Goal, store: Store, out: Path | None) -> int:

@@ -80,6 +80,7 @@ def shown(found: Predicted) -> Iterator[RenderableType]:
         yield from (prediction.to_fetch(found.data), "")
     yield from filter(None, [time_unknown(found)])
     yield verdict(found)
+    yield from filter(None, [found.too_long])
     yield from (f"would fit: {change}" for change in found.would_fit)
     yield from (f"{name}: {words}" for name, words in beside(found).items() if words)
     yield from (f"from: {source}" for source in found.sources)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
@@ -28,7 +29,7 @@ from advisor.planning.evaluate import evaluate
 from advisor.planning.goal import waiting_price
 from advisor.planning.offers import on_machine
 from advisor.planning.run import config_of, make_run
-from advisor.planning.search_space import SearchSpace
+from advisor.planning.search_space import NothingOffered, SearchSpace
 from advisor.planning.sensitivity import scaling, sensitivity
 from advisor.prediction.profile import Profile
 from advisor.records import Plan, Run, SearchReport
@@ -44,14 +45,16 @@ def answer(
     now: datetime,
     data_meta: TokenMeta | None = None,
     left_out: Sequence[str] = (),
+    feasible: Callable[[Goal], bool] | None = None,
 ) -> Plan:
     """Return the plan for a goal on the devices that it allows, with a report of the search.
 
     `profiles` has one entry for each kind of device, `data_meta` is the token folder's metadata, and `left_out` names
-    devices without a profile. Raises AdvisorError: exit code 2 for an invalid goal, 3 if no run stays within the
-    limits; the message then names the binding limit and a change that would be enough.
+    devices without a profile. `feasible` tells whether a changed goal has a plan; None searches it on the same
+    devices. Raises AdvisorError: exit code 2 for an invalid goal, 3 if no run stays within the
+    limits; the message then names the binding limit and changes that were found to be enough.
     """
-    space, chosen = _search(goal, profiles, data_meta, now)
+    space, chosen = _search(goal, profiles, data_meta, now, feasible)
     plan = weigh(space, chosen, now)
     # The price of waiting is left out here, because the reader sees time as a column of its own.
     evaluated = evaluate(space.candidates, space.limits.patient, spot=space.spot)
@@ -102,13 +105,35 @@ def what_if(
 
 
 def _search(
-    goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None, now: datetime
+    goal: Goal,
+    profiles: Sequence[Profile],
+    data_meta: TokenMeta | None,
+    now: datetime,
+    feasible: Callable[[Goal], bool] | None = None,
 ) -> tuple[SearchSpace, Selection]:
-    space, chosen = search(goal, profiles, data_meta, now.date())
+    def on_the_same(changed: Goal) -> bool:
+        if changed.gpu != goal.gpu or changed.needs_other_software:
+            return False
+        return best_tokens(changed, profiles, data_meta, now) is not None
+
+    feasible = feasible or on_the_same
+    try:
+        space, chosen = search(goal, profiles, data_meta, now.date())
+    except NothingOffered as error:
+        ways = infeasible.other_offers(goal)
+        raise AdvisorError(error.message, infeasible.hint(ways, feasible), exit_code=3) from error
     if chosen is None:
-        message, hint = infeasible.explain(space)
+        message, hint = infeasible.explain(space, goal, feasible)
         raise AdvisorError(message, hint, exit_code=3)
     return space, chosen
+
+
+def best_tokens(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None, now: datetime) -> int | None:
+    """Return the tokens of the goal's best run on these devices, or None if no run stays within its limits."""
+    with suppress(AdvisorError):
+        space, chosen = search(goal, profiles, data_meta, now.date())
+        return None if chosen is None else chosen.steps * int(space.candidates.step_tokens[chosen.place])
+    return None
 
 
 def weigh(space: SearchSpace, chosen: Selection, now: datetime) -> Plan:

@@ -11,7 +11,8 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from advisor.offer import Offer
+from advisor.offer import OWN_MACHINE, Offer
+from advisor.options import Goal
 from advisor.planning import recipe
 from advisor.planning.candidates import KINDS, Candidates, Machines
 from advisor.planning.goal import LONGEST_SECONDS, Limits, interruptions
@@ -20,6 +21,7 @@ from advisor.prediction.intervals import EstimateArrays, columns, known, product
 from advisor.prediction.loss import allocation_score, expected_loss
 from advisor.prediction.micro_batch import group_keys
 from advisor.prediction.notice import NOTICE_SECONDS
+from advisor.prediction.power import PowerModel
 from advisor.prediction.wallclock import (
     GPUS_A_NODE,
     Checkpoints,
@@ -328,6 +330,23 @@ def _run_terms(candidates: Candidates) -> RunTerms:
         fresh_steps=(brief.unique_tokens or math.inf) / step_tokens,
         checkpoints=Checkpoints(every_seconds=every),
     )
+
+
+def whole_usd(
+    goal: Goal, offer: Offer, seconds: Estimate, mfu: Estimate | None, power: PowerModel | None
+) -> Estimate | None:
+    """Return the dollars of one run on an offer: its rent, and the energy of the site at the goal's tariff.
+
+    With machines of one's own, the tariff is theirs alone. None: the price is unknown, or the power where it counts.
+    """
+    rent = rent_usd(seconds, offer)
+    if rent is None or not goal.usd_per_kwh or (goal.own and offer.source != OWN_MACHINE):
+        return rent
+    if power is None:
+        return None
+    low, value, high = offer.gpus * power.sides(math.nan if mfu is None else mfu.value, goal.power_cap_watts)
+    watts = Estimate(value=float(value), low=float(low), high=float(high), basis=power.basis)
+    return sum_shared(rent, product(energy_kwh(seconds, watts), SITE_FACTOR).scaled(goal.usd_per_kwh))
 
 
 def rent_usd(seconds: Estimate, offer: Offer) -> Estimate | None:

@@ -3,32 +3,81 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import shlex
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from advisor.options import Goal, GpuPrice
 from advisor.planning.costs import Costs
 from advisor.planning.evaluate import LEAST_STEPS
-from advisor.planning.offers import ANY
+from advisor.planning.offers import ANY, OWN
 from advisor.planning.search_space import SearchSpace
-from advisor.prediction.batch import fits
-from advisor.prediction.comm import bus_bytes_per_second
 from advisor.prediction.notice import NOTICE_SECONDS
-from advisor.prediction.profile import FIT_MARGIN, Profile
-from advisor.records import Adapters, Software, Workload
-from advisor.units import format_bytes, format_count, format_seconds, format_usd, format_usd_rate
+from advisor.prediction.profile import FIT_MARGIN
+from advisor.units import (
+    format_bytes,
+    format_count,
+    format_seconds,
+    format_tokens,
+    format_usd,
+    format_usd_rate,
+    parse_seconds,
+    parse_tokens,
+    parse_usd,
+)
+
+# A change of the goal in words ("": the options say it), and the options to try with the goal that each makes.
+Way = tuple[str, Iterable[tuple[str, Goal]]]
 
 GRADIENT_BYTES = 4  # for each parameter, in fp32
 STATE_BINDS = 0.9  # share of the usable memory that weights, gradients and optimizer may take, since batches need some
 SHARED_OVER = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # numbers of GPUs to try
+_MORE = (1, 2, 8, 32)  # times what the least run needs
+_SHORT = 128  # tokens of a sequence; no shorter one is offered
+_PRICE = 2.0  # dollars per GPU-hour; how a price is typed
+_EXAMPLES = "50k"  # of the fine-tune that is offered
 
 
-def explain(space: SearchSpace) -> tuple[str, str]:
-    """Return a message and a hint, with expected values, or with high ends of the intervals under --sure."""
+def explain(space: SearchSpace, goal: Goal, feasible: Callable[[Goal], bool]) -> tuple[str, str]:
+    """Return a message and a hint, with expected values, or with high ends of the intervals under --sure.
+
+    The hint names only changes of the `goal` that are `feasible`.
+    """
+    message, ways = _explained(space, goal)
+    return message, hint(ways, feasible)
+
+
+def hint(ways: Iterable[Way], feasible: Callable[[Goal], bool]) -> str:
+    """Return the changes that are feasible, each with the first of its options that is enough."""
+    enough = []
+    for words, tried in ways:
+        option = next((option for option, changed in tried if feasible(changed)), None)
+        if option is not None and option not in enough:
+            enough.append(f"{words} ({option})" if words else option)
+    return f"feasible with {' or '.join(enough)}" if enough else "no one change of its options was found to be enough"
+
+
+def other_offers(goal: Goal) -> Iterator[Way]:
+    """Yield what else a goal may rent that finds no machine, or only machines whose speed cannot be predicted."""
+    if goal.providers:
+        yield "the machines of any provider", [("without --provider", replace(goal, providers=()))]
+    if goal.spot == "only":
+        yield "machines on demand too", [("--spot any", replace(goal, spot="any"))]
+    elif not goal.providers and goal.gpu not in (ANY, OWN):
+        prices = [GpuPrice(gpu=key, usd_per_gpu_hour=_PRICE) for key in goal.gpu.split(",")]
+        yield "a price of yours", [(f"--price {one.gpu}={_PRICE:g}", replace(goal, prices=(one,))) for one in prices]
+    if max(goal.counts or (goal.gpus,)) > 1:
+        yield "a single GPU", [(f"{_named(goal)}--gpus 1", replace(goal, gpus=1, counts=()))]
+    yield from _any_gpu(goal, "rented machines of any kind")
+
+
+def _explained(space: SearchSpace, goal: Goal) -> tuple[str, Iterator[Way]]:
     places = np.nonzero(space.candidates.fits & space.allowed)[0]
     if not len(places):
-        return _memory(space)
+        return _memory(space, goal)
     # Every row does the least work: the settled tokens at the global batch that suits them, or LEAST_STEPS steps.
     costs = Costs(space.candidates.rows(places))
     settled = costs.settled_steps()
@@ -36,47 +85,81 @@ def explain(space: SearchSpace) -> tuple[str, str]:
     kept = np.full(len(places), True) if settled is None else costs.batch_is_nearest(settled)[:, 0]
     taken = costs.taken_before_saving(steps)
     if taken is not None and taken[kept].all():
-        return _notice(space, places[kept], Costs(space.candidates.rows(places[kept])))
+        return _notice(space, goal, places[kept], Costs(space.candidates.rows(places[kept])))
     if taken is not None:
         kept &= ~taken.any(axis=1)
-    return _limits(space, places[kept], Costs(space.candidates.rows(places[kept])), steps[kept])
+    return _limits(space, goal, places[kept], Costs(space.candidates.rows(places[kept])), steps[kept])
 
 
-def _limits(space: SearchSpace, places: np.ndarray, costs: Costs, steps: np.ndarray) -> tuple[str, str]:
+def _limits(
+    space: SearchSpace, goal: Goal, places: np.ndarray, costs: Costs, steps: np.ndarray
+) -> tuple[str, Iterator[Way]]:
     """Return an explanation for the deadline or budget that no run of these steps stays within."""
     bills, limits = costs.bills(steps), space.limits
     seconds, usd = limits.counted(bills.clock.total_seconds)[:, 0], limits.counted(bills.usd)[:, 0]
     late, dear = limits.overruns(seconds, usd)
     # The money may be enough, but not together with the price of waiting.
     waited = limits.patient.overruns(seconds, usd)[1].min() <= 1 < dear.min()
-    if waited:
-        usd = usd + limits.waiting_usd(seconds)
+    needed = usd + limits.waiting_usd(seconds) if waited else usd
     up_to = "up to " if limits.sure else ""
     least = "" if space.brief.settled else f" for even {LEAST_STEPS} steps"
-    fewer = " or fewer --tokens" if space.goal.tokens is not None else ""
+    in_budget, in_time = np.nonzero(dear <= 1)[0], np.nonzero(late <= 1)[0]
+    fastest = int(in_budget[seconds[in_budget].argmin()] if len(in_budget) else seconds.argmin())
+    cheapest = int(in_time[needed[in_time].argmin()] if len(in_time) else needed.argmin())
     if late.min() > 1:
-        fastest = int(seconds.argmin())
+        first = int(seconds.argmin())
         assumed = ", assumed because no limit was given" if space.goal.deadline_seconds is None else ""
         message = f"no plan ends within {format_seconds(limits.deadline_seconds)}{assumed}: "
-        message += f"{_who(space, places[fastest], 'fastest')} needs {up_to}{format_seconds(seconds[fastest])}{least}"
-        return message, f"feasible with {feasible_deadline(seconds[fastest])}{fewer}"
-    if dear.min() > 1:
-        cheapest = int(usd.argmin())
-        asked, needed = limits.budget_usd, float(usd[cheapest])
-        form = format_usd if format_usd(asked) != format_usd(needed) else format_usd_rate  # shows parts of a cent
+        message += f"{_who(space, places[first], 'fastest')} needs {up_to}{format_seconds(seconds[first])}{least}"
+    elif dear.min() > 1:
+        first = int(needed.argmin())
+        asked, most = limits.budget_usd, float(needed[first])
+        form = format_usd if format_usd(asked) != format_usd(most) else format_usd_rate  # shows parts of a cent
         message = f"no plan costs {form(asked)} or less{', waiting counted' if waited else ''}: "
-        message += f"{_who(space, places[cheapest], 'cheapest')} needs {up_to}{form(needed)}{least}"
-        sooner = " or a lower --value-of-time" if waited else ""
-        return message, f"feasible with {feasible_budget(needed)}{sooner}{fewer}"
-    in_budget, in_time = np.nonzero(dear <= 1)[0], np.nonzero(late <= 1)[0]
-    fastest, cheapest = in_budget[seconds[in_budget].argmin()], in_time[usd[in_time].argmin()]
-    money, time = format_usd(limits.budget_usd), format_seconds(limits.deadline_seconds)
-    message = (
-        f"no plan keeps both {time} and {money}{least}: for {money} {_who(space, places[fastest], 'fastest')} "
-        f"takes {up_to}{format_seconds(seconds[fastest])}; within {time} {_who(space, places[cheapest], 'cheapest')} "
-        f"costs {up_to}{format_usd(usd[cheapest])}"
-    )
-    return message, f"feasible with {feasible_deadline(seconds[fastest])} or {feasible_budget(usd[cheapest])}{fewer}"
+        message += f"{_who(space, places[first], 'cheapest')} needs {up_to}{form(most)}{least}"
+    else:
+        money, time = format_usd(limits.budget_usd), format_seconds(limits.deadline_seconds)
+        message = (
+            f"no plan keeps both {time} and {money}{least}: for {money} {_who(space, places[fastest], 'fastest')} "
+            f"takes {up_to}{format_seconds(seconds[fastest])}; within {time} "
+            f"{_who(space, places[cheapest], 'cheapest')} costs {up_to}{format_usd(usd[cheapest])}"
+        )
+    share = 1 / float(np.maximum(late, dear).min())  # of the tokens, about as much as the limits allow
+
+    def ways() -> Iterator[Way]:
+        same, quick, both = ("", goal), int(seconds.argmin()), []
+        if goal.budget_usd is not None and goal.deadline_seconds is not None:
+            both = [_with_deadline(_with_budget(same, float(needed[quick])), float(seconds[quick]))]
+        if dear.min() <= 1 and late.max() > 1:
+            yield "", [*(_with_deadline(same, more * float(seconds[fastest])) for more in _MORE), *both]
+        if late.min() <= 1 and dear.max() > 1:
+            yield "", [*(_with_budget(same, more * float(needed[cheapest])) for more in _MORE), *both]
+        if late.min() > 1 and dear.min() > 1:
+            yield "", both
+        if waited:
+            yield "", [("--value-of-time 0", replace(goal, usd_per_waiting_hour=0.0))]
+        if goal.tokens is not None:
+            texts = [_floored(goal.tokens * share * less) for less in (0.97, 0.8, 0.5, 0.2)]
+            yield "", [(f"--tokens {text}", replace(goal, tokens=parse_tokens(text))) for text in texts]
+
+    return message, ways()
+
+
+def _with_deadline(change: tuple[str, Goal], seconds: float) -> tuple[str, Goal]:
+    option = feasible_deadline(seconds)
+    wider = replace(change[1], deadline_seconds=parse_seconds(option.partition(" ")[2]))
+    return f"{option} {change[0]}".rstrip(), wider
+
+
+def _with_budget(change: tuple[str, Goal], usd: float) -> tuple[str, Goal]:
+    option = feasible_budget(usd)
+    return f"{option} {change[0]}".rstrip(), replace(change[1], budget_usd=parse_usd(option.partition(" ")[2]))
+
+
+def _floored(count: float) -> str:
+    """Return a number of tokens or parameters in two digits, rounded down, as an option takes it."""
+    digit = 10.0 ** max(0, math.floor(math.log10(max(1.0, count))) - 1)
+    return format_tokens(max(1.0, math.floor(count / digit) * digit)).replace(" ", "")
 
 
 def feasible_budget(usd: float) -> str:
@@ -97,7 +180,7 @@ def feasible_deadline(seconds: float) -> str:
     return f"--deadline {hours}h" if hours < 100 else f"--deadline {-(-hours // 24)}d"
 
 
-def _notice(space: SearchSpace, places: np.ndarray, costs: Costs) -> tuple[str, str]:
+def _notice(space: SearchSpace, goal: Goal, places: np.ndarray, costs: Costs) -> tuple[str, Iterator[Way]]:
     """Return an explanation that every spot machine is taken back before the run can save."""
     needed = (costs.terms.step.high + costs.terms.write.high)[:, 0]
     quickest = int(needed.argmin())
@@ -106,17 +189,24 @@ def _notice(space: SearchSpace, places: np.ndarray, costs: Costs) -> tuple[str, 
         f"no spot machine here saves before it is taken away: {_who(space, places[quickest], 'fastest')} needs up to "
         f"{format_seconds(needed[quickest])} for a step and a checkpoint, {provider} gives {NOTICE_SECONDS[provider]} s"
     )
-    return message, "use machines on demand (--spot none), another --provider, or more GPUs (--gpus 16,32)"
+
+    def ways() -> Iterator[Way]:
+        yield "machines on demand", [("--spot none", replace(goal, spot="none"))]
+        if goal.providers:
+            yield "the machines of any provider", [("without --provider", replace(goal, providers=()))]
+        yield _more_gpus(goal)
+
+    return message, ways()
 
 
-def _memory(space: SearchSpace) -> tuple[str, str]:
+def _memory(space: SearchSpace, goal: Goal) -> tuple[str, Iterator[Way]]:
     """Return an explanation that no configuration fits the memory, with the one that comes nearest."""
     rows = np.nonzero(space.allowed)[0]
     sizes = np.array([space.device(int(place)).profile.device_memory_bytes or 0 for place in rows])
     high = space.candidates.memory.high[rows]
     nearest = int((high / sizes).argmin())
     place, usable = int(rows[nearest]), FIT_MARGIN * float(sizes[nearest])
-    workload, profile = space.candidates.workload(place), space.device(place).profile
+    workload = space.candidates.workload(place)
     single = len(space.candidates.devices) == 1
     message = f"nothing fits the memory of {space.brief.goal.gpu if single else 'any GPU'}: {_who(space, place)}"
     if not single:
@@ -127,46 +217,98 @@ def _memory(space: SearchSpace) -> tuple[str, str]:
     shares = workload.gpus if workload.sharding == "full" else 1
     each = float(space.candidates.state_bytes[place]) / parameters + GRADIENT_BYTES
     state = each * parameters / shares
-    if state < usable and 2 * state < high[nearest]:
-        smaller = [
-            "a shorter --seq-len",
-            "a smaller --micro-batch" if workload.micro_batch > 1 else "",
-            "--activation-checkpointing full" if space.goal.activation_checkpointing == "none" else "",
-        ]
-        return message, ", or ".join([*filter(None, smaller), *_roomier(space, workload, profile)])
-    shared = f" over {shares} GPUs" if shares > 1 else ""
-    message += (
-        f"; {each:.0f} bytes of weights, gradients and optimizer state for each of {format_count(parameters)} "
-        f"parameters{shared} alone are {format_bytes(state)}"
-    )
-    fewer = f"a model of at most about {format_count(float(f'{STATE_BINDS * usable * shares / each:.2g}'))} parameters"
-    return message, ", or ".join([*_roomier(space, workload, profile), *_adapters(workload, profile), fewer])
+    of_activations = state < usable and 2 * state < high[nearest]
+    if not of_activations:
+        shared = f" over {shares} GPUs" if shares > 1 else ""
+        message += (
+            f"; {each:.0f} bytes of weights, gradients and optimizer state for each of {format_count(parameters)} "
+            f"parameters{shared} alone are {format_bytes(state)}"
+        )
+
+    def ways() -> Iterator[Way]:
+        if of_activations:
+            yield from _smaller_activations(goal, space.brief.seq_len)
+        if goal.sharding != "none":
+            yield _more_gpus(goal)
+        yield from _any_gpu(goal, "a GPU with more memory")
+        if not of_activations:
+            yield from _adapters(goal)
+            yield _fewer_parameters(goal, STATE_BINDS * usable * shares / each)
+
+    return message, ways()
 
 
-def _roomier(space: SearchSpace, workload: Workload, profile: Profile) -> Iterator[str]:
-    """Yield the fewest GPUs over which the model can be sharded, if their links are known, or else other GPUs."""
-    apart = replace(workload, sharding="full", micro_batch=space.goal.micro_batch or 1, activation_checkpointing="full")
-    for gpus in () if space.goal.sharding == "none" else SHARED_OVER:
-        known = profile.spec is not None and bus_bytes_per_second(profile.spec, gpus) is not None
-        if gpus > workload.gpus and known:
-            needed = profile.memory.device_total_bytes(replace(apart, gpus=gpus))
-            if fits(needed, profile.device_memory_bytes):
-                yield f"more GPUs that share the model (--gpus {gpus})"
-                return
-    if space.goal.gpu != ANY:
-        yield "a GPU with more memory (--gpu any)"
+def _smaller_activations(goal: Goal, seq_len: int) -> Iterator[Way]:
+    """Yield changes of what the goal fixes, from the smallest to the largest; a later one includes those before it."""
+    least, options = goal, ""
+    if goal.activation_checkpointing not in (None, "full"):
+        least, options = replace(goal, activation_checkpointing="full"), "--activation-checkpointing full"
+        yield "full activation checkpointing", [(options, least)]
+    if goal.micro_batch is not None and goal.micro_batch > 1:
+        sizes = [goal.micro_batch >> halved for halved in range(1, goal.micro_batch.bit_length())]
+        smaller = [(f"--micro-batch {size}", size) for size in sizes]
+        yield (
+            "a smaller micro-batch",
+            [(f"{option} {more}".rstrip(), replace(asked, micro_batch=size))
+             for more, asked in dict.fromkeys([("", goal), (options, least)]) for option, size in smaller],
+        )  # fmt: skip
+        least, options = replace(least, micro_batch=1), f"--micro-batch 1 {options}".rstrip()
+    lengths = [seq_len >> halved for halved in range(1, seq_len.bit_length()) if seq_len >> halved >= _SHORT]
+    yield (
+        "shorter sequences",
+        [(f"--seq-len {length} {more}".rstrip(), replace(asked, seq_len=length))
+         for more, asked in dict.fromkeys([("", goal), (options, least)]) for length in lengths],
+    )  # fmt: skip
 
 
-def _adapters(workload: Workload, profile: Profile) -> Iterator[str]:
-    """Yield adapters on frozen weights in 16 bits, or else in 4 bits, if either fits a single GPU."""
-    alone = replace(workload, gpus=1, sharding="none", micro_batch=1, activation_checkpointing="full")
-    for quantized, words in ((False, "--lora-rank 16"), (True, "--lora-rank 16 --qlora")):
-        software = Software(state="16bit", adapters=Adapters(rank=16, quantized=quantized))
-        if profile.device_type == "cuda" and fits(
-            profile.memory.device_total_bytes(replace(alone, software=software)), profile.device_memory_bytes
-        ):
-            yield f"adapters beside frozen weights for fine-tuning (`advisor predict` with {words})"
-            return
+def _named(goal: Goal) -> str:
+    """Return the GPUs of a goal as an option, for a number typed with the name would contradict --gpus."""
+    return "" if goal.gpu == OWN else f"--gpu {goal.gpu} "
+
+
+def _more_gpus(goal: Goal) -> Way:
+    most = max(goal.counts or (goal.gpus,))
+    counts = [count for count in SHARED_OVER if count > most]
+    more = [(f"{_named(goal)}--gpus {count}", replace(goal, gpus=count, counts=())) for count in counts]
+    return "more GPUs that share the model", more
+
+
+def _any_gpu(goal: Goal, words: str) -> Iterator[Way]:
+    """Yield all GPUs for rent, unless they are asked for, or one price was given for what is asked for."""
+    if goal.gpu != ANY and goal.usd_per_gpu_hour is None:
+        counts = dict.fromkeys([goal.counts or (goal.gpus,), (1, 2, 4, 8)])
+        yield (
+            words,
+            [(f"--gpu any --gpus {','.join(map(str, few))}",
+              replace(goal, gpu=ANY, gpus=few[0], counts=few if len(few) > 1 else ())) for few in counts],
+        )  # fmt: skip
+
+
+def _adapters(goal: Goal) -> Iterator[Way]:
+    """Yield a fine-tune of the published model on the same GPUs, with adapters beside weights of 16 or 4 bits."""
+    if goal.model is not None and goal.gpu not in (OWN, "cpu"):
+        counts = ",".join(map(str, goal.counts or (goal.gpus,)))
+        kept = Goal(gpu=goal.gpu, gpus=goal.gpus, counts=goal.counts, model=goal.model)
+        command = f"advisor plan --model {shlex.quote(goal.model)} --gpu {goal.gpu} --gpus {counts}"
+        examples = int(parse_tokens(_EXAMPLES))
+        yield (
+            "fine-tuning it in place of training it anew",
+            [(f"`{command} --finetune {method} --examples {_EXAMPLES}`",
+              replace(kept, finetune=method, examples=examples)) for method in ("lora", "qlora")],
+        )  # fmt: skip
+
+
+def _fewer_parameters(goal: Goal, most: float) -> Way:
+    """Return a smaller model of the goal's family, in place of its sizes."""
+    sizes: dict[str, Any] = dict.fromkeys(("model", "depth", "width", "heads", "kv_heads", "ffn_width"))
+    named, in_place = "", "--model" if goal.model else "--depth" if goal.depth and not goal.parameters else ""
+    if goal.model is not None:  # the model gave these
+        named = f" --family {goal.family} --seq-len {goal.seq_len} --vocab-size {goal.vocab_size}"
+    words = f"a smaller model in place of {in_place}" if in_place else "a smaller model"
+    texts = [_floored(most * share) for share in (1, 0.7, 0.5, 0.25, 0.1)]
+    return words, [
+        (f"--params {text}{named}", replace(goal, **sizes, parameters=int(parse_tokens(text)))) for text in texts
+    ]
 
 
 def _who(space: SearchSpace, place: int, rank: str = "") -> str:

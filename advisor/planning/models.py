@@ -34,6 +34,23 @@ _GATED = {"gpt2": False, "nanochat": False, "llama": True}  # whether a family's
 
 
 @dataclass(frozen=True, kw_only=True)
+class Details:
+    """What a model's config.json says beyond its sizes; None is unknown."""
+
+    longest: int | None = None  # sequence that it reads, in tokens
+    rope_base: float | None = None
+    qk_norm: bool | None = None  # each head's queries and keys are normalised
+    qkv_bias: bool | None = None
+    open: str = ""  # what Megatron-LM's options in profiles/exports.yaml do not make of it
+
+    def past_longest(self, name: str, seq_len: int) -> str | None:
+        """Return a sentence about a sequence that is longer than any that the model reads."""
+        if self.longest is None or seq_len <= self.longest:
+            return None
+        return f"{seq_len:,} tokens are more than the {self.longest:,} of {name}'s longest sequence"
+
+
+@dataclass(frozen=True, kw_only=True)
 class NamedModel:
     """A published model, or the nearest shape that the trainer builds if `differs` says how they differ."""
 
@@ -46,6 +63,7 @@ class NamedModel:
     differs: str = ""  # how the model differs from the trainer's families
     expert_parameters: int = 0  # weights of experts that a token does not use; the shape has the others
     expert_width: int | None = None  # feed-forward width of one expert; None: no mixture of experts
+    details: Details = Details()
 
 
 def named_models() -> tuple[NamedModel, ...]:
@@ -55,6 +73,7 @@ def named_models() -> tuple[NamedModel, ...]:
             name=name,
             parameters=row["parameters"],
             source=row["source"],
+            details=_details(name),
             shape=ModelShape(**{key: value for key, value in row.items() if key not in ("parameters", "source")}),
         )
         for name, row in _document()["models"].items()
@@ -72,10 +91,20 @@ def known_names() -> list[str]:
     return [*_document()["models"], *_document()["not_built"]]
 
 
-def longest_sequence(name: str) -> int | None:
-    """Return the tokens of the longest sequence that a model reads; None if that is not known."""
-    longest: int | None = _document()["longest"].get(name)
-    return longest
+def _details(name: str) -> Details:
+    row = _document()["details"].get(name)
+    return Details() if row is None else Details(**({"qk_norm": False, "qkv_bias": False} | row))
+
+
+def details_of_config(raw: Mapping[str, Any]) -> Details:
+    """Return what a config.json of the transformers library says beyond the sizes."""
+    kind, known = raw.get("model_type"), ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gpt2")
+    return Details(
+        longest=raw.get("max_position_embeddings") or raw.get("n_positions"),
+        rope_base=raw.get("rope_theta"),
+        qk_norm=kind.startswith("qwen3") if kind in known else None,
+        qkv_bias=kind == "qwen2" or raw.get("attention_bias") is True if kind in known else None,
+    )
 
 
 def require_model(name: str, *, nearly: bool = False) -> NamedModel:
@@ -98,6 +127,7 @@ def require_model(name: str, *, nearly: bool = False) -> NamedModel:
             head_dim=row.get("head_dim"),
             tied=bool(row.get("tied")),
             differs=row["why"],
+            details=_details(key),
         )
     if (depth := re.fullmatch(r"nanochat-d([1-9]\d?)", key)) is not None:
         like = models["nanochat-d20"].shape
@@ -206,6 +236,7 @@ class Architecture:
     parameters: int  # as published
     seq_len: int
     source: str
+    details: Details = Details()
     latent: tuple[int, ...] | None = None  # MLA: ranks of queries and keys, then sizes of rotary, plain and value heads
 
 
@@ -239,6 +270,7 @@ def dense_of(mixture: Architecture) -> NamedModel:
         differs=words,
         expert_width=model.experts.width,
         expert_parameters=max(0, mixture.parameters - parameters(shape) + tied),
+        details=mixture.details,
     )
 
 
@@ -253,7 +285,12 @@ def architecture_of(named: NamedModel) -> Architecture:
         tied=named.tied or shape.family == "gpt2",
     )
     return Architecture(
-        name=named.name, model=model, parameters=named.parameters, seq_len=shape.seq_len, source=named.source
+        name=named.name,
+        model=model,
+        parameters=named.parameters,
+        seq_len=shape.seq_len,
+        source=named.source,
+        details=named.details,
     )
 
 
@@ -276,6 +313,7 @@ def architecture_of_config(text: str, name: str) -> Architecture | None:
         apart = max(raw.get("decoder_sparse_step") or 1, raw.get("interleave_moe_layer_step") or 1)
         row: dict[str, Any] = {
             "source": name,
+            "details": details_of_config(raw),
             "seq_len": min(raw.get("max_position_embeddings") or _SEQ_LEN, _SEQ_LEN),
             "depth": layers,
             "width": width,
@@ -337,5 +375,6 @@ def _mixture(name: str, row: Mapping[str, Any]) -> Architecture:
         parameters=row.get("parameters", model.parameters),
         seq_len=row["seq_len"],
         source=row["source"],
+        details=row.get("details") or _details(name),
         latent=tuple(latent) if latent else None,
     )

@@ -27,13 +27,17 @@ from advisor.planning.goal import (
     waiting_price,
 )
 from advisor.planning.models import nearest_shape
-from advisor.planning.offers import ANY, OWN, offers_for, own_offers, owned, rents, within_a_node
+from advisor.planning.offers import ANY, offers_for, own_offers, owned, rents, within_a_node
 from advisor.planning.recipe import Window
 from advisor.prediction.profile import Profile
 from advisor.records import Run
 from advisor.units import format_watts
 from trainer.schema import make_shape
 from trainer.token_folder import TokenMeta
+
+
+class NothingOffered(AdvisorError):
+    """No machine that the goal allows is offered, or the speed of none can be predicted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +109,7 @@ def open_space(
     goal = settled(goal, profiles, data_meta)
     devices, left_out = devices_of(goal, profiles, data_meta, today)
     if not devices:
-        raise AdvisorError(f"nothing to choose from: {'; '.join(left_out[:5])}", _nobody_hint(goal), exit_code=3)
+        raise NothingOffered(f"nothing to choose from: {'; '.join(left_out[:5])}", exit_code=3)
     return space_of(goal, devices, tuple(left_out), first_window(devices))
 
 
@@ -136,11 +140,7 @@ def space_of(goal: Goal, devices: Sequence[Device], left_out: tuple[str, ...], w
         without_links = (f"{', '.join(keys)}: the links between the GPUs are unknown",)
         every = every.rows(~unlinked)
     if not len(every):
-        raise AdvisorError(
-            f"no time can be predicted for {without_links[0]}",
-            "plan for one: --gpus 1, or add the GPU's interconnect to gpus.csv under ADVISOR_HOME",
-            exit_code=3,
-        )
+        raise NothingOffered(f"no time can be predicted for {without_links[0]}", exit_code=3)
     return SearchSpace(
         goal=goal,
         candidates=every.rows(every.ruled),
@@ -243,13 +243,3 @@ def _goal_on(goal: Goal, profile: Profile, *, several: bool) -> Goal:
     if vocab_size is None and goal.data is None:
         vocab_size = VOCAB_SIZE["cuda"]
     return replace(mine, seq_len=seq_len, vocab_size=vocab_size)
-
-
-def _nobody_hint(goal: Goal) -> str:
-    if goal.providers:
-        return "drop --provider, or name others: `advisor gpus` lists who rents what"
-    if goal.gpu == OWN:
-        return "ask for no more --gpus than the machine has, or rent as well: --gpu any"
-    if goal.spot == "only":
-        return "allow machines on demand too: --spot any"
-    return "give prices per GPU and hour: --price l4=0.50"

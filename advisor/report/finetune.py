@@ -55,7 +55,7 @@ def table(plan: FinetunePlan, most: int = SHOWN) -> Table:
 def notes(plan: FinetunePlan) -> Sequence[str]:
     """Returns notes about the numbers: limits that no run meets, padding, assumed options."""
     said = []
-    said += neighbours(plan)
+    said += [*filter(None, [plan.too_long]), *neighbours(plan)]
     share = plan.tokens_padded / plan.tokens
     if plan.stage == "dpo":
         said.append(
@@ -97,7 +97,7 @@ def lines(plan: FinetunePlan) -> list[RenderableType]:
 
 def document(plan: FinetunePlan) -> dict[str, Any]:
     """Returns a fine-tune's plan for JSON."""
-    return to_plain(plan) | {"sentence": sentence(plan)}
+    return to_plain(plan) | {"sentence": sentence(plan), "too_long": plan.too_long}
 
 
 def rented(offer: Offer) -> str:

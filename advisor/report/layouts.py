@@ -95,7 +95,7 @@ def parts(plan: LayoutPlan) -> str:
 
 def notes(plan: LayoutPlan) -> Sequence[str]:
     """Returns notes about the numbers."""
-    said = []
+    said = [*filter(None, [plan.too_long])]
     if plan.architecture.model.experts is not None:
         said.append("published runs of experts force an even load; uneven routing takes longer (the high end)")
     if plan.assumed:
@@ -143,7 +143,7 @@ def lines(plan: LayoutPlan) -> list[RenderableType]:
 
 def document(plan: LayoutPlan) -> dict[str, Any]:
     """Returns a plan over layouts for JSON."""
-    return to_plain(plan) | {"sentence": sentence(plan)}
+    return to_plain(plan) | {"sentence": sentence(plan), "too_long": plan.too_long}
 
 
 def _row(choice: LayoutChoice) -> tuple[str, ...]:

@@ -113,6 +113,7 @@ def document(prediction: Prediction) -> dict[str, object]:
         "depths": prediction.other_depths,
         "data": prediction.data,
         **beside(prediction),
+        "too_long": prediction.too_long,
         "sources": prediction.sources,
     }
 

@@ -21,6 +21,7 @@ from advisor.planning.models import (
     architecture_of,
     architecture_of_config,
     dense_of,
+    details_of_config,
     require_architecture,
     require_model,
 )
@@ -190,7 +191,8 @@ _EXCLUDE = (
     (("tokens", "length"), "--tokens and --examples both say how much", "leave one out"),
     (("download_rate", "data"), "--download-rate: the data of --data are here", "leave one of them out"),
 )  # fmt: skip
-_OF_MACHINES = ("software", "gpu", "gpus", "price", "provider", "spot", "budget", "deadline", "sure", "objective")
+_OF_MACHINES = ("software", "gpu", "gpus", "price", "provider", "spot", "budget", "deadline", "sure", "objective",
+                "interruptions", "kwh_price")
 # Options that ask for another kind of plan, the name of that kind, and the options that apply to it.
 _OTHER_PLANS = (
     ("finetune", "a fine-tune", {*_OF_MACHINES, "finetune", "model", "epochs", "tokens", "seq_len", "own", "examples",
@@ -442,4 +444,13 @@ def model_of_config(text: str, *, name: str = "config.json", seq_len: int | None
     said += [f"its heads are {other} wide"] if other else []
     differs = ", and ".join(filter(None, said))
     count = parameters(shape)
-    return NamedModel(name=name, shape=shape, parameters=count, source=name, head_dim=other, tied=tied, differs=differs)
+    return NamedModel(
+        name=name,
+        shape=shape,
+        parameters=count,
+        source=name,
+        head_dim=other,
+        tied=tied,
+        differs=differs,
+        details=details_of_config(raw),
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -23,6 +24,7 @@ from advisor.prediction.software import software_of, table
 from advisor.records import MeasuredStep, Plan, Workload
 from advisor.store.store import Store
 from advisor.workflows.data import read_data
+from advisor.workflows.plan_finetune import plan_finetune
 from trainer.token_folder import TokenMeta
 
 
@@ -41,10 +43,25 @@ def recommend(
     """
     data_meta = read_data(goal.data)
     profiles, left_out = load_profiles(goal, store, seen)
-    plan = answer(goal, profiles, now=datetime.now(UTC), data_meta=data_meta, left_out=left_out)
+    now = datetime.now(UTC)
+
+    def feasible(changed: Goal) -> bool:
+        with suppress(AdvisorError):
+            if changed.needs_other_software:
+                return all(plan_finetune(changed, store).chosen.keeps)
+            others = profiles if changed.gpu == goal.gpu else load_profiles(changed, store, seen)[0]
+            changed = replace(changed, ratio=goal.ratio, ratio_counts=goal.ratio_counts)  # what was typed
+            tokens = planner.best_tokens(changed, others, data_meta, now)
+            wanted = changed if tokens is None else for_inference(changed, tokens)
+            return tokens is not None and (
+                wanted == changed or planner.best_tokens(wanted, others, data_meta, now) is not None
+            )
+        return False
+
+    plan = answer(goal, profiles, now=now, data_meta=data_meta, left_out=left_out, feasible=feasible)
     wanted = for_inference(goal, plan.chosen.tokens)
     if wanted != goal:
-        plan = answer(wanted, profiles, now=datetime.now(UTC), data_meta=data_meta, left_out=left_out)
+        plan = answer(wanted, profiles, now=now, data_meta=data_meta, left_out=left_out, feasible=feasible)
         plan = replace(plan, reasons=(*plan.reasons, why_overtrained(wanted, goal.inference_tokens or 0.0)))
     if measure:
         from advisor.calibration.remeasure import measure_one  # only this plan needs bursts

@@ -14,9 +14,9 @@ from advisor.hardware.offers import rows_by_gpu
 from advisor.offer import Offer
 from advisor.options import EIGHT_BIT, Goal, OwnMachine
 from advisor.planning.cards import adapted, largest_context
-from advisor.planning.costs import rent_usd
-from advisor.planning.goal import Limits, interruptions, waiting_price
-from advisor.planning.models import NamedModel, longest_sequence, with_heads_of
+from advisor.planning.costs import whole_usd
+from advisor.planning.goal import Limits, interruptions, power_of, waiting_price
+from advisor.planning.models import NamedModel, with_heads_of
 from advisor.planning.offers import ANY, OWN, offers_for, own_offers, within_a_node
 from advisor.prediction.adapters import forward_share
 from advisor.prediction.comm import caution
@@ -68,6 +68,11 @@ class FinetunePlan:
     assumed: tuple[str, ...]  # options that were not given, with the assumed values
 
     @property
+    def too_long(self) -> str | None:
+        """A sentence if the examples are longer than any sequence that the model reads."""
+        return self.model.details.past_longest(self.model.name, self.model.shape.seq_len)
+
+    @property
     def chosen(self) -> FinetuneRun:
         return self.runs[0]
 
@@ -105,8 +110,8 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
         raise AdvisorError(f"nobody is known to rent {', '.join(named)} with these options", hint, exit_code=3)
     if not runs:
         message = f"{model.name} does not surely fit {', '.join(does_not_fit)}"
-        if (longest := longest_sequence(model.name)) is not None and context > longest:
-            message += f", and {context} tokens are more than the {longest} of its longest sequence"
+        if (too_long := model.details.past_longest(model.name, context)) is not None:
+            message += f", and {too_long}"
         raise AdvisorError(message, _would_fit(goal, store, model, rank, length, tokens), exit_code=3)
 
     cheapest = min((run.usd.value for run in runs if run.usd is not None and all(run.keeps)), default=None)
@@ -186,9 +191,11 @@ def _would_fit(goal: Goal, store: Store, model: NamedModel, rank: int, length: i
         )
         if key := next((key for _, key in larger if fits(gpu=key)), None):
             found.append(f"a GPU with more memory: --gpu {key}")
-    shorter = [2**power for power in range(20, 8, -1) if 2**power < length]
+    shorter = [2**power for power in range(20, 8, -1) if 2**power < model.shape.seq_len]
     if found_length := next((one for one in shorter if fits(one)), None):
-        found.append(f"shorter examples: --length {found_length}")
+        options = f"--seq-len {found_length}" if goal.seq_len is not None else ""
+        options += f" --length {found_length}" if found_length < length or not options else ""
+        found.append(f"shorter examples: {options.strip()}")
     if found:
         return f"would fit: {'; or '.join(found)}"
     return "neither QLoRA nor 8 of these GPUs nor half the length would: a smaller --model, or --layout any"
@@ -277,7 +284,7 @@ def _runs(
         if taken is not None:
             held = 0.0 if goal.finetune != "full" else model.parameters * STATE_BYTES
             seconds = interrupted(seconds, taken, held_bytes=held)
-        usd = rent_usd(seconds, offer)
+        usd = whole_usd(goal, offer, seconds, found.mfu, power_of(profile))
         late, dear = Limits.of(goal).broken(seconds, usd)
         leanest = replace(found.workload, micro_batch=together, activation_checkpointing="full")
         yield FinetuneRun(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, load_gpus
@@ -15,7 +17,7 @@ from advisor.hardware.offers import rows_by_gpu
 from advisor.laws.hyperparameters import step_law_batch
 from advisor.offer import Offer
 from advisor.options import Goal
-from advisor.planning.costs import rent_usd
+from advisor.planning.costs import whole_usd
 from advisor.planning.goal import Limits, interruptions
 from advisor.planning.layouts import Search, search
 from advisor.planning.models import Architecture
@@ -23,6 +25,7 @@ from advisor.planning.offers import ANY, offers_for
 from advisor.prediction.layout_own import OwnRuns, read_own_runs
 from advisor.prediction.layout_runs import WholeRun, whole_run
 from advisor.prediction.layouts import Layout, LayoutRun
+from advisor.prediction.power import datasheet_power
 from advisor.prediction.software import require_software
 from advisor.records import Estimate
 from advisor.units import format_seconds
@@ -71,6 +74,11 @@ class LayoutPlan:
     own_runs: Mapping[str, OwnRuns]  # by GPU, from the user's measured runs
 
     @property
+    def too_long(self) -> str | None:
+        """A sentence if the sequences are longer than any that the published model reads."""
+        return self.architecture.details.past_longest(self.architecture.name, self.seq_len)
+
+    @property
     def chosen(self) -> LayoutChoice:
         return self.choices[0]
 
@@ -108,6 +116,7 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
     does_not_fit: list[str] = []
     refused: list[tuple[LayoutRun, int]] = []  # runs with their numbers of GPUs
     own_runs: dict[str, OwnRuns] = {}
+    endless = ""  # what helps a run that interruptions keep from ending
     for spec, offers in _machines(goal):
         precision = _precision(goal, spec)
         if precision is None:
@@ -143,12 +152,13 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
                 taken = interruptions(goal, spot=offer.spot, gpus=offer.gpus)
                 whole = whole_run(best.prediction.step_seconds, steps, offer.gpus, architecture.parameters, taken=taken)
                 if taken is not None and whole.failures_share > _ENDLESS:
-                    every = format_seconds(taken.value)
-                    does_not_fit.append(
-                        f"{offer.gpus} x {spec.key} spot (one machine is taken away every {every}: it never ends)"
-                    )
+                    every, machine = format_seconds(taken.value), " spot" if offer.spot else ""
+                    lost = f"(one machine is taken away every {every}: it never ends)"
+                    does_not_fit.append(f"{offer.gpus} x {spec.key}{machine} {lost}")
+                    endless = "feasible with machines on demand: --spot none, without --interruptions"
                     continue
-                usd = rent_usd(whole.seconds, offer)
+                power = datasheet_power(spec.tdp_watts)
+                usd = whole_usd(goal, offer, whole.seconds, best.prediction.mfu, power)
                 late, dear = Limits.of(goal).broken(whole.seconds, usd)
                 keeps = (not late, not dear and (usd is not None or goal.budget_usd is None))
                 choices.append(LayoutChoice(offer=offer, search=found, whole=whole, usd=usd, keeps=keeps))
@@ -158,7 +168,7 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
     if not choices:
         named = ", ".join(dict.fromkeys(does_not_fit)) or "any GPU that is rented"
         message = f"{architecture.name} with {sequences} sequences a step surely fits none of: {named}"
-        raise AdvisorError(message, _would_fit(refused, sequences, seq_len), exit_code=3)
+        raise AdvisorError(message, endless or _would_fit(goal, refused, sequences, seq_len), exit_code=3)
 
     least = min((c.usd.value for c in choices if c.usd is not None and all(c.keeps)), default=0.0)
 
@@ -181,10 +191,17 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
     )
 
 
-def _would_fit(refused: Sequence[tuple[LayoutRun, int]], sequences: int, seq_len: int) -> str:
+def _would_fit(goal: Goal, refused: Sequence[tuple[LayoutRun, int]], sequences: int, seq_len: int) -> str:
     """Returns the options with which a layout surely fits, by the first GPU of those asked for that has any."""
-    if not refused:
-        return "other numbers of GPUs (--gpus 8,64,256), other GPUs, or no --precision or --spot"
+    if not refused:  # none of these GPUs has units for the precision
+        others: dict[str, dict[str, Any]] = {"16 bits: --precision auto": {"precision": "auto"}}
+        others |= {"GPUs that have it: --gpu any": {"gpu": ANY}} if goal.usd_per_gpu_hour is None else {}
+        named = []
+        for option, changed in others.items():
+            with suppress(AdvisorError):
+                plan_layouts(replace(goal, **changed))
+                named.append(option)
+        return f"would fit: {'; or '.join(named)}"
     for key, run in {one.gpu.key: one for one, _ in refused}.items():
         most = max(gpus for one, gpus in refused if one.gpu.key == key)
         found = list(_changes(run, most, sequences, seq_len))

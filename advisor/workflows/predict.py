@@ -51,6 +51,7 @@ class Predicted(Prediction):
     network: AssumedNetwork | None  # between machines; None: one link joins all GPUs
     sources: tuple[str, ...]
     assumed: tuple[str, ...]  # options not given, with the assumed values
+    too_long: str | None  # a sentence if the sequences are longer than any that the model reads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,7 @@ class _Asked:
     prediction: Prediction
     assumed: tuple[str, ...]
     differences: tuple[str, ...]  # why the prediction describes other software
+    too_long: str | None
 
 
 def predict(options: PredictOptions, store: Store) -> Predicted:
@@ -81,6 +83,7 @@ def predict(options: PredictOptions, store: Store) -> Predicted:
         network=assumed_network(workload, profile.spec, step.value) if step else None,
         sources=(*profile.sources, *asked.differences),
         assumed=asked.assumed,
+        too_long=asked.too_long,
     )
 
 
@@ -156,7 +159,13 @@ def _asked(options: PredictOptions, store: Store) -> _Asked:
     )
     prediction, chosen = _predicted(profile, workload, micro_batch_given=options.micro_batch is not None)
     differences = (_PARTLY if partly else _OTHER_SOFTWARE,) if elsewhere else ()
-    return _Asked(profile=profile, prediction=prediction, assumed=(*chosen, *assumed), differences=differences)
+    return _Asked(
+        profile=profile,
+        prediction=prediction,
+        assumed=(*chosen, *assumed),
+        differences=differences,
+        too_long=named.details.past_longest(named.name, shape.seq_len) if named is not None else None,
+    )
 
 
 def gpu_count(gpu: str, gpus: int | None) -> int:

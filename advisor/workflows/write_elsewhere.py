@@ -17,6 +17,7 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GPUS_PER_NODE
 from advisor.laws.hyperparameters import deepseek_rate
 from advisor.options import EIGHT_BIT
+from advisor.planning.models import Architecture
 from advisor.prediction.wallclock import between_failures, checkpoint_interval_seconds
 from advisor.store.disk import read_yaml, write_atomic
 from advisor.store.folders import profiles_folder
@@ -42,6 +43,7 @@ class Written:
     software: str
     command: str
     to_fill_in: tuple[str, ...]
+    missing: str  # what the file does not say of the model; "" if nothing is known to be
 
 
 def write_elsewhere(plan: FinetunePlan | LayoutPlan, path: Path) -> Written:
@@ -80,13 +82,35 @@ def write_elsewhere(plan: FinetunePlan | LayoutPlan, path: Path) -> Written:
             hint = f"it has {', '.join(row['models'])}"
             raise AdvisorError(f"{name} has no {model} in its own registry", hint, exit_code=2)
         fields["registry"], _, fields["function"] = row["models"][model].partition(".")
-    text, command = _text(row, fields)
+    source = str(fields.get("hub") or fields.get("model"))
+    if "://" in source and "of_models" not in row and "models" not in row:
+        message = f"{name} loads a model from the Hugging Face Hub, and this one is from {source}"
+        raise AdvisorError(message, "name it as the Hub does: --model OWNER/NAME", exit_code=2)
+    missing = ""
+    if isinstance(plan, LayoutPlan) and "of_models" in row:  # software that is given sizes, not the model's own files
+        missing = _missing(plan.architecture)
+        row = row | {"values": row["values"] | row["of_models"].get(plan.architecture.name, {})}
+    text, command = _text(row, fields, missing)
     write_atomic(path, text)
     blanks = tuple(word for word in ("DATA.jsonl", "DATA") if word in text)[:1]
-    return Written(path=path, software=name, command=command, to_fill_in=blanks)
+    return Written(path=path, software=name, command=command, to_fill_in=blanks, missing=missing)
 
 
-def _text(row: Mapping[str, Any], fields: Mapping[str, Any]) -> tuple[str, str]:
+def _missing(architecture: Architecture) -> str:
+    """Returns what options for sizes, positions and norms do not say of a model, or "" if they say all of it."""
+    name, details = architecture.name, architecture.details
+    if details.open:
+        return f"{name} has {details.open}: this file does not make that model"
+    if details.qk_norm is not None and (details.rope_base is not None or not architecture.model.gated):
+        return ""
+    base = "" if details.rope_base is None else "other than the base of its positions "
+    return (
+        f"what {name} has beyond its sizes {base}is not known here, and Megatron-LM's defaults stand: hold "
+        "--rotary-base, --qk-layernorm, --add-qkv-bias, --norm-epsilon and the router against its config.json"
+    )
+
+
+def _text(row: Mapping[str, Any], fields: Mapping[str, Any], missing: str = "") -> tuple[str, str]:
     """Returns the file and the command for one software package, without the values that the plan lacks."""
     values = filled(row.get("values", {}), fields, lambda value: value is None or value is False)
     if row["format"] == "options":
@@ -95,7 +119,8 @@ def _text(row: Mapping[str, Any], fields: Mapping[str, Any]) -> tuple[str, str]:
             begin += " " + row["several"].format(**fields)
         bare = row.get("switches") == "bare"
         words = [begin, *(_option(name, value, bare) for name, value in values.items())]
-        return "#!/bin/bash\n" + " \\\n  ".join(words) + "\n", f"bash {fields['file']}"
+        remark = f"# {missing}\n" if missing else ""
+        return f"#!/bin/bash\n{remark}" + " \\\n  ".join(words) + "\n", f"bash {fields['file']}"
     several = fields.get("gpus", 1) > 1 and "start_on_several" in row
     command = row["start_on_several" if several else "start"].format(**fields)
     if fields["sharded"] is not None and "before_sharded" in row:
@@ -175,7 +200,7 @@ def layout_fields(plan: LayoutPlan) -> dict[str, Any]:
     best = plan.chosen.search.best
     assert best is not None
     run, model, cut = best.run, best.run.model, best.run.layout
-    experts, latent = model.experts, plan.architecture.latent
+    experts, latent, details = model.experts, plan.architecture.latent, plan.architecture.details
     steps = math.ceil(plan.tokens / run.step_tokens)
     full, recomputed = cut.sharding == "full", run.recompute != "none"
     piece = -(-model.layers // (cut.pipeline * cut.virtual))
@@ -202,6 +227,9 @@ def layout_fields(plan: LayoutPlan) -> dict[str, Any]:
         "gated": model.gated,
         "normalization": "RMSNorm" if model.gated else "LayerNorm",
         "positions": "rope" if model.gated else "learned_absolute",
+        "rope_base": int(details.rope_base) if details.rope_base and model.gated else None,
+        "qk_norm": details.qk_norm or latent is not None,  # of latent attention the compressed ones are normalised
+        "qkv_bias": details.qkv_bias,
         "untied": not model.tied,
         "experts": experts.count if experts else None,
         "mixture": experts is not None,

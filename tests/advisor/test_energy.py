@@ -10,6 +10,7 @@ from advisor.prediction.energy import STORAGE_USD_PER_BYTE_HOUR, carbon_kg, ener
 from advisor.prediction.intervals import known
 from advisor.prediction.power import datasheet_power, measured_power
 from advisor.records import Basis, Estimate
+from tests.terminal import advisor, document
 
 
 def test_energy_of_the_published_runs():
@@ -84,3 +85,50 @@ def test_carbon_is_the_sites_energy_at_a_stated_grid():
 def test_disk_is_a_tenth_of_a_dollar_per_gigabyte_and_month():
     month = 1e9 * 730 * STORAGE_USD_PER_BYTE_HOUR
     assert month == pytest.approx(0.10)
+
+
+LAYOUT = "plan --layout any --gpu h100-80gb-sxm --gpus 64 --model llama-3-8b --tokens 100B"
+TUNED = "plan --gpu h100-80gb-sxm --finetune full --gpus 8 --model llama-3-8b --examples 100k"
+
+
+def first_row(words: str, *more: str) -> tuple[float, float | None, float, int]:
+    """The hours, dollars, MFU and GPUs of the chosen run of a layout or a fine-tune."""
+    found = document(*words.split(), *more, expect=None)
+    row = found["choices" if "--layout" in words else "runs"][0]
+    mfu = (row["search"]["best"] if "--layout" in words else row)["prediction"]["mfu"]["value"]
+    seconds = (row["whole"] if "--layout" in words else row)["seconds"]["value"]
+    return seconds / 3600, row["usd"] and row["usd"]["value"], mfu, row["offer"]["gpus"]
+
+
+@pytest.mark.parametrize("words", [LAYOUT, TUNED])
+def test_the_tariff_pays_for_the_energy_of_the_site_of_layouts_and_fine_tunes(words):
+    """700 W cards draw half of that and, up to an MFU of 45 %, as much as 95 %; hosts and cooling add 44 %."""
+    free = first_row(words, "--price", "0")
+    hours, usd, mfu, gpus = first_row(words, "--price", "0", "--kwh-price", "0.3")
+    kwh = gpus * 0.7 * (0.5 + 0.45 * min(mfu, 0.45) / 0.45) * hours
+    assert free[1] == 0.0 and usd == pytest.approx(0.3 * 1.15 * 1.25 * kwh, rel=0.01)
+    rented = first_row(words, "--price", "2")[1]
+    assert first_row(words, "--price", "2", "--kwh-price", "0.3")[1] == pytest.approx(rented + usd, rel=0.01)
+
+
+@pytest.mark.parametrize("words", [LAYOUT, TUNED])
+def test_stated_interruptions_lengthen_layouts_and_fine_tunes_and_their_bill(words):
+    calm, rare, often = (first_row(words, "--price", "2", *more) for more in (
+        (), ("--interruptions", "1000h"), ("--interruptions", "6h")))  # fmt: skip
+    assert often[0] > 1.05 * rare[0] and calm[0] == pytest.approx(rare[0], rel=0.05)
+    assert often[1] / often[0] == pytest.approx(calm[1] / calm[0], rel=1e-3)  # dollars an hour
+
+
+def test_a_tariff_is_of_the_own_machine_alone_where_others_are_rented():
+    words = "plan --finetune lora --model llama-3-8b --examples 10k --own 1xrtx-4090 --gpu l4 --price l4=2"
+    metered, plain = (document(*words.split(), *more, expect=None)["runs"] for more in (("--kwh-price", "0.3"), ()))
+    usd = {run["offer"]["gpu"]: run["usd"]["value"] for run in metered}
+    before = {run["offer"]["gpu"]: run["usd"]["value"] for run in plain}
+    assert usd["l4"] == before["l4"] and usd["rtx-4090"] > before["rtx-4090"] == 0
+
+
+def test_a_layout_that_interruptions_keep_from_ending_names_what_ends_it():
+    refused = advisor(*LAYOUT.split(), "--interruptions", "1min", expect=3, COLUMNS=1000).stderr
+    assert "64 x h100-80gb-sxm (one machine is taken away every" in refused and "it never ends" in refused
+    assert "hint: feasible with machines on demand: --spot none, without --interruptions" in refused
+    advisor(*LAYOUT.split(), "--spot", "none", expect=0)

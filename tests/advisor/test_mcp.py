@@ -41,9 +41,8 @@ def asked(target: Any, ask: Callable[[Any], Awaitable[Any]]) -> Any:
 
 async def told(client: Any, tool: str, **given: Any) -> dict[str, Any]:
     result = await client.call_tool(tool, given)
-    assert not result.is_error, result.content
     found = json.loads(result.content[0].text)
-    assert isinstance(found, dict)
+    assert isinstance(found, dict) and result.is_error == ("error" in found), result.content
     return found
 
 
@@ -54,10 +53,16 @@ def test_each_tool_says_when_to_use_it_and_answers_shortly(tmp_path: Path):
 
     async def ask(client: Any) -> dict[str, Any]:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        plan, predict = tools["plan_training"].description, tools["predict_run"].description
-        assert "One of: lora, qlora, full." in plan and "8xh100, rtx-4090" in plan and "trl, axolotl" in plan
-        assert "auto, bf16, fp16, fp32 or fp8" in predict and "any, or names" not in predict
         assert tools.keys() == TOOLS and all(len(tool.description) > 60 for tool in tools.values())
+        helps = {
+            name: {one: about["description"] for one, about in tool.input_schema["properties"].items()}
+            for name, tool in tools.items()
+        }
+        assert all(text for tool in helps.values() for text in tool.values())
+        plan, predict = helps["plan_training"], helps["predict_run"]
+        assert "One of: lora, qlora, full." in plan["finetune"] and "8xh100" in plan["gpu"] and "any" in plan["gpu"]
+        assert "trl, axolotl" in plan["software"] and "4 bits" in predict["qlora"] and "fp8" in predict["precision"]
+        assert "any" not in predict["gpu"].replace(",", "").split()
         return {
             "plan": await told(client, "plan_training", gpu="l4", budget="5"),
             "odds": await told(client, "plan_training", budget="20"),
@@ -75,7 +80,7 @@ def test_each_tool_says_when_to_use_it_and_answers_shortly(tmp_path: Path):
             "wrong": await told(client, "plan_training", gpu="l4", model="no-such-model"),
         }  # fmt: skip
 
-    found = asked(server(tmp_path / "home", tmp_path / "logs"), ask)
+    found = asked(server(tmp_path / "home", tmp_path / "logs"), ask)  # `told` holds is_error against "error"
     assert found["plan"]["command"] == "advisor plan --gpu l4 --budget 5" and found["plan"]["rows"]
     assert "of going over $20; --sure plans for 90 %" in found["odds"]["odds"]
     cost = found["layout"]["rows"][0]["usd"]
@@ -95,6 +100,31 @@ def test_each_tool_says_when_to_use_it_and_answers_shortly(tmp_path: Path):
     assert "outside the folders" in found["outside"]["error"]
     assert "unknown" in found["wrong"]["error"] and found["wrong"]["hint"]
     assert all(len(json.dumps(answer)) < 12_000 for answer in found.values())
+
+
+def test_numbers_are_taken_for_text_and_unknown_arguments_are_refused_by_name(tmp_path: Path):
+    async def ask(client: Any) -> dict[str, Any]:
+        plan = {"gpu": "l4", "depth": 12, "tokens": 5e8}
+        return {
+            "number": await told(client, "plan_training", gpu="l4", budget=5),
+            "text": await told(client, "plan_training", gpu="l4", budget="5"),
+            "list": await told(client, "plan_training", gpu="h100-80gb-sxm", gpus=[1, 2], depth=12, tokens=5e8),
+            "usd": await told(client, "explain_number", number="usd", of="plan_training", options=plan),
+            "qlora": await told(client, "predict_run", gpu="rtx-4090", model="llama-3-8b", lora_rank=16, qlora=True),
+            "lora": await told(client, "predict_run", gpu="rtx-4090", model="llama-3-8b", lora_rank=16),
+            "gpus": await told(client, "compare_gpus", gpus="h100,a100"),
+            "options": await told(client, "plan_training", options=plan),
+            "log": await told(client, "analyze_log", path="x.log", cards="l4"),
+        }
+
+    found = asked(server(tmp_path / "home"), ask)
+    assert found["number"]["command"] == found["text"]["command"] == "advisor plan --gpu l4 --budget 5"
+    assert "--gpus 1,2 " in found["list"]["command"] + " " and "--tokens 500000000" in found["list"]["command"]
+    assert found["usd"]["value"]["value"] > 0
+    assert found["qlora"]["command"].endswith("--lora-rank 16 --qlora")
+    assert found["qlora"]["fit_probability"] > found["lora"]["fit_probability"]
+    assert found["gpus"] == {"error": "compare_gpus has no argument 'gpus'", "hint": "did you mean gpu?"}
+    assert "no argument 'options'" in found["options"]["error"] and "no argument 'cards'" in found["log"]["error"]
 
 
 def test_a_number_is_explained_by_what_it_was_computed_from(tmp_path: Path):

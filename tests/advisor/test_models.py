@@ -21,12 +21,30 @@ from advisor.planning.models import CLOSE, named_models, nearest_shape, require_
 from advisor.records import Plan
 from tests.advisor.devices import big_gpu, small_cpu, token_meta
 from tests.advisor.plans import goal_of
+from tests.terminal import advisor as advisor_
+from tests.terminal import document
 from trainer.model import build_model
 from trainer.run import run
 from trainer.runlog import load_run_log
 from trainer.schema import CheckpointConfig, EvalConfig, Outcome, TelemetryConfig, dump_config, load_config
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("words", "most"),
+    [
+        ("predict --gpu h100-80gb-sxm --model llama-2-7b --lora-rank 16 --seq-len", 4096),
+        ("predict --gpu h100-80gb-sxm --model gpt2 --seq-len", 1024),
+        ("plan --layout any --gpu h100-80gb-sxm --gpus 64 --model llama-3-8b --tokens 1T --seq-len", 8192),
+        ("plan --gpu h100-80gb-sxm --finetune lora --model llama-2-7b --examples 1k --seq-len", 4096),
+    ],
+)
+def test_a_sequence_longer_than_any_that_the_model_reads_is_said_once(words, most):
+    said, longer = f"more than the {most:,} of", [str(length) for length in (most, 2 * most)]
+    assert said not in advisor_(*words.split(), longer[0]).stdout
+    assert " ".join(advisor_(*words.split(), longer[1]).stdout.split()).count(said) == 1
+    assert said in document(*words.split(), longer[1], expect=None)["too_long"]
 
 
 def plan_of(words: str, profile=None, data_meta=None) -> Plan:

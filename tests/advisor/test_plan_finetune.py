@@ -103,7 +103,8 @@ def test_what_cannot_be_meant_is_refused_in_a_sentence(words, message, tmp_path,
 @pytest.mark.parametrize(
     ("words", "message", "hints"),
     [  # 200,000 tokens are more than the 131,072 of Llama 3.1, and QLoRA does not help them
-        ("--gpu 4090 --model llama-3.1-8b --finetune lora --length 200000", "more than the 131072", 1),
+        ("--gpu 4090 --model llama-3.1-8b --finetune lora --length 200000", "more than the 131,072", 1),
+        ("--gpu 4090 --model llama-3.1-8b --finetune lora --seq-len 131072", "does not surely fit", 1),
         ("--gpu 4090 --model llama-3.1-8b --finetune full", "does not surely fit", 2),
         ("--gpu 4090 --model llama-3-70b --finetune qlora", "does not surely fit", 2),
         ("--gpu 3060 --model llama-3.1-8b --finetune qlora --software unsloth", "nobody is known to rent", 1),
@@ -114,7 +115,7 @@ def test_each_hint_of_a_refused_fine_tune_is_a_plan_that_fits(advisor_home, word
     refused = command(*run)
     assert refused.returncode == 3 and message in refused.stderr
     hint = refused.stderr.partition("hint: ")[2].replace("\n", " ")
-    named = re.findall(r"--(?:finetune|gpus|gpu|length|own) \S+?(?=[;\s]|$)", hint)
+    named = re.findall(r"--(?:finetune|gpus|gpu|length|seq-len|own) \S+?(?=[;\s]|$)", hint)
     assert len(named) == hints and not any("qlora" in one for one in named if "--length" in words)
     for one in named:
         options = run if "--own" not in one else [word for word in run if word not in ("--gpu", "3060")]

@@ -197,6 +197,7 @@ def test_what_cannot_be_meant_is_refused(call, tmp_path: Path, words: str, said:
         ("--model llama-3-8b --gpu 4090 --gpus 8", 1),
         ("--model llama-3-8b --gpu h100 --gpus 7 --global-batch 262144", 2),  # 32 sequences do not divide by 7, 35 do
         ("--model qwen3-30b-a3b --gpu h100 --gpus 8", 1),
+        ("--model llama-3-8b --gpu a100-80gb-sxm --gpus 64 --precision fp8", 2),
     ],
 )
 def test_each_hint_where_no_layout_fits_is_one_that_fits(words, hints):

@@ -118,6 +118,46 @@ def test_megatron_gets_the_layout_that_was_chosen(call, tmp_path: Path):
     assert "bash run.sh" in said
 
 
+@pytest.mark.parametrize(
+    ("model", "base", "norm", "bias"),
+    [
+        ("qwen3-30b-a3b", "1000000", True, None),
+        ("qwen2.5-7b", "1000000", None, True),
+        ("llama-3.1-8b", "500000", None, None),
+        ("mixtral-8x7b", "1000000", None, None),
+        ("deepseek-v3", "10000", True, None),
+        ("gpt2-xl", None, None, None),
+    ],
+)
+def test_megatron_gets_the_positions_norms_and_biases_of_the_model(call, tmp_path: Path, model, base, norm, bias):
+    text, _, said = written(call, tmp_path, f"{LAYOUT} --model {model} --gpus 512 --software megatron", "run.sh")
+    found = options(text)
+    assert (found.get("rotary-base"), found.get("qk-layernorm"), found.get("add-qkv-bias")) == (base, norm, bias)
+    assert "\n#" not in text and "is not known here" not in said
+    if model == "deepseek-v3":
+        assert (found["moe-router-score-function"], found["moe-router-topk-scaling-factor"]) == ("sigmoid", "2.5")
+
+
+def test_megatron_takes_positions_and_norms_from_a_config_json(call, tmp_path: Path):
+    sizes = {"num_hidden_layers": 24, "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 8}
+    sizes |= {"intermediate_size": 6144, "vocab_size": 50000, "max_position_embeddings": 2048, "rope_theta": 5e6}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "qwen3", **sizes}))
+    words = f"{LAYOUT} --model {config} --gpus 8 --software megatron --seq-len 4096"
+    text, plan, said = written(call, tmp_path, words, "run.sh")
+    assert options(text)["rotary-base"] == "5000000" and options(text)["qk-layernorm"] is True
+    assert said.count("4,096 tokens are more than the 2,048 of") == 1 and "2,048 of" in plan["too_long"]
+
+
+@pytest.mark.parametrize(
+    ("model", "words"), [("gemma-2-9b", "capped scores"), ("yi-34b", "--rotary-base"), ("glm-4.5-air", "the router")]
+)
+def test_megatron_is_told_what_the_script_lacks_of_the_model(call, tmp_path: Path, model, words):
+    text, _, said = written(call, tmp_path, f"{LAYOUT} --model {model} --gpus 64 --software megatron", "run.sh")
+    remark = text.splitlines()[1]
+    assert remark.startswith("# ") and words in remark and model in remark and words in said
+
+
 def test_torchtitan_gets_a_function_of_its_registry(call, tmp_path: Path):
     words = f"{LAYOUT} --model llama-3-70b --gpus 256 --software torchtitan"
     text, plan, said = written(call, tmp_path, words, "titan.py")
@@ -135,6 +175,7 @@ def test_torchtitan_gets_a_function_of_its_registry(call, tmp_path: Path):
         (FINETUNE, "run.yaml", "trl starts from a .sh file"),
         (f"{FINETUNE} --software torchtune", "run.yaml", "no file is written for torchtune from here"),
         (f"{LAYOUT} --model gpt2 --gpus 8 --software torchtitan", "run.py", "torchtitan has no gpt2"),
+        (f"{LAYOUT} --model llama-65b --gpus 64", "run.py", "this one is from https://arxiv.org/abs/2302.13971"),
         (f"{FINETUNE} --depths 4,8", "run.sh", "is not planned from a run of the trainer here"),
     ],
 )
