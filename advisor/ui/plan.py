@@ -119,7 +119,7 @@ def _shown(goal: Goal, answered: Plan, now: plan_answers.World, *, stale: bool =
     with right:
         st.header("What if", anchor=False)
         plan_what_if.total(shown.chosen, varied=shown is not base)
-        plan_what_if.sliders(answered.goal, base.chosen, own, now)
+        plan_what_if.sliders(base.chosen, shown.chosen, changes, lambda other: _varied(answered, run, other, its, now))
     tabs(goal, shown, its, answered, lambda: plan_answers.what_if(shown.goal, now, its, scaled=True))
 
 

@@ -100,6 +100,20 @@ def test_a_change_moves_what_it_should_and_nothing_else(plan):
         changed(plan, micro_batch=4096)
 
 
+@pytest.mark.parametrize("wishes", [{"spot": "only"}, {"spot": "only", "interruption_seconds": 9000.0}, {"spot": "any"},
+                                    {"spot": "any", "interruption_seconds": 9000.0}, {}])  # fmt: skip
+def test_another_price_changes_only_dollars(wishes):
+    """A spot machine is taken away as often at any price, and a machine on demand is not taken away at all."""
+    plan = ask(replace(GOAL, **wishes))
+    for run in plan.options:
+        hours, price = run.total_seconds.value / 3600, 2 * run.offer.usd_per_hour / run.offer.gpus
+        goal = explore.pinned(plan.goal, run, Changes(usd_per_gpu_hour=price))
+        dearer = what_if(goal, PROFILES[goal.gpu], now=NOW).chosen
+        assert dearer.total_seconds.value == pytest.approx(run.total_seconds.value, rel=1e-12)
+        assert dearer.cost_usd.value == pytest.approx(run.cost_usd.value + hours * run.offer.usd_per_hour)
+        assert (dearer.workload, dearer.loss) == (run.workload, run.loss)
+
+
 @pytest.mark.parametrize("name", ["depth", "tokens", "micro_batch", "seq_len", "gpus", "usd_per_gpu_hour"])
 def test_a_what_if_is_the_run_of_a_whole_plan(plan, name):
     """One evaluation with nothing weighed beside it comes to what a search for the same goal comes to."""

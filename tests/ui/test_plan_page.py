@@ -164,6 +164,50 @@ def test_the_same_run_on_another_card_is_a_what_if_and_a_link():
     assert "What if" not in sentence(at) and "if_gpu" not in at.query_params
 
 
+def held(at: AppTest, name: str):
+    """The value at which a slider of the what-if stands."""
+    return at.select_slider(key=f"if_{name}").value
+
+
+def test_sliders_stand_at_what_the_what_if_takes_and_say_what_else_changes():
+    at = ok(app(gpu="a100-80gb-sxm,h100-80gb-sxm", gpus="1", depth="22", tokens="3B", budget="").run())
+    before = held(at, "micro_batch")
+    ok(at.select_slider(key="if_gpus").set_value(2).run())
+    ok(at.select_slider(key="if_depth").set_value(held(at, "depth") + 6).run())
+    plan = recommend(said_command(at), default_store())
+    price = plan.offer.usd_per_hour / plan.offer.gpus
+    assert (held(at, "gpus"), held(at, "depth")) == (2, 28) == (plan.workload.gpus, plan.chosen.depth)
+    assert held(at, "micro_batch") == plan.run.micro_batch != before
+    assert held(at, "usd_per_gpu_hour") == pytest.approx(price)
+    assert {"if_gpus", "if_depth"} == {name for name in at.query_params if name.startswith("if_")}
+    [deeper] = [c.value for c in at.caption if c.value.startswith("at 28: ")]
+    assert f"micro-batch {before} → {plan.run.micro_batch}" in deeper
+    # what the user sets stays
+    ok(at.select_slider(key="if_micro_batch").set_value(8).run())
+    assert said_command(at).micro_batch == 8 == held(at, "micro_batch")
+    # a price, and that of a link, is only a price
+    ok(at.select_slider(key="if_usd_per_gpu_hour").set_value(round(2 * price, 2)).run())
+    assert said_command(at).usd_per_gpu_hour == round(2 * price, 2)
+    linked = ok(app(**at.query_params).run())
+    assert sentence(linked) == sentence(at) and held(linked, "usd_per_gpu_hour") == round(2 * price, 2)
+
+
+def test_the_what_if_is_still_there_after_a_look_at_another_page():
+    script = f"import streamlit as st\nif st.session_state.get('away'):\n    st.stop()\n{PAGE}"
+    at = AppTest.from_string(script, default_timeout=180)
+    at.query_params.update({"gpu": "l4", "gpus": "1", "depth": "12"})
+    ok(at.run())
+    lower = held(at, "depth") - 2
+    changed = sentence(ok(at.select_slider(key="if_depth").set_value(lower).run()))
+    at.session_state["away"] = True
+    ok(at.run())
+    at.query_params.clear()
+    at.query_params.update({"gpu": "l4", "gpus": "1", "depth": "12"})
+    at.session_state["away"] = False
+    assert sentence(ok(at.run())) == changed and held(at, "depth") == lower
+    assert at.query_params["if_depth"] in (str(lower), [str(lower)])
+
+
 def test_cards_say_how_likely_the_limits_are_kept_and_what_differs_from_the_plan():
     at = ok(app().run())
     plan = recommend(DEFAULT, default_store())
