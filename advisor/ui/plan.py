@@ -77,18 +77,23 @@ def page() -> None:
 
 
 def _with_work(goal: Goal, now: plan_answers.World) -> Goal:
-    """Give a goal of least cost or time its work: model and tokens of the best run within the same limits."""
+    """Give a goal of least cost or time its work: model, tokens and batch of the best run within the same limits."""
     open_ended = goal.tokens is None and goal.epochs is None and goal.depth is None and goal.parameters is None
     if goal.objective == "loss" or not open_ended:
         return goal
     best = plan_answers.plan(replace(goal, objective="loss"), now).chosen
+    # With its own batch too, the best run is among those compared, and stays within the limits.
+    batch = best.workload.step_tokens
+    goal = replace(goal, depth=best.depth, tokens=best.tokens, global_batch_tokens=batch)
     least = {"cost": "cheapest", "time": "fastest"}[goal.objective]
+    words = f"The {least} run that is as good as the best one within these limits"
+    if explore.run_id(plan_answers.plan(goal, now).chosen) == explore.run_id(best):
+        words = f"The best run within these limits is already the {least} that is as good"
     st.caption(
-        f":material/info: The {least} run that is as good as the best one within these limits: "
-        f"{format_count(best.parameters)} parameters and {format_tokens(best.tokens)} tokens. State tokens or a depth "
-        "for other work."
+        f":material/info: {words}: {format_count(best.parameters)} parameters and {format_tokens(best.tokens)} tokens. "
+        "State tokens or a depth for other work."
     )
-    return replace(goal, depth=best.depth, tokens=best.tokens)
+    return goal
 
 
 def _shown(goal: Goal, answered: Plan, now: plan_answers.World, *, stale: bool = False) -> None:

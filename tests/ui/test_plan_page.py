@@ -338,12 +338,25 @@ def test_impossible_goals_are_one_sentence_with_the_way_out(query, message, way_
 
 
 @pytest.mark.parametrize("objective", ["cost", "time"])
-def test_least_cost_or_time_is_that_of_the_same_work(objective):
-    at = ok(app(gpu="l4", objective=objective).run())
-    best = recommend(Goal(gpu="l4", budget_usd=50.0, deadline_seconds=86400.0), default_store()).chosen
-    goal = said_command(at)
-    assert (goal.objective, goal.depth, goal.tokens) == (objective, best.depth, best.tokens)
-    assert any("as good as the best one within these limits" in c.value for c in at.caption)
+@pytest.mark.parametrize(
+    ("query", "goal"),
+    [
+        ({}, DEFAULT),
+        ({"gpu": "l4"}, replace(DEFAULT, gpu="l4", counts=())),
+        ({"gpu": "l4,h100-80gb-sxm", "budget": "$30"}, replace(DEFAULT, gpu="l4,h100-80gb-sxm", budget_usd=30.0)),
+    ],
+)
+def test_least_cost_or_time_is_that_of_the_same_work(query, goal, objective):
+    """The best run does its own work within the limits, so that one click never answers that no plan does."""
+    at = ok(app(objective=objective, **query).run())
+    best = recommend(goal, default_store()).chosen
+    asked = said_command(at)
+    assert (asked.objective, asked.depth, asked.tokens) == (objective, best.depth, best.tokens)
+    least = recommend(asked, default_store()).chosen
+    measure = {"cost": least.cost_usd, "time": least.total_seconds}[objective].value
+    assert measure <= {"cost": best.cost_usd, "time": best.total_seconds}[objective].value * (1 + 1e-9)
+    same = (least.offer.gpu, least.workload) == (best.offer.gpu, best.workload)
+    assert any(("is already the" in c.value) == same for c in at.caption if "as good" in c.value)
 
 
 def test_an_error_keeps_the_last_answer():
