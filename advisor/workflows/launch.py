@@ -263,7 +263,7 @@ def resume(
     usd_per_gpu_hour: float | None = None,
     synthetic: bool = False,
 ) -> Started:
-    """Resume the run of a folder from its last checkpoint, where it was started. New limits replace the old ones.
+    """Resume the run of a folder from its last checkpoint, where it was started. Each new limit replaces its old one.
 
     `usd_per_gpu_hour` is the price from now on; earlier attempts keep their price. `synthetic` lets a run without data
     continue with random tokens even if its configuration does not ask for them.

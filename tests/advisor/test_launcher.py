@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from advisor.engines.backend import engine_of
+from advisor.engines.backend import engine_of, write_files
 from advisor.engines.engines import BACKENDS, backend_of, describe, handle_of
 from advisor.engines.guards import HANG_FACTOR, Limits, make_guards
-from advisor.engines.jobs import steps_again
+from advisor.engines.jobs import resumed_job, steps_again
 from advisor.engines.process import python_command
 from advisor.engines.state import RunState, run_status, settle, this_host
 from advisor.errors import AdvisorError
@@ -31,6 +31,7 @@ from advisor.workflows.analyze import analyze
 from advisor.workflows.launch import dry_run, launch, resume, stop
 from tests.advisor.plans import small_plan, small_run
 from tests.advisor.replay import RECORDING, ReplayTrainer
+from tests.engines.adopted_runs import plan_of
 from tests.waiting import waited
 from trainer.budget import read_spent
 from trainer.runlog import load_run_log, read_records
@@ -88,6 +89,32 @@ def test_dollars_need_a_price(store):
     assert caught.value.exit_code == 2
     free = Flow(store).launch(small_plan(usd_per_hour=0.0), trainer=ScriptTrainer("pass"), max_usd=5.0)
     assert free.launch.guards.max_seconds is None and "never stops this run" in free.warnings[0]
+
+
+NEW_LIMITS = [({}, (5.0, 7200.0)), ({"max_hours": 3.0}, (5.0, 10800.0)), ({"max_usd": 9.0}, (9.0, 7200.0)),
+              ({"max_usd": 0.5, "max_hours": 1.0}, (0.5, 3600.0))]  # fmt: skip
+
+
+@pytest.mark.parametrize(("typed", "expected"), NEW_LIMITS)
+def test_a_new_limit_of_a_resumed_run_replaces_only_its_own(store, tmp_path, typed, expected):
+    launched = dry_run(store, small_plan(usd_per_hour=2.0), limits=Limits(max_usd=5.0, max_hours=2.0))
+    write_files(launched)
+    write_launch(launched.folder, launched.record)
+    again = resumed_job(launched.folder, describe(launched.folder, store), limits=Limits(**typed))
+    assert (again.config.stop.max_usd, again.config.stop.max_seconds) == expected
+    assert again.record.guards.max_usd == expected[0]
+    assert again.record.guards.max_seconds == min(expected[1], expected[0] / 2.0 * 3600)  # $2 an hour
+
+
+@pytest.mark.parametrize(("typed", "expected"), NEW_LIMITS)
+def test_so_does_that_of_an_adopted_command(store, tmp_path, typed, expected):
+    plan = plan_of(store, tmp_path, 20, usd_per_hour=2.0, max_usd=5.0, max_seconds=7200.0)
+    launched = dry_run(store, plan)
+    write_files(launched)
+    write_launch(launched.folder, launched.record)
+    again = resumed_job(launched.folder, describe(launched.folder, store), limits=Limits(**typed))
+    assert (again.plan.max_usd, again.plan.max_seconds) == expected
+    assert again.plan.limit_seconds == again.record.guards.max_seconds == min(expected[1], expected[0] / 2.0 * 3600)
 
 
 # What lies in a run folder
