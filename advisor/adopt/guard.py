@@ -146,9 +146,8 @@ class Guard:
             and limit is not None
             and self.used_before + self.now() - self.began >= limit - self._ending
         ):
-            self._end(
-                f"its limit of {limit:.0f} s" if limit == self.plan.max_seconds else f"its limit of ${self.plan.max_usd:g}"
-            )
+            by_time = limit == self.plan.max_seconds
+            self._end(f"its limit of {limit:.0f} s" if by_time else f"its limit of ${self.plan.max_usd:g}")
         if self.asked is not None and self.now() - self.asked_at > grace_seconds(self._ending):
             # Kill everything that the command started, because processes of a launcher have their own sessions.
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -122,7 +122,7 @@ def resumed_job(
     record = replace(before, attempt=attempt, launched_at=now, host=this_host(), stop_asked_at=None, cards=())
     if trainer is ADOPTED:
         return _resumed_adopted(run_dir, record, limits)
-    # Each new limit replaces its old one alone. `make_guards` keeps the tighter of two times, and all rules on the loss.
+    # Leave out what new limits replace: `make_guards` keeps the tighter of two times, and all rules on the loss.
     config = read_run_config(run_dir)
     stop = config.stop
     stop = replace(stop, max_seconds=stop.max_seconds if limits.max_hours is None else None,

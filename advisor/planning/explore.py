@@ -107,8 +107,8 @@ def pinned(goal: Goal, run: Run, changes: Changes | None = None) -> Goal:
         interruptions = interruptions or SPOT_MEAN_SECONDS[1]
     providers = goal.providers if moved or not run.offer.provider else (run.offer.provider,)
     # The shape of a named model stays, and the tokens already include the effect of tokens to serve.
-    dropped = ("model", "parameters", "epochs", "ratio", "budget_usd", "deadline_seconds", "usd_per_waiting_hour",
-               "inference_tokens")  # fmt: skip
+    dropped = ("model", "parameters", "epochs", "ratio", "budget_usd", "deadline_seconds", "deadline_at",
+               "usd_per_waiting_hour", "inference_tokens")  # fmt: skip
     nothing: dict[str, Any] = dict.fromkeys(dropped)
     return replace(
         on_machine(goal, gpu, changes.gpus or work.gpus, own=own),

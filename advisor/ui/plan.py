@@ -218,7 +218,7 @@ def _anchored(loss: float) -> str:
 
 def _hand_over(goal: Goal, goal_shown: Goal, shown: Plan) -> None:
     """Draw the launch button, and everything that can be downloaded or copied; each has the limits of the question."""
-    limited = launch_form.with_limits(shown, goal.budget_usd, goal.deadline_seconds)
+    limited = launch_form.with_limits(shown, goal)
     with st.container(horizontal=True):
         if st.button("Launch…", type="primary", icon=":material/play_arrow:", help="Review it, then start it."):
             st.session_state[launch_form.PLAN_KEY] = str(loaders.store().save_plan(limited))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ _ADVANCED = [_REST[first : first + _A_ROW] for first in range(0, len(_REST), _A_
 KEPT = "plan-form"  # session state: what the form held last, to be restored when the user comes back to the page
 BROUGHT_BACK = "plan-brought-back"  # session state: the values to restore on coming back to the page
 _PREPARE = "prepare text…"
+_HELD = "plan-form-goal"  # session state: the goal that the form gave last
 _AGAIN = "plan-again"  # session state: the values to which the next run sets the form
 
 
@@ -99,6 +101,13 @@ def _read_form() -> Goal:
         st.caption(f"Deadline {plain(deadline)} read as {plain(typed['deadline'])}.")
     read = read_options({name: value for name, value in typed.items() if value not in (None, "", ())})
     goal = goal_from({"gpu": "any"} | read)
+    # A moment comes nearer with each click. Only what takes away more than a hundredth of the time is another question.
+    held = st.session_state.get(_HELD)
+    if goal.deadline_at is not None and held is not None and held.deadline_seconds is not None:
+        passed = held.deadline_seconds - (goal.deadline_seconds or 0.0)
+        if passed < held.deadline_seconds / 100 and replace(goal, deadline_seconds=held.deadline_seconds) == held:
+            goal = held
+    st.session_state[_HELD] = goal
     for words in readings(read, typed["deadline"] or ""):
         st.caption(words)
     return goal

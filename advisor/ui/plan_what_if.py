@@ -22,7 +22,7 @@ from advisor.units import format_tokens, format_usd_rate
 
 PREFIX = "if_"  # of the sliders' keys, which are also their names in the address
 _BASE = "plan-base"  # session state: the run to which the sliders apply
-_MOVED = "plan-moved"  # session state: the changes that the user made to it, by name; they outlive a look at other pages
+_MOVED = "plan-moved"  # session state: the changes that the user made to it, also while other pages are shown
 _SLIDERS: tuple[tuple[str, str, Callable[[Any], str], str], ...] = (
     ("depth", "Depth", str, "Transformer blocks; the width follows by the family's proportions. Tokens stay."),
     ("tokens", "Tokens", format_tokens, "Training tokens in all."),

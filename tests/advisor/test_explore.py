@@ -6,7 +6,7 @@ import json
 import math
 import shlex
 from dataclasses import fields, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -28,6 +28,7 @@ from advisor.planning.stages import largest_first, parts
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.throughput import coordinates, sizes
 from advisor.report.plan import markdown
+from advisor.store.plan_files import load_plan
 from advisor.store.store import default_store
 from advisor.workflows.plan import recommend
 from tests.advisor.devices import small_cpu, token_meta
@@ -141,6 +142,19 @@ def test_limits_that_a_what_if_breaks_are_said(plan):
 
 
 # The command line
+
+
+def test_a_moment_stays_a_moment_in_plan_and_command(advisor_home, capsys, tmp_path):
+    """Repeated or launched later, less time is left until then."""
+    at = (datetime.now().astimezone() + timedelta(hours=30)).replace(minute=0, second=0, microsecond=0)
+    words = ["plan", "--gpu", "l4", "--deadline", f"{at:%Y-%m-%d %H:%M}", "--out", str(tmp_path / "plan.yaml")]
+    for words in (words, shlex.split(plan_command(replace(GOAL, deadline_at=at.isoformat())))[1:]):
+        with pytest.raises(SystemExit, match="0"):
+            main([*words, "--json"])
+        goal = json.loads(capsys.readouterr().out)["goal"]
+        assert datetime.fromisoformat(goal["deadline_at"]) == at
+        assert goal["deadline_seconds"] == pytest.approx((at - datetime.now().astimezone()).total_seconds(), abs=60)
+    assert load_plan(tmp_path / "plan.yaml").goal.deadline_at == at.isoformat()
 
 
 def test_the_command_line_gives_the_same_plan(advisor_home, capsys):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import psutil
@@ -115,6 +116,22 @@ def test_so_does_that_of_an_adopted_command(store, tmp_path, typed, expected):
     again = resumed_job(launched.folder, describe(launched.folder, store), limits=Limits(**typed))
     assert (again.plan.max_usd, again.plan.max_seconds) == expected
     assert again.plan.limit_seconds == again.record.guards.max_seconds == min(expected[1], expected[0] / 2.0 * 3600)
+
+
+def test_a_deadline_that_is_a_moment_counts_from_the_launch(store):
+    """The plan was made when 8 h were left."""
+
+    def guards(hours_left):
+        at = (datetime.now().astimezone() + timedelta(hours=hours_left)).isoformat(timespec="seconds")
+        goal = replace(small_plan().goal, deadline_seconds=8 * 3600.0, deadline_at=at)
+        return dry_run(store, small_plan(goal=goal)).record.guards
+
+    assert guards(3).max_seconds == pytest.approx(3 * 3600, abs=5)
+    with pytest.raises(AdvisorError, match=r"the deadline of this plan, \w+day, \d{4}-\d\d-\d\d \d\d:\d\d, is past") as caught:
+        guards(-1)
+    assert "--deadline" in caught.value.hint
+    hours = replace(small_plan().goal, deadline_seconds=8 * 3600.0)
+    assert dry_run(store, small_plan(goal=hours)).record.guards.max_seconds == 8 * 3600
 
 
 # What lies in a run folder

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import time
 from dataclasses import replace
+from datetime import datetime, timedelta
 from statistics import NormalDist
 
 import pytest
@@ -389,6 +390,19 @@ def test_a_bare_deadline_is_hours_as_the_field_shows():
     at = ok(app(gpu="l4", deadline="8").run())
     assert said_command(at).deadline_seconds == 8 * 3600
     assert any(caption.value == "Deadline 8 read as 8 h." for caption in at.caption)
+
+
+def test_a_moment_is_the_same_question_at_each_click_and_in_the_plan_that_is_launched(advisor_home):
+    at = ok(app(gpu="l4", gpus="1", deadline="tomorrow 23:00").run())
+    time.sleep(1.1)  # the seconds until then are another number
+    ok(at.button(key="card-conservative").click().run())
+    time.sleep(1.1)
+    assert sentence(ok(at.run())).startswith("## Conservative: ")
+    line = next(code.value for code in at.code if code.value.startswith("advisor plan"))
+    assert f"{datetime.now() + timedelta(days=1):%Y-%m-%dT23:00:00}" not in line  # a run that was picked has no limits
+    ok(at.button(key="card-balanced").click().run())
+    line = next(code.value for code in at.code if code.value.startswith("advisor plan"))
+    assert f"--deadline {datetime.now() + timedelta(days=1):%Y-%m-%dT23:00:00}" in line
 
 
 def test_the_form_says_how_it_read_a_gpu_and_a_day():
