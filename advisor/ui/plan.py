@@ -137,9 +137,14 @@ def _refused(error: AdvisorError) -> None:
     """Say why a goal is impossible and what to do, naming the controls of this page."""
     kind = st.warning if error.exit_code == 3 else st.error
     message, hint = (worded(text) for text in (f"{error.message}.", error.hint or ""))
+    if other := "--layout any" in hint:
+        hint = plan_form.OTHER_SOFTWARE
     kind("  \n".join(capital(text) for text in (message, hint)), icon=":material/block:")
     if "advisor calibrate" in hint and st.button("Calibrate this machine", icon=":material/speed:"):
         go("calibrate")
+    if other and st.button(plan_form.PLAN_LAYOUT, icon=":material/account_tree:"):
+        st.session_state[plan_form.AGAIN] = {"layout": "any"}
+        st.rerun()
 
 
 def _picked(goal: Goal, answered: Plan) -> Run:
