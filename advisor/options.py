@@ -143,6 +143,7 @@ class Goal:
         "Finish within this time, e.g. 90s, 30min or 8h, or before this moment by this machine's clock, e.g. "
         "'Monday 9:00' or 2026-12-01T09:00.", empty="no limit", least=1e-3, most=_DECADE,
     )  # fmt: skip
+    deadline_at: str | None = None  # the moment that was stated as the deadline, in ISO 8601; None: a duration
     objective: str = _option(
         "objective", Kind.CHOICE, _GOAL, "Minimise",
         "What to minimise within the limits. Cost and time need fixed work: give --tokens or --depth.",

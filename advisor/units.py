@@ -304,10 +304,20 @@ def parse_deadline(text: str, now: datetime) -> float:
 
 def moment_read(text: str, seconds: float) -> str | None:
     """Describe the moment that a deadline was read as. Returns None if it was given as a duration."""
+    moment = moment_of(text, seconds)
+    return moment and f"{text} read as {format_moment(moment)}, {format_seconds(seconds)} from now"
+
+
+def moment_of(text: str, seconds: float) -> str | None:
+    """Return in ISO 8601 the moment that a deadline was read as. Returns None if it was given as a duration."""
     if re.match(r"\s*(?:[a-zA-Z]|\d{4}-)", text) is None:
         return None
-    moment = datetime.now() + timedelta(seconds=seconds + 0.5)
-    return f"{text} read as {moment:%A, %Y-%m-%d %H:%M}, {format_seconds(seconds)} from now"
+    return (datetime.now().astimezone() + timedelta(seconds=seconds + 0.5)).isoformat(timespec="seconds")
+
+
+def format_moment(moment: str) -> str:
+    """Format a moment in ISO 8601 by this machine's clock: "Monday, 2026-11-30 09:00"."""
+    return f"{datetime.fromisoformat(moment).astimezone():%A, %Y-%m-%d %H:%M}"
 
 
 def _moment(clean: str, now: datetime) -> datetime | None:

@@ -140,15 +140,14 @@ class Guard:
 
     def _enforce(self, process: subprocess.Popen[bytes]) -> None:
         """End the command when its limit is reached, and kill it if it does not end."""
-        limit = self.plan.max_seconds
+        limit = self.plan.limit_seconds
         if (
             self.asked is None
             and limit is not None
             and self.used_before + self.now() - self.began >= limit - self._ending
         ):
-            self._end(
-                f"its limit of {limit:.0f} s" if self.plan.max_usd is None else f"its limit of ${self.plan.max_usd:g}"
-            )
+            by_time = limit == self.plan.max_seconds
+            self._end(f"its limit of {limit:.0f} s" if by_time else f"its limit of ${self.plan.max_usd:g}")
         if self.asked is not None and self.now() - self.asked_at > grace_seconds(self._ending):
             # Kill everything that the command started, because processes of a launcher have their own sessions.
             with contextlib.suppress(psutil.NoSuchProcess):

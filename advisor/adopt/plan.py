@@ -93,7 +93,7 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
         cost_usd=cost,
         memory_bytes=chosen.memory_bytes,
         memory_kind=memory_kind(adopted.bursts),
-        max_seconds=limit,
+        max_seconds=goal.deadline_seconds,
         max_usd=goal.budget_usd,
         reasons=(why, _why_this_batch(adopted, options, chosen)),
         warnings=tuple(_warnings(adopted, chosen, ending, bool(length) or _ends_itself(adopted, goal), limit)),

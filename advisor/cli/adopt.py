@@ -60,7 +60,7 @@ def command(words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], bu
     else:
         table = report.options_table(batch_options(adopted, goal.gpus), plan)
         render.show("", on_console(table), *report.plan_lines(plan, adopted.recipe), "", f"next: advisor launch {path}")
-    late = plan is not None and plan.max_seconds is not None and plan.total_seconds.value > plan.max_seconds
+    late = plan is not None and plan.limit_seconds is not None and plan.total_seconds.value > plan.limit_seconds
     return NOTHING_FITS if late else DONE
 
 

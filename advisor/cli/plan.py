@@ -19,7 +19,7 @@ from advisor.cli.params import (
     refused_parallelism,
     warn_of_others,
 )
-from advisor.cli.verb import SectionedCommand, json_asked, options, told, verb
+from advisor.cli.verb import DEADLINE_AT, SectionedCommand, json_asked, options, told, verb
 from advisor.documents import print_json
 from advisor.errors import AdvisorError
 from advisor.options import OPTIONS, Goal
@@ -83,7 +83,7 @@ def command(context: click.Context, again_of: str | None, was: str | None, confi
 
     store = default_store()
     stated, origin = _stated(context, (again_of, was, config), typed, store)
-    goal = goal_from(stated)
+    goal = goal_from(stated | {"deadline_at": context.meta.get(DEADLINE_AT)})
     for reading in readings(typed):
         render.remark(reading)
     refuse_idle_budget(goal)

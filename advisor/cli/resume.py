@@ -22,7 +22,7 @@ from advisor.workflows.launch import limits_of, resume
 def command(run: str, detach: bool, **asked: Any) -> int:
     """Continue RUN in its own folder from its last checkpoint, or from the start if it has none.
 
-    RUN is a folder, a name or its beginning, or `latest`. New limits replace the old ones.
+    RUN is a folder, a name or its beginning, or `latest`. A new limit replaces only the old one of its kind.
     """
     store, options = default_store(), ResumeOptions(**asked)
     run_dir = store.find_run(run)

@@ -14,7 +14,7 @@ from advisor.documents import print_json
 from advisor.errors import AdvisorError
 from advisor.options import OPTIONS, SHARED, Kind, Option, Section, options_of
 from advisor.report import render
-from advisor.units import moment_read
+from advisor.units import moment_of, moment_read
 
 if TYPE_CHECKING:
     from advisor.api import Answer
@@ -24,6 +24,7 @@ Changes = str | Mapping[str, Any]  # another help text, or other fields of an op
 
 _CLICK_TYPES = {Kind.FOLDER: FOLDER, Kind.FILE: FILE, Kind.NEW_FILE: NEW_FILE, Kind.NEW_FOLDER: NEW_FOLDER,
                 Kind.EXISTING: EXISTING, Kind.TEXT: click.STRING}  # fmt: skip
+DEADLINE_AT = "advisor.deadline_at"  # key in a command's context: the moment that was typed as its deadline
 _JSON = "advisor.json"  # key in a command's context that says whether --json was given
 
 
@@ -45,6 +46,8 @@ class Typed(click.ParamType):
             read = value if not isinstance(value, str) else read_option(self._option, value)
             if self._option.kind is Kind.DEADLINE and (moment := moment_read(value, read)) is not None:
                 render.remark(moment)
+                if ctx is not None:
+                    ctx.meta[DEADLINE_AT] = moment_of(value, read)
             if isinstance(read, int | float):
                 check_range(self._option, read)
             return read

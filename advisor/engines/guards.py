@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from advisor.errors import AdvisorError
 from advisor.records import Plan
 from advisor.run_records import Guards
 from advisor.trainers.known import workload_of_config
-from advisor.units import HOUR
+from advisor.units import HOUR, format_moment
 from trainer.schema import DataConfig, LossStop, RunConfig, StopConfig, to_dict
 
 # A hung job costs as much as a working one. Evaluations on a shared disk, garbage collection or other load never make a
@@ -77,7 +78,7 @@ def with_limits_of(plan: Plan | None, limits: Limits) -> Limits:
     """Return the limits of a start: those that were asked for, and otherwise the budget and the deadline of the plan.
 
     Every way to start or to export a plan calls this, so that none can forget the limits. A machine without a price has
-    no budget.
+    no budget. If the deadline is a moment, the time left until then counts. Raises AdvisorError if that is past.
     """
     if plan is None or not limits.from_plan:
         return limits
@@ -86,6 +87,11 @@ def with_limits_of(plan: Plan | None, limits: Limits) -> Limits:
         usd = plan.goal.budget_usd
     if hours is None and plan.goal.deadline_seconds is not None:
         hours = plan.goal.deadline_seconds / HOUR
+        if plan.goal.deadline_at is not None:
+            hours = (datetime.fromisoformat(plan.goal.deadline_at) - datetime.now(UTC)).total_seconds() / HOUR
+            if hours <= 0:
+                message = f"the deadline of this plan, {format_moment(plan.goal.deadline_at)}, is past"
+                raise AdvisorError(message, "plan again, or launch it with another limit: --deadline 8h")
     return replace(limits, max_usd=usd, max_hours=hours)
 
 

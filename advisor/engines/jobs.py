@@ -87,7 +87,7 @@ def new_job(
 def adopted_job(plan: AdoptedPlan, recipe: str, folder: Path, record: LaunchRecord) -> Job:
     """Return an attempt at the run of an adopted command; `recipe` is YAML text, `record` names the attempt."""
     record = replace(record, usd_per_hour=plan.usd_per_hour,
-                     guards=Guards(max_usd=plan.max_usd, max_seconds=plan.max_seconds))  # fmt: skip
+                     guards=Guards(max_usd=plan.max_usd, max_seconds=plan.limit_seconds))  # fmt: skip
     files = {ADOPTED_PLAN: dump_adopted_plan(plan), RECIPE: recipe}
     return Job(folder=folder, trainer=ADOPTED, config=None, plan=plan, files=files, record=record)
 
@@ -100,7 +100,7 @@ def resumed_job(
     usd_per_gpu_hour: float | None = None,
     synthetic: bool = False,
 ) -> Job:
-    """Return the next attempt at a run in this state; new limits replace the old ones (None keeps them).
+    """Return the next attempt at a run in this state; each new limit replaces its old one (None keeps it).
 
     `usd_per_gpu_hour` is the new price (None: the old one). `synthetic` allows random tokens.
 
@@ -122,12 +122,12 @@ def resumed_job(
     record = replace(before, attempt=attempt, launched_at=now, host=this_host(), stop_asked_at=None, cards=())
     if trainer is ADOPTED:
         return _resumed_adopted(run_dir, record, limits)
-    # Leave out the stop conditions that new ones replace.
+    # Leave out what new limits replace: `make_guards` keeps the tighter of two times, and all rules on the loss.
     config = read_run_config(run_dir)
-    if limits.max_usd is not None or limits.max_hours is not None:
-        config = replace(config, stop=replace(config.stop, max_seconds=None, max_usd=None))
-    if limits.loss is not None:
-        config = replace(config, stop=replace(config.stop, loss=()))
+    stop = config.stop
+    stop = replace(stop, max_seconds=stop.max_seconds if limits.max_hours is None else None,
+                   loss=stop.loss if limits.loss is None else ())  # fmt: skip
+    config = replace(config, stop=stop)
     plan = read_run_plan(run_dir)
     gpus = plan.offer.gpus if plan is not None else 1
     price = before.usd_per_hour if usd_per_gpu_hour is None else usd_per_gpu_hour * gpus
@@ -148,15 +148,14 @@ def resumed_job(
 def _resumed_adopted(run_dir: Path, record: LaunchRecord, limits: Limits) -> Job:
     """Return the next attempt at the run of an adopted command; raises AdvisorError as `resumed_job` does."""
     plan = load_adopted_plan(run_dir / ADOPTED_PLAN)
-    max_usd, max_hours = limits.max_usd, limits.max_hours
-    if max_usd is not None and not plan.usd_per_hour:
+    if limits.max_usd is not None and not plan.usd_per_hour:
         raise AdvisorError("a limit in dollars needs a price, and the plan has none", "--deadline", exit_code=2)
-    seconds = [max_hours * HOUR] if max_hours is not None else []
-    seconds += [max_usd / plan.usd_per_hour * HOUR] if max_usd is not None and plan.usd_per_hour else []
-    if seconds:
-        plan = replace(plan, max_usd=max_usd, max_seconds=min(seconds))
+    plan = replace(plan, max_usd=plan.max_usd if limits.max_usd is None else limits.max_usd,
+                   max_seconds=plan.max_seconds if limits.max_hours is None else limits.max_hours * HOUR)  # fmt: skip
     used = ADOPTED.used_seconds(run_dir)
     _refuse_without_room(run_dir, used, 0.0, plan.max_seconds, "{:.0f} s".format, _deadline)
+    used_usd = ADOPTED.used_usd(run_dir, plan.usd_per_hour or 0.0)
+    _refuse_without_room(run_dir, used_usd, 0.0, plan.max_usd, format_usd, "--budget {:.3g}".format)
     return adopted_job(plan, dump_yaml(to_dict(recipe_of(run_dir))), run_dir, record)
 
 

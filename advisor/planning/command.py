@@ -83,11 +83,13 @@ def _value(goal: Goal, option: Option) -> Any:
         return None
     if name == "optimizer" and goal.optimizer == table()[goal.software or OWN_NAME].optimizer:
         return None
+    if name == "deadline" and goal.deadline_seconds is not None and goal.deadline_at is not None:
+        return goal.deadline_at
     return getattr(goal, option.field)
 
 
 def _written(option: Option, value: Any) -> str:
-    if option.kind in (Kind.SECONDS, Kind.DEADLINE):
+    if option.kind in (Kind.SECONDS, Kind.DEADLINE) and not isinstance(value, str):
         return write_duration(value)
     if option.kind is Kind.COUNT and float(value).is_integer():
         return write_count(value)

@@ -14,7 +14,7 @@ from advisor.laws.intervals import chance_below
 from advisor.offer import OWN_MACHINE
 from advisor.options import Goal
 from advisor.planning.goal import DEEPEST, Limits, depths_between
-from advisor.planning.offers import GPU_COUNTS, on_machine
+from advisor.planning.offers import GPU_COUNTS, SPOT_MEAN_SECONDS, on_machine
 from advisor.planning.recipe import MICRO_BATCHES
 from advisor.records import Estimate, Plan, Run
 from advisor.units import format_seconds, format_usd
@@ -47,7 +47,7 @@ class Effect:
     usd: float | None = None
     device_bytes: float | None = None
     loss: float | None = None
-    recomputes: bool | None = None  # whether activations are now recomputed; None: as before
+    activation_checkpointing: str | None = None  # the level now; None: as before
     refused: str | None = None  # why the changed run is impossible
 
 
@@ -91,7 +91,8 @@ def pinned(goal: Goal, run: Run, changes: Changes | None = None) -> Goal:
 
     Tokens and global batch never change by themselves. The micro-batch is chosen again if GPU, number of GPUs, depth or
     context change, unless the goal or the changes give one. Budget and deadline are dropped, since a what-if may break
-    them. Other or more GPUs are rented if the goal allows, and the user's price is not used for another GPU.
+    them. Other or more GPUs are rented if the goal allows, and the user's price is not used for another GPU. Another
+    price alone changes only dollars: a spot machine is still taken away, and the user's own machine stays.
     """
     work, changes, shape = run.workload, changes or Changes(), run.workload.shape
     gpu, other_gpu = changes.gpu or work.gpu, changes.gpu not in (None, work.gpu)
@@ -99,11 +100,15 @@ def pinned(goal: Goal, run: Run, changes: Changes | None = None) -> Goal:
     another = moved or changes.depth not in (None, run.depth) or changes.seq_len not in (None, shape.seq_len)
     price = None if other_gpu else goal.usd_per_gpu_hour
     price = price if changes.usd_per_gpu_hour is None else changes.usd_per_gpu_hour
-    own = run.offer.source == OWN_MACHINE and not other_gpu and changes.usd_per_gpu_hour is None
+    own = run.offer.source == OWN_MACHINE and not other_gpu
+    # Offers at the user's price are on demand, where a stated time between interruptions counts as for spot machines.
+    interruptions = goal.interruption_seconds if run.offer.spot or goal.spot == "none" else None
+    if run.offer.spot and price is not None:
+        interruptions = interruptions or SPOT_MEAN_SECONDS[1]
     providers = goal.providers if moved or not run.offer.provider else (run.offer.provider,)
     # The shape of a named model stays, and the tokens already include the effect of tokens to serve.
-    dropped = ("model", "parameters", "epochs", "ratio", "budget_usd", "deadline_seconds", "usd_per_waiting_hour",
-               "inference_tokens")  # fmt: skip
+    dropped = ("model", "parameters", "epochs", "ratio", "budget_usd", "deadline_seconds", "deadline_at",
+               "usd_per_waiting_hour", "inference_tokens")  # fmt: skip
     nothing: dict[str, Any] = dict.fromkeys(dropped)
     return replace(
         on_machine(goal, gpu, changes.gpus or work.gpus, own=own),
@@ -117,7 +122,8 @@ def pinned(goal: Goal, run: Run, changes: Changes | None = None) -> Goal:
         ratio_counts="matrices+head" if goal.family == "nanochat" else "total",
         sure=False,
         objective="loss",
-        spot="only" if run.offer.spot and price is None else "none",  # a user's price is the only offer
+        spot="only" if run.offer.spot and price is None else "none",
+        interruption_seconds=interruptions,
         providers=() if price is not None else providers,
         usd_per_gpu_hour=price,
         prices=tuple(p for p in goal.prices if p.gpu == gpu) if changes.usd_per_gpu_hour is None else (),
@@ -158,13 +164,13 @@ def difference(run: Run, other: Run) -> Effect:
         return change if abs(change) > NOISE * abs(before.value) else 0.0
 
     loss = None if other.loss is None or run.loss is None else other.loss.value - run.loss.value
-    recomputes = [one.workload.activation_checkpointing != "none" for one in (run, other)]
+    levels = [one.workload.activation_checkpointing for one in (run, other)]
     return Effect(
         seconds=less(other.total_seconds, run.total_seconds),
         usd=less(other.cost_usd, run.cost_usd),
         device_bytes=less(other.prediction.device_bytes, run.prediction.device_bytes),
         loss=None if loss is None else round(loss, 3),
-        recomputes=None if recomputes[0] == recomputes[1] else recomputes[1],
+        activation_checkpointing=None if levels[0] == levels[1] else levels[1],
     )
 
 
@@ -172,7 +178,7 @@ def against(run: Run, other: Run) -> Effect:
     """Return time, cost (in whole cents) and loss of `run` minus those of `other`."""
     effect = difference(other, run)
     usd = None if effect.usd is None else round(effect.usd, 2)
-    return replace(effect, usd=usd, device_bytes=None, recomputes=None)
+    return replace(effect, usd=usd, device_bytes=None, activation_checkpointing=None)
 
 
 def broken_limits(goal: Goal, run: Run) -> tuple[str, ...]:

@@ -289,12 +289,13 @@ def in_words(effect: Effect) -> str:
     """Returns an effect in one line: "+3 h · +$7 · +5 GiB · loss -0.04"."""
     if effect.refused:
         return effect.refused
+    level = effect.activation_checkpointing
     parts = [
         signed(effect.seconds, TIME.words),
         signed(effect.usd, COST.words),
         signed(effect.device_bytes, DEVICE_MEMORY.words),
         f"{LOSS.column} {signed(effect.loss, LOSS.words)}" if effect.loss else "",
-        {None: "", True: "with activation checkpointing", False: "no activation checkpointing"}[effect.recomputes],
+        {None: "", "none": "no activation checkpointing"}.get(level, f"{level} activation checkpointing"),
     ]
     return " · ".join(part for part in parts if part) or "changes next to nothing"
 

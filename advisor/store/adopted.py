@@ -9,6 +9,7 @@ from typing import Any
 from advisor.errors import AdvisorError, close_matches
 from advisor.records import Estimate
 from advisor.store.disk import bad_fields, dump_yaml, read_yaml, write_atomic
+from advisor.units import HOUR
 from trainer.schema import ConfigError, ModelShape, record_from_dict, to_dict
 
 FOLDER = "adopted"  # a folder of the store
@@ -182,8 +183,8 @@ class AdoptedPlan:
     cost_usd: Estimate | None
     memory_bytes: Estimate | None
     memory_kind: str  # allocated | device (NVML, by process) | resident
-    max_seconds: float | None  # after this time the run is ended; None if there is no limit
-    max_usd: float | None
+    max_seconds: float | None  # the limit in time that was stated; None if none was
+    max_usd: float | None  # and in dollars
     reasons: tuple[str, ...]
     warnings: tuple[str, ...]
     software: str | None = None  # as the probe detected it
@@ -192,6 +193,12 @@ class AdoptedPlan:
     drift_exponent: float = 0.0  # step time is proportional to this power of the reference kernel's time
     bootstrap: str | None = None  # a shell line of the user that runs before the command on another machine
     schema: int = SCHEMA
+
+    @property
+    def limit_seconds(self) -> float | None:
+        """Return the time after which the run is ended, by the tighter of its limits. Returns None if it has none."""
+        by_money = self.max_usd / self.usd_per_hour * HOUR if self.max_usd is not None and self.usd_per_hour else None
+        return min((limit for limit in (self.max_seconds, by_money) if limit is not None), default=None)
 
 
 def save_adopted(home: Path, adopted: Adopted) -> Path:

@@ -74,15 +74,16 @@ def device_names() -> dict[str, str]:
 
 
 def products(text: str) -> str:
-    """Return the text with the common names of GPUs in place of the catalog's keys."""
+    """Return the text with the common names of GPUs in place of the catalog's keys, except in code and in `l4=0.50`."""
     pattern, names = _products(tuple(load_gpus()))
-    return pattern.sub(lambda match: names[match[0]], text)
+    return pattern.sub(lambda match: names.get(match[0], match[0]), text)
 
 
 @lru_cache(maxsize=4)
 def _products(keys: tuple[str, ...]) -> tuple[re.Pattern[str], dict[str, str]]:
     gpus, longest_first = load_gpus(), "|".join(map(re.escape, sorted(keys, key=len, reverse=True)))
-    return re.compile(rf"(?<![\w.-])(?:{longest_first})(?![\w-])"), {key: gpus[key].product for key in keys}
+    pattern = rf"{_CODE}|{_COMMAND}|(?<![\w.-])(?:{longest_first})(?![\w=-])"
+    return re.compile(pattern), {key: gpus[key].product for key in keys}
 
 
 def typed_deadline(text: str) -> str:

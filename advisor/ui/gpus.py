@@ -41,6 +41,7 @@ from advisor.report.cards import (
 )
 from advisor.ui import loaders
 from advisor.ui.controls import from_address, go, products, to_address
+from advisor.ui.plan_form import OTHER_SOFTWARE, PLAN_LAYOUT
 from advisor.ui.plan_tabs import memory_bars
 from advisor.ui.tables import commands, numbers_in, pairs, plain, side_by_side, table
 from advisor.units import (
@@ -145,8 +146,11 @@ def _question() -> Question | None:
     try:
         model = _model(str(name or ""), text, length)
         if method == "scratch" and model.expert_width is not None:
-            hint = f"choose another method, or: advisor plan --layout any --model {model.name} --gpu h100 --gpus 8,64"
-            raise AdvisorError("the trainer here builds no mixtures of experts", hint)
+            st.error(f"**Model**: the trainer here builds no mixtures of experts.  \n{OTHER_SOFTWARE}")
+            if st.button(PLAN_LAYOUT, icon=":material/account_tree:"):
+                limits = {"budget": "", "deadline": ""}  # none was stated here
+                go("plan", {"model": model.name, "layout": "any", "gpu": keys or ["h100-80gb-sxm"], **limits})
+            return None
     except AdvisorError as error:
         st.error(f"**Model**: {plain(error.message)}  \n{plain(error.hint or '')}", icon=":material/error:")
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import io
+import math
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
@@ -14,10 +15,11 @@ import streamlit as st
 
 from advisor.engines.engines import parse_place
 from advisor.engines.export.targets import TARGETS
-from advisor.engines.guards import NO_DATA, Limits, parse_loss_stop
+from advisor.engines.guards import NO_DATA, Limits, parse_loss_stop, with_limits_of
 from advisor.engines.jobs import running_with
 from advisor.errors import AdvisorError
 from advisor.hardware.offers import offers_by_provider
+from advisor.options import Goal
 from advisor.planning.explore import chances
 from advisor.records import Plan
 from advisor.report.cards import OFFER_NUMBERS, offer_rows
@@ -149,18 +151,19 @@ def _data(plan: Plan) -> None:
     if again and folder:
         # The vocabulary is now that of the data's tokenizer.
         data = str(Path(folder).expanduser().resolve())
-        goal = with_limits(plan, None, None).goal
-        goal = replace(goal, data=data, data_tokens=None, download_bytes_per_second=None, vocab_size=None)
+        goal = replace(plan.goal, budget_usd=None, deadline_seconds=None, data=data, data_tokens=None,
+                       download_bytes_per_second=None, vocab_size=None)  # fmt: skip
         with st.spinner("planning again"):
             planned = plan_answers.plan(goal, plan_answers.world(goal))
-        planned = with_limits(planned, plan.goal.budget_usd, plan.goal.deadline_seconds)
+        planned = with_limits(planned, plan.goal)
         st.session_state[PLAN_KEY] = str(loaders.store().save_plan(planned))
         st.rerun()
 
 
-def with_limits(plan: Plan, budget_usd: float | None, deadline_seconds: float | None) -> Plan:
+def with_limits(plan: Plan, asked: Goal) -> Plan:
     """Return a plan with the limits of its search, because a plan made from one of its other runs has no limits."""
-    return replace(plan, goal=replace(plan.goal, budget_usd=budget_usd, deadline_seconds=deadline_seconds))
+    limits = {name: getattr(asked, name) for name in ("budget_usd", "deadline_seconds", "deadline_at")}
+    return replace(plan, goal=replace(plan.goal, **limits))
 
 
 @st.cache_data(ttl=LOOK_AGAIN_SECONDS, max_entries=16, show_spinner="looking at what the run needs here")
@@ -202,8 +205,11 @@ def _start(plan: Plan, where: str, here: list[Check]) -> None:
 
 def _guard(plan: Plan) -> Limits:
     """Return when the run must stop. The defaults are the budget and deadline with which it was planned."""
-    budget, deadline = plan.goal.budget_usd, plan.goal.deadline_seconds
-    columns = st.container(key="pair-guard").columns(3)
+    key, deadline = f"guard-hours-{plan.id}", with_limits_of(plan, Limits()).max_hours
+    if deadline is not None and plan.goal.deadline_at is not None:  # it comes nearer
+        deadline = max(0.001, math.floor(1000 * deadline) / 1000)
+    st.session_state.setdefault(key, deadline)
+    columns, budget = st.container(key="pair-guard").columns(3), plan.goal.budget_usd
     usd = columns[0].number_input(
         LAUNCH["--budget"], min_value=0.0, value=budget if plan.offer.usd_per_hour else None, format="%.2f",
         key=f"guard-usd-{plan.id}", disabled=not plan.offer.usd_per_hour,
@@ -211,8 +217,7 @@ def _guard(plan: Plan) -> Limits:
         help="Stops with a checkpoint. Needs a price. Empty: no limit.",
     )  # fmt: skip
     hours = columns[1].number_input(
-        LAUNCH["--deadline"], min_value=0.0, value=deadline / HOUR if deadline else None, format="%.3g",
-        key=f"guard-hours-{plan.id}",
+        LAUNCH["--deadline"], min_value=0.0, value=None, format="%.3g", key=key,
         help="Stops with a checkpoint; it can be resumed later. Empty: no limit.",
     )  # fmt: skip
     too_high = columns[2].text_input(

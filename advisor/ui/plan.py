@@ -77,18 +77,23 @@ def page() -> None:
 
 
 def _with_work(goal: Goal, now: plan_answers.World) -> Goal:
-    """Give a goal of least cost or time its work: model and tokens of the best run within the same limits."""
+    """Give a goal of least cost or time its work: model, tokens and batch of the best run within the same limits."""
     open_ended = goal.tokens is None and goal.epochs is None and goal.depth is None and goal.parameters is None
     if goal.objective == "loss" or not open_ended:
         return goal
     best = plan_answers.plan(replace(goal, objective="loss"), now).chosen
+    # With its own batch too, the best run is among those compared, and stays within the limits.
+    batch = best.workload.step_tokens
+    goal = replace(goal, depth=best.depth, tokens=best.tokens, global_batch_tokens=batch)
     least = {"cost": "cheapest", "time": "fastest"}[goal.objective]
+    words = f"The {least} run that is as good as the best one within these limits"
+    if explore.run_id(plan_answers.plan(goal, now).chosen) == explore.run_id(best):
+        words = f"The best run within these limits is already the {least} that is as good"
     st.caption(
-        f":material/info: The {least} run that is as good as the best one within these limits: "
-        f"{format_count(best.parameters)} parameters and {format_tokens(best.tokens)} tokens. State tokens or a depth "
-        "for other work."
+        f":material/info: {words}: {format_count(best.parameters)} parameters and {format_tokens(best.tokens)} tokens. "
+        "State tokens or a depth for other work."
     )
-    return replace(goal, depth=best.depth, tokens=best.tokens)
+    return goal
 
 
 def _shown(goal: Goal, answered: Plan, now: plan_answers.World, *, stale: bool = False) -> None:
@@ -119,7 +124,7 @@ def _shown(goal: Goal, answered: Plan, now: plan_answers.World, *, stale: bool =
     with right:
         st.header("What if", anchor=False)
         plan_what_if.total(shown.chosen, varied=shown is not base)
-        plan_what_if.sliders(answered.goal, base.chosen, own, now)
+        plan_what_if.sliders(base.chosen, shown.chosen, changes, lambda other: _varied(answered, run, other, its, now))
     tabs(goal, shown, its, answered, lambda: plan_answers.what_if(shown.goal, now, its, scaled=True))
 
 
@@ -132,9 +137,14 @@ def _refused(error: AdvisorError) -> None:
     """Say why a goal is impossible and what to do, naming the controls of this page."""
     kind = st.warning if error.exit_code == 3 else st.error
     message, hint = (worded(text) for text in (f"{error.message}.", error.hint or ""))
+    if other := "--layout any" in hint:
+        hint = plan_form.OTHER_SOFTWARE
     kind("  \n".join(capital(text) for text in (message, hint)), icon=":material/block:")
     if "advisor calibrate" in hint and st.button("Calibrate this machine", icon=":material/speed:"):
         go("calibrate")
+    if other and st.button(plan_form.PLAN_LAYOUT, icon=":material/account_tree:"):
+        st.session_state[plan_form.AGAIN] = {"layout": "any"}
+        st.rerun()
 
 
 def _picked(goal: Goal, answered: Plan) -> Run:
@@ -213,7 +223,7 @@ def _anchored(loss: float) -> str:
 
 def _hand_over(goal: Goal, goal_shown: Goal, shown: Plan) -> None:
     """Draw the launch button, and everything that can be downloaded or copied; each has the limits of the question."""
-    limited = launch_form.with_limits(shown, goal.budget_usd, goal.deadline_seconds)
+    limited = launch_form.with_limits(shown, goal)
     with st.container(horizontal=True):
         if st.button("Launch…", type="primary", icon=":material/play_arrow:", help="Review it, then start it."):
             st.session_state[launch_form.PLAN_KEY] = str(loaders.store().save_plan(limited))

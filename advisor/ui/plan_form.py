@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ import streamlit as st
 from advisor.hardware.catalog import load_gpus
 from advisor.hardware.offers import provider_names
 from advisor.options import OPTIONS, Goal, Kind, Option
-from advisor.planning.models import named_models
+from advisor.planning.models import mixture_rows, named_models
 from advisor.planning.offers import GPU_COUNTS
 from advisor.prediction.software import table
 from advisor.ui import loaders
@@ -36,7 +37,9 @@ _ADVANCED = [_REST[first : first + _A_ROW] for first in range(0, len(_REST), _A_
 KEPT = "plan-form"  # session state: what the form held last, to be restored when the user comes back to the page
 BROUGHT_BACK = "plan-brought-back"  # session state: the values to restore on coming back to the page
 _PREPARE = "prepare text…"
-_AGAIN = "plan-again"  # session state: the values to which the next run sets the form
+PLAN_LAYOUT, OTHER_SOFTWARE = "Plan its layout", "Other software trains it: plan its layout over several GPUs."
+_HELD = "plan-form-goal"  # session state: the goal that the form gave last
+AGAIN = "plan-again"  # session state: the values to which the next run sets the form
 
 
 def _choices(option: Option) -> Sequence[Any] | None:
@@ -55,7 +58,7 @@ def _choices(option: Option) -> Sequence[Any] | None:
         case Kind.PROVIDER:
             return provider_names()
         case Kind.MODEL:
-            return [named.name for named in named_models()]
+            return [*(named.name for named in named_models()), *mixture_rows()]
         case Kind.SOFTWARE:
             return list(table())
     return None
@@ -71,7 +74,7 @@ def begin() -> None:
 
 def goal() -> Goal:
     """Draw the form and return its goal. Raises AdvisorError (exit code 2) for values that make no sense."""
-    for name, value in st.session_state.pop(_AGAIN, {}).items():
+    for name, value in st.session_state.pop(AGAIN, {}).items():
         st.session_state[name] = value
     try:
         return _read_form()
@@ -81,7 +84,7 @@ def goal() -> Goal:
         before = st.session_state.pop(BROUGHT_BACK, {})
         if any(now.get(name) != value for name, value in before.items() if name in now or _says(name, value)):
             # Back leads to an address that Streamlit has emptied, and the controls then follow that address
-            st.session_state[_AGAIN] = before
+            st.session_state[AGAIN] = before
             st.rerun()
         st.session_state[KEPT] = now
 
@@ -99,6 +102,13 @@ def _read_form() -> Goal:
         st.caption(f"Deadline {plain(deadline)} read as {plain(typed['deadline'])}.")
     read = read_options({name: value for name, value in typed.items() if value not in (None, "", ())})
     goal = goal_from({"gpu": "any"} | read)
+    # A moment comes nearer with each click. Only what takes away more than a hundredth of the time is another question.
+    held = st.session_state.get(_HELD)
+    if goal.deadline_at is not None and held is not None and held.deadline_seconds is not None:
+        passed = held.deadline_seconds - (goal.deadline_seconds or 0.0)
+        if passed < held.deadline_seconds / 100 and replace(goal, deadline_seconds=held.deadline_seconds) == held:
+            goal = held
+    st.session_state[_HELD] = goal
     for words in readings(read, typed["deadline"] or ""):
         st.caption(words)
     return goal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,57 +10,51 @@ from typing import Any
 import streamlit as st
 
 from advisor.errors import AdvisorError
-from advisor.options import Goal
-from advisor.planning.explore import Changes, difference, pinned, ranges
-from advisor.prediction.profile import Profile
-from advisor.records import Run
+from advisor.planning.explore import Changes, difference, ranges
+from advisor.records import Plan, Run
 from advisor.report import plan as plan_words
 from advisor.report.quantities import COST, LOSS, TIME
-from advisor.ui import plan_answers, plan_form
+from advisor.ui import plan_form
 from advisor.ui.controls import device_names, to_address
 from advisor.ui.plan_tabs import plain, worded
 from advisor.ui.tables import grid
 from advisor.units import format_tokens, format_usd_rate
 
 PREFIX = "if_"  # of the sliders' keys, which are also their names in the address
-_CARD = f"{PREFIX}gpu"
 _BASE = "plan-base"  # session state: the run to which the sliders apply
+_MOVED = "plan-moved"  # session state: the changes that the user made to it, also while other pages are shown
 _SLIDERS: tuple[tuple[str, str, Callable[[Any], str], str], ...] = (
     ("depth", "Depth", str, "Transformer blocks; the width follows by the family's proportions. Tokens stay."),
     ("tokens", "Tokens", format_tokens, "Training tokens in all."),
     ("micro_batch", "Micro-batch", str, "Sequences per GPU and forward pass. The global batch stays if it can."),
     ("seq_len", "Context length", str, "Tokens per sequence. Training tokens and the global batch stay."),
     ("gpus", "GPUs", str, "Data-parallel GPUs. The global batch stays; the price is the catalog's for this number."),
-    ("usd_per_gpu_hour", "$ per GPU-hour", format_usd_rate, "Your own price for a machine that is ready: "
-    "ordering, software and storage cost nothing extra."),
+    ("usd_per_gpu_hour", "Price per GPU-hour", format_usd_rate, "The same machine at a price of yours."),
 )  # fmt: skip
+_CHOSEN_AGAIN = ("micro_batch", "usd_per_gpu_hour")  # what another change may change too
 
 
 def begin(run: Run, base: object) -> Changes:
-    """Set the sliders to a run when another run (`base`) is shown; the first time, to the values in the address.
+    """Return the user's changes of a run; none when another run (`base`) is shown; at first those of the address."""
+    held, allowed = st.session_state, ranges(run)
+    if _MOVED not in held:
+        asked = {name: st.query_params.get(PREFIX + name, "") for name in ("gpu", *allowed)}
+        choices = {name: options for name, (_, options) in allowed.items()} | {"gpu": plan_form.devices()}
+        if re.fullmatch(r"\d+\.\d+", price := asked["usd_per_gpu_hour"]):
+            choices["usd_per_gpu_hour"] = (float(price),)  # it may be of another GPU
+        held[_MOVED] = {name: each for name in asked for each in choices[name] if str(each) == asked[name]}
+    own = {"gpu": run.offer.gpu} | {name: value for name, (value, _) in allowed.items()}
+    # A change back to the run's own value counts beside other changes, for which a value may be chosen again.
+    if held.get(_BASE, base) != base or all(own[name] == value for name, value in held[_MOVED].items()):
+        held[_MOVED] = {}
+    held[_BASE] = base
+    for name in own:
+        to_address(PREFIX + name, str(held[_MOVED][name]) if name in held[_MOVED] else None)
+    return Changes(**held[_MOVED])
 
-    Returns the sliders' values before they are drawn.
-    """
-    allowed, moved = ranges(run), Changes()
-    another = st.session_state.get(_BASE, base) != base
-    st.session_state[_BASE] = base
-    if another or st.session_state.get(_CARD) not in plan_form.devices():
-        asked = None if another else st.query_params.get(_CARD)
-        st.session_state[_CARD] = asked if asked in plan_form.devices() else run.offer.gpu
-    if st.session_state[_CARD] != run.offer.gpu:
-        moved = replace(moved, gpu=st.session_state[_CARD])
-    to_address(_CARD, moved.gpu)
-    for name, *_ in _SLIDERS:
-        key, (own, options) = PREFIX + name, allowed[name]
-        if another or st.session_state.get(key) not in options:
-            asked = None if another else st.query_params.get(key)
-            wanted = [option for option in options if str(option) == asked]
-            st.session_state[key] = wanted[0] if wanted else options[0] if own is None else own
-        value = st.session_state[key]
-        if own is not None and value != own:
-            moved = replace(moved, **{name: value})
-        to_address(key, str(value) if value != own else None)
-    return moved
+
+def _move(name: str) -> None:
+    st.session_state[_MOVED] = st.session_state[_MOVED] | {name: st.session_state[PREFIX + name]}
 
 
 def total(shown: Run, *, varied: bool) -> None:
@@ -76,42 +71,61 @@ def total(shown: Run, *, varied: bool) -> None:
 
 
 def _reset() -> None:
-    st.session_state[_BASE] = None  # equals no run, so the sliders are set to the run that is shown
-    for key in [name for name in st.query_params if name.startswith(PREFIX)]:
-        del st.query_params[key]
+    st.session_state[_MOVED] = {}
 
 
-def sliders(goal: Goal, run: Run, profile: Profile, now: plan_answers.World) -> None:
-    """Draw the sliders, each with the effect of its change alone: at its value, or one step further."""
+def sliders(run: Run, shown: Run, changes: Changes, varied: Callable[[Changes], Plan]) -> None:
+    """Draw the sliders at the values of the run that is shown, each with the effect of its change, or of one step more.
+
+    `varied` gives the plan of the `run` with other changes.
+    """
+    st.session_state[f"{PREFIX}gpu"] = changes.gpu or run.offer.gpu
     st.selectbox(
         "GPU",
         plan_form.devices(),
-        key=_CARD,
+        key=f"{PREFIX}gpu",
+        on_change=_move,
+        args=("gpu",),
         format_func=device_names().__getitem__,
         help="The same model, tokens and global batch on another GPU, at its catalog price and its own best "
-        "micro-batch. The sliders are for the GPU of the plan.",
+        "micro-batch.",
     )
-    allowed = ranges(run)
+    allowed, now = ranges(run), ranges(shown)
+    beside = Changes() if shown is run else changes  # none where the changed run is impossible
+    if changes.gpu is not None or changes.usd_per_gpu_hour is None:
+        allowed["usd_per_gpu_hour"] = now["usd_per_gpu_hour"]
     useful = [slider for slider in _SLIDERS if len(allowed[slider[0]][1]) > 1]
     for first in range(0, len(useful), 2):
         pair, columns = useful[first : first + 2], st.container(key=f"pair-sliders-{first}").columns(2)
         for column, (name, label, words, explained) in zip(columns, pair, strict=False):
-            own, options = allowed[name]
+            moved = getattr(changes, name)
+            used = (now if name in _CHOSEN_AGAIN else allowed)[name][0] if moved is None else moved
+            others = sorted({*allowed[name][1], used} - {None})
+            options = [option for option in others if option == used or words(option) != words(used)]
             with column.container(gap="small"):  # pointing at a slider writes its ends below it
-                value = st.select_slider(label, options, key=PREFIX + name, format_func=words, help=explained)
-                tried = value if value != own else next((option for option in options if option > value), None)
-                if tried is None:
-                    continue
-                st.caption(worded(f"at {words(tried)}: {_alone(goal, run, Changes(**{name: tried}), profile, now)}"))
+                if used is None:
+                    options = [None, *options]
+                st.session_state[PREFIX + name] = used
+                st.select_slider(
+                    label, options, key=PREFIX + name, format_func=words, help=explained, on_change=_move, args=(name,)
+                )
+                further = next((option for option in options if used is None or option > used), None)
+                tried = further if moved is None else moved
+                if tried is not None:
+                    st.caption(worded(f"at {words(tried)}: {_alone(name, tried, beside, varied)}"))
 
 
-def _alone(goal: Goal, run: Run, change: Changes, profile: Profile, now: plan_answers.World) -> str:
-    """Return the effect of one change alone on the run."""
+def _alone(name: str, tried: Any, changes: Changes, varied: Callable[[Changes], Plan]) -> str:
+    """Return the effect of one change on the run with all other changes, and what is chosen again because of it."""
     try:
-        other = plan_answers.what_if(pinned(goal, run, change), now, profile).chosen
+        run, other = (varied(replace(changes, **{name: value})).chosen for value in (None, tried))
     except AdvisorError as error:
         return error.message
-    said = plan_words.in_words(difference(run, other)), plan_words.unpriced(run, other)
+    said = [plan_words.in_words(difference(run, other)), plan_words.unpriced(run, other)]
+    before, after = ranges(run), ranges(other)
+    for again, label, words, _ in _SLIDERS:
+        if again in _CHOSEN_AGAIN and again != name and (ends := (before[again][0], after[again][0]))[0] != ends[1]:
+            said.append(f"{label[0].lower()}{label[1:]} {' → '.join(map(words, ends))}")
     return " · ".join(filter(None, said))
 
 

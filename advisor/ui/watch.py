@@ -16,7 +16,7 @@ from advisor.history.listing import RunSummary, list_runs
 from advisor.history.progress import Progress
 from advisor.records import Estimate
 from advisor.report.progress import closing_lines, left_words, line
-from advisor.store.run_folder import read_run_plan
+from advisor.store.run_folder import read_launch, read_run_plan
 from advisor.trainers.adopted import ADOPTED
 from advisor.trainers.known import trainer_of_run
 from advisor.ui import launch_form, live, loaders
@@ -219,9 +219,10 @@ def _more_time(progress: Progress, hours: float, folder: Path) -> None:
             key=f"more-{folder.name}", help="Enough for the rest at the speed that was seen.",
         )  # fmt: skip
         if st.button("Resume", icon=":material/resume:", type="primary", key=f"resume-{folder.name}"):
-            usd = None
-            if progress.usd_so_far is not None and progress.usd_per_hour:  # a limit in dollars grows with the time
-                usd = progress.usd_so_far + more / 60 * progress.usd_per_hour
+            launched, usd = read_launch(folder), None
+            held = launched.guards.max_usd if launched is not None else None
+            if held is not None and progress.usd_so_far is not None and progress.usd_per_hour:
+                usd = max(held, progress.usd_so_far + more / 60 * progress.usd_per_hour)  # it grows with the time
             _resume(folder, Limits(max_hours=(used + more) / 60, max_usd=usd))
 
 

@@ -87,7 +87,7 @@ def export_adopted(
         main=target.main,
         files=adopted_files(job) | dict(target.files(job)),
         steps=tuple(target.steps(job)),
-        warnings=(*(() if plan.max_seconds is not None else (unlimited,)), *warnings_of(plan, shared=to != "script")),
+        warnings=(*(() if plan.limit_seconds is not None else (unlimited,)), *warnings_of(plan, shared=to != "script")),
     )
 
 

@@ -92,6 +92,8 @@ def read_options(given: Mapping[str, Any], known: Mapping[str, Option] = OPTIONS
         except AdvisorError as error:
             said = error.message if error.message.startswith("--") else f"{known[name].flag}: {error.message}"
             raise AdvisorError(said, error.hint, exit_code=2) from error
+        if known[name].kind is Kind.DEADLINE:
+            read["deadline_at"] = units.moment_of(str(value), read[name])
     return read
 
 
@@ -106,6 +108,7 @@ def readings(typed: Options, deadline: str = "") -> list[str]:
 def goal_from(typed: Options) -> Goal:
     """Returns the goal of the options. Raises AdvisorError (exit 2) for unknown devices or conflicting options."""
     given = {name: value for name, value in typed.items() if value is not None and value != ()}
+    deadline_at = given.pop("deadline_at", None)  # no option, but read with the deadline
     _refuse_contradictions(given)
     if given.get("layout") == "any":
         given = {"gpus": LAYOUT_COUNTS} | given
@@ -154,6 +157,7 @@ def goal_from(typed: Options) -> Goal:
         "ratio_counts": given.get("ratio_counts") or ("matrices+head" if _family(given) == "nanochat" else "total"),
         "software": software,
         "optimizer": given.get("optimizer") or table()[software or OWN_NAME].optimizer,
+        "deadline_at": deadline_at,
     }
     plain = {option.field: given[name] for name, option in OPTIONS.items() if name in given}
     goal = Goal(**(plain | settled))

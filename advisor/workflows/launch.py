@@ -38,7 +38,7 @@ from advisor.store.store import Store
 from advisor.trainers.adapter import Trainer
 from advisor.trainers.adopted import ADOPTED
 from advisor.trainers.own import OWN
-from advisor.units import HOUR
+from advisor.units import HOUR, format_estimate, format_seconds
 from advisor.workflows.preflight import Check, Finding, checkpoint_checks, data_checks, preflight, told
 from trainer.schema import RunConfig, to_dict
 
@@ -263,7 +263,7 @@ def resume(
     usd_per_gpu_hour: float | None = None,
     synthetic: bool = False,
 ) -> Started:
-    """Resume the run of a folder from its last checkpoint, where it was started. New limits replace the old ones.
+    """Resume the run of a folder from its last checkpoint, where it was started. Each new limit replaces its old one.
 
     `usd_per_gpu_hour` is the price from now on; earlier attempts keep their price. `synthetic` lets a run without data
     continue with random tokens even if its configuration does not ask for them.
@@ -367,5 +367,10 @@ def _submit(backend: Backend, job: Job) -> Started:
     record = read_launch(job.folder)
     assert record is not None  # the backend has just written it
     never = record.guards.max_usd is not None and record.usd_per_hour == 0
-    words = "--budget never stops this run: its price is $0 an hour. --deadline limits its time"
-    return Started(run_dir=job.folder, launch=record, warnings=(words,) if never else ())
+    warnings = ["--budget never stops this run: its price is $0 an hour. --deadline limits its time"] if never else []
+    if isinstance(job.plan, Plan) and job.plan.goal.deadline_at is not None and record.guards.max_hours is not None:
+        left, needed = record.guards.max_hours * HOUR, job.plan.chosen.total_seconds
+        if needed.value > left:
+            takes = format_estimate(needed, format_seconds)
+            warnings.append(f"its limit stops it after {format_seconds(left)}, and it takes {takes}: plan again")
+    return Started(run_dir=job.folder, launch=record, warnings=tuple(warnings))

@@ -217,7 +217,7 @@ def test_a_run_that_goes_on_after_its_stop_on_arrival_has_paid_for_that(recorded
     with pytest.raises(AdvisorError, match="has used 180 s of the 170 s"):
         resumed_job(folder, status)
     with pytest.raises(AdvisorError, match=r"has used \$0.03 of the \$0.02"):
-        resumed_job(folder, status, limits=Limits(max_usd=0.02))
+        resumed_job(folder, status, limits=Limits(max_usd=0.02, max_hours=1.0))
     job_again = resumed_job(folder, status, limits=Limits(max_hours=1.0))
     budget = Budget(lambda: folder, job_again.config.stop, read_spent(folder))
     assert budget.seconds_left() == pytest.approx(3600 - 180, abs=1.0)

@@ -6,7 +6,7 @@ import json
 import math
 import shlex
 from dataclasses import fields, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -28,6 +28,7 @@ from advisor.planning.stages import largest_first, parts
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.throughput import coordinates, sizes
 from advisor.report.plan import markdown
+from advisor.store.plan_files import load_plan
 from advisor.store.store import default_store
 from advisor.workflows.plan import recommend
 from tests.advisor.devices import small_cpu, token_meta
@@ -100,6 +101,20 @@ def test_a_change_moves_what_it_should_and_nothing_else(plan):
         changed(plan, micro_batch=4096)
 
 
+@pytest.mark.parametrize("wishes", [{"spot": "only"}, {"spot": "only", "interruption_seconds": 9000.0}, {"spot": "any"},
+                                    {"spot": "any", "interruption_seconds": 9000.0}, {}])  # fmt: skip
+def test_another_price_changes_only_dollars(wishes):
+    """A spot machine is taken away as often at any price, and a machine on demand is not taken away at all."""
+    plan = ask(replace(GOAL, **wishes))
+    for run in plan.options:
+        hours, price = run.total_seconds.value / 3600, 2 * run.offer.usd_per_hour / run.offer.gpus
+        goal = explore.pinned(plan.goal, run, Changes(usd_per_gpu_hour=price))
+        dearer = what_if(goal, PROFILES[goal.gpu], now=NOW).chosen
+        assert dearer.total_seconds.value == pytest.approx(run.total_seconds.value, rel=1e-12)
+        assert dearer.cost_usd.value == pytest.approx(run.cost_usd.value + hours * run.offer.usd_per_hour)
+        assert (dearer.workload, dearer.loss) == (run.workload, run.loss)
+
+
 @pytest.mark.parametrize("name", ["depth", "tokens", "micro_batch", "seq_len", "gpus", "usd_per_gpu_hour"])
 def test_a_what_if_is_the_run_of_a_whole_plan(plan, name):
     """One evaluation with nothing weighed beside it comes to what a search for the same goal comes to."""
@@ -127,6 +142,19 @@ def test_limits_that_a_what_if_breaks_are_said(plan):
 
 
 # The command line
+
+
+def test_a_moment_stays_a_moment_in_plan_and_command(advisor_home, capsys, tmp_path):
+    """Repeated or launched later, less time is left until then."""
+    at = (datetime.now().astimezone() + timedelta(hours=30)).replace(minute=0, second=0, microsecond=0)
+    words = ["plan", "--gpu", "l4", "--deadline", f"{at:%Y-%m-%d %H:%M}", "--out", str(tmp_path / "plan.yaml")]
+    for words in (words, shlex.split(plan_command(replace(GOAL, deadline_at=at.isoformat())))[1:]):
+        with pytest.raises(SystemExit, match="0"):
+            main([*words, "--json"])
+        goal = json.loads(capsys.readouterr().out)["goal"]
+        assert datetime.fromisoformat(goal["deadline_at"]) == at
+        assert goal["deadline_seconds"] == pytest.approx((at - datetime.now().astimezone()).total_seconds(), abs=60)
+    assert load_plan(tmp_path / "plan.yaml").goal.deadline_at == at.isoformat()
 
 
 def test_the_command_line_gives_the_same_plan(advisor_home, capsys):

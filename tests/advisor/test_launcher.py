@@ -7,15 +7,16 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import psutil
 import pytest
 
-from advisor.engines.backend import engine_of
+from advisor.engines.backend import engine_of, write_files
 from advisor.engines.engines import BACKENDS, backend_of, describe, handle_of
 from advisor.engines.guards import HANG_FACTOR, Limits, make_guards
-from advisor.engines.jobs import steps_again
+from advisor.engines.jobs import resumed_job, steps_again
 from advisor.engines.process import python_command
 from advisor.engines.state import RunState, run_status, settle, this_host
 from advisor.errors import AdvisorError
@@ -31,6 +32,7 @@ from advisor.workflows.analyze import analyze
 from advisor.workflows.launch import dry_run, launch, resume, stop
 from tests.advisor.plans import small_plan, small_run
 from tests.advisor.replay import RECORDING, ReplayTrainer
+from tests.engines.adopted_runs import plan_of
 from tests.waiting import waited
 from trainer.budget import read_spent
 from trainer.runlog import load_run_log, read_records
@@ -88,6 +90,48 @@ def test_dollars_need_a_price(store):
     assert caught.value.exit_code == 2
     free = Flow(store).launch(small_plan(usd_per_hour=0.0), trainer=ScriptTrainer("pass"), max_usd=5.0)
     assert free.launch.guards.max_seconds is None and "never stops this run" in free.warnings[0]
+
+
+NEW_LIMITS = [({}, (5.0, 7200.0)), ({"max_hours": 3.0}, (5.0, 10800.0)), ({"max_usd": 9.0}, (9.0, 7200.0)),
+              ({"max_usd": 0.5, "max_hours": 1.0}, (0.5, 3600.0))]  # fmt: skip
+
+
+@pytest.mark.parametrize(("typed", "expected"), NEW_LIMITS)
+def test_a_new_limit_of_a_resumed_run_replaces_only_its_own(store, tmp_path, typed, expected):
+    launched = dry_run(store, small_plan(usd_per_hour=2.0), limits=Limits(max_usd=5.0, max_hours=2.0))
+    write_files(launched)
+    write_launch(launched.folder, launched.record)
+    again = resumed_job(launched.folder, describe(launched.folder, store), limits=Limits(**typed))
+    assert (again.config.stop.max_usd, again.config.stop.max_seconds) == expected
+    assert again.record.guards.max_usd == expected[0]
+    assert again.record.guards.max_seconds == min(expected[1], expected[0] / 2.0 * 3600)  # $2 an hour
+
+
+@pytest.mark.parametrize(("typed", "expected"), NEW_LIMITS)
+def test_so_does_that_of_an_adopted_command(store, tmp_path, typed, expected):
+    plan = plan_of(store, tmp_path, 20, usd_per_hour=2.0, max_usd=5.0, max_seconds=7200.0)
+    launched = dry_run(store, plan)
+    write_files(launched)
+    write_launch(launched.folder, launched.record)
+    again = resumed_job(launched.folder, describe(launched.folder, store), limits=Limits(**typed))
+    assert (again.plan.max_usd, again.plan.max_seconds) == expected
+    assert again.plan.limit_seconds == again.record.guards.max_seconds == min(expected[1], expected[0] / 2.0 * 3600)
+
+
+def test_a_deadline_that_is_a_moment_counts_from_the_launch(store):
+    """The plan was made when 8 h were left."""
+
+    def guards(hours_left):
+        at = (datetime.now().astimezone() + timedelta(hours=hours_left)).isoformat(timespec="seconds")
+        goal = replace(small_plan().goal, deadline_seconds=8 * 3600.0, deadline_at=at)
+        return dry_run(store, small_plan(goal=goal)).record.guards
+
+    assert guards(3).max_seconds == pytest.approx(3 * 3600, abs=5)
+    with pytest.raises(AdvisorError, match=r"the deadline of this plan, \w+day, \d{4}-\d\d-\d\d \d\d:\d\d, is past") as caught:
+        guards(-1)
+    assert "--deadline" in caught.value.hint
+    hours = replace(small_plan().goal, deadline_seconds=8 * 3600.0)
+    assert dry_run(store, small_plan(goal=hours)).record.guards.max_seconds == 8 * 3600
 
 
 # What lies in a run folder

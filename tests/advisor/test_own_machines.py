@@ -104,7 +104,11 @@ def test_a_what_if_stays_on_the_own_machine_until_it_asks_for_more(mixed):
     assert (same.gpu, same.own, same.usd_per_kwh) == ("own", (OwnMachine(gpu="rtx-4090", gpus=2),), 0.35)
     again = answer(explore.pinned(mixed.goal, own), [PROFILES["rtx-4090"]], now=NOW)
     assert again.bill.cost_usd.value == pytest.approx(mixed.bill.cost_usd.value)
-    for changes in (Changes(gpus=4), Changes(gpu="h100-80gb-sxm"), Changes(usd_per_gpu_hour=0.4)):
+    priced = answer(explore.pinned(mixed.goal, own, Changes(usd_per_gpu_hour=0.4)), [PROFILES["rtx-4090"]], now=NOW)
+    assert priced.offer.source == own.offer.source and priced.chosen.total_seconds == own.total_seconds
+    hours = own.total_seconds.value / 3600
+    assert priced.bill.cost_usd.value == pytest.approx(mixed.bill.cost_usd.value + 2 * 0.4 * hours)
+    for changes in (Changes(gpus=4), Changes(gpu="h100-80gb-sxm")):
         moved = explore.pinned(mixed.goal, own, changes)
         assert moved.own == () and moved.usd_per_kwh is None and moved.gpu in KEYS
 

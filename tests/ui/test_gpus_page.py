@@ -21,6 +21,8 @@ from advisor.workflows.goal import model_of_config
 from advisor.workflows.plan_finetune import plan_finetune
 from tests.advisor.plans import goal_of
 from tests.ui import driver
+from tests.ui.test_plan_page import app as plan_page
+from tests.ui.test_plan_page import ok, said_command
 
 # TinyLlama's sizes: 1.1 B parameters as published
 CONFIG = {
@@ -59,13 +61,23 @@ def test_one_question_in_one_row_is_answered_yes_with_the_numbers_of_the_command
     assert "RTX 4090 24 GB" in words(at)
 
 
-def test_a_mixture_of_experts_is_fine_tuned_and_not_trained_from_scratch():
+def test_a_mixture_of_experts_is_fine_tuned_and_not_trained_from_scratch(monkeypatch):
     at = app(card_model="qwen3-30b-a3b", card_method="qlora", cards="a6000").run()
     assert not at.exception and not at.error and "8 of its 128 experts" in words(at)
     [said] = [m.value.replace("\\", "") for m in at.markdown if m.value.startswith("## ")]
     assert said.startswith("## RTX A6000 48 GB. Yes")
     at = app(card_model="qwen3-30b-a3b", card_method="scratch").run()
-    assert "builds no mixtures of experts" in at.error[0].value and "--layout any" in at.error[0].value
+    assert "builds no mixtures of experts" in at.error[0].value
+    asked: list[dict[str, object]] = []
+    monkeypatch.setattr("advisor.ui.controls.st.switch_page", lambda page, query_params: asked.append(query_params))
+    next(button for button in at.button if button.label == "Plan its layout").click().run()
+    plan = plan_page(**asked[0]).run()
+    assert not plan.exception and not plan.error and "## Train qwen3-30b-a3b " in words(plan)
+    # the page Plan offers the same where it refuses
+    refused = plan_page(model="qwen3-30b-a3b", gpu="h100-80gb-sxm", budget="", deadline="30 d").run()
+    assert "no mixtures of experts" in refused.error[0].value and "advisor plan" not in refused.error[0].value
+    next(button for button in refused.button if button.label == "Plan its layout").click().run()
+    assert not refused.exception and not refused.error and "Train qwen3-30b-a3b " in words(refused)
 
 
 def test_what_does_not_fit_stays_in_the_list_with_by_how_much():
@@ -122,9 +134,6 @@ def test_gpus_of_the_address_stand_side_by_side_and_are_planned_on_with_the_mode
     asked: list[dict[str, object]] = []
     monkeypatch.setattr("advisor.ui.controls.st.switch_page", lambda page, query_params: asked.append(query_params))
     at.button(key="plan-on-these").click().run()
-    from tests.ui.test_plan_page import app as plan_page
-    from tests.ui.test_plan_page import ok, said_command
-
     goal = said_command(ok(plan_page(**asked[0]).run()))
     assert (goal.gpu, goal.family, goal.depth, goal.seq_len) == ("l4,h100-80gb-sxm", "llama", 22, 1024)
 

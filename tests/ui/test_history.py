@@ -81,14 +81,21 @@ def test_the_goal_survives_other_pages_and_the_way_back(page, address):
     page.keyboard.press("Enter")
     page.wait_for_url("**budget=%2420**")
     said = answer(page, other_than=before)
+    page.get_by_role("slider", name="Depth").press("ArrowLeft")
+    page.wait_for_url("**if_depth=**")
+    said = answer(page, other_than=said)
     go(page, "What fits", "gpus")
+    page.get_by_role("combobox", name="Method").click()
+    page.get_by_role("option", name="LoRA", exact=True).click()
+    page.wait_for_url("**card_method=lora**")
     page.go_back()
     answer(page, like=said)
     assert budget(page) == "$20"
     go(page, "What fits", "gpus")
     go(page, "Plan", "plan")
     answer(page, like=said)
-    assert budget(page) == "$20" and "budget=%2420" in page.url
+    assert budget(page) == "$20" and "budget=%2420" in page.url and "if_depth=" in page.url
+    assert "card_" not in page.url  # a field of another page
     assert outside == []
 
 

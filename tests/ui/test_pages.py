@@ -20,7 +20,7 @@ from advisor.report.cards import offer_rows
 from advisor.store.folders import example_run
 from advisor.store.run_folder import read_run_plan, run_row
 from advisor.store.store import Store, default_store, load_calibration
-from advisor.ui.controls import OF_PAGE, in_controls
+from advisor.ui.controls import OF_PAGE, in_controls, products
 from advisor.ui.tables import typed
 from advisor.units import format_usd_rate
 from advisor.workflows.compare import review
@@ -299,6 +299,19 @@ def test_a_damaged_calibration_is_one_sentence(advisor_home):
 )
 def test_a_page_speaks_of_its_controls_not_of_options(text, page, said):
     assert in_controls(text, OF_PAGE[page], str) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("2 x l4 from aws", "2 x L4 24 GB from aws"),
+        ("l4: measure it, advisor calibrate --gpu l4", "L4 24 GB: measure it, advisor calibrate --gpu l4"),
+        ("on l4 (`--gpu l4`)", "on L4 24 GB (`--gpu l4`)"),
+        ("your own price l4=-1", "your own price l4=-1"),
+    ],
+)
+def test_a_key_has_its_products_name_but_not_in_what_is_typed(text, said):
+    assert products(text) == said
 
 
 def test_the_controls_named_are_on_their_pages(with_a_run):

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import time
 from dataclasses import replace
+from datetime import datetime, timedelta
 from statistics import NormalDist
 
 import pytest
@@ -164,6 +165,50 @@ def test_the_same_run_on_another_card_is_a_what_if_and_a_link():
     assert "What if" not in sentence(at) and "if_gpu" not in at.query_params
 
 
+def held(at: AppTest, name: str):
+    """The value at which a slider of the what-if stands."""
+    return at.select_slider(key=f"if_{name}").value
+
+
+def test_sliders_stand_at_what_the_what_if_takes_and_say_what_else_changes():
+    at = ok(app(gpu="a100-80gb-sxm,h100-80gb-sxm", gpus="1", depth="22", tokens="3B", budget="").run())
+    before = held(at, "micro_batch")
+    ok(at.select_slider(key="if_gpus").set_value(2).run())
+    ok(at.select_slider(key="if_depth").set_value(held(at, "depth") + 6).run())
+    plan = recommend(said_command(at), default_store())
+    price = plan.offer.usd_per_hour / plan.offer.gpus
+    assert (held(at, "gpus"), held(at, "depth")) == (2, 28) == (plan.workload.gpus, plan.chosen.depth)
+    assert held(at, "micro_batch") == plan.run.micro_batch != before
+    assert held(at, "usd_per_gpu_hour") == pytest.approx(price)
+    assert {"if_gpus", "if_depth"} == {name for name in at.query_params if name.startswith("if_")}
+    [deeper] = [c.value for c in at.caption if c.value.startswith("at 28: ")]
+    assert f"micro-batch {before} → {plan.run.micro_batch}" in deeper
+    # what the user sets stays
+    ok(at.select_slider(key="if_micro_batch").set_value(8).run())
+    assert said_command(at).micro_batch == 8 == held(at, "micro_batch")
+    # a price, and that of a link, is only a price
+    ok(at.select_slider(key="if_usd_per_gpu_hour").set_value(round(2 * price, 2)).run())
+    assert said_command(at).usd_per_gpu_hour == round(2 * price, 2)
+    linked = ok(app(**at.query_params).run())
+    assert sentence(linked) == sentence(at) and held(linked, "usd_per_gpu_hour") == round(2 * price, 2)
+
+
+def test_the_what_if_is_still_there_after_a_look_at_another_page():
+    script = f"import streamlit as st\nif st.session_state.get('away'):\n    st.stop()\n{PAGE}"
+    at = AppTest.from_string(script, default_timeout=180)
+    at.query_params.update({"gpu": "l4", "gpus": "1", "depth": "12"})
+    ok(at.run())
+    lower = held(at, "depth") - 2
+    changed = sentence(ok(at.select_slider(key="if_depth").set_value(lower).run()))
+    at.session_state["away"] = True
+    ok(at.run())
+    at.query_params.clear()
+    at.query_params.update({"gpu": "l4", "gpus": "1", "depth": "12"})
+    at.session_state["away"] = False
+    assert sentence(ok(at.run())) == changed and held(at, "depth") == lower
+    assert at.query_params["if_depth"] in (str(lower), [str(lower)])
+
+
 def test_cards_say_how_likely_the_limits_are_kept_and_what_differs_from_the_plan():
     at = ok(app().run())
     plan = recommend(DEFAULT, default_store())
@@ -294,12 +339,25 @@ def test_impossible_goals_are_one_sentence_with_the_way_out(query, message, way_
 
 
 @pytest.mark.parametrize("objective", ["cost", "time"])
-def test_least_cost_or_time_is_that_of_the_same_work(objective):
-    at = ok(app(gpu="l4", objective=objective).run())
-    best = recommend(Goal(gpu="l4", budget_usd=50.0, deadline_seconds=86400.0), default_store()).chosen
-    goal = said_command(at)
-    assert (goal.objective, goal.depth, goal.tokens) == (objective, best.depth, best.tokens)
-    assert any("as good as the best one within these limits" in c.value for c in at.caption)
+@pytest.mark.parametrize(
+    ("query", "goal"),
+    [
+        ({}, DEFAULT),
+        ({"gpu": "l4"}, replace(DEFAULT, gpu="l4", counts=())),
+        ({"gpu": "l4,h100-80gb-sxm", "budget": "$30"}, replace(DEFAULT, gpu="l4,h100-80gb-sxm", budget_usd=30.0)),
+    ],
+)
+def test_least_cost_or_time_is_that_of_the_same_work(query, goal, objective):
+    """The best run does its own work within the limits, so that one click never answers that no plan does."""
+    at = ok(app(objective=objective, **query).run())
+    best = recommend(goal, default_store()).chosen
+    asked = said_command(at)
+    assert (asked.objective, asked.depth, asked.tokens) == (objective, best.depth, best.tokens)
+    least = recommend(asked, default_store()).chosen
+    measure = {"cost": least.cost_usd, "time": least.total_seconds}[objective].value
+    assert measure <= {"cost": best.cost_usd, "time": best.total_seconds}[objective].value * (1 + 1e-9)
+    same = (least.offer.gpu, least.workload) == (best.offer.gpu, best.workload)
+    assert any(("is already the" in c.value) == same for c in at.caption if "as good" in c.value)
 
 
 def test_an_error_keeps_the_last_answer():
@@ -332,6 +390,19 @@ def test_a_bare_deadline_is_hours_as_the_field_shows():
     at = ok(app(gpu="l4", deadline="8").run())
     assert said_command(at).deadline_seconds == 8 * 3600
     assert any(caption.value == "Deadline 8 read as 8 h." for caption in at.caption)
+
+
+def test_a_moment_is_the_same_question_at_each_click_and_in_the_plan_that_is_launched(advisor_home):
+    at = ok(app(gpu="l4", gpus="1", deadline="tomorrow 23:00").run())
+    time.sleep(1.1)  # the seconds until then are another number
+    ok(at.button(key="card-conservative").click().run())
+    time.sleep(1.1)
+    assert sentence(ok(at.run())).startswith("## Conservative: ")
+    line = next(code.value for code in at.code if code.value.startswith("advisor plan"))
+    assert f"{datetime.now() + timedelta(days=1):%Y-%m-%dT23:00:00}" not in line  # a run that was picked has no limits
+    ok(at.button(key="card-balanced").click().run())
+    line = next(code.value for code in at.code if code.value.startswith("advisor plan"))
+    assert f"--deadline {datetime.now() + timedelta(days=1):%Y-%m-%dT23:00:00}" in line
 
 
 def test_the_form_says_how_it_read_a_gpu_and_a_day():

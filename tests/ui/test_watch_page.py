@@ -118,6 +118,7 @@ def test_a_plan_for_a_card_that_is_not_here_can_be_run_elsewhere(store):
     said = words(at)
     assert "This plan has no data" in said
     assert "It cannot run on this machine" in said and "L4 24 GB" in said
+    assert "`advisor calibrate --gpu l4`" in said  # a command that can be run
     assert any("runpod" in list(frame.value.get("Provider", frame.value.get("provider", []))) for frame in at.table)
     where = at.segmented_control(key="launch-where") if hasattr(at, "segmented_control") else at.button_group[0]
     assert "this machine" not in where.options and where.value == "as files"

@@ -62,7 +62,7 @@ class AdoptedJob:
     @property
     def limit_seconds(self) -> int:
         """Return when the engine ends the run."""
-        return engine_limit(self.plan.max_seconds, self.plan.total_seconds, self.grace_seconds)
+        return engine_limit(self.plan.limit_seconds, self.plan.total_seconds, self.grace_seconds)
 
 
 def adopted_files(job: AdoptedJob) -> dict[str, str]:

@@ -220,7 +220,7 @@ def test_a_deadline_gives_the_steps_that_surely_end_by_then():
 
 def test_dollars_are_hours_at_a_price():
     found = plan(EVEN, budget_usd=1.0, usd_per_gpu_hour=6.0)
-    assert found.max_seconds == 600.0
+    assert found.limit_seconds == 600.0 and found.max_seconds is None
     assert found.cost_usd.value == pytest.approx(found.total_seconds.value / 600)
     with pytest.raises(AdvisorError, match="needs a price"):
         plan(EVEN, budget_usd=1.0)
