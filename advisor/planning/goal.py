@@ -303,8 +303,7 @@ def budget_problem(goal: Goal, profile: Profile, offer: Offer) -> AdvisorError |
             exit_code=2,
         )
     if offer.usd_per_hour is None:
-        hint = "give one per GPU and hour: --price 2.50"
-        return AdvisorError(f"--budget needs a price: {offer.source}", hint, exit_code=2)
+        return price_missing(offer)
     settled = goal.depth is not None and (goal.tokens is not None or goal.ratio is not None)
     ends_unpaid = goal.deadline_seconds is not None or goal.objective != "loss" or settled
     if offer.usd_per_hour or goal.usd_per_kwh or ends_unpaid:
@@ -314,6 +313,12 @@ def budget_problem(goal: Goal, profile: Profile, offer: Offer) -> AdvisorError |
         "give --price 0.50 (per hour) or --kwh-price 0.30, or a limit on time: --deadline 30min",
         exit_code=2,
     )
+
+
+def price_missing(offer: Offer) -> AdvisorError:
+    """Return the error of a goal that has a budget, on machines of unknown price."""
+    hint = "give one per GPU and hour: --price 2.50"
+    return AdvisorError(f"--budget needs a price: {offer.source}", hint, exit_code=2)
 
 
 def seq_len_of(goal: Goal, profile: Profile) -> int:

@@ -30,12 +30,12 @@ def sentence(plan: FinetunePlan) -> str:
     """Says in one sentence what to train, on which machine, and the time and cost."""
     run = plan.chosen
     how = partial_words(run.prediction.workload) or "all weights"
-    cost = f", {COST.of(run.usd)}" if run.usd is not None else ""
+    cost = COST.of(run.usd) if run.usd is not None else "unknown cost"
     many = "" if plan.goal.examples is None else f"{format_count(plan.goal.examples)} examples, "
     return (
         f"{nearest(run)}Fine-tune {plan.model.name} ({how}){_ON[plan.stage]} on {rented(run.offer)} "
         f"with {plan.software}, {many}{format_tokens(plan.tokens)} tokens: "
-        f"{TIME.of(run.seconds)}{cost}."
+        f"{TIME.of(run.seconds)}, {cost}."
     )
 
 

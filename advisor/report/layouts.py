@@ -50,12 +50,12 @@ def sentence(plan: LayoutPlan) -> str:
     choice, model = plan.chosen, plan.architecture
     best = choice.search.best
     assert best is not None
-    cost = f", {COST.of(choice.usd)}" if choice.usd is not None else ""
+    cost = COST.of(choice.usd) if choice.usd is not None else "unknown cost"
     active = "" if model.model.experts is None else f", {format_count(model.model.active)} active"
     size = f"{format_count(model.parameters)} parameters{active}"
     return (
         f"{nearest(choice)}Train {model.name} ({size}) on {rented(choice.offer)} with {plan.software} "
-        f"as {layout_words(best.run)}, {format_tokens(plan.tokens)} tokens: {TIME.of(choice.seconds)}{cost}."
+        f"as {layout_words(best.run)}, {format_tokens(plan.tokens)} tokens: {TIME.of(choice.seconds)}, {cost}."
     )
 
 

@@ -195,8 +195,20 @@ _EXCLUDE = (
     (("tokens", "length"), "--tokens and --examples both say how much", "leave one out"),
     (("download_rate", "data"), "--download-rate: the data of --data are here", "leave one of them out"),
 )  # fmt: skip
-_OF_MACHINES = ("software", "gpu", "gpus", "price", "provider", "spot", "budget", "deadline", "sure", "objective",
-                "interruptions", "kwh_price")
+_OF_MACHINES = (
+    "software",
+    "gpu",
+    "gpus",
+    "price",
+    "provider",
+    "spot",
+    "budget",
+    "deadline",
+    "sure",
+    "objective",
+    "interruptions",
+    "kwh_price",
+)
 # Options that ask for another kind of plan, the name of that kind, and the options that apply to it.
 _OTHER_PLANS = (
     ("finetune", "a fine-tune", {*_OF_MACHINES, "finetune", "model", "epochs", "tokens", "seq_len", "own", "examples",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,12 +11,12 @@ from typing import Any
 from advisor.calibration.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus, require_gpu
-from advisor.hardware.offers import rows_by_gpu
+from advisor.hardware.offers import rows_by_gpu, unpriced
 from advisor.offer import Offer
-from advisor.options import EIGHT_BIT, Goal, OwnMachine
+from advisor.options import EIGHT_BIT, Goal
 from advisor.planning.cards import adapted, largest_context
 from advisor.planning.costs import whole_usd
-from advisor.planning.goal import Limits, interruptions, power_of, waiting_price
+from advisor.planning.goal import Limits, interruptions, power_of, price_missing, waiting_price
 from advisor.planning.models import NamedModel, with_heads_of
 from advisor.planning.offers import ANY, OWN, offers_for, own_offers, within_a_node
 from advisor.prediction.adapters import forward_share
@@ -103,17 +104,14 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
     tokens = round(per_epoch * (epochs if goal.examples is not None else 1))
     software = _software(goal, model, rank)
     runs, does_not_fit = _tried(goal, store, model, software, tokens)
-    if not runs and not does_not_fit:
-        named = goal.gpu.split(",")
-        owned = [gpu for gpu in named if _tried(_with_own(goal, gpu), store, model, software, tokens)[0]]
-        hint = f"if it is yours, it fits: --own {owned[0]}" if owned else "all that are rented: --gpu any"
-        raise AdvisorError(f"nobody is known to rent {', '.join(named)} with these options", hint, exit_code=3)
     if not runs:
         message = f"{model.name} does not surely fit {', '.join(does_not_fit)}"
         if (too_long := model.details.past_longest(model.name, context)) is not None:
             message += f", and {too_long}"
         raise AdvisorError(message, _would_fit(goal, store, model, rank, length, tokens), exit_code=3)
 
+    if goal.budget_usd is not None and all(run.offer.usd_per_hour is None for run in runs):
+        raise price_missing(runs[0].offer)
     cheapest = min((run.usd.value for run in runs if run.usd is not None and all(run.keeps)), default=None)
     waiting = Limits(budget_usd=goal.budget_usd or cheapest, usd_per_waiting_hour=waiting_price(goal))
 
@@ -121,8 +119,8 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
         # as in `choose.best_of`
         cautious = caution(require_gpu(run.offer.gpu), run.offer.gpus)
         dollars, seconds = 0.0, run.seconds.value * cautious
-        if goal.objective != "time" and run.usd is not None:
-            dollars = run.usd.value * cautious + float(waiting.waiting_usd(seconds))
+        if goal.objective != "time":  # an unknown cost comes after every known one
+            dollars = run.usd.value * cautious + float(waiting.waiting_usd(seconds)) if run.usd else math.inf
         return not all(run.keeps), dollars, seconds
 
     runs.sort(key=rank_of)
@@ -158,12 +156,6 @@ def _tried(
     return runs, does_not_fit
 
 
-def _with_own(goal: Goal, gpu: str) -> Goal:
-    """Returns the goal on machines of the user's own."""
-    count = max((goal.gpus, *(goal.counts or ())))
-    return replace(goal, gpu=OWN, counts=(), own=(OwnMachine(gpu=gpu, gpus=count),))
-
-
 def _would_fit(goal: Goal, store: Store, model: NamedModel, rank: int, length: int, tokens: int) -> str:
     """Returns the options with which the fine-tune surely fits; each was planned before it is named."""
 
@@ -187,7 +179,9 @@ def _would_fit(goal: Goal, store: Store, model: NamedModel, rank: int, length: i
     if goal.gpu not in (ANY, OWN):
         room = max(cards[key].memory_bytes for key in goal.gpu.split(","))
         larger = sorted(
-            (one.memory_bytes, key) for key, one in cards.items() if one.is_cuda and one.memory_bytes > room
+            (cards[key].memory_bytes, key)
+            for key in rows_by_gpu()
+            if cards[key].is_cuda and cards[key].memory_bytes > room
         )
         if key := next((key for _, key in larger if fits(gpu=key)), None):
             found.append(f"a GPU with more memory: --gpu {key}")
@@ -226,7 +220,10 @@ def _machines(goal: Goal) -> Iterator[tuple[str, Sequence[Offer]]]:
         yield machine.gpu, own_offers(goal, machine)
     for key in keys:
         counts = goal.counts or (goal.gpus,)
-        yield key, [offer for count in counts for offer in offers_for(goal, key, count, prices, today)]
+        offers = [offer for count in counts for offer in offers_for(goal, key, count, prices, today)]
+        if not offers and goal.gpu != ANY:
+            offers = [unpriced(key, count, goal.providers, prices) for count in counts]
+        yield key, offers
 
 
 def usual_epochs(goal: Goal) -> float:
@@ -293,5 +290,5 @@ def _runs(
             seconds=seconds,
             usd=usd,
             longest_context=largest_context(profile, leanest),
-            keeps=(not late, not dear),
+            keeps=(not late, not dear and (usd is not None or goal.budget_usd is None)),
         )

@@ -13,12 +13,12 @@ from typing import Any
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, load_gpus
 from advisor.hardware.links import read_link
-from advisor.hardware.offers import rows_by_gpu
+from advisor.hardware.offers import rows_by_gpu, unpriced
 from advisor.laws.hyperparameters import step_law_batch
 from advisor.offer import Offer
 from advisor.options import Goal
 from advisor.planning.costs import whole_usd
-from advisor.planning.goal import Limits, interruptions
+from advisor.planning.goal import Limits, interruptions, price_missing
 from advisor.planning.layouts import Search, search
 from advisor.planning.models import Architecture
 from advisor.planning.offers import ANY, offers_for
@@ -170,10 +170,13 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
         message = f"{architecture.name} with {sequences} sequences a step surely fits none of: {named}"
         raise AdvisorError(message, endless or _would_fit(goal, refused, sequences, seq_len), exit_code=3)
 
+    if goal.budget_usd is not None and all(choice.offer.usd_per_hour is None for choice in choices):
+        raise price_missing(choices[0].offer)
     least = min((c.usd.value for c in choices if c.usd is not None and all(c.keeps)), default=0.0)
 
     def rank(choice: LayoutChoice) -> tuple[bool, float, float]:
-        dollars = 0.0 if goal.objective == "time" or choice.usd is None else choice.usd.value
+        usd = choice.usd.value if choice.usd is not None else math.inf  # unknown: after every known one
+        dollars = 0.0 if goal.objective == "time" else usd
         # waiting for months is not worth a few per cent
         return not all(choice.keeps), max(dollars, _EQUAL_COST * least), choice.seconds.value
 
@@ -242,14 +245,13 @@ def _machines(goal: Goal) -> Iterator[tuple[GpuSpec, Sequence[Offer]]]:
             hint = "GPUs joined by NVLink or PCIe: --gpu h100"
             raise AdvisorError(f"nothing is known of what joins GPUs of the kind {key}", hint, exit_code=2)
         counts = goal.counts or (goal.gpus,)
-        nobody = "nobody lists a price of so many"
         yield (
             cards[key],
             [
                 offer
                 for count in counts
                 for offer in offers_for(goal, key, count, prices, today)
-                or [Offer(gpu=key, gpus=count, provider=None, spot=False, usd_per_hour=None, source=nobody)]
+                or [unpriced(key, count, goal.providers, prices)]
             ],
         )
 

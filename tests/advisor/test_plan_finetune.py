@@ -107,7 +107,6 @@ def test_what_cannot_be_meant_is_refused_in_a_sentence(words, message, tmp_path,
         ("--gpu 4090 --model llama-3.1-8b --finetune lora --seq-len 131072", "does not surely fit", 1),
         ("--gpu 4090 --model llama-3.1-8b --finetune full", "does not surely fit", 2),
         ("--gpu 4090 --model llama-3-70b --finetune qlora", "does not surely fit", 2),
-        ("--gpu 3060 --model llama-3.1-8b --finetune qlora --software unsloth", "nobody is known to rent", 1),
     ],
 )
 def test_each_hint_of_a_refused_fine_tune_is_a_plan_that_fits(advisor_home, words, message, hints):
@@ -115,11 +114,26 @@ def test_each_hint_of_a_refused_fine_tune_is_a_plan_that_fits(advisor_home, word
     refused = command(*run)
     assert refused.returncode == 3 and message in refused.stderr
     hint = refused.stderr.partition("hint: ")[2].replace("\n", " ")
-    named = re.findall(r"--(?:finetune|gpus|gpu|length|seq-len|own) \S+?(?=[;\s]|$)", hint)
+    named = re.findall(r"--(?:finetune|gpus|gpu|length|seq-len) \S+?(?=[;\s]|$)", hint)
     assert len(named) == hints and not any("qlora" in one for one in named if "--length" in words)
     for one in named:
-        options = run if "--own" not in one else [word for word in run if word not in ("--gpu", "3060")]
-        assert command(*options, *one.split()).returncode == 0, one
+        assert command(*run, *one.split()).returncode == 0, one
+
+
+@pytest.mark.parametrize("method", [("--finetune", "qlora", "--examples", "1k"), ("--layout", "any", "--tokens", "1B")])
+def test_a_gpu_that_nobody_lists_is_planned_with_an_unknown_cost(method):
+    """Its price is unknown, and nothing else: with one it is the same run."""
+    words = ("plan", "--gpu", "h20-96gb", "--gpus", "8", "--model", "llama-3.1-8b", *method)
+    free = json.loads(command(*words, "--json", expect=0).stdout)
+    paid = json.loads(command(*words, "--price", "1.5", "--json", expect=0).stdout)
+    [one], [other] = ((found.get("runs") or found["choices"])[:1] for found in (free, paid))
+    assert free["sentence"].endswith(", unknown cost.") and one["usd"] is None
+    seconds = other.get("whole", other)["seconds"]["value"]
+    assert other["usd"]["value"] == pytest.approx(1.5 * 8 * seconds / 3600)
+    refused = command(*words, "--budget", "50")
+    assert refused.returncode == 2 and "--budget needs a price: no price known for h20-96gb" in refused.stderr
+    beside = json.loads(command(*words, "--gpu", "h20-96gb,h100", "--json", expect=0).stdout)
+    assert (beside.get("runs") or beside["choices"])[0]["offer"]["gpu"] == "h100-80gb-sxm"
 
 
 def test_weights_that_one_gpu_cannot_hold_are_sharded_over_several():
