@@ -136,7 +136,8 @@ def _finetune(goal: Goal, store: Store) -> Answer[Any]:
 
 
 def _layouts(goal: Goal) -> Answer[Any]:
-    from advisor.report.layouts import document, layout_words, sentence
+    from advisor.report.layouts import document, sentence
+    from advisor.report.prediction import layout_words
     from advisor.workflows.plan_layouts import plan_layouts
 
     found = plan_layouts(goal)

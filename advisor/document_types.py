@@ -145,7 +145,7 @@ DOCUMENTS: dict[str, Shape] = {
     "predict": {
         "gpu": str, "workload": Workload, **_PREDICTED, "memory_parts": MemoryBill | None, "would_fit": [str],
         "depths": [DepthOption], "data": Download | None, "for": str, "closest published run": str | None,
-        "network": str | None, "too_long": str | None, "sources": [str],
+        "network": str | None, "too_long": str | None, "layout": str | None, "sources": [str],
     },
     "calibrate": _CALIBRATED,
     "calibrate-places": {

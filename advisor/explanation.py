@@ -9,7 +9,7 @@ from typing import Any
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import find_gpu, peak_flops
 from advisor.records import Basis, Estimate, Plan, Prediction
-from advisor.report.layouts import layout_words
+from advisor.report.prediction import layout_words
 from advisor.workflows.plan_finetune import FinetunePlan
 from advisor.workflows.plan_layouts import LayoutPlan
 

@@ -444,6 +444,14 @@ def _own(name: str, kind: Kind, help: str, **settings: Any) -> Any:
     return field(default=option.default, metadata={"option": option})
 
 
+LAYOUT_DEGREES = ("tp", "pp", "cp", "ep", "vpp")  # of `PredictOptions`
+
+
+def _degree(name: str, kind: str, help: str) -> Any:
+    also = (f"--{kind}-parallel", f"--{kind}-parallel-size")
+    return _own(name, Kind.WHOLE, help, section=_ADVANCED, least=1, most=16384, also=also)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions:
     """The options of `predict`. None: not given."""
@@ -490,6 +498,11 @@ class PredictOptions:
         "freeze_blocks", Kind.WHOLE, "Number of blocks to freeze, from the first on, with the embeddings.",
         section=_ADVANCED, least=1, most=100_000,
     )  # fmt: skip
+    tp: int | None = _degree("tp", "tensor", "Tensor-parallel GPUs: pieces of each matrix.")
+    pp: int | None = _degree("pp", "pipeline", "Pipeline stages.")
+    cp: int | None = _degree("cp", "context", "Context-parallel GPUs: pieces of each sequence.")
+    ep: int | None = _degree("ep", "expert", "GPUs that share the experts. Default: as many as possible.")
+    vpp: int | None = _degree("vpp", "virtual-pipeline", "Pieces of layers on each pipeline stage (interleaved).")
     depths: tuple[int, ...] | None = _like("depths")
     tokens: int | None = _like("tokens", "Also show how much text this number of tokens is, in shards and gigabytes.")
     download_rate: float | None = _like(

@@ -57,10 +57,10 @@ def refused(hint: str, *flags: str, takes_value: bool = True) -> Callable[[Calla
 
 def refused_parallelism(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the hidden options of parallelism; the error says where layouts are planned and predicted."""
-    hint = "the best layout: advisor plan --layout any --model llama-3-70b --gpu h100 --gpus 64; a given one: a row of "
+    hint = "the best layout: advisor plan --layout any --model llama-3-70b --gpu h100 --gpus 64; a given one: "
     for kind, short in (("tensor", "tp"), ("pipeline", "pp"), ("expert", "ep"), ("context", "cp")):
         flags = f"--{kind}-parallel", f"--{kind}-parallel-size", f"--{short}"
-        refused(f"{hint}`advisor predict --rows`, column {short}", *flags)(command)
+        refused(f"{hint}advisor predict --{short}", *flags)(command)
     return command
 
 

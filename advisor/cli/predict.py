@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import RenderableType
 
-from advisor.cli.params import FILE, refused_parallelism, warn_of_others
+from advisor.cli.params import FILE, warn_of_others
 from advisor.cli.verb import SectionedCommand, options_in, told, verb
 from advisor.errors import AdvisorError
 from advisor.options import PredictOptions
@@ -25,7 +25,6 @@ NOTHING_FITS = 3
 @verb(cls=SectionedCommand)
 @options_in(PredictOptions)
 @click.option("--rows", type=FILE, help="Predict every row of this CSV file. Prints one JSON object per line.")
-@refused_parallelism
 def command(rows: Path | None, **typed: Any) -> int:
     """Predict step time, throughput and memory of one configuration, each with its 80 % interval and its basis.
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from advisor.prediction.layouts import LayoutRun
 from advisor.report.finetune import missed, nearest, rented
+from advisor.report.prediction import layout_words
 from advisor.report.quantities import COST, TIME
 from advisor.report.render import to_plain
 from advisor.report.table import Table, on_console
@@ -32,17 +32,6 @@ OTHERS = ("layout", "micro-batch", "step", "memory per GPU", "why not")
 _RECOMPUTED = {
     "none": "", "full": ", recomputed", "attention": ", attention recomputed", "operators": ", half recomputed",
 }  # fmt: skip
-_SHARDED = {"none": "", "optimizer": "", "full": " FSDP"}
-
-
-def layout_words(run: LayoutRun) -> str:
-    """Returns a layout in the usual notation, such as TP8 PP4x5 EP8 DP16."""
-    cut = run.layout
-    pieces = [("TP", cut.tensor), ("CP", cut.context), ("EP", cut.expert)]
-    said = [f"{name}{count}" for name, count in pieces if count > 1]
-    if cut.pipeline > 1:
-        said.insert(1 if cut.tensor > 1 else 0, f"PP{cut.pipeline}" + (f"x{cut.virtual}" if cut.virtual > 1 else ""))
-    return " ".join([*said, f"DP{cut.data}"]) + _SHARDED[cut.sharding]
 
 
 def sentence(plan: LayoutPlan) -> str:

@@ -9,6 +9,7 @@ from advisor import units
 from advisor.prediction.comm import AssumedNetwork
 from advisor.prediction.depths import TOKENS_PER_PARAMETER, DepthOption, Download, MemoryBill
 from advisor.prediction.layout_batch import LayoutPrediction
+from advisor.prediction.layouts import LayoutRun
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.software import words_of
 from advisor.records import Estimate, Prediction, Software, Workload
@@ -32,6 +33,7 @@ _PARTS = (
     ("logits", "logits_bytes"),
     ("driver, workspaces, allocator", "overhead_bytes"),
 )
+_SHARDED = {"none": "", "optimizer": "", "full": " FSDP"}
 _SHORT = ("weights", "gradients", "optimizer", "activations", "logits", "rest")
 
 
@@ -46,9 +48,27 @@ def partial_words(workload: Workload) -> str:
     return ""
 
 
+def layout_words(run: LayoutRun) -> str:
+    """Returns a layout in the usual notation, such as TP8 PP4x5 EP8 DP16."""
+    cut = run.layout
+    pieces = [("TP", cut.tensor), ("CP", cut.context), ("EP", cut.expert)]
+    said = [f"{name}{count}" for name, count in pieces if count > 1]
+    if cut.pipeline > 1:
+        said.insert(1 if cut.tensor > 1 else 0, f"PP{cut.pipeline}" + (f"x{cut.virtual}" if cut.virtual > 1 else ""))
+    return " ".join([*said, f"DP{cut.data}"]) + _SHARDED[cut.sharding]
+
+
 def heading(prediction: Prediction) -> str:
     """Says what is predicted: model, batch, devices."""
     w = prediction.workload
+    if isinstance(prediction, Predicted) and prediction.layout is not None:
+        run = prediction.layout
+        active = f", {units.format_count(run.model.active)} active" if run.model.experts else ""
+        batch = f"micro-batches of {run.micro_batch} x {run.seq_len} tokens, {run.micro_batches} of a replica a step"
+        return (
+            f"{prediction.name} ({units.format_count(prediction.parameters)} parameters{active}) on {w.gpus} x {w.gpu} "
+            f"as {layout_words(run)} ({run.precision}): {batch}, by {words_of(w.software)}"
+        )
     size = f"depth {w.shape.depth}, width {w.shape.width}, {units.format_count(prediction.parameters)} parameters"
     if words := partial_words(w):
         trained = int(WorkloadArrays.of([w]).trained_parameters[0])
@@ -114,6 +134,7 @@ def document(prediction: Prediction) -> dict[str, object]:
         "data": prediction.data,
         **beside(prediction),
         "too_long": prediction.too_long,
+        "layout": None if prediction.layout is None else layout_words(prediction.layout),
         "sources": prediction.sources,
     }
 

@@ -10,7 +10,7 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus, read_gpus
 from advisor.hardware.here import device_key
 from advisor.hardware.software_support import usual_precision
-from advisor.options import OPTIONS, PredictOptions
+from advisor.options import LAYOUT_DEGREES, OPTIONS, PredictOptions, options_of
 from advisor.planning.goal import SEQ_LEN, VOCAB_SIZE
 from advisor.planning.models import nearest_shape, with_heads_of
 from advisor.planning.ranges import check_options
@@ -18,13 +18,15 @@ from advisor.planning.recipe import MICRO_BATCHES
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.comm import AssumedNetwork, assumed_network
 from advisor.prediction.depths import DepthOption, Download, MemoryBill, at_depths, download, memory_bill
+from advisor.prediction.layouts import LayoutRun
 from advisor.prediction.micro_batch import fast_enough
 from advisor.prediction.profile import Profile
-from advisor.prediction.software import OWN_NAME, software_of, table
+from advisor.prediction.software import OWN_NAME, require_software, software_of, table
 from advisor.prediction.whose import closest_run, whose
 from advisor.records import Adapters, Prediction, Workload
 from advisor.store.store import Store
-from advisor.workflows.goal import Options, find_any_model, with_shape
+from advisor.workflows.goal import Options, find_any_model, find_architecture, with_shape
+from advisor.workflows.predict_layout import SOFTWARE, network_of, predict_layout
 from advisor.workflows.would_fit import would_fit
 from trainer.schema import ModelShape, make_shape
 
@@ -33,6 +35,7 @@ _PARTLY = "published software, less by what frozen weights save: the trainer her
 _OTHER_SOFTWARE = "published software: the trainer here has no fp8, ties no head and does not shard the optimizer alone"
 
 
+_NOT_OVER_LAYOUTS = ("params", "depth", "width", "heads", "lora_rank", "freeze_blocks", "depths")
 _OF_THE_MODEL = (
     *("family", "model", "params", "depth", "width", "heads", "kv_heads", "ffn_width", "seq_len", "vocab_size"),
 )
@@ -52,6 +55,8 @@ class Predicted(Prediction):
     sources: tuple[str, ...]
     assumed: tuple[str, ...]  # options not given, with the assumed values
     too_long: str | None  # a sentence if the sequences are longer than any that the model reads
+    name: str | None = None  # of the published model
+    layout: LayoutRun | None = None  # what was predicted if it is cut over GPUs in other ways than by data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +74,15 @@ def predict(options: PredictOptions, store: Store) -> Predicted:
     """Predict the configuration that the options describe; raises AdvisorError if they do not describe one."""
     if options.download_rate is not None and options.tokens is None:
         raise AdvisorError("--download-rate: of how much data?", "say how many tokens: --tokens 10B", exit_code=2)
+    degrees = any((getattr(options, name) or 1) > 1 for name in LAYOUT_DEGREES)
+    if degrees or (options.model and options.lora_rank is None and find_any_model(options.model).expert_width):
+        return _over_layout(options)
     asked = _asked(options, store)
     profile, workload = asked.profile, asked.prediction.workload
+    # Only the law of layouts knows machines whose joint the data sheet does not state.
+    whole = workload.software is None or not (workload.software.adapters or workload.software.frozen_blocks)
+    if asked.prediction.step_seconds is None and profile.spec and options.model and whole:
+        return _over_layout(options)
     step, vocabulary, fits = asked.prediction.step_seconds, workload.shape.vocab_size, asked.prediction.fits
     return Predicted(
         **vars(asked.prediction),
@@ -87,6 +99,39 @@ def predict(options: PredictOptions, store: Store) -> Predicted:
     )
 
 
+def _over_layout(options: PredictOptions) -> Predicted:
+    """Predict a configuration by the law of layouts. Raises AdvisorError (exit 2) if it cannot describe the options."""
+    refused = [name for name in _NOT_OVER_LAYOUTS if getattr(options, name) is not None]
+    refused += ["optimizer"] if options.optimizer == "muon" else []
+    if options.model is None or refused:
+        words = ", ".join(options_of(PredictOptions)[name].flag for name in refused) or "one without a name"
+        hint = "name the model, as --model llama-3.1-8b, without these options"
+        raise AdvisorError(f"a layout is predicted of a published model, not with {words}", hint, exit_code=2)
+    gpus, key = gpu_count(options.gpu, options.gpus), device_key(read_gpus(options.gpu).key)
+    spec = load_gpus().get(key)
+    if spec is None or not spec.is_cuda:
+        raise AdvisorError(f"layouts are predicted on GPUs, not on {key}", "name one: --gpu 8xh100", exit_code=2)
+    architecture = find_architecture(options.model)
+    dense = None if architecture.model.experts else find_any_model(options.model).shape
+    found, prediction, assumed = predict_layout(options, architecture, dense, spec, gpus)
+    seq_len, vocabulary = found.run.seq_len, architecture.model.vocab_size
+    return Predicted(
+        **vars(prediction),
+        memory_parts=None,
+        would_fit=(),
+        other_depths=(),
+        data=download(options.tokens, vocabulary, options.download_rate) if options.tokens else None,
+        made_for=require_software(found.run.software or SOFTWARE).words,
+        closest_run=None,
+        network=network_of(found.run),
+        sources=("published runs over layouts (profiles/layouts.yaml)",),
+        assumed=tuple(assumed),
+        too_long=architecture.details.past_longest(architecture.name, seq_len),
+        name=architecture.name,
+        layout=found.run,
+    )
+
+
 def _asked(options: PredictOptions, store: Store) -> _Asked:
     """Predict the configuration alone, without the details beside it."""
     # Ask for the model first: without one, nothing can be predicted on any device.
@@ -96,10 +141,6 @@ def _asked(options: PredictOptions, store: Store) -> _Asked:
     named = find_any_model(options.model) if options.model is not None else None
     if named is not None:
         options = replace(options, head_dim=options.head_dim or named.head_dim, tied=options.tied or named.tied)
-        if named.expert_width is not None and options.lora_rank is None:
-            hint = f"with adapters, --lora-rank 16, or over a layout: advisor plan --layout any --model {named.name}"
-            message = "a mixture of experts is not predicted with all its weights trained"
-            raise AdvisorError(f"--model {named.name}: {message}", hint, exit_code=2)
     if stated.get("depth") is None and stated.get("params") is None:
         hint = "name one, as --model gpt2, --params 1.5B or --depth 12: advisor predict --gpu h100 --model gpt2"
         raise AdvisorError("no model is given", hint, exit_code=2)

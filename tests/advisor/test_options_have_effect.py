@@ -62,13 +62,14 @@ PREDICT = {
     "--ffn-width": "1024", "--grad-accum": "2", "--precision": "fp32", "--compile": None, "--no-compile": None,
     "--activation-checkpointing": "full", "--sharding": "full", "--optimizer": "muon", "--lora-rank": "8",
     "--lora-targets": "attention", "--freeze-blocks": "2", "--qlora": None, "--depths": "4,8", "--tokens": "1B",
-    "--download-rate": "10MB", "--rows": "ROWS",
+    "--download-rate": "10MB", "--rows": "ROWS", "--tp": "2", "--pp": "2", "--cp": "2", "--ep": "4", "--vpp": "2",
 }  # fmt: skip
 SIZES = ("--depth", "12", "--micro-batch", "8", "--seq-len", "1024", "--vocab-size", "32768")
 PREDICTIONS = {
     "one": ("--gpu", "l4", *SIZES),
     "eight": ("--gpu", "h100-80gb-sxm", "--gpus", "8", *SIZES),
     "adapters": ("--gpu", "rtx-4090", "--lora-rank", "16", *SIZES),
+    "a layout": ("--gpu", "h100-80gb-sxm", "--gpus", "8", "--model", "mixtral-8x7b", "--pp", "4", "--micro-batch", "1"),
     "a table": ("--rows", "ROWS"),
 }
 PREDICT_ALIKE = {
@@ -109,7 +110,12 @@ def answer(call, files):
 def options_of(command) -> set[str]:
     shown = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
     names = {name for parameter in shown for name in (*parameter.opts, *parameter.secondary_opts)}
-    return {name for name in names if name.startswith("--")} - SHOWN - {"--layers"}
+    return (
+        {name for name in names if name.startswith("--")}
+        - SHOWN
+        - {"--layers"}
+        - {name for name in names if "-parallel" in name}
+    )
 
 
 def test_every_option_is_in_the_tables():

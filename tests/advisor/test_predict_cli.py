@@ -83,7 +83,10 @@ def test_what_does_not_fit_is_exit_code_3():
         (["--gpu", "h900", *D20[2:]], "h900"),
         ((), "no model is given"),
         (D20[:2], "no model is given"),
-        (["--gpu", "h100", "--tensor-parallel", "8", *D20[2:]], "`advisor predict` has no --tensor-parallel"),
+        (["--gpu", "8xh100", "--tensor-parallel", "8", *D20[2:]], "not with --depth"),
+        (["--gpu", "8xh100", "--tp", "3", "--model", "llama-3-70b"], "--tp 3 does not divide 8 GPUs"),
+        (["--gpu", "8xh100", "--ep", "8", "--model", "llama-3-70b"], "--ep 8: llama-3-70b has no experts"),
+        (["--gpu", "8xh100", "--model", "mixtral-8x7b", "--lora-rank", "8", "--pp", "2"], "not with --lora-rank"),
         ([*D20, "--heads", "7"], "not a multiple of heads"),
         (["--gpu", "v100-32gb-sxm2", "--precision", "bf16", *D20[2:]], "no bf16"),
         (["--rows", "no-such-file.csv"], "does not exist"),
@@ -124,13 +127,44 @@ def test_what_is_left_open_is_taken_as_a_plan_takes_it_and_said():
     assert "--seq-len 2048; --vocab-size 32768" in bare.stderr and "depth 12" in bare.stdout
 
 
-def test_parallelism_is_refused_with_where_it_is_planned_and_predicted():
+def test_parallelism_is_refused_in_a_plan_with_where_it_is_planned_and_predicted():
+    done = advisor("plan", "--gpu", "h100", "--budget", "5", "--tp", "8")
+    assert done.returncode == 2 and "has no --tensor-parallel" in done.stderr, done.stderr
+    assert "advisor plan --layout any" in done.stderr and "advisor predict --tp" in done.stderr
     words = ("--gpu", "256xh100", "--model", "llama-3-70b", "--micro-batch", "2")
-    for verb, asked in (("predict", words), ("plan", ("--gpu", "h100", "--budget", "5"))):
-        done = advisor(verb, *asked, "--tp", "8")
-        assert done.returncode == 2 and "has no --tensor-parallel" in done.stderr, done.stderr
-        assert "advisor plan --layout any" in done.stderr and "column tp" in done.stderr
-    assert predict(*words, "--tp", "1").returncode == predict(*words).returncode != 2
+    assert predict(*words, "--tp", "1").stdout == predict(*words).stdout != ""
+
+
+RECOMPUTED = {"none": "none", "operators": "selective", "full": "full"}
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "gpus"),
+    [
+        ("qwen3-30b-a3b", "h100", 16),
+        ("mixtral-8x7b", "h200", 32),
+        ("deepseek-v3", "h100", 512),
+        ("llama-2-7b", "a100-80gb-pcie", 16),
+        ("llama-3-70b", "h100", 64),
+        ("gpt-oss-20b", "b200", 8),
+    ],
+)
+def test_a_layout_has_one_number_by_both_doors(model, gpu, gpus):
+    """What a plan over layouts finds is what `predict` says of it: time, memory, fit and parameters."""
+    words = ("--gpu", gpu, "--gpus", str(gpus), "--model", model)
+    planned = advisor("plan", *words, "--layout", "any", "--tokens", "1B", "--json")
+    best = json.loads(planned.stdout)["choices"][0]["search"]["best"]
+    run, cut = best["run"], best["run"]["layout"]
+    sizes = {"tp": cut["tensor"], "pp": cut["pipeline"], "vpp": cut["virtual"], "cp": cut["context"],
+             "micro-batch": run["micro_batch"], "grad-accum": run["micro_batches"], "sharding": cut["sharding"],
+             "activation-checkpointing": RECOMPUTED[run["recompute"]]}  # fmt: skip
+    sizes |= {"ep": cut["expert"]} if run["model"]["experts"] else {"tp": cut["tensor"]}
+    options = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
+    found = json.loads(predict(*words, *options, "--json").stdout)
+    for name in ("step_seconds", "tokens_per_second", "mfu", "peak_allocated_bytes"):
+        assert found[name] == best["prediction"][name], name
+    assert found["fits"] is best["prediction"]["fits"] is True and "DP" in found["layout"]
+    assert found["parameters"] == pytest.approx(best["prediction"]["parameters"], rel=0.01)
 
 
 def test_each_row_is_answered_in_order(tmp_path: Path):

@@ -1,0 +1,130 @@
+"""Predicts one configuration with a parallel layout, by the law of plans over layouts: experts, several machines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from advisor.errors import AdvisorError
+from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
+from advisor.options import LAYOUT_DEGREES, PredictOptions
+from advisor.planning.models import Architecture, dense_of
+from advisor.prediction.comm import ETHERNET_BYTES_PER_SECOND, AssumedNetwork
+from advisor.prediction.layout_batch import LayoutPrediction, predict_layouts
+from advisor.prediction.layouts import Layout, LayoutRun, usual_network
+from advisor.prediction.micro_batch import ENOUGH
+from advisor.prediction.software import require_software, software_of
+from advisor.records import Prediction, Workload
+from trainer.schema import ModelShape
+
+SOFTWARE = "nemo"  # if none is named, as in plans over layouts
+_MICRO_BATCHES = (1, 2, 4, 8, 16)
+# what `--activation-checkpointing` recomputes, in the words of `layouts.RECOMPUTE`: selective is every other product
+_RECOMPUTE = {"none": "none", "selective": "operators", "full": "full"}
+
+
+def predict_layout(
+    options: PredictOptions, architecture: Architecture, shape: ModelShape | None, spec: GpuSpec, gpus: int
+) -> tuple[LayoutPrediction, Prediction, list[str]]:
+    """Return the prediction of a layout, the same as any other prediction has it, and what was assumed.
+
+    `shape` is the trainer's nearest one; None for a mixture of experts. The degrees that are not given are 1; experts
+    are dealt out to as many GPUs as possible. Raises AdvisorError (exit 2) if the degrees do not divide evenly.
+    """
+    model, assumed = architecture.model, []
+    name = options.software or SOFTWARE
+    if options.software is None:
+        assumed.append(f"--software {SOFTWARE}")
+    seq_len = options.seq_len or architecture.seq_len
+    if options.seq_len is None:
+        assumed.append(f"--seq-len {seq_len}")
+    layout, said = _layout(options, architecture, gpus)
+    run = LayoutRun(
+        model=model,
+        layout=layout,
+        gpu=spec,
+        node_gpus=min(GPUS_PER_NODE, gpus),
+        seq_len=seq_len,
+        micro_batch=options.micro_batch or 1,
+        micro_batches=options.grad_accum,
+        recompute=_RECOMPUTE[options.activation_checkpointing or require_software(name).recomputed],
+        precision=("bf16" if spec.bf16_flops else "fp16") if options.precision == "auto" else options.precision,
+        software=name,
+    )
+    # Of the shardings and micro-batches that are not given, take the plainest that fits and is about as fast as any.
+    shardings = [options.sharding] if options.sharding or gpus == 1 else ["optimizer", "full"]
+    sizes = [options.micro_batch] if options.micro_batch else _MICRO_BATCHES
+    found, fitting = None, []
+    for sharding in shardings:
+        cut = replace(layout, sharding=sharding or "none")
+        tried = predict_layouts([replace(run, layout=cut, micro_batch=size) for size in sizes])
+        found = found or tried[0]
+        if fitting := [one for one in tried if one.fits]:
+            break
+    if fitting:
+        fastest = max(one.tokens_per_second.value for one in fitting)
+        found = next(one for one in fitting if one.tokens_per_second.value >= ENOUGH * fastest)
+    assert found is not None
+    assumed += [f"--sharding {found.run.layout.sharding}"] if len(shardings) > 1 else []
+    assumed += [f"--micro-batch {found.run.micro_batch}"] if options.micro_batch is None else []
+    run = found.run
+    workload = Workload(
+        shape=replace(shape or dense_of(architecture).shape, seq_len=seq_len),
+        micro_batch=run.micro_batch,
+        grad_accum=run.micro_batches,
+        gpu=spec.key,
+        gpus=gpus,
+        precision="bf16" if run.precision == "fp8" else run.precision,
+        compile=require_software(name).compiled,
+        activation_checkpointing=options.activation_checkpointing or require_software(name).recomputed,
+        sharding=run.layout.sharding,
+        software=software_of(name, fp8=run.precision == "fp8"),
+    )
+    prediction = Prediction(
+        workload=workload,
+        parameters=architecture.parameters,
+        **{one: getattr(found, one) for one in (
+            "flops_per_token", "step_seconds", "tokens_per_second", "mfu", "peak_allocated_bytes",
+            "peak_reserved_bytes", "fit_probability", "fits",
+        )},
+        device_memory_bytes=spec.memory_bytes,
+    )  # fmt: skip
+    return found, prediction, [*said, *assumed]
+
+
+def network_of(run: LayoutRun) -> AssumedNetwork | None:
+    """Return the network that a prediction assumes between machines, or None on one machine."""
+    if run.layout.gpus <= run.node_gpus:
+        return None
+    [slow] = predict_layouts([replace(run, network=ETHERNET_BYTES_PER_SECOND / run.node_gpus)])
+    return AssumedNetwork(
+        bits_per_second=8 * (run.network or usual_network(run.gpu)),
+        gpus_per_machine=run.node_gpus,
+        ethernet_step_seconds=slow.step_seconds.value,
+    )
+
+
+def _layout(options: PredictOptions, architecture: Architecture, gpus: int) -> tuple[Layout, list[str]]:
+    """Return the layout with the degrees that are given, and what was assumed."""
+    tensor, pipeline, context, expert, virtual = (getattr(options, name) for name in LAYOUT_DEGREES)
+    cut, experts = (tensor or 1) * (pipeline or 1) * (context or 1), architecture.model.experts
+    if gpus % cut:
+        words = " x ".join(f"--{name} {value}" for name in LAYOUT_DEGREES[:3] if (value := getattr(options, name)))
+        raise AdvisorError(f"{words} does not divide {gpus} GPUs", "say how many there are: --gpus", exit_code=2)
+    if expert is not None and (experts is None or experts.count % expert or gpus % expert):
+        has = "no experts" if experts is None else f"{experts.count} experts"
+        message = f"--ep {expert}: {architecture.name} has {has}, and there are {gpus} GPUs"
+        raise AdvisorError(message, "choose a number that divides both", exit_code=2)
+    assumed = []
+    if experts is not None and expert is None:
+        ranks = gpus // (pipeline or 1)
+        expert = max(n for n in range(1, min(ranks, experts.count) + 1) if experts.count % n == ranks % n == 0)
+        assumed.append(f"--ep {expert}")
+    return Layout(
+        tensor=tensor or 1,
+        sequence=(tensor or 1) > 1,
+        pipeline=pipeline or 1,
+        virtual=virtual or 1,
+        context=context or 1,
+        expert=expert or 1,
+        data=gpus // cut,
+    ), assumed
