@@ -246,19 +246,19 @@ def _smaller_activations(goal: Goal, seq_len: int) -> Iterator[Way]:
         yield "full activation checkpointing", [(options, least)]
     if goal.micro_batch is not None and goal.micro_batch > 1:
         sizes = [goal.micro_batch >> halved for halved in range(1, goal.micro_batch.bit_length())]
-        smaller = [(f"--micro-batch {size}", size) for size in sizes]
-        yield (
-            "a smaller micro-batch",
-            [(f"{option} {more}".rstrip(), replace(asked, micro_batch=size))
-             for more, asked in dict.fromkeys([("", goal), (options, least)]) for option, size in smaller],
-        )  # fmt: skip
+        yield "a smaller micro-batch", _each("micro_batch", sizes, ("", goal), (options, least))
         least, options = replace(least, micro_batch=1), f"--micro-batch 1 {options}".rstrip()
     lengths = [seq_len >> halved for halved in range(1, seq_len.bit_length()) if seq_len >> halved >= _SHORT]
-    yield (
-        "shorter sequences",
-        [(f"--seq-len {length} {more}".rstrip(), replace(asked, seq_len=length))
-         for more, asked in dict.fromkeys([("", goal), (options, least)]) for length in lengths],
-    )  # fmt: skip
+    yield "shorter sequences", _each("seq_len", lengths, ("", goal), (options, least))
+
+
+def _each(name: str, values: Iterable[Any], *beside: tuple[str, Goal]) -> list[tuple[str, Goal]]:
+    """Return each value of an option, alone and beside the other options that were already changed."""
+    return [
+        (f"--{name.replace('_', '-')} {value} {more}".rstrip(), replace(asked, **{name: value}))
+        for more, asked in dict.fromkeys(beside)
+        for value in values
+    ]
 
 
 def _named(goal: Goal) -> str:
@@ -301,12 +301,13 @@ def _adapters(goal: Goal) -> Iterator[Way]:
 def _fewer_parameters(goal: Goal, most: float) -> Way:
     """Return a smaller model of the goal's family, in place of its sizes."""
     sizes: dict[str, Any] = dict.fromkeys(("model", "depth", "width", "heads", "kv_heads", "ffn_width"))
-    named, in_place = "", "--model" if goal.model else "--depth" if goal.depth and not goal.parameters else ""
+    typed = [f"--{name.replace('_', '-')}" for name in sizes if getattr(goal, name) is not None]
+    in_place, named = f" in place of {' and '.join(typed)}" if typed else "", ""
     if goal.model is not None:  # the model gave these
+        in_place = " in place of --model"
         named = f" --family {goal.family} --seq-len {goal.seq_len} --vocab-size {goal.vocab_size}"
-    words = f"a smaller model in place of {in_place}" if in_place else "a smaller model"
     texts = [_floored(most * share) for share in (1, 0.7, 0.5, 0.25, 0.1)]
-    return words, [
+    return f"a smaller model{in_place}", [
         (f"--params {text}{named}", replace(goal, **sizes, parameters=int(parse_tokens(text)))) for text in texts
     ]
 
