@@ -127,7 +127,9 @@ def test_a_deadline_that_is_a_moment_counts_from_the_launch(store):
         return dry_run(store, small_plan(goal=goal)).record.guards
 
     assert guards(3).max_seconds == pytest.approx(3 * 3600, abs=5)
-    with pytest.raises(AdvisorError, match=r"the deadline of this plan, \w+day, \d{4}-\d\d-\d\d \d\d:\d\d, is past") as caught:
+    with pytest.raises(
+        AdvisorError, match=r"the deadline of this plan, \w+day, \d{4}-\d\d-\d\d \d\d:\d\d, is past"
+    ) as caught:
         guards(-1)
     assert "--deadline" in caught.value.hint
     hours = replace(small_plan().goal, deadline_seconds=8 * 3600.0)
