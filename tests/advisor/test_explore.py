@@ -148,9 +148,9 @@ def test_a_moment_stays_a_moment_in_plan_and_command(advisor_home, capsys, tmp_p
     """Repeated or launched later, less time is left until then."""
     at = (datetime.now().astimezone() + timedelta(hours=30)).replace(minute=0, second=0, microsecond=0)
     words = ["plan", "--gpu", "l4", "--deadline", f"{at:%Y-%m-%d %H:%M}", "--out", str(tmp_path / "plan.yaml")]
-    for words in (words, shlex.split(plan_command(replace(GOAL, deadline_at=at.isoformat())))[1:]):
+    for typed in (words, shlex.split(plan_command(replace(GOAL, deadline_at=at.isoformat())))[1:]):
         with pytest.raises(SystemExit, match="0"):
-            main([*words, "--json"])
+            main([*typed, "--json"])
         goal = json.loads(capsys.readouterr().out)["goal"]
         assert datetime.fromisoformat(goal["deadline_at"]) == at
         assert goal["deadline_seconds"] == pytest.approx((at - datetime.now().astimezone()).total_seconds(), abs=60)
