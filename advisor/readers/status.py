@@ -408,14 +408,25 @@ def by_other_log(table: RunTable, other: RunTable) -> RunTable:
     if not is_open(table) or other.status in (*_OPEN, Status.COMPLETED) or not failures:
         return table
     name = Path(other.source).name
-    reason = other.status_reason
-    if table.last_step is not None:  # the other file has no rows, the log knows how far the run was
-        place = _when(table.last_step, table.facts.get("planned_steps"), "step" if table.counts_steps else "row")
-        reason = reason.replace(_when(None, None, "step"), place)
+    reason, note = other.status_reason, f"how the run ended is in {name}"
+    planned, its_planned = (one.facts.get("planned_steps") for one in (table, other))
+    its_last, unit = other.last_step, "step" if other.counts_steps else "row"
+    bar = next((event for event in failures if "bar_steps" in event.numbers), None)
+    if its_last is None and bar is not None:
+        its_last, its_planned, unit = bar.step, its_planned or bar.numbers["bar_total"], "step"
+    # The log knows how far the run was, unless the other file has a later step of the same count.
+    counts_apart = None not in (planned, its_planned) and planned != its_planned
+    if table.last_step is not None and (counts_apart or (its_last or 0) < table.last_step):
+        place = _when(table.last_step, planned, "step" if table.counts_steps else "row")
+        its_place = _when(its_last, its_planned, unit)
+        reason = reason.replace(its_place, place)
+        failures = [dataclasses.replace(event, step=None) for event in failures]
+    if counts_apart:
+        note += f", which counts to {its_planned:,.0f} steps, and the log to {planned:,.0f}: is it of the same run?"
     return dataclasses.replace(
         table,
         status=other.status,
         status_reason=f"{reason} ({name})",
         events=(*table.events, *failures),
-        notes=(*table.notes, f"how the run ended is in {name}"),
+        notes=(*table.notes, note),
     )

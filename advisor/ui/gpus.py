@@ -50,6 +50,7 @@ from advisor.units import (
     format_seconds,
     format_usd_rate,
     parse_tokens,
+    write_count,
 )
 from advisor.workflows.goal import find_any_model, model_of_config
 from advisor.workflows.plan_finetune import finetune_software
@@ -328,25 +329,29 @@ def _looked_at(chosen: list[CardRow], asked: Question) -> None:
             )  # fmt: skip
             shown = names[name or chosen[0].spec.product]
         plannable = [row.spec.key for row in chosen if row.spec.is_cuda]
+        examples = None
+        if asked.method != "scratch":
+            examples = st.number_input("Examples", min_value=1, value=10_000, step=1000, key="card_examples",
+                                       bind=QUERY, help="How many to fine-tune on.", width=160)  # fmt: skip
+        mine = st.checkbox("Mine, not rented", key="card_mine", bind=QUERY, help="It then costs no rent.")
         if st.button(
             "Plan on the best of these" if len(chosen) > 1 else "Plan on this",
             type="primary", icon=":material/arrow_forward:", key="plan-on-these", disabled=not plannable,
-            help="Opens the page Plan with this model and these GPUs. It plans on NVIDIA's GPUs only."
-            + ("" if asked.method == "scratch" else f" It plans for {EXAMPLES} examples: change them there."),
+            help="Opens the page Plan with this model and these GPUs. It plans on NVIDIA's GPUs only.",
         ):  # fmt: skip
-            _plan_on(plannable, asked)
+            _plan_on(plannable, asked, examples, mine=mine)
     _one(shown, asked, datetime.date.today())
 
 
-EXAMPLES = "10k"  # of a fine-tune that is planned from this page, which does not ask how many there are
-
-
-def _plan_on(keys: Sequence[str], asked: Question) -> None:
+def _plan_on(keys: Sequence[str], asked: Question, examples: int | None, *, mine: bool) -> None:
     """Open the page Plan with these GPUs and the model, as far as an address can express them."""
     query: dict[str, Any] = {"gpu": list(keys), "gpus": [str(asked.gpus)]}
     query |= {name: str(value) for name, value in _model_options(asked).items()}
-    if asked.method != "scratch":
-        query |= {"finetune": asked.method, "examples": EXAMPLES}
+    if examples is not None:
+        query |= {"finetune": asked.method, "examples": write_count(examples)}
+        query |= {"lora_rank": str(asked.rank)} if asked.method != "full" else {}
+    if mine:
+        query["own"] = " ".join(f"{key}:{asked.gpus}" for key in keys)
     if asked.providers:
         query["provider"] = list(asked.providers)
     go("plan", query)

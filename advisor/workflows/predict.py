@@ -35,7 +35,10 @@ _PARTLY = "published software, less by what frozen weights save: the trainer her
 _OTHER_SOFTWARE = "published software: the trainer here has no fp8, ties no head and does not shard the optimizer alone"
 
 
-_NOT_OVER_LAYOUTS = ("params", "depth", "width", "heads", "lora_rank", "freeze_blocks", "depths")
+_NOT_OVER_LAYOUTS = (  # options of a shape of one's own, of parts of a model, and of this project's trainer
+    *("params", "depth", "width", "heads", "kv_heads", "head_dim", "ffn_width", "tied", "vocab_size"),
+    *("lora_rank", "lora_targets", "qlora", "freeze_blocks", "depths", "compile"),
+)
 _OF_THE_MODEL = (
     *("family", "model", "params", "depth", "width", "heads", "kv_heads", "ffn_width", "seq_len", "vocab_size"),
 )
@@ -101,10 +104,11 @@ def predict(options: PredictOptions, store: Store) -> Predicted:
 
 def _over_layout(options: PredictOptions) -> Predicted:
     """Predict a configuration by the law of layouts. Raises AdvisorError (exit 2) if it cannot describe the options."""
-    refused = [name for name in _NOT_OVER_LAYOUTS if getattr(options, name) is not None]
+    known = options_of(PredictOptions)
+    refused = [name for name in _NOT_OVER_LAYOUTS if getattr(options, name) != known[name].default]
     refused += ["optimizer"] if options.optimizer == "muon" else []
     if options.model is None or refused:
-        words = ", ".join(options_of(PredictOptions)[name].flag for name in refused) or "one without a name"
+        words = ", ".join(known[name].flag for name in refused) or "one without a name"
         hint = "name the model, as --model llama-3.1-8b, without these options"
         raise AdvisorError(f"a layout is predicted of a published model, not with {words}", hint, exit_code=2)
     gpus, key = gpu_count(options.gpu, options.gpus), device_key(read_gpus(options.gpu).key)

@@ -147,10 +147,10 @@ def test_limits_that_a_what_if_breaks_are_said(plan):
 def test_a_moment_stays_a_moment_in_plan_and_command(advisor_home, capsys, tmp_path):
     """Repeated or launched later, less time is left until then."""
     at = (datetime.now().astimezone() + timedelta(hours=30)).replace(minute=0, second=0, microsecond=0)
-    typed = ["plan", "--gpu", "l4", "--deadline", f"{at:%Y-%m-%d %H:%M}", "--out", str(tmp_path / "plan.yaml")]
-    for words in (typed, shlex.split(plan_command(replace(GOAL, deadline_at=at.isoformat())))[1:]):
+    words = ["plan", "--gpu", "l4", "--deadline", f"{at:%Y-%m-%d %H:%M}", "--out", str(tmp_path / "plan.yaml")]
+    for typed in (words, shlex.split(plan_command(replace(GOAL, deadline_at=at.isoformat())))[1:]):
         with pytest.raises(SystemExit, match="0"):
-            main([*words, "--json"])
+            main([*typed, "--json"])
         goal = json.loads(capsys.readouterr().out)["goal"]
         assert datetime.fromisoformat(goal["deadline_at"]) == at
         assert goal["deadline_seconds"] == pytest.approx((at - datetime.now().astimezone()).total_seconds(), abs=60)

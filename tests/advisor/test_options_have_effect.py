@@ -73,6 +73,7 @@ PREDICTIONS = {
     "a table": ("--rows", "ROWS"),
 }
 PREDICT_ALIKE = {
+    ("a layout", "--family"): "it is one of that family",
     ("one", "--compile"): "as is usual on this card",
     ("eight", "--compile"): "as is usual on this card",
     ("adapters", "--compile"): "as is usual on this card",

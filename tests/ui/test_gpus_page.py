@@ -138,6 +138,19 @@ def test_gpus_of_the_address_stand_side_by_side_and_are_planned_on_with_the_mode
     assert (goal.gpu, goal.family, goal.depth, goal.seq_len) == ("l4,h100-80gb-sxm", "llama", 22, 1024)
 
 
+def test_a_fine_tune_is_planned_for_the_examples_and_the_rank_that_are_asked_for_on_a_machine_of_ones_own(monkeypatch):
+    at = app(card_model="qwen3-8b", cards="rtx-4090", card_method="qlora", card_seq="1024", card_rank="64").run()
+    at.number_input(key="card_examples").set_value(25_000)
+    at.checkbox(key="card_mine").check()
+    asked: list[dict[str, object]] = []
+    monkeypatch.setattr("advisor.ui.controls.st.switch_page", lambda page, query_params: asked.append(query_params))
+    at.button(key="plan-on-these").click().run()
+    goal = said_command(ok(plan_page(**asked[0]).run()), out=False)
+    assert (goal.examples, goal.lora_rank, goal.finetune, goal.seq_len) == (25_000, 64, "qlora", 1024)
+    assert [(machine.gpu, machine.gpus) for machine in goal.own] == [("rtx-4090", 1)]
+    assert plan_finetune(goal, default_store()).chosen.usd.value == 0
+
+
 def test_gpus_that_no_plan_can_have_are_not_offered_to_the_plan():
     at = app(card_model="gpt2", card_method="scratch", cards="v100-32gb-sxm2").run()
     assert not at.exception and at.button(key="plan-on-these").disabled

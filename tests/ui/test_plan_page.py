@@ -48,11 +48,11 @@ def sentence(at: AppTest) -> str:
     return f"{line} {', '.join(numbers)}".replace("$", "\\$")
 
 
-def said_command(at: AppTest) -> Goal:
-    """The goal of the command line that the page shows."""
+def said_command(at: AppTest, *, out: bool = True) -> Goal:
+    """The goal of the command line that the page shows. That of a fine-tune writes no plan (`out`)."""
     line = next(code.value for code in at.code if code.value.startswith("advisor plan"))
     words_of = shlex.split(line)[2:]
-    assert words_of[-2:] == ["--out", "plan.yaml"]
+    assert (words_of[-2:] == ["--out", "plan.yaml"]) == out
     return goal_of(words_of)
 
 

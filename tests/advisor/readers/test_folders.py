@@ -70,6 +70,31 @@ def test_folder_of_hugging_face(tmp_path):
     assert table.status == Status.TIME_LIMIT and "job.err" in table.status_reason
 
 
+@pytest.mark.parametrize(
+    ("bar", "place", "note"),
+    [
+        ("", "after step 550 of 3000", None),
+        ("\r 18%|#8  | 540/3000 [09:00<41:00,  1.00s/it]", "after step 550 of 3000", None),
+        ("\r 18%|#8  | 553/3000 [09:13<40:47,  1.00s/it]", "after step 553 of 3000", None),
+        (
+            "\r  0%|   | 1/1200 [00:09<3:03:14,  9.17s/it]",
+            "after step 550 of 3000",
+            "counts to 1,200 steps, and the log to",
+        ),
+    ],
+)
+def test_log_and_stderr_agree_how_far_the_run_was(tmp_path, bar, place, note):
+    rows = (f"step {step}/3000 | loss {4 - step / 3000:.4f} | step time 1.000 s\n" for step in range(10, 551, 10))
+    (tmp_path / "job.out").write_text("".join(rows))
+    oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.96 GiB.\n"
+    (tmp_path / "job.err").write_text(f"{bar}Traceback (most recent call last):\n{oom}")
+    table = read_run(tmp_path)
+    assert table.status == Status.OUT_OF_MEMORY and f"out of memory {place}: " in table.status_reason
+    assert table.last_step == 550
+    assert any("is it of the same run?" in text for text in table.notes) == (note is not None)
+    assert note is None or any(note in text for text in table.notes)
+
+
 def test_the_same_folder_zipped(tmp_path):
     folder = hugging_face_folder(tmp_path / "out")
     packed = tmp_path / "out.zip"
