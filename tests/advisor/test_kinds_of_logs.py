@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -417,3 +417,74 @@ def test_a_loop_of_the_first_start_is_no_start(tmp_path):
     stamps = [f"{day + timedelta(minutes=2 * n):%Y-%m-%d %H:%M:%S}" for n in range(len(lines))]
     found = analysed(tmp_path, [f"{stamp} {line}" for stamp, line in zip(stamps, lines, strict=True)])
     assert len(found.run.runs) == 1 and found.run.status == "completed"
+
+
+def scheduled(rates: Sequence[float], notes: Mapping[int, str] | None = None) -> list[str]:
+    """Rows of every tenth step at these rates; `notes` stand before the row of their number."""
+    rows = [f"step {10 * i} | loss {loss(i):.4f} | lr {rate:.3e}" for i, rate in enumerate(rates)]
+    return [line for i, row in enumerate(rows) for line in ((notes or {}).get(i), row) if line]
+
+
+def cosine(rows: int, peak: float = 1e-3) -> list[float]:
+    return [peak * (1 + math.cos(math.pi * i / rows)) / 2 for i in range(rows)]
+
+
+RESUMED = {60: "Resuming from checkpoint out/step_590"}
+WARMED = [1e-3 * min(1, i / 10) * (1 - i / 120) for i in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        # cos(0.59 π) leaves 36 % of the peak
+        (scheduled(cosine(100)[:60] + cosine(100)[:40], RESUMED), "step 600, the learning rate starts anew: 0.00036"),
+        (scheduled(WARMED[:60] + WARMED[1:40], RESUMED), "warms up anew: 0.000508 before, 9.92e-05 after"),
+        (scheduled(cosine(60) + cosine(60)), "starts again: 6.85e-07 at step 590, 0.001 at step 600"),
+        (scheduled(cosine(100), RESUMED), ""),  # resumed with its schedule
+        (scheduled(WARMED, {5: RESUMED[60]}), ""),  # within its warm-up
+        (scheduled(cosine(25) * 4), ""),  # warm restarts are meant
+        (scheduled([1e-3] * 50 + [1e-4] * 50), ""),  # lowered in steps
+    ],
+)
+def test_a_learning_rate_that_starts_again_is_said(tmp_path, lines, said):
+    title = findings(analysed(tmp_path, lines)).get("schedule_starts_again", "")
+    assert said in title and bool(said) == bool(title)
+
+
+def timed(seconds: Iterable[float], tokens: Iterable[int] | None = None) -> list[str]:
+    """Rows of every tenth of 1,000 steps, the steps of which take these seconds."""
+    counts = [f" | tokens {n}" for n in tokens] if tokens is not None else [""] * 100
+    rows = enumerate(zip(seconds, counts, strict=True), 1)
+    return [f"step {10 * i}/1000 | loss {loss(i):.4f} | {1000 * s:.1f} ms/step{more}" for i, (s, more) in rows]
+
+
+def wobbly(*parts: tuple[int, float]) -> list[float]:
+    return [seconds * (1 + 0.03 * math.sin(7 * i)) for rows, seconds in parts for i in range(rows)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "tokens", "said"),
+    [
+        # 40 rows of 10 steps take 1 s more each: 400 s
+        (wobbly((60, 1), (40, 2)), None, "From step 610 on a step takes 2.01 s instead of 1 s: 6.68 min lost"),
+        (wobbly((60, 1), (20, 2), (20, 1)), None, ""),  # only for a while
+        (wobbly((50, 2), (50, 1)), None, ""),  # faster
+        ([1 + i / 100 for i in range(100)], None, ""),  # little by little, as answers grow
+        ([1 + (i % 3 == 0) * i / 100 for i in range(100)], None, ""),  # batches of unlike lengths
+        # twice as many tokens in a step take twice as long
+        (wobbly((60, 1), (40, 2)), [1000 * (i + max(0, i - 60)) for i in range(1, 101)], ""),
+    ],
+)
+def test_steps_that_stay_slower_are_said_with_what_they_cost(tmp_path, seconds, tokens, said):
+    found = findings(analysed(tmp_path, timed(seconds, tokens)))
+    title = found.get("slower_for_good", "")
+    assert said in title and bool(said) == bool(title)
+    assert "goodput" not in found
+
+
+def test_the_rest_of_a_slowed_run_takes_as_long_as_its_steps_do_now(tmp_path):
+    found = analysed(tmp_path, timed(wobbly((60, 1), (40, 2)))[:80])
+    # 200 steps of 2 s are left; 200 slow ones are done and 200 to come, each a second too long
+    assert found.forecast.rest_hours.value * 3600 == pytest.approx(400, rel=0.02)
+    saved = next(one.saved_hours for one in found.findings if one.code == "slower_for_good")
+    assert saved.value * 3600 == pytest.approx(400, rel=0.03)

@@ -199,7 +199,7 @@ def detect_steps_missing(case: Case) -> Verdict:
         return None
     # Its status says how the run ended. An incomplete log is no fault of the run, because it may have been copied while
     # the run went on. A run that says that it is over has nothing left to do.
-    hours, usd = (None, None) if status is Status.COMPLETED else cost_of_steps(case, planned - done)
+    hours, usd = (None, None) if status is Status.COMPLETED else cost_of_steps(case, planned - done, to_come=True)
     rest = f"; the rest takes about {format_centre(hours.scaled(3600), format_seconds)}" if hours else ""
     money = f" and {format_centre(usd, format_usd)}" if usd else ""
     limited = ("you, or a limit on time, tokens or loss, ended the run",)
