@@ -221,6 +221,18 @@ def test_many_starts_that_never_trained_are_said(tmp_path):
     assert "failed_runs" not in findings(analysed(tmp_path, [*together, *rows], "ranks.log"))
 
 
+def test_a_banner_behind_rows_makes_each_banner_a_start(tmp_path):
+    rows = [f"step {20 * i}/44660 lr: 0.000000 loss: {9.1 - 0.1 * i:.4f}" for i in range(5)]
+    failed = [*BANNER, *BANNER, *FAILED]  # the first of two starts leaves no word
+    lines = [*(3 * failed), *BANNER, *rows, *failed, *(2 * failed)]
+    found = analysed(tmp_path, lines)
+    assert [part.phase for part in found.run.runs] == [*[None] * 6, 0, *[None] * 6]
+    said = findings(found)
+    assert said["failed_runs"] == "warning: 12 of 13 runs in this log ended before their first step"
+    assert said["crashed"].endswith("before the first step of run 13")
+    assert "learning_rate_zero" not in said  # of a warm-up only the digits are 0
+
+
 @pytest.mark.parametrize(
     ("table", "said"),
     [

@@ -32,6 +32,8 @@ def _where(case: Case) -> str:
     """Return the step at which the run ended, and of how many, in words; empty if the log has no steps."""
     done, planned = steps_done(case.run), planned_steps(case)
     ended = next((part for part in reversed(case.run.runs) if part.status is case.run.status), None)
+    if ended is not None and len(case.run.runs) > 1 and ended.phase is None:
+        return f" before the first step of {ended.name}"
     if ended is not None and len(case.run.runs) > 1 and ended.last_step not in (None, done):
         return f" at step {ended.last_step:g} of {ended.name}"  # the longest run is judged, but another run ended
     if done is None:

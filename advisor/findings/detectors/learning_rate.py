@@ -17,6 +17,8 @@ from advisor.laws.hyperparameters import LAW_PARAMETERS, off_laws, peak_rates, t
 from advisor.readers.run_table import RunTable, Status
 
 _MOVED = 0.1  # relative fall of a loss that is impossible with a true learning rate of 0
+_STEADY_ROWS = 5  # each with a lower loss than the one before: by chance one time in 120
+_WARMING = 0.01  # of the steps: a warm-up may still be below the last printed digit
 _JUMP = 1.15  # times the first loss: the start was too fast
 _JUMP_ROWS = 2  # rows above that, or one row half as much higher, because one noisy batch is no jump
 _SURE_JUMP = 1.5
@@ -44,9 +46,12 @@ def detect_learning_rate_zero(case: Case) -> Verdict:
         return None
     losses = curve(case.run, "loss").value
     first, end = (float(losses[0]), float(np.median(tail(losses)))) if len(losses) else (math.nan, math.nan)
-    learnt = len(losses) >= 3 and end < first * (1 - _MOVED)
+    steadily = len(losses) >= _STEADY_ROWS and bool(np.all(np.diff(losses) < 0))
+    learnt = steadily or (len(losses) >= 3 and end < first * (1 - _MOVED))
     skips = curve(case.run, "skipped").value
     skipped = len(skips) > 0 and bool((skips > 0).all())
+    if not skipped and rates.counted and rates.step[-1] < _WARMING * (planned_steps(case) or 0):
+        return lacking("learning_rate_zero", "rows beyond the warm-up, whose rates may be below the printed digits")
     fell = f", and the loss stays about where it was ({first:.4g} → {end:.4g})" if len(losses) else ""
     return finding(
         "learning_rate_zero",

@@ -92,7 +92,8 @@ def detect_failed_runs(case: Case) -> Verdict:
     ended = "failed" if most or failed else "ended before their first step"
     early = f", {len(never)} of them before their first step" if failed and never and not most else ""
     bad = count >= _MANY_STARTS and (most or len(failed) > len(parts) / 2) and (whole is None or count > whole / 2)
-    rows = [f"{part.name}: {part.status_reason}" for part in (*failed, *never)]
+    worst_first = sorted((*failed, *never), key=lambda part: part.status not in _FAILED)
+    rows = [f"{part.name}: {part.status_reason}" for part in worst_first]
     rows = [event.text for event in case.run.events if event.kind == "failed_job"] if most else rows
     return finding(
         "failed_runs",
