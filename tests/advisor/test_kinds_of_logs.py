@@ -209,6 +209,40 @@ def findings(found: Analysis) -> dict[str, str]:
     return {finding.code: f"{finding.severity}: {finding.title}" for finding in found.findings}
 
 
+LOGGED = [f"2025-06-11 09:{e:02d}:00.0 | INFO    | app:train:58 - epoch {e} loss {loss(e, 20):.4f}" for e in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("last", "status"),
+    [
+        ("SUCCESS | app:train:97 - finished, best model saved", "completed"),
+        ("INFO    | app:train:97 - Done, the best model has been saved", "completed"),
+        ("SUCCESS | app:train:97 - All done!", "completed"),
+        ("INFO    | app:train:97 - best model saved", "incomplete"),  # after any epoch
+        ("INFO    | app:save:12 - done", "incomplete"),  # with whatever it did
+        ("SUCCESS | app:train:97 - epoch 19 finished", "incomplete"),
+    ],
+)
+def test_last_words_behind_a_loggers_level_are_an_end(tmp_path, last, status):
+    found = analysed(tmp_path, [*LOGGED, f"2025-06-11 09:21:00.0 | {last}"])
+    assert found.run.status == status, found.run.status_reason
+
+
+def test_each_stage_of_a_script_is_judged(tmp_path):
+    held = [1.2, 1.0, 0.9, 0.85, 0.9, 1.0, 1.1, 1.2]  # overfitting in the shorter stage
+    first = [f"step {10 * i} | loss {2 - 0.1 * i:.4f} | val loss {v:.4f}" for i, v in enumerate(held, 1)]
+    first += [f"step {10 * i} | loss {2 - 0.1 * i:.4f} | val loss 1.3" for i in range(9, 13)]
+    lines = ["=== Stage 1: pretrain ===", *first, "=== Stage 2: tune ===", *STEPS, "Training complete."]
+    found = analysed(tmp_path, lines)
+    ends = [(part.name, part.status, part.status_reason) for part in found.run.runs]
+    assert ends[0] == ("stage 1", "completed", "stage 2 follows it") and ends[1][1] == "completed"
+    assert "“stage 1”: Overfitting: validation loss is best at step 40" in findings(found)["other_runs"]
+    cut = analysed(tmp_path, lines[:-5], "cut.log")
+    assert [part.status for part in cut.run.runs] == ["completed", "incomplete"]
+    failed = ["=== Stage 1 ===", *first, *FAILED, "=== Stage 2 ===", *STEPS]
+    assert analysed(tmp_path, failed, "failed.log").run.runs[0].status == "crashed"
+
+
 FAILED = [*TRACE, "ValueError: bad shape"]
 
 

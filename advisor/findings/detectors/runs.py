@@ -9,6 +9,7 @@ import numpy as np
 
 from advisor.findings.case import Case, Finding, Severity, Verdict, finding, lacking, seen, texts
 from advisor.findings.curves import curve, row_noise
+from advisor.findings.detectors.held_out import detect_overfitting
 from advisor.findings.detectors.learning_rate import detect_learning_rate_zero
 from advisor.findings.detectors.loss import detect_loss_divergence, detect_loss_not_finite
 from advisor.findings.detectors.nothing_learnt import detect_frozen, detect_no_learning
@@ -45,6 +46,7 @@ _SHORT = 0.1  # of the longest task's time
 # the detectors for each run but the longest: they only need its loss
 _ASKED: tuple[Callable[[Case], Verdict], ...] = (
     *(detect_loss_not_finite, detect_loss_divergence, detect_learning_rate_zero, detect_no_learning, detect_frozen),
+    detect_overfitting,
 )
 
 
@@ -120,8 +122,9 @@ def detect_other_runs(case: Case) -> Verdict:
     if not parts:
         return None if len(case.run) else lacking("other_runs", "rows with a training loss")
     wrong: list[tuple[str, Finding]] = []
+    facts = {name: value for name, value in case.run.facts.items() if name != "eval_losses"}  # of the main run
     for at, _ in parts:
-        alone = dataclasses.replace(case, run=dataclasses.replace(case.run, main_phase=at))
+        alone = dataclasses.replace(case, run=dataclasses.replace(case.run, main_phase=at, facts=facts))
         found = [v for ask in _ASKED if isinstance(v := ask(alone), Finding) and v.severity is Severity.ERROR]
         wrong += [(_called(case.run, at), found[0])] if found else []
     if not wrong:
