@@ -534,3 +534,45 @@ def test_the_rest_of_a_slowed_run_takes_as_long_as_its_steps_do_now(tmp_path):
     assert found.forecast.rest_hours.value * 3600 == pytest.approx(400, rel=0.02)
     saved = next(one.saved_hours for one in found.findings if one.code == "slower_for_good")
     assert saved.value * 3600 == pytest.approx(400, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("line", "severity"),
+    [
+        ("Device: cpu (cuda requested, not available)", "warning"),
+        ("CUDA not available, using CPU instead", "warning"),
+        ("WARNING:absl:No GPU/TPU found, falling back to CPU.", "warning"),
+        ("Device: cpu", ""),  # as it was meant
+        ("GPU found: NVIDIA A100-SXM4-40GB", ""),
+        ("UserWarning: the operator 'aten::unique' falls back to run on the CPU", ""),
+    ],
+)
+def test_a_gpu_that_was_asked_for_and_not_found_is_said(tmp_path, line, severity):
+    said = findings(analysed(tmp_path, [line, *STEPS])).get("cpu_fallback", "")
+    assert said.startswith(severity) and bool(said) == bool(severity)
+
+
+def test_processes_that_print_the_same_steps_are_said(tmp_path):
+    rows = [f"step {50 * i}/1000 loss {loss(i) + k / 50:.4f}" for i in range(1, 21) for k in range(3)]
+    assert findings(analysed(tmp_path, rows))["copies_of_one_run"].startswith("note: 3 processes")
+    assert "copies_of_one_run" not in findings(analysed(tmp_path, rows[::3], "one.log"))
+
+
+SAVED = ["saving checkpoint to out/step_300.pt"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "lost"),
+    [
+        ([*STEPS, *TRACE, "FileExistsError: [Errno 17] File exists: 'models/a'"], True),
+        ([*STEPS, *TRACE, "RuntimeError: Parent directory ./models does not exist."], True),
+        ([*STEPS[:30], *SAVED, *STEPS[30:], *TRACE, "PermissionError: [Errno 13] Permission denied: 'b'"], False),
+        ([*STEPS, *TRACE, "FileNotFoundError: [Errno 2] No such file or directory: 'data/7.jpg'"], False),
+        ([*TRACE, "FileExistsError: [Errno 17] File exists: 'models/a'"], False),  # nothing was trained
+    ],
+)
+def test_a_crash_in_saving_without_a_checkpoint_leaves_nothing_to_resume(tmp_path, lines, lost):
+    found = analysed(tmp_path, lines)
+    crash = next(one for one in found.findings if one.code == "crashed")
+    assert ("as it wrote its files" in crash.title) == lost
+    assert any("resume" in action for action in crash.actions) == (not lost and len(found.run) > 0)

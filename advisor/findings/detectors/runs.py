@@ -165,6 +165,19 @@ def detect_same_results(case: Case) -> Verdict:
     )
 
 
+def detect_copies(case: Case) -> Verdict:
+    """Several processes that print each step into one log, each with a loss of its own."""
+    event = next((event for event in case.run.events if event.kind == "copies"), None)
+    if event is None:
+        return None if len(case.run) else lacking("copies_of_one_run", "rows with a training loss")
+    count = event.numbers["count"]
+    return finding(
+        "copies_of_one_run",
+        title=f"{count:g} processes print each step, each with a loss of its own: ranks of one run, or copies",
+        evidence=event.text,
+    )
+
+
 def _losses(run: RunTable, phase: Phase) -> np.ndarray:
     loss = run.column("loss")[phase.rows]
     return loss[np.isfinite(loss)]
