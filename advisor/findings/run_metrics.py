@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,9 @@ IDLE_UTILIZATION = 0.02
 COMPILED_STEPS = 6  # the trainer's compilation takes place in its first steps
 _SAME_COUNT = 0.001
 _CARD_COLUMNS = ("power_watts", "utilization", "memory_total_bytes")  # of telemetry; CPUs have none of them
+_SLOWER = 1.3  # times the former step time, at once and over all rows
+_APART = 0.95  # of the rows on each side of a slowdown that lie on their side of the middle
+_SLOW_ROWS = 10  # on each side
 # Sources of the seconds of a step, the best first.
 PRINTED, FROM_RATE, FROM_CLOCK = "printed", "from tokens per second", "from time stamps"
 FROM_PARTS = "the sum of its timed parts"
@@ -92,6 +96,42 @@ def step_times(case: Case) -> StepTimes | None:
                 start = max(start, min(compiled, int(good.sum()) - 1))
             return StepTimes(row=rows[good], step=step[good], seconds=seconds[good], start=start, source=source)
     return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slowdown:
+    """A step time that rose from one step to the next and stayed up until the log's end."""
+
+    step: float  # the first slow one
+    before_seconds: float
+    after_seconds: float
+    excess_seconds: float  # of all slow steps so far, beyond the former step time
+
+
+def lasting_slowdown(times: StepTimes | None) -> Slowdown | None:
+    """Return where steps became slower for good; None if they did not, if they swing, or if they grow little by little.
+
+    Times that swing belong to batches of several lengths, and times that grow to longer answers or sequences.
+    """
+    if times is None or len(times.steady_seconds) < 2 * _SLOW_ROWS:
+        return None
+    seconds = times.steady_seconds
+    logs = np.clip(np.log(seconds), *np.log(np.quantile(seconds, (0.05, 0.95))))
+    # the cut into two levels that leaves the least variance
+    count, total = np.arange(1, len(logs)), np.cumsum(logs)[:-1]
+    between = total**2 / count + (logs.sum() - total) ** 2 / (len(logs) - count)
+    cut = int(np.argmax(between[_SLOW_ROWS - 1 : len(logs) - _SLOW_ROWS])) + _SLOW_ROWS
+    before, after = series.median(seconds[:cut]), series.median(seconds[cut:])
+    beside = max(5, len(seconds) // 20)
+    rise = series.median(seconds[cut : cut + beside]) / series.median(seconds[cut - beside : cut])
+    middle = math.sqrt(before * after)
+    apart = min(float((seconds[:cut] < middle).mean()), float((seconds[cut:] > middle).mean()))
+    if min(after / before, rise) < _SLOWER or apart < _APART:
+        return None
+    excess = float((seconds[cut:] - before).sum()) * times.stride
+    return Slowdown(
+        step=float(times.steady_step[cut]), before_seconds=before, after_seconds=after, excess_seconds=excess
+    )
 
 
 def lifetime_seconds(run: RunTable) -> float | None:

@@ -15,6 +15,7 @@ from advisor.findings.run_metrics import (
     FROM_CLOCK,
     FROM_PARTS,
     PRINTED,
+    lasting_slowdown,
     lifetime_seconds,
     main_column,
     seconds_beside,
@@ -31,7 +32,7 @@ from advisor.units import HOUR
 
 _LEAST_HOURS = 1 / 60  # a saving below this and below the next number is not worth reading
 _LEAST_USD = 0.05
-_GO_ON = (Status.INCOMPLETE, Status.UNKNOWN, Status.RUNNING)  # the log does not say that the run has ended
+GO_ON = (Status.INCOMPLETE, Status.UNKNOWN, Status.RUNNING)  # the log does not say that the run has ended
 _FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.DIVERGED)  # somebody had to fix the run
 CLOCK_MISSES = 0.9  # share of the steps' own times below which a clock misses some of them
 
@@ -163,7 +164,7 @@ def whole_run_seconds(case: Case) -> float | None:
 
 def stake_seconds(case: Case) -> float | None:
     """Return the seconds of which actions can save a part: what the run took if it is over, else what it will take."""
-    return whole_run_seconds(case) if case.run.status in _GO_ON else spent_seconds(case)
+    return whole_run_seconds(case) if case.run.status in GO_ON else spent_seconds(case)
 
 
 def most_saved_seconds(case: Case) -> float | None:
@@ -181,7 +182,7 @@ def most_saved_seconds(case: Case) -> float | None:
 def stake_steps(case: Case) -> float | None:
     """Return the steps of which actions can save a part: the done steps if the run is over, else the planned steps."""
     done = steps_done(case.run)
-    return (planned_steps(case) or done) if case.run.status in _GO_ON else done
+    return (planned_steps(case) or done) if case.run.status in GO_ON else done
 
 
 def priced(case: Case, hours: Estimate) -> Cost:
@@ -224,6 +225,8 @@ def mean_step_seconds(case: Case, left: float = 0.0) -> Estimate | None:
     if times is None or not len(times.steady_seconds):
         return None
     seconds = times.steady_seconds
+    if left and (slow := lasting_slowdown(times)) is not None:  # what is to come takes as long as it does now
+        seconds = seconds[times.steady_step >= slow.step]
     value = pace.mean_seconds(seconds)
     spread = math.hypot(pace.mean_error(seconds), pace.drift_spread(seconds, left / times.stride))
     half = min(_SPREAD_MOST, Z80 * spread)
@@ -233,9 +236,9 @@ def mean_step_seconds(case: Case, left: float = 0.0) -> Estimate | None:
 _STEPS_OF_A_MEAN = 20  # of fewer, start-up is most of the time
 
 
-def cost_of_steps(case: Case, steps: float) -> Cost:
+def cost_of_steps(case: Case, steps: float, *, to_come: bool = False) -> Cost:
     """Return the hours and dollars of `steps` optimizer steps of this run; None if pace or price is unknown."""
-    seconds, done, spent = mean_step_seconds(case), steps_done(case.run), spent_seconds(case)
+    seconds, done, spent = mean_step_seconds(case, steps if to_come else 0.0), steps_done(case.run), spent_seconds(case)
     if seconds is None and spent and done and done >= _STEPS_OF_A_MEAN:  # no step is timed, but the whole is
         mean = spent / done
         seconds = Estimate(value=mean, low=mean, high=mean, basis=Basis.MEASURED)

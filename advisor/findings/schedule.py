@@ -9,7 +9,6 @@ import numpy as np
 from advisor.findings.case import Case
 from advisor.findings.curves import curve, rate_curve
 from advisor.findings.run_facts import number
-from advisor.findings.series import stretches
 from advisor.laws.annealing import learning_rate_shares, planned_shares
 from advisor.readers.own_log import NAME as OWN_LOG
 from advisor.readers.run_table import RunTable
@@ -21,7 +20,7 @@ _LEAST_SEEN = 10  # rows with a rate
 
 
 _SWEEP_ROWS, _SWEEP_DECADES, _SWEEP_OFF = 20, 2.5, 0.04  # no warm-up rises by a constant factor over several decades
-_JUMP = 2.0  # times the rate shortly before
+_JUMP = 2.0  # times the lowest rate before
 _BACK = 0.5  # of the highest rate so far: a restart rises from below this to above it; a warm-up has not fallen before
 _SUDDEN = 0.01  # of the rows
 
@@ -37,19 +36,39 @@ def is_rate_sweep(run: RunTable) -> bool:
     return span >= _SWEEP_DECADES and float(np.max(np.abs(decades - line))) <= _SWEEP_OFF * span
 
 
-def rate_jumps(run: RunTable) -> np.ndarray:
-    """Return the steps at which the learning rate quickly returns to an earlier height: warm restarts."""
+@dataclass(frozen=True, kw_only=True)
+class Return:
+    """A learning rate that had fallen to less than half of its peak and came back to half of it or more."""
+
+    low_step: float  # of the last row at its lowest
+    low: float
+    step: float
+    rate: float
+    sudden: bool  # within a hundredth of the rows
+
+
+def rate_returns(run: RunTable) -> list[Return]:
+    """Return each time that the learning rate came back to an earlier height; a warm-up has not fallen before."""
     rates = rate_curve(run)
+    found: list[Return] = []
     if len(rates) < _LEAST_SEEN:
-        return np.empty(0)
-    few = max(1, int(_SUDDEN * len(rates)))
-    highest = np.maximum.accumulate(rates.value)
-    jumped = np.zeros(len(rates), dtype=bool)
-    for back in range(1, few + 1):
-        fallen = rates.value[:-back] < _BACK * highest[:-back]
-        jumped[back:] |= fallen & (rates.value[back:] > _JUMP * rates.value[:-back])
-    jumped[1:] &= rates.value[1:] >= _BACK * highest[:-1]
-    return rates.step[[first for first, _ in stretches(jumped)]]
+        return found
+    few, high, low = max(1, int(_SUDDEN * len(rates))), float(rates.value[0]), -1
+    for at, rate in enumerate(map(float, rates.value)):
+        if low < 0:
+            high, low = max(high, rate), at if rate < _BACK * max(high, rate) else -1
+        elif rate <= rates.value[low]:
+            low = at
+        elif rate >= _BACK * high and rate > _JUMP * rates.value[low]:
+            lowest = {"low_step": float(rates.step[low]), "low": float(rates.value[low])}
+            found.append(Return(**lowest, step=float(rates.step[at]), rate=rate, sudden=at - low <= few))
+            low = -1
+    return found
+
+
+def rate_jumps(run: RunTable) -> np.ndarray:
+    """Return the steps at which the learning rate quickly returned to an earlier height: warm restarts."""
+    return np.array([back.step for back in rate_returns(run) if back.sudden])
 
 
 @dataclass(frozen=True, kw_only=True)

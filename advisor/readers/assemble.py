@@ -61,6 +61,7 @@ def assemble(
     records, copies = copies_apart(records)
     if copies > 1:
         notes.append(f"{copies} processes print each step into the log: the rows are those of the first")
+        events = [*events, Event(kind="copies", text=notes[-1], numbers={"count": copies})]
     records = _without_false_zeros(records, notes)
     whole, ranks = records, _ranks(records)
     if ranks:

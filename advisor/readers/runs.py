@@ -30,6 +30,7 @@ from advisor.readers.status import (
     ended_alike,
     follows_timeout,
     of_all_runs,
+    shown_complete,
     status_of,
 )
 
@@ -76,10 +77,29 @@ def with_runs(table: RunTable, events: Sequence[Event], cuts: Cuts) -> RunTable:
         stretch = cuts.phases[segment.phase] if segment.phase is not None else None
         part = _part(table, segment, stretch, mine, cuts)
         parts.append(dataclasses.replace(part, name=_name(stretch, number, len(found))))
-    parts = ended_alike(parts)
+    parts = ended_alike(_stages_done(parts))
     status, reason = of_all_runs(parts)
     facts = _facts_of_main(table, parts)
     return dataclasses.replace(table, runs=tuple(parts), status=status, status_reason=reason, facts=facts)
+
+
+def _stages_done(parts: Sequence[RunPart]) -> list[RunPart]:
+    """Return the runs with each stage that another stage of its script follows as completed, if nothing else is said.
+
+    A script goes on to its next stage, which it announces, when the one before has ended.
+    """
+    done = list(parts)
+    for at, (part, following) in enumerate(pairwise(parts)):
+        word, number, after = part.name.partition(" ")[0], *(_stage_of(one) for one in (part, following))
+        if number is not None and after is not None and after > number and following.name.startswith(word):
+            done[at] = shown_complete(part, f"{following.name} follows it")
+    return done
+
+
+def _stage_of(part: RunPart) -> int | None:
+    """Return the number of a stage that the log announced (`stage 2`), or None for other runs."""
+    word, _, number = part.name.partition(" ")
+    return int(number) if word != "run" and word.isalpha() and number.isdigit() and part.phase is not None else None
 
 
 def _lines(events: Sequence[Event], kinds: Collection[str]) -> list[int]:

@@ -19,6 +19,7 @@ SURE = 6  # distinct banner lines whose return is enough; what launchers and ins
 LOOPED = 5  # times as often as the first lines appear again
 FEWEST = 3  # distinct lines that make a banner; one or two may be the head of every epoch
 MOST_HITS = 100_000
+MANY_STARTS = 4  # of a script that somebody tried again and again
 _SHORTEST = 8  # characters, without digits and spaces, that distinguish a line from others
 _DELETED = b"0123456789.,+-% \t"
 
@@ -150,10 +151,14 @@ def segments(
         for line in starts
         if before < line < after and broken
     ]
+    # a rank does not print its banner behind the first rows: where one stands there, each banner is a start
+    last_rows = {line: max(before for _, before in phases if before < line) for line in outside if line > phases[0][1]}
+    alone = any(not any(before < one < line for one in decisive) for line, before in last_rows.items())
+    each = set(outside) if alone and len(outside) >= MANY_STARTS else set()
     kept = [1]
     for line in sorted({*begins, *outside, *_next_stages(phases, words)} - {1}):
         # several ranks each print the banner, and an evaluation repeats earlier lines, without any end in between
-        if line in begins or any(kept[-1] <= one < line for one in decisive):
+        if line in begins or line in each or any(kept[-1] <= one < line for one in decisive):
             kept.append(line)
     between = {int(np.searchsorted(records, line)): line for line in starts if _ended_before(line, decisive, records)}
     resumed = list(between.values())  # once, however many ranks print it

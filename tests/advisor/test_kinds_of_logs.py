@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -209,6 +209,40 @@ def findings(found: Analysis) -> dict[str, str]:
     return {finding.code: f"{finding.severity}: {finding.title}" for finding in found.findings}
 
 
+LOGGED = [f"2025-06-11 09:{e:02d}:00.0 | INFO    | app:train:58 - epoch {e} loss {loss(e, 20):.4f}" for e in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("last", "status"),
+    [
+        ("SUCCESS | app:train:97 - finished, best model saved", "completed"),
+        ("INFO    | app:train:97 - Done, the best model has been saved", "completed"),
+        ("SUCCESS | app:train:97 - All done!", "completed"),
+        ("INFO    | app:train:97 - best model saved", "incomplete"),  # after any epoch
+        ("INFO    | app:save:12 - done", "incomplete"),  # with whatever it did
+        ("SUCCESS | app:train:97 - epoch 19 finished", "incomplete"),
+    ],
+)
+def test_last_words_behind_a_loggers_level_are_an_end(tmp_path, last, status):
+    found = analysed(tmp_path, [*LOGGED, f"2025-06-11 09:21:00.0 | {last}"])
+    assert found.run.status == status, found.run.status_reason
+
+
+def test_each_stage_of_a_script_is_judged(tmp_path):
+    held = [1.2, 1.0, 0.9, 0.85, 0.9, 1.0, 1.1, 1.2]  # overfitting in the shorter stage
+    first = [f"step {10 * i} | loss {2 - 0.1 * i:.4f} | val loss {v:.4f}" for i, v in enumerate(held, 1)]
+    first += [f"step {10 * i} | loss {2 - 0.1 * i:.4f} | val loss 1.3" for i in range(9, 13)]
+    lines = ["=== Stage 1: pretrain ===", *first, "=== Stage 2: tune ===", *STEPS, "Training complete."]
+    found = analysed(tmp_path, lines)
+    ends = [(part.name, part.status, part.status_reason) for part in found.run.runs]
+    assert ends[0] == ("stage 1", "completed", "stage 2 follows it") and ends[1][1] == "completed"
+    assert "“stage 1”: Overfitting: validation loss is best at step 40" in findings(found)["other_runs"]
+    cut = analysed(tmp_path, lines[:-5], "cut.log")
+    assert [part.status for part in cut.run.runs] == ["completed", "incomplete"]
+    failed = ["=== Stage 1 ===", *first, *FAILED, "=== Stage 2 ===", *STEPS]
+    assert analysed(tmp_path, failed, "failed.log").run.runs[0].status == "crashed"
+
+
 FAILED = [*TRACE, "ValueError: bad shape"]
 
 
@@ -219,6 +253,18 @@ def test_many_starts_that_never_trained_are_said(tmp_path):
     rows = [f"2024-01-01 11:{i:02d}:00 {row}" for i, row in enumerate(EPOCHS)]
     together = [f"2024-01-01 10:00:0{k} {line}" for k in range(6) for line in BANNER]
     assert "failed_runs" not in findings(analysed(tmp_path, [*together, *rows], "ranks.log"))
+
+
+def test_a_banner_behind_rows_makes_each_banner_a_start(tmp_path):
+    rows = [f"step {20 * i}/44660 lr: 0.000000 loss: {9.1 - 0.1 * i:.4f}" for i in range(5)]
+    failed = [*BANNER, *BANNER, *FAILED]  # the first of two starts leaves no word
+    lines = [*(3 * failed), *BANNER, *rows, *failed, *(2 * failed)]
+    found = analysed(tmp_path, lines)
+    assert [part.phase for part in found.run.runs] == [*[None] * 6, 0, *[None] * 6]
+    said = findings(found)
+    assert said["failed_runs"] == "warning: 12 of 13 runs in this log ended before their first step"
+    assert said["crashed"].endswith("before the first step of run 13")
+    assert "learning_rate_zero" not in said  # of a warm-up only the digits are 0
 
 
 @pytest.mark.parametrize(
@@ -417,3 +463,116 @@ def test_a_loop_of_the_first_start_is_no_start(tmp_path):
     stamps = [f"{day + timedelta(minutes=2 * n):%Y-%m-%d %H:%M:%S}" for n in range(len(lines))]
     found = analysed(tmp_path, [f"{stamp} {line}" for stamp, line in zip(stamps, lines, strict=True)])
     assert len(found.run.runs) == 1 and found.run.status == "completed"
+
+
+def scheduled(rates: Sequence[float], notes: Mapping[int, str] | None = None) -> list[str]:
+    """Rows of every tenth step at these rates; `notes` stand before the row of their number."""
+    rows = [f"step {10 * i} | loss {loss(i):.4f} | lr {rate:.3e}" for i, rate in enumerate(rates)]
+    return [line for i, row in enumerate(rows) for line in ((notes or {}).get(i), row) if line]
+
+
+def cosine(rows: int, peak: float = 1e-3) -> list[float]:
+    return [peak * (1 + math.cos(math.pi * i / rows)) / 2 for i in range(rows)]
+
+
+RESUMED = {60: "Resuming from checkpoint out/step_590"}
+WARMED = [1e-3 * min(1, i / 10) * (1 - i / 120) for i in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        # cos(0.59 π) leaves 36 % of the peak
+        (scheduled(cosine(100)[:60] + cosine(100)[:40], RESUMED), "step 600, the learning rate starts anew: 0.00036"),
+        (scheduled(WARMED[:60] + WARMED[1:40], RESUMED), "warms up anew: 0.000508 before, 9.92e-05 after"),
+        (scheduled(cosine(60) + cosine(60)), "starts again: 6.85e-07 at step 590, 0.001 at step 600"),
+        (scheduled(cosine(100), RESUMED), ""),  # resumed with its schedule
+        (scheduled(WARMED, {5: RESUMED[60]}), ""),  # within its warm-up
+        (scheduled(cosine(25) * 4), ""),  # warm restarts are meant
+        (scheduled([1e-3] * 50 + [1e-4] * 50), ""),  # lowered in steps
+    ],
+)
+def test_a_learning_rate_that_starts_again_is_said(tmp_path, lines, said):
+    title = findings(analysed(tmp_path, lines)).get("schedule_starts_again", "")
+    assert said in title and bool(said) == bool(title)
+
+
+def timed(seconds: Iterable[float], tokens: Iterable[int] | None = None) -> list[str]:
+    """Rows of every tenth of 1,000 steps, the steps of which take these seconds."""
+    counts = [f" | tokens {n}" for n in tokens] if tokens is not None else [""] * 100
+    rows = enumerate(zip(seconds, counts, strict=True), 1)
+    return [f"step {10 * i}/1000 | loss {loss(i):.4f} | {1000 * s:.1f} ms/step{more}" for i, (s, more) in rows]
+
+
+def wobbly(*parts: tuple[int, float]) -> list[float]:
+    return [seconds * (1 + 0.03 * math.sin(7 * i)) for rows, seconds in parts for i in range(rows)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "tokens", "said"),
+    [
+        # 40 rows of 10 steps take 1 s more each: 400 s
+        (wobbly((60, 1), (40, 2)), None, "From step 610 on a step takes 2.01 s instead of 1 s: 6.68 min lost"),
+        (wobbly((60, 1), (20, 2), (20, 1)), None, ""),  # only for a while
+        (wobbly((50, 2), (50, 1)), None, ""),  # faster
+        ([1 + i / 100 for i in range(100)], None, ""),  # little by little, as answers grow
+        ([1 + (i % 3 == 0) * i / 100 for i in range(100)], None, ""),  # batches of unlike lengths
+        # twice as many tokens in a step take twice as long
+        (wobbly((60, 1), (40, 2)), [1000 * (i + max(0, i - 60)) for i in range(1, 101)], ""),
+    ],
+)
+def test_steps_that_stay_slower_are_said_with_what_they_cost(tmp_path, seconds, tokens, said):
+    found = findings(analysed(tmp_path, timed(seconds, tokens)))
+    title = found.get("slower_for_good", "")
+    assert said in title and bool(said) == bool(title)
+    assert "goodput" not in found
+
+
+def test_the_rest_of_a_slowed_run_takes_as_long_as_its_steps_do_now(tmp_path):
+    found = analysed(tmp_path, timed(wobbly((60, 1), (40, 2)))[:80])
+    # 200 steps of 2 s are left; 200 slow ones are done and 200 to come, each a second too long
+    assert found.forecast.rest_hours.value * 3600 == pytest.approx(400, rel=0.02)
+    saved = next(one.saved_hours for one in found.findings if one.code == "slower_for_good")
+    assert saved.value * 3600 == pytest.approx(400, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("line", "severity"),
+    [
+        ("Device: cpu (cuda requested, not available)", "warning"),
+        ("CUDA not available, using CPU instead", "warning"),
+        ("WARNING:absl:No GPU/TPU found, falling back to CPU.", "warning"),
+        ("Device: cpu", ""),  # as it was meant
+        ("GPU found: NVIDIA A100-SXM4-40GB", ""),
+        ("UserWarning: the operator 'aten::unique' falls back to run on the CPU", ""),
+    ],
+)
+def test_a_gpu_that_was_asked_for_and_not_found_is_said(tmp_path, line, severity):
+    said = findings(analysed(tmp_path, [line, *STEPS])).get("cpu_fallback", "")
+    assert said.startswith(severity) and bool(said) == bool(severity)
+
+
+def test_processes_that_print_the_same_steps_are_said(tmp_path):
+    rows = [f"step {50 * i}/1000 loss {loss(i) + k / 50:.4f}" for i in range(1, 21) for k in range(3)]
+    assert findings(analysed(tmp_path, rows))["copies_of_one_run"].startswith("note: 3 processes")
+    assert "copies_of_one_run" not in findings(analysed(tmp_path, rows[::3], "one.log"))
+
+
+SAVED = ["saving checkpoint to out/step_300.pt"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "lost"),
+    [
+        ([*STEPS, *TRACE, "FileExistsError: [Errno 17] File exists: 'models/a'"], True),
+        ([*STEPS, *TRACE, "RuntimeError: Parent directory ./models does not exist."], True),
+        ([*STEPS[:30], *SAVED, *STEPS[30:], *TRACE, "PermissionError: [Errno 13] Permission denied: 'b'"], False),
+        ([*STEPS, *TRACE, "FileNotFoundError: [Errno 2] No such file or directory: 'data/7.jpg'"], False),
+        ([*TRACE, "FileExistsError: [Errno 17] File exists: 'models/a'"], False),  # nothing was trained
+    ],
+)
+def test_a_crash_in_saving_without_a_checkpoint_leaves_nothing_to_resume(tmp_path, lines, lost):
+    found = analysed(tmp_path, lines)
+    crash = next(one for one in found.findings if one.code == "crashed")
+    assert ("as it wrote its files" in crash.title) == lost
+    assert any("resume" in action for action in crash.actions) == (not lost and len(found.run) > 0)

@@ -5,6 +5,7 @@ If a log merely stops before its planned end, `comparison.detect_steps_missing` 
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from advisor.findings.case import Case, Evidence, Insufficient, Verdict, finding, lacking, seen, texts
@@ -13,6 +14,12 @@ from advisor.findings.run_metrics import step_seconds
 from advisor.findings.savings import main_part, whole_run_seconds
 from advisor.readers.run_table import Event, Status
 from advisor.units import HOUR, format_percent, format_seconds, format_usd
+
+# files that a program cannot write; one of data that it cannot read has another name
+_UNWRITTEN = re.compile(
+    r"FileExistsError|IsADirectoryError|PermissionError|Parent directory .* does not exist|failed writing file|"
+    r"No such file or directory: '[^']*(?:\.pth?|\.ckpt|\.h5|\.keras|\.safetensors)'"
+)
 
 
 def _last(case: Case, *kinds: str) -> Event | None:
@@ -32,6 +39,8 @@ def _where(case: Case) -> str:
     """Return the step at which the run ended, and of how many, in words; empty if the log has no steps."""
     done, planned = steps_done(case.run), planned_steps(case)
     ended = next((part for part in reversed(case.run.runs) if part.status is case.run.status), None)
+    if ended is not None and len(case.run.runs) > 1 and ended.phase is None:
+        return f" before the first step of {ended.name}"
     if ended is not None and len(case.run.runs) > 1 and ended.last_step not in (None, done):
         return f" at step {ended.last_step:g} of {ended.name}"  # the longest run is judged, but another run ended
     if done is None:
@@ -146,6 +155,9 @@ def detect_exception(case: Case) -> Verdict:
     elif main is not None and main.status is Status.COMPLETED:  # a later stage of the script, or another start
         row, known = "stage_crashed", {}
         title = f"“{main.name}” is complete; what came after it in the same log crashed"
+    elif event is not None and _UNWRITTEN.search(event.text) and len(run) and last_checkpoint(case) is None:
+        row, known = "not_saved", {}
+        title = f"The run crashed{_where(case)} as it wrote its files: it was not saved, and no checkpoint is named"
     elif event is not None and event.kind == "disk_full":
         row, known, title = "disk_full", {}, f"The disk was full{_where(case)}"
     return finding("crashed", text=row, title=title, evidence=_evidence(case, event), **known)

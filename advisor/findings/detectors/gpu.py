@@ -29,6 +29,9 @@ _MOST_TIMES = 16
 
 def detect_cpu_fallback(case: Case) -> Verdict:
     """Work that never reached the GPU: three or more of five signs, or the two physical ones (sources §7.5)."""
+    said = [event for event in case.run.events if event.kind == "cpu_instead"]
+    if said and case.run.facts.get("gpu") in (None, "cpu") and not len(telemetry(case, "utilization")):
+        return finding("cpu_fallback", text="cpu_instead", evidence=said[0].text)
     if run_metrics.on_cpu(case):
         return None
     signs = cpu_signs(_readings(case))

@@ -13,12 +13,14 @@ from advisor.findings.curves import Curve, curve, row_noise, tail
 from advisor.findings.detectors.data_budget import epochs_of
 from advisor.findings.run_facts import has_level, is_language, nats_per_unit
 from advisor.findings.savings import cost_of_steps
+from advisor.findings.series import theil_sen
 from advisor.laws.benchmarks import BENCHMARKS, benchmark_of, chance_interval
 from advisor.readers.generic import NAME as GENERIC
 from advisor.readers.run_table import Status
 
 _FEWEST_EVALS = 3
 _RISE = 0.01  # of the best evaluation; less is not worth acting on
+_SURE_RISE = 0.02  # of the best evaluation, of few that fall up to it and rise after it
 _BAD_RISE = 0.1
 _SLIGHT_RISE = 0.05  # a note
 _MOST_PAIRS = 0.6
@@ -130,9 +132,35 @@ def _rise(name: str, losses: Curve, evals: Curve) -> _Rise | None:
     # most pairs of values rise: the trend of a few values, in spite of one outlier
     one, other = np.triu_indices(len(after), 1)
     steadily = len(after) >= _RISES and np.mean(after[other] > after[one]) >= _MOST_PAIRS and len(evals) < _FEW_EVALS
-    if (not steadily and end - low < 3 * row_noise(evals.value)) or not _train_falls(losses, evals, best):
+    trend = _drift(evals, best)
+    above = end - low >= 3 * row_noise(evals.value) if trend is None else trend
+    clear = steadily or _turned_once(evals.value, best) or above
+    if not clear or not _train_falls(losses, evals, best):
         return None
     return _Rise(name=name, evals=evals, best=best, low=low, end=end)
+
+
+def _turned_once(values: np.ndarray, best: int) -> bool:
+    """Return True if each value is lower than the one before it up to the best, and higher after it, by 2 % in all.
+
+    With noise of 1 % of the loss, this happens by chance in at most one of a hundred runs that level off.
+    """
+    down, up = np.diff(values[: best + 1]), np.diff(values[best:])
+    turned = len(down) > 1 and len(up) > 1 and len(values) < _FEW_EVALS and np.all(down < 0) and np.all(up > 0)
+    return bool(turned and values[-1] - values[best] >= _SURE_RISE * values[best])
+
+
+def _drift(evals: Curve, best: int) -> bool | None:
+    """Return True if the many values after the best have a trend that leaves their noise behind; None if they are few.
+
+    The best of many values is a lucky one: the distance of the last ones from it is no sign that they rise.
+    """
+    after, noise = evals.since(float(evals.step[best])), row_noise(evals.value)
+    trend = theil_sen(after.step[1:], after.value[1:]) if len(evals) >= _FEW_EVALS else None
+    if trend is None:
+        return None
+    rise = trend.slope * (after.step[-1] - after.step[1])
+    return trend.low > 0 and rise >= max(noise, _RISE * float(evals.value[best]))
 
 
 def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -> Finding:

@@ -8,14 +8,17 @@ import numpy as np
 
 from advisor.findings.case import Case, Verdict, finding, lacking, seen
 from advisor.findings.curves import Curve, curve, rate_curve, row_noise, tail
-from advisor.findings.run_facts import from_scratch, has_level, number, planned_steps, step_tokens, steps_done
-from advisor.findings.savings import cost_of_steps
+from advisor.findings.run_facts import from_scratch, has_level, number, planned_steps, restarts, step_tokens, steps_done
+from advisor.findings.savings import cost_of_steps, main_part
+from advisor.findings.schedule import rate_returns
 from advisor.laws import flops
 from advisor.laws.annealing import FULL_DECAY_NATS, GAIN_SPREAD
 from advisor.laws.hyperparameters import LAW_PARAMETERS, off_laws, peak_rates, times_off
 from advisor.readers.run_table import RunTable, Status
 
 _MOVED = 0.1  # relative fall of a loss that is impossible with a true learning rate of 0
+_STEADY_ROWS = 5  # each with a lower loss than the one before: by chance one time in 120
+_WARMING = 0.01  # of the steps: a warm-up may still be below the last printed digit
 _JUMP = 1.15  # times the first loss: the start was too fast
 _JUMP_ROWS = 2  # rows above that, or one row half as much higher, because one noisy batch is no jump
 _SURE_JUMP = 1.5
@@ -24,6 +27,8 @@ _SHORT = 40  # steps: in such a short run, the start does not matter if the loss
 _SOON = 0.01  # of the run: a jump that has recovered by then has cost nothing
 _FAR_OFF = 10.0  # times: small models tolerate more than laws for large models say
 _HIGH_PHASE = 0.5  # of the peak at the end: the loss is higher than that of a decayed run
+_FEWEST = 3  # rows with a rate on each side of a resumption
+_DECAYING, _RISES, _FALLS = 0.9, 1.2, 0.5  # of the peak before a resumption; times the rate before it, after it
 
 
 def rate_is_zero(run: RunTable) -> bool:
@@ -41,9 +46,12 @@ def detect_learning_rate_zero(case: Case) -> Verdict:
         return None
     losses = curve(case.run, "loss").value
     first, end = (float(losses[0]), float(np.median(tail(losses)))) if len(losses) else (math.nan, math.nan)
-    learnt = len(losses) >= 3 and end < first * (1 - _MOVED)
+    steadily = len(losses) >= _STEADY_ROWS and bool(np.all(np.diff(losses) < 0))
+    learnt = steadily or (len(losses) >= 3 and end < first * (1 - _MOVED))
     skips = curve(case.run, "skipped").value
     skipped = len(skips) > 0 and bool((skips > 0).all())
+    if not skipped and rates.counted and rates.step[-1] < _WARMING * (planned_steps(case) or 0):
+        return lacking("learning_rate_zero", "rows beyond the warm-up, whose rates may be below the printed digits")
     fell = f", and the loss stays about where it was ({first:.4g} → {end:.4g})" if len(losses) else ""
     return finding(
         "learning_rate_zero",
@@ -172,6 +180,60 @@ def detect_never_decays(case: Case) -> Verdict:
         ),
         threshold=f"at least {_HIGH_PHASE:.0%} of the peak at the last step; gain by sources §4.5 (C·S2)",
     )
+
+
+def detect_schedule_starts_again(case: Case) -> Verdict:
+    """A learning rate that goes back to its start or peak: after a resumption, or once in a run without one.
+
+    A rate that comes back several times without a resumption is meant to: warm restarts, or a cyclic schedule.
+    """
+    rates = rate_curve(case.run)
+    if len(rates) < 2 * _FEWEST or not rates.counted:
+        return lacking("schedule_starts_again", "the learning rate of some steps")
+    resumed = [again for at in _taken_up(case.run) if (again := _another_rate(rates, at)) is not None]
+    if resumed:
+        step, before, after = resumed[0]
+        more = f" (and {len(resumed) - 1} times more)" if len(resumed) > 1 else ""
+        return finding(
+            "schedule_starts_again",
+            title=f"Taken up again at step {step:g}, the learning rate {'warms up' if after < before else 'starts'} "
+            f"anew: {before:.3g} before, {after:.3g} after{more}",
+            evidence=[seen(f"learning rate {one:.3g} → {other:.3g}", at, at) for at, one, other in resumed[:5]],
+        )
+    returns, part = rate_returns(case.run), main_part(case.run)
+    meant = any(word in str(case.run.facts.get("schedule") or "").lower() for word in ("restart", "cycl"))
+    if len(returns) != 1 or meant:
+        return None
+    back, again = returns[0], part is not None and part.starts > 1
+    return finding(
+        "schedule_starts_again",
+        text="schedule_starts_again" if again else "schedule_too_short",
+        severity="warning" if back.sudden else "note",
+        title=f"The learning rate starts again: {back.low:.3g} at step {back.low_step:g}, "
+        f"{back.rate:.3g} at step {back.step:g}",
+        evidence=seen(f"peak {rates.value.max():.3g}, {rates.value[-1]:.3g} at the end", back.low_step, back.step),
+    )
+
+
+def _taken_up(run: RunTable) -> list[float]:
+    """Return the steps between which and the row before them the run was taken up again."""
+    places = []
+    for event in restarts(run):
+        before = event.numbers.get("step", event.step)
+        after = None if before is None else before + 0.5
+        places.append(event.numbers.get("first_step", after))
+    return sorted({place for place in places if place is not None})
+
+
+def _another_rate(rates: Curve, at: float) -> tuple[float, float, float] | None:
+    """Return the first step from `at` on, with the rates before and after, if the schedule does not go on there."""
+    left, right = rates.value[rates.step < at], rates.value[rates.step >= at]
+    if len(left) < _FEWEST or len(right) < _FEWEST:
+        return None
+    before, after = float(left[-1]), float(right[0])
+    back = before < _DECAYING * left.max() and after > _RISES * before
+    warms = after < _FALLS * before and bool(np.all(np.diff(right[:_FEWEST]) > 0))
+    return (float(rates.step[rates.step >= at][0]), before, after) if back or warms else None
 
 
 def phase_of_schedule(run: RunTable, step: float) -> float | None:

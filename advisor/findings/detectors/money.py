@@ -7,7 +7,7 @@ import numpy as np
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Verdict, finding, lacking, seen
 from advisor.findings.curves import curve
-from advisor.findings.detectors.machine import lost_seconds, slowdown
+from advisor.findings.detectors.machine import lost_seconds, quiet_times, slowdown
 from advisor.findings.run_facts import number, planned_steps, positive, price, restarts, steps_done
 from advisor.findings.run_metrics import seconds_beside
 from advisor.findings.savings import mean_step_seconds, priced, saved_share, spent_seconds, steps_covered
@@ -53,7 +53,9 @@ def detect_goodput(case: Case) -> Verdict:
         return lacking("goodput", "the wall clock: time stamps, elapsed or total seconds")
     # steps slowed by other work on the machine are still training, and another finding
     waited = seconds_beside(case) * covered  # so is waiting for data, if the steps' own times exclude it
-    working = series.median(times.steady_seconds) / slowdown(case) * covered + lost_seconds(case) + waited
+    slow = run_metrics.lasting_slowdown(quiet_times(case))  # slower steps are training too
+    usual = slow.before_seconds if slow is not None else series.median(times.steady_seconds) / slowdown(case)
+    working = usual * covered + (slow.excess_seconds if slow is not None else 0.0) + lost_seconds(case) + waited
     share = working / wall
     if share >= _GOODPUT or len(times.steady_seconds) < 20 or wall < _LEAST_WALL_SECONDS:
         return None

@@ -9,6 +9,7 @@ import numpy as np
 
 from advisor.findings.case import Case, Finding, Severity, Verdict, finding, lacking, seen, texts
 from advisor.findings.curves import curve, row_noise
+from advisor.findings.detectors.held_out import detect_overfitting
 from advisor.findings.detectors.learning_rate import detect_learning_rate_zero
 from advisor.findings.detectors.loss import detect_loss_divergence, detect_loss_not_finite
 from advisor.findings.detectors.nothing_learnt import detect_frozen, detect_no_learning
@@ -45,6 +46,7 @@ _SHORT = 0.1  # of the longest task's time
 # the detectors for each run but the longest: they only need its loss
 _ASKED: tuple[Callable[[Case], Verdict], ...] = (
     *(detect_loss_not_finite, detect_loss_divergence, detect_learning_rate_zero, detect_no_learning, detect_frozen),
+    detect_overfitting,
 )
 
 
@@ -92,7 +94,8 @@ def detect_failed_runs(case: Case) -> Verdict:
     ended = "failed" if most or failed else "ended before their first step"
     early = f", {len(never)} of them before their first step" if failed and never and not most else ""
     bad = count >= _MANY_STARTS and (most or len(failed) > len(parts) / 2) and (whole is None or count > whole / 2)
-    rows = [f"{part.name}: {part.status_reason}" for part in (*failed, *never)]
+    worst_first = sorted((*failed, *never), key=lambda part: part.status not in _FAILED)
+    rows = [f"{part.name}: {part.status_reason}" for part in worst_first]
     rows = [event.text for event in case.run.events if event.kind == "failed_job"] if most else rows
     return finding(
         "failed_runs",
@@ -119,8 +122,9 @@ def detect_other_runs(case: Case) -> Verdict:
     if not parts:
         return None if len(case.run) else lacking("other_runs", "rows with a training loss")
     wrong: list[tuple[str, Finding]] = []
+    facts = {name: value for name, value in case.run.facts.items() if name != "eval_losses"}  # of the main run
     for at, _ in parts:
-        alone = dataclasses.replace(case, run=dataclasses.replace(case.run, main_phase=at))
+        alone = dataclasses.replace(case, run=dataclasses.replace(case.run, main_phase=at, facts=facts))
         found = [v for ask in _ASKED if isinstance(v := ask(alone), Finding) and v.severity is Severity.ERROR]
         wrong += [(_called(case.run, at), found[0])] if found else []
     if not wrong:
@@ -158,6 +162,19 @@ def detect_same_results(case: Case) -> Verdict:
         "same_results",
         title=f"{twice} of {len(parts)} runs have the losses of another one to the last digit",
         evidence=[", ".join(names) for names in groups],
+    )
+
+
+def detect_copies(case: Case) -> Verdict:
+    """Several processes that print each step into one log, each with a loss of its own."""
+    event = next((event for event in case.run.events if event.kind == "copies"), None)
+    if event is None:
+        return None if len(case.run) else lacking("copies_of_one_run", "rows with a training loss")
+    count = event.numbers["count"]
+    return finding(
+        "copies_of_one_run",
+        title=f"{count:g} processes print each step, each with a loss of its own: ranks of one run, or copies",
+        evidence=event.text,
     )
 
 
@@ -199,7 +216,7 @@ def detect_steps_missing(case: Case) -> Verdict:
         return None
     # Its status says how the run ended. An incomplete log is no fault of the run, because it may have been copied while
     # the run went on. A run that says that it is over has nothing left to do.
-    hours, usd = (None, None) if status is Status.COMPLETED else cost_of_steps(case, planned - done)
+    hours, usd = (None, None) if status is Status.COMPLETED else cost_of_steps(case, planned - done, to_come=True)
     rest = f"; the rest takes about {format_centre(hours.scaled(3600), format_seconds)}" if hours else ""
     money = f" and {format_centre(usd, format_usd)}" if usd else ""
     limited = ("you, or a limit on time, tokens or loss, ended the run",)

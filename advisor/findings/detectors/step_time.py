@@ -10,15 +10,18 @@ from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Verdict, finding, lacking, seen
 from advisor.findings.curves import Curve, curve, main_rows
 from advisor.findings.detectors.machine import quiet_times
-from advisor.findings.run_facts import positive
+from advisor.findings.run_facts import planned_steps, positive, price, steps_done
 from advisor.findings.run_metrics import FROM_CLOCK, StepTimes, step_times, waits
-from advisor.findings.savings import main_part, saved_share, spent_seconds
+from advisor.findings.savings import GO_ON, main_part, priced, saved_share, spent_seconds
 from advisor.readers.line_clock import BAR
 from advisor.readers.run_table import RunTable, Status
-from advisor.units import HOUR, format_percent, format_seconds
+from advisor.records import Basis, Estimate
+from advisor.units import HOUR, format_number, format_percent, format_seconds, format_usd
 
 _DATA_SHARE = 0.05  # data_time / step (sources §7.5)
 _DEAR_SHARE, _BAD_SHARE = 0.15, 0.5  # loaders of images usually take a tenth of the time
+
+_SIZES, _LARGER_BATCH = ("step_samples", "memory_bytes", "reserved_bytes"), 1.1  # times that of the steps before
 
 _PAUSE = 1.5  # times the running median
 _PAUSE_NEIGHBOURS = 51
@@ -50,6 +53,52 @@ def detect_data_stall(case: Case) -> Verdict:
         evidence=f"data_seconds: mean {format_seconds(waited.mean)} per step, "
         f"95th percentile {format_seconds(waited.high)}{beside}",
         saved=saved_share(case, waited.share),
+    )
+
+
+def detect_lasting_slowdown(case: Case) -> Verdict:
+    """Steps that became slower once and stayed so, although the batch did not grow."""
+    times = quiet_times(case)  # slowdowns by other work on the machine are another finding
+    if times is None:
+        return lacking("slower_for_good", "step times")
+    slow = run_metrics.lasting_slowdown(times)
+    if slow is None or _batch_grew(case.run, slow.step):
+        return None
+    done, planned = steps_done(case.run) or slow.step, planned_steps(case) or 0.0
+    left = max(0.0, planned - done) if case.run.status in GO_ON else 0.0
+    lost = (slow.excess_seconds + left * (slow.after_seconds - slow.before_seconds)) / HOUR
+    cost = priced(case, Estimate(value=lost, low=0.8 * lost, high=1.2 * lost, basis=Basis.MEASURED))
+    usd = f", {format_usd(slow.excess_seconds / HOUR * each)}" if (each := price(case)) else ""
+    lost_so_far = f"{format_seconds(slow.excess_seconds)}{usd} lost{' so far' if left else ''}"
+    waited = Curve(step=times.step, value=case.run.column("data_seconds")[times.row])
+    before, after = (series.median(waited.value[side]) for side in (waited.step < slow.step, waited.step >= slow.step))
+    return finding(
+        "slower_for_good",
+        severity="warning" if slow.excess_seconds > _DEAR_PAUSE * (spent_seconds(case) or 0.0) else "note",
+        title=f"From step {slow.step:g} on a step takes {format_seconds(slow.after_seconds)} instead of "
+        f"{format_seconds(slow.before_seconds)}: {lost_so_far}",
+        evidence=(
+            seen(
+                f"{format_number(slow.after_seconds / slow.before_seconds)} times as long until the end of the log",
+                slow.step,
+                times.step[-1],
+            ),
+            f"waiting for data {format_seconds(before)} before, {format_seconds(after)} after"
+            if np.isfinite(before + after)
+            else "",
+        ),
+        saved=cost,
+    )
+
+
+def _batch_grew(run: RunTable, step: float) -> bool:
+    """Return True if later steps hold more tokens or samples, or more memory, than those before."""
+    tokens = curve(run, "tokens")
+    each = np.diff(tokens.value) / np.maximum(np.diff(tokens.step), 1e-9)
+    sizes = [Curve(step=tokens.step[1:], value=each), *(curve(run, name) for name in _SIZES)]
+    return any(
+        series.median(size.value[size.step > step]) > _LARGER_BATCH * series.median(size.value[size.step < step])
+        for size in sizes
     )
 
 

@@ -36,3 +36,31 @@ def test_a_score_that_stays_makes_a_rising_loss_a_note(tmp_path, last, severity)
     losses = [0.25, 0.2, 0.12, 0.06, 0.1, 0.15, 0.2, 0.26, 0.3, 0.35]
     verdict = found(tmp_path, losses, [0.8, 0.85, 0.88, 0.9, *[last] * 6])
     assert isinstance(verdict, Finding) and verdict.severity is severity
+
+
+def course(noise: float, rise: float, number: int) -> list[float]:
+    """A validation loss that is best at two fifths of the run, then rises by this share, with noise."""
+    place = np.linspace(0, 1, number)
+    level = np.where(place < 0.4, 2 + 0.5 * (1 - place / 0.4) ** 2, 2 * (1 + rise * (place - 0.4) / 0.6))
+    return list(level * (1 + noise * np.random.default_rng(0).standard_normal(number)))
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        ([1.15, 1.06, 1.03, 1.02, 1.035, 1.05], "best at step 4 (1.02) and 1.05 at the end"),
+        ([1.15, 1.06, 1.03, 1.02, 1.025, 1.03], ""),  # by 1 %: chance
+        ([1.15, 1.02, 1.06, 1.03, 1.035, 1.05], ""),  # up and down
+        (course(0.01, 0.02, 40), "Overfitting"),  # by two standard deviations of an evaluation
+        (course(0.01, 0.0, 40), ""),
+        (course(0.03, 0.0, 100), ""),
+    ],
+)
+def test_a_slow_rise_after_the_best_is_a_note(tmp_path, losses, said):
+    train = np.geomspace(2.5, 1.0, len(losses))
+    path = tmp_path / "sft.log"
+    path.write_text("".join(
+        f"step {n} | loss {t:.4f} | val loss {v:.4f}\n" for n, (t, v) in enumerate(zip(train, losses, strict=True), 1)
+    ))  # fmt: skip
+    verdict = detect_overfitting(make_case(read_run(path)))
+    assert (said in verdict.title and verdict.severity is Severity.NOTE) if said else not isinstance(verdict, Finding)
