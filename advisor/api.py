@@ -212,7 +212,7 @@ def analyze(*paths: str | Path, **given: Any) -> Answer[tuple[Analysis, ...]]:
     """Judge training logs, run folders or runs by name, as `advisor analyze` does. Returns an Analysis for each run.
 
     `given` has the options of the command: gpu, gpus, price (dollars per GPU-hour), config, telemetry, plan, format,
-    target_loss, budget, deadline, next_data. The frame has a row for each finding.
+    target_loss, budget, deadline. The frame has a row for each finding.
     """
     from advisor.store.store import default_store
     from advisor.workflows.analyze import analyze as analyzed

@@ -30,7 +30,6 @@ from advisor.findings.case import Finding, Insufficient
 from advisor.findings.chart_data import PartOfStep
 from advisor.findings.forecast import Forecast
 from advisor.findings.measured import Measured
-from advisor.findings.next_run import NextRun
 from advisor.findings.overlap import Savings
 from advisor.findings.registry import Coverage
 from advisor.hardware.catalog import GpuSpec
@@ -102,7 +101,7 @@ _ANALYSIS = {
     "cost": {"hours": float | None, "usd": float | None, "usd_per_hour": float | None, "price_source": str | None,
              "whole_run_hours": Estimate | None, "whole_run_usd": Estimate | None, "savings": Savings | None},
     "findings": [Finding], "insufficient": [Insufficient], "checks": Coverage, "forecast": Forecast,
-    "next_run": NextRun | None, "facts": dict[str, Any], "assumed": [str], "columns": dict[str, str], "notes": [str],
+    "facts": dict[str, Any], "assumed": [str], "columns": dict[str, str], "notes": [str],
     "events": [Event],
 }  # fmt: skip
 _AGAINST = {

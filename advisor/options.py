@@ -661,10 +661,6 @@ class AnalyzeOptions:
     deadline: float | None = _like(
         "deadline", "Say whether the whole run ends in this time, e.g. 8h.", kind=Kind.SECONDS
     )
-    next_data: str | None = _own(
-        "next_data", Kind.TEXT, "Predict time and cost of the next run on other data: text (91MB, or a file) or "
-        "tokens (2B, or a token folder).", metavar="SIZE|PATH",
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

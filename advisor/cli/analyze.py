@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from advisor.cli.params import NEW_FILE, NEW_FOLDER, NamedPath
+from advisor.cli.params import NEW_FILE, NEW_FOLDER, NamedPath, refused
 from advisor.cli.verb import json_asked, options, options_in, verb
 from advisor.documents import print_json
 from advisor.options import AnalyzeOptions
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @verb()
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=NamedPath())
 @options_in(AnalyzeOptions)
+@refused("plan the same run on other data: advisor plan --like LOG --data-tokens 2B", "--next-data")
 @click.option("--html", type=NEW_FILE, help="Write a report in one self-contained HTML file.")
 @options("md")
 @click.option("--table", type=NEW_FILE, help="Write the table that was read to a CSV file.")

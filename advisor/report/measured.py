@@ -9,7 +9,6 @@ from advisor.findings.curves import Curve, curve
 from advisor.findings.measured import CardReadings, Spread, spread_of
 from advisor.findings.run_metrics import power_limit_watts
 from advisor.prediction.energy import JOULES_PER_KWH
-from advisor.report.quantities import COST, TIME
 from advisor.report.words import Pairs
 from advisor.workflows.analysis import Analysis
 from advisor.workflows.monitor import Watched, WatchedCard
@@ -17,7 +16,6 @@ from advisor.workflows.monitor import Watched, WatchedCard
 SPREAD = ("", "mean", "min", "max", "last", "rows")
 CARDS = ("GPU", "", "mean", "min", "max")
 LIVE = ("GPU", "power", "mean", "most", "use", "memory", "temperature", "energy", "held back")
-NEXT = ("on", "takes", "costs", "")
 MACHINE = (
     ("driver", "driver"),
     ("cuda", "CUDA"),
@@ -107,36 +105,6 @@ def card_rows(card: CardReadings, limit_watts: float | None) -> Rows:
     rows.append((name, "readings", f"{units.format_count(card.readings)}{took}", "", ""))
     if card.silent_seconds is not None:
         rows.append((name, "no answer", f"in the last {units.format_seconds(card.silent_seconds)}", "", ""))
-    return rows
-
-
-def next_data(analysis: Analysis) -> Pairs:
-    """Describes the other data set: its tokens, epochs and steps; empty if the user asked for none."""
-    asked = analysis.next_run
-    if asked is None:
-        return []
-    epochs = units.format_number(asked.epochs) + ("" if asked.epochs_known else " (this run's own number is not known)")
-    rows = [
-        ("data", asked.name),
-        ("its tokens", units.format_estimate(asked.tokens, units.format_tokens)),
-        ("epochs", epochs),
-    ]
-    rows.append(("steps at this batch", units.format_estimate(asked.steps, units.format_count)))
-    if asked.times_this is not None:
-        rows.append(("times the steps of this run", units.format_estimate(asked.times_this, units.format_number)))
-    return [*rows, ("not known", asked.note)] if asked.note else rows
-
-
-def next_places(analysis: Analysis) -> Rows:
-    """Compares the run on the other data, here and on other GPUs (columns `NEXT`)."""
-    asked = analysis.next_run
-    if asked is None or asked.hours is None:
-        return []
-    rows: Rows = [("this machine", TIME.of(asked.hours.scaled(3600)), COST.of(asked.usd), "")]
-    for place in asked.elsewhere:
-        if place.whole_hours is not None:
-            why = place.note or ("fits" if place.fits else "may not fit")
-            rows.append((place.name, TIME.of(place.whole_hours.scaled(3600)), COST.of(place.whole_usd), why))
     return rows
 
 

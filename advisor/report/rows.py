@@ -121,8 +121,6 @@ def tables(analysis: Analysis) -> list[Table]:
             ("machine", ("", ""), words.declared(analysis, measured.MACHINE)),
             ("forecast", ("", ""), words.outlook(analysis)),
             ("the whole run on", ("", "takes", "costs", ""), words.elsewhere(analysis)),
-            ("the next run, on other data", ("", ""), measured.next_data(analysis)),
-            ("the next run on", measured.NEXT, measured.next_places(analysis)),
         )
     )
 

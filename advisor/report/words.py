@@ -226,7 +226,6 @@ def reproduce(analysis: Analysis, source: str | None = None) -> str:
         ("--target-loss", given.targets.final_loss),
         ("--budget", given.targets.usd),
         ("--deadline", seconds),
-        ("--next-data", given.next_data.name if given.next_data else None),
     )
     said = [f"{value:g}" if isinstance(value, float) else str(value) for _, value in stated if value is not None]
     options = [name for name, value in stated if value is not None]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from datetime import datetime
-from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -21,7 +19,7 @@ from advisor.report.rows import as_csv
 from advisor.report.table import Table, capital, on_page
 from advisor.store.folders import example_run
 from advisor.ui import analyze_log as log
-from advisor.ui import kept_logs, loaders, workbench
+from advisor.ui import loaders, workbench
 from advisor.ui.controls import ANALYZE, in_controls, in_words, products
 from advisor.ui.tables import pairs, plain, side_by_side, table
 from advisor.ui.uploads import PASTED, Upload, judge_uploads, title_of
@@ -39,37 +37,33 @@ def page() -> None:
     st.title("Analyze", anchor=False)
     uploads = log.source()
     name = log.looked_at(uploads)
-    kept_logs.begin(name)
     given = log.given()
     if name is None:
         _empty()
     elif name == EXAMPLE:
         st.caption("The recorded example: depth 2, trained for 90 seconds on two CPU cores.")
         _report(_example(given, loaders.store_stamp()), [])
-    elif (held := kept_logs.held(name)) is None:
+    elif (kept := log.kept().get(name)) is None:
         st.info(
             "The report of this link is no longer in the server's memory: drop its log again.",
             icon=":material/history:",
         )
         _empty()
     else:
-        kept = list(held.uploads)
         if not uploads:
             log.above(kept)
         try:
             with st.spinner("reading and judging the log"):
-                judged = _judged((name, held.kept_at), given, loaders.store_stamp(), kept)
+                judged = _judged(name, given, loaders.store_stamp(), kept)
         except AdvisorError:
             log.close()
             raise
-        _report(judged, kept, partial(kept_logs.keep, name, held))
+        _report(judged, kept)
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
-def _judged(
-    name: tuple[str, datetime | None], given: Given, stamped: tuple[int, ...], _uploads: list[Upload]
-) -> Judged:
-    """Judge the uploads. `name` is by content, or given with a time; hashing large uploads again would be slow."""
+def _judged(name: str, given: Given, stamped: tuple[int, ...], _uploads: list[Upload]) -> Judged:
+    """Judge the uploads. `name` is by content; hashing large uploads again would be slow."""
     del name, stamped  # only part of the cache key
     return judge_uploads(_uploads, given, loaders.store())
 
@@ -90,22 +84,21 @@ def _empty() -> None:
     if st.button("Look at a recorded example", icon=":material/visibility:", key="analyze-show-example"):
         st.session_state[log.REPORT] = EXAMPLE
         st.rerun()
-    kept_logs.choose()
 
 
-def _report(judged: Judged, uploads: list[Upload], keep: Callable[[], None] | None = None) -> None:
-    """Draw the report. `keep` draws the form that stores the logs; it is None for logs that came with the program."""
+def _report(judged: Judged, uploads: list[Upload]) -> None:
+    """Draw the report."""
     if len(judged.analyses) == 1:
         for text in judged.left_out:
             st.warning(plain(text), icon=":material/warning:")
-        _single(judged.analyses[0], judged, uploads, keep)
+        _single(judged.analyses[0], judged, uploads)
         return
     names = names_of(judged.analyses)
     with st.container(border=True):
         table(on_page(report_rows.run_table(judged.analyses)))
         for text in judged.left_out:
             st.warning(plain(text), icon=":material/warning:")
-        _downloads(judged, f"{len(names)}-runs", keep)
+        _downloads(judged, f"{len(names)}-runs")
     workbench.curves(judged.analyses)
     if judged.comparison is not None:
         st.header("Compared with each other", anchor=False)
@@ -118,15 +111,13 @@ def _report(judged: Judged, uploads: list[Upload], keep: Callable[[], None] | No
     _single(judged.analyses[names.index(name) if name in names else 0], None, uploads)
 
 
-def _single(
-    analysis: Analysis, judged: Judged | None, uploads: list[Upload], keep: Callable[[], None] | None = None
-) -> None:
+def _single(analysis: Analysis, judged: Judged | None, uploads: list[Upload]) -> None:
     """Draw the report of one run. `judged` is what can be downloaded, or None if the download is offered above."""
     happened, cost, todo = analysis.verdict
     with st.container(border=True):
         st.markdown(f"**{plain(happened)}**  \n{plain(cost)}  \n:material/arrow_forward: {plain(todo)}")
         if judged is not None:
-            _downloads(judged, PurePosixPath(analysis.run.source).name or "run", keep)
+            _downloads(judged, PurePosixPath(analysis.run.source).name or "run")
     if judged is not None:
         workbench.curves([analysis])
     st.header("Findings", anchor=False)
@@ -143,7 +134,7 @@ def _single(
     _tables(analysis, uploads)
 
 
-def _downloads(judged: Judged, stem: str, keep: Callable[[], None] | None) -> None:
+def _downloads(judged: Judged, stem: str) -> None:
     """Offer files, which are written only on request. A click does not rerun the page, so the others stay."""
     with st.container(horizontal=True):
         files: tuple[tuple[str, Callable[[], Any], str, str], ...] = (
@@ -157,8 +148,6 @@ def _downloads(judged: Judged, stem: str, keep: Callable[[], None] | None) -> No
                 label, written, f"{stem}.{kind.replace('markdown', 'md')}", f"text/{kind}",
                 icon=":material/download:", help=explained, on_click="ignore",
             )  # fmt: skip
-        if keep is not None:
-            keep()
 
 
 def _html(judged: Judged) -> io.BytesIO:

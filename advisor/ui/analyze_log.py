@@ -20,7 +20,6 @@ from advisor.workflows.analysis import Given
 QUERY: Final = "query-params"
 GIVEN: Final = ("log_gpu", "log_gpus", "log_price", "log_loss", "log_usd", "log_hours")  # stated with the log
 FILES, TEXT = "analyze-files", "analyze-text"
-NAMED = "analyze-named"  # session state: the names under which uploads were kept
 REPORT = "report"  # in the session and in the address: the report that is shown
 KEPT_BYTES = 256 * 2**20  # of uploads, in the server's memory, so that reloading a page shows its report again
 
@@ -55,8 +54,7 @@ def looked_at(uploads: list[Upload]) -> str | None:
     """Return the name of the report in the form, or else in the session or address. Returns None if there is none."""
     name: str | None = st.session_state.get(REPORT) or st.query_params.get(REPORT)
     if uploads:
-        key = _keep(uploads)
-        name = st.session_state.get(NAMED, {}).get(key, key)
+        name = _keep(uploads)
     if name:
         st.session_state[REPORT] = st.query_params[REPORT] = name
     return name

@@ -19,7 +19,6 @@ from advisor.findings.chart_data import parts_of_step
 from advisor.findings.forecast import Forecast, Place, Targets, forecast, limits
 from advisor.findings.make_case import make_case
 from advisor.findings.measured import Measured, measured
-from advisor.findings.next_run import NextData, NextRun, next_run
 from advisor.findings.overlap import Savings, savings
 from advisor.findings.registry import Coverage, coverage, judge
 from advisor.findings.run_facts import number, planned_steps, price, print_gap, steps_done
@@ -59,7 +58,6 @@ class Given:
     plan: Path | None = None
     format: str | None = None
     targets: Targets = Targets()
-    next_data: NextData | None = None  # another data set, to predict the same run on it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +74,6 @@ class Analysis:
     tokens_per_second: float | None  # median of steady steps
     mfu: float | None  # from exact FLOPs and the GPU's dense peak
     measured: Measured
-    next_run: NextRun | None = None  # on the other data, if the user asked about them
     savings: Savings | None = None  # of all findings, without counting a second twice; None: unknown
     run_seconds: tuple[float | None, ...] = ()  # of each run in the log, by its own clocks
     given: Given = Given()  # facts that the user stated
@@ -122,7 +119,6 @@ def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
         tokens_per_second=pace.tokens_per_second if pace else None,
         mfu=run_metrics.mfu(case),
         measured=measured(case),
-        next_run=next_run(case, given.next_data, places) if given.next_data else None,
         savings=savings(case, findings, outlook.total_hours.value if outlook.total_hours else None),
         run_seconds=tuple(run_seconds(case)),
     )
@@ -173,7 +169,6 @@ def to_document(analysis: Analysis) -> dict[str, Any]:
         "insufficient": analysis.insufficient,
         "checks": coverage(case, analysis.insufficient),
         "forecast": analysis.forecast,
-        "next_run": analysis.next_run,
         "facts": run.facts,
         "assumed": case.unsure,
         "columns": run.provenance,

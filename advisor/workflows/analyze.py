@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from advisor.engines.state import RunState, run_status
 from advisor.errors import AdvisorError
 from advisor.findings import series
 from advisor.findings.forecast import Targets
-from advisor.findings.next_run import NextData
 from advisor.hardware.catalog import read_gpus
 from advisor.history.comparison import Comparison, compare_runs, compare_those_far_enough
 from advisor.options import AnalyzeOptions
@@ -28,9 +26,8 @@ from advisor.store.folders import names_apart
 from advisor.store.run_folder import PLAN, is_run_folder, read_launch
 from advisor.store.store import Store
 from advisor.trainers.known import TRAINERS
-from advisor.units import HOUR, parse_bytes, parse_tokens
+from advisor.units import HOUR
 from advisor.workflows.analysis import Analysis, Given, judge_run, to_document
-from advisor.workflows.data import read_data
 
 _OPEN = (Status.INCOMPLETE, Status.UNKNOWN)
 
@@ -170,22 +167,5 @@ def given_of(options: AnalyzeOptions) -> Given:
         config=options.config,
         telemetry=options.telemetry,
         plan=options.plan,
-        next_data=next_data_of(options.next_data) if options.next_data is not None else None,
         targets=Targets(final_loss=options.target_loss, usd=options.budget, hours=hours),
     )
-
-
-def next_data_of(text: str) -> NextData:
-    """Returns other data, given as a size of text ("91MB"), a number of tokens ("2B"), or a local file or token folder.
-
-    Raises AdvisorError (exit 2) if the text is none of these.
-    """
-    path = Path(text)
-    if path.is_file():
-        return NextData(name=text, text_bytes=float(path.stat().st_size))
-    if path.is_dir():
-        meta = read_data(path)
-        return NextData(name=text, tokens=None if meta is None else float(meta.tokens))
-    if re.search(r"(?i)[kmgt]i?b$", text.strip()):
-        return NextData(name=text, text_bytes=float(parse_bytes(text)))
-    return NextData(name=text, tokens=float(parse_tokens(text)))

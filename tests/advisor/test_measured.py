@@ -7,12 +7,11 @@ import pandas as pd
 import pytest
 
 from advisor.findings.measured import cards, joules
-from advisor.findings.next_run import NextData
 from advisor.readers.names import column_of, in_unit
 from advisor.readers.read import read_run
 from advisor.report import write_reports
 from advisor.workflows.analysis import Given, to_document
-from advisor.workflows.analyze import analyze, next_data_of
+from advisor.workflows.analyze import analyze
 from tests.terminal import advisor
 
 STEPS = 120
@@ -115,30 +114,13 @@ def test_every_form_of_the_report_holds_the_statistics(store, tmp_path):
     log = write(tmp_path / "metrics.jsonl", rows())
     (tmp_path / "c.json").write_text(json.dumps({"vocab_size": 4000, "n_layer": 8, "n_embd": 384, "n_head": 8,
                                                  "block_size": 512, "batch_size": 20, "max_iters": 5000}))  # fmt: skip
-    given = Given(gpu="l4", config=tmp_path / "c.json", next_data=next_data_of("91MB"), usd_per_gpu_hour=0.7)
+    given = Given(gpu="l4", config=tmp_path / "c.json", usd_per_gpu_hour=0.7)
     found = analyze(log, given, store)
     html, md = tmp_path / "r.html", tmp_path / "r.md"
     write_reports([found], {"html": html, "md": md})
-    shown = advisor("analyze", log, "--gpu", "l4", "--next-data", "91MB", expect=0).stdout
+    shown = advisor("analyze", log, "--gpu", "l4", expect=0).stdout
     for text in (shown, md.read_text(), html.read_text()):
-        for words in ("gradient norm", "327 (step 57)", "power, of 72 W", "time with a kernel", "91MB"):
+        for words in ("gradient norm", "327 (step 57)", "power, of 72 W", "time with a kernel"):
             assert words in text, words
     assert "grad_norm" in md.read_text() and "flush" in md.read_text()
     assert to_document(found)["measured"].tokens_per_second.count == STEPS
-
-
-def test_the_next_run_has_the_steps_of_its_data(store, tmp_path):
-    log = write(tmp_path / "metrics.jsonl", rows())
-    (tmp_path / "c.json").write_text(json.dumps({"vocab_size": 4000, "n_layer": 8, "n_embd": 384, "n_head": 8,
-                                                 "block_size": 512, "batch_size": 20, "max_iters": 5000}))  # fmt: skip
-    given = Given(gpu="l4", config=tmp_path / "c.json", usd_per_gpu_hour=0.7)
-    asked = NextData(name="other", tokens=51_200_000.0)
-    found = analyze(log, Given(**{**given.__dict__, "next_data": asked}), store).next_run
-    assert found.steps.value == 51_200_000 / 10_240 and found.times_this.value == 1.0
-    mean = rows().ms_per_iter.mean() / 1000
-    assert found.hours.value * 3600 == pytest.approx(5000 * mean, rel=0.02)
-    assert found.usd.value == pytest.approx(found.hours.value * 0.7)
-    assert next_data_of("91MB").text_bytes == 91e6 and next_data_of("2B").tokens == 2e9
-    text = tmp_path / "other.txt"
-    text.write_text("a" * 1000)
-    assert next_data_of(str(text)).text_bytes == 1000

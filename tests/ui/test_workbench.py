@@ -1,4 +1,4 @@
-"""Page Analyze's curves: any scalar of any log, on the axis and with the smoothing asked for, kept under a name."""
+"""Page Analyze's curves: any scalar of any log, on the axis and with the smoothing asked for."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ pytest.importorskip("streamlit", reason="the app's packages are not installed")
 
 from streamlit.testing.v1 import AppTest
 
-from advisor.errors import AdvisorError
 from advisor.findings.chart_data import points
 from advisor.report.overlays import LOSS, Look, overlay, scalars
 from advisor.report.plots import plots
-from advisor.store.kept_logs import keep_logs, kept_logs
 from advisor.store.store import Store
 from advisor.ui.uploads import Upload, judge_uploads
 from advisor.workflows.analysis import Given
@@ -139,50 +137,6 @@ app = partial(driver.app, "analyze")
 def ok(at: AppTest) -> AppTest:
     assert not at.exception and not at.error, [e.value for e in at.error]
     return at
-
-
-def test_kept_logs_open_by_their_name_with_the_same_settings_until_they_are_deleted(advisor_home):
-    at = ok(app().run())
-    at.file_uploader[0].upload("a.log", log().encode()).upload("b.log", log(gain=0.5).encode()).run()
-    at.multiselect(key="curves").set_value([LOSS, "mfu"]).run()
-    at.selectbox(key="against").set_value("hours").run()
-    at.selectbox(key="smooth").set_value("5 %").run()
-    at.selectbox(key="log_gpu").set_value("l4").run()
-    at.text_input(key="kept-logs-name").set_value("gain or none")
-    keep = next(button for button in at.button if button.label == "Keep")
-    keep.click().run()
-    assert "cannot be the name" in at.error[0].value and not (advisor_home / "logs").exists()
-    at.text_input(key="kept-logs-name").set_value("gain-or-none")
-    ok(next(button for button in at.button if button.label == "Keep").click().run())
-    assert at.query_params["report"] in ("gain-or-none", ["gain-or-none"])
-    [one] = kept_logs(advisor_home)
-    assert [path.read_text() for path in one.files] == [log(), log(gain=0.5)]
-
-    again = ok(app(report="gain-or-none").run())  # another visit
-    assert again.multiselect(key="curves").value == [LOSS, "mfu"] and again.selectbox(key="log_gpu").value == "l4"
-    assert (again.selectbox(key="against").value, again.selectbox(key="smooth").value) == ("hours", "5 %")
-    assert list(again.table[0].value["Run"]) == ["a.log", "b.log"]
-    assert ok(app(report="gain-or-none", against="tokens").run()).selectbox(key="against").value == "tokens"
-    linked = ok(app(report="gain-or-none", against="time", curves="Step time", smooth="none").run())
-    assert linked.selectbox(key="against").value == "hours" and linked.multiselect(key="curves").value == ["seconds"]
-    listed = ok(app().run())
-    ok(listed.button(key="open-gain-or-none").click().run())
-    assert list(listed.table[0].value["Run"]) == ["a.log", "b.log"]
-    ok(listed.button(key="kept-logs-delete").click().run())
-    assert kept_logs(advisor_home) == [] and "report" not in listed.query_params
-
-
-def test_a_name_leads_nowhere_else_and_a_damaged_entry_is_named(advisor_home):
-    from datetime import UTC, datetime
-
-    for name in ("../outside", "", "a/b", ".hidden", "x" * 61):
-        with pytest.raises(AdvisorError):
-            keep_logs(advisor_home, name, [("a.log", b"")], {}, datetime.now(UTC))
-    assert not ok(app(report="../../etc").run()).table
-    folder = keep_logs(advisor_home, "mine", [("a.log", log().encode())], {}, datetime.now(UTC))
-    (folder / "kept.json").write_text("{}")
-    at = app().run()
-    assert not at.exception and "mine" in at.warning[0].value
 
 
 @pytest.mark.long
