@@ -190,14 +190,12 @@ def detect_schedule_starts_again(case: Case) -> Verdict:
     rates = rate_curve(case.run)
     if len(rates) < 2 * _FEWEST or not rates.counted:
         return lacking("schedule_starts_again", "the learning rate of some steps")
-    resumed = [again for at in _taken_up(case.run) if (again := _another_rate(rates, at)) is not None]
-    if resumed:
+    if resumed := _other_rates(case.run, rates):
         step, before, after = resumed[0]
-        more = f" (and {len(resumed) - 1} times more)" if len(resumed) > 1 else ""
         return finding(
             "schedule_starts_again",
             title=f"Taken up again at step {step:g}, the learning rate {'warms up' if after < before else 'starts'} "
-            f"anew: {before:.3g} before, {after:.3g} after{more}",
+            f"anew: {before:.3g} before, {after:.3g} after",
             evidence=[seen(f"learning rate {one:.3g} → {other:.3g}", at, at) for at, one, other in resumed[:5]],
         )
     returns, part = rate_returns(case.run), main_part(case.run)
@@ -215,25 +213,19 @@ def detect_schedule_starts_again(case: Case) -> Verdict:
     )
 
 
-def _taken_up(run: RunTable) -> list[float]:
-    """Return the steps between which and the row before them the run was taken up again."""
-    places = []
+def _other_rates(run: RunTable, rates: Curve) -> list[tuple[float, float, float]]:
+    """Return each step at which the run was taken up and its schedule not, with the rates before and after."""
+    found = []
     for event in restarts(run):
-        before = event.numbers.get("step", event.step)
-        after = None if before is None else before + 0.5
-        places.append(event.numbers.get("first_step", after))
-    return sorted({place for place in places if place is not None})
-
-
-def _another_rate(rates: Curve, at: float) -> tuple[float, float, float] | None:
-    """Return the first step from `at` on, with the rates before and after, if the schedule does not go on there."""
-    left, right = rates.value[rates.step < at], rates.value[rates.step >= at]
-    if len(left) < _FEWEST or len(right) < _FEWEST:
-        return None
-    before, after = float(left[-1]), float(right[0])
-    back = before < _DECAYING * left.max() and after > _RISES * before
-    warms = after < _FALLS * before and bool(np.all(np.diff(right[:_FEWEST]) > 0))
-    return (float(rates.step[rates.step >= at][0]), before, after) if back or warms else None
+        reached = event.numbers.get("step", event.step)
+        at = event.numbers.get("first_step", math.inf if reached is None else reached + 0.5)
+        left, right = rates.value[rates.step < at], rates.value[rates.step >= at]
+        if len(left) >= _FEWEST and len(right) >= _FEWEST:
+            before, after = float(left[-1]), float(right[0])
+            back = before < _DECAYING * left.max() and after > _RISES * before
+            warms = after < _FALLS * before and bool(np.all(np.diff(right[:_FEWEST]) > 0))
+            found += [(float(rates.step[len(left)]), before, after)] if back or warms else []
+    return found
 
 
 def phase_of_schedule(run: RunTable, step: float) -> float | None:

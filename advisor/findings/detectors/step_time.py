@@ -70,23 +70,16 @@ def detect_lasting_slowdown(case: Case) -> Verdict:
     cost = priced(case, Estimate(value=lost, low=0.8 * lost, high=1.2 * lost, basis=Basis.MEASURED))
     usd = f", {format_usd(slow.excess_seconds / HOUR * each)}" if (each := price(case)) else ""
     lost_so_far = f"{format_seconds(slow.excess_seconds)}{usd} lost{' so far' if left else ''}"
-    waited = Curve(step=times.step, value=case.run.column("data_seconds")[times.row])
-    before, after = (series.median(waited.value[side]) for side in (waited.step < slow.step, waited.step >= slow.step))
+    longer, waited = slow.after_seconds / slow.before_seconds, case.run.column("data_seconds")[times.row]
+    before, after = (series.median(waited[side]) for side in (times.step < slow.step, times.step >= slow.step))
+    known = np.isfinite(before + after)
+    waiting = f"waiting for data {format_seconds(before)} before, {format_seconds(after)} after" if known else ""
     return finding(
         "slower_for_good",
         severity="warning" if slow.excess_seconds > _DEAR_PAUSE * (spent_seconds(case) or 0.0) else "note",
         title=f"From step {slow.step:g} on a step takes {format_seconds(slow.after_seconds)} instead of "
         f"{format_seconds(slow.before_seconds)}: {lost_so_far}",
-        evidence=(
-            seen(
-                f"{format_number(slow.after_seconds / slow.before_seconds)} times as long until the end of the log",
-                slow.step,
-                times.step[-1],
-            ),
-            f"waiting for data {format_seconds(before)} before, {format_seconds(after)} after"
-            if np.isfinite(before + after)
-            else "",
-        ),
+        evidence=(seen(f"{format_number(longer)} times as long until the end of the log", slow.step), waiting),
         saved=cost,
     )
 
