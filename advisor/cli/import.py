@@ -18,8 +18,8 @@ from advisor.store.store import default_store
 def command(run: Path, plan: Path | None, checkpoints: bool) -> None:
     """Copy the run of RUN_FOLDER to the runs of this machine, compare it with its plan and learn from it.
 
-    RUN_FOLDER is the folder of a run of our trainer from any machine, or the export from which the run was started, or
-    a zip or tar archive of either. The copy is listed, watched and compared like any run; the original is not changed.
+    RUN_FOLDER is the folder of a run of our trainer from any machine, or the export from which the run was started.
+    The copy is listed, watched and compared like any run; the original is not changed.
     """
     from advisor.report import terminal
     from advisor.report.comparison import kept

@@ -55,7 +55,7 @@ _HEAD_OF_BAR = re.compile(rb"\d{1,3}%\|[^\n]*\Z")
 
 def with_clocks(table: RunTable, path: Path) -> RunTable:
     """Return the table with the times that its clocks show for each run. Raises AdvisorError if it cannot be opened."""
-    if not table.runs or (table.telemetry is not None and not len(table)) or table.runs[0].elsewhere:
+    if not table.runs or (table.telemetry is not None and not len(table)):
         return table
     with _opened(path) as data:
         if table.lines is None and b"\0" in data[:4096]:

@@ -24,7 +24,6 @@ from advisor.readers import (
     sheets,
     smi_tables,
     sqlite_runs,
-    tasks,
     telemetry_file,
     tfevents,
     wandb_file,
@@ -86,7 +85,7 @@ STRUCTURED = (
     *map(_of_telemetry, (gpu_csv, smi_tables)),
     _of(markdown_report),
     FileReader(jsonl.LLAMA_FACTORY, jsonl.llama_factory_score, jsonl.read_llama_factory),
-    *map(_of, (jsonl, csv_table, sheets, tasks)),
+    *map(_of, (jsonl, csv_table, sheets)),
 )
 
 
@@ -119,7 +118,7 @@ _NO_RUNS = {"predict": "a prediction", "audit": "an audit", "schema": "a JSON Sc
 
 @np.errstate(all="ignore")  # a damaged log prints infinite numbers, which should become NaN without a warning
 def read_run(path: str | Path, format: str | None = None, progress: Progress | None = None) -> RunTable:
-    """Read a training log of any known format, or of the named one. A folder, zip or tar archive is read as one run.
+    """Read a training log of any known format, or of the named one. A folder is one run, a zip archive one log.
 
     Raises AdvisorError if the file cannot be opened, nothing in it is recognisable, or the format's name is unknown.
     `progress` is called with the bytes done and the total bytes.

@@ -108,7 +108,6 @@ class RunPart:
     declared_seconds: float | None = None  # total that the run itself states at its end
     clock_seconds: float | None = None  # by the time stamps of its lines, or by a progress bar's clock
     clock: str = ""  # source of `clock_seconds`, in words
-    elsewhere: bool = False  # whether its output is in another file
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "status_reason", hide_secrets(self.status_reason))

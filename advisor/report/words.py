@@ -109,7 +109,7 @@ def runs(analysis: Analysis) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for part, seconds in zip(parts, analysis.run_seconds, strict=True):
         ended = part.status.words
-        if part.phase is None and not part.elsewhere:
+        if part.phase is None:
             # a run that reports its completion has trained, even if it printed no step
             ended += ", no step printed" if part.status is Status.COMPLETED else ", never trained"
         name = part.name if part.starts == 1 else f"{part.name} ({part.starts} starts)"

@@ -28,7 +28,7 @@ def source() -> list[Upload]:
     """Return what was uploaded or pasted."""
     left, right = st.columns((3, 2))
     files = left.file_uploader(
-        "Training logs, the files of a run, or a zip of its folder",
+        "Training logs, or the files of a run",
         accept_multiple_files=True,
         max_upload_size=MOST_MEGABYTES,
         key=FILES,

@@ -33,13 +33,13 @@ class Upload:
 
 
 def judge_uploads(uploads: Sequence[Upload], given: Given, store: Store) -> Judged:
-    """Judge one log, one archive, several files of one run, or several logs of one format, which are several runs.
+    """Judge one log, several files of one run, or several logs of one format, which are several runs.
 
     AdvisorErrors use the file names of the user who uploaded.
     """
     if len(uploads) > MOST_FILES:
         raise AdvisorError(
-            f"{len(uploads)} files are more than the {MOST_FILES} that are taken", "zip the run's folder"
+            f"{len(uploads)} files are more than the {MOST_FILES} that are taken", "give the log and its configuration"
         )
     title = title_of(uploads)
     with tempfile.TemporaryDirectory(prefix="advisor-upload-") as name:
@@ -114,7 +114,7 @@ def _as_uploaded(analysis: Analysis, folder: Path, title: str) -> Analysis:
 def _write(folder: Path, upload: Upload) -> Path:
     path = folder / safe_name(upload.name)
     if path.exists():
-        raise AdvisorError(f"two files are called {path.name}", "zip the run's folder, which keeps them apart")
+        raise AdvisorError(f"two files are called {path.name}", "rename one")
     path.write_bytes(upload.content())
     return path
 

@@ -276,7 +276,7 @@ def _what_happened(case: Case) -> str:
 
 def _in_words(part: RunPart) -> str:
     ended = part.status.words
-    if part.phase is not None or part.elsewhere:
+    if part.phase is not None:
         return ended
     return f"{ended} without a step printed" if part.status is Status.COMPLETED else f"that never trained ({ended})"
 

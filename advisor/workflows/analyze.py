@@ -1,4 +1,4 @@
-"""Finds, reads and judges a log, an archive or a run folder."""
+"""Finds, reads and judges a log or a run folder."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def names_of(analyses: Sequence[Analysis]) -> list[str]:
 
 
 def analyze(path: Path, given: Given, store: Store, progress: Progress | None = None) -> Analysis:
-    """Read and judge a log, a run folder or an archive of one.
+    """Read and judge a log, a zip archive of one, or a run folder.
 
     Raises AdvisorError if it or a stated fact cannot be read.
     """

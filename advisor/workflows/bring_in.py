@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from advisor.errors import AdvisorError
-from advisor.readers.archive import opened
 from advisor.records import Plan
 from advisor.run_records import LaunchRecord
 from advisor.store.disk import disk_errors, write_atomic
@@ -34,32 +33,31 @@ _TELEMETRY = "telemetry"  # `telemetry.parquet`, or parts in a folder
 
 
 def bring_in(store: Store, path: Path, *, plan: Path | None = None, checkpoints: bool = False) -> Reviewed:
-    """Copy a run folder, or an archive of one, into the store's runs, and score it against its plan.
+    """Copy a run folder into the store's runs, and score it against its plan.
 
     The plan is in the folder, beside it as in an export, or at `plan`. Checkpoints are copied only if asked for. Raises
     AdvisorError if it is not a run of our trainer or was imported before.
     """
-    with opened(path) as given:
-        source = _run_folder_in(given)
-        try:
-            header = load_run_log(source / LOG).header
-        except (RunLogError, OSError) as error:
-            raise AdvisorError(f"the log is damaged: {error}", f"mend or remove that line of {source / LOG}") from error
-        if header is None:
-            raise AdvisorError(f"{source / LOG} has no header: the run ended before it began", "see what it printed")
-        promised = load_plan(plan) if plan is not None else _plan_of(source)
-        record = read_launch(source) or _record(header, _config(source, header), promised)
-        run = record.id
-        known = next((row for row in store.runs() if row.id == run), None)
-        if known is not None:
-            raise AdvisorError(f"{run} is here already: {known.path}", f"advisor compare {known.path}")
-        folder = store.new_run_folder(record.name, datetime.fromisoformat(record.launched_at))
-        _copy(source, folder, checkpoints=checkpoints)
-        if promised is not None:
-            write_atomic(folder / PLAN, dump_plan(promised))
-        if not (folder / CONFIG).exists():
-            write_atomic(folder / CONFIG, dump_config(_config(source, header)))
-        write_launch(folder, record)
+    source = _run_folder_in(path)
+    try:
+        header = load_run_log(source / LOG).header
+    except (RunLogError, OSError) as error:
+        raise AdvisorError(f"the log is damaged: {error}", f"mend or remove that line of {source / LOG}") from error
+    if header is None:
+        raise AdvisorError(f"{source / LOG} has no header: the run ended before it began", "see what it printed")
+    promised = load_plan(plan) if plan is not None else _plan_of(source)
+    record = read_launch(source) or _record(header, _config(source, header), promised)
+    run = record.id
+    known = next((row for row in store.runs() if row.id == run), None)
+    if known is not None:
+        raise AdvisorError(f"{run} is here already: {known.path}", f"advisor compare {known.path}")
+    folder = store.new_run_folder(record.name, datetime.fromisoformat(record.launched_at))
+    _copy(source, folder, checkpoints=checkpoints)
+    if promised is not None:
+        write_atomic(folder / PLAN, dump_plan(promised))
+    if not (folder / CONFIG).exists():
+        write_atomic(folder / CONFIG, dump_config(_config(source, header)))
+    write_launch(folder, record)
     store.register_run(run_row(folder))
     return review(store, str(folder), record=None)
 

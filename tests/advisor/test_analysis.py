@@ -3,8 +3,6 @@
 import csv
 import json
 import re
-import tarfile
-import zipfile
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -255,30 +253,6 @@ def test_a_comparison_says_where_learning_rates_are_not_known(store, tmp_path):
     notes = compare_runs(cases([silent[0], told])).notes
     assert any(note.startswith(f"{silent[0].run.source} does not tell the learning rate") for note in notes)
     assert not any("learning rate of its steps" in note for note in compare_runs(cases([told, told])).notes)
-
-
-def packed_run(path, kind):
-    """The example run as somebody sends it: its folder in an archive."""
-    if kind == "zip":
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
-            for file in sorted(example_run().iterdir()):
-                out.write(file, f"my-run/{file.name}")
-        return path
-    with tarfile.open(path, "w:gz") as out:
-        out.add(example_run(), "my-run")
-    return path
-
-
-@pytest.mark.parametrize("kind", ["zip", "tar.gz"])
-def test_an_archive_of_a_run_folder_says_what_the_folder_says(store, tmp_path, kind):
-    folder = analyze(example_run(), Given(), store)
-    archive = packed_run(tmp_path / f"run.{kind}", kind)
-    found = analyze(archive, Given(), store)
-    assert found.case.plan == folder.case.plan and found.case.plan is not None
-    assert found.case.usd_per_hour == folder.case.usd_per_hour == 0.0
-    assert found.verdict == folder.verdict and found.findings == folder.findings
-    assert found.run.source == str(archive) and found.run.format == "training-advisor"
-    assert analyze(archive, Given(usd_per_gpu_hour=3.0), store).case.usd_per_hour == 3.0
 
 
 def told(tmp_path, store, text, name="run.log"):

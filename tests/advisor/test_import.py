@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,12 +38,9 @@ def export(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("how", ["export", "run folder", "archive"])
+@pytest.mark.parametrize("how", ["export", "run folder"])
 def test_a_run_is_brought_in_with_the_plan_beside_it(export, store, tmp_path, how):
-    given = {"export": export, "run folder": export / "run", "archive": tmp_path / "run.tar.gz"}[how]
-    if how == "archive":
-        with tarfile.open(given, "w:gz") as tar:
-            tar.add(export, arcname="export")
+    given = {"export": export, "run folder": export / "run"}[how]
     reviewed = bring_in(store, given)
     [row] = store.runs()
     assert Path(row.path) == reviewed.path and reviewed.path.parent == store.home / "runs"

@@ -252,8 +252,6 @@ def test_adapters_of_a_mixture_as_they_were_measured():
     found = advisor.predict(**words, software="trl").record
     assert found.peak_allocated_bytes.value / 2**30 == pytest.approx(60.4, rel=0.12)
     assert found.tokens_per_second.low < 3669 < found.tokens_per_second.high
-    with pytest.raises(advisor.AdvisorError, match="with all its weights trained"):
-        advisor.predict(model="mixtral-8x7b", gpu="a100-80gb-sxm", gpus=8)
 
 
 def test_waiting_for_days_is_not_cheap():

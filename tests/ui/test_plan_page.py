@@ -171,9 +171,9 @@ def held(at: AppTest, name: str):
 
 
 def test_sliders_stand_at_what_the_what_if_takes_and_say_what_else_changes():
-    at = ok(app(gpu="a100-80gb-sxm,h100-80gb-sxm", gpus="1", depth="22", tokens="3B", budget="").run())
-    before = held(at, "micro_batch")
+    at = ok(app(gpu=["a100-80gb-sxm", "h100-80gb-sxm"], gpus="1", depth="22", tokens="3B", budget="").run())
     ok(at.select_slider(key="if_gpus").set_value(2).run())
+    before = held(at, "micro_batch")
     ok(at.select_slider(key="if_depth").set_value(held(at, "depth") + 6).run())
     plan = recommend(said_command(at), default_store())
     price = plan.offer.usd_per_hour / plan.offer.gpus
@@ -344,7 +344,7 @@ def test_impossible_goals_are_one_sentence_with_the_way_out(query, message, way_
     [
         ({}, DEFAULT),
         ({"gpu": "l4"}, replace(DEFAULT, gpu="l4", counts=())),
-        ({"gpu": "l4,h100-80gb-sxm", "budget": "$30"}, replace(DEFAULT, gpu="l4,h100-80gb-sxm", budget_usd=30.0)),
+        ({"gpu": ["l4", "h100-80gb-sxm"], "budget": "$30"}, replace(DEFAULT, gpu="l4,h100-80gb-sxm", budget_usd=30.0)),
     ],
 )
 def test_least_cost_or_time_is_that_of_the_same_work(query, goal, objective):

@@ -41,8 +41,6 @@ _SAID = (Status.OUT_OF_MEMORY, Status.TIME_LIMIT, Status.DIVERGED, Status.CRASHE
 _STARTED_SECONDS = 1800.0  # a start takes less time
 _FEWEST = 5  # rows before and after a restart
 _LOST = 0.5  # of all progress so far
-_FEWEST_TIMED = 4
-_SHORT = 0.1  # of the longest task's time
 # the detectors for each run but the longest: they only need its loss
 _ASKED: tuple[Callable[[Case], Verdict], ...] = (
     *(detect_loss_not_finite, detect_loss_divergence, detect_learning_rate_zero, detect_no_learning, detect_frozen),
@@ -81,7 +79,7 @@ def _called(run: RunTable, number: int) -> str:
 
 def detect_failed_runs(case: Case) -> Verdict:
     """A log of several runs or starts, of which many failed or ended before their first step."""
-    parts = [part for part in case.run.runs if not part.elsewhere]
+    parts = list(case.run.runs)
     # the last of them may be starting while the log is read
     over = [part for part in parts if part is not parts[-1] or part.status in _FAILED]
     never = [part for part in over if part.phase is None and part.status is not Status.COMPLETED]
@@ -275,33 +273,4 @@ def detect_resume_lost(case: Case) -> Verdict:
         "resume_lost",
         title=f"Taken up again at step {at:g}, the loss is {after:.4g}: what had been learnt is not there",
         evidence=seen(text, at),
-    )
-
-
-def detect_failed_tasks(case: Case) -> Verdict:
-    """Tasks of a list that the list itself calls failed."""
-    tasks = [part for part in case.run.runs if part.elsewhere]
-    if not tasks:
-        return lacking("failed_tasks", "a list of tasks")
-    failed = [f"{task.name}: {task.status_reason}" for task in tasks if task.status is Status.CRASHED]
-    if not failed:
-        return None
-    return finding("failed_tasks", title=f"{len(failed)} of {len(tasks)} tasks failed", evidence=failed[:10])
-
-
-def detect_short_tasks(case: Case) -> Verdict:
-    """Tasks that the list calls complete although they ended far sooner than the others."""
-    tasks = [part for part in case.run.runs if part.elsewhere]
-    timed = [(task, seconds) for task in tasks if (seconds := task.declared_seconds or task.clock_seconds)]
-    if len(timed) < _FEWEST_TIMED:
-        return lacking("short_tasks", "a list of tasks with their times")
-    longest = max(seconds for _, seconds in timed)
-    ended = [(task, seconds) for task, seconds in timed if task.status is Status.COMPLETED]
-    short = [f"{task.name}: {format_seconds(seconds)}" for task, seconds in ended if seconds < _SHORT * longest]
-    if not short:
-        return None
-    return finding(
-        "short_tasks",
-        title=f"{len(short)} of {len(timed)} tasks ended in less than a tenth of the longest one's time",
-        evidence=(*short[:10], f"the longest took {format_seconds(longest)}"),
     )
