@@ -444,6 +444,7 @@ def _own(name: str, kind: Kind, help: str, **settings: Any) -> Any:
     return field(default=option.default, metadata={"option": option})
 
 
+SHARDINGS = ("none", "optimizer", "gradients", "full")  # the stages of ZeRO, from 0 to 3
 LAYOUT_DEGREES = ("tp", "pp", "cp", "ep", "vpp")  # of `PredictOptions`
 
 
@@ -484,9 +485,11 @@ class PredictOptions:
         "Which activations are recomputed in the backward pass. Default: none, or the software's default.",
     )
     sharding: str | None = _like(
-        "sharding", "What is divided among the GPUs: nothing (DDP), the moments (ZeRO-1) or all state (ZeRO-3, FSDP). "
-        "Default: none, or the software's.", choices=("none", "optimizer", "full"),
+        "sharding", "What is divided among the GPUs: nothing (DDP), the moments (ZeRO-1), gradients too (ZeRO-2), "
+        "all of it (ZeRO-3, FSDP). Default: none, or the software's.", choices=SHARDINGS,
     )  # fmt: skip
+    zero: int | None = _own("zero", Kind.WHOLE, "The same as a stage of ZeRO: 0 to 3.", section=_ADVANCED, least=0,
+                            most=3)  # fmt: skip
     optimizer: str | None = _like("optimizer", "The optimizer. Default: adamw, or the software's.", choices=_OPTIMIZERS)
     lora_rank: int | None = _like("lora_rank", "Train adapters of this rank beside frozen 16-bit weights (LoRA).",
                                   section=_ADVANCED)  # fmt: skip

@@ -92,7 +92,7 @@ class Workload:
     compile: bool = False
     activation_checkpointing: str = "none"  # none | full; published runs also: selective (recomputes some operations)
     optimizer: str = "adamw"  # adamw | muon
-    sharding: str = "none"  # none | optimizer (ZeRO-1/2) | full (ZeRO-3, FSDP)
+    sharding: str = "none"  # none | optimizer (ZeRO-1) | gradients (ZeRO-2) | full (ZeRO-3, FSDP)
     software: Software | None = None  # None: this project's trainer
 
     @property

@@ -158,7 +158,9 @@ def parts(a: WorkloadArrays, case: Case) -> Parts:
         gradient = 4
     if software.moment_bytes is not None and adapters is None:
         moments = software.moment_bytes + (4 if case.state == "copied" else 0)
-    weights_shards, state_shards = {"none": (1, 1), "optimizer": (1, a.gpus), "full": (a.gpus, a.gpus)}[a.sharding]
+    state_shards = a.gpus if a.sharding != "none" else 1
+    gradient_shards = a.gpus if a.sharding in ("gradients", "full") else 1
+    weights_shards = a.gpus if a.sharding == "full" else 1
     n = (a.parameters + software.extra_parameters + software.expert_parameters).astype(float)
     matrices = a.block_matrices + software.expert_parameters
     trained = a.trained_parameters.astype(float)
@@ -173,7 +175,7 @@ def parts(a: WorkloadArrays, case: Case) -> Parts:
     muon = a.optimizer == "muon" and adapters is None  # one moment instead of two
     saved = 4.0 * a.block_matrices * a.trained_share if muon else 0.0
     hf = _models_of_hf(software)
-    gradients = 0.0 * n if software.steps_in_backward else (trained * gradient - 2.0 * halved) / weights_shards
+    gradients = 0.0 * n if software.steps_in_backward else (trained * gradient - 2.0 * halved) / gradient_shards
     inputs, kept, worked = _activations(a, software, named, case)
     # With fp32 moments AdamW computes the square root of all second moments at once, unless the optimizer is PyTorch's
     # fused one. If the software is unknown, half of the runs use the fused one.

@@ -249,7 +249,7 @@ class Structure:
         Sharding splits the state over the GPUs. "full" (ZeRO-3, FSDP) splits the weights too.
         """
         weights, state = 4.0 * a.parameters, 8.0 * a.parameters - (4 * a.block_matrices if a.optimizer == "muon" else 0)
-        shards = {"none": (1, 1), "optimizer": (1, a.gpus), "full": (a.gpus, a.gpus)}[a.sharding]
+        shards = (a.gpus if a.sharding == "full" else 1, a.gpus if a.sharding != "none" else 1)
         return weights / shards[0] + state / shards[1]
 
     def moment_values(self, a: WorkloadArrays) -> list[tuple[Moment, np.ndarray]]:

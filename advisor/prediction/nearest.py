@@ -64,7 +64,12 @@ def switches_of(w: Workload) -> str:
 def switches_in_words(precision: str, compile: bool, sharding: str, *, fp8: bool = False) -> str:
     """Return precision, compilation and sharding in words."""
     words = ["fp8" if fp8 else precision, "compiled" if compile else "eager"]
-    words += [{"optimizer": "optimizer sharded", "full": "fully sharded"}[sharding]] if sharding != "none" else []
+    sharded = {
+        "optimizer": "optimizer sharded",
+        "gradients": "optimizer and gradients sharded",
+        "full": "fully sharded",
+    }
+    words += [sharded[sharding]] if sharding != "none" else []
     return ", ".join(words)
 
 

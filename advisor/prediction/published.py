@@ -48,7 +48,7 @@ class Setting:
             compile=w.compile,
             software=software,
             tf32=software.tf32 and (spec is None or spec.tf32_flops is not None),
-            sharding=w.sharding,
+            sharding="optimizer" if w.sharding == "gradients" else w.sharding,  # published tables name them alike
             encoder=encoder,
         )
 

@@ -10,7 +10,7 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus, read_gpus
 from advisor.hardware.here import device_key
 from advisor.hardware.software_support import usual_precision
-from advisor.options import LAYOUT_DEGREES, OPTIONS, PredictOptions, options_of
+from advisor.options import LAYOUT_DEGREES, OPTIONS, SHARDINGS, PredictOptions, options_of
 from advisor.planning.goal import SEQ_LEN, VOCAB_SIZE
 from advisor.planning.models import nearest_shape, with_heads_of
 from advisor.planning.ranges import check_options
@@ -77,6 +77,12 @@ def predict(options: PredictOptions, store: Store) -> Predicted:
     """Predict the configuration that the options describe; raises AdvisorError if they do not describe one."""
     if options.download_rate is not None and options.tokens is None:
         raise AdvisorError("--download-rate: of how much data?", "say how many tokens: --tokens 10B", exit_code=2)
+    if options.zero is not None:
+        stage = SHARDINGS[options.zero]
+        if options.sharding not in (None, stage):
+            message = f"--zero {options.zero} is --sharding {stage}, not {options.sharding}"
+            raise AdvisorError(message, "leave one of them out", exit_code=2)
+        options = replace(options, sharding=stage)
     degrees = any((getattr(options, name) or 1) > 1 for name in LAYOUT_DEGREES)
     if degrees or (options.model and options.lora_rank is None and find_any_model(options.model).expert_width):
         return _over_layout(options)
@@ -166,7 +172,7 @@ def _asked(options: PredictOptions, store: Store) -> _Asked:
     partly = adapters is not None or frozen > 0
     # The trainer here cannot do this, but other PyTorch loops can.
     other_shape = options.tied or options.head_dim is not None
-    elsewhere = name is not None or eight_bit or partly or other_shape or sharding == "optimizer"
+    elsewhere = name is not None or eight_bit or partly or other_shape or sharding in ("optimizer", "gradients")
     compiled = usual.compiled if name is not None and options.compile is None else options.compile
     profile = load_profile(
         key,
@@ -175,7 +181,7 @@ def _asked(options: PredictOptions, store: Store) -> _Asked:
         precision=precision,
         compile=compiled,
         software=software_of(name, fp8=eight_bit) if name or eight_bit or partly or other_shape else None,
-        sharding=sharding if elsewhere else "none",
+        sharding=("optimizer" if sharding == "gradients" else sharding) if elsewhere else "none",
     )
     shape, assumed = _shape(stated, profile)
     if named is not None and named.differs:

@@ -60,8 +60,9 @@ PREDICT = {
     "--gpu": "a100-80gb-sxm", "--gpus": "2", "--family": "llama", "--depth": "6", "--micro-batch": "3",
     "--seq-len": "512", "--vocab-size": "5000", "--width": "512", "--heads": "4", "--kv-heads": "2",
     "--ffn-width": "1024", "--grad-accum": "2", "--precision": "fp32", "--compile": None, "--no-compile": None,
-    "--activation-checkpointing": "full", "--sharding": "full", "--optimizer": "muon", "--lora-rank": "8",
-    "--lora-targets": "attention", "--freeze-blocks": "2", "--qlora": None, "--depths": "4,8", "--tokens": "1B",
+    "--activation-checkpointing": "full", "--sharding": "full", "--zero": "2", "--optimizer": "muon",
+    "--lora-rank": "8", "--lora-targets": "attention", "--freeze-blocks": "2", "--qlora": None, "--depths": "4,8",
+    "--tokens": "1B",
     "--download-rate": "10MB", "--rows": "ROWS", "--tp": "2", "--pp": "2", "--cp": "2", "--ep": "4", "--vpp": "2",
 }  # fmt: skip
 SIZES = ("--depth", "12", "--micro-batch", "8", "--seq-len", "1024", "--vocab-size", "32768")
@@ -73,6 +74,7 @@ PREDICTIONS = {
     "a table": ("--rows", "ROWS"),
 }
 PREDICT_ALIKE = {
+    ("a layout", "--zero"): "ZeRO-2 is taken as ZeRO-1, which is said",
     ("a layout", "--family"): "it is one of that family",
     ("one", "--compile"): "as is usual on this card",
     ("eight", "--compile"): "as is usual on this card",

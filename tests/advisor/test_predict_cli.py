@@ -135,6 +135,20 @@ def test_parallelism_is_refused_in_a_plan_with_where_it_is_planned_and_predicted
     assert predict(*words, "--tp", "1").stdout == predict(*words).stdout != ""
 
 
+def test_the_stages_of_zero_divide_moments_gradients_and_weights():
+    """DeepSpeed in 16 bits: 12 bytes of fp32 copy and moments, 2 of gradients, 2 of weights for each parameter."""
+    words = ("--gpu", "8xa100", "--model", "llama-2-13b", "--software", "deepspeed", "--micro-batch", "1", "--json")
+    stages = [json.loads(predict(*words, "--zero", str(stage)).stdout) for stage in range(4)]
+    peaks = [stage["peak_allocated_bytes"]["value"] for stage in stages]
+    for stage, size in ((1, 12), (2, 2), (3, 2)):  # ZeRO-3 gathers two blocks and the tables again
+        saved = (peaks[stage - 1] - peaks[stage]) / stages[0]["parameters"]
+        assert saved == pytest.approx(size * 7 / 8, rel=0.25), stage
+    named = [json.loads(predict(*words, "--sharding", name).stdout) for name in ("none", "gradients")]
+    assert [one["peak_allocated_bytes"] for one in named] == [stages[n]["peak_allocated_bytes"] for n in (0, 2)]
+    refused = predict(*words, "--zero", "2", "--sharding", "full")
+    assert refused.returncode == 2 and "--zero 2 is --sharding gradients, not full" in refused.stdout + refused.stderr
+
+
 RECOMPUTED = {"none": "none", "operators": "selective", "full": "full"}
 
 
