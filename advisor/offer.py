@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
-from advisor.laws.intervals import Z80
-
+EIGHT_OF_TEN = NormalDist().inv_cdf(0.9)  # standard deviations on each side of an 80 % interval
 CAUTIOUS = 0.67  # standard deviations above the listed price: the upper quartile of today's price
 OWN_MACHINE = "your own machine"  # `source` of the user's own machine, whose price is 0 unless the user states one
 
@@ -28,6 +28,7 @@ class Offer:
     most_usd_per_hour: float | None = None  # highest spot price of the provider in any region
     age_days: int | None = None  # largest possible age of the price; None: not asked, unknown, or no price list
     price_deviation: float = 0.0  # log standard deviation of today's price; 0: given, or the user's own machine
+    likely_usd_per_gpu_hour: tuple[float, float] | None = None  # of an unknown price, in 8 of 10 cases
     dated: bool = False  # the price list has a date, so that `age_days` is exact
 
     @property
@@ -39,7 +40,7 @@ class Offer:
     @property
     def price_factor(self) -> float:
         """Return the factor within which today's price is in 8 of 10 cases."""
-        return math.exp(Z80 * self.price_deviation)
+        return math.exp(EIGHT_OF_TEN * self.price_deviation)
 
     @property
     def rank(self) -> tuple[bool, float]:

@@ -25,6 +25,7 @@ from advisor.report.cards import (
     card_facts,
     catalog_row,
     gpus_document,
+    likely_words,
     offer_notes,
     offer_rows,
     refreshed_words,
@@ -81,7 +82,7 @@ def offers_shown(entries: Sequence[ProviderOffers], nobodys: Offer, today: datet
         title = f"on demand, for {count} GPU{'s' if count > 1 else ''}"
         yield table(list(rows[0]), [list(row.values()) for row in rows], title=title, right=OFFER_NUMBERS)
     else:
-        yield f"price: unknown, {nobodys.source}"
+        yield f"price: unknown, {nobodys.source}{likely_words(nobodys)}"
     if notes := offer_notes(entries, count):
         yield ""
         yield from notes

@@ -19,9 +19,7 @@ from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, find_gpu, load_gpus, read_gpus, require_gpu
 from advisor.hardware.links import read_link
 from advisor.hardware.prices import MARKETPLACES, PriceRow, load_prices
-from advisor.laws.intervals import Z80
-from advisor.offer import OWN_MACHINE, Offer
-from advisor.units import format_usd_rate
+from advisor.offer import EIGHT_OF_TEN, OWN_MACHINE, Offer
 
 __all__ = ["OWN_MACHINE", "Offer"]  # other modules import these from here
 
@@ -130,10 +128,19 @@ def unpriced(gpu: str, gpus: int, providers: Sequence[str] = (), rows: RowsByGpu
     listed = any(not providers or row.provider in providers for row in (rows or rows_by_gpu()).get(gpu, ()))
     source = f"no provider offers {gpus} x {gpu} together" if listed and gpus > 1 else f"no price known for {gpu}"
     source += f" at {' or '.join(providers)}" if providers else ""
+    likely = None
     if not listed and len(providers) == 1 and (expected := expected_price(gpu, providers[0])):
-        low, high = (format_usd_rate(math.exp(expected[0] + side * Z80 * expected[1])) for side in (-1, 1))
-        source += f" (likely {low} to {high} per GPU-hour: by others' prices of it, and its prices of other GPUs)"
-    return Offer(gpu=gpu, gpus=gpus, provider=None, spot=False, usd_per_hour=None, source=source)
+        middle, deviation = expected
+        likely = math.exp(middle - EIGHT_OF_TEN * deviation), math.exp(middle + EIGHT_OF_TEN * deviation)
+    return Offer(
+        gpu=gpu,
+        gpus=gpus,
+        provider=None,
+        spot=False,
+        usd_per_hour=None,
+        source=source,
+        likely_usd_per_gpu_hour=likely,
+    )
 
 
 # Variances of the log price per GPU, of a seller's level and of one GPU about that level: the pair under which 209

@@ -193,6 +193,14 @@ def offer_notes(entries: Sequence[ProviderOffers], gpus: int) -> list[str]:
     ]
 
 
+def likely_words(offer: Offer) -> str:
+    """Says what an unknown price is likely to be, from all other prices; empty if too few of them are known."""
+    if offer.likely_usd_per_gpu_hour is None:
+        return ""
+    low, high = map(units.format_usd_rate, offer.likely_usd_per_gpu_hour)
+    return f" (likely {low} to {high} per GPU-hour: by others' prices of it, and its prices of other GPUs)"
+
+
 def refreshed_words(done: Refreshed) -> list[str]:
     """Describes in lines the result of asking for today's prices."""
     providers = sorted({row.provider for row in done.rows})

@@ -104,7 +104,8 @@ def test_what_nobody_rents_has_no_price():
     assert cheapest_offer("gh200-96gb", 1) and cheapest_offer("gh200-96gb", 2) is None
     assert unpriced("gh200-96gb", 2).source == "no provider offers 2 x gh200-96gb together"
     assert unpriced("tpu-v4", 2).source == "no price known for tpu-v4"
-    assert unpriced("l40", 1, ("aws",)).source.startswith("no price known for l40 at aws (likely $")
+    aws = unpriced("l40", 1, ("aws",))
+    assert aws.source == "no price known for l40 at aws" and 0.3 < aws.likely_usd_per_gpu_hour[0] < 3.0
     assert unpriced("gh200-96gb", 2).usd_per_gpu_hour is None and unpriced("gh200-96gb", 2).machines == 1
 
 
