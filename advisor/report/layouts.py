@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from advisor.report.finetune import missed, nearest, rented
-from advisor.report.prediction import layout_words
+from advisor.report.prediction import layout_words, network
 from advisor.report.quantities import COST, TIME
 from advisor.report.render import to_plain
 from advisor.report.table import Table, on_console
@@ -23,6 +23,7 @@ from advisor.units import (
     format_usd_rate,
 )
 from advisor.workflows.plan_layouts import LayoutChoice, LayoutPlan
+from advisor.workflows.predict_layout import network_of
 
 SHOWN = 16  # rows on the terminal
 COLUMNS = (
@@ -97,6 +98,7 @@ def notes(plan: LayoutPlan) -> Sequence[str]:
         f"{plan.sequences:,} sequences of {plan.seq_len:,} tokens a step; {plan.chosen.search.tried:,} layouts tried; "
         f"probability that it fits: {format_percent(min(best.prediction.fit_probability, 0.99))}"
     )
+    said += filter(None, [network(network_of(best.run))])
     rate = plan.chosen.offer.usd_per_gpu_hour
     price = "" if rate is None else f"{format_usd_rate(rate)} per GPU-hour; "
     cut = best.run.layout

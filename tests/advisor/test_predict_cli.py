@@ -179,6 +179,9 @@ def test_a_layout_has_one_number_by_both_doors(model, gpu, gpus):
         assert found[name] == best["prediction"][name], name
     assert found["fits"] is best["prediction"]["fits"] is True and "DP" in found["layout"]
     assert found["parameters"] == pytest.approx(best["prediction"]["parameters"], rel=0.01)
+    shown = " ".join(advisor("plan", *words, "--layout", "any", "--tokens", "1B").stdout.split())
+    assert (gpus > 8) == (found["network"] is not None) == ("between machines; on 100 Gb/s Ethernet" in shown)
+    assert found["network"] is None or found["network"] in shown
 
 
 def test_each_row_is_answered_in_order(tmp_path: Path):
