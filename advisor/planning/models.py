@@ -65,6 +65,14 @@ class NamedModel:
     expert_width: int | None = None  # feed-forward width of one expert; None: no mixture of experts
     details: Details = Details()
 
+    @property
+    def stand_in(self) -> str | None:
+        """A sentence about the shape that stands for the model; None if it is the model itself."""
+        if not self.differs:
+            return None
+        whole, taken = format_count(self.parameters), format_count(parameters(self.shape) + self.expert_parameters)
+        return f"{self.name} ({whole} parameters) as a {self.shape.family} of its sizes ({taken}; {self.differs})"
+
 
 def named_models() -> tuple[NamedModel, ...]:
     """Return every model that can be planned by its name."""

@@ -93,7 +93,7 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
     defaults = {"length": LENGTH, "epochs": f"{usual:g}", "lora_rank": RANK}
     assumed = [f"--{name.replace('_', '-')} {defaults[name]}" for name, value in said.items() if value is None]
     model = find_any_model(goal.model)
-    assumed += [f"{model.name} as a {model.shape.family} of its sizes ({model.differs})"] if model.differs else []
+    assumed += [model.stand_in] if model.stand_in else []
     context = goal.seq_len or length
     if context < length:
         raise AdvisorError(f"--seq-len {context} cuts examples of {length} tokens", "make it longer", exit_code=2)

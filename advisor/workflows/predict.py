@@ -184,8 +184,8 @@ def _asked(options: PredictOptions, store: Store) -> _Asked:
         sharding=("optimizer" if sharding == "gradients" else sharding) if elsewhere else "none",
     )
     shape, assumed = _shape(stated, profile)
-    if named is not None and named.differs:
-        assumed.append(f"{named.name} as a {shape.family} of its sizes ({named.differs})")
+    if named is not None and named.stand_in:
+        assumed.append(named.stand_in)
     published = software_of(
         name,
         adapters=adapters,
