@@ -290,10 +290,10 @@ def gpus(
     `gpu` is one name, or several with commas; the count in "8xh100" applies to that name. Prices of marketplaces and
     spot machines are left out.
     """
-    from advisor.hardware.offers import priced_gpus
+    from advisor.hardware.offers import priced_gpus, read_providers
     from advisor.report.cards import gpus_document
 
-    providers, today = () if provider is None else (provider,), datetime.date.today()
+    providers, today = () if provider is None else read_providers((provider,)), datetime.date.today()
     priced = priced_gpus(gpu, count, providers=providers, today=today)
     rows = [
         {"gpu": one.spec.key, "gpus": one.gpus, "memory_gib": one.spec.memory_bytes / 2**30,

@@ -187,7 +187,7 @@ DOCUMENTS: dict[str, Shape] = {
     "completion": {"shell": str, "script": str},
     "schemas": {"schemas": [{"name": str, "version": int}]},
     "gpus": {"gpus": [_GPU]},
-    "gpu": {**_GPU, "prices?": [_PRICE]},
+    "gpu": {**_GPU, "prices?": [_PRICE], "likely_usd_per_gpu_hour?": ({"low": float, "high": float}, None)},
     "runs": {"runs": [RunSummary]},
     "run": {"folder": str, "name": str | None, "note": str | None, "tags": [str]},
     "run-deleted": {Deleted: ...},

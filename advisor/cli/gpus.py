@@ -17,6 +17,7 @@ from advisor.hardware.offers import (
     ProviderOffers,
     offers_by_provider,
     priced_gpus,
+    read_providers,
     rows_by_gpu,
     unpriced,
 )
@@ -45,7 +46,7 @@ def command(gpu: str | None, gpus: int | None, provider: str | None, refresh: bo
     GPU is a key from the list, the driver's name, a short name like h100 or 8xh100, or several names (l4,8xh100). Rates
     are dense, without the factor of 2 for sparsity. Add GPUs of your own to gpus.csv under ADVISOR_HOME.
     """
-    today, providers = datetime.date.today(), () if provider is None else (provider,)
+    today, providers = datetime.date.today(), () if provider is None else read_providers((provider,))
     if refresh:
         # Renew the user's price cache, and print the result on stderr.
         from advisor.hardware.live_prices import refresh_prices

@@ -215,6 +215,18 @@ def provider_names() -> list[str]:
     return sorted({row.provider for row in load_prices()})
 
 
+# what people call the providers of the price lists
+_ALSO = {"amazon": "aws", "google": "gcp", "microsoft": "azure", "oracle": "oci", "digitalocean": "do",
+         "datacrunch": "verda", "lambdalabs": "lambda", "runpod-secure": "runpod", "vastai": "vast"}  # fmt: skip
+
+
+def read_providers(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of providers as the price lists have them. Raises AdvisorError (exit 2) if none has one."""
+    read = tuple(_ALSO.get(name.lower(), name.lower()) for name in names)
+    check_providers(read)
+    return read
+
+
 def check_providers(names: Sequence[str]) -> None:
     """Raise AdvisorError (exit 2) if no price list contains one of these providers."""
     listed = provider_names()

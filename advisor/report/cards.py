@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 from advisor import units
 from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.live_prices import Refreshed
-from advisor.hardware.offers import Offer, PricedGpus, ProviderOffers, cheapest_offer, offers_by_provider, price_row
+from advisor.hardware.offers import (
+    Offer,
+    PricedGpus,
+    ProviderOffers,
+    cheapest_offer,
+    offers_by_provider,
+    price_row,
+    unpriced,
+)
 from advisor.hardware.prices import PriceRow
 from advisor.hardware.software_support import lacks, short_words, support_words, what_it_needs, wheels_for
 from advisor.records import Estimate, Workload
@@ -245,8 +253,13 @@ def gpus_document(
     found = [document(one.spec, one.offer, today) for one in priced]
     if len(priced) != 1:
         return "gpus", {"gpus": found}
-    entries = offers_by_provider(priced[0].spec.key, priced[0].gpus, providers)
-    return "gpu", found[0] | {"prices": [price for entry in entries if (price := price_document(entry, today))]}
+    one = priced[0]
+    entries = offers_by_provider(one.spec.key, one.gpus, providers)
+    likely = unpriced(one.spec.key, one.gpus, providers).likely_usd_per_gpu_hour
+    return "gpu", found[0] | {
+        "prices": [price for entry in entries if (price := price_document(entry, today))],
+        "likely_usd_per_gpu_hour": likely and dict(zip(("low", "high"), likely, strict=True)),
+    }
 
 
 def _beside(offer: Offer) -> ProviderOffers:

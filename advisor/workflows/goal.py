@@ -13,6 +13,7 @@ from advisor import units
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import read_gpus
 from advisor.hardware.here import device_key
+from advisor.hardware.offers import read_providers
 from advisor.laws.flops import parameters
 from advisor.options import EIGHT_BIT, OPTIONS, Goal, GpuPrice, Kind, Option, OwnMachine
 from advisor.planning.models import (
@@ -52,7 +53,8 @@ def read_option(option: Option, value: Any) -> Any:
     """Reads the value of an option from text or from Python; raises AdvisorError (exit 2) for an invalid value."""
     if option.several:
         values = [value] if isinstance(value, str) or not isinstance(value, Sequence) else value
-        return tuple(str(one) for one in values)
+        texts = tuple(str(one) for one in values)
+        return read_providers(texts) if option.kind is Kind.PROVIDER else texts
     if isinstance(value, timedelta):
         return value.total_seconds()
     if option.kind is Kind.DEADLINE and not isinstance(value, bool):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import json
 import math
 from dataclasses import replace
 
@@ -16,12 +17,14 @@ from advisor.hardware.offers import (
     expected_price,
     offers_by_provider,
     price_row,
+    read_providers,
     rows_by_gpu,
     unpriced,
 )
 from advisor.hardware.prices import load_prices
 from advisor.report.cards import offer_notes, offer_rows
 from advisor.store.folders import profiles_folder
+from tests.terminal import advisor
 
 COUNTS = (1, 2, 4, 8, 16)
 PAIRS = [(gpu, gpus) for gpu in sorted(rows_by_gpu()) for gpus in COUNTS]
@@ -149,6 +152,19 @@ def test_of_two_prices_the_one_that_is_surely_low_counts():
     assert copied.deviation(today, spot=False) == pytest.approx(0.07 * math.sqrt(92 / 30.44) + 0.1)
     market = replace(fresh, provider="vast")
     assert (market.deviation(today, spot=False), market.deviation(today, spot=True)) == (0.3, 0.5)
+
+
+def test_providers_are_known_by_what_people_call_them():
+    for said, listed in (("oracle", "oci"), ("DigitalOcean", "do"), ("runpod", "runpod"), ("Google", "gcp")):
+        assert read_providers((said,)) == (listed,)
+    found = json.loads(advisor("gpus", "l40", "--provider", "DataCrunch", "--json", expect=0).stdout)
+    low, high = expected_price("l40", "verda")[0] - 0.4, expected_price("l40", "verda")[0] + 0.4
+    assert found["price"] is None and found["prices"] == []
+    likely = found["likely_usd_per_gpu_hour"]
+    assert likely["low"] < math.exp(low) < math.exp(high) < likely["high"]
+    for words in (("--finetune", "qlora", "--examples", "1k"), ("--layout", "any")):
+        done = advisor("plan", "--gpu", "h100", "--model", "llama-3.1-8b", *words, "--provider", "nobody")
+        assert done.returncode == 2 and "unknown provider 'nobody'" in done.stderr
 
 
 def test_a_seller_without_a_price_is_believed_to_ask_what_it_asks_elsewhere():
