@@ -53,8 +53,7 @@ def read_option(option: Option, value: Any) -> Any:
     """Reads the value of an option from text or from Python; raises AdvisorError (exit 2) for an invalid value."""
     if option.several:
         values = [value] if isinstance(value, str) or not isinstance(value, Sequence) else value
-        texts = tuple(str(one) for one in values)
-        return read_providers(texts) if option.kind is Kind.PROVIDER else texts
+        return tuple(str(one) for one in values)
     if isinstance(value, timedelta):
         return value.total_seconds()
     if option.kind is Kind.DEADLINE and not isinstance(value, bool):
@@ -145,6 +144,8 @@ def goal_from(typed: Options) -> Goal:
     software = None if software in (None, OWN_NAME) else require_software(software).name
     if software is not None and "cpu" in named:
         raise AdvisorError(f"--software {software}: published runs are on GPUs", "--gpu rtx-4090", exit_code=2)
+    if "provider" in given:
+        given["provider"] = read_providers(given["provider"])
     paths: dict[str, str] = {
         name: str(Path(given[name]).expanduser().resolve()) for name in ("data", "measured") if name in given
     }
