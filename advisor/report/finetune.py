@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from advisor.hardware.catalog import require_gpu
-from advisor.offer import Offer
+from advisor.offer import OWN_MACHINE, Offer
 from advisor.planning.alternatives import unpublished
 from advisor.prediction.comm import caution
 from advisor.report.prediction import partial_words
@@ -124,7 +124,8 @@ def _row(run: FinetuneRun, stage: str) -> tuple[str, ...]:
     how = ["recomputed"] if work.activation_checkpointing == "full" else []
     how += [_SHARDED[work.sharding]] if work.sharding != "none" else []
     late = f" ({', '.join(missed(run, 'late', 'too dear'))})" if not all(run.keeps) else ""
-    seller = run.offer.provider or ("given" if run.offer.ordered else "your own")
+    unsold = "given" if run.offer.ordered else "your own" if run.offer.source == OWN_MACHINE else "no price known"
+    seller = run.offer.provider or unsold
     return (
         f"{run.offer.gpus} x {run.offer.gpu}",
         f"{seller}{' spot' if run.offer.spot else ''}{rent}",
