@@ -113,11 +113,8 @@ def _layout(options: PredictOptions, architecture: Architecture, gpus: int) -> t
     cut, experts = (tensor or 1) * (pipeline or 1) * (context or 1), architecture.model.experts
     if gpus % cut:
         words = " x ".join(f"--{name} {value}" for name in LAYOUT_DEGREES[:3] if (value := getattr(options, name)))
-        raise AdvisorError(
-            f"{words} does not divide {gpus} GPU{'s' if gpus > 1 else ''}",
-            "say how many there are: --gpus",
-            exit_code=2,
-        )
+        there = f"{gpus} GPUs" if gpus > 1 else "one GPU"
+        raise AdvisorError(f"{words} does not divide {there}", "say how many there are: --gpus", exit_code=2)
     if expert is not None and (experts is None or experts.count % expert or gpus % expert):
         has = "no experts" if experts is None else f"{experts.count} experts"
         message = f"--ep {expert}: {architecture.name} has {has}, and there are {gpus} GPUs"
