@@ -11,6 +11,14 @@ CAUTIOUS = 0.67  # standard deviations above the listed price: the upper quartil
 OWN_MACHINE = "your own machine"  # `source` of the user's own machine, whose price is 0 unless the user states one
 
 
+def price_rank(usd_per_hour: float, deviation: float, *, dated: bool) -> tuple[bool, float]:
+    """Return the key by which the cheapest of several prices is found.
+
+    Those of a dated list come first, then the one with the lowest cautious price counts.
+    """
+    return not dated, usd_per_hour * math.exp(CAUTIOUS * deviation)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Offer:
     """A number of GPUs of one type at one price."""
@@ -44,10 +52,9 @@ class Offer:
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """Return the key by which the cheapest of several priced offers is found: those of a dated list come first,
-        then the one with the lowest cautious price counts."""
+        """Return the `price_rank` of an offer whose price is known."""
         assert self.usd_per_hour is not None
-        return not self.dated, self.usd_per_hour * math.exp(CAUTIOUS * self.price_deviation)
+        return price_rank(self.usd_per_hour, self.price_deviation, dated=self.dated)
 
     @property
     def usd_per_gpu_hour(self) -> float | None:

@@ -13,13 +13,13 @@ import datetime
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, find_gpu, load_gpus, read_gpus, require_gpu
 from advisor.hardware.links import read_link
 from advisor.hardware.prices import MARKETPLACES, PriceRow, load_prices
-from advisor.offer import EIGHT_OF_TEN, OWN_MACHINE, Offer
+from advisor.offer import EIGHT_OF_TEN, OWN_MACHINE, Offer, price_rank
 
 __all__ = ["OWN_MACHINE", "Offer"]  # other modules import these from here
 
@@ -69,15 +69,15 @@ def cheapest_offer(
     """
     today = today or datetime.date.today()
     bills = _bills(gpu, gpus, spot=spot, providers=providers, rows=rows)
-    offers = [_offer(bill, gpu, gpus, spot, today) for bill in bills]
-    if not offers:
+    if not bills:
         return None
-    best = min(offers, key=lambda offer: offer.rank)
-    alike = [one.usd_per_hour for one in bills if _machine_type(one.row) == (best.provider, best.instance_type)]
-    return replace(best, most_usd_per_hour=max(alike)) if spot else best
 
+    def rank(bill: _Bill) -> tuple[bool, float]:
+        deviation = bill.row.deviation(today, spot=spot)
+        return price_rank(bill.usd_per_hour, deviation, dated=bill.row.snapshot_date is not None)
 
-def _offer(bill: _Bill, gpu: str, gpus: int, spot: bool, today: datetime.date) -> Offer:
+    bill = min(bills, key=rank)
+    alike = [one.usd_per_hour for one in bills if _machine_type(one.row) == _machine_type(bill.row)]
     return Offer(
         gpu=gpu,
         gpus=gpus,
@@ -89,6 +89,7 @@ def _offer(bill: _Bill, gpu: str, gpus: int, spot: bool, today: datetime.date) -
         region=bill.row.region,
         machines=bill.machines,
         rented=round(bill.machines * bill.row.gpu_count),
+        most_usd_per_hour=max(alike) if spot else None,
         age_days=bill.row.age_days(today),
         price_deviation=bill.row.deviation(today, spot=spot),
         dated=bill.row.snapshot_date is not None,

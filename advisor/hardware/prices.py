@@ -59,10 +59,10 @@ class PriceRow:
     @property
     def earliest(self) -> datetime.date | None:
         """Return the earliest possible date of the price: the list's, or that in its note. Returns None if unknown."""
-        noted = re.search(r"(\d{4}-\d{2}) or later", self.note)
-        if self.snapshot_date or not noted:
+        if self.snapshot_date:
             return self.snapshot_date
-        return datetime.date.fromisoformat(f"{noted[1]}-01")
+        noted = re.search(r"(\d{4}-\d{2}) or later", self.note)
+        return datetime.date.fromisoformat(f"{noted[1]}-01") if noted else None
 
     @property
     def usual_spot_usd_per_hour(self) -> float | None:
