@@ -16,6 +16,7 @@ from advisor.planning.offers import ANY, same_machine
 from advisor.planning.pareto import beaten, best_by_group, non_dominated, spread_out
 from advisor.planning.run import make_run, make_runs
 from advisor.planning.search_space import SearchSpace
+from advisor.prediction.comm import owners_of_several
 from advisor.prediction.micro_batch import group_keys
 from advisor.records import Run
 from advisor.units import format_percent, format_usd
@@ -214,7 +215,7 @@ def neighbours(space: SearchSpace, evaluated: Evaluated, plan: Run) -> tuple[Run
     """Return runs within the limits, about as good as the plan, that a reader should know before choosing.
 
     The faster one takes at most half the time on another machine, for little more money. The cheaper one stands back
-    only because nobody has published a run on its machine (`comm.caution`).
+    only because too few have published a run on its machine (`comm.caution`).
     """
     runs, cost, seconds = evaluated.standing, paid(plan), plan.total_seconds.value
     unsure = cautions(space.candidates)[space.candidates.offer[runs.place]] > 1
@@ -236,7 +237,8 @@ def neighbours(space: SearchSpace, evaluated: Evaluated, plan: Run) -> tuple[Run
 
 def unpublished(offer: Offer) -> str:
     """Say why a machine is compared by its cautious end."""
-    return f"if it is as fast as estimated: nobody has published a run on several {offer.gpu}"
+    known = "only one owner has" if owners_of_several(offer.gpu) else "nobody has"
+    return f"if it is as fast as estimated: {known} published a run on several {offer.gpu}"
 
 
 def by_price(run: Run) -> tuple[float, float]:

@@ -125,7 +125,7 @@ def speed_rests_on(plan: Plan) -> str | None:
     if count > 1:
         text += (
             f" {count} kinds of GPU were compared by their expected times, and machines of several GPUs "
-            "on which nobody has published a run by their cautious ones, so that none wins by an optimistic estimate. "
+            "on which few have published a run by their cautious ones, so that none wins by an optimistic estimate. "
             "A calibration narrows the estimates."
         )
     return text

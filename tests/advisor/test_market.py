@@ -23,6 +23,7 @@ from advisor.planning.offers import offers_for
 from advisor.planning.recipe import recommended_batch
 from advisor.planning.search_space import SearchSpace, open_space
 from advisor.prediction.batch import predict_batch
+from advisor.prediction.comm import machine_deviation
 from advisor.records import Plan, Workload
 from advisor.report.search import scaling as scaling_table
 from advisor.store.plan_files import dump_plan, load_plan
@@ -323,6 +324,16 @@ def test_several_gpus_of_a_kind_on_which_nobody_published_a_run_must_win_at_thei
         assert other["offer"]["gpus"] >= 2 * chosen["offer"]["gpus"] and 1.5 * hours[1] < hours[0]
     brief = " ".join(call("plan", *goal)[1].split())
     assert f"or {other['offer']['gpus']} x {passed_over}" in brief and "kinds compared by expected time" in brief
+
+
+def test_two_owners_of_published_runs_lift_the_caution_on_several_gpus_joined_by_pcie():
+    """One owner has run on eight A6000, two on several RTX 3090, nobody on several A4000; SXM GPUs have NVLink."""
+    deviations = {
+        key: machine_deviation(require_gpu(key), 4) for key in ("a4000", "a6000", "rtx-3090", "a100-80gb-sxm")
+    }
+    alone = pytest.approx(math.sqrt(0.29**2 - 0.18**2))
+    assert deviations == {"a4000": alone, "a6000": alone, "rtx-3090": 0.0, "a100-80gb-sxm": 0.0}
+    assert machine_deviation(require_gpu("a6000"), 1) == 0.0
 
 
 def test_the_terminal_shows_all_of_it(call):
