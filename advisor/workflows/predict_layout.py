@@ -18,7 +18,7 @@ from trainer.schema import ModelShape
 
 SOFTWARE = "nemo"  # if none is named, as in plans over layouts
 _MICRO_BATCHES = (1, 2, 4, 8, 16)
-# what `--activation-checkpointing` recomputes, in the words of `layouts.RECOMPUTE`: selective is every other product
+# what `--activation-checkpointing` recomputes, in the terms of `layouts.RECOMPUTE`: selective is every other product
 _RECOMPUTE = {"none": "none", "selective": "operators", "full": "full"}
 
 
@@ -37,7 +37,7 @@ def predict_layout(
     seq_len = options.seq_len or architecture.seq_len
     if options.seq_len is None:
         assumed.append(f"--seq-len {seq_len}")
-    layout, said = _layout(options, architecture, gpus)
+    layout, degrees_assumed = _layout(options, architecture, gpus)
     run = LayoutRun(
         model=model,
         layout=layout,
@@ -92,7 +92,7 @@ def predict_layout(
         )},
         device_memory_bytes=spec.memory_bytes,
     )  # fmt: skip
-    return found, prediction, [*said, *assumed]
+    return found, prediction, [*degrees_assumed, *assumed]
 
 
 def network_of(run: LayoutRun) -> AssumedNetwork | None:
@@ -112,9 +112,9 @@ def _layout(options: PredictOptions, architecture: Architecture, gpus: int) -> t
     tensor, pipeline, context, expert, virtual = (getattr(options, name) for name in LAYOUT_DEGREES)
     cut, experts = (tensor or 1) * (pipeline or 1) * (context or 1), architecture.model.experts
     if gpus % cut:
-        words = " x ".join(f"--{name} {value}" for name in LAYOUT_DEGREES[:3] if (value := getattr(options, name)))
+        degrees = " x ".join(f"--{name} {value}" for name in LAYOUT_DEGREES[:3] if (value := getattr(options, name)))
         there = f"{gpus} GPUs" if gpus > 1 else "one GPU"
-        raise AdvisorError(f"{words} does not divide {there}", "say how many there are: --gpus", exit_code=2)
+        raise AdvisorError(f"{degrees} does not divide {there}", "say how many there are: --gpus", exit_code=2)
     if expert is not None and (experts is None or experts.count % expert or gpus % expert):
         has = "no experts" if experts is None else f"{experts.count} experts"
         message = f"--ep {expert}: {architecture.name} has {has}, and there are {gpus} GPUs"
