@@ -104,14 +104,8 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
         assumed.append(
             f"--tokens {tokens / 1e9:.0f}B ({goal.ratio or TOKENS_PER_PARAMETER:g} for each active parameter)"
         )
-    if goal.global_batch_tokens is not None:
-        sequences = max(1, round(goal.global_batch_tokens / seq_len))
-    else:
-        # a multiple of the odd factors of all numbers of GPUs: 768 GPUs divide no power of two
-        odd = math.lcm(*(count // (count & -count) for count in goal.counts or (goal.gpus,)))
-        sequences = odd * int(2 ** max(0, round(math.log2(step_law_batch(float(tokens)) / seq_len / odd))))
-        multiple = "to a power of two" if odd == 1 else f"to a power of two times {odd}, which these GPUs divide"
-        assumed.append(f"--global-batch {sequences * seq_len} (Step Law, {multiple})")
+    sequences, assumed_batch = _sequences(goal, seq_len, tokens)
+    assumed += assumed_batch
     choices: list[LayoutChoice] = []
     does_not_fit: list[str] = []
     refused: list[tuple[LayoutRun, int]] = []  # runs with their numbers of GPUs
@@ -192,6 +186,17 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
         assumed=tuple(assumed),
         own_runs=own_runs,
     )
+
+
+def _sequences(goal: Goal, seq_len: int, tokens: int) -> tuple[int, list[str]]:
+    """Returns the sequences of a step, and what was assumed if the goal states no global batch."""
+    if goal.global_batch_tokens is not None:
+        return max(1, round(goal.global_batch_tokens / seq_len)), []
+    # a multiple of the odd factors of all numbers of GPUs: 768 GPUs divide no power of two
+    odd = math.lcm(*(count // (count & -count) for count in goal.counts or (goal.gpus,)))
+    sequences = odd * int(2 ** max(0, round(math.log2(step_law_batch(float(tokens)) / seq_len / odd))))
+    multiple = "to a power of two" if odd == 1 else f"to a power of two times {odd}, which these GPUs divide"
+    return sequences, [f"--global-batch {sequences * seq_len} (Step Law, {multiple})"]
 
 
 def _would_fit(goal: Goal, refused: Sequence[tuple[LayoutRun, int]], sequences: int, seq_len: int) -> str:

@@ -57,20 +57,20 @@ def predict_layout(
         asked = "optimizer"
     shardings = [asked] if asked or gpus == 1 else ["optimizer", "full"]
     sizes = [options.micro_batch] if options.micro_batch else _MICRO_BATCHES
-    found, fitting = None, []
+    chosen, fitting = None, []
     for sharding in shardings:
         cut = replace(layout, sharding=sharding or "none")
         tried = predict_layouts([replace(run, layout=cut, micro_batch=size) for size in sizes])
-        found = found or tried[0]
+        chosen = chosen or tried[0]
         if fitting := [one for one in tried if one.fits]:
             break
     if fitting:
         fastest = max(one.tokens_per_second.value for one in fitting)
-        found = next(one for one in fitting if one.tokens_per_second.value >= ENOUGH * fastest)
-    assert found is not None
-    assumed += [f"--sharding {found.run.layout.sharding}"] if len(shardings) > 1 else []
-    assumed += [f"--micro-batch {found.run.micro_batch}"] if options.micro_batch is None else []
-    run = found.run
+        chosen = next(one for one in fitting if one.tokens_per_second.value >= ENOUGH * fastest)
+    assert chosen is not None
+    assumed += [f"--sharding {chosen.run.layout.sharding}"] if len(shardings) > 1 else []
+    assumed += [f"--micro-batch {chosen.run.micro_batch}"] if options.micro_batch is None else []
+    run = chosen.run
     workload = Workload(
         shape=replace(shape or dense_of(architecture).shape, seq_len=seq_len),
         micro_batch=run.micro_batch,
@@ -86,13 +86,13 @@ def predict_layout(
     prediction = Prediction(
         workload=workload,
         parameters=architecture.parameters,
-        **{one: getattr(found, one) for one in (
+        **{one: getattr(chosen, one) for one in (
             "flops_per_token", "step_seconds", "tokens_per_second", "mfu", "peak_allocated_bytes",
             "peak_reserved_bytes", "fit_probability", "fits",
         )},
         device_memory_bytes=spec.memory_bytes,
     )  # fmt: skip
-    return found, prediction, [*degrees_assumed, *assumed]
+    return chosen, prediction, [*degrees_assumed, *assumed]
 
 
 def network_of(run: LayoutRun) -> AssumedNetwork | None:
@@ -113,8 +113,13 @@ def _layout(options: PredictOptions, architecture: Architecture, gpus: int) -> t
     cut, experts = (tensor or 1) * (pipeline or 1) * (context or 1), architecture.model.experts
     if gpus % cut:
         degrees = " x ".join(f"--{name} {value}" for name in LAYOUT_DEGREES[:3] if (value := getattr(options, name)))
-        there = f"{gpus} GPUs" if gpus > 1 else "one GPU"
-        raise AdvisorError(f"{degrees} does not divide {there}", "say how many there are: --gpus", exit_code=2)
+        available = f"{gpus} GPUs" if gpus > 1 else "one GPU"
+        raise AdvisorError(f"{degrees} does not divide {available}", "say how many there are: --gpus", exit_code=2)
+    if (virtual or 1) > 1 and (pipeline or 1) == 1:
+        raise AdvisorError(f"--vpp {virtual} needs pipeline stages", "say how many: --pp 4", exit_code=2)
+    if architecture.model.heads % (tensor or 1):
+        message = f"--tp {tensor} does not divide the {architecture.model.heads} heads of {architecture.name}"
+        raise AdvisorError(message, "choose a number that divides them", exit_code=2)
     if expert is not None and (experts is None or experts.count % expert or gpus % expert):
         has = "no experts" if experts is None else f"{experts.count} experts"
         message = f"--ep {expert}: {architecture.name} has {has}, and there are {gpus} GPUs"

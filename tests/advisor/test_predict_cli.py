@@ -85,6 +85,8 @@ def test_what_does_not_fit_is_exit_code_3():
         (D20[:2], "no model is given"),
         (["--gpu", "8xh100", "--tensor-parallel", "8", *D20[2:]], "not with --depth"),
         (["--gpu", "8xh100", "--tp", "3", "--model", "llama-3-70b"], "--tp 3 does not divide 8 GPUs"),
+        (["--gpu", "8xh100", "--vpp", "2", "--model", "llama-3-70b"], "--vpp 2 needs pipeline stages"),
+        (["--gpu", "8xh100", "--tp", "8", "--model", "gpt2"], "--tp 8 does not divide the 12 heads of gpt2"),
         (["--gpu", "8xh100", "--ep", "8", "--model", "llama-3-70b"], "--ep 8: llama-3-70b has no experts"),
         (["--gpu", "8xh100", "--model", "mixtral-8x7b", "--lora-rank", "8", "--pp", "2"], "not with --lora-rank"),
         ([*D20, "--heads", "7"], "not a multiple of heads"),
