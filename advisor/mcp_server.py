@@ -98,8 +98,9 @@ def predict_run(
     gpu: str, model: str = "", params: str = "", depth: str = "", gpus: str = "", micro_batch: str = "",
     seq_len: str = "", precision: str = "", sharding: str = "", activation_checkpointing: str = "",
     grad_accum: str = "", software: str = "", lora_rank: str = "", qlora: bool = False,
+    zero: str = "", tp: str = "", pp: str = "", vpp: str = "", cp: str = "", ep: str = "",
 ) -> dict[str, Any]:  # fmt: skip
-    """Predict step time, tokens/s, MFU and peak memory of one data-parallel configuration, and whether it fits.
+    """Predict step time, tokens/s, MFU and peak memory of one configuration, and whether it fits.
 
     Use it for "does a 7B fit on a 4090", "how fast is GPT-2 on an A100". software names the trainer (trl, axolotl,
     torchtitan, megatron, nanogpt, …); without it the numbers are of this project's own trainer.

@@ -69,6 +69,7 @@ def test_each_tool_says_when_to_use_it_and_answers_shortly(tmp_path: Path):
             "layout": await told(client, "plan_training", gpu="h100-80gb-sxm", model="mixtral-8x7b", layout="any",
                                  gpus="16,64", tokens="100B"),
             "predict": await told(client, "predict_run", gpu="rtx-4090", model="gpt2", micro_batch="8"),
+            "cut": await told(client, "predict_run", gpu="8xh100", model="mixtral-8x7b", tp=2, zero=3),
             "gpus": await told(client, "compare_gpus", page=2),
             "eight": await told(client, "compare_gpus", gpu="l4", count=8),
             "several": await told(client, "compare_gpus", gpu="l4,8xh100"),
@@ -86,6 +87,7 @@ def test_each_tool_says_when_to_use_it_and_answers_shortly(tmp_path: Path):
     cost = found["layout"]["rows"][0]["usd"]
     assert cost["interval_80"][0] < cost["value"] < cost["interval_80"][1] and cost["basis"] == "prior"
     assert "EP" in found["layout"]["rows"][0]["layout"]
+    assert found["cut"]["rows"][0]["value"] > 0 and "--tp 2" in found["cut"]["command"]
     assert found["predict"]["fits"] is True and found["predict"]["rows"][0]["quantity"] == "step_seconds"
     row = found["predict"]["rows"][0]
     assert row["interval_80"][0] < row["value"] < row["interval_80"][1] and row["basis"] == "prior"
