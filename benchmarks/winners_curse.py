@@ -27,7 +27,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # for the neighbours, when a test imports this
 import prior_model as model
 
-from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import GpuSpec, load_gpus
 from advisor.hardware.software_support import runs_trainer
 from advisor.laws.intervals import Z80
@@ -41,6 +40,7 @@ from advisor.prediction.prior import SharedBelief
 from advisor.prediction.profile import Profile
 from advisor.prediction.published import OWN, Setting
 from advisor.prediction.throughput import TERMS, sizes_of, terms
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Workload
 
 GOAL = Goal(gpu="any", counts=(1, 8), depth=20, tokens=5_000_000_000, objective="cost")

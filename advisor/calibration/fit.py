@@ -17,7 +17,6 @@ from advisor.laws.held_out import HeldOut, HeldPoint, leave_one_out
 from advisor.laws.intervals import Z80
 from advisor.prediction.prior import CoefficientPrior, calibration_prior
 from advisor.prediction.throughput import (
-    TERMS,
     Posterior,
     Rates,
     Sizes,
@@ -47,17 +46,7 @@ def fit(observations: Sequence[MeasuredStep], rates: Rates, prior: CoefficientPr
     The width of the residual process is averaged over candidates by their Laplace evidence.
     """
     if not observations:
-        return Posterior(
-            rates=rates,
-            theta=prior.mean,
-            covariance=prior.covariance,
-            discrepancy=prior.discrepancy,
-            drift=drift,
-            points=np.zeros((0, 6)),
-            gradients=np.zeros((0, len(TERMS))),
-            residuals=np.zeros(0),
-            noise=np.zeros(0),
-        )
+        return prior.posterior(rates, drift)
     z = sizes([o.workload for o in observations])
     y = np.log([o.step_seconds for o in observations])
     noise = np.array([o.noise for o in observations])

@@ -10,11 +10,12 @@ import math
 from dataclasses import replace
 
 from advisor.calibration.fit import fit
-from advisor.calibration.profiles import calibrated_elsewhere, load_profile, prior_profile, profile_of
+from advisor.calibration.profiles import calibrated_elsewhere, load_profile, profile_of
 from advisor.hardware.catalog import find_gpu
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.prior import CoefficientPrior, Elsewhere, datasheet_rates, relative_to_datasheet
 from advisor.prediction.profile import Profile
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import MeasuredStep
 from advisor.store.store import Store
 

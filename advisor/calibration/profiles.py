@@ -14,26 +14,22 @@ from functools import lru_cache
 import numpy as np
 
 from advisor.calibration import observations
-from advisor.calibration.fit import Evidence, fit
+from advisor.calibration.fit import Evidence
 from advisor.calibration.quality import quality_of, with_quality
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops, require_gpu
-from advisor.hardware.software_support import can, can_train_in, usual_precision
 from advisor.laws.flops import flops_per_token
 from advisor.prediction.memory import MemoryObservation, corrected, load_memory_model
-from advisor.prediction.nearest import nearby_of, switches_in_words
 from advisor.prediction.power import PowerModel, measured_power
 from advisor.prediction.prior import (
     CoefficientPrior,
     Elsewhere,
     datasheet_rates,
-    load_prior,
-    near_deviation,
     relative_to_datasheet,
-    transferred,
 )
-from advisor.prediction.profile import Profile, RunCosts, forward_fraction_prior, unknown_costs
-from advisor.prediction.throughput import Nearby, Posterior, Rates
+from advisor.prediction.profile import Profile, RunCosts, forward_fraction_prior
+from advisor.prediction.throughput import Posterior, Rates
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Basis, Estimate, MeasuredStep, Software, Workload
 from advisor.store.calibration import Burst, Calibration, Quality, Verdict
 from advisor.store.store import CalibrationEntry, Store, load_calibration
@@ -306,52 +302,3 @@ def _power(
 
 def _spread(value: float, factor: float) -> Estimate:
     return Estimate(value=value, low=value / factor, high=value * factor, basis=Basis.MEASURED)
-
-
-def prior_profile(
-    spec: GpuSpec,
-    *,
-    precision: str | None = None,
-    compile: bool | None = None,
-    elsewhere: Elsewhere | None = None,
-    power_cap_watts: float | None = None,
-    software: Software | None = None,
-    sharding: str = "none",
-) -> Profile:
-    """Return the prior of a GPU from its data sheet and published runs, updated by another GPU's calibration if there
-    is one. Raises AdvisorError if the GPU lacks the precision."""
-    precision = precision or usual_precision(spec)
-    rates = datasheet_rates(spec, precision, tf32=software is None or software.tf32)
-    if rates is None or (software is None and not can_train_in(spec, precision)):
-        hint = f"choose another precision: --precision {usual_precision(spec)}"
-        raise AdvisorError(f"{spec.key} has no {precision} matrix units", hint, exit_code=2)
-    compile = can(spec, "compile") is not False if compile is None else compile
-    capped = spec
-    if power_cap_watts and spec.tdp_watts:
-        capped = replace(spec, tdp_watts=min(spec.tdp_watts, power_cap_watts))
-    prior = load_prior(spec.generation, precision, compile, capped, software=software, sharding=sharding)
-    if elsewhere is not None and elsewhere.precision == precision:
-        prior = transferred(prior, spec, compile, elsewhere)
-    return Profile(
-        key=spec.key,
-        name=spec.key,
-        device_type="cuda",
-        spec=spec,
-        device_memory_bytes=spec.memory_bytes,
-        posterior=replace(
-            fit((), rates, prior, drift=0.0), nearby=_nearby(spec, precision, compile, software, sharding)
-        ),
-        memory=load_memory_model(),
-        costs=unknown_costs(),
-        precision=precision,
-        compile=compile,
-        sources=(prior.source, f"profiles/gpus.csv row {spec.key}"),
-    )
-
-
-def _nearby(spec: GpuSpec, precision: str, compile: bool, software: Software | None, sharding: str) -> Nearby | None:
-    """Return what similar published runs of the same software add to the coefficients, or None for our trainer."""
-    if software is None or software.name is None:
-        return None
-    switches = switches_in_words(precision, compile, sharding, fp8=software.fp8)
-    return nearby_of(software.name, spec.key, switches, near_deviation())

@@ -73,6 +73,7 @@ class GpuSpec:
     mamf_bf16_flops: float | None  # highest measured matmul rate (max achievable matmul FLOP/s)
     source: str
     notes: str
+    network_bytes_per_second: float | None = None  # of one machine, to others; None: as usual, see `prediction.comm`
 
     @property
     def product(self) -> str:

@@ -14,9 +14,10 @@ import numpy as np
 from advisor.prediction.layout_batch import SURE, LayoutPrediction, predict_layouts
 from advisor.prediction.layout_memory import load_memory_law, peak_and_chance
 from advisor.prediction.layout_own import OwnRuns
-from advisor.prediction.layout_time import exchange_share, load_law, one_gpu, parts_of, seconds_of
+from advisor.prediction.layout_time import load_law, measure, posteriors, step_of
 from advisor.prediction.layouts import RECOMPUTE, SHARDINGS, Columns, Layout, LayoutRun, columns_of
 from advisor.prediction.software import Named, require_software
+from advisor.prediction.whole_models import predict_whole, workload_of
 
 MOST_TENSOR = 8  # pieces; more pieces leave the node, and every layer would wait for its slow links
 PIECE = 8192  # tokens of a sequence on one GPU; published runs rarely have fewer
@@ -107,14 +108,32 @@ def timed(
     changed["micro_batches"] = sequences / (cuts["data"] * cuts["micro_batch"])
     base = columns_of([run])  # values that do not depend on the cuts stay single numbers
     z = Columns(**{f.name: changed.get(f.name, getattr(base, f.name)) for f in fields(Columns)})
-    theta, rates = one_gpu(run.gpu, run.precision, run.software, run.fused_attention)
-    work, costs = seconds_of(z, theta, rates)
-    parts = parts_of(z, work, costs, law)
-    seconds = np.sum(list(parts.values()), axis=0)
-    if own is not None:
-        seconds = seconds * np.exp(own.log_factor(exchange_share(parts, costs, law)))
+    known = posteriors(run.gpu, run.precision, run.software, run.fused_attention)
+    step = step_of(measure(z, known, run.gpu, run.software), law)
+    seconds = step.seconds.value
     factors, deviation = memory.of(run.software)
     peak, chance = peak_and_chance(z, factors, deviation, float(run.gpu.memory_bytes), memory)
+    seconds, chance, peak = _with_whole(run, cuts, sequences, (seconds, chance, peak))
+    if own is not None:
+        seconds = seconds * np.exp(own.log_factor(step.exchanged))
+    return seconds, chance, peak
+
+
+def _with_whole(
+    run: LayoutRun, cuts: Mapping[str, np.ndarray], sequences: int, columns: tuple[np.ndarray, ...]
+) -> tuple[np.ndarray, ...]:
+    """Return step seconds, probabilities and peaks with those of layouts that split only the batch predicted as such
+    runs are."""
+    seconds, chance, peak = (column.copy() for column in columns)
+    whole = [at for at in np.flatnonzero(cuts["data"] * cuts["tensor"] * cuts["expert"] == cuts["data"])
+             if cuts["pipeline"][at] * cuts["context"][at] == 1]  # fmt: skip
+    runs = [_run_of(run, cuts, at, sequences) for at in whole]
+    known = [(at, one, w) for at, one in zip(whole, runs, strict=True) if (w := workload_of(one)) is not None]
+    answers = predict_whole([one for _, one, _ in known], [w for _, _, w in known])
+    for (at, _, _), answer in zip(known, answers, strict=True):
+        assert answer.step_seconds and answer.peak_allocated_bytes and answer.fit_probability is not None
+        seconds[at], chance[at] = answer.step_seconds.value, answer.fit_probability
+        peak[at] = answer.peak_allocated_bytes.value
     return seconds, chance, peak
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from advisor.errors import AdvisorError, close_matches
 from advisor.laws.flops import parameters
 from advisor.prediction.layouts import Experts, Model
+from advisor.prediction.whole_models import with_heads_of
 from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
 from advisor.units import format_count, format_tokens
@@ -66,12 +67,18 @@ class NamedModel:
     details: Details = Details()
 
     @property
+    def extra_parameters(self) -> int:
+        """Weights of the model that its shape lacks, such as an untied head; negative if the shape has more."""
+        if self.expert_width is not None:
+            return -self.shape.vocab_size * self.shape.width if self.tied else 0
+        return self.parameters - parameters(with_heads_of(self.shape, self.head_dim)) if self.differs else 0
+
+    @property
     def stand_in(self) -> str | None:
         """A sentence about the shape that stands for the model; None if it is the model itself."""
         if not self.differs:
             return None
-        whole, taken = format_count(self.parameters), format_count(parameters(self.shape) + self.expert_parameters)
-        return f"{self.name} ({whole} parameters) as a {self.shape.family} of its sizes ({taken}; {self.differs})"
+        return f"{self.name} as a {self.shape.family} of its sizes ({self.differs})"
 
 
 def named_models() -> tuple[NamedModel, ...]:
@@ -166,14 +173,6 @@ def require_model(name: str, *, nearly: bool = False) -> NamedModel:
     hint = f"did you mean {' or '.join(close)}? " if close else f"known: {', '.join(known)}, nanochat-dN. "
     hint += "Any other model: its config.json, or --depth, --width, --heads, --kv-heads and --ffn-width"
     raise AdvisorError(f"--model {name}: unknown", hint, exit_code=2)
-
-
-def with_heads_of(shape: ModelShape, size: int | None) -> ModelShape:
-    """Return the shape with the weights of heads of another size added as feed-forward width; None adds nothing."""
-    if size is None:
-        return shape
-    more = 2 * (shape.heads + shape.kv_heads) * (size - shape.head_dim)
-    return replace(shape, ffn_width=shape.ffn_width + round(more / (3 if shape.family == "llama" else 2)))
 
 
 def mixture_rows() -> Mapping[str, Mapping[str, Any]]:
@@ -290,7 +289,10 @@ def architecture_of(named: NamedModel) -> Architecture:
         layers=shape.depth,
         head_dim=named.head_dim or shape.head_dim,
         gated=_GATED[shape.family],
-        tied=named.tied or shape.family == "gpt2",
+        # A gpt2 whose publisher counts a second table has a head of its own.
+        tied=named.tied or (shape.family == "gpt2" and named.extra_parameters < shape.vocab_size * shape.width / 2),
+        family=shape.family,
+        extra=named.extra_parameters,
     )
     return Architecture(
         name=named.name,

@@ -14,14 +14,15 @@ from typing import TypeVar
 import numpy as np
 
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
-from advisor.hardware.links import read_link
+from advisor.hardware.links import Link, read_link
 from advisor.laws.intervals import Z80
 from advisor.prediction.adapters import NF4_BYTES
 from advisor.prediction.intervals import BASES, EstimateArrays
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.nearest import published_runs
+from advisor.prediction.software import require_software
 from advisor.prediction.throughput import ELEMENT_BYTES, extra_parameters
-from advisor.records import Basis, Estimate, Workload
+from advisor.records import Basis, Estimate, Software, Workload
 
 LATENCY_SECONDS = 10e-6  # per ring step: NVLink in Calculon's system descriptions (sources §3.2)
 BUCKET_BYTES = 25 * 2**20  # DDP's default; no backward pass is left to hide the last bucket
@@ -58,6 +59,10 @@ _MEAN_OF_POINTS = (0.3, 0.4, 0.3)
 # DGX-1 4 x 100 Gb/s, DGX A100 8 x 200 Gb/s, DGX H100/B200 8 x 400 Gb/s. Other machines may be far slower.
 NETWORK_PER_GPU = {"nvlink2": 6.25e9, "nvlink3": 25e9, "nvlink4": 50e9, "nvlink5": 50e9}
 ETHERNET_BYTES_PER_SECOND = 12.5e9  # 100 Gb/s for a whole machine: usual for rented machines that state no rate
+# Launches for each tensor's piece that software copies alone after a sharded optimizer step: fitted to nanotron's
+# layouts on 8 to 512 GPUs (benchmarks/layouts.py).
+_COPY_SECONDS = 2.4 * 5e-6
+_TENSORS_OF_BLOCK = 6  # queries with keys and values, output, two of the feed-forward, two norms
 
 _Number = TypeVar("_Number", float, np.ndarray)
 
@@ -81,11 +86,26 @@ def bus_bytes_per_second(spec: GpuSpec, gpus: int, node_bytes_per_second: float 
     link = read_link(spec.interconnect)
     if link is None:
         return None
-    inside = link.bytes_per_second * (_THROUGH_HOST if through_host(spec, gpus) else _EFFICIENCY[link.kind])
+    inside = link.bytes_per_second * reached(link, through_host(spec, gpus))
     if gpus <= link.gpus:
         return inside
-    network = node_bytes_per_second or GPUS_PER_NODE * NETWORK_PER_GPU.get(link.generation, 0.0)
-    return min(inside, network * _EFFICIENCY[link.kind]) or None
+    network = node_bytes_per_second or GPUS_PER_NODE * usual_network(spec)
+    return min(inside, network * _EFFICIENCY[link.kind])
+
+
+def reached(link: Link, host: bool) -> float:
+    """Return the share of a link's nominal rate that collectives reach; `host` as from `through_host`."""
+    return _THROUGH_HOST if host else _EFFICIENCY[link.kind]
+
+
+def usual_network(spec: GpuSpec) -> float:
+    """Return the bytes per second between nodes for each GPU, one way: as the machine states, else as in the vendor's
+    reference machine, else 100 Gb/s for a whole machine, which is usual for rented machines that state no rate."""
+    if spec.network_bytes_per_second is not None:
+        return spec.network_bytes_per_second / GPUS_PER_NODE
+    link = read_link(spec.interconnect)
+    usual = NETWORK_PER_GPU.get(link.generation) if link is not None else None
+    return usual or ETHERNET_BYTES_PER_SECOND / GPUS_PER_NODE
 
 
 def through_host(spec: GpuSpec, gpus: int) -> bool:
@@ -139,18 +159,31 @@ def unsure(spec: GpuSpec | None, gpus: int) -> tuple[float, tuple[float, float, 
 
 
 @dataclass(frozen=True, kw_only=True)
+class Joined:
+    """What joins the GPUs that exchange, as arrays of one length."""
+
+    bytes_per_second: np.ndarray  # that collectives reach; NaN if unknown
+    spread: np.ndarray  # factor by which links may be slower or faster
+    overlap: np.ndarray  # (3, n) share of a backward pass that hides communication: low, middle, high
+    doublings: np.ndarray  # of the number of nodes
+
+
+@dataclass(frozen=True, kw_only=True)
 class Exchange:
     """The bytes that data-parallel workloads exchange, as arrays of one length."""
 
-    gpus: np.ndarray
+    gpus: np.ndarray  # with the same weights
     parameters: np.ndarray
     depth: np.ndarray
     grad_accum: np.ndarray
+    gathers: np.ndarray  # fully sharded: how often a step gathers all weights and scatters all gradients
     full: bool  # fully sharded
     own: bool  # trained by this project's trainer
     gathered_bytes: np.ndarray  # fully sharded: parameters in all all-gathers of a micro-batch
     scattered_bytes: np.ndarray  # fully sharded: gradients in the reduce-scatter of a micro-batch
     step_bytes: np.ndarray  # matrices that Muon orthogonalises, gathered once per step; nothing hides this
+    after_bytes: np.ndarray  # sharded optimizer: weights gathered after its step; nothing hides this
+    copy_seconds: np.ndarray  # of these weights, tensor by tensor
 
 
 def exposed_seconds(
@@ -186,7 +219,7 @@ class AssumedNetwork:
 def assumed_network(w: Workload, spec: GpuSpec | None, step_seconds: float) -> AssumedNetwork | None:
     """Return the network that a predicted step assumes between machines, or None if one link joins all GPUs."""
     link = read_link(spec.interconnect) if spec else None
-    if link is None or w.gpus <= link.gpus or link.generation not in NETWORK_PER_GPU:
+    if spec is None or link is None or w.gpus <= link.gpus:
         return None
 
     def exposed(seconds: float, network: float | None = None) -> float:
@@ -196,7 +229,7 @@ def assumed_network(w: Workload, spec: GpuSpec | None, step_seconds: float) -> A
 
     alone = step_seconds - exposed(step_seconds)
     return AssumedNetwork(
-        bits_per_second=8 * NETWORK_PER_GPU[link.generation],
+        bits_per_second=8 * usual_network(spec),
         gpus_per_machine=GPUS_PER_NODE,
         ethernet_step_seconds=alone + exposed(alone, ETHERNET_BYTES_PER_SECOND),
     )
@@ -214,17 +247,31 @@ def exchange_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> 
         gathered = 2 * ELEMENT_BYTES[a.precision] * blocks + 4 * (parameters - blocks)
         scattered = 4 * parameters
         step = 2.0 * a.block_matrices if a.optimizer == "muon" else step
+    split = a.software is not None and a.sharding in ("optimizer", "gradients")
     return Exchange(
         gpus=gpus,
         parameters=parameters,
         depth=a.depth,
         grad_accum=grad_accum,
+        gathers=grad_accum,
         full=a.sharding == "full",
         own=a.software is None,
         gathered_bytes=gathered,
         scattered_bytes=scattered,
         step_bytes=step,
+        after_bytes=2 * parameters if split else 0 * parameters,
+        copy_seconds=copy_seconds(a.depth, gpus) if split and copies_by_tensor(a.software) else 0 * parameters,
     )
+
+
+def copies_by_tensor(software: Software | None) -> bool:
+    """Return True if the software copies each GPU's piece of each tensor alone after a sharded optimizer step."""
+    return software is not None and software.name is not None and require_software(software.name).by_tensor
+
+
+def copy_seconds(layers: np.ndarray, gpus: np.ndarray) -> np.ndarray:
+    """Return the seconds of copying the pieces of all GPUs' tensors one by one."""
+    return _COPY_SECONDS * _TENSORS_OF_BLOCK * layers * gpus
 
 
 def exposed_many(
@@ -247,23 +294,34 @@ def exposed_many(
         spreads[count], shares = unsure(spec, count)
         for column, share in zip(hidden, shares, strict=True):
             column[count] = share
-    bandwidth, spread = by_count[e.gpus], spreads[e.gpus]
     link = read_link(spec.interconnect) if spec else None
-    # Doublings of the number of nodes, or of the racks that one link joins.
-    doublings = np.log2(np.ceil(e.gpus / (link.gpus if link else GPUS_PER_NODE)))
-    lost = np.array((_STRAGGLING_LOW, _STRAGGLING, _STRAGGLING_HIGH))[:, None] * doublings
+    joined_by = Joined(
+        bytes_per_second=by_count[e.gpus],
+        spread=spreads[e.gpus],
+        overlap=np.stack([column[e.gpus] for column in hidden]),
+        # of the number of nodes, or of the racks that one link joins
+        doublings=np.log2(np.ceil(e.gpus / (link.gpus if link else GPUS_PER_NODE))),
+    )
+    return exposed_over(e, joined_by, backward_seconds, expected=expected)
+
+
+def exposed_over(
+    e: Exchange, joined: Joined, backward_seconds: np.ndarray, *, expected: bool = False
+) -> EstimateArrays:
+    """Return the same as `exposed_many`, over GPUs that are joined in any way."""
+    lost = np.array((_STRAGGLING_LOW, _STRAGGLING, _STRAGGLING_HIGH))[:, None] * joined.doublings
     if e.full and e.own:
-        lost = lost + np.array((_SHARDED_LOW, _SHARDED, _SHARDED_HIGH))[:, None]
+        lost = lost + np.array((_SHARDED_LOW, _SHARDED, _SHARDED_HIGH))[:, None] * (e.gpus > 1)
     lost = lost * (1.5 * backward_seconds * e.grad_accum)
+    bandwidth, spread = joined.bytes_per_second, joined.spread
     rates = np.stack([bandwidth * spread, bandwidth, bandwidth / spread])
-    hidden = np.stack([column[e.gpus] for column in reversed(hidden)]) * backward_seconds
-    moved = _moved(e, rates, hidden)
+    hidden = joined.overlap[::-1] * backward_seconds
+    moved = np.where(e.gpus == 1, 0.0, _moved(e, rates, hidden))
     low, value, high = moved[range(3), range(3)] + lost
     if expected:  # the rate of the links and the hidden share vary independently
         points = np.array(_MEAN_OF_POINTS)
         value = (points[:, None] * lost).sum(axis=0)
         value = value + (points[:, None, None] * points[:, None] * moved).sum(axis=(0, 1))
-    value, low, high = (np.where(e.gpus == 1, 0.0, seconds) for seconds in (value, low, high))
     return EstimateArrays(value=value, low=low, high=high, basis=np.full(value.shape, BASES.index(Basis.PRIOR)))
 
 
@@ -277,14 +335,16 @@ def _moved(e: Exchange, rates: np.ndarray, hidden: np.ndarray) -> np.ndarray:
     nodes = np.ceil(e.gpus / GPUS_PER_NODE)
     latency = 2 * LATENCY_SECONDS * (np.minimum(e.gpus, GPUS_PER_NODE) - 1 + np.log2(nodes))
     if not e.full:
-        size = 4 * e.parameters
-        whole = all_reduce_seconds(size, e.gpus, rates) + np.maximum(1.0, size / BUCKET_BYTES) * latency
-        last = all_reduce_seconds(np.minimum(size, BUCKET_BYTES), e.gpus, rates) + latency
-        return np.maximum(last[:, None], whole[:, None] - hidden)
+        # If weights are gathered after the step, gradients are only reduced and scattered: half of an all-reduce.
+        size, share = 4 * e.parameters, np.where(e.after_bytes > 0, 0.5, 1.0)
+        whole = share * all_reduce_seconds(size, e.gpus, rates) + np.maximum(1.0, size / BUCKET_BYTES) * latency
+        last = share * all_reduce_seconds(np.minimum(size, BUCKET_BYTES), e.gpus, rates) + latency
+        after = reduce_scatter_seconds(e.after_bytes, e.gpus, rates) + e.copy_seconds
+        return np.maximum(last[:, None], whole[:, None] - hidden) + after[:, None]
     moved = reduce_scatter_seconds(e.gathered_bytes + e.scattered_bytes, e.gpus, rates) + 3 * e.depth * latency
     # Nothing hides the first block's all-gather, the last block's reduce-scatter or DDP's last bucket. For other
     # software, the fitted effect of sharding contains this cost.
     ends = (e.gathered_bytes / 2 + e.scattered_bytes) / (e.depth + 1) if e.own else np.zeros(e.depth.shape)
     least = np.where(ends > 0, reduce_scatter_seconds(ends, e.gpus, rates) + 2 * latency, 0.0)
     alone = reduce_scatter_seconds(e.step_bytes, e.gpus, rates)  # once per step; nothing hides it
-    return e.grad_accum * np.maximum(least[:, None], moved[:, None] - 1.5 * hidden) + alone[:, None]
+    return e.gathers * np.maximum(least[:, None], moved[:, None] - 1.5 * hidden) + alone[:, None]

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from advisor.laws.intervals import Z80
-from advisor.prediction.intervals import reciprocal
+from advisor.prediction.intervals import EstimateArrays, reciprocal
 from advisor.prediction.layout_memory import STAGES, factors_of, load_memory_law, peak_and_chance, peak_parts
 from advisor.prediction.layout_own import OwnRuns
-from advisor.prediction.layout_time import exchange_share, load_law, parts_of, seconds_of_runs
+from advisor.prediction.layout_time import load_law, measure_runs, step_of
 from advisor.prediction.layouts import LayoutRun, columns_of
+from advisor.prediction.whole_models import memory_of, predict_whole, workload_of
 from advisor.records import Basis, Estimate
 
 SURE = 0.9  # `fits` is True from this probability of fitting, and False from this probability of not fitting
@@ -41,38 +42,53 @@ class LayoutPrediction:
 def predict_layouts(runs: Sequence[LayoutRun], own: OwnRuns | None = None) -> list[LayoutPrediction]:
     """Return the predicted time and memory of runs, in their order. The measured runs in `own` correct the times.
 
-    Raises AdvisorError if a GPU cannot run one of the runs at all.
+    A run that splits only the batch gets the prediction of any other run (`whole_models`). Raises AdvisorError if a GPU
+    cannot run one of the runs at all.
     """
     if not runs:
         return []
     law, memory, z = load_law(), load_memory_law(), columns_of(runs)
-    work, costs = seconds_of_runs(runs)
-    parts = parts_of(z, work, costs, law)
-    deviations, basis = np.full(len(runs), law.deviation), Basis.PRIOR
+    step = step_of(measure_runs(runs), law)
+    parts, seconds, basis = step.parts, step.seconds, Basis.PRIOR
+    workloads = [workload_of(run) for run in runs]
+    whole = {at: w for at, w in enumerate(workloads) if w is not None}
+    same = dict(zip(whole, predict_whole([runs[at] for at in whole], list(whole.values())), strict=True))
+    for at, prediction in same.items():
+        took = prediction.step_seconds
+        assert took is not None  # `columns_of` refuses unknown links
+        for part in parts.values():
+            part[at] *= took.value / seconds.value[at]
+        seconds.value[at], seconds.low[at], seconds.high[at] = took.value, took.low, took.high
     if own is not None:
-        share = exchange_share(parts, costs, law)
-        parts = {name: part * np.exp(own.log_factor(share)) for name, part in parts.items()}
-        deviations, basis = own.deviation(share), Basis.EXTRAPOLATED
+        factor, width = np.exp(own.log_factor(step.exchanged)), np.exp(Z80 * own.deviation(step.exchanged))
+        parts = {name: part * factor for name, part in parts.items()}
+        middle, basis = seconds.value * factor, Basis.EXTRAPOLATED
+        seconds = EstimateArrays(value=middle, low=middle / width, high=middle * width)
     factors, deviation = factors_of(runs, memory)
     held = peak_parts(z, factors, np.array([STAGES.index(run.stage) for run in runs]))
     _, chances = peak_and_chance(z, factors, deviation, np.array([float(run.gpu.memory_bytes) for run in runs]), memory)
     predictions = []
     for i, run in enumerate(runs):
         step_parts, memory_parts = ({name: float(part[i]) for name, part in by.items()} for by in (parts, held))
-        seconds, peak, chance = sum(step_parts.values()), sum(memory_parts.values()), float(chances[i])
+        peak, chance, spread = sum(memory_parts.values()), float(chances[i]), math.exp(Z80 * float(deviation[i]))
+        allocated = Estimate(value=peak, low=peak / spread, high=peak * spread, basis=Basis.PRIOR)
+        if i in same:
+            assert same[i].peak_allocated_bytes is not None and same[i].fit_probability is not None
+            allocated, chance, memory_parts = same[i].peak_allocated_bytes, same[i].fit_probability, memory_of(whole[i])
         late = law.unbalanced if run.model.experts else 1.0
-        width = math.exp(Z80 * float(deviations[i]))
-        step = Estimate(value=seconds, low=seconds / width, high=seconds * width * late, basis=basis)
-        spread = math.exp(Z80 * float(deviation[i]))
+        value, low, high = (float(side[i]) for side in (seconds.value, seconds.low, seconds.high))
+        took = Estimate(value=value, low=low, high=high * late, basis=basis)
         predictions.append(
             LayoutPrediction(
                 run=run,
                 parameters=run.model.parameters,
                 flops_per_token=run.flops_per_token,
-                step_seconds=step,
-                tokens_per_second=reciprocal(step, float(run.step_tokens)),
-                mfu=reciprocal(step, run.mfu),
-                peak_allocated_bytes=Estimate(value=peak, low=peak / spread, high=peak * spread, basis=Basis.PRIOR),
+                step_seconds=took,
+                tokens_per_second=reciprocal(took, float(run.step_tokens)),
+                mfu=reciprocal(took, run.mfu),
+                peak_allocated_bytes=allocated,
+                peak_reserved_bytes=same[i].peak_reserved_bytes if i in same else None,
+                device_bytes=same[i].device_bytes if i in same else None,
                 step_parts=step_parts,
                 memory_parts=memory_parts,
                 fit_probability=chance,

@@ -23,8 +23,8 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus
 from advisor.prediction.layout_rows import RATES, LayoutReading, measured_seconds, read_layout_row
-from advisor.prediction.layout_time import exchange_share, load_law, parts_of, seconds_of_runs
-from advisor.prediction.layouts import LayoutRun, Model, columns_of
+from advisor.prediction.layout_time import load_law, measure_runs, step_of
+from advisor.prediction.layouts import LayoutRun, Model
 from advisor.prediction.rows import row_cells
 from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
@@ -68,11 +68,10 @@ class OwnRuns:
 
 def learn(runs: Sequence[LayoutRun], seconds: Sequence[float], model: Model) -> OwnRuns:
     """Return the correction for layouts of `model`, from the measured step seconds of at least one run."""
-    work, costs = seconds_of_runs(runs)
-    parts = parts_of(columns_of(runs), work, costs, load_law())
-    off = np.log(seconds) - np.log(np.sum(list(parts.values()), axis=0))
+    step = step_of(measure_runs(runs), load_law())
+    off = np.log(seconds) - np.log(step.seconds.value)
     widths = np.array([run.model.width for run in runs])
-    return condition(off, exchange_share(parts, costs, load_law()), widths, model.width, load_spreads())
+    return condition(off, step.exchanged, widths, model.width, load_spreads())
 
 
 def condition(off: np.ndarray, share: np.ndarray, widths: np.ndarray, width: int, s: Spreads) -> OwnRuns:

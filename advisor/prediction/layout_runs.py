@@ -87,7 +87,8 @@ def whole_run(
         return failed * (1 + waiting), waiting
 
     # Published runs took longer because of evaluations, slow machines and settings that were not the fastest.
-    beyond, unsure = math.exp(law.whole), math.exp(Z80 * max(0.0, law.whole_deviation - law.deviation))
+    of_step = math.log(step.high / step.low) / (2 * Z80)
+    beyond, unsure = math.exp(law.whole), math.exp(Z80 * max(0.0, law.whole_deviation - of_step))
     work = step.scaled(steps * beyond)
     usual = shares(mean.value, stall.value, work.value)
     best, worst = shares(mean.high, stall.low, work.low), shares(mean.low, stall.high, work.high)

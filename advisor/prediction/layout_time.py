@@ -1,11 +1,12 @@
-"""Step time of runs with a parallel layout: the work of one GPU, plus the cost of splitting the work.
+"""Step time of runs whose model is split over GPUs: the work of one GPU, its exchanges, and the cost of splitting.
 
-    step = Σ_k exp(θ_k) · x_k(work of one GPU) + Σ_j c_j · y_j(layout)
+    step = exp(r) · Σ_k exp(θ_k) · x_k(work of one GPU) + data-parallel exchange + Σ_j c_j · y_j(layout)
 
-The first sum is `throughput.terms` for the slowest pipeline stage. Filling the pipeline adds (p - 1)/v micro-batches
-(Narayanan et al. 2021, §2.2). The second sum contains the communication at the links' nominal rates, and the loss from
-matrix products that become too small. Its coefficients are fitted to measured runs (profiles/layouts.yaml, written by
-`benchmarks/layouts.py`).
+The first sum is `throughput.terms` for the slowest pipeline stage, with the coefficients and the residuals of published
+runs that any prediction uses. Filling the pipeline adds (p - 1)/v micro-batches (Narayanan et al. 2021, §2.2). The
+exchange is that of `comm`. The last sum is zero if nothing is split. It contains the communication of the split, and
+the loss from matrix products that become too small; its coefficients are fitted to measured runs
+(profiles/layouts.yaml, written by `benchmarks/layouts.py`).
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec
-from advisor.prediction.layouts import EIGHT_BITS, Columns, LayoutRun, columns_of
-from advisor.prediction.prior import datasheet_rates, load_prior
-from advisor.prediction.software import require_software
-from advisor.prediction.throughput import TERMS, Rates, Sizes, terms
-from advisor.records import Software
+from advisor.laws.intervals import Z80
+from advisor.prediction import comm
+from advisor.prediction.intervals import EstimateArrays, sum_independent
+from advisor.prediction.layouts import EIGHT_BITS, SHARDINGS, Columns, LayoutRun, columns_of
+from advisor.prediction.software import require_software, software_of
+from advisor.prediction.throughput import TERMS, Posterior, Sizes, coordinates, terms
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
 
@@ -38,17 +40,9 @@ COSTS = (
     "routing",  # memory traffic of sorting tokens to their experts and back
     "expert_calls",  # launches for each expert on the GPU
     "small_experts",  # products of experts, times 512 over the expert's width
-    "narrow",  # other products, times 512 over the width that remains after splitting
-    "weights",  # memory traffic of 16-bit weights for each micro-batch
-    "data",  # bytes of gradients, once a step
-    "shared_out",  # bytes of weights gathered after a sharded optimizer step; nothing hides them
-    "copies",  # launches for the pieces of tensors that a sharded optimizer gathers, if the software copies each alone
-    "data_calls",  # latency of gradient rings between nodes, one ring for each 100 MB
-    "gathered",  # bytes of weights and gradients for each micro-batch (FSDP)
+    "narrow",  # other products, times 512 over the width that remains after splitting, less that of a whole model
 )
-EXCHANGES = tuple(
-    name for name in COSTS if name not in ("routing", "expert_calls", "small_experts", "narrow", "weights", "copies")
-)
+EXCHANGES = tuple(name for name in COSTS if name not in ("routing", "expert_calls", "small_experts", "narrow"))
 PARTS = ("products", "activations", "overhead", "optimizer", "tensor", "pipeline", "context", "experts", "data")
 # The part of a step to which each entry of TERMS and of COSTS belongs, in their order.
 _PARTS_OF_TERMS = (
@@ -56,19 +50,16 @@ _PARTS_OF_TERMS = (
     *("overhead", "overhead", "optimizer", "overhead"),
 )
 _PARTS_OF_COSTS = (
-    *("tensor", "tensor", "pipeline", "pipeline", "context", "experts", "experts", "experts", "experts"),
-    *("products", "activations", "data", "data", "data", "data", "data"),
+    *("tensor", "tensor", "pipeline", "pipeline", "context", "experts", "experts", "experts", "experts", "products"),
 )
 _CALL_SECONDS, _FAR_CALLS, _LAUNCH_SECONDS = 10e-6, 4.0, 5e-6
-# Share of the nominal rate reached, share of the arithmetic that hides communication, and share of communication that
-# nothing hides. All are our judgement.
-_LINK_SHARE, _HIDDEN, _NEVER_HIDDEN = 0.65, 0.8, 0.1
+# Share of the arithmetic that hides the exchange of tokens between experts; share that nothing hides. Both are judged.
+_HIDDEN, _NEVER_HIDDEN = 0.8, 0.1
 # Communication between layers reaches this share of all network adapters of a node, because the collectives wait for
 # each other (Ultra-Scale's layouts with tensor degrees 16 and 32).
 _ACROSS = 0.6
-_RING_BYTES = 100e6
+_RING_SHARE = 0.65  # of the nominal rate that rings reach; the all-to-all of experts nearly reaches that (DeepEP)
 _FULL_WIDTH = 512.0  # products at least this wide lose little
-_TENSORS = 6  # of one layer: queries with keys and values, output, two of the feed-forward, two norms
 _SCORE_LANES = 15 / 110  # attention without a fused kernel, as in `throughput`
 # For each value of RECOMPUTE: the work of a block, and the number of all-reduces. Recomputing attention's core costs
 # 1.6 to 2.7 % more FLOPs (Korthikanti et al. 2022, §5).
@@ -81,9 +72,8 @@ class LayoutLaw:
     """The coefficients of the costs of splitting, fitted to measured runs."""
 
     log_costs: np.ndarray  # (len(COSTS),)
-    work: float  # log factor on one GPU's work, for losses on many GPUs that no cost explains
-    eight_bits: float  # additional log factor for products in 8 bits or fewer
-    deviation: float  # log standard deviation of a run by people without earlier runs in the table
+    eight_bits: float  # log factor on the work with 8 bits or fewer in Megatron's kernels
+    deviation: float  # log standard deviation that splitting adds to that of the work
     whole: float  # log of the time of whole runs over their predicted steps, failures and checkpoints
     whole_deviation: float  # log standard deviation of the time of a whole run, step time included
     unbalanced: float  # factor on the upper end for mixtures of experts, because routing may be uneven
@@ -97,26 +87,24 @@ def load_law() -> LayoutLaw:
 
 def read_time_law(raw: Mapping[str, Any]) -> LayoutLaw:
     """Build the law from the `time` section of a layouts.yaml."""
-    numbers = ("work", "eight_bits", "deviation", "whole", "whole_deviation", "unbalanced")
+    numbers = ("eight_bits", "deviation", "whole", "whole_deviation", "unbalanced")
     costs = np.log([raw["costs"][name] for name in COSTS])
     return LayoutLaw(log_costs=costs, **{name: raw[name] for name in numbers})
 
 
 @lru_cache(maxsize=4096)
-def one_gpu(gpu: GpuSpec, precision: str, software: str | None, fused_attention: bool) -> tuple[np.ndarray, Rates]:
-    """Return the log coefficients for one GPU's work, (len(TERMS),), and the rates to which they refer.
+def posteriors(gpu: GpuSpec, precision: str, software: str | None, fused_attention: bool) -> tuple[Posterior, ...]:
+    """Return what is known of one GPU's speed with each of SHARDINGS, from its data sheet and published runs.
 
     Raises AdvisorError if the GPU has no units for the precision.
     """
     kind = "fp16" if precision == "fp16" or gpu.bf16_flops is None else "bf16"
-    rates = datasheet_rates(gpu, kind)
-    if rates is None:
-        raise AdvisorError(f"{gpu.key} has no units for {kind}", "name another GPU")
-    named = require_software(software) if software else None
-    how = named.software if named else Software()
-    how = replace(how, fp8=precision in EIGHT_BITS, fused_attention=fused_attention)
-    prior = load_prior(gpu.generation, kind, bool(named and named.compiled), gpu, software=how)
-    return prior.mean, rates
+    how = replace(software_of(software, fp8=precision in EIGHT_BITS), fused_attention=fused_attention)
+    compiled = software is not None and require_software(software).compiled
+    return tuple(
+        prior_profile(gpu, precision=kind, compile=compiled, software=how, sharding=sharding).posterior
+        for sharding in SHARDINGS
+    )
 
 
 def work_of(z: Columns, *, last: bool = True) -> Sizes:
@@ -136,6 +124,10 @@ def work_of(z: Columns, *, last: bool = True) -> Sizes:
     sharded = z.sharding > 0
     state = (z.local_dense + z.vocab * z.width / z.tensor) / np.where(sharded, z.dense_ranks, 1)
     state = state + z.local_experts / np.where(sharded, z.expert_ranks, 1)
+    # Only the micro-batches themselves read weights, not the pipeline's bubble. All experts on the GPU are read.
+    micro, head_weights = z.micro_batches + (z.pipeline - 1) / z.virtual, head * z.vocab * z.width / z.tensor
+    met = (z.local_dense + z.met_experts) * slow + head_weights
+    held = (z.local_dense + z.local_experts) * slow + head_weights
     columns = {
         "layers": z.layers * share,
         "width": z.width,
@@ -145,12 +137,13 @@ def work_of(z: Columns, *, last: bool = True) -> Sizes:
         "attended": z.seq_len,
         "vocab": head * z.vocab / z.tensor,
         "tokens": z.tokens,
-        "grad_accum": z.micro_batches + (z.pipeline - 1) / z.virtual,
+        "grad_accum": micro,
         "parameters": state,
         "block_matmul": (z.local_dense + z.met_experts) * slow,
-        "head_matmul": head * z.vocab * z.width / z.tensor,
+        "head_matmul": head_weights,
         "element_bytes": 2.0,
         "weight_bytes": 4.0,
+        "read_bytes": z.read_bytes * (held / met) * z.micro_batches / micro,
         "recompute": _WORK[z.recompute],
         "passes": _WORK[z.recompute],
         "block_speed": z.speed,
@@ -178,26 +171,15 @@ def costs_of(z: Columns, work: Sizes, product_seconds: np.ndarray) -> np.ndarray
     expert_layers = z.expert_layers * work.layers / z.layers
     near = np.maximum(1, np.minimum(z.expert, np.floor(z.domain / z.expert_tensor)))
     machines = z.expert / near
-    sent = z.per_token * (near - 1) / z.expert / z.link
+    sent = z.per_token * (near - 1) / z.expert / z.link * _RING_SHARE
     # A token is sent once to each other machine with one of its experts. We assume that experts are drawn evenly from
     # all machines, or from those of the token's groups.
     of_groups = z.groups_per_token * np.maximum(machines / z.expert_groups, 1)
     open_to = np.where(z.expert_groups > 1, np.minimum(machines, of_groups), machines)
-    sent = sent + (1 - 1 / machines) * open_to * (1 - (1 - 1 / open_to) ** z.per_token) / z.network
+    sent = sent + (1 - 1 / machines) * open_to * (1 - (1 - 1 / open_to) ** z.per_token) / z.network * _RING_SHARE
     routed = np.where(z.expert > 1, 4 * token_bytes / t * expert_layers, 0.0)
     slow = layers / z.stage_layers
     one_expert = product_seconds * slow * z.met_experts * work.recompute / z.speed
-
-    dense, experts = z.local_dense + z.vocab * z.width / t, z.local_experts
-    side = np.maximum(1, np.minimum(z.dense_ranks, np.floor(z.domain / t)))
-    dense_link = np.where(z.dense_ranks <= side, z.link, np.minimum(z.link, z.network * np.minimum(side, z.node)))
-    spread = z.expert * z.expert_tensor
-    expert_side = np.clip(np.minimum(z.expert_ranks, z.node / spread), 1, z.node)
-    expert_link = np.where(spread * z.expert_ranks <= z.domain, z.link, np.minimum(z.link, z.network * expert_side))
-    moved = (1 - 1 / z.dense_ranks) * dense / dense_link + (1 - 1 / z.expert_ranks) * experts / expert_link
-
-    pieces = _TENSORS * layers * np.where(z.dense_ranks > 1, z.dense_ranks, 0)
-    rings = np.ceil(4 * (dense + experts) / _RING_BYTES) * np.where(z.sharding == 2, z.micro_batches, 1)
 
     # The arithmetic of one micro-batch hides communication, except for a share that nothing hides.
     one_micro = product_seconds * (work.block_matmul * work.recompute / z.speed + work.head_matmul) / micro
@@ -221,63 +203,158 @@ def costs_of(z: Columns, work: Sizes, product_seconds: np.ndarray) -> np.ndarray
         "routing": of_experts(micro * z.per_token * token_bytes * expert_layers / residual / z.bandwidth),
         "expert_calls": micro * expert_layers * z.experts / np.maximum(z.expert, 1) * _LAUNCH_SECONDS,
         "small_experts": one_expert * _FULL_WIDTH / np.maximum(z.expert_width / z.expert_tensor, 1),
-        "narrow": product_seconds * slow * z.local_dense * work.recompute / z.speed * _FULL_WIDTH / width,
-        "weights": z.micro_batches * 2 * (z.local_dense + z.local_experts + work.head_matmul) / z.bandwidth,
-        "data": np.where(
-            z.sharding < 2, exposed(np.where(z.sharding == 0, 8, 4) * moved / _LINK_SHARE, one_micro), 0.0
-        ),
-        "shared_out": np.where(z.sharding == 1, 2 * moved, 0.0),
-        "copies": np.where(z.by_tensor & (z.sharding == 1), pieces * _LAUNCH_SECONDS, 0.0),
-        "data_calls": rings * np.ceil(z.dense_ranks / side) * (z.dense_ranks > side) * _CALL_SECONDS,
-        "gathered": np.where(z.sharding == 2, z.micro_batches * exposed(8 * moved / _LINK_SHARE, one_micro), 0.0),
+        "narrow": product_seconds * slow * z.local_dense * work.recompute / z.speed * _FULL_WIDTH / width
+        * (1 - 1 / t),
     }
     return np.stack([np.broadcast_to(columns[name], micro.shape) for name in COSTS], axis=-1)
 
 
-def seconds_of(z: Columns, theta: np.ndarray, rates: Rates | Sequence[Rates]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the seconds of the slowest pipeline stage: work by TERMS, (n, k), and COSTS at coefficient one, (n, c).
+def exchange_of(z: Columns, work: Sizes, work_seconds: np.ndarray) -> EstimateArrays:
+    """Return the seconds of a step that the exchange of gradients and sharded weights adds, shape (n,)."""
+    ranks, t = z.dense_ranks, z.tensor
+    # Each GPU of a replica exchanges with its own ring; the rings of one machine share its network adapters.
+    side = np.maximum(1, np.minimum(ranks, np.floor(z.domain / t)))
+    rate = np.where(ranks <= side, z.link, np.minimum(z.link, z.network * np.minimum(side, z.node)))
+    spread = z.expert * z.expert_tensor
+    expert_side = np.clip(np.minimum(z.expert_ranks, z.node / spread), 1, z.node)
+    expert_rate = np.where(spread * z.expert_ranks <= z.domain, z.link, np.minimum(z.link, z.network * expert_side))
+    # Experts are exchanged over fewer GPUs: as the weights that the ring of all ranks moves in the same time.
+    alike = (1 - 1 / z.expert_ranks) / expert_rate * rate / np.maximum(1 - 1 / ranks, 0.5)
+    tables = z.vocab * z.width / t * np.where((z.pipeline == 1) & ~(z.tied > 0), 2, 1)
+    held = z.local_dense + tables + z.local_experts * alike
+    ones = np.ones(work.layers.shape)
+    joined = comm.Joined(
+        bytes_per_second=rate * ones,
+        spread=z.link_spread * ones,
+        overlap=z.overlap * ones,
+        doublings=np.log2(np.ceil(t * z.pipeline * z.context * z.data / z.domain)) * (ranks > 1) * ones,
+    )
+    exchange = comm.Exchange(
+        gpus=ranks * ones,
+        parameters=held * ones,
+        depth=work.layers,
+        grad_accum=work.grad_accum,
+        # A pipeline keeps the gathered weights until its last micro-batch (torchtitan's default).
+        gathers=np.where(z.pipeline > 1, 1, z.micro_batches) * ones,
+        full=False,
+        own=False,
+        gathered_bytes=4 * held * ones,
+        scattered_bytes=2 * held * ones,
+        step_bytes=0 * ones,
+        after_bytes=0 * ones,
+        copy_seconds=0 * ones,
+    )
+    copied = np.where(z.by_tensor, comm.copy_seconds(work.layers, ranks), 0.0)
+    optimizer = replace(exchange, after_bytes=2 * held * ones, copy_seconds=copied)
+    kinds = (exchange, optimizer, replace(exchange, full=True))  # in the order of SHARDINGS
+    backward = 2 / 3 * work_seconds / work.grad_accum
+    made = [comm.exposed_over(kind, joined, backward) for kind in kinds]
+    sides = (np.choose(z.sharding.astype(int) * ones.astype(int), [getattr(one, side) for one in made])
+             for side in ("value", "low", "high"))  # fmt: skip
+    value, low, high = sides
+    return EstimateArrays(value=value, low=low, high=high, basis=made[0].basis)
 
-    `theta` has shape (k,) or (n, k). `rates` holds for all rows, or is a sequence with one entry for each row.
-    """
-    if not isinstance(rates, Rates):
-        names = ("matmul_flops", "bandwidth", "launch_seconds")
-        columns: dict[str, Any] = {name: np.array([getattr(r, name) for r in rates]) for name in names}
-        rates = Rates(**columns)
-    seconds, costs = _stage_seconds(z, work_of(z), theta, rates)
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What the law adds up for n runs, before its fitted coefficients."""
+
+    seconds: np.ndarray  # (n, len(TERMS)) of one GPU, on the slowest pipeline stage
+    costs: np.ndarray  # (n, len(COSTS)) at coefficient one
+    exchange: EstimateArrays  # (n,) data-parallel exchange
+    deviation: np.ndarray  # (n,) log standard deviation of the work
+    eight: np.ndarray  # (n,) 1.0 for products with 8 bits or fewer in Megatron's kernels
+
+
+def measure(z: Columns, known: Sequence[Posterior], gpu: GpuSpec, software: str | None) -> Work:
+    """Return the work of runs of one software on one kind of GPU; `known` is what `posteriors` returns."""
+    work = work_of(z)
+    n = work.layers.shape
+    sharding = np.where(z.dense_ranks > 1, z.sharding, 0).astype(int) * np.ones(n, dtype=int)
+    theta = np.stack([one.theta for one in known])[sharding]
+    seconds, costs = _stage(z, work, theta, known[0])
     if np.any(z.head_layers > 0):
-        before = _stage_seconds(z, work_of(z, last=False), theta, rates)
+        earlier = work_of(z, last=False)
+        before = _stage(z, earlier, theta, known[0])
         longer = (before[0].sum(axis=-1) > seconds.sum(axis=-1)) & (z.pipeline > 1)
         seconds, costs = (np.where(longer[..., None], *pair) for pair in zip(before, (seconds, costs), strict=True))
-    return seconds, costs
+    # Published runs of the software correct runs of models of similar size, however they are split.
+    sizes = {name: np.broadcast_to(value, n) for name, value in (("layers", z.layers), ("vocab", z.vocab))}
+    where = coordinates(replace(work, **sizes, grad_accum=np.broadcast_to(z.micro_batches, n)))
+    moved, variance = np.zeros(n), np.full(n, known[0].discrepancy**2)
+    gradient = seconds / seconds.sum(axis=-1, keepdims=True)
+    for at, one in enumerate(known):
+        some = sharding == at
+        if not some.any():
+            continue
+        if one.nearby is not None:
+            moved[some], less = one.nearby.residual(where[some])
+            variance[some] -= less
+        variance[some] += np.einsum("nk,kl,nl->n", gradient[some], one.covariance, gradient[some])
+    seconds = seconds * np.exp(moved)[..., None]
+    machine = comm.machine_deviation(gpu, 2) * (z.tensor * z.pipeline * z.context * z.data > 1)
+    megatron = software is not None and require_software(software).kind == "megatron"
+    return Work(
+        seconds=seconds,
+        costs=costs,
+        exchange=exchange_of(z, work, seconds.sum(axis=-1)),
+        deviation=np.sqrt(variance + machine**2),
+        eight=megatron * (z.speed > 1) * np.ones(n),
+    )
 
 
-def _stage_seconds(z: Columns, work: Sizes, theta: np.ndarray, rates: Rates) -> tuple[np.ndarray, np.ndarray]:
-    seconds = terms(work, rates) * np.exp(theta)
+def _stage(z: Columns, work: Sizes, theta: np.ndarray, known: Posterior) -> tuple[np.ndarray, np.ndarray]:
+    seconds = terms(work, known.rates) * np.exp(theta)
     weighed = work.block_matmul * work.recompute / work.block_speed + work.head_matmul
-    costs = costs_of(z, work, seconds[..., TERMS.index("matmul")] / weighed)
-    seconds[..., TERMS.index("weights")] = 0.0  # replaced by the cost of the same name
-    return seconds, costs
+    return seconds, costs_of(z, work, seconds[..., TERMS.index("matmul")] / weighed)
 
 
-def seconds_of_runs(runs: Sequence[LayoutRun]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the result of `seconds_of` for a list of runs."""
-    beliefs = [one_gpu(run.gpu, run.precision, run.software, run.fused_attention) for run in runs]
-    return seconds_of(columns_of(runs), np.stack([theta for theta, _ in beliefs]), [rates for _, rates in beliefs])
+def measure_runs(runs: Sequence[LayoutRun]) -> Work:
+    """Return the work of any runs, in their order. Raises AdvisorError if a GPU cannot run one of them."""
+    groups: dict[tuple, list[int]] = {}
+    for at, run in enumerate(runs):
+        groups.setdefault((run.gpu, run.precision, run.software, run.fused_attention), []).append(at)
+    made = []
+    for (gpu, precision, software, fused), places in groups.items():
+        z = columns_of([runs[at] for at in places])
+        made.append(measure(z, posteriors(gpu, precision, software, fused), gpu, software))
+    order = np.argsort([at for places in groups.values() for at in places])
+
+    def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+        return np.concatenate(parts)[order]
+
+    return Work(
+        exchange=EstimateArrays(
+            **{of: joined([getattr(one.exchange, of) for one in made]) for of in ("value", "low", "high", "basis")}
+        ),
+        **{name: joined([getattr(one, name) for one in made]) for name in ("seconds", "costs", "deviation", "eight")},
+    )
 
 
-def parts_of(z: Columns, seconds: np.ndarray, costs: np.ndarray, law: LayoutLaw) -> Mapping[str, np.ndarray]:
-    """Return the seconds of a step by PARTS. Filling and draining the pipeline is included in every part."""
-    parts = {name: np.zeros(seconds.shape[:-1]) for name in PARTS}
-    more = np.exp(law.work + law.eight_bits * (z.speed > 1))
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """The seconds of a step of n runs."""
+
+    parts: Mapping[str, np.ndarray]  # by PARTS; filling and draining the pipeline is in each of them
+    seconds: EstimateArrays  # with the 80 % interval
+    exchanged: np.ndarray  # part of the step that goes into exchanges between GPUs
+
+
+def step_of(work: Work, law: LayoutLaw) -> Step:
+    """Return the step by the law: the work, the exchange, and the costs of splitting with their coefficients."""
+    parts = {name: np.zeros(work.deviation.shape) for name in PARTS}
+    more = np.exp(law.eight_bits * work.eight)
     for at, part in enumerate(_PARTS_OF_TERMS):
-        parts[part] = parts[part] + seconds[..., at] * more
+        parts[part] = parts[part] + work.seconds[..., at] * more
+    costs = work.costs * np.exp(law.log_costs)
     for at, part in enumerate(_PARTS_OF_COSTS):
-        parts[part] = parts[part] + np.exp(law.log_costs[at]) * costs[..., at]
-    return parts
-
-
-def exchange_share(parts: Mapping[str, np.ndarray], costs: np.ndarray, law: LayoutLaw) -> np.ndarray:
-    """Return the part of each step that goes into EXCHANGES between GPUs, shape (n,)."""
+        parts[part] = parts[part] + costs[..., at]
+    alone = np.sum(list(parts.values()), axis=0)
+    width = np.exp(Z80 * np.hypot(work.deviation, law.deviation))
+    basis = work.exchange.basis
+    seconds = sum_independent(
+        EstimateArrays(value=alone, low=alone / width, high=alone * width, basis=basis), work.exchange
+    )
+    parts["data"] = parts["data"] + work.exchange.value
     exchanges = np.array([name in EXCHANGES for name in COSTS])
-    share: np.ndarray = costs @ (np.exp(law.log_costs) * exchanges) / np.sum(list(parts.values()), axis=0)
-    return share
+    return Step(parts=parts, seconds=seconds, exchanged=(costs @ exchanges + work.exchange.value) / seconds.value)

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, peak_flops
 from advisor.hardware.links import read_link
-from advisor.prediction.comm import NETWORK_PER_GPU
+from advisor.prediction.comm import reached, through_host, unsure, usual_network
 from advisor.prediction.software import require_software
+from advisor.prediction.throughput import READ_BYTES
 
 # What the backward pass recomputes: nothing, the core of attention (Megatron's selective), every other matrix product
 # of a block (torchtitan's selective), or the whole block.
@@ -25,7 +27,6 @@ SHARDINGS = ("none", "optimizer", "full")  # over data-parallel GPUs: nothing, t
 # Peak of low-precision products divided by the 16-bit peak, used if the data sheet does not give it.
 _SPEED = {"fp8": 2.0, "mxfp8": 2.0, "fp4": 4.0}
 EIGHT_BITS = tuple(_SPEED)  # precisions with 8 bits or fewer
-_BYTES_PER_SECOND = 12.5e9  # between nodes for each GPU, one way, if the GPU's usual network is unknown: 100 Gb/s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,8 @@ class Model:
     attention_parameters: int | None = None  # of one layer; None: as in four matrices with grouped keys and values
     attending: float = 1.0  # share of layers with attention; the other layers are Mamba
     ahead: int = 0  # extra layers with a head for multi-token prediction
+    family: str = ""  # the trainer's family whose blocks it has; "": llama if gated, else gpt2
+    extra: int = 0  # weights that a model of that family does not have, such as an untied head
 
     @property
     def matrices(self) -> int:
@@ -152,6 +155,12 @@ class LayoutRun:
     hidden_experts: bool = False  # tokens go to their experts and back while another micro-batch computes (DualPipe)
 
     @property
+    def cut(self) -> bool:
+        """Return True if the model is split over GPUs, or its experts are; False if only the batch is."""
+        layout = self.layout
+        return self.model.experts is not None or layout.gpus * layout.expert > layout.data
+
+    @property
     def step_tokens(self) -> int:
         return self.seq_len * self.micro_batch * self.micro_batches * self.layout.data
 
@@ -211,8 +220,11 @@ class Columns:
     fused_attention: np.ndarray
     domain: np.ndarray  # GPUs that the fast link joins
     node: np.ndarray
-    link: np.ndarray  # bytes per second one way
-    network: np.ndarray  # bytes per second between nodes for each GPU
+    link: np.ndarray  # bytes per second one way that collectives reach
+    network: np.ndarray  # bytes per second between nodes for each GPU that collectives reach
+    link_spread: np.ndarray  # factor by which links may be slower or faster
+    overlap: np.ndarray  # (3, n) share of a backward pass that hides communication: low, middle, high
+    read_bytes: np.ndarray  # see `throughput.READ_BYTES`
     bandwidth: np.ndarray
     ahead: np.ndarray  # layers of multi-token prediction, on the last stage
     head_layers: np.ndarray  # number of layers that cost as much as the head, see `head_layers`
@@ -295,6 +307,7 @@ def columns_of(runs: Sequence[LayoutRun]) -> Columns:
             "speed": block_speed(run.gpu, run.precision),
             "head_layers": head_layers(model, run.software),
             "by_tensor": run.software is not None and require_software(run.software).by_tensor,
+            "read_bytes": READ_BYTES[require_software(run.software).state if run.software else "fp32"],
             **links(run),
         }
         # All other columns have the name of a field of the run, its layout, its model or its experts.
@@ -302,27 +315,26 @@ def columns_of(runs: Sequence[LayoutRun]) -> Columns:
             value = next(getattr(part, name) for part in (run, layout, model, experts) if hasattr(part, name))
             own[name] = value if isinstance(value, bool) else float(value)
         rows.append(own)
-    return Columns(**{name: np.array([row[name] for row in rows]) for name in _COLUMN_NAMES})
+    columns = {name: np.array([row[name] for row in rows]) for name in _COLUMN_NAMES}
+    return Columns(**columns | {"overlap": columns["overlap"].T})
 
 
-def links(run: LayoutRun) -> dict[str, float]:
+def links(run: LayoutRun) -> dict[str, Any]:
     """Return the columns about links and networks. Raises AdvisorError if the catalog has no link for the GPU."""
     link = read_link(run.gpu.interconnect)
     if link is None:
         raise AdvisorError(f"the catalog has no link between GPUs of type {run.gpu.key}", "name another GPU")
+    host = run.node_gpus > 2 if run.link is not None else through_host(run.gpu, run.node_gpus)
+    spread, overlap = unsure(run.gpu, run.node_gpus)
     return {
         "domain": float(link.gpus if link.gpus > GPUS_PER_NODE else run.node_gpus),
         "node": float(run.node_gpus),
-        "link": run.link or link.bytes_per_second,
-        "network": run.network or usual_network(run.gpu),
+        "link": (run.link or link.bytes_per_second) * reached(link, host),
+        "network": (run.network or usual_network(run.gpu)) * reached(link, host=False),
+        "link_spread": spread,
+        "overlap": overlap,
         "bandwidth": run.gpu.memory_bytes_per_second,
     }
-
-
-def usual_network(gpu: GpuSpec) -> float:
-    """Return the bytes per second between nodes for each GPU: as in the vendor's reference machine, else 100 Gb/s."""
-    link = read_link(gpu.interconnect)
-    return (NETWORK_PER_GPU.get(link.generation) if link else None) or _BYTES_PER_SECOND
 
 
 def block_speed(gpu: GpuSpec, precision: str) -> float:

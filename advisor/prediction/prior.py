@@ -14,7 +14,7 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec, peak_flops
 from advisor.prediction.published import OWN, Setting, Spreads, names_of_unknowns, selector, software_effects
-from advisor.prediction.throughput import TERMS, Rates
+from advisor.prediction.throughput import TERMS, Posterior, Rates
 from advisor.records import Software
 from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
@@ -34,6 +34,21 @@ class CoefficientPrior:
     covariance: np.ndarray  # (len(TERMS), len(TERMS))
     discrepancy: float  # standard deviation of log step seconds that the terms do not explain
     source: str
+
+    def posterior(self, rates: Rates, drift: float = 0.0) -> Posterior:
+        """Return the posterior without any measurement; `drift` is as there."""
+        nothing = np.zeros(0)
+        return Posterior(
+            rates=rates,
+            theta=self.mean,
+            covariance=self.covariance,
+            discrepancy=self.discrepancy,
+            drift=drift,
+            points=np.zeros((0, 6)),
+            gradients=np.zeros((0, len(TERMS))),
+            residuals=nothing,
+            noise=nothing,
+        )
 
 
 def measured_prior() -> CoefficientPrior:

@@ -42,6 +42,11 @@ _BEYOND_DEVIATION = 0.03
 # about 110 times per lane.
 _SCORE_PASSES, _LANE_PASSES = 15, 110
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+# By `Software.state`, what a micro-batch reads and writes of each weight, before the coefficient of the term. The 4
+# bytes of autocast come out as 47 on an A100: casts, copies and gradients, in untuned loops. 16-bit weights beside fp32
+# masters need no casts: 2 + 2 bytes are read by products, and 8 read and written to add up the gradient in fp32. These
+# 12 bytes count as 18, because such passes reach two thirds of the bandwidth.
+READ_BYTES = {"fp32": 4.0, "16bit": 2.0, "copied": 1.5}
 # Work of a block relative to one without checkpointing: "full" repeats the forward pass, "selective" repeats every
 # other product, which is half of a forward pass.
 _RECOMPUTE = {"full": 4 / 3, "selective": 7 / 6}
@@ -77,6 +82,7 @@ class Sizes:
     head_matmul: np.ndarray
     element_bytes: np.ndarray
     weight_bytes: np.ndarray  # per trained parameter: 4, or 2 if the whole state has 16 bits
+    read_bytes: np.ndarray  # per weight of a product and micro-batch, see READ_BYTES
     recompute: np.ndarray  # work of a block relative to one without activation checkpointing
     passes: np.ndarray  # memory traffic of a block's activations, relative to one without activation checkpointing
     block_speed: np.ndarray  # peak of a block's products relative to the precision's peak: 2 for 8-bit floats
@@ -123,6 +129,7 @@ def sizes_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray | None 
         head_matmul=head,
         element_bytes=ELEMENT_BYTES[a.precision] * ones,
         weight_bytes=(2 if a.software is not None and a.software.state == "16bit" else 4) * ones,
+        read_bytes=READ_BYTES[a.software.state if a.software is not None else "fp32"] * ones,
         recompute=(1.0 if own_selective else _RECOMPUTE.get(a.activation_checkpointing, 1.0)) * ones,
         passes=(_OWN_SELECTIVE_PASSES if own_selective else _RECOMPUTE.get(a.activation_checkpointing, 1.0)) * ones,
         block_speed=(2.0 if a.software is not None and a.software.fp8 else 1.0) * ones,
@@ -170,7 +177,7 @@ def terms(z: Sizes, rates: Rates) -> np.ndarray:
         12 * z.layers * z.attention_width * z.attended * micro * z.recompute * flop,
         z.layers * z.lanes * z.element_bytes * micro * z.passes * byte,
         4 * z.vocab * micro * byte,
-        z.weight_bytes * (z.block_matmul + z.head_matmul) * z.grad_accum * byte,
+        z.read_bytes * (z.block_matmul + z.head_matmul) * z.grad_accum * byte,
         z.layers * z.grad_accum * z.recompute * launch,
         z.grad_accum * launch,
         OPTIMIZER_BYTES / 4 * z.weight_bytes * z.parameters * byte,
@@ -202,6 +209,11 @@ class Nearby:
         """Return the covariance of residuals at `where` with those of the runs, shape (len(where), m)."""
         square = (where**2).sum(axis=1)[:, None] + (self.points**2).sum(axis=1) - 2 * where @ self.points.T
         return self.covariance * np.exp(-0.5 * square / self.length**2)
+
+    def residual(self, where: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the expected residual of runs at `where`, and by how much the runs reduce its variance, both (n,)."""
+        cross = self.cross(where)
+        return cross @ self.pull, ((cross @ self.inverse) * cross).sum(axis=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,9 +273,8 @@ def predict_log(posterior: Posterior, z: Sizes) -> LogPrediction:
     mean, pull, variance = np.log(total), gradient, np.full(n, scale)
     distance = np.full(n, np.inf)
     if posterior.nearby is not None:
-        cross = posterior.nearby.cross(where)
-        mean = mean + cross @ posterior.nearby.pull
-        variance = variance - ((cross @ posterior.nearby.inverse) * cross).sum(axis=1)
+        moved, known = posterior.nearby.residual(where)
+        mean, variance = mean + moved, variance - known
     if len(posterior.points):
         cross = scale * kernel(where, posterior.points)
         inside = scale * kernel(posterior.points, posterior.points) + np.diag(posterior.noise**2)

@@ -22,9 +22,10 @@ from advisor.hardware.prices import live_prices_path, load_prices
 from advisor.options import Goal
 from advisor.planning.cards import CardRow, adapted, card_rows, largest_context, order, predicted_row
 from advisor.planning.command import call, plan_call, plan_command, predict_command
-from advisor.planning.models import NamedModel, known_names, mixture_rows, nearest_shape, with_heads_of
+from advisor.planning.models import NamedModel, known_names, mixture_rows, nearest_shape
 from advisor.planning.offers import ANY
 from advisor.prediction.profile import Profile
+from advisor.prediction.whole_models import with_heads_of
 from advisor.records import Workload
 from advisor.report.cards import (
     OFFER_NUMBERS,

@@ -29,6 +29,7 @@ from advisor.planning.models import (
 from advisor.planning.offers import ANY, OWN, usual_counts
 from advisor.planning.ranges import check_ranges
 from advisor.prediction.software import OWN_NAME, require_software, table
+from advisor.prediction.whole_models import with_heads_of
 from advisor.workflows.machines import FILES_OF_MACHINES, read_machines
 from trainer.schema import ConfigError, make_shape
 
@@ -462,7 +463,7 @@ def model_of_config(text: str, *, name: str = "config.json", seq_len: int | None
     said = [_LIKE_LLAMA.get(named, ""), "its head is tied to its embeddings" if tied else ""]
     said += [f"its heads are {other} wide"] if other else []
     differs = ", and ".join(filter(None, said))
-    count = parameters(shape)
+    count = parameters(with_heads_of(shape, other)) - (shape.vocab_size * shape.width if tied else 0)
     return NamedModel(
         name=name,
         shape=shape,

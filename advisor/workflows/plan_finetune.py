@@ -17,7 +17,7 @@ from advisor.options import EIGHT_BIT, Goal
 from advisor.planning.cards import adapted, largest_context
 from advisor.planning.costs import whole_usd
 from advisor.planning.goal import Limits, interruptions, power_of, price_missing, waiting_price
-from advisor.planning.models import NamedModel, with_heads_of
+from advisor.planning.models import NamedModel
 from advisor.planning.offers import ANY, OWN, offers_for, own_offers, within_a_node
 from advisor.prediction.adapters import forward_share
 from advisor.prediction.comm import caution
@@ -27,6 +27,7 @@ from advisor.prediction.micro_batch import ALIKE
 from advisor.prediction.profile import Profile
 from advisor.prediction.software import software_of, table, words_of
 from advisor.prediction.wallclock import rented_setup
+from advisor.prediction.whole_models import with_heads_of
 from advisor.records import Adapters, Estimate, Prediction, Software
 from advisor.store.store import Store
 from advisor.workflows.goal import find_any_model
@@ -199,12 +200,10 @@ def finetune_software(method: str, model: NamedModel, rank: int = RANK, name: st
     """Returns the software that fine-tunes a model with a method, and which weights it trains."""
     targets = "attention" if model.expert_width is not None else "all"  # adapters in every expert would be too many
     adapters = None if method == "full" else Adapters(rank=rank, targets=targets, quantized=method == "qlora")
-    tied = model.tied and model.shape.family != "gpt2"
-    less = -model.shape.vocab_size * model.shape.width if tied else 0
     return software_of(
         name or "trl",
         adapters=adapters,
-        extra_parameters=less,
+        extra_parameters=model.extra_parameters,
         expert_parameters=model.expert_parameters,
         expert_width=model.expert_width,
     )

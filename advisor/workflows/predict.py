@@ -12,7 +12,7 @@ from advisor.hardware.here import device_key
 from advisor.hardware.software_support import usual_precision
 from advisor.options import LAYOUT_DEGREES, OPTIONS, SHARDINGS, PredictOptions, options_of
 from advisor.planning.goal import SEQ_LEN, VOCAB_SIZE
-from advisor.planning.models import nearest_shape, with_heads_of
+from advisor.planning.models import nearest_shape
 from advisor.planning.ranges import check_options
 from advisor.planning.recipe import MICRO_BATCHES
 from advisor.prediction.batch import predict_batch
@@ -22,6 +22,7 @@ from advisor.prediction.layouts import LayoutRun
 from advisor.prediction.micro_batch import fast_enough
 from advisor.prediction.profile import Profile
 from advisor.prediction.software import OWN_NAME, require_software, software_of, table
+from advisor.prediction.whole_models import with_heads_of
 from advisor.prediction.whose import closest_run, whose
 from advisor.records import Adapters, Prediction, Workload
 from advisor.store.store import Store
@@ -35,6 +36,7 @@ _PARTLY = "published software, less by what frozen weights save: the trainer her
 _OTHER_SOFTWARE = "published software: the trainer here has no fp8, ties no head and does not shard the optimizer alone"
 
 
+_EXTRA = 0.01  # share of a model's weights; one that differs by more is not predicted as the trainer's own model
 _NOT_OVER_LAYOUTS = (  # options of a shape of one's own, of parts of a model, and of this project's trainer
     *("params", "depth", "width", "heads", "kv_heads", "head_dim", "ffn_width", "tied", "vocab_size"),
     *("lora_rank", "lora_targets", "qlora", "freeze_blocks", "depths", "compile"),
@@ -171,7 +173,8 @@ def _asked(options: PredictOptions, store: Store) -> _Asked:
         raise AdvisorError(f"--software {name}: published runs are on GPUs", "--gpu rtx-4090", exit_code=2)
     partly = adapters is not None or frozen > 0
     # The trainer here cannot do this, but other PyTorch loops can.
-    other_shape = options.tied or options.head_dim is not None
+    lacks = named is not None and abs(named.extra_parameters) > _EXTRA * named.parameters
+    other_shape = options.tied or options.head_dim is not None or lacks
     elsewhere = name is not None or eight_bit or partly or other_shape or sharding in ("optimizer", "gradients")
     compiled = usual.compiled if name is not None and options.compile is None else options.compile
     profile = load_profile(
@@ -186,12 +189,15 @@ def _asked(options: PredictOptions, store: Store) -> _Asked:
     shape, assumed = _shape(stated, profile)
     if named is not None and named.stand_in:
         assumed.append(named.stand_in)
+    extra = -shape.vocab_size * shape.width if options.tied and shape.family != "gpt2" else 0
+    if named is not None and replace(shape, seq_len=named.shape.seq_len) == named.shape:
+        extra = named.extra_parameters
     published = software_of(
         name,
         adapters=adapters,
         frozen_blocks=frozen,
         fp8=eight_bit,
-        extra_parameters=-shape.vocab_size * shape.width if options.tied and shape.family != "gpt2" else 0,
+        extra_parameters=extra,
         expert_parameters=named.expert_parameters if named is not None else 0,
         expert_width=named.expert_width if named is not None else None,
     )

@@ -11,7 +11,7 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
-from advisor.calibration.profiles import load_profile, prior_profile
+from advisor.calibration.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus, load_published_gpus
 from advisor.prediction.batch import mixed, predict_batch
@@ -19,6 +19,7 @@ from advisor.prediction.layout_batch import LayoutPrediction, predict_layouts
 from advisor.prediction.layout_rows import LAYOUT_COLUMNS, LayoutReading, LayoutRows
 from advisor.prediction.row_words import Refusal
 from advisor.prediction.rows import COLUMNS, Reading, RowError, RowReader, row_cells
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Prediction, Software, Workload
 from advisor.store.store import default_store
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 
-from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
 from advisor.options import Goal
 from advisor.planning.answer import answer
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Plan
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

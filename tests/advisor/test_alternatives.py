@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
 from advisor.options import Goal
 from advisor.planning.alternatives import by_price
 from advisor.planning.answer import answer
 from advisor.planning.explain import verdict
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Plan
 from advisor.report.plan import sentence
 

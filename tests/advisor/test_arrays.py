@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
 from advisor.prediction.batch import fits, predict_batch, step_seconds_many
 from advisor.prediction.loss import allocation_score, expected_loss, predict_loss
 from advisor.prediction.memory_terms import WorkloadArrays
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Workload
 from tests.advisor.devices import big_gpu
 from trainer.schema import make_shape

@@ -20,12 +20,13 @@ from advisor.calibration import background
 from advisor.calibration.detect import resolve_key
 from advisor.calibration.measure import Worker, WorkerDied
 from advisor.calibration.observations import completed
-from advisor.calibration.profiles import load_profile, prior_profile, profile_of
+from advisor.calibration.profiles import load_profile, profile_of
 from advisor.calibration.remeasure import measure_one
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.options import CalibrationOptions
 from advisor.prediction.batch import predict_batch
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Basis, Workload
 from advisor.store.calibration import Burst, Verdict
 from advisor.store.store import Store

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.laws import flops
@@ -14,6 +13,7 @@ from advisor.options import Goal
 from advisor.planning.answer import bare_plan
 from advisor.planning.cards import CardRow, card_rows
 from advisor.prediction.profile import Profile
+from advisor.prediction.uncalibrated import prior_profile
 from trainer.schema import make_shape
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
 from advisor.hardware.offers import Offer, cheapest_offer
 from advisor.hardware.prices import load_prices
@@ -27,6 +26,7 @@ from advisor.planning.run import config_of, make_run
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.micro_batch import ENOUGH
 from advisor.prediction.power import measured_power
+from advisor.prediction.uncalibrated import prior_profile
 from tests.advisor.devices import big_gpu, small_cpu, token_meta
 
 GOAL = Goal(gpu="h200-141gb-sxm", budget_usd=40.0, deadline_seconds=4 * 3600.0)

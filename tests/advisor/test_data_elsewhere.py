@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.laws.text import compressed_bytes_per_token
 from advisor.planning.answer import answer, bare_plan
 from advisor.planning.command import plan_command
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.prediction.wallclock import DOWNLOAD_BYTES_PER_SECOND, SOFTWARE_BYTES
 from advisor.records import Plan
 from advisor.store.store import Store

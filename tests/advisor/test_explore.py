@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.calibration.profiles import prior_profile
 from advisor.cli import main
 from advisor.cli.plan import command
 from advisor.errors import AdvisorError
@@ -27,6 +26,7 @@ from advisor.planning.explore import Changes
 from advisor.planning.stages import largest_first, parts
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.throughput import coordinates, sizes
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.report.plan import markdown
 from advisor.store.plan_files import load_plan
 from advisor.store.store import default_store

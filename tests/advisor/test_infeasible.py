@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.options import Goal
 from advisor.planning.answer import answer
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Plan
 from advisor.units import parse_seconds, parse_usd
 from tests.terminal import advisor

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.laws import flops
 from advisor.planning.answer import bare_plan
 from advisor.prediction.comm import assumed_network
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Workload
 from tests.advisor.plans import goal_of
 from trainer.schema import make_shape

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.hardware.offers import cheapest_offer
@@ -24,6 +23,7 @@ from advisor.planning.recipe import recommended_batch
 from advisor.planning.search_space import SearchSpace, open_space
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.comm import machine_deviation
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Plan, Workload
 from advisor.report.search import scaling as scaling_table
 from advisor.store.plan_files import dump_plan, load_plan

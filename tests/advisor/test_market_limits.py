@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.options import Goal, GpuPrice
@@ -20,6 +19,7 @@ from advisor.planning.run import make_run
 from advisor.planning.search_space import open_space
 from advisor.planning.sensitivity import cheapest_as_good, nice, nice_seconds, sensitivity
 from advisor.prediction.profile import Profile
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Plan
 from advisor.units import parse_seconds, parse_usd
 from tests.advisor.market import GOAL, NOW, PROFILES, ask

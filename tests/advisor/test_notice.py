@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.planning.answer import bare_plan
 from advisor.prediction.notice import NOTICE_SECONDS, save_seconds, short_notice
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.store.store import Store
 from tests.advisor.plans import goal_of, guess, small_plan
 from trainer.schema import EvalConfig

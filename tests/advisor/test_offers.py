@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
 from advisor.options import Goal
 from advisor.planning.answer import answer
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Plan
 from advisor.report.brief import brief
 

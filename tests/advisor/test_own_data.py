@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
 from advisor.history.ledger_rows import own_loss_ratios
 from advisor.options import Goal
 from advisor.planning.answer import bare_plan
 from advisor.planning.own_data import MOST_OVERTRAINING, for_inference, with_own_data
 from advisor.prediction.loss import predict_loss
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Basis, Estimate, Plan
 from advisor.run_records import ScoreRow
 from advisor.store.store import Store

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.hardware.offers import OWN_MACHINE
@@ -18,6 +17,7 @@ from advisor.planning.answer import answer, as_measured_goal
 from advisor.planning.command import plan_command
 from advisor.planning.explore import Changes
 from advisor.planning.search_space import open_space
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Plan
 from advisor.report.plan import sentence
 from advisor.workflows.machines import read_machines

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.laws import flops
@@ -21,6 +20,7 @@ from advisor.planning.explain import verdict
 from advisor.planning.recipe import MICRO_BATCHES
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.loss import allocation_score
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Basis
 from advisor.report.plan import sentence
 from advisor.store.plan_files import dump_plan, load_plan

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.hardware.offers import Offer
 from advisor.laws import flops
 from advisor.prediction.power import measured_power
+from advisor.prediction.uncalibrated import prior_profile
 from tests.advisor.devices import big_gpu, plan_on, small_cpu
 from tests.advisor.small_plans import GPU, NOW, data_of, plan_cpu, plan_gpu
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.options import Goal
 from advisor.planning.answer import bare_plan
 from advisor.planning.command import plan_command
 from advisor.prediction.batch import predict_batch
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Plan
 from advisor.report.plan import sentence
 from tests.advisor.plans import goal_of, plan_of

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import GpuSpec, load_gpus, peak_flops, require_gpu
 from advisor.hardware.software_support import can, usual_precision
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.rows import Reading, RowReader
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Prediction, Software, Workload
 from advisor.store.folders import profiles_folder
 from trainer.schema import ModelShape, make_shape

@@ -13,9 +13,9 @@ from types import FrameType
 
 import pytest
 
-from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
 from advisor.prediction.batch import predict_batch
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Workload
 from advisor.store.folders import profiles_folder
 from tests.terminal import advisor

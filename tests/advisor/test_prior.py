@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import yaml
 
-from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus, require_gpu
 from advisor.prediction import prior
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.prior import datasheet_rates, load_prior, power_headroom
 from advisor.prediction.throughput import TERMS
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Software, Workload
 from advisor.store.folders import profiles_folder
 from trainer.schema import make_shape

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 import pytest
 import yaml
 
-from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import load_gpus, require_gpu
 from advisor.options import Goal
 from advisor.planning.answer import answer
 from advisor.planning.run import grounds_of
 from advisor.prediction.prior import published_runs
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Grounds
 from advisor.report.plan import briefly, speed_rests_on
 from advisor.store.folders import profiles_folder

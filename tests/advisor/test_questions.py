@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from advisor.calibration.profiles import prior_profile
 from advisor.cli.plan import command
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
@@ -23,6 +22,7 @@ from advisor.options import OPTIONS, Goal
 from advisor.planning.answer import answer
 from advisor.planning.goal import waiting_price
 from advisor.prediction.profile import FIT_MARGIN
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Plan, Run
 from advisor.store.plan_files import dump_plan, load_plan
 from advisor.store.store import Store

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.options import OPTIONS, Kind
 from advisor.planning.answer import answer
+from advisor.prediction.uncalibrated import prior_profile
 from tests.advisor.plans import goal_of
 
 RANGES = {option.flag: (option.least, option.most) for option in OPTIONS.values() if option.most is not None}

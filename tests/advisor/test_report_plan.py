@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.calibration.profiles import prior_profile
 from advisor.cli.plan_tables import recommendation
 from advisor.hardware.catalog import require_gpu
 from advisor.options import Goal
 from advisor.planning.answer import answer
 from advisor.planning.explore import Effect
 from advisor.planning.stages import parts
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Plan
 from advisor.report import plan as words
 from advisor.report import render

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
 from advisor.prediction.batch import predict_batch
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Prediction, Workload
 from advisor.report import prediction as words
 from tests.advisor.devices import small_cpu

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.calibration.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
 from advisor.options import Goal
 from advisor.planning.answer import answer
@@ -17,6 +16,7 @@ from advisor.planning.run import make_run
 from advisor.planning.search_space import open_space
 from advisor.planning.sensitivity import Sensitivity, sensitivity
 from advisor.prediction.profile import Profile
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Plan
 from tests.advisor.devices import token_meta
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from advisor.calibration.fit import fit
-from advisor.calibration.profiles import calibrated_elsewhere, load_profile, prior_profile
+from advisor.calibration.profiles import calibrated_elsewhere, load_profile
 from advisor.hardware.catalog import load_gpus, require_gpu
 from advisor.prediction import prior
 from advisor.prediction.batch import predict_batch
@@ -23,6 +23,7 @@ from advisor.prediction.prior import (
     transferred,
 )
 from advisor.prediction.throughput import TERMS, Rates, predict_log, sizes, terms
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import MeasuredStep, Workload
 from advisor.store.store import Store, load_calibration
 from trainer.schema import make_shape

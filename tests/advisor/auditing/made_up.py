@@ -7,10 +7,10 @@ from typing import Any
 from advisor.auditing.audit import Judged, audit
 from advisor.auditing.card import Setup
 from advisor.auditing.load import card_from_dict
-from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec
 from advisor.prediction.profile import Profile
+from advisor.prediction.uncalibrated import prior_profile
 
 # 70,371,840 parameters: 32,000·640 + 1024·640 + 10·(12·640² + 13·640) + 2·640.
 # 496,435,200 FLOP a token: 6·(10·12·640² + 32,000·640) + 12·10·640·1024.

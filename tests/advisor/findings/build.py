@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from advisor.calibration.profiles import prior_profile
 from advisor.findings.case import Case
 from advisor.hardware.catalog import require_gpu
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.profile import Profile
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.readers.run_table import Event, Phase, RunTable, Status, names_of
 from advisor.records import Prediction, Workload
 from trainer.schema import ModelShape, make_shape

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from advisor.calibration.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec, load_gpus, require_gpu
 from advisor.hardware.software_support import (
@@ -27,6 +26,7 @@ from advisor.hardware.software_support import (
 )
 from advisor.options import Goal
 from advisor.planning.answer import bare_plan
+from advisor.prediction.uncalibrated import prior_profile
 from advisor.store.folders import profiles_folder
 from advisor.store.store import default_store
 from advisor.workflows.goal import goal_from

@@ -1,0 +1,90 @@
+"""Runs over GPUs that split only the batch: the same prediction as for any other run of published software."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
+from advisor.laws.flops import parameters
+from advisor.prediction.batch import predict_batch
+from advisor.prediction.layouts import LayoutRun
+from advisor.prediction.memory_published import published_parts
+from advisor.prediction.memory_terms import WorkloadArrays
+from advisor.prediction.profile import Profile
+from advisor.prediction.software import require_software, software_of
+from advisor.prediction.uncalibrated import prior_profile
+from advisor.records import Prediction, Software, Workload
+from trainer.schema import ModelShape
+
+_RECOMPUTED = {"none": "none", "operators": "selective", "full": "full"}  # `layouts.RECOMPUTE` as in `Workload`
+
+
+def with_heads_of(shape: ModelShape, size: int | None) -> ModelShape:
+    """Return the shape with the weights of heads of another size added as feed-forward width; None adds nothing."""
+    if size is None:
+        return shape
+    more = 2 * (shape.heads + shape.kv_heads) * (size - shape.head_dim)
+    return replace(shape, ffn_width=shape.ffn_width + round(more / (3 if shape.family == "llama" else 2)))
+
+
+def workload_of(run: LayoutRun) -> Workload | None:
+    """Return the workload of a run that splits only the batch, or None for a run that a workload cannot describe.
+
+    These are runs whose model is split or has experts, that recompute attention alone, or whose machines differ from
+    those of the catalog.
+    """
+    model, layout, machine = run.model, run.layout, min(GPUS_PER_NODE, run.layout.gpus)
+    unusual = run.link is not None or run.node_gpus != machine or run.optimizer_copies > 1
+    unusual |= model.attention_parameters is not None or model.attending < 1 or model.ahead > 0
+    if run.cut or unusual or run.recompute not in _RECOMPUTED or run.precision not in ("bf16", "fp16", "fp8"):
+        return None
+    sizes = {name: getattr(model, name) for name in ("width", "heads", "kv_heads", "ffn_width", "vocab_size")}
+    family = model.family or ("llama" if model.gated else "gpt2")
+    shape = ModelShape(family=family, depth=model.layers, seq_len=run.seq_len, **sizes)
+    if shape.problems():
+        return None
+    shape = with_heads_of(shape, model.head_dim if model.head_dim != shape.head_dim else None)
+    extra = model.extra if model.family else model.parameters - parameters(shape)
+    software = software_of(run.software, fp8=run.precision == "fp8", extra_parameters=extra)
+    return Workload(
+        shape=shape,
+        micro_batch=run.micro_batch,
+        grad_accum=run.micro_batches,
+        gpu=run.gpu.key,
+        gpus=layout.gpus,
+        precision="bf16" if run.precision == "fp8" else run.precision,
+        compile=run.software is not None and require_software(run.software).compiled,
+        activation_checkpointing=_RECOMPUTED[run.recompute],
+        optimizer=require_software(run.software).optimizer if run.software is not None else "adamw",
+        sharding=layout.sharding if layout.gpus > 1 else "none",
+        software=replace(software, fused_attention=run.fused_attention),
+    )
+
+
+def predict_whole(runs: Sequence[LayoutRun], workloads: Sequence[Workload]) -> list[Prediction]:
+    """Return the predictions of runs of one model on one kind of GPU, given the workload of each."""
+    groups: dict[tuple, list[int]] = {}
+    for at, (run, w) in enumerate(zip(runs, workloads, strict=True)):
+        spec = run.gpu
+        if run.network is not None:
+            spec = replace(spec, network_bytes_per_second=run.network * GPUS_PER_NODE)
+        groups.setdefault((spec, w.precision, w.compile, w.software, w.sharding), []).append(at)
+    answers: dict[int, Prediction] = {}
+    for key, places in groups.items():
+        made = predict_batch(_profile(*key), [workloads[at] for at in places])
+        answers |= dict(zip(places, made, strict=True))
+    return [answers[at] for at in range(len(runs))]
+
+
+@lru_cache(maxsize=1024)
+def _profile(spec: GpuSpec, precision: str, compile: bool, software: Software, sharding: str) -> Profile:
+    return prior_profile(spec, precision=precision, compile=compile, software=software, sharding=sharding)
+
+
+def memory_of(w: Workload) -> dict[str, float]:
+    """Return the bytes of a workload's peak by the parts that layouts have."""
+    found = published_parts(WorkloadArrays.of([w]))
+    state = sum(found[name] for name in ("weights", "optimizer", "gradients", "gathered"))
+    return {name: found[name] for name in ("activations", "logits")} | {"state": state, "rest": found["base"]}
