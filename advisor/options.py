@@ -543,23 +543,9 @@ class CalibrationOptions(_BurstOptions):
     budget_seconds: float | None = _like("budget_seconds", "Time for the bursts. Default: 90s on a CPU, 120s on a GPU.")
     fresh: bool = _own("fresh", Kind.SWITCH, "Start over even if an interrupted calibration could be continued.",
                        default=False)  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuneOptions(_BurstOptions):
-    """The options of `calibrate --tune`, for a run of these sizes if no plan is given."""
-
-    depth: int | None = _like("depth", "Number of transformer blocks. Default: 4 on a CPU, 12 on a GPU.")
-    micro_batch: int | None = _like(
-        "micro_batch", "Sequences per forward pass of the first configuration. Default: 4 on a CPU, 16 on a GPU."
-    )
-    grad_accum: int | None = _like("grad_accum", "Micro-batches per step of the first configuration. Default: 2.")
-    budget_seconds: float | None = _like(
-        "budget_seconds", "Time for the bursts. Default: 180s on a CPU, 420s on a GPU.", least=30.0
-    )
-    calibrate: bool = _own(
-        "calibrate", Kind.YES_NO, "Calibrate with the best settings afterwards, so that plans use them (the default).",
-        default=True,
+    settings: bool = _own(
+        "settings", Kind.SWITCH, "Afterwards also measure what each optimisation gives here (precision, compilation, "
+        "activation checkpointing, optimizer, attention, …): takes up to twice the time of the bursts.", default=False,
     )  # fmt: skip
 
 
