@@ -56,6 +56,9 @@ def test_what_is_handed_over_has_nothing_of_the_environment(tmp_path, monkeypatc
     for name, secret in SECRETS.items():
         monkeypatch.setenv(name, secret)
     asked = _asked(CalibrationOptions(gpu="cpu"), parse_place("ssh:there"), tmp_path, datetime.now(UTC))
+    assert asked.seconds == 90  # and with --settings up to twice that besides
+    more = CalibrationOptions(gpu="cpu", settings=True)
+    assert _asked(more, parse_place("ssh:there"), tmp_path, datetime.now(UTC)).seconds == 270
     request = backend_of("ssh", Store(tmp_path / "home")).measuring(asked)
     assert "job/calibrate.json" in request.files and "there calibrate" in request.files["job/run.sh"]
     handed_over = "\n".join([*request.files.values(), request.script, str(request.record)])
