@@ -28,7 +28,7 @@ class SettingEffect:
     outcome: str
     reason: str | None  # why it did not run
     speed: Estimate | None  # steps per second, divided by those without the setting; None if a burst failed
-    memory_bytes: int | None  # difference of the peak: allocated GPU memory, or resident memory on a CPU
+    memory_bytes: int | None  # difference of the peak: allocated GPU memory, or growth of the process on a CPU
 
 
 def switched(settings: Settings, base: Workload, capability: str | None) -> Iterator[tuple[str, Settings, Workload]]:
@@ -85,7 +85,10 @@ def effects(calibration: Calibration) -> list[SettingEffect]:
             own, *others = (drift.noise_floor**2 + within_noise(b) ** 2 for b in (burst, *around))
             width = math.exp(Z80 * math.sqrt(own + sum(others) / len(others) ** 2))
             speed = Estimate(value=ratio, low=ratio / width, high=ratio * width, basis=Basis.MEASURED)
-            peak, *peaks = (b.allocated_peak_bytes or b.resident_peak_bytes or 0 for b in (burst, *around))
+            peak, *peaks = (
+                b.allocated_peak_bytes or (b.resident_peak_bytes or 0) - (b.resident_before_bytes or 0)
+                for b in (burst, *around)
+            )
             memory = round(peak - statistics.fmean(peaks)) if peak and all(peaks) else None
         found.append(SettingEffect(
             setting=burst.setting, outcome=burst.outcome, reason=burst.reason, speed=speed, memory_bytes=memory

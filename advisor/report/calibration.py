@@ -16,7 +16,8 @@ COLUMNS = ("place", "device", "would start", "matrix products", "memory", "held-
 SETTINGS = ("setting", "speed ratio", "memory")
 SETTINGS_NOTE = (
     "speed ratio: steps per second in one burst with the setting, divided by those of the bursts without it before and "
-    "after; 80 % intervals, so some differences are chance; settings without -- are fields of `run` in a plan's file"
+    "after; 80 % intervals, so some differences are chance; memory: allocated on the GPU, or of a CPU's whole process, "
+    "which scatters by some MiB; settings without -- are fields of `run` in a plan's file"
 )
 NOTE = "{}: not stored: it is of another CPU than this machine's, and all CPUs share one name"
 

@@ -253,7 +253,7 @@ def test_a_calibration_shows_what_each_setting_gives(advisor_home):
 
     def burst(setting, seconds, mib, **changes) -> SettingBurst:
         measured = {"step_seconds": (seconds,) * 4, "reference_seconds": (0.001,), "resident_peak_bytes": mib << 20,
-                    "resident_before_bytes": 100 << 20}  # fmt: skip
+                    "resident_before_bytes": mib << 19}  # fmt: skip
         return SettingBurst(**vars(replace(like, **measured | changes)), setting=setting)
 
     failed = {"outcome": "out_of_memory", "reason": "no room\nTraceback", "trained": False}
@@ -267,7 +267,7 @@ def test_a_calibration_shows_what_each_setting_gives(advisor_home):
     centre, low, high, memory = re.search(
         r"\| --optimizer muon \| ([\d.]+) \(([\d.]+)-([\d.]+)\) \| (.*?) \|", said
     ).groups()
-    assert float(centre) == 0.8 and 0.6 < float(low) < 0.8 < float(high) < 1 and memory == "+150 MiB"
+    assert float(centre) == 0.8 and 0.6 < float(low) < 0.8 < float(high) < 1 and memory == "+75 MiB"
     assert "| attention: math | - | - |" in said and "attention\\: math does not run here" in said
     assert "no room" in said and "Traceback" not in said
     assert "not tried for lack of time" in said and "--activation-checkpointing full" in said
