@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from advisor.engines.jobs import resumed_job
 from advisor.engines.state import RunState, RunStatus
 from advisor.errors import AdvisorError
 from advisor.hardware.here import cpu_name
+from advisor.options import LaunchOptions
 from advisor.planning.answer import same_work, what_is_left
 from advisor.records import Plan
 from advisor.run_records import ArrivalRecord, Arriving
@@ -39,7 +41,7 @@ from advisor.workflows.arrive import (
     count,
     is_unknown,
 )
-from advisor.workflows.launch import dry_run, with_notice
+from advisor.workflows.launch import dry_run, launching, with_notice
 from advisor.workflows.plan import recommend
 from tests.advisor.plans import SIZES, altered, guess, measured_here, planned, slowed
 from trainer.budget import Budget, read_spent
@@ -52,6 +54,12 @@ RECORDED = sorted((Path(__file__).parents[2] / "benchmarks" / "raw").glob("cpu-*
 @pytest.fixture(scope="module")
 def recorded() -> Calibration:
     return load_calibration(RECORDED)
+
+
+def seconds_left(run: Path, stop: StopConfig | None = None) -> float:
+    """By the budget in a run folder, with the limits of the configuration there or other ones."""
+    stop = load_config(run / "run-after.yaml").stop if stop is None else stop
+    return Budget(lambda: run, stop, read_spent(run)).seconds_left()
 
 
 @pytest.mark.parametrize("factor", [2.0, 0.5])
@@ -98,6 +106,28 @@ def test_a_card_is_unknown_where_its_calibration_is_not(recorded, tmp_path):
     assert not is_unknown(short, Store(tmp_path / "elsewhere")) and calibration_seconds(short) == LEAST_SECONDS
 
 
+def test_here_the_limits_are_those_of_before_and_the_seconds_an_attempt(recorded, tmp_path, monkeypatch):
+    """Also where the deadline is a moment: the time until then before the calibration, less its seconds."""
+    moment = datetime.now(UTC) + timedelta(hours=2)
+    plan = planned(tmp_path, recorded, "--depth", "4", "--deadline", "2h", "--price", "0.5")
+    plan, started = replace(plan, goal=replace(plan.goal, deadline_at=moment.isoformat())), []
+    monkeypatch.setattr("advisor.workflows.launch.launch", lambda *_, **given: started.append(given))
+    record = ArrivalRecord(seconds=360.0, planned_step_seconds=guess(1.0), goes_on=True, reason="slower")
+
+    def start(after: Plan | None) -> None:
+        measure = lambda *_: Arrival(after=after, record=replace(record, goes_on=after is not None))  # noqa: E731
+        launching(Store(tmp_path), plan, LaunchOptions(calibrate=True), measure=measure).start()
+
+    start(plan)
+    [given] = started
+    assert given["limits"].max_hours == pytest.approx(2.0, abs=0.01)
+    given["write_first"](tmp_path / "run")
+    assert seconds_left(tmp_path / "run", StopConfig(max_seconds=7200.0)) == pytest.approx(6840, abs=1.0)
+    with pytest.raises(AdvisorError, match="not started: slower") as refused:
+        start(None)
+    assert refused.value.exit_code == 3 and len(started) == 1
+
+
 def test_elsewhere_nothing_is_promised_that_is_not_done(recorded, tmp_path, call):
     path = Store(tmp_path).save_plan(planned(tmp_path, recorded, "--depth", "4", "--deadline", "2h"))
     for asked in (["--calibrate"], ["--may-change", "depth"], ["--stop-if-over", "10%"]):
@@ -141,9 +171,8 @@ def test_what_comes_home_is_settled_once_within_what_was_given(come_home, record
     assert config.steps == plan.run.steps // 2 and config.data == plan.run.data and config.stop.notice is None
     assert (config.stop.max_usd, config.stop.max_seconds, config.stop.usd_per_hour) == (0.8, 7200, 0.5)
     assert (record.guards.max_usd, record.arriving.told) == (0.8, True)
-    budget = Budget(lambda: folder, config.stop, read_spent(folder))  # 360 s at $0.5 an hour are gone
-    assert budget.usd == pytest.approx(0.05, abs=1e-3)
-    assert budget.seconds_left() == pytest.approx((0.8 - 0.05) / 0.5 * 3600, abs=1.0)
+    # 360 s at $0.5 an hour are gone
+    assert seconds_left(folder, config.stop) == pytest.approx((0.8 - 0.05) / 0.5 * 3600, abs=1.0)
     now = load_plan(folder / "plan.yaml")
     assert (now.id, now.offer.usd_per_hour, now.run.steps) == (plan.id, 0.5, config.steps)
     assert load_plan(folder / "plan-before.yaml") == plan
@@ -189,11 +218,6 @@ def job(recorded, tmp_path):
         return folder, plan
 
     return make
-
-
-def seconds_left(run: Path) -> float:
-    config = load_config(run / "run-after.yaml")
-    return Budget(lambda: run, config.stop, read_spent(run)).seconds_left()
 
 
 def test_a_calibration_that_is_cut_off_is_counted_once_and_not_repeated(job, tmp_path, monkeypatch):
@@ -251,8 +275,7 @@ def test_a_run_that_goes_on_after_its_stop_on_arrival_has_paid_for_that(recorded
     with pytest.raises(AdvisorError, match=r"has used \$0.03 of the \$0.02"):
         resumed_job(folder, status, limits=Limits(max_usd=0.02, max_hours=1.0))
     job_again = resumed_job(folder, status, limits=Limits(max_hours=1.0))
-    budget = Budget(lambda: folder, job_again.config.stop, read_spent(folder))
-    assert budget.seconds_left() == pytest.approx(3600 - 180, abs=1.0)
+    assert seconds_left(folder, job_again.config.stop) == pytest.approx(3600 - 180, abs=1.0)
 
 
 # --- on this machine -------------------------------------------------------------------------------------------------
