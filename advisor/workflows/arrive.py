@@ -150,7 +150,7 @@ def unmeasured(plan: Plan, problem: str, seconds: float = 0.0) -> Arrival:
 def _decided(arrival: Arrival, plan: Plan, asked: Arriving, store: Store, began: float) -> Arrival:
     """Predict the planned work on the machine that was measured, and plan again unless it exceeds too much."""
     record, key, same, over = arrival.record, str(arrival.record.device_key), None, None
-    if not record.reason:
+    if not record.reason:  # else the planned configuration does not run here
         with contextlib.suppress(AdvisorError):  # it cannot be done here
             same = recommend(same_work(plan, key), store).chosen
     if same is not None and arrival.calibration is not None:
