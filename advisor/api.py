@@ -193,7 +193,7 @@ def launch(plan: Plan | Answer[Plan] | str | Path, **options: Any) -> Answer[Sta
     from advisor.store.store import default_store
     from advisor.trainers.known import trainer_of_plan
     from advisor.trainers.own import OWN
-    from advisor.workflows.arrive import arrive_to_start
+    from advisor.workflows.arrive import arrive
     from advisor.workflows.flows import flow_of
 
     source: Any = plan.record if isinstance(plan, Answer) else plan
@@ -201,7 +201,7 @@ def launch(plan: Plan | Answer[Plan] | str | Path, **options: Any) -> Answer[Sta
     asked, store = _read(LaunchOptions, options), default_store()
     flow = flow_of(trainer_of_plan(source) if isinstance(source, Path) else OWN, "launch", asked)
     asked = dataclasses.replace(asked, calibrate=bool(asked.calibrate))
-    measure = partial(arrive_to_start, store=store)
+    measure = partial(arrive, store=store)
     started = flow.launching(store, source, asked, warnings.warn, measure).start()
     document = {"run_dir": started.run_dir, "launch": started.launch}
     sentence = f"started {started.launch.name} in {started.run_dir}"

@@ -597,7 +597,7 @@ class LaunchOptions(_StartOptions):
     may_change: str | None = _own("may_change", Kind.CHOICE, "Let the new plan also change the depth, not only "
                                   "steps and batch.", choices=("depth",))  # fmt: skip
     stop_if_over: float | None = _own(
-        "stop_if_over", Kind.SHARE, "Do not start if the planned work costs this much more by the new plan, e.g. 10%."
+        "stop_if_over", Kind.SHARE, "Do not start if the planned work takes this much longer than planned, e.g. 10%."
     )
     gpu_ids: str | None = _own(
         "gpu_ids", Kind.TEXT, "GPUs of this machine to use. Default: the first free ones.", metavar="0,1"

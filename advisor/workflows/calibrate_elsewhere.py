@@ -24,8 +24,8 @@ from advisor.options import CalibrationOptions
 from advisor.run_records import LaunchRecord, Place
 from advisor.store.disk import disk_errors
 from advisor.store.store import Store, load_calibration
+from advisor.workflows.arrive import asked_text
 from advisor.workflows.calibrate import Calibrated, judged
-from advisor.workflows.there import asked_text
 
 COLLECTED = "collected"  # file in the folder: the result was already returned
 
