@@ -14,10 +14,10 @@ from functools import lru_cache
 
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
 from advisor.hardware.links import read_link
-from advisor.prediction.gpu_names import named_cards, possible_cards
 from advisor.prediction.layouts import Experts, Layout, LayoutRun, Model, usual_network
-from advisor.prediction.row_words import Open, Refusal, number, read_precision, table_of
 from advisor.prediction.software import software_in
+from benchmarks.rows.gpu_names import named_cards, possible_cards
+from benchmarks.rows.words import Open, Refusal, number, read_precision, table_of
 
 DEGREES = {
     **{"tensor": "tp", "pipeline": "pp", "virtual": "vp", "context": "cp"},

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from advisor.hardware.catalog import GpuSpec
-from advisor.prediction.row_words import Open, Refusal, table_of
+from advisor.hardware.catalog import GpuSpec, load_gpus
+from benchmarks.rows.words import Open, Refusal, table_of
 
 _ALIKE = 1.10  # GPUs with peaks and bandwidths within 10 % are equal for a prediction (A100 80 GB SXM and PCIe)
 _FULL = 1.08  # an "80 GB" GPU has 80 GiB: 7.4 % more than 80e9 bytes
@@ -25,6 +25,26 @@ _EDITIONS = ({"ws"}, {"maxq"}, {"server"})  # editions of one product; a name wi
 # Of the people in profiles/public_runs.csv who state which A100 or H100 they use, 16 of 21 with fewer than eight GPUs
 # have SXM, and 25 of 26 with eight or more.
 _SXM_ODDS = {False: 16 / 5, True: 25.0}
+
+
+def load_published_gpus() -> dict[str, GpuSpec]:
+    """Return all known GPUs, and one that only published tables name: an H100 with 96 GB of HBM2e at 500 W.
+
+    Its data come from those tables. What they leave out is taken from the SXM GPU.
+    """
+    gpus = load_gpus()
+    spec = replace(
+        gpus["h100-80gb-sxm"],
+        key="h100-96gb-hbm2e",
+        nvml_names=(),
+        reported_memory_bytes=None,
+        memory_gb=96.0,
+        memory_bytes_per_second=2.4e12,
+        tdp_watts=500.0,
+        source="torchtitan, benchmarks/llama3_h100_202412_torchtitan.md",
+        notes="not for rent",
+    )
+    return {spec.key: spec, **gpus}
 
 
 @dataclass(frozen=True, kw_only=True)
