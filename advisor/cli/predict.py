@@ -56,7 +56,7 @@ def command(rows: Path | None, **typed: Any) -> int:
 
 
 def _show_rows(path: Path) -> int:
-    """Print a line of JSON for each row; returns the exit code: 3 if every row is predicted and does not fit."""
+    """Print a line of JSON for each row; returns the exit code: 3 if no predicted row fits."""
     from advisor.report.prediction import document
     from advisor.report.render import to_plain
     from advisor.store.store import default_store
@@ -64,10 +64,13 @@ def _show_rows(path: Path) -> int:
 
     verdicts: set[bool | None] = set()
     for number, found in enumerate(predict_rows(path, default_store()), 1):
-        refused = isinstance(found, AdvisorError)
-        told = {"error": found.message, "hint": found.hint} if refused else document(found)
-        sys.stdout.write(json.dumps(to_plain({"row": number, **told}), ensure_ascii=False, allow_nan=False) + "\n")
-        verdicts.add(None if refused else found.fits)
+        row: dict[str, object] = {"row": number}
+        if isinstance(found, AdvisorError):
+            row |= {"error": found.message, "hint": found.hint}
+        else:
+            row |= document(found)
+            verdicts.add(found.fits)
+        sys.stdout.write(json.dumps(to_plain(row), ensure_ascii=False, allow_nan=False) + "\n")
     return NOTHING_FITS if verdicts == {False} else 0
 
 

@@ -39,8 +39,9 @@ def read_own_runs(goal: Goal, planned: LayoutRun) -> OwnRuns | None:
 
 def _timed(row: OptionRow, goal: Goal, planned: LayoutRun) -> tuple[LayoutRun, float]:
     """Returns the run of a row, as `predict` reads it, and its seconds per step."""
-    usual = {"model": goal.model, "gpu": planned.gpu.key, "software": planned.software, "precision": planned.precision}
-    options = with_stage(read_row({**usual, "seq_len": str(planned.seq_len), **row.cells}))
+    usual = {"model": goal.model, "gpu": planned.gpu.key, "software": planned.software, "seq_len": planned.seq_len}
+    cells = {name: str(value) for name, value in usual.items()} | {"precision": planned.precision, **row.cells}
+    options = with_stage(read_row(cells))
     layers = options.depth  # runs on few GPUs often have fewer layers, which `predict` does not take with a layout
     options = replace(options, depth=None)
     if options.micro_batch is None:

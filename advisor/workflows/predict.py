@@ -123,7 +123,7 @@ def require_layout(options: PredictOptions) -> tuple[Architecture, GpuSpec, int]
         words = ", ".join(known[name].flag for name in refused) or "one without a name"
         hint = "name the model, as --model llama-3.1-8b, without these options"
         raise AdvisorError(f"a layout is predicted of a published model, not with {words}", hint, exit_code=2)
-    gpus, key = gpu_count(options.gpu, options.gpus), device_key(read_gpus(options.gpu).key)
+    key, gpus = _machine(options.gpu, options.gpus)
     spec = load_gpus().get(key)
     if spec is None or not spec.is_cuda:
         raise AdvisorError(f"layouts are predicted on GPUs, not on {key}", "name one: --gpu 8xh100", exit_code=2)
@@ -167,7 +167,7 @@ def _asked(options: PredictOptions, store: Store) -> _Asked:
         raise AdvisorError("no model is given", hint, exit_code=2)
     eight_bit = options.precision == "fp8"
     precision = "bf16" if eight_bit else None if options.precision == "auto" else options.precision
-    gpus, key = gpu_count(options.gpu, options.gpus), device_key(read_gpus(options.gpu).key)
+    key, gpus = _machine(options.gpu, options.gpus)
     spec = load_gpus().get(key)
     if eight_bit and not (spec and spec.fp8_flops):
         hint = f"choose another precision: --precision {usual_precision(spec) if spec else 'bf16'}"
@@ -230,13 +230,13 @@ def _asked(options: PredictOptions, store: Store) -> _Asked:
     )
 
 
-def gpu_count(gpu: str, gpus: int | None) -> int:
-    """Returns the number of GPUs from --gpu and --gpus. Raises AdvisorError (exit 2) if the two disagree."""
-    named = read_gpus(gpu).count
-    if named and gpus not in (None, named):
+def _machine(gpu: str, gpus: int | None) -> tuple[str, int]:
+    """Returns the GPU and the number of GPUs from --gpu and --gpus. Raises AdvisorError (exit 2) if they disagree."""
+    read = read_gpus(gpu)
+    if read.count and gpus not in (None, read.count):
         message = f"--gpu {gpu} and --gpus {gpus} say two numbers of GPUs"
         raise AdvisorError(message, "leave one of them out", exit_code=2)
-    return gpus or named or 1
+    return device_key(read.key), gpus or read.count or 1
 
 
 def _shape(stated: Options, profile: Profile) -> tuple[ModelShape, list[str]]:

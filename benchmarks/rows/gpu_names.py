@@ -76,14 +76,6 @@ def read_card_name(text: str) -> CardName:
     return CardName(chip=chips, memory_gb=sizes[0] if sizes else None, forms=forms)
 
 
-def match_card(text: str, memory_gib: float | None, cards: Iterable[GpuSpec]) -> GpuSpec | str:
-    """Return the GPU that a name means, or why there is none. `memory_gib` counts if the name states no memory."""
-    card = possible_cards(text, named_cards(text, memory_gib, cards), None)
-    if isinstance(card, Open):
-        return f"GPU {text!r} could be any of {', '.join(c.key for c, _ in card.choices)}"
-    return card.reason if isinstance(card, Refusal) else card
-
-
 def named_cards(text: str, memory_gib: float | None, cards: Iterable[GpuSpec]) -> list[GpuSpec] | str:
     """Return the GPUs that a name and the table's memory column may mean, or the reason if there is none."""
     if not text:

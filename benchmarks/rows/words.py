@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from advisor.prediction.software import USUAL_STATE, Named, software_in
+from advisor.prediction.software import USUAL_STATE, Named, table
 from advisor.records import Adapters, Software
 from advisor.store.disk import read_yaml
 from trainer.schema import ModelShape
@@ -267,6 +267,12 @@ def read_checkpointing(text: str, named: Named | None = None, in_part: bool = Fa
     if whole or pattern("affirmed").match(low) or says("blocks", low):
         return "full"
     return Refusal(f"activation checkpointing {text!r} is unknown: write none, selective or full")
+
+
+def software_in(words: str) -> Named | None:
+    """Return the first software of the table that the description of a run names."""
+    low = words.lower()
+    return next((named for named in table().values() if named.written and named.written.search(low)), None)
 
 
 @lru_cache(maxsize=65536)
