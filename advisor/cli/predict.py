@@ -62,16 +62,17 @@ def _show_rows(path: Path) -> int:
     from advisor.store.store import default_store
     from advisor.workflows.option_rows import predict_rows
 
-    verdicts: set[bool | None] = set()
+    verdicts: dict[str, set[bool | None]] = {}  # by GPU
     for number, found in enumerate(predict_rows(path, default_store()), 1):
         row: dict[str, object] = {"row": number}
         if isinstance(found, AdvisorError):
             row |= {"error": found.message, "hint": found.hint}
         else:
             row |= document(found)
-            verdicts.add(found.fits)
+            verdicts.setdefault(found.workload.gpu, set()).add(found.fits)
         sys.stdout.write(json.dumps(to_plain(row), ensure_ascii=False, allow_nan=False) + "\n")
-    return NOTHING_FITS if verdicts == {False} else 0
+    warn_of_others(verdicts)
+    return NOTHING_FITS if set().union(*verdicts.values()) == {False} else 0
 
 
 def shown(found: Predicted) -> Iterator[RenderableType]:

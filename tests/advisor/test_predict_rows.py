@@ -141,10 +141,10 @@ def test_equal_rows_are_predicted_once_and_a_table_that_fits_nowhere_is_3(tmp_pa
         sys.setprofile(before)
     assert len(found) == 1000 and made["predict_batch"] == 2
     assert {**found[0], "row": 999} == found[998]
-    lines(table(tmp_path / "none.csv", [cells_of("--gpu l4 --model llama-3.1-8b")]), expect=3)
+    none = table(tmp_path / "none.csv", [cells_of("--gpu tpu-v4 --model llama-3.1-8b")])
+    assert advisor("predict", "--rows", none, expect=3).stderr.startswith("warning: tpu-v4 is no CUDA GPU")
     assert lines(table(tmp_path / "both.csv", [*kinds, cells_of("--gpu l4 --model llama-3.1-8b")]))
 
 
-def test_options_beside_a_table_are_refused(tmp_path: Path):
-    path = table(tmp_path / "rows.csv", [cells_of("--gpu l4 --model gpt2")])
-    assert "--gpu beside --rows" in advisor("predict", "--gpu", "l4", "--rows", path, expect=2).stderr
+def test_options_beside_a_table_are_refused():
+    assert "--gpu beside --rows" in advisor("predict", "--gpu", "l4", "--rows", __file__, expect=2).stderr
