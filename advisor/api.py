@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from advisor.documents import stamped
 from advisor.errors import AdvisorError
-from advisor.options import AnalyzeOptions, CalibrationOptions, LaunchOptions, PredictOptions, filled, options_of
+from advisor.options import AnalyzeOptions, CalibrationOptions, LaunchOptions, PredictOptions
 from advisor.records import Estimate, Plan, Run
 
 if TYPE_CHECKING:
@@ -368,10 +368,7 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(record: type[Record], options: Mapping[str, Any]) -> Record:
-    """Return the record of a command's options. The table of options defines how text is read, and valid ranges."""
-    from advisor.planning.ranges import check_options
-    from advisor.workflows.goal import read_options
+    """Return the record of a command's options."""
+    from advisor.workflows.goal import read_record
 
-    read = filled(record, read_options(options, options_of(record)))
-    check_options(read)
-    return read
+    return read_record(record, options)

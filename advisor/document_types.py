@@ -127,11 +127,14 @@ _AUDIT = {
 _MODEL = {"step": int, "parameters": int}
 _LOADED = {**_MODEL, "device": str, "precision": str}
 _PREDICTED = {
-    "parameters": int, "flops_per_token": float, **dict.fromkeys(ESTIMATES, Estimate | None), "fits": bool | None,
-    "fit_probability": float | None,
+    "gpu": str, "workload": Workload, "parameters": int, "flops_per_token": float,
+    **dict.fromkeys(ESTIMATES, Estimate | None), "fits": bool | None, "fit_probability": float | None,
+    "memory_parts": MemoryBill | None, "would_fit": [str], "depths": [DepthOption], "data": Download | None, "for": str,
+    "closest published run": str | None, "network": str | None, "too_long": str | None, "layout": str | None,
+    "sources": [str], "assumed": [str], "time_unknown": str | None,
 }  # fmt: skip
 
-ROW_OF_TABLE = ({"row": int, **_PREDICTED, "error?": str, "assumed?": [str]}, {"row": int, "error": str})
+ROW_OF_TABLE = ({"row": int, **_PREDICTED}, {"row": int, "error": str, "hint": str | None})
 DOCUMENTS: dict[str, Shape] = {
     "error": {"error": str, "hint": str | None},
     "plan": {
@@ -141,11 +144,7 @@ DOCUMENTS: dict[str, Shape] = {
     },
     "plan-finetune": {FinetunePlan: ..., "sentence": str, "too_long": str | None, "path?": str | None},
     "plan-layouts": {LayoutPlan: ..., "sentence": str, "too_long": str | None, "path?": str | None},
-    "predict": {
-        "gpu": str, "workload": Workload, **_PREDICTED, "memory_parts": MemoryBill | None, "would_fit": [str],
-        "depths": [DepthOption], "data": Download | None, "for": str, "closest published run": str | None,
-        "network": str | None, "too_long": str | None, "layout": str | None, "sources": [str],
-    },
+    "predict": _PREDICTED,
     "calibrate": _CALIBRATED,
     "calibrate-places": {
         "places": [{"place": str, "state": str, "words": str | None, "starts_at": str | None, "kept": bool,

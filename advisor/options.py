@@ -361,7 +361,8 @@ class Goal:
     measured: str | None = _option(
         "measured", Kind.FILE, _ADVANCED, "Your measured runs",
         "With --layout any: a CSV file of runs that you timed on fewer GPUs or layers, to correct the predicted times. "
-        "Columns: tp, pp, n_gpus, micro_batch, grad_accum, step_seconds and others of `predict --rows`.",
+        "Columns: options of `predict` (tp, pp, gpus, micro-batch, grad-accum, depth), and step_seconds or "
+        "tokens_per_second.",
     )  # fmt: skip
     optimizer: str = _option(
         "optimizer", Kind.CHOICE, _ADVANCED, "Optimizer",

@@ -74,6 +74,7 @@ class NamedModel:
         return f"{self.name} ({whole} parameters) as a {self.shape.family} of its sizes ({taken}; {self.differs})"
 
 
+@cache
 def named_models() -> tuple[NamedModel, ...]:
     """Return every model that can be planned by its name."""
     return tuple(

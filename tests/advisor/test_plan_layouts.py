@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import advisor as api
-from advisor.hardware.catalog import load_published_gpus
+from advisor.hardware.catalog import load_gpus
 from advisor.planning.layouts import search
 from advisor.planning.models import architecture_of_config, mixture_rows, require_architecture
 from advisor.prediction.layout_runs import whole_run
@@ -19,7 +19,7 @@ from advisor.prediction.layouts import Layout, LayoutRun
 from advisor.records import Basis, Estimate
 from tests.terminal import advisor as command
 
-CARDS = load_published_gpus()
+CARDS = load_gpus()
 
 
 @pytest.mark.parametrize("name", mixture_rows())
