@@ -78,7 +78,6 @@ $(TRACKERS)/stamp: $(VENV)/core.stamp
 
 accuracy: $(VENV)/core.stamp
 	$(BIN)/python benchmarks/search_speed.py --record
-	$(BIN)/python benchmarks/rows_speed.py --record
 	$(BIN)/python benchmarks/accuracy.py
 
 # how right each detector is on the real logs beside the project; skipped in words where there are none

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from advisor.documents import stamped
 from advisor.errors import AdvisorError
-from advisor.options import AnalyzeOptions, CalibrationOptions, LaunchOptions, PredictOptions, filled, options_of
+from advisor.options import AnalyzeOptions, CalibrationOptions, LaunchOptions, PredictOptions
 from advisor.records import Estimate, Plan, Run
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def launch(plan: Plan | Answer[Plan] | str | Path, **options: Any) -> Answer[Sta
     from advisor.store.store import default_store
     from advisor.trainers.known import trainer_of_plan
     from advisor.trainers.own import OWN
-    from advisor.workflows.arrive import arrive_to_start
+    from advisor.workflows.arrive import arrive
     from advisor.workflows.flows import flow_of
 
     source: Any = plan.record if isinstance(plan, Answer) else plan
@@ -201,7 +201,7 @@ def launch(plan: Plan | Answer[Plan] | str | Path, **options: Any) -> Answer[Sta
     asked, store = _read(LaunchOptions, options), default_store()
     flow = flow_of(trainer_of_plan(source) if isinstance(source, Path) else OWN, "launch", asked)
     asked = dataclasses.replace(asked, calibrate=bool(asked.calibrate))
-    measure = partial(arrive_to_start, store=store)
+    measure = partial(arrive, store=store)
     started = flow.launching(store, source, asked, warnings.warn, measure).start()
     document = {"run_dir": started.run_dir, "launch": started.launch}
     sentence = f"started {started.launch.name} in {started.run_dir}"
@@ -368,10 +368,7 @@ def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(record: type[Record], options: Mapping[str, Any]) -> Record:
-    """Return the record of a command's options. The table of options defines how text is read, and valid ranges."""
-    from advisor.planning.ranges import check_options
-    from advisor.workflows.goal import read_options
+    """Return the record of a command's options."""
+    from advisor.workflows.goal import read_record
 
-    read = filled(record, read_options(options, options_of(record)))
-    check_options(read)
-    return read
+    return read_record(record, options)

@@ -24,7 +24,7 @@ import numpy as np
 from advisor import documents
 from advisor.auditing.schema import card_schema
 from advisor.auditing.verdict import Ruling
-from advisor.calibration.effects import Effect, Interval, Noise
+from advisor.calibration.setting_effects import SettingEffect
 from advisor.explanation import Explanation
 from advisor.findings.case import Finding, Insufficient
 from advisor.findings.chart_data import PartOfStep
@@ -60,7 +60,7 @@ from advisor.workflows.plan_layouts import LayoutPlan
 from advisor.workflows.replan import Replan
 from advisor.workflows.write_back import Written
 from trainer.budget import Spent
-from trainer.messages import BurstResult, WorkerDevice
+from trainer.messages import WorkerDevice
 from trainer.schema import ModelShape, Outcome, RunConfig
 from trainer.token_folder import TokenMeta
 
@@ -85,7 +85,7 @@ _CALIBRATED = {
     "ceilings": {"matmul_flops_per_second": float, "bandwidth_bytes_per_second": float, "launch_seconds": float},
     "outcomes": dict[str, int], "coefficients": dict[str, dict[str, float]], "discrepancy": float,
     "drift_deviation": float, "drift_exponent": float, "held_out": HeldOutSummary | None, "quality": Quality | None,
-    "cost": Cost,
+    "cost": Cost, "setting_effects": [SettingEffect],
 }  # fmt: skip
 _LOSS = float | Literal["nan", "inf", "-inf"] | None
 _PART_OF_LOG = {
@@ -127,11 +127,14 @@ _AUDIT = {
 _MODEL = {"step": int, "parameters": int}
 _LOADED = {**_MODEL, "device": str, "precision": str}
 _PREDICTED = {
-    "parameters": int, "flops_per_token": float, **dict.fromkeys(ESTIMATES, Estimate | None), "fits": bool | None,
-    "fit_probability": float | None,
+    "gpu": str, "workload": Workload, "parameters": int, "flops_per_token": float,
+    **dict.fromkeys(ESTIMATES, Estimate | None), "fits": bool | None, "fit_probability": float | None,
+    "memory_parts": MemoryBill | None, "would_fit": [str], "depths": [DepthOption], "data": Download | None, "for": str,
+    "closest published run": str | None, "network": str | None, "too_long": str | None, "layout": str | None,
+    "sources": [str], "assumed": [str], "time_unknown": str | None,
 }  # fmt: skip
 
-ROW_OF_TABLE = ({"row": int, **_PREDICTED, "error?": str, "assumed?": [str]}, {"row": int, "error": str})
+ROW_OF_TABLE = ({"row": int, **_PREDICTED}, {"row": int, "error": str, "hint": str | None})
 DOCUMENTS: dict[str, Shape] = {
     "error": {"error": str, "hint": str | None},
     "plan": {
@@ -141,11 +144,7 @@ DOCUMENTS: dict[str, Shape] = {
     },
     "plan-finetune": {FinetunePlan: ..., "sentence": str, "too_long": str | None, "path?": str | None},
     "plan-layouts": {LayoutPlan: ..., "sentence": str, "too_long": str | None, "path?": str | None},
-    "predict": {
-        "gpu": str, "workload": Workload, **_PREDICTED, "memory_parts": MemoryBill | None, "would_fit": [str],
-        "depths": [DepthOption], "data": Download | None, "for": str, "closest published run": str | None,
-        "network": str | None, "too_long": str | None, "layout": str | None, "sources": [str],
-    },
+    "predict": _PREDICTED,
     "calibrate": _CALIBRATED,
     "calibrate-places": {
         "places": [{"place": str, "state": str, "words": str | None, "starts_at": str | None, "kept": bool,
@@ -153,13 +152,6 @@ DOCUMENTS: dict[str, Shape] = {
     },
     "calibrations": {"calibrations": [CalibrationEntry]},
     "calibration-deleted": {"deleted": str, "path": str},
-    "tune": {
-        "device": {"key": str, WorkerDevice: ...}, "base": RunConfig, "run": RunConfig, "noise": Noise,
-        "effects": [{Effect: ..., "knob": str, "changes": dict[str, Any], "verdict": str}],
-        "together": Interval | None, "best": ({"name": str, "changes": dict[str, Any]}, None),
-        "visits": [{"setting": str | None, "round": int, "started": float, BurstResult: ...}], "untried": [str],
-        "seconds": float, "calibration": str | None, "uncalibrated": str | None,
-    },
     "launch": {"run_dir": str, "launch": LaunchRecord},
     "launch-checks": {"can_start": bool, "checks": [preflight.Check]},
     "launch-request": {"run_dir": str, "command": [str], "environment": dict[str, str], "files": dict[str, str]},

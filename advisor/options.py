@@ -361,7 +361,8 @@ class Goal:
     measured: str | None = _option(
         "measured", Kind.FILE, _ADVANCED, "Your measured runs",
         "With --layout any: a CSV file of runs that you timed on fewer GPUs or layers, to correct the predicted times. "
-        "Columns: tp, pp, n_gpus, micro_batch, grad_accum, step_seconds and others of `predict --rows`.",
+        "Columns: options of `predict` (tp, pp, gpus, micro-batch, grad-accum, depth), and step_seconds or "
+        "tokens_per_second.",
     )  # fmt: skip
     optimizer: str = _option(
         "optimizer", Kind.CHOICE, _ADVANCED, "Optimizer",
@@ -543,23 +544,9 @@ class CalibrationOptions(_BurstOptions):
     budget_seconds: float | None = _like("budget_seconds", "Time for the bursts. Default: 90s on a CPU, 120s on a GPU.")
     fresh: bool = _own("fresh", Kind.SWITCH, "Start over even if an interrupted calibration could be continued.",
                        default=False)  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuneOptions(_BurstOptions):
-    """The options of `calibrate --tune`, for a run of these sizes if no plan is given."""
-
-    depth: int | None = _like("depth", "Number of transformer blocks. Default: 4 on a CPU, 12 on a GPU.")
-    micro_batch: int | None = _like(
-        "micro_batch", "Sequences per forward pass of the first configuration. Default: 4 on a CPU, 16 on a GPU."
-    )
-    grad_accum: int | None = _like("grad_accum", "Micro-batches per step of the first configuration. Default: 2.")
-    budget_seconds: float | None = _like(
-        "budget_seconds", "Time for the bursts. Default: 180s on a CPU, 420s on a GPU.", least=30.0
-    )
-    calibrate: bool = _own(
-        "calibrate", Kind.YES_NO, "Calibrate with the best settings afterwards, so that plans use them (the default).",
-        default=True,
+    settings: bool = _own(
+        "settings", Kind.SWITCH, "Afterwards also measure what each optimisation gives here (precision, compilation, "
+        "activation checkpointing, optimizer, attention, …): takes up to twice the time of the bursts.", default=False,
     )  # fmt: skip
 
 
@@ -611,7 +598,7 @@ class LaunchOptions(_StartOptions):
     may_change: str | None = _own("may_change", Kind.CHOICE, "Let the new plan also change the depth, not only "
                                   "steps and batch.", choices=("depth",))  # fmt: skip
     stop_if_over: float | None = _own(
-        "stop_if_over", Kind.SHARE, "Do not start if the planned work costs this much more by the new plan, e.g. 10%."
+        "stop_if_over", Kind.SHARE, "Do not start if the planned work takes this much longer than planned, e.g. 10%."
     )
     gpu_ids: str | None = _own(
         "gpu_ids", Kind.TEXT, "GPUs of this machine to use. Default: the first free ones.", metavar="0,1"

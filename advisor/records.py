@@ -128,7 +128,7 @@ class MeasuredStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernels:
-    """Implementation choices of a run that do not change its results. `advisor calibrate --tune` measures them."""
+    """Implementation choices of a run that do not change its results. `advisor calibrate --settings` measures them."""
 
     tf32: bool = True
     attention: str = "auto"
@@ -143,16 +143,6 @@ class Kernels:
             attention=self.attention,
             loss_chunk_tokens=self.loss_chunk_tokens,
             optimizer=replace(config.optimizer, fused=self.fused),
-        )
-
-    @classmethod
-    def of(cls, config: RunConfig) -> Kernels:
-        """Read the choices from a configuration."""
-        return cls(
-            tf32=config.tf32,
-            attention=config.attention,
-            loss_chunk_tokens=config.loss_chunk_tokens,
-            fused=config.optimizer.fused,
         )
 
 

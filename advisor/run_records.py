@@ -36,7 +36,7 @@ class Arriving:
     """Settings for measuring another machine before a run takes its first step there."""
 
     may_change_depth: bool = False
-    stop_if_over: float | None = None  # stop if the run costs more than planned by this share; None: never
+    stop_if_over: float | None = None  # stop if the run takes longer than planned by this share; None: never
     told: bool = False  # the results have been copied back
 
 
@@ -70,12 +70,12 @@ class LaunchRecord:
 class ArrivalRecord:
     """The contents of `arrival.json` in a run folder: how the machine was measured before the run."""
 
-    calibration: str | None  # id of the calibration, with a copy in the folder; None: the measurement failed
-    device_key: str | None  # None: the calibration is not trusted
-    seconds: float  # duration of the measurement
+    calibration: str | None = None  # id of the calibration, with a copy in the folder; None: the measurement failed
+    device_key: str | None = None  # None: the calibration is not trusted
+    seconds: float  # duration of the measurement, counted as an attempt in `budget.json`
     planned_step_seconds: Estimate
-    found_step_seconds: Estimate | None  # of the planned configuration; None: it does not run on this machine
-    over: float | None  # share by which the run costs more than planned, or takes longer if it costs nothing
+    found_step_seconds: Estimate | None = None  # of the planned configuration; None: it does not run on this machine
+    over: float | None = None  # share by which the planned work and the calibration take longer than planned
     goes_on: bool
     reason: str
     schema: int = 1

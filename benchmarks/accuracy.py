@@ -1,9 +1,8 @@
 """Regenerate docs/accuracy.md from the raw measurements in this repository: `make accuracy`.
 
 Reads every `benchmarks/raw/*.yaml` (made by held_out.py and on_gpu.py), profiles/public_runs.csv, the answers in
-`benchmarks/guess/` and the newest speed measurements in `benchmarks/raw/speed/` (made by search_speed.py and
-rows_speed.py, which `make accuracy` runs first). Nothing is measured here: the same files
-give the same tables on any machine.
+`benchmarks/guess/` and the newest speed measurements in `benchmarks/raw/speed/` (made by search_speed.py, which
+`make accuracy` runs first). Nothing is measured here: the same files give the same tables on any machine.
 """
 
 from __future__ import annotations
@@ -98,29 +97,18 @@ def report(sessions: Sequence[Session]) -> str:
 
 
 def speed(folder: Path) -> str:
-    """Return the speed of the search and of tables of rows in Markdown: medians of the raw seconds, and the best."""
+    """Return the speed of the search in Markdown: medians of the raw seconds, and the best."""
     search = read_yaml(folder / "search_speed.yaml", "speed measurement")
-    rows = read_yaml(folder / "rows_speed.yaml", "speed measurement")
-    start_up = statistics.median(rows["start_up_seconds"])
-
-    def rate(count: int, seconds: Sequence[float], less: float = 0.0) -> str:
-        median, best = (count / (pick(seconds) - less) for pick in (statistics.median, min))
-        return f"{median:,.0f} a second (best {best:,.0f})"
-
+    median, best = (search["candidates"] / pick(search["search_seconds"]) for pick in (statistics.median, min))
     what = f"time, memory, cost, score and loss of {search['candidates']:,} candidates on {search['cards']} cards"
     lines = [
         "## Speed\n",
-        f"Medians of {len(search['search_seconds'])} runs on {search['machine']}, {search['date']}; start-up taken off "
-        "the rows. Other work on a machine only ever slows these down, hence the best beside each.\n",
+        f"Medians of {len(search['search_seconds'])} runs on {search['machine']}, {search['date']}. Other work "
+        "on a machine only ever slows these down, hence the best beside each.\n",
         *_table("what", "asked", "measured"),
-        f"| the search: {what} | 1,000,000 a second | {rate(search['candidates'], search['search_seconds'])} |",
+        f"| the search: {what} | 1,000,000 a second | {median:,.0f} a second (best {best:,.0f}) |",
         f"| the default question, answered | 1 s | {in_words(search['question_seconds'])} |",
         f"| the same as a command, start-up included | - | {in_words(search['command_seconds'])} |",
-        f"| `predict --rows`, {rows['rows']:,} rows, all distinct | 20,000 a second "
-        f"| {rate(rows['rows'], rows['distinct_seconds'], start_up)} |",
-        f"| the same, attention not stated: two readings of each | - "
-        f"| {rate(rows['rows'], rows['open_seconds'], start_up)} |",
-        f"| the same, 200 distinct rows repeated | - | {rate(rows['rows'], rows['repeated_seconds'], start_up)} |",
     ]
     return "\n".join(lines) + "\n"
 

@@ -19,13 +19,13 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from advisor.hardware.catalog import load_published_gpus
 from advisor.prediction import adapters
 from advisor.prediction.memory import load_memory_model
-from advisor.prediction.rows import RowError, RowReader
 from advisor.records import Adapters, Software, Workload
 from advisor.store.folders import profiles_folder
-from advisor.workflows.predict_rows import predict_workloads
+from benchmarks.rows.answers import predict_workloads
+from benchmarks.rows.gpu_names import load_published_gpus
+from benchmarks.rows.reader import RowError, RowReader
 from trainer.schema import make_shape
 
 GIB = 2**30

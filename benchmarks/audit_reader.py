@@ -1,7 +1,9 @@
 """Scores an assistant with this program by a key: `python benchmarks/audit_reader.py ANSWERS TEXTS [--wrong]`.
 
-TEXTS holds texts and a key.csv (see audit_texts.py). ANSWERS holds, as NAME.json, an assistant's answer to `advisor
-audit --schema NAME.md` for each text NAME.md. No assistant is asked here, so the scores can be reproduced at any time.
+TEXTS holds texts and a key.csv: file, line, claim, verdict (ok, wrong, does_not_follow, cannot_be_judged), reason with
+arithmetic, severity, correct value. Claims are judged by hand, one by one. ANSWERS holds, as NAME.json, an assistant's
+answer to `advisor audit --schema NAME.md` for each text NAME.md. No assistant is asked here, so the scores can be
+reproduced at any time.
 
 Three rows are printed. *The program* counts only the program's verdicts. *The program or the assistant* adds what the
 assistant calls wrong or unfounded, unless the program finds it right. *The assistant alone* counts its opinions. Each
@@ -11,10 +13,13 @@ row says how many wrong claims of high or medium severity are found, and how man
 from __future__ import annotations
 
 import argparse
+import csv
+import re
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +33,35 @@ from advisor.errors import AdvisorError
 from advisor.readers.chunks import read_text
 from advisor.store.store import Store
 from advisor.workflows.audit import audit_cards
-from benchmarks.audit_texts import Key, Score, read_key, score, show
 
 SHARED = Path(__file__).parent.parent.parent / "shared" / "audit"
+BAD_IN_KEY = ("wrong", "does_not_follow")
+GRAVE = ("high", "medium")
+NEAR = 1  # lines
+_QUOTED = 3  # words of a claim whose presence in a sentence is not a coincidence
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 ROWS = ("the program", "the program or the assistant", "the assistant alone")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """One claim of the key."""
+
+    line: int
+    claim: str
+    verdict: str
+    severity: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """One text: claims that should be named and were named, right claims, accused right claims, other accusations."""
+
+    due: list[Key]
+    named: list[Key]
+    right: list[Key]
+    accused: list[tuple[Key, Judged]]
+    others: list[Judged]
 
 
 def accusations(text: Path, answer: str, store: Store) -> tuple[list[Judged], list[Judged], list[Judged]]:
@@ -84,6 +114,83 @@ def _scored(keys: list[Key], rows: tuple[list[Judged], list[Judged], list[Judged
         return replace(found, accused=[pair for pair in found.accused if pair[1].claim.id not in resting])
 
     return fair(program), fair(both), score(keys, alone)
+
+
+def score(keys: list[Key], accused: list[Judged]) -> Score:
+    """Match each accusation with the key: by its line first, then by its numbers if the line has several claims."""
+    named: set[int] = set()
+    wronged: dict[int, Judged] = {}
+    others = []
+    for judged in accused:
+        at = _matches(keys, judged)
+        bad = [i for i in at if keys[i].verdict in BAD_IN_KEY]
+        if bad:
+            named.update(bad)
+        elif right := [i for i in at if keys[i].verdict == "ok" and keys[i].line == judged.claim.line]:
+            wronged.update((i, judged) for i in right)
+        else:
+            others.append(judged)
+    return Score(
+        due=[k for k in keys if k.verdict in BAD_IN_KEY and k.severity in GRAVE],
+        named=[keys[i] for i in sorted(named) if keys[i].severity in GRAVE],
+        right=[k for k in keys if k.verdict == "ok"],
+        accused=[(keys[i], judged) for i, judged in wronged.items()],
+        others=others,
+    )
+
+
+def _matches(keys: list[Key], judged: Judged) -> list[int]:
+    """Return the claims that an accusation may be about: on its line or a neighbouring one, with the same numbers."""
+    line = judged.claim.line or 0
+    # a contradiction is on each of its lines
+    lines = {line, *judged.claim.lines} if judged.claim.form == "agreement" else {line}
+    own = [i for i, key in enumerate(keys) if key.line in lines]
+    near = [i for i, key in enumerate(keys) if 0 < abs(key.line - line) <= NEAR]
+    numbers = _numbers([str(judged.claim.get("value").text)]) if judged.claim.get("value") is not None else set()
+    sharing = [i for i in own if numbers & _numbers([keys[i].claim])]
+    if not sharing and not numbers & _numbers([judged.claim.text]):  # it accuses words, or a conclusion from them
+        sharing = [i for i in own if len(_words(keys[i].claim).split()) >= _QUOTED and _is_quoted(keys[i], judged)]
+    if len(own) > 1 and (numbers or sharing):
+        own = sharing
+    elif own and numbers and not sharing and all(keys[i].verdict == "ok" for i in own):
+        own = []  # it accuses another number on that line
+    return own + [i for i in near if keys[i].verdict in BAD_IN_KEY and (not own or numbers & _numbers([keys[i].claim]))]
+
+
+def _is_quoted(key: Key, judged: Judged) -> bool:
+    """Return whether the accused sentence contains the words of a claim."""
+    return _words(key.claim) in _words(judged.claim.text)
+
+
+def _words(text: str) -> str:
+    return " ".join(re.findall(r"[\w.%-]+", text.lower().replace("×", "x")))
+
+
+def _numbers(texts: Iterable[str]) -> set[float]:
+    return {float(n.replace(",", "")) for text in texts for n in _NUMBER.findall(text)}
+
+
+def read_key(folder: Path) -> dict[str, list[Key]]:
+    """Return the key by file."""
+    by_file: dict[str, list[Key]] = defaultdict(list)
+    with (folder / "key.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            key = Key(line=int(row["line"]), claim=row["claim"], verdict=row["verdict"], severity=row["severity"])
+            by_file[row["file"]].append(key)
+    return by_file
+
+
+def show(name: str, one: Score) -> None:
+    """Print what was named, missed and accused in a text."""
+    print(f"{name}: {len(one.named)} of {len(one.due)} named, {len(one.accused)} of {len(one.right)} accused")
+    for key in one.due:
+        print(f"  {'named ' if key in one.named else 'MISSED'} {key.line}: {key.claim[:110]}")
+    for key, judged in one.accused:
+        print(f"  ACCUSED {key.line}: {key.claim[:80]} | {judged.judgement.so[:120]}")
+    for judged in one.others:
+        print(
+            f"  other {judged.claim.line} [{judged.claim.kind}]: {judged.claim.text[:90]} | {judged.judgement.so[:110]}"
+        )
 
 
 def main() -> None:

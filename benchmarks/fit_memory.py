@@ -38,8 +38,8 @@ from advisor.prediction.memory_published import (
     published_mixture,
 )
 from advisor.prediction.memory_terms import WorkloadArrays
-from advisor.prediction.rows import RowError, RowReader
 from advisor.records import Software, Workload
+from benchmarks.rows.reader import RowError, RowReader
 
 GIB = 2**30
 UNSAID = "unsaid"

@@ -33,7 +33,6 @@ from scipy.stats import rankdata
 
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
-from advisor.hardware.catalog import load_published_gpus  # noqa: E402
 from advisor.laws.intervals import Z80  # noqa: E402
 from advisor.planning.layouts import search  # noqa: E402
 from advisor.planning.models import require_architecture  # noqa: E402
@@ -47,12 +46,13 @@ from advisor.prediction.layout_memory import (  # noqa: E402
     read_memory_law,
 )
 from advisor.prediction.layout_own import Spreads, condition  # noqa: E402
-from advisor.prediction.layout_rows import LayoutReading, LayoutRows, measured_seconds  # noqa: E402
 from advisor.prediction.layout_runs import whole_run  # noqa: E402
 from advisor.prediction.layout_time import COSTS, EXCHANGES, LayoutLaw, load_law, measure_runs, read_time_law  # noqa: E402
 from advisor.prediction.layouts import Layout, LayoutRun, Model, columns_of  # noqa: E402
 from advisor.records import Estimate  # noqa: E402
 from advisor.report.layouts import layout_words  # noqa: E402
+from benchmarks.rows.gpu_names import load_published_gpus  # noqa: E402
+from benchmarks.rows.layouts import LayoutReading, LayoutRows, measured_seconds  # noqa: E402
 
 GIB = float(1 << 30)
 # Priors of the costs before any run: log-normal, as middle and log standard deviation.

@@ -42,9 +42,9 @@ from advisor.prediction.published import (  # noqa: E402
     selector,
     software_effects,
 )
-from advisor.prediction.rows import Reading, RowError, RowReader  # noqa: E402
 from advisor.prediction.throughput import TERMS, sizes, terms  # noqa: E402
 from advisor.records import Workload  # noqa: E402
+from benchmarks.rows.reader import Reading, RowError, RowReader  # noqa: E402
 
 Known = dict[str, GpuSpec]
 RUNS = ROOT / "profiles" / "public_runs.csv"
@@ -154,7 +154,7 @@ def read_lines(path: Path) -> Iterator[tuple[dict[str, str], Reading | RowError]
 
 
 def published_cards() -> dict[str, GpuSpec]:
-    from advisor.hardware.catalog import load_published_gpus
+    from benchmarks.rows.gpu_names import load_published_gpus
 
     return load_published_gpus()
 

@@ -27,9 +27,9 @@ from advisor.prediction.prior import (
     relative_to_datasheet,
 )
 from advisor.prediction.published import CLASSES, Setting, classes
-from advisor.prediction.rows import RowError
 from advisor.prediction.throughput import Rates, predict_log, sizes
 from advisor.records import MeasuredStep, Workload
+from benchmarks.rows.reader import RowError
 
 CALIBRATION_ROWS = 5
 DRAWS = 40  # random choices of those rows

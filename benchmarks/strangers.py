@@ -1,4 +1,4 @@
-"""Score `advisor predict --rows` on runs of owners that no fit has seen: `python benchmarks/strangers.py`.
+"""Score `published_rows.py` on runs of owners that no fit has seen: `python benchmarks/strangers.py`.
 
 `strangers.csv` holds published runs of people and projects that are in no table of `profiles/`. They are kept only for
 scoring: whoever changes a law, a fit or a reader does not open the table and reads only this script's totals. Every
@@ -97,7 +97,7 @@ def main() -> None:
     """Print one line for each quantity."""
     with TABLE.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    command = [sys.executable, "-m", "advisor", "predict", "--rows", str(TABLE)]
+    command = [sys.executable, str(TABLE.with_name("published_rows.py")), str(TABLE), "--json"]
     lines = subprocess.run(command, capture_output=True, text=True, cwd=TABLE.parents[1]).stdout.splitlines()
     found = {answer["row"]: answer for answer in map(json.loads, lines)}
     for quantity in QUANTITIES:

@@ -20,8 +20,8 @@ from left_out import log_step
 
 from advisor.laws.intervals import Z80
 from advisor.prediction import comm
-from advisor.prediction.rows import RowError, RowReader
 from advisor.prediction.throughput import sizes, terms
+from benchmarks.rows.reader import RowError, RowReader
 
 # Log of a run's time beyond its steps: mean and standard deviation on one machine of 8 GPUs (runs that print both
 # clocks lost 0 to 4 %), and its growth with each doubling of the GPUs beyond that: 12 % at 256 (Meta's Llama 3: over 90

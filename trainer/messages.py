@@ -30,7 +30,6 @@ class BurstRequest:
     least_steps: int
     most_warmup: int
     limit_seconds: float  # for the whole burst
-    losses: int = 0  # number of first steps whose losses are returned
 
 
 Request = CeilingsRequest | BurstRequest
@@ -110,7 +109,6 @@ class BurstResult:
     compile_seconds: float | None = None  # time that warm-up took beyond steady steps
     first_loss: float | None = None
     last_loss: float | None = None
-    losses: tuple[float, ...] = ()  # of the first steps that were done, up to the requested number
     grad_norm: float | None = None  # median
     data_seconds: float | None = None  # median of this phase on sampled steps, as below
     forward_seconds: float | None = None

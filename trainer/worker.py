@@ -99,7 +99,6 @@ class _Measuring:
     build_seconds: float | None = None
     warmup: list[StepRecord] = field(default_factory=list)
     timed: list[StepRecord] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)  # of all steps
     reference_seconds: list[float] = field(default_factory=list)
     watts: float | None = None
     peak: PeakMemory | None = None
@@ -142,9 +141,7 @@ class _Server:
         losses = [r.loss for r in (*measuring.warmup, *measuring.timed)]
         if outcome is Outcome.COMPLETED and not all(abs(x) < float("inf") for x in losses):
             outcome, reason = Outcome.DIVERGED, "the loss stopped being finite"
-        return replace(
-            _result(outcome, reason, measuring, steal.fraction()), losses=_rounded(measuring.losses[: request.losses])
-        )
+        return _result(outcome, reason, measuring, steal.fraction())
 
     def _train(self, request: BurstRequest, measuring: _Measuring) -> None:
         began, config = time.perf_counter(), request.config
@@ -160,7 +157,6 @@ class _Server:
             len(measuring.warmup) < _LEAST_WARMUP or time.perf_counter() < warmup_end
         ):
             measuring.warmup.append(_one_step(trainer))
-            measuring.losses.append(measuring.warmup[-1].loss)
         self._energy.watts()  # starts the interval
         self._time(trainer, measuring, request.least_steps, min(limit, time.perf_counter() + request.seconds))
         watts = self._energy.watts()
@@ -180,7 +176,6 @@ class _Server:
         def keep(record: StepRecord | None) -> None:
             if record is None:  # a GPU's record has not arrived yet
                 return
-            measuring.losses.append(record.loss)
             if record.step != cold_step or (not cuda and record.seconds > _LONG_STEP_SECONDS):
                 measuring.timed.append(record)
 

@@ -35,11 +35,8 @@ _HEAD = ("id", "title", "source")
 # numbers that words imply without printing them: "a GPU", "in 16 bits", a gated feed-forward
 _UNDERSTOOD = {"gpus": ("1",), "count": ("1",), "than_gpus": ("1",), "bytes_each": ("0.5", "1", "2", "4"),
                "bits": ("4", "8", "16", "32"), "expansion": ("2.667", "4")}  # fmt: skip
-MFU = re.compile(r"\bMFU\b|\bmodel FLOPs? utili[sz]ation\b", re.IGNORECASE)
+_MFU = re.compile(r"\bMFU\b|\bmodel FLOPs? utili[sz]ation\b", re.IGNORECASE)
 _NEAR_MFU = 16  # characters between a percentage and what it is of
-_EVERY = re.compile(r"\b(?:every|each|per)\s+~?$", re.IGNORECASE)  # before a duration that is no run's
-_OF_A_PLAN = {"seconds": "time", "usd": "usd", "usd_per_hour": "price", "gpu_hours": "gpu_hours"}
-MILLION = 1e6  # the scale of parameters and tokens, but not of steps, layers and years
 _EACH = re.compile(r"\b(?:each|per|one|single|1)\b")
 
 
@@ -122,12 +119,12 @@ def _placed(claim: dict[str, Any], gpu_of_run: str, lines: Sequence[str], plain:
             if not any(chip in _bare("\n".join((around, *above))) for chip in chips if len(chip) > 1):
                 return f"its place in the text does not name the GPU {gpu}"
     found = named(claim)
-    if found and "gpu" in found[0].fields and not claim.get("gpu") and not any(map(chips_in, quotes)):
+    if found and "gpu" in found[0].fields and not claim.get("gpu") and not any(map(_chips_in, quotes)):
         chip = _subject(above[1:])
-        claim |= {"gpu": chip} if chip and chip not in chips_in(gpu_of_run) else {}
+        claim |= {"gpu": chip} if chip and chip not in _chips_in(gpu_of_run) else {}
     if found and found[0].kind == "quantity" and found[0].name != "mfu" and not claim.get("mfu"):
         # the MFU that its sentence states binds the claim too
-        stated = [one.quantity.text for one in figures(quotes[0]) if place_of(one, quotes[0]) == "mfu"]
+        stated = [one.quantity.text for one in figures(quotes[0]) if _is_mfu(one, quotes[0])]
         claim |= {"mfu": stated[0]} if len(stated) == 1 else {}
     if found and found[0].words and not re.search(found[0].words, around, re.IGNORECASE):
         return f"its quote does not speak of what a claim of {found[0].name.replace('_', ' ')} is about"
@@ -137,18 +134,10 @@ def _placed(claim: dict[str, Any], gpu_of_run: str, lines: Sequence[str], plain:
     return None
 
 
-def place_of(figure: Figure, text: str) -> str | None:
-    """Return what a number of a plan is in a claim's terms, or None if the words do not say it."""
-    before, behind, quantity = text[: figure.start], text[figure.end :], figure.quantity
-    if quantity.dimension == "fraction":
-        return "mfu" if MFU.search(before[-_NEAR_MFU:] + " " + behind[:_NEAR_MFU]) else None
-    if quantity.dimension == "count" and quantity.middle >= MILLION:
-        if re.match(r"\s*(?:training )?tok", behind):
-            return "tokens"
-        return "parameters" if re.match(r"[ -]?(?:\w+ )?(?:model|param|LLM)", behind, re.IGNORECASE) else None
-    if quantity.dimension == "seconds" and _EVERY.search(before):
-        return None
-    return _OF_A_PLAN.get(quantity.dimension)  # a rate may be of one GPU or of all
+def _is_mfu(figure: Figure, text: str) -> bool:
+    """Return True if the words beside a percentage say that it is an MFU."""
+    near = text[max(0, figure.start - _NEAR_MFU) : figure.start] + " " + text[figure.end : figure.end + _NEAR_MFU]
+    return figure.quantity.dimension == "fraction" and _MFU.search(near) is not None
 
 
 def _printed(claim: Mapping[str, Any]) -> Iterator[str]:
@@ -228,12 +217,12 @@ def _level(line: str) -> int:
 
 def _subject(headings: Sequence[str]) -> str | None:
     """Return the GPU that the nearest heading with a GPU names, or None if it names several, or none does."""
-    chips: frozenset[str] = next(filter(None, map(chips_in, headings)), frozenset())
+    chips: frozenset[str] = next(filter(None, map(_chips_in, headings)), frozenset())
     return next(iter(chips)) if len(chips) == 1 else None
 
 
 @cache
-def chips_in(text: str) -> frozenset[str]:
+def _chips_in(text: str) -> frozenset[str]:
     """Return the chips of the catalog that a text names: "h100", "4090". A round number ("5000") does not count."""
     known = {part for key in load_gpus() if key[:3] != "tpu" for part in key.split("-") if not _NO_CHIP.fullmatch(part)}
     words = re.findall(r"[a-z]*\d+[a-z]*", re.sub(r"\d+\s*[x×]\s*", "", text.lower()))

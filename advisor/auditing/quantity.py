@@ -224,7 +224,6 @@ class Figure:
     quantity: Quantity
     start: int
     end: int
-    raw: str
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -265,7 +264,7 @@ def _figure(text: str, match: re.Match[str]) -> Figure | None:
         quantity = _parsed(signs + written)
     except ValueError:
         return None
-    return Figure(quantity=quantity, start=match.start(), end=end, raw=text[match.start() : end])
+    return Figure(quantity=quantity, start=match.start(), end=end)
 
 
 @cache

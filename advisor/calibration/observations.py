@@ -101,8 +101,8 @@ def observations(bursts: Sequence[Burst], drift: Drift) -> list[MeasuredStep]:
     done = completed(bursts)
     observed = []
     for group in _groups([b.workload for b in done]):
-        logs = [_corrected_log(done[i], drift) for i in group]
-        within = np.mean([_within_noise(done[i]) ** 2 for i in group])
+        logs = [corrected_log(done[i], drift) for i in group]
+        within = np.mean([within_noise(done[i]) ** 2 for i in group])
         observed.append(
             MeasuredStep(
                 workload=done[group[0]].workload,
@@ -113,7 +113,8 @@ def observations(bursts: Sequence[Burst], drift: Drift) -> list[MeasuredStep]:
     return observed
 
 
-def _corrected_log(burst: Burst, drift: Drift) -> float:
+def corrected_log(burst: Burst, drift: Drift) -> float:
+    """Return the log of a burst's median step, as on the machine at its median speed."""
     log_step = float(np.log(statistics.median(burst.step_seconds)))
     if drift.reference_seconds is None or not burst.reference_seconds:
         return log_step
@@ -122,7 +123,7 @@ def _corrected_log(burst: Burst, drift: Drift) -> float:
     )
 
 
-def _within_noise(burst: Burst) -> float:
+def within_noise(burst: Burst) -> float:
     """Return the standard error of a burst's log median step (1.2533 σ/√n for a normal sample), with σ from the MAD."""
     logs = np.log(burst.step_seconds)
     deviation = 1.4826 * float(np.median(np.abs(logs - np.median(logs))))

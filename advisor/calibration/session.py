@@ -21,11 +21,12 @@ from advisor.calibration.fit import Evidence
 from advisor.calibration.measure import Ready, Worker, WorkerDied, disk_bytes_per_second, rehearse
 from advisor.calibration.one_burst import LATE_SECONDS, base_workload, burst_config, burst_seconds, describe, run_burst
 from advisor.calibration.quality import configurations, judged
+from advisor.calibration.setting_effects import BUDGETS, base_of, switched
 from advisor.errors import AdvisorError
 from advisor.prediction.memory import MemoryModel
 from advisor.prediction.throughput import Posterior, predict_log, sizes
 from advisor.records import Workload
-from advisor.store.calibration import COMPLETE, PARTIAL, Burst, Calibration, Cost, Environment, Settings
+from advisor.store.calibration import COMPLETE, PARTIAL, Burst, Calibration, Cost, Environment, SettingBurst, Settings
 from advisor.store.store import Store
 from advisor.units import format_seconds
 from trainer.messages import Ceilings, CeilingsRequest
@@ -95,10 +96,12 @@ def calibrate(
     on_event: Callable[[Event], None],
     resume: bool = True,
     fewest: int = 0,
+    switch_settings: bool = False,
 ) -> Calibration:
     """Run a calibration within its budget. It is saved after every burst and judged at its end, even an early one.
 
     If fewer than `fewest` configurations were measured when the budget ends, it goes on until they are.
+    `switch_settings` then also measures the effect of each setting.
     Raises AdvisorError if the worker cannot start, the store cannot be written or no burst could be measured.
     KeyboardInterrupt passes through after everything measured so far has been written to disk.
     """
@@ -112,6 +115,8 @@ def calibrate(
         if not observations.completed(notes.calibration.bursts):
             raise _nothing_measured(settings, notes.calibration.bursts)
         notes.calibration = replace(notes.calibration, status=COMPLETE)
+        if switch_settings:
+            _switch_settings(worker, notes, clock, on_event)
     finally:
         seconds, price = notes.calibration.cost.seconds + clock.elapsed, settings.usd_per_hour
         usd = None if price is None else round(price * seconds / 3600, 6)
@@ -240,6 +245,21 @@ def _late_bursts(
         on_event(Event(text=text, elapsed_seconds=clock.elapsed))
         notes.add(run_burst(worker, settings, workload, limit=_LATE_BURST_SECONDS))
         failed += notes.calibration.bursts[-1].outcome != Outcome.COMPLETED
+
+
+def _switch_settings(worker: Worker, notes: Notebook, clock: Clock, on_event: Callable[[Event], None]) -> None:
+    """Run a burst as calibrated, then one with each setting switched and one more as calibrated, in the time for it."""
+    calibration = notes.calibration
+    settings, base = calibration.settings, base_of(calibration)
+    clock = replace(clock, budget_seconds=clock.elapsed + BUDGETS * settings.budget_seconds)
+    found, unchanged = switched(settings, base, calibration.device.compute_capability), (None, settings, base)
+    for name, changed, workload in [unchanged, *(turn for one in found for turn in (one, unchanged))]:
+        if name is not None and clock.left <= 0:
+            return
+        on_event(Event(text=f"settings: {name or 'as calibrated'}", elapsed_seconds=clock.elapsed))
+        burst = SettingBurst(**vars(run_burst(worker, changed, workload, limit=clock.left)), setting=name)
+        notes.calibration = replace(notes.calibration, setting_bursts=(*notes.calibration.setting_bursts, burst))
+        notes.save()
 
 
 def next_bursts(

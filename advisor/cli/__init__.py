@@ -26,7 +26,7 @@ PROGRAMS = "For other programs"
 class Verb:
     """One command: its module, which has a click object `command`, its section and its line in the help.
 
-    `form` says how to call a command that is a form of another, such as "calibrate --tune". Its own former name still
+    `form` says how to call a command that is a form of another, such as "calibrate --list". Its own former name still
     works but is not listed.
     """
 
@@ -52,7 +52,6 @@ VERBS = {verb.name: verb for verb in (
     Verb("app", START, "Plan, launch, watch, compare and explore in the browser."),
     Verb("calibrate", MEASURE, "Measure this machine's GPU or CPU with short bursts, for predictions."),
     Verb("adopt", MEASURE, "Calibrate and plan any other training command, unchanged."),
-    Verb("tune", MEASURE, "Measure which settings make a run faster here, and by how much.", "calibrate --tune"),
     Verb("predict", MEASURE, "Predict step time, throughput and memory of one configuration."),
     Verb("plan", MEASURE, "Recommend depth, batch and tokens for a goal."),
     Verb("launch", RUN, "Start a planned run that outlives this terminal."),
@@ -82,6 +81,8 @@ VERBS = {verb.name: verb for verb in (
     Verb("schema", PROGRAMS, "Print the JSON Schema of a document that --json prints, or of a file."),
 )}  # fmt: skip
 FORMS = {verb.form_of: verb.name for verb in VERBS.values() if verb.form_of}
+_SETTINGS = "what each setting gives on this machine: advisor calibrate --settings"
+GONE = {"tune": _SETTINGS, "calibrate --tune": _SETTINGS}  # former commands, and what to type instead
 # former option names: the verb's own first, then those of all verbs; the text after the new name is a unit
 FORMER = {
     "": {"--max-usd": ("--budget", ""), "--max-hours": ("--deadline", "h"), "--target-usd": ("--budget", ""),
@@ -134,6 +135,10 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        for former, hint in GONE.items():
+            verb, *words = former.split()
+            if args[:1] == [verb] and set(words) <= set(args):
+                raise AdvisorError(f"there is no `advisor {former}` any more", hint, exit_code=USAGE)
         if args and not args[0].startswith("-") and args[0] in VERBS:
             name, rest = formed(args)
             return VERBS[name].called, self.get_command(ctx, name), rest

@@ -34,10 +34,10 @@ def command(papers: tuple[Path, ...], card: Path | None, kinds: bool, schema: bo
     """Check every claim of a report: holds, wrong, does not follow, or cannot be judged, and why.
 
     Your assistant (--reader, --reader-url or --answer) reads the REPORT, which is Markdown, HTML or plain text. This
-    program then judges each claim whose words and numbers are in the report. Without an assistant it reads only written
-    arithmetic, labelled values and tables of steps. A CARD is YAML with the configuration, the tables and the claims
-    (docs/file-formats.md); --card writes a card, which you can correct and have judged again. Speeds are compared with
-    this machine's calibration of the GPU, or else with published runs.
+    program then judges each claim whose words and numbers are in the report. Without an assistant it reads only tables
+    and lines like "depth: 12", and says what follows from them. A CARD is YAML or JSON with the configuration, the
+    tables and the claims (docs/file-formats.md); --card writes a card, which you can correct and have judged again.
+    Speeds are compared with this machine's calibration of the GPU, or else with published runs.
     """
     from advisor import api
     from advisor.readers.chunks import read_text

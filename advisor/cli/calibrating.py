@@ -10,7 +10,8 @@ from rich.console import RenderableType
 
 from advisor import units
 from advisor.report import render
-from advisor.report.calibration import consequence
+from advisor.report.calibration import consequence, settings_table
+from advisor.report.table import on_console
 
 if TYPE_CHECKING:
     from advisor.calibration.session import Event
@@ -29,24 +30,25 @@ def is_rejected(done: Calibrated) -> bool:
 
 def run(options: CalibrationOptions, fewest: int = 0) -> Calibrated:
     """Calibrate with the options, showing a bar for the time; beyond the budget until `fewest` are measured."""
+    from advisor.calibration.setting_effects import BUDGETS
     from advisor.store.store import default_store
     from advisor.workflows.calibrate import calibrate
     from advisor.workflows.preflight import training_here
 
     if busy := ", ".join(training_here(default_store())):
         render.remark(f"warning: {busy} is training on this machine: measurements will be too slow")
-    with bar() as (on_start, on_event):
+    with bar(1 + BUDGETS * options.settings) as (on_start, on_event):
         return calibrate(options, default_store(), on_start, on_event, fewest=fewest)
 
 
 @contextlib.contextmanager
-def bar() -> Iterator[tuple[Callable[[Settings], None], Callable[[Event], None]]]:
-    """Show a progress bar for a calibration; yields the functions that take its settings and its events."""
+def bar(budgets: float = 1.0) -> Iterator[tuple[Callable[[Settings], None], Callable[[Event], None]]]:
+    """Show a progress bar for the time of a calibration; yields the functions that take its settings and its events."""
     with contextlib.ExitStack() as stack:  # drawn once the device, and with it the time limit, is known
         shown: list[Any] = []
 
         def on_start(settings: Settings) -> None:
-            shown.append(stack.enter_context(render.progress("starting", settings.budget_seconds)))
+            shown.append(stack.enter_context(render.progress("starting", budgets * settings.budget_seconds)))
 
         def on_event(event: Event) -> None:
             shown[0](completed=event.elapsed_seconds, description=event.text)
@@ -77,6 +79,8 @@ def lines(done: Calibrated, *, bursts: bool = True) -> Iterator[RenderableType]:
             for line in burst_lines(calibration, done.held_out)
         ]
         yield render.table(columns, rows, right=columns[1:])
+    if (settings := settings_table(calibration)) is not None:
+        yield from (on_console(settings), *settings.notes)
     if held:
         yield (
             f"held-out error (each configuration left out once): median {held.median:.1%}, p90 {held.p90:.1%}, "
@@ -86,5 +90,5 @@ def lines(done: Calibrated, *, bursts: bool = True) -> Iterator[RenderableType]:
     mark = "" if found.verdict == "good" else "! "
     yield f"{mark}this calibration is {consequence(found, calibration.device_key)}"
     money = "" if cost.usd is None else f", {units.format_usd(cost.usd)}"
-    took = units.format_seconds(cost.seconds)
-    yield f"calibration {calibration.id}: {len(calibration.bursts)} bursts in {took}{money}"
+    took, count = units.format_seconds(cost.seconds), len(calibration.bursts) + len(calibration.setting_bursts)
+    yield f"calibration {calibration.id}: {count} bursts in {took}{money}"

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from rich.console import RenderableType
 
-from advisor.cli.params import tracker
+from advisor.cli.params import EXISTING
 from advisor.cli.verb import answer, options, verb
 from advisor.errors import AdvisorError
 from advisor.report import render
@@ -21,7 +21,10 @@ from advisor.report import render
 @click.option("--record/--no-record", default=None, help="Store the scores and let the run improve its GPU's profile. "
               "Default: yes, unless you removed this run by --forget.")  # fmt: skip
 @click.option("--forget", is_flag=True, help="Remove what was recorded about RUN, instead of comparing it.")
-@tracker("prediction, interval and score")
+@click.option("--write-to", type=EXISTING, metavar="PATH", help="Write prediction, interval, cost and score to the run "
+              "in your tracker: W&B (offline), MLflow, trackio.")  # fmt: skip
+@click.option("--tracker-run", metavar="ID", help="Id or name of the run, if PATH contains several.")
+@click.option("--tracker-python", metavar="PATH", help="The Python with the tracker's library.  [default: the run's]")
 def command(runs: tuple[str, ...], plan: Path | None, record: bool | None, forget: bool, write_to: Path | None,
             tracker_run: str | None, tracker_python: str | None) -> None:  # fmt: skip
     """Compare RUN (a path, a name or its unique beginning, or `latest`) with its prediction.

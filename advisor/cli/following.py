@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Group
@@ -16,7 +15,6 @@ from rich.text import Text
 from advisor.cli.verb import answer, json_asked
 from advisor.engines.arrival import PLAN_BEFORE, read_arrival
 from advisor.engines.state import goes_on, settle
-from advisor.errors import AdvisorError
 from advisor.history.follow import follower
 from advisor.history.progress import Progress
 from advisor.report.progress import closing_lines, line, line_of_log
@@ -26,56 +24,34 @@ from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import PLAN, read_launch
 from advisor.store.store import Store
 from advisor.workflows.launch import Started
-from advisor.workflows.live import Follower, Seen, Sink
+from advisor.workflows.live import Follower, Prometheus
 from trainer.schema import Outcome
 
 LOOK_SECONDS = 1.0
 PLAIN_SECONDS = 30.0  # between lines where stderr is not a terminal
 
 
-def follow(run_dir: Path, store: Store, sinks: Sequence[Sink] = ()) -> Progress | None:
+def follow(run_dir: Path, store: Store, serving: Prometheus | None = None) -> Progress | None:
     """Show a run on stderr until it ends; None if the user leaves with Ctrl-C while the run continues.
 
-    `sinks` receive the state of the run. An error of a sink is printed and does not end the view.
+    `serving` gets the state of the run.
     """
-    listening = list(sinks)
     try:
-        return _follow(run_dir, store, listening)
+        return _follow(run_dir, store, serving)
     except KeyboardInterrupt:
         remark(f"left; the run goes on. Back to it: advisor watch {run_dir}   end it: advisor stop {run_dir}")
         return None
-    finally:
-        end(listening)
 
 
-def tell(sinks: list[Sink], seen: Seen) -> None:
-    """Send the state of a run to the sinks, and remove sinks that fail."""
-    for sink in tuple(sinks):
-        try:
-            sink.take(seen)
-        except AdvisorError as error:
-            sinks.remove(sink)
-            remark(f"not written any more: {error.message}; {error.hint}")
-
-
-def end(sinks: Sequence[Sink]) -> None:
-    """Close the sinks, and print what each reports."""
-    for sink in sinks:
-        try:
-            if words := sink.close():
-                remark(words)
-        except AdvisorError as error:
-            remark(f"not written: {error.message}; {error.hint}")
-
-
-def _follow(run_dir: Path, store: Store, sinks: list[Sink]) -> Progress:
+def _follow(run_dir: Path, store: Store, serving: Prometheus | None) -> Progress:
     following = follower(run_dir, store)
     console = error_console()
     printed, arrival_shown = -math.inf, False
     with Live(console=console, transient=True, auto_refresh=False) as live:
         while True:
             progress = following.look()
-            tell(sinks, progress)
+            if serving is not None:
+                serving.seen = progress
             arrival_shown = arrival_shown or tell_arrival(run_dir)
             if not goes_on(progress.state):
                 settle(run_dir)
@@ -90,21 +66,21 @@ def _follow(run_dir: Path, store: Store, sinks: list[Sink]) -> Progress:
             time.sleep(LOOK_SECONDS)
 
 
-def follow_log(path: Path, sinks: Sequence[Sink] = (), *, once: bool) -> int:
+def follow_log(path: Path, serving: Prometheus | None = None, *, once: bool) -> int:
     """Show another program's log on stderr until it says that it ended, or the user leaves with Ctrl-C."""
-    following, listening = Follower(path), list(sinks)
+    following = Follower(path)
     seen = following.look()
     try:
-        tell(listening, seen)
-        while not (seen.over or once or json_asked()):
+        while True:
+            if serving is not None:
+                serving.seen = seen
+            if seen.over or once or json_asked():
+                break
             remark(line_of_log(seen))
             following.wait(seen)
             seen = following.look()
-            tell(listening, seen)
     except KeyboardInterrupt:
         remark("left; the program goes on")
-    finally:
-        end(listening)
     answer(
         "watch-log",
         lambda: {**vars(seen), "left_seconds": seen.left_seconds, "over": seen.over},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,15 +62,17 @@ def command(plan: Path, detach: bool, check: bool, dry_run: bool, **asked: Any) 
 
 
 def _measured(plan: Plan, asked: Arriving) -> Arrival:
-    """Measure this machine for a plan and show the result; AdvisorError if the run should not start."""
+    """Measure this machine for a plan and show the result."""
     from advisor.report.plan import before_and_after
-    from advisor.workflows.arrive import arrive_to_start
+    from advisor.workflows.arrive import arrive
+    from advisor.workflows.calibrate import calibrate
 
     with bar() as (on_start, on_event):
-        arrival = arrive_to_start(plan, asked, default_store(), on_start, on_event)
-    assert arrival.after is not None  # a plan that should not start raises an error
-    remark(f"goes on: {arrival.record.reason}")
-    error_console().print(on_console(before_and_after(plan, arrival.after)))
+        measure = partial(calibrate, on_start=on_start, on_event=on_event)
+        arrival = arrive(plan, asked, default_store(), measure)
+    if arrival.after is not None:
+        remark(f"goes on: {arrival.record.reason}")
+        error_console().print(on_console(before_and_after(plan, arrival.after)))
     return arrival
 
 

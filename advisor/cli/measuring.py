@@ -10,7 +10,7 @@ from typing import Any
 from advisor.cli.calibrating import is_rejected
 from advisor.cli.verb import answer
 from advisor.options import CalibrationOptions
-from advisor.report.calibration import elsewhere_table
+from advisor.report.calibration import elsewhere_table, settings_table
 from advisor.report.render import remark
 from advisor.report.table import on_console
 from advisor.run_records import Place
@@ -34,7 +34,9 @@ def measure(options: CalibrationOptions, places: Sequence[Place], *, detach: boo
         found = [look(one, store) for one in found]
     table = elsewhere_table(found)
     documents = [_document(one) for one in found]
-    answer("calibrate-places", lambda: {"places": documents}, lambda: [on_console(table), *table.notes])
+    tables = [table, *(settings_table(one.calibrated.calibration) for one in found if one.calibrated is not None)]
+    words = [line for one in tables if one is not None for line in (on_console(one), *one.notes)]
+    answer("calibrate-places", lambda: {"places": documents}, lambda: words)
     failed = [one for one in found if one.is_over and (one.calibrated is None or is_rejected(one.calibrated))]
     return 1 if failed else 0
 

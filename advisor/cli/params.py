@@ -32,19 +32,6 @@ class GpuName(click.ParamType):
 GPU, GPUS = GpuName(), GpuName(several=True)
 
 
-def tracker(written: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the options that name a run of the user's tracker; `written` says what is written to it."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        python = "The Python with the tracker's library.  [default: the run's]"
-        click.option("--tracker-python", metavar="PATH", help=python)(command)
-        click.option("--tracker-run", metavar="ID", help="Id or name of the run, if PATH contains several.")(command)
-        where = f"Write {written} to the run in your tracker: W&B (offline), MLflow, trackio."
-        return click.option("--write-to", type=EXISTING, metavar="PATH", help=where)(command)
-
-    return decorate
-
-
 def refused(hint: str, *flags: str, takes_value: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command a hidden option that it does not support; the error says which command does."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,18 +25,16 @@ NOTHING_FITS = 3
 
 @verb(cls=SectionedCommand)
 @options_in(PredictOptions)
-@click.option("--rows", type=FILE, help="Predict every row of this CSV file. Prints one JSON object per line.")
+@click.option("--rows", type=FILE,
+              help="Predict every row of this CSV file. Prints one JSON object per line.")  # fmt: skip
 def command(rows: Path | None, **typed: Any) -> int:
     """Predict step time, throughput and memory of one configuration, each with its 80 % interval and its basis.
 
-    With --rows all values come from the columns of the table. A row that cannot be predicted gets an `error`.
-    Needed: gpu, layers, dim, heads, seq_len, micro_batch and precision. Also read: n_gpus, ffn_mult, vocab, kv_heads,
-    params, grad_accum, global_batch_tokens, act_ckpt, flash_attn, compile, optimizer, parallelism, software, method,
-    lora_rank, quantized, weights_dtype, fused_loss, notes; and for layouts tp, pp, virtual_pp, cp, ep, etp, experts,
-    experts_per_token, expert_ffn_width, shared_experts, dense_layers.
+    With --rows the columns of the table are named as the options: gpu, model, micro-batch, tp and so on, with yes or no
+    for those without a value. An empty cell is an option that is not given. A row that cannot be predicted gets an
+    `error`.
     """
     from advisor import api
-    from advisor.report.prediction import rest_of_line
     from advisor.workflows.goal import readings
 
     context = click.get_current_context()
@@ -44,15 +43,7 @@ def command(rows: Path | None, **typed: Any) -> int:
         option = f"--{given[0].replace('_', '-')}"
         raise AdvisorError(f"{option} beside --rows: a row of the table says it", "add a column for it", exit_code=2)
     if rows is not None:
-        from advisor.workflows.predict_rows import predict_rows, unread_columns
-
-        if unread := unread_columns(rows, {parameter.name or "" for parameter in context.command.params}):
-            render.remark(f"columns that are options but are not read: {', '.join(unread)}")
-        verdicts: set[bool | None] = set()
-        for text, fits in predict_rows(rows, rest_of_line):
-            sys.stdout.write(text)
-            verdicts |= fits
-        return NOTHING_FITS if verdicts == {False} else 0
+        return _show_rows(rows)
     for words in readings({"gpu": typed["gpu"]}):
         render.remark(words)
     answer = api.predict(**typed)
@@ -62,6 +53,26 @@ def command(rows: Path | None, **typed: Any) -> int:
         render.remark(f"not given, so taken: {'; '.join(found.assumed)}")
     told(answer, lambda: shown(found))
     return NOTHING_FITS if found.fits is False else 0
+
+
+def _show_rows(path: Path) -> int:
+    """Print a line of JSON for each row; returns the exit code: 3 if no predicted row fits."""
+    from advisor.report.prediction import document
+    from advisor.report.render import to_plain
+    from advisor.store.store import default_store
+    from advisor.workflows.option_rows import predict_rows
+
+    verdicts: dict[str, set[bool | None]] = {}  # by GPU
+    for number, found in enumerate(predict_rows(path, default_store()), 1):
+        row: dict[str, object] = {"row": number}
+        if isinstance(found, AdvisorError):
+            row |= {"error": found.message, "hint": found.hint}
+        else:
+            row |= document(found)
+            verdicts.setdefault(found.workload.gpu, set()).add(found.fits)
+        sys.stdout.write(json.dumps(to_plain(row), ensure_ascii=False, allow_nan=False) + "\n")
+    warn_of_others(verdicts)
+    return NOTHING_FITS if set().union(*verdicts.values()) == {False} else 0
 
 
 def shown(found: Predicted) -> Iterator[RenderableType]:

@@ -1,62 +1,36 @@
-"""Reads and applies the measurements that a run's job made on its machine and left in the run folder."""
+"""Reads and applies the measurements that a run's job made on its machine and left in the run folder.
+
+The seconds of an arrival are an attempt in `budget.json`: the trainer counts them against the limits like any other.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-from advisor.engines.guards import Limits, guarded, make_guards, with_limits_of
 from advisor.errors import AdvisorError
 from advisor.hardware.here import cpu_name
 from advisor.records import Plan
-from advisor.run_records import ArrivalRecord, LaunchRecord
+from advisor.run_records import ArrivalRecord
 from advisor.store.calibration import Calibration
 from advisor.store.disk import bad_fields, read_json, write_atomic
 from advisor.store.plan_files import dump_plan, load_plan
-from advisor.store.run_folder import (
-    CONFIG,
-    LOG,
-    PLAN,
-    read_launch,
-    read_run_config,
-    write_launch,
-)
+from advisor.store.run_folder import CONFIG, LOG, PLAN, read_launch, read_run_config, write_launch
 from advisor.store.store import Store, load_calibration
-from advisor.units import HOUR
+from trainer.budget import BUDGET_NAME
 from trainer.schema import ConfigError, RunConfig, dump_config, record_from_dict
 
 PLAN_BEFORE, PLAN_AFTER, RECORD, CALIBRATION = "plan-before.yaml", "plan-after.yaml", "arrival.json", "calibration.yaml"
-ARRIVAL_FILES = (PLAN_AFTER, CALIBRATION, RECORD)  # these files come home from the machine
+ARRIVAL_FILES = (PLAN_AFTER, CALIBRATION, RECORD, BUDGET_NAME)  # these files come home from the machine
 
 
-def what_remains(plan: Plan, seconds: float, limits: Limits) -> Limits:
-    """Return the limits that are left after the arrival."""
-    limits, price = with_limits_of(plan, limits), plan.offer.usd_per_hour
-    usd, hours = limits.max_usd, limits.max_hours
-    return replace(
-        limits,
-        max_usd=usd - price * seconds / HOUR if usd is not None and price else usd,
-        max_hours=None if hours is None else hours - seconds / HOUR,
-        from_plan=False,  # what is left is of the plan's limits already
-    )
-
-
-def goes_on_with(before: Plan, after: Plan, config: RunConfig, seconds: float) -> RunConfig:
-    """Return the configuration with which a run continues after its arrival: the new plan's, under tighter limits.
-
-    Raises AdvisorError if the arrival has used up the limits.
-    """
-    stop = config.stop
-    hours = None if stop.max_seconds is None else stop.max_seconds / HOUR
-    asked = Limits(max_usd=stop.max_usd, max_hours=hours, from_plan=False)  # the job had them from its plan
-    left = what_remains(before, max(0.0, seconds), asked)
-    if any(most is not None and most <= 0 for most in (left.max_usd, left.max_hours)):
-        raise AdvisorError("the calibration took all that was given", "plan with more: advisor plan")
-    stop = replace(stop, max_usd=None, max_seconds=None, gates=after.run.stop.gates)
-    run = replace(after.run, data=config.data, name=config.name, stop=stop)
-    price = before.offer.usd_per_hour
-    guards = make_guards(run, left, usd_per_hour=price)
-    return guarded(run, guards, usd_per_hour=price, step_seconds=after.chosen.step_seconds.value)
+def goes_on_with(before: Plan, came: Plan, given: RunConfig) -> tuple[Plan, RunConfig]:
+    """Return the plan made on arrival and its configuration, with the name, data, price and limits that were given."""
+    offer = replace(came.offer, usd_per_hour=before.offer.usd_per_hour)
+    goal, run = replace(came.goal, data=before.goal.data), replace(came.run, data=before.run.data)
+    plan = replace(came, id=before.id, goal=goal, run=run, chosen=replace(came.chosen, offer=offer))
+    stop = replace(given.stop, gates=came.run.stop.gates, step_seconds=came.chosen.step_seconds.value)
+    return plan, replace(came.run, data=given.data, name=given.name, stop=stop)
 
 
 def read_arrival(run_dir: Path) -> ArrivalRecord | None:
@@ -80,48 +54,34 @@ def settle(run_dir: Path, store: Store, *, over: bool) -> str | None:
     """Apply the result of an arrival once: its calibration goes to the store, its new plan to the folder.
 
     Returns why a run that is `over` never started, or None if it did start or the reason is unknown. Files that arrive
-    are not trusted: the new plan keeps this folder's name, data and price, and its limits are computed from those given
-    here.
+    are not trusted: see `goes_on_with`.
     """
     launch = read_launch(run_dir)
     if launch is None or launch.arriving is None:
         return None
     begun, problem = (run_dir / LOG).exists(), None
     if not launch.arriving.told and (over or begun):
-        launch = replace(launch, arriving=replace(launch.arriving, told=True))
         try:
-            launch = _settled(run_dir, store, launch)
+            _apply(run_dir, store)
         except AdvisorError as error:  # the run continues whatever the result was, and the result is not read again
             problem = f"what came of its arrival cannot be used: {error.message}"
-        write_launch(run_dir, launch)
+        write_launch(run_dir, replace(launch, arriving=replace(launch.arriving, told=True)))
     if problem is not None or not over or begun:
         return problem
     record = read_arrival(run_dir)
     return f"stopped on arrival: {record.reason}" if record is not None and not record.goes_on else None
 
 
-def _settled(run_dir: Path, store: Store, launch: LaunchRecord) -> LaunchRecord:
-    """Store calibration and plan, and return the launch record with the limits that are left."""
+def _apply(run_dir: Path, store: Store) -> None:
+    """Store the calibration, and write the new plan and configuration in place of the old ones."""
     record = read_arrival(run_dir)
-    if record is None:
-        return launch
-    if (run_dir / CALIBRATION).exists():
+    if record is not None and (run_dir / CALIBRATION).exists():
         enter(load_calibration(run_dir / CALIBRATION), store)
-    if not record.goes_on:
-        return launch
-    # Write the new plan and its configuration beside the old ones.
-    before, given = load_plan(run_dir / PLAN), read_run_config(run_dir)
-    came = load_plan(run_dir / PLAN_AFTER)
-    config = goes_on_with(before, came, given, record.seconds)
-    offer = replace(came.offer, usd_per_hour=before.offer.usd_per_hour)
-    goal = replace(came.goal, data=before.goal.data)
-    after = replace(came, id=before.id, goal=goal, chosen=replace(came.chosen, offer=offer))
-    write_atomic(run_dir / PLAN_BEFORE, dump_plan(before))
-    write_atomic(run_dir / CONFIG, dump_config(config))
-    write_atomic(run_dir / PLAN, dump_plan(replace(after, run=replace(after.run, data=before.run.data))))
-    guards = make_guards(config, Limits(), usd_per_hour=launch.usd_per_hour)
-    hours = None if config.stop.max_seconds is None else config.stop.max_seconds / HOUR
-    return replace(launch, guards=replace(guards, max_hours=hours))
+    if record is not None and record.goes_on:
+        before = load_plan(run_dir / PLAN)
+        plan, config = goes_on_with(before, load_plan(run_dir / PLAN_AFTER), read_run_config(run_dir))
+        for name, text in ((PLAN_BEFORE, dump_plan(before)), (CONFIG, dump_config(config)), (PLAN, dump_plan(plan))):
+            write_atomic(run_dir / name, text)
 
 
 def enter(calibration: Calibration, store: Store) -> bool:

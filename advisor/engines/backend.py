@@ -51,7 +51,7 @@ class Measuring:
 
     folder: Path
     gpu: str  # the GPU expected there; "auto" accepts any
-    asked: str  # what `workflows/there` reads
+    asked: str  # what `workflows/arrive` reads
     seconds: float  # time that the calibration may take
     record: LaunchRecord  # without command and handle
 

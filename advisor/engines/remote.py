@@ -51,7 +51,7 @@ JOB = "job"  # folder in the run folder with the submitted files
 COMMAND_SECONDS = 60.0  # time allowed for an engine's command
 STOP_POLL_SECONDS = 2.0
 ASKED = "calibrate.json"
-COMMAND = f'-m advisor.workflows.there calibrate {ASKED} --out "$RUN"'  # arguments of Python, quoted for a shell
+COMMAND = f'-m advisor.workflows.arrive {ASKED} "$RUN"'  # arguments of Python, quoted for a shell
 LONGER = 2.0  # times the given time, because compiling and the current burst may exceed it
 START_SECONDS = 600.0  # for imports, data and a slow file system
 

@@ -16,12 +16,10 @@ import numpy as np
 from advisor.findings import series
 from advisor.findings.run_facts import logged_step_tokens, positive
 from advisor.findings.run_metrics import main_column, seconds_between
-from advisor.hardware.catalog import GpuSpec, load_gpus
+from advisor.hardware.catalog import GpuSpec, find_gpu, gpus_named
 from advisor.hardware.software_support import usual_precision
 from advisor.laws import flops
-from advisor.prediction.gpu_names import match_card
-from advisor.prediction.row_shapes import read_shape
-from advisor.prediction.row_words import Open, Refusal
+from advisor.prediction.shape_by_count import COUNT_TOLERANCE, closest_shape
 from advisor.readers.run_table import RunTable
 from advisor.records import Workload
 from trainer.schema import ACTIVATION_CHECKPOINTING, FAMILIES, ConfigError, ModelShape, make_shape
@@ -92,10 +90,11 @@ def _gpu(facts: Mapping[str, Any], notes: _Notes) -> tuple[str | None, GpuSpec |
         return None, None
     if name.lower() == "cpu":
         return "cpu", None
-    memory = positive(facts, "gpu_memory_bytes")
-    card = match_card(name, memory / 2**30 if memory else None, load_gpus().values())
-    if isinstance(card, str):
-        notes.missing.append(f"the GPU (--gpu): {card}")
+    card = find_gpu(name, positive(facts, "gpu_memory_bytes"))
+    if card is None:
+        several = ", ".join(spec.key for spec in gpus_named(name))
+        said = f"{name!r} could be any of {several}" if several else f"{name!r} is not in the catalog"
+        notes.missing.append(f"the GPU (--gpu): {said}")
         return None, None
     return card.key, card
 
@@ -203,19 +202,18 @@ def _shape_by_count(facts: Mapping[str, Any], family: str | None, seq_len: int, 
 
 def _shape_of_unknown_family(facts: Mapping[str, Any], seq_len: int, notes: _Notes) -> ModelShape | None:
     """Return a dense decoder with the printed parameter count, or else a GPT-2 of these sizes."""
-    text = {name: str(_whole(facts, name) or "") for name in ("depth", "width", "heads", "vocab_size")}
-    ffn, width = _whole(facts, "ffn_width"), _whole(facts, "width")
-    count = positive(facts, "parameters")
-    if not all(text.values()) or not width:
+    vocab, count = _whole(facts, "vocab_size"), positive(facts, "parameters")
+    if not vocab or not all(_whole(facts, name) for name in ("depth", "width", "heads")):
         notes.missing.append("the family, or all of depth, width, heads and vocab_size")
         return None
-    multiple = str((ffn or 4 * width) / width)
-    shape = read_shape(
-        *(str(count) if count else "", text["depth"], text["width"], text["heads"]),
-        *(multiple, text["vocab_size"], str(seq_len)),
-    )
-    if isinstance(shape, Refusal | Open):
-        notes.missing.append(f"the family: {shape.reason if isinstance(shape, Refusal) else shape.words}")
+    shape, error = _made(facts, "gpt2", seq_len, vocab), 0.0
+    if shape is None or (count is None and shape.ffn_width != 4 * shape.width):
+        notes.missing.append("the family: these sizes leave it open")
+        return None
+    if count is not None:
+        shape, error = closest_shape(shape, count)
+    if error > COUNT_TOLERANCE:
+        notes.missing.append(f"the family: no dense decoder of these sizes has {count:,.0f} parameters")
         return None
     notes.unsure.append(f"the family: not stated, {shape.family} assumed by its sizes")
     return shape

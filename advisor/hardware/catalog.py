@@ -12,7 +12,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -134,26 +134,6 @@ def _shipped() -> str:
     return str(profiles_folder() / "gpus.csv")
 
 
-def load_published_gpus() -> dict[str, GpuSpec]:
-    """Return all known GPUs, and one that only published tables name: an H100 with 96 GB of HBM2e at 500 W.
-
-    Its data come from those tables. What they leave out is taken from the SXM GPU.
-    """
-    gpus = load_gpus()
-    spec = replace(
-        gpus["h100-80gb-sxm"],
-        key="h100-96gb-hbm2e",
-        nvml_names=(),
-        reported_memory_bytes=None,
-        memory_gb=96.0,
-        memory_bytes_per_second=2.4e12,
-        tdp_watts=500.0,
-        source="torchtitan, benchmarks/llama3_h100_202412_torchtitan.md",
-        notes="not for rent",
-    )
-    return {spec.key: spec, **gpus}
-
-
 def find_gpu(name: str, memory_bytes: float | None = None) -> GpuSpec | None:
     """Return the GPU that a catalog key, driver (NVML) name or short name means. Returns None if unclear or unknown.
 
@@ -242,6 +222,7 @@ def _words(name: str) -> list[str]:
     return [_SPELT.get(word, word) for word in words if word not in _MAKERS]
 
 
+@lru_cache(maxsize=4096)
 def _normal(name: str) -> str:
     """Return a name as one word, so that "NVIDIA GeForce RTX 4090" and "rtx-4090" become equal."""
     return "".join(_words(name))
@@ -252,23 +233,25 @@ def _matching_keys(name: str, gpus: Mapping[str, GpuSpec]) -> list[str]:
     if name in gpus:
         return [name]
     wanted = _normal(name)
-    exact = [key for key, spec in gpus.items() if wanted in {_normal(n) for n in (key, *spec.nvml_names)}]
+    exact = [key for key, spec in gpus.items() if any(wanted == _normal(n) for n in (key, *spec.nvml_names))]
     if exact or not wanted:
         return exact
     parts = set(_words(name))
-    found = [key for key, spec in gpus.items() if parts <= _said_of(spec) or _starts(key, wanted)]
+    found = [key for key, spec in gpus.items() if parts <= _said_of(key, spec.memory_gb) or wanted in _beginnings(key)]
     return [key for key in found if all(word in wanted for word in _ALWAYS_SAID & set(key.split("-")))]
 
 
-def _said_of(spec: GpuSpec) -> set[str]:
+@lru_cache(maxsize=4096)
+def _said_of(key: str, memory_gb: float) -> frozenset[str]:
     """Return all words that may occur in the name of a GPU: those of its key, apart and joined, and its memory."""
-    return {*spec.key.split("-"), spec.key.replace("-", ""), f"{spec.memory_gb:g}gb"}
+    return frozenset((*key.split("-"), key.replace("-", ""), f"{memory_gb:g}gb"))
 
 
-def _starts(key: str, wanted: str) -> bool:
-    """Tell whether the name is the beginning of a key, joined: "a10080gb" is the beginning of a100-80gb-sxm."""
+@lru_cache(maxsize=4096)
+def _beginnings(key: str) -> frozenset[str]:
+    """Return the beginnings of a key, joined: "a10080gb" is one of a100-80gb-sxm."""
     words = key.split("-")
-    return any("".join(words[:count]) == wanted for count in range(1, len(words)))
+    return frozenset("".join(words[:count]) for count in range(1, len(words)))
 
 
 def _read_gpus(path: str) -> Mapping[str, GpuSpec]:

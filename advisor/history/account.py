@@ -41,12 +41,12 @@ def account(
     """Add up the attempts: `lives` are over, `current` is running. `usd_per_hour` is for attempts without a price.
 
     `unlogged_since` is the start (Unix seconds) of a current attempt that has logged nothing yet. What the budget file
-    booked for that attempt is left out, because the clock already measures its time.
+    booked since then is left out, because the clock already measures that time.
     """
     known = {life.session: life for life in lives}
     for attempt in spent.attempts:
-        going_on = unlogged_since is not None and not attempt.ended and attempt.began >= unlogged_since - 1.0
-        if not (going_on and attempt.session not in known):
+        clocked = unlogged_since is not None and attempt.began >= unlogged_since - 1.0
+        if not (clocked and attempt.session not in known):
             known[attempt.session] = Life(
                 session=attempt.session, seconds=attempt.seconds, usd_per_hour=attempt.usd_per_hour
             )

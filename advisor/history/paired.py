@@ -13,13 +13,24 @@ from dataclasses import dataclass
 
 from scipy.stats import t as student
 
-from advisor.calibration.effects import Interval, interval
-
 QUANTITIES = ("loss", "step_seconds", "memory_bytes")
 _RATIOS = frozenset(("step_seconds", "memory_bytes"))  # compared by their logarithms, so that the difference is a ratio
 LEAST = {"loss": 0.002, "step_seconds": 0.005, "memory_bytes": 0.005}  # smaller effects do not matter, even if certain
 _CONFIDENCE, _POWER = 0.95, 0.8
 MOST_SEEDS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A mean difference and its 95 % interval, which holds jointly for all intervals of a table."""
+
+    value: float
+    low: float
+    high: float
+
+    def clears(self, least: float) -> bool:
+        """Tell whether the difference is certain and large enough to matter."""
+        return (self.low > 0 or self.high < 0) and abs(self.value) >= least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +86,10 @@ def _contrast(arm: str, quantity: str, pairs: Sequence[tuple[float, float]], com
     difference, seeds = None, None
     if len(values) > 1:
         deviation = statistics.stdev(values)
-        error = deviation / math.sqrt(len(values))
-        difference = interval(values, error, len(values) - 1, comparisons)
-        seeds = seeds_needed(statistics.fmean(values), deviation, comparisons)
+        mean, certain = statistics.fmean(values), 1 - (1 - _CONFIDENCE) / (2 * comparisons)
+        reach = float(student.ppf(certain, len(values) - 1)) * deviation / math.sqrt(len(values))
+        difference = Interval(value=mean, low=mean - reach, high=mean + reach)
+        seeds = seeds_needed(mean, deviation, comparisons)
     return Contrast(
         arm=arm,
         quantity=quantity,

@@ -24,8 +24,12 @@ PIECE = 8192  # tokens of a sequence on one GPU; published runs rarely have fewe
 _MICRO_BATCHES = (1, 2, 4, 8, 16)
 _VIRTUAL = (1, 2, 3, 4, 5, 6, 8, 10, 12)
 _CUTS = ("tensor", "pipeline", "virtual", "context", "expert", "data", "sharding", "micro_batch", "recompute")
+_PIECES = ("tensor", "pipeline", "context", "expert")
 _EQUAL = 0.03  # share of a step that is far below the error of the prediction
 _EQUAL_STEP = 0.01  # among layouts within this share of the fastest step, the simplest one is taken
+# The same for layouts that split only the batch: every software does that without further options, and the error of
+# comparing them with split models is as large.
+_PLAIN_STEP = 0.2
 _PART_WORDS = {
     "products": "matrix products: recomputed, too narrow, or idle while the pipeline fills",
     "activations": "passes through memory",
@@ -74,6 +78,9 @@ def search(run: LayoutRun, gpus: int, sequences: int, own: OwnRuns | None = None
     if not len(fitting):
         return Search(best=None, others=(), tried=len(seconds), least_bytes=float(peak.min()))
     # Among about equally fast layouts, take the one with the fewest kinds of splitting, then with the fewest pieces.
+    plain = fitting[np.prod([cuts[name][fitting] for name in _PIECES], axis=0) == 1]
+    if run.model.experts is None and len(plain) and seconds[plain[0]] <= (1 + _PLAIN_STEP) * seconds[fitting[0]]:
+        fitting = plain
     among = fitting[seconds[fitting] <= (1 + _EQUAL_STEP) * seconds[fitting[0]]]
     pieces = np.stack([cuts[name][among] for name in ("tensor", "pipeline", "virtual", "context", "expert")])
     ways = (pieces > 1).sum(axis=0) + (cuts["recompute"][among] > 0)
@@ -125,8 +132,7 @@ def _with_whole(
     """Return step seconds, probabilities and peaks with those of layouts that split only the batch predicted as such
     runs are."""
     seconds, chance, peak = (column.copy() for column in columns)
-    whole = [at for at in np.flatnonzero(cuts["data"] * cuts["tensor"] * cuts["expert"] == cuts["data"])
-             if cuts["pipeline"][at] * cuts["context"][at] == 1]  # fmt: skip
+    whole = np.flatnonzero(np.prod([cuts[name] for name in _PIECES], axis=0) == 1).tolist()
     runs = [_run_of(run, cuts, at, sequences) for at in whole]
     known = [(at, one, w) for at, one in zip(whole, runs, strict=True) if (w := workload_of(one)) is not None]
     answers = predict_whole([one for _, one, _ in known], [w for _, _, w in known])

@@ -81,6 +81,7 @@ class NamedModel:
         return f"{self.name} as a {self.shape.family} of its sizes ({self.differs})"
 
 
+@cache
 def named_models() -> tuple[NamedModel, ...]:
     """Return every model that can be planned by its name."""
     return tuple(

@@ -7,8 +7,7 @@ several GPUs, the step includes the part of the gradient exchange that the backw
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import overload
 
 import numpy as np
@@ -20,8 +19,6 @@ from advisor.prediction import adapters, comm
 from advisor.prediction.intervals import (
     BASES,
     EstimateArrays,
-    mixture,
-    quantiles_of_mixture,
     reciprocal,
     sum_independent,
 )
@@ -40,7 +37,6 @@ from advisor.records import Basis, Estimate, Prediction, Workload
 
 # Allocated bytes, reserved bytes, bytes that the device must provide, and the probability that they fit.
 _Memory = tuple[Estimate | None, Estimate | None, Estimate | None, float | None]
-_LEAST_CHANCE = 0.01  # lowest probability of fitting for a run that took place
 BACKWARD = 2 / 3  # share of a micro-step's time (sources §1.2)
 
 
@@ -121,7 +117,7 @@ def fit_probability(device_bytes: Estimate, memory_bytes: int) -> float:
     return chance_below(FIT_MARGIN * memory_bytes, device_bytes.value, device_bytes.low, device_bytes.high)
 
 
-def _verdict(probability: float | None) -> bool | None:
+def verdict_of(probability: float | None) -> bool | None:
     """Return True if the probability of fitting is above 0.9, False if it is below 0.1, else None."""
     if probability is None or 0.1 < probability < 0.9 - 1e-9:
         return None
@@ -162,39 +158,6 @@ def _memory(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload], 
     ]
 
 
-def mixed(predictions: Sequence[Prediction], weights: Sequence[float], *, ran: bool = False) -> Prediction:
-    """Return one prediction for an incomplete row, from the workloads that it may mean, weighted by their probability.
-
-    An estimate is None if any of the predictions lacks it. Set `ran` for runs that took place: a workload that would
-    not have fitted then counts less.
-    """
-    likely = [
-        weight * max(p.fit_probability, _LEAST_CHANCE) if ran and p.fit_probability is not None else weight
-        for p, weight in zip(predictions, weights, strict=True)
-    ]
-
-    def side(name: str, mix: Callable[..., Estimate] = mixture) -> Estimate | None:
-        estimates = [getattr(p, name) for p in predictions]
-        return mix(estimates, likely) if None not in estimates else None
-
-    probabilities = [p.fit_probability for p in predictions]
-    stated = [p for p in probabilities if p is not None]
-    chance = None
-    if len(stated) == len(predictions):
-        chance = sum(p * weight for p, weight in zip(stated, weights, strict=True)) / sum(weights)
-    return replace(
-        predictions[max(range(len(likely)), key=likely.__getitem__)],
-        step_seconds=side("step_seconds"),
-        tokens_per_second=side("tokens_per_second"),
-        mfu=side("mfu"),
-        peak_allocated_bytes=side("peak_allocated_bytes", quantiles_of_mixture),
-        peak_reserved_bytes=side("peak_reserved_bytes", quantiles_of_mixture),
-        device_bytes=side("device_bytes", quantiles_of_mixture),
-        fit_probability=chance,
-        fits=_verdict(chance),
-    )
-
-
 def _estimates(many: EstimateArrays, bases: Sequence[Basis]) -> list[Estimate]:
     sides = zip(many.value.tolist(), many.low.tolist(), many.high.tolist(), bases, strict=True)
     return [Estimate(value=value, low=low, high=high, basis=basis) for value, low, high, basis in sides]
@@ -232,5 +195,5 @@ def _prediction(
         device_bytes=total,
         device_memory_bytes=memory,
         fit_probability=chance,
-        fits=_verdict(chance),
+        fits=verdict_of(chance),
     )

@@ -39,7 +39,9 @@ _SPREAD = 1.5
 _THROUGH_HOST, _HOST_SPREAD = 0.33, 2.0
 # Each doubling of the number of nodes adds this share of a step to the collectives, because of stragglers and the
 # network: 1.6 % in 11 series of published runs on 2 to 64 nodes, from 0.4 to 4.0 % (benchmarks/node_scaling.py).
+# More nodes count as 64: what further ones add is not known, and whole runs on 256 to 2,048 nodes do not show it.
 _STRAGGLING_LOW, _STRAGGLING, _STRAGGLING_HIGH = 0.002, 0.016, 0.04
+_DOUBLINGS = 6
 # Sharded runs need this share of their work in addition to the collectives: 3.7 % in published runs
 # (profiles/prior.yaml, the effect "sharding full"). The share is added only for this project's trainer, for which
 # nobody has measured it. The estimates for other software contain it already.
@@ -309,7 +311,8 @@ def exposed_over(
     e: Exchange, joined: Joined, backward_seconds: np.ndarray, *, expected: bool = False
 ) -> EstimateArrays:
     """Return the same as `exposed_many`, over GPUs that are joined in any way."""
-    lost = np.array((_STRAGGLING_LOW, _STRAGGLING, _STRAGGLING_HIGH))[:, None] * joined.doublings
+    doublings = np.minimum(joined.doublings, _DOUBLINGS)
+    lost = np.array((_STRAGGLING_LOW, _STRAGGLING, _STRAGGLING_HIGH))[:, None] * doublings
     if e.full and e.own:
         lost = lost + np.array((_SHARDED_LOW, _SHARDED, _SHARDED_HIGH))[:, None] * (e.gpus > 1)
     lost = lost * (1.5 * backward_seconds * e.grad_accum)

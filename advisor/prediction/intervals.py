@@ -7,7 +7,6 @@ because intervals are not symmetric. Every function takes one `Estimate` or the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -16,7 +15,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from advisor.laws.intervals import Z80
 from advisor.records import Basis, Estimate, worst_basis
 
 BASES = tuple(Basis)  # best first; arrays store the index of a basis in this tuple
@@ -108,48 +106,6 @@ def reciprocal(estimate: Many, numerator: float | np.ndarray = 1.0) -> Many:
     """Return `numerator` divided by a positive estimate: this turns a time into a rate, or a rate into a time."""
     value, low, high = (numerator / side for side in (estimate.value, estimate.high, estimate.low))
     return _like((estimate,), value, low, high)
-
-
-def mixture(estimates: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
-    """Return one log-normal estimate for several positive alternatives, weighted by their probability.
-
-    The result has the mean and the variance of the mixture in log. The weights need not sum to one.
-    """
-    total, middle, square = sum(weights), 0.0, 0.0  # plain floats are faster than arrays for so few estimates
-    for e, weight in zip(estimates, weights, strict=True):
-        log, spread = math.log(e.value), math.log(e.high / e.low) / (2 * Z80)
-        middle += weight / total * log
-        square += weight / total * (spread * spread + log * log)
-    spread = math.exp(Z80 * math.sqrt(max(square - middle * middle, 0.0)))
-    value = math.exp(middle)
-    basis = worst_basis(*(e.basis for e in estimates))
-    return Estimate(value=value, low=value / spread, high=value * spread, basis=basis)
-
-
-def quantiles_of_mixture(estimates: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
-    """Return the mixture's 0.1, 0.5 and 0.9 quantiles, for alternatives that are far apart or end at a limit.
-
-    Each estimate counts as normal in log, with different widths below and above its value.
-    """
-    sides = [
-        (weight / sum(weights), math.log(e.value), math.log(e.value / e.low) / Z80, math.log(e.high / e.value) / Z80)
-        for e, weight in zip(estimates, weights, strict=True)
-    ]
-    ends = (min(e.low for e in estimates) / 2, 2 * max(e.high for e in estimates))
-
-    def quantile(share: float) -> float:
-        below, above = map(math.log, ends)
-        for _ in range(14):  # to a few parts in 1e4
-            at = (below + above) / 2
-            reached = sum(
-                weight * 0.5 * math.erfc((middle - at) / max(left if at < middle else right, 1e-9) / math.sqrt(2))
-                for weight, middle, left, right in sides
-            )
-            below, above = (at, above) if reached < share else (below, at)
-        return math.exp((below + above) / 2)
-
-    low, value, high = (quantile(share) for share in (0.1, 0.5, 0.9))
-    return Estimate(value=value, low=low, high=high, basis=worst_basis(*(e.basis for e in estimates)))
 
 
 def _like(parts: Sequence[Many], value: Side, low: Side, high: Side) -> Many:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -42,25 +43,25 @@ class LayoutPrediction:
 def predict_layouts(runs: Sequence[LayoutRun], own: OwnRuns | None = None) -> list[LayoutPrediction]:
     """Return the predicted time and memory of runs, in their order. The measured runs in `own` correct the times.
 
-    A run that splits only the batch gets the prediction of any other run (`whole_models`). Raises AdvisorError if a GPU
-    cannot run one of the runs at all.
+    Raises AdvisorError if a GPU cannot run one of the runs at all.
     """
     if not runs:
         return []
     law, memory, z = load_law(), load_memory_law(), columns_of(runs)
     step = step_of(measure_runs(runs), law)
     parts, seconds, basis = step.parts, step.seconds, Basis.PRIOR
-    workloads = [workload_of(run) for run in runs]
-    whole = {at: w for at, w in enumerate(workloads) if w is not None}
-    same = dict(zip(whole, predict_whole([runs[at] for at in whole], list(whole.values())), strict=True))
-    for at, prediction in same.items():
-        took = prediction.step_seconds
-        assert took is not None  # `columns_of` refuses unknown links
+    # A run that splits only the batch has the time and memory of any other run.
+    workloads = {at: w for at, run in enumerate(runs) if (w := workload_of(run)) is not None}
+    same = dict(zip(workloads, predict_whole([runs[at] for at in workloads], list(workloads.values())), strict=True))
+    for at, answer in same.items():
+        assert answer.step_seconds is not None  # `columns_of` refuses unknown links
         for part in parts.values():
-            part[at] *= took.value / seconds.value[at]
-        seconds.value[at], seconds.low[at], seconds.high[at] = took.value, took.low, took.high
+            part[at] *= answer.step_seconds.value / seconds.value[at]
+        for side in ("value", "low", "high"):
+            getattr(seconds, side)[at] = getattr(answer.step_seconds, side)
     if own is not None:
-        factor, width = np.exp(own.log_factor(step.exchanged)), np.exp(Z80 * own.deviation(step.exchanged))
+        factor = np.exp(own.log_factor(step.exchanged))
+        width = (seconds.high / seconds.low) ** (own.narrowing(step.exchanged) / 2)
         parts = {name: part * factor for name, part in parts.items()}
         middle, basis = seconds.value * factor, Basis.EXTRAPOLATED
         seconds = EstimateArrays(value=middle, low=middle / width, high=middle * width)
@@ -71,10 +72,6 @@ def predict_layouts(runs: Sequence[LayoutRun], own: OwnRuns | None = None) -> li
     for i, run in enumerate(runs):
         step_parts, memory_parts = ({name: float(part[i]) for name, part in by.items()} for by in (parts, held))
         peak, chance, spread = sum(memory_parts.values()), float(chances[i]), math.exp(Z80 * float(deviation[i]))
-        allocated = Estimate(value=peak, low=peak / spread, high=peak * spread, basis=Basis.PRIOR)
-        if i in same:
-            assert same[i].peak_allocated_bytes is not None and same[i].fit_probability is not None
-            allocated, chance, memory_parts = same[i].peak_allocated_bytes, same[i].fit_probability, memory_of(whole[i])
         late = law.unbalanced if run.model.experts else 1.0
         value, low, high = (float(side[i]) for side in (seconds.value, seconds.low, seconds.high))
         took = Estimate(value=value, low=low, high=high * late, basis=basis)
@@ -86,15 +83,18 @@ def predict_layouts(runs: Sequence[LayoutRun], own: OwnRuns | None = None) -> li
                 step_seconds=took,
                 tokens_per_second=reciprocal(took, float(run.step_tokens)),
                 mfu=reciprocal(took, run.mfu),
-                peak_allocated_bytes=allocated,
-                peak_reserved_bytes=same[i].peak_reserved_bytes if i in same else None,
-                device_bytes=same[i].device_bytes if i in same else None,
+                peak_allocated_bytes=Estimate(value=peak, low=peak / spread, high=peak * spread, basis=Basis.PRIOR),
                 step_parts=step_parts,
                 memory_parts=memory_parts,
                 fit_probability=chance,
                 fits=True if chance >= SURE else False if chance <= 1 - SURE else None,
             )
         )
+    for at, answer in same.items():
+        names: tuple[str, ...] = ("peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "fit_probability", "fits")
+        names += ("flops_per_token", "parameters") + (("mfu",) if own is None else ())
+        copied: dict[str, Any] = {name: getattr(answer, name) for name in names}
+        predictions[at] = replace(predictions[at], memory_parts=memory_of(workloads[at]), **copied)
     return predictions
 
 
@@ -103,6 +103,8 @@ def memory_by_stage(run: LayoutRun) -> dict[str, Mapping[str, float]]:
 
     The first stage holds the most activations, the last one the logits. Stages between them hold less than the first.
     """
+    if (whole := workload_of(run)) is not None:
+        return {"every GPU": memory_of(whole)}
     z, stages = columns_of([run]), run.layout.pipeline
     factors = factors_of([run], load_memory_law())[0]
     named = {f"first of {stages} stages": "first", f"last of {stages} stages": "last"} if stages > 1 else {}

@@ -106,12 +106,6 @@ def require_software(name: str) -> Named:
     raise AdvisorError(f"no software {name!r} is known", hint, exit_code=2)
 
 
-def software_in(words: str) -> Named | None:
-    """Return the first software of the table that the description of a run names."""
-    low = words.lower()
-    return next((named for named in table().values() if named.written and named.written.search(low)), None)
-
-
 def software_of(
     name: str | None,
     *,

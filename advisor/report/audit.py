@@ -49,7 +49,7 @@ def verdict_line(audit: Audit) -> str:
     """Returns the first line of every audit: how many claims hold, are wrong, do not follow or cannot be judged."""
     n, count, passed_over = audit.counts, len(audit.judged), len(audit.card.unplaced)
     if not count:
-        return "Nothing here could be checked" + (": sentences need an assistant" if audit.card.assumed else "")
+        return "No claim could be checked"
     bad = f"{n[Ruling.WRONG]} wrong, {n[Ruling.DOES_NOT_FOLLOW]} do not follow"
     claims = f"{count} claim{'s' if count != 1 else ''}: {n[Ruling.HOLDS]} hold"
     unchecked = f"; {passed_over} more not checked" if passed_over else ""

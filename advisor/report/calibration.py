@@ -1,18 +1,24 @@
-"""Describes the verdict on a calibration, for terminal and page. No arithmetic."""
+"""Describes a calibration's verdict and its settings' effects, for terminal and page. No arithmetic."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from advisor import units
 from advisor.report.table import Table
-from advisor.store.calibration import Quality, Verdict
-from advisor.units import format_bandwidth, format_flops, format_percent, format_seconds
+from advisor.store.calibration import Calibration, Quality, Verdict
 
 if TYPE_CHECKING:
     from advisor.workflows.calibrate_elsewhere import Measured
 
 COLUMNS = ("place", "device", "would start", "matrix products", "memory", "held-out error", "took", "verdict")
+SETTINGS = ("setting", "speed ratio", "memory")
+SETTINGS_NOTE = (
+    "speed ratio: steps per second in one burst with the setting, divided by those of the bursts without it before and "
+    "after; 80 % intervals, so some differences are chance; memory: allocated on the GPU, or of a CPU's whole process, "
+    "which scatters by some MiB; settings without -- are fields of `run` in a plan's file"
+)
 NOTE = "{}: not stored: it is of another CPU than this machine's, and all CPUs share one name"
 
 
@@ -32,6 +38,28 @@ def consequence(quality: Quality, device_key: str) -> str:
     return f"good: {quality.reason}"
 
 
+def settings_table(calibration: Calibration) -> Table | None:
+    """Lists what each setting gives, the fastest first. Returns None if `--settings` was not given."""
+    from advisor.calibration.one_burst import describe  # imports the worker
+    from advisor.calibration.setting_effects import effects, switched
+
+    if not calibration.setting_bursts:
+        return None
+    base, rows, notes = calibration.setting_bursts[0].workload, [], [SETTINGS_NOTE]
+    for effect in effects(calibration):
+        memory = "-" if effect.memory_bytes is None else units.format_bytes.change(effect.memory_bytes)
+        if effect.reason is not None:
+            notes.append(f"! {effect.setting} does not run here: {effect.outcome}, {effect.reason.splitlines()[0]}")
+        speed = "-" if effect.speed is None else units.format_estimate(effect.speed, units.format_number)
+        rows.append((effect.setting, speed, memory))
+    tried = {row[0] for row in rows}
+    names = [name for name, _, _ in switched(calibration.settings, base, calibration.device.compute_capability)]
+    if untried := ", ".join(name for name in names if name not in tried):
+        notes.append(f"! not tried for lack of time: {untried} (raise --budget-seconds)")
+    title = f"what each setting gives at {describe(base)}"
+    return Table(columns=SETTINGS, rows=tuple(rows), title=title, notes=tuple(notes), numbers=SETTINGS[1:])
+
+
 def elsewhere_table(found: Sequence[Measured]) -> Table:
     """Lists each place in a row; for a place without a measurement, the row has its state."""
     notes = tuple(NOTE.format(one.name) for one in found if one.calibrated is not None and not one.kept)
@@ -49,9 +77,9 @@ def _row(one: Measured) -> tuple[str, ...]:
         one.name,
         calibration.device.name or calibration.device_key,
         starts,
-        format_flops(rates.matmul_flops),
-        format_bandwidth(rates.bandwidth),
-        "-" if held is None else format_percent(held.median),
-        format_seconds(calibration.cost.seconds),
+        units.format_flops(rates.matmul_flops),
+        units.format_bandwidth(rates.bandwidth),
+        "-" if held is None else units.format_percent(held.median),
+        units.format_seconds(calibration.cost.seconds),
         "-" if quality is None else verdict(quality),
     )

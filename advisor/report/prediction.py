@@ -1,18 +1,16 @@
-"""Shows one prediction: heading, table and verdict on fitting; also as JSON, alone or as a line of many."""
+"""Shows one prediction: heading, table and verdict on fitting; also as JSON."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from advisor import units
 from advisor.prediction.comm import AssumedNetwork
 from advisor.prediction.depths import TOKENS_PER_PARAMETER, DepthOption, Download, MemoryBill
-from advisor.prediction.layout_batch import LayoutPrediction
 from advisor.prediction.layouts import LayoutRun
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.software import words_of
-from advisor.records import Estimate, Prediction, Software, Workload
+from advisor.records import Prediction, Software, Workload
 from advisor.report.quantities import ALLOCATED, MFU, PROCESS_MEMORY, RESERVED, STEP_TIME, THROUGHPUT, TIME
 from advisor.report.render import to_plain
 from advisor.report.table import Table
@@ -110,24 +108,19 @@ def time_unknown(prediction: Prediction) -> str | None:
     """Says why no time is predicted, or returns None if it is."""
     if prediction.step_seconds is not None:
         return None
-    return f"time is unknown: {_unjoined(prediction.workload)}"
+    return f"time is unknown: {unjoined(prediction.workload)}"
 
 
-def document(prediction: Prediction) -> dict[str, object]:
-    """Returns one prediction for JSON. For a whole answer it includes everything that is shown with the prediction."""
-    found: dict[str, object] = {
+def document(prediction: Predicted) -> dict[str, object]:
+    """Returns one prediction for JSON, with everything that is shown with it."""
+    return {
+        "gpu": prediction.workload.gpu,
+        "workload": prediction.workload,
         "parameters": prediction.parameters,
         "flops_per_token": prediction.flops_per_token,
         **{name: to_plain(getattr(prediction, name)) for name in ESTIMATES},
         "fits": prediction.fits,
         "fit_probability": prediction.fit_probability,
-    }
-    if not isinstance(prediction, Predicted):
-        return found
-    return {
-        "gpu": prediction.workload.gpu,
-        "workload": prediction.workload,
-        **found,
         "memory_parts": prediction.memory_parts,
         "would_fit": prediction.would_fit,
         "depths": prediction.other_depths,
@@ -136,6 +129,8 @@ def document(prediction: Prediction) -> dict[str, object]:
         "too_long": prediction.too_long,
         "layout": None if prediction.layout is None else layout_words(prediction.layout),
         "sources": prediction.sources,
+        "assumed": prediction.assumed,
+        "time_unknown": time_unknown(prediction),
     }
 
 
@@ -148,32 +143,8 @@ def beside(predicted: Predicted) -> dict[str, str | None]:
     }
 
 
-def rest_of_line(prediction: Prediction | LayoutPrediction, assumed: Sequence[str] = ()) -> str:
-    """Returns `document` as JSON text without its opening brace, several times faster than through dicts.
-
-    It serves tables of many rows, each of which begins with its number. If no time is predicted, `error` says why.
-    `assumed` lists the options that a row left open.
-    """
-    estimates = ", ".join([_estimate_text(name, getattr(prediction, name)) for name in ESTIMATES])
-    fits = "null" if prediction.fits is None else "true" if prediction.fits else "false"
-    error = ""
-    if isinstance(prediction, Prediction) and prediction.step_seconds is None:
-        error = f', "error": {json.dumps("time not predicted: " + _unjoined(prediction.workload))}'
-    chance = "null" if prediction.fit_probability is None else f"{prediction.fit_probability:.4g}"
-    said = f', "assumed": {json.dumps(assumed, ensure_ascii=False)}' if assumed else ""
-    return (
-        f'"parameters": {prediction.parameters}, "flops_per_token": {prediction.flops_per_token!r}, '
-        f'{estimates}, "fits": {fits}, "fit_probability": {chance}{error}{said}}}'
-    )
-
-
-def _estimate_text(name: str, e: Estimate | None) -> str:
-    if e is None:
-        return f'"{name}": null'
-    return f'"{name}": {{"value": {e.value:.10g}, "low": {e.low:.10g}, "high": {e.high:.10g}, "basis": "{e.basis}"}}'
-
-
-def _unjoined(w: Workload) -> str:
+def unjoined(w: Workload) -> str:
+    """Say that the link between a workload's GPUs is unknown."""
     return f"the catalog does not say what joins {w.gpus} GPUs of type {w.gpu}"
 
 

@@ -17,7 +17,7 @@ from trainer.schema import Outcome, record_from_dict, to_dict
 SCHEMA = 1
 CALIBRATION, ACCURACY_SESSION = "calibration", "accuracy-session"  # document kinds
 PARTIAL, COMPLETE = "partial", "complete"  # status
-_BURSTS = ("bursts", "chosen", "edge", "variants", "held_out")  # fields that hold bursts
+_BURSTS = ("bursts", "setting_bursts", "chosen", "edge", "variants", "held_out")  # fields that hold bursts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +76,13 @@ class Burst(BurstResult):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SettingBurst(Burst):
+    """A burst that shows what one setting gives; no fit uses it."""
+
+    setting: str | None  # the one that was switched, as in `calibration/setting_effects`; None: all as calibrated
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cost:
     """The time and money that a calibration took. `usd` is None if no price was given."""
 
@@ -125,6 +132,7 @@ class Calibration:
     ceilings: Ceilings
     rehearsal: Rehearsal | None = None  # None if it did not complete
     bursts: tuple[Burst, ...]  # in the order they ran
+    setting_bursts: tuple[SettingBurst, ...] = ()  # in the order they ran: one as calibrated on each side of the others
     cost: Cost
     held_out_error: HeldOutSummary | None = None  # None if the calibration is incomplete or has too few configurations
     quality: Quality | None = None  # None if bursts were added after the verdict, or an older version wrote the file

@@ -10,6 +10,7 @@ from pathlib import Path
 import streamlit as st
 
 from advisor.auditing.audit import Audit, Judged
+from advisor.auditing.tables import declared
 from advisor.auditing.verdict import Ruling
 from advisor.errors import AdvisorError
 from advisor.report import audit as words
@@ -34,15 +35,18 @@ def page() -> None:
     given = _source()
     if given is None:
         st.info(
-            "Paste a plan or a report. Calculations that are written out and labelled values are checked at once; "
-            "nothing is sent anywhere. To have the sentences checked too, give the prompt that appears here to your "
-            "own assistant, and paste the answer.",
+            "Paste a plan or a report. What its tables declare is checked at once; nothing is sent anywhere. To have "
+            "the sentences checked too, give the prompt that appears here to your own assistant, and paste the answer.",
             icon=":material/lightbulb:",
         )
         return
     name, content = given
     answer = None if Path(name).suffix.lower() in CARDS else _answer(name, content)
     judged, card = _judged(name, content, answer, loaders.store_stamp())
+    if judged is None:
+        st.info("No table and no line like “depth: 12” is in this text: its sentences are checked once an assistant "
+                "has read them.", icon=":material/forum:")  # fmt: skip
+        return
     stem = Path(name).stem
     with st.container(border=True):
         st.markdown(f"**{plain(words.verdict_line(judged))}**")
@@ -77,8 +81,8 @@ def _source() -> tuple[str, bytes] | None:
         help="Prose and tables; line numbers in the answer are those of this text.",
     )
     file = right.file_uploader(
-        "or a file: Markdown, HTML, plain text, or a YAML card of an earlier audit",
-        type=["md", "txt", "html", "htm", "yaml", "yml"],
+        "or a file: Markdown, HTML, plain text, or a card of an earlier audit",
+        type=["md", "txt", "html", "htm", *(ending[1:] for ending in CARDS)],
         max_upload_size=MOST_MEGABYTES,
         key="audit-file",
         help="Read on this machine and not kept.",
@@ -90,7 +94,7 @@ def _source() -> tuple[str, bytes] | None:
 
 def _answer(name: str, content: bytes) -> str | None:
     """Show the prompt to copy. Return the assistant's answer from the field below, or None if it is empty."""
-    with st.expander("Have an assistant read the sentences", icon=":material/forum:"):
+    with st.expander("Have an assistant read the sentences", icon=":material/forum:", expanded=True):
         st.caption(
             "Copy the prompt into any assistant and paste its answer below. It only reads: what it says is judged "
             "where the text has its words and numbers. In a terminal: `advisor audit report.md --reader CMD`."
@@ -114,10 +118,12 @@ def _as_file(name: str, content: bytes) -> Iterator[Path]:
 
 
 @st.cache_resource(max_entries=16, show_spinner="judging its claims")
-def _judged(name: str, content: bytes, answer: str | None, stamped: tuple[int, ...]) -> tuple[Audit, str | None]:
-    """Return the audit, and the card that was drafted. The card is None if the input was a card."""
+def _judged(name: str, content: bytes, answer: str | None, stamped: tuple[int, ...]) -> tuple[Audit | None, str | None]:
+    """Return the audit (None: only an assistant can read this), and the card that was drafted of a text."""
     del stamped  # only part of the cache key
     with _as_file(name, content) as path:
+        if answer is None and path.suffix.lower() not in CARDS and not declared(path):
+            return None, None
         [judged] = audit_cards([path], loaders.store(), answer=answer)
         return judged, drafted(path, answer)
 

@@ -15,12 +15,13 @@ from advisor.hardware.here import first_card
 from advisor.laws.held_out import HeldOut
 from advisor.options import FAMILIES
 from advisor.report import charts
-from advisor.report.calibration import consequence, verdict
+from advisor.report.calibration import consequence, settings_table, verdict
+from advisor.report.table import capital
 from advisor.store.calibration import COMPLETE, Calibration, Verdict
 from advisor.store.store import CalibrationEntry
 from advisor.ui import loaders
 from advisor.ui.controls import go
-from advisor.ui.tables import plain, side_by_side, table, typed
+from advisor.ui.tables import grid, plain, side_by_side, table, typed
 from advisor.units import (
     format_bandwidth,
     format_centre,
@@ -204,6 +205,10 @@ def _one(entry: CalibrationEntry) -> None:
     """Draw what plans do with a calibration, and the button that removes it."""
     if entry.quality is not None:
         st.caption(plain(f"{entry.id}: {consequence(entry.quality, entry.device_key)}"))
+    if (settings := settings_table(_calibration(entry))) is not None:
+        st.markdown(plain(capital(settings.title)))
+        grid(settings)
+        st.caption(plain("; ".join(settings.notes)))
     if entry.shipped:
         st.caption("It came with the program and cannot be removed; a calibration of your own replaces it.")
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +11,12 @@ from typing import Any
 import yaml
 
 from advisor.auditing.audit import Audit, audit
-from advisor.auditing.card import Card, Setup
+from advisor.auditing.card import SCHEMA, Card, Setup
 from advisor.auditing.gate import gated
 from advisor.auditing.load import card_from_dict, load_card
-from advisor.auditing.paper.small import card_of_text, draft
-from advisor.auditing.paper.text import read_document
 from advisor.auditing.reader import Reader, card_in
 from advisor.auditing.schema import card_schema, examples, prompt
+from advisor.auditing.tables import declared
 from advisor.calibration.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec
@@ -25,7 +25,11 @@ from advisor.readers.chunks import read_text
 from advisor.store.disk import write_atomic
 from advisor.store.store import Store
 
-CARDS = (".yaml", ".yml")
+CARDS = (".yaml", ".yml", ".json")
+HOW_TO_READ = (
+    "your assistant can read them: `advisor audit {name} --reader CMD`; or give it the prompt that "
+    "`advisor audit {name} --schema` prints, and pass its answer with `--answer FILE`"
+)
 _LONGEST = 400_000  # characters of text sent to an assistant
 
 
@@ -43,7 +47,7 @@ def audit_cards(
     """Returns the audits of run cards and text reports. If one cannot be read, raises AdvisorError before the first.
 
     `reader` asks an assistant to read a report, or `answer` is what an assistant answered earlier. With neither, only
-    written arithmetic and labelled values are read.
+    tables and "name: value" lines are read, and no claims.
     """
 
     def believe(spec: GpuSpec, setup: Setup) -> Profile | None:
@@ -84,7 +88,7 @@ def _as_yaml(raw: Mapping[str, Any]) -> str:
 
 
 def _card(path: Path, reader: Reader | None, answer: str | None) -> Card:
-    """Returns the card in a file, or the card that the assistant or the rules read from another text."""
+    """Returns the card in a file, or the card of another text."""
     if path.suffix.lower() in CARDS:
         return load_card(path)
     problems: list[str] = []
@@ -96,13 +100,17 @@ def _card(path: Path, reader: Reader | None, answer: str | None) -> Card:
 
 
 def _read(path: Path, reader: Reader | None, answer: str | None) -> dict[str, Any]:
-    """Returns the card of a text, from the assistant's checked answer or from the rules."""
-    if reader is None and answer is None:
-        return draft(path)
-    text = _text(path)
-    said = answer if answer is not None else reader(prompt(text)) if reader is not None else ""
-    head = card_of_text(read_document(path), path.name)
-    return gated({**card_in(said), **head}, text)
+    """Returns the card of a text: what the assistant answered and the text supports, or else what its tables state."""
+    text, stem = _text(path), re.sub(r"[^\w-]+", "-", path.stem).strip("-") or "report"
+    lines = [line.lstrip("#* ").strip() for line in sorted(text.split("\n"), key=lambda line: line[:1] != "#")]
+    head = {"schema": SCHEMA, "id": stem, "title": next(filter(None, lines), path.name)[:200], "source": path.name}
+    if answer is not None or reader is not None:
+        said = answer if answer is not None else reader(prompt(text)) if reader is not None else ""
+        return gated({**card_in(said), **head}, text)
+    stated, how = declared(path), HOW_TO_READ.format(name=path.name)
+    if not stated:
+        raise AdvisorError(f'only an assistant can read {path}: it has no table and no line like "depth: 12"', how)
+    return {**head, "run": {}, **stated, "claims": [], "unplaced": [f"those in sentences: {how}"]}
 
 
 def _text(path: Path) -> str:

@@ -13,18 +13,18 @@ from advisor.calibration.measure import Worker
 from advisor.calibration.profiles import profile_of
 from advisor.calibration.session import Event
 from advisor.calibration.session import calibrate as run_bursts
+from advisor.calibration.setting_effects import effects
 from advisor.errors import require_package
 from advisor.laws.held_out import HeldOut
 from advisor.options import CalibrationOptions
 from advisor.prediction.memory import load_memory_model
 from advisor.prediction.profile import Profile
 from advisor.prediction.throughput import TERMS
-from advisor.records import Kernels
 from advisor.store.calibration import Calibration, Settings, calibration_to_dict
 from advisor.store.store import Store
 from advisor.workflows.data import read_data
 from trainer.messages import WorkerDevice
-from trainer.schema import RunConfig
+from trainer.schema import RunConfig, to_dict
 from trainer.token_folder import TokenMeta
 
 
@@ -42,7 +42,6 @@ def calibrate(
     store: Store,
     on_start: Callable[[Settings], None] = lambda settings: None,
     on_event: Callable[[Event], None] = lambda event: None,
-    kernels: Kernels = Kernels(),  # noqa: B008 - frozen
     fewest: int = 0,
 ) -> Calibrated:
     """Calibrate this machine and store the measurements. Raises AdvisorError if it does not have the device.
@@ -55,9 +54,10 @@ def calibrate(
     worker_log = store.home / "worker.log"
     worker_log.parent.mkdir(parents=True, exist_ok=True)
     with Worker(device_for(options.gpu), log=worker_log) as worker:
-        settings = resolve(options, worker.start().device, meta, kernels)
+        settings = resolve(options, worker.start().device, meta)
         on_start(settings)
-        calibration = run_bursts(settings, worker, store, load_memory_model(), on_event, not options.fresh, fewest)
+        memory, resume = load_memory_model(), not options.fresh
+        calibration = run_bursts(settings, worker, store, memory, on_event, resume, fewest, options.settings)
     return judged(calibration, store)
 
 
@@ -68,12 +68,7 @@ def judged(calibration: Calibration, store: Store) -> Calibrated:
     return Calibrated(calibration=calibration, profile=profile, held_out=held)
 
 
-def resolve(
-    options: CalibrationOptions,
-    device: WorkerDevice,
-    meta: TokenMeta | None,
-    kernels: Kernels = Kernels(),  # noqa: B008
-) -> Settings:
+def resolve(options: CalibrationOptions, device: WorkerDevice, meta: TokenMeta | None) -> Settings:
     """Returns the settings of a calibration: each option that was given, or else the device's usual value."""
     defaults: Defaults = CUDA_DEFAULTS if device.type == "cuda" else CPU_DEFAULTS
     return Settings(
@@ -92,7 +87,6 @@ def resolve(
         memory_bytes=fillable_bytes(device),
         most_micro_tokens=defaults.most_micro_tokens,
         usd_per_hour=options.price,
-        kernels=kernels,
     )
 
 
@@ -138,5 +132,6 @@ def to_document(done: Calibrated) -> dict[str, Any]:
         "drift_exponent": profile.drift_exponent,
         "held_out": document["held_out_error"],
         "quality": document["quality"],
+        "setting_effects": [to_dict(effect) for effect in effects(done.calibration)],
         "cost": document["cost"],
     }

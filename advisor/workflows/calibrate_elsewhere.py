@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from advisor.calibration.detect import CPU_DEFAULTS, CUDA_DEFAULTS
+from advisor.calibration.setting_effects import BUDGETS
 from advisor.engines.arrival import CALIBRATION, enter
 from advisor.engines.backend import Measuring, id_of
 from advisor.engines.engines import MEASURED_THERE, backend_of, handle_of
@@ -23,8 +24,8 @@ from advisor.options import CalibrationOptions
 from advisor.run_records import LaunchRecord, Place
 from advisor.store.disk import disk_errors
 from advisor.store.store import Store, load_calibration
+from advisor.workflows.arrive import asked_text
 from advisor.workflows.calibrate import Calibrated, judged
-from advisor.workflows.there import asked_text
 
 COLLECTED = "collected"  # file in the folder: the result was already returned
 
@@ -141,5 +142,5 @@ def _asked(options: CalibrationOptions, place: Place, folder: Path, now: datetim
         device_key=None if options.gpu in ("auto", "cpu") else options.gpu,
         place=place,
     )
-    seconds = options.budget_seconds or usual.budget_seconds
+    seconds = (options.budget_seconds or usual.budget_seconds) * (1 + BUDGETS * options.settings)
     return Measuring(folder=folder, gpu=options.gpu, asked=asked_text(options), seconds=seconds, record=record)

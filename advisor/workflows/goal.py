@@ -15,7 +15,7 @@ from advisor.hardware.catalog import read_gpus
 from advisor.hardware.here import device_key
 from advisor.hardware.offers import read_providers
 from advisor.laws.flops import parameters
-from advisor.options import EIGHT_BIT, OPTIONS, Goal, GpuPrice, Kind, Option, OwnMachine
+from advisor.options import EIGHT_BIT, OPTIONS, Goal, GpuPrice, Kind, Option, OwnMachine, Record, filled, options_of
 from advisor.planning.models import (
     Architecture,
     NamedModel,
@@ -27,7 +27,7 @@ from advisor.planning.models import (
     require_model,
 )
 from advisor.planning.offers import ANY, OWN, usual_counts
-from advisor.planning.ranges import check_ranges
+from advisor.planning.ranges import check_options, check_ranges
 from advisor.prediction.software import OWN_NAME, require_software, table
 from advisor.prediction.whole_models import with_heads_of
 from advisor.workflows.machines import FILES_OF_MACHINES, read_machines
@@ -96,6 +96,13 @@ def read_options(given: Mapping[str, Any], known: Mapping[str, Option] = OPTIONS
             raise AdvisorError(said, error.hint, exit_code=2) from error
         if known[name].kind is Kind.DEADLINE:
             read["deadline_at"] = units.moment_of(str(value), read[name])
+    return read
+
+
+def read_record(record: type[Record], given: Mapping[str, Any]) -> Record:
+    """Returns the record of a command's options. The table of options defines how text is read, and valid ranges."""
+    read = filled(record, read_options(given, options_of(record)))
+    check_options(read)
     return read
 
 

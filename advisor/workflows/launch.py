@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from advisor.engines.arrival import what_remains
 from advisor.engines.backend import Backend, Job, LaunchRequest
 from advisor.engines.cards import parse_gpu_ids
 from advisor.engines.engines import MEASURED_THERE, backend_of, describe, handle_of, parse_place
@@ -107,7 +107,7 @@ def launching(
     def start() -> Started:
         for words in beforehand(store, source, place, limits):
             say(words)
-        launched, left, arrival = source, limits, None
+        launched, left, write_first = source, limits, None
         if place.engine == HERE.engine and measure is not None and isinstance(source, Plan):
             # Measure the machine first if it was never calibrated or if the user asks for it.
             from advisor.workflows.arrive import is_unknown
@@ -116,16 +116,16 @@ def launching(
             if unknown:
                 say("the plan rests on no measurement of this machine: it is calibrated first (--no-calibrate: not)")
             if unknown or options.calibrate:
+                left = replace(with_limits_of(source, limits), from_plan=False)  # those of before: measuring counts
                 arrival = measure(source, asked)
-                assert arrival.after is not None  # a plan that should not start raises an error
-                launched, left = arrival.after, what_remains(arrival.before, arrival.seconds, limits)
+                if arrival.after is None:
+                    hint = "plan again with the measurements: advisor plan; or launch it as it is: --no-calibrate"
+                    raise AdvisorError(f"not started: {arrival.record.reason}", hint, exit_code=3)
+                launched, write_first = arrival.after, partial(arrival.write, source)
         elif arriving is not None:
             say(f"the plan rests on no measurement of that machine: {place.engine} measures it first")
-        started = launch(store, launched, options.run_dir, limits=left, again=options.again, place=place,
-                         arriving=arriving)  # fmt: skip
-        if arrival is not None:
-            arrival.write(started.run_dir)
-        return started
+        return launch(store, launched, options.run_dir, limits=left, again=options.again, place=place,
+                      arriving=arriving, write_first=write_first)  # fmt: skip
 
     return Launching(
         checks=lambda: looked_at(store, source, place, limits),
@@ -215,12 +215,13 @@ def launch(
     place: Place = HERE,
     trainer: Trainer = OWN,
     arriving: Arriving | None = None,
+    write_first: Callable[[Path], None] | None = None,
 ) -> Started:
     """Start a plan, or a bare configuration, in a new run folder; by default one under the store's `runs/`.
 
     If the plan already has an active run, the error names that run; `again` starts another. With `arriving`, an engine
-    elsewhere first measures its machine and plans again. Raises AdvisorError if the folder already holds a run, a limit
-    makes no sense or the process cannot be started.
+    elsewhere first measures its machine and plans again. `write_first` writes to the folder before the start. Raises
+    AdvisorError if the folder already holds a run, a limit makes no sense or the process cannot be started.
     """
     if place.engine == HERE.engine and trainer is OWN and not isinstance(source, AdoptedPlan):
         require_package("torch", "training here")
@@ -236,6 +237,8 @@ def launch(
             job = replace(job, folder=folder, record=replace(job.record, id=folder.name))
         with folder_lock(job.folder):
             refuse_a_second_run(job.folder, job.trainer, store)
+            if write_first is not None:
+                write_first(job.folder)
             return _submit(backend_of(place.engine, store), job)
 
 

@@ -1,4 +1,4 @@
-"""Follows another program's log, and sends the numbers of an active run to Prometheus or the user's tracker."""
+"""Follows another program's log, and serves the numbers of an active run to Prometheus."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from advisor.errors import AdvisorError, require_package
 from advisor.history.progress import Progress
@@ -129,38 +129,6 @@ _METRICS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Metric:
-    """One number of a run; an Estimate has the ends of its 80 % interval."""
-
-    name: str
-    about: str
-    value: float | Estimate
-
-    @property
-    def bounds(self) -> dict[str, float]:
-        """Returns the value, and for an estimate both ends of its interval."""
-        if isinstance(self.value, Estimate):
-            return {"value": self.value.value, "low": self.value.low, "high": self.value.high}
-        return {"value": float(self.value)}
-
-
-def metrics(seen: Seen) -> tuple[Metric, ...]:
-    """Returns every number that is known of a run at this moment."""
-    values = [(name, about, getattr(seen, field, None)) for field, (name, about) in _METRICS.items()]
-    return tuple(Metric(name=name, about=about, value=value) for name, about, value in values if value is not None)
-
-
-class Sink(Protocol):
-    """A receiver of the numbers of a run that is followed."""
-
-    def take(self, seen: Seen) -> None:
-        """Pass on the current state of the run; raises AdvisorError if the receiver is gone."""
-
-    def close(self) -> str | None:
-        """Close the receiver; returns a sentence about what was written."""
-
-
 class Prometheus:
     """Serves the newest numbers of one run, only on this machine, at http://127.0.0.1:PORT/metrics."""
 
@@ -169,7 +137,8 @@ class Prometheus:
         from prometheus_client import CollectorRegistry, start_http_server
 
         registry: Any = CollectorRegistry()
-        self._run, self._metrics = run, tuple[Metric, ...]()
+        self._run = run
+        self.seen: Seen | None = None  # the state of the run that is served
         registry.register(self)
         try:
             self._server, self._thread = start_http_server(port, addr="127.0.0.1", registry=registry)
@@ -177,26 +146,28 @@ class Prometheus:
             message = f"port {port} cannot be served: {error.strerror}"
             raise AdvisorError(message, "another one: --prometheus 9101", exit_code=2) from error
 
-    def take(self, seen: Seen) -> None:
-        """Serve these numbers from now on."""
-        self._metrics = metrics(seen)
-
     def collect(self) -> Iterable[Any]:
-        """Returns what a scrape reads: one gauge per number, and three samples per estimate."""
+        """Returns what a scrape reads: one gauge per known number, and three samples per estimate."""
         from prometheus_client.core import GaugeMetricFamily
 
-        for metric in self._metrics:
-            estimate = isinstance(metric.value, Estimate)
-            family = GaugeMetricFamily(
-                f"training_{metric.name}", metric.about, labels=("run", "bound") if estimate else ("run",)
-            )
-            for bound, value in metric.bounds.items():
-                family.add_metric((self._run, bound) if estimate else (self._run,), value)
-            yield family
+        for field, (name, about) in _METRICS.items():
+            value = getattr(self.seen, field, None)
+            if isinstance(value, Estimate):
+                family = GaugeMetricFamily(f"training_{name}", about, labels=("run", "bound"))
+                for bound in ("value", "low", "high"):
+                    family.add_metric((self._run, bound), getattr(value, bound))
+                yield family
+            elif value is not None:
+                family = GaugeMetricFamily(f"training_{name}", about, labels=("run",))
+                family.add_metric((self._run,), float(value))
+                yield family
 
-    def close(self) -> str | None:
+    def __enter__(self) -> Prometheus:
+        """Serve until the block ends."""
+        return self
+
+    def __exit__(self, *problem: object) -> None:
         """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-        return None

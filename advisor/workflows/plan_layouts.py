@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from advisor.errors import AdvisorError
@@ -22,7 +21,7 @@ from advisor.planning.goal import Limits, interruptions, price_missing
 from advisor.planning.layouts import Search, search
 from advisor.planning.models import Architecture
 from advisor.planning.offers import ANY, offers_for
-from advisor.prediction.layout_own import OwnRuns, read_own_runs
+from advisor.prediction.layout_own import OwnRuns
 from advisor.prediction.layout_runs import WholeRun, whole_run
 from advisor.prediction.layouts import Layout, LayoutRun
 from advisor.prediction.power import datasheet_power
@@ -30,6 +29,7 @@ from advisor.prediction.software import require_software
 from advisor.records import Estimate
 from advisor.units import format_seconds
 from advisor.workflows.goal import find_architecture
+from advisor.workflows.own_runs import read_own_runs
 
 SOFTWARE = "nemo"
 TOKENS_PER_PARAMETER = 20  # Chinchilla's ratio, per parameter active for a token
@@ -131,7 +131,7 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
                     software=software.name,
                 )
                 if goal.measured is not None and not by_count:
-                    learnt = read_own_runs(Path(goal.measured), run)
+                    learnt = read_own_runs(goal, run)
                     own_runs |= {spec.key: learnt} if learnt is not None else {}
                 by_count[offer.gpus] = search(run, offer.gpus, sequences, own_runs.get(spec.key))
             found = by_count[offer.gpus]

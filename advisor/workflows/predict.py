@@ -7,12 +7,12 @@ from typing import Any
 
 from advisor.calibration.profiles import load_profile
 from advisor.errors import AdvisorError
-from advisor.hardware.catalog import load_gpus, read_gpus
+from advisor.hardware.catalog import GpuSpec, load_gpus, read_gpus
 from advisor.hardware.here import device_key
 from advisor.hardware.software_support import usual_precision
 from advisor.options import LAYOUT_DEGREES, OPTIONS, SHARDINGS, PredictOptions, options_of
 from advisor.planning.goal import SEQ_LEN, VOCAB_SIZE
-from advisor.planning.models import nearest_shape
+from advisor.planning.models import Architecture, nearest_shape
 from advisor.planning.ranges import check_options
 from advisor.planning.recipe import MICRO_BATCHES
 from advisor.prediction.batch import predict_batch
@@ -79,12 +79,7 @@ def predict(options: PredictOptions, store: Store) -> Predicted:
     """Predict the configuration that the options describe; raises AdvisorError if they do not describe one."""
     if options.download_rate is not None and options.tokens is None:
         raise AdvisorError("--download-rate: of how much data?", "say how many tokens: --tokens 10B", exit_code=2)
-    if options.zero is not None:
-        stage = SHARDINGS[options.zero]
-        if options.sharding not in (None, stage):
-            message = f"--zero {options.zero} is --sharding {stage}, not {options.sharding}"
-            raise AdvisorError(message, "leave one of them out", exit_code=2)
-        options = replace(options, sharding=stage)
+    options = with_stage(options)
     degrees = any((getattr(options, name) or 1) > 1 for name in LAYOUT_DEGREES)
     if degrees or (options.model and options.lora_rank is None and find_any_model(options.model).expert_width):
         return _over_layout(options)
@@ -110,8 +105,19 @@ def predict(options: PredictOptions, store: Store) -> Predicted:
     )
 
 
-def _over_layout(options: PredictOptions) -> Predicted:
-    """Predict a configuration by the law of layouts. Raises AdvisorError (exit 2) if it cannot describe the options."""
+def with_stage(options: PredictOptions) -> PredictOptions:
+    """Return the options with --zero as --sharding. Raises AdvisorError (exit 2) if the two disagree."""
+    if options.zero is None:
+        return options
+    stage = SHARDINGS[options.zero]
+    if options.sharding not in (None, stage):
+        message = f"--zero {options.zero} is --sharding {stage}, not {options.sharding}"
+        raise AdvisorError(message, "leave one of them out", exit_code=2)
+    return replace(options, sharding=stage)
+
+
+def require_layout(options: PredictOptions) -> tuple[Architecture, GpuSpec, int]:
+    """Return model, GPU and number of GPUs. Raises AdvisorError (exit 2) if no layout can have these options."""
     known = options_of(PredictOptions)
     refused = [name for name in _NOT_OVER_LAYOUTS if getattr(options, name) != known[name].default]
     refused += ["optimizer"] if options.optimizer == "muon" else []
@@ -119,12 +125,17 @@ def _over_layout(options: PredictOptions) -> Predicted:
         words = ", ".join(known[name].flag for name in refused) or "one without a name"
         hint = "name the model, as --model llama-3.1-8b, without these options"
         raise AdvisorError(f"a layout is predicted of a published model, not with {words}", hint, exit_code=2)
-    gpus, key = gpu_count(options.gpu, options.gpus), device_key(read_gpus(options.gpu).key)
+    key, gpus = _machine(options.gpu, options.gpus)
     spec = load_gpus().get(key)
     if spec is None or not spec.is_cuda:
         raise AdvisorError(f"layouts are predicted on GPUs, not on {key}", "name one: --gpu 8xh100", exit_code=2)
-    architecture = find_architecture(options.model)
-    dense = None if architecture.model.experts else find_any_model(options.model).shape
+    return find_architecture(options.model), spec, gpus
+
+
+def _over_layout(options: PredictOptions) -> Predicted:
+    """Predict a configuration by the law of layouts. Raises AdvisorError (exit 2) if it cannot describe the options."""
+    architecture, spec, gpus = require_layout(options)
+    dense = None if architecture.model.experts else find_any_model(str(options.model)).shape
     found, prediction, assumed = predict_layout(options, architecture, dense, spec, gpus)
     seq_len, vocabulary = found.run.seq_len, architecture.model.vocab_size
     return Predicted(
@@ -158,7 +169,7 @@ def _asked(options: PredictOptions, store: Store) -> _Asked:
         raise AdvisorError("no model is given", hint, exit_code=2)
     eight_bit = options.precision == "fp8"
     precision = "bf16" if eight_bit else None if options.precision == "auto" else options.precision
-    gpus, key = gpu_count(options.gpu, options.gpus), device_key(read_gpus(options.gpu).key)
+    key, gpus = _machine(options.gpu, options.gpus)
     spec = load_gpus().get(key)
     if eight_bit and not (spec and spec.fp8_flops):
         hint = f"choose another precision: --precision {usual_precision(spec) if spec else 'bf16'}"
@@ -225,13 +236,13 @@ def _asked(options: PredictOptions, store: Store) -> _Asked:
     )
 
 
-def gpu_count(gpu: str, gpus: int | None) -> int:
-    """Returns the number of GPUs from --gpu and --gpus. Raises AdvisorError (exit 2) if the two disagree."""
-    named = read_gpus(gpu).count
-    if named and gpus not in (None, named):
+def _machine(gpu: str, gpus: int | None) -> tuple[str, int]:
+    """Returns the GPU and the number of GPUs from --gpu and --gpus. Raises AdvisorError (exit 2) if they disagree."""
+    read = read_gpus(gpu)
+    if read.count and gpus not in (None, read.count):
         message = f"--gpu {gpu} and --gpus {gpus} say two numbers of GPUs"
         raise AdvisorError(message, "leave one of them out", exit_code=2)
-    return gpus or named or 1
+    return device_key(read.key), gpus or read.count or 1
 
 
 def _shape(stated: Options, profile: Profile) -> tuple[ModelShape, list[str]]:

@@ -8,9 +8,9 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
 from advisor.options import LAYOUT_DEGREES, PredictOptions
 from advisor.planning.models import Architecture, dense_of
-from advisor.prediction.comm import ETHERNET_BYTES_PER_SECOND, AssumedNetwork
+from advisor.prediction.comm import ETHERNET_BYTES_PER_SECOND, AssumedNetwork, usual_network
 from advisor.prediction.layout_batch import LayoutPrediction, predict_layouts
-from advisor.prediction.layouts import Layout, LayoutRun, usual_network
+from advisor.prediction.layouts import Layout, LayoutRun
 from advisor.prediction.micro_batch import ENOUGH
 from advisor.prediction.software import require_software, software_of
 from advisor.records import Prediction, Workload
@@ -22,15 +22,15 @@ _MICRO_BATCHES = (1, 2, 4, 8, 16)
 _RECOMPUTE = {"none": "none", "selective": "operators", "full": "full"}
 
 
-def predict_layout(
-    options: PredictOptions, architecture: Architecture, shape: ModelShape | None, spec: GpuSpec, gpus: int
-) -> tuple[LayoutPrediction, Prediction, list[str]]:
-    """Return the prediction of a layout, the same as any other prediction has it, and what was assumed.
+def choose_layout(
+    options: PredictOptions, architecture: Architecture, spec: GpuSpec, gpus: int
+) -> tuple[LayoutPrediction, list[str]]:
+    """Return the prediction of the layout that options describe, and what was assumed.
 
-    `shape` is the trainer's nearest one; None for a mixture of experts. The degrees that are not given are 1; experts
-    are dealt out to as many GPUs as possible. Raises AdvisorError (exit 2) if the degrees do not divide evenly.
+    The degrees that are not given are 1; experts are dealt out to as many GPUs as possible. Raises AdvisorError
+    (exit 2) if the degrees do not divide evenly.
     """
-    model, assumed = architecture.model, []
+    assumed = []
     name = options.software or SOFTWARE
     if options.software is None:
         assumed.append(f"--software {SOFTWARE}")
@@ -39,7 +39,7 @@ def predict_layout(
         assumed.append(f"--seq-len {seq_len}")
     layout, degrees_assumed = _layout(options, architecture, gpus)
     run = LayoutRun(
-        model=model,
+        model=architecture.model,
         layout=layout,
         gpu=spec,
         node_gpus=min(GPUS_PER_NODE, gpus),
@@ -70,18 +70,27 @@ def predict_layout(
     assert chosen is not None
     assumed += [f"--sharding {chosen.run.layout.sharding}"] if len(shardings) > 1 else []
     assumed += [f"--micro-batch {chosen.run.micro_batch}"] if options.micro_batch is None else []
+    return chosen, [*degrees_assumed, *assumed]
+
+
+def predict_layout(
+    options: PredictOptions, architecture: Architecture, shape: ModelShape | None, spec: GpuSpec, gpus: int
+) -> tuple[LayoutPrediction, Prediction, list[str]]:
+    """Return `choose_layout`, with its prediction also as others have it. `shape` is None for a mixture of experts."""
+    chosen, assumed = choose_layout(options, architecture, spec, gpus)
     run = chosen.run
+    software = require_software(run.software or SOFTWARE)
     workload = Workload(
-        shape=replace(shape or dense_of(architecture).shape, seq_len=seq_len),
+        shape=replace(shape or dense_of(architecture).shape, seq_len=run.seq_len),
         micro_batch=run.micro_batch,
         grad_accum=run.micro_batches,
         gpu=spec.key,
         gpus=gpus,
         precision="bf16" if run.precision == "fp8" else run.precision,
-        compile=require_software(name).compiled,
-        activation_checkpointing=options.activation_checkpointing or require_software(name).recomputed,
+        compile=software.compiled,
+        activation_checkpointing=options.activation_checkpointing or software.recomputed,
         sharding=run.layout.sharding,
-        software=software_of(name, fp8=run.precision == "fp8"),
+        software=software_of(software.name, fp8=run.precision == "fp8"),
     )
     prediction = Prediction(
         workload=workload,
@@ -92,7 +101,7 @@ def predict_layout(
         )},
         device_memory_bytes=spec.memory_bytes,
     )  # fmt: skip
-    return chosen, prediction, [*degrees_assumed, *assumed]
+    return chosen, prediction, assumed
 
 
 def network_of(run: LayoutRun) -> AssumedNetwork | None:

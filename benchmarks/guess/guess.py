@@ -2,7 +2,7 @@
 
     guess.py questions > questions.jsonl               the questions, without the truths
     guess.py ask OUT.jsonl --reader "CMD"              CMD reads a question, prints {"value": …, "low": …, "high": …}
-    guess.py program OUT.jsonl                         the answers of `advisor predict --rows` alone
+    guess.py program OUT.jsonl                         the answers of `published_rows.py` alone
     guess.py score ANSWERS.jsonl [OTHER.jsonl …]       errors and intervals of each file against the truths
 
 `questions.csv` holds runs that their owners published and that stand in no table of `profiles/`. Whoever answers, and
@@ -120,14 +120,14 @@ def section(folder: Path = HERE) -> str:
 
 
 def program(rows: Sequence[Mapping[str, str]]) -> Iterable[dict[str, Any]]:
-    """What `advisor predict --rows` answers by itself; hours and dollars follow from its tokens per second."""
+    """What `published_rows.py` answers by itself; hours and dollars follow from its tokens per second."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.csv"
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0])[list(rows[0]).index("gpu") :], extrasaction="ignore")
             writer.writeheader()
             writer.writerows(rows)
-        command = [sys.executable, "-m", "advisor", "predict", "--rows", str(path)]
+        command = [sys.executable, str(HERE.parent / "published_rows.py"), str(path), "--json"]
         lines = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=HERE.parents[1]).stdout.splitlines()
     for row, found in zip(rows, map(json.loads, lines), strict=True):
         yield {"id": row["id"], **answer_of(row, found)}
@@ -181,7 +181,7 @@ def main() -> None:
     commands.add_parser("questions", help="print the questions as JSON lines, without the truths")
     scored = commands.add_parser("score", help="print the scores of files of answers")
     scored.add_argument("answers", type=Path, nargs="+")
-    for name, words in (("ask", "ask a command every question"), ("program", "answer by `advisor predict --rows`")):
+    for name, words in (("ask", "ask a command every question"), ("program", "answer by `published_rows.py`")):
         commands.add_parser(name, help=words).add_argument("out", type=Path, help="the file of answers to write")
     commands.choices["ask"].add_argument("--reader", required=True, help="a command; the question is on its input")
     commands.choices["ask"].add_argument("--timeout", type=float, default=1800, help="seconds for one question")

@@ -157,10 +157,15 @@ def test_from_a_calibration_to_a_scored_run(advisor_home, tmp_path):
 
 def test_a_report_is_audited(tmp_path):
     paper = tmp_path / "report.md"
-    paper.write_text("The run takes 10 hours at $2.50 an hour: 10 x 2.50 = $30.\n")
-    answer = advisor.audit(paper)
-    assert json.loads(answer.to_json()) == json.loads(command("audit", str(paper), "--json", expect=0).stdout)
-    assert len(answer.to_frame()) == len(answer[0].judged)
+    text = "Ten hours at $2.50 an hour: 10 x 2.50 = $30."
+    paper.write_text(text)
+    claim = {"id": "a", "kind": "expression", "value": "$30", "readings": ["[10] * [2.50]"], "quote": text}
+    said = json.dumps({"title": "t", "run": {}, "claims": [claim]})
+    answer = advisor.audit(paper, answer=said)
+    (tmp_path / "answer.json").write_text(said)
+    words = ("audit", str(paper), "--answer", str(tmp_path / "answer.json"), "--json")
+    assert json.loads(answer.to_json()) == json.loads(command(*words, expect=0).stdout)
+    assert [str(one.judgement.ruling) for one in answer[0].judged] == ["wrong"] and len(answer.to_frame()) == 1
 
 
 @pytest.mark.parametrize(

@@ -20,18 +20,20 @@ from advisor.calibration import background
 from advisor.calibration.detect import resolve_key
 from advisor.calibration.measure import Worker, WorkerDied
 from advisor.calibration.observations import completed
+from advisor.calibration.one_burst import base_workload, burst_config
 from advisor.calibration.profiles import load_profile, profile_of
 from advisor.calibration.remeasure import measure_one
+from advisor.calibration.setting_effects import switched
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.options import CalibrationOptions
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.uncalibrated import prior_profile
-from advisor.records import Basis, Workload
+from advisor.records import Basis, Kernels, Workload
 from advisor.store.calibration import Burst, Verdict
-from advisor.store.store import Store
-from advisor.workflows.calibrate import calibrate
-from tests.terminal import advisor
+from advisor.store.store import Store, load_calibration
+from advisor.workflows.calibrate import calibrate, resolve, to_document
+from tests.terminal import advisor, document
 from trainer.messages import BurstRequest, WorkerDevice
 from trainer.prepare import prepare
 from trainer.schema import CheckpointConfig, DataConfig, EvalConfig, RunConfig, make_shape
@@ -101,6 +103,49 @@ def test_the_profile_predicts_a_calibrated_configuration_as_measured(calibrated)
     assert predicted.step_seconds.basis is Basis.MEASURED
     assert predicted.tokens_per_second.value == pytest.approx(same.step_tokens / predicted.step_seconds.value)
     assert predicted.fits is True
+
+
+def test_settings_are_measured_one_by_one_on_demand(advisor_home):
+    """Each between two bursts without it, and none of them is evidence for the fit."""
+    sizes = {"depths": (1, 2), "seq_len": 64, "vocab_size": 256}
+    options = CalibrationOptions(gpu="cpu", **sizes, budget_seconds=10.0, settings=True)
+    done = to_document(calibrate(options, Store(advisor_home), fewest=4))
+    stored = Store(advisor_home).newest_calibration("cpu")
+    names, bursts = [burst.setting for burst in stored.setting_bursts], stored.setting_bursts
+    assert names[::2] == [None] * (len(names) // 2 + 1) and None not in names[1::2]
+    assert names[1] == "--activation-checkpointing selective"
+    assert [b.workload.activation_checkpointing for b in bursts[:3]] == ["none", "selective", "none"]
+    assert bursts[0].workload in {b.workload for b in stored.bursts} and len(stored.bursts) == done["bursts"]
+    assert {effect["setting"] for effect in done["setting_effects"]} == set(names[1::2])
+    speeds = [effect["speed"] for effect in done["setting_effects"] if effect["outcome"] == "completed"]
+    assert speeds and all(0 < s["low"] < s["value"] < s["high"] and s["basis"] == "measured" for s in speeds)
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "has", "has_not"),
+    [
+        ("cpu", "fp32", {"--precision bf16", "attention: math", "--no-compile"}, {"--precision fp16", "tf32: false"}),
+        ("8.9", "fp32", {"tf32: false", "--precision fp16", "attention: cudnn"}, {"--precision fp32"}),
+        ("7.5", "fp32", {"attention: flash", "--optimizer muon", "optimizer.fused: false"}, {"tf32: false"}),
+    ],
+)
+def test_what_a_device_has_is_what_is_switched(device, precision, has, has_not):
+    kind = "cpu" if device == "cpu" else "cuda"
+    worker = WorkerDevice(type=kind, name=None, memory_bytes=1 << 34, auto_precision=precision)
+    settings = resolve(CalibrationOptions(gpu="auto", compile=True), worker, None)
+    base = base_workload(settings, 4)
+    found = {name: ran for name, *ran in switched(settings, base, None if kind == "cpu" else device)}
+    assert has <= found.keys() and not has_not & found.keys()
+    configs = [burst_config(*ran) for ran in found.values()]
+    assert all(config != burst_config(settings, base) and not config.problems() for config in configs)
+
+
+def test_kernels_of_an_earlier_calibration_go_to_its_plans(advisor_home):
+    calibration = load_calibration(sorted((Path(__file__).parents[2] / "benchmarks" / "raw").glob("cpu-*.yaml"))[0])
+    settings = replace(calibration.settings, kernels=Kernels(attention="math", fused=False))
+    Store(advisor_home).save_calibration(replace(calibration, settings=settings))
+    run = document("plan", "--gpu", "cpu", "--deadline", "5min", expect=0)["run"]
+    assert (run["attention"], run["optimizer"]["fused"], run["tf32"]) == ("math", False, True)
 
 
 def test_a_card_that_is_not_here_is_an_error_that_says_what_is():

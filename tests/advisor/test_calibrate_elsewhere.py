@@ -11,8 +11,8 @@ import pytest
 from advisor.engines.engines import backend_of, parse_place
 from advisor.options import CalibrationOptions
 from advisor.store.store import Store
+from advisor.workflows.arrive import asked_text
 from advisor.workflows.calibrate_elsewhere import _asked, several
-from advisor.workflows.there import asked_text
 from tests.advisor.test_security import SECRETS
 
 
@@ -56,7 +56,10 @@ def test_what_is_handed_over_has_nothing_of_the_environment(tmp_path, monkeypatc
     for name, secret in SECRETS.items():
         monkeypatch.setenv(name, secret)
     asked = _asked(CalibrationOptions(gpu="cpu"), parse_place("ssh:there"), tmp_path, datetime.now(UTC))
+    assert asked.seconds == 90  # and with --settings up to twice that besides
+    more = CalibrationOptions(gpu="cpu", settings=True)
+    assert _asked(more, parse_place("ssh:there"), tmp_path, datetime.now(UTC)).seconds == 270
     request = backend_of("ssh", Store(tmp_path / "home")).measuring(asked)
-    assert "job/calibrate.json" in request.files and "there calibrate" in request.files["job/run.sh"]
+    assert "job/calibrate.json" in request.files and "workflows.arrive calibrate.json" in request.files["job/run.sh"]
     handed_over = "\n".join([*request.files.values(), request.script, str(request.record)])
     assert not any(secret in handed_over for secret in SECRETS.values())

@@ -13,7 +13,7 @@ from tests.terminal import advisor
 @pytest.mark.parametrize(
     ("typed", "name", "rest"),
     [
-        ("calibrate --tune plan.yaml --json", "tune", "plan.yaml --json"),
+        ("calibrate --list --json", "profiles", "--json"),
         ("calibrate --gpu cpu", "calibrate", "--gpu cpu"),
         ("watch --gpus --hz 50", "monitor", "--hz 50"),
         ("watch latest --once", "watch", "latest --once"),
@@ -43,14 +43,23 @@ def test_both_names_show_the_same_help(verb):
 
 def test_a_command_says_what_else_it_does():
     said = " ".join(advisor("calibrate", "--help", expect=0).stdout.split())
-    assert "See also: advisor calibrate --tune --help" in said and "advisor calibrate --list --help" in said
+    assert "See also: advisor calibrate --list --help" in said
+
+
+@pytest.mark.parametrize(
+    "typed", ["tune plan.yaml", "tune --help", "calibrate --depth 4 --tune plan.yaml", "calibrate --tune"]
+)
+def test_a_command_that_is_gone_names_its_replacement(typed):
+    said = advisor(*typed.split(), expect=2).stderr
+    assert "tune` any more" in said and said.count("\n") == 2
+    assert said.endswith("hint: what each setting gives on this machine: advisor calibrate --settings\n")
 
 
 def test_what_was_renamed_is_offered_by_no_command():
     shown = " ".join(advisor(*verb.called.split(), "--help", expect=0).stdout for verb in VERBS.values())
     assert not {option for option in FORMER[""] if f" {option} " in shown}
     of_people = [verb for verb in VERBS.values() if verb.form_of is None and verb.section != PROGRAMS]
-    assert len(of_people) <= 19 and len(FORMS) == 9
+    assert len(of_people) <= 19 and len(FORMS) == 8
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.hardware.catalog import load_published_gpus
+from advisor.hardware.catalog import load_gpus
 from advisor.prediction.layout_batch import predict_layouts
 from advisor.prediction.layout_memory import counted
-from advisor.prediction.layout_rows import LayoutReading, LayoutRows
 from advisor.prediction.layouts import Experts, Layout, LayoutRun, Model, columns_of
-from tests.terminal import advisor
+from benchmarks.rows.answers import answer_rows
+from benchmarks.rows.layouts import LayoutReading, LayoutRows
 
 GIB = float(1 << 30)
-CARDS = load_published_gpus()
+CARDS = load_gpus()
 ROWS = Path(__file__).parents[2] / "benchmarks" / "parallel_runs.csv"
 # Korthikanti et al. 2022 (arXiv 2205.05198), tables 3 and 5 and figure 7: layers, width, heads, tensor, pipeline,
 # virtual, micro-batch, global batch; seconds of an iteration with full recomputation, with selective; GiB of
@@ -153,8 +153,7 @@ def rows_of(tmp_path: Path, *rows: dict[str, str]) -> list[dict]:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    done = advisor("predict", "--rows", str(path))
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in answer_rows(path)]
 
 
 @pytest.fixture(scope="module")

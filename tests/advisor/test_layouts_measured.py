@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 import advisor as api
-from advisor.hardware.catalog import load_published_gpus
+from advisor.hardware.catalog import load_gpus
 from advisor.planning.models import require_architecture
 from advisor.prediction.layout_batch import predict_layouts
-from advisor.prediction.layout_own import Spreads, condition, read_own_runs
+from advisor.prediction.layout_own import Spreads, condition
 from advisor.prediction.layouts import Layout, LayoutRun
 
 SPREADS = Spreads(setup=0.15, links=0.4, model=0.1, rest=0.1)
 ONE_NODE = LayoutRun(
     model=replace(require_architecture("llama-3-70b").model, layers=8),
     layout=Layout(tensor=8, sequence=True),
-    gpu=load_published_gpus()["h100-80gb-sxm"],
+    gpu=load_gpus()["h100-80gb-sxm"],
     seq_len=8192,
     micro_batch=1,
     micro_batches=8,
@@ -29,7 +29,10 @@ ONE_NODE = LayoutRun(
 )
 
 
-def table(tmp_path: Path, *rows: str, columns: str = "layers,tp,pp,n_gpus,micro_batch,grad_accum,step_seconds") -> Path:
+COLUMNS = "depth,tp,pp,gpus,micro-batch,grad-accum"
+
+
+def table(tmp_path: Path, *rows: str, columns: str = f"{COLUMNS},step_seconds") -> Path:
     path = tmp_path / "runs.csv"
     path.write_text("\n".join((columns, *rows)) + "\n", encoding="utf-8")
     return path
@@ -71,12 +74,22 @@ def test_measured_runs_move_the_plan_and_narrow_it(tmp_path):
 
 
 def test_a_rate_says_the_same_as_the_seconds(tmp_path):
-    run = replace(ONE_NODE, model=require_architecture("llama-3-70b").model)
-    by_seconds = read_own_runs(table(tmp_path, "8,8,1,8,1,8,3.2"), run)
-    columns = "layers,tp,pp,n_gpus,micro_batch,grad_accum,tokens_per_second"
-    by_rate = read_own_runs(table(tmp_path, f"8,8,1,8,1,8,{8 * 8192 / 3.2}", columns=columns), run)
-    assert by_seconds is not None and by_rate is not None
-    assert by_rate.mean == pytest.approx(by_seconds.mean)
+    by_seconds = planned(table(tmp_path, "8,8,1,8,1,8,3.2")).record
+    by_rate = planned(table(tmp_path, f"8,8,1,8,1,8,{8 * 8192 / 3.2}", columns=f"{COLUMNS},tokens_per_second")).record
+    assert by_rate.own_runs["h100-80gb-sxm"].mean == pytest.approx(by_seconds.own_runs["h100-80gb-sxm"].mean)
+
+
+def test_a_row_is_the_run_that_predict_predicts(tmp_path):
+    """Measured exactly as fast as `predict` says, runs of the model and of another one move nothing."""
+    common = {"gpu": "h100", "micro_batch": 1, "grad_accum": 4, "seq_len": 8192, "software": "nemo"}
+    runs = [{"model": "llama-3-70b", "gpus": 16, "tp": 8}, {"model": "mixtral-8x7b", "gpus": 8, "pp": 2, "zero": 1}]
+    rows = []
+    for run in runs:
+        took = api.predict(**common, **run).record.step_seconds.value
+        cells = common | {"tp": "", "pp": "", "zero": ""} | run | {"step_seconds": took}
+        rows.append(",".join(str(cell) for _, cell in sorted(cells.items())))
+    found = planned(table(tmp_path, *rows, columns=",".join(sorted(cells)))).record.own_runs["h100-80gb-sxm"]
+    assert found.count == 2 and found.mean == pytest.approx((0, 0), abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +97,10 @@ def test_a_rate_says_the_same_as_the_seconds(tmp_path):
     [
         ("8,8,1,8,1,8,", "line 2: no step_seconds"),
         ("8,8,1,8,1,8,0.01", "of the peak of 8 x h100-80gb-sxm"),
-        ("8,3,1,8,1,8,3.2", "line 2: 8 GPUs cannot be cut into 3 pieces"),
-        ("8,8,1,8,1.5,8,3.2", "micro_batch is '1.5'"),
+        ("8,3,1,8,1,8,3.2", "line 2: --tp 3 x --pp 1 does not divide 8 GPUs"),
+        ("8,8,1,8,1.5,8,3.2", "line 2: --micro-batch: '1.5' is no whole number"),
+        ("8,8,1,8,,8,3.2", "line 2: micro-batch is not given"),
+        ("8,8,1,8,1,8,fast", "line 2: 'fast' is no number"),
     ],
 )
 def test_rows_that_say_nothing_are_named(tmp_path, row: str, said: str):
@@ -102,3 +117,5 @@ def test_runs_of_other_gpus_or_software_are_not_used(tmp_path):
         api.plan(measured=path, budget=20)
     with pytest.raises(api.AdvisorError, match="has no row"):
         planned(table(tmp_path))
+    with pytest.raises(api.AdvisorError, match="n_gpus is now gpus; virtual_pp is now vpp"):
+        planned(table(tmp_path, "8,1,3.2", columns="n_gpus,virtual_pp,step_seconds"))

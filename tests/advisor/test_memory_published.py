@@ -10,18 +10,17 @@ import pytest
 
 from advisor.hardware.catalog import load_gpus
 from advisor.laws import flops
-from advisor.prediction.intervals import quantiles_of_mixture
 from advisor.prediction.memory import load_memory_model
 from advisor.prediction.memory_published import Case, Mixture, cases, parts, published_mixture
 from advisor.prediction.memory_terms import WorkloadArrays, by_kind
-from advisor.prediction.row_shapes import extra_parameters
-from advisor.prediction.row_words import read_checkpointing, read_software
-from advisor.prediction.rows import Reading, RowReader, row_cells
 from advisor.prediction.software import software_of, table
 from advisor.records import Basis, Estimate, Software, Workload
-from advisor.report.prediction import rest_of_line
 from advisor.store.folders import profiles_folder
-from advisor.workflows.predict_rows import RowAnswers
+from benchmarks.rows.answers import answer_rows
+from benchmarks.rows.mixtures import quantiles_of_mixture
+from benchmarks.rows.reader import Reading, RowReader, row_cells
+from benchmarks.rows.shapes import extra_parameters
+from benchmarks.rows.words import read_checkpointing, read_software
 from tests.terminal import advisor
 from trainer.schema import make_shape
 
@@ -222,14 +221,15 @@ def test_what_would_fit_fits_by_the_same_command(advisor_home, words, first):
         assert json.loads(advisor(*run, *options, expect=0).stdout)["fits"] is True, change
 
 
-def test_a_row_is_a_run_that_took_place_but_whether_it_fits_is_said_before_that():
+def test_a_row_is_a_run_that_took_place_but_whether_it_fits_is_said_before_that(tmp_path):
     """TinyLlama in people's own loop on a card of 16 GB: fp32 states would take all of it, so they were not that."""
     columns = ["gpu", "layers", "dim", "heads", "ffn_mult", "vocab", "params", "seq_len", "micro_batch", "precision"]
     columns += ["n_gpus", "act_ckpt", "compile", "flash_attn"]
     row = ["RTX A4000", "22", "2048", "32", "2.75", "32000", "1100048384", "2048", "1", "bf16"]
     row += ["1", "none", "no", "yes"]
-    text, _ = RowAnswers(columns, rest_of_line)((1, [row]))
-    answer = json.loads(text)
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(map(",".join, (columns, row))), encoding="utf-8")
+    (answer,) = map(json.loads, answer_rows(path))
     assert answer["peak_allocated_bytes"]["high"] < 16 * GIB and answer["fit_probability"] < 0.35
 
 

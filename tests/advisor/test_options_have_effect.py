@@ -90,9 +90,8 @@ def files(tmp_path_factory):
     text = folder / "notes.txt"
     text.write_text("It was the best of times, it was the worst of times. " * 400)
     prepare_data([text], folder / "tokens", vocab_size=300)
-    columns = "gpu,n_gpus,layers,dim,heads,vocab,seq_len,micro_batch,precision"
-    (folder / "rows.csv").write_text(f"{columns}\nA100 80GB SXM,1,12,768,12,50304,1024,8,bf16\n")
-    (folder / "runs.csv").write_text("tp,n_gpus,micro_batch,grad_accum,seq_len,step_seconds\n4,8,1,8,4096,6.5\n")
+    (folder / "rows.csv").write_text("gpu,model,micro-batch\na100-80gb-sxm,gpt2,8\n")
+    (folder / "runs.csv").write_text("tp,gpus,micro_batch,grad_accum,seq_len,step_seconds\n4,8,1,8,4096,6.5\n")
     named = {"TOKENS": folder / "tokens", "NOTES": text, "ROWS": folder / "rows.csv", "RUNS": folder / "runs.csv"}
     return named | {"LOG": log(folder / "log.jsonl")}
 

@@ -162,13 +162,9 @@ def test_four_bit_weights_are_sharded_too(tmp_path):
     assert done.returncode == 0
     written = (tmp_path / "run.sh").read_text()
     assert "--accelerate_config zero3" in written and "--bnb_4bit_quant_storage bfloat16" in written
-    rows = tmp_path / "rows.csv"
-    rows.write_text(
-        "gpu,gpu_mem_gib,n_gpus,layers,dim,heads,kv_heads,ffn_mult,vocab,seq_len,micro_batch,precision,flash_attn,"
-        "act_ckpt,parallelism,software,method,lora_rank,lora_modules,quantized,weights_dtype\n"
-        "A100 80GB SXM,80,2,80,8192,64,8,3.5,32000,4096,2,bf16,yes,full,FSDP,TRL,qlora,16,attention,4 bits,bf16\n"
-    )
-    found = json.loads(command("predict", "--rows", str(rows)).stdout)
+    words = "--gpu a100-80gb-sxm --gpus 2 --model llama-3-70b --software trl --lora-rank 16 --lora-targets attention "
+    words += "--qlora --sharding full --activation-checkpointing full --seq-len 4096 --micro-batch 2 --json"
+    found = json.loads(command("predict", *words.split()).stdout)
     assert found["peak_allocated_bytes"]["value"] / 2**30 == pytest.approx(43.5, rel=0.2)
     rate = found["tokens_per_second"]
     assert rate["low"] < 865 < rate["high"]

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from advisor.hardware.catalog import GpuSpec, load_gpus, peak_flops, require_gpu
 from advisor.hardware.software_support import can, usual_precision
 from advisor.prediction.batch import predict_batch
-from advisor.prediction.rows import Reading, RowReader
 from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Prediction, Software, Workload
 from advisor.store.folders import profiles_folder
+from benchmarks.rows.reader import Reading, RowReader
 from trainer.schema import ModelShape, make_shape
 
 CARDS = {key: spec for key, spec in load_gpus().items() if spec.bf16_flops or spec.fp16_flops}

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import subprocess
-import sys
-from collections import Counter
-from pathlib import Path
-from types import FrameType
 
 import pytest
 
@@ -17,7 +12,6 @@ from advisor.hardware.catalog import require_gpu
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Workload
-from advisor.store.folders import profiles_folder
 from tests.terminal import advisor
 from trainer.schema import make_shape
 
@@ -167,7 +161,7 @@ RECOMPUTED = {"none": "none", "operators": "selective", "full": "full"}
 )
 def test_a_layout_has_one_number_by_both_doors(model, gpu, gpus):
     """What a plan over layouts finds is what `predict` says of it: time, memory, fit and parameters."""
-    words = ("--gpu", gpu, "--gpus", str(gpus), "--model", model)
+    words = ("--gpu", gpu, "--gpus", str(gpus), "--model", model, "--software", "nemo")
     planned = advisor("plan", *words, "--layout", "any", "--tokens", "1B", "--json")
     best = json.loads(planned.stdout)["choices"][0]["search"]["best"]
     run, cut = best["run"], best["run"]["layout"]
@@ -178,53 +172,15 @@ def test_a_layout_has_one_number_by_both_doors(model, gpu, gpus):
     options = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
     found = json.loads(predict(*words, *options, "--json").stdout)
     for name in ("step_seconds", "tokens_per_second", "mfu", "peak_allocated_bytes"):
-        assert found[name] == best["prediction"][name], name
+        ours, theirs = found[name], best["prediction"][name]
+        assert ours["basis"] == theirs["basis"], name
+        for side in ("value", "low", "high"):
+            assert ours[side] == pytest.approx(theirs[side], rel=1e-9), name
     assert found["fits"] is best["prediction"]["fits"] is True and "DP" in found["layout"]
     assert found["parameters"] == pytest.approx(best["prediction"]["parameters"], rel=0.01)
     shown = " ".join(advisor("plan", *words, "--layout", "any", "--tokens", "1B").stdout.split())
     assert (gpus > 8) == (found["network"] is not None) == ("between machines; on 100 Gb/s Ethernet" in shown)
     assert found["network"] is None or found["network"] in shown
-
-
-def test_each_row_is_answered_in_order(tmp_path: Path):
-    path = tmp_path / "rows.csv"
-    with (profiles_folder() / "public_runs.csv").open(encoding="utf-8", newline="") as file:
-        lines = list(csv.DictReader(file))[:3]
-    lines.insert(1, lines[0] | {"parallelism": "TP8"})
-    lines.append(lines[0] | {"gpu": "TPU v4", "n_gpus": "8", "global_batch_tokens": ""})  # nothing says what joins them
-    lines.append(lines[0])
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(lines[0]))
-        writer.writeheader()
-        writer.writerows(lines)
-    done = predict("--rows", str(path))
-    assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [r["row"] for r in found] == [1, 2, 3, 4, 5, 6]
-    assert set(found[1]) == set(found[0]) and found[1]["assumed"]  # a layout is predicted too
-    assert "joins 8 GPUs" in found[4]["error"] and found[4]["step_seconds"] is None
-    assert {**found[0], "row": 6} == found[5]
-    assert set(found[0]) == {"row", "parameters", "flops_per_token", *ESTIMATES, "fits", "fit_probability", "assumed"}
-    assert found[0]["assumed"] == ["compilation is not stated: eager, as LLM Foundry is by default"]
-
-
-def test_columns_that_are_options_but_are_not_read_are_named(tmp_path: Path):
-    """Counts may be written as 561M; a column `tied`, which no row reads, is not passed over in silence."""
-    path = tmp_path / "rows.csv"
-    head = "gpu,layers,dim,heads,seq_len,micro_batch,precision,params,vocab,ffn_mult,tied"
-    path.write_text(f"{head}\nH100 80GB SXM,20,1280,10,2048,32,bf16,561M,65536,4,yes\n", encoding="utf-8")
-    done = predict("--rows", str(path))
-    assert "columns that are options but are not read: tied" in done.stderr
-    found = json.loads(done.stdout)
-    assert found["parameters"] == 560_988_160 and not any("params" in said for said in found["assumed"])
-
-
-def test_a_card_without_the_precision_is_an_error_of_its_rows(tmp_path: Path):
-    path = tmp_path / "rows.csv"
-    head = "gpu,layers,dim,heads,ffn_mult,vocab,seq_len,micro_batch,precision"
-    path.write_text(f"{head}\nV100 32GB SXM2,12,768,12,4,50257,1024,8,bf16\n", encoding="utf-8")
-    (found,) = map(json.loads, predict("--rows", str(path)).stdout.splitlines())
-    assert found["row"] == 1 and "no bf16" in found["error"]
 
 
 def test_batch_and_one_by_one_agree_on_one_device():
@@ -252,70 +208,3 @@ def test_several_devices_cost_communication_and_share_sharded_updates():
     )
     assert copied > alone
     assert sharded < copied
-
-
-def test_a_large_table_is_answered_in_the_order_of_its_rows(tmp_path: Path):
-    path = tmp_path / "rows.csv"
-    head, *lines = (profiles_folder() / "public_runs.csv").read_text(encoding="utf-8").splitlines()
-    path.write_text("\n".join([head, *(lines * 130)[:20_000]]), encoding="utf-8")
-    done = predict("--rows", str(path))
-    assert done.stdout.count("\n") == 20_000
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [f.pop("row") for f in found] == list(range(1, 20_001))  # whichever process answered them
-    assert all(found[i] == found[i % len(lines)] for i in range(20_000))
-
-
-def test_rows_that_repeat_are_predicted_once_and_all_together(tmp_path: Path):
-    """A table of 5,000 rows is as many predictions as its four different rows alone; one by one it takes minutes."""
-    kinds = [f"H100 80GB SXM,{layers},1024,16,4,50304,2048,{batch},bf16,yes" for layers in (12, 24) for batch in (4, 8)]
-
-    def calls(lines: list[str]) -> Counter[str]:
-        path, made = tmp_path / "rows.csv", Counter[str]()
-        head = "gpu,layers,dim,heads,ffn_mult,vocab,seq_len,micro_batch,precision,compile"
-        path.write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
-
-        def count(frame: FrameType, event: str, _: object) -> None:
-            if event == "call" and frame.f_code.co_name in ("predict_batch", "rest_of_line"):
-                made[frame.f_code.co_name] += 1
-
-        before = sys.getprofile()
-        sys.setprofile(count)
-        try:
-            done = predict("--rows", str(path))
-        finally:
-            sys.setprofile(before)
-        assert [json.loads(line)["row"] for line in done.stdout.splitlines()] == list(range(1, len(lines) + 1))
-        return made
-
-    assert calls(kinds) == calls(kinds * 1250) == {"predict_batch": 2, "rest_of_line": 4}  # attention fused or not
-
-
-def test_the_rows_that_the_accuracy_is_measured_on_are_answered():
-    """The card that nobody rents included; within twice and half of the measured but for set-ups that are broken."""
-    path = profiles_folder() / "public_runs.csv"
-    answers = list(map(json.loads, predict("--rows", str(path)).stdout.splitlines()))
-    lines = list(csv.DictReader(path.open(encoding="utf-8")))
-    found = [(a, line) for a, line in zip(answers, lines, strict=True) if "error" not in a]
-    ratios = [a["tokens_per_second"]["value"] / float(line["tok_per_s_total"])
-              for a, line in found if line["tok_per_s_total"]]  # fmt: skip
-    assert len(ratios) > 400 and sum(0.5 < r < 2 for r in ratios) > 0.93 * len(ratios)
-    grand = [
-        (a, line)
-        for a, line in found
-        if line["gpu"].startswith("H100 96GB") and "float8" not in line["precision"] and a["peak_reserved_bytes"]
-    ]  # fmt: skip - of layouts only what is allocated is predicted
-    assert grand
-    for answer, line in grand:  # 62 to 82 GiB measured
-        assert 0.75 < answer["peak_reserved_bytes"]["value"] / 2**30 / float(line["mem_gib_per_gpu"]) < 1.25
-
-
-def test_8_bit_products_are_faster_where_the_card_has_units_for_them():
-    """Published pairs gain 10 to 40 %; the data sheet's rate alone would give nearly twice."""
-    words = ("--gpu", "h100-80gb-sxm", *D20[2:], "--json")
-    plain, eight = (json.loads(predict(*words, "--precision", p).stdout) for p in ("bf16", "fp8"))
-    assert 1.05 < plain["step_seconds"]["value"] / eight["step_seconds"]["value"] < 1.5
-    assert "(fp8, compiled)" in predict(*words[:-1], "--precision", "fp8", "--compile").stdout
-    for gpu, usual in (("a100-80gb-sxm", "bf16"), ("v100", "fp16")):
-        done = predict("--gpu", gpu, *D20[2:], "--precision", "fp8")
-        assert done.returncode == 2 and "has no units for 8-bit floats" in done.stderr
-        assert f"--precision {usual}" in done.stderr

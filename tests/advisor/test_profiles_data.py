@@ -17,8 +17,9 @@ import pytest
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus
 from advisor.hardware.prices import MARKETPLACES, load_prices, price_problem
-from advisor.prediction.software import require_software, software_in, table
+from advisor.prediction.software import require_software, table
 from advisor.store.folders import profiles_folder
+from benchmarks.rows.words import software_in
 
 # read here without the catalog: while tests are collected, ADVISOR_HOME is still the user's own
 with (profiles_folder() / "gpus.csv").open(encoding="utf-8", newline="") as _file:

@@ -1,11 +1,8 @@
-"""The words of one prediction, alone and as a line of many."""
+"""The words of one prediction."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-
-import pytest
 
 from advisor.hardware.catalog import require_gpu
 from advisor.prediction.batch import predict_batch
@@ -22,27 +19,13 @@ def predicted() -> Prediction:
     return predict_batch(prior_profile(require_gpu("l4")), [workload])[0]
 
 
-def test_a_line_of_many_says_what_the_document_of_one_says():
-    prediction = predicted()
-    line, document = json.loads("{" + words.rest_of_line(prediction)), words.document(prediction)
-    assert list(line) == list(document)
-    assert line.pop("flops_per_token") == document.pop("flops_per_token")
-    for name in words.ESTIMATES:
-        estimate, own = line.pop(name), document.pop(name)
-        assert estimate.pop("basis") == own.pop("basis") == "prior"
-        assert estimate == pytest.approx(own, rel=1e-9)  # written with ten digits
-    assert line.pop("fit_probability") == pytest.approx(document.pop("fit_probability"), rel=1e-3)
-    assert line == document == {"parameters": predicted().parameters, "fits": True}
-
-
-def test_what_is_not_predicted_says_why_in_both():
+def test_what_is_not_predicted_says_why():
     unjoined = replace(
         predicted(), step_seconds=None, tokens_per_second=None, mfu=None, fits=None, fit_probability=None
     )
     unjoined = replace(unjoined, device_memory_bytes=None, workload=replace(unjoined.workload, gpus=3))
     why = "the catalog does not say what joins 3 GPUs of type l4"
     assert words.time_unknown(unjoined) == f"time is unknown: {why}" and words.time_unknown(predicted()) is None
-    assert json.loads("{" + words.rest_of_line(unjoined))["error"] == f"time not predicted: {why}"
     assert ("step time", "unknown", "-") in words.quantities(unjoined).rows
     assert words.verdict(unjoined) == "how much memory the GPU has is unknown"
 

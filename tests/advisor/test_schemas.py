@@ -74,6 +74,6 @@ def test_files_are_valid(advisor_home: Path, tmp_path: Path) -> None:
 
 def test_rows_of_a_table_are_valid(tmp_path: Path) -> None:
     table = tmp_path / "rows.csv"
-    table.write_text("gpu,layers,dim,heads,seq_len,micro_batch,precision\nl4,12,768,12,1024,8,bf16\nnone,1,1,1,1,1,x\n")
+    table.write_text("gpu,model,micro_batch\nl4,gpt2,8\nh100,mixtral-8x7b,1\nnone,gpt2,1\n")
     for line in advisor("predict", "--rows", table, expect=0).stdout.splitlines():
         validator("predict-row").validate(json.loads(line))

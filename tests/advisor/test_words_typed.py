@@ -148,17 +148,6 @@ def test_no_number_is_parted_from_its_unit(columns):
     assert not any(re.search(r"\d-$|\d x$", line) for line in texts)
 
 
-def test_columns_of_a_table_may_be_named_as_the_options_are(tmp_path):
-    path = tmp_path / "rows.csv"
-    for head in ("gpu,layers,dim,vocab", "gpu,depth,width,vocab-size"):
-        path.write_text(
-            f"{head},heads,ffn_mult,seq_len,micro_batch,precision\nh100-80gb-sxm,12,768,50257,12,4,1024,8,bf16\n"
-        )
-        assert json.loads(advisor("predict", "--rows", path, expect=0).stdout)["parameters"] == 124_439_808
-    path.write_text("gpu,depth\nl4,12\n")
-    assert "has no column dim, heads" in advisor("predict", "--rows", path, expect=2).stderr
-
-
 @pytest.mark.parametrize("verb", [("launch",), ("export", "--to", "slurm")])
 def test_a_log_in_place_of_a_plan_is_called_none(tmp_path, verb):
     log = tmp_path / "train.log"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from advisor.engines.state import RunStatus
 from advisor.records import Plan
 from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import read_launch, read_run_config
 from advisor.store.store import Store
+from trainer.budget import read_spent
 from trainer.runlog import load_run_log
 from trainer.schema import Outcome
 
@@ -24,7 +27,8 @@ def check_it_ended_inside(folder: Path, store: Store, plan: Plan, status: RunSta
     log = load_run_log(folder / "log.jsonl")
     trained = log.final["time"] - log.header["time"] + log.header["startup_seconds"]
     assert arrival["seconds"] + trained <= DEADLINE + 10.0, "a step, a checkpoint and a busy machine more"
-    assert read_launch(folder).guards.max_seconds <= DEADLINE - arrival["seconds"] + 0.1
+    assert read_launch(folder).guards.max_seconds == DEADLINE
+    assert read_spent(folder).attempts[0].seconds == pytest.approx(arrival["seconds"], abs=0.01), "counted once"
     assert arrival["calibration"] in {entry.id for entry in store.list_calibrations()}
     after = load_plan(folder / "plan.yaml")
     assert after.id == plan.id and after.run.steps == read_run_config(folder).steps == log.header["config"]["steps"]

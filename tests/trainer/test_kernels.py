@@ -38,3 +38,10 @@ def test_a_kernel_changes_no_loss_but_by_rounding(name, usual, tmp_path):
 def test_a_kernel_that_a_device_lacks_is_how_the_run_ended(tmp_path):
     assert run(config(attention="cudnn"), tmp_path) is Outcome.FAILED
     assert "No viable backend for scaled_dot_product_attention" in load_run_log(tmp_path / LOG_NAME).final["reason"]
+
+
+def test_an_unknown_kernel_is_refused_with_those_that_there_are():
+    assert config(attention="flsh").problems() == [
+        "attention: 'flsh' is not one of auto, flash, efficient, cudnn, math (did you mean flash?)"
+    ]
+    assert config(loss_chunk_tokens=0).problems() == ["loss_chunk_tokens: out of range"]

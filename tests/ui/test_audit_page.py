@@ -19,6 +19,10 @@ from tests.ui import driver
 
 PLAN = """# Plan
 
+- depth: 10
+- width: 640
+- vocab size: 32000
+
 We train a 7B model on one RTX 4090 with bf16 on 100B tokens. This takes 3 days and costs $50.
 
 Training runs at 50 steps of 1,000 tokens in 10 seconds, that is 5,000 tokens per second.
@@ -44,36 +48,28 @@ def test_a_pasted_plan_is_judged_as_the_command_judges_it(advisor_home, tmp_path
     [judged] = audit_cards([path], default_store())
     said = words(at)
     assert plain(verdict_line(judged)) in said
-    assert "5 sentences" not in said and "--reader" in said  # what was not read, and how it can be
-    assert "3: We train a 7B model" in at.code[0].value  # the prompt to copy
+    assert "--reader" in said  # how the sentences can be read
+    assert "7: We train a 7B model" in at.code[0].value  # the prompt to copy
     assert len(at.get("download_button")) == 2
-
-
-def test_a_sentence_that_cannot_be_checked_is_said_to_be_unchecked_in_sight(advisor_home):
-    at = app().run()
-    at.text_area(key="audit-text").set_value("At $2.50 per GPU-hour the run costs $384,000.").run()
-    assert not at.exception and "Nothing here could be checked" in words(at)
-    opened = [one.label for one in at.expander if one.proto.expanded]
-    assert any(label.startswith("Numbers that were not checked") for label in opened)
 
 
 def test_what_an_assistant_answered_is_judged(advisor_home):
     """6 x 7e9 x 1e11 FLOPs in three days are 16 PFLOP/s: a hundred times what a 4090 has."""
     at = app().run()
     at.text_area(key="audit-text").set_value(PLAN).run()
-    quote = PLAN.splitlines()[2]
+    quote = PLAN.splitlines()[6]
     claim = {"id": "days", "kind": "training_time", "text": "it takes three days", "value": "3 days", "gpu": "rtx-4090"}
     claim |= {"parameters": "7 billion", "tokens": "100 billion", "quote": quote, "also": ["This takes 3 days"]}
     at.text_area(key="audit-answer").set_value(json.dumps({"title": "t", "run": {}, "claims": [claim]})).run()
     assert not at.exception and not at.error
     said = words(at)
-    assert "it takes three days" in said and "Wrong (1)" in said and "line 3" in said
+    assert "it takes three days" in said and "Wrong (1)" in said and "line 7" in said
     at.text_area(key="audit-answer").set_value("I cannot do that").run()
     assert "the reader's answer is no JSON" in words(at)
 
 
-def test_a_text_without_claims_is_one_sentence_without_our_folders():
+def test_sentences_alone_wait_for_an_assistant():
     at = app().run()
-    at.text_area(key="audit-text").set_value("Dear diary, the weather is fine.").run()
-    assert not at.exception
-    assert "/tmp" not in words(at)
+    at.text_area(key="audit-text").set_value("At $2.50 per GPU-hour the run costs $384,000.").run()
+    assert not at.exception and not at.error and "once an assistant has read them" in words(at)
+    assert "1: At $2.50 per GPU-hour" in at.code[0].value

@@ -1,6 +1,7 @@
 """Every page in every state, run by Streamlit's own test driver: no browser, no server, but the real code."""
 
 import csv
+import re
 import shutil
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -17,6 +18,7 @@ from advisor.hardware.live_prices import Refreshed
 from advisor.hardware.offers import offers_by_provider
 from advisor.hardware.prices import live_prices_path, load_prices
 from advisor.report.cards import offer_rows
+from advisor.store.calibration import SettingBurst
 from advisor.store.folders import example_run
 from advisor.store.run_folder import read_run_plan, run_row
 from advisor.store.store import Store, default_store, load_calibration
@@ -242,6 +244,33 @@ def test_the_price_of_a_whole_node_is_not_that_of_one_of_its_gpus():
     rows = {row["provider"]: row for row in offer_rows(offers_by_provider("h200-141gb-sxm", 1), date(2026, 11, 23))}
     dollars = float(rows["aws"]["$/h"].removeprefix("$"))
     assert rows["aws"]["$/GPU-h"] == f"{format_usd_rate(dollars / 8)} x 8"  # p5en.48xlarge has eight
+
+
+def test_a_calibration_shows_what_each_setting_gives(advisor_home):
+    """Base steps of 80 and 125 ms (their geometric mean is 100) around a setting's 125 ms: speed 0.8 of the base."""
+    calibration = load_calibration(sorted((ROOT / "benchmarks" / "raw").glob("cpu-nanochat-*.yaml"))[0])
+    like = next(b for b in calibration.bursts if b.completed)
+
+    def burst(setting, seconds, mib, **changes) -> SettingBurst:
+        measured = {"step_seconds": (seconds,) * 4, "reference_seconds": (0.001,), "resident_peak_bytes": mib << 20,
+                    "resident_before_bytes": mib << 19}  # fmt: skip
+        return SettingBurst(**vars(replace(like, **measured | changes)), setting=setting)
+
+    failed = {"outcome": "out_of_memory", "reason": "no room\nTraceback", "trained": False}
+    bursts = (
+        burst(None, 0.080, 200), burst("--optimizer muon", 0.125, 350), burst(None, 0.125, 200),
+        burst("attention: math", 0.1, 300, **failed), burst(None, 0.1, 200),
+    )  # fmt: skip
+    default_store().save_calibration(replace(calibration, setting_bursts=bursts))
+    script = "from advisor.ui import calibrate, loaders\ncalibrate._one(loaders.store().list_calibrations()[0])\n"
+    said = words(AppTest.from_string(script, default_timeout=180).run())
+    centre, low, high, memory = re.search(
+        r"\| --optimizer muon \| ([\d.]+) \(([\d.]+)-([\d.]+)\) \| (.*?) \|", said
+    ).groups()
+    assert float(centre) == 0.8 and 0.6 < float(low) < 0.8 < float(high) < 1 and memory == "+75 MiB"
+    assert "| attention: math | - | - |" in said and "attention\\: math does not run here" in said
+    assert "no room" in said and "Traceback" not in said
+    assert "not tried for lack of time" in said and "--activation-checkpointing full" in said
 
 
 def test_a_calibration_can_be_removed(advisor_home):

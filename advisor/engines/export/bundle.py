@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -126,11 +128,8 @@ def measured_first(job: ExportJob, template: str, **words: str) -> str:
     """Return the lines by which a job calibrates its machine before its first step; empty if it does not."""
     if job.arriving is None:
         return ""
-    arrival = '-m advisor.workflows.there arrive --run "$RUN"'  # arguments of Python, quoted for a shell
-    if job.arriving.may_change_depth:
-        arrival += " --may-change-depth"
-    if job.arriving.stop_if_over is not None:
-        arrival += f" --stop-if-over {job.arriving.stop_if_over!r}"
+    # arguments of Python, quoted for a shell
+    arrival = f'-m advisor.workflows.arrive {shlex.quote(json.dumps(asdict(job.arriving)))} "$RUN"'
     return script(template, arrival=arrival, stops=STOPS, config_after=CONFIG_AFTER, **words)
 
 

@@ -7,6 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import yaml
+
 from advisor.store.store import Store
 from tests.advisor.plans import small_plan
 from tests.terminal import advisor
@@ -93,7 +95,56 @@ def test_terminal_and_markdown_have_the_same_sections(tmp_path: Path) -> None:
     assert sum(counts) == int(shown.splitlines()[1].split()[0])
 
 
-def test_a_rent_by_the_hour_meets_hours(tmp_path):
-    (tmp_path / "rent.md").write_text("GPU rent: 24 h x $2.29/h = $45\n8 x 24 h x $2.29/h = $440\n")
-    shown = advisor("audit", tmp_path / "rent.md").stdout
-    assert "$53.70 to $56.20, not $45" in shown and "= $440 (line 2" in shown and "1 hold, 1 wrong" in shown
+REPORT = """# My run
+
+| setting | value |
+|---|---|
+| depth | 10 |
+| width | 640 |
+| heads | 10 |
+| vocab size | 32000 |
+| sequence length | 1024 |
+| precision | bf16 |
+| GPU | A100 80GB SXM |
+| throughput | {rate} tok/s |
+
+| step | loss | grad norm |
+|---|---|---|
+| 1 | 10.4 | 2.0 |
+| 100 | 7.2 | 1.2 |
+| 1000 | 4.9 | 0.5 |
+
+A 7B model on one RTX 4090 sees 100 B tokens in 3 days, and 12 x 64 = 700.
+"""
+
+
+def test_tables_are_read_without_an_assistant_and_sentences_are_not(tmp_path: Path) -> None:
+    """496,435,200 FLOP a token: 218,453 tok/s are 34.8 % of 312 TFLOP/s, and three times as many 104 %."""
+    report, card = tmp_path / "report.md", tmp_path / "card.yaml"
+    report.write_text(REPORT.format(rate="218,453"))
+    document = json.loads(run(report, "--card", card, "--json").stdout)
+    facts = {one["id"]: one for one in document["volunteered"]}
+    assert document["claims"] == [] and "34.8 %" in facts["facts-mfu"]["so"]
+    assert json.loads(run(card, "--json").stdout)["volunteered"] == document["volunteered"]
+    assert document["title"] == "My run" and [one for one in facts.values() if one["verdict"] != "holds"] == []
+    shown = " ".join(run(report).stdout.split())
+    assert "No claim could be checked" in shown and "4090" not in shown
+    for way in ("advisor audit report.md --reader CMD", "advisor audit report.md --schema", "--answer FILE"):
+        assert way in shown
+    report.write_text(REPORT.format(rate="655,359"))
+    [bad] = [one for one in json.loads(run(report, "--json").stdout)["volunteered"] if one["verdict"] != "holds"]
+    assert bad["id"] == "facts-mfu" and "104 %" in bad["so"]
+
+
+def test_a_text_of_sentences_alone_is_answered_with_what_can_be_done(tmp_path: Path) -> None:
+    (tmp_path / "plan.md").write_text("A 7B model on one RTX 4090: 100 B tokens in 3 days, for $50.\n")
+    done = run(tmp_path / "plan.md")
+    assert done.returncode == 1 and "no table" in done.stderr and "Traceback" not in done.stderr
+    for way in ("advisor audit plan.md --reader CMD", "advisor audit plan.md --schema", "--answer FILE"):
+        assert way in done.stderr
+
+
+def test_a_card_in_json_is_a_card(tmp_path: Path) -> None:
+    raw = yaml.safe_load((CARDS / "report-3.yaml").read_text(encoding="utf-8"))
+    (tmp_path / "card.json").write_text(json.dumps(raw, default=str))
+    assert run(tmp_path / "card.json", "--json").stdout == run(CARDS / "report-3.yaml", "--json").stdout

@@ -100,6 +100,10 @@ CHANGE = {"kind": "arithmetic", "that": "change", "way": "less"}
         # a table that cuts decimals off: 28,242 / 2,048 = 13.79
         ("| T | S/s | tok/s |\n|---|---|---|\n| 2048 | 13 | 28242 |",
          {"kind": "arithmetic", "that": "expression", "value": "13", "readings": ["[28242] / [2048]"]}, "holds"),
+        ("GPU rent: 24 h x $2.29/h = $45",  # $54.96
+         {"kind": "arithmetic", "that": "expression", "value": "$45", "readings": ["[24 h] * [$2.29/h]"]}, "wrong"),
+        ("24 h x $2.29/h = $55",
+         {"kind": "arithmetic", "that": "expression", "value": "$55", "readings": ["[24 h] * [$2.29/h]"]}, "holds"),
         ("28242 tokens of 2048 are 13 a second",
          {"kind": "arithmetic", "that": "expression", "value": "13", "readings": ["[28242] / [2048]"]}, "wrong"),
         ("$61 here, and there $61.23", {"kind": "agreement", "that": "agreement", "words": ["$61", "$61.23"]}, "holds"),

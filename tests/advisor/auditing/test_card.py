@@ -16,6 +16,7 @@ from advisor.auditing.card import COLUMNS, PHASES, SETUP_FIELDS
 from advisor.auditing.kinds import forms, kinds
 from advisor.auditing.load import card_from_dict, load_card
 from advisor.auditing.relations import table
+from advisor.auditing.schema import examples
 from advisor.errors import AdvisorError
 from tests.advisor.auditing.made_up import OTHERS, ROWS, RUN, TIMING, believe
 
@@ -74,6 +75,8 @@ def test_all_problems_are_said_at_once_with_their_fields(tmp_path: Path) -> None
         ({"timing": {"forward": "3 GB"}}, "timing.forward"),
         ({"claims": [{"id": "a", "kind": "converging", "text": "x"}] * 2}, "two have the id 'a'"),
         ({"nonsense": 1}, "nonsense: unknown field"),
+        ({"run": {"gpu": "rtx-9999"}}, "unknown GPU"),
+        ({"claims": [{"id": "a", "kind": "card_memory", "text": "t", "value": "8 GB", "gpu": "h1000"}]}, "unknown GPU"),
     ],
 )
 def test_one_wrong_thing_is_named(change: dict, problem: str) -> None:
@@ -151,6 +154,12 @@ def _fitting(spec: str) -> st.SearchStrategy[Any]:
     if spec in plain:
         return plain[spec]
     return st.builds(lambda form, n: form.format(n, units.get(spec, "")), st.sampled_from(forms), number)
+
+
+def test_every_example_is_a_claim_of_a_card() -> None:
+    for that, entry in examples().items():
+        claim = {"id": "a", "kind": entry["kind"], "that": that, "text": entry["says"], **entry["fields"]}
+        assert problems(card(run={}, others=[], claims=[claim])) == []
 
 
 def test_every_field_and_kind_is_documented() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.auditing.quantity import parse_quantity
+from advisor.auditing.quantity import figures, parse_quantity
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,29 @@ def test_a_printed_number_is_read_in_the_unit_of_the_house(text, low, high, dime
 )
 def test_a_number_means_what_rounds_to_it(text: str, truth: float, admitted: bool) -> None:
     assert parse_quantity(text).admits(truth) is admitted
+
+
+@pytest.mark.parametrize(
+    ("text", "quantity"),
+    [
+        ("about 1.36B parameters", "~1.36 billion"),
+        ("it took 14h 16m", "14.27 h"),
+        ("$2.30/GPU/hr", "$2.30 /h"),
+        ("500k-1M tokens", "0.5-1 M"),
+        ("roughly 107k tokens/second", "~107 k tok/s"),
+        ("12,000 GPU-hours", "12,000 GPU-h"),
+        ("a ratio of 71:1", "71 x"),
+        ("at 312 TFLOPS", "312 TFLOP/s"),
+        ("~158M tokens/hour", "~158 M tok/h"),
+    ],
+)
+def test_numbers_are_read_as_people_write_them(text: str, quantity: str) -> None:
+    assert [f.quantity.text for f in figures(text)] == [quantity]
+
+
+def test_names_dates_and_factors_are_no_quantities() -> None:
+    assert figures("LLaMA-2 on 2026-02-05, see arXiv:2309.09530 and v1.2.3") == ()
+    assert [f.quantity.text for f in figures("24 × 2048 on 8×H100")] == ["24", "2048", "8"]
 
 
 @pytest.mark.parametrize("text", ["", "many", "5-3 h", "1e999", "--5", "nan", "inf"])

@@ -84,6 +84,34 @@ def test_an_ambiguous_card_is_not_guessed():
     assert inferred.gpu is None and "could be any of" in inferred.missing[0]
 
 
+# Llama 3.1 8B: 32 · (2·4096²·1.25 + 3·4096·14336 + 2·4096) + 4096 + 2·128256·4096
+LLAMA = {"depth": 32, "width": 4096, "heads": 32, "ffn_width": 14336, "vocab_size": 128_256, "seq_len": 8192}
+LLAMA |= {"parameters": 8_030_261_248, "micro_batch": 1, "grad_accum": 1, "gpu": "8 GPUs of a kind unknown"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, ("llama", 8)),  # eight key/value heads by the count
+        ({"parameters": 8.0e9}, ("llama", 8)),
+        ({"parameters": None, "ffn_width": None}, ("gpt2", 32)),
+        ({"parameters": None}, "leave it open"),
+        ({"heads": 30}, "leave it open"),
+        ({"parameters": 20e9}, "no dense decoder of these sizes has 20,000,000,000 parameters"),
+        ({"heads": None}, "all of depth, width, heads and vocab_size"),
+    ],
+)
+def test_a_family_that_no_word_names_follows_from_sizes_and_count(changes, found):
+    facts = {name: value for name, value in (LLAMA | changes).items() if value is not None}
+    said = infer(build.run(facts=facts, framework="")).missing
+    assert "the GPU (--gpu): '8 GPUs of a kind unknown' is not in the catalog" in said
+    if isinstance(found, str):
+        assert any(found in one for one in said)
+        return
+    shape = infer(build.run(facts=facts, framework=""), {"gpu": "h100-80gb-sxm"}).workload.shape
+    assert (shape.family, shape.kv_heads) == found
+
+
 def test_a_batch_by_rate_and_time():
     facts = {k: v for k, v in LLM_C.items() if k not in ("micro_batch", "step_tokens")}
     table = build.run(seconds=4.0, tokens_per_second=131_072, facts=facts, framework="llm.c")

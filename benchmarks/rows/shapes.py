@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
 from advisor.laws import flops
-from advisor.prediction.row_words import Open, Refusal, number, whole_numbers
+from advisor.prediction.shape_by_count import COUNT_TOLERANCE, closest_shape, value_tables, variants
+from benchmarks.rows.words import Open, Refusal, number, whole_numbers
 from trainer.schema import ModelShape
 
-_COUNT_TOLERANCE = 0.06  # printed counts are rounded ("1.3e9"), and conventions differ
 _FFN_MULTIPLE = 64  # real FFN widths are multiples of this
-_LARGEST_GROUP = 512  # largest number of query heads per key/value head to try, enough for 1,536 heads
 _FAR_COUNT = 0.25  # a larger difference of the parameter count means another model
 _VOCABULARIES = ((32_000, 0.4), (50_304, 0.4), (128_256, 0.2))  # common sizes with their weights
 
@@ -91,16 +89,11 @@ def extra_parameters(shape: ModelShape, params: str, notes: str = "") -> int:
     table = shape.vocab_size * shape.width
     choices = [0, table if shape.family == "gpt2" else -table]
     if shape.family == "nanochat":
-        choices.append(_value_tables(shape.depth) * table)
+        choices.append(value_tables(shape.depth) * table)
     found = min(choices, key=lambda extra: round(abs(math.log((own + extra) / count)), 4))
     if not found and shape.family == "nanochat" and "value embedding" in notes.lower():  # not in the printed count
         return choices[-1]
     return found
-
-
-def _value_tables(layers: int) -> int:
-    """Return the number of tables of value embeddings: later versions of nanochat have one in every second layer."""
-    return (layers + 1) // 2
 
 
 def _shape(family: str, values: Mapping[str, int], ffn_width: int, kv_heads: int) -> ModelShape:
@@ -116,30 +109,6 @@ def _shape(family: str, values: Mapping[str, int], ffn_width: int, kv_heads: int
     )
 
 
-def _variants(values: Mapping[str, int], ffn_width: int) -> Iterator[tuple[ModelShape, int, int]]:
-    """Yield shapes with key/value heads and the resulting parameter count, likeliest first.
-
-    Each shape appears with a tied and an untied head; nanochat's shapes also appear with value embeddings. The yielded
-    shape has as many key/value heads as heads, but the count is for the yielded number of key/value heads.
-    """
-    heads, table = values["heads"], values["vocab"] * values["dim"]
-    # each key/value head has one column of keys and one of values in each layer
-    per_head = 2 * values["layers"] * values["dim"] * (values["dim"] // heads)
-    for family in ("gpt2", "nanochat", "llama"):
-        shape = _shape(family, values, ffn_width, heads)
-        count = flops.parameters(shape)
-        yield shape, heads, count
-        yield shape, heads, count + table if family == "gpt2" else count - table
-        if family == "nanochat":
-            yield shape, heads, count + _value_tables(values["layers"]) * table
-    rarer = (heads // group for group in range(2, min(heads // 3, _LARGEST_GROUP) + 1) if heads % group == 0)
-    for kv_heads in itertools.chain((8, 4, 16, 2, 1, 32), rarer):  # for llama, the last family of the loop above
-        if kv_heads < heads and heads % kv_heads == 0:
-            fewer = count - (heads - kv_heads) * per_head
-            yield shape, kv_heads, fewer
-            yield shape, kv_heads, fewer - table
-
-
 def _closest(
     values: Mapping[str, int], ffn_width: int, count: float, stated_kv_heads: int | None
 ) -> ModelShape | Open | Refusal:
@@ -147,18 +116,8 @@ def _closest(
     ones."""
     if count <= 0:
         return Refusal(f"params is {count:g}")
-    shape: ModelShape | None = None
-    error, kv_heads = math.inf, 0
-    for variant, heads, parameters in _variants(values, ffn_width):
-        own = round(abs(math.log(parameters) - math.log(count)), 4)
-        if own < error:
-            error, shape, kv_heads = own, variant, heads
-        if not error:
-            break
-    assert shape is not None  # at least the shape with all heads was tried
-    if kv_heads != shape.kv_heads:
-        shape = replace(shape, kv_heads=kv_heads)
-    if error <= _COUNT_TOLERANCE:
+    shape, error = closest_shape(_shape("llama", values, ffn_width, values["heads"]), count)
+    if error <= COUNT_TOLERANCE:
         return shape
     said = f"params says {count / 1e6:,.0f} M; a dense decoder of {values['layers']} layers and width {values['dim']}"
     closest = f"{flops.parameters(shape) / 1e6:,.0f} M"
@@ -182,11 +141,11 @@ def _shape_with_derived_vocabulary(
     if count is not None and count > 0 and family == "llama" and kv_heads is None:
         near = []
         for size, weight in _VOCABULARIES:  # for each vocabulary, the llama with the closest parameter count
-            variants = _variants({**values, "vocab": size}, ffn_width)
-            llamas = [variant for variant in variants if variant[0].family == "llama"]
+            sizes = _shape("llama", {**values, "vocab": size}, ffn_width, values["heads"])
+            llamas = [variant for variant in variants(sizes) if variant[0].family == "llama"]
             errors = [round(abs(math.log(parameters) - math.log(count)), 4) for *_, parameters in llamas]
             shape, groups, _ = llamas[errors.index(min(errors))]
-            if min(errors) <= _COUNT_TOLERANCE:
+            if min(errors) <= COUNT_TOLERANCE:
                 near.append((replace(shape, kv_heads=groups), weight))
         if near:
             whole = sum(weight for _, weight in near)
@@ -207,7 +166,8 @@ def _shape_of_count(values: Mapping[str, int], count: float | None) -> ModelShap
     if count is None or "vocab" not in values:
         return Refusal("ffn_mult is not given; without it params and vocab are both needed")
     shapes: dict[int, ModelShape] = {}
-    for (zero, kv_heads, at_zero), (*_, at_one) in zip(_variants(values, 0), _variants(values, 1), strict=True):
+    none, one = (variants(_shape("llama", values, ffn_width, values["heads"])) for ffn_width in (0, 1))
+    for (zero, kv_heads, at_zero), (*_, at_one) in zip(none, one, strict=True):
         width = (count - at_zero) / (at_one - at_zero)
         if width > 0 and width == round(width) and width % _FFN_MULTIPLE == 0:
             shape = replace(zero, ffn_width=int(width), kv_heads=kv_heads)

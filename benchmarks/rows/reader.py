@@ -20,9 +20,10 @@ from typing import Any
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.software_support import usual_precision
-from advisor.prediction.gpu_names import named_cards, possible_cards
-from advisor.prediction.row_shapes import extra_parameters, read_shape
-from advisor.prediction.row_words import (
+from advisor.records import Software, Workload
+from benchmarks.rows.gpu_names import named_cards, possible_cards
+from benchmarks.rows.shapes import extra_parameters, read_shape
+from benchmarks.rows.words import (
     Open,
     Refusal,
     adapters_in,
@@ -44,7 +45,6 @@ from advisor.prediction.row_words import (
     stated,
     whole_numbers,
 )
-from advisor.records import Software, Workload
 from trainer.schema import ModelShape
 
 REQUIRED_COLUMNS = ("gpu", "layers", "dim", "heads", "seq_len", "micro_batch", "precision")
@@ -54,10 +54,6 @@ COLUMNS = (  # all other columns are ignored
     *("parallelism", "optimizer", "notes", "software", "source", "method", "lora_rank", "lora_modules", "quantized"),
     *("kv_heads", "weights_dtype", "fused_loss"),
 )
-_OPTIONS = {  # columns with the names of options
-    "depth": "layers", "width": "dim", "vocab_size": "vocab", "gpus": "n_gpus", "activation_checkpointing": "act_ckpt",
-    "fused_attention": "flash_attn",
-}  # fmt: skip
 _EMPTY = frozenset(("nan", "NaN", "null", "None", "N/A", "n/a", "NA", "?", "-", "–", "—")) | {
     said for words in ("unknown", "not stated", "unstated") for said in (words, words.capitalize(), words.upper())
 }
@@ -91,7 +87,7 @@ def row_cells(path: Path, required: Sequence[str] = REQUIRED_COLUMNS) -> Iterato
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file)
-            columns = [_OPTIONS.get(name.strip().replace("-", "_"), name) for name in next(lines, [])]
+            columns = next(lines, [])
             if missing := [name for name in required if name not in columns]:
                 hint = f"the first line must name the columns, at least {', '.join(required)}"
                 raise AdvisorError(f"{path} has no column {', '.join(missing)}", hint, exit_code=2)

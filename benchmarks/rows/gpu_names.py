@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from advisor.hardware.catalog import GpuSpec
-from advisor.prediction.row_words import Open, Refusal, table_of
+from advisor.hardware.catalog import GpuSpec, load_gpus
+from benchmarks.rows.words import Open, Refusal, table_of
 
 _ALIKE = 1.10  # GPUs with peaks and bandwidths within 10 % are equal for a prediction (A100 80 GB SXM and PCIe)
 _FULL = 1.08  # an "80 GB" GPU has 80 GiB: 7.4 % more than 80e9 bytes
@@ -25,6 +25,26 @@ _EDITIONS = ({"ws"}, {"maxq"}, {"server"})  # editions of one product; a name wi
 # Of the people in profiles/public_runs.csv who state which A100 or H100 they use, 16 of 21 with fewer than eight GPUs
 # have SXM, and 25 of 26 with eight or more.
 _SXM_ODDS = {False: 16 / 5, True: 25.0}
+
+
+def load_published_gpus() -> dict[str, GpuSpec]:
+    """Return all known GPUs, and one that only published tables name: an H100 with 96 GB of HBM2e at 500 W.
+
+    Its data come from those tables. What they leave out is taken from the SXM GPU.
+    """
+    gpus = load_gpus()
+    spec = replace(
+        gpus["h100-80gb-sxm"],
+        key="h100-96gb-hbm2e",
+        nvml_names=(),
+        reported_memory_bytes=None,
+        memory_gb=96.0,
+        memory_bytes_per_second=2.4e12,
+        tdp_watts=500.0,
+        source="torchtitan, benchmarks/llama3_h100_202412_torchtitan.md",
+        notes="not for rent",
+    )
+    return {spec.key: spec, **gpus}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,14 +74,6 @@ def read_card_name(text: str) -> CardName:
         forms = frozenset(("sxm",))
     chips = frozenset(chip | _VARIANTS.intersection(remarked))
     return CardName(chip=chips, memory_gb=sizes[0] if sizes else None, forms=forms)
-
-
-def match_card(text: str, memory_gib: float | None, cards: Iterable[GpuSpec]) -> GpuSpec | str:
-    """Return the GPU that a name means, or why there is none. `memory_gib` counts if the name states no memory."""
-    card = possible_cards(text, named_cards(text, memory_gib, cards), None)
-    if isinstance(card, Open):
-        return f"GPU {text!r} could be any of {', '.join(c.key for c, _ in card.choices)}"
-    return card.reason if isinstance(card, Refusal) else card
 
 
 def named_cards(text: str, memory_gib: float | None, cards: Iterable[GpuSpec]) -> list[GpuSpec] | str:

@@ -14,22 +14,16 @@ from functools import lru_cache
 
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
 from advisor.hardware.links import read_link
-from advisor.prediction.gpu_names import named_cards, possible_cards
-from advisor.prediction.layouts import Experts, Layout, LayoutRun, Model, usual_network
-from advisor.prediction.row_words import Open, Refusal, number, read_precision, table_of
-from advisor.prediction.software import software_in
+from advisor.prediction.comm import usual_network
+from advisor.prediction.layouts import Experts, Layout, LayoutRun, Model
+from benchmarks.rows.gpu_names import named_cards, possible_cards
+from benchmarks.rows.words import Open, Refusal, number, read_precision, software_in, table_of
 
 DEGREES = {
     **{"tensor": "tp", "pipeline": "pp", "virtual": "vp", "context": "cp"},
     **{"expert": "ep", "expert_tensor": "etp", "data": "dp"},
 }
 _COLUMNS = {"virtual": "virtual_pp"}  # column names that differ from the letters of the degree
-LAYOUT_COLUMNS = (  # further columns of rows with a layout, besides `rows.COLUMNS`
-    *(_COLUMNS.get(name, letters) for name, letters in DEGREES.items()),
-    *("gpus_per_node", "head_dim", "ffn_width", "gated_mlp", "tied_embeddings", "attention", "experts"),
-    *("experts_per_token", "expert_ffn_width", "shared_experts", "dense_layers", "params_total", "params_active"),
-    *("interconnect", "global_batch_sequences", "sequence_parallel", "zero_stage_or_fsdp", "recompute"),
-)
 # Columns with the measured speed of a row; the last two mean the same.
 RATES = ("step_seconds", "tokens_per_second", "tokens_per_second_per_gpu", "tok_per_s_per_gpu")
 _SIZES = (  # columns with a positive whole number

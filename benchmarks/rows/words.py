@@ -1,6 +1,6 @@
 """Read the words and numbers in the cells of published tables: parallelism, precision, optimizer, kernels, adapters.
 
-The regular expressions are in row_words.yaml. Each reader returns the one meaning of a cell, an Open with several
+The regular expressions are in words.yaml. Each reader returns the one meaning of a cell, an Open with several
 meanings, or a Refusal that explains why the cell cannot be used.
 """
 
@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from advisor.prediction.software import USUAL_STATE, Named, software_in
+from advisor.prediction.software import USUAL_STATE, Named, table
 from advisor.records import Adapters, Software
 from advisor.store.disk import read_yaml
 from trainer.schema import ModelShape
@@ -48,17 +48,17 @@ class Precision:
 
 @cache
 def _words() -> dict[str, Any]:
-    return read_yaml(Path(__file__).with_name("row_words.yaml"), "list of words")
+    return read_yaml(Path(__file__).with_name("words.yaml"), "list of words")
 
 
 def table_of(name: str) -> list[list[Any]]:
-    """Return a table of row_words.yaml: pairs of a pattern and its meaning."""
+    """Return a table of words.yaml: pairs of a pattern and its meaning."""
     return _words()["tables"][name]
 
 
 @cache
 def pattern(name: str) -> re.Pattern[str]:
-    """Return a compiled pattern of row_words.yaml."""
+    """Return a compiled pattern of words.yaml."""
     flags = re.IGNORECASE if name in _words()["ignorecase"] else 0
     return re.compile("|".join(_words()["patterns"][name]), flags)
 
@@ -88,7 +88,7 @@ def _degrees() -> dict[str, re.Pattern[str]]:
 
 
 def says(name: str, text: str) -> bool:
-    """Return True if a pattern of row_words.yaml occurs in the text."""
+    """Return True if a pattern of words.yaml occurs in the text."""
     return pattern(name).search(text) is not None
 
 
@@ -221,7 +221,7 @@ def read_optimizer(text: str) -> str | Refusal:
 @lru_cache(maxsize=4096)
 def read_moment_bytes(optimizer: str) -> float | None:
     """Return the bytes of optimizer state per weight, or None for the usual state of AdamW or Muon."""
-    low = optimizer.lower()
+    low = _denied("optimizer").sub(" ", optimizer.lower())
     return next((size for words, size in table_of("moment bytes") if re.search(words, low)), None)
 
 
@@ -267,6 +267,12 @@ def read_checkpointing(text: str, named: Named | None = None, in_part: bool = Fa
     if whole or pattern("affirmed").match(low) or says("blocks", low):
         return "full"
     return Refusal(f"activation checkpointing {text!r} is unknown: write none, selective or full")
+
+
+def software_in(words: str) -> Named | None:
+    """Return the first software of the table that the description of a run names."""
+    low = words.lower()
+    return next((named for named in table().values() if named.written and named.written.search(low)), None)
 
 
 @lru_cache(maxsize=65536)
@@ -400,7 +406,7 @@ def read_windows(flash: str, notes: str) -> Windows | None | Refusal:
 @lru_cache(maxsize=4096)
 def read_adapters(method: str, rank: str, modules: str, quantized: str, words: str) -> Adapters | None | Open | Refusal:
     """Return the trained adapters, or None if all weights are trained. `words` are about parallelism and precision."""
-    said = method or words
+    said = _denied("parallelism").sub(" ", method or words)
     if says("other adapters", method):
         return Refusal(f"the training of {method}")
     if not says("lora", said):
