@@ -91,8 +91,8 @@ def predict_layouts(runs: Sequence[LayoutRun], own: OwnRuns | None = None) -> li
             )
         )
     for at, answer in same.items():
-        names: tuple[str, ...] = ("peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "fit_probability", "fits")
-        names += ("flops_per_token", "parameters") + (("mfu",) if own is None else ())
+        names = ["peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "fit_probability", "fits"]
+        names += ["flops_per_token", "parameters", *(["mfu"] if own is None else [])]
         copied: dict[str, Any] = {name: getattr(answer, name) for name in names}
         predictions[at] = replace(predictions[at], memory_parts=memory_of(workloads[at]), **copied)
     return predictions
