@@ -99,14 +99,14 @@ def test_megatron_bridge_gets_a_script_of_its_own_names(call, tmp_path: Path):
 
 
 def test_megatron_gets_the_layout_that_was_chosen(call, tmp_path: Path):
-    """Stages of 61 layers on 16 places are written out, the first and the last with fewer."""
-    text, plan, said = written(call, tmp_path, f"{LAYOUT} --model deepseek-v3 --gpus 2048", "run.sh")
+    """Stages of 61 layers on several places are written out, the first and the last with fewer."""
+    text, plan, said = written(call, tmp_path, f"{LAYOUT} --model deepseek-v3 --gpus 1024 --global-batch 2M", "run.sh")
     found, run = options(text), plan["choices"][0]["search"]["best"]["run"]
     cut = run["layout"]
     assert int(found["tensor-model-parallel-size"]) == cut["tensor"]
     assert int(found["pipeline-model-parallel-size"]) == cut["pipeline"]
     assert int(found["expert-model-parallel-size"]) == cut["expert"]
-    assert int(found["nnodes"]) * int(found["nproc-per-node"]) == 2048
+    assert int(found["nnodes"]) * int(found["nproc-per-node"]) == 1024
     sequences = cut["data"] * run["micro_batch"] * run["micro_batches"]
     assert int(found["global-batch-size"]) == sequences
     assert int(found["train-iters"]) == -(-1_000_000_000_000 // (sequences * run["seq_len"]))
