@@ -35,6 +35,7 @@ class Kind(StrEnum):
     NUMBER = "number"
     NUMBERS = "numbers"  # 8, 2-8 or 1,2,4,8
     BYTES = "bytes"  # 100MB
+    NETWORK = "network"  # 200G, 8x400G
     SWITCH = "switch"  # without a value
     YES_NO = "yes or no"
     CHOICE = "choice"
@@ -324,6 +325,11 @@ class Goal:
         "download_rate", Kind.BYTES, _MACHINES, "Download rate",
         "Download rate of the data in bytes per second, e.g. 100MB.", empty="25 to 400 MB/s",
     )  # fmt: skip
+    network_bytes_per_second: float | None = _option(
+        "network", Kind.NETWORK, _MACHINES, "Network",
+        "Network of one machine to others, e.g. 8x400G or 100G. Default: the vendor's reference machine, else 100G.",
+        empty="as usual for the GPU",
+    )  # fmt: skip
     # Advanced
     micro_batch: int | None = _option(
         "micro_batch", Kind.WHOLE, _ADVANCED, "Micro-batch", "Sequences per GPU and forward pass.", empty="the best",
@@ -509,6 +515,7 @@ class PredictOptions:
     vpp: int | None = _degree("vpp", "virtual-pipeline", "Pieces of layers on each pipeline stage (interleaved).")
     depths: tuple[int, ...] | None = _like("depths")
     tokens: int | None = _like("tokens", "Also show how much text this number of tokens is, in shards and gigabytes.")
+    network: float | None = _like("network")
     download_rate: float | None = _like(
         "download_rate", "Download rate of the text of --tokens in bytes per second, e.g. 100MB. Default: 25 to 400 MB."
     )

@@ -391,6 +391,25 @@ def parse_bytes(text: str) -> int:
     return round(_parse_with_unit(text, _BYTES_OF, "a size in bytes", _BYTES_EXAMPLES))
 
 
+def parse_network(text: str) -> float:
+    """Parse the network of one machine, "200G", "8x400G" or "25GB/s", as bytes per second in one direction.
+
+    A lower-case b, or none, means bits, in which networks are sold.
+    """
+    pattern = rf"(?:(\d{{1,3}})\s*[x×]\s*)?{_NUMBER}\s*[gG](b|B|bit)?(?:/s|ps|e)?"
+    match = re.fullmatch(pattern, text.strip())
+    value = 0.0 if match is None else int(match[1] or 1) * _plain(match[2]) * 1e9 / (1 if match[3] == "B" else 8)
+    if not 0 < value < 1e15:
+        hint = "write it like 100G, 8x400G or 25GB/s"
+        raise AdvisorError(f"{text!r} is not the network of a machine", hint, exit_code=2)
+    return value
+
+
+def write_network(bytes_per_second: float) -> str:
+    """Write a network's rate so that `parse_network` reads it: "3200G"."""
+    return f"{8 * bytes_per_second / 1e9:.10g}G"
+
+
 def parse_numbers(text: str) -> tuple[int, ...]:
     """Parse whole numbers such as "4", "2,4,8" or "2-8" (includes both ends), sorted and without repetitions."""
     numbers: set[int] = set()

@@ -12,7 +12,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -83,6 +83,10 @@ class GpuSpec:
         form = self.key.rpartition("-")[2].upper()
         form = f" {form}" if form in ("SXM", "PCIE", "NVL") and form not in name.upper() else ""
         return f"{name}{form} {self.memory_gb:g} GB"
+
+    def with_network(self, bytes_per_second: float | None) -> GpuSpec:
+        """Return the GPU in machines whose network has this rate; None leaves it as it is."""
+        return self if bytes_per_second is None else replace(self, network_bytes_per_second=bytes_per_second)
 
     @property
     def memory_bytes(self) -> int:

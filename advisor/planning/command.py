@@ -9,7 +9,7 @@ from typing import Any
 from advisor.options import OPTIONS, Goal, Kind, Option
 from advisor.planning.offers import OWN, usual_counts
 from advisor.prediction.software import OWN_NAME, table
-from advisor.units import write_count, write_duration
+from advisor.units import write_count, write_duration, write_network
 
 
 def plan_command(goal: Goal, out: str | None = None) -> str:
@@ -91,6 +91,8 @@ def _value(goal: Goal, option: Option) -> Any:
 def _written(option: Option, value: Any) -> str:
     if option.kind in (Kind.SECONDS, Kind.DEADLINE) and not isinstance(value, str):
         return write_duration(value)
+    if option.kind is Kind.NETWORK:
+        return write_network(value)
     if option.kind is Kind.COUNT and float(value).is_integer():
         return write_count(value)
     return value if isinstance(value, str) else _number(value)

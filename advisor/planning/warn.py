@@ -132,11 +132,11 @@ def _machine_warnings(device: Device, chosen: Run) -> Iterator[str]:
     if profile.calibrated and step.basis == Basis.EXTRAPOLATED:
         yield "this configuration lies outside the calibrated range: --measure runs one burst at it"
     if (network := assumed_network(chosen.workload, profile.spec, step.value)) is not None:
-        slower = seconds + chosen.steps * (network.ethernet_step_seconds - step.value)
-        yield (
-            f"assumes {network.words}: on 100 Gb/s Ethernet the run would take {format_seconds(slower)}; ask the "
-            "provider what joins its machines"
-        )
+        slower = ""
+        if network.ethernet_step_seconds is not None:
+            longer = seconds + chosen.steps * (network.ethernet_step_seconds - step.value)
+            slower = f": on 100 Gb/s Ethernet the run would take {format_seconds(longer)}"
+        yield f"assumes {network.words}{slower}; ask the provider what joins its machines, and say it: --network 8x400G"
 
 
 def _unspent(device: Device, chosen: Run, depths: Sequence[Run]) -> Iterator[str]:

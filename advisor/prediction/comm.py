@@ -7,6 +7,7 @@ between nodes from the vendors' reference machines.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
@@ -211,11 +212,20 @@ class AssumedNetwork:
 
     bits_per_second: float  # for each GPU
     gpus_per_machine: int
-    ethernet_step_seconds: float  # with `ETHERNET_BYTES_PER_SECOND` for each machine
+    ethernet_step_seconds: float | None  # with `ETHERNET_BYTES_PER_SECOND` for each machine; None: it is no faster
 
     @property
     def words(self) -> str:
+        if self.bits_per_second < 25e9:  # an adapter for the whole machine
+            return f"{self.gpus_per_machine * self.bits_per_second / 1e9:.0f} Gb/s between machines"
         return f"{self.gpus_per_machine} x {self.bits_per_second / 1e9:.0f} Gb/s between machines"
+
+    @classmethod
+    def of(cls, spec: GpuSpec, ethernet_step_seconds: Callable[[], float]) -> AssumedNetwork:
+        """Return the network of a GPU's machines; `ethernet_step_seconds` is asked only if it is faster."""
+        rate = usual_network(spec)
+        slower = ethernet_step_seconds() if GPUS_PER_NODE * rate > ETHERNET_BYTES_PER_SECOND else None
+        return cls(bits_per_second=8 * rate, gpus_per_machine=GPUS_PER_NODE, ethernet_step_seconds=slower)
 
 
 def assumed_network(w: Workload, spec: GpuSpec | None, step_seconds: float) -> AssumedNetwork | None:
@@ -229,12 +239,14 @@ def assumed_network(w: Workload, spec: GpuSpec | None, step_seconds: float) -> A
         backward = np.array([2 / 3 * seconds / w.grad_accum])
         return float(exposed_many(exchange, spec, backward, node_bytes_per_second=network).value[0])
 
-    alone = step_seconds - exposed(step_seconds)
-    return AssumedNetwork(
-        bits_per_second=8 * usual_network(spec),
-        gpus_per_machine=GPUS_PER_NODE,
-        ethernet_step_seconds=alone + exposed(alone, ETHERNET_BYTES_PER_SECOND),
-    )
+    def on_ethernet() -> float:
+        low, alone = 0.0, step_seconds  # the step without communication, by bisection
+        for _ in range(40):
+            middle = (low + alone) / 2
+            low, alone = (middle, alone) if middle + exposed(middle) < step_seconds else (low, middle)
+        return alone + exposed(alone, ETHERNET_BYTES_PER_SECOND)
+
+    return AssumedNetwork.of(spec, on_ethernet)
 
 
 def exchange_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> Exchange:

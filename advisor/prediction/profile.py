@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from advisor.hardware.catalog import GpuSpec, peak_flops
 from advisor.prediction.memory import MemoryModel
@@ -62,6 +62,10 @@ class Profile:
         if self.spec is not None:
             return peak_flops(self.spec, precision, tf32=tf32)
         return self.posterior.rates.matmul_flops if precision == self.precision else None
+
+    def with_network(self, bytes_per_second: float | None) -> Profile:
+        """Return the profile on machines whose network has this rate; None leaves the usual one."""
+        return self if self.spec is None else replace(self, spec=self.spec.with_network(bytes_per_second))
 
     @property
     def calibrated(self) -> bool:

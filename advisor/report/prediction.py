@@ -100,6 +100,8 @@ def network(joined: AssumedNetwork | None) -> str | None:
     """Describes the assumed network between machines, and the step time on Ethernet; None for a single machine."""
     if joined is None:
         return None
+    if joined.ethernet_step_seconds is None:
+        return f"assumes {joined.words}"
     slow = units.format_seconds(joined.ethernet_step_seconds)
     return f"assumes {joined.words}; on 100 Gb/s Ethernet a step takes {slow}"
 

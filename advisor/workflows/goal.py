@@ -11,7 +11,7 @@ from typing import Any
 
 from advisor import units
 from advisor.errors import AdvisorError, close_matches
-from advisor.hardware.catalog import read_gpus
+from advisor.hardware.catalog import GPUS_PER_NODE, read_gpus
 from advisor.hardware.here import device_key
 from advisor.hardware.offers import read_providers
 from advisor.laws.flops import parameters
@@ -44,6 +44,7 @@ _READ = {
     Kind.NUMBER: units.parse_number,
     Kind.NUMBERS: units.parse_numbers,
     Kind.BYTES: units.parse_bytes,
+    Kind.NETWORK: units.parse_network,
     Kind.SHARE: units.parse_percent,
     Kind.SOFTWARE: lambda text: require_software(text).name,
 }
@@ -137,6 +138,8 @@ def goal_from(typed: Options) -> Goal:
     keys, own, by_card = _devices(given, by_card)
     gpu = ",".join(keys)
     numbers = tuple(given.get("gpus") or usual_counts(gpu, own))
+    if given.get("network") is not None:
+        refuse_idle_network(max(numbers))
     named = {*keys, *(machine.gpu for machine in own)} - {OWN}
     if alone is not None and (ANY in named or len(named) > 1):
         message = "--price without a GPU's name is for one kind of GPU, and several are looked at"
@@ -219,6 +222,7 @@ _OF_MACHINES = (
     "objective",
     "interruptions",
     "kwh_price",
+    "network",
 )
 # Options that ask for another kind of plan, the name of that kind, and the options that apply to it.
 _OTHER_PLANS = (
@@ -227,6 +231,13 @@ _OTHER_PLANS = (
     ("layout", "a plan over layouts", {*_OF_MACHINES, "layout", "model", "tokens", "ratio", "seq_len", "global_batch",
                                        "measured", "precision"}),
 )  # fmt: skip
+
+
+def refuse_idle_network(gpus: int) -> None:
+    """Raise AdvisorError (exit 2) if one machine holds all GPUs, so that no network joins them."""
+    if gpus <= GPUS_PER_NODE:
+        message = f"--network: one machine holds {gpus} GPUs, and nothing passes between machines"
+        raise AdvisorError(message, "leave it out, or say how many GPUs there are: --gpus 16", exit_code=2)
 
 
 def _refuse_contradictions(options: Options) -> None:

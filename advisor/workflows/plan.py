@@ -139,12 +139,12 @@ def profile_for(goal: Goal, key: str, store: Store, seen: MeasuredStep | None = 
     if goal.software is None:
         return profile_after(
             seen, key, store, family=family, precision=precision, compile=goal.compile, power_cap_watts=cap
-        )
+        ).with_network(goal.network_bytes_per_second)
     compiled = table()[goal.software].compiled and can_compile if goal.compile is None else goal.compile
     software = software_of(goal.software)
     return load_profile(
         key, store, family=family, precision=precision, compile=compiled, power_cap_watts=cap, software=software
-    )
+    ).with_network(goal.network_bytes_per_second)
 
 
 def load_profiles(goal: Goal, store: Store, seen: MeasuredStep | None = None) -> tuple[list[Profile], list[str]]:

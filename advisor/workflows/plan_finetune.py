@@ -230,7 +230,9 @@ def usual_epochs(goal: Goal) -> float:
     return PAIR_EPOCHS if goal.stage == "dpo" else EPOCHS
 
 
-def _batch(store: Store, gpu: str, gpus: int, model: NamedModel, software: Software, together: int) -> _Batch:
+def _batch(
+    goal: Goal, store: Store, gpu: str, gpus: int, model: NamedModel, software: Software, together: int
+) -> _Batch:
     """Returns the batch, with the plainest sharding of the software that is about as fast as its fastest."""
     spec = require_gpu(gpu)
     precision = "bf16" if spec.bf16_flops is not None else "fp16"
@@ -249,7 +251,7 @@ def _batch(store: Store, gpu: str, gpus: int, model: NamedModel, software: Softw
             compile=False,
             software=software,
             sharding=sharding,
-        )
+        ).with_network(goal.network_bytes_per_second)
         tried.append((profile, adapted(profile, model.shape, software, gpus, sharding, together)))
     rates = [one.tokens_per_second.value if one.fits and one.tokens_per_second else 0.0 for _, one in tried]
     return next(both for both, rate in zip(tried, rates, strict=True) if rate >= ALIKE * max(rates))
@@ -263,7 +265,7 @@ def _runs(
     by_count: dict[int, _Batch] = {}
     for offer in offers:
         if offer.gpus not in by_count:
-            by_count[offer.gpus] = _batch(store, gpu, offer.gpus, model, software, together)
+            by_count[offer.gpus] = _batch(goal, store, gpu, offer.gpus, model, software, together)
         profile, found = by_count[offer.gpus]
         rate = found.tokens_per_second
         if not found.fits or rate is None:

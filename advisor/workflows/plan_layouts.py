@@ -251,7 +251,7 @@ def _machines(goal: Goal) -> Iterator[tuple[GpuSpec, Sequence[Offer]]]:
             raise AdvisorError(f"nothing is known of what joins GPUs of the kind {key}", hint, exit_code=2)
         counts = goal.counts or (goal.gpus,)
         yield (
-            cards[key],
+            cards[key].with_network(goal.network_bytes_per_second),
             [
                 offer
                 for count in counts

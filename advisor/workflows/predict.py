@@ -26,7 +26,7 @@ from advisor.prediction.whole_models import with_heads_of
 from advisor.prediction.whose import closest_run, whose
 from advisor.records import Adapters, Prediction, Workload
 from advisor.store.store import Store
-from advisor.workflows.goal import Options, find_any_model, find_architecture, with_shape
+from advisor.workflows.goal import Options, find_any_model, find_architecture, refuse_idle_network, with_shape
 from advisor.workflows.predict_layout import SOFTWARE, network_of, predict_layout
 from advisor.workflows.would_fit import would_fit
 from trainer.schema import ModelShape, make_shape
@@ -79,16 +79,14 @@ def predict(options: PredictOptions, store: Store) -> Predicted:
     """Predict the configuration that the options describe; raises AdvisorError if they do not describe one."""
     if options.download_rate is not None and options.tokens is None:
         raise AdvisorError("--download-rate: of how much data?", "say how many tokens: --tokens 10B", exit_code=2)
+    if options.network is not None:
+        refuse_idle_network(_machine(options.gpu, options.gpus)[1])
     options = with_stage(options)
     degrees = any((getattr(options, name) or 1) > 1 for name in LAYOUT_DEGREES)
     if degrees or (options.model and options.lora_rank is None and find_any_model(options.model).expert_width):
         return _over_layout(options)
     asked = _asked(options, store)
     profile, workload = asked.profile, asked.prediction.workload
-    # Only the law of layouts knows machines whose joint the data sheet does not state.
-    whole = workload.software is None or not (workload.software.adapters or workload.software.frozen_blocks)
-    if asked.prediction.step_seconds is None and profile.spec and options.model and whole:
-        return _over_layout(options)
     step, vocabulary, fits = asked.prediction.step_seconds, workload.shape.vocab_size, asked.prediction.fits
     return Predicted(
         **vars(asked.prediction),
@@ -129,6 +127,7 @@ def require_layout(options: PredictOptions) -> tuple[Architecture, GpuSpec, int]
     spec = load_gpus().get(key)
     if spec is None or not spec.is_cuda:
         raise AdvisorError(f"layouts are predicted on GPUs, not on {key}", "name one: --gpu 8xh100", exit_code=2)
+    spec = spec.with_network(options.network)
     return find_architecture(options.model), spec, gpus
 
 
@@ -196,7 +195,7 @@ def _asked(options: PredictOptions, store: Store) -> _Asked:
         compile=compiled,
         software=software_of(name, fp8=eight_bit) if name or eight_bit or partly or other_shape else None,
         sharding=("optimizer" if sharding == "gradients" else sharding) if elsewhere else "none",
-    )
+    ).with_network(options.network)
     shape, assumed = _shape(stated, profile)
     if named is not None and named.stand_in:
         assumed.append(named.stand_in)

@@ -8,7 +8,7 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
 from advisor.options import LAYOUT_DEGREES, PredictOptions
 from advisor.planning.models import Architecture, dense_of
-from advisor.prediction.comm import ETHERNET_BYTES_PER_SECOND, AssumedNetwork, usual_network
+from advisor.prediction.comm import ETHERNET_BYTES_PER_SECOND, AssumedNetwork
 from advisor.prediction.layout_batch import LayoutPrediction, predict_layouts
 from advisor.prediction.layouts import Layout, LayoutRun
 from advisor.prediction.micro_batch import ENOUGH
@@ -108,12 +108,12 @@ def network_of(run: LayoutRun) -> AssumedNetwork | None:
     """Return the network that a prediction assumes between machines, or None on one machine."""
     if run.layout.gpus <= run.node_gpus:
         return None
-    [slow] = predict_layouts([replace(run, network=ETHERNET_BYTES_PER_SECOND / run.node_gpus)])
-    return AssumedNetwork(
-        bits_per_second=8 * (run.network or usual_network(run.gpu)),
-        gpus_per_machine=run.node_gpus,
-        ethernet_step_seconds=slow.step_seconds.value,
-    )
+
+    def on_ethernet() -> float:
+        [slow] = predict_layouts([replace(run, gpu=run.gpu.with_network(ETHERNET_BYTES_PER_SECOND))])
+        return slow.step_seconds.value
+
+    return AssumedNetwork.of(run.gpu, on_ethernet)
 
 
 def _layout(options: PredictOptions, architecture: Architecture, gpus: int) -> tuple[Layout, list[str]]:

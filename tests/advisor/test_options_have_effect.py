@@ -21,6 +21,7 @@ PLAN = {
     "--inference-tokens": "1T", "--family": "llama", "--seq-len": "512", "--vocab-size": "5000", "--price": "0.9",
     "--provider": "runpod", "--spot": "any", "--objective": "cost", "--kwh-price": "0.4", "--grid-carbon": "50",
     "--power-cap": "300", "--interruptions": "2h", "--checkpoint-every": "7min", "--micro-batch": "3",
+    "--network": "100G",
     "--global-batch": "64k", "--precision": "fp32", "--compile": None, "--no-compile": None,
     "--activation-checkpointing": "full", "--sharding": "full", "--optimizer": "muon",
     "--software": "deepspeed", "--gate": "50%",
@@ -63,6 +64,7 @@ PREDICT = {
     "--activation-checkpointing": "full", "--sharding": "full", "--zero": "2", "--optimizer": "muon",
     "--lora-rank": "8", "--lora-targets": "attention", "--freeze-blocks": "2", "--qlora": None, "--depths": "4,8",
     "--tokens": "1B",
+    "--network": "100G",
     "--download-rate": "10MB", "--rows": "ROWS", "--tp": "2", "--pp": "2", "--cp": "2", "--ep": "4", "--vpp": "2",
 }  # fmt: skip
 SIZES = ("--depth", "12", "--micro-batch", "8", "--seq-len", "1024", "--vocab-size", "32768")

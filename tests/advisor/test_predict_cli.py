@@ -179,7 +179,7 @@ def test_a_layout_has_one_number_by_both_doors(model, gpu, gpus):
     assert found["fits"] is best["prediction"]["fits"] is True and "DP" in found["layout"]
     assert found["parameters"] == pytest.approx(best["prediction"]["parameters"], rel=0.01)
     shown = " ".join(advisor("plan", *words, "--layout", "any", "--tokens", "1B").stdout.split())
-    assert (gpus > 8) == (found["network"] is not None) == ("between machines; on 100 Gb/s Ethernet" in shown)
+    assert (gpus > 8) == (found["network"] is not None) == ("between machines" in shown)
     assert found["network"] is None or found["network"] in shown
 
 
