@@ -15,12 +15,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
+from advisor.laws import settings
+
 Record = TypeVar("Record")
 MOST_DEPTH = 512  # nanochat of this depth has 7e12 parameters, more than any machine of the catalog can train
 _DECADE = 3650 * 86400.0
 FAMILIES = ("nanochat", "gpt2", "llama")
-PRECISIONS = ("auto", "bf16", "fp16", "fp32")
-_OPTIMIZERS, EIGHT_BIT = ("adamw", "muon"), "adamw-8bit"
+PRECISIONS = ("auto", *settings.PRECISIONS)
+_OPTIMIZERS, EIGHT_BIT = tuple(settings.OPTIMIZERS), "adamw-8bit"
 RECOMPUTED = ("none", "selective", "full")
 
 
@@ -451,7 +453,7 @@ def _own(name: str, kind: Kind, help: str, **settings: Any) -> Any:
     return field(default=option.default, metadata={"option": option})
 
 
-SHARDINGS = ("none", "optimizer", "gradients", "full")  # the stages of ZeRO, from 0 to 3
+SHARDINGS = tuple(settings.SHARDINGS)  # by their stage of ZeRO, from 0 to 3
 LAYOUT_DEGREES = ("tp", "pp", "cp", "ep", "vpp")  # of `PredictOptions`
 
 

@@ -102,7 +102,7 @@ def empty_structure() -> Structure:
         for kind in ("cpu", "cuda")
     }
     made = f"traced on {datetime.date.today()} with torch {torch.__version__.split('+')[0]}"
-    return Structure(cells={}, muon={}, chunks=chunks, source=f"{made} by benchmarks/trace_memory.py")
+    return Structure(cells={}, steps={}, chunks=chunks, source=f"{made} by benchmarks/trace_memory.py")
 
 
 def fit_cell(cell: str, frame: Structure) -> tuple[Moment, ...]:
@@ -225,7 +225,7 @@ def structure_to_dict(structure: Structure) -> dict:
         "schema": 1,
         "source": structure.source,
         "chunks": chunks,
-        "muon": _rounded(structure.muon),
+        "muon": _rounded(structure.steps["muon"]),
         "cells": cells,
     }
 
@@ -241,13 +241,13 @@ def main(arguments: list[str]) -> None:
     structure = empty_structure()
     if arguments:
         before = structure_from_dict(json.loads(PROFILE.read_text()))
-        structure = replace(structure, cells=before.cells, muon=before.muon)
+        structure = replace(structure, cells=before.cells, steps=before.steps)
     chosen = cells(arguments[0] if arguments else "")
     with multiprocessing.Pool() as pool:
         for cell, fitted in zip(chosen, pool.imap(partial(fit_cell, frame=structure), chosen), strict=True):
             structure = replace(structure, cells={**structure.cells, cell: fitted})
             print(f"{cell}: {len(fitted)} moments", flush=True)
-    structure = replace(structure, muon=fit_muon(structure, np.random.default_rng(1)))
+    structure = replace(structure, steps={"muon": fit_muon(structure, np.random.default_rng(1))})
     PROFILE.write_text(json.dumps(structure_to_dict(structure), indent=1) + "\n")
 
 

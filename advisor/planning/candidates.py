@@ -20,6 +20,7 @@ import numpy as np
 
 from advisor.laws import flops
 from advisor.laws.hyperparameters import scale_flops
+from advisor.laws.settings import SHARDINGS
 from advisor.offer import Offer
 from advisor.planning.goal import Brief
 from advisor.planning.recipe import Window, as_asked, global_batches, micro_batches
@@ -255,7 +256,7 @@ def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, window:
         target=target,
     )  # fmt: skip
     several = whole.gpus > 1  # a single GPU cannot be sharded, whatever the goal says about several
-    split = (goal.sharding or brief.sharding) != "none"
+    split = SHARDINGS[goal.sharding or brief.sharding].moments
     plain_rows = {"none": ~several if split else np.ones_like(several), "optimizer": several, "full": several}
     found: dict[int, tuple[_Layout, EstimateArrays]] = {}
     for kind in _tried_kinds(device):
@@ -359,7 +360,7 @@ def _memory(device: Device, layout: _Layout, tables: _Tables) -> EstimateArrays:
     without a calibration share one memory model, so `tables` stores each table for reuse.
     """
     model, brief = device.profile.memory, device.brief
-    split = KINDS[layout.kind].sharding != "none"
+    split = SHARDINGS[KINDS[layout.kind].sharding].moments
     counts = np.array(sorted(set(layout.gpus.tolist()))) if split else np.array([1, 2])
     shape = (len(brief.depths), len(layout.sizes), 2, len(counts))
     how = (brief.precision, brief.compile, device.profile.device_type, brief.depths, tuple(counts.tolist()))

@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from advisor.laws.settings import SHARDINGS
 from advisor.offer import OWN_MACHINE, Offer
 from advisor.options import Goal
 from advisor.planning import recipe
@@ -305,7 +306,7 @@ def _run_terms(candidates: Candidates) -> RunTerms:
         fetch = reciprocal(columns([brief.download_rate]), brief.bytes_to_fetch * step_tokens)
     # Each GPU of a sharded model copies its share, and each host writes to its own disk. Otherwise the first GPU copies
     # and writes the whole model.
-    sharded = np.array([kind.sharding != "none" for kind in KINDS])[candidates.kind]
+    sharded = np.array([SHARDINGS[kind.sharding].moments for kind in KINDS])[candidates.kind]
     held = (candidates.state_bytes / np.where(sharded, candidates.gpus, 1))[:, None]
     hosts = np.where(sharded, np.ceil(candidates.gpus / GPUS_A_NODE), 1)
     write = reciprocal(machine.bytes_per_second.rows(device), (candidates.state_bytes / hosts)[:, None])

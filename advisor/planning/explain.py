@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from advisor.laws.hyperparameters import batch_band, scale_flops
+from advisor.laws.settings import SHARDINGS
 from advisor.laws.text import SHARD_BYTES
 from advisor.planning import recipe
 from advisor.planning.candidates import Device
@@ -56,7 +57,7 @@ def reasons(
         f"batch and kept between 1e-4 and 3e-3; {run.schedule.warmup_steps} steps of warm-up, then cosine to a tenth"
     )
     yield _why_memory(brief, chosen)
-    if workload.sharding == "full":
+    if SHARDINGS[workload.sharding].weights:
         yield _why_sharded(device.profile, chosen)
     if plain is not None:
         rate = format_error(chosen.tokens_per_second, plain.prediction.tokens_per_second, format_rate)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from advisor.laws.settings import SHARDINGS
 from advisor.options import Goal, GpuPrice
 from advisor.planning.costs import Costs
 from advisor.planning.evaluate import LEAST_STEPS
@@ -214,7 +215,7 @@ def _memory(space: SearchSpace, goal: Goal) -> tuple[str, Iterator[Way]]:
     message += f" needs up to {format_bytes(float(high[nearest]))} of {format_bytes(usable)} usable"
     # Weights, gradients (fp32) and the optimizer's moments stay in memory from step to step.
     parameters = float(space.candidates.parameters[place])
-    shares = workload.gpus if workload.sharding == "full" else 1
+    shares, _, _ = SHARDINGS[workload.sharding].shares(workload.gpus)
     each = float(space.candidates.state_bytes[place]) / parameters + GRADIENT_BYTES
     state = each * parameters / shares
     of_activations = state < usable and 2 * state < high[nearest]

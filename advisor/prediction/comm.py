@@ -17,12 +17,13 @@ import numpy as np
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
 from advisor.hardware.links import Link, read_link
 from advisor.laws.intervals import Z80
+from advisor.laws.settings import OPTIMIZERS, PRECISIONS, SHARDINGS
 from advisor.prediction.adapters import NF4_BYTES
 from advisor.prediction.intervals import BASES, EstimateArrays
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.nearest import published_runs
 from advisor.prediction.software import require_software
-from advisor.prediction.throughput import ELEMENT_BYTES, extra_parameters
+from advisor.prediction.throughput import extra_parameters
 from advisor.records import Basis, Estimate, Software, Workload
 
 LATENCY_SECONDS = 10e-6  # per ring step: NVLink in Calculon's system descriptions (sources §3.2)
@@ -253,22 +254,23 @@ def exchange_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> 
     """Return the bytes that workloads of one kind exchange; `grad_accum` and `gpus` have shape (n,)."""
     parameters = a.trained_parameters.astype(float)
     every = (a.parameters + extra_parameters(a.software)).astype(float)  # frozen weights are gathered too
+    sharding = SHARDINGS[a.sharding]
     gathered, scattered, step = 4 * every, 2 * parameters, np.zeros(len(parameters))
     if a.software is not None and a.software.adapters is not None and a.software.adapters.quantized:
         gathered = gathered - 2 * (2 - NF4_BYTES) * (a.block_matrices + a.software.expert_parameters)
-    if a.software is None and a.sharding == "full":
+    if a.software is None and sharding.weights:
         blocks = (a.depth * a.block_parameters).astype(float)
-        gathered = 2 * ELEMENT_BYTES[a.precision] * blocks + 4 * (parameters - blocks)
+        gathered = 2 * PRECISIONS[a.precision].element_bytes * blocks + 4 * (parameters - blocks)
         scattered = 4 * parameters
-        step = 2.0 * a.block_matrices if a.optimizer == "muon" else step
-    split = a.software is not None and a.sharding in ("optimizer", "gradients")
+        step = 2.0 * a.block_matrices if OPTIMIZERS[a.optimizer].orthogonalizes else step
+    split = a.software is not None and sharding.moments and not sharding.weights
     return Exchange(
         gpus=gpus,
         parameters=parameters,
         depth=a.depth,
         grad_accum=grad_accum,
         gathers=grad_accum,
-        full=a.sharding == "full",
+        full=sharding.weights,
         own=a.software is None,
         gathered_bytes=gathered,
         scattered_bytes=scattered,

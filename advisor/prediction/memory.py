@@ -18,6 +18,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from advisor.laws.intervals import Z80
+from advisor.laws.settings import SHARDINGS
 from advisor.prediction.intervals import EstimateArrays
 from advisor.prediction.memory_line import Line
 from advisor.prediction.memory_published import Mixture, published_mixture, published_parts
@@ -153,7 +154,7 @@ class MemoryModel:
 
     def _own_parts(self, a: WorkloadArrays) -> dict[str, float]:
         """Return the traced parts of this project's trainer, corrected by measurements."""
-        weights = 4.0 * float(a.parameters[0]) / (a.gpus if a.sharding == "full" else 1)
+        weights = 4.0 * float(a.parameters[0]) / SHARDINGS[a.sharding].shares(a.gpus)[0]
         parts, slope = self.structure.parts_bytes(a), self._line(a).slope
         state = {"weights": weights, "optimizer": float(self.structure.persistent_bytes(a)[0]) - weights}
         return state | {name: slope * parts[name] for name in ("gradients", "activations", "logits")}

@@ -15,6 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from advisor.laws.settings import OPTIMIZERS, PRECISIONS, SHARDINGS
 from advisor.prediction.adapters import NF4_BYTES
 from advisor.prediction.intervals import EstimateArrays
 from advisor.prediction.memory_terms import WorkloadArrays
@@ -24,8 +25,8 @@ from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
 
 _GIB = float(1 << 30)
-# Bytes per parameter: weights; fp32 master copy and both moments; gradients (sources §2.1).
-_STATE_BYTES: dict[str, tuple[float, float, float]] = {"fp32": (4, 8, 4), "copied": (2, 12, 2), "16bit": (2, 4, 2)}
+# Bytes per parameter: weights, fp32 master copy, each moment, gradients (sources §2.1).
+_STATE_BYTES = {"fp32": (4.0, 0.0, 4.0, 4.0), "copied": (2.0, 4.0, 4.0, 2.0), "16bit": (2.0, 0.0, 2.0, 2.0)}
 # Other states that a run may have if its description leaves the state open, with their probabilities: people load
 # checkpoints in 16 bits, or let DeepSpeed choose.
 _OTHER_STATES = {
@@ -153,14 +154,14 @@ def parts(a: WorkloadArrays, case: Case) -> Parts:
     adapters = software.adapters
     # PEFT keeps adapters in fp32 beside 16-bit weights (its autocast_adapter_dtype)
     state = "fp32" if adapters is not None and _models_of_hf(software) else case.state
-    weight, moments, gradient = _STATE_BYTES[state]
+    weight, master, moment, gradient = _STATE_BYTES[state]
+    optimizer = OPTIMIZERS[a.optimizer] if adapters is None else OPTIMIZERS["adamw"]
+    moments = master + moment * optimizer.moments
     if case.state == "copied" and named is not None and named.gradients == "fp32":
         gradient = 4
     if software.moment_bytes is not None and adapters is None:
-        moments = software.moment_bytes + (4 if case.state == "copied" else 0)
-    state_shards = a.gpus if a.sharding != "none" else 1
-    gradient_shards = a.gpus if a.sharding in ("gradients", "full") else 1
-    weights_shards = a.gpus if a.sharding == "full" else 1
+        moments = software.moment_bytes + master
+    weights_shards, state_shards, gradient_shards = SHARDINGS[a.sharding].shares(a.gpus)
     n = (a.parameters + software.extra_parameters + software.expert_parameters).astype(float)
     matrices = a.block_matrices + software.expert_parameters
     trained = a.trained_parameters.astype(float)
@@ -172,21 +173,20 @@ def parts(a: WorkloadArrays, case: Case) -> Parts:
     halved = np.zeros(len(n))  # parameters of embedding tables with weights and moments in 16 bits
     if named is not None and named.half_tables and case.state == "fp32":
         halved = (a.vocab_size * a.width + max(software.extra_parameters, 0)).astype(float)
-    muon = a.optimizer == "muon" and adapters is None  # one moment instead of two
-    saved = 4.0 * a.block_matrices * a.trained_share if muon else 0.0
+    saved = moment * (optimizer.moments - optimizer.matrix_moments) * a.block_matrices * a.trained_share
     hf = _models_of_hf(software)
     gradients = 0.0 * n if software.steps_in_backward else (trained * gradient - 2.0 * halved) / gradient_shards
     inputs, kept, worked = _activations(a, software, named, case)
     # With fp32 moments AdamW computes the square root of all second moments at once, unless the optimizer is PyTorch's
     # fused one. If the software is unknown, half of the runs use the fused one.
-    step_bytes = named.step_bytes if named is not None else 0.0 if a.optimizer == "muon" else 2.0
+    step_bytes = named.step_bytes if named is not None else 0.0 if OPTIMIZERS[a.optimizer].orthogonalizes else 2.0
     return Parts(
         weights=(trained * weight + frozen - 2.0 * halved) / weights_shards,
         optimizer=(trained * moments - saved - 4.0 * halved) / state_shards,
         gradients=gradients,
         stepping=step_bytes
-        * (moments / 8 if a.optimizer != "muon" else 1.0)
-        * (a.block_matrices * a.trained_share if muon else trained)
+        * (1.0 if OPTIMIZERS[a.optimizer].orthogonalizes else moments / 8)
+        * (a.block_matrices * a.trained_share if optimizer.orthogonalizes else trained)
         / state_shards,
         held=gradients * (1.0 if a.gpus > 1 else np.where(a.accumulate, 1.0, _WRAPPERS_HOLD if hf else 0.0)),
         inputs=inputs * a.trained_share,
@@ -201,7 +201,7 @@ def _activations(
     a: WorkloadArrays, software: Software, named: Named | None, case: Case
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the bytes of recomputed blocks' inputs, of the activations that blocks save, and of the block in work."""
-    tokens, element = a.tokens.astype(float), 4.0 if a.precision == "fp32" else 2.0
+    tokens, element = a.tokens.astype(float), float(PRECISIONS[a.precision].element_bytes)
     block = tokens * _kept_bytes(a, software, named, case)
     if not software.fused_attention:  # the output of softmax and, in 16 bits, a copy; mask and output of dropout
         block = block + (6.0 if element == 2.0 else 9.0) * a.heads * a.seq_len * tokens
@@ -221,7 +221,7 @@ def _kept_bytes(a: WorkloadArrays, software: Software, named: Named | None, case
     the activation function, with a gate if it has one. torch.compile saves the same amount, according to its
     partitioner.
     """
-    element = 4.0 if a.precision == "fp32" else 2.0
+    element = float(PRECISIONS[a.precision].element_bytes)
     width, keys, ffn = a.width, a.kv_heads * a.head_dim, a.ffn_width
     kept = element * (6.0 * width + 2.0 * keys + (4.0 if a.family == "llama" else 2.0) * ffn)
     kept = kept + 2.0 * (named.extra_lanes if named is not None else 0.0) * width
@@ -245,7 +245,7 @@ def _kept_bytes(a: WorkloadArrays, software: Software, named: Named | None, case
 def _autocast(a: WorkloadArrays, case: Case) -> bool:
     """Return True if values between the 16-bit products of a block are fp32. With FSDP they are not, because it gathers
     weights in 16 bits."""
-    return case.state == "fp32" and a.precision != "fp32" and a.sharding != "full"
+    return case.state == "fp32" and PRECISIONS[a.precision].casts and not SHARDINGS[a.sharding].weights
 
 
 def _logit_bytes(a: WorkloadArrays, named: Named | None, case: Case) -> float:
@@ -263,7 +263,7 @@ def _logit_bytes(a: WorkloadArrays, named: Named | None, case: Case) -> float:
         return named.logit_bytes
     if kind in _LOGIT_BYTES:
         return _LOGIT_BYTES[kind]
-    if a.precision == "fp32":
+    if not PRECISIONS[a.precision].casts:
         return 16.0
     return 12.0 if kind == "hf" else 14.0 if _autocast(a, case) else 8.0
 
@@ -271,15 +271,16 @@ def _logit_bytes(a: WorkloadArrays, named: Named | None, case: Case) -> float:
 def _gathered(a: WorkloadArrays, software: Software, case: Case) -> np.ndarray:
     """Return the bytes of gathered and cast weights and of the buckets of collectives."""
     table_size = a.vocab_size * a.width
-    if software.adapters is not None and a.sharding != "full":  # one matrix converted from 4 bits, without a gradient
+    sharded = SHARDINGS[a.sharding].weights
+    if software.adapters is not None and not sharded:  # one matrix converted from 4 bits, without a gradient
         return 2.0 * a.width * a.ffn_width if software.adapters.quantized else np.zeros(len(a.depth))
-    if a.sharding == "full":  # two gathered blocks, both tables, and a block's gradient before its reduce-scatter
+    if sharded:  # two gathered blocks, both tables, and a block's gradient before its reduce-scatter
         live = 2.0 * np.minimum(_BUCKET_ELEMENTS + _LIVE_ELEMENTS, a.parameters) if case.state == "copied" else 0.0
         block = 6.0 if software.adapters is None else 2.0 * NF4_BYTES if software.adapters.quantized else 4.0
         return block * a.block_parameters + 2.0 * table_size * (1 if a.family == "gpt2" else 2) + live
     if case.state == "copied" and (a.gpus > 1 or software.kind == "wrapper"):
         return 2.0 * 2.0 * np.minimum(_BUCKET_ELEMENTS, a.parameters)
-    if case.state == "fp32" and a.precision != "fp32" and a.activation_checkpointing != "full":
+    if case.state == "fp32" and PRECISIONS[a.precision].casts and a.activation_checkpointing != "full":
         return 2.0 * a.block_matrices  # autocast caches cast weights until the forward pass ends
     return np.zeros(len(a.depth))
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.laws import flops
+from advisor.laws.settings import OPTIMIZERS, PRECISIONS, SHARDINGS
 from advisor.records import Software, Workload
 
 # Each term is a product of sizes. L: blocks; t: tokens of a micro-batch; d: width; f: FFN width; k: width of the keys;
@@ -199,7 +200,7 @@ class Structure:
     """All traced moments. `cells` maps device/family/precision/checkpointing/accumulation to the moments of a step."""
 
     cells: Mapping[str, tuple[Moment, ...]]
-    muon: Mapping[str, float]  # workspace of Muon's step for one matrix
+    steps: Mapping[str, Mapping[str, float]]  # workspace of an optimizer's step, by `Optimizer.workspace`
     chunks: Mapping[str, LossChunks]  # by device type
     source: str
 
@@ -248,9 +249,9 @@ class Structure:
 
         Sharding splits the state over the GPUs. "full" (ZeRO-3, FSDP) splits the weights too.
         """
-        weights, state = 4.0 * a.parameters, 8.0 * a.parameters - (4 * a.block_matrices if a.optimizer == "muon" else 0)
-        shards = (a.gpus if a.sharding == "full" else 1, a.gpus if a.sharding != "none" else 1)
-        return weights / shards[0] + state / shards[1]
+        optimizer, (weights, moments, _) = OPTIMIZERS[a.optimizer], SHARDINGS[a.sharding].shares(a.gpus)
+        state = 4.0 * optimizer.moments * a.parameters - optimizer.saved_bytes * a.block_matrices
+        return 4.0 * a.parameters / weights + state / moments
 
     def moment_values(self, a: WorkloadArrays) -> list[tuple[Moment, np.ndarray]]:
         """Return every moment with its live bytes beyond `persistent_bytes`, shape (n,).
@@ -267,7 +268,7 @@ class Structure:
             for moment, column in zip(moments, values.T, strict=True)
         ]
         # The optimizer step finds all gradients.
-        workspace = Moment(phase="optimizer", coefficients=self.muon if a.optimizer == "muon" else {})
+        workspace = Moment(phase="optimizer", coefficients=self.steps.get(OPTIMIZERS[a.optimizer].workspace, {}))
         pairs.append((workspace, 4.0 * a.parameters + self.terms(a) @ workspace.vector))
         return pairs
 
@@ -283,7 +284,7 @@ class Structure:
             for some in np.split(rows, range(_ROWS_AT_ONCE, len(rows), _ROWS_AT_ONCE)):
                 if len(some):
                     beyond[some] = np.max([values for _, values in self.moment_values(a.rows(some))], axis=0)
-        return beyond + self._sharded(a) if a.sharding == "full" else beyond
+        return beyond + self._sharded(a) if SHARDINGS[a.sharding].weights else beyond
 
     def _sharded(self, a: WorkloadArrays) -> np.ndarray:
         """Return by how many bytes full sharding changes the peak beyond the state, shape (n,).
@@ -293,12 +294,13 @@ class Structure:
         which also exists in fp32 for its reduction. Weights outside the blocks stay gathered in fp32, with their
         gradients, from the forward pass to the end of the backward pass.
         """
-        element, blocks = 4.0 if a.precision == "fp32" else 2.0, a.depth * a.block_parameters
+        precision, blocks = PRECISIONS[a.precision], a.depth * a.block_parameters
+        element = float(precision.element_bytes)
         outside = a.parameters - blocks
         kept = 4.0 * a.parameters * (1 - 1 / a.gpus)
-        cast = 0 if a.precision == "fp32" or a.activation_checkpointing == "full" else a.block_matrices
+        cast = a.block_matrices if precision.casts and a.activation_checkpointing != "full" else 0
         if a.activation_checkpointing == "selective":  # recomputes the cast of the second feed-forward matrix
-            cast = cast - (a.depth * a.width * a.ffn_width if a.precision != "fp32" else 0)
+            cast = cast - (a.depth * a.width * a.ffn_width if precision.casts else 0)
         casts = element * cast
         return (3 * element + 4.0) * a.block_parameters + 8.0 * outside - kept - casts
 
@@ -310,7 +312,7 @@ class Structure:
             sums[_KIND_OF_TERM.get(term, "activations")] += float(value)
         if moment.phase == "optimizer":
             sums["gradients"] += 4.0 * float(a.parameters[0])
-        if a.sharding == "full":  # full sharding changes gradients and copies of weights
+        if SHARDINGS[a.sharding].weights:  # full sharding changes gradients and copies of weights
             sums["gradients"] += float(self._sharded(a)[0])
         return sums
 
@@ -322,7 +324,7 @@ def _compiled(moment: Moment, precision: str) -> Moment:
     mode: for the blocks of the three families, PyTorch's min-cut partitioner saves the same 36 bytes per token and
     width (bf16, FFN of 4·width) as the trace.
     """
-    element = 4.0 if precision == "fp32" else 2.0
+    element = float(PRECISIONS[precision].element_bytes)
     most = {"first_chunk": 2 * element, "later_chunk": 3 * element}.get(moment.phase)
     if most is None or moment.coefficients.get("c*V", 0.0) <= most:
         return moment
@@ -344,7 +346,7 @@ def structure_from_dict(raw: dict) -> Structure:
             name: tuple(Moment(phase=m["phase"], coefficients=m["bytes"]) for m in moments)
             for name, moments in raw["cells"].items()
         },
-        muon=raw["muon"],
+        steps={one.workspace: raw[one.workspace] for one in OPTIMIZERS.values() if one.workspace},
         chunks={kind: LossChunks(**values) for kind, values in raw["chunks"].items()},
         source=raw["source"],
     )

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from advisor.laws.settings import SHARDINGS
 from advisor.prediction.published import Setting
 from advisor.prediction.throughput import Nearby, coordinates, sizes
 from advisor.records import Workload
@@ -64,13 +65,7 @@ def switches_of(w: Workload) -> str:
 def switches_in_words(precision: str, compile: bool, sharding: str, *, fp8: bool = False) -> str:
     """Return precision, compilation and sharding in words."""
     words = ["fp8" if fp8 else precision, "compiled" if compile else "eager"]
-    sharded = {
-        "optimizer": "optimizer sharded",
-        "gradients": "optimizer and gradients sharded",
-        "full": "fully sharded",
-    }
-    words += [sharded[sharding]] if sharding != "none" else []
-    return ", ".join(words)
+    return ", ".join(filter(None, [*words, SHARDINGS[sharding].words]))
 
 
 def correlation(ones: Sequence[PublishedRun], others: Sequence[PublishedRun]) -> np.ndarray:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from advisor.hardware.catalog import GpuSpec
+from advisor.laws.settings import SHARDINGS
 from advisor.prediction.throughput import TERMS
 from advisor.records import Software, Workload
 
@@ -48,7 +49,7 @@ class Setting:
             compile=w.compile,
             software=software,
             tf32=software.tf32 and (spec is None or spec.tf32_flops is not None),
-            sharding="optimizer" if w.sharding == "gradients" else w.sharding,  # published tables name them alike
+            sharding=SHARDINGS[w.sharding].published,
             encoder=encoder,
         )
 

@@ -17,6 +17,7 @@ from typing import overload
 import numpy as np
 
 from advisor.laws import flops
+from advisor.laws.settings import OPTIMIZERS, PRECISIONS, SHARDINGS
 from advisor.prediction.memory_terms import WorkloadArrays, by_kind
 from advisor.records import Software, Workload
 
@@ -41,7 +42,6 @@ _BEYOND_DEVIATION = 0.03
 # the second product reads them: 6 passes, and 9 for the gradient. The activations of an eager block pass through memory
 # about 110 times per lane.
 _SCORE_PASSES, _LANE_PASSES = 15, 110
-ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 # By `Software.state`, what a micro-batch reads and writes of each weight, before the coefficient of the term. The 4
 # bytes of autocast come out as 47 on an A100: casts, copies and gradients, in untuned loops. 16-bit weights beside fp32
 # masters need no casts: 2 + 2 bytes are read by products, and 8 read and written to add up the gradient in fp32. These
@@ -111,8 +111,8 @@ def sizes_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray | None 
     fused = a.software is None or a.software.fused_attention
     scores = 0.0 if fused else a.heads * attended_tokens(a.software, a.seq_len) * _SCORE_PASSES / _LANE_PASSES
     head = (a.vocab_size * a.width).astype(float)
-    shares = (a.gpus if gpus is None else gpus) * ones if a.sharding != "none" else ones
-    stepped = newton_schulz_flops(a) * ones if a.optimizer == "muon" else 0.0 * ones
+    shares = (a.gpus if gpus is None else gpus) * ones if SHARDINGS[a.sharding].moments else ones
+    stepped = newton_schulz_flops(a) * ones if OPTIMIZERS[a.optimizer].orthogonalizes else 0.0 * ones
     own_selective = a.software is None and a.activation_checkpointing == "selective"
     return Sizes(
         layers=a.depth.astype(float),
@@ -127,7 +127,7 @@ def sizes_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray | None 
         parameters=a.trained_parameters / shares,
         block_matmul=flops.matmul_parameters(a) - head,
         head_matmul=head,
-        element_bytes=ELEMENT_BYTES[a.precision] * ones,
+        element_bytes=PRECISIONS[a.precision].element_bytes * ones,
         weight_bytes=(2 if a.software is not None and a.software.state == "16bit" else 4) * ones,
         read_bytes=READ_BYTES[a.software.state if a.software is not None else "fp32"] * ones,
         recompute=(1.0 if own_selective else _RECOMPUTE.get(a.activation_checkpointing, 1.0)) * ones,

@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from advisor.laws import flops
+from advisor.laws.settings import OPTIMIZERS
 from advisor.prediction.intervals import EstimateArrays, columns, product, reciprocal, sum_independent, sum_shared
 from advisor.records import Basis, Estimate, WallClock
 from trainer.schema import RunConfig
@@ -285,9 +286,9 @@ def checkpoint_bytes(run: RunConfig) -> int:
 
 
 def state_bytes(shape: flops.Shape[_Count], optimizer: str) -> _Count:
-    """Return the bytes of weights and moments of one or many models, with optimizer "adamw" or "muon"."""
-    both_moments = 12 * flops.parameters(shape)
-    return both_moments - 4 * flops.block_matrix_parameters(shape) if optimizer == "muon" else both_moments
+    """Return the bytes of weights and moments of one or many models; `optimizer` is a name in `laws.settings`."""
+    kept = OPTIMIZERS[optimizer]
+    return 4 * (1 + kept.moments) * flops.parameters(shape) - kept.saved_bytes * flops.block_matrix_parameters(shape)
 
 
 def disk_bytes(run: RunConfig) -> int:

@@ -21,6 +21,7 @@ from advisor.hardware.offers import (
 )
 from advisor.hardware.prices import PriceRow
 from advisor.hardware.software_support import lacks, short_words, support_words, what_it_needs, wheels_for
+from advisor.laws.settings import SHARDINGS
 from advisor.records import Estimate, Workload
 from advisor.report.table import capital
 from advisor.units import DAY, GIB
@@ -162,7 +163,7 @@ def comparison_rows(rows: Sequence[CardRow]) -> list[dict[str, str]]:
 
 def _micro_batch(workload: Workload) -> str:
     recomputed = ", recomputed" if workload.activation_checkpointing != "none" else ""
-    return f"{workload.micro_batch}{recomputed}{', sharded' if workload.sharding == 'full' else ''}"
+    return f"{workload.micro_batch}{recomputed}{', sharded' if SHARDINGS[workload.sharding].weights else ''}"
 
 
 def offer_rows(entries: Iterable[ProviderOffers], today: datetime.date) -> list[dict[str, str]]:

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from advisor.hardware.catalog import require_gpu
+from advisor.laws.settings import SHARDINGS
 from advisor.offer import OWN_MACHINE, Offer
 from advisor.planning.alternatives import unpublished
 from advisor.prediction.comm import caution
@@ -20,7 +21,6 @@ from advisor.workflows.plan_finetune import FinetunePlan, FinetuneRun
 from advisor.workflows.plan_layouts import LayoutChoice
 
 _NAMED = 6  # GPUs named among those that the model does not fit
-_SHARDED = {"optimizer": "optimizer sharded", "full": "sharded"}
 _ON = {"sft": "", "dpo": " by DPO on preference pairs"}
 SHOWN = 8  # machines on the terminal: the best of each GPU
 COLUMNS = ("GPUs", "from", "micro-batch", "memory per GPU", "tokens/s", "time", "cost", "longest context")
@@ -122,7 +122,7 @@ def _row(run: FinetuneRun, stage: str) -> tuple[str, ...]:
     work, memory, rate = answer.workload, answer.device_bytes, answer.tokens_per_second
     rent = "" if run.offer.usd_per_hour is None else f", {format_usd_rate(run.offer.usd_per_hour)}"
     how = ["recomputed"] if work.activation_checkpointing == "full" else []
-    how += [_SHARDED[work.sharding]] if work.sharding != "none" else []
+    how += list(filter(None, [SHARDINGS[work.sharding].words]))
     late = f" ({', '.join(missed(run, 'late', 'too dear'))})" if not all(run.keeps) else ""
     unsold = "given" if run.offer.ordered else "your own" if run.offer.source == OWN_MACHINE else "no price known"
     seller = run.offer.provider or unsold

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from advisor import units
 from advisor.hardware.offers import OWN_MACHINE
+from advisor.laws.settings import SHARDINGS
 from advisor.options import Goal
 from advisor.planning.sensitivity import machine
 from advisor.planning.stages import Part, largest_first, parts, stages
@@ -153,7 +154,7 @@ def savings(run: Workload) -> Iterator[str]:
     """Yields the ways in which a configuration saves memory."""
     if run.activation_checkpointing != "none":
         yield f"{run.activation_checkpointing} activation checkpointing"
-    if run.sharding == "full":
+    if SHARDINGS[run.sharding].weights:
         yield "model sharded over the GPUs"
 
 

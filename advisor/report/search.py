@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from advisor import units
+from advisor.laws.settings import SHARDINGS
 from advisor.options import Goal
 from advisor.planning.alternatives import by_price
 from advisor.planning.explain import verdict
@@ -180,7 +181,7 @@ def _candidates(title: str, considered: Sequence[Run], plan: Plan) -> Table:
     def marks(run: Run) -> list[str]:
         """Returns the marks for how a configuration saves memory, which `MARKS` explains."""
         recomputed = {"full": [STAR], "selective": ["†"]}.get(run.workload.activation_checkpointing, [])
-        return [*recomputed, *(["‡"] if run.workload.sharding != "none" else [])]
+        return [*recomputed, *(["‡"] if SHARDINGS[run.workload.sharding].moments else [])]
 
     rows = tuple(
         (

@@ -93,7 +93,7 @@ def test_speed_of_torchtunes_adapters_on_a_4090(tmp_path):
         work = workload(Adapters(rank=8, quantized=quantized), shape=shape, micro_batch=2, gpu=profile.key,
                         compile=profile.compile, activation_checkpointing="full")  # fmt: skip
         said = predict_batch(profile, [work])[0]
-        assert said.tokens_per_second.contains(measured)
+        assert said.tokens_per_second.value == pytest.approx(measured, rel=0.25)  # about the left-out median error
         assert said.mfu.value < 0.8  # of the passes that are made
 
 
