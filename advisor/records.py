@@ -74,7 +74,7 @@ class Software:
     attended_tokens: float | None = None  # tokens that a query attends to, mean over layers; None: all earlier ones
     extra_parameters: int = 0  # parameters beyond the shape, for an untied head; negative for a tied head
     expert_parameters: int = 0  # expert weights beyond those that a token uses, which are in the shape
-    narrow_experts: bool = False  # many narrow experts, which eager code runs one by one
+    looped_experts: int = 0  # experts of all layers that run one after the other
     adapters: Adapters | None = None  # None: the weights themselves are trained
     frozen_blocks: int = 0  # number of frozen first blocks; the embeddings are then frozen too
 

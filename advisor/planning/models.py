@@ -64,6 +64,7 @@ class NamedModel:
     differs: str = ""  # how the model differs from the trainer's families
     expert_parameters: int = 0  # weights of experts that a token does not use; the shape has the others
     expert_width: int | None = None  # feed-forward width of one expert; None: no mixture of experts
+    experts: int = 0  # in all layers together
     details: Details = Details()
 
     @property
@@ -277,6 +278,7 @@ def dense_of(mixture: Architecture) -> NamedModel:
         tied=model.tied,
         differs=words,
         expert_width=model.experts.width,
+        experts=model.experts.count * model.experts.layers,
         expert_parameters=max(0, mixture.parameters - parameters(shape) + tied),
         details=mixture.details,
     )

@@ -80,7 +80,8 @@ def step_seconds_many(
     if unlike:
         basis = np.maximum(basis, BASES.index(Basis.EXTRAPOLATED))
     middle = value * np.exp(logs.expected - logs.mean + besides / 2) if expected else value
-    alone = EstimateArrays(value=middle, low=value / spread, high=value * spread * adapters.late(a), basis=basis)
+    late = grad_accum * adapters.looped_seconds(a)
+    alone = EstimateArrays(value=middle, low=value / spread, high=value * spread + late, basis=basis)
     if not (gpus > 1).any():
         return alone
     exchange = comm.exchange_of(a, grad_accum, gpus)

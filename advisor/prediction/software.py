@@ -17,9 +17,6 @@ USUAL_STATE = 0.75  # share of bf16 loops that keep fp32 weights under autocast 
 OWN_NAME = "own"  # this project's trainer, which calibrations measure
 
 
-NARROW_EXPERT = 4096  # width of an expert: narrower ones may take longer than their products, see `adapters.late`
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)  # each row of the table exists once
 class Named:
     """One row of profiles/software.csv: a training software with its defaults."""
@@ -36,6 +33,7 @@ class Named:
     gradients: str  # fp32 | 16bit
     optimizer: str  # adamw | muon
     recomputed: str  # default activation checkpointing: none | selective | full
+    loops: bool  # runs the experts of a mixture one after the other
     hf_models: bool  # trains Hugging Face's models: fp32 copies of logits, norms and GELU without kernels
     step_bytes: float  # temporary bytes per weight in the optimizer step
     half_tables: bool  # embeddings and their moments have 16 bits
@@ -82,6 +80,7 @@ def table() -> dict[str, Named]:
                 fused_kernels=row["kernels"] == "fused",
                 whole_logits={"whole": True, "chunked": False}.get(row["loss"]),
                 recomputed=row["recomputed"] or "none",
+                loops=row["experts"] == "loop",
                 hf_models=row["models"] == "hf",
                 half_tables=row["tables"] == "16bit",
                 logit_bytes=float(row["logit_bytes"]) if row["logit_bytes"] else None,
@@ -114,7 +113,7 @@ def software_of(
     fp8: bool = False,
     extra_parameters: int = 0,
     expert_parameters: int = 0,
-    expert_width: int | None = None,
+    experts: int = 0,
 ) -> Software:
     """Return published software by name. None means unknown software, in 16 bits if it trains only some weights."""
     if name is None:
@@ -130,7 +129,7 @@ def software_of(
         fp8=fp8,
         extra_parameters=extra_parameters,
         expert_parameters=expert_parameters,
-        narrow_experts=expert_width is not None and expert_width < NARROW_EXPERT,
+        looped_experts=experts if name is None or require_software(name).loops else 0,
     )
 
 

@@ -64,10 +64,10 @@ def notes(plan: FinetunePlan) -> Sequence[str]:
         )
     elif share > 1.01:
         said.append(f"packed, examples share sequences; padded to the context it takes {share:.1f} times as long")
-    if plan.model.expert_width is not None:
+    if (work := plan.chosen.prediction.workload).software is not None and work.software.looped_experts:
         said.append(
-            f"the time is that of the experts' products; code that runs experts of {plan.model.expert_width:,} one "
-            "after the other takes longer (the high end)"
+            f"{plan.software} runs the {plan.model.experts:,} experts of a pass one after the other, which is most of "
+            "the time of a small micro-batch; software with grouped products does not: --layout any"
         )
     if plan.assumed:
         said.append(f"not given, so taken: {'; '.join(plan.assumed)}")

@@ -205,7 +205,7 @@ def finetune_software(method: str, model: NamedModel, rank: int = RANK, name: st
         adapters=adapters,
         extra_parameters=model.extra_parameters,
         expert_parameters=model.expert_parameters,
-        expert_width=model.expert_width,
+        experts=model.experts,
     )
 
 

@@ -209,7 +209,7 @@ def _asked(options: PredictOptions, store: Store) -> _Asked:
         fp8=eight_bit,
         extra_parameters=extra,
         expert_parameters=named.expert_parameters if named is not None else 0,
-        expert_width=named.expert_width if named is not None else None,
+        experts=named.experts if named is not None else 0,
     )
     workload = Workload(
         shape=with_heads_of(shape, options.head_dim),

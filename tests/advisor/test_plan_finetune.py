@@ -234,7 +234,7 @@ def test_experts_take_memory_but_only_those_that_a_token_meets_take_time(tmp_pat
     assert answers[0].peak_allocated_bytes.value > 15e9 and answers[0].fits
     done = command("plan", "--model", "Qwen/Qwen3-30B-A3B", "--finetune", "lora", "--examples", "5k", "--gpu", "h200",
                    "--software", "axolotl", "--out", str(tmp_path / "run.yaml"))  # fmt: skip
-    assert done.returncode == 0 and "experts of 768" in done.stdout
+    assert done.returncode == 0 and "the 6,144 experts" in done.stdout
     written = (tmp_path / "run.yaml").read_text()
     assert "- q_proj" in written and "lora_target_linear" not in written
 
@@ -269,15 +269,18 @@ def test_only_plans_have_moments_of_eight_bits(verb):
     assert done.returncode == 2 and "adamw or muon" in done.stderr
 
 
-def test_narrow_experts_are_as_unsure_in_predict_as_in_a_plan():
-    words = {"gpu": "a100-80gb-sxm", "lora_rank": 16, "qlora": True, "lora_targets": "attention", "software": "trl"}
-    widths = {}
-    for name in ("mixtral-8x7b", "qwen3-30b-a3b"):
-        rate = advisor.predict(model=name, **words).record.tokens_per_second
-        widths[name] = rate.high / rate.low
-    assert widths["qwen3-30b-a3b"] > 2.5 * widths["mixtral-8x7b"]
-    rate = advisor.plan(model="qwen3-30b-a3b", finetune="qlora", examples=1000, gpu="a100-80gb-sxm").chosen.prediction
-    assert rate.tokens_per_second.high / rate.tokens_per_second.low > 2.5 * widths["mixtral-8x7b"]
+def test_software_that_loops_over_experts_is_slower_than_a_dense_model_of_its_size():
+    """Qwen3-30B-A3B against 32B with LoRA in LLaMA-Factory: 4 h against 2.5 h (its issue 7921). 48 layers of 128
+    experts at 0.28 ms with recomputation are 1.72 s a micro-batch, and software with grouped products saves them."""
+    words = {"gpu": "h200", "gpus": 8, "lora_rank": 8, "sharding": "full", "activation_checkpointing": "full",
+             "micro_batch": 1, "seq_len": 1024, "lora_targets": "attention"}  # fmt: skip
+    took = {(name, software): advisor.predict(model=name, software=software, **words).record.step_seconds
+            for name in ("qwen3-30b-a3b", "qwen3-32b") for software in ("llama-factory", "unsloth")}  # fmt: skip
+    looped, dense = took["qwen3-30b-a3b", "llama-factory"], took["qwen3-32b", "llama-factory"]
+    assert looped.value > 1.3 * dense.value and looped.high > looped.value + 48 * 128 * 0.28e-3
+    assert took["qwen3-30b-a3b", "unsloth"].value < 0.9 * took["qwen3-32b", "unsloth"].value
+    twice = advisor.predict(model="qwen3-30b-a3b", software="llama-factory", **words | {"grad_accum": 2}).record
+    assert twice.step_seconds.value - looped.value > 48 * 128 * 0.28e-3
 
 
 def test_more_of_ones_own_gpus_are_named_only_where_they_fit():
