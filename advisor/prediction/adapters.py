@@ -22,7 +22,7 @@ from advisor.records import Workload
 
 # Software that loops over experts waits for launches: about 10 for each expert and layer in a forward pass, of which
 # one asks the GPU for the expert's tokens, and 20 in a backward pass, of 5 to 10 µs each and 20 µs for the question. So
-# with LoRA on H200 30B-A3B takes 1.6 times as long as a dense 32B at micro-batches of 1,024 tokens, and as long at 2,048.
+# with LoRA on H200 30B-A3B takes 1.6 times as long as a dense 32B at micro-batches of 1,024 tokens, as long at 2,048.
 # Measured was 1.6, at sizes that are not stated (github.com/hiyouga/LlamaFactory/issues/7921).
 _LOOP_SECONDS, _LOOP_AGAIN_SECONDS = 200e-6, 80e-6
 NF4_BYTES = 0.5 + 4 / 64  # bytes of a 4-bit weight: 64 weights share a 32-bit scale (QLoRA, Dettmers et al. 2023, §3)
