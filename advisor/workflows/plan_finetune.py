@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,12 +14,12 @@ from advisor.hardware.offers import rows_by_gpu, unpriced
 from advisor.offer import Offer
 from advisor.options import EIGHT_BIT, Goal
 from advisor.planning.cards import adapted, largest_context
+from advisor.planning.choose import sorted_by_preference
 from advisor.planning.costs import whole_usd
-from advisor.planning.goal import Limits, interruptions, power_of, price_missing, waiting_price
+from advisor.planning.goal import Limits, interruptions, power_of
 from advisor.planning.models import NamedModel
 from advisor.planning.offers import ANY, OWN, offers_for, own_offers, within_a_node
 from advisor.prediction.adapters import forward_share
-from advisor.prediction.comm import caution
 from advisor.prediction.intervals import reciprocal, sum_shared
 from advisor.prediction.layout_runs import STATE_BYTES, interrupted
 from advisor.prediction.micro_batch import ALIKE
@@ -111,20 +110,6 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
             message += f", and {too_long}"
         raise AdvisorError(message, _would_fit(goal, store, model, rank, length, tokens), exit_code=3)
 
-    if goal.budget_usd is not None and all(run.offer.usd_per_hour is None for run in runs):
-        raise price_missing(runs[0].offer)
-    cheapest = min((run.usd.value for run in runs if run.usd is not None and all(run.keeps)), default=None)
-    waiting = Limits(budget_usd=goal.budget_usd or cheapest, usd_per_waiting_hour=waiting_price(goal))
-
-    def rank_of(run: FinetuneRun) -> tuple[bool, float, float]:
-        # as in `choose.best_of`
-        cautious = caution(require_gpu(run.offer.gpu), run.offer.gpus)
-        dollars, seconds = 0.0, run.seconds.value * cautious
-        if goal.objective != "time":  # an unknown cost comes after every known one
-            dollars = run.usd.value * cautious + float(waiting.waiting_usd(seconds)) if run.usd else math.inf
-        return not all(run.keeps), dollars, seconds
-
-    runs.sort(key=rank_of)
     padded = round(tokens * context / length)
     return FinetunePlan(
         goal=goal,
@@ -133,7 +118,7 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
         software=words_of(software),
         tokens=tokens,
         tokens_padded=padded,
-        runs=tuple(runs),
+        runs=tuple(sorted_by_preference(goal, runs)),
         does_not_fit=tuple(does_not_fit),
         assumed=tuple(assumed),
     )

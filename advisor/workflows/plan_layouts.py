@@ -16,8 +16,9 @@ from advisor.hardware.offers import rows_by_gpu, unpriced
 from advisor.laws.hyperparameters import step_law_batch
 from advisor.offer import Offer
 from advisor.options import Goal
+from advisor.planning.choose import sorted_by_preference
 from advisor.planning.costs import whole_usd
-from advisor.planning.goal import Limits, interruptions, price_missing
+from advisor.planning.goal import Limits, interruptions
 from advisor.planning.layouts import Search, search
 from advisor.planning.models import Architecture
 from advisor.planning.offers import ANY, offers_for
@@ -36,7 +37,6 @@ TOKENS_PER_PARAMETER = 20  # Chinchilla's ratio, per parameter active for a toke
 _COUNTS = tuple(2**power for power in range(11))  # of GPUs to try where none fits
 _SHORT = 2048  # tokens of a sequence that training usually has at least
 _ENDLESS = 50.0  # seconds lost to interruptions per second of work; no such run is worth its start
-_EQUAL_COST = 1.05  # relative to the cheapest; up to here the fastest is taken
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +86,8 @@ class LayoutPlan:
 def plan_layouts(goal: Goal) -> LayoutPlan:
     """Returns the best layout of the goal's model on each GPU and number of GPUs that the goal allows.
 
-    The best within the limits is the fastest of those that cost at most 5 % more than the cheapest. If the goal's
-    objective is time, it is the fastest of all. Raises AdvisorError (exit 3) if the model fits nowhere.
+    Their order is that of any plan (`choose.sorted_by_preference`). Raises AdvisorError (exit 3) if the model fits
+    nowhere.
     """
     assert goal.model is not None  # `goal_from` refuses layouts without a model
     architecture = find_architecture(goal.model)
@@ -140,22 +140,13 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
                 uneven = "" if found.tried else f" (the model and {sequences} sequences a step do not divide by it)"
                 does_not_fit.append(f"{offer.gpus} x {spec.key}{uneven}")
             else:
-                # Total time on these GPUs, and whether it is within the limits.
-                best = found.best
-                steps = tokens / best.run.step_tokens
-                taken = interruptions(goal, spot=offer.spot, gpus=offer.gpus)
-                whole = whole_run(best.prediction.step_seconds, steps, offer.gpus, architecture.parameters, taken=taken)
-                if taken is not None and whole.failures_share > _ENDLESS:
-                    every, machine = format_seconds(taken.value), " spot" if offer.spot else ""
-                    lost = f"(one machine is taken away every {every}: it never ends)"
-                    does_not_fit.append(f"{offer.gpus} x {spec.key}{machine} {lost}")
-                    endless = "feasible with machines on demand: --spot none, without --interruptions"
+                choice, taken = _choice(goal, offer, found, architecture, tokens)
+                if taken is None:
+                    choices.append(choice)
                     continue
-                power = datasheet_power(spec.tdp_watts)
-                usd = whole_usd(goal, offer, whole.seconds, best.prediction.mfu, power)
-                late, dear = Limits.of(goal).broken(whole.seconds, usd)
-                keeps = (not late, not dear and (usd is not None or goal.budget_usd is None))
-                choices.append(LayoutChoice(offer=offer, search=found, whole=whole, usd=usd, keeps=keeps))
+                lost = f"(one machine is taken away every {format_seconds(taken)}: it never ends)"
+                does_not_fit.append(f"{offer.gpus} x {spec.key}{' spot' if offer.spot else ''} {lost}")
+                endless = "feasible with machines on demand: --spot none, without --interruptions"
     if goal.measured is not None and not own_runs:
         message = f"{goal.measured} has no run of {software.words} on {goal.gpu.replace(',', ', ')}"
         raise AdvisorError(message, "name them as measured: --gpu GPU --software NAME", exit_code=2)
@@ -164,16 +155,6 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
         message = f"{architecture.name} with {sequences} sequences a step surely fits none of: {named}"
         raise AdvisorError(message, endless or _would_fit(goal, refused, sequences, seq_len), exit_code=3)
 
-    if goal.budget_usd is not None and all(choice.offer.usd_per_hour is None for choice in choices):
-        raise price_missing(choices[0].offer)
-    least = min((c.usd.value for c in choices if c.usd is not None and all(c.keeps)), default=0.0)
-
-    def rank(choice: LayoutChoice) -> tuple[bool, float, float]:
-        usd = choice.usd.value if choice.usd is not None else math.inf  # unknown: after every known one
-        dollars = 0.0 if goal.objective == "time" else usd
-        # waiting for months is not worth a few per cent
-        return not all(choice.keeps), max(dollars, _EQUAL_COST * least), choice.seconds.value
-
     return LayoutPlan(
         goal=goal,
         architecture=architecture,
@@ -181,11 +162,28 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
         seq_len=seq_len,
         sequences=sequences,
         tokens=tokens,
-        choices=tuple(sorted(choices, key=rank)),
+        choices=tuple(sorted_by_preference(goal, choices)),
         does_not_fit=tuple(dict.fromkeys(does_not_fit)),
         assumed=tuple(assumed),
         own_runs=own_runs,
     )
+
+
+def _choice(
+    goal: Goal, offer: Offer, found: Search, architecture: Architecture, tokens: int
+) -> tuple[LayoutChoice, float | None]:
+    """Returns the whole run in the best layout on one offer, and the seconds between interruptions if they keep it from
+    ending, else None."""
+    assert found.best is not None
+    run, step = found.best.run, found.best.prediction
+    taken = interruptions(goal, spot=offer.spot, gpus=offer.gpus)
+    steps = tokens / run.step_tokens
+    whole = whole_run(step.step_seconds, steps, offer.gpus, architecture.parameters, taken=taken)
+    usd = whole_usd(goal, offer, whole.seconds, step.mfu, datasheet_power(run.gpu.tdp_watts))
+    late, dear = Limits.of(goal).broken(whole.seconds, usd)
+    keeps = (not late, not dear and (usd is not None or goal.budget_usd is None))
+    endless = taken.value if taken is not None and whole.failures_share > _ENDLESS else None
+    return LayoutChoice(offer=offer, search=found, whole=whole, usd=usd, keeps=keeps), endless
 
 
 def _sequences(goal: Goal, seq_len: int, tokens: int) -> tuple[int, list[str]]:
