@@ -91,21 +91,8 @@ def plan_layouts(goal: Goal) -> LayoutPlan:
     """
     assert goal.model is not None  # `goal_from` refuses layouts without a model
     architecture = find_architecture(goal.model)
-    assumed = []
     software = require_software(goal.software or SOFTWARE)
-    if goal.software is None:
-        assumed.append(f"--software {SOFTWARE}")
-    seq_len = goal.seq_len or architecture.seq_len
-    if goal.seq_len is None:
-        assumed.append(f"--seq-len {seq_len}")
-    active = architecture.model.active
-    tokens = goal.tokens or round((goal.ratio or TOKENS_PER_PARAMETER) * active)
-    if goal.tokens is None:
-        assumed.append(
-            f"--tokens {tokens / 1e9:.0f}B ({goal.ratio or TOKENS_PER_PARAMETER:g} for each active parameter)"
-        )
-    sequences, assumed_batch = _sequences(goal, seq_len, tokens)
-    assumed += assumed_batch
+    seq_len, tokens, sequences, assumed = _work(goal, architecture)
     choices: list[LayoutChoice] = []
     does_not_fit: list[str] = []
     refused: list[tuple[LayoutRun, int]] = []  # runs with their numbers of GPUs
@@ -186,15 +173,22 @@ def _choice(
     return LayoutChoice(offer=offer, search=found, whole=whole, usd=usd, keeps=keeps), endless
 
 
-def _sequences(goal: Goal, seq_len: int, tokens: int) -> tuple[int, list[str]]:
-    """Returns the sequences of a step, and what was assumed if the goal states no global batch."""
+def _work(goal: Goal, architecture: Architecture) -> tuple[int, int, int, list[str]]:
+    """Returns the length of a sequence, the tokens of the run, the sequences of a step, and what was assumed."""
+    assumed = [f"--software {SOFTWARE}"] if goal.software is None else []
+    seq_len, ratio = goal.seq_len or architecture.seq_len, goal.ratio or TOKENS_PER_PARAMETER
+    if goal.seq_len is None:
+        assumed.append(f"--seq-len {seq_len}")
+    tokens = goal.tokens or round(ratio * architecture.model.active)
+    if goal.tokens is None:
+        assumed.append(f"--tokens {tokens / 1e9:.0f}B ({ratio:g} for each active parameter)")
     if goal.global_batch_tokens is not None:
-        return max(1, round(goal.global_batch_tokens / seq_len)), []
+        return seq_len, tokens, max(1, round(goal.global_batch_tokens / seq_len)), assumed
     # a multiple of the odd factors of all numbers of GPUs: 768 GPUs divide no power of two
     odd = math.lcm(*(count // (count & -count) for count in goal.counts or (goal.gpus,)))
     sequences = odd * int(2 ** max(0, round(math.log2(step_law_batch(float(tokens)) / seq_len / odd))))
     multiple = "to a power of two" if odd == 1 else f"to a power of two times {odd}, which these GPUs divide"
-    return sequences, [f"--global-batch {sequences * seq_len} (Step Law, {multiple})"]
+    return seq_len, tokens, sequences, [*assumed, f"--global-batch {sequences * seq_len} (Step Law, {multiple})"]
 
 
 def _would_fit(goal: Goal, refused: Sequence[tuple[LayoutRun, int]], sequences: int, seq_len: int) -> str:
