@@ -13,12 +13,13 @@ from collections import defaultdict
 
 import numpy as np
 import prior_model
+from left_out import predicted
 
 
 def main() -> None:
     known = prior_model.published_cards()
     runs = prior_model.read_runs()
-    held = prior_model.predicted(prior_model.fit(runs, known), [run for run in runs if not run.encoder], known)
+    held = predicted(*prior_model.fitted(runs, known), [run for run in runs if not run.encoder], known)
     series: dict[tuple, list[tuple[float, float]]] = defaultdict(list)
     for run, error in zip(held.runs, held.errors, strict=True):
         w = run.likeliest
