@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from advisor.errors import AdvisorError
+from advisor.hardware.catalog import GPUS_PER_NODE
 from advisor.hardware.offers import check_providers, rows_by_gpu, unpriced
 from advisor.offer import Offer
 from advisor.options import OPTIONS, Goal
@@ -29,6 +30,7 @@ from advisor.planning.goal import (
 from advisor.planning.models import nearest_shape
 from advisor.planning.offers import ANY, offers_for, own_offers, owned, rents, within_a_node
 from advisor.planning.recipe import Window
+from advisor.prediction.comm import joins_machines
 from advisor.prediction.profile import Profile
 from advisor.records import Run
 from advisor.units import format_watts
@@ -212,6 +214,9 @@ def devices_of(
     wide = replace(goal, spot="only" if goal.spot == "only" else "any")
     for profile in rented:
         counts = (goal.counts or (goal.gpus,)) if profile.key != "cpu" else (1,)
+        if within_a_node(goal) != goal and profile.spec is not None and not joins_machines(profile.spec):
+            # Nobody asked for these numbers of GPUs, and a guess at the network must not win a search.
+            counts = tuple(count for count in counts if count <= GPUS_PER_NODE)
         offers = tuple(offer for count in counts for offer in offers_for(wide, profile.key, count, rows, today))
         allowed = [offer for offer in offers if goal.spot != "none" or not offer.spot]
         if not allowed:

@@ -102,6 +102,13 @@ def reached(link: Link, host: bool) -> float:
     return _THROUGH_HOST if host else _EFFICIENCY[link.kind]
 
 
+def joins_machines(spec: GpuSpec) -> bool:
+    """Return True if the network between machines with this GPU is stated, or known of the vendor's machines."""
+    link = read_link(spec.interconnect)
+    stated = spec.network_bytes_per_second is not None
+    return stated or (link is not None and link.generation in NETWORK_PER_GPU)
+
+
 def usual_network(spec: GpuSpec) -> float:
     """Return the bytes per second between nodes for each GPU, one way: as the machine states, else as in the vendor's
     reference machine, else 100 Gb/s for a whole machine, which is usual for rented machines that state no rate."""

@@ -77,6 +77,16 @@ def test_a_slower_network_takes_what_its_rate_says():
     assert slow == pytest.approx(moved / (12.5e9 * 0.65), rel=0.2)
 
 
+def test_a_guess_at_a_network_wins_no_search(call):
+    """Four machines of 8 A4000 over an assumed 100 Gb/s won where nobody had asked for several machines."""
+    words = ("plan", "--gpu", "any", "--budget", "100", "--inference-tokens", "100B", "--json")
+    workload = json.loads(call(*words)[1])["chosen"]["prediction"]["workload"]
+    assert workload["gpus"] <= 8
+    for network in ((), ("--network", "100G")):
+        asked = ("plan", "--gpu", "a4000", "--gpus", "32", "--budget", "100", *network, "--json")
+        assert json.loads(call(*asked)[1])["chosen"]["prediction"]["workload"]["gpus"] == 32
+
+
 @pytest.mark.parametrize(("gpu", "gpus"), [("h100-80gb-sxm", 1024), ("h100-80gb-sxm", 16), ("b200", 1024)])
 def test_one_machine_is_calibrated_however_many_are_rented(call, gpu, gpus):
     """$81.90 and $188 were asked for two minutes of all machines."""
