@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from advisor.findings.case import Finding, Severity
+from advisor.findings.detectors.first_loss import detect_too_good
 from advisor.findings.detectors.held_out import detect_overfitting
 from advisor.findings.make_case import make_case
 from advisor.readers.read import read_run
@@ -64,3 +65,11 @@ def test_a_slow_rise_after_the_best_is_a_note(tmp_path, losses, said):
     ))  # fmt: skip
     verdict = detect_overfitting(make_case(read_run(path)))
     assert (said in verdict.title and verdict.severity is Severity.NOTE) if said else not isinstance(verdict, Finding)
+
+
+@pytest.mark.parametrize("printed, too_good", [("1.00", True), ("1.4e0", False), ("17.31", False), ("0.5", False)])
+def test_a_perplexity_that_no_text_has(tmp_path, printed, too_good):
+    rows = [f"{{'loss': {1.6 / n:.4f}, 'learning_rate': 1e-05, 'epoch': {n / 5:.1f}}}" for n in range(1, 15)]
+    path = tmp_path / "train.log"
+    path.write_text("\n".join([*rows, f"Perplexity: {printed}"]) + "\n")
+    assert isinstance(detect_too_good(make_case(read_run(path))), Finding) == too_good

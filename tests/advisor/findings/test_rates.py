@@ -1,4 +1,4 @@
-"""MFU against the handbook's golden runs."""
+"""MFU and the phase of a schedule against the handbook's golden runs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from advisor.findings.case import Case, Finding, Insufficient, Severity
-from advisor.findings.detectors import rates
+from advisor.findings.detectors.learning_rate import phase_of_schedule
 from advisor.findings.run_metrics import flops_per_token, mfu
+from advisor.laws.annealing import learning_rate_shares
 from advisor.records import Workload
 from tests.advisor.findings import build
+from tests.advisor.findings.build_learning import learning_run
 from trainer.schema import make_shape
 
 D16 = Workload(
@@ -52,41 +53,9 @@ def test_warm_up_does_not_enter_the_rate():
     assert mfu(slow_start) == pytest.approx(0.4383, abs=5e-4)
 
 
-def test_impossible_mfu():
-    # 365,152 tok/s x 854,438,400 FLOPs per token (6·123,532,032 + 12·12·768·1024) = 312e12: all of an A100
-    case = build.case(build.run(seconds=524_288 / 365_152, facts={"step_tokens": 524_288}))
-    found = rates.detect_impossible_mfu(case)
-    assert isinstance(found, Finding) and found.severity is Severity.ERROR
-    assert found.title.startswith("The log's speed would be 100 %")
-    assert rates.detect_impossible_mfu(d16_case(430_600)) is None
-
-
-def test_impossible_mfu_needs_shape_and_card():
-    assert isinstance(rates.detect_impossible_mfu(dataclasses.replace(build.case(), workload=None)), Insufficient)
-
-
-def test_logged_mfu_over_an_a100_peak_on_an_h100():
-    # nanoGPT divides by 312 TFLOP/s whatever the card: 989/312 x 43.8 % = 139 %
-    found = rates.detect_logged_mfu(d16_case(430_600, mfu=0.4383 * 989 / 312))
-    assert isinstance(found, Finding) and found.severity is Severity.ERROR
-    assert "139 %" in found.title and "43.8 %" in found.title
-    assert found.causes == ("the log divides by an A100's 312 TFLOP/s",)
-    assert rates.detect_logged_mfu(d16_case(430_600, mfu=0.436)) is None
-
-
-def test_logged_mfu_over_the_sparse_peak():
-    found = rates.detect_logged_mfu(d16_case(430_600, mfu=0.4383 / 2))
-    assert isinstance(found, Finding) and found.severity is Severity.WARNING
-    assert "the log divides by the peak with 2:4 sparsity" in found.causes
-
-
-def test_logged_mfu_that_was_not_collected_is_not_judged():
-    assert isinstance(rates.detect_logged_mfu(d16_case(430_600, mfu=0.0)), Insufficient)
-    assert isinstance(rates.detect_logged_mfu(d16_case(430_600, mfu=-1.0)), Insufficient)
-
-
-def test_a_tiny_mfu_is_named_where_it_cannot_be_recomputed():
-    table = build.run(mfu=0.0006)
-    found = rates.detect_logged_mfu(Case(run=table))
-    assert isinstance(found, Finding) and found.severity is Severity.NOTE and "0.06 %" in found.title
-    assert isinstance(rates.detect_logged_mfu(Case(run=build.run(mfu=0.35))), Insufficient)
+def test_the_phase_of_a_schedule():
+    # nanochat's pair of sources §4.5: d16 at multiplier 0.3125 at step 12,000 of 12,800 with a decay over 20 % to 0
+    rates = 0.02 * learning_rate_shares("wsd", 12_800, final_share=0.0, decay_share=0.2)
+    table = learning_run(12_800, learning_rate=rates, eval_loss=None)
+    assert phase_of_schedule(table, 12_001) == pytest.approx(0.3125, abs=1e-3)
+    assert phase_of_schedule(table, 20_000) is None

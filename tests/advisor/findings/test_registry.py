@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 import advisor.findings.detectors
 from advisor.findings import registry
 from advisor.findings.case import Case, Finding, Insufficient, Severity, texts
+from advisor.findings.forecast import Targets, forecast
 from advisor.readers.run_table import Event, RunTable, Status, names_of
 from tests.advisor.findings import build
-from tests.advisor.findings.build_learning import learning_run
+from tests.advisor.findings.build_learning import learning_case, learning_run
 
 
 def test_every_detector_is_asked_once():
@@ -37,6 +38,7 @@ def test_a_healthy_run_has_no_error_and_no_warning():
     table = build.healthy(unix_seconds=None, telemetry=telemetry, memory_bytes=60e9)
     findings, _ = registry.judge(build.case(table))
     assert [f.code for f in findings if f.severity is not Severity.NOTE] == []
+    assert not {f.code for f in registry.judge(learning_case())[0]} - {"cost"}
 
 
 def test_worst_and_dearest_first():
@@ -75,6 +77,11 @@ values = st.one_of(
 )
 
 
+FACTS = ("planned_steps", "step_tokens", "world_size", "total_seconds", "gpu_memory_bytes", "eval_every_steps",
+         "usd_per_hour", "precision", "optimizer", "vocab_size", "checkpoint_every_steps", "seq_len", "parameters",
+         "micro_batch", "dataset_tokens", "grad_clip", "learning_rate", "warmup_steps", "schedule")  # fmt: skip
+
+
 @st.composite
 def tables(draw):
     rows = draw(st.integers(0, 80))
@@ -92,27 +99,8 @@ def tables(draw):
         }
         columns[name] = base[kind]
     facts = {
-        k: draw(values | st.text(max_size=4) | st.none())
-        for k in draw(
-            st.lists(
-                st.sampled_from(
-                    [
-                        "planned_steps",
-                        "step_tokens",
-                        "world_size",
-                        "total_seconds",
-                        "gpu_memory_bytes",
-                        "eval_every_steps",
-                        "usd_per_hour",
-                        "precision",
-                        "optimizer",
-                        "vocab_size",
-                        "checkpoint_every_steps",
-                    ]
-                ),
-                unique=True,
-            )
-        )
+        name: draw(values | st.integers(-3, 10**7) | st.sampled_from(["auto", "cosine", "x"]) | st.none())
+        for name in draw(st.lists(st.sampled_from(FACTS), unique=True))
     }
     status = draw(st.sampled_from(list(Status)))
     kinds = ["out_of_memory", "nccl_timeout", "time_limit", "exception", "restart", "checkpoint", "killed", "signal"]
@@ -137,19 +125,30 @@ def test_no_run_makes_a_detector_fail(table, known):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with np.errstate(all="ignore"):
-            for detector in registry.PHYSICAL:
+            for detector in registry.DETECTORS:
                 verdict = detector(case)
                 assert verdict is None or isinstance(verdict, Finding | Insufficient)
                 if isinstance(verdict, Finding) and verdict.saved_hours:
                     assert verdict.saved_hours.low <= verdict.saved_hours.high
+            forecast(case, Targets(final_loss=3.0, usd=1.0, hours=1.0))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
 def test_very_short_runs(rows):
-    registry.judge(build.case(build.healthy(steps=rows)))
+    for case in (build.case(build.healthy(steps=rows)), learning_case(learning_run(rows))):
+        assert all(isinstance(one, Finding) for one in registry.judge(case)[0])
 
 
 def test_a_pace_that_rounds_to_nothing_is_not_known():
     absurd = build.run(seconds=np.full(400, 1e27), facts={"step_tokens": 1e-300})
     _, insufficient = registry.judge(dataclasses.replace(build.case(), run=absurd))
     assert {"software_bound", "cpu_fallback"} <= {one.code for one in insufficient}
+
+
+def test_ranks_that_interleave_are_read_as_one_curve():
+    table = learning_run(2000)
+    double = {name: np.repeat(values, 2) for name, values in table.columns.items()}
+    double["rank"] = np.tile([0.0, 1.0], 2000)
+    double["loss"] = double["loss"] + np.where(double["rank"] == 1, 5.0, 0.0)
+    both = dataclasses.replace(table, columns=double, phases=())
+    assert not [v for d in registry.LEARNING if isinstance(v := d(learning_case(both)), Finding)]

@@ -10,12 +10,12 @@ import pytest
 from advisor.findings.case import Confidence, Finding, Severity
 from advisor.findings.curves import curve
 from advisor.findings.detectors.first_loss import detect_too_good
-from advisor.findings.detectors.held_out import detect_no_validation, detect_overfitting
+from advisor.findings.detectors.held_out import detect_no_validation
 from advisor.findings.detectors.nothing_learnt import detect_frozen, detect_loss_zero, detect_noise_floor
 from advisor.findings.registry import judge
 from advisor.findings.run_facts import is_solved
 from tests.advisor.findings.build import run
-from tests.advisor.findings.build_learning import STEPS, learning_case, learning_run
+from tests.advisor.findings.build_learning import learning_case
 
 ROWS = 500
 PLACE = np.arange(ROWS)
@@ -49,23 +49,6 @@ def learning_curve(made):
 def test_one_digit_in_scientific_notation_is_no_four_digits():
     small = case(loss=np.where(PLACE < 50, 1e-3, 2e-05), eval_loss=np.where(PLACE < 400, 3e-05, 2e-05))
     assert not isinstance(detect_frozen(small), Finding)
-
-
-def evaluated(values) -> np.ndarray:
-    column = np.full(STEPS, np.nan)
-    column[np.linspace(STEPS // len(values) - 1, STEPS - 1, len(values)).astype(int)] = values
-    return column
-
-
-def test_a_best_evaluation_at_the_end_is_no_overfitting():
-    falling = np.linspace(3.0, 0.9, STEPS)
-    late = np.r_[np.linspace(3.0, 1.0, 198), 1.04, 1.05]
-    assert not isinstance(
-        detect_overfitting(learning_case(learning_run(loss=falling, eval_loss=evaluated(late)))), Finding
-    )
-    early = np.r_[np.linspace(3.0, 1.0, 120), np.linspace(1.0, 1.5, 80)]
-    found = detect_overfitting(learning_case(learning_run(loss=falling, eval_loss=evaluated(early))))
-    assert found.severity is Severity.ERROR
 
 
 def test_scores_that_no_reader_takes_are_not_missed():
