@@ -102,7 +102,8 @@ OTHER = {
         [f"Epoch {n}/20\n - 84{n}s - loss: {9 / n:.4f} - val_loss: 1.8339" for n in (1, 2, 3)],
         {"last_step": 3, "columns": {"epoch_seconds": [841, 842, 843]}},
     ),
-    "YOLO": (rows("   Epoch  GPU_mem  box_loss\n   {n}/9  3.31G  {l:.4f}  0.03  0.01  35  640: 100%|███| 8/8 [00:05<00:00]"),
+    "YOLO": (
+        rows("   Epoch  GPU_mem  box_loss\n   {n}/9  3.31G  {l:.4f}  0.03  0.01  35  640: 100%|███| 8/8 [00:05<00:00]"),
              BY_NUMBER | {"format": "yolo"}),
     "Darknet": (rows(" {n}: 12.5, {l:.4f} avg loss, 0.001 rate, 3.2 seconds, 6400 images"),
         BY_NUMBER | {"format": "darknet"}),
@@ -182,7 +183,8 @@ OTHER = {
         {"ends": (60, 240, None, None), "seconds": 240},
     ),
     "bars with losses are no table": (
-        ["\r".join([*(f"Epochs:  {n}%|##   | {n}/100 [00:{n}<03:10, 1.2s/it, t_loss={loss(n):.3f}]" for n in (30, 40, 50)),
+        ["\r".join([*(f"Epochs:  {n}%|##   | {n}/100 [00:{n}<03:10, 1.2s/it, t_loss={loss(n):.3f}]"
+            for n in (30, 40, 50)),
                     "Epochs:   0%|   | 0/100 [00:00<?, ?it/s]"])], {"first_loss": 2.25, "last_loss": -0.25}),
     "a counter alone": (["start training", *rows("(epoch: 1, iters: {n}00, data: 0.004) D_A: 0.3 G_A: {l:.3f}")],
                         {"ends": (100, 600, None, None), "status": "incomplete"}),
