@@ -1,14 +1,19 @@
-"""Lines of JSON, what a banner tells of the model, and what a megabyte is."""
+"""Lines of JSON, banners, ours among them, scores among the steps, and what a megabyte is."""
 
 from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 
 from advisor.errors import AdvisorError
+from advisor.findings.detectors.held_out import detect_scores_at_chance, scores_of
+from advisor.findings.make_case import make_case
+from advisor.readers.read import read_run
 from tests.advisor.readers.reading import read, verify
+from trainer.banner import banner
 
 
 def json_lines(*records):
@@ -130,3 +135,77 @@ def test_a_megabyte_is_the_same_in_every_format(tmp_path, file, name, value, siz
         "run.jsonl": json_lines(*({"step": i, "loss": 5 - i / 10, name: value} for i in range(10))),
     }
     verify(read(tmp_path, texts[file], file), columns={"memory_bytes": {-1: size}})
+
+
+SMALL = Path(__file__).parents[2] / "recorded" / "small.jsonl"
+NAMES = ("family", "depth", "width", "heads", "vocab_size", "seq_len", "parameters", "micro_batch", "grad_accum",
+         "step_tokens", "planned_steps", "precision", "compile", "gpu", "world_size")  # fmt: skip
+
+
+def header() -> dict:
+    return json.loads(SMALL.read_text().splitlines()[0])
+
+
+def test_the_screen_is_read_back_as_the_log_is(tmp_path):
+    lines = [*banner(header()), *(f"step {n}/60  loss {6.2 - n / 100:.4f}  0.020 s" for n in (1, 20, 40, 60))]
+    path = tmp_path / "stdout.log"
+    path.write_text("\n".join([*lines, "completed: all 60 steps done"]) + "\n")
+    run, log = read_run(path), read_run(SMALL)
+    assert run.format == "own_screen" and (run.rows, run.last_step, run.last_loss) == (4, 60, 5.6)
+    assert {name: run.facts.get(name) for name in NAMES} == {name: log.facts[name] for name in NAMES}
+
+
+def test_a_card_is_named_with_its_tf32_and_the_data_with_their_tokens():
+    record = header()
+    record["device"] |= {"type": "cuda", "name": "NVIDIA L4"}
+    record["data"] = {"tokens": 1000}
+    said = list(banner(record))
+    assert said[0] == "device: NVIDIA L4" and "tf32: true" in said and "data: 1000 training tokens" in said
+    assert "checkpoints: every 30 steps, at the end" in said and "attention_kernel: auto" in said
+
+
+def test_a_run_folder_is_still_read_by_its_log(tmp_path):
+    (tmp_path / "log.jsonl").write_bytes(SMALL.read_bytes())
+    (tmp_path / "stdout.log").write_text("\n".join([*banner(header()), "step 1/60  loss 6.2378  0.020 s"]) + "\n")
+    assert read_run(tmp_path).format == read_run(SMALL).format
+
+
+NANOCHAT = "step {0:05d}/00300 (1.00%) | loss: 5.{0:06d} | lrm: 1.00 | dt: 100.00ms | tok/sec: 5,000 | mfu: 10.00"
+LLMC = "step {0}/300 | loss 5.{0:06d} (+nanz)| norm 1.0 (+nanz)| lr 1.00e-04 | 100.00 ms | 30.0% bf16 MFU | 5000 tok/s"
+# as EleutherAI's harness prints its table
+HARNESS = """|  Tasks  |Version|Filter|n-shot| Metric |   |Value |   |Stderr|
+|---------|------:|------|-----:|--------|---|-----:|---|-----:|
+|hellaswag|      1|none  |     0|acc     |↑  |0.2634|±  |0.0044|
+|         |       |none  |     0|acc_norm|↑  |0.2701|±  |0.0044|
+|piqa     |      1|none  |     0|acc     |↑  |0.6143|±  |0.0114|"""
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "format", "scores"),
+    [
+        (NANOCHAT, "Evaluating: arc_easy (10-shot, type: multiple_choice)... accuracy: 0.5520 | centered: 0.4027",
+         "nanochat", {"arc_easy": 0.552}),
+        (NANOCHAT, "ARC-Challenge accuracy: 28.84%\nMMLU accuracy: 31.00%", "nanochat",
+         {"arc_challenge": 0.2884, "mmlu": 0.31}),
+        (NANOCHAT, HARNESS, "nanochat", {"hellaswag": 0.2634, "piqa": 0.6143}),
+        (LLMC, "HellaSwag: 2500/10042 = 0.248954", "llmc_stdout", {"hellaswag": 0.248954}),
+        ("s:{0} trl:5.{0:04d} lr:0.000100 norm:1.0", "s:3 eval:0.2437", "llmc_mainlog", {"hellaswag": 0.2437}),
+        ("{0} train 5.{0:06d}", "3 hella 0.2743", "build_nanogpt", {"hellaswag": 0.2743}),
+    ],
+)  # fmt: skip
+def test_scores_are_read(tmp_path, line, said, format, scores):
+    path = tmp_path / "run.log"
+    steps = [line.format(step) for step in range(1, 6)]
+    path.write_text("\n".join([*steps[:3], said, *steps[3:]]) + "\n")
+    run = read_run(path)
+    assert (run.format, run.rows) == (format, 5)
+    found = scores_of(make_case(run))
+    assert {name: value for name, (value, _) in found.items()} == pytest.approx(scores)
+    assert {step for _, step in found.values()} == {3.0}
+
+
+def test_a_log_of_scores_at_chance_is_told_so(tmp_path):
+    path = tmp_path / "main.log"
+    path.write_text("".join(f"s:{s} trl:{5 - s / 100:.4f} lr:0.0001\ns:{s} eval:0.2437\n" for s in range(20)))
+    found = detect_scores_at_chance(make_case(read_run(path)))
+    assert found.title.startswith("1 of 1 scores at chance: hellaswag 24.4%") and found.severity == "note"
