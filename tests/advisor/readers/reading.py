@@ -36,6 +36,7 @@ def verify(
     *,
     ends: Sequence[float | None] | None = None,
     columns: Mapping[str, Any] | None = None,
+    telemetry: Mapping[str, Any] | None = None,
     absent: Sequence[str] = (),
     facts: Mapping[str, Any] | None = None,
     says: str | Sequence[str] = (),
@@ -54,8 +55,9 @@ def verify(
     if ends is not None:
         found = (run.first_step, run.last_step, run.first_loss, run.last_loss)
         assert all(map(same, found, ends)), (found, ends)
-    for name, values in (columns or {}).items():
-        column = run.column(name)
+    read_columns = [(name, run.column(name), values) for name, values in (columns or {}).items()]
+    read_columns += [(name, (run.telemetry or {})[name], values) for name, values in (telemetry or {}).items()]
+    for name, column, values in read_columns:
         places = list(values) if isinstance(values, Mapping) else list(range(len(values)))
         wanted = list(values.values()) if isinstance(values, Mapping) else values
         assert isinstance(values, Mapping) or len(column) == len(values), (name, column)

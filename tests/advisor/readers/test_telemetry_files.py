@@ -9,76 +9,11 @@ import pytest
 
 from advisor.errors import AdvisorError
 from advisor.readers.read import read_run
-from advisor.readers.run_table import names_of
 from advisor.readers.telemetry_file import read_telemetry
 from trainer.telemetry_files import DeviceBuffer, TelemetryWriter
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "logs"
 MIB = 2**20
-
-
-def test_nvidia_smi_with_units_in_header_and_cells():
-    table = read_run(RECORDED / "nvidia_smi.csv")
-    assert table.rows == 4 and len(table) == 0  # the torn row is none
-    telemetry = table.telemetry
-    assert set(telemetry) <= set(names_of("telemetry"))
-    assert telemetry["gpu"].tolist() == [0, 1, 0, 1]
-    assert telemetry["power_watts"][[0, 2, 3]].tolist() == [298.51, 300.02, 31.0] and np.isnan(
-        telemetry["power_watts"][1]
-    )
-    assert telemetry["utilization"].tolist() == [0.97, 0.12, 0.99, 0.11]
-    assert telemetry["memory_used_bytes"][0] == 20137 * MIB and telemetry["memory_total_bytes"][0] == 24564 * MIB
-    assert telemetry["throttle_reasons"].tolist() == [4, 1, 0x24, 1]
-    assert telemetry["sm_clock_mhz"][0] == 1710
-    assert telemetry["unix_seconds"][2] - telemetry["unix_seconds"][0] == pytest.approx(1.001)
-
-
-def test_without_header_the_second_memory_figure_is_what_is_free():
-    telemetry = read_telemetry(RECORDED / "headerless_smi.csv")
-    assert telemetry["memory_used_bytes"].tolist() == [2 * MIB, 18002 * MIB, 19000 * MIB]
-    assert telemetry["memory_total_bytes"].tolist() == [20148 * MIB] * 3
-    assert telemetry["utilization"].tolist() == [0, 0.88, 0.9] and telemetry["memory_utilization"][1] == 0.4
-    assert telemetry["temperature_celsius"].tolist() == [27, 55, 58]
-    assert telemetry["power_watts"].tolist() == [11.64, 66.1, 67.0]
-
-
-def test_a_column_per_card_becomes_a_row_per_card():
-    table = read_run(RECORDED / "pynvml_wide.csv")
-    assert table.rows == 6
-    assert table.telemetry["gpu"].tolist() == [0, 1, 0, 1, 0, 1]
-    assert table.telemetry["power_watts"].tolist() == [681.2, 673.0, 679.9, 670.5, 683.1, 671.1]
-    assert table.telemetry["temperature_celsius"][1] == 58
-
-
-def test_numbers_without_units_are_told_by_their_size():
-    table = read_run(RECORDED / "pynvml_bare.csv")
-    assert table.telemetry["memory_total_bytes"].tolist() == [15360 * MIB] * 3
-    assert table.telemetry["power_watts"].tolist() == [30.5, 71.25, 70.8]  # NVML's milliwatts
-    assert table.telemetry["utilization"].tolist() == [0, 0.38, 0.41]
-    assert sum("by its size" in note for note in table.notes) == 3
-
-
-def test_dmon_repeats_its_header_and_prints_no_time():
-    table = read_run(RECORDED / "dmon.txt")
-    assert table.rows == 6
-    assert table.telemetry["unix_seconds"].tolist() == [0, 0, 1, 1, 2, 2]
-    assert table.telemetry["power_watts"].tolist() == [72, 301, 73, 305, 72, 299]
-    assert table.telemetry["utilization"][1] == 0.98 and table.telemetry["memory_utilization"][1] == 0.55
-    assert table.telemetry["memory_used_bytes"][1] == 70211 * MIB
-    assert any("1 s between" in note for note in table.notes)
-
-
-def test_dmon_with_dates():
-    telemetry = read_telemetry(RECORDED / "dmon_dated.txt")
-    assert telemetry["unix_seconds"].tolist() == [1772359200, 1772359202]
-    assert telemetry["sm_clock_mhz"].tolist() == [1900, 1890]
-
-
-def test_system_metrics_of_wandb():
-    telemetry = read_telemetry(RECORDED / "wandb-events.jsonl")
-    assert telemetry["utilization"].tolist() == [0.96, 0.94] and telemetry["memory_utilization"].tolist() == [0.41, 0.4]
-    assert telemetry["memory_used_bytes"].tolist() == [20 * 2**30] * 2
-    assert telemetry["power_watts"].tolist() == [280.5, 284.0]
 
 
 def test_our_own_parquet_joined_and_in_parts(tmp_path):
