@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 
+from advisor.findings.case import Severity
+from advisor.findings.curves import curve
+from advisor.findings.registry import judge
+from advisor.findings.run_facts import is_solved
 from advisor.readers.run_table import ROW_NUMBERS, Status
 from tests.advisor.findings import build
 from tests.advisor.findings.build import event, found, silent, unjudged, verify
@@ -236,6 +241,59 @@ HELD_OUT = {
         changed(eval_loss=None, loss=healthy_loss(end=1.0), epoch=np.linspace(0, 1, STEPS)), silent("no_validation")),
 }  # fmt: skip
 
+ROWS = 500
+AT = np.arange(ROWS)
+STILL = np.round(4.6 * np.exp(-AT / 5) + 0.00002, 5)  # to two units of the last digit, then still
+RIGHT = np.clip(AT / 15, 0, 1)
+GROKKED = 0.015 + 6.4 / (1 + np.exp((AT - 250) / 12)) * np.exp(0.02 * np.random.default_rng(4).standard_normal(ROWS))
+GROKKED[-3:] = [0.012, 0.0228, 0.021]
+EARNED = ("loss_zero", "loss_frozen", "loss_noise")
+
+
+def fallen(first, end):
+    return end + (first - end) * np.exp(-AT / 25)
+
+
+def known(first):
+    """A run that knows its held-out data, evaluated every 80 rows, to the last token."""
+    return {"loss": fallen(first, 0.0008), "eval_loss": np.where(AT % 80 == 79, fallen(first, 0.0009), np.nan)}
+
+
+NEAR_ZERO = {
+    "still far from 0": (few(loss=np.where(AT < 50, 2.5, 2.302585), accuracy=np.full(ROWS, 0.1)),
+        found("loss_frozen", "error")),
+    "still, and all right from the start": (  # learnt nothing
+        few(loss=np.where(AT < 50, 2.5, 2.302585), accuracy=np.ones(ROWS)), found("loss_frozen")),
+    "still at ln 2": (few(loss=np.where(AT < 50, 0.7, 0.693147)), found("loss_frozen", "error")),
+    "right before anything was learnt": (few(loss=np.zeros(ROWS), accuracy=np.ones(ROWS)), found("loss_zero", "error")),
+    "0 from the hundredth row on": (few(loss=np.where(AT < 100, 2.0, 0.0)), found("loss_zero", "warning")),
+    "one digit in scientific notation": (
+        few(loss=np.where(AT < 50, 1e-3, 2e-05), eval_loss=np.where(AT < 400, 3e-05, 2e-05)), silent("loss_frozen")),
+    # held-out data known to the last token are too good whatever is trained
+    **{f"held-out data from {first} to 0": (
+        few(**known(first)), found("too_good", "note", "never seen", says="confidence: low")) for first in (10.4, 5.5,
+            4.2)},
+    "held-out text to 0": (  # the first evaluation comes late
+        lambda: learning_case(build.run(steps=ROWS, facts={"vocab_size": 32_000}, **known(10.4))),
+            found("too_good", "warning")),
+    # what may end near 0
+    "a regression to 0": (few(loss=fallen(2.6, 0.0008), eval_loss=fallen(2.6, 0.001)), unjudged("too_good")),
+    "a regression of large numbers": (few(loss=fallen(300.0, 0.0008), eval_loss=fallen(300.0, 0.001)),
+        silent("too_good")),
+    "ten classes to 0": (few(loss=fallen(2.3, 0.0008), eval_loss=fallen(2.3, 0.004), accuracy=RIGHT),
+        unjudged("too_good")),
+    "a hundred classes to 0": (few(loss=fallen(4.6, 0.0008), eval_loss=fallen(4.6, 0.004), accuracy=RIGHT),
+        unjudged("too_good")),
+    "memorised, which another finding says": (few(loss=fallen(10.4, 0.0008), eval_loss=fallen(10.4, 2.5)),
+        silent("too_good")),
+    # grokking: no noise of ±0 about 0
+    "grokked": (few(loss=np.round(STILL, 4), accuracy=RIGHT, eval_loss=GROKKED), silent(*EARNED)),
+    "grokked, and 0": (few(loss=np.where(AT < 100, STILL + 0.01, 0.0), accuracy=RIGHT, eval_loss=GROKKED),
+        silent(*EARNED)),
+    "fifty epochs without a score": (few(loss=np.linspace(0.11, 0.02, 50), epoch=np.arange(50)),
+        found("no_validation")),
+}  # fmt: skip
+
 FACTS_48 = {"step_tokens": 512e6 / STEPS, "dataset_tokens": 512e6 / 48}
 RESTART = event("restart", "steps go back from 1100 to 1001", 1100, first_step=1001.0, last_step=1100.0)
 RESUMED = {"facts": {"resumed_from_step": 5000}, "step": np.arange(5001.0, 5001 + STEPS)}
@@ -301,9 +359,9 @@ DATA_AND_RUNS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NOTHING | HELD_OUT | DATA_AND_RUNS)
+@pytest.mark.parametrize("name", NOTHING | HELD_OUT | NEAR_ZERO | DATA_AND_RUNS)
 def test_what_is_found(name):
-    made, *checks = (NOTHING | HELD_OUT | DATA_AND_RUNS)[name]
+    made, *checks = (NOTHING | HELD_OUT | NEAR_ZERO | DATA_AND_RUNS)[name]
     verify(made(), *checks)
 
 
@@ -322,3 +380,18 @@ def test_every_evaluated_set_is_judged():
     )
     verify(several_sets(2.184, 2.184, 4.835), found("overfitting", "warning"))  # the other two still learn
     verify(several_sets(2.184, 2.184, 2.184), silent("overfitting"))
+
+
+def test_grokking_is_no_error_and_scores_that_no_reader_takes_are_not_missed():
+    loud = judge(few(loss=STILL, accuracy=RIGHT, eval_loss=GROKKED)())[0]
+    assert [one.title for one in loud if one.severity is not Severity.NOTE] == []
+    plain = few(loss=np.linspace(0.11, 0.02, 50), epoch=np.arange(50))()
+    yolo = dataclasses.replace(plain, run=dataclasses.replace(plain.run, format="yolo"))
+    assert "no_validation" not in {one.code for one in judge(yolo)[0]}
+
+
+def test_what_is_solved():
+    solved = few(loss=STILL, accuracy=RIGHT)()
+    assert is_solved(solved, curve(solved.run, "loss"))
+    slow = few(loss=np.linspace(2.3, 0.5, ROWS), accuracy=np.linspace(0.1, 0.8, ROWS))()
+    assert not is_solved(slow, curve(slow.run, "loss"))
