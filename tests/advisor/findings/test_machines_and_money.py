@@ -9,6 +9,7 @@ import pytest
 
 from advisor.findings.case import Case
 from advisor.findings.detectors import out_of_memory, speed
+from advisor.findings.registry import judge
 from advisor.readers.line_clock import BAR
 from advisor.readers.run_table import RunPart, Status
 from advisor.records import Workload
@@ -480,3 +481,10 @@ def test_a_steady_memory_that_ran_out_was_not_leaked():
     steady = 22e9 * (1 + 0.002 * np.random.default_rng(1).standard_normal(200))
     said = out_of_memory.detect_out_of_memory(ran_out(steady)())
     assert not any("tensors;" in action for action in said.actions) and "freed" not in said.causes[0]
+
+
+def test_a_slow_rank_may_cost_nothing_and_what_is_known_of_no_memory_has_two_actions():
+    slow = next(one for one in judge(ranked(1.12)())[0] if one.code == "straggler")
+    assert slow.saved_usd.low == 0
+    bare = oom(known={"workload": None, "profile": None, "expected": None})
+    assert len(out_of_memory.detect_out_of_memory(bare()).actions) == 2

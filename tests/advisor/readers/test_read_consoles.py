@@ -402,6 +402,11 @@ def test_the_year_of_a_date_is_no_time(tmp_path):
     verify(run, rows=6, seconds=6 * 147)
 
 
+def test_seconds_of_dates_beside_rows_go_on(tmp_path):
+    run = read(tmp_path, [f"2025-10-07 07:00:{i:02d},500 -- step {i} loss {-i / 4:.2f} ..." for i in range(1, 50)])
+    assert set(run.column("unix_seconds")[1:] - run.column("unix_seconds")[:-1]) == {1.0}
+
+
 def test_a_packed_log_that_is_damaged(tmp_path):
     packed = bytearray(gzip.compress("".join(f"step {i} loss {9 - i / 100:.2f}\n" for i in range(400)).encode()))
     packed[len(packed) // 2] ^= 0xFF

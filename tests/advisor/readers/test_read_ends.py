@@ -169,6 +169,10 @@ def test_ends_and_runs(tmp_path, name):
     verify(read(tmp_path, text), **expected)
 
 
+def test_a_run_that_ends_where_others_did_says_so(tmp_path):
+    assert "ends at step 30, as 2 other runs" in read(tmp_path, silent(30, 30, 10, 30, 10)).runs[0].status_reason
+
+
 @pytest.mark.parametrize(
     "text",
     [
