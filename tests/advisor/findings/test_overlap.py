@@ -93,7 +93,7 @@ CODES = ("overfitting", "plateau", "goodput", "periodic_pauses", "machine_busy",
          "something_new")  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.sampled_from(CODES), st.tuples(*[st.floats(0, 30)] * 3), min_size=1))
 def test_never_more_than_the_run(claims):
     findings = [finding(code, sorted(ends)[1], min(ends), max(ends)) for code, ends in claims.items()]

@@ -83,7 +83,7 @@ def test_a_step_borrowed_from_a_neighbour():
     assert after.columns["step"].tolist() == [1, 2] and after.columns["eval_loss"][0] == 11
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -206,7 +206,7 @@ def test_events_do_not_depend_on_how_the_log_is_cut(parts, size):
     assert scanner.finish() == scan_text(text)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=400))
 def test_any_bytes_are_scanned(noise):
     for event in scan_text(TRACEBACK % noise + noise + b"\nout of memory\n" + noise):
