@@ -119,7 +119,7 @@ def tables(draw):
 known_case = functools.cache(build.case)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tables(), st.booleans())
 def test_no_run_makes_a_detector_fail(table, known):
     case = dataclasses.replace(known_case(), run=table) if known else Case(run=table)
