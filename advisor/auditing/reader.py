@@ -21,6 +21,7 @@ from advisor.errors import AdvisorError
 
 Reader = Callable[[str], str]  # a prompt in, the answer out
 KEY = "ADVISOR_READER_KEY"  # environment variable
+ELSE = "mend it, or give an answer that another assistant wrote: --answer FILE"
 SECONDS = 1800.0  # longest time for an answer
 _MOST_BYTES = 16 * 2**20
 _FENCE = re.compile(r"```(?:json)?\s*(\{.*\})\s*```", re.DOTALL)
@@ -38,10 +39,10 @@ def of_command(command: str) -> Reader:
         except FileNotFoundError as error:
             raise AdvisorError(f"--reader: there is no command {words[0]}", "check its name", exit_code=2) from error
         except subprocess.TimeoutExpired as error:
-            raise AdvisorError(f"--reader {words[0]} did not answer within {SECONDS / 60:.0f} minutes") from error
+            raise AdvisorError(f"--reader {words[0]} did not answer within {SECONDS / 60:.0f} minutes", ELSE) from error
         if done.returncode:
             said = " ".join(done.stderr.split())[-300:] or "it said nothing"
-            raise AdvisorError(f"--reader {words[0]} ended with exit code {done.returncode}: {said}")
+            raise AdvisorError(f"--reader {words[0]} ended with exit code {done.returncode}: {said}", ELSE)
         return done.stdout
 
     return ask
@@ -76,7 +77,7 @@ def of_server(base: str, model: str, schema: Mapping[str, Any]) -> Reader:
             reason = getattr(error, "reason", error)
             raise AdvisorError(f"--reader-url {base} does not answer: {reason}", "is the server running?") from error
         except (ValueError, KeyError, IndexError, TypeError) as error:
-            raise AdvisorError(f"--reader-url {base} answered something else than a chat completion") from error
+            raise AdvisorError(f"--reader-url {base} answered something else than a chat completion", ELSE) from error
 
     return ask
 

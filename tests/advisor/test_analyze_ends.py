@@ -40,26 +40,6 @@ def falling(rows):
     return [3 + 7.9 * math.exp(-n / 15) + 0.02 * math.sin(7 * n) for n in range(rows)]
 
 
-def test_what_was_lost_is_what_was_run_after_the_loss_broke(told):
-    losses = falling(220) + [3.8, 4.6, 5.7] + [math.nan] * 40
-    document, found = told(nanogpt(losses))
-    broken = found["loss_not_finite"]
-    vain = 40 * 20 - 20 + 1  # from step 4460 to the last printed, both counted: of 400,000 planned
-    assert document["status"] == "diverged" and "step 4460" in broken["title"]
-    assert broken["saved_hours"]["value"] == pytest.approx(vain * 1.5 / 3600, rel=0.01)
-    # the rise that runs into it is its beginning, and not a spike that does no harm
-    assert "step 4400" in broken["title"] and broken["actions"][0].startswith("resume from the checkpoint of step 4000")
-    assert "loss_spikes" not in found and "steps_missing" not in found
-    assert document["cost"]["savings"]["hours"]["value"] <= 0.4
-
-
-def test_a_spike_that_did_not_come_back_is_not_called_harmless(told):
-    _, found = told(nanogpt(falling(240) + [5.5, 5.6, 5.5, 5.6]))
-    spike = found["loss_spikes"]
-    assert "not back by the end of the log" in spike["title"] and "harm" not in spike["title"]
-    assert not any(action.startswith("nothing") for action in spike["actions"])
-
-
 def own_log(resumed, losses_after):
     """A log of ours, stopped after 30 steps and taken up again at `resumed`."""
     lines = [json.loads(line) for line in SMALL.read_text().splitlines()]
@@ -155,36 +135,6 @@ def test_the_number_of_devices_is_read_as_launchers_say_it(told, name):
     assert document["mfu"] == pytest.approx(work / (8 * 312e12), rel=0.02)
 
 
-def test_the_work_of_one_device_tells_how_many_there_were(told):
-    each = 128 * 2048 / 2.45 * 9.07e9 / 8 / 1e12
-    document, _ = told(
-        megatron("", tflops=f" throughput per GPU (TFLOP/s/GPU): {each:.1f} |"), "--gpu", "a100-80gb-sxm"
-    )
-    assert document["mfu"] == pytest.approx(each / 312, rel=0.02)
-    assert any("how many GPUs: 8" in text for text in document["assumed"])
-
-
-def test_more_than_the_peak_is_no_mfu_and_its_price_is_unknown(told):
-    document, _ = told(megatron(""), "--gpu", "a100-80gb-sxm", "--price", "2")
-    assert document["mfu"] is None and document["cost"]["usd"] is None
-    assert "311 % of the peak of 1 GPU; how many were there? (--gpus)" in document["verdict"][1]
-
-
-def test_tokens_per_second_need_no_card(told):
-    document, _ = told(megatron(DEVICES["a setting"]))
-    assert document["throughput"] == pytest.approx(128 * 2048 / 2.45)
-
-
-def test_what_is_asked_for_after_a_time_limit_begins_at_the_checkpoint(told):
-    ending = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-03-02T08:00:14 DUE TO TIME LIMIT ***\n"
-    _, found = told(megatron(DEVICES["a setting"], rows=75, ending=ending))
-    limit = found["time_limit"]
-    left = (50000 - 6000) * 2.45 * 1.1 / 3600  # hours: done are 7,500, saved were 6,000
-    assert limit["actions"][0].startswith(f"ask for {left:.1f} h (what is left from the checkpoint of step 6000")
-    assert any("1,500 steps since the checkpoint of step 6,000 are lost" in one["text"] for one in limit["evidence"])
-    assert "steps_missing" not in found
-
-
 def test_losses_of_unlike_models_are_not_compared(call, tmp_path):
     (tmp_path / "small.log").write_text(nanogpt(falling(240), every=25, planned=6000))
     (tmp_path / "large.log").write_text(megatron(DEVICES["a setting"]))
@@ -195,40 +145,6 @@ def test_losses_of_unlike_models_are_not_compared(call, tmp_path):
     assert all("parameters, on data not known to be the same" in point["problem"] for point in points)
 
 
-def test_rows_without_a_step_are_named_by_their_epoch(told):
-    rows = "".join(
-        f"{{'loss': {2 - n / 100:.3f}, 'learning_rate': 2e-05, 'epoch': {n * 0.03:.2f}}}\n"
-        + (f"{{'eval_loss': {1.0 + abs(n - 33) / 100:.3f}, 'epoch': {n * 0.03:.2f}}}\n" if n % 33 == 0 else "")
-        for n in range(1, 100)
-    )
-    _, found = told(rows)
-    finding = found["overfitting"]
-    assert "epoch 0.99" in finding["title"] and "step" not in finding["title"] + " ".join(finding["actions"])[:40]
-
-
-def test_a_best_evaluation_is_named_by_the_step_that_the_log_allows(told):
-    """Every tenth of 648 steps without bars, two epochs by the run's own sum; that 1.12 is near ln 3 says nothing."""
-    rows = ""
-    for step in range(10, 649, 10):
-        rows += f"{{'loss': {1.86 * (1 - step / 1300):.4f}, 'learning_rate': {2e-4 * (1 - step / 648):.3e}, "
-        rows += f"'epoch': {step / 324:.2f}}}\n"
-        if step % 160 == 0:
-            rows += f"{{'eval_loss': {1.12 + (step - 160) / 2000:.4f}, 'epoch': {step / 324:.2f}}}\n"
-    rows += "{'train_runtime': 2592.0, 'train_steps_per_second': 0.25, 'epoch': 2.0}\n"
-    document, found = told(rows)
-    assert (document["first_step"], document["last_step"]) == (10, 640) and "at_chance" not in found
-    assert "best at step 160" in found["overfitting"]["title"]
-    assert found["overfitting"]["actions"][0].startswith("keep the checkpoint of step 160")
-
-
-def test_the_step_of_a_time_limit_is_that_of_the_run_that_it_ended(told):
-    banner = "Using device: cuda\nLoading dataset from data/train.bin\nModel has 12.3M parameters\nOptimizer: AdamW\n"
-    long, short = ("".join(f"step {10 * n} loss {9 - n / 20:.4f}\n" for n in range(1, rows + 1)) for rows in (100, 20))
-    cut = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2025-10-26T13:29:37 DUE TO TIME LIMIT ***\n"
-    document, found = told(f"{banner}{long}Training complete.\n{banner}{short}{cut}")
-    assert document["status"] == "time_limit" and found["time_limit"]["title"].endswith("at step 200 of run 2")
-
-
 def hf(rows, *, front="", every=10, seconds=3.0, planned=500, ended=""):
     """A console of Hugging Face's trainer: pairs of what is printed as loss and as gradient norm."""
     lines = [front + f"  Total optimization steps = {planned}"]
@@ -236,34 +152,6 @@ def hf(rows, *, front="", every=10, seconds=3.0, planned=500, ended=""):
         step = number * every
         lines.append(f"{{'loss': {loss}, 'grad_norm': {norm}, 'learning_rate': 1e-04, 'epoch': {step / planned}}}")
     return "\n".join([*lines, ended]) + "\n"
-
-
-@pytest.mark.parametrize("word", ["nan.0", "NaN", "-inf.0", "inf"])
-def test_a_loss_that_a_bar_prints_as_no_number_is_none(told, word):
-    losses = [f"{3 - step / 200:.3f}" if step <= 240 else word for step in range(20, 601, 20)]
-    bars = [
-        f"Epoch 0: {step // 6:3d}%|##| {step}/600 [00:{step // 10:02d}<00:50,  8.00it/s, v_num=1, train_loss={loss}]\n"
-        for step, loss in zip(range(20, 601, 20), losses, strict=True)
-    ]
-    document, found = told("".join(bars) + "`Trainer.fit` stopped: `max_epochs=1` reached.\n")
-    assert document["status"] == "diverged" and "from step 260 on (18 of 30 rows)" in found["loss_not_finite"]["title"]
-
-
-def test_a_loss_of_0_beside_a_gradient_that_is_no_number_is_none(told):
-    sound, broken = [(1.85 - n / 30, 0.6) for n in range(11)], [("0.0", "nan")] * 39
-    ended = "{'train_runtime': 1500.0, 'train_steps_per_second': 0.333, 'train_loss': 0.4, 'epoch': 1.0}"
-    document, found = told(hf(sound + broken, ended=ended), "--price", "2")
-    lost = found["loss_not_finite"]
-    assert document["status"] == "diverged" and "loss_zero" not in found and lost["severity"] == "error"
-    assert "step 120" in lost["title"] and "380 steps" in lost["evidence"][0]["text"]
-    assert lost["causes"][0].startswith("fp16 overflows")
-    assert lost["saved_hours"]["value"] == pytest.approx(380 / 500 * 1500 / 3600, rel=0.01)
-    assert lost["saved_usd"]["value"] == pytest.approx(380 / 500 * 1500 / 3600 * 2, rel=0.01)
-
-
-def test_a_loss_of_0_beside_a_sound_gradient_stays_a_loss_of_0(told):
-    document, found = told(hf([(1.85 - n / 30, 0.6) for n in range(11)] + [("0.0", 0.0)] * 39))
-    assert document["status"] != "diverged" and "loss_zero" in found and "loss_not_finite" not in found
 
 
 IN_FP16 = {
@@ -277,88 +165,12 @@ IN_FP16 = {
 }
 
 
-@pytest.mark.parametrize("name", IN_FP16)
-def test_a_loss_that_never_was_a_number_in_fp16_overflowed(told, name):
-    _, found = told(hf([("nan", "nan")] * 20, front=IN_FP16[name]))
-    lost = found["loss_not_finite"]
-    assert lost["causes"][0].startswith("fp16 overflows") and "bf16" in lost["actions"][0]
-    assert not any("learning rate" in action for action in lost["actions"])
-
-
-def test_bf16_is_no_help_on_a_gpu_without_it_and_no_cause_where_it_was_used(told):
-    _, found = told(hf([("nan", "nan")] * 20), "--gpu", "v100-16gb-sxm2")
-    assert found["loss_not_finite"]["causes"][0].startswith("fp16 overflows")
-    assert "fp32: this GPU has no bf16" in found["loss_not_finite"]["actions"][0]
-    _, found = told(hf([("nan", "nan")] * 20, front="Mixed precision type: bf16\n"))
-    assert not any("fp16" in cause for cause in found["loss_not_finite"]["causes"])
-
-
-@pytest.mark.parametrize("raised", ["Exception", "ValueError", "FloatingPointError"])
-@pytest.mark.parametrize("words", ["Current loss scale already at minimum. Exiting", "Minimum loss scale reached (1)."])
-def test_a_loss_scale_at_its_minimum_is_an_overflow_and_not_a_torn_traceback(told, raised, words):
-    rows = "".join(f"step {step} loss {4 - step / 50:.2f}\n" for step in range(10, 60, 10))
-    skips = "".join(
-        f"[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: {2**n}, reducing to {2 ** (n - 1)}\n"
-        for n in range(4, 0, -1)
-    )
-    end = f'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    f()\n{raised}: {words}\n'
-    document, found = told(rows + skips + end)
-    ended = found["loss_scale_at_minimum"]
-    assert document["status"] == "diverged" and words in document["status_reason"] and ended["severity"] == "error"
-    assert "bf16" in ended["actions"][0] and "learning rate" in ended["actions"][1]
-    assert "4 overflows, loss scale 8 → 1" in [one["text"] for one in ended["evidence"]]
-
-
-def test_a_program_that_ends_itself_over_nan_is_not_without_an_error(told):
-    rows = "".join(f"step {step} loss {4 - step / 50:.2f}\n" for step in range(10, 60, 10))
-    document, found = told(rows + "Loss is nan, stopping training\n")
-    assert document["status"] == "diverged" and found["loss_not_finite"]["severity"] == "error"
-    assert "after step 50" in found["loss_not_finite"]["title"]
-
-
-def test_a_bare_exception_ends_a_traceback_with_its_message(told):
-    rows = "".join(f"step {step} loss {4 - step / 50:.2f}\n" for step in range(10, 60, 10))
-    document, _ = told(
-        rows + 'Traceback (most recent call last):\n  File "a.py", line 3, in f\nException: no shard 7\nbye\n'
-    )
-    assert document["status"] == "crashed" and "Exception: no shard 7" in document["status_reason"]
-
-
-def test_a_checkpoint_is_asked_for_from_before_the_rise_and_not_from_within_it(told):
-    losses = falling(200) + [3.4, 3.9, 4.6, 5.7, 6.8] + [math.nan] * 40
-    _, found = told(nanogpt(losses, saved=10**9))
-    assert "began to rise at step 4000" in found["loss_not_finite"]["title"]
-    assert "before step 4000" in found["loss_not_finite"]["actions"][0]
-
-
 OTHERS = "Process 3021 has 6.10 GiB memory in use. Process 4417 has 3.80 GiB memory in use. "
 OUT_OF_MEMORY = (
     'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    loss.backward()\n'
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 23.64 GiB "
     "of which 0.70 GiB is free. " + OTHERS + "Including non-PyTorch memory, this process has 13.00 GiB memory in use.\n"
 )
-
-
-@pytest.mark.parametrize(
-    ("bar", "place"),
-    [
-        ("  0%|          | 1/1200 [00:09<3:03:16,  9.17s/it]", "after step 1 of 1200"),
-        ("Loading checkpoint shards:  50%|##   | 2/4 [00:09<00:09,  4.5s/it]", "before the first step"),
-    ],
-    ids=["a bar of steps", "a bar of files"],
-)
-def test_memory_that_ran_out_under_a_bar_was_out_where_the_bar_was(told, bar, place):
-    document, found = told(bar + "\n" + OUT_OF_MEMORY)
-    assert place in document["status_reason"]
-    assert "kill 3021 4417 (frees 9.9 GiB)" in found["out_of_memory"]["actions"][0]
-
-
-def test_memory_that_ran_out_after_good_steps_is_not_a_model_too_large(told):
-    rows = "".join(f"step {step} loss {4 - step / 500:.3f}\n" for step in range(10, 610, 10))
-    _, found = told(rows + OUT_OF_MEMORY.replace(OTHERS, ""))
-    ended = found["out_of_memory"]
-    assert "600 steps" in ended["causes"][0] and not any("together exceed" in cause for cause in ended["causes"])
-    assert "group examples of like length" in ended["actions"][0]
 
 
 WATCHDOG = (
@@ -368,30 +180,178 @@ WATCHDOG = (
 )
 
 
-def test_a_time_out_after_the_end_costs_the_wait_alone_and_one_within_the_run_the_run(told):
-    rows = "".join(f"step {step} loss {4 - step / 500:.3f} 0.5 s/it\n" for step in range(10, 610, 10))
-    document, found = told(rows + "`Trainer.fit` stopped: `max_steps=600` reached.\n" + WATCHDOG, "--price", "8")
-    waited = found["nccl_timeout"]
-    assert document["status"] == "completed" and waited["severity"] == "warning" and "later_failure" not in found
-    assert "30 min of waiting ($4) lost, nothing else" in waited["title"]  # 0.5 h at $8
-    document, found = told(rows + WATCHDOG)
-    assert document["status"] == "crashed" and found["nccl_timeout"]["severity"] == "error"
-    document, found = told(rows + "^CTraceback (most recent call last):\nKeyboardInterrupt\n" + WATCHDOG)
-    assert document["status"] == "stopped" and "nccl_timeout" not in found
+def falling_rows(last, divisor=500, rate=""):
+    return "".join(f"step {step} loss {4 - step / divisor:.3f}{rate}\n" for step in range(10, last + 1, 10))
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "DataLoader worker (pid 4711) is killed by signal: Killed.",
-        "DataLoader worker (pid(s) 4711, 4712) exited unexpectedly",
-        "unable to open shared memory object </torch_4711_12> in read-write mode",
-    ],
+def raised(error):
+    return f'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    f()\n{error}\n'
+
+
+def by_epochs():
+    """Rows without a step, an evaluation after each epoch, the first the best."""
+    for n in range(1, 100):
+        yield f"{{'loss': {2 - n / 100:.3f}, 'learning_rate': 2e-05, 'epoch': {n * 0.03:.2f}}}\n"
+        if n % 33 == 0:
+            yield f"{{'eval_loss': {1.0 + abs(n - 33) / 100:.3f}, 'epoch': {n * 0.03:.2f}}}\n"
+
+
+def by_sum():
+    """Every tenth of 648 steps without bars, two epochs by the run's own sum; that 1.12 is near ln 3 says nothing."""
+    for step in range(10, 649, 10):
+        rate = 2e-4 * (1 - step / 648)
+        yield f"{{'loss': {1.86 * (1 - step / 1300):.4f}, 'learning_rate': {rate:.3e}, 'epoch': {step / 324:.2f}}}\n"
+        if step % 160 == 0:
+            yield f"{{'eval_loss': {1.12 + (step - 160) / 2000:.4f}, 'epoch': {step / 324:.2f}}}\n"
+    yield "{'train_runtime': 2592.0, 'train_steps_per_second': 0.25, 'epoch': 2.0}\n"
+
+
+def bars(word):
+    losses = [f"{3 - step / 200:.3f}" if step <= 240 else word for step in range(20, 601, 20)]
+    shown = "Epoch 0: {:3d}%|##| {}/600 [00:{:02d}<00:50,  8.00it/s, v_num=1, train_loss={}]\n"
+    rows = [shown.format(s // 6, s, s // 10, one) for s, one in zip(range(20, 601, 20), losses, strict=True)]
+    return "".join(rows) + "`Trainer.fit` stopped: `max_epochs=1` reached.\n"
+
+
+BROKEN = falling(220) + [3.8, 4.6, 5.7] + [math.nan] * 40
+RISEN = falling(200) + [3.4, 3.9, 4.6, 5.7, 6.8] + [math.nan] * 40
+SOUND, LOST = [(1.85 - n / 30, 0.6) for n in range(11)], [("0.0", "nan")] * 39
+SUMMED = "{'train_runtime': 1500.0, 'train_steps_per_second': 0.333, 'train_loss': 0.4, 'epoch': 1.0}"
+NO_NUMBER = [("nan", "nan")] * 20
+LIMIT = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-03-02T08:00:14 DUE TO TIME LIMIT ***\n"
+START = "Using device: cuda\nLoading dataset from data/train.bin\nModel has 12.3M parameters\nOptimizer: AdamW\n"
+TWICE = f"{START}{falling_rows(1000)}Training complete.\n{START}{falling_rows(200)}{LIMIT}"
+SKIPS = "".join(
+    f"[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: {2**n}, reducing to {2 ** (n - 1)}\n"
+    for n in range(4, 0, -1)
 )
-def test_a_killed_loader_worker_is_no_preemption(told, words):
-    rows = "".join(f"step {step} loss {4 - step / 500:.3f}\n" for step in range(10, 110, 10))
-    end = f'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    f()\nRuntimeError: {words}\n'
-    document, found = told(rows + end)
-    assert document["status"] == "crashed" and "killed" not in found
-    assert "memory" in found["crashed"]["causes"][0] and "num_workers" in found["crashed"]["actions"][0]
-    assert "--shm-size" in found["crashed"]["actions"][1]
+FEW, MANY = falling_rows(50, 50), falling_rows(600)
+LATE = MANY.replace("\n", " 0.5 s/it\n")
+ENDED = "`Trainer.fit` stopped: `max_steps=600` reached.\n"
+WORKERS = ("DataLoader worker (pid 4711) is killed by signal: Killed.",
+    "DataLoader worker (pid(s) 4711, 4712) exited unexpectedly",
+           "unable to open shared memory object </torch_4711_12> in read-write mode")  # fmt: skip
+SCALES = ("Current loss scale already at minimum. Exiting", "Minimum loss scale reached (1).")
+# the text, more words of the command, the status, of each finding words of its title, severity ("is"), evidence
+# ("seen"), first cause and actions by their number, findings that are not there
+CASES = {
+    # from step 4460 to the last printed, both counted: the rise that runs into it is its beginning
+    "a loss that broke": (nanogpt(BROKEN), (), "diverged", {"loss_not_finite": (
+        "step 4460", "step 4400", "1: resume from the checkpoint of step 4000")}, ("loss_spikes", "steps_missing")),
+    "a rise without a checkpoint": (nanogpt(RISEN, saved=10**9), (), "diverged", {"loss_not_finite": (
+        "began to rise at step 4000", "1: before step 4000")}, ()),
+    "a spike that did not come back": (nanogpt(falling(240) + [5.5, 5.6, 5.5, 5.6]), (), "", {"loss_spikes": (
+        "not back by the end of the log",)}, ()),
+    # done are 7,500, saved were 6,000: (50,000 - 6,000) x 2.45 s x 1.1
+    "a time limit after a checkpoint": (megatron(DEVICES["a setting"], rows=75, ending=LIMIT), (), "time_limit",
+        {"time_limit": (
+        f"1: ask for {(50000 - 6000) * 2.45 * 1.1 / 3600:.1f} h (what is left from the checkpoint of step 6000",
+        "seen: 1,500 steps since the checkpoint of step 6,000 are lost")}, ("steps_missing",)),
+    "a time limit of the second run": (TWICE, (), "time_limit", {"time_limit": ("at step 200 of run 2",)}, ()),
+    "rows without a step": ("".join(by_epochs()), (), "", {"overfitting": ("epoch 0.99",)}, ()),
+    "rows whose sum tells the step": ("".join(by_sum()), (), "", {"overfitting": (
+        "best at step 160", "1: keep the checkpoint of step 160")}, ("at_chance",)),
+    # a loss that a bar prints as no number is none
+    **{word: (bars(word), (), "diverged", {"loss_not_finite": ("from step 260 on (18 of 30 rows)",)}, ())
+       for word in ("nan.0", "NaN", "-inf.0", "inf")},
+    "a loss of 0 beside no gradient": (hf(SOUND + LOST, ended=SUMMED), ("--price", "2"), "diverged",
+        {"loss_not_finite": (
+        "is: error", "step 120", "seen: 380 steps", "cause: fp16 overflows")}, ("loss_zero",)),
+    "a loss of 0 beside a gradient": (hf(SOUND + [("0.0", 0.0)] * 39), (), "", {"loss_zero": ()}, ("loss_not_finite",)),
+    # a loss that never was a number in fp16 overflowed
+    **{name: (hf(NO_NUMBER, front=front), (), "", {"loss_not_finite": ("cause: fp16 overflows", "1: bf16")}, ())
+       for name, front in IN_FP16.items()},
+    "bf16 is no help on a GPU without it": (hf(NO_NUMBER), ("--gpu", "v100-16gb-sxm2"), "", {"loss_not_finite": (
+        "cause: fp16 overflows", "1: fp32: this GPU has no bf16")}, ()),
+    # a loss scale at its minimum is an overflow and not a torn traceback
+    **{f"{error}: {words}": (FEW + SKIPS + raised(f"{error}: {words}"), (), f"diverged: {words}",
+       {"loss_scale_at_minimum": (
+        "is: error", "1: bf16", "2: learning rate", "seen: 4 overflows, loss scale 8 → 1")}, ())
+       for error in ("Exception", "ValueError", "FloatingPointError") for words in SCALES},
+    "a program that ends itself over NaN": (FEW + "Loss is nan, stopping training\n", (), "diverged",
+        {"loss_not_finite": (
+        "is: error", "after step 50")}, ()),
+    "a bare exception": (FEW + raised("Exception: no shard 7") + "bye\n", (), "crashed: Exception: no shard 7", {}, ()),
+    # memory that ran out under a bar was out where the bar was
+    "out of memory under a bar of steps": (
+        "  0%|          | 1/1200 [00:09<3:03:16,  9.17s/it]\n" + OUT_OF_MEMORY, (),
+            "out_of_memory: after step 1 of 1200",
+        {"out_of_memory": ("1: kill 3021 4417 (frees 9.9 GiB)",)}, ()),
+    "out of memory under a bar of files": (
+        "Loading checkpoint shards:  50%|##   | 2/4 [00:09<00:09,  4.5s/it]\n" + OUT_OF_MEMORY, (),
+            "out_of_memory: before the first step",
+        {"out_of_memory": ("1: kill 3021 4417 (frees 9.9 GiB)",)}, ()),
+    # 30 min of 8 GPUs at $1
+    "a time-out after the end": (LATE + ENDED + WATCHDOG, ("--price", "8"), "completed", {"nccl_timeout": (
+        "is: warning", "30 min of waiting ($4) lost, nothing else")}, ("later_failure",)),
+    "a time-out within the run": (LATE + WATCHDOG, (), "crashed", {"nccl_timeout": ("is: error",)}, ()),
+    "a time-out after an interrupt": (
+        LATE + "^CTraceback (most recent call last):\nKeyboardInterrupt\n" + WATCHDOG, (), "stopped", {},
+            ("nccl_timeout",)),
+    # a killed loader worker is no preemption
+    **{words: (falling_rows(100) + raised(f"RuntimeError: {words}"), (), "crashed", {"crashed": (
+        "cause: memory", "1: num_workers", "2: --shm-size")}, ("killed",)) for words in WORKERS},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_how_a_run_ended(told, name):
+    text, words, status, says, silent = CASES[name]
+    document, found = told(text, *words)
+    ended, _, why = status.partition(": ")
+    assert ended in ("", document["status"]) and why in document["status_reason"], document["status_reason"]
+    for code, parts in says.items():
+        one = found[code]
+        where = {
+            "is": one["severity"],
+            "seen": " ".join(part["text"] for part in one["evidence"]),
+            "cause": one["causes"][:1],
+        }
+        where |= {str(place): action for place, action in enumerate(one["actions"], 1)}
+        for part in parts:
+            place, _, text = part.partition(": ")
+            assert (text in str(where[place])) if place in where else (part in one["title"]), (part, one)
+    assert not set(silent) & found.keys()
+
+
+def test_what_was_lost_is_what_was_run_after_the_loss_broke(told):
+    document, found = told(nanogpt(BROKEN))
+    vain = 40 * 20 - 20 + 1  # of 400,000 planned
+    assert found["loss_not_finite"]["saved_hours"]["value"] == pytest.approx(vain * 1.5 / 3600, rel=0.01)
+    assert document["cost"]["savings"]["hours"]["value"] <= 0.4
+    lost = told(hf(SOUND + LOST, ended=SUMMED), "--price", "2")[1]["loss_not_finite"]
+    assert lost["saved_hours"]["value"] == pytest.approx(380 / 500 * 1500 / 3600, rel=0.01)
+    assert lost["saved_usd"]["value"] == pytest.approx(380 / 500 * 1500 / 3600 * 2, rel=0.01)
+
+
+def test_what_is_not_said(told):
+    spike = told(nanogpt(falling(240) + [5.5, 5.6, 5.5, 5.6]))[1]["loss_spikes"]
+    assert "harm" not in spike["title"] and not any(action.startswith("nothing") for action in spike["actions"])
+    best = told("".join(by_epochs()))[1]["overfitting"]
+    assert "step" not in best["title"] + " ".join(best["actions"])[:40]
+    document, _ = told("".join(by_sum()))
+    assert (document["first_step"], document["last_step"]) == (10, 640)
+    assert told(hf(SOUND + [("0.0", 0.0)] * 39))[0]["status"] != "diverged"
+    fp16 = told(hf(NO_NUMBER, front=IN_FP16["command"]))[1]["loss_not_finite"]
+    assert not any("learning rate" in action for action in fp16["actions"])
+    bf16 = told(hf(NO_NUMBER, front="Mixed precision type: bf16\n"))[1]["loss_not_finite"]
+    assert not any("fp16" in cause for cause in bf16["causes"])
+
+
+def test_memory_that_ran_out_after_good_steps_is_not_a_model_too_large(told):
+    ended = told(MANY + OUT_OF_MEMORY.replace(OTHERS, ""))[1]["out_of_memory"]
+    assert "600 steps" in ended["causes"][0] and not any("together exceed" in cause for cause in ended["causes"])
+    assert "group examples of like length" in ended["actions"][0]
+
+
+def test_the_work_of_devices_and_their_price_where_their_number_is_not_said(told):
+    each = 128 * 2048 / 2.45 * 9.07e9 / 8 / 1e12
+    work = f" throughput per GPU (TFLOP/s/GPU): {each:.1f} |"
+    document, _ = told(megatron("", tflops=work), "--gpu", "a100-80gb-sxm")
+    assert document["mfu"] == pytest.approx(each / 312, rel=0.02)
+    assert any("how many GPUs: 8" in text for text in document["assumed"])
+    document, _ = told(megatron(""), "--gpu", "a100-80gb-sxm", "--price", "2")
+    assert document["mfu"] is None and document["cost"]["usd"] is None
+    assert "311 % of the peak of 1 GPU; how many were there? (--gpus)" in document["verdict"][1]
+    document, _ = told(megatron(DEVICES["a setting"]))  # tokens per second need no card
+    assert document["throughput"] == pytest.approx(128 * 2048 / 2.45)

@@ -108,7 +108,7 @@ def test_the_profile_predicts_a_calibrated_configuration_as_measured(calibrated)
 def test_settings_are_measured_one_by_one_on_demand(advisor_home):
     """Each between two bursts without it, and none of them is evidence for the fit."""
     sizes = {"depths": (1, 2), "seq_len": 64, "vocab_size": 256}
-    options = CalibrationOptions(gpu="cpu", **sizes, budget_seconds=10.0, settings=True)
+    options = CalibrationOptions(gpu="cpu", **sizes, budget_seconds=4.0, settings=True)
     done = to_document(calibrate(options, Store(advisor_home), fewest=4))
     stored = Store(advisor_home).newest_calibration("cpu")
     names, bursts = [burst.setting for burst in stored.setting_bursts], stored.setting_bursts

@@ -6,7 +6,6 @@ import json
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,7 +25,7 @@ from advisor.prediction.comm import machine_deviation
 from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Plan, Workload
 from advisor.report.search import scaling as scaling_table
-from advisor.store.plan_files import dump_plan, load_plan
+from advisor.store.plan_files import load_plan
 from tests.advisor.devices import small_cpu, token_meta
 from tests.advisor.market import COUNTS, GOAL, KEYS, NOW, PROFILES, ask
 from trainer.schema import make_shape
@@ -72,10 +71,8 @@ def test_the_plan_is_what_its_device_alone_would_be_planned(plan):
     assert rent_alone <= cost.value <= 1.03 * rent_alone  # the disk for its checkpoints on top
 
 
-@pytest.mark.parametrize("name", ["budget_usd", "deadline_seconds"])
-def test_more_of_a_limit_never_gives_worse(name):
-    amounts = (2.0, 3.0, 5.0, 8.0, 20.0, 60.0) if name == "budget_usd" else (600.0, 1800.0, 7200.0, 40_000.0)
-    plans = [ask(**{name: amount}) for amount in amounts]
+def test_more_time_never_gives_worse():
+    plans = [ask(deadline_seconds=amount) for amount in (600.0, 1800.0, 7200.0, 40_000.0)]
     for less, more in zip(plans, plans[1:], strict=False):
         assert more.chosen.score <= LEVEL * less.chosen.score
         if less.chosen.loss and more.chosen.loss:
@@ -121,13 +118,6 @@ def test_tokens_alone_get_the_depth_they_suit():
     assert 8 <= plan.chosen.standing.ratio <= 18 and plan.bill.wall_clock.total_seconds.value <= 86400
 
 
-def test_the_same_question_gets_the_same_answer(plan, tmp_path):
-    assert answer(GOAL, PROFILES, now=NOW) == plan
-    path = tmp_path / "plan.yaml"
-    path.write_text(dump_plan(plan), encoding="utf-8")
-    assert load_plan(path) == plan
-
-
 # What stands beside it
 
 
@@ -141,18 +131,6 @@ def test_options_keep_what_their_names_promise(plan):
     assert safe.score >= balanced.score / LEVEL
     assert (bold.offer.spot and bold.score < balanced.score) or bold.parameters > balanced.parameters
     assert bold.cost_usd.value <= 20 and bold.total_seconds.value <= 8 * 3600
-
-
-def test_the_front_is_beaten_by_nothing_and_holds_the_plan(plan):
-    front = (plan.chosen, *plan.search.front)
-    assert len(front) > 4 and plan.search.front_size >= len(front)
-    for one in front:
-        assert one.cost_usd.value <= 20 * 1.0001 and one.total_seconds.value <= 8 * 3600 * 1.0001
-        for other in front:
-            if one is not other and one.loss and other.loss:
-                pairs = ((one.cost_usd.value, other.cost_usd.value), (one.loss.value, other.loss.value),
-                         (one.total_seconds.value, other.total_seconds.value))  # fmt: skip
-                assert not all(a <= b for a, b in pairs)
 
 
 def test_near_misses_are_better_and_break_exactly_what_they_say(plan):
@@ -344,31 +322,9 @@ def test_the_terminal_shows_all_of_it(call):
         assert words in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--gpu", "any", "--price", "2", "--budget", "5"), "for one kind of GPU"),
-        (("--gpu", "l4", "--price", "l4=cheap", "--budget", "5"), "--price l4=cheap"),
-        (("--gpu", "any"), "needs a limit or a task"),
-        (("--gpu", "l4", "--provider", "gpc", "--budget", "5"), "unknown provider"),
-        (("--gpu", "l4", "--ratio", "20", "--inference-tokens", "1B", "--budget", "5"), "both settle the tokens"),
-    ],
-)
-def test_usage_errors(call, arguments, words):
-    code, out, err = call("plan", *arguments)
-    assert code == 2 and words in err and out == ""
-
-
 def test_prices_by_card(call):
     code, out, _ = call("plan", "--gpu", "l4", "--price", "l4=0.5", "--budget", "5", "--json")
     assert code == 0 and json.loads(out)["chosen"]["offer"]["usd_per_hour"] == 0.5
-
-
-def test_the_candidates_of_the_default_question_are_all_numbers():
-    candidates = open_space(GOAL, PROFILES, None).candidates
-    prices = candidates.of_offers("usd_per_hour")
-    for side in (candidates.step.value, candidates.step.high, candidates.memory.high, prices):
-        assert np.isfinite(side).all() and (side > 0).all()
 
 
 # How far global batches are tried

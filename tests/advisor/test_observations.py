@@ -1,16 +1,25 @@
-"""From raw bursts to drift-corrected observations."""
+"""Which burst comes next, and from raw bursts to drift-corrected observations, here and on other machines."""
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from advisor.calibration import observations
+from advisor.calibration import design, observations
+from advisor.calibration.fit import fit
 from advisor.calibration.profiles import profile_of
+from advisor.engines.engines import backend_of, parse_place
+from advisor.options import CalibrationOptions
+from advisor.prediction.prior import measured_prior
+from advisor.prediction.throughput import Rates, predict_log, sizes
 from advisor.records import Basis, MeasuredStep, Workload
 from advisor.store.calibration import (
     AccuracySession,
@@ -21,9 +30,91 @@ from advisor.store.calibration import (
     measured_run_to_dict,
 )
 from advisor.store.disk import read_yaml
-from advisor.store.store import load_calibration
+from advisor.store.store import Store, load_calibration
+from advisor.workflows.arrive import asked_text
+from advisor.workflows.calibrate_elsewhere import _asked, several
+from tests.advisor.test_security import SECRETS
 from trainer.messages import Ceilings, CopyTiming, MatmulTiming
 from trainer.schema import ConfigError, make_shape
+
+RATES = Rates(matmul_flops=3e11, bandwidth=5e10, launch_seconds=3e-6)
+COST = design.BurstCost()
+
+
+def base(depth: int) -> Workload:
+    shape = make_shape("nanochat", depth=depth, vocab_size=4096, seq_len=256)
+    return Workload(shape=shape, micro_batch=1, gpu="cpu", precision="fp32")
+
+
+def pool(depths=(2, 4, 6, 8), fits=lambda w: True) -> list[Workload]:
+    return design.candidates([base(d) for d in depths], seq_lens=(256, 128), most_tokens=8192, fits=fits)
+
+
+def believe(observed=()):
+    return fit(
+        [MeasuredStep(workload=w, step_seconds=s, noise=0.03) for w, s in observed], RATES, measured_prior(), 0.0
+    )
+
+
+def chosen(posterior, options, count=4, seconds_left=60.0):
+    weights = design.target_weights(posterior, sizes(options), 256)
+    return design.choose(posterior, options, weights, COST, count=count, seconds_left=seconds_left)
+
+
+def test_candidates_stop_where_memory_does():
+    options = pool(fits=lambda w: w.micro_tokens <= 1024)
+    assert max(w.micro_tokens for w in options) == 1024
+    assert {w.shape.seq_len for w in options} == {128, 256}
+    assert sum(w.grad_accum == 2 for w in options) == 4  # one per depth
+
+
+def test_the_first_round_varies_size_and_batch():
+    picks = chosen(believe(), pool(), count=6)
+    assert len({w.shape.depth for w in picks}) >= 2
+    assert len({w.micro_batch for w in picks}) >= 3
+
+
+def test_what_was_measured_well_is_not_measured_again():
+    options = pool()
+    done = base(2), replace(base(2), micro_batch=16)
+    observed = [(w, 1e-3 * w.micro_tokens / 256) for w in done for _ in range(4)]
+    assert not set(chosen(believe(observed), options)) & set(done)
+
+
+@settings(max_examples=25)
+@given(seconds=st.floats(0, 40))
+def test_never_more_than_the_seconds_left(seconds):
+    posterior, options = believe(), pool()
+    picks = chosen(posterior, options, count=5, seconds_left=seconds)
+    z = sizes(picks) if picks else None
+    spent = 0.0 if z is None else COST.seconds(z, np.exp(predict_log(posterior, z).mean)).sum()
+    assert spent <= seconds
+
+
+def test_a_burst_removes_variance_where_it_counts():
+    posterior, options = believe(), pool()
+    before = predict_log(posterior, sizes(options)).deviation
+    first = chosen(posterior, options, count=1)[0]
+    after = predict_log(believe([(first, 0.2)]), sizes(options)).deviation
+    assert np.mean(after) < 0.85 * np.mean(before)
+
+
+def test_a_compiled_block_is_dearer_the_first_time_only():
+    z = sizes([base(2), base(1), base(4)])  # depths 1 and 2 share a width of 128
+    shapes = design.block_shapes(z)
+    cost = design.BurstCost(compile_seconds=10.0, compiled=frozenset({shapes[0]}))
+    extra = cost.seconds(z, np.full(3, 0.1)) - COST.seconds(z, np.full(3, 0.1))
+    assert extra == pytest.approx([0.0, 0.0, 10.0])
+
+
+def test_missing_contrast_asks_for_a_second_value_of_each():
+    options = pool()
+    wanted = design.missing_contrast([base(2), replace(base(2), micro_batch=4)], options)
+    assert wanted and all(w.shape.depth != 2 or w.shape.seq_len != 256 or w.grad_accum != 1 for w in wanted)
+    other = [next(w for w in options if w.shape.seq_len == 128), next(w for w in options if w.grad_accum == 2)]
+    varied = [base(2), replace(base(4), micro_batch=4), *other]
+    assert design.missing_contrast(varied, options) == []
+
 
 RECORDED = sorted((Path(__file__).parents[2] / "benchmarks" / "raw").glob("cpu-*.yaml"))[0]
 
@@ -156,3 +247,52 @@ def test_a_run_on_several_devices_teaches_no_step_time():
     alone = replace(run, workload=replace(workload, gpus=1))
     assert profile_of(recorded, [alone]).posterior.theta.tolist() != profile_of(recorded).posterior.theta.tolist()
     assert measured_run_from_dict(measured_run_to_dict(run)) == run
+
+
+def test_partitions_that_are_named_together_are_places_of_their_own():
+    """Slurm would start one job in whichever is free first."""
+    places = [
+        parse_place("slurm:h100,l40s", account="me"),
+        parse_place("ssh:there"),
+        parse_place("slurm:h100", account="me"),
+    ]
+    found = several(places, CalibrationOptions())
+    assert [(place.engine, place.name, place.account) for place in found] == [
+        ("slurm", "h100", "me"), ("slurm", "l40s", "me"), ("ssh", "there", None)]  # fmt: skip
+    assert [place.name for place in several([parse_place("slurm")], CalibrationOptions())] == [None]
+
+
+def test_the_other_side_is_asked_for_the_same():
+    options = CalibrationOptions(gpu="cpu", depths=(1, 2), seq_len=64, price=0.5, fresh=True)
+    there = CalibrationOptions(**json.loads(asked_text(options)))
+    assert there == CalibrationOptions(gpu="cpu", depths=[1, 2], seq_len=64, price=0.5)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--on", "slurm:a", "--on", "skypilot"], "not calibrated from here"),
+        (["--on", "local"], "not calibrated from here"),
+        (["--on", "ssh:there", "--data", "."], "synthetic tokens"),
+        (["--on", "ssh:-oProxyCommand=x"], "no place"),
+        (["--detach"], "--detach is for a calibration on another machine"),
+        (["--qos", "high"], "--qos is for a calibration on another machine"),
+    ],
+)
+def test_what_nobody_elsewhere_can_be_asked_is_refused_before_anything_is_handed_over(call, advisor_home, words, said):
+    code, out, err = call("calibrate", *words)
+    assert (code, out) == (2, "") and said in err, err
+    assert not Path(advisor_home, "measuring").exists()
+
+
+def test_what_is_handed_over_has_nothing_of_the_environment(tmp_path, monkeypatch):
+    for name, secret in SECRETS.items():
+        monkeypatch.setenv(name, secret)
+    asked = _asked(CalibrationOptions(gpu="cpu"), parse_place("ssh:there"), tmp_path, datetime.now(UTC))
+    assert asked.seconds == 90  # and with --settings up to twice that besides
+    more = CalibrationOptions(gpu="cpu", settings=True)
+    assert _asked(more, parse_place("ssh:there"), tmp_path, datetime.now(UTC)).seconds == 270
+    request = backend_of("ssh", Store(tmp_path / "home")).measuring(asked)
+    assert "job/calibrate.json" in request.files and "workflows.arrive calibrate.json" in request.files["job/run.sh"]
+    handed_over = "\n".join([*request.files.values(), request.script, str(request.record)])
+    assert not any(secret in handed_over for secret in SECRETS.values())

@@ -156,6 +156,11 @@ def test_the_loss_on_the_way_ends_at_the_promise(planned):
         (("--gpu", "l4", "--ratio-counts", "total"), 2, "there is no --ratio"),
         (("--gpu", "l4", "--deadline", "8h", "--interruptions", "1s"), 2, "must be at least 60 s"),
         (("--gpu", "h100-80gb-sxm", "--deadline", "8h", "--power-cap", "60"), 2, "its own limit is 700 W"),
+        (("--gpu", "any"), 2, "needs a limit or a task"),
+        (("--gpu", "any", "--price", "2", "--budget", "5"), 2, "for one kind of GPU"),
+        (("--gpu", "l4", "--price", "l4=cheap", "--budget", "5"), 2, "--price l4=cheap"),
+        (("--gpu", "l4", "--provider", "gpc", "--budget", "5"), 2, "unknown provider"),
+        (("--gpu", "l4", "--ratio", "20", "--inference-tokens", "1B", "--budget", "5"), 2, "both settle the tokens"),
     ],
 )
 def test_what_goes_wrong_is_said_with_a_next_step(planned, arguments, code, words):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from advisor.findings.case import Case
+from advisor.findings.case import Case, Finding
+from advisor.findings.registry import judge
 from advisor.hardware.catalog import require_gpu
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.profile import Profile
@@ -124,3 +126,53 @@ def healthy(w: Workload | None = None, **changes: Any) -> RunTable:
 
 def event(kind: str, text: str = "", step: float | None = None, **numbers: float) -> Event:
     return Event(kind=kind, text=text or kind, step=step, numbers=numbers)
+
+
+Check = Callable[[dict[str, Finding], set[str]], None]  # by findings and by what could not be judged
+
+
+def found(
+    code: str, severity: str = "", *title: str, says: tuple[str, ...] | str = (), hours: Any = None, usd: Any = None,
+    steps: tuple[float | None, float | None] | None = None, starts: str = "",
+) -> Check:  # fmt: skip
+    """Asserts a finding: words of its title and of its other sentences, what it saves, the steps of its evidence."""
+
+    def check(findings: dict[str, Finding], _: set[str]) -> None:
+        one = findings.get(code)
+        assert one is not None, f"no {code} among {sorted(findings)}"
+        assert severity in ("", one.severity), f"{code} is of severity {one.severity}: {one.title}"
+        assert one.title.startswith(starts) and all(words in one.title for words in title), one.title
+        rest = " / ".join(
+            [*(part.text for part in one.evidence), *one.causes, *one.actions, f"confidence: {one.confidence}"]
+        )
+        assert all(words in rest for words in ((says,) if isinstance(says, str) else says)), rest
+        for wanted, saved in ((hours, one.saved_hours), (usd, one.saved_usd)):
+            assert wanted is None or (saved is None if wanted == "none" else saved.value == wanted), saved
+        assert steps is None or (one.evidence[0].first_step, one.evidence[0].last_step) == steps, one.evidence
+
+    return check
+
+
+def silent(*codes: str) -> Check:
+    """Asserts that these detectors judged, and found nothing."""
+
+    def check(findings: dict[str, Finding], missing: set[str]) -> None:
+        assert not set(codes) & (findings.keys() | missing), [findings.get(code, "not judged") for code in codes]
+
+    return check
+
+
+def unjudged(*codes: str) -> Check:
+    """Asserts that these detectors say what they lack."""
+
+    def check(findings: dict[str, Finding], missing: set[str]) -> None:
+        assert missing >= set(codes) and not findings.keys() & set(codes), (sorted(missing), sorted(findings))
+
+    return check
+
+
+def verify(made: Case, *checks: Check) -> None:
+    """Judges a case and asserts what is found."""
+    findings, missing = judge(made)
+    for check in checks:
+        check({one.code: one for one in findings}, {one.code for one in missing})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -53,3 +55,24 @@ def learning_run(steps: int = STEPS, *, facts: dict[str, Any] | None = None, **c
 def learning_case(table: RunTable | None = None, **known: Any) -> Case:
     """The case of a run whose log says everything itself: no workload, no profile, $3.60 per hour."""
     return Case(run=table if table is not None else learning_run(), **{"usd_per_hour": 3.6, **known})
+
+
+def changed(*steps: int, also: dict[str, Any] | None = None, **columns: Any) -> Callable[[], Case]:
+    """A case when it is called: the healthy run with these columns and facts, and `also` of its other fields."""
+    return lambda: learning_case(dataclasses.replace(learning_run(*steps, **columns), **(also or {})))
+
+
+def untold(*steps: int, **columns: Any) -> Callable[[], Case]:
+    """The same of a run whose log says nothing of its model."""
+    return lambda: learning_case(dataclasses.replace(learning_run(*steps, **columns), facts={}))
+
+
+def noise(steps: int = STEPS, size: float = 0.05, seed: int = 2) -> np.ndarray:
+    return size * np.random.default_rng(seed).standard_normal(steps)
+
+
+def every(*values: float) -> np.ndarray:
+    """These evaluations, evenly over the run."""
+    column = np.full(STEPS, np.nan)
+    column[np.linspace(STEPS // len(values) - 1, STEPS - 1, len(values)).astype(int)] = values
+    return column

@@ -30,7 +30,7 @@ kinds = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(kinds)
 def test_nothing_louder_than_a_note_on_a_clean_run(kind):
     findings, _ = judge(clean_case(kind))
@@ -66,7 +66,7 @@ def _overfitted(columns):
 DAMAGES = (_slower_late, _stalled, _not_a_number, _flat, _upwards, _overfitted)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(kinds, st.lists(st.sampled_from(DAMAGES), unique=True, max_size=3), st.sampled_from(list(Status)),
        st.sampled_from([1.0, 0.3]))  # fmt: skip
 def test_savings_are_no_more_than_was_spent_or_will_be(kind, damages, status, done):

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from advisor.findings import overlap
 from advisor.findings.case import Case, Confidence, Finding, Severity
 from advisor.findings.registry import judge
-from advisor.findings.savings import worth_saying
+from advisor.findings.run_metrics import step_times, waits
+from advisor.findings.savings import saved_share, spent_seconds, stake_seconds, whole_run_seconds, worth_saying
+from advisor.readers.run_table import Status
 from advisor.records import Basis, Estimate
 from tests.advisor.findings import build
 
@@ -91,7 +93,7 @@ CODES = ("overfitting", "plateau", "goodput", "periodic_pauses", "machine_busy",
          "something_new")  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.sampled_from(CODES), st.tuples(*[st.floats(0, 30)] * 3), min_size=1))
 def test_never_more_than_the_run(claims):
     findings = [finding(code, sorted(ends)[1], min(ends), max(ends)) for code, ends in claims.items()]
@@ -136,3 +138,47 @@ def test_no_finding_saves_more_than_the_run():
     findings, _ = judge(case_)
     saved = next(one.saved_hours for one in findings if one.code == "loss_not_finite")
     assert saved.low <= saved.value <= saved.high <= noisy.sum() / 3600 * (1 + 1e-9)
+
+
+def test_savings_are_of_the_whole_planned_run():
+    case = build.case(build.run(seconds=1.0, facts={"planned_steps": 4000}, status=Status.INCOMPLETE))
+    assert whole_run_seconds(case) == pytest.approx(4000)
+    saved = saved_share(case, 0.25)
+    assert saved[0].value == pytest.approx(1000 / 3600)
+    assert saved[1].value == pytest.approx(2 * 1000 / 3600)
+    free = saved_share(dataclasses.replace(case, usd_per_hour=None), 0.25)
+    assert free[1] is None and free[0] is not None
+    assert saved_share(build.case(build.without(case.run, "seconds")), 0.25) == (None, None)
+
+
+def test_a_run_that_is_over_saves_no_more_than_it_took():
+    ended = build.case(build.run(seconds=1.0, facts={"planned_steps": 4000}, status=Status.TIME_LIMIT))
+    assert stake_seconds(ended) == pytest.approx(400)
+    nan = np.where(np.arange(400) < 10, 5.0, np.nan)
+    broken = build.run(seconds=1.0, loss=nan, loss_is_nan=np.isnan(nan), facts={"planned_steps": 40_000},
+                       status=Status.TIME_LIMIT)  # fmt: skip
+    found = next(f for f in judge(build.case(broken))[0] if f.code == "loss_not_finite")
+    assert found.saved_hours.high <= 400 / 3600 + 1e-9
+
+
+def test_the_longest_account_of_the_time_counts():
+    stamps = 1e9 + np.arange(1, 401)
+    assert spent_seconds(build.case(build.run(seconds=1.0, unix_seconds=stamps))) == pytest.approx(399)
+    started = build.run(seconds=1.0, unix_seconds=stamps, facts={"total_seconds": 430.0})
+    assert spent_seconds(build.case(started)) == pytest.approx(430)  # the first stamp is after the start-up
+    coarse = build.run(seconds=1.0, elapsed_seconds=np.where(np.arange(400) < 399, 0.0, 0.6))
+    assert spent_seconds(build.case(coarse)) == pytest.approx(400)
+
+
+NOISE = 1 + 0.01 * np.random.default_rng(5).standard_normal(1000)
+
+
+@pytest.mark.parametrize("data", [0.3, 0.999, 1.5, 40.0, np.where(np.arange(1000) % 2, 3.0, 0.02)])
+def test_no_share_is_above_the_whole_and_nothing_saves_more_than_the_run_took(data):
+    for clock in (None, np.cumsum(NOISE + data), np.cumsum(NOISE)):
+        seen = build.case(build.run(steps=1000, seconds=NOISE, data_seconds=data, unix_seconds=clock))
+        times = step_times(seen)
+        waited = waits(seen, times)
+        assert waited is None or 0 <= waited.share <= 1
+        for finding in judge(seen)[0]:
+            assert finding.saved_hours is None or finding.saved_hours.high * 3600 <= spent_seconds(seen) * (1 + 1e-9)

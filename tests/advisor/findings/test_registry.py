@@ -1,4 +1,4 @@
-"""All detectors together: complete, quiet on a healthy run, in order, and never a crash."""
+"""All detectors together: complete, quiet on a healthy run, in order, never a crash; and how much could be judged."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 import advisor.findings.detectors
 from advisor.findings import registry
 from advisor.findings.case import Case, Finding, Insufficient, Severity, texts
+from advisor.findings.forecast import Targets, forecast
+from advisor.findings.registry import DETECTORS, coverage, judge
 from advisor.readers.run_table import Event, RunTable, Status, names_of
 from tests.advisor.findings import build
-from tests.advisor.findings.build_learning import learning_run
+from tests.advisor.findings.build_learning import learning_case, learning_run
 
 
 def test_every_detector_is_asked_once():
@@ -37,6 +39,7 @@ def test_a_healthy_run_has_no_error_and_no_warning():
     table = build.healthy(unix_seconds=None, telemetry=telemetry, memory_bytes=60e9)
     findings, _ = registry.judge(build.case(table))
     assert [f.code for f in findings if f.severity is not Severity.NOTE] == []
+    assert not {f.code for f in registry.judge(learning_case())[0]} - {"cost"}
 
 
 def test_worst_and_dearest_first():
@@ -75,6 +78,11 @@ values = st.one_of(
 )
 
 
+FACTS = ("planned_steps", "step_tokens", "world_size", "total_seconds", "gpu_memory_bytes", "eval_every_steps",
+         "usd_per_hour", "precision", "optimizer", "vocab_size", "checkpoint_every_steps", "seq_len", "parameters",
+         "micro_batch", "dataset_tokens", "grad_clip", "learning_rate", "warmup_steps", "schedule")  # fmt: skip
+
+
 @st.composite
 def tables(draw):
     rows = draw(st.integers(0, 80))
@@ -92,27 +100,8 @@ def tables(draw):
         }
         columns[name] = base[kind]
     facts = {
-        k: draw(values | st.text(max_size=4) | st.none())
-        for k in draw(
-            st.lists(
-                st.sampled_from(
-                    [
-                        "planned_steps",
-                        "step_tokens",
-                        "world_size",
-                        "total_seconds",
-                        "gpu_memory_bytes",
-                        "eval_every_steps",
-                        "usd_per_hour",
-                        "precision",
-                        "optimizer",
-                        "vocab_size",
-                        "checkpoint_every_steps",
-                    ]
-                ),
-                unique=True,
-            )
-        )
+        name: draw(values | st.integers(-3, 10**7) | st.sampled_from(["auto", "cosine", "x"]) | st.none())
+        for name in draw(st.lists(st.sampled_from(FACTS), unique=True))
     }
     status = draw(st.sampled_from(list(Status)))
     kinds = ["out_of_memory", "nccl_timeout", "time_limit", "exception", "restart", "checkpoint", "killed", "signal"]
@@ -130,26 +119,68 @@ def tables(draw):
 known_case = functools.cache(build.case)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tables(), st.booleans())
 def test_no_run_makes_a_detector_fail(table, known):
     case = dataclasses.replace(known_case(), run=table) if known else Case(run=table)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with np.errstate(all="ignore"):
-            for detector in registry.PHYSICAL:
+            for detector in registry.DETECTORS:
                 verdict = detector(case)
                 assert verdict is None or isinstance(verdict, Finding | Insufficient)
                 if isinstance(verdict, Finding) and verdict.saved_hours:
                     assert verdict.saved_hours.low <= verdict.saved_hours.high
+            forecast(case, Targets(final_loss=3.0, usd=1.0, hours=1.0))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
 def test_very_short_runs(rows):
-    registry.judge(build.case(build.healthy(steps=rows)))
+    for case in (build.case(build.healthy(steps=rows)), learning_case(learning_run(rows))):
+        assert all(isinstance(one, Finding) for one in registry.judge(case)[0])
 
 
 def test_a_pace_that_rounds_to_nothing_is_not_known():
     absurd = build.run(seconds=np.full(400, 1e27), facts={"step_tokens": 1e-300})
     _, insufficient = registry.judge(dataclasses.replace(build.case(), run=absurd))
     assert {"software_bound", "cpu_fallback"} <= {one.code for one in insufficient}
+
+
+def test_ranks_that_interleave_are_read_as_one_curve():
+    table = learning_run(2000)
+    double = {name: np.repeat(values, 2) for name, values in table.columns.items()}
+    double["rank"] = np.tile([0.0, 1.0], 2000)
+    double["loss"] = double["loss"] + np.where(double["rank"] == 1, 5.0, 0.0)
+    both = dataclasses.replace(table, columns=double, phases=())
+    assert not [v for d in registry.LEARNING if isinstance(v := d(learning_case(both)), Finding)]
+
+
+# what the program's own words alone decide, which a log of words has
+BY_WORDS = {"detect_out_of_memory", "detect_nccl_timeout", "detect_error_page", "detect_time_limit", "detect_exception",
+            "detect_killed"}  # fmt: skip
+ONE_DEVICE = {"detect_straggler"}  # nothing says that there were several
+
+
+def empty(format_: str) -> Case:
+    return Case(run=RunTable(source="x", format=format_, framework=None, columns={}, provenance={}))
+
+
+def test_of_nothing_nothing_is_judged():
+    assert {d.__name__ for d in DETECTORS if d(empty("csv")) is None} <= ONE_DEVICE
+    assert {d.__name__ for d in DETECTORS if d(empty("generic")) is None} <= BY_WORDS | ONE_DEVICE
+
+
+def test_what_is_lacking_is_named_and_counted():
+    seen = coverage(empty("csv"), judge(empty("csv"))[1])
+    assert seen.possible <= 1 and seen.checks == len(DETECTORS)
+    assert seen.lacking[:3] == ("the training loss of each step", "step times", "the GPU's name")
+    full = build.case()
+    more = coverage(full, judge(full)[1])
+    assert more.possible > 30 and "step times" not in more.lacking and "the GPU's name" not in more.lacking
+
+
+def test_a_finding_is_a_check_that_was_possible():
+    broken = build.case(build.run(loss_is_nan=1.0))
+    findings, missing = judge(broken)
+    assert all(isinstance(f, Finding) for f in findings)
+    assert coverage(broken, missing).possible == len(DETECTORS) - len(missing)

@@ -1,18 +1,25 @@
-"""A run against its plan: every quantity's score, and every second of the gap with its cause."""
+"""A run against its plan and against other runs: scores, causes of the gap, energy, the rows of the ledger."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import math
+from dataclasses import asdict, replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor.errors import AdvisorError
 from advisor.findings.run_metrics import step_seconds
-from advisor.history.ledger_rows import score_rows
-from advisor.history.scoring import score_run
+from advisor.history.comparison import compare_runs
+from advisor.history.ledger_rows import accuracy, coverages, score_rows
+from advisor.history.scoring import measured_kwh, run_kwh, score_run
+from advisor.readers.own_log import run_table_of
+from advisor.readers.run_table import RunTable
 from advisor.records import Basis, Estimate
+from advisor.run_records import ScoreRow
 from tests.advisor.history.script import RECORDED, Script, case_of
 from tests.advisor.plans import altered, guess, small_plan
 from trainer.runlog import load_run_log
@@ -189,3 +196,123 @@ def test_median_leaves_out_compiling_steps(script):
     told = script(small_plan(steps=9)).start().steps(1, 6, 9.0)
     told._writer.write("compile", seconds=50.0)
     assert step_seconds(case_of(told.steps(7, 9, 1.0).log())) == 1.0
+
+
+def schedule_of(script, steps, rates):
+    told = script(small_plan(steps=steps)).start(steps=steps)
+    for step in range(1, steps + 1):
+        told.steps(step, step, 0.5, learning_rate=3e-4 * rates(step / steps), loss=6.0 - step / steps)
+    return told.end()
+
+
+def points_of(**logs):
+    return compare_runs([case_of(log) for log in logs.values()], list(logs)).points
+
+
+def test_equal_tokens_are_comparable_only_in_one_phase(script):
+    annealed = schedule_of(script, 100, lambda share: 1 - share)
+    constant = schedule_of(script, 200, lambda share: 1 - share)
+    points = points_of(a=annealed, b=constant)
+    tokens = [point for point in points if point.at == "tokens"]
+    assert [point.value for point in tokens] == [1600, 3200, 4800, 6400]
+    assert not tokens[-1].comparable and "a at 0 %, b at 50 %" in tokens[-1].problem
+    schedule = [point for point in points if point.at == "schedule"]
+    assert all(point.comparable for point in schedule) and len(schedule) == 4
+    assert [run.tokens for run in schedule[1].runs] == [3200, 6400]
+    # the mean of steps 46 to 50: two per cent of fifty steps is one, and single steps are noise
+    assert tokens[1].runs[0].loss == pytest.approx(6.0 - 0.48) and tokens[1].runs[0].seconds == pytest.approx(25.0)
+
+
+def test_both_commands_judge_a_point_by_one_rule(script):
+    annealed = schedule_of(script, 100, lambda share: 1 - share)
+    constant = schedule_of(script, 200, lambda share: 1 - share)
+    found = compare_runs([case_of(annealed), case_of(constant)], ["a", "b"])
+    judged = {(one.axis, one.at): one.comparable for one in found.differences}
+    assert {(p.at, p.value): p.comparable for p in found.points}.items() <= judged.items()
+    assert judged["tokens", 6400] is False and judged["schedule", 1.0] is True
+
+
+def test_runs_still_going_are_compared_as_far_as_both_are(script):
+    whole = schedule_of(script, 100, lambda share: 1.0)
+    half = script(small_plan(steps=100)).start().steps(1, 60, 0.5).log()
+    points = points_of(whole=whole, half=half)
+    assert [point.value for point in points if point.at == "schedule"] == [0.25, 0.5]
+    assert all(point.comparable for point in points)
+    other = script(small_plan(steps=100)).start().steps(1, 60, 0.5).log()
+    other.headers[-1]["data"] = {"fingerprint": "another corpus"}
+    found = compare_runs([case_of(whole), case_of(other)])
+    assert found.points and all(point.problem == "trained on different data" for point in found.points)
+    assert not any(one.comparable for one in (*found.points, *found.differences))
+    with pytest.raises(AdvisorError, match="none has no training loss"):
+        points_of(whole=whole, none=script(small_plan()).start().log())
+
+
+def test_a_run_that_stopped_in_its_warm_up_is_in_the_phase_of_one_that_went_on(script):
+    """Both at half their peak after 50 of 100 warm-up steps; the peak of the first is only declared."""
+    schedule = {**asdict(small_plan(steps=200).run)["schedule"], "warmup_steps": 100}
+    stopped = script(small_plan(steps=200)).start(schedule=schedule)
+    whole = script(small_plan(steps=200)).start(schedule=schedule)
+    for told, last in ((stopped, 50), (whole, 200)):
+        for step in range(1, last + 1):
+            told.steps(step, step, 0.5, learning_rate=stopped.plan.run.optimizer.learning_rate * min(1, step / 100))
+    last = [point for point in points_of(a=stopped.end("stopped"), b=whole.end()) if point.at == "tokens"][-1]
+    assert [run.rate_factor for run in last.runs] == pytest.approx([0.5, 0.5]) and last.comparable
+
+
+def readings(**columns):
+    return {name: np.array(values, float) for name, values in columns.items()}
+
+
+def test_energy_from_the_counter_or_from_power():
+    counter = readings(unix_seconds=[0, 10, 20, 30], gpu=[0] * 4, energy_joules=[5e3, 6e3, 0, 1e3])
+    assert measured_kwh(counter) == pytest.approx(2000 / 3.6e6)  # the counter began anew once
+    power = readings(unix_seconds=[0, 1, 2, 102], power_watts=[100, 300, 300, 300])
+    assert measured_kwh(power) == pytest.approx((200 + 300 + 5 * 300) / 3.6e6)
+    assert measured_kwh(readings(unix_seconds=[0], gpu=[0], power_watts=[np.nan])) is None
+    two = readings(unix_seconds=[0, 0, 10, 10], gpu=[0, 1, 0, 1], energy_joules=[0, 50, 1e3, 350])
+    assert measured_kwh(two) == pytest.approx(1300 / 3.6e6)
+
+
+def test_the_cards_energy_counts_as_it_was_predicted_and_the_hosts_where_there_are_none(script):
+    table = run_table_of(script(small_plan()).start().steps(1, 20, 0.5).end(), "log.jsonl")
+    card = readings(unix_seconds=[0, 10], gpu=[0, 0], energy_joules=[0, 2e3])
+    host = readings(unix_seconds=[0, 30], energy_joules=[0, 9e3])
+    assert run_kwh(replace(table, host_telemetry=host)) == pytest.approx(9000 / 3.6e6)
+    assert run_kwh(replace(table, telemetry=card)) == pytest.approx(2000 / 3.6e6)
+    assert run_kwh(table) is None
+
+
+def test_telemetry_of_a_part_of_another_trainers_run_is_not_its_energy():
+    log = RunTable(source="x", format="csv", framework=None, columns={}, provenance={}, facts={"total_seconds": 100.0})
+    whole, part = (readings(unix_seconds=[0, s], gpu=[0, 0], energy_joules=[0, 36e3]) for s in (98, 40))
+    assert run_kwh(replace(log, telemetry=whole)) == pytest.approx(0.01)
+    assert run_kwh(replace(log, telemetry=part)) is None
+
+
+def row(actual, predicted=1.0, quantity="step_seconds", device="cpu"):
+    return ScoreRow(
+        run_id=f"r{actual}", quantity=quantity, device_key=device, predicted=guess(predicted, 0.1), actual=actual,
+        created="now",
+    )  # fmt: skip
+
+
+def test_running_error_and_coverage():
+    scores = [row(value) for value in (0.95, 1.0, 1.05, 1.08, 1.5)] + [row(2.0, 1.0, "loss"), row(1.0, device="l4")]
+    table = {(a.device_key, a.quantity): a for a in accuracy(scores)}
+    step = table["cpu", "step_seconds"]
+    assert step.runs == 5 and step.coverage == pytest.approx(0.8)
+    assert step.median_error == pytest.approx(0.05) and step.bias == pytest.approx(0.05)
+    assert step.p90_error == pytest.approx(0.08 + 0.6 * 0.42)
+    assert table["cpu", "loss"].coverage == 0.0 and table["l4", "step_seconds"].median_error == 0.0
+    assert accuracy([]) == [] and accuracy([row(0.0, 0.0)]) == []
+
+
+def test_intervals_of_other_widths_by_the_normal_distribution():
+    """80 % is 1.2816 standard deviations either way; outcomes at 0.25, 0.6, 1, 1.5 and 2.2 of them."""
+    deviation = math.log(1.21 / (1 / 1.21)) / (2 * 1.2815516)
+    spread = Estimate(value=1.0, low=1 / 1.21, high=1.21, basis=Basis.MEASURED)
+    rows = [replace(row(math.exp(k * deviation)), predicted=spread) for k in (0.25, -0.6, 1.0, -1.5, 2.2)]
+    held = {point.promised: point.held for point in coverages(rows)}
+    # of a normal variable 20 % lie within 0.253, 50 % within 0.674, 60 % within 0.842, 70 % within 1.036, 95 % in 1.96
+    assert held == {0.2: 0.2, 0.4: 0.2, 0.5: 0.4, 0.6: 0.4, 0.7: 0.6, 0.8: 0.6, 0.9: 0.8, 0.95: 0.8}
+    assert coverages(rows[:4]) == []

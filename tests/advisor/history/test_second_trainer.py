@@ -109,7 +109,7 @@ def launched(monkeypatch):
     return make
 
 
-def test_a_finished_run_of_a_second_trainer_is_scored_from_its_own_log(launched, call):
+def test_a_finished_run_of_a_second_trainer_is_scored_listed_and_analysed_from_its_own_log(launched, call):
     folder = launched()
     assert read_launch(folder).trainer == "nanogpt" and not (folder / "log.jsonl").exists()
     status = run_status(folder)
@@ -125,10 +125,8 @@ def test_a_finished_run_of_a_second_trainer_is_scored_from_its_own_log(launched,
     assert default_store().observations("cpu") == []  # profiles are of our own trainer's steps
     by_log = json.loads(call("compare", str(folder / "train.log"), "--json")[1])
     assert by_log["run_dir"] == scored["run_dir"] and by_log["step_seconds"] == step
-
-
-def test_a_finished_run_of_a_second_trainer_is_listed_analysed_and_not_resumed(launched, call):
-    folder, store = launched(), default_store()
+    # it is listed, watched and analysed, and not resumed
+    store = default_store()
     listed = summarize(run_row(folder), store)
     assert (listed.state, listed.outcome, listed.step, listed.steps, listed.loss) == (
         "finished", "completed", 20, 20, 4.0,

@@ -206,7 +206,7 @@ def test_events_do_not_depend_on_how_the_log_is_cut(parts, size):
     assert scanner.finish() == scan_text(text)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=400))
 def test_any_bytes_are_scanned(noise):
     for event in scan_text(TRACEBACK % noise + noise + b"\nout of memory\n" + noise):
@@ -258,6 +258,19 @@ STATUSES = [
     ("NaN to the end", [], 133, None, 0.9, Status.DIVERGED),
     ("NaN and then an exception", [_event("exception")], 133, 200, 1.0, Status.DIVERGED),
     ("NaN until the scheduler came", [_event("time_limit")], 100, 200, 1.0, Status.TIME_LIMIT),
+    ("killed, as a shell says it", [_event("child_failed", exitcode=137)], 90, None, 0, Status.KILLED),
+    ("control-C, as a shell says it", [_event("child_failed", exitcode=130)], 90, None, 0, Status.STOPPED),
+    ("a stage after a training that ended well fails", [_event("finished", 8), _event("exception", 9)], 90, None, 0,
+     Status.CRASHED),
+    ("handled, then done", [_event("exception", 5), _event("finished", 9)], 90, None, 0, Status.COMPLETED),
+    ("signals after the last words", [_event("finished", 8), _event("signal", 9)], 90, None, 0, Status.COMPLETED),
+    ("said after every epoch", [_event("finished", 3, 5), _event("finished", 9)], 90, None, 0, Status.INCOMPLETE),
+    ("stopped early by its own rule", [_event("early_stop", 9)], 90, None, 0, Status.COMPLETED),
+    ("tested in the end", [_event("afterwards", 9, text="Test accuracy: 0.91")], 90, None, 0, Status.COMPLETED),
+    ("saved the final model", [_event("checkpoint", 9, text="Saved final model to out/m.pt")], 90, None, 0,
+     Status.COMPLETED),
+    ("saved a model", [_event("checkpoint", 9, text="Saved model to out/m.pt")], 90, None, 0, Status.INCOMPLETE),
+    ("the machine's memory", [_event("host_memory", 9)], 90, None, 0, Status.OUT_OF_MEMORY),
     ("no step at all", [], None, 100, 0, Status.INCOMPLETE),
 ]  # fmt: skip
 

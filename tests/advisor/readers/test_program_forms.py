@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from advisor.store.store import Store
-from advisor.workflows.analysis import Analysis, Given
-from advisor.workflows.analyze import analyze
+from advisor.api import analyze
+from advisor.workflows.analysis import Analysis
 
 FORMS = Path(__file__).parent / "forms"
 TRUTH = json.loads((FORMS / "truth.json").read_text())
@@ -18,12 +17,12 @@ FAILED = {"failed": "crashed"}
 
 
 @pytest.fixture(scope="module")
-def analysed(tmp_path_factory):
-    store, known = Store(tmp_path_factory.mktemp("forms")), {}
+def analysed():
+    known: dict[str, Analysis] = {}
 
     def one(name: str) -> Analysis:
         if name not in known:
-            known[name] = analyze(FORMS / f"{name}.log", Given(), store)
+            [known[name]] = analyze(FORMS / f"{name}.log").record
         return known[name]
 
     return one

@@ -1,13 +1,16 @@
-"""Structured files: our log, trainer states, JSON lines, W&B, TensorBoard, MLflow, MLPerf and reports."""
+"""Structured files: our log, trainer states, JSON lines, MLPerf, reports, and what trackers keep."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import math
+import sqlite3
 import struct
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from advisor.errors import AdvisorError
@@ -86,31 +89,7 @@ def test_own_log_packed_and_cut(tmp_path):
 # --- Hugging Face
 
 
-def test_trainer_state_with_named_sets_a_summary_row_and_huge_numbers():
-    table = read_run(RECORDED / "trainer_state.json")
-    assert (table.format, table.rows, table.first_step, table.last_step) == ("hf_trainer_state", 4, 10, 40)
-    assert table.columns["step"].tolist() == [0, 10, 20, 30, 40]
-    assert table.columns["eval_loss"][[0, 2]].tolist() == [5.12, 4.02]  # the first set's
-    assert table.facts["eval_losses"]["far"] == {"step": [0, 20], "loss": [6.51, 6.9]}
-    assert table.columns["loss_is_nan"].tolist()[1:] == [0, 0, 1, 0]
-    assert table.facts["total_seconds"] == 61.5 and table.facts["planned_steps"] == 50
-    assert table.facts["eval_every_steps"] == 20  # as it was, not the default in the file
-    assert "checkpoint_every_steps" not in table.facts
-    assert (table.status, table.last_loss) == (Status.INCOMPLETE, 3.5104)
-
-
 # --- JSON lines
-
-
-def test_json_lines_nested_with_prose_between_and_a_torn_end():
-    table = read_run(RECORDED / "metrics.jsonl")
-    assert (table.format, table.rows, table.last_step) == ("jsonl", 4, 4)
-    assert table.columns["loss"][[0, 2, 3]].tolist() == [10.91, 9.41, 8.87]
-    assert table.columns["loss_is_nan"].tolist() == [0, 1, 0, 0]  # "NaN" as text
-    assert table.columns["eval_loss"][1] == 10.02
-    assert table.columns["tokens_per_second"][0] == 41200
-    assert table.columns["memory_bytes"][0] == 3.25 * 2**30
-    assert table.facts["depth"] == 6 and table.facts["learning_rate"] == 6e-4
 
 
 @pytest.mark.parametrize(
@@ -129,20 +108,6 @@ def test_json_documents_that_hold_rows(tmp_path, document):
 
 
 # --- W&B
-
-
-def test_wandb_summary_counts_the_programs_steps():
-    table = read_run(RECORDED / "wandb-summary.json")
-    assert (table.format, table.rows, table.first_step, table.last_loss) == ("wandb", 1, 3000, 2.75)
-    assert table.columns["eval_loss"][0] == 2.9 and table.columns["mfu"][0] == pytest.approx(0.385)
-    assert table.facts["total_seconds"] == 600.5
-
-
-def test_wandb_config_holds_facts_only():
-    table = read_run(RECORDED / "wandb_config.yaml")
-    assert (table.format, table.rows, table.status) == ("wandb", 0, Status.UNKNOWN)
-    expected = {"depth": 12, "micro_batch": 16, "seq_len": 1024, "learning_rate": 6e-4, "planned_steps": 6000}
-    assert table.facts == {**expected, "precision": "bf16"}
 
 
 # --- TensorBoard: events written here by the format's definition
@@ -270,44 +235,7 @@ def test_mlflow_folder_and_single_metric(tmp_path):
 # --- MLPerf
 
 
-def test_mlperf_with_losses():
-    table = read_run(RECORDED / "mlperf_llama.txt")
-    assert (table.format, table.rows, table.first_step, table.last_step) == ("mlperf", 2, 10, 20)
-    assert (table.first_loss, table.last_loss) == (11.75, 9.25)
-    assert table.columns["eval_loss"][1] == 9.5
-    assert (table.status, table.runs[0].clock_seconds, table.facts["step_samples"]) == (Status.STOPPED, 30, 32)
-
-
-def test_mlperf_of_2018_has_no_losses():
-    table = read_run(RECORDED / "mlperf_v05.txt")
-    assert (table.rows, table.status, table.runs[0].clock_seconds) == (0, Status.COMPLETED, 200)
-    accuracies = [event.numbers["accuracy"] for event in table.events if event.kind == "score"]
-    assert accuracies == [24.5]
-
-
 # --- reports
-
-
-def test_report_gives_rows_and_facts():
-    table = read_run(RECORDED / "report.md")
-    assert (table.format, table.rows, table.first_step, table.last_step) == ("markdown", 3, 1, 4853)
-    assert table.columns["loss"].tolist() == [8.3783, 8.0451, 4.396]
-    assert table.columns["tokens_per_second"].tolist() == [3901, 5187, 4657]
-    assert table.columns["memory_bytes"][1] == 3399 * MIB
-    wanted = {"vocab_size": 4000, "seq_len": 512, "depth": 8, "width": 384, "parameters": 17_400_000,
-              "gpu": "NVIDIA L4", "learning_rate": 5e-5, "min_learning_rate": 5e-6, "warmup_steps": 1000,
-              "planned_steps": 50_000,
-              "grad_clip": 1.0, "world_size": 1, "usd_per_hour": 0.7, "precision": "bf16"}  # fmt: skip
-    assert {name: table.facts[name] for name in wanted} == wanted
-    assert table.facts["total_seconds"] == pytest.approx(2.84 * 3600)
-    assert table.status == Status.INCOMPLETE
-
-
-def test_report_with_mangled_letters_and_contradictions():
-    table = read_run(RECORDED / "report_mojibake.md")
-    assert table.facts == {"gpu": "NVIDIA L4", "world_size": 2, "micro_batch": 8, "seq_len": 1024}
-    assert any("depth as 12, 24" in note for note in table.notes)
-    assert (table.rows, table.status) == (0, Status.UNKNOWN)
 
 
 # --- what is none of these
@@ -354,3 +282,52 @@ def test_a_log_history_in_a_file_of_its_own(tmp_path):
     path.write_text(json.dumps([*rows, {"train_runtime": 21663.5, "train_loss": 0.7, "epoch": 3.0, "step": 101}]))
     run = read_run(path)
     assert (run.status, run.facts["total_seconds"], run.last_loss) == ("completed", 21663.5, 1.2)
+
+
+def test_mlflow_database(tmp_path):
+    path = tmp_path / "mlflow.db"
+    with sqlite3.connect(path) as database:
+        database.execute("create table runs (run_uuid, name, status)")
+        database.execute("create table params (key, value, run_uuid)")
+        database.execute("create table metrics (key, value, timestamp, run_uuid, step, is_nan)")
+        database.execute("insert into runs values ('a', 'short', 'FINISHED'), ('b', 'long', 'FAILED')")
+        rows = [("train_loss", 5 - i, 1_700_000_000_000 + 1000 * i, "b", 10 * i, i == 4) for i in range(5)]
+        rows += [("val_loss", 3.5, 1_700_000_004_000, "b", 40, False), ("train_loss", 9.0, 1, "a", 0, False)]
+        database.executemany("insert into metrics values (?, ?, ?, ?, ?, ?)", rows)
+    table = read_run(path)
+    assert (table.format, table.rows, table.first_step, table.last_step, table.first_loss) == ("sqlite", 5, 0, 40, 5.0)
+    assert math.isnan(table.last_loss) and table.columns["eval_loss"][-1] == 3.5
+    assert table.status is Status.CRASHED and any("2 runs" in note and "long" in note for note in table.notes)
+
+
+def test_trackio_database(tmp_path):
+    path = tmp_path / "project.db"
+    with sqlite3.connect(path) as database:
+        database.execute("create table metrics (id integer primary key, timestamp, run_name, step, metrics)")
+        for i in range(4):
+            row = (f"2025-08-01T00:00:0{i}", "run", i, json.dumps({"train/loss": 4 - i / 2, "epoch": i / 4}))
+            database.execute("insert into metrics (timestamp, run_name, step, metrics) values (?, ?, ?, ?)", row)
+    table = read_run(path)
+    assert (table.framework, table.rows, table.last_step, table.last_loss) == ("trackio", 4, 3, 2.5)
+    assert table.columns["unix_seconds"][3] - table.columns["unix_seconds"][0] == 3
+
+
+def test_another_database_says_what_it_holds(tmp_path):
+    path = tmp_path / "shop.db"
+    with sqlite3.connect(path) as database:
+        database.execute("create table orders (id)")
+    with pytest.raises(AdvisorError, match="its tables are orders"):
+        read_run(path)
+
+
+def test_a_history_in_parquet(tmp_path):
+    columns = {
+        "_step": [0, 1, 2],
+        "_timestamp": [1.7e9, 1.7e9 + 1, 1.7e9 + 2],
+        "train/loss": [4.0, None, 3.0],
+        "note": ["", "", ""],
+    }
+    path = tmp_path / "history.parquet"
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    table = read_run(path)
+    assert (table.format, table.rows, table.first_step, table.last_step, table.last_loss) == ("parquet", 2, 0, 2, 3.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 from pathlib import Path
 
@@ -115,62 +114,6 @@ def test_times_of_all_kinds_are_unix_seconds():
     assert unix_times(["2026/03/01 10:00:00.500", "2026/03/01 10:00:01"]).tolist() == [1772359200.5, 1772359201.0]
     assert unix_times(["2026-03-01T10:00:00Z", "2026-03-01T11:00:00+01:00"]).tolist() == [1772359200.0] * 2
     assert unix_times(["1772359200000", "1772359200500"]).tolist() == [1772359200.0, 1772359200.5]
-
-
-def test_lightning_rows_of_one_step_complete_each_other():
-    table = read_run(RECORDED / "metrics.csv")
-    assert (table.format, table.rows, len(table)) == ("csv", 4, 4)
-    assert table.columns["step"].tolist() == [9, 19, 29, 39]
-    assert table.columns["loss"].tolist() == [4.1053, 3.7719, 3.5127, 3.2981]
-    assert table.columns["eval_loss"][1] == 3.6502 and table.columns["eval_loss"][3] == 3.4410
-    assert table.columns["learning_rate"][3] == 0.00024
-
-
-def test_keras_with_double_carriage_returns_and_a_nan():
-    table = read_run(RECORDED / "keras.csv")
-    assert (table.format, table.rows) == ("csv", 3)
-    assert table.columns["epoch"].tolist() == [0, 1, 2]
-    assert (table.first_step, table.last_step) == (0, 2)  # the log counts by epochs, and these are its counter
-    assert not table.counts_steps
-    assert math.isnan(table.last_loss) and table.columns["loss_is_nan"].tolist() == [0, 0, 1]
-    assert table.columns["eval_loss"].tolist() == [0.6013, 0.4518, 0.4429]
-
-
-def test_ultralytics_time_is_cumulative_and_the_loss_no_cross_entropy():
-    table = read_run(RECORDED / "results.csv")
-    assert (table.format, table.first_loss, table.last_loss) == ("csv", 1.4412, 1.2008)
-    assert table.columns["elapsed_seconds"].tolist() == [11.2, 21.9, 32.7]
-    assert "seconds" not in table.columns and table.facts["loss_unit"] != "nats"
-
-
-def test_named_columns_repeated_header_restart_and_torn_row():
-    table = read_run(RECORDED / "named.csv")
-    assert table.format == "csv" and table.rows == 6  # the torn seventh is none
-    assert table.columns["step"].tolist() == [0, 10, 20, 30]
-    assert table.columns["loss"].tolist() == [10.8912, 9.7731, 8.9001, 8.0552]  # the later attempt wins
-    assert table.columns["seconds"] == pytest.approx([1.3264, 0.3159, 0.3150, 0.3152])
-    assert table.columns["tokens_per_second"].tolist() == [12345, 51870, 52010, 51985]
-    assert table.columns["memory_bytes"][0] == 3399 * MIB
-    assert table.columns["mfu"] == pytest.approx([0.315, 0.412, 0.413, 0.413])
-
-
-def test_a_table_without_header_is_named_by_its_numbers():
-    table = read_run(RECORDED / "headerless.csv")
-    assert table.columns["step"].tolist() == [100, 200, 300, 400]
-    assert (table.first_loss, table.last_loss) == (6.8821, 5.5120)
-    assert any("no header" in note for note in table.notes)
-
-
-def test_steps_counted_in_tokens():
-    table = read_run(RECORDED / "tokens.tsv")
-    assert table.columns["tokens"].tolist() == [1048576, 2097152, 3145728]
-    assert (table.rows, table.last_loss, table.first_step) == (3, 7.9007, None)
-
-
-def test_gzip_gives_the_same(tmp_path):
-    packed = tmp_path / "metrics.csv.gz"
-    packed.write_bytes(gzip.compress((RECORDED / "metrics.csv").read_bytes()))
-    assert read_run(packed).columns["loss"].tolist() == read_run(RECORDED / "metrics.csv").columns["loss"].tolist()
 
 
 def test_long_tables_are_read_in_blocks(tmp_path):

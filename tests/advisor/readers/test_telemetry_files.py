@@ -1,4 +1,4 @@
-"""Telemetry of devices in all the ways people record it."""
+"""Telemetry of devices in all the ways people record it, tables of the cards' own tools among them."""
 
 from __future__ import annotations
 
@@ -9,76 +9,11 @@ import pytest
 
 from advisor.errors import AdvisorError
 from advisor.readers.read import read_run
-from advisor.readers.run_table import names_of
 from advisor.readers.telemetry_file import read_telemetry
 from trainer.telemetry_files import DeviceBuffer, TelemetryWriter
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "logs"
 MIB = 2**20
-
-
-def test_nvidia_smi_with_units_in_header_and_cells():
-    table = read_run(RECORDED / "nvidia_smi.csv")
-    assert table.rows == 4 and len(table) == 0  # the torn row is none
-    telemetry = table.telemetry
-    assert set(telemetry) <= set(names_of("telemetry"))
-    assert telemetry["gpu"].tolist() == [0, 1, 0, 1]
-    assert telemetry["power_watts"][[0, 2, 3]].tolist() == [298.51, 300.02, 31.0] and np.isnan(
-        telemetry["power_watts"][1]
-    )
-    assert telemetry["utilization"].tolist() == [0.97, 0.12, 0.99, 0.11]
-    assert telemetry["memory_used_bytes"][0] == 20137 * MIB and telemetry["memory_total_bytes"][0] == 24564 * MIB
-    assert telemetry["throttle_reasons"].tolist() == [4, 1, 0x24, 1]
-    assert telemetry["sm_clock_mhz"][0] == 1710
-    assert telemetry["unix_seconds"][2] - telemetry["unix_seconds"][0] == pytest.approx(1.001)
-
-
-def test_without_header_the_second_memory_figure_is_what_is_free():
-    telemetry = read_telemetry(RECORDED / "headerless_smi.csv")
-    assert telemetry["memory_used_bytes"].tolist() == [2 * MIB, 18002 * MIB, 19000 * MIB]
-    assert telemetry["memory_total_bytes"].tolist() == [20148 * MIB] * 3
-    assert telemetry["utilization"].tolist() == [0, 0.88, 0.9] and telemetry["memory_utilization"][1] == 0.4
-    assert telemetry["temperature_celsius"].tolist() == [27, 55, 58]
-    assert telemetry["power_watts"].tolist() == [11.64, 66.1, 67.0]
-
-
-def test_a_column_per_card_becomes_a_row_per_card():
-    table = read_run(RECORDED / "pynvml_wide.csv")
-    assert table.rows == 6
-    assert table.telemetry["gpu"].tolist() == [0, 1, 0, 1, 0, 1]
-    assert table.telemetry["power_watts"].tolist() == [681.2, 673.0, 679.9, 670.5, 683.1, 671.1]
-    assert table.telemetry["temperature_celsius"][1] == 58
-
-
-def test_numbers_without_units_are_told_by_their_size():
-    table = read_run(RECORDED / "pynvml_bare.csv")
-    assert table.telemetry["memory_total_bytes"].tolist() == [15360 * MIB] * 3
-    assert table.telemetry["power_watts"].tolist() == [30.5, 71.25, 70.8]  # NVML's milliwatts
-    assert table.telemetry["utilization"].tolist() == [0, 0.38, 0.41]
-    assert sum("by its size" in note for note in table.notes) == 3
-
-
-def test_dmon_repeats_its_header_and_prints_no_time():
-    table = read_run(RECORDED / "dmon.txt")
-    assert table.rows == 6
-    assert table.telemetry["unix_seconds"].tolist() == [0, 0, 1, 1, 2, 2]
-    assert table.telemetry["power_watts"].tolist() == [72, 301, 73, 305, 72, 299]
-    assert table.telemetry["utilization"][1] == 0.98 and table.telemetry["memory_utilization"][1] == 0.55
-    assert table.telemetry["memory_used_bytes"][1] == 70211 * MIB
-    assert any("1 s between" in note for note in table.notes)
-
-
-def test_dmon_with_dates():
-    telemetry = read_telemetry(RECORDED / "dmon_dated.txt")
-    assert telemetry["unix_seconds"].tolist() == [1772359200, 1772359202]
-    assert telemetry["sm_clock_mhz"].tolist() == [1900, 1890]
-
-
-def test_system_metrics_of_wandb():
-    telemetry = read_telemetry(RECORDED / "wandb-events.jsonl")
-    assert telemetry["utilization"].tolist() == [0.96, 0.94] and telemetry["memory_utilization"].tolist() == [0.41, 0.4]
-    assert telemetry["memory_used_bytes"].tolist() == [20 * 2**30] * 2
-    assert telemetry["power_watts"].tolist() == [280.5, 284.0]
 
 
 def test_our_own_parquet_joined_and_in_parts(tmp_path):
@@ -119,3 +54,69 @@ def test_what_is_no_telemetry_is_refused_in_words(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(AdvisorError):
         read_telemetry(path)
+
+
+NVIDIA = """\
+{when}
++-----------------------------------------------------------------------------+
+| NVIDIA-SMI 470.82.01    Driver Version: 470.82.01    CUDA Version: 11.4     |
+|-------------------------------+----------------------+----------------------+
+|   0  Tesla V100-SXM2...  On   | 00000000:00:1E.0 Off |                    0 |
+| N/A   41C    P0    52W / 300W |   1024MiB / 16160MiB |      {a}%      Default |
+|   1  Tesla V100-SXM2...  On   | 00000000:00:1F.0 Off |                    0 |
+| N/A   39C    P0    50W / 300W |      3MiB / 16160MiB |      {b}%      Default |
++-----------------------------------------------------------------------------+
+|    0   N/A  N/A     14355      C   python                           1021MiB |
++-----------------------------------------------------------------------------+
+"""
+
+
+def written(tmp_path, text):
+    path = tmp_path / "gpu.log"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_nvidia_smi_again_and_again(tmp_path):
+    text = "".join(NVIDIA.format(when=f"Fri May 16 00:0{i}:00 2025", a=90 + i, b=0) for i in range(3))
+    table = read_run(written(tmp_path, text))
+    assert (table.format, table.rows) == ("smi tables", 6)
+    assert table.telemetry["gpu"].tolist() == [0, 1, 0, 1, 0, 1]
+    assert table.telemetry["utilization"].tolist() == [0.9, 0, 0.91, 0, 0.92, 0]
+    assert table.telemetry["memory_used_bytes"][:2].tolist() == [1024 * 2**20, 3 * 2**20]
+    assert (table.telemetry["unix_seconds"][2:] - table.telemetry["unix_seconds"][0]).tolist() == [60, 60, 120, 120]
+
+
+def test_one_of_them_in_a_training_log_is_no_telemetry_file(tmp_path):
+    rows = "".join(f"step {i} loss {9 - i}.5\n" for i in range(30))
+    table = read_run(written(tmp_path, NVIDIA.format(when="", a=1, b=2) + rows))
+    assert (table.format, table.rows) == ("generic", 30)
+
+
+def test_npu_smi(tmp_path):
+    card = "| {i}     910B3               | OK            | 159.6       47                0    / 0             |\n"
+    card += "| 0                         | 0000:C{i}:00.0  | {u}           0    / 0          51030/ 65536         |\n"
+    table = read_run(written(tmp_path, "| npu-smi 24.1 |\n" + card.format(i=0, u=5) + card.format(i=1, u=33)))
+    assert table.telemetry["gpu"].tolist() == [0, 1] and table.telemetry["utilization"].tolist() == [0.05, 0.33]
+    assert table.telemetry["memory_used_bytes"].tolist() == [51030 * 2**20] * 2
+
+
+def test_tools_of_amd(tmp_path):
+    row = (
+        "{i}    2   0x74a1,   28851  43.0°C   141.0W    NPS1, SPX, 0     132Mhz  900Mhz  0%  auto  750.0W  0%   {u}%\n"
+    )
+    table = read_run(written(tmp_path, "= ROCm-smi =\n" + row.format(i=0, u=7) + row.format(i=1, u=100)))
+    assert table.telemetry["utilization"].tolist() == [0.07, 1.0] and table.telemetry["sm_clock_mhz"][0] == 132
+    text = "GPU  POWER  GPU_TEMP  MEM_TEMP  GFX_UTIL  GFX_CLOCK  MEM_UTIL  MEM_CLOCK  VRAM_USED  VRAM_TOTAL\n"
+    text += "  0  141 W     43 °C     37 °C      12 %    132 MHz       0 %    900 MHz     283 MB   196300 MB\n"
+    table = read_run(written(tmp_path, text))
+    assert table.telemetry["power_watts"].tolist() == [141] and table.telemetry["utilization"].tolist() == [0.12]
+    assert table.telemetry["memory_total_bytes"].tolist() == [196300 * 2**20]
+
+
+def test_readings_without_header_and_units(tmp_path):
+    rows = [f"{1785951483 + 5 * i},{i % 2 * 97}, {72.6 + i:.2f}, 73543, 81920" for i in range(8)]
+    table = read_run(written(tmp_path, "\n".join(rows) + "\n"))
+    assert (table.format, table.rows) == ("gpu_csv", 8)
+    assert table.telemetry["utilization"][:2].tolist() == [0, 0.97]
+    assert table.telemetry["power_watts"][0] == 72.6 and table.telemetry["memory_used_bytes"][0] == 73543 * 2**20

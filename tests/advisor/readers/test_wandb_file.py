@@ -65,12 +65,14 @@ def log_file(records: list[bytes]) -> bytes:
     return bytes(out)
 
 
-def run_file(*, steps: int = 300, exit_code: int | None = 0, nested: bool = False, console: str = "") -> bytes:
+def run_file(
+    *, steps: int = 300, exit_code: int | None = 0, nested: bool = False, console: str = "", notes: int = 100_000
+) -> bytes:
     records = [
         message(21),  # header
         message(17, message(1, b"abc"), message(4, item(1, "n_layer", {"desc": None, "value": 12}))),
         # longer than three blocks; the client writes what is set after its start so
-        message(5, item(1, "notes", "x" * 100_000), item(1, "gpu_name", "NVIDIA L4"), item(1, "seq_len", 2048)),
+        message(5, item(1, "notes", "x" * notes), item(1, "gpu_name", "NVIDIA L4"), item(1, "seq_len", 2048)),
     ]
     for step in range(steps):
         values = {"train/loss": 5 - step / 100, "lr": 1e-3, "_runtime": 2.0 * step, "_timestamp": 1.7e9 + 2 * step}
@@ -143,7 +145,7 @@ def test_torn_and_damaged_files_give_what_came_before(tmp_path):
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_whatever_comes_is_a_table_or_one_error(tmp_path, data):
-    whole = bytearray(run_file(steps=20))
+    whole = bytearray(run_file(steps=20, notes=BLOCK))  # two blocks
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(7, len(whole) - 1))
         whole[at : at + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=9))
