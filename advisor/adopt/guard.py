@@ -24,7 +24,7 @@ from advisor.adopt.probe_log import MEMORY, ProbeFolder, probe_variables
 from advisor.engines.process import ProcessId, kill_tree
 from advisor.errors import AdvisorError
 from advisor.store.adopted import LOG, PLAN, load_adopted_plan
-from advisor.trainers.adopted import PROBE_FOLDER, AdoptedLog, recipe_of, spent_seconds
+from advisor.trainers.adopted import ADOPTED, PROBE_FOLDER, AdoptedLog, recipe_of
 from trainer.schema import Outcome
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Guard:
         self.log = AdoptedLog(folder)
         self.began = time.time()
         self._clock = self.began - time.monotonic()  # changing the system clock moves no limit
-        self.used_before = spent_seconds(folder)
+        self.used_before = ADOPTED.spent(folder).seconds
         self.asked: str | None = None  # why the command is being ended
         self.asked_at = 0.0
         self.process: subprocess.Popen[bytes] | None = None

@@ -16,6 +16,7 @@ from advisor.errors import AdvisorError
 from advisor.store.adopted import PLAN, AdoptedPlan, Recipe, load_adopted_plan
 from advisor.store.disk import bad_fields, disk_errors, read_yaml
 from advisor.trainers.adapter import LogEnd
+from trainer.budget import Attempt, Spent
 from trainer.schema import ConfigError, Outcome, RunConfig, record_from_dict
 
 if TYPE_CHECKING:
@@ -94,11 +95,6 @@ class AdoptedLog:
                 file.write("".join(json.dumps(record) + "\n" for record in records))
 
 
-def spent_seconds(folder: Path) -> float:
-    """Return the duration of all attempts, each up to its last record."""
-    return sum(attempt[-1]["time"] - attempt[0]["time"] for attempt in attempts_of(read_log(folder)))
-
-
 def attempts_of(records: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """Group records by attempt; each group starts with the header."""
     attempts: list[list[dict[str, Any]]] = []
@@ -161,21 +157,16 @@ class AdoptedTrainer:
         """Read the planned steps from the plan."""
         return load_adopted_plan(folder / PLAN).steps
 
-    def booked_usd(self, folder: Path, usd_per_hour: float | None) -> float | None:
-        """Return the cost of all attempts up to the last record; None without a price."""
-        return None if usd_per_hour is None else self.used_usd(folder, usd_per_hour)
+    def booked(self, folder: Path) -> Spent:
+        """Return the duration of each attempt up to its last record, at the price of the launch."""
+        ends = [(attempt[0], attempt[-1]["time"]) for attempt in attempts_of(read_log(folder))]
+        return Spent(attempts=tuple(
+            Attempt(session=str(first["attempt"]), host=first["host"], began=first["time"],
+                    seconds=end - first["time"], usd_per_hour=None)
+            for first, end in ends
+        ))  # fmt: skip
 
-    def used_seconds(self, folder: Path) -> float:
-        """Return the duration of all attempts."""
-        return spent_seconds(folder)
-
-    def needed_seconds(self, folder: Path) -> float:
-        """Return 0, because the duration of a step is unknown."""
-        return 0.0
-
-    def used_usd(self, folder: Path, usd_per_hour: float) -> float:
-        """Return the cost of all attempts at one price."""
-        return spent_seconds(folder) / 3600 * usd_per_hour
+    spent = booked
 
     def burst_worker(self, device: str) -> tuple[str, ...] | None:
         """Return None, because `advisor adopt` measures bursts itself."""

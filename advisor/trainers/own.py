@@ -83,40 +83,25 @@ class OwnTrainer:
         """Read the planned steps from the configuration."""
         return read_run_config(folder).steps
 
-    def booked_usd(self, folder: Path, usd_per_hour: float | None) -> float | None:
-        """Read the cost from the budget file, without reading the log."""
+    def booked(self, folder: Path) -> Spent:
+        """Read the budget file."""
         with disk_errors("read the budget in", folder):
-            spent = read_spent(folder)
-        unknown = usd_per_hour is None and any(attempt.usd_per_hour is None for attempt in spent.attempts)
-        return None if unknown or not spent.attempts else spent.usd(usd_per_hour or 0.0)
+            return read_spent(folder)
 
-    def used_seconds(self, folder: Path) -> float:
-        """Return the seconds of all attempts, summed as in the trainer."""
-        return _spent(folder).seconds
-
-    def needed_seconds(self, folder: Path) -> float:
-        """Return the seconds that the last attempt recorded when the time limit ended it."""
-        return _spent(folder).needed_seconds or 0.0
-
-    def used_usd(self, folder: Path, usd_per_hour: float) -> float:
-        """Return the dollars of all attempts, summed as in the trainer."""
-        return _spent(folder).usd(usd_per_hour)
+    def spent(self, folder: Path) -> Spent:
+        """Add what only the log has, as the trainer does when it resumes."""
+        path, spent = folder / LOG, self.booked(folder)
+        if not path.exists():
+            return spent
+        with disk_errors("read", path):
+            try:
+                return with_log(spent, load_run_log(path))
+            except RunLogError:  # the trainer also ignores a damaged log here, with a warning
+                return spent
 
     def burst_worker(self, device: str) -> tuple[str, ...]:
         """Return the command `python -m trainer.bursts`."""
         return (sys.executable, "-m", "trainer.bursts", "--device", device)
-
-
-def _spent(folder: Path) -> Spent:
-    path = folder / LOG
-    with disk_errors("read the budget in", folder):
-        spent = read_spent(folder)
-        if not path.exists():
-            return spent
-        try:
-            return with_log(spent, load_run_log(path))
-        except RunLogError:  # the trainer also ignores a damaged log here, with a warning
-            return spent
 
 
 def _last_records(path: Path) -> list[dict[str, Any]]:

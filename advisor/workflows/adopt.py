@@ -21,6 +21,7 @@ from advisor.adopt.help_text import NAMES, SWITCHED_OFF, by_command, by_help, dr
 from advisor.adopt.plan import make_plan
 from advisor.adopt.session import Command, adopt
 from advisor.engines.beside import Beside
+from advisor.engines.beside import Started as BesideStarted
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import find_gpu
 from advisor.hardware.here import device_key, visible_cards
@@ -248,18 +249,6 @@ def name_of(command: Sequence[str], given: str = "") -> str:
     return re.sub(r"[^\w.-]+", "-", given or "-".join(last[-2:])).strip("-.") or "training"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Adopting:
-    """The state of the newest adoption started by `start_adopting`."""
-
-    name: str  # name of the command
-    running: bool
-    elapsed_seconds: float
-    budget_seconds: float
-    done: bool  # the command was adopted
-    said: tuple[str, ...]  # its newest lines of output
-
-
 def typed_command(text: str) -> tuple[str, ...]:
     """Splits a command into words as a shell does; raises AdvisorError for syntax that needs a shell."""
     try:
@@ -295,34 +284,19 @@ def start_adopting(
     plan.parent.mkdir(parents=True, exist_ok=True)
     named = [part for knob, key in (knobs or {}).items() for part in ("--knob", f"{knob}={key}")]
     options = ["--name", called, "--out", str(plan), "--budget-seconds", f"{budget_seconds:g}", *named]
-    _beside(store).start(("adopt", *options, "--", *words), budget_seconds, folder=folder, subject=called)
+    adopting(store).start(("adopt", *options, "--", *words), budget_seconds, folder=folder, subject=called)
     return called
 
 
-def look_adopting(store: Store) -> Adopting | None:
-    """Returns the state of the newest adoption, or None if there was none."""
-    beside = _beside(store)
-    state = beside.look()
-    if state is None:
-        return None
-    path, running = store.home / FOLDER / f"{state.subject}.yaml", state.running
-    return Adopting(
-        name=state.subject,
-        running=running,
-        elapsed_seconds=state.elapsed_seconds,
-        budget_seconds=state.budget_seconds,
-        done=not running and path.exists() and path.stat().st_mtime >= state.unix_seconds,
-        said=beside.said(),
-    )
-
-
-def cancel_adopting(store: Store) -> None:
-    """Ends the adoption with all its processes; its measurements are lost."""
-    _beside(store).cancel(with_children=True)
-
-
-def _beside(store: Store) -> Beside:
+def adopting(store: Store) -> Beside:
+    """Returns the adoption beside a page, by which it is watched and cancelled."""
     return Beside(home=store.home, name="adopting", what="an adoption")
+
+
+def was_adopted(store: Store, state: BesideStarted) -> bool:
+    """Tells whether an adoption beside a page has ended with a command that can be planned."""
+    path = store.home / FOLDER / f"{state.subject}.yaml"
+    return not state.running and path.exists() and path.stat().st_mtime >= state.unix_seconds
 
 
 def runs_of_command(store: Store, name: str) -> list[Path]:
