@@ -18,21 +18,20 @@ import numpy as np
 
 from advisor.adopt.empirical import (
     Batch,
-    Predicts,
+    Fitted,
     Seen,
-    doublings_outside,
     drift_of,
     fit_time,
     hold_each_out,
     unsteady,
+    visits_of,
 )
 from advisor.adopt.session import seen_times
 from advisor.calibration.fit import fit
 from advisor.laws.held_out import HeldOut
-from advisor.laws.intervals import Z80
 from advisor.prediction.prior import measured_prior
-from advisor.prediction.throughput import Posterior, Rates, predict_log, sizes
-from advisor.records import Basis, Estimate, MeasuredStep, Workload
+from advisor.prediction.throughput import Rates, predict_log, sizes
+from advisor.records import MeasuredStep, Workload
 from advisor.store.adopted import Adopted
 from trainer.schema import ModelShape
 
@@ -40,26 +39,7 @@ _NOMINAL = Rates(matmul_flops=1e11, bandwidth=2e10, launch_seconds=5e-6)  # of a
 _COMMON = 1.5  # deviation of the log of the common factor: a GPU or a core, another library
 _NOISE = 0.05  # of the log of one visit, from the burst's median; the machine's drift is in the prediction
 
-Fit = Callable[[Sequence[Seen]], Predicts]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LawFitted:
-    """Our law of step time, fitted to one command."""
-
-    model: ModelShape
-    posterior: Posterior
-    deviation: float  # of the log, in addition to the posterior's: the machine's drift
-    seen: tuple[Batch, ...]
-
-    def estimate(self, batch: Batch) -> Estimate:
-        """Returns the value at a batch with its 80 % interval."""
-        found = predict_log(self.posterior, sizes([workload(self.model, batch)]))
-        value = math.exp(float(found.mean[0]))
-        width = math.exp(Z80 * math.hypot(float(found.deviation[0]), self.deviation))
-        between = Basis.INTERPOLATED if doublings_outside(batch, self.seen) == 0 else Basis.EXTRAPOLATED
-        basis = Basis.MEASURED if batch in self.seen else between
-        return Estimate(value=value, low=value / width, high=value * width, basis=basis)
+Fit = Callable[[Sequence[Seen]], Fitted]
 
 
 def workload(model: ModelShape, batch: Batch) -> Workload:
@@ -69,13 +49,9 @@ def workload(model: ModelShape, batch: Batch) -> Workload:
     return Workload(shape=shape, micro_batch=max(1, rows), grad_accum=round(batch.calls), gpu="cpu", precision="fp32")
 
 
-def fit_law(model: ModelShape, seen: Sequence[Seen]) -> LawFitted:
+def fit_law(model: ModelShape, seen: Sequence[Seen]) -> Fitted:
     """Returns the law's step time for a command with this model; raises ValueError without a burst."""
-    if not seen:
-        raise ValueError("no burst was measured")
-    visits: dict[Batch, list[float]] = {}
-    for one in seen:
-        visits.setdefault(one.batch, []).append(math.log(one.value))
+    visits = visits_of(seen)
     observed = [
         MeasuredStep(workload=workload(model, batch), step_seconds=math.exp(statistics.median(logs)),
                     noise=_NOISE / math.sqrt(len(logs)))
@@ -88,7 +64,12 @@ def fit_law(model: ModelShape, seen: Sequence[Seen]) -> LawFitted:
     # What the law leaves unexplained of bursts on a busy machine is far more than their noise.
     logs = predict_log(posterior, sizes([step.workload for step in observed])).mean
     left = float(np.sqrt(np.mean((logs - np.log([step.step_seconds for step in observed])) ** 2)))
-    return LawFitted(model=model, posterior=posterior, deviation=math.hypot(drift, left), seen=tuple(visits))
+
+    def log_of(batch: Batch) -> tuple[float, float]:
+        found = predict_log(posterior, sizes([workload(model, batch)]))
+        return float(found.mean[0]), math.hypot(float(found.deviation[0]), drift, left)
+
+    return Fitted(log_of=log_of, seen=tuple(visits))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +93,7 @@ def choose_fit(adopted: Adopted) -> Chosen:
         return Chosen(fit=fit_time, held_out=terms, by_law=False)
     known = model
 
-    def by_law(some: Sequence[Seen]) -> Predicts:
+    def by_law(some: Sequence[Seen]) -> Fitted:
         return fit_law(known, _of_one_process(some))
 
     law = hold_each_out(_of_one_process(seen), by_law)

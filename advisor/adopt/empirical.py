@@ -20,7 +20,6 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -83,50 +82,37 @@ def memory_terms(batch: Batch) -> tuple[float, ...]:
     return 1.0, batch.tokens, batch.tokens**2 * batch.end_to_end
 
 
-class Predicts(Protocol):
-    """A fitted model of step time or memory."""
-
-    @property
-    def seen(self) -> tuple[Batch, ...]:
-        """The batches that the model was fitted to."""
-
-    def estimate(self, batch: Batch) -> Estimate:
-        """Returns the value at a batch with its 80 % interval."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """A fitted sum of terms."""
+    """A fitted model of step time or memory."""
 
-    terms: Callable[[Batch], tuple[float, ...]]
-    theta: np.ndarray  # logarithms of the coefficients
-    covariance: np.ndarray
-    deviation: float  # of the log, in addition to the coefficients': unexplained part and the machine's drift
-    seen: tuple[Batch, ...]
+    log_of: Callable[[Batch], tuple[float, float]]  # mean and deviation of the logarithm at a batch
+    seen: tuple[Batch, ...]  # the batches that it was fitted to
 
     def estimate(self, batch: Batch) -> Estimate:
         """Returns the value at a batch with its 80 % interval."""
-        x = np.array(self.terms(batch)) * np.exp(self.theta)
-        gradient = x / x.sum()
-        outside, counts = doublings_outside(batch, self.seen), [b.processes for b in self.seen]
-        # one more doubling if only single processes were measured and several are asked for
-        many = _outside(batch.processes, counts) + (batch.processes > max(counts) == 1)
-        beyond = (_OUTSIDE * outside) ** 2 + (_OUTSIDE_PROCESSES * many) ** 2
-        variance = gradient @ self.covariance @ gradient + self.deviation**2 + beyond
-        width = math.exp(Z80 * math.sqrt(variance))
-        value = float(x.sum())
-        between = Basis.INTERPOLATED if outside == many == 0 else Basis.EXTRAPOLATED
+        mean, deviation = self.log_of(batch)
+        value, width = math.exp(mean), math.exp(Z80 * deviation)
+        names = ("rows", "calls", "length", "processes")
+        between = Basis.EXTRAPOLATED if _outside(batch, self.seen, *names) else Basis.INTERPOLATED
         basis = Basis.MEASURED if batch in self.seen else between
         return Estimate(value=value, low=value / width, high=value * width, basis=basis)
 
 
-def doublings_outside(batch: Batch, seen: Sequence[Batch]) -> float:
-    """Counts the doublings of rows, calls and length by which a batch lies outside the measured ones."""
-    return sum(_outside(getattr(batch, name), [getattr(b, name) for b in seen]) for name in ("rows", "calls", "length"))
+def _outside(batch: Batch, seen: Sequence[Batch], *names: str) -> float:
+    """Counts the doublings of these quantities by which a batch lies outside the measured ones."""
+    pairs = [(getattr(batch, name), [getattr(each, name) for each in seen]) for name in names]
+    return sum(max(0.0, math.log2(value / max(known)), math.log2(min(known) / value)) for value, known in pairs)
 
 
-def _outside(value: float, seen: Sequence[float]) -> float:
-    return max(0.0, math.log2(value / max(seen)), math.log2(min(seen) / value))
+def visits_of(seen: Sequence[Seen]) -> dict[Batch, list[float]]:
+    """Returns the logarithms of the values measured at each batch; raises ValueError without any."""
+    if not seen:
+        raise ValueError("no burst was measured")
+    visits: dict[Batch, list[float]] = {}
+    for one in seen:
+        visits.setdefault(one.batch, []).append(math.log(one.value))
+    return visits
 
 
 def fit_time(seen: Sequence[Seen]) -> Fitted:
@@ -140,11 +126,7 @@ def fit_memory(seen: Sequence[Seen]) -> Fitted:
 
 
 def _fit(seen: Sequence[Seen], terms: Callable[[Batch], tuple[float, ...]], shares: Sequence[float]) -> Fitted:
-    if not seen:
-        raise ValueError("no burst was measured")
-    visits: dict[Batch, list[float]] = {}
-    for one in seen:
-        visits.setdefault(one.batch, []).append(math.log(one.value))
+    visits = visits_of(seen)
     x = np.array([terms(batch) for batch in visits])
     y = np.array([statistics.median(logs) for logs in visits.values()])
     drift = drift_of(list(visits.values()))
@@ -167,13 +149,19 @@ def _fit(seen: Sequence[Seen], terms: Callable[[Batch], tuple[float, ...]], shar
     discrepancy = math.sqrt(
         (_DISCREPANCY_WEIGHT * _DISCREPANCY**2 + float((left**2).sum())) / (_DISCREPANCY_WEIGHT + len(left))
     )
-    return Fitted(
-        terms=terms,
-        theta=solution.x,
-        covariance=np.linalg.inv(slopes.T @ slopes),
-        deviation=math.hypot(discrepancy, unsteady(drift, seen)),
-        seen=tuple(visits),
-    )
+    covariance, unexplained = np.linalg.inv(slopes.T @ slopes), math.hypot(discrepancy, unsteady(drift, seen))
+
+    def log_of(batch: Batch) -> tuple[float, float]:
+        parts = np.array(terms(batch)) * np.exp(solution.x)
+        gradient = parts / parts.sum()
+        # one more doubling if only single processes were measured and several are asked for
+        many = _outside(batch, tuple(visits), "processes")
+        many += batch.processes > max(each.processes for each in visits) == 1
+        beyond = _OUTSIDE * _outside(batch, tuple(visits), "rows", "calls", "length"), _OUTSIDE_PROCESSES * many
+        deviation = math.hypot(math.sqrt(gradient @ covariance @ gradient), unexplained, *beyond)
+        return math.log(float(parts.sum())), deviation
+
+    return Fitted(log_of=log_of, seen=tuple(visits))
 
 
 def unsteady(drift: float, seen: Sequence[Seen]) -> float:
@@ -194,7 +182,7 @@ def drift_of(visits: Sequence[Sequence[float]]) -> float:
     return math.sqrt((_DRIFT_WEIGHT * _DRIFT**2 + sum(squares)) / (_DRIFT_WEIGHT + freedom))
 
 
-def hold_each_out(seen: Sequence[Seen], fit: Callable[[Sequence[Seen]], Predicts]) -> HeldOut | None:
+def hold_each_out(seen: Sequence[Seen], fit: Callable[[Sequence[Seen]], Fitted]) -> HeldOut | None:
     """Predicts each batch from the others; None with fewer than four."""
     return leave_one_out(
         seen,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from advisor.adopt.by_law import choose_fit
-from advisor.adopt.empirical import Batch, Predicts, fit_memory, fit_time
+from advisor.adopt.empirical import Batch, Fitted, fit_memory, fit_time
 from advisor.adopt.self_test import rows_of_all
 from advisor.adopt.session import batch_of, memory_kind, seen_memory, seen_times, sharers
 from advisor.errors import AdvisorError
@@ -31,7 +31,7 @@ class Option:
     memory_bytes: Estimate | None
 
 
-def time_of(adopted: Adopted, many: float | None = None) -> Predicts:
+def time_of(adopted: Adopted, many: float | None = None) -> Fitted:
     """Returns the model of a command's step time with this many processes (None: its own number).
 
     Raises AdvisorError if no burst was steady.
@@ -90,7 +90,7 @@ def _refuse_processes(adopted: Adopted, base: Batch, many: float) -> None:
         raise AdvisorError(f"{knob.key} cannot be believed: {told.words}", "leave --gpus out", exit_code=3)
 
 
-def _splits(adopted: Adopted, base: Batch, time: Predicts, many: float) -> Iterator[tuple[float, float]]:
+def _splits(adopted: Adopted, base: Batch, time: Fitted, many: float) -> Iterator[tuple[float, float]]:
     """Yields the rows and calls per process that make up the command's own global batch."""
     together = round(base.rows * base.calls * base.processes)
     micro = adopted.recipe.knob("micro_batch")

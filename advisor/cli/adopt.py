@@ -16,8 +16,8 @@ from advisor.options import AdoptedGoal, filled
 from advisor.report import render
 
 if TYPE_CHECKING:
+    from advisor.store.adopted import Adopted
     from advisor.store.store import Store
-    from advisor.workflows.adopt import Adoption
 
 
 @verb(context_settings={"ignore_unknown_options": True})
@@ -44,17 +44,16 @@ def command(words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], bu
     from advisor.store.store import default_store
     from advisor.workflows.adopt import plan_adopted, save_plan
 
-    done = _adoption(default_store(), words, name, knobs, budget_seconds)
-    adopted, plan, path = done.adopted, None, None
+    adopted, plan, path = _adoption(default_store(), words, name, knobs, budget_seconds), None, None
     if not json_asked():
         tables = on_console(report.knobs_table(adopted)), on_console(report.bursts_table(adopted))
-        render.show(*tables, *report.adoption_lines(done))
+        render.show(*tables, *report.adoption_lines(adopted))
     goal = filled(AdoptedGoal, wanted)
     if says_how_long(adopted) or any(wanted[name] is not None for name in wanted.keys() - {"price", "gpus"}):
         plan, path = plan_adopted(adopted, goal), out or Path(f"{adopted.name}-plan.yaml")
         save_plan(plan, path)
     if json_asked():
-        print_json("adopt", report.document(done, plan, path))
+        print_json("adopt", report.document(adopted, plan, path))
     elif plan is None:
         render.show(f"next: advisor adopt --name {adopted.name} --deadline 3h")
     else:
@@ -66,15 +65,15 @@ def command(words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], bu
 
 def _adoption(
     store: Store, words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], seconds: float
-) -> Adoption:
-    """Return the adoption from bursts of the command, or without words, from the bursts of a stored one."""
+) -> Adopted:
+    """Return the command after its bursts or, without words, a stored one."""
     from advisor.store.adopted import load_adopted
-    from advisor.workflows.adopt import adopt_command, adoption_of
+    from advisor.workflows.adopt import adopt_command
 
     if not words:
         if name is None:
             raise AdvisorError("which command?", "advisor adopt -- python train.py …", exit_code=2)
-        return adoption_of(load_adopted(store.home, name))
+        return load_adopted(store.home, name)
     pairs = [text.partition("=")[::2] for text in knobs]
     if bad := next((text for text, pair in zip(knobs, pairs, strict=True) if not all(pair)), None):
         raise AdvisorError(f"--knob {bad!r} is not KNOB=OPTION", "like --knob micro_batch=--bsz", exit_code=2)

@@ -7,11 +7,13 @@ from typing import Any, Final
 
 import streamlit as st
 
+from advisor.adopt.by_law import choose_fit
 from advisor.adopt.plan import says_how_long
 from advisor.adopt.session import in_words
 from advisor.adopt.splits import batch_options
 from advisor.calibration.quality import BELIEVED_MEDIAN
 from advisor.errors import AdvisorError
+from advisor.laws.held_out import HeldOut
 from advisor.options import AdoptedGoal, ExportOptions, LaunchOptions, filled, options_of
 from advisor.report import adoption as words
 from advisor.report import charts
@@ -24,9 +26,7 @@ from advisor.ui.tables import plain, side_by_side, table
 from advisor.units import format_percent, format_seconds
 from advisor.workflows.adopt import (
     BUDGET_SECONDS,
-    Adoption,
     adopting,
-    adoption_of,
     plan_adopted,
     runs_of_command,
     start_adopting,
@@ -62,14 +62,14 @@ def page() -> None:
         _form(", ".join(training_here(store)), opened=not adopted_names(store.home))
     name = _picked(adopted_names(store.home), now.subject if now is not None and was_adopted(store, now) else None)
     if name is not None:
-        done = adoption_of(load_adopted(store.home, name))
         # Show its knobs with the result of each self-test, and its bursts with their predictions.
-        adopted = done.adopted
+        adopted = load_adopted(store.home, name)
+        held = choose_fit(adopted).held_out
         st.code(" ".join(adopted.command), language="bash", wrap_lines=True)
-        st.markdown("\n".join(f"- {plain(line)}" for line in words.adoption_lines(done)))
-        if done.held_out is not None and done.held_out.median > BELIEVED_MEDIAN:
+        st.markdown("\n".join(f"- {plain(line)}" for line in words.adoption_lines(adopted)))
+        if held is not None and held.median > BELIEVED_MEDIAN:
             # The page Calibrate rejects a calibration whose error is this large.
-            error, limit = format_percent(round(done.held_out.median, 2)), format_percent(BELIEVED_MEDIAN)
+            error, limit = format_percent(round(held.median, 2)), format_percent(BELIEVED_MEDIAN)
             st.warning(
                 f"Typical error {error} (limit {limit}): do not rely on the plan below. Adopt it again with nothing "
                 "else running.",
@@ -81,9 +81,9 @@ def page() -> None:
             _table(words.knobs_table(adopted))
         with right:
             st.header("Short measurements", anchor=False)
-            _table(words.bursts_table(adopted, done.held_out))
-            _scatter(done)
-        _plan(done.adopted)
+            _table(words.bursts_table(adopted, held))
+            _scatter(held)
+        _plan(adopted)
         ran, explained = [folder.name for folder in runs_of_command(store, name)], "Predicted and actual, compared."
         if ran and st.button(f"Its runs ({len(ran)})", icon=":material/checklist:", help=explained):
             go("runs", {RUN: ran})
@@ -169,12 +169,12 @@ def _picked(names: list[str], last: str | None) -> str | None:
     )  # fmt: skip
 
 
-def _scatter(done: Adoption) -> None:
+def _scatter(held: HeldOut | None) -> None:
     """Plot the prediction of each batch, made from the other batches, against its measurement."""
-    if done.held_out is None:
+    if held is None:
         st.caption("With four measured batches or more, each is predicted from the others and compared with its steps.")
         return
-    rows = charts.held_out_rows(done.held_out, lambda batch: f"{batch.calls:g} x {batch.rows:g} x {batch.length:g}")
+    rows = charts.held_out_rows(held, lambda batch: f"{batch.calls:g} x {batch.rows:g} x {batch.length:g}")
     st.altair_chart(charts.identity_scatter(rows, unit="seconds of a step"), width="stretch")
     st.caption("On the dashed line the other bursts predicted a batch exactly; bars are 80 % intervals.")
 

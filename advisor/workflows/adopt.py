@@ -9,13 +9,12 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 
-from advisor.adopt.by_law import choose_fit
 from advisor.adopt.command import end_of_launcher, launcher_knob, launcher_of
 from advisor.adopt.help_text import NAMES, SWITCHED_OFF, by_command, by_help, draft_recipe, in_bursts
 from advisor.adopt.plan import make_plan
@@ -25,7 +24,6 @@ from advisor.engines.beside import Started as BesideStarted
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import find_gpu
 from advisor.hardware.here import device_key, visible_cards
-from advisor.laws.held_out import HeldOut
 from advisor.options import AdoptedGoal
 from advisor.store.adopted import (
     FOLDER,
@@ -56,15 +54,6 @@ _PLANS = "plans"  # folder beside the adopted commands for plans that `advisor a
 _OF_A_SHELL = frozenset(("|", "||", "&&", "&", ";", ">", ">>", "<", "2>&1", "2>"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Adoption:
-    """An adopted command with the held-out errors of its bursts (None: too few bursts)."""
-
-    adopted: Adopted
-    held_out: HeldOut | None
-    by_law: bool = False  # step times come from the law of its model, calibrated with its bursts
-
-
 def adopt_command(
     store: Store,
     command: Sequence[str],
@@ -73,7 +62,7 @@ def adopt_command(
     knobs: Mapping[str, str] | None = None,
     budget_seconds: float = BUDGET_SECONDS,
     on_event: Callable[[str, float], None] = lambda text, seconds: None,
-) -> Adoption:
+) -> Adopted:
     """Find a command's knobs, measure the command, and store both under `name`.
 
     `knobs` are options that the user named, by canonical name. Raises AdvisorError if the command does not train, its
@@ -128,7 +117,7 @@ def adopt_command(
         seconds=round(time.monotonic() - began, 2),
     )
     save_adopted(store.home, adopted)
-    return adoption_of(adopted)
+    return adopted
 
 
 def configured_model(command: Sequence[str], base: AdoptedBurst) -> ModelShape | None:
@@ -155,12 +144,6 @@ def configured_model(command: Sequence[str], base: AdoptedBurst) -> ModelShape |
 
 def _is_on_card(base: AdoptedBurst) -> bool:
     return bool(base.allocated_peak_bytes or base.device_peak_bytes)
-
-
-def adoption_of(adopted: Adopted) -> Adoption:
-    """Returns an adopted command with the held-out errors of its bursts."""
-    chosen = choose_fit(adopted)
-    return Adoption(adopted=adopted, held_out=chosen.held_out, by_law=chosen.by_law)
 
 
 def recipe_of_command(command: Sequence[str]) -> Recipe:
