@@ -244,7 +244,7 @@ def _launch(plan: AdoptedPlan) -> None:
         go("watch")
 
 
-def _there() -> dict[str, str | None]:
+def _there() -> dict[str, Any]:
     """Return what the command needs on another machine."""
     left, right = st.columns(2)
     line = left.text_input(

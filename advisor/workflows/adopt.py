@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from advisor.adopt.command import end_of_launcher, launcher_knob, launcher_of
-from advisor.adopt.help_text import NAMES, SWITCHED_OFF, by_command, by_help, draft_recipe, in_bursts
+from advisor.adopt.help_text import KNOBS, by_command, by_help, draft_recipe, in_bursts
 from advisor.adopt.plan import make_plan
 from advisor.adopt.session import Command, adopt
 from advisor.engines.beside import Beside
@@ -161,9 +161,9 @@ def recipe_of_command(command: Sequence[str]) -> Recipe:
 def with_named(recipe: Recipe, knobs: Mapping[str, str]) -> Recipe:
     """Returns the recipe with the user's knobs: an option, `KEY=` for KEY=VALUE, or `$VARIABLE`."""
     for name, key in knobs.items():
-        if name not in (known := (*NAMES, *SWITCHED_OFF)):
-            near = close_matches(name, known)
-            raise AdvisorError(f"there is no knob {name!r}", f"did you mean {' or '.join(near or known)}?", exit_code=2)
+        if name not in KNOBS:
+            near = close_matches(name, KNOBS)
+            raise AdvisorError(f"there is no knob {name!r}", f"did you mean {' or '.join(near or KNOBS)}?", exit_code=2)
         how = "env" if key.startswith("$") else "equals" if key.endswith("=") else "option"
         knob = Knob(name=name, key=key.strip("$="), how=how, in_bursts=in_bursts(name))
         recipe = replace(recipe, knobs=(*(k for k in recipe.knobs if k.name != name), knob))

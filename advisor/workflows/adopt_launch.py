@@ -80,7 +80,7 @@ def export_adopted(store: Store, plan: AdoptedPlan, to: str, options: ExportOpti
 def launching(store: Store, source: Path | AdoptedPlan, options: LaunchOptions, *_: Any) -> Launching:
     """Returns the launch of an adopted command's plan; raises AdvisorError if a file is not such a plan."""
     plan, place = load_adopted_plan(source) if isinstance(source, Path) else source, place_of(options)
-    plan, asked = placed(plan, place, options), {"place": place, "again": options.again}
+    plan, again = placed(plan, place, options), options.again
 
     def start() -> Started:
         if place.engine == HERE.engine:
@@ -88,12 +88,12 @@ def launching(store: Store, source: Path | AdoptedPlan, options: LaunchOptions, 
         else:  # ask before creating a folder, so that the engine's own message is shown
             said = backend_of(place.engine, store).offer(dry_run(store, plan, options.run_dir, place=place, again=True))
             said += warnings_of(plan, shared=place.engine == "slurm")
-        started = launch(store, plan, options.run_dir, **asked)
+        started = launch(store, plan, options.run_dir, place=place, again=again)
         return replace(started, warnings=(*plan.warnings, *said, *started.warnings))
 
     return Launching(
         checks=lambda: looked_at_adopted(store, plan, place),
-        request=lambda: dry_run(store, plan, options.run_dir, **asked),
+        request=lambda: dry_run(store, plan, options.run_dir, place=place, again=again),
         start=start,
     )
 
