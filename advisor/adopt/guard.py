@@ -10,9 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +27,9 @@ from advisor.adopt.probe_log import MEMORY, ProbeFolder, probe_variables
 from advisor.engines.process import ProcessId, kill_tree
 from advisor.errors import AdvisorError
 from advisor.store.adopted import LOG, PLAN, load_adopted_plan
-from advisor.trainers.adopted import ADOPTED, PROBE_FOLDER, AdoptedLog, recipe_of
+from advisor.trainers.adopted import ADOPTED, PROBE_FOLDER, recipe_of
+from advisor.trainers.adopted import LOG as STEPS
+from trainer.runlog import RunLogWriter
 from trainer.schema import Outcome
 
 if TYPE_CHECKING:
@@ -46,7 +51,8 @@ class Guard:
 
     def __init__(self, folder: Path):
         self.folder, self.plan = folder, load_adopted_plan(folder / PLAN)
-        self.log = AdoptedLog(folder)
+        self.log, self.attempt = RunLogWriter(folder / STEPS), len(ADOPTED.spent(folder).attempts) + 1
+        self.noted_steps = self.noted_witnesses = self.last_step = 0
         self.began = time.time()
         self._clock = self.began - time.monotonic()  # changing the system clock moves no limit
         self.used_before = ADOPTED.spent(folder).seconds
@@ -56,8 +62,7 @@ class Guard:
 
     def run(self) -> int:
         """Start the command and watch it to its end; returns its exit code (128 + the signal that ended it)."""
-        attempt = self.log.attempts() + 1
-        scratch = self.folder / PROBE_FOLDER / f"{attempt:03}"
+        scratch = self.folder / PROBE_FOLDER / f"{self.attempt:03}"
         scratch.mkdir(parents=True, exist_ok=True)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, frame: self._end(f"received {signal.Signals(number).name}"))
@@ -65,16 +70,15 @@ class Guard:
             os.chdir(Path(self.plan.folder).expanduser())  # relative paths in its arguments start here
             # The planned command, with the arguments that resume an earlier attempt.
             ready = with_values(self.plan.command, recipe_of(self.folder), self.plan.values)
-            again = self.plan.resume_args if attempt > 1 else ()
+            again = self.plan.resume_args if self.attempt > 1 else ()
             arguments = (*ready.arguments, *again)
             variables = {v.name: v.value for v in self.plan.environment} | ready.variables
         except (OSError, AdvisorError) as error:
             # Record that the command could not be prepared.
             command = self.plan.command
-            self.log.header(self.plan, attempt, self.began, command)
-            self.log.final(Outcome.FAILED, f"cannot start {command[0]}: {error}", self.began, self.now())
-            return 127
-        self.log.header(self.plan, attempt, self.began, arguments)
+            self._header(command)
+            return self._final(127, Outcome.FAILED, f"cannot start {command[0]}: {error}")
+        self._header(arguments)
         # Remove the variables by which this process finds its own packages: the command may have others of the same
         # names.
         ours = str(Path(__file__).resolve().parents[2])
@@ -95,8 +99,7 @@ class Guard:
                 stderr=terminal,
             )
         except OSError as error:
-            self.log.final(Outcome.FAILED, f"cannot start {arguments[0]}: {error.strerror}", self.began, self.now())
-            return 127
+            return self._final(127, Outcome.FAILED, f"cannot start {arguments[0]}: {error.strerror}")
         finally:
             if output is not None:
                 output.close_terminal()
@@ -121,22 +124,47 @@ class Guard:
             log.finish()
             self._log_of(log)
         code = process.returncode
-        self.log.final(*self._ended(code), self.began, self.now())
-        return code if code >= 0 else 128 - code
+        return self._final(code if code >= 0 else 128 - code, *self._ended(code))
+
+    def _header(self, command: Sequence[str]) -> None:
+        plan, who = self.plan, {"host": socket.gethostname(), "pid": os.getpid()}
+        self.log.write("header", time=self.began, attempt=self.attempt, **who, plan=plan.id, trainer=plan.trainer,
+                       basis=plan.basis, reference_seconds=plan.reference_seconds, command=list(command))  # fmt: skip
+
+    def _steps(
+        self, moments: Sequence[float], durations: Sequence[float], memory: Mapping[str, int], numbers: Sequence[int]
+    ) -> None:
+        """Record the new steps of this attempt: end, duration (unknown for the first step) and memory."""
+        took = (None, *durations)
+        for i in range(self.noted_steps, len(moments)):
+            self.log.write("step", time=moments[i], step=numbers[i], seconds=took[i], **memory)
+            self.last_step = numbers[i]
+        self.noted_steps = len(moments)
+
+    def _final(self, status: int, outcome: Outcome, reason: str) -> int:
+        now = self.now()
+        self.log.write("final", time=now, outcome=outcome.value, reason=reason, seconds=now - self.began,
+                       step=self.last_step)  # fmt: skip
+        return status
 
     def _log_of(self, log: LogWatch) -> None:
         """Record the steps that the program's own log shows."""
         if (logged := log.logged) is not None:
             peaks = {"resident_peak_bytes": log.resident_peak, "device_peak_bytes": log.device_peak}
             known = {name: peak for name, peak in peaks.items() if peak and not log.elsewhere}
-            self.log.steps(logged.moments, logged.durations, known, logged.steps)
+            self._steps(logged.moments, logged.durations, known, logged.steps)
 
     def _log(self, probed: ProbeFolder) -> None:
         probed.read_on()
         if (process := probed.first) is not None:
             peaks = {name: peak for name in MEMORY if (peak := probed.peak(name)) is not None}
-            self.log.witnesses(process.witnesses, process.moments)
-            self.log.steps(process.moments, process.durations, peaks)
+            moments = process.moments
+            for reading in process.witnesses[self.noted_witnesses :]:  # each with the step before it
+                at = reading["time"]
+                self.log.write("witness", time=at, step=bisect_right(moments, at),
+                               reference_seconds=reading["reference_seconds"])  # fmt: skip
+            self.noted_witnesses = len(process.witnesses)
+            self._steps(moments, process.durations, peaks, range(1, len(moments) + 1))
 
     def _enforce(self, process: subprocess.Popen[bytes]) -> None:
         """End the command when its limit is reached, and kill it if it does not end."""

@@ -28,6 +28,7 @@ _SHORT = {  # further names of options, after those
     "epochs": ("epoch",),
     "log_every": ("logging_steps", "log_interval", "log_every_n_steps", "log_every", "log_freq"),
 }
+_A_SHARE = "val_check_interval"  # of an epoch, in Lightning
 KNOBS = tuple(_FACTS)
 _SWITCHED_OFF = KNOBS[-3:]  # in bursts; a number means "every so many steps"
 NEVER = "1000000000"
@@ -104,7 +105,7 @@ def _find(knob: str, options: Iterable[Option], command: Sequence[str]) -> Knob 
     by_name |= {_plain(n): option for option in with_value for n in option.names}
     rows = (row for row in rows_of_file("names")["settings"] if row["fact"] == _FACTS[knob])
     names = (*(name for row in rows for name in row["names"]), *_SHORT.get(knob, ()))
-    option = next((by_name[name] for name in names if name in by_name), None)
+    option = next((by_name[name] for name in names if name in by_name and name != _A_SHARE), None)
     if option is None:
         return None
     spelled = next((n for n in option.names if any(w == n or w.startswith(f"{n}=") for w in command)), option.key)

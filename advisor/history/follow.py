@@ -17,7 +17,7 @@ from advisor.store.adopted import load_adopted_plan
 from advisor.store.disk import disk_errors
 from advisor.store.run_folder import CONFIG, LOG, PLAN, read_launch, read_run_config, read_run_plan, run_id
 from advisor.store.store import Store
-from advisor.trainers.adopted import ADOPTED, attempts_of, read_log
+from advisor.trainers.adopted import ADOPTED, attempts_of
 from advisor.trainers.known import trainer_of_run
 from trainer.budget import read_spent
 from trainer.runlog import RunLogError, read_records
@@ -107,7 +107,7 @@ class AdoptedFollower:
     def look(self, now: float | None = None) -> Progress:
         """Return the run's progress now. Raises AdvisorError if the folder is damaged."""
         status, plan = describe(self.run_dir, self._store), load_adopted_plan(self.run_dir / ADOPTED_PLAN)
-        attempts = attempts_of(read_log(self.run_dir))
+        attempts = attempts_of(self.run_dir)
         newest = attempts[-1] if attempts else []
         seconds = [record["seconds"] for record in newest if record["kind"] == "step" and record["seconds"] is not None]
         running = status.state is RunState.RUNNING
