@@ -18,8 +18,7 @@ import psutil
 from advisor.adopt.by_log import LogSteps
 from advisor.adopt.command import Ready
 from advisor.adopt.decoder import Weights, decoder_of
-from advisor.adopt.log_watch import LogWatch, resident_bytes, tree
-from advisor.adopt.output import TERMINAL, Output
+from advisor.adopt.log_watch import TERMINAL, LogWatch, Output, resident_bytes, tree
 from advisor.adopt.probe_log import ProbeFolder, probe_variables
 from advisor.errors import AdvisorError
 from advisor.readers.read import read_run

@@ -75,8 +75,8 @@ def set_argument(arguments: Sequence[str], knob: Knob, text: str) -> list[str]:
     if knob.how == LAUNCHER:
         launcher = launcher_of(arguments)
         assert launcher is not None  # the knob is a launcher's
-        end = end_of_launcher(arguments, launcher)
-        before, own, rest = arguments[: launcher.first], arguments[launcher.first : end], arguments[end:]
+        first, end = launcher.first, launcher.end
+        before, own, rest = arguments[:first], arguments[first:end], arguments[end:]
         for option in (Knob(name=knob.name, key=name) for name in launcher.names):
             if value_of(own, option) is not None:
                 return [*before, *set_argument(own, option, text), *rest]
@@ -147,6 +147,7 @@ class Launcher:
     """The launcher in a command."""
 
     first: int  # the place of the first word after it
+    end: int  # the place of the program's first word: a script, or the option before a module
     names: tuple[str, ...]  # names of its option for processes, the usual one first
 
 
@@ -158,15 +159,10 @@ def launcher_of(command: Sequence[str]) -> Launcher | None:
             return None  # words after a program are the program's arguments
         for program, names in _PROGRAMS.items():
             if tuple(words[place : place + len(program)]) == program:
-                return Launcher(first=place + len(program), names=names)
+                first = place + len(program)
+                starts = (i for i, word in enumerate(command) if word.endswith(".py") or word in ("-m", "--module"))
+                return Launcher(first=first, end=next((i for i in starts if i >= first), len(command)), names=names)
     return None
-
-
-def end_of_launcher(command: Sequence[str], launcher: Launcher) -> int:
-    """Returns the place of the program's first word: a script, or the option before a module."""
-    rest = command[launcher.first :]
-    found = next((i for i, word in enumerate(rest) if word.endswith(".py") or word in ("-m", "--module")), len(rest))
-    return launcher.first + found
 
 
 def launcher_knob(command: Sequence[str]) -> Knob | None:
@@ -181,5 +177,4 @@ def launcher_knob(command: Sequence[str]) -> Knob | None:
 
 def _of_launcher(command: Sequence[str], launcher: Launcher, name: str) -> str | None:
     """Returns the value of one of the launcher's options."""
-    own = command[launcher.first : end_of_launcher(command, launcher)]
-    return value_of(own, Knob(name=name, key=name))
+    return value_of(command[launcher.first : launcher.end], Knob(name=name, key=name))

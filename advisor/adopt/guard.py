@@ -17,23 +17,18 @@ import time
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
 from advisor.adopt.command import with_values
-from advisor.adopt.output import TERMINAL, Output
+from advisor.adopt.log_watch import TERMINAL, LogWatch, Output, tree
 from advisor.adopt.probe_log import MEMORY, ProbeFolder, probe_variables
-from advisor.engines.process import ProcessId, kill_tree
 from advisor.errors import AdvisorError
 from advisor.store.adopted import LOG, PLAN, load_adopted_plan
 from advisor.trainers.adopted import ADOPTED, PROBE_FOLDER, recipe_of
 from advisor.trainers.adopted import LOG as STEPS
 from trainer.runlog import RunLogWriter
 from trainer.schema import Outcome
-
-if TYPE_CHECKING:
-    from advisor.adopt.log_watch import LogWatch
 
 _POLL_SECONDS = 0.2
 _LOOK_SECONDS, _LOOK_SHARE = 2.0, 0.01  # seconds between looks at the log; share of the time that looking may take
@@ -103,27 +98,17 @@ class Guard:
         finally:
             if output is not None:
                 output.close_terminal()
-        if output is None:
-            return self._watch(self.process, ProbeFolder(scratch), None)
-        from advisor.adopt.log_watch import LogWatch  # numpy and all readers: only without the probe
-
-        return self._watch(self.process, None, LogWatch(output, _LOOK_SECONDS, _LOOK_SHARE))
-
-    def _watch(self, process: subprocess.Popen[bytes], probed: ProbeFolder | None, log: LogWatch | None) -> int:
-        while process.poll() is None:
+        seen = ProbeFolder(scratch) if output is None else LogWatch(output, _LOOK_SECONDS, _LOOK_SHARE)
+        while self.process.poll() is None:
             time.sleep(_POLL_SECONDS)
-            if probed is not None:
-                self._log(probed)
-            if log is not None:
-                log.look(process.pid)
-                self._log_of(log)
-            self._enforce(process)
-        if probed is not None:
-            self._log(probed)
-        if log is not None:
-            log.finish()
-            self._log_of(log)
-        code = process.returncode
+            if isinstance(seen, LogWatch):
+                seen.look(self.process.pid)
+            self._note(seen)
+            self._enforce(self.process)
+        if isinstance(seen, LogWatch):
+            seen.finish()
+        self._note(seen)
+        code = self.process.returncode
         return self._final(code if code >= 0 else 128 - code, *self._ended(code))
 
     def _header(self, command: Sequence[str]) -> None:
@@ -147,24 +132,25 @@ class Guard:
                        step=self.last_step)  # fmt: skip
         return status
 
-    def _log_of(self, log: LogWatch) -> None:
-        """Record the steps that the program's own log shows."""
-        if (logged := log.logged) is not None:
-            peaks = {"resident_peak_bytes": log.resident_peak, "device_peak_bytes": log.device_peak}
-            known = {name: peak for name, peak in peaks.items() if peak and not log.elsewhere}
-            self._steps(logged.moments, logged.durations, known, logged.steps)
-
-    def _log(self, probed: ProbeFolder) -> None:
-        probed.read_on()
-        if (process := probed.first) is not None:
-            peaks = {name: peak for name in MEMORY if (peak := probed.peak(name)) is not None}
-            moments = process.moments
-            for reading in process.witnesses[self.noted_witnesses :]:  # each with the step before it
-                at = reading["time"]
-                self.log.write("witness", time=at, step=bisect_right(moments, at),
-                               reference_seconds=reading["reference_seconds"])  # fmt: skip
-            self.noted_witnesses = len(process.witnesses)
-            self._steps(moments, process.durations, peaks, range(1, len(moments) + 1))
+    def _note(self, seen: ProbeFolder | LogWatch) -> None:
+        """Record the steps that the probe or the program's own log has shown since the last call."""
+        if isinstance(seen, LogWatch):
+            if (logged := seen.logged) is not None:
+                peaks = {"resident_peak_bytes": seen.resident_peak, "device_peak_bytes": seen.device_peak}
+                known = {name: peak for name, peak in peaks.items() if peak and not seen.elsewhere}
+                self._steps(logged.moments, logged.durations, known, logged.steps)
+            return
+        seen.read_on()
+        if (process := seen.first) is None:
+            return
+        moments = process.moments
+        for reading in process.witnesses[self.noted_witnesses :]:  # each with the step before it
+            at = reading["time"]
+            self.log.write("witness", time=at, step=bisect_right(moments, at),
+                           reference_seconds=reading["reference_seconds"])  # fmt: skip
+        self.noted_witnesses = len(process.witnesses)
+        known = {name: peak for name in MEMORY if (peak := seen.peak(name)) is not None}
+        self._steps(moments, process.durations, known, range(1, len(moments) + 1))
 
     def _enforce(self, process: subprocess.Popen[bytes]) -> None:
         """End the command when its limit is reached, and kill it if it does not end."""
@@ -178,8 +164,9 @@ class Guard:
             self._end(f"its limit of {limit:.0f} s" if by_time else f"its limit of ${self.plan.max_usd:g}")
         if self.asked is not None and self.now() - self.asked_at > grace_seconds(self._ending):
             # Kill everything that the command started, because processes of a launcher have their own sessions.
-            with contextlib.suppress(psutil.NoSuchProcess):
-                kill_tree(ProcessId(pid=process.pid, started=psutil.Process(process.pid).create_time()))
+            for one in tree(process.pid):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 

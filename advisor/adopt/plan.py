@@ -18,15 +18,22 @@ from advisor.errors import AdvisorError
 from advisor.laws.intervals import Z80
 from advisor.options import AdoptedGoal
 from advisor.prediction.intervals import sum_shared
-from advisor.prediction.micro_batch import Tries, one_micro_batch
+from advisor.prediction.micro_batch import ENOUGH
 from advisor.records import Basis, Estimate
-from advisor.store.adopted import LOG, PROBE, WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan, BatchShape, Setting
+from advisor.store.adopted import (
+    LOG,
+    PROBE,
+    WHOLE_RUN,
+    Adopted,
+    AdoptedBurst,
+    AdoptedPlan,
+    BatchShape,
+    Setting,
+    tightest,
+)
 from advisor.units import format_estimate, format_seconds, format_usd
 
-_ONCE_MORE = (
-    1.15  # factor by which start-up and end differ between runs; arbitrary, imports come from a cache or a disk
-)
-
+_ONCE_MORE = 1.15  # by which start-up and end differ between runs; arbitrary, imports come from a cache or a disk
 _BUSY = 1.5  # times; the reference kernel of a run counts as slow from there on, too (findings/detectors/machine.py)
 
 
@@ -39,12 +46,16 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
     base = adopted.bursts[0]
     options = batch_options(adopted, goal.gpus)
     chosen = _choose(options, goal)
-    startup = _once_more([b.startup_seconds for b in adopted.bursts if b.startup_seconds is not None])
-    endings = [b.ending_seconds for b in adopted.bursts if b.ending_seconds is not None]
-    ending = _once_more(endings) if endings else None
+    startup = _once_more([b.startup_seconds for b in adopted.bursts])
+    ending = _once_more([b.ending_seconds for b in adopted.bursts])
     assert startup is not None  # the base burst has steps
     fixed = startup if ending is None else sum_shared(startup, ending)  # their errors come from the same machine
-    limit = _limit_seconds(adopted, goal)
+    usd_per_hour = goal.usd_per_gpu_hour  # of all its GPUs; processes on a CPU share one machine
+    if usd_per_hour is not None and adopted.device_key != "cpu":
+        usd_per_hour *= goal.gpus or adopted.gpus
+    if goal.budget_usd is not None and not usd_per_hour:
+        raise AdvisorError("a budget needs a price", "--price DOLLARS_PER_GPU_HOUR", exit_code=2)
+    limit = tightest(goal.deadline_seconds, goal.budget_usd, usd_per_hour)
     # Rows and tokens of one step of all processes; None if neither the probe nor a knob states them.
     shape = base.shape
     rows = shape.rows * shape.calls * adopted.gpus if shape is not None else None
@@ -67,7 +78,6 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
     lines = (Setting(name="log_every", value=1.0),) if adopted.by_log and not base.step_printed else ()
     settings = (*chosen.settings, *length, *lines)
     drift = drift_of(adopted.bursts)
-    usd_per_hour = _usd_per_hour(adopted, goal)
     cost = total.scaled(usd_per_hour / 3600) if usd_per_hour is not None else None
     return AdoptedPlan(
         id=plan_id,
@@ -111,49 +121,18 @@ def _ends_itself(adopted: Adopted, goal: AdoptedGoal) -> bool:
     return all(one is None for one in asked) and not contradicted & {"steps", "tokens", "epochs"}
 
 
-def says_how_long(adopted: Adopted) -> bool:
-    """Tells whether the command itself states how long it trains, in a unit that can be counted."""
-    given = {knob.name for knob in adopted.recipe.knobs if knob.value is not None and knob.value > 0}
-    return bool(given & {"steps", "tokens"}) or ("epochs" in given and adopted.bursts[0].step_epochs is not None)
-
-
 def _choose(options: Sequence[Option], goal: AdoptedGoal) -> Option:
     """Chooses by our rule for micro-batches; raises AdvisorError if none fits the memory."""
     room = goal.memory_bytes
-    fits = np.array([room is None or o.memory_bytes is None or o.memory_bytes.high <= room for o in options])
-    if not fits.any():
+    fitting = [o for o in options if room is None or o.memory_bytes is None or o.memory_bytes.high <= room]
+    if not fitting:
         hint = "a smaller batch, or a shorter sequence, in the command itself"
         raise AdvisorError("no split of its batch fits the memory", hint, exit_code=3)
-    n = len(options)
-    tries = Tries(
-        setting=np.zeros(n, dtype=int),
-        target=np.zeros(n, dtype=int),
-        micro_batch=np.array([round(o.batch.rows) for o in options]),
-        grad_accum=np.array([round(o.batch.calls) for o in options]),
-        kind=np.zeros(n, dtype=int),
-        rate=np.array([1 / o.step_seconds.value for o in options]),
-        memory=np.array([o.memory_bytes.high if o.memory_bytes else 0.0 for o in options]),
-    )
-    best = options[int(np.flatnonzero(one_micro_batch(tries, fits))[0])]
+    enough = min(o.step_seconds.value for o in fitting) / ENOUGH
+    best = min((o for o in fitting if o.step_seconds.value <= enough), key=lambda o: o.batch.rows)
     own = options[0]
     # keep the user's own choice unless another is clearly better
-    return own if fits[0] and best.step_seconds.high >= own.step_seconds.value else best
-
-
-def _usd_per_hour(adopted: Adopted, goal: AdoptedGoal) -> float | None:
-    """Returns the cost per hour of all its GPUs; processes on a CPU share one machine."""
-    count = 1 if adopted.device_key == "cpu" else goal.gpus or adopted.gpus
-    return None if goal.usd_per_gpu_hour is None else goal.usd_per_gpu_hour * count
-
-
-def _limit_seconds(adopted: Adopted, goal: AdoptedGoal) -> float | None:
-    limits = [goal.deadline_seconds] if goal.deadline_seconds is not None else []
-    if goal.budget_usd is not None:
-        usd_per_hour = _usd_per_hour(adopted, goal)
-        if not usd_per_hour:
-            raise AdvisorError("a budget needs a price", "--price DOLLARS_PER_GPU_HOUR", exit_code=2)
-        limits.append(goal.budget_usd / usd_per_hour * 3600)
-    return min(limits, default=None)
+    return own if own in fitting and best.step_seconds.high >= own.step_seconds.value else best
 
 
 def _shape(base: AdoptedBurst, batch: Batch) -> BatchShape | None:
@@ -228,9 +207,9 @@ def _steps_of_epochs(adopted: Adopted, epochs: float, why: str) -> tuple[int, st
     return steps, f"{epochs:g} epochs {why}: by its log one has {in_one:,g} steps, so that they are {steps:,}"
 
 
-def _once_more(seconds: Sequence[float]) -> Estimate | None:
-    """Returns the expected duration of something that took these seconds before."""
-    if not seconds:
+def _once_more(seen: Sequence[float | None]) -> Estimate | None:
+    """Returns the expected duration of something that took these seconds before; None if it was never seen."""
+    if not (seconds := [each for each in seen if each is not None]):
         return None
     value = statistics.median(seconds)
     spread = max(_ONCE_MORE, math.exp(Z80 * statistics.pstdev([math.log(s) for s in seconds]))) if value > 0 else 1.0

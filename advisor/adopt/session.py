@@ -17,7 +17,7 @@ from advisor.adopt.burst import BurstLimits, run_burst
 from advisor.adopt.command import for_burst
 from advisor.adopt.empirical import Batch, Seen
 from advisor.adopt.self_test import DEAD, SWAPPED, as_declared, cut_apart, end_to_end, tokens_of, verdicts
-from advisor.calibration.observations import Drift, drift_among
+from advisor.calibration.observations import Drift, corrected_log, drift_among
 from advisor.errors import AdvisorError
 from advisor.store.adopted import LOG, WHOLE_RUN, AdoptedBurst, KnobVerdict, Recipe, Setting
 
@@ -199,7 +199,7 @@ def seen_times(bursts: Sequence[AdoptedBurst]) -> list[Seen]:
     return [
         Seen(
             batch=batch,
-            value=statistics.median(burst.step_seconds) / slowdown(burst, drift),
+            value=math.exp(corrected_log(burst, drift)),
             by_log=by_log,
             drift=max(drift.deviation if drift.reference_seconds is not None else 0.0, scatter(burst)),
         )
@@ -223,13 +223,6 @@ def drift_of(bursts: Sequence[AdoptedBurst]) -> Drift:
     own = [b for b in bursts if b.source != WHOLE_RUN and b.measured and b.steady]  # runs are compared with these
     timed = [b for b in own if b.reference_seconds and batch_of(b) is not None]
     return drift_among([(batch_of(b), b.step_seconds, b.reference_seconds) for b in timed])
-
-
-def slowdown(burst: AdoptedBurst, drift: Drift) -> float:
-    """Returns the factor by which the machine itself slowed a burst; 1 if the reference kernel was not timed."""
-    if drift.reference_seconds is None or not burst.reference_seconds:
-        return 1.0
-    return float((statistics.median(burst.reference_seconds) / drift.reference_seconds) ** drift.exponent)
 
 
 def memory_kind(bursts: Sequence[AdoptedBurst]) -> str:

@@ -37,19 +37,18 @@ def command(words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], bu
     installed: a probe that PyTorch loads times its steps, or else they are read from its log. Then use advisor launch
     PLAN, watch, stop, resume and compare as for any run.
     """
-    from advisor.adopt.plan import says_how_long
     from advisor.adopt.splits import batch_options
     from advisor.report import adoption as report
     from advisor.report.table import on_console
     from advisor.store.store import default_store
-    from advisor.workflows.adopt import plan_adopted, save_plan
+    from advisor.workflows.adopt import can_be_planned, plan_adopted, save_plan
 
     adopted, plan, path = _adoption(default_store(), words, name, knobs, budget_seconds), None, None
     if not json_asked():
         tables = on_console(report.knobs_table(adopted)), on_console(report.bursts_table(adopted))
         render.show(*tables, *report.adoption_lines(adopted))
     goal = filled(AdoptedGoal, wanted)
-    if says_how_long(adopted) or any(wanted[name] is not None for name in wanted.keys() - {"price", "gpus"}):
+    if can_be_planned(adopted, goal):
         plan, path = plan_adopted(adopted, goal), out or Path(f"{adopted.name}-plan.yaml")
         save_plan(plan, path)
     if json_asked():
@@ -68,15 +67,13 @@ def _adoption(
 ) -> Adopted:
     """Return the command after its bursts or, without words, a stored one."""
     from advisor.store.adopted import load_adopted
-    from advisor.workflows.adopt import adopt_command
+    from advisor.workflows.adopt import adopt_command, named_knobs
 
     if not words:
         if name is None:
             raise AdvisorError("which command?", "advisor adopt -- python train.py …", exit_code=2)
         return load_adopted(store.home, name)
-    pairs = [text.partition("=")[::2] for text in knobs]
-    if bad := next((text for text, pair in zip(knobs, pairs, strict=True) if not all(pair)), None):
-        raise AdvisorError(f"--knob {bad!r} is not KNOB=OPTION", "like --knob micro_batch=--bsz", exit_code=2)
+    named = named_knobs(knobs)
     with render.progress("starting", seconds) as shown:
-        return adopt_command(store, words, name=name, knobs=dict(pairs), budget_seconds=seconds,
+        return adopt_command(store, words, name=name, knobs=named, budget_seconds=seconds,
                              on_event=lambda text, gone: shown(completed=gone, description=text))  # fmt: skip

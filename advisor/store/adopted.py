@@ -197,8 +197,13 @@ class AdoptedPlan:
     @property
     def limit_seconds(self) -> float | None:
         """Return the time after which the run is ended, by the tighter of its limits. Returns None if it has none."""
-        by_money = self.max_usd / self.usd_per_hour * HOUR if self.max_usd is not None and self.usd_per_hour else None
-        return min((limit for limit in (self.max_seconds, by_money) if limit is not None), default=None)
+        return tightest(self.max_seconds, self.max_usd, self.usd_per_hour)
+
+
+def tightest(max_seconds: float | None, max_usd: float | None, usd_per_hour: float | None) -> float | None:
+    """Return the tighter of two limits in seconds; None without a limit that can be reached."""
+    by_money = max_usd / usd_per_hour * HOUR if max_usd is not None and usd_per_hour else None
+    return min((limit for limit in (max_seconds, by_money) if limit is not None), default=None)
 
 
 def save_adopted(home: Path, adopted: Adopted) -> Path:

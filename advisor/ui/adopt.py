@@ -8,7 +8,6 @@ from typing import Any, Final
 import streamlit as st
 
 from advisor.adopt.by_law import choose_fit
-from advisor.adopt.plan import says_how_long
 from advisor.adopt.session import in_words
 from advisor.adopt.splits import batch_options
 from advisor.calibration.quality import BELIEVED_MEDIAN
@@ -27,6 +26,8 @@ from advisor.units import format_percent, format_seconds
 from advisor.workflows.adopt import (
     BUDGET_SECONDS,
     adopting,
+    can_be_planned,
+    named_knobs,
     plan_adopted,
     runs_of_command,
     start_adopting,
@@ -121,17 +122,10 @@ def _form(busy: str, *, opened: bool) -> None:
             )  # fmt: skip
             if st.form_submit_button("Adopt it", icon=":material/speed:", disabled=bool(busy)):
                 start_adopting(
-                    loaders.store(), text, Path(folder.strip()).expanduser(), name=name, knobs=_knobs(knobs),
-                    budget_seconds=float(seconds),
+                    loaders.store(), text, Path(folder.strip()).expanduser(), name=name,
+                    knobs=named_knobs(knobs.split()), budget_seconds=float(seconds),
                 )  # fmt: skip
                 st.rerun()
-
-
-def _knobs(text: str) -> dict[str, str]:
-    pairs = [word.split("=", 1) for word in text.split()]
-    if bad := next((pair for pair in pairs if len(pair) != 2 or not all(pair)), None):
-        raise AdvisorError(f"{'='.join(bad)!r} is not KNOB=OPTION", "like micro_batch=--bsz", exit_code=2)
-    return {pair[0]: pair[1] for pair in pairs}
 
 
 def _live() -> None:
@@ -183,7 +177,7 @@ def _plan(adopted: Adopted) -> None:
     """Draw the form for a goal and the run that is planned for it."""
     st.header("Plan", anchor=False)
     goal = _goal()
-    if goal == AdoptedGoal(usd_per_gpu_hour=goal.usd_per_gpu_hour, gpus=goal.gpus) and not says_how_long(adopted):
+    if not can_be_planned(adopted, goal):
         st.info("State how long it trains: a deadline, a budget with a price, steps, tokens, samples or epochs.",
                 icon=":material/lightbulb:")  # fmt: skip
         return

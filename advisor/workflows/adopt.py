@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from advisor.adopt.command import end_of_launcher, launcher_knob, launcher_of
+from advisor.adopt.command import launcher_knob, launcher_of
 from advisor.adopt.help_text import KNOBS, by_command, by_help, draft_recipe, in_bursts
 from advisor.adopt.plan import make_plan
 from advisor.adopt.session import Command, adopt
@@ -158,6 +158,22 @@ def recipe_of_command(command: Sequence[str]) -> Recipe:
     return replace(known, knobs=(*(knob for knob in known.knobs if knob.name != "gpus"), launcher))
 
 
+def named_knobs(words: Sequence[str]) -> dict[str, str]:
+    """Returns the knobs that the user named, each as KNOB=OPTION. Raises AdvisorError for a word of another form."""
+    pairs = [word.partition("=")[::2] for word in words]
+    if bad := next((word for word, pair in zip(words, pairs, strict=True) if not all(pair)), None):
+        raise AdvisorError(f"{bad!r} is not KNOB=OPTION", "like micro_batch=--bsz", exit_code=2)
+    return dict(pairs)
+
+
+def can_be_planned(adopted: Adopted, goal: AdoptedGoal) -> bool:
+    """Tells whether the goal or the command itself says how long it trains."""
+    asked = replace(goal, usd_per_gpu_hour=None, gpus=None) != AdoptedGoal()
+    given = {knob.name for knob in adopted.recipe.knobs if knob.value is not None and knob.value > 0}
+    own = bool(given & {"steps", "tokens"}) or ("epochs" in given and adopted.bursts[0].step_epochs is not None)
+    return asked or own
+
+
 def with_named(recipe: Recipe, knobs: Mapping[str, str]) -> Recipe:
     """Returns the recipe with the user's knobs: an option, `KEY=` for KEY=VALUE, or `$VARIABLE`."""
     for name, key in knobs.items():
@@ -226,7 +242,7 @@ def _program(command: Sequence[str]) -> list[str]:
 def name_of(command: Sequence[str], given: str = "") -> str:
     """Returns the name of an adopted command: the user's, or one from its script or its program and verbs."""
     launcher = launcher_of(command)
-    program = _program(command)[end_of_launcher(command, launcher) if launcher is not None else 0 :]
+    program = _program(command)[launcher.end if launcher is not None else 0 :]
     words = [word for word in program if not word.startswith("-") and not VARIABLE.match(word)]
     last = [Path(word).stem for word in words if Path(word).name != "env" and not _PYTHON.fullmatch(Path(word).name)]
     return re.sub(r"[^\w.-]+", "-", given or "-".join(last[-2:])).strip("-.") or "training"
