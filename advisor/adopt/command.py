@@ -6,7 +6,7 @@ must precede the program, because the program would read any that follow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,23 +81,20 @@ def set_argument(arguments: Sequence[str], knob: Knob, text: str) -> list[str]:
             if value_of(own, option) is not None:
                 return [*before, *set_argument(own, option, text), *rest]
         return [*before, launcher.names[0], text, *own, *rest]
-    mark = f"{knob.key}="
-    out, found, skip = [], False, False
+    out, places = list(arguments), list(_places(arguments, knob))
+    apart, joined = [knob.key, text], [f"{knob.key}={text}"]
+    for place, count in reversed(places):
+        out[place : place + count] = apart if count == 2 else joined
+    return out if places else [*out, *(apart if knob.how == "option" else joined)]
+
+
+def _places(arguments: Sequence[str], knob: Knob) -> Iterator[tuple[int, int]]:
+    """Yields where an option stands, and its number of words: 2 if its value is the next word."""
     for place, word in enumerate(arguments):
-        if skip:
-            skip = False
-            continue
         if word == knob.key and knob.how == "option":
-            out += [word, text]
-            skip, found = place + 1 < len(arguments), True
-        elif word.startswith(mark):
-            out.append(f"{mark}{text}")
-            found = True
-        else:
-            out.append(word)
-    if found:
-        return out
-    return [*out, knob.key, text] if knob.how == "option" else [*out, f"{mark}{text}"]
+            yield place, 2
+        elif word.startswith(f"{knob.key}="):
+            yield place, 1
 
 
 def value_of(arguments: Sequence[str], knob: Knob) -> str | None:
@@ -106,12 +103,12 @@ def value_of(arguments: Sequence[str], knob: Knob) -> str | None:
         launcher = launcher_of(arguments)
         said = (_of_launcher(arguments, launcher, name) for name in launcher.names) if launcher is not None else ()
         return next((text for text in said if text is not None), None)
-    mark, found = f"{knob.key}=", None
-    for place, word in enumerate(arguments):
-        if word == knob.key and knob.how == "option" and place + 1 < len(arguments):
+    found = None
+    for place, count in _places(arguments, knob):
+        if count == 1:
+            found = arguments[place].removeprefix(f"{knob.key}=")
+        elif place + 1 < len(arguments):
             found = arguments[place + 1]
-        elif word.startswith(mark):
-            found = word.removeprefix(mark)
     return found
 
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from advisor.adopt.command import number_of, value_of
 from advisor.readers.yaml_rows import rows_of_file
-from advisor.store.adopted import Knob, Recipe
-from advisor.store.disk import bad_fields, read_yaml
+from advisor.store.adopted import Knob, Recipe, record_of
+from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
-from trainer.schema import ConfigError, record_from_dict
 
 # knob → fact in readers/names.yaml, whose names it has. Never guessed: `tokens`, because max_tokens is a batch in some
 # programs, and `gpus`, which is of a launcher and a list of GPUs in others.
@@ -169,7 +168,5 @@ def shipped_recipes() -> tuple[Shipped, ...]:
 def _read(path: Path) -> Shipped:
     raw = read_yaml(path, "recipe")
     detect, detect_help = tuple(raw.pop("detect", ())), tuple(raw.pop("detect_help", ()))
-    try:
-        return Shipped(recipe=record_from_dict(Recipe, raw), detect=detect, detect_help=detect_help)
-    except ConfigError as error:
-        raise bad_fields("recipe", path, error, "this file ships with the program: install it again") from error
+    recipe = record_of(Recipe, raw, path, "recipe", "this file ships with the program: install it again")
+    return Shipped(recipe=recipe, detect=detect, detect_help=detect_help)

@@ -11,7 +11,7 @@ import numpy as np
 
 from advisor.adopt.empirical import Batch
 from advisor.adopt.guard import grace_seconds
-from advisor.adopt.self_test import CAPPED, DEAD
+from advisor.adopt.self_test import CAPPED, DEAD, rows_of_all, tokens_of
 from advisor.adopt.session import batch_of, drift_of, memory_kind
 from advisor.adopt.splits import Option, batch_options, time_of
 from advisor.errors import AdvisorError
@@ -25,13 +25,11 @@ from advisor.store.adopted import (
     PROBE,
     WHOLE_RUN,
     Adopted,
-    AdoptedBurst,
     AdoptedPlan,
-    BatchShape,
     Setting,
     tightest,
 )
-from advisor.units import format_estimate, format_seconds, format_usd
+from advisor.units import HOUR, format_estimate, format_seconds, format_usd
 
 _ONCE_MORE = 1.15  # by which start-up and end differ between runs; arbitrary, imports come from a cache or a disk
 _BUSY = 1.5  # times; the reference kernel of a run counts as slow from there on, too (findings/detectors/machine.py)
@@ -57,11 +55,8 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
         raise AdvisorError("a budget needs a price", "--price DOLLARS_PER_GPU_HOUR", exit_code=2)
     limit = tightest(goal.deadline_seconds, goal.budget_usd, usd_per_hour)
     # Rows and tokens of one step of all processes; None if neither the probe nor a knob states them.
-    shape = base.shape
-    rows = shape.rows * shape.calls * adopted.gpus if shape is not None else None
-    tokens = base.step_tokens
-    if shape is not None:
-        tokens = shape.tokens * adopted.gpus if shape.tokens is not None else None
+    shape, tokens = base.shape, tokens_of(base)
+    rows = rows_of_all(base) if shape is not None else None
     steps, why = _steps(adopted, goal, chosen.step_seconds, fixed, limit, rows, tokens)
     total = sum_shared(fixed, chosen.step_seconds.scaled(steps))
     if limit is not None and total.value > limit:
@@ -74,51 +69,30 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
         length = (Setting(name="steps", value=steps),)
     elif adopted.works("tokens") and tokens:
         length = (Setting(name="tokens", value=round(steps * tokens)),)
+    split = shape  # what one process receives
+    if shape is not None:
+        each = shape.tokens and shape.tokens * base.processes / chosen.batch.processes
+        split = replace(shape, rows=chosen.batch.rows, calls=round(chosen.batch.calls), tokens=each)
+    # The command as it is ends after these steps if they are its own and no burst contradicted.
+    contradicted = {verdict.name for verdict in adopted.verdicts if verdict.verdict in (DEAD, CAPPED)}
+    own = replace(goal, usd_per_gpu_hour=None, gpus=None, memory_bytes=None) == AdoptedGoal()
+    ends = bool(length) or (own and not contradicted & {"steps", "tokens", "epochs"})
     # if only its lines count its steps, each step must print one
     lines = (Setting(name="log_every", value=1.0),) if adopted.by_log and not base.step_printed else ()
-    settings = (*chosen.settings, *length, *lines)
     drift = drift_of(adopted.bursts)
-    cost = total.scaled(usd_per_hour / 3600) if usd_per_hour is not None else None
     return AdoptedPlan(
-        id=plan_id,
-        created=created,
-        trainer=adopted.name,
-        command=adopted.command,
-        folder=adopted.folder,
-        environment=adopted.environment,
-        resume_args=adopted.recipe.resume_args,
-        values=settings,
-        device_key=adopted.device_key,
-        gpus=round(chosen.batch.processes),
-        shape=_shape(base, chosen.batch),
-        steps=steps,
-        steps_are_set=bool(length),
-        rows_per_step=rows,
-        tokens_per_step=tokens,
-        startup_seconds=startup,
-        step_seconds=chosen.step_seconds,
-        ending_seconds=ending,
-        total_seconds=total,
-        usd_per_hour=usd_per_hour,
-        cost_usd=cost,
-        memory_bytes=chosen.memory_bytes,
-        memory_kind=memory_kind(adopted.bursts),
-        max_seconds=goal.deadline_seconds,
-        max_usd=goal.budget_usd,
-        reasons=(why, _why_this_batch(adopted, options, chosen)),
-        warnings=tuple(_warnings(adopted, chosen, ending, bool(length) or _ends_itself(adopted, goal), limit)),
-        software=f"torch {adopted.torch}" if adopted.torch else None,
-        basis=LOG if adopted.by_log else PROBE,
-        reference_seconds=drift.reference_seconds,
-        drift_exponent=drift.exponent,
-    )
-
-
-def _ends_itself(adopted: Adopted, goal: AdoptedGoal) -> bool:
-    """Tells whether the command as it is ends after these steps, because they are its own and no burst contradicted."""
-    asked = (goal.steps, goal.tokens, goal.rows, goal.epochs, goal.deadline_seconds, goal.budget_usd)
-    contradicted = {verdict.name for verdict in adopted.verdicts if verdict.verdict in (DEAD, CAPPED)}
-    return all(one is None for one in asked) and not contradicted & {"steps", "tokens", "epochs"}
+        id=plan_id, created=created, trainer=adopted.name, command=adopted.command, folder=adopted.folder,
+        environment=adopted.environment, resume_args=adopted.recipe.resume_args,
+        values=(*chosen.settings, *length, *lines), device_key=adopted.device_key, gpus=round(chosen.batch.processes),
+        shape=split, steps=steps, steps_are_set=bool(length), rows_per_step=rows, tokens_per_step=tokens,
+        startup_seconds=startup, step_seconds=chosen.step_seconds, ending_seconds=ending, total_seconds=total,
+        usd_per_hour=usd_per_hour, cost_usd=total.scaled(usd_per_hour / HOUR) if usd_per_hour is not None else None,
+        memory_bytes=chosen.memory_bytes, memory_kind=memory_kind(adopted.bursts), max_seconds=goal.deadline_seconds,
+        max_usd=goal.budget_usd, reasons=(why, _why_this_batch(adopted, options, chosen)),
+        warnings=tuple(_warnings(adopted, chosen, ending, ends, limit)),
+        software=f"torch {adopted.torch}" if adopted.torch else None, basis=LOG if adopted.by_log else PROBE,
+        reference_seconds=drift.reference_seconds, drift_exponent=drift.exponent,
+    )  # fmt: skip
 
 
 def _choose(options: Sequence[Option], goal: AdoptedGoal) -> Option:
@@ -133,14 +107,6 @@ def _choose(options: Sequence[Option], goal: AdoptedGoal) -> Option:
     own = options[0]
     # keep the user's own choice unless another is clearly better
     return own if own in fitting and best.step_seconds.high >= own.step_seconds.value else best
-
-
-def _shape(base: AdoptedBurst, batch: Batch) -> BatchShape | None:
-    if base.shape is None:
-        return None
-    tokens = base.shape.tokens
-    each = tokens * base.processes / batch.processes if tokens is not None else None
-    return replace(base.shape, rows=batch.rows, calls=round(batch.calls), tokens=each)
 
 
 def _steps(

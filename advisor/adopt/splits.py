@@ -93,9 +93,8 @@ def _refuse_processes(adopted: Adopted, base: Batch, many: float) -> None:
 def _splits(adopted: Adopted, base: Batch, time: Fitted, many: float) -> Iterator[tuple[float, float]]:
     """Yields the rows and calls per process that make up the command's own global batch."""
     together = round(base.rows * base.calls * base.processes)
-    micro = adopted.recipe.knob("micro_batch")
-    sets_rows = micro is not None and bool(micro.value) and adopted.works("micro_batch")
-    sets_calls = _accum_by_hand(adopted) or _accum_follows(adopted)
+    sets_rows = adopted.working("micro_batch") is not None
+    sets_calls = adopted.working("grad_accum") is not None or _accum_follows(adopted)
     if many == base.processes:
         yield base.rows, base.calls
     most, least = max(b.rows for b in time.seen) * _FARTHEST, min(b.rows for b in time.seen) / _FARTHEST
@@ -112,24 +111,18 @@ def _splits(adopted: Adopted, base: Batch, time: Fitted, many: float) -> Iterato
 def _settings(adopted: Adopted, base: Batch, batch: Batch) -> tuple[Setting, ...]:
     """Returns the settings for a batch, with the number of processes first."""
     found = []
-    micro, accum = adopted.recipe.knob("micro_batch"), adopted.recipe.knob("grad_accum")
+    micro, accum = adopted.working("micro_batch"), adopted.working("grad_accum")
     if batch.processes != base.processes:
         found.append(Setting(name="gpus", value=batch.processes))
     if batch.rows != base.rows:
-        assert micro is not None and micro.value is not None  # the knob sets the rows
+        assert micro is not None and micro.value  # the knob sets the rows
         found.append(Setting(name="micro_batch", value=micro.value * batch.rows / base.rows))
-    if accum is not None and accum.value is not None and _accum_by_hand(adopted):
+    if accum is not None and accum.value:
         shared = batch.processes / base.processes if _accum_is_shared(adopted) else 1.0
         value = accum.value * batch.calls * shared / base.calls
         if value != accum.value:
             found.append(Setting(name="grad_accum", value=value))
     return tuple(found)
-
-
-def _accum_by_hand(adopted: Adopted) -> bool:
-    """Tells whether a working knob sets accumulation."""
-    accum = adopted.recipe.knob("grad_accum")
-    return accum is not None and accum.value is not None and adopted.works("grad_accum")
 
 
 def _accum_is_shared(adopted: Adopted) -> bool:

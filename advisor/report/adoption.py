@@ -21,11 +21,7 @@ _FITS = {
     True: "step times are fitted by the law for decoders",
     False: "step times are fitted by separate terms, which predict its bursts better",
 }
-_MEMORY_KINDS = {
-    "allocated": "allocated",
-    "device": "on the GPU, by NVML",
-    "resident": "memory of its processes",
-}
+_MEMORY_KINDS = {"allocated": "allocated", "device": "on the GPU, by NVML", "resident": "memory of its processes"}
 
 
 def knobs_table(adopted: Adopted) -> Table:
@@ -54,10 +50,8 @@ def bursts_table(adopted: Adopted, held: HeldOut | None = None) -> Table:
 
 
 def _burst_row(burst: AdoptedBurst, recipe: Recipe, held: HeldOut | None, *, first: bool) -> tuple[str, ...]:
-    batch, memory = (
-        batch_of(burst) if burst.shape else None,
-        (burst.allocated_peak_bytes or burst.device_peak_bytes or burst.resident_peak_bytes),
-    )
+    batch = batch_of(burst) if burst.shape else None
+    memory = burst.allocated_peak_bytes or burst.device_peak_bytes or burst.resident_peak_bytes
     point = held.of(batch) if held is not None and batch is not None and burst.step_seconds else None
     how = "a whole run" if burst.source == WHOLE_RUN else burst.outcome.replace("_", " ")
     return (

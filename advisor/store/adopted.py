@@ -155,6 +155,11 @@ class Adopted:
         """Tell whether a test showed that a knob does what its name says."""
         return any(verdict.name == name and verdict.verdict == "works" for verdict in self.verdicts)
 
+    def working(self, name: str) -> Knob | None:
+        """Return the knob that a test showed to do what its name says, if its own value is known; else None."""
+        knob = self.recipe.knob(name)
+        return knob if knob is not None and knob.value and self.works(name) else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class AdoptedPlan:
@@ -226,12 +231,12 @@ def load_adopted(home: Path, name: str) -> Adopted:
         near = close_matches(name, names) or names
         hint = f"there is: {', '.join(near)}" if near else "adopt one: advisor adopt -- python train.py …"
         raise AdvisorError(f"no adopted command is called {name!r}", hint, exit_code=2)
-    return _read(Adopted, path, "adopted command")
+    return record_of(Adopted, read_yaml(path, "adopted command"), path, "adopted command")
 
 
 def load_adopted_plan(path: Path) -> AdoptedPlan:
     """Read the plan of an adopted command. Raises AdvisorError if the file cannot be read."""
-    return _read(AdoptedPlan, path, "plan")
+    return record_of(AdoptedPlan, read_yaml(path, "plan"), path, "plan")
 
 
 def dump_adopted_plan(plan: AdoptedPlan) -> str:
@@ -239,11 +244,11 @@ def dump_adopted_plan(plan: AdoptedPlan) -> str:
     return dump_yaml(to_dict(plan))
 
 
-def _read(kind: Any, path: Path, what: str) -> Any:
-    raw = read_yaml(path, what)
+def record_of(kind: Any, raw: dict[str, Any], path: Path, what: str, hint: str = "make it again: advisor adopt") -> Any:
+    """Return a record from the content of a file. Raises AdvisorError if it is of a newer version or damaged."""
     if isinstance(schema := raw.get("schema"), int) and schema > SCHEMA:
         raise AdvisorError(f"{path} was written by a newer version (schema {schema})", "upgrade training-advisor")
     try:
         return record_from_dict(kind, raw)
     except ConfigError as error:
-        raise bad_fields(what, path, error, "make it again: advisor adopt") from error
+        raise bad_fields(what, path, error, hint) from error

@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from advisor.store.adopted import PLAN, Recipe, load_adopted_plan
-from advisor.store.disk import bad_fields, read_yaml
+from advisor.store.adopted import PLAN, Recipe, load_adopted_plan, record_of
+from advisor.store.disk import read_yaml
 from advisor.trainers.own import OwnTrainer, log_records
 from trainer.budget import Attempt, Spent
 from trainer.runlog import Record
-from trainer.schema import ConfigError, record_from_dict
 
 if TYPE_CHECKING:
     from advisor.readers.run_table import RunTable
@@ -23,10 +22,7 @@ LOG, RECIPE, PROBE_FOLDER = "steps.jsonl", "recipe.yaml", "probe"
 def recipe_of(folder: Path) -> Recipe:
     """Read the recipe of an adopted run. Raises AdvisorError if it is unusable."""
     path = folder / RECIPE
-    try:
-        return record_from_dict(Recipe, read_yaml(path, "recipe"))
-    except ConfigError as error:
-        raise bad_fields("recipe", path, error, "launch the plan again") from error
+    return record_of(Recipe, read_yaml(path, "recipe"), path, "recipe", "launch the plan again")
 
 
 def attempts_of(folder: Path) -> list[list[Record]]:
