@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from advisor.adopt.burst import BurstLimits, run_burst
 from advisor.adopt.command import for_burst
@@ -139,35 +140,22 @@ def tries(
     """
     micro, accum, seq, own = (_base(recipe, name) for name in ("micro_batch", "grad_accum", "seq_len", "gpus"))
     many = [n for n in (2 * own, 4 * own, own // 2) if 1 <= n <= most_processes] if own else []
-    alone = [
-        *([_one("micro_batch", 2 * micro)] if micro else []),
-        *([_one("grad_accum", 2 * accum)] if accum else []),
-        *([_one("seq_len", seq // 2)] if seq and seq >= 16 else []),
-    ]
-    yield from ((settings, False) for settings in alone)
-    if recipe.knob("steps") is not None:
-        yield _one("steps", _REHEARSAL_STEPS), True
-    elif recipe.knob("tokens") is not None and step_tokens:
-        yield _one("tokens", round(_REHEARSAL_STEPS * step_tokens)), True
-    yield from ((_one("gpus", n), False) for n in many)
-    if micro and micro > 1:
-        yield _one("micro_batch", micro // 2), False
-    if many and micro:
-        yield (*_one("gpus", many[0]), *_one("micro_batch", micro // 2 if micro > 1 else 2 * micro)), False
-    yield (), False
-    if micro and seq and seq >= 16:
-        yield (*_one("micro_batch", 2 * micro), *_one("seq_len", seq // 2)), False
-    if micro and accum and micro > 1:
-        yield (*_one("micro_batch", micro // 2), *_one("grad_accum", 2 * accum)), False
-    if micro and micro > 3:
-        yield _one("micro_batch", micro // 4), False
-    if micro:
-        yield _one("micro_batch", 4 * micro), False
-    yield (), False
-
-
-def _one(name: str, value: float) -> tuple[Setting, ...]:
-    return (Setting(name=name, value=value),)
+    twice, four, more = micro and 2 * micro, micro and 4 * micro, accum and 2 * accum
+    half, quarter = (micro // part if micro and micro >= part else None for part in (2, 4))
+    shorter = seq // 2 if seq and seq >= 16 else None
+    rehearsal: dict[str, Any] = {"tokens": step_tokens and round(_REHEARSAL_STEPS * step_tokens)}
+    if recipe.knob("steps") is not None or recipe.knob("tokens") is None:
+        rehearsal = {"steps": _REHEARSAL_STEPS if recipe.knob("steps") is not None else None}
+    wanted: list[dict[str, Any]] = [
+        {"micro_batch": twice}, {"grad_accum": more}, {"seq_len": shorter}, rehearsal, *({"gpus": n} for n in many),
+        {"micro_batch": half}, {"gpus": many[0] if many else None, "micro_batch": half or twice}, {},
+        {"micro_batch": twice, "seq_len": shorter}, {"micro_batch": half, "grad_accum": more},
+        {"micro_batch": quarter}, {"micro_batch": four}, {},
+    ]  # fmt: skip
+    for values in wanted:
+        settings = tuple(Setting(name=name, value=value) for name, value in values.items() if value is not None)
+        if len(settings) == len(values):
+            yield settings, values is rehearsal
 
 
 def _base(recipe: Recipe, name: str) -> int | None:
