@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,10 +14,6 @@ from advisor.documents import print_json
 from advisor.errors import AdvisorError
 from advisor.options import AdoptedGoal, filled
 from advisor.report import render
-
-if TYPE_CHECKING:
-    from advisor.store.adopted import Adopted
-    from advisor.store.store import Store
 
 
 @verb(context_settings={"ignore_unknown_options": True})
@@ -40,10 +36,21 @@ def command(words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], bu
     from advisor.adopt.splits import batch_options
     from advisor.report import adoption as report
     from advisor.report.table import on_console
+    from advisor.store.adopted import load_adopted
     from advisor.store.store import default_store
-    from advisor.workflows.adopt import can_be_planned, plan_adopted, save_plan
+    from advisor.workflows.adopt import adopt_command, can_be_planned, named_knobs, plan_adopted, save_plan
 
-    adopted, plan, path = _adoption(default_store(), words, name, knobs, budget_seconds), None, None
+    store = default_store()
+    if words:
+        named = named_knobs(knobs)
+        with render.progress("starting", budget_seconds) as shown:
+            adopted = adopt_command(store, words, name=name, knobs=named, budget_seconds=budget_seconds,
+                                    on_event=lambda text, gone: shown(completed=gone, description=text))  # fmt: skip
+    elif name is not None:
+        adopted = load_adopted(store.home, name)
+    else:
+        raise AdvisorError("which command?", "advisor adopt -- python train.py …", exit_code=2)
+    plan, path = None, None
     if not json_asked():
         tables = on_console(report.knobs_table(adopted)), on_console(report.bursts_table(adopted))
         render.show(*tables, *report.adoption_lines(adopted))
@@ -60,20 +67,3 @@ def command(words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], bu
         render.show("", on_console(table), *report.plan_lines(plan, adopted.recipe), "", f"next: advisor launch {path}")
     late = plan is not None and plan.limit_seconds is not None and plan.total_seconds.value > plan.limit_seconds
     return NOTHING_FITS if late else DONE
-
-
-def _adoption(
-    store: Store, words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], seconds: float
-) -> Adopted:
-    """Return the command after its bursts or, without words, a stored one."""
-    from advisor.store.adopted import load_adopted
-    from advisor.workflows.adopt import adopt_command, named_knobs
-
-    if not words:
-        if name is None:
-            raise AdvisorError("which command?", "advisor adopt -- python train.py …", exit_code=2)
-        return load_adopted(store.home, name)
-    named = named_knobs(knobs)
-    with render.progress("starting", seconds) as shown:
-        return adopt_command(store, words, name=name, knobs=named, budget_seconds=seconds,
-                             on_event=lambda text, gone: shown(completed=gone, description=text))  # fmt: skip
