@@ -65,16 +65,15 @@ def batch_options(adopted: Adopted, gpus: int | None = None) -> list[Option]:
 
     splits = list(_splits(adopted, base, time, many))
     if many != base.processes:
-        splits.sort(key=lambda split: abs(math.log(split[0] / base.rows)))
-    options = [option(replace(base, rows=rows, calls=calls, processes=many)) for rows, calls in splits]
-    if not options:
+        splits.sort(key=lambda batch: abs(math.log(batch.rows / base.rows)))
+    if not splits:
         raise AdvisorError(
             f"its batch of {base.rows * base.calls * base.processes:g} rows cannot stay with {many:g} processes: "
             "nothing that was seen to work sets the rows of each",
             "name the option: --knob micro_batch=--OPTION or grad_accum=--OPTION, and adopt it again",
             exit_code=3,
         )
-    return options
+    return [option(batch) for batch in splits]
 
 
 def _refuse_processes(adopted: Adopted, base: Batch, many: float) -> None:
@@ -90,22 +89,21 @@ def _refuse_processes(adopted: Adopted, base: Batch, many: float) -> None:
         raise AdvisorError(f"{knob.key} cannot be believed: {told.words}", "leave --gpus out", exit_code=3)
 
 
-def _splits(adopted: Adopted, base: Batch, time: Fitted, many: float) -> Iterator[tuple[float, float]]:
-    """Yields the rows and calls per process that make up the command's own global batch."""
+def _splits(adopted: Adopted, base: Batch, time: Fitted, many: float) -> Iterator[Batch]:
+    """Yields the batches of each of so many processes that make up the command's own global batch."""
     together = round(base.rows * base.calls * base.processes)
     sets_rows = adopted.working("micro_batch") is not None
     sets_calls = adopted.working("grad_accum") is not None or _accum_follows(adopted)
     if many == base.processes:
-        yield base.rows, base.calls
+        yield base
     most, least = max(b.rows for b in time.seen) * _FARTHEST, min(b.rows for b in time.seen) / _FARTHEST
     least = least if many != base.processes else least * _FARTHEST
     for rows in map(float, range(1, together + 1)) if sets_rows else (base.rows,):
-        calls = together / (rows * many)
-        new = (rows, many) != (base.rows, base.processes)
-        if new and least <= rows <= most and calls.is_integer() and (sets_calls or calls == base.calls):
-            batch = replace(base, rows=rows, calls=calls, processes=many)
-            if all(float(setting.value).is_integer() for setting in _settings(adopted, base, batch)):
-                yield rows, calls
+        batch = replace(base, rows=rows, calls=together / (rows * many), processes=many)
+        can_be = sets_calls or batch.calls == base.calls
+        near = batch != base and least <= rows <= most and batch.calls.is_integer()
+        if can_be and near and all(float(each.value).is_integer() for each in _settings(adopted, base, batch)):
+            yield batch
 
 
 def _settings(adopted: Adopted, base: Batch, batch: Batch) -> tuple[Setting, ...]:
