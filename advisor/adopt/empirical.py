@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from advisor.calibration.fit import most_plausible
 from advisor.laws.held_out import HeldOut, leave_one_out
 from advisor.laws.intervals import Z80
 from advisor.records import Basis, Estimate
@@ -137,22 +138,15 @@ def _fit(seen: Sequence[Seen], terms: Callable[[Batch], tuple[float, ...]], shar
     prior = y.mean() + np.log(prior_shares) - np.where((x > 0).any(axis=0), _middle(x), _middle(many))
     noise = np.sqrt(drift**2 / np.array([len(logs) for logs in visits.values()]) + _DISCREPANCY**2)
 
-    def residual(theta: np.ndarray) -> np.ndarray:
-        misfit = (y - np.log(x @ np.exp(theta))) / noise
-        return np.concatenate((misfit, (theta - prior) / _PRIOR_DEVIATION))
-
-    from scipy.optimize import least_squares  # takes a quarter of a second to load
-
-    solution = least_squares(residual, prior)
-    slopes = np.asarray(solution.jac)
-    left = y - np.log(x @ np.exp(solution.x))
+    theta, precision, _ = most_plausible(x, y, np.diag(1 / noise), prior, np.eye(len(prior)) / _PRIOR_DEVIATION)
+    left = y - np.log(x @ np.exp(theta))
     discrepancy = math.sqrt(
         (_DISCREPANCY_WEIGHT * _DISCREPANCY**2 + float((left**2).sum())) / (_DISCREPANCY_WEIGHT + len(left))
     )
-    covariance, unexplained = np.linalg.inv(slopes.T @ slopes), math.hypot(discrepancy, unsteady(drift, seen))
+    covariance, unexplained = np.linalg.inv(precision), math.hypot(discrepancy, unsteady(drift, seen))
 
     def log_of(batch: Batch) -> tuple[float, float]:
-        parts = np.array(terms(batch)) * np.exp(solution.x)
+        parts = np.array(terms(batch)) * np.exp(theta)
         gradient = parts / parts.sum()
         # one more doubling if only single processes were measured and several are asked for
         many = _outside(batch, tuple(visits), "processes")

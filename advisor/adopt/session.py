@@ -6,6 +6,7 @@ It starts child processes in a scratch folder, which is removed afterwards.
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import tempfile
 import time
@@ -15,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from advisor.adopt.burst import BurstLimits, run_burst
-from advisor.adopt.command import for_burst
+from advisor.adopt.command import for_burst, launcher_of
 from advisor.adopt.empirical import Batch, Seen
 from advisor.adopt.self_test import DEAD, SWAPPED, as_declared, cut_apart, end_to_end, tokens_of, verdicts
 from advisor.calibration.observations import Drift, corrected_log, drift_among
 from advisor.errors import AdvisorError
+from advisor.hardware.here import visible_cards
 from advisor.store.adopted import LOG, WHOLE_RUN, AdoptedBurst, KnobVerdict, Recipe, Setting
 
 _REHEARSAL_STEPS = 8  # steps of the run that ends by itself
@@ -36,7 +38,6 @@ class Command:
     folder: Path
     environment: Mapping[str, str]  # the whole environment
     recipe: Recipe
-    most_processes: Callable[[AdoptedBurst], int] = lambda base: 1  # that the GPUs or cores of this machine allow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,10 @@ def adopt(command: Command, budget_seconds: float, on_event: Callable[[str, floa
     _refuse_without_steps(command, base)
     command = replace(command, recipe=with_base_values(command.recipe, base))
     bursts = [base]
-    for settings, to_its_end in tries(command.recipe, tokens_of(base), command.most_processes(base)):
+    # The most processes are as many as GPUs, or as cores if the launcher's processes use no GPU.
+    most = (os.cpu_count() or 1) if launcher_of(command.arguments) is not None else 1
+    most = len(visible_cards()) if base.on_card else most
+    for settings, to_its_end in tries(command.recipe, tokens_of(base), most):
         told = {verdict.name: verdict.verdict for verdict in _session(command.recipe, bursts).verdicts}
         if any(told.get(setting.name) in (DEAD, SWAPPED) for setting in settings):
             continue  # one of its settings does not work

@@ -114,6 +114,11 @@ class AdoptedBurst:
         return next((setting.value for setting in self.values if setting.name == name), None)
 
     @property
+    def on_card(self) -> bool:
+        """Tell whether it used the memory of a GPU."""
+        return bool(self.allocated_peak_bytes or self.device_peak_bytes)
+
+    @property
     def measured(self) -> bool:
         """Tell whether the burst has steady steps."""
         return self.outcome in ("completed", "stopped") and len(self.step_seconds) > 0

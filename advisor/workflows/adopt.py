@@ -23,7 +23,7 @@ from advisor.engines.beside import Beside
 from advisor.engines.beside import Started as BesideStarted
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import find_gpu
-from advisor.hardware.here import device_key, visible_cards
+from advisor.hardware.here import device_key
 from advisor.options import AdoptedGoal
 from advisor.store.adopted import (
     FOLDER,
@@ -84,32 +84,16 @@ def adopt_command(
     on_event("its options", 0.0)
     recipe = with_named(recipe_of_command(command), knobs or {})
 
-    def most_processes(base: AdoptedBurst) -> int:
-        """Returns the largest number of processes here: the GPUs, or the cores if the launcher uses no GPU."""
-        if _is_on_card(base):
-            return len(visible_cards())
-        return os.cpu_count() or 1 if launcher_of(command) is not None else 1
-
-    session = adopt(
-        Command(
-            arguments=tuple(command),
-            folder=Path.cwd(),
-            environment=dict(os.environ),
-            recipe=recipe,
-            most_processes=most_processes,
-        ),
-        budget_seconds,
-        on_event,
-    )
+    words = Command(arguments=tuple(command), folder=Path.cwd(), environment=dict(os.environ), recipe=recipe)
+    session = adopt(words, budget_seconds, on_event)
     base = replace(session.bursts[0], model=session.bursts[0].model or configured_model(command, session.bursts[0]))
-    on_card = _is_on_card(base)
     adopted = Adopted(
         name=name_of(command, name or ""),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=tuple(command),
         folder=str(Path.cwd()),
         recipe=session.recipe,
-        device_key=device_key("auto") if on_card else "cpu",
+        device_key=device_key("auto") if base.on_card else "cpu",
         torch=base.torch,
         gpus=base.processes,
         verdicts=session.verdicts,
@@ -140,10 +124,6 @@ def configured_model(command: Sequence[str], base: AdoptedBurst) -> ModelShape |
         return None
     same = base.elements is None or abs(base.elements / model.parameters - 1) <= _SAME_MODEL
     return model.shape if same and model.head_dim is None else None
-
-
-def _is_on_card(base: AdoptedBurst) -> bool:
-    return bool(base.allocated_peak_bytes or base.device_peak_bytes)
 
 
 def recipe_of_command(command: Sequence[str]) -> Recipe:
