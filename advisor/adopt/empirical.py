@@ -1,4 +1,4 @@
-"""Step time and memory of a program whose model is not known: sums of terms in its batch, fitted to its own bursts.
+"""Step time and memory of a program: sums of terms in its batch, or our law for decoders, fitted to its own bursts.
 
     seconds of a step = per step + calls x (per call + per token x tokens + per token and length x tokens x length)
                       + (1 - 1 / processes) x (exchange + beside others x calls x tokens)
@@ -23,10 +23,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from advisor.calibration.fit import most_plausible
+from advisor.calibration.fit import fit, most_plausible
 from advisor.laws.held_out import HeldOut, leave_one_out
 from advisor.laws.intervals import Z80
-from advisor.records import Basis, Estimate
+from advisor.prediction.prior import measured_prior
+from advisor.prediction.throughput import Rates, predict_log, sizes
+from advisor.records import Basis, Estimate, MeasuredStep, Workload
+from trainer.schema import ModelShape
 
 # Shares of the terms before any burst: arbitrary except for their order, as most of a step depends on tokens. The last
 # two of time are for several processes, as shares of a step with a single process.
@@ -40,6 +43,10 @@ _OUTSIDE_PROCESSES = 0.25
 # Of the log: the time between a line and the end of its step, or memory that is only sampled. On four CPU programs,
 # medians were within 0.015 of the probe's. A GPU that runs asynchronously to its host may be worse.
 BY_LOG = 0.05
+# Of our law, for a command whose model is a known decoder.
+_NOMINAL = Rates(matmul_flops=1e11, bandwidth=2e10, launch_seconds=5e-6)  # of a few cores; only ratios matter
+_COMMON = 1.5  # deviation of the log of the common factor: a GPU or a core, another library
+_VISIT = 0.05  # of the log of one visit, from the burst's median; the machine's drift is in the prediction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,11 +183,46 @@ def drift_of(visits: Sequence[Sequence[float]]) -> float:
     return math.sqrt((_DRIFT_WEIGHT * _DRIFT**2 + sum(squares)) / (_DRIFT_WEIGHT + freedom))
 
 
-def hold_each_out(seen: Sequence[Seen], fit: Callable[[Sequence[Seen]], Fitted]) -> HeldOut | None:
+def workload(model: ModelShape, batch: Batch) -> Workload:
+    """Returns the workload of a batch; rows that are packed end to end count as one long row."""
+    rows, length = (1, round(batch.tokens)) if batch.end_to_end else (round(batch.rows), round(batch.length))
+    shape = replace(model, seq_len=max(1, length))
+    return Workload(shape=shape, micro_batch=max(1, rows), grad_accum=round(batch.calls), gpu="cpu", precision="fp32")
+
+
+def fit_law(model: ModelShape, seen: Sequence[Seen]) -> Fitted:
+    """Returns our law's step time for a command with this model; raises ValueError without a burst.
+
+    The rates are nominal, and the prior on a common factor of all coefficients is wide, so that only their ratios come
+    from the law. Rates off by ten times change the errors on two recorded commands by a hundredth at most
+    (docs/log.md, 2026-11-23).
+    """
+    visits = visits_of(seen)
+    observed = [
+        MeasuredStep(workload=workload(model, batch), step_seconds=math.exp(statistics.median(logs)),
+                    noise=_VISIT / math.sqrt(len(logs)))
+        for batch, logs in visits.items()
+    ]  # fmt: skip
+    house = measured_prior()
+    prior = replace(house, covariance=house.covariance + _COMMON**2 * np.ones_like(house.covariance))
+    drift = unsteady(drift_of(list(visits.values())), seen)
+    posterior = fit(observed, _NOMINAL, prior, drift)
+    # What the law leaves unexplained of bursts on a busy machine is far more than their noise.
+    logs = predict_log(posterior, sizes([step.workload for step in observed])).mean
+    left = float(np.sqrt(np.mean((logs - np.log([step.step_seconds for step in observed])) ** 2)))
+
+    def log_of(batch: Batch) -> tuple[float, float]:
+        found = predict_log(posterior, sizes([workload(model, batch)]))
+        return float(found.mean[0]), math.hypot(float(found.deviation[0]), drift, left)
+
+    return Fitted(log_of=log_of, seen=tuple(visits))
+
+
+def hold_each_out(seen: Sequence[Seen], fitted: Callable[[Sequence[Seen]], Fitted]) -> HeldOut | None:
     """Predicts each batch from the others; None with fewer than four."""
     return leave_one_out(
         seen,
         configuration=lambda one: one.batch,
         measured=lambda one: one.value,
-        predict=lambda rest, one: fit(rest).estimate(one.batch),
+        predict=lambda rest, one: fitted(rest).estimate(one.batch),
     )

@@ -1,4 +1,4 @@
-"""Lists the ways to split the global batch of an adopted command into rows, micro-batches and processes. Pure.
+"""Chooses the fit of an adopted command, and lists the ways to split its global batch over rows, calls, processes. Pure.
 
 Each split keeps the command's own global batch. A program may count rows and accumulation per process, share
 accumulation among processes, or derive its micro-batches from a global batch.
@@ -6,15 +6,16 @@ accumulation among processes, or derive its micro-batches from a global batch.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from advisor.adopt.by_law import choose_fit
-from advisor.adopt.empirical import Batch, Fitted, fit_memory, fit_time
+from advisor.adopt.empirical import Batch, Fitted, Seen, fit_law, fit_memory, fit_time, hold_each_out
 from advisor.adopt.self_test import rows_of_all
 from advisor.adopt.session import batch_of, memory_kind, seen_memory, seen_times, sharers
 from advisor.errors import AdvisorError
+from advisor.laws.held_out import HeldOut
 from advisor.records import Estimate
 from advisor.store.adopted import Adopted, AdoptedBurst, Setting
 
@@ -29,6 +30,38 @@ class Option:
     settings: tuple[Setting, ...]
     step_seconds: Estimate
     memory_bytes: Estimate | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """The chosen fit of a command's step times, with its held-out errors (None: too few bursts)."""
+
+    fit: Callable[[Sequence[Seen]], Fitted]
+    held_out: HeldOut | None
+    by_law: bool
+
+
+@functools.lru_cache(maxsize=16)
+def choose_fit(adopted: Adopted) -> Chosen:
+    """Chooses the law if the model is known, one process trains and the law's held-out error is no larger.
+
+    Only the terms fit bursts of several processes. The two fits are compared on bursts of one process.
+    """
+    seen, model = seen_times(adopted.bursts), adopted.bursts[0].model
+    terms = hold_each_out(seen, fit_time)
+    if model is None or terms is None or adopted.bursts[0].processes > 1:
+        return Chosen(fit=fit_time, held_out=terms, by_law=False)
+    known, alone = model, [one for one in seen if one.batch.processes == 1]
+
+    def by_law(some: Sequence[Seen]) -> Fitted:
+        return fit_law(known, [one for one in some if one.batch.processes == 1])
+
+    law = hold_each_out(alone, by_law)
+    # the terms are compared on the batches that the law predicts
+    same = [point for point in terms.points if law is not None and law.of(point.configuration)]
+    if law is None or law.median > HeldOut(points=tuple(same)).median:
+        return Chosen(fit=fit_time, held_out=terms, by_law=False)
+    return Chosen(fit=by_law, held_out=law, by_law=True)
 
 
 def time_of(adopted: Adopted, many: float | None = None) -> Fitted:

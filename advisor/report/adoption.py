@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from advisor import units
-from advisor.adopt.by_law import choose_fit
 from advisor.adopt.session import batch_of, in_words
-from advisor.adopt.splits import Option
+from advisor.adopt.splits import Option, choose_fit
 from advisor.laws.held_out import HeldOut
 from advisor.report.table import Table
 from advisor.store.adopted import LOG, WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan, Recipe

@@ -8,11 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.adopt.by_law import choose_fit, fit_law, workload
 from advisor.adopt.decoder import Weights, decoder_of
-from advisor.adopt.empirical import Batch, Seen, fit_time, hold_each_out
+from advisor.adopt.empirical import Batch, Seen, fit_law, fit_time, hold_each_out, workload
 from advisor.adopt.session import seen_times
-from advisor.adopt.splits import batch_options
+from advisor.adopt.splits import batch_options, choose_fit
 from advisor.laws import flops
 from advisor.records import Basis
 from advisor.report.adoption import adoption_lines
