@@ -133,7 +133,10 @@ class Watched:
             self.probed.read_on()
             if self.probed.first is None:
                 self.log.look(self.process.pid)
-            if not limits.to_its_end and enough(self._durations, limits):
+            first = warmup_steps(self._durations)
+            timed = self._durations[first:] if first is not None else ()
+            enough = len(timed) >= limits.least_steps and sum(timed) >= limits.steady_seconds
+            if enough and not limits.to_its_end:
                 return Outcome.STOPPED
             if time.monotonic() - self._began > limits.most_seconds:
                 return Outcome.STOPPED if len(self._durations) >= LEAST_STEPS else TIMED_OUT
@@ -160,15 +163,6 @@ class Watched:
         if self.probed.first is not None:
             return self.probed.first.durations
         return self.log.logged.durations if self.log.logged is not None else ()
-
-
-def enough(durations: Sequence[float], limits: BurstLimits) -> bool:
-    """Tells whether there are enough steps, and they are steady."""
-    first = warmup_steps(durations)
-    if first is None:
-        return False
-    timed = durations[first:]
-    return len(timed) >= limits.least_steps and sum(timed) >= limits.steady_seconds
 
 
 def _outcome(code: int, ended_by: str | None, output: Path) -> tuple[str, str | None]:

@@ -117,7 +117,11 @@ def number_of(arguments: Sequence[str], recipe: Recipe, knob: Knob) -> float | N
     text = value_of(arguments, knob)
     if text is None and knob.in_file is not None:
         # The value under these keys in the command's configuration file; None without a file or value.
-        path = config_of(arguments, recipe)
+        if recipe.config_option is not None:
+            named = value_of(arguments, Knob(name="config", key=recipe.config_option))
+        else:
+            named = next((word for word in arguments[1:] if Path(word).suffix in _CONFIGS), None)
+        path = Path(named) if named else None
         readers = {".json": read_json, ".toml": read_toml}
         raw: Any = {}
         if path is not None and path.exists():
@@ -129,14 +133,6 @@ def number_of(arguments: Sequence[str], recipe: Recipe, knob: Knob) -> float | N
         return float(str(text).replace("_", "")) if text is not None else None
     except ValueError:
         return None
-
-
-def config_of(arguments: Sequence[str], recipe: Recipe) -> Path | None:
-    """Returns the configuration file that a command names, or None."""
-    if recipe.config_option is not None:
-        named = value_of(arguments, Knob(name="config", key=recipe.config_option))
-        return Path(named) if named else None
-    return next((Path(word) for word in arguments[1:] if Path(word).suffix in _CONFIGS), None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,9 @@ import termios
 import threading
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -98,11 +98,13 @@ class LogWatch:
             return
         self._read()
         processes = tree(pid)
-        self.elsewhere = self.elsewhere or any(_name(process) in _CLIENTS for process in processes)
+        self.elsewhere = self.elsewhere or any(asked(process.name) in _CLIENTS for process in processes)
         used = used_by({process.pid for process in processes})
         self.resident_peak = max(self.resident_peak, resident_bytes(processes))
         self.device_peak = max((n for n in (self.device_peak, used) if n is not None), default=None)
-        self.processes = max([self.processes, *(_world(process) for process in processes)])
+        # the launcher tells each process how many train together
+        worlds = [(asked(process.environ) or {}).get("WORLD_SIZE", "") for process in processes]
+        self.processes = max([self.processes, *(int(world) for world in worlds if world.isdigit())])
         self._next_look = time.monotonic() + max(self._seconds, (time.monotonic() - now) / self._share)
 
     def finish(self) -> None:
@@ -128,24 +130,12 @@ def tree(pid: int) -> list[psutil.Process]:
 
 def resident_bytes(processes: Sequence[psutil.Process]) -> int:
     """Returns the bytes of host memory that processes hold now."""
-    total = 0
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            total += process.memory_info().rss
-    return total
+    return sum(memory.rss for process in processes if (memory := asked(process.memory_info)) is not None)
 
 
-def _name(process: psutil.Process) -> str:
+def asked(question: Callable[[], Any]) -> Any:
+    """Returns the answer of a process, or None if it has ended or may not be asked."""
     try:
-        return process.name()
+        return question()
     except psutil.Error:
-        return ""
-
-
-def _world(process: psutil.Process) -> int:
-    """Returns the number of processes that train together, as the launcher tells each of them."""
-    try:
-        told = process.environ().get("WORLD_SIZE", "")
-    except psutil.Error:
-        return 1
-    return int(told) if told.isdigit() else 1
+        return None

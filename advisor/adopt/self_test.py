@@ -85,14 +85,16 @@ def _one(
     if burst.processes != base.processes:  # that may change the contents of a step
         return None
     seen = _SEEN[knob.name]
-    changes = _changes(base.shape, burst.shape)
+    before, after = base.shape, burst.shape
+    length = after.length / before.length if before.length and after.length else None
+    changes = {"rows": after.rows / before.rows, "calls": after.calls / before.calls, "length": length}
     mine = changes[seen]
     if mine is None:
         return None
     if abs(mine / expected - 1) <= _SAME:
         return WORKS, f"{knob.key} changes {_WORDS[seen]}"
     if abs(mine - 1) > _SAME:
-        was, came = getattr(base.shape, seen), getattr(burst.shape, seen)
+        was, came = getattr(before, seen), getattr(after, seen)
         return CAPPED, f"{knob.key} {value:g} should give {was * expected:g} of {_WORDS[seen]}, {came:g} came"
     set_too = {_SEEN[n] for n in _SEEN if n != knob.name and burst.value(n) not in (None, _value(recipe, n))}
     moved = [
@@ -157,11 +159,6 @@ def as_declared(recipe: Recipe, burst: AdoptedBurst, told: Iterable[KnobVerdict]
 def _value(recipe: Recipe, name: str) -> float | None:
     knob = recipe.knob(name)
     return knob.value if knob is not None else None
-
-
-def _changes(before: BatchShape, after: BatchShape) -> dict[str, float | None]:
-    length = after.length / before.length if before.length and after.length else None
-    return {"rows": after.rows / before.rows, "calls": after.calls / before.calls, "length": length}
 
 
 def tokens_of(burst: AdoptedBurst) -> float | None:

@@ -142,7 +142,8 @@ def tries(
     First each knob alone. The knob for the length comes early, because no plan can set the length without it. Then come
     knobs in the other direction, the unchanged command, and two knobs at once.
     """
-    micro, accum, seq, own = (_base(recipe, name) for name in ("micro_batch", "grad_accum", "seq_len", "gpus"))
+    given = {knob.name: math.floor(knob.value) for knob in recipe.knobs if knob.value is not None and knob.value >= 1}
+    micro, accum, seq, own = map(given.get, ("micro_batch", "grad_accum", "seq_len", "gpus"))
     many = [n for n in (2 * own, 4 * own, own // 2) if 1 <= n <= most_processes] if own else []
     twice, four, more = micro and 2 * micro, micro and 4 * micro, accum and 2 * accum
     half, quarter = (micro // part if micro and micro >= part else None for part in (2, 4))
@@ -160,11 +161,6 @@ def tries(
         settings = tuple(Setting(name=name, value=value) for name, value in values.items() if value is not None)
         if len(settings) == len(values):
             yield settings, values is rehearsal
-
-
-def _base(recipe: Recipe, name: str) -> int | None:
-    knob = recipe.knob(name)
-    return None if knob is None or knob.value is None or knob.value < 1 else math.floor(knob.value)
 
 
 def in_words(settings: Sequence[Setting], recipe: Recipe) -> str:

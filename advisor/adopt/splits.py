@@ -1,4 +1,4 @@
-"""Chooses the fit of an adopted command, and lists the ways to split its global batch over rows, calls, processes. Pure.
+"""Chooses the fit of an adopted command, and lists the splits of its global batch over rows, calls, processes. Pure.
 
 Each split keeps the command's own global batch. A program may count rows and accumulation per process, share
 accumulation among processes, or derive its micro-batches from a global batch.

@@ -133,9 +133,6 @@ class AdoptedFollower:
         )
 
 
-_FOLLOWERS: dict[str, type[RunFollower] | type[AdoptedFollower]] = {ADOPTED.name: AdoptedFollower}
-
-
 def follower(run_dir: Path, store: Store) -> RunFollower | AdoptedFollower:
     """Return the follower for a run folder, depending on its trainer."""
-    return _FOLLOWERS.get(trainer_of_run(run_dir).name, RunFollower)(run_dir, store)
+    return (AdoptedFollower if trainer_of_run(run_dir) is ADOPTED else RunFollower)(run_dir, store)

@@ -50,16 +50,12 @@ def warnings_of(plan: AdoptedPlan, *, shared: bool) -> tuple[str, ...]:
     return (f"{promised}: compare tells how much that was worth", *(() if shared else (needed,)))
 
 
-def export_file(store: Store, path: Path, to: str, options: ExportOptions) -> Exported:
-    """Returns the exported files for the plan in a file."""
-    return export_adopted(store, load_adopted_plan(path), to, options)
-
-
-def export_adopted(store: Store, plan: AdoptedPlan, to: str, options: ExportOptions) -> Exported:
+def export_adopted(store: Store, source: Path | AdoptedPlan, to: str, options: ExportOptions) -> Exported:
     """Returns the files of an adopted plan for a script, Slurm or SkyPilot; AdvisorError for unsupported options."""
     if to not in COMMAND_TARGETS:
         hint = f"to {', '.join(COMMAND_TARGETS)}; its run.sh is all that any other engine has to start"
         raise AdvisorError(f"an adopted command is not exported to {to}", hint, exit_code=2)
+    plan = load_adopted_plan(source) if isinstance(source, Path) else source
     here, place = plan.folder, place_there(to, options)
     if to == "skypilot":
         options = replace(options, folder=options.folder or _THERE)

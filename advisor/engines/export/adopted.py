@@ -67,24 +67,19 @@ class AdoptedJob:
 
 def adopted_files(job: AdoptedJob) -> dict[str, str]:
     """Return the files of the export by name, the same for every engine."""
-    by_log = job.plan.basis == LOG
+    plan, by_log = job.plan, job.plan.basis == LOG
+    # a shell line of the user's, then the guard, which starts the command
+    none = "# no bootstrap line: the command finds its programs by the PATH that is there"
+    folder = f'"$HOME"/{shlex.quote(plan.folder[2:])}' if plan.folder.startswith("~/") else shlex.quote(plan.folder)
     needed = (*PACKAGES, "scipy", "click", "rich") if by_log else _GUARD_PACKAGES
     return {
-        PLAN: dump_adopted_plan(job.plan),
+        PLAN: dump_adopted_plan(plan),
         RECIPE: job.recipe,
         "requirements.txt": "".join(pinned(needed)),
         SETUP: setup_script(None),
-        RUN: run_script(job),
+        RUN: script("adopted_run.sh", run_id=job.run_id, folder=folder, bootstrap=plan.bootstrap or none, guard=GUARD),
         **guard_sources(whole=by_log),
     }
-
-
-def run_script(job: AdoptedJob) -> str:
-    """Return a script: the user's bootstrap line in the command's folder, then the guard, which starts the command."""
-    none = "# no bootstrap line: the command finds its programs by the PATH that is there"
-    plan = job.plan
-    folder = f'"$HOME"/{shlex.quote(plan.folder[2:])}' if plan.folder.startswith("~/") else shlex.quote(plan.folder)
-    return script("adopted_run.sh", run_id=job.run_id, folder=folder, bootstrap=plan.bootstrap or none, guard=GUARD)
 
 
 def guard_sources(*, whole: bool) -> dict[str, str]:
