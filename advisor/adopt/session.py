@@ -219,17 +219,12 @@ def memory_kind(bursts: Sequence[AdoptedBurst]) -> str:
     return next((kind for kind in kinds if any(getattr(b, f"{kind}_peak_bytes") for b in bursts)), "resident")
 
 
-def sharers(kind: str, processes: float) -> float:
-    """Returns how many processes share a memory of this kind: all of them on the host, one on a GPU."""
-    return processes if kind == "resident" else 1.0
-
-
 def seen_memory(bursts: Sequence[AdoptedBurst]) -> list[Seen]:
     """Returns the peak memory of each burst with steady steps, for one process or its GPU."""
     kind = memory_kind(bursts)
     name = f"{kind}_peak_bytes"
     return [
-        Seen(batch=batch, value=bytes_ / sharers(kind, burst.processes), by_log=burst.source == LOG)
+        Seen(batch=batch, value=bytes_ / (burst.processes if kind == "resident" else 1), by_log=burst.source == LOG)
         for burst in bursts
         if burst.measured and (bytes_ := getattr(burst, name)) and (batch := batch_of(burst)) is not None
     ]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from advisor.adopt.empirical import Batch, Fitted, Seen, fit_law, fit_memory, fit_time, hold_each_out
 from advisor.adopt.self_test import rows_of_all
-from advisor.adopt.session import batch_of, memory_kind, seen_memory, seen_times, sharers
+from advisor.adopt.session import batch_of, memory_kind, seen_memory, seen_times
 from advisor.errors import AdvisorError
 from advisor.laws.held_out import HeldOut
 from advisor.records import Estimate
@@ -92,7 +92,8 @@ def batch_options(adopted: Adopted, gpus: int | None = None) -> list[Option]:
     _refuse_processes(adopted, base, many)
 
     def option(batch: Batch) -> Option:
-        bytes_ = memory.estimate(batch).scaled(sharers(kind, many)) if memory else None
+        # processes share the memory of the host, and have a GPU each
+        bytes_ = memory.estimate(batch).scaled(many if kind == "resident" else 1.0) if memory else None
         return Option(batch=batch, settings=_settings(adopted, base, batch), step_seconds=time.estimate(batch),
                       memory_bytes=bytes_)  # fmt: skip
 
