@@ -56,7 +56,7 @@ def main() -> None:
 def measure(command: list[str], out: Path, seconds: float, visits: int, rng: random.Random) -> None:
     """Adopt the command, then run what the adoption did not try. The file is complete after each burst."""
     with tempfile.TemporaryDirectory() as home:
-        adopted = adopt_command(Store(Path(home)), command, budget_seconds=seconds, on_event=say).adopted
+        adopted = adopt_command(Store(Path(home)), command, budget_seconds=seconds, on_event=say)
     knobs = [adopted.recipe.knob(name) for name in ("micro_batch", "seq_len")]
     bases = {knob.name: knob.value for knob in knobs if knob is not None and knob.value is not None}
     if len(bases) < 2:

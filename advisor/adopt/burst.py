@@ -18,8 +18,7 @@ import psutil
 from advisor.adopt.by_log import LogSteps
 from advisor.adopt.command import Ready
 from advisor.adopt.decoder import Weights, decoder_of
-from advisor.adopt.log_watch import LogWatch, resident_bytes, tree
-from advisor.adopt.output import TERMINAL, Output
+from advisor.adopt.log_watch import TERMINAL, LogWatch, Output, resident_bytes, tree
 from advisor.adopt.probe_log import ProbeFolder, probe_variables
 from advisor.errors import AdvisorError
 from advisor.readers.read import read_run
@@ -79,97 +78,67 @@ def run_burst(
 
     Raises AdvisorError if the command cannot be started.
     """
-    watched = Watched(ready, folder, scratch, environment, shapes)
+    inherited = {**environment, **TERMINAL, **ready.variables}
+    variables = {**inherited, **probe_variables(scratch, shapes, inherited)}
+    probed, output = ProbeFolder(scratch), Output(scratch / "output.log")
+    log, resident_peak, ended_by = LogWatch(output), 0, None
+    began, started = time.monotonic(), time.time()
     try:
-        ended_by = watched.to_the_end(limits)
+        process = subprocess.Popen(
+            ready.arguments, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=output.terminal,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        message = f"cannot start {ready.arguments[0]}: {error.strerror}"
+        raise AdvisorError(message, "the command after -- is started as it is typed") from error
     finally:
-        watched.end()
-    outcome, reason = _outcome(watched.process.returncode, ended_by, watched.output.path)
-    burst = AdoptedBurst(
-        values=tuple(settings),
-        outcome=outcome,
-        reason=reason,
-        seconds=watched.seconds,
-        started=watched.started,
-        resident_peak_bytes=watched.resident_peak or None,
-    )
-    ended = limits.to_its_end and outcome == Outcome.COMPLETED
-    if watched.probed.first is not None:
-        return _by_probe(burst, watched.probed, watched.log.logged, ended)
-    return burst if watched.log.logged is None else _by_log(burst, watched.log, watched.log.logged, ended)
-
-
-class Watched:
-    """A program that is watched by the probe, or by its own log if the probe sees nothing of it."""
-
-    def __init__(self, ready: Ready, folder: Path, scratch: Path, environment: Mapping[str, str], shapes: int):
-        inherited = {**environment, **TERMINAL, **ready.variables}
-        variables = {**inherited, **probe_variables(scratch, shapes, inherited)}
-        self.probed, self.output = ProbeFolder(scratch), Output(scratch / "output.log")
-        self.log = LogWatch(self.output)
-        self.resident_peak = 0  # bytes, of all its processes
-        self.seconds = 0.0  # its lifetime, once it has ended
-        self._began, self.started = time.monotonic(), time.time()
-        try:
-            self.process = subprocess.Popen(
-                ready.arguments,
-                cwd=folder,
-                env=variables,
-                stdin=subprocess.DEVNULL,
-                stdout=self.output.terminal,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            message = f"cannot start {ready.arguments[0]}: {error.strerror}"
-            raise AdvisorError(message, "the command after -- is started as it is typed") from error
-        finally:
-            self.output.close_terminal()
-
-    def to_the_end(self, limits: BurstLimits) -> str | None:
-        """Wait until it ends (returns None), or give the reason to end it: enough steps, or out of time."""
-        while self.process.poll() is None:
+        output.close_terminal()
+    try:
+        while ended_by is None and process.poll() is None:
             time.sleep(_POLL_SECONDS)
-            self.resident_peak = max(self.resident_peak, resident_bytes(tree(self.process.pid)))
-            self.probed.read_on()
-            if self.probed.first is None:
-                self.log.look(self.process.pid)
-            if not limits.to_its_end and enough(self._durations, limits):
-                return Outcome.STOPPED
-            if time.monotonic() - self._began > limits.most_seconds:
-                return Outcome.STOPPED if len(self._durations) >= LEAST_STEPS else TIMED_OUT
-        return None
-
-    def end(self) -> None:
-        """End all its processes, and read the rest of its output."""
-        # End everything that the command started, because processes of a launcher have their own sessions.
-        started = tree(self.process.pid)
-        for sign in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, sign)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(_GRACE_SECONDS)
-        for one in started:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
-        self.seconds = time.monotonic() - self._began
-        self.log.finish()
-        self.probed.read_on()
-
-    @property
-    def _durations(self) -> Sequence[float]:
-        if self.probed.first is not None:
-            return self.probed.first.durations
-        return self.log.logged.durations if self.log.logged is not None else ()
+            resident_peak = max(resident_peak, resident_bytes(tree(process.pid)))
+            probed.read_on()
+            if probed.first is None:
+                log.look(process.pid)
+            ended_by = _why_end(probed, log, limits, time.monotonic() - began)
+    finally:
+        _end(process)
+    seconds = time.monotonic() - began
+    log.finish()
+    probed.read_on()
+    outcome, reason = _outcome(process.returncode, ended_by, output.path)
+    burst = AdoptedBurst(values=tuple(settings), outcome=outcome, reason=reason, seconds=seconds, started=started,
+                         resident_peak_bytes=resident_peak or None)  # fmt: skip
+    ended = limits.to_its_end and outcome == Outcome.COMPLETED
+    if probed.first is not None:
+        return _by_probe(burst, probed, log.logged, ended)
+    return burst if log.logged is None else _by_log(burst, log, log.logged, ended)
 
 
-def enough(durations: Sequence[float], limits: BurstLimits) -> bool:
-    """Tells whether there are enough steps, and they are steady."""
+def _why_end(probed: ProbeFolder, log: LogWatch, limits: BurstLimits, seconds: float) -> str | None:
+    """Returns why a burst that has run so long is to be ended: enough steps, or out of time. None: let it go on."""
+    durations = probed.first.durations if probed.first is not None else log.logged.durations if log.logged else ()
     first = warmup_steps(durations)
-    if first is None:
-        return False
-    timed = durations[first:]
-    return len(timed) >= limits.least_steps and sum(timed) >= limits.steady_seconds
+    timed = durations[first:] if first is not None else ()
+    enough = len(timed) >= limits.least_steps and sum(timed) >= limits.steady_seconds
+    if enough and not limits.to_its_end:
+        return Outcome.STOPPED
+    if seconds > limits.most_seconds:
+        return Outcome.STOPPED if len(durations) >= LEAST_STEPS else TIMED_OUT
+    return None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End everything that a command started, because processes of a launcher have their own sessions."""
+    started = tree(process.pid)
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, sign)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_SECONDS)
+    for one in started:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
 
 
 def _outcome(code: int, ended_by: str | None, output: Path) -> tuple[str, str | None]:

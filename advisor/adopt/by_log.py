@@ -43,11 +43,6 @@ def read_steps(path: Path, ends: Sequence[float]) -> LogSteps | None:
         table = read_run(path)
     except AdvisorError:  # the output so far is not a log
         return None
-    return steps_of(table, ends)
-
-
-def steps_of(table: RunTable, ends: Sequence[float]) -> LogSteps | None:
-    """Returns the steps of a log's table, or None."""
     # Rows of the main phase that print a training loss.
     if not table.phases:
         rows = np.zeros(0, np.int64)

@@ -6,7 +6,7 @@ must precede the program, because the program would read any that follow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -75,29 +75,26 @@ def set_argument(arguments: Sequence[str], knob: Knob, text: str) -> list[str]:
     if knob.how == LAUNCHER:
         launcher = launcher_of(arguments)
         assert launcher is not None  # the knob is a launcher's
-        end = end_of_launcher(arguments, launcher)
-        before, own, rest = arguments[: launcher.first], arguments[launcher.first : end], arguments[end:]
+        first, end = launcher.first, launcher.end
+        before, own, rest = arguments[:first], arguments[first:end], arguments[end:]
         for option in (Knob(name=knob.name, key=name) for name in launcher.names):
             if value_of(own, option) is not None:
                 return [*before, *set_argument(own, option, text), *rest]
         return [*before, launcher.names[0], text, *own, *rest]
-    mark = f"{knob.key}="
-    out, found, skip = [], False, False
+    out, places = list(arguments), list(_places(arguments, knob))
+    apart, joined = [knob.key, text], [f"{knob.key}={text}"]
+    for place, count in reversed(places):
+        out[place : place + count] = apart if count == 2 else joined
+    return out if places else [*out, *(apart if knob.how == "option" else joined)]
+
+
+def _places(arguments: Sequence[str], knob: Knob) -> Iterator[tuple[int, int]]:
+    """Yields where an option stands, and its number of words: 2 if its value is the next word."""
     for place, word in enumerate(arguments):
-        if skip:
-            skip = False
-            continue
         if word == knob.key and knob.how == "option":
-            out += [word, text]
-            skip, found = place + 1 < len(arguments), True
-        elif word.startswith(mark):
-            out.append(f"{mark}{text}")
-            found = True
-        else:
-            out.append(word)
-    if found:
-        return out
-    return [*out, knob.key, text] if knob.how == "option" else [*out, f"{mark}{text}"]
+            yield place, 2
+        elif word.startswith(f"{knob.key}="):
+            yield place, 1
 
 
 def value_of(arguments: Sequence[str], knob: Knob) -> str | None:
@@ -106,12 +103,12 @@ def value_of(arguments: Sequence[str], knob: Knob) -> str | None:
         launcher = launcher_of(arguments)
         said = (_of_launcher(arguments, launcher, name) for name in launcher.names) if launcher is not None else ()
         return next((text for text in said if text is not None), None)
-    mark, found = f"{knob.key}=", None
-    for place, word in enumerate(arguments):
-        if word == knob.key and knob.how == "option" and place + 1 < len(arguments):
+    found = None
+    for place, count in _places(arguments, knob):
+        if count == 1:
+            found = arguments[place].removeprefix(f"{knob.key}=")
+        elif place + 1 < len(arguments):
             found = arguments[place + 1]
-        elif word.startswith(mark):
-            found = word.removeprefix(mark)
     return found
 
 
@@ -120,7 +117,11 @@ def number_of(arguments: Sequence[str], recipe: Recipe, knob: Knob) -> float | N
     text = value_of(arguments, knob)
     if text is None and knob.in_file is not None:
         # The value under these keys in the command's configuration file; None without a file or value.
-        path = config_of(arguments, recipe)
+        if recipe.config_option is not None:
+            named = value_of(arguments, Knob(name="config", key=recipe.config_option))
+        else:
+            named = next((word for word in arguments[1:] if Path(word).suffix in _CONFIGS), None)
+        path = Path(named) if named else None
         readers = {".json": read_json, ".toml": read_toml}
         raw: Any = {}
         if path is not None and path.exists():
@@ -134,19 +135,12 @@ def number_of(arguments: Sequence[str], recipe: Recipe, knob: Knob) -> float | N
         return None
 
 
-def config_of(arguments: Sequence[str], recipe: Recipe) -> Path | None:
-    """Returns the configuration file that a command names, or None."""
-    if recipe.config_option is not None:
-        named = value_of(arguments, Knob(name="config", key=recipe.config_option))
-        return Path(named) if named else None
-    return next((Path(word) for word in arguments[1:] if Path(word).suffix in _CONFIGS), None)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Launcher:
     """The launcher in a command."""
 
     first: int  # the place of the first word after it
+    end: int  # the place of the program's first word: a script, or the option before a module
     names: tuple[str, ...]  # names of its option for processes, the usual one first
 
 
@@ -158,15 +152,10 @@ def launcher_of(command: Sequence[str]) -> Launcher | None:
             return None  # words after a program are the program's arguments
         for program, names in _PROGRAMS.items():
             if tuple(words[place : place + len(program)]) == program:
-                return Launcher(first=place + len(program), names=names)
+                first = place + len(program)
+                starts = (i for i, word in enumerate(command) if word.endswith(".py") or word in ("-m", "--module"))
+                return Launcher(first=first, end=next((i for i in starts if i >= first), len(command)), names=names)
     return None
-
-
-def end_of_launcher(command: Sequence[str], launcher: Launcher) -> int:
-    """Returns the place of the program's first word: a script, or the option before a module."""
-    rest = command[launcher.first :]
-    found = next((i for i, word in enumerate(rest) if word.endswith(".py") or word in ("-m", "--module")), len(rest))
-    return launcher.first + found
 
 
 def launcher_knob(command: Sequence[str]) -> Knob | None:
@@ -181,5 +170,4 @@ def launcher_knob(command: Sequence[str]) -> Knob | None:
 
 def _of_launcher(command: Sequence[str], launcher: Launcher, name: str) -> str | None:
     """Returns the value of one of the launcher's options."""
-    own = command[launcher.first : end_of_launcher(command, launcher)]
-    return value_of(own, Knob(name=name, key=name))
+    return value_of(command[launcher.first : launcher.end], Knob(name=name, key=name))

@@ -1,4 +1,4 @@
-"""Step time and memory of a program whose model is not known: sums of terms in its batch, fitted to its own bursts.
+"""Step time and memory of a program: sums of terms in its batch, or our law for decoders, fitted to its own bursts.
 
     seconds of a step = per step + calls x (per call + per token x tokens + per token and length x tokens x length)
                       + (1 - 1 / processes) x (exchange + beside others x calls x tokens)
@@ -20,13 +20,16 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
+from advisor.calibration.fit import fit, most_plausible
 from advisor.laws.held_out import HeldOut, leave_one_out
 from advisor.laws.intervals import Z80
-from advisor.records import Basis, Estimate
+from advisor.prediction.prior import measured_prior
+from advisor.prediction.throughput import Rates, predict_log, sizes
+from advisor.records import Basis, Estimate, MeasuredStep, Workload
+from trainer.schema import ModelShape
 
 # Shares of the terms before any burst: arbitrary except for their order, as most of a step depends on tokens. The last
 # two of time are for several processes, as shares of a step with a single process.
@@ -40,6 +43,10 @@ _OUTSIDE_PROCESSES = 0.25
 # Of the log: the time between a line and the end of its step, or memory that is only sampled. On four CPU programs,
 # medians were within 0.015 of the probe's. A GPU that runs asynchronously to its host may be worse.
 BY_LOG = 0.05
+# Of our law, for a command whose model is a known decoder.
+_NOMINAL = Rates(matmul_flops=1e11, bandwidth=2e10, launch_seconds=5e-6)  # of a few cores; only ratios matter
+_COMMON = 1.5  # deviation of the log of the common factor: a GPU or a core, another library
+_VISIT = 0.05  # of the log of one visit, from the burst's median; the machine's drift is in the prediction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,50 +90,37 @@ def memory_terms(batch: Batch) -> tuple[float, ...]:
     return 1.0, batch.tokens, batch.tokens**2 * batch.end_to_end
 
 
-class Predicts(Protocol):
-    """A fitted model of step time or memory."""
-
-    @property
-    def seen(self) -> tuple[Batch, ...]:
-        """The batches that the model was fitted to."""
-
-    def estimate(self, batch: Batch) -> Estimate:
-        """Returns the value at a batch with its 80 % interval."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """A fitted sum of terms."""
+    """A fitted model of step time or memory."""
 
-    terms: Callable[[Batch], tuple[float, ...]]
-    theta: np.ndarray  # logarithms of the coefficients
-    covariance: np.ndarray
-    deviation: float  # of the log, in addition to the coefficients': unexplained part and the machine's drift
-    seen: tuple[Batch, ...]
+    log_of: Callable[[Batch], tuple[float, float]]  # mean and deviation of the logarithm at a batch
+    seen: tuple[Batch, ...]  # the batches that it was fitted to
 
     def estimate(self, batch: Batch) -> Estimate:
         """Returns the value at a batch with its 80 % interval."""
-        x = np.array(self.terms(batch)) * np.exp(self.theta)
-        gradient = x / x.sum()
-        outside, counts = doublings_outside(batch, self.seen), [b.processes for b in self.seen]
-        # one more doubling if only single processes were measured and several are asked for
-        many = _outside(batch.processes, counts) + (batch.processes > max(counts) == 1)
-        beyond = (_OUTSIDE * outside) ** 2 + (_OUTSIDE_PROCESSES * many) ** 2
-        variance = gradient @ self.covariance @ gradient + self.deviation**2 + beyond
-        width = math.exp(Z80 * math.sqrt(variance))
-        value = float(x.sum())
-        between = Basis.INTERPOLATED if outside == many == 0 else Basis.EXTRAPOLATED
+        mean, deviation = self.log_of(batch)
+        value, width = math.exp(mean), math.exp(Z80 * deviation)
+        names = ("rows", "calls", "length", "processes")
+        between = Basis.EXTRAPOLATED if _outside(batch, self.seen, *names) else Basis.INTERPOLATED
         basis = Basis.MEASURED if batch in self.seen else between
         return Estimate(value=value, low=value / width, high=value * width, basis=basis)
 
 
-def doublings_outside(batch: Batch, seen: Sequence[Batch]) -> float:
-    """Counts the doublings of rows, calls and length by which a batch lies outside the measured ones."""
-    return sum(_outside(getattr(batch, name), [getattr(b, name) for b in seen]) for name in ("rows", "calls", "length"))
+def _outside(batch: Batch, seen: Sequence[Batch], *names: str) -> float:
+    """Counts the doublings of these quantities by which a batch lies outside the measured ones."""
+    pairs = [(getattr(batch, name), [getattr(each, name) for each in seen]) for name in names]
+    return sum(max(0.0, math.log2(value / max(known)), math.log2(min(known) / value)) for value, known in pairs)
 
 
-def _outside(value: float, seen: Sequence[float]) -> float:
-    return max(0.0, math.log2(value / max(seen)), math.log2(min(seen) / value))
+def visits_of(seen: Sequence[Seen]) -> dict[Batch, list[float]]:
+    """Returns the logarithms of the values measured at each batch; raises ValueError without any."""
+    if not seen:
+        raise ValueError("no burst was measured")
+    visits: dict[Batch, list[float]] = {}
+    for one in seen:
+        visits.setdefault(one.batch, []).append(math.log(one.value))
+    return visits
 
 
 def fit_time(seen: Sequence[Seen]) -> Fitted:
@@ -140,11 +134,7 @@ def fit_memory(seen: Sequence[Seen]) -> Fitted:
 
 
 def _fit(seen: Sequence[Seen], terms: Callable[[Batch], tuple[float, ...]], shares: Sequence[float]) -> Fitted:
-    if not seen:
-        raise ValueError("no burst was measured")
-    visits: dict[Batch, list[float]] = {}
-    for one in seen:
-        visits.setdefault(one.batch, []).append(math.log(one.value))
+    visits = visits_of(seen)
     x = np.array([terms(batch) for batch in visits])
     y = np.array([statistics.median(logs) for logs in visits.values()])
     drift = drift_of(list(visits.values()))
@@ -155,25 +145,24 @@ def _fit(seen: Sequence[Seen], terms: Callable[[Batch], tuple[float, ...]], shar
     prior = y.mean() + np.log(prior_shares) - np.where((x > 0).any(axis=0), _middle(x), _middle(many))
     noise = np.sqrt(drift**2 / np.array([len(logs) for logs in visits.values()]) + _DISCREPANCY**2)
 
-    def residual(theta: np.ndarray) -> np.ndarray:
-        misfit = (y - np.log(x @ np.exp(theta))) / noise
-        return np.concatenate((misfit, (theta - prior) / _PRIOR_DEVIATION))
-
-    from scipy.optimize import least_squares  # takes a quarter of a second to load
-
-    solution = least_squares(residual, prior)
-    slopes = np.asarray(solution.jac)
-    left = y - np.log(x @ np.exp(solution.x))
+    theta, precision, _ = most_plausible(x, y, np.diag(1 / noise), prior, np.eye(len(prior)) / _PRIOR_DEVIATION)
+    left = y - np.log(x @ np.exp(theta))
     discrepancy = math.sqrt(
         (_DISCREPANCY_WEIGHT * _DISCREPANCY**2 + float((left**2).sum())) / (_DISCREPANCY_WEIGHT + len(left))
     )
-    return Fitted(
-        terms=terms,
-        theta=solution.x,
-        covariance=np.linalg.inv(slopes.T @ slopes),
-        deviation=math.hypot(discrepancy, unsteady(drift, seen)),
-        seen=tuple(visits),
-    )
+    covariance, unexplained = np.linalg.inv(precision), math.hypot(discrepancy, unsteady(drift, seen))
+
+    def log_of(batch: Batch) -> tuple[float, float]:
+        parts = np.array(terms(batch)) * np.exp(theta)
+        gradient = parts / parts.sum()
+        # one more doubling if only single processes were measured and several are asked for
+        many = _outside(batch, tuple(visits), "processes")
+        many += batch.processes > max(each.processes for each in visits) == 1
+        beyond = _OUTSIDE * _outside(batch, tuple(visits), "rows", "calls", "length"), _OUTSIDE_PROCESSES * many
+        deviation = math.hypot(math.sqrt(gradient @ covariance @ gradient), unexplained, *beyond)
+        return math.log(float(parts.sum())), deviation
+
+    return Fitted(log_of=log_of, seen=tuple(visits))
 
 
 def unsteady(drift: float, seen: Sequence[Seen]) -> float:
@@ -194,11 +183,46 @@ def drift_of(visits: Sequence[Sequence[float]]) -> float:
     return math.sqrt((_DRIFT_WEIGHT * _DRIFT**2 + sum(squares)) / (_DRIFT_WEIGHT + freedom))
 
 
-def hold_each_out(seen: Sequence[Seen], fit: Callable[[Sequence[Seen]], Predicts]) -> HeldOut | None:
+def workload(model: ModelShape, batch: Batch) -> Workload:
+    """Returns the workload of a batch; rows that are packed end to end count as one long row."""
+    rows, length = (1, round(batch.tokens)) if batch.end_to_end else (round(batch.rows), round(batch.length))
+    shape = replace(model, seq_len=max(1, length))
+    return Workload(shape=shape, micro_batch=max(1, rows), grad_accum=round(batch.calls), gpu="cpu", precision="fp32")
+
+
+def fit_law(model: ModelShape, seen: Sequence[Seen]) -> Fitted:
+    """Returns our law's step time for a command with this model; raises ValueError without a burst.
+
+    The rates are nominal, and the prior on a common factor of all coefficients is wide, so that only their ratios come
+    from the law. Rates off by ten times change the errors on two recorded commands by a hundredth at most
+    (docs/log.md, 2026-11-23).
+    """
+    visits = visits_of(seen)
+    observed = [
+        MeasuredStep(workload=workload(model, batch), step_seconds=math.exp(statistics.median(logs)),
+                    noise=_VISIT / math.sqrt(len(logs)))
+        for batch, logs in visits.items()
+    ]  # fmt: skip
+    house = measured_prior()
+    prior = replace(house, covariance=house.covariance + _COMMON**2 * np.ones_like(house.covariance))
+    drift = unsteady(drift_of(list(visits.values())), seen)
+    posterior = fit(observed, _NOMINAL, prior, drift)
+    # What the law leaves unexplained of bursts on a busy machine is far more than their noise.
+    logs = predict_log(posterior, sizes([step.workload for step in observed])).mean
+    left = float(np.sqrt(np.mean((logs - np.log([step.step_seconds for step in observed])) ** 2)))
+
+    def log_of(batch: Batch) -> tuple[float, float]:
+        found = predict_log(posterior, sizes([workload(model, batch)]))
+        return float(found.mean[0]), math.hypot(float(found.deviation[0]), drift, left)
+
+    return Fitted(log_of=log_of, seen=tuple(visits))
+
+
+def hold_each_out(seen: Sequence[Seen], fitted: Callable[[Sequence[Seen]], Fitted]) -> HeldOut | None:
     """Predicts each batch from the others; None with fewer than four."""
     return leave_one_out(
         seen,
         configuration=lambda one: one.batch,
         measured=lambda one: one.value,
-        predict=lambda rest, one: fit(rest).estimate(one.batch),
+        predict=lambda rest, one: fitted(rest).estimate(one.batch),
     )

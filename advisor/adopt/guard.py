@@ -10,25 +10,25 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
 from advisor.adopt.command import with_values
-from advisor.adopt.output import TERMINAL, Output
+from advisor.adopt.log_watch import TERMINAL, LogWatch, Output, tree
 from advisor.adopt.probe_log import MEMORY, ProbeFolder, probe_variables
-from advisor.engines.process import ProcessId, kill_tree
 from advisor.errors import AdvisorError
 from advisor.store.adopted import LOG, PLAN, load_adopted_plan
-from advisor.trainers.adopted import PROBE_FOLDER, AdoptedLog, recipe_of, spent_seconds
+from advisor.trainers.adopted import ADOPTED, PROBE_FOLDER, recipe_of
+from advisor.trainers.adopted import LOG as STEPS
+from trainer.runlog import RunLogWriter
 from trainer.schema import Outcome
-
-if TYPE_CHECKING:
-    from advisor.adopt.log_watch import LogWatch
 
 _POLL_SECONDS = 0.2
 _LOOK_SECONDS, _LOOK_SHARE = 2.0, 0.01  # seconds between looks at the log; share of the time that looking may take
@@ -46,18 +46,18 @@ class Guard:
 
     def __init__(self, folder: Path):
         self.folder, self.plan = folder, load_adopted_plan(folder / PLAN)
-        self.log = AdoptedLog(folder)
+        self.log, self.attempt = RunLogWriter(folder / STEPS), len(ADOPTED.spent(folder).attempts) + 1
+        self.noted_steps = self.noted_witnesses = self.last_step = 0
         self.began = time.time()
         self._clock = self.began - time.monotonic()  # changing the system clock moves no limit
-        self.used_before = spent_seconds(folder)
+        self.used_before = ADOPTED.spent(folder).seconds
         self.asked: str | None = None  # why the command is being ended
         self.asked_at = 0.0
         self.process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
         """Start the command and watch it to its end; returns its exit code (128 + the signal that ended it)."""
-        attempt = self.log.attempts() + 1
-        scratch = self.folder / PROBE_FOLDER / f"{attempt:03}"
+        scratch = self.folder / PROBE_FOLDER / f"{self.attempt:03}"
         scratch.mkdir(parents=True, exist_ok=True)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, frame: self._end(f"received {signal.Signals(number).name}"))
@@ -65,16 +65,15 @@ class Guard:
             os.chdir(Path(self.plan.folder).expanduser())  # relative paths in its arguments start here
             # The planned command, with the arguments that resume an earlier attempt.
             ready = with_values(self.plan.command, recipe_of(self.folder), self.plan.values)
-            again = self.plan.resume_args if attempt > 1 else ()
+            again = self.plan.resume_args if self.attempt > 1 else ()
             arguments = (*ready.arguments, *again)
             variables = {v.name: v.value for v in self.plan.environment} | ready.variables
         except (OSError, AdvisorError) as error:
             # Record that the command could not be prepared.
             command = self.plan.command
-            self.log.header(self.plan, attempt, self.began, command)
-            self.log.final(Outcome.FAILED, f"cannot start {command[0]}: {error}", self.began, self.now())
-            return 127
-        self.log.header(self.plan, attempt, self.began, arguments)
+            self._header(command)
+            return self._final(127, Outcome.FAILED, f"cannot start {command[0]}: {error}")
+        self._header(arguments)
         # Remove the variables by which this process finds its own packages: the command may have others of the same
         # names.
         ours = str(Path(__file__).resolve().parents[2])
@@ -95,48 +94,63 @@ class Guard:
                 stderr=terminal,
             )
         except OSError as error:
-            self.log.final(Outcome.FAILED, f"cannot start {arguments[0]}: {error.strerror}", self.began, self.now())
-            return 127
+            return self._final(127, Outcome.FAILED, f"cannot start {arguments[0]}: {error.strerror}")
         finally:
             if output is not None:
                 output.close_terminal()
-        if output is None:
-            return self._watch(self.process, ProbeFolder(scratch), None)
-        from advisor.adopt.log_watch import LogWatch  # numpy and all readers: only without the probe
-
-        return self._watch(self.process, None, LogWatch(output, _LOOK_SECONDS, _LOOK_SHARE))
-
-    def _watch(self, process: subprocess.Popen[bytes], probed: ProbeFolder | None, log: LogWatch | None) -> int:
-        while process.poll() is None:
+        seen = ProbeFolder(scratch) if output is None else LogWatch(output, _LOOK_SECONDS, _LOOK_SHARE)
+        while self.process.poll() is None:
             time.sleep(_POLL_SECONDS)
-            if probed is not None:
-                self._log(probed)
-            if log is not None:
-                log.look(process.pid)
-                self._log_of(log)
-            self._enforce(process)
-        if probed is not None:
-            self._log(probed)
-        if log is not None:
-            log.finish()
-            self._log_of(log)
-        code = process.returncode
-        self.log.final(*self._ended(code), self.began, self.now())
-        return code if code >= 0 else 128 - code
+            if isinstance(seen, LogWatch):
+                seen.look(self.process.pid)
+            self._note(seen)
+            self._enforce(self.process)
+        if isinstance(seen, LogWatch):
+            seen.finish()
+        self._note(seen)
+        code = self.process.returncode
+        return self._final(code if code >= 0 else 128 - code, *self._ended(code))
 
-    def _log_of(self, log: LogWatch) -> None:
-        """Record the steps that the program's own log shows."""
-        if (logged := log.logged) is not None:
-            peaks = {"resident_peak_bytes": log.resident_peak, "device_peak_bytes": log.device_peak}
-            known = {name: peak for name, peak in peaks.items() if peak and not log.elsewhere}
-            self.log.steps(logged.moments, logged.durations, known, logged.steps)
+    def _header(self, command: Sequence[str]) -> None:
+        plan, who = self.plan, {"host": socket.gethostname(), "pid": os.getpid()}
+        self.log.write("header", time=self.began, attempt=self.attempt, **who, plan=plan.id, trainer=plan.trainer,
+                       basis=plan.basis, reference_seconds=plan.reference_seconds, command=list(command))  # fmt: skip
 
-    def _log(self, probed: ProbeFolder) -> None:
-        probed.read_on()
-        if (process := probed.first) is not None:
-            peaks = {name: peak for name in MEMORY if (peak := probed.peak(name)) is not None}
-            self.log.witnesses(process.witnesses, process.moments)
-            self.log.steps(process.moments, process.durations, peaks)
+    def _steps(
+        self, moments: Sequence[float], durations: Sequence[float], memory: Mapping[str, int], numbers: Sequence[int]
+    ) -> None:
+        """Record the new steps of this attempt: end, duration (unknown for the first step) and memory."""
+        took = (None, *durations)
+        for i in range(self.noted_steps, len(moments)):
+            self.log.write("step", time=moments[i], step=numbers[i], seconds=took[i], **memory)
+            self.last_step = numbers[i]
+        self.noted_steps = len(moments)
+
+    def _final(self, status: int, outcome: Outcome, reason: str) -> int:
+        now = self.now()
+        self.log.write("final", time=now, outcome=outcome.value, reason=reason, seconds=now - self.began,
+                       step=self.last_step)  # fmt: skip
+        return status
+
+    def _note(self, seen: ProbeFolder | LogWatch) -> None:
+        """Record the steps that the probe or the program's own log has shown since the last call."""
+        if isinstance(seen, LogWatch):
+            if (logged := seen.logged) is not None:
+                peaks = {"resident_peak_bytes": seen.resident_peak, "device_peak_bytes": seen.device_peak}
+                known = {name: peak for name, peak in peaks.items() if peak and not seen.elsewhere}
+                self._steps(logged.moments, logged.durations, known, logged.steps)
+            return
+        seen.read_on()
+        if (process := seen.first) is None:
+            return
+        moments = process.moments
+        for reading in process.witnesses[self.noted_witnesses :]:  # each with the step before it
+            at = reading["time"]
+            self.log.write("witness", time=at, step=bisect_right(moments, at),
+                           reference_seconds=reading["reference_seconds"])  # fmt: skip
+        self.noted_witnesses = len(process.witnesses)
+        known = {name: peak for name in MEMORY if (peak := seen.peak(name)) is not None}
+        self._steps(moments, process.durations, known, range(1, len(moments) + 1))
 
     def _enforce(self, process: subprocess.Popen[bytes]) -> None:
         """End the command when its limit is reached, and kill it if it does not end."""
@@ -150,8 +164,9 @@ class Guard:
             self._end(f"its limit of {limit:.0f} s" if by_time else f"its limit of ${self.plan.max_usd:g}")
         if self.asked is not None and self.now() - self.asked_at > grace_seconds(self._ending):
             # Kill everything that the command started, because processes of a launcher have their own sessions.
-            with contextlib.suppress(psutil.NoSuchProcess):
-                kill_tree(ProcessId(pid=process.pid, started=psutil.Process(process.pid).create_time()))
+            for one in tree(process.pid):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 

@@ -9,48 +9,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from advisor.adopt.command import number_of, value_of
-from advisor.store.adopted import Knob, Recipe
-from advisor.store.disk import bad_fields, read_yaml
+from advisor.readers.yaml_rows import rows_of_file
+from advisor.store.adopted import Knob, Recipe, record_of
+from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
-from trainer.schema import ConfigError, record_from_dict
 
-# canonical name → the names in programs, the surest first; compared without case, dashes and anything before a dot
-NAMES: dict[str, tuple[str, ...]] = {
-    "micro_batch": (
-        *("per_device_train_batch_size", "device_train_microbatch_size", "micro_batch_size", "device_batch_size"),
-        *("microbatch_size", "micro_batch", "microbatch", "local_batch_size", "train_batch_size", "batch_size"),
-        *("batchsize", "bsz", "bs", "batch"),
-    ),
-    "grad_accum": (
-        *("gradient_accumulation_steps", "grad_accum_steps", "accumulate_grad_batches", "grad_accumulation_steps"),
-        *("accumulation_steps", "gradient_accumulation", "grad_accum", "accum_steps", "accum_iter", "update_freq"),
-        *("accumulate", "accum"),
-    ),
-    "seq_len": (
-        *("max_seq_length", "max_seq_len", "sequence_length", "seq_length", "seq_len", "block_size", "context_length"),
-        *("sequence_len", "max_length", "context_size", "context_len", "ctx_len", "n_ctx", "context", "seqlen"),
-    ),
-    "steps": (
-        *("max_steps", "max_train_steps", "num_train_steps", "total_steps", "train_steps", "num_steps", "n_steps"),
-        *("max_iters", "num_iterations", "train_iters", "max_iterations", "iterations", "num_iters", "iters", "steps"),
-    ),
-    "tokens": (),  # of the whole run; never guessed, because max_tokens is a batch in some programs
-    "epochs": ("num_train_epochs", "max_epochs", "num_epochs", "n_epochs", "epochs", "epoch"),
-    "gpus": (),  # of a launcher or the trainer; never guessed, because --gpus is a list of GPUs in some programs
-    "depth": ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "depth", "layers"),
-}
-SWITCHED_OFF = {  # in bursts, for options where a number means "every so many steps"
+# knob → fact in readers/names.yaml, whose names it has. Never guessed: `tokens`, because max_tokens is a batch in some
+# programs, and `gpus`, which is of a launcher and a list of GPUs in others.
+_FACTS = {"micro_batch": "micro_batch", "grad_accum": "grad_accum", "seq_len": "seq_len", "steps": "planned_steps",
+          "tokens": "", "epochs": "planned_epochs", "gpus": "", "depth": "depth", "log_every": "",
+          "save_every": "checkpoint_every_steps", "eval_every": "eval_every_steps"}  # fmt: skip
+_SHORT = {  # further names of options, after those
+    "micro_batch": ("microbatch", "train_batch_size", "batchsize", "bsz", "bs", "batch"),
+    "grad_accum": ("accum_steps", "accum_iter", "accumulate", "accum"),
+    "seq_len": ("context_len", "seqlen"),
+    "steps": ("n_steps", "max_iterations", "num_iters"),
+    "epochs": ("epoch",),
     "log_every": ("logging_steps", "log_interval", "log_every_n_steps", "log_every", "log_freq"),
-    "save_every": (
-        "save_steps",
-        "save_interval",
-        "save_every",
-        "checkpoint_interval",
-        "checkpoint_every",
-        "ckpt_interval",
-    ),
-    "eval_every": ("eval_steps", "eval_interval", "eval_every", "val_interval", "val_every", "validation_interval"),
 }
+_A_SHARE = "val_check_interval"  # of an epoch, in Lightning
+KNOBS = tuple(_FACTS)
+_SWITCHED_OFF = KNOBS[-3:]  # in bursts; a number means "every so many steps"
 NEVER = "1000000000"
 _OPTION = re.compile(r"(?<![\w-])(--?[A-Za-z][\w.-]*)")
 _DEFAULT = re.compile(r"[\[(]default:? *['\"]?([^\s'\")\]]+)")
@@ -111,32 +90,32 @@ def draft_recipe(name: str, text: str, command: Sequence[str]) -> Recipe:
     ]
     known = {_plain(n) for option in options for n in option.names}
     options += [option for option in given if _plain(option.key) not in known]
-    knobs = [knob for canonical in NAMES if (knob := _find(canonical, NAMES[canonical], options, command)) is not None]
-    for canonical, names in SWITCHED_OFF.items():
-        if (knob := _find(canonical, names, options, command)) is not None:
-            knobs.append(Knob(name=canonical, key=knob.key, how=knob.how, in_bursts=in_bursts(canonical)))
-    return Recipe(name=name, knobs=tuple(knobs))
+    return Recipe(name=name, knobs=tuple(k for each in KNOBS if (k := _find(each, options, command)) is not None))
 
 
 def in_bursts(name: str) -> str | None:
     """Returns a knob's value for bursts, which log each step, save nothing and evaluate nothing; None: unchanged."""
-    return None if name not in SWITCHED_OFF else "1" if name == "log_every" else NEVER
+    return None if name not in _SWITCHED_OFF else "1" if name == "log_every" else NEVER
 
 
-def _find(canonical: str, names: Sequence[str], options: Iterable[Option], command: Sequence[str]) -> Knob | None:
+def _find(knob: str, options: Iterable[Option], command: Sequence[str]) -> Knob | None:
     with_value = [option for option in options if option.takes_value]
     by_name = {word: option for option in with_value for word in option.stands_for}
     by_name |= {_plain(n): option for option in with_value for n in option.names}
-    option = next((by_name[name] for name in names if name in by_name), None)
+    rows = (row for row in rows_of_file("names")["settings"] if row["fact"] == _FACTS[knob])
+    names = (*(name for row in rows for name in row["names"]), *_SHORT.get(knob, ()))
+    option = next((by_name[name] for name in names if name in by_name and name != _A_SHARE), None)
     if option is None:
         return None
     spelled = next((n for n in option.names if any(w == n or w.startswith(f"{n}=") for w in command)), option.key)
     equals = any(word.startswith(f"{spelled}=") for word in command)
-    knob = Knob(name=canonical, key=spelled, how="equals" if equals else "option")
-    value = number_of(command, Recipe(name=""), knob)
-    if value is None and value_of(command, knob) is None and option.default is not None:
+    found = Knob(name=knob, key=spelled, how="equals" if equals else "option", in_bursts=in_bursts(knob))
+    if found.in_bursts is not None:
+        return found
+    value = number_of(command, Recipe(name=""), found)
+    if value is None and value_of(command, found) is None and option.default is not None:
         value = _number(option.default)
-    return Knob(name=canonical, key=spelled, how=knob.how, value=value)
+    return replace(found, value=value)
 
 
 def _plain(option: str) -> str:
@@ -189,7 +168,5 @@ def shipped_recipes() -> tuple[Shipped, ...]:
 def _read(path: Path) -> Shipped:
     raw = read_yaml(path, "recipe")
     detect, detect_help = tuple(raw.pop("detect", ())), tuple(raw.pop("detect_help", ()))
-    try:
-        return Shipped(recipe=record_from_dict(Recipe, raw), detect=detect, detect_help=detect_help)
-    except ConfigError as error:
-        raise bad_fields("recipe", path, error, "this file ships with the program: install it again") from error
+    recipe = record_of(Recipe, raw, path, "recipe", "this file ships with the program: install it again")
+    return Shipped(recipe=recipe, detect=detect, detect_help=detect_help)

@@ -11,22 +11,27 @@ import numpy as np
 
 from advisor.adopt.empirical import Batch
 from advisor.adopt.guard import grace_seconds
-from advisor.adopt.self_test import CAPPED, DEAD
+from advisor.adopt.self_test import CAPPED, DEAD, rows_of_all, tokens_of
 from advisor.adopt.session import batch_of, drift_of, memory_kind
 from advisor.adopt.splits import Option, batch_options, time_of
 from advisor.errors import AdvisorError
 from advisor.laws.intervals import Z80
 from advisor.options import AdoptedGoal
 from advisor.prediction.intervals import sum_shared
-from advisor.prediction.micro_batch import Tries, one_micro_batch
+from advisor.prediction.micro_batch import ENOUGH
 from advisor.records import Basis, Estimate
-from advisor.store.adopted import LOG, PROBE, WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan, BatchShape, Setting
-from advisor.units import format_estimate, format_seconds, format_usd
-
-_ONCE_MORE = (
-    1.15  # factor by which start-up and end differ between runs; arbitrary, imports come from a cache or a disk
+from advisor.store.adopted import (
+    LOG,
+    PROBE,
+    WHOLE_RUN,
+    Adopted,
+    AdoptedPlan,
+    Setting,
+    tightest,
 )
+from advisor.units import HOUR, format_estimate, format_seconds, format_usd
 
+_ONCE_MORE = 1.15  # by which start-up and end differ between runs; arbitrary, imports come from a cache or a disk
 _BUSY = 1.5  # times; the reference kernel of a run counts as slow from there on, too (findings/detectors/machine.py)
 
 
@@ -39,18 +44,19 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
     base = adopted.bursts[0]
     options = batch_options(adopted, goal.gpus)
     chosen = _choose(options, goal)
-    startup = _once_more([b.startup_seconds for b in adopted.bursts if b.startup_seconds is not None])
-    endings = [b.ending_seconds for b in adopted.bursts if b.ending_seconds is not None]
-    ending = _once_more(endings) if endings else None
+    startup = _once_more([b.startup_seconds for b in adopted.bursts])
+    ending = _once_more([b.ending_seconds for b in adopted.bursts])
     assert startup is not None  # the base burst has steps
     fixed = startup if ending is None else sum_shared(startup, ending)  # their errors come from the same machine
-    limit = _limit_seconds(adopted, goal)
+    usd_per_hour = goal.usd_per_gpu_hour  # of all its GPUs; processes on a CPU share one machine
+    if usd_per_hour is not None and adopted.device_key != "cpu":
+        usd_per_hour *= goal.gpus or adopted.gpus
+    if goal.budget_usd is not None and not usd_per_hour:
+        raise AdvisorError("a budget needs a price", "--price DOLLARS_PER_GPU_HOUR", exit_code=2)
+    limit = tightest(goal.deadline_seconds, goal.budget_usd, usd_per_hour)
     # Rows and tokens of one step of all processes; None if neither the probe nor a knob states them.
-    shape = base.shape
-    rows = shape.rows * shape.calls * adopted.gpus if shape is not None else None
-    tokens = base.step_tokens
-    if shape is not None:
-        tokens = shape.tokens * adopted.gpus if shape.tokens is not None else None
+    shape, tokens = base.shape, tokens_of(base)
+    rows = rows_of_all(base) if shape is not None else None
     steps, why = _steps(adopted, goal, chosen.step_seconds, fixed, limit, rows, tokens)
     total = sum_shared(fixed, chosen.step_seconds.scaled(steps))
     if limit is not None and total.value > limit:
@@ -63,105 +69,44 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
         length = (Setting(name="steps", value=steps),)
     elif adopted.works("tokens") and tokens:
         length = (Setting(name="tokens", value=round(steps * tokens)),)
+    split = shape  # what one process receives
+    if shape is not None:
+        each = shape.tokens and shape.tokens * base.processes / chosen.batch.processes
+        split = replace(shape, rows=chosen.batch.rows, calls=round(chosen.batch.calls), tokens=each)
+    # The command as it is ends after these steps if they are its own and no burst contradicted.
+    contradicted = {verdict.name for verdict in adopted.verdicts if verdict.verdict in (DEAD, CAPPED)}
+    own = replace(goal, usd_per_gpu_hour=None, gpus=None, memory_bytes=None) == AdoptedGoal()
+    ends = bool(length) or (own and not contradicted & {"steps", "tokens", "epochs"})
     # if only its lines count its steps, each step must print one
     lines = (Setting(name="log_every", value=1.0),) if adopted.by_log and not base.step_printed else ()
-    settings = (*chosen.settings, *length, *lines)
     drift = drift_of(adopted.bursts)
-    usd_per_hour = _usd_per_hour(adopted, goal)
-    cost = total.scaled(usd_per_hour / 3600) if usd_per_hour is not None else None
     return AdoptedPlan(
-        id=plan_id,
-        created=created,
-        trainer=adopted.name,
-        command=adopted.command,
-        folder=adopted.folder,
-        environment=adopted.environment,
-        resume_args=adopted.recipe.resume_args,
-        values=settings,
-        device_key=adopted.device_key,
-        gpus=round(chosen.batch.processes),
-        shape=_shape(base, chosen.batch),
-        steps=steps,
-        steps_are_set=bool(length),
-        rows_per_step=rows,
-        tokens_per_step=tokens,
-        startup_seconds=startup,
-        step_seconds=chosen.step_seconds,
-        ending_seconds=ending,
-        total_seconds=total,
-        usd_per_hour=usd_per_hour,
-        cost_usd=cost,
-        memory_bytes=chosen.memory_bytes,
-        memory_kind=memory_kind(adopted.bursts),
-        max_seconds=goal.deadline_seconds,
-        max_usd=goal.budget_usd,
-        reasons=(why, _why_this_batch(adopted, options, chosen)),
-        warnings=tuple(_warnings(adopted, chosen, ending, bool(length) or _ends_itself(adopted, goal), limit)),
-        software=f"torch {adopted.torch}" if adopted.torch else None,
-        basis=LOG if adopted.by_log else PROBE,
-        reference_seconds=drift.reference_seconds,
-        drift_exponent=drift.exponent,
-    )
-
-
-def _ends_itself(adopted: Adopted, goal: AdoptedGoal) -> bool:
-    """Tells whether the command as it is ends after these steps, because they are its own and no burst contradicted."""
-    asked = (goal.steps, goal.tokens, goal.rows, goal.epochs, goal.deadline_seconds, goal.budget_usd)
-    contradicted = {verdict.name for verdict in adopted.verdicts if verdict.verdict in (DEAD, CAPPED)}
-    return all(one is None for one in asked) and not contradicted & {"steps", "tokens", "epochs"}
-
-
-def says_how_long(adopted: Adopted) -> bool:
-    """Tells whether the command itself states how long it trains, in a unit that can be counted."""
-    given = {knob.name for knob in adopted.recipe.knobs if knob.value is not None and knob.value > 0}
-    return bool(given & {"steps", "tokens"}) or ("epochs" in given and adopted.bursts[0].step_epochs is not None)
+        id=plan_id, created=created, trainer=adopted.name, command=adopted.command, folder=adopted.folder,
+        environment=adopted.environment, resume_args=adopted.recipe.resume_args,
+        values=(*chosen.settings, *length, *lines), device_key=adopted.device_key, gpus=round(chosen.batch.processes),
+        shape=split, steps=steps, steps_are_set=bool(length), rows_per_step=rows, tokens_per_step=tokens,
+        startup_seconds=startup, step_seconds=chosen.step_seconds, ending_seconds=ending, total_seconds=total,
+        usd_per_hour=usd_per_hour, cost_usd=total.scaled(usd_per_hour / HOUR) if usd_per_hour is not None else None,
+        memory_bytes=chosen.memory_bytes, memory_kind=memory_kind(adopted.bursts), max_seconds=goal.deadline_seconds,
+        max_usd=goal.budget_usd, reasons=(why, _why_this_batch(adopted, options, chosen)),
+        warnings=tuple(_warnings(adopted, chosen, ending, ends, limit)),
+        software=f"torch {adopted.torch}" if adopted.torch else None, basis=LOG if adopted.by_log else PROBE,
+        reference_seconds=drift.reference_seconds, drift_exponent=drift.exponent,
+    )  # fmt: skip
 
 
 def _choose(options: Sequence[Option], goal: AdoptedGoal) -> Option:
     """Chooses by our rule for micro-batches; raises AdvisorError if none fits the memory."""
     room = goal.memory_bytes
-    fits = np.array([room is None or o.memory_bytes is None or o.memory_bytes.high <= room for o in options])
-    if not fits.any():
+    fitting = [o for o in options if room is None or o.memory_bytes is None or o.memory_bytes.high <= room]
+    if not fitting:
         hint = "a smaller batch, or a shorter sequence, in the command itself"
         raise AdvisorError("no split of its batch fits the memory", hint, exit_code=3)
-    n = len(options)
-    tries = Tries(
-        setting=np.zeros(n, dtype=int),
-        target=np.zeros(n, dtype=int),
-        micro_batch=np.array([round(o.batch.rows) for o in options]),
-        grad_accum=np.array([round(o.batch.calls) for o in options]),
-        kind=np.zeros(n, dtype=int),
-        rate=np.array([1 / o.step_seconds.value for o in options]),
-        memory=np.array([o.memory_bytes.high if o.memory_bytes else 0.0 for o in options]),
-    )
-    best = options[int(np.flatnonzero(one_micro_batch(tries, fits))[0])]
+    enough = min(o.step_seconds.value for o in fitting) / ENOUGH
+    best = min((o for o in fitting if o.step_seconds.value <= enough), key=lambda o: o.batch.rows)
     own = options[0]
     # keep the user's own choice unless another is clearly better
-    return own if fits[0] and best.step_seconds.high >= own.step_seconds.value else best
-
-
-def _usd_per_hour(adopted: Adopted, goal: AdoptedGoal) -> float | None:
-    """Returns the cost per hour of all its GPUs; processes on a CPU share one machine."""
-    count = 1 if adopted.device_key == "cpu" else goal.gpus or adopted.gpus
-    return None if goal.usd_per_gpu_hour is None else goal.usd_per_gpu_hour * count
-
-
-def _limit_seconds(adopted: Adopted, goal: AdoptedGoal) -> float | None:
-    limits = [goal.deadline_seconds] if goal.deadline_seconds is not None else []
-    if goal.budget_usd is not None:
-        usd_per_hour = _usd_per_hour(adopted, goal)
-        if not usd_per_hour:
-            raise AdvisorError("a budget needs a price", "--price DOLLARS_PER_GPU_HOUR", exit_code=2)
-        limits.append(goal.budget_usd / usd_per_hour * 3600)
-    return min(limits, default=None)
-
-
-def _shape(base: AdoptedBurst, batch: Batch) -> BatchShape | None:
-    if base.shape is None:
-        return None
-    tokens = base.shape.tokens
-    each = tokens * base.processes / batch.processes if tokens is not None else None
-    return replace(base.shape, rows=batch.rows, calls=round(batch.calls), tokens=each)
+    return own if own in fitting and best.step_seconds.high >= own.step_seconds.value else best
 
 
 def _steps(
@@ -228,9 +173,9 @@ def _steps_of_epochs(adopted: Adopted, epochs: float, why: str) -> tuple[int, st
     return steps, f"{epochs:g} epochs {why}: by its log one has {in_one:,g} steps, so that they are {steps:,}"
 
 
-def _once_more(seconds: Sequence[float]) -> Estimate | None:
-    """Returns the expected duration of something that took these seconds before."""
-    if not seconds:
+def _once_more(seen: Sequence[float | None]) -> Estimate | None:
+    """Returns the expected duration of something that took these seconds before; None if it was never seen."""
+    if not (seconds := [each for each in seen if each is not None]):
         return None
     value = statistics.median(seconds)
     spread = max(_ONCE_MORE, math.exp(Z80 * statistics.pstdev([math.log(s) for s in seconds]))) if value > 0 else 1.0

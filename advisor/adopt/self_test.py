@@ -13,6 +13,7 @@ from advisor.store.adopted import LOG, AdoptedBurst, BatchShape, Knob, KnobVerdi
 
 WORKS, DEAD, CAPPED, SWAPPED, UNTESTED = "works", "dead", "capped", "swapped", "untested"
 _GRAVITY = (UNTESTED, WORKS, CAPPED, SWAPPED, DEAD)  # from mild to severe; a knob gets its most severe verdict
+Told = tuple[str, str]  # a verdict and its reason in words
 _SAME = 0.02  # relative: rows and calls are whole numbers, lengths may be padded by one
 _SAME_BY_LOG = 0.05  # relative; counters in a log are rounded
 _SEEN = {"micro_batch": "rows", "grad_accum": "calls", "seq_len": "length"}
@@ -25,14 +26,14 @@ _WORDS = {
 
 def verdicts(recipe: Recipe, base: AdoptedBurst, others: Sequence[AdoptedBurst]) -> tuple[KnobVerdict, ...]:
     """Returns a verdict on each knob that bursts can vary, from all bursts that set it."""
-    found = [_verdict(name, recipe, base, others) for name in _SEEN if recipe.knob(name) is not None]
+    found = [(name, _verdict(name, recipe, base, others)) for name in _SEEN if recipe.knob(name) is not None]
     if any(burst.value("gpus") is not None for burst in others):
-        found.append(_processes(recipe, base, others))
+        found.append(("gpus", _processes(recipe, base, others)))
     if recipe.knob("steps") is not None:
-        found.append(_steps("steps", 1.0, others))
+        found.append(("steps", _steps("steps", 1.0, others)))
     if recipe.knob("tokens") is not None and (each := tokens_of(base)):
-        found.append(_steps("tokens", each, others))
-    return tuple(found)
+        found.append(("tokens", _steps("tokens", each, others)))
+    return tuple(KnobVerdict(name=name, verdict=verdict, words=words) for name, (verdict, words) in found)
 
 
 def end_to_end(recipe: Recipe, base: AdoptedBurst, others: Iterable[AdoptedBurst]) -> bool:
@@ -44,14 +45,8 @@ def end_to_end(recipe: Recipe, base: AdoptedBurst, others: Iterable[AdoptedBurst
     if knob is None or knob.value in (None, 1) or before is None or before.rows != 1 or before.length is None:
         return False
     alone = [b for b in others if b.value("micro_batch") not in (None, knob.value) and len(b.values) == 1 and b.shape]
-    return bool(alone) and all(_longer(b, knob.value, before.length) for b in alone)
-
-
-def _longer(burst: AdoptedBurst, value: float | None, length: float) -> bool:
-    shape, asked = burst.shape, burst.value("micro_batch")
-    if shape is None or shape.length is None or not asked or not value:
-        return False
-    return shape.rows == 1 and abs(shape.length / length / (asked / value) - 1) <= _SAME
+    asked = [(b.shape, before.length * (b.value("micro_batch") or 0.0) / (knob.value or 1.0)) for b in alone]
+    return bool(asked) and all(s and s.rows == 1 and abs((s.length or 0.0) / n - 1) <= _SAME for s, n in asked)
 
 
 def cut_apart(recipe: Recipe, burst: AdoptedBurst) -> AdoptedBurst:
@@ -63,7 +58,7 @@ def cut_apart(recipe: Recipe, burst: AdoptedBurst) -> AdoptedBurst:
     return replace(burst, shape=replace(shape, rows=rows, length=shape.length / rows, end_to_end=True))
 
 
-def _verdict(name: str, recipe: Recipe, base: AdoptedBurst, others: Iterable[AdoptedBurst]) -> KnobVerdict:
+def _verdict(name: str, recipe: Recipe, base: AdoptedBurst, others: Iterable[AdoptedBurst]) -> Told:
     knob = recipe.knob(name)
     assert knob is not None  # only knobs of the recipe are judged
     of_one = _one_by_log if base.source == LOG else _one
@@ -75,13 +70,12 @@ def _verdict(name: str, recipe: Recipe, base: AdoptedBurst, others: Iterable[Ado
         if (one := of_one(knob, value, value / knob.value, recipe, base, burst)) is not None:
             judged.append(one)
     judged = judged or [(UNTESTED, "no burst that differs in it came to steps")]
-    verdict, words = max(judged, key=lambda one: _GRAVITY.index(one[0]))
-    return KnobVerdict(name=name, verdict=verdict, words=words)
+    return max(judged, key=lambda one: _GRAVITY.index(one[0]))
 
 
 def _one(
     knob: Knob, value: float, expected: float, recipe: Recipe, base: AdoptedBurst, burst: AdoptedBurst
-) -> tuple[str, str] | None:
+) -> Told | None:
     """Judges a knob by one burst that set it to `value`, `expected` times its own; returns a verdict and its words.
 
     Returns None if nothing was seen.
@@ -91,14 +85,16 @@ def _one(
     if burst.processes != base.processes:  # that may change the contents of a step
         return None
     seen = _SEEN[knob.name]
-    changes = _changes(base.shape, burst.shape)
+    before, after = base.shape, burst.shape
+    length = after.length / before.length if before.length and after.length else None
+    changes = {"rows": after.rows / before.rows, "calls": after.calls / before.calls, "length": length}
     mine = changes[seen]
     if mine is None:
         return None
     if abs(mine / expected - 1) <= _SAME:
         return WORKS, f"{knob.key} changes {_WORDS[seen]}"
     if abs(mine - 1) > _SAME:
-        was, came = getattr(base.shape, seen), getattr(burst.shape, seen)
+        was, came = getattr(before, seen), getattr(after, seen)
         return CAPPED, f"{knob.key} {value:g} should give {was * expected:g} of {_WORDS[seen]}, {came:g} came"
     set_too = {_SEEN[n] for n in _SEEN if n != knob.name and burst.value(n) not in (None, _value(recipe, n))}
     moved = [
@@ -111,7 +107,7 @@ def _one(
 
 def _one_by_log(
     knob: Knob, value: float, expected: float, recipe: Recipe, base: AdoptedBurst, burst: AdoptedBurst
-) -> tuple[str, str] | None:
+) -> Told | None:
     """Judges a knob by the log of one burst that set only this knob; None for other bursts, or if no step was seen."""
     if len(burst.values) > 1 or not burst.measured:
         return None
@@ -123,7 +119,11 @@ def _one_by_log(
     else:
         change, what = None, ""
     if change is None:
-        return UNTESTED, f"its log does not say what a step holds{_pace(base, burst, knob, value)}"
+        pace = ""
+        if base.step_seconds:
+            factor = statistics.median(burst.step_seconds) / statistics.median(base.step_seconds)
+            pace = f"; with {knob.key} {value:g} it takes {factor:.2g} times as long"
+        return UNTESTED, f"its log does not say what a step holds{pace}"
     if abs(change / expected - 1) <= _SAME_BY_LOG:
         return WORKS, f"{knob.key} {value:g} makes it {change:.3g} times the {what} of a step, by its log"
     if abs(change - 1) > _SAME_BY_LOG:
@@ -134,14 +134,6 @@ def _one_by_log(
         return UNTESTED, f"a step has the same {what}: {knob.key} does nothing, {may_follow}"
     gave = f"{knob.value:g} and {value:g} gave steps of the same {what}"
     return DEAD, f"{knob.key} is accepted and changes nothing: {gave}"
-
-
-def _pace(base: AdoptedBurst, burst: AdoptedBurst, knob: Knob, value: float) -> str:
-    """Describes the change of the step time."""
-    if not base.step_seconds:
-        return ""
-    factor = statistics.median(burst.step_seconds) / statistics.median(base.step_seconds)
-    return f"; with {knob.key} {value:g} it takes {factor:.2g} times as long"
 
 
 def as_declared(recipe: Recipe, burst: AdoptedBurst, told: Iterable[KnobVerdict]) -> AdoptedBurst:
@@ -169,44 +161,33 @@ def _value(recipe: Recipe, name: str) -> float | None:
     return knob.value if knob is not None else None
 
 
-def _changes(before: BatchShape, after: BatchShape) -> dict[str, float | None]:
-    length = after.length / before.length if before.length and after.length else None
-    return {"rows": after.rows / before.rows, "calls": after.calls / before.calls, "length": length}
-
-
 def tokens_of(burst: AdoptedBurst) -> float | None:
     """Returns the observed tokens of one step of all processes, or None."""
     seen = burst.shape.tokens if burst.shape is not None else None
     return seen * burst.processes if seen is not None else burst.step_tokens
 
 
-def _processes(recipe: Recipe, base: AdoptedBurst, others: Iterable[AdoptedBurst]) -> KnobVerdict:
+def _processes(recipe: Recipe, base: AdoptedBurst, others: Iterable[AdoptedBurst]) -> Told:
     """Judges whether as many processes train together as were asked for."""
     knob = recipe.knob("gpus")
     assert knob is not None
     tried = [(value, burst) for burst in others if (value := burst.value("gpus")) not in (None, knob.value)]
-    seen = [(value, burst) for value, burst in tried if burst.steps > 0 and value is not None]
+    seen = [(value, burst) for value, burst in tried if burst.steps > 0]
     if not seen:
         why = f": {tried[-1][1].reason}" if tried and tried[-1][1].reason else ""
-        return KnobVerdict(name="gpus", verdict=UNTESTED, words=f"with another number it did not train{why}")
+        return UNTESTED, f"with another number it did not train{why}"
     for value, burst in seen:
         if burst.processes == base.processes:
-            words = f"{knob.key} {value:g} is accepted, and {base.processes} trained together as before"
-            return KnobVerdict(name="gpus", verdict=DEAD, words=words)
+            return DEAD, f"{knob.key} {value:g} is accepted, and {base.processes} trained together as before"
         if burst.processes != value:
-            words = f"{knob.key} {value:g} was asked for, {burst.processes} trained together"
-            return KnobVerdict(name="gpus", verdict=CAPPED, words=words)
+            return CAPPED, f"{knob.key} {value:g} was asked for, {burst.processes} trained together"
     value, burst = seen[0]
-    words = f"{knob.key} {value:g}: so many train together{_batch_beside(base, burst)}"
-    return KnobVerdict(name="gpus", verdict=WORKS, words=words)
-
-
-def _batch_beside(base: AdoptedBurst, burst: AdoptedBurst) -> str:
-    """Describes the global batch with another number of processes; "" if it was not seen."""
-    if base.shape is None or burst.shape is None or len(burst.values) > 1:
-        return ""
-    before, after = rows_of_all(base), rows_of_all(burst)
-    return ", and the global batch stays" if before == after else f", and {before:g} rows of a step become {after:g}"
+    beside = ""  # the global batch with this number of processes
+    if base.shape is not None and burst.shape is not None and len(burst.values) == 1:
+        before, after = rows_of_all(base), rows_of_all(burst)
+        stays = before == after
+        beside = ", and the global batch stays" if stays else f", and {before:g} rows of a step become {after:g}"
+    return WORKS, f"{knob.key} {value:g}: so many train together{beside}"
 
 
 def rows_of_all(burst: AdoptedBurst) -> float:
@@ -215,18 +196,16 @@ def rows_of_all(burst: AdoptedBurst) -> float:
     return burst.shape.rows * burst.shape.calls * burst.processes
 
 
-def _steps(name: str, each: float, others: Iterable[AdoptedBurst]) -> KnobVerdict:
+def _steps(name: str, each: float, others: Iterable[AdoptedBurst]) -> Told:
     """Judges whether a run ends by itself after the requested steps. `each`: how much the knob counts per step."""
     tried = [(round(value / each), b) for b in others if (value := b.value(name)) is not None]
     if not tried:
-        return KnobVerdict(name=name, verdict=UNTESTED, words="no burst was left to end by itself")
+        return UNTESTED, "no burst was left to end by itself"
     value, burst = tried[-1]
-    if burst.outcome == "completed" and burst.steps == value:
-        return KnobVerdict(name=name, verdict=WORKS, words=f"it ends by itself after {burst.steps} steps, as asked")
     if burst.outcome == "completed":
-        words = f"{value:g} steps were asked for, it ended after {burst.steps}"
-        return KnobVerdict(name=name, verdict=CAPPED, words=words)
+        if burst.steps == value:
+            return WORKS, f"it ends by itself after {burst.steps} steps, as asked"
+        return CAPPED, f"{value:g} steps were asked for, it ended after {burst.steps}"
     if burst.steps > value:
-        words = f"{value:g} steps were asked for, it had done {burst.steps} when it was ended"
-        return KnobVerdict(name=name, verdict=DEAD, words=words)
-    return KnobVerdict(name=name, verdict=UNTESTED, words=burst.reason or "its run did not come to its end")
+        return DEAD, f"{value:g} steps were asked for, it had done {burst.steps} when it was ended"
+    return UNTESTED, burst.reason or "its run did not come to its end"

@@ -6,19 +6,22 @@ It starts child processes in a scratch folder, which is removed afterwards.
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from advisor.adopt.burst import BurstLimits, run_burst
-from advisor.adopt.command import for_burst
+from advisor.adopt.command import for_burst, launcher_of
 from advisor.adopt.empirical import Batch, Seen
 from advisor.adopt.self_test import DEAD, SWAPPED, as_declared, cut_apart, end_to_end, tokens_of, verdicts
-from advisor.calibration.observations import Drift, drift_among
+from advisor.calibration.observations import Drift, corrected_log, drift_among
 from advisor.errors import AdvisorError
+from advisor.hardware.here import visible_cards
 from advisor.store.adopted import LOG, WHOLE_RUN, AdoptedBurst, KnobVerdict, Recipe, Setting
 
 _REHEARSAL_STEPS = 8  # steps of the run that ends by itself
@@ -35,7 +38,6 @@ class Command:
     folder: Path
     environment: Mapping[str, str]  # the whole environment
     recipe: Recipe
-    most_processes: Callable[[AdoptedBurst], int] = lambda base: 1  # that the GPUs or cores of this machine allow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,10 @@ def adopt(command: Command, budget_seconds: float, on_event: Callable[[str, floa
     _refuse_without_steps(command, base)
     command = replace(command, recipe=with_base_values(command.recipe, base))
     bursts = [base]
-    for settings, to_its_end in tries(command.recipe, tokens_of(base), command.most_processes(base)):
+    # The most processes are as many as GPUs, or as cores if the launcher's processes use no GPU.
+    most = (os.cpu_count() or 1) if launcher_of(command.arguments) is not None else 1
+    most = len(visible_cards()) if base.on_card else most
+    for settings, to_its_end in tries(command.recipe, tokens_of(base), most):
         told = {verdict.name: verdict.verdict for verdict in _session(command.recipe, bursts).verdicts}
         if any(told.get(setting.name) in (DEAD, SWAPPED) for setting in settings):
             continue  # one of its settings does not work
@@ -137,42 +142,25 @@ def tries(
     First each knob alone. The knob for the length comes early, because no plan can set the length without it. Then come
     knobs in the other direction, the unchanged command, and two knobs at once.
     """
-    micro, accum, seq, own = (_base(recipe, name) for name in ("micro_batch", "grad_accum", "seq_len", "gpus"))
+    given = {knob.name: math.floor(knob.value) for knob in recipe.knobs if knob.value is not None and knob.value >= 1}
+    micro, accum, seq, own = map(given.get, ("micro_batch", "grad_accum", "seq_len", "gpus"))
     many = [n for n in (2 * own, 4 * own, own // 2) if 1 <= n <= most_processes] if own else []
-    alone = [
-        *([_one("micro_batch", 2 * micro)] if micro else []),
-        *([_one("grad_accum", 2 * accum)] if accum else []),
-        *([_one("seq_len", seq // 2)] if seq and seq >= 16 else []),
-    ]
-    yield from ((settings, False) for settings in alone)
-    if recipe.knob("steps") is not None:
-        yield _one("steps", _REHEARSAL_STEPS), True
-    elif recipe.knob("tokens") is not None and step_tokens:
-        yield _one("tokens", round(_REHEARSAL_STEPS * step_tokens)), True
-    yield from ((_one("gpus", n), False) for n in many)
-    if micro and micro > 1:
-        yield _one("micro_batch", micro // 2), False
-    if many and micro:
-        yield (*_one("gpus", many[0]), *_one("micro_batch", micro // 2 if micro > 1 else 2 * micro)), False
-    yield (), False
-    if micro and seq and seq >= 16:
-        yield (*_one("micro_batch", 2 * micro), *_one("seq_len", seq // 2)), False
-    if micro and accum and micro > 1:
-        yield (*_one("micro_batch", micro // 2), *_one("grad_accum", 2 * accum)), False
-    if micro and micro > 3:
-        yield _one("micro_batch", micro // 4), False
-    if micro:
-        yield _one("micro_batch", 4 * micro), False
-    yield (), False
-
-
-def _one(name: str, value: float) -> tuple[Setting, ...]:
-    return (Setting(name=name, value=value),)
-
-
-def _base(recipe: Recipe, name: str) -> int | None:
-    knob = recipe.knob(name)
-    return None if knob is None or knob.value is None or knob.value < 1 else math.floor(knob.value)
+    twice, four, more = micro and 2 * micro, micro and 4 * micro, accum and 2 * accum
+    half, quarter = (micro // part if micro and micro >= part else None for part in (2, 4))
+    shorter = seq // 2 if seq and seq >= 16 else None
+    rehearsal: dict[str, Any] = {"tokens": step_tokens and round(_REHEARSAL_STEPS * step_tokens)}
+    if recipe.knob("steps") is not None or recipe.knob("tokens") is None:
+        rehearsal = {"steps": _REHEARSAL_STEPS if recipe.knob("steps") is not None else None}
+    wanted: list[dict[str, Any]] = [
+        {"micro_batch": twice}, {"grad_accum": more}, {"seq_len": shorter}, rehearsal, *({"gpus": n} for n in many),
+        {"micro_batch": half}, {"gpus": many[0] if many else None, "micro_batch": half or twice}, {},
+        {"micro_batch": twice, "seq_len": shorter}, {"micro_batch": half, "grad_accum": more},
+        {"micro_batch": quarter}, {"micro_batch": four}, {},
+    ]  # fmt: skip
+    for values in wanted:
+        settings = tuple(Setting(name=name, value=value) for name, value in values.items() if value is not None)
+        if len(settings) == len(values):
+            yield settings, values is rehearsal
 
 
 def in_words(settings: Sequence[Setting], recipe: Recipe) -> str:
@@ -199,7 +187,7 @@ def seen_times(bursts: Sequence[AdoptedBurst]) -> list[Seen]:
     return [
         Seen(
             batch=batch,
-            value=statistics.median(burst.step_seconds) / slowdown(burst, drift),
+            value=math.exp(corrected_log(burst, drift)),
             by_log=by_log,
             drift=max(drift.deviation if drift.reference_seconds is not None else 0.0, scatter(burst)),
         )
@@ -225,22 +213,10 @@ def drift_of(bursts: Sequence[AdoptedBurst]) -> Drift:
     return drift_among([(batch_of(b), b.step_seconds, b.reference_seconds) for b in timed])
 
 
-def slowdown(burst: AdoptedBurst, drift: Drift) -> float:
-    """Returns the factor by which the machine itself slowed a burst; 1 if the reference kernel was not timed."""
-    if drift.reference_seconds is None or not burst.reference_seconds:
-        return 1.0
-    return float((statistics.median(burst.reference_seconds) / drift.reference_seconds) ** drift.exponent)
-
-
 def memory_kind(bursts: Sequence[AdoptedBurst]) -> str:
     """Returns the counter of the bursts' memory: PyTorch's or the driver's for a GPU, or else that of the processes."""
     kinds = ("allocated", "device")
     return next((kind for kind in kinds if any(getattr(b, f"{kind}_peak_bytes") for b in bursts)), "resident")
-
-
-def sharers(kind: str, processes: float) -> float:
-    """Returns how many processes share a memory of this kind: all of them on the host, one on a GPU."""
-    return processes if kind == "resident" else 1.0
 
 
 def seen_memory(bursts: Sequence[AdoptedBurst]) -> list[Seen]:
@@ -248,7 +224,7 @@ def seen_memory(bursts: Sequence[AdoptedBurst]) -> list[Seen]:
     kind = memory_kind(bursts)
     name = f"{kind}_peak_bytes"
     return [
-        Seen(batch=batch, value=bytes_ / sharers(kind, burst.processes), by_log=burst.source == LOG)
+        Seen(batch=batch, value=bytes_ / (burst.processes if kind == "resident" else 1), by_log=burst.source == LOG)
         for burst in bursts
         if burst.measured and (bytes_ := getattr(burst, name)) and (batch := batch_of(burst)) is not None
     ]

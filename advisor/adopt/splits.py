@@ -1,4 +1,4 @@
-"""Lists the ways to split the global batch of an adopted command into rows, micro-batches and processes. Pure.
+"""Chooses the fit of an adopted command, and lists the splits of its global batch over rows, calls, processes. Pure.
 
 Each split keeps the command's own global batch. A program may count rows and accumulation per process, share
 accumulation among processes, or derive its micro-batches from a global batch.
@@ -6,15 +6,16 @@ accumulation among processes, or derive its micro-batches from a global batch.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from advisor.adopt.by_law import choose_fit
-from advisor.adopt.empirical import Batch, Predicts, fit_memory, fit_time
+from advisor.adopt.empirical import Batch, Fitted, Seen, fit_law, fit_memory, fit_time, hold_each_out
 from advisor.adopt.self_test import rows_of_all
-from advisor.adopt.session import batch_of, memory_kind, seen_memory, seen_times, sharers
+from advisor.adopt.session import batch_of, memory_kind, seen_memory, seen_times
 from advisor.errors import AdvisorError
+from advisor.laws.held_out import HeldOut
 from advisor.records import Estimate
 from advisor.store.adopted import Adopted, AdoptedBurst, Setting
 
@@ -31,7 +32,39 @@ class Option:
     memory_bytes: Estimate | None
 
 
-def time_of(adopted: Adopted, many: float | None = None) -> Predicts:
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """The chosen fit of a command's step times, with its held-out errors (None: too few bursts)."""
+
+    fit: Callable[[Sequence[Seen]], Fitted]
+    held_out: HeldOut | None
+    by_law: bool
+
+
+@functools.lru_cache(maxsize=16)
+def choose_fit(adopted: Adopted) -> Chosen:
+    """Chooses the law if the model is known, one process trains and the law's held-out error is no larger.
+
+    Only the terms fit bursts of several processes. The two fits are compared on bursts of one process.
+    """
+    seen, model = seen_times(adopted.bursts), adopted.bursts[0].model
+    terms = hold_each_out(seen, fit_time)
+    if model is None or terms is None or adopted.bursts[0].processes > 1:
+        return Chosen(fit=fit_time, held_out=terms, by_law=False)
+    known, alone = model, [one for one in seen if one.batch.processes == 1]
+
+    def by_law(some: Sequence[Seen]) -> Fitted:
+        return fit_law(known, [one for one in some if one.batch.processes == 1])
+
+    law = hold_each_out(alone, by_law)
+    # the terms are compared on the batches that the law predicts
+    same = [point for point in terms.points if law is not None and law.of(point.configuration)]
+    if law is None or law.median > HeldOut(points=tuple(same)).median:
+        return Chosen(fit=fit_time, held_out=terms, by_law=False)
+    return Chosen(fit=by_law, held_out=law, by_law=True)
+
+
+def time_of(adopted: Adopted, many: float | None = None) -> Fitted:
     """Returns the model of a command's step time with this many processes (None: its own number).
 
     Raises AdvisorError if no burst was steady.
@@ -59,22 +92,22 @@ def batch_options(adopted: Adopted, gpus: int | None = None) -> list[Option]:
     _refuse_processes(adopted, base, many)
 
     def option(batch: Batch) -> Option:
-        bytes_ = memory.estimate(batch).scaled(sharers(kind, many)) if memory else None
+        # processes share the memory of the host, and have a GPU each
+        bytes_ = memory.estimate(batch).scaled(many if kind == "resident" else 1.0) if memory else None
         return Option(batch=batch, settings=_settings(adopted, base, batch), step_seconds=time.estimate(batch),
                       memory_bytes=bytes_)  # fmt: skip
 
     splits = list(_splits(adopted, base, time, many))
     if many != base.processes:
-        splits.sort(key=lambda split: abs(math.log(split[0] / base.rows)))
-    options = [option(replace(base, rows=rows, calls=calls, processes=many)) for rows, calls in splits]
-    if not options:
+        splits.sort(key=lambda batch: abs(math.log(batch.rows / base.rows)))
+    if not splits:
         raise AdvisorError(
             f"its batch of {base.rows * base.calls * base.processes:g} rows cannot stay with {many:g} processes: "
             "nothing that was seen to work sets the rows of each",
             "name the option: --knob micro_batch=--OPTION or grad_accum=--OPTION, and adopt it again",
             exit_code=3,
         )
-    return options
+    return [option(batch) for batch in splits]
 
 
 def _refuse_processes(adopted: Adopted, base: Batch, many: float) -> None:
@@ -90,46 +123,38 @@ def _refuse_processes(adopted: Adopted, base: Batch, many: float) -> None:
         raise AdvisorError(f"{knob.key} cannot be believed: {told.words}", "leave --gpus out", exit_code=3)
 
 
-def _splits(adopted: Adopted, base: Batch, time: Predicts, many: float) -> Iterator[tuple[float, float]]:
-    """Yields the rows and calls per process that make up the command's own global batch."""
+def _splits(adopted: Adopted, base: Batch, time: Fitted, many: float) -> Iterator[Batch]:
+    """Yields the batches of each of so many processes that make up the command's own global batch."""
     together = round(base.rows * base.calls * base.processes)
-    micro = adopted.recipe.knob("micro_batch")
-    sets_rows = micro is not None and bool(micro.value) and adopted.works("micro_batch")
-    sets_calls = _accum_by_hand(adopted) or _accum_follows(adopted)
+    sets_rows = adopted.working("micro_batch") is not None
+    sets_calls = adopted.working("grad_accum") is not None or _accum_follows(adopted)
     if many == base.processes:
-        yield base.rows, base.calls
+        yield base
     most, least = max(b.rows for b in time.seen) * _FARTHEST, min(b.rows for b in time.seen) / _FARTHEST
     least = least if many != base.processes else least * _FARTHEST
     for rows in map(float, range(1, together + 1)) if sets_rows else (base.rows,):
-        calls = together / (rows * many)
-        new = (rows, many) != (base.rows, base.processes)
-        if new and least <= rows <= most and calls.is_integer() and (sets_calls or calls == base.calls):
-            batch = replace(base, rows=rows, calls=calls, processes=many)
-            if all(float(setting.value).is_integer() for setting in _settings(adopted, base, batch)):
-                yield rows, calls
+        batch = replace(base, rows=rows, calls=together / (rows * many), processes=many)
+        can_be = sets_calls or batch.calls == base.calls
+        near = batch != base and least <= rows <= most and batch.calls.is_integer()
+        if can_be and near and all(float(each.value).is_integer() for each in _settings(adopted, base, batch)):
+            yield batch
 
 
 def _settings(adopted: Adopted, base: Batch, batch: Batch) -> tuple[Setting, ...]:
     """Returns the settings for a batch, with the number of processes first."""
     found = []
-    micro, accum = adopted.recipe.knob("micro_batch"), adopted.recipe.knob("grad_accum")
+    micro, accum = adopted.working("micro_batch"), adopted.working("grad_accum")
     if batch.processes != base.processes:
         found.append(Setting(name="gpus", value=batch.processes))
     if batch.rows != base.rows:
-        assert micro is not None and micro.value is not None  # the knob sets the rows
+        assert micro is not None and micro.value  # the knob sets the rows
         found.append(Setting(name="micro_batch", value=micro.value * batch.rows / base.rows))
-    if accum is not None and accum.value is not None and _accum_by_hand(adopted):
+    if accum is not None and accum.value:
         shared = batch.processes / base.processes if _accum_is_shared(adopted) else 1.0
         value = accum.value * batch.calls * shared / base.calls
         if value != accum.value:
             found.append(Setting(name="grad_accum", value=value))
     return tuple(found)
-
-
-def _accum_by_hand(adopted: Adopted) -> bool:
-    """Tells whether a working knob sets accumulation."""
-    accum = adopted.recipe.knob("grad_accum")
-    return accum is not None and accum.value is not None and adopted.works("grad_accum")
 
 
 def _accum_is_shared(adopted: Adopted) -> bool:

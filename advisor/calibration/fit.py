@@ -89,35 +89,46 @@ def _fit_at(
     error = discrepancy**2 * kernel(where, where) + np.diag(noise**2)
     whiten, prior_whiten = _whitener(error), _whitener(prior.covariance)
 
-    def residual(theta: np.ndarray) -> np.ndarray:
-        misfit = y - np.log(x @ np.exp(theta))
-        return np.concatenate((whiten @ misfit, prior_whiten @ (theta - prior.mean)))
-
-    def jacobian(theta: np.ndarray) -> np.ndarray:
-        return np.vstack((-whiten @ _gradient(x, theta), prior_whiten))
-
-    from scipy.optimize import least_squares  # takes a quarter of a second, and only bursts need it
-
-    solution = least_squares(residual, prior.mean, jac=jacobian, method="lm")
-    slopes = np.asarray(solution.jac)
-    precision = slopes.T @ slopes
+    theta, precision, cost = most_plausible(x, y, whiten, prior.mean, prior_whiten)
     covariance = np.linalg.inv(precision)
     evidence = (
-        -solution.cost
+        -cost
         + np.log(np.diag(whiten)).sum()
         + np.log(np.diag(prior_whiten)).sum()
         - 0.5 * np.linalg.slogdet(precision)[1]
         - 0.5 * ((np.log(discrepancy) - _DISCREPANCY_PRIOR[0]) / _DISCREPANCY_PRIOR[1]) ** 2
     )
     return _Fit(
-        theta=solution.x,
+        theta=theta,
         covariance=covariance,
         discrepancy=discrepancy,
-        gradients=_gradient(x, solution.x),
-        residuals=y - np.log(x @ np.exp(solution.x)),
+        gradients=_gradient(x, theta),
+        residuals=y - np.log(x @ np.exp(theta)),
         deviations=np.sqrt(np.diag(error)),
         evidence=float(evidence),
     )
+
+
+def most_plausible(
+    x: np.ndarray, y: np.ndarray, whiten: np.ndarray, mean: np.ndarray, prior_whiten: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return the MAP of the log coefficients of a sum of terms, its Laplace precision, and the cost.
+
+    `x` are the terms (n, k), `y` the logs of the measured sums. The whiteners are of the errors and of the prior.
+    """
+
+    def residual(theta: np.ndarray) -> np.ndarray:
+        misfit = y - np.log(x @ np.exp(theta))
+        return np.concatenate((whiten @ misfit, prior_whiten @ (theta - mean)))
+
+    def jacobian(theta: np.ndarray) -> np.ndarray:
+        return np.vstack((-whiten @ _gradient(x, theta), prior_whiten))
+
+    from scipy.optimize import least_squares  # takes a quarter of a second, and only bursts need it
+
+    solution = least_squares(residual, mean, jac=jacobian, method="lm")
+    slopes = np.asarray(solution.jac)
+    return solution.x, slopes.T @ slopes, float(solution.cost)
 
 
 def _whitener(covariance: np.ndarray) -> np.ndarray:

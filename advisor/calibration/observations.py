@@ -11,6 +11,7 @@ import numpy as np
 
 from advisor.prediction.throughput import Rates
 from advisor.records import MeasuredStep
+from advisor.store.adopted import AdoptedBurst
 from advisor.store.calibration import Burst
 from trainer.messages import Ceilings
 
@@ -113,7 +114,7 @@ def observations(bursts: Sequence[Burst], drift: Drift) -> list[MeasuredStep]:
     return observed
 
 
-def corrected_log(burst: Burst, drift: Drift) -> float:
+def corrected_log(burst: Burst | AdoptedBurst, drift: Drift) -> float:
     """Return the log of a burst's median step, as on the machine at its median speed."""
     log_step = float(np.log(statistics.median(burst.step_seconds)))
     if drift.reference_seconds is None or not burst.reference_seconds:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,10 +14,6 @@ from advisor.documents import print_json
 from advisor.errors import AdvisorError
 from advisor.options import AdoptedGoal, filled
 from advisor.report import render
-
-if TYPE_CHECKING:
-    from advisor.store.store import Store
-    from advisor.workflows.adopt import Adoption
 
 
 @verb(context_settings={"ignore_unknown_options": True})
@@ -37,24 +33,33 @@ def command(words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], bu
     installed: a probe that PyTorch loads times its steps, or else they are read from its log. Then use advisor launch
     PLAN, watch, stop, resume and compare as for any run.
     """
-    from advisor.adopt.plan import says_how_long
     from advisor.adopt.splits import batch_options
     from advisor.report import adoption as report
     from advisor.report.table import on_console
+    from advisor.store.adopted import load_adopted
     from advisor.store.store import default_store
-    from advisor.workflows.adopt import plan_adopted, save_plan
+    from advisor.workflows.adopt import adopt_command, can_be_planned, named_knobs, plan_adopted, save_plan
 
-    done = _adoption(default_store(), words, name, knobs, budget_seconds)
-    adopted, plan, path = done.adopted, None, None
+    store = default_store()
+    if words:
+        named = named_knobs(knobs)
+        with render.progress("starting", budget_seconds) as shown:
+            adopted = adopt_command(store, words, name=name, knobs=named, budget_seconds=budget_seconds,
+                                    on_event=lambda text, gone: shown(completed=gone, description=text))  # fmt: skip
+    elif name is not None:
+        adopted = load_adopted(store.home, name)
+    else:
+        raise AdvisorError("which command?", "advisor adopt -- python train.py …", exit_code=2)
+    plan, path = None, None
     if not json_asked():
         tables = on_console(report.knobs_table(adopted)), on_console(report.bursts_table(adopted))
-        render.show(*tables, *report.adoption_lines(done))
+        render.show(*tables, *report.adoption_lines(adopted))
     goal = filled(AdoptedGoal, wanted)
-    if says_how_long(adopted) or any(wanted[name] is not None for name in wanted.keys() - {"price", "gpus"}):
+    if can_be_planned(adopted, goal):
         plan, path = plan_adopted(adopted, goal), out or Path(f"{adopted.name}-plan.yaml")
         save_plan(plan, path)
     if json_asked():
-        print_json("adopt", report.document(done, plan, path))
+        print_json("adopt", report.document(adopted, plan, path))
     elif plan is None:
         render.show(f"next: advisor adopt --name {adopted.name} --deadline 3h")
     else:
@@ -62,22 +67,3 @@ def command(words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], bu
         render.show("", on_console(table), *report.plan_lines(plan, adopted.recipe), "", f"next: advisor launch {path}")
     late = plan is not None and plan.limit_seconds is not None and plan.total_seconds.value > plan.limit_seconds
     return NOTHING_FITS if late else DONE
-
-
-def _adoption(
-    store: Store, words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], seconds: float
-) -> Adoption:
-    """Return the adoption from bursts of the command, or without words, from the bursts of a stored one."""
-    from advisor.store.adopted import load_adopted
-    from advisor.workflows.adopt import adopt_command, adoption_of
-
-    if not words:
-        if name is None:
-            raise AdvisorError("which command?", "advisor adopt -- python train.py …", exit_code=2)
-        return adoption_of(load_adopted(store.home, name))
-    pairs = [text.partition("=")[::2] for text in knobs]
-    if bad := next((text for text, pair in zip(knobs, pairs, strict=True) if not all(pair)), None):
-        raise AdvisorError(f"--knob {bad!r} is not KNOB=OPTION", "like --knob micro_batch=--bsz", exit_code=2)
-    with render.progress("starting", seconds) as shown:
-        return adopt_command(store, words, name=name, knobs=dict(pairs), budget_seconds=seconds,
-                             on_event=lambda text, gone: shown(completed=gone, description=text))  # fmt: skip

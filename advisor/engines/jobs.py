@@ -136,10 +136,11 @@ def resumed_job(
     if synthetic and config.data.path is not None:
         raise AdvisorError(f"--synthetic: this run trains on {config.data.path}", "leave --synthetic out", exit_code=2)
     config = replace(config, data=replace(config.data, synthetic=True)) if synthetic else config
-    needed, used = trainer.needed_seconds(run_dir), trainer.used_seconds(run_dir)
-    _refuse_without_room(run_dir, used, needed, config.stop.max_seconds, "{:.0f} s".format, _deadline)
-    used_usd, needed_usd = trainer.used_usd(run_dir, before.usd_per_hour or 0.0), (price or 0.0) * needed / HOUR
-    _refuse_without_room(run_dir, used_usd, needed_usd, config.stop.max_usd, format_usd, "--budget {:.3g}".format)
+    spent, earlier = trainer.spent(run_dir), before.usd_per_hour or 0.0
+    needed = spent.needed_seconds or 0.0
+    _refuse_without_room(run_dir, spent.seconds, needed, config.stop.max_seconds, "{:.0f} s".format, _deadline)
+    _refuse_without_room(run_dir, spent.usd(earlier), (price or 0.0) * needed / HOUR, config.stop.max_usd, format_usd,
+                         "--budget {:.3g}".format)  # fmt: skip
     record = replace(record, usd_per_hour=price, guards=guards)
     return Job(folder=run_dir, trainer=trainer, config=config, plan=plan,
                files=_files(trainer, config), record=record)  # fmt: skip
@@ -152,9 +153,9 @@ def _resumed_adopted(run_dir: Path, record: LaunchRecord, limits: Limits) -> Job
         raise AdvisorError("a limit in dollars needs a price, and the plan has none", "--deadline", exit_code=2)
     plan = replace(plan, max_usd=plan.max_usd if limits.max_usd is None else limits.max_usd,
                    max_seconds=plan.max_seconds if limits.max_hours is None else limits.max_hours * HOUR)  # fmt: skip
-    used = ADOPTED.used_seconds(run_dir)
-    _refuse_without_room(run_dir, used, 0.0, plan.max_seconds, "{:.0f} s".format, _deadline)
-    used_usd = ADOPTED.used_usd(run_dir, plan.usd_per_hour or 0.0)
+    spent = ADOPTED.spent(run_dir)
+    _refuse_without_room(run_dir, spent.seconds, 0.0, plan.max_seconds, "{:.0f} s".format, _deadline)
+    used_usd = spent.usd(plan.usd_per_hour or 0.0)
     _refuse_without_room(run_dir, used_usd, 0.0, plan.max_usd, format_usd, "--budget {:.3g}".format)
     return adopted_job(plan, dump_yaml(to_dict(recipe_of(run_dir))), run_dir, record)
 

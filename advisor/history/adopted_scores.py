@@ -8,8 +8,8 @@ from dataclasses import replace
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case
 from advisor.findings.make_case import make_case
-from advisor.history.scoring import Cause, Score, ScoredRun
-from advisor.history.time_spent import drift_factor, reference_seconds
+from advisor.history.scoring import Cause, Score, ScoredRun, score_run
+from advisor.history.time_spent import drift_factor
 from advisor.readers.run_table import RunTable
 from advisor.records import Estimate
 from advisor.store.adopted import WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan
@@ -20,11 +20,11 @@ from trainer.schema import Outcome
 def score_adopted(run: RunTable, plan: AdoptedPlan, *, run_id: str, place: str = "") -> tuple[Case, ScoredRun]:
     """Score an adopted run against its plan, by the same measures as other runs. `place` is set if it ran elsewhere."""
     case = make_case(run, given={"usd_per_hour": plan.usd_per_hour})
-    step, wall = run_metrics.step_seconds(case), run_metrics.lifetime_seconds(run)
+    where = f" on {place}" if place else ""
+    found = score_run(case, None, run_id=run_id, device_key=f"{plan.device_key}, {plan.trainer}{where}")
+    step, wall = found.actual("step_seconds"), run_metrics.lifetime_seconds(run)
     steps = int(run.last_step) if run.last_step is not None else None
-    outcome = run.attempts[-1].outcome if run.attempts else None
-    complete = outcome == Outcome.COMPLETED and steps == plan.steps and len(run.attempts) == 1
-    reference = reference_seconds(run)
+    complete = found.outcome == Outcome.COMPLETED and steps == plan.steps and found.attempts == 1
     # speed is measured in tokens, or in samples if the run has no tokens
     rate, each = "tokens_per_second", plan.tokens_per_step
     if not each and plan.rows_per_step is not None:
@@ -45,22 +45,10 @@ def score_adopted(run: RunTable, plan: AdoptedPlan, *, run_id: str, place: str =
         ("cost_usd", plan.cost_usd, paid),
     ))  # fmt: skip
     gap = wall - plan.total_seconds.value if wall is not None else None
-    return case, ScoredRun(
-        run_id=run_id,
-        device_key=f"{plan.device_key}, {plan.trainer}{f' on {place}' if place else ''}",
-        outcome=outcome,
-        reason=run.attempts[-1].reason if run.attempts else None,
-        attempts=len(run.attempts),
-        steps=steps,
-        steps_planned=plan.steps,
-        complete=complete,
-        departures=(),
-        scores=scores,
-        reference_seconds=reference,
-        drift_factor=drift_factor(reference, plan),
-        gap_seconds=gap,
-        causes=tuple(_causes(run, plan, gap, step, steps)) if gap is not None and step and steps else (),
-    )
+    causes = tuple(_causes(run, plan, gap, step, steps)) if gap is not None and step and steps else ()
+    return case, replace(found, steps=steps, steps_planned=plan.steps, complete=complete, scores=scores,
+                         drift_factor=drift_factor(found.reference_seconds, plan), gap_seconds=gap,
+                         causes=causes)  # fmt: skip
 
 
 def _causes(run: RunTable, plan: AdoptedPlan, gap: float, step: float, steps: int) -> Iterator[Cause]:
@@ -75,12 +63,10 @@ def _causes(run: RunTable, plan: AdoptedPlan, gap: float, step: float, steps: in
         ("start-up", startup - plan.startup_seconds.value - planned, "until the first step's end"),
         ("steps not run", (steps - plan.steps) * planned, f"{plan.steps - steps} of {plan.steps}"),
     )
-    rest = gap - sum(seconds for _, seconds, _ in parts)
-    for name, seconds, note in (
-        *parts,
-        ("unexplained", rest, "saving at its end, and what else the probe does not see"),
-    ):
+    for name, seconds, note in parts:
         yield Cause(name=name, seconds=seconds, note=note)
+    note = "saving at its end, and what else the probe does not see"
+    yield Cause(name="unexplained", seconds=gap - sum(seconds for _, seconds, _ in parts), note=note)
 
 
 def why_not_learnt(scored: ScoredRun, plan: AdoptedPlan, run: RunTable) -> str | None:

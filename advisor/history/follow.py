@@ -17,7 +17,7 @@ from advisor.store.adopted import load_adopted_plan
 from advisor.store.disk import disk_errors
 from advisor.store.run_folder import CONFIG, LOG, PLAN, read_launch, read_run_config, read_run_plan, run_id
 from advisor.store.store import Store
-from advisor.trainers.adopted import ADOPTED, attempts_of, read_log, spent_seconds
+from advisor.trainers.adopted import ADOPTED, attempts_of
 from advisor.trainers.known import trainer_of_run
 from trainer.budget import read_spent
 from trainer.runlog import RunLogError, read_records
@@ -107,12 +107,12 @@ class AdoptedFollower:
     def look(self, now: float | None = None) -> Progress:
         """Return the run's progress now. Raises AdvisorError if the folder is damaged."""
         status, plan = describe(self.run_dir, self._store), load_adopted_plan(self.run_dir / ADOPTED_PLAN)
-        attempts = attempts_of(read_log(self.run_dir))
+        attempts = attempts_of(self.run_dir)
         newest = attempts[-1] if attempts else []
         seconds = [record["seconds"] for record in newest if record["kind"] == "step" and record["seconds"] is not None]
         running = status.state is RunState.RUNNING
         going_on = (time.time() if now is None else now) - newest[-1]["time"] if running and newest else 0.0
-        elapsed, pace, step = spent_seconds(self.run_dir) + going_on, recent_median(seconds), status.step or 0
+        elapsed, pace, step = ADOPTED.spent(self.run_dir).seconds + going_on, recent_median(seconds), status.step or 0
         ending = plan.ending_seconds.value if plan.ending_seconds is not None else 0.0
         return Progress(
             run_id=run_id(self.run_dir),
@@ -133,9 +133,6 @@ class AdoptedFollower:
         )
 
 
-_FOLLOWERS: dict[str, type[RunFollower] | type[AdoptedFollower]] = {ADOPTED.name: AdoptedFollower}
-
-
 def follower(run_dir: Path, store: Store) -> RunFollower | AdoptedFollower:
     """Return the follower for a run folder, depending on its trainer."""
-    return _FOLLOWERS.get(trainer_of_run(run_dir).name, RunFollower)(run_dir, store)
+    return (AdoptedFollower if trainer_of_run(run_dir) is ADOPTED else RunFollower)(run_dir, store)

@@ -139,9 +139,11 @@ def summarize(row: RunRow, store: Store) -> RunSummary:
         base = replace(base, name=about.name or row.name, note=about.note, tags=about.tags)
         status, launch, trainer = describe(folder, store), read_launch(folder), trainer_of_run(folder)
         price = launch.usd_per_hour if launch is not None else None
-        steps, usd = trainer.planned_steps(folder), trainer.booked_usd(folder, price)
+        steps, booked = trainer.planned_steps(folder), trainer.booked(folder)
     except AdvisorError as error:
         return replace(base, state=DAMAGED, problem=error.message)
+    unknown = not booked.attempts or (price is None and any(each.usd_per_hour is None for each in booked.attempts))
+    usd = None if unknown else booked.usd(price or 0.0)
     return replace(base, state=status.state.value, outcome=status.outcome.value if status.outcome else None,
                    step=status.step, loss=status.loss, steps=steps, usd=usd)  # fmt: skip
 

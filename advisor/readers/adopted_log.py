@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from advisor.readers.own_log import STATUS, numbers
 from advisor.readers.run_table import Attempt, Phase, RunTable, Status
 
 NAME = "adopted"
-_STATUS = {"completed": Status.COMPLETED, "stopped": Status.STOPPED, "out_of_memory": Status.OUT_OF_MEMORY,
-           "failed": Status.CRASHED}  # fmt: skip
 _MEMORY = {"memory_bytes": ("allocated_peak_bytes", "device_peak_bytes"), "reserved_bytes": ("reserved_peak_bytes",),
            "resident_bytes": ("resident_peak_bytes",)}  # fmt: skip
 _BY_PROBE = {"step": "counted by the probe", "seconds": "between optimizer steps, by the probe",
@@ -25,10 +22,10 @@ def adopted_run(folder: Path, attempts: Sequence[Sequence[dict[str, Any]]]) -> R
     """Return the table of a run. Each attempt is a list of records that begins with a header."""
     steps = [record for attempt in attempts for record in attempt if record["kind"] == "step"]
     columns = {
-        "step": _column([record["step"] for record in steps]),
-        "unix_seconds": _column([record["time"] for record in steps]),
-        "seconds": _column([record["seconds"] for record in steps]),
-        **{name: _column([_first(record, keys) for record in steps]) for name, keys in _MEMORY.items()},
+        "step": numbers([record["step"] for record in steps]),
+        "unix_seconds": numbers([record["time"] for record in steps]),
+        "seconds": numbers([record["seconds"] for record in steps]),
+        **{name: numbers([_first(record, keys) for record in steps]) for name, keys in _MEMORY.items()},
     }
     ends = [attempt[-1] for attempt in attempts if attempt[-1]["kind"] == "final"]
     over = ends[-1] if ends and attempts[-1][-1] is ends[-1] else None
@@ -45,7 +42,7 @@ def adopted_run(folder: Path, attempts: Sequence[Sequence[dict[str, Any]]]) -> R
         columns=columns,
         provenance=_BY_LOG if any(attempt[0].get("basis") == "log" for attempt in attempts) else _BY_PROBE,
         phases=(Phase(name="", first_row=0, last_row=len(steps) - 1),) if steps else (),
-        status=_STATUS[over["outcome"]] if over else Status.INCOMPLETE,
+        status=STATUS[over["outcome"]] if over else Status.INCOMPLETE,
         status_reason=over["reason"] if over else "its log has no end",
         attempts=tuple(_attempt(list(attempt)) for attempt in attempts),
         facts={name: value for name, value in facts.items() if value},
@@ -57,10 +54,6 @@ def adopted_run(folder: Path, attempts: Sequence[Sequence[dict[str, Any]]]) -> R
 
 def _first(record: dict[str, Any], keys: Sequence[str]) -> float | None:
     return next((record[key] for key in keys if key in record), None)
-
-
-def _column(values: Sequence[float | None]) -> np.ndarray:
-    return np.array([np.nan if value is None else value for value in values], dtype=float)
 
 
 def _attempt(records: list[dict[str, Any]]) -> Attempt:

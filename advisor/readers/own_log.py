@@ -28,7 +28,7 @@ _STEP_FIELDS = {
     "reserved_bytes": "reserved_peak_bytes",
     "resident_bytes": "resident_peak_bytes",
 }
-_STATUS: Mapping[str, Status] = {
+STATUS: Mapping[str, Status] = {
     Outcome.COMPLETED: Status.COMPLETED,
     Outcome.STOPPED: Status.STOPPED,
     Outcome.OUT_OF_MEMORY: Status.OUT_OF_MEMORY,
@@ -99,15 +99,15 @@ def _columns(log: RunLog) -> dict[str, np.ndarray]:
     trained = {record["step"]: record for record in log.steps}
     order = sorted(by_step)
     columns = {
-        column: _numbers([trained.get(step, {}).get(name) for step in order]) for column, name in _STEP_FIELDS.items()
+        column: numbers([trained.get(step, {}).get(name) for step in order]) for column, name in _STEP_FIELDS.items()
     }
     columns["step"] = np.array(order, dtype=float)
     printed = np.array([_is_number(trained.get(step, {}).get("loss")) for step in order], bool)
     loss = columns["loss"]
     columns["loss_is_nan"] = np.where(printed, np.isnan(loss) + 2.0 * np.isinf(loss), np.nan)
-    columns["eval_loss"] = _numbers([evals.get(step, {}).get("loss") for step in order])
-    columns["eval_seconds"] = _numbers([evals.get(step, {}).get("seconds") for step in order])
-    columns["checkpoint_seconds"] = _numbers([saves.get(step, {}).get("seconds") for step in order])
+    columns["eval_loss"] = numbers([evals.get(step, {}).get("loss") for step in order])
+    columns["eval_seconds"] = numbers([evals.get(step, {}).get("seconds") for step in order])
+    columns["checkpoint_seconds"] = numbers([saves.get(step, {}).get("seconds") for step in order])
     with np.errstate(all="ignore"):
         done = np.diff(columns["tokens"], prepend=0.0)
         columns["tokens_per_second"] = np.where(columns["seconds"] > 0, done / columns["seconds"], np.nan)
@@ -116,7 +116,7 @@ def _columns(log: RunLog) -> dict[str, np.ndarray]:
     return {name: columns[name] for name in known} if order else {}
 
 
-def _numbers(values: Sequence[Any]) -> np.ndarray:
+def numbers(values: Sequence[Any]) -> np.ndarray:
     return np.array([float(v) if isinstance(v, int | float) else math.nan for v in values], dtype=float)
 
 
@@ -240,7 +240,7 @@ def _is_number(value: Any) -> bool:
 
 def _status(log: RunLog) -> tuple[Status, str]:
     if log.final is not None:
-        status = _STATUS.get(str(log.final.get("outcome")), Status.UNKNOWN)
+        status = STATUS.get(str(log.final.get("outcome")), Status.UNKNOWN)
         return status, str(log.final.get("reason", ""))
     if not log.steps:
         return Status.INCOMPLETE, "the log holds no step and no end"

@@ -10,22 +10,17 @@ from typing import Any
 
 from advisor import units
 from advisor.adopt.session import batch_of, in_words
-from advisor.adopt.splits import Option
+from advisor.adopt.splits import Option, choose_fit
 from advisor.laws.held_out import HeldOut
 from advisor.report.table import Table
 from advisor.store.adopted import LOG, WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan, Recipe
-from advisor.workflows.adopt import Adoption
 from trainer.schema import to_dict
 
 _FITS = {
     True: "step times are fitted by the law for decoders",
     False: "step times are fitted by separate terms, which predict its bursts better",
 }
-_MEMORY_KINDS = {
-    "allocated": "allocated",
-    "device": "on the GPU, by NVML",
-    "resident": "memory of its processes",
-}
+_MEMORY_KINDS = {"allocated": "allocated", "device": "on the GPU, by NVML", "resident": "memory of its processes"}
 
 
 def knobs_table(adopted: Adopted) -> Table:
@@ -54,10 +49,8 @@ def bursts_table(adopted: Adopted, held: HeldOut | None = None) -> Table:
 
 
 def _burst_row(burst: AdoptedBurst, recipe: Recipe, held: HeldOut | None, *, first: bool) -> tuple[str, ...]:
-    batch, memory = (
-        batch_of(burst) if burst.shape else None,
-        (burst.allocated_peak_bytes or burst.device_peak_bytes or burst.resident_peak_bytes),
-    )
+    batch = batch_of(burst) if burst.shape else None
+    memory = burst.allocated_peak_bytes or burst.device_peak_bytes or burst.resident_peak_bytes
     point = held.of(batch) if held is not None and batch is not None and burst.step_seconds else None
     how = "a whole run" if burst.source == WHOLE_RUN else burst.outcome.replace("_", " ")
     return (
@@ -71,10 +64,10 @@ def _burst_row(burst: AdoptedBurst, recipe: Recipe, held: HeldOut | None, *, fir
     )
 
 
-def adoption_lines(done: Adoption) -> Iterator[str]:
+def adoption_lines(adopted: Adopted) -> Iterator[str]:
     """Says in a few lines what was found."""
-    adopted, held = done.adopted, done.held_out
-    base = adopted.bursts[0]
+    chosen = choose_fit(adopted)
+    held, base = chosen.held_out, adopted.bursts[0]
     size = f", {units.format_count(base.elements)} trained parameters" if base.elements else ""
     torch = f", PyTorch {adopted.torch}" if adopted.torch else ""
     many = f", {adopted.gpus} processes" if adopted.gpus > 1 else ""
@@ -88,7 +81,7 @@ def adoption_lines(done: Adoption) -> Iterator[str]:
         gated = "gated feed-forward" if model.family == "llama" else "feed-forward"
         yield (
             f"a decoder of {model.depth} blocks, {model.width} wide, {gated} of {model.ffn_width}, vocabulary of "
-            f"{model.vocab_size:,}, by its {'configuration' if adopted.by_log else 'weights'}; {_FITS[done.by_law]}"
+            f"{model.vocab_size:,}, by its {'configuration' if adopted.by_log else 'weights'}; {_FITS[chosen.by_law]}"
         )
     if held is None:
         yield "the error of its predicted step times is unknown: fewer than four batches were measured"
@@ -145,13 +138,12 @@ def plan_lines(plan: AdoptedPlan, recipe: Recipe) -> Iterator[str]:
     yield f"it runs: {shlex.join(plan.command)}{settings}"
 
 
-def document(done: Adoption, plan: AdoptedPlan | None, path: Path | None) -> dict[str, Any]:
+def document(adopted: Adopted, plan: AdoptedPlan | None, path: Path | None) -> dict[str, Any]:
     """Returns the adoption and its plan for JSON."""
-    held = done.held_out
-    found = (
-        {"median_error": held.median, "coverage": held.coverage, "batches": len(held.errors), "by_law": done.by_law}
-        if held
-        else None
-    )
+    chosen = choose_fit(adopted)
+    held, found = chosen.held_out, None
+    if held is not None:
+        found = {"median_error": held.median, "coverage": held.coverage, "batches": len(held.errors),
+                 "by_law": chosen.by_law}  # fmt: skip
     planned = to_dict(plan) if plan is not None else None
-    return {"adopted": to_dict(done.adopted), "held_out": found, "plan": planned, "plan_file": path}
+    return {"adopted": to_dict(adopted), "held_out": found, "plan": planned, "plan_file": path}

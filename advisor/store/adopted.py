@@ -114,6 +114,11 @@ class AdoptedBurst:
         return next((setting.value for setting in self.values if setting.name == name), None)
 
     @property
+    def on_card(self) -> bool:
+        """Tell whether it used the memory of a GPU."""
+        return bool(self.allocated_peak_bytes or self.device_peak_bytes)
+
+    @property
     def measured(self) -> bool:
         """Tell whether the burst has steady steps."""
         return self.outcome in ("completed", "stopped") and len(self.step_seconds) > 0
@@ -154,6 +159,11 @@ class Adopted:
     def works(self, name: str) -> bool:
         """Tell whether a test showed that a knob does what its name says."""
         return any(verdict.name == name and verdict.verdict == "works" for verdict in self.verdicts)
+
+    def working(self, name: str) -> Knob | None:
+        """Return the knob that a test showed to do what its name says, if its own value is known; else None."""
+        knob = self.recipe.knob(name)
+        return knob if knob is not None and knob.value and self.works(name) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,8 +207,13 @@ class AdoptedPlan:
     @property
     def limit_seconds(self) -> float | None:
         """Return the time after which the run is ended, by the tighter of its limits. Returns None if it has none."""
-        by_money = self.max_usd / self.usd_per_hour * HOUR if self.max_usd is not None and self.usd_per_hour else None
-        return min((limit for limit in (self.max_seconds, by_money) if limit is not None), default=None)
+        return tightest(self.max_seconds, self.max_usd, self.usd_per_hour)
+
+
+def tightest(max_seconds: float | None, max_usd: float | None, usd_per_hour: float | None) -> float | None:
+    """Return the tighter of two limits in seconds; None without a limit that can be reached."""
+    by_money = max_usd / usd_per_hour * HOUR if max_usd is not None and usd_per_hour else None
+    return min((limit for limit in (max_seconds, by_money) if limit is not None), default=None)
 
 
 def save_adopted(home: Path, adopted: Adopted) -> Path:
@@ -221,12 +236,12 @@ def load_adopted(home: Path, name: str) -> Adopted:
         near = close_matches(name, names) or names
         hint = f"there is: {', '.join(near)}" if near else "adopt one: advisor adopt -- python train.py …"
         raise AdvisorError(f"no adopted command is called {name!r}", hint, exit_code=2)
-    return _read(Adopted, path, "adopted command")
+    return record_of(Adopted, read_yaml(path, "adopted command"), path, "adopted command")
 
 
 def load_adopted_plan(path: Path) -> AdoptedPlan:
     """Read the plan of an adopted command. Raises AdvisorError if the file cannot be read."""
-    return _read(AdoptedPlan, path, "plan")
+    return record_of(AdoptedPlan, read_yaml(path, "plan"), path, "plan")
 
 
 def dump_adopted_plan(plan: AdoptedPlan) -> str:
@@ -234,11 +249,11 @@ def dump_adopted_plan(plan: AdoptedPlan) -> str:
     return dump_yaml(to_dict(plan))
 
 
-def _read(kind: Any, path: Path, what: str) -> Any:
-    raw = read_yaml(path, what)
+def record_of(kind: Any, raw: dict[str, Any], path: Path, what: str, hint: str = "make it again: advisor adopt") -> Any:
+    """Return a record from the content of a file. Raises AdvisorError if it is of a newer version or damaged."""
     if isinstance(schema := raw.get("schema"), int) and schema > SCHEMA:
         raise AdvisorError(f"{path} was written by a newer version (schema {schema})", "upgrade training-advisor")
     try:
         return record_from_dict(kind, raw)
     except ConfigError as error:
-        raise bad_fields(what, path, error, "make it again: advisor adopt") from error
+        raise bad_fields(what, path, error, hint) from error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from advisor.readers.run_table import RunTable
+    from trainer.budget import Spent
     from trainer.schema import Outcome, RunConfig
 
 
@@ -60,17 +61,11 @@ class Trainer(Protocol):
     def planned_steps(self, folder: Path) -> int:
         """Return the planned number of steps. Raises AdvisorError for a damaged folder."""
 
-    def booked_usd(self, folder: Path, usd_per_hour: float | None) -> float | None:
-        """Return the cost of all attempts so far without reading the log; None without attempts or without a price."""
+    def booked(self, folder: Path) -> Spent:
+        """Return what all attempts have used so far, without reading a long log."""
 
-    def used_seconds(self, folder: Path) -> float:
-        """Return the seconds of earlier attempts counted towards the limit. Raises AdvisorError for a damaged log."""
-
-    def needed_seconds(self, folder: Path) -> float:
-        """Return the seconds that a new attempt needs for a step; 0 unless the time limit ended the last attempt."""
-
-    def used_usd(self, folder: Path, usd_per_hour: float) -> float:
-        """Return the cost of earlier attempts. `usd_per_hour` applies to attempts without a recorded price."""
+    def spent(self, folder: Path) -> Spent:
+        """Return what all attempts count towards the limits of a resumed run. Raises AdvisorError for a damaged log."""
 
     def burst_worker(self, device: str) -> tuple[str, ...] | None:
         """Return the command of a process that runs bursts like trainer/worker.py; None if there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -54,7 +55,7 @@ class OwnTrainer:
     def log_end(self, folder: Path) -> LogEnd | None:
         """Read the last records, and the header of the latest attempt, which may be further up in a long log."""
         path = folder / self.log_name
-        records = _last_records(path)
+        records = log_records(path, TAIL_BYTES)
         if not records:
             return None
         if not (header := _last(records, "header")):
@@ -65,7 +66,7 @@ class OwnTrainer:
         outcome = final.get("outcome")
         step, loss = _last(records, "step"), None
         for record in records:
-            if record["kind"] == "step":
+            if record["kind"] == "step" and "loss" in record:
                 loss = smoothed_loss(loss, record["loss"])
         return LogEnd(
             unix_seconds=records[-1]["time"],
@@ -83,53 +84,38 @@ class OwnTrainer:
         """Read the planned steps from the configuration."""
         return read_run_config(folder).steps
 
-    def booked_usd(self, folder: Path, usd_per_hour: float | None) -> float | None:
-        """Read the cost from the budget file, without reading the log."""
+    def booked(self, folder: Path) -> Spent:
+        """Read the budget file."""
         with disk_errors("read the budget in", folder):
-            spent = read_spent(folder)
-        unknown = usd_per_hour is None and any(attempt.usd_per_hour is None for attempt in spent.attempts)
-        return None if unknown or not spent.attempts else spent.usd(usd_per_hour or 0.0)
+            return read_spent(folder)
 
-    def used_seconds(self, folder: Path) -> float:
-        """Return the seconds of all attempts, summed as in the trainer."""
-        return _spent(folder).seconds
-
-    def needed_seconds(self, folder: Path) -> float:
-        """Return the seconds that the last attempt recorded when the time limit ended it."""
-        return _spent(folder).needed_seconds or 0.0
-
-    def used_usd(self, folder: Path, usd_per_hour: float) -> float:
-        """Return the dollars of all attempts, summed as in the trainer."""
-        return _spent(folder).usd(usd_per_hour)
+    def spent(self, folder: Path) -> Spent:
+        """Add what only the log has, as the trainer does when it resumes."""
+        path, spent = folder / LOG, self.booked(folder)
+        if not path.exists():
+            return spent
+        with disk_errors("read", path):
+            try:
+                return with_log(spent, load_run_log(path))
+            except RunLogError:  # the trainer also ignores a damaged log here, with a warning
+                return spent
 
     def burst_worker(self, device: str) -> tuple[str, ...]:
         """Return the command `python -m trainer.bursts`."""
         return (sys.executable, "-m", "trainer.bursts", "--device", device)
 
 
-def _spent(folder: Path) -> Spent:
-    path = folder / LOG
-    with disk_errors("read the budget in", folder):
-        spent = read_spent(folder)
-        if not path.exists():
-            return spent
-        try:
-            return with_log(spent, load_run_log(path))
-        except RunLogError:  # the trainer also ignores a damaged log here, with a warning
-            return spent
-
-
-def _last_records(path: Path) -> list[dict[str, Any]]:
-    """Read the last records of a log; empty if there is no log."""
+def log_records(path: Path, most_bytes: float = math.inf) -> list[dict[str, Any]]:
+    """Read the records at the end of a log, empty if there is no log; raises AdvisorError if it is damaged."""
     if not path.exists():
         return []
     with disk_errors("read", path):
         with open(path, "rb") as file:
-            start = max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES)
-            file.seek(start)
-            first_line = file.read().find(b"\n") + 1 if start else 0
+            start = max(0, os.fstat(file.fileno()).st_size - most_bytes)
+            file.seek(int(start))
+            first_line = len(file.readline()) if start else 0
         try:
-            return read_records(path, start + first_line)[0]
+            return read_records(path, int(start) + first_line)[0]
         except RunLogError as error:
             raise AdvisorError(f"the log is damaged: {error}", f"mend or remove that line of {path}") from error
 

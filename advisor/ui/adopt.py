@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import streamlit as st
 
-from advisor.adopt.plan import says_how_long
 from advisor.adopt.session import in_words
-from advisor.adopt.splits import batch_options
+from advisor.adopt.splits import batch_options, choose_fit
 from advisor.calibration.quality import BELIEVED_MEDIAN
-from advisor.engines.engines import parse_place
 from advisor.errors import AdvisorError
-from advisor.options import AdoptedGoal, filled, options_of
+from advisor.laws.held_out import HeldOut
+from advisor.options import AdoptedGoal, ExportOptions, LaunchOptions, filled, options_of
 from advisor.report import adoption as words
 from advisor.report import charts
 from advisor.report.table import Table, capital, on_page
@@ -26,16 +24,15 @@ from advisor.ui.tables import plain, side_by_side, table
 from advisor.units import format_percent, format_seconds
 from advisor.workflows.adopt import (
     BUDGET_SECONDS,
-    Adopting,
-    Adoption,
-    adoption_of,
-    cancel_adopting,
-    look_adopting,
+    adopting,
+    can_be_planned,
+    named_knobs,
     plan_adopted,
     runs_of_command,
     start_adopting,
+    was_adopted,
 )
-from advisor.workflows.adopt_launch import COMMAND_TARGETS, Elsewhere, export_adopted, launch_adopted
+from advisor.workflows.adopt_launch import COMMAND_TARGETS, export_adopted, launching
 from advisor.workflows.goal import read_options
 from advisor.workflows.preflight import training_here
 
@@ -54,24 +51,25 @@ def page() -> None:
         "predicted: how long it takes, what it costs, and how much memory it needs."
     )
     store = loaders.store()
-    now = look_adopting(store)
+    beside = adopting(store)
+    now = beside.look()
     if now is not None and now.running:
         st.fragment(_live, run_every=LOOK_SECONDS)()
     else:
-        if now is not None and not now.done:
-            said = "  \n".join(in_controls(line, ADOPT, plain) for line in now.said) or "it said nothing"
-            st.error(f"**{plain(now.name)}** was not adopted.  \n{said}", icon=":material/error:")
+        if now is not None and not was_adopted(store, now):
+            said = "  \n".join(in_controls(line, ADOPT, plain) for line in beside.said()) or "it said nothing"
+            st.error(f"**{plain(now.subject)}** was not adopted.  \n{said}", icon=":material/error:")
         _form(", ".join(training_here(store)), opened=not adopted_names(store.home))
-    name = _picked(adopted_names(store.home), now)
+    name = _picked(adopted_names(store.home), now.subject if now is not None and was_adopted(store, now) else None)
     if name is not None:
-        done = adoption_of(load_adopted(store.home, name))
         # Show its knobs with the result of each self-test, and its bursts with their predictions.
-        adopted = done.adopted
+        adopted = load_adopted(store.home, name)
+        held = choose_fit(adopted).held_out
         st.code(" ".join(adopted.command), language="bash", wrap_lines=True)
-        st.markdown("\n".join(f"- {plain(line)}" for line in words.adoption_lines(done)))
-        if done.held_out is not None and done.held_out.median > BELIEVED_MEDIAN:
+        st.markdown("\n".join(f"- {plain(line)}" for line in words.adoption_lines(adopted)))
+        if held is not None and held.median > BELIEVED_MEDIAN:
             # The page Calibrate rejects a calibration whose error is this large.
-            error, limit = format_percent(round(done.held_out.median, 2)), format_percent(BELIEVED_MEDIAN)
+            error, limit = format_percent(round(held.median, 2)), format_percent(BELIEVED_MEDIAN)
             st.warning(
                 f"Typical error {error} (limit {limit}): do not rely on the plan below. Adopt it again with nothing "
                 "else running.",
@@ -83,9 +81,9 @@ def page() -> None:
             _table(words.knobs_table(adopted))
         with right:
             st.header("Short measurements", anchor=False)
-            _table(words.bursts_table(adopted, done.held_out))
-            _scatter(done)
-        _plan(done.adopted)
+            _table(words.bursts_table(adopted, held))
+            _scatter(held)
+        _plan(adopted)
         ran, explained = [folder.name for folder in runs_of_command(store, name)], "Predicted and actual, compared."
         if ran and st.button(f"Its runs ({len(ran)})", icon=":material/checklist:", help=explained):
             go("runs", {RUN: ran})
@@ -123,59 +121,53 @@ def _form(busy: str, *, opened: bool) -> None:
             )  # fmt: skip
             if st.form_submit_button("Adopt it", icon=":material/speed:", disabled=bool(busy)):
                 start_adopting(
-                    loaders.store(), text, Path(folder.strip()).expanduser(), name=name, knobs=_knobs(knobs),
-                    budget_seconds=float(seconds),
+                    loaders.store(), text, Path(folder.strip()).expanduser(), name=name,
+                    knobs=named_knobs(knobs.split()), budget_seconds=float(seconds),
                 )  # fmt: skip
                 st.rerun()
 
 
-def _knobs(text: str) -> dict[str, str]:
-    pairs = [word.split("=", 1) for word in text.split()]
-    if bad := next((pair for pair in pairs if len(pair) != 2 or not all(pair)), None):
-        raise AdvisorError(f"{'='.join(bad)!r} is not KNOB=OPTION", "like micro_batch=--bsz", exit_code=2)
-    return {pair[0]: pair[1] for pair in pairs}
-
-
 def _live() -> None:
     """Draw the adoption as it is now. This is drawn again every second while the adoption runs."""
-    now = look_adopting(loaders.store())
+    beside = adopting(loaders.store())
+    now = beside.look()
     if now is None or not now.running:
-        if now is not None and now.done:
-            st.session_state[_NEW] = now.name
+        if now is not None and was_adopted(loaders.store(), now):
+            st.session_state[_NEW] = now.subject
         st.rerun()
         return
     done = min(1.0, now.elapsed_seconds / now.budget_seconds)
     st.progress(
         done,
-        text=f"{plain(now.name)}: {format_seconds(now.elapsed_seconds)} of {format_seconds(now.budget_seconds)}",
+        text=f"{plain(now.subject)}: {format_seconds(now.elapsed_seconds)} of {format_seconds(now.budget_seconds)}",
     )
-    for line in now.said:
+    for line in beside.said():
         st.caption(plain(line))
     if st.button("Cancel", icon=":material/cancel:", help="The burst is stopped; its measurements are lost."):
         with st.spinner("ending it"):
-            cancel_adopting(loaders.store())
+            beside.cancel(with_children=True)
         st.rerun()
 
 
-def _picked(names: list[str], now: Adopting | None) -> str | None:
+def _picked(names: list[str], last: str | None) -> str | None:
     """Return the command to show: the one in the address, or else the one that was adopted here last."""
     if not names:
         return None
     if (new := st.session_state.pop(_NEW, None)) in names or st.session_state.get(NAME, names[0]) not in names:
         st.session_state[NAME] = new or names[0]
-    newest = now.name if now is not None and now.done and NAME not in st.session_state else None
+    newest = last if NAME not in st.session_state else None
     return st.selectbox(
         "Adopted command", names, index=names.index(newest) if newest in names else 0, key=NAME, bind=QUERY,
         help="On this page or by `advisor adopt`.",
     )  # fmt: skip
 
 
-def _scatter(done: Adoption) -> None:
+def _scatter(held: HeldOut | None) -> None:
     """Plot the prediction of each batch, made from the other batches, against its measurement."""
-    if done.held_out is None:
+    if held is None:
         st.caption("With four measured batches or more, each is predicted from the others and compared with its steps.")
         return
-    rows = charts.held_out_rows(done.held_out, lambda batch: f"{batch.calls:g} x {batch.rows:g} x {batch.length:g}")
+    rows = charts.held_out_rows(held, lambda batch: f"{batch.calls:g} x {batch.rows:g} x {batch.length:g}")
     st.altair_chart(charts.identity_scatter(rows, unit="seconds of a step"), width="stretch")
     st.caption("On the dashed line the other bursts predicted a batch exactly; bars are 80 % intervals.")
 
@@ -184,7 +176,7 @@ def _plan(adopted: Adopted) -> None:
     """Draw the form for a goal and the run that is planned for it."""
     st.header("Plan", anchor=False)
     goal = _goal()
-    if goal == AdoptedGoal(usd_per_gpu_hour=goal.usd_per_gpu_hour, gpus=goal.gpus) and not says_how_long(adopted):
+    if not can_be_planned(adopted, goal):
         st.info("State how long it trains: a deadline, a budget with a price, steps, tokens, samples or epochs.",
                 icon=":material/lightbulb:")  # fmt: skip
         return
@@ -220,15 +212,16 @@ def _launch(plan: AdoptedPlan) -> None:
     )  # fmt: skip
     engine, asked, explained = PLACES[where]
     if where == FILES:
+        needs = ExportOptions(**_there())
         # Offer the run as a zip of files for another engine.
         offer_files(
-            list(COMMAND_TARGETS), partial(export_adopted, loaders.store(), plan, there=_there()), plan.id,
+            list(COMMAND_TARGETS), lambda to: export_adopted(loaders.store(), plan, to, needs), plan.id,
             key="adopted-export", holds="The plan, the guard with its probe, and the job: unpack it there.",
             said=lambda warning: in_controls(warning, ADOPT, plain),
         )  # fmt: skip
         return
     name = st.text_input(asked, key=f"adopted-at-{engine}", help=explained).strip() if asked else ""
-    there = _there() if asked else Elsewhere()
+    there = _there() if asked else {}
     with st.container(horizontal=True):
         pressed = st.button("Launch it", type="primary", icon=":material/play_arrow:", key="launch-adopted")
         st.download_button(
@@ -236,15 +229,15 @@ def _launch(plan: AdoptedPlan) -> None:
             icon=":material/download:", help="For advisor launch in a terminal.", on_click="ignore",
         )  # fmt: skip
     if pressed:
-        place = parse_place(f"{engine}:{name}" if name else str(engine))
+        options = LaunchOptions(on=f"{engine}:{name}" if name else str(engine), **there)
         with st.spinner("starting it"):
-            started = launch_adopted(loaders.store(), plan, place=place, there=there)
+            started = launching(loaders.store(), plan, options).start()
         st.session_state[WATCHED] = str(started.run_dir)
         st.session_state[SAID] = str(started.run_dir), [in_controls(text, ADOPT, plain) for text in started.warnings]
         go("watch")
 
 
-def _there() -> Elsewhere:
+def _there() -> dict[str, Any]:
     """Return what the command needs on another machine."""
     left, right = st.columns(2)
     line = left.text_input(
@@ -252,7 +245,7 @@ def _there() -> Elsewhere:
         help="Shell line that prepares its environment there; it runs in the folder before the command.",
     )  # fmt: skip
     folder = right.text_input("Folder there", key="adopted-there", help="Its working folder there. Empty: as here.")
-    return Elsewhere(bootstrap=line.strip() or None, folder=folder.strip() or None)
+    return {"bootstrap": line.strip() or None, "folder": folder.strip() or None}
 
 
 def _table(rows: Table, right: tuple[str, ...] | None = None) -> None:

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 
 import streamlit as st
 
-from advisor.calibration import background
 from advisor.calibration.detect import CPU_DEFAULTS, CUDA_DEFAULTS
 from advisor.calibration.fit import Evidence
 from advisor.calibration.one_burst import describe
 from advisor.calibration.quality import burst_lines, with_quality
+from advisor.engines.beside import Started
 from advisor.hardware.here import first_card
 from advisor.laws.held_out import HeldOut
 from advisor.options import FAMILIES
@@ -23,6 +23,7 @@ from advisor.ui import loaders
 from advisor.ui.controls import go
 from advisor.ui.tables import grid, plain, side_by_side, table, typed
 from advisor.units import (
+    HOUR,
     format_bandwidth,
     format_centre,
     format_flops,
@@ -31,6 +32,7 @@ from advisor.units import (
     format_seconds,
     format_usd,
 )
+from advisor.workflows.calibrate import calibrated_since, calibrating, start_calibrating
 from advisor.workflows.preflight import training_here
 
 LOOK_SECONDS = 1.0
@@ -45,7 +47,7 @@ def page() -> None:
         f"This machine has **{here}**. A calibration trains here in short bursts and fits a model of the speed to them."
     )
     entries = [with_quality(entry) for entry in loaders.store().list_calibrations()]
-    now = background.look(loaders.store())
+    now = calibrating(loaders.store()).look()
     if now is not None and now.running:
         st.fragment(_live, run_every=LOOK_SECONDS)()
     else:
@@ -85,7 +87,7 @@ def _newest(entry: CalibrationEntry, used: CalibrationEntry | None, busy: str) -
         if not good and st.button("Repeat it", icon=":material/replay:", type="primary", disabled=bool(busy)):
             seconds = (CPU_DEFAULTS if entry.device_key == "cpu" else CUDA_DEFAULTS).budget_seconds
             options = ["--gpu", entry.device_key, "--family", entry.family or "nanochat", "--fresh"]
-            background.start(loaders.store(), options, float(seconds))
+            start_calibrating(loaders.store(), options, float(seconds))
             st.rerun()
     if held is not None:
         points = charts.held_out_rows(held, describe)
@@ -120,43 +122,44 @@ def _form(has_card: bool, busy: str) -> None:
         cost = "Shows the cost of the calibration. Empty: unknown."
         price = columns[3].number_input("Price ($ per hour)", min_value=0.0, value=None, help=cost)
         if price:
-            st.caption(f"At most {format_usd(background.cost_usd(price, seconds))} for the whole calibration.")
+            st.caption(f"At most {format_usd(price * seconds / HOUR)} for the whole calibration.")
         if st.form_submit_button("Calibrate", icon=":material/speed:", disabled=bool(busy)):
             options = ["--gpu", device, "--family", family]
             if price is not None:
                 options += ["--price", f"{price:g}"]
-            background.start(loaders.store(), options, float(seconds))
+            start_calibrating(loaders.store(), options, float(seconds))
             st.rerun()
 
 
 def _live() -> None:
     """Draw the calibration as it is now. This is drawn again every second while the calibration runs."""
-    now = background.look(loaders.store())
+    beside = calibrating(loaders.store())
+    now = beside.look()
     if now is None or not now.running:
         st.rerun()
         return
     done = min(1.0, now.elapsed_seconds / now.budget_seconds)
     st.progress(done, text=f"{format_seconds(now.elapsed_seconds)} of {format_seconds(now.budget_seconds)}")
-    if now.said:
-        st.caption(now.said[-1])
-    if now.calibration is not None:
-        _bursts(now.calibration)
+    if said := beside.said():
+        st.caption(said[-1])
+    if (calibration := calibrated_since(loaders.store(), now.unix_seconds)) is not None:
+        _bursts(calibration)
     if st.button("Cancel", icon=":material/cancel:", help="The measurements are kept; a new start continues."):
         with st.spinner("stopping"):
-            background.cancel(loaders.store())
+            beside.cancel()
         st.rerun()
 
 
-def _result(now: background.Background) -> None:
-    if now.calibration is None:
-        st.warning(
-            "The last calibration measured nothing. It said: " + plain(" / ".join(now.said)), icon=":material/warning:"
-        )
+def _result(started: Started) -> None:
+    calibration = calibrated_since(loaders.store(), started.unix_seconds)
+    if calibration is None:
+        said = plain(" / ".join(calibrating(loaders.store()).said()))
+        st.warning(f"The last calibration measured nothing. It said: {said}", icon=":material/warning:")
         return
-    if now.calibration.status != COMPLETE:
+    if calibration.status != COMPLETE:
         st.info("The last calibration was interrupted; the same settings continue it.")
-    with st.expander(f"Bursts of {now.calibration.id}", expanded=True):
-        _bursts(now.calibration)
+    with st.expander(f"Bursts of {calibration.id}", expanded=True):
+        _bursts(calibration)
 
 
 def _bursts(calibration: Calibration) -> None:

@@ -63,7 +63,8 @@ def curves(folder: Path, plan: Plan | None) -> None:
     expected = _expected(plan) if plan is not None else None
     left, right = side_by_side("watch-curves", (1, 1))
     left.altair_chart(_loss_chart(loss, evals, expected), width="stretch")
-    right.altair_chart(_speed_chart(speed, plan), width="stretch")
+    promised = plan.chosen.tokens_per_second if plan is not None else None
+    right.altair_chart(_speed_chart(speed, promised, "tokens per second"), width="stretch")
     band = (
         "Blue band: what the plan promised (80 % interval)."
         if expected is not None
@@ -109,14 +110,11 @@ def _loss_chart(loss: list[Point], evals: list[Point], expected: Trajectory | No
     )  # fmt: skip
 
 
-def _speed_chart(points: list[Point], plan: Plan | None) -> alt.LayerChart:
-    speed = [{"step": p.step, "value": p.value, "series": "tokens per second"} for p in points]
-    band = []
-    if plan is not None and points:
-        promised = plan.chosen.tokens_per_second
+def _speed_chart(points: list[Point], promised: Estimate | None, name: str) -> alt.LayerChart:
+    speed, band = [{"step": p.step, "value": p.value, "series": name} for p in points], []
+    if promised is not None and points:
         band = [{"step": p.step, "low": promised.low, "high": promised.high} for p in (points[0], points[-1])]
-    colours = {"tokens per second": charts.ACTUAL}
-    return charts.lines(speed, x=_STEP, y=Axis(field="value", title="tokens per second"), colours=colours, band=band)
+    return charts.lines(speed, x=_STEP, y=Axis(field="value", title=name), colours={name: charts.ACTUAL}, band=band)
 
 
 def steps(folder: Path, planned: Estimate | None) -> None:
@@ -128,11 +126,7 @@ def steps(folder: Path, planned: Estimate | None) -> None:
     if len(points) < 2:
         st.caption("No two steps have ended yet.")
         return
-    rows, band = [{"step": p.step, "value": p.value, "series": "seconds of a step"} for p in points], []
-    if planned is not None:
-        band = [{"step": p.step, "low": planned.low, "high": planned.high} for p in (points[0], points[-1])]
-    axis, colours = Axis(field="value", title="seconds of a step"), {"seconds of a step": charts.ACTUAL}
-    st.altair_chart(charts.lines(rows, x=_STEP, y=axis, colours=colours, band=band), width="stretch")
+    st.altair_chart(_speed_chart(points, planned, "seconds of a step"), width="stretch")
     st.caption("Orange: this run. Blue band: what was planned of a step (80 % interval).")
 
 

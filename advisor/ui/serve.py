@@ -14,12 +14,7 @@ import sys
 _BELOW_THE_PAGES = (
     *("altair", "pandas", "advisor.workflows.analysis", "advisor.report.plots", "advisor.report.charts"),
     "advisor.workflows.compare",
-    *(
-        "advisor.report.cards",
-        "advisor.workflows.plan",
-        "advisor.calibration.background",
-        "advisor.calibration.profiles",
-    ),
+    *("advisor.report.cards", "advisor.workflows.plan", "advisor.workflows.calibrate", "advisor.calibration.profiles"),
     *("advisor.workflows.adopt", "advisor.workflows.launch", "advisor.planning.answer", "advisor.planning.cards"),
 )
 

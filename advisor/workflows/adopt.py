@@ -9,22 +9,21 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 
-from advisor.adopt.by_law import choose_fit
-from advisor.adopt.command import end_of_launcher, launcher_knob, launcher_of
-from advisor.adopt.help_text import NAMES, SWITCHED_OFF, by_command, by_help, draft_recipe, in_bursts
+from advisor.adopt.command import launcher_knob, launcher_of
+from advisor.adopt.help_text import KNOBS, by_command, by_help, draft_recipe, in_bursts
 from advisor.adopt.plan import make_plan
 from advisor.adopt.session import Command, adopt
 from advisor.engines.beside import Beside
+from advisor.engines.beside import Started as BesideStarted
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import find_gpu
-from advisor.hardware.here import device_key, visible_cards
-from advisor.laws.held_out import HeldOut
+from advisor.hardware.here import device_key
 from advisor.options import AdoptedGoal
 from advisor.store.adopted import (
     FOLDER,
@@ -55,15 +54,6 @@ _PLANS = "plans"  # folder beside the adopted commands for plans that `advisor a
 _OF_A_SHELL = frozenset(("|", "||", "&&", "&", ";", ">", ">>", "<", "2>&1", "2>"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Adoption:
-    """An adopted command with the held-out errors of its bursts (None: too few bursts)."""
-
-    adopted: Adopted
-    held_out: HeldOut | None
-    by_law: bool = False  # step times come from the law of its model, calibrated with its bursts
-
-
 def adopt_command(
     store: Store,
     command: Sequence[str],
@@ -72,7 +62,7 @@ def adopt_command(
     knobs: Mapping[str, str] | None = None,
     budget_seconds: float = BUDGET_SECONDS,
     on_event: Callable[[str, float], None] = lambda text, seconds: None,
-) -> Adoption:
+) -> Adopted:
     """Find a command's knobs, measure the command, and store both under `name`.
 
     `knobs` are options that the user named, by canonical name. Raises AdvisorError if the command does not train, its
@@ -94,32 +84,16 @@ def adopt_command(
     on_event("its options", 0.0)
     recipe = with_named(recipe_of_command(command), knobs or {})
 
-    def most_processes(base: AdoptedBurst) -> int:
-        """Returns the largest number of processes here: the GPUs, or the cores if the launcher uses no GPU."""
-        if _is_on_card(base):
-            return len(visible_cards())
-        return os.cpu_count() or 1 if launcher_of(command) is not None else 1
-
-    session = adopt(
-        Command(
-            arguments=tuple(command),
-            folder=Path.cwd(),
-            environment=dict(os.environ),
-            recipe=recipe,
-            most_processes=most_processes,
-        ),
-        budget_seconds,
-        on_event,
-    )
+    words = Command(arguments=tuple(command), folder=Path.cwd(), environment=dict(os.environ), recipe=recipe)
+    session = adopt(words, budget_seconds, on_event)
     base = replace(session.bursts[0], model=session.bursts[0].model or configured_model(command, session.bursts[0]))
-    on_card = _is_on_card(base)
     adopted = Adopted(
         name=name_of(command, name or ""),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=tuple(command),
         folder=str(Path.cwd()),
         recipe=session.recipe,
-        device_key=device_key("auto") if on_card else "cpu",
+        device_key=device_key("auto") if base.on_card else "cpu",
         torch=base.torch,
         gpus=base.processes,
         verdicts=session.verdicts,
@@ -127,7 +101,7 @@ def adopt_command(
         seconds=round(time.monotonic() - began, 2),
     )
     save_adopted(store.home, adopted)
-    return adoption_of(adopted)
+    return adopted
 
 
 def configured_model(command: Sequence[str], base: AdoptedBurst) -> ModelShape | None:
@@ -152,16 +126,6 @@ def configured_model(command: Sequence[str], base: AdoptedBurst) -> ModelShape |
     return model.shape if same and model.head_dim is None else None
 
 
-def _is_on_card(base: AdoptedBurst) -> bool:
-    return bool(base.allocated_peak_bytes or base.device_peak_bytes)
-
-
-def adoption_of(adopted: Adopted) -> Adoption:
-    """Returns an adopted command with the held-out errors of its bursts."""
-    chosen = choose_fit(adopted)
-    return Adoption(adopted=adopted, held_out=chosen.held_out, by_law=chosen.by_law)
-
-
 def recipe_of_command(command: Sequence[str]) -> Recipe:
     """Returns the shipped recipe of a known trainer, or one drafted from the program's help."""
     known = by_command(command)
@@ -174,12 +138,28 @@ def recipe_of_command(command: Sequence[str]) -> Recipe:
     return replace(known, knobs=(*(knob for knob in known.knobs if knob.name != "gpus"), launcher))
 
 
+def named_knobs(words: Sequence[str]) -> dict[str, str]:
+    """Returns the knobs that the user named, each as KNOB=OPTION. Raises AdvisorError for a word of another form."""
+    pairs = [word.partition("=")[::2] for word in words]
+    if bad := next((word for word, pair in zip(words, pairs, strict=True) if not all(pair)), None):
+        raise AdvisorError(f"{bad!r} is not KNOB=OPTION", "like micro_batch=--bsz", exit_code=2)
+    return dict(pairs)
+
+
+def can_be_planned(adopted: Adopted, goal: AdoptedGoal) -> bool:
+    """Tells whether the goal or the command itself says how long it trains."""
+    asked = replace(goal, usd_per_gpu_hour=None, gpus=None) != AdoptedGoal()
+    given = {knob.name for knob in adopted.recipe.knobs if knob.value is not None and knob.value > 0}
+    own = bool(given & {"steps", "tokens"}) or ("epochs" in given and adopted.bursts[0].step_epochs is not None)
+    return asked or own
+
+
 def with_named(recipe: Recipe, knobs: Mapping[str, str]) -> Recipe:
     """Returns the recipe with the user's knobs: an option, `KEY=` for KEY=VALUE, or `$VARIABLE`."""
     for name, key in knobs.items():
-        if name not in (known := (*NAMES, *SWITCHED_OFF)):
-            near = close_matches(name, known)
-            raise AdvisorError(f"there is no knob {name!r}", f"did you mean {' or '.join(near or known)}?", exit_code=2)
+        if name not in KNOBS:
+            near = close_matches(name, KNOBS)
+            raise AdvisorError(f"there is no knob {name!r}", f"did you mean {' or '.join(near or KNOBS)}?", exit_code=2)
         how = "env" if key.startswith("$") else "equals" if key.endswith("=") else "option"
         knob = Knob(name=name, key=key.strip("$="), how=how, in_bursts=in_bursts(name))
         recipe = replace(recipe, knobs=(*(k for k in recipe.knobs if k.name != name), knob))
@@ -242,22 +222,10 @@ def _program(command: Sequence[str]) -> list[str]:
 def name_of(command: Sequence[str], given: str = "") -> str:
     """Returns the name of an adopted command: the user's, or one from its script or its program and verbs."""
     launcher = launcher_of(command)
-    program = _program(command)[end_of_launcher(command, launcher) if launcher is not None else 0 :]
+    program = _program(command)[launcher.end if launcher is not None else 0 :]
     words = [word for word in program if not word.startswith("-") and not VARIABLE.match(word)]
     last = [Path(word).stem for word in words if Path(word).name != "env" and not _PYTHON.fullmatch(Path(word).name)]
     return re.sub(r"[^\w.-]+", "-", given or "-".join(last[-2:])).strip("-.") or "training"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Adopting:
-    """The state of the newest adoption started by `start_adopting`."""
-
-    name: str  # name of the command
-    running: bool
-    elapsed_seconds: float
-    budget_seconds: float
-    done: bool  # the command was adopted
-    said: tuple[str, ...]  # its newest lines of output
 
 
 def typed_command(text: str) -> tuple[str, ...]:
@@ -295,34 +263,19 @@ def start_adopting(
     plan.parent.mkdir(parents=True, exist_ok=True)
     named = [part for knob, key in (knobs or {}).items() for part in ("--knob", f"{knob}={key}")]
     options = ["--name", called, "--out", str(plan), "--budget-seconds", f"{budget_seconds:g}", *named]
-    _beside(store).start(("adopt", *options, "--", *words), budget_seconds, folder=folder, subject=called)
+    adopting(store).start(("adopt", *options, "--", *words), budget_seconds, folder=folder, subject=called)
     return called
 
 
-def look_adopting(store: Store) -> Adopting | None:
-    """Returns the state of the newest adoption, or None if there was none."""
-    beside = _beside(store)
-    state = beside.look()
-    if state is None:
-        return None
-    path, running = store.home / FOLDER / f"{state.subject}.yaml", state.running
-    return Adopting(
-        name=state.subject,
-        running=running,
-        elapsed_seconds=state.elapsed_seconds,
-        budget_seconds=state.budget_seconds,
-        done=not running and path.exists() and path.stat().st_mtime >= state.unix_seconds,
-        said=beside.said(),
-    )
-
-
-def cancel_adopting(store: Store) -> None:
-    """Ends the adoption with all its processes; its measurements are lost."""
-    _beside(store).cancel(with_children=True)
-
-
-def _beside(store: Store) -> Beside:
+def adopting(store: Store) -> Beside:
+    """Returns the adoption beside a page, by which it is watched and cancelled."""
     return Beside(home=store.home, name="adopting", what="an adoption")
+
+
+def was_adopted(store: Store, state: BesideStarted) -> bool:
+    """Tells whether an adoption beside a page has ended with a command that can be planned."""
+    path = store.home / FOLDER / f"{state.subject}.yaml"
+    return not state.running and path.exists() and path.stat().st_mtime >= state.unix_seconds
 
 
 def runs_of_command(store: Store, name: str) -> list[Path]:

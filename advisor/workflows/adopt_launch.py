@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,26 +28,19 @@ COMMAND_TARGETS = tuple(name for name, target in TARGETS.items() if target.comma
 _THERE = "~/code"  # where SkyPilot copies the command's folder
 
 
-@dataclass(frozen=True, kw_only=True)
-class Elsewhere:
-    """What an adopted command needs on another machine. None: the same as here."""
+def placed(plan: AdoptedPlan, place: Place, options: LaunchOptions | ExportOptions) -> AdoptedPlan:
+    """Returns the plan for the machine of a launch or export, with its folder and the line that sets it up there.
 
-    bootstrap: str | None = None  # a shell line run in the command's folder first, to set up the environment
-    folder: str | None = None  # folder in which the command runs there; may begin with ~/
-
-    def of(self, plan: AdoptedPlan, place: Place) -> AdoptedPlan:
-        """Returns the plan for the machine of a launch or export. Raises AdvisorError for an invalid folder or line."""
-        if place.engine == HERE.engine:
-            if self != Elsewhere():
-                hint = "leave them out, or --on"
-                raise AdvisorError("--bootstrap and --folder are of another machine", hint, exit_code=2)
-            return plan
-        folder = self.folder or plan.folder
-        if not folder.startswith(("/", "~/")):
-            raise AdvisorError(f"--folder {folder} could lie anywhere", "a whole path, or one from ~/ on", exit_code=2)
-        if self.bootstrap is not None and ("\n" in self.bootstrap or not self.bootstrap.strip()):
-            raise AdvisorError("--bootstrap is one line of a shell", "like 'source .venv/bin/activate'", exit_code=2)
-        return replace(plan, folder=folder, bootstrap=self.bootstrap or plan.bootstrap)
+    Raises AdvisorError for an invalid folder or line, or for one of another machine if the run is here.
+    """
+    folder, line = options.folder or plan.folder, options.bootstrap
+    if place.engine == HERE.engine and (options.folder, line) != (None, None):
+        raise AdvisorError("--bootstrap and --folder are of another machine", "leave them out, or --on", exit_code=2)
+    if place.engine != HERE.engine and not folder.startswith(("/", "~/")):
+        raise AdvisorError(f"--folder {folder} could lie anywhere", "a whole path, or one from ~/ on", exit_code=2)
+    if line is not None and ("\n" in line or not line.strip()):
+        raise AdvisorError("--bootstrap is one line of a shell", "like 'source .venv/bin/activate'", exit_code=2)
+    return replace(plan, folder=folder, bootstrap=line or plan.bootstrap)
 
 
 def warnings_of(plan: AdoptedPlan, *, shared: bool) -> tuple[str, ...]:
@@ -57,27 +50,16 @@ def warnings_of(plan: AdoptedPlan, *, shared: bool) -> tuple[str, ...]:
     return (f"{promised}: compare tells how much that was worth", *(() if shared else (needed,)))
 
 
-def export_file(store: Store, path: Path, to: str, options: ExportOptions) -> Exported:
-    """Returns the exported files for the plan in a file."""
-    needs = Elsewhere(bootstrap=options.bootstrap, folder=options.folder)
-    return export_adopted(store, load_adopted_plan(path), to, options, needs)
-
-
-def export_adopted(
-    store: Store,
-    plan: AdoptedPlan,
-    to: str,
-    options: ExportOptions = ExportOptions(),  # noqa: B008 - frozen
-    there: Elsewhere = Elsewhere(),  # noqa: B008
-) -> Exported:
+def export_adopted(store: Store, source: Path | AdoptedPlan, to: str, options: ExportOptions) -> Exported:
     """Returns the files of an adopted plan for a script, Slurm or SkyPilot; AdvisorError for unsupported options."""
     if to not in COMMAND_TARGETS:
         hint = f"to {', '.join(COMMAND_TARGETS)}; its run.sh is all that any other engine has to start"
         raise AdvisorError(f"an adopted command is not exported to {to}", hint, exit_code=2)
+    plan = load_adopted_plan(source) if isinstance(source, Path) else source
     here, place = plan.folder, place_there(to, options)
     if to == "skypilot":
-        there = replace(there, folder=there.folder or _THERE)
-    plan = there.of(plan, place)
+        options = replace(options, folder=options.folder or _THERE)
+    plan = placed(plan, place, options)
     recipe = load_adopted(store.home, plan.trainer).recipe
     run_id = f"{plan.trainer}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     job = AdoptedJob(plan=plan, recipe=dump_yaml(to_dict(recipe)), run_id=run_id, place=place, here=here)
@@ -91,38 +73,25 @@ def export_adopted(
     )
 
 
-def launching(store: Store, path: Path, options: LaunchOptions, *_: Any) -> Launching:
-    """Returns the launch of an adopted command's plan; raises AdvisorError if the file is not such a plan."""
-    plan, there = load_adopted_plan(path), Elsewhere(bootstrap=options.bootstrap, folder=options.folder)
-    place, again = place_of(options), options.again
+def launching(store: Store, source: Path | AdoptedPlan, options: LaunchOptions, *_: Any) -> Launching:
+    """Returns the launch of an adopted command's plan; raises AdvisorError if a file is not such a plan."""
+    plan, place = load_adopted_plan(source) if isinstance(source, Path) else source, place_of(options)
+    plan, again = placed(plan, place, options), options.again
+
+    def start() -> Started:
+        if place.engine == HERE.engine:
+            said = told(looked_at_adopted(store, plan, place))
+        else:  # ask before creating a folder, so that the engine's own message is shown
+            said = backend_of(place.engine, store).offer(dry_run(store, plan, options.run_dir, place=place, again=True))
+            said += warnings_of(plan, shared=place.engine == "slurm")
+        started = launch(store, plan, options.run_dir, place=place, again=again)
+        return replace(started, warnings=(*plan.warnings, *said, *started.warnings))
+
     return Launching(
-        checks=lambda: looked_at_adopted(store, there.of(plan, place), place),
-        request=lambda: dry_run(store, there.of(plan, place), options.run_dir, place=place, again=again),
-        start=lambda: launch_adopted(store, plan, options.run_dir, place=place, there=there, again=again),
+        checks=lambda: looked_at_adopted(store, plan, place),
+        request=lambda: dry_run(store, plan, options.run_dir, place=place, again=again),
+        start=start,
     )
-
-
-def launch_adopted(
-    store: Store,
-    plan: AdoptedPlan,
-    run_dir: Path | None = None,
-    *,
-    place: Place = HERE,
-    there: Elsewhere = Elsewhere(),  # noqa: B008 - frozen
-    again: bool = False,
-) -> Started:
-    """Start the plan of an adopted command in its own run folder, here or where `place` says.
-
-    Raises AdvisorError if the engine does not run adopted commands or lacks what it needs.
-    """
-    placed = there.of(plan, place)
-    if place.engine == HERE.engine:
-        said = told(looked_at_adopted(store, placed, place))
-    else:  # ask before creating a folder, so that the engine's own message is shown
-        said = backend_of(place.engine, store).offer(dry_run(store, placed, run_dir, place=place, again=True))
-        said += warnings_of(placed, shared=place.engine == "slurm")
-    started = launch(store, placed, run_dir, place=place, again=again)
-    return replace(started, warnings=(*plan.warnings, *said, *started.warnings))
 
 
 def looked_at_adopted(store: Store, plan: AdoptedPlan, place: Place) -> list[Check]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from advisor.calibration.profiles import profile_of
 from advisor.calibration.session import Event
 from advisor.calibration.session import calibrate as run_bursts
 from advisor.calibration.setting_effects import effects
+from advisor.engines.beside import Beside
 from advisor.errors import require_package
 from advisor.laws.held_out import HeldOut
 from advisor.options import CalibrationOptions
@@ -135,3 +136,20 @@ def to_document(done: Calibrated) -> dict[str, Any]:
         "setting_effects": [to_dict(effect) for effect in effects(done.calibration)],
         "cost": document["cost"],
     }
+
+
+def calibrating(store: Store) -> Beside:
+    """Returns the calibration beside a page, by which it is watched and cancelled; what it measured is kept."""
+    return Beside(home=store.home, name="calibrating", what="a calibration")
+
+
+def start_calibrating(store: Store, options: Sequence[str], seconds: float) -> None:
+    """Run `advisor calibrate` with these options beside a page. Raises AdvisorError if one is already running."""
+    calibrating(store).start(("calibrate", "--budget-seconds", f"{seconds:g}", *options), seconds)
+
+
+def calibrated_since(store: Store, since: float) -> Calibration | None:
+    """Returns the newest calibration if it was written after the start. (An older one may be continued.)"""
+    own = [entry for entry in store.list_calibrations() if not entry.shipped and entry.path.stat().st_mtime >= since]
+    newest = max(own, key=lambda entry: entry.path.stat().st_mtime, default=None)
+    return store.load_calibration(newest.path) if newest is not None else None

@@ -174,8 +174,8 @@ def read_own(run_dir: Path, plan: Plan | None) -> Reviewed:
     price = launch.usd_per_hour if launch is not None else None
     if launch is not None and price is not None and launch.attempt > 1:
         # Attempts may have different prices, so take their mean weighted by hours.
-        seconds = trainer.used_seconds(run_dir)
-        price = trainer.used_usd(run_dir, price) / seconds * 3600 if seconds else price
+        spent = trainer.spent(run_dir)
+        price = spent.usd(price) / spent.seconds * 3600 if spent.seconds else price
     return _reviewed(run_dir, run, plan, launch, run_id=run_id(run_dir), usd_per_hour=price)
 
 

@@ -50,7 +50,7 @@ FLOWS = {
     ),
     ADOPTED.name: Flow(
         launching=_later("adopt_launch", "launching"),
-        export=_later("adopt_launch", "export_file"),
+        export=_later("adopt_launch", "export_adopted"),
         read=_later("compare", "read_adopted"),
         learn=_later("compare", "learn_adopted"),
         refused={

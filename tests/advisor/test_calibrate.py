@@ -16,7 +16,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from advisor.calibration import background
 from advisor.calibration.detect import resolve_key
 from advisor.calibration.measure import Worker, WorkerDied
 from advisor.calibration.observations import completed
@@ -32,7 +31,7 @@ from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Basis, Kernels, Workload
 from advisor.store.calibration import Burst, Verdict
 from advisor.store.store import Store, load_calibration
-from advisor.workflows.calibrate import calibrate, resolve, to_document
+from advisor.workflows.calibrate import calibrate, calibrating, resolve, to_document
 from tests.terminal import advisor, document
 from trainer.messages import BurstRequest, WorkerDevice
 from trainer.prepare import prepare
@@ -263,9 +262,8 @@ def test_without_calibration_a_card_has_a_wide_prior_and_a_cpu_has_none(tmp_path
         load_profile("cpu", Store(tmp_path))
 
 
-def test_cancelling_ends_a_calibration_that_ignores_interrupts(advisor_home, monkeypatch):
+def test_cancelling_ends_a_calibration_that_ignores_interrupts(advisor_home):
     """As one is that an app started by nohup starts."""
-    monkeypatch.setattr(background, "_CANCEL_SECONDS", 1.0)
     script = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as deaf:
         deaf.stdout.readline()
@@ -275,7 +273,7 @@ def test_cancelling_ends_a_calibration_that_ignores_interrupts(advisor_home, mon
         state = {"schema": 1, "pid": deaf.pid, "process_started": started, "started": "2026-11-21T12:00:00+00:00",
                  "budget_seconds": 60.0}  # fmt: skip
         (advisor_home / "calibrating.json").write_text(json.dumps(state))
-        background.cancel(Store(advisor_home))
+        calibrating(Store(advisor_home)).cancel(1.0)
         reaper.join()
     assert deaf.returncode == -signal.SIGTERM
 

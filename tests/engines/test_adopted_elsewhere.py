@@ -19,14 +19,14 @@ from advisor.engines.ssh import SshBackend
 from advisor.engines.state import RunState
 from advisor.errors import AdvisorError
 from advisor.history.follow import follower
-from advisor.options import ExportOptions
+from advisor.options import ExportOptions, LaunchOptions
 from advisor.run_records import Place
 from advisor.store.adopted import load_adopted
 from advisor.store.run_folder import read_launch
 from advisor.workflows.adopt import save_plan
-from advisor.workflows.adopt_launch import Elsewhere, export_adopted, launch_adopted
+from advisor.workflows.adopt_launch import export_adopted, launching, placed
 from advisor.workflows.compare import review
-from advisor.workflows.launch import dry_run, resume, stop
+from advisor.workflows.launch import resume, stop
 from tests.engines.adopted_runs import SCRIPT, certain, plan_of
 from tests.engines.test_slurm import cluster  # noqa: F401 - a fixture
 from tests.engines.test_ssh import HERE, there  # noqa: F401 - a fixture
@@ -44,7 +44,7 @@ def steps(folder: Path) -> list[int]:
 
 def test_a_job_of_slurm_is_watched_scored_and_does_not_teach_this_machine(cluster, store, tmp_path):  # noqa: F811
     plan = plan_of(store, tmp_path, 300)
-    started = launch_adopted(store, plan, place=parse_place("slurm:debug"))
+    started = launching(store, plan, LaunchOptions(on="slurm:debug")).start()
     assert read_launch(started.run_dir).handle.startswith("slurm://test/")
     assert any("it would be to start at" in words for words in started.warnings)
     assert any("measured on another machine" in words for words in started.warnings)
@@ -60,7 +60,7 @@ def test_a_job_of_slurm_is_watched_scored_and_does_not_teach_this_machine(cluste
 
 
 def test_a_job_of_slurm_is_stopped_by_its_user_and_by_its_own_limit(cluster, store, tmp_path):  # noqa: F811
-    folder = launch_adopted(store, plan_of(store, tmp_path, ENDLESS), place=parse_place("slurm")).run_dir
+    folder = launching(store, plan_of(store, tmp_path, ENDLESS), LaunchOptions(on="slurm")).start().run_dir
     waited(lambda: (describe(folder, store).step or 0) > 5)
     stopped = stop(store, folder, timeout_seconds=SECONDS)
     assert (stopped.state, stopped.outcome) == (RunState.FINISHED, Outcome.STOPPED)
@@ -70,14 +70,14 @@ def test_a_job_of_slurm_is_stopped_by_its_user_and_by_its_own_limit(cluster, sto
     waited(lambda: describe(folder, store).state is RunState.RUNNING and (describe(folder, store).step or 0) > 5)
     stop(store, folder, timeout_seconds=SECONDS)
 
-    limited = launch_adopted(store, plan_of(store, tmp_path, ENDLESS, max_seconds=8.0), place=parse_place("slurm"))
+    limited = launching(store, plan_of(store, tmp_path, ENDLESS, max_seconds=8.0), LaunchOptions(on="slurm")).start()
     status = over(limited.run_dir, store)
     assert status.outcome is Outcome.STOPPED and "limit of 8 s" in status.reason
 
 
 def test_what_slurm_would_not_take_is_refused_with_its_words(cluster, store, tmp_path):  # noqa: F811
     with pytest.raises(AdvisorError, match="(?i)invalid partition"):
-        launch_adopted(store, plan_of(store, tmp_path, 5), place=parse_place("slurm:nowhere"))
+        launching(store, plan_of(store, tmp_path, 5), LaunchOptions(on="slurm:nowhere")).start()
 
 
 @pytest.fixture
@@ -89,9 +89,10 @@ def by_ssh(there, store, monkeypatch):  # noqa: F811
     shutil.copy(SCRIPT, there.home / "mine" / "train.py")
     (there.home / "mine" / "environment").write_text("export SAY_TOKENS=yes\n")
 
-    def start(plan, needs: Elsewhere):
-        there.has_environment(dry_run(store, needs.of(plan, parse_place(HERE)), place=parse_place(HERE)))
-        return launch_adopted(store, plan, place=parse_place(HERE), there=needs)
+    def start(plan, **needs: str):
+        launch = launching(store, plan, LaunchOptions(on=HERE, **needs))
+        there.has_environment(launch.request())
+        return launch.start()
 
     yield start
     for row in store.runs():
@@ -102,7 +103,7 @@ def by_ssh(there, store, monkeypatch):  # noqa: F811
 def test_a_run_behind_ssh_has_its_users_environment_and_comes_home(there, by_ssh, store, tmp_path):  # noqa: F811
     """Its folder there, its bootstrap line, its guard and probe from here."""
     plan = plan_of(store, tmp_path, 200, (sys.executable, "train.py"))
-    started = by_ssh(plan, Elsewhere(bootstrap=". ./environment", folder="~/mine"))
+    started = by_ssh(plan, bootstrap=". ./environment", folder="~/mine")
     folder = started.run_dir
     assert any("must be there, in ~/mine" in words for words in started.warnings)
     status = over(folder, store)
@@ -118,7 +119,7 @@ def test_a_run_behind_ssh_has_its_users_environment_and_comes_home(there, by_ssh
 
 def test_a_run_behind_ssh_is_stopped_and_gone_on_with(there, by_ssh, store, tmp_path):  # noqa: F811
     plan = plan_of(store, tmp_path, ENDLESS, (sys.executable, "train.py"))
-    folder = by_ssh(plan, Elsewhere(folder="~/mine")).run_dir
+    folder = by_ssh(plan, folder="~/mine").run_dir
     waited(lambda: (describe(folder, store).step or 0) > 5)
     assert describe(folder, store).state is RunState.RUNNING
     stopped = stop(store, folder, timeout_seconds=SECONDS)
@@ -131,7 +132,7 @@ def test_a_run_behind_ssh_is_stopped_and_gone_on_with(there, by_ssh, store, tmp_
 
 def test_a_folder_that_is_not_there_is_told_by_the_run(there, by_ssh, store, tmp_path):  # noqa: F811
     plan = plan_of(store, tmp_path, 5, (sys.executable, "train.py"))
-    folder = by_ssh(plan, Elsewhere(folder="~/nowhere")).run_dir
+    folder = by_ssh(plan, folder="~/nowhere").run_dir
     status = over(folder, store)
     assert status.state is RunState.NEVER_STARTED
     assert "nowhere: No such file or directory" in (folder / "stdout.log").read_text()
@@ -159,14 +160,14 @@ def test_an_export_runs_by_hand_within_its_limit_and_hands_a_signal_on(store, tm
     shutil.copy(SCRIPT, mine / "train.py")
     (mine / "trainer.py").write_text("raise RuntimeError('not taken for ours')\n")
     plan = plan_of(store, mine, 100, (sys.executable, "train.py"))
-    export_adopted(store, plan, "script", there=Elsewhere(bootstrap="export SAY_TOKENS=1")).write(tmp_path / "a")
+    export_adopted(store, plan, "script", ExportOptions(bootstrap="export SAY_TOKENS=1")).write(tmp_path / "a")
     environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": ""}
     done = subprocess.run(["bash", "run.sh"], cwd=tmp_path / "a", env=environment, capture_output=True, text=True,
                           timeout=SECONDS)  # fmt: skip
     assert done.returncode == 0 and " tokens 128" in done.stdout, done.stderr
     assert steps(tmp_path / "a" / "run") == list(range(1, 101))
     endless = plan_of(store, mine, ENDLESS, (sys.executable, "train.py"))
-    made = export_adopted(store, endless, "script")
+    made = export_adopted(store, endless, "script", ExportOptions())
     assert any("only the engine ends it" in words for words in made.warnings)
     made.write(tmp_path / "b")
     running = subprocess.Popen(["bash", "run.sh"], cwd=tmp_path / "b", env=environment, stdout=subprocess.PIPE,
@@ -187,30 +188,30 @@ def test_the_job_of_slurm_and_the_task_of_skypilot_say_what_the_plan_says(store,
     # an hour, twice 150 s of grace for an end of 100 s, and a minute for Slurm's own inexactness: 66 minutes
     assert {"#SBATCH --gpus-per-node=4", "#SBATCH --partition=gpu", "#SBATCH --account=me",
             "#SBATCH --signal=TERM@150", "#SBATCH --time=0-01:06:00", "#SBATCH --no-requeue"} <= set(job)  # fmt: skip
-    sky = export_adopted(store, plan, "skypilot", there=Elsewhere(bootstrap="pip install -r requirements.txt"))
+    sky = export_adopted(store, plan, "skypilot", ExportOptions(bootstrap="pip install -r requirements.txt"))
     task = yaml.safe_load(sky.files["task.yaml"])
     assert task["resources"]["accelerators"] == {"H100-SXM": 4} and task["resources"]["max_hourly_cost"] == 10.0
     assert task["file_mounts"]["~/code"] == str(tmp_path)
     assert 'cd "$HOME"/code' in sky.files["run.sh"] and "pip install -r requirements.txt" in sky.files["run.sh"]
     assert yaml.safe_load(sky.files["adopted.yaml"])["folder"] == "~/code"
     with pytest.raises(AdvisorError, match="not exported to dockerfile") as caught:
-        export_adopted(store, plan, "dockerfile")
+        export_adopted(store, plan, "dockerfile", ExportOptions())
     assert "run.sh" in caught.value.hint
 
 
 @pytest.mark.parametrize(
     ("needs", "said"),
     [
-        (Elsewhere(folder="code"), "could lie anywhere"),
-        (Elsewhere(bootstrap="a\nb"), "one line of a shell"),
+        ({"folder": "code"}, "could lie anywhere"),
+        ({"bootstrap": "a\nb"}, "one line of a shell"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(store, tmp_path, needs, said):
     with pytest.raises(AdvisorError, match=said) as caught:
-        needs.of(plan_of(store, tmp_path, 5), parse_place("slurm"))
+        placed(plan_of(store, tmp_path, 5), parse_place("slurm"), LaunchOptions(**needs))
     assert caught.value.hint
     with pytest.raises(AdvisorError, match="of another machine"):
-        launch_adopted(store, plan_of(store, tmp_path, 5), there=needs)
+        launching(store, plan_of(store, tmp_path, 5), LaunchOptions(**needs))
 
 
 def test_names_of_a_shell_in_a_folder_stay_words(store, tmp_path):

@@ -14,16 +14,11 @@ from streamlit.testing.v1 import AppTest
 from advisor.engines.engines import describe
 from advisor.engines.state import goes_on
 from advisor.errors import AdvisorError
+from advisor.options import LaunchOptions
 from advisor.store.adopted import load_adopted
 from advisor.store.store import default_store
-from advisor.workflows.adopt import (
-    cancel_adopting,
-    look_adopting,
-    runs_of_command,
-    start_adopting,
-    typed_command,
-)
-from advisor.workflows.adopt_launch import launch_adopted
+from advisor.workflows.adopt import adopting, runs_of_command, start_adopting, typed_command, was_adopted
+from advisor.workflows.adopt_launch import launching
 from advisor.workflows.compare import review
 from tests.engines.adopted_runs import beside_other_work, plan_of
 from tests.ui import driver
@@ -99,17 +94,18 @@ def test_a_command_that_fails_says_so_and_one_that_is_cancelled_leaves_nothing_r
     at.text_input(key="adopt-folder").set_value(str(tmp_path))
     next(button for button in at.button if button.label == "Adopt it").click().run()
     assert not at.exception and not at.error
-    waited(lambda: not look_adopting(store).running)
+    waited(lambda: not adopting(store).look().running)
     at.run()
     assert "never_seen was not adopted" in words(at).replace("*", "") and "the user's own mistake" in words(at)
 
     start_adopting(store, f"{sys.executable} {SCRIPT}", tmp_path, name="long", budget_seconds=100)
     with pytest.raises(AdvisorError, match="an adoption is running already"):
         start_adopting(store, f"{sys.executable} {SCRIPT}", tmp_path)
-    waited(lambda: any("as it is" in line for line in look_adopting(store).said))
+    waited(lambda: any("as it is" in line for line in adopting(store).said()))
     assert "Cancel" in [button.label for button in app().run().button]
-    cancel_adopting(store)
-    assert not look_adopting(store).running and not look_adopting(store).done
+    adopting(store).cancel(with_children=True)
+    state = adopting(store).look()
+    assert not state.running and not was_adopted(store, state)
 
 
 @pytest.mark.long
@@ -147,7 +143,7 @@ def test_from_a_pasted_command_to_its_score_on_a_telephone(advisor_home, tmp_pat
 def test_the_page_of_all_runs_shows_one_of_an_adopted_command_by_its_own_numbers(advisor_home, tmp_path):
     """It was read as one of our trainer's there, which has another configuration."""
     store = default_store()
-    folder = launch_adopted(store, plan_of(store, tmp_path, 30)).run_dir
+    folder = launching(store, plan_of(store, tmp_path, 30), LaunchOptions()).start().run_dir
     waited(lambda: not goes_on(describe(folder, store).state))
     script = "from advisor.ui.frame import guarded\nfrom advisor.ui import watch\nguarded(watch.page)()\n"
     at = AppTest.from_string(script, default_timeout=180).run()

@@ -12,7 +12,6 @@ pytest.importorskip("streamlit", reason="the app's packages are not installed")
 
 from streamlit.testing.v1 import AppTest
 
-from advisor.calibration import background
 from advisor.calibration.quality import judged
 from advisor.hardware.live_prices import Refreshed
 from advisor.hardware.offers import offers_by_provider
@@ -25,6 +24,7 @@ from advisor.store.store import Store, default_store, load_calibration
 from advisor.ui.controls import OF_PAGE, in_controls, products
 from advisor.ui.tables import typed
 from advisor.units import format_usd_rate
+from advisor.workflows.calibrate import calibrated_since, calibrating
 from advisor.workflows.compare import review
 from tests.ui.adopting import adopted
 from tests.ui.driver import app, with_drawers_open
@@ -167,16 +167,17 @@ def test_a_calibration_is_followed_and_cancelled(advisor_home):
         at.button[0].click().run()
         assert not at.exception
         store = default_store()
-        assert background.look(store).running and "Cancel" in [button.label for button in at.button]
+        assert calibrating(store).look().running and "Cancel" in [button.label for button in at.button]
         another = app("calibrate").run()  # a second tab shows the same one, and offers no second start
         assert [button.label for button in another.button] == ["Cancel"]
-        waited(lambda: background.look(store).calibration is not None, 300)  # a burst was measured
+        since = calibrating(store).look().unix_seconds
+        waited(lambda: calibrated_since(store, since) is not None, 300)  # a burst was measured
         at.run()
         assert any("Configuration" in table.value for table in at.table)
     finally:
-        background.cancel(default_store())
+        calibrating(default_store()).cancel()
     at.run()
-    assert not at.exception and not background.look(store).running
+    assert not at.exception and not calibrating(store).look().running
     assert "was interrupted" in words(at)
     assert "Calibrate" in [button.label for button in at.button]
 

@@ -6,9 +6,9 @@ line creates them. Only the guard is exported; it needs a Python with pyyaml and
 
 from __future__ import annotations
 
-import ast
 import shlex
-from collections.abc import Iterator
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from advisor.trainers.adopted import RECIPE
 
 GUARD = "advisor.adopt.guard"
 _GUARD_PACKAGES = ("pyyaml", "psutil")
-_PACKAGES = {"advisor": Path(advisor.__path__[0]), "trainer": Path(trainer.__path__[0])}
+_ROOTS = Path(advisor.__path__[0]), Path(trainer.__path__[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,66 +67,30 @@ class AdoptedJob:
 
 def adopted_files(job: AdoptedJob) -> dict[str, str]:
     """Return the files of the export by name, the same for every engine."""
-    by_log = job.plan.basis == LOG
+    plan, by_log = job.plan, job.plan.basis == LOG
+    # a shell line of the user's, then the guard, which starts the command
+    none = "# no bootstrap line: the command finds its programs by the PATH that is there"
+    folder = f'"$HOME"/{shlex.quote(plan.folder[2:])}' if plan.folder.startswith("~/") else shlex.quote(plan.folder)
     needed = (*PACKAGES, "scipy", "click", "rich") if by_log else _GUARD_PACKAGES
     return {
-        PLAN: dump_adopted_plan(job.plan),
+        PLAN: dump_adopted_plan(plan),
         RECIPE: job.recipe,
         "requirements.txt": "".join(pinned(needed)),
         SETUP: setup_script(None),
-        RUN: run_script(job),
+        RUN: script("adopted_run.sh", run_id=job.run_id, folder=folder, bootstrap=plan.bootstrap or none, guard=GUARD),
         **guard_sources(whole=by_log),
     }
 
 
-def run_script(job: AdoptedJob) -> str:
-    """Return a script: the user's bootstrap line in the command's folder, then the guard, which starts the command."""
-    none = "# no bootstrap line: the command finds its programs by the PATH that is there"
-    plan = job.plan
-    folder = f'"$HOME"/{shlex.quote(plan.folder[2:])}' if plan.folder.startswith("~/") else shlex.quote(plan.folder)
-    return script("adopted_run.sh", run_id=job.run_id, folder=folder, bootstrap=plan.bootstrap or none, guard=GUARD)
-
-
 def guard_sources(*, whole: bool) -> dict[str, str]:
     """Return the sources of the guard and the probe; `whole` takes all sources, as a guard that reads logs needs."""
-    probe = (_PACKAGES["advisor"] / "adopt" / "probe").rglob("*")
-    modules = {path for folder in _PACKAGES.values() for path in folder.rglob("*")} if whole else _needed(GUARD)
-    files = sorted(path for path in {*modules, *probe} if path.is_file() and path.suffix != ".pyc")
-    return {path.relative_to(_root(path)).as_posix(): path.read_text(encoding="utf-8") for path in files}
-
-
-def _root(path: Path) -> Path:
-    """Return the folder that contains a file's package."""
-    return next(folder.parent for folder in _PACKAGES.values() if folder in path.parents)
-
-
-def _needed(module: str) -> set[Path]:
-    """Return the files of a module and of everything it imports at import time."""
-    found: set[Path] = set()
-    waiting = [module]
-    while waiting:
-        for path in _files(waiting.pop()):
-            if path not in found:
-                found.add(path)
-                # The names that a file imports at its top: modules, or perhaps other names.
-                names = []
-                for node in ast.parse(path.read_text(encoding="utf-8")).body:
-                    if isinstance(node, ast.Import):
-                        names += [alias.name for alias in node.names]
-                    elif isinstance(node, ast.ImportFrom) and node.module is not None:
-                        names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-                waiting += names
+    code = f"import sys, {GUARD}; print(*(getattr(m, '__file__', '') for m in sys.modules.values()), sep=chr(10))"
+    loaded = subprocess.check_output([sys.executable, "-c", code], cwd=_ROOTS[0].parent, text=True).splitlines()
+    probe = _ROOTS[0] / "adopt" / "probe"
+    found = {}
+    for root in _ROOTS:
+        for path in sorted(root.rglob("*")):
+            needed = whole or probe in path.parents or str(path) in loaded
+            if needed and path.is_file() and path.suffix != ".pyc":
+                found[path.relative_to(root.parent).as_posix()] = path.read_text(encoding="utf-8")
     return found
-
-
-def _files(module: str) -> Iterator[Path]:
-    """Yield the file of a module and those of its parent packages; nothing for modules that are not ours."""
-    parts = module.split(".")
-    if parts[0] not in _PACKAGES:
-        return
-    folder = _PACKAGES[parts[0]].parent
-    for part in parts:
-        folder = folder / part
-        for path in (folder / "__init__.py", folder.with_suffix(".py")):
-            if path.is_file():
-                yield path

@@ -73,6 +73,12 @@ def test_knobs_of_click_tyro_and_jsonargparse():
     assert found["steps"][0] == "--trainer.max_steps"
 
 
+def test_options_are_known_by_the_names_that_settings_of_configurations_have():
+    """As LLaMA-Factory and Megatron-LM call them; a share of an epoch is not set to a number of steps."""
+    found = knobs("", "python", "x.py", "--cutoff_len=512", "--train-iters", "50", "--val_check_interval", "0.5")
+    assert found == {"seq_len": ("--cutoff_len", 512), "steps": ("--train-iters", 50)}
+
+
 def test_a_program_without_help_is_known_by_what_it_is_given():
     assert knobs("", "python", "x.py", "--batch_size=4", "--lr", "0.1") == {"micro_batch": ("--batch_size", 4)}
     assert draft_recipe("x", "", ("python", "x.py", "--batch_size=4")).knobs[0].how == "equals"

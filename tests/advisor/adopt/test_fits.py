@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from advisor.adopt.burst import warmup_steps
 from advisor.adopt.empirical import Batch, Seen, fit_memory, fit_time, hold_each_out
-from advisor.adopt.plan import make_plan, says_how_long
+from advisor.adopt.plan import make_plan
 from advisor.adopt.self_test import cut_apart, end_to_end, verdicts
 from advisor.adopt.session import tries
 from advisor.adopt.splits import batch_options
@@ -21,6 +21,7 @@ from advisor.errors import AdvisorError
 from advisor.options import AdoptedGoal
 from advisor.records import Basis
 from advisor.store.adopted import Adopted, AdoptedBurst, BatchShape, Knob, KnobVerdict, Recipe, Setting
+from advisor.workflows.adopt import can_be_planned
 
 GRID = [Batch(rows=r, calls=c, length=s) for r, c, s in ((4, 1, 64), (8, 1, 64), (4, 2, 64), (4, 1, 32), (2, 1, 64))]
 
@@ -257,9 +258,11 @@ def test_epochs_are_those_of_the_data_that_is_named_or_of_its_log():
     logged = replace(EVEN, bursts=(replace(BASE, step_epochs=0.001953), *EVEN.bursts[1:]))
     found = plan(logged, epochs=3)
     assert found.steps == 3 * 512 and "by its log one has 512 steps" in found.reasons[0]
-    assert not says_how_long(logged)
+    assert not can_be_planned(logged, AdoptedGoal())
     with_epochs = Recipe(name="toy", knobs=(*KNOBS, Knob(name="epochs", key="--e", value=2)))
-    assert says_how_long(replace(logged, recipe=with_epochs)) and not says_how_long(replace(EVEN, recipe=with_epochs))
+    assert can_be_planned(replace(logged, recipe=with_epochs), AdoptedGoal(gpus=1))
+    assert not can_be_planned(replace(EVEN, recipe=with_epochs), AdoptedGoal(usd_per_gpu_hour=2.0))
+    assert can_be_planned(logged, AdoptedGoal(steps=5))
     assert plan(replace(logged, recipe=with_epochs)).steps == 1024
 
 

@@ -8,16 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.adopt.by_law import choose_fit, fit_law, workload
 from advisor.adopt.decoder import Weights, decoder_of
-from advisor.adopt.empirical import Batch, Seen, fit_time, hold_each_out
+from advisor.adopt.empirical import Batch, Seen, fit_law, fit_time, hold_each_out, workload
 from advisor.adopt.session import seen_times
-from advisor.adopt.splits import batch_options
+from advisor.adopt.splits import batch_options, choose_fit
 from advisor.laws import flops
 from advisor.records import Basis
 from advisor.report.adoption import adoption_lines
 from advisor.store.adopted import Adopted, AdoptedBurst, BatchShape, Knob, KnobVerdict, Recipe, Setting
-from advisor.workflows.adopt import adoption_of, configured_model
+from advisor.workflows.adopt import configured_model
 from trainer.schema import ModelShape
 
 
@@ -160,7 +159,7 @@ def test_the_law_is_taken_where_it_predicts_the_bursts_no_worse():
     assert chosen.by_law and chosen.held_out.median <= terms.median
     [own] = batch_options(subject)
     assert own.step_seconds.value == pytest.approx(seconds_of(GRID[0]), rel=0.03)
-    said = "\n".join(adoption_lines(adoption_of(subject)))
+    said = "\n".join(adoption_lines(subject))
     assert "a decoder of 4 blocks, 256 wide" in said and "fitted by the law for decoders" in said
 
 

@@ -22,6 +22,7 @@ from advisor.trainers.adapter import LogEnd
 from advisor.trainers.known import TRAINERS
 from advisor.workflows.launch import launch, resume
 from tests.advisor.plans import small_plan
+from trainer.budget import Spent
 from trainer.schema import Outcome
 
 ITERATION = re.compile(r"^iter (\d+): loss ([\d.]+)", re.MULTILINE)
@@ -75,17 +76,11 @@ class NanoGPT:
     def planned_steps(self, folder):
         return read_run_config(folder).steps
 
-    def booked_usd(self, folder, usd_per_hour):
-        return None
+    def booked(self, folder):
+        return Spent()
 
-    def used_seconds(self, folder):
-        return 0.0
-
-    def needed_seconds(self, folder):
-        return 0.0
-
-    def used_usd(self, folder, usd_per_hour):
-        return 0.0
+    def spent(self, folder):
+        return Spent()
 
     def burst_worker(self, device):
         return None
