@@ -73,6 +73,11 @@ class NamedModel:
             return -self.shape.vocab_size * self.shape.width if self.tied else 0
         return self.parameters - parameters(with_heads_of(self.shape, self.head_dim)) if self.differs else 0
 
+    def at(self, seq_len: int) -> NamedModel:
+        """Return the model as it is predicted at a context length: heads of another size are in its shape."""
+        shape = with_heads_of(replace(self.shape, seq_len=seq_len), self.head_dim)
+        return replace(self, shape=shape, head_dim=None)
+
     @property
     def stand_in(self) -> str | None:
         """A sentence about the shape that stands for the model; None if it is the model itself."""
@@ -293,7 +298,7 @@ def architecture_of(named: NamedModel) -> Architecture:
         # A gpt2 whose publisher counts a second table has a head of its own.
         tied=named.tied or (shape.family == "gpt2" and named.extra_parameters < shape.vocab_size * shape.width / 2),
         family=shape.family,
-        extra=named.extra_parameters,
+        published=named.parameters if named.differs else None,
     )
     return Architecture(
         name=named.name,

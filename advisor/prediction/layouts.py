@@ -59,7 +59,7 @@ class Model:
     attending: float = 1.0  # share of layers with attention; the other layers are Mamba
     ahead: int = 0  # extra layers with a head for multi-token prediction
     family: str = ""  # the trainer's family whose blocks it has; "": llama if gated, else gpt2
-    extra: int = 0  # weights that a model of that family does not have, such as an untied head
+    published: int | None = None  # all weights, if that family's shape has more or fewer, as without a second table
 
     @property
     def matrices(self) -> int:

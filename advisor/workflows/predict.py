@@ -194,14 +194,13 @@ def _asked(options: PredictOptions, store: Store) -> _Asked:
         precision=precision,
         compile=compiled,
         software=software_of(name, fp8=eight_bit) if name or eight_bit or partly or other_shape else None,
-        sharding=("optimizer" if sharding == "gradients" else sharding) if elsewhere else "none",
     ).with_network(options.network)
     shape, assumed = _shape(stated, profile)
     if named is not None and named.stand_in:
         assumed.append(named.stand_in)
     extra = -shape.vocab_size * shape.width if options.tied and shape.family != "gpt2" else 0
     if named is not None and replace(shape, seq_len=named.shape.seq_len) == named.shape:
-        extra = named.extra_parameters
+        extra = named.at(shape.seq_len).extra_parameters
     published = software_of(
         name,
         adapters=adapters,
