@@ -73,6 +73,11 @@ class NamedModel:
             return -self.shape.vocab_size * self.shape.width if self.tied else 0
         return self.parameters - parameters(with_heads_of(self.shape, self.head_dim)) if self.differs else 0
 
+    @property
+    def adapter_targets(self) -> str:
+        """The matrices that usually have adapters: those in every expert would be too many."""
+        return "attention" if self.expert_width is not None else "all"
+
     def at(self, seq_len: int) -> NamedModel:
         """Return the model as it is predicted at a context length: heads of another size are in its shape."""
         shape = with_heads_of(replace(self.shape, seq_len=seq_len), self.head_dim)

@@ -197,11 +197,10 @@ def _would_fit(goal: Goal, store: Store, model: NamedModel, rank: int, length: i
 
 def finetune_software(method: str, model: NamedModel, rank: int = RANK, name: str | None = None) -> Software:
     """Returns the software that fine-tunes a model with a method, and which weights it trains."""
-    targets = "attention" if model.expert_width is not None else "all"  # adapters in every expert would be too many
-    adapters = None if method == "full" else Adapters(rank=rank, targets=targets, quantized=method == "qlora")
+    adapters = Adapters(rank=rank, targets=model.adapter_targets, quantized=method == "qlora")
     return software_of(
         name or "trl",
-        adapters=adapters,
+        adapters=adapters if method != "full" else None,
         extra_parameters=model.extra_parameters,
         expert_parameters=model.expert_parameters,
         expert_width=model.expert_width,
