@@ -302,8 +302,8 @@ def architecture_of(named: NamedModel) -> Architecture:
         gated=_GATED[shape.family],
         # A gpt2 whose publisher counts a second table has a head of its own.
         tied=named.tied or (shape.family == "gpt2" and named.extra_parameters < shape.vocab_size * shape.width / 2),
-        family=shape.family,
-        published=named.parameters if named.differs else None,
+        family="" if named.differs else shape.family,
+        published=named.parameters,
     )
     return Architecture(
         name=named.name,
@@ -389,6 +389,7 @@ def _mixture(name: str, row: Mapping[str, Any]) -> Architecture:
             groups=tuple(row.get("groups", (1, 1))),
         ),
         attention_parameters=attention,
+        published=row.get("parameters"),
     )
     return Architecture(
         name=name,

@@ -46,8 +46,7 @@ def workload_of(run: LayoutRun) -> Workload | None:
     if shape.problems():
         return None
     shape = with_heads_of(shape, model.head_dim if model.head_dim != shape.head_dim else None)
-    total = model.published if model.family else model.parameters
-    extra = total - parameters(shape) if total is not None else 0
+    extra = 0 if model.family else (model.published or model.parameters) - parameters(shape)
     software = software_of(run.software, fp8=run.precision == "fp8", extra_parameters=extra)
     return Workload(
         shape=shape,
