@@ -195,7 +195,7 @@ def _asked(options: PredictOptions, store: Store) -> _Asked:
         compile=compiled,
         software=software_of(name, fp8=eight_bit) if name or eight_bit or partly or other_shape else None,
     ).with_network(options.network)
-    shape, assumed = _shape(stated, profile)
+    shape, assumed = _shape(stated, profile, named)
     if named is not None and named.stand_in:
         assumed.append(named.stand_in)
     extra = -shape.vocab_size * shape.width if options.tied and shape.family != "gpt2" else 0
@@ -243,7 +243,7 @@ def _machine(gpu: str, gpus: int | None) -> tuple[str, int]:
     return device_key(read.key), gpus or read.count or 1
 
 
-def _shape(stated: Options, profile: Profile) -> tuple[ModelShape, list[str]]:
+def _shape(stated: Options, profile: Profile, named: NamedModel | None) -> tuple[ModelShape, list[str]]:
     """Returns the shape of the model, and the context length or vocabulary that had to be assumed."""
     lengths: dict[str, Any] = {
         "seq_len": stated.get("seq_len") or profile.seq_len or SEQ_LEN[profile.device_type],
@@ -251,6 +251,8 @@ def _shape(stated: Options, profile: Profile) -> tuple[ModelShape, list[str]]:
     }
     known = {name: stated.get(name) or getattr(profile, name) for name in lengths}
     assumed = [f"{OPTIONS[name].flag} {value}" for name, value in lengths.items() if not known[name]]
+    if named is not None and named.expert_width is not None:  # no trainer builds the shape that stands for it
+        return replace(named.shape, **lengths), assumed
     if stated.get("params") is not None:
         return nearest_shape(stated["family"], stated["params"], **lengths), assumed
     sizes: dict[str, Any] = {name: stated.get(name) for name in ("depth", "width", "heads", "kv_heads", "ffn_width")}

@@ -55,6 +55,7 @@ rtx-4090 llama-3.1-8b lora_rank=16 qlora=yes micro_batch=2 software=trl | rtx-40
 64xh100 llama-3-70b tp=8 pp=4 vpp=2 grad_accum=16 software=megatron | 8xh100 qwen3-4b zero=1 software=nemo seq_len=8192
 16xa100-80gb-pcie llama-2-7b zero=3 software=deepspeed seq_len=4096 | 512xh100 deepseek-v3 pp=16 ep=32 grad_accum=64
 t4 tinyllama-1.1b lora_rank=8 precision=fp16 software=trl | a100-80gb-sxm llama-3.1-8b freeze_blocks=16 software=trl
+l40s gpt-oss-20b lora_rank=16 qlora=yes software=axolotl
 h100 gpt2-large micro_batch=8 grad_accum=8 software=llmc | 32xh200-141gb-sxm mixtral-8x7b ep=8 sharding=optimizer
 16xh100 llama-3-70b tp=8 sharding=full network=100Gbps | 8xh100 llama-3.1-8b precision=fp8 software=torchtitan
 8xa100-80gb-sxm pythia-12b sharding=full seq_len=1024 | v100-32gb-sxm2 gpt2-xl activation_checkpointing=full
@@ -70,7 +71,7 @@ h100 llama-3.1-70b gpus=8,16 finetune=qlora software=llama-factory network=100Gb
 h100,rtx-4090,tpu-v4,b300-288gb llama-3.1-8b gpus=1,2,8 finetune=qlora | h100 qwen3-30b-a3b gpus=1,8 finetune=lora
 a100-80gb-sxm,l40s qwen3-4b gpus=1,8 finetune=full software=trl | t4,v100-16gb-sxm2 gpt2 finetune=full
 h200-141gb-sxm pythia-12b gpus=8 finetune=full optimizer=adamw
-rtx-4090 gemma-2-9b gpus=1,2 finetune=qlora software=unsloth
+rtx-4090 gemma-2-9b gpus=1,2 finetune=qlora software=unsloth | l40s gpt-oss-20b gpus=1,8 finetune=qlora
 """
 RECOMPUTED = {"none": "none", "operators": "selective", "full": "full"}
 QUANTITIES = ("step_seconds", "tokens_per_second", "mfu", "peak_allocated_bytes", "peak_reserved_bytes")
