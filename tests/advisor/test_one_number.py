@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,14 +20,16 @@ from advisor.options import Goal
 from advisor.planning.cards import card_rows
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.layouts import LayoutRun
-from advisor.records import Prediction
+from advisor.records import Prediction, Software
 from advisor.report.render import to_plain
 from advisor.store.store import default_store
 from advisor.workflows.plan import profile_for
 from tests.terminal import advisor
 
-# Runs that split the batch alone, of this project's trainer and of other software; a plan can be asked for all of them.
-WHOLE = """
+# A GPU, a model and options. First runs that split the batch alone, of which a plan can be asked; then what only a
+# prediction is asked: stages of ZeRO, 8 bits, models that the trainer does not build, splits, adapters; then questions
+# of plans over layouts and of fine-tunes.
+ROWS = """
 8xb200 llama-3.1-8b micro_batch=2 software=llm-foundry sharding=full activation_checkpointing=full
 8xa100-80gb-sxm tinyllama-1.1b micro_batch=2 software=deepspeed sharding=optimizer seq_len=4096
 16xh100 tinyllama-1.1b micro_batch=4 software=megatron sharding=optimizer network=400Gbps | h100 gpt2 micro_batch=16
@@ -41,9 +42,7 @@ WHOLE = """
 16xh100 depth=20 micro_batch=8 sharding=full network=200Gbps | 8xb200 depth=20 micro_batch=8 sharding=none compile=no
 8xa100-40gb-pcie tinyllama-1.1b micro_batch=4 sharding=none | 4xa100-80gb-sxm depth=24 micro_batch=8 sharding=full
 l4 gpt2 micro_batch=8 activation_checkpointing=full | 8xh100 llama-3.1-8b seq_len=4096 sharding=full
-"""
-# What only predictions can be asked for: ZeRO stages, 8 bits, models that the trainer does not build, splits, adapters.
-OTHERS = """
+--
 h100 depth=12 width=768 heads=12 head_dim=128 ffn_width=2048 family=llama tied=yes micro_batch=4
 4xl40s mistral-7b lora_rank=8 lora_targets=attention micro_batch=2 software=torchtune | 8xtpu-v4 depth=12 micro_batch=4
 8xh200-141gb-sxm qwen3-4b micro_batch=4 software=trl sharding=full seq_len=2048 | 8xb200 gpt-oss-20b sharding=optimizer
@@ -59,29 +58,24 @@ l40s gpt-oss-20b lora_rank=16 qlora=yes software=axolotl
 h100 gpt2-large micro_batch=8 grad_accum=8 software=llmc | 32xh200-141gb-sxm mixtral-8x7b ep=8 sharding=optimizer
 16xh100 llama-3-70b tp=8 sharding=full network=100Gbps | 8xh100 llama-3.1-8b precision=fp8 software=torchtitan
 8xa100-80gb-sxm pythia-12b sharding=full seq_len=1024 | v100-32gb-sxm2 gpt2-xl activation_checkpointing=full
-"""
-LAYOUTS = """
+--
 h200-141gb-sxm pythia-12b gpus=8 software=gpt-neox seq_len=1024
 a100-80gb-pcie llama-2-7b gpus=16 software=nemo network=100Gbps
 h100 qwen3-4b gpus=8 software=nemo seq_len=8192 | h100 llama-3.1-8b gpus=8 software=torchtitan
-h100 qwen3-30b-a3b gpus=16 software=megatron | h100 llama-3-70b gpus=64 software=nemo
-"""
-FINE_TUNES = """
+h100 qwen3-30b-a3b gpus=16 software=megatron | h100 llama-3-70b gpus=64 software=nemo | h100 deepseek-v3 gpus=512
+h200-141gb-sxm mixtral-8x7b gpus=32 software=nemo | b200 gpt-oss-20b gpus=8 software=nemo
+--
 h100 llama-3.1-70b gpus=8,16 finetune=qlora software=llama-factory network=100Gbps
 h100,rtx-4090,tpu-v4,b300-288gb llama-3.1-8b gpus=1,2,8 finetune=qlora | h100 qwen3-30b-a3b gpus=1,8 finetune=lora
 a100-80gb-sxm,l40s qwen3-4b gpus=1,8 finetune=full software=trl | t4,v100-16gb-sxm2 gpt2 finetune=full
 h200-141gb-sxm pythia-12b gpus=8 finetune=full optimizer=adamw
 rtx-4090 gemma-2-9b gpus=1,2 finetune=qlora software=unsloth | l40s gpt-oss-20b gpus=1,8 finetune=qlora
-"""
+""".replace(" | ", "\n").strip()
+WHOLE, OTHERS, LAYOUTS, FINE_TUNES = (part.splitlines() for part in ROWS.split("\n--\n"))
 RECOMPUTED = {"none": "none", "operators": "selective", "full": "full"}
 QUANTITIES = ("step_seconds", "tokens_per_second", "mfu", "peak_allocated_bytes", "peak_reserved_bytes")
 CHOSEN = {("grad_accum", "4"), ("sharding", "optimizer")}  # a plan chooses these itself
 OF_A_RUN = "gpu gpus micro_batch grad_accum precision compile activation_checkpointing optimizer"
-OF_A_SHAPE = "family depth width heads kv_heads ffn_width vocab_size"
-
-
-def lines_of(table: str) -> list[str]:
-    return re.split(r"\s*[|\n]\s*", table.strip())
 
 
 def options_of(line: str, **usual: Any) -> dict[str, Any]:
@@ -90,6 +84,11 @@ def options_of(line: str, **usual: Any) -> dict[str, Any]:
     given = dict(word.split("=", 1) for word in line.split() if "=" in word)
     given = {name: {"yes": True, "no": False}.get(value, value) for name, value in given.items()}
     return usual | dict(zip(("gpu", "model"), named, strict=False)) | given
+
+
+def stated(line: str, gpus: int) -> dict[str, Any]:
+    names = ("model", "params", "depth", "family", "vocab_size", "software", *(["network"] if gpus > 8 else []))
+    return {name: value for name, value in options_of(line).items() if name in names}
 
 
 def numbers(found: Any, of: Sequence[str] = QUANTITIES) -> dict[str, Any]:
@@ -109,32 +108,26 @@ def predicted(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def of_run(run: Prediction, line: str) -> dict[str, Any]:
     """Returns the options of a run that a plan found when it was asked with the line."""
-    work, stated = run.workload, options_of(line)
+    work, how = run.workload, run.workload.software or Software()
     options = {name: getattr(work, name) for name in OF_A_RUN.split()} | {"seq_len": work.shape.seq_len}
-    options |= {"model": stated["model"]} if "model" in stated else {
-        name: getattr(work.shape, name) for name in OF_A_SHAPE.split()
-    }  # fmt: skip
-    options |= {"software": work.software.name} if work.software is not None else {}
-    options |= {"sharding": work.sharding} if work.gpus > 1 else {}
-    options |= {"network": stated["network"]} if work.gpus > 8 and "network" in stated else {}
-    if work.software is not None and (adapters := work.software.adapters) is not None:
-        options |= {"lora_rank": adapters.rank, "lora_targets": adapters.targets, "qlora": adapters.quantized}
+    options |= {"software": how.name} | ({"sharding": work.sharding} if work.gpus > 1 else {}) | stated(line, work.gpus)
+    if (added := how.adapters) is not None:
+        options |= {"lora_rank": added.rank, "lora_targets": added.targets, "qlora": added.quantized}
     return options
 
 
 def of_layout(run: LayoutRun, line: str) -> dict[str, Any]:
-    cut, stated = run.layout, options_of(line)
-    options = {name: stated[name] for name in ("model", "software", "network") if name in stated}
-    options |= {name: getattr(run, name) for name in ("micro_batch", "precision", "seq_len")}
+    cut = run.layout
+    options = {name: getattr(run, name) for name in ("micro_batch", "precision", "seq_len")}
     options |= {"gpu": run.gpu.key, "gpus": cut.gpus, "grad_accum": run.micro_batches, "sharding": cut.sharding,
                 "activation_checkpointing": RECOMPUTED[run.recompute], "tp": cut.tensor, "pp": cut.pipeline,
                 "vpp": cut.virtual, "cp": cut.context}  # fmt: skip
-    return options | ({"ep": cut.expert} if run.model.experts else {})
+    return options | ({"ep": cut.expert} if run.model.experts else {}) | stated(line, cut.gpus)
 
 
 @pytest.fixture(scope="module")
 def asked() -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    rows = [options_of(line, micro_batch="1") for line in lines_of(WHOLE + OTHERS)]
+    rows = [options_of(line, micro_batch="1") for line in WHOLE + OTHERS]
     return [(options, predicted(options)) for options in rows]
 
 
@@ -160,7 +153,7 @@ def test_an_assistant_is_told_the_same(asked):
             assert rows[name]["interval_80"] == [float(f"{side:.3g}") for side in sides], (options, name)
 
 
-@pytest.mark.parametrize("line", lines_of(WHOLE))
+@pytest.mark.parametrize("line", WHOLE)
 def test_a_plan_shows_the_mean_of_the_time_whose_median_is_predicted(line):
     """A choice between uncertain times compares means, which a plan also shows. All else is what `predict` says."""
     pinned = options_of(line, tokens="1B", micro_batch="1")
@@ -173,14 +166,16 @@ def test_a_plan_shows_the_mean_of_the_time_whose_median_is_predicted(line):
     assert found["step_seconds.value"] < run.step_seconds.value < found["step_seconds.high"]
 
 
-@pytest.mark.parametrize("line", lines_of(LAYOUTS))
+@pytest.mark.parametrize("line", LAYOUTS)
 def test_each_layout_that_a_plan_lists_is_predicted_as_planned(line):
     search = api.plan(layout="any", tokens="1B", **options_of(line)).record.chosen.search
     for choice in (one for one in (search.best, *search.others) if one.run.recompute in RECOMPUTED):
-        assert predicted(of_layout(choice.run, line)) == same(numbers(choice.prediction)), choice.run.layout
+        found = api.predict(**of_layout(choice.run, line)).record
+        assert numbers(found) == same(numbers(choice.prediction)), choice.run.layout
+        assert (found.network is not None) == (choice.run.layout.gpus > 8)
 
 
-@pytest.mark.parametrize("line", lines_of(FINE_TUNES))
+@pytest.mark.parametrize("line", FINE_TUNES)
 def test_each_run_of_a_fine_tune_is_predicted_as_planned(line):
     for run in api.plan(examples="50k", **options_of(line)).record.runs:
         assert predicted(of_run(run.prediction, line)) == same(numbers(run.prediction)), run.offer
@@ -193,4 +188,4 @@ def test_what_fits_is_predicted_as_shown():
     rows = [row.prediction for row in card_rows(goal, specs, lambda key: load_profile(key, default_store()))]
     assert sum(row is not None for row in rows) >= 5
     for row in filter(None, rows):
-        assert predicted(of_run(row, "")) == same(numbers(row)), row.workload.gpu
+        assert predicted(of_run(row, "depth=20 vocab_size=32768")) == same(numbers(row)), row.workload.gpu
