@@ -98,7 +98,7 @@ def predict_run(
     gpu: str, model: str = "", params: str = "", depth: str = "", gpus: str = "", micro_batch: str = "",
     seq_len: str = "", precision: str = "", sharding: str = "", activation_checkpointing: str = "",
     grad_accum: str = "", software: str = "", lora_rank: str = "", qlora: bool = False,
-    zero: str = "", tp: str = "", pp: str = "", vpp: str = "", cp: str = "", ep: str = "",
+    zero: str = "", tp: str = "", pp: str = "", vpp: str = "", cp: str = "", ep: str = "", network: str = "",
 ) -> dict[str, Any]:  # fmt: skip
     """Predict step time, tokens/s, MFU and peak memory of one configuration, and whether it fits.
 

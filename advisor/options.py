@@ -502,8 +502,10 @@ class PredictOptions:
     optimizer: str | None = _like("optimizer", "The optimizer. Default: adamw, or the software's.", choices=_OPTIMIZERS)
     lora_rank: int | None = _like("lora_rank", "Train adapters of this rank beside frozen 16-bit weights (LoRA).",
                                   section=_ADVANCED)  # fmt: skip
-    lora_targets: str = _own("lora_targets", Kind.CHOICE, "Which matrices of a block have adapters.",
-                             section=_ADVANCED, choices=("all", "attention"), default="all")  # fmt: skip
+    lora_targets: str | None = _own(
+        "lora_targets", Kind.CHOICE, "Which matrices of a block have adapters. Default: all, with experts attention.",
+        section=_ADVANCED, choices=("all", "attention"),
+    )  # fmt: skip
     qlora: bool = _own("qlora", Kind.SWITCH, "With --lora-rank: store the frozen weights of the blocks in 4 bits.",
                        section=_ADVANCED, default=False)  # fmt: skip
     freeze_blocks: int | None = _own(

@@ -34,9 +34,8 @@ def main() -> None:
                 software = replace(software, adapters=adapters)
             sharding = "full" if gpus > 1 else "none"
             profile = load_profile(
-                GPU, default_store(), family="llama", precision="bf16", compile=False, software=software,
-                sharding=sharding,
-            )  # fmt: skip
+                GPU, default_store(), family="llama", precision="bf16", compile=False, software=software
+            )
             workload = Workload(
                 shape=replace(model.shape, seq_len=LENGTH), micro_batch=int(row["micro_batch"]), gpu=GPU, gpus=gpus,
                 precision="bf16", activation_checkpointing="full", software=software, sharding=sharding,

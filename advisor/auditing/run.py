@@ -123,7 +123,7 @@ def _memory_share(q: Question) -> Known | None:
     believed = _believed(q, q.setup)
     if believed is None:
         return None
-    parts = predict_log(believed[0].posterior, sizes([believed[1]])).parts[0]
+    parts = predict_log(believed[0].posterior_of(believed[1].sharding), sizes([believed[1]])).parts[0]
     named = dict(zip(TERMS, parts / parts.sum(), strict=True))
     share = float(sum(named[term] for term in ("traffic", "logits", "weights", "optimizer")))
     products = format_percent(float(named["matmul"] + named["attention"]))

@@ -47,13 +47,12 @@ def load_profile(
     transfer: bool = True,
     power_cap_watts: float | None = None,
     software: Software | None = None,
-    sharding: str = "none",
 ) -> Profile:
     """Return the profile of a device: its newest calibration (of the family, if there is one), else the prior.
 
     Rejected calibrations (`calibration/quality`) are skipped, and the profile says so. A prior uses calibrations of
-    other GPUs unless `transfer` is off, because they measured the trainer's own software. `software` and `sharding`
-    select published runs; calibrations measured this trainer and say nothing about other software. `power_cap_watts`
+    other GPUs unless `transfer` is off, because they measured the trainer's own software. `software`
+    selects published runs; calibrations measured this trainer and say nothing about other software. `power_cap_watts`
     slows the products of a prior; a calibration already includes the limit set then. `key` is a catalog key, an NVML
     name, or "cpu". Raises AdvisorError for an unknown GPU (with close matches) and for a CPU without a usable
     calibration, because no data sheet states a CPU's speed.
@@ -77,7 +76,6 @@ def load_profile(
         elsewhere=elsewhere,
         power_cap_watts=power_cap_watts,
         software=software,
-        sharding=sharding,
     )
     return _with_caveats(profile, passed_over)
 

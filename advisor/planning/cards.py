@@ -1,6 +1,7 @@
 """Compare all GPUs for one model: training speed, rent, and dollars per unit of training; also for fine-tuning.
 
-Each GPU uses the global batch, micro-batch and checkpointing that `advisor plan` would choose on it.
+Each GPU uses the global batch, micro-batch and checkpointing that `advisor plan` would choose on it. Its numbers are
+those of `advisor predict`.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def _row(goal: Goal, spec: GpuSpec, profile_of: Callable[[str], Profile]) -> Car
         device = Device(profile=profile, brief=make_brief(goal, profile, None, offer), offers=(offer,))
         candidates = make_candidates([device])
         [place] = candidates.ruled.nonzero()[0].tolist()
-        prediction = predict_batch(profile, [candidates.workload(place)], expected=True)[0]
+        prediction = predict_batch(profile, [candidates.workload(place)])[0]
     except AdvisorError as error:
         return replace(row, problem=error.message)
     return predicted_row(replace(row, calibrated=profile.calibrated), prediction)

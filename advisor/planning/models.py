@@ -75,6 +75,16 @@ class NamedModel:
         return self.parameters - parameters(with_heads_of(self.shape, self.head_dim)) if self.differs else 0
 
     @property
+    def adapter_targets(self) -> str:
+        """The matrices that usually have adapters: those in every expert would be too many."""
+        return "attention" if self.expert_width is not None else "all"
+
+    def at(self, seq_len: int) -> NamedModel:
+        """Return the model as it is predicted at a context length: heads of another size are in its shape."""
+        shape = with_heads_of(replace(self.shape, seq_len=seq_len), self.head_dim)
+        return replace(self, shape=shape, head_dim=None)
+
+    @property
     def stand_in(self) -> str | None:
         """A sentence about the shape that stands for the model; None if it is the model itself."""
         if not self.differs:
@@ -294,8 +304,8 @@ def architecture_of(named: NamedModel) -> Architecture:
         gated=_GATED[shape.family],
         # A gpt2 whose publisher counts a second table has a head of its own.
         tied=named.tied or (shape.family == "gpt2" and named.extra_parameters < shape.vocab_size * shape.width / 2),
-        family=shape.family,
-        extra=named.extra_parameters,
+        family="" if named.differs else shape.family,
+        published=named.parameters,
     )
     return Architecture(
         name=named.name,
@@ -381,6 +391,7 @@ def _mixture(name: str, row: Mapping[str, Any]) -> Architecture:
             groups=tuple(row.get("groups", (1, 1))),
         ),
         attention_parameters=attention,
+        published=row.get("parameters"),
     )
     return Architecture(
         name=name,

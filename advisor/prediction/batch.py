@@ -67,16 +67,16 @@ def step_seconds_many(
     `gpus` replaces the number of GPUs in `a`, so that several numbers can be predicted at once. With `expected`,
     `value` is the mean of the distribution and not its median: a choice between uncertain times needs the mean.
     """
-    z = sizes_of(a, grad_accum, gpus)
-    logs = predict_log(profile.posterior, z)
-    unlike = unlikeness(profile.posterior, tag_of(a))
+    z, posterior = sizes_of(a, grad_accum, gpus), profile.posterior_of(a.sharding)
+    logs = predict_log(posterior, z)
+    unlike = unlikeness(posterior, tag_of(a))
     share = adapters.share_of_a_step(a)
     machine = np.where(gpus > 1, comm.machine_deviation(profile.spec, 2), 0.0)
-    besides = profile.posterior.drift**2 + unlike**2 + share.deviation**2 + machine**2
+    besides = posterior.drift**2 + unlike**2 + share.deviation**2 + machine**2
     own = np.sqrt(logs.deviation**2 + besides)
     value = np.exp(logs.mean) * share.of_time + grad_accum * adapters.seconds_besides(a, profile.spec)
     spread = np.exp(Z80 * profile.widening * own)
-    basis = basis_of(profile.posterior, z, logs.distance)
+    basis = basis_of(posterior, z, logs.distance)
     if unlike:
         basis = np.maximum(basis, BASES.index(Basis.EXTRAPOLATED))
     middle = value * np.exp(logs.expected - logs.mean + besides / 2) if expected else value
@@ -94,7 +94,7 @@ def tokens_per_second_many(profile: Profile, a: WorkloadArrays, grad_accum: np.n
 
     Computation counts with its median time, communication with its mean time.
     """
-    seconds = np.exp(expected_log(profile.posterior, sizes_of(a, grad_accum, gpus)))
+    seconds = np.exp(expected_log(profile.posterior_of(a.sharding), sizes_of(a, grad_accum, gpus)))
     seconds = seconds * adapters.share_of_a_step(a).of_time
     seconds = seconds + grad_accum * adapters.seconds_besides(a, profile.spec)
     if (gpus > 1).any():

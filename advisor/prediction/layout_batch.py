@@ -78,7 +78,7 @@ def predict_layouts(runs: Sequence[LayoutRun], own: OwnRuns | None = None) -> li
         predictions.append(
             LayoutPrediction(
                 run=run,
-                parameters=run.model.parameters,
+                parameters=run.model.published or run.model.parameters,
                 flops_per_token=run.flops_per_token,
                 step_seconds=took,
                 tokens_per_second=reciprocal(took, float(run.step_tokens)),

@@ -101,10 +101,8 @@ def posteriors(gpu: GpuSpec, precision: str, software: str | None, fused_attenti
     kind = "fp16" if precision == "fp16" or gpu.bf16_flops is None else "bf16"
     how = replace(software_of(software, fp8=precision in EIGHT_BITS), fused_attention=fused_attention)
     compiled = software is not None and require_software(software).compiled
-    return tuple(
-        prior_profile(gpu, precision=kind, compile=compiled, software=how, sharding=sharding).posterior
-        for sharding in SHARDINGS
-    )
+    profile = prior_profile(gpu, precision=kind, compile=compiled, software=how)
+    return tuple(profile.posterior_of(sharding) for sharding in SHARDINGS)
 
 
 def work_of(z: Columns, *, last: bool = True) -> Sizes:
@@ -203,8 +201,7 @@ def costs_of(z: Columns, work: Sizes, product_seconds: np.ndarray) -> np.ndarray
         "routing": of_experts(micro * z.per_token * token_bytes * expert_layers / residual / z.bandwidth),
         "expert_calls": micro * expert_layers * z.experts / np.maximum(z.expert, 1) * _LAUNCH_SECONDS,
         "small_experts": one_expert * _FULL_WIDTH / np.maximum(z.expert_width / z.expert_tensor, 1),
-        "narrow": product_seconds * slow * z.local_dense * work.recompute / z.speed * _FULL_WIDTH / width
-        * (1 - 1 / t),
+        "narrow": product_seconds * slow * z.local_dense * work.recompute / z.speed * _FULL_WIDTH / width * (1 - 1 / t),
     }
     return np.stack([np.broadcast_to(columns[name], micro.shape) for name in COSTS], axis=-1)
 
@@ -281,7 +278,7 @@ def measure(z: Columns, known: Sequence[Posterior], gpu: GpuSpec, software: str 
     # Published runs of the software correct runs of models of similar size, however they are split.
     sizes = {name: np.broadcast_to(value, n) for name, value in (("layers", z.layers), ("vocab", z.vocab))}
     where = coordinates(replace(work, **sizes, grad_accum=np.broadcast_to(z.micro_batches, n)))
-    moved, variance = np.zeros(n), np.full(n, known[0].discrepancy**2)
+    moved, variance = np.zeros(n), np.full(n, known[0].discrepancy ** 2)
     gradient = seconds / seconds.sum(axis=-1, keepdims=True)
     for at, one in enumerate(known):
         some = sharding == at

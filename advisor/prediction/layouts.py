@@ -58,8 +58,8 @@ class Model:
     attention_parameters: int | None = None  # of one layer; None: as in four matrices with grouped keys and values
     attending: float = 1.0  # share of layers with attention; the other layers are Mamba
     ahead: int = 0  # extra layers with a head for multi-token prediction
-    family: str = ""  # the trainer's family whose blocks it has; "": llama if gated, else gpt2
-    extra: int = 0  # weights that a model of that family does not have, such as an untied head
+    family: str = ""  # the trainer's family that it is a model of; "": like a llama if gated, else a gpt2
+    published: int | None = None  # all weights; None: as the sizes say
 
     @property
     def matrices(self) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from advisor.hardware.catalog import GpuSpec, peak_flops
 from advisor.prediction.memory import MemoryModel
@@ -37,6 +38,7 @@ class Profile:
     spec: GpuSpec | None
     device_memory_bytes: int | None
     posterior: Posterior
+    sharded: Mapping[str, Posterior] = field(default_factory=dict)  # of other software, by sharding
     memory: MemoryModel
     costs: RunCosts
     family: str | None = None  # model family of the calibration; None without a calibration
@@ -66,6 +68,10 @@ class Profile:
     def with_network(self, bytes_per_second: float | None) -> Profile:
         """Return the profile on machines whose network has this rate; None leaves the usual one."""
         return self if self.spec is None else replace(self, spec=self.spec.with_network(bytes_per_second))
+
+    def posterior_of(self, sharding: str) -> Posterior:
+        """Return what is known of the speed of runs with this sharding; published runs of ZeRO-1 and 2 are alike."""
+        return self.sharded.get("optimizer" if sharding == "gradients" else sharding, self.posterior)
 
     @property
     def calibrated(self) -> bool:

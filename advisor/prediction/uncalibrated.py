@@ -11,6 +11,7 @@ from advisor.prediction.memory import load_memory_model
 from advisor.prediction.nearest import nearby_of, switches_in_words
 from advisor.prediction.prior import Elsewhere, datasheet_rates, load_prior, near_deviation, transferred
 from advisor.prediction.profile import Profile, unknown_costs
+from advisor.prediction.published import SHARDED
 from advisor.prediction.throughput import Nearby
 from advisor.records import Software
 
@@ -23,7 +24,6 @@ def prior_profile(
     elsewhere: Elsewhere | None = None,
     power_cap_watts: float | None = None,
     software: Software | None = None,
-    sharding: str = "none",
 ) -> Profile:
     """Return the prior of a GPU from its data sheet and published runs, updated by another GPU's calibration if there
     is one. Raises AdvisorError if the GPU lacks the precision."""
@@ -36,16 +36,21 @@ def prior_profile(
     capped = spec
     if power_cap_watts and spec.tdp_watts:
         capped = replace(spec, tdp_watts=min(spec.tdp_watts, power_cap_watts))
-    prior = load_prior(spec.generation, precision, compile, capped, software=software, sharding=sharding)
-    if elsewhere is not None and elsewhere.precision == precision:
-        prior = transferred(prior, spec, compile, elsewhere)
+    known = {}
+    for sharding in ("none", *SHARDED) if software is not None else ("none",):
+        prior = load_prior(spec.generation, precision, compile, capped, software=software, sharding=sharding)
+        if elsewhere is not None and elsewhere.precision == precision:
+            prior = transferred(prior, spec, compile, elsewhere)
+        nearby = _nearby(spec, precision, compile, software, sharding)
+        known[sharding] = replace(prior.posterior(rates), nearby=nearby)
     return Profile(
         key=spec.key,
         name=spec.key,
         device_type="cuda",
         spec=spec,
         device_memory_bytes=spec.memory_bytes,
-        posterior=replace(prior.posterior(rates), nearby=_nearby(spec, precision, compile, software, sharding)),
+        posterior=known.pop("none"),
+        sharded=known,
         memory=load_memory_model(),
         costs=unknown_costs(),
         precision=precision,

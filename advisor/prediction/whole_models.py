@@ -46,7 +46,7 @@ def workload_of(run: LayoutRun) -> Workload | None:
     if shape.problems():
         return None
     shape = with_heads_of(shape, model.head_dim if model.head_dim != shape.head_dim else None)
-    extra = model.extra if model.family else model.parameters - parameters(shape)
+    extra = 0 if model.family else (model.published or model.parameters) - parameters(shape)
     software = software_of(run.software, fp8=run.precision == "fp8", extra_parameters=extra)
     return Workload(
         shape=shape,
@@ -70,7 +70,7 @@ def predict_whole(runs: Sequence[LayoutRun], workloads: Sequence[Workload]) -> l
         spec = run.gpu
         if run.network is not None:
             spec = replace(spec, network_bytes_per_second=run.network * GPUS_PER_NODE)
-        groups.setdefault((spec, w.precision, w.compile, w.software, w.sharding), []).append(at)
+        groups.setdefault((spec, w.precision, w.compile, w.software), []).append(at)
     answers: dict[int, Prediction] = {}
     for key, places in groups.items():
         made = predict_batch(_profile(*key), [workloads[at] for at in places])
@@ -79,8 +79,8 @@ def predict_whole(runs: Sequence[LayoutRun], workloads: Sequence[Workload]) -> l
 
 
 @lru_cache(maxsize=1024)
-def _profile(spec: GpuSpec, precision: str, compile: bool, software: Software, sharding: str) -> Profile:
-    return prior_profile(spec, precision=precision, compile=compile, software=software, sharding=sharding)
+def _profile(spec: GpuSpec, precision: str, compile: bool, software: Software) -> Profile:
+    return prior_profile(spec, precision=precision, compile=compile, software=software)
 
 
 def memory_of(w: Workload) -> dict[str, float]:

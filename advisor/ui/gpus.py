@@ -20,12 +20,11 @@ from advisor.hardware.live_prices import refresh_prices
 from advisor.hardware.offers import cheapest_offer, offers_by_provider, provider_names, unpriced
 from advisor.hardware.prices import live_prices_path, load_prices
 from advisor.options import Goal
-from advisor.planning.cards import CardRow, adapted, card_rows, largest_context, order, predicted_row
-from advisor.planning.command import call, plan_call, plan_command, predict_command
+from advisor.planning.cards import CardRow, card_rows, largest_context, order, predicted_row
+from advisor.planning.command import call, predict_command
 from advisor.planning.models import NamedModel, known_names, mixture_rows, nearest_shape
 from advisor.planning.offers import ANY
 from advisor.prediction.profile import Profile
-from advisor.prediction.whole_models import with_heads_of
 from advisor.records import Workload
 from advisor.report.cards import (
     OFFER_NUMBERS,
@@ -54,7 +53,7 @@ from advisor.units import (
     write_count,
 )
 from advisor.workflows.goal import find_any_model, model_of_config
-from advisor.workflows.plan_finetune import finetune_software
+from advisor.workflows.plan_finetune import finetune_batch, finetune_software
 
 QUERY: Final = "query-params"
 METHODS = {"scratch": "from scratch", "full": "full fine-tune", "lora": "LoRA", "qlora": "QLoRA"}
@@ -173,24 +172,23 @@ def _model(name: str, config: str, length: int) -> NamedModel:
         model = NamedModel(name=f"a llama of {name.strip()}", shape=shape, parameters=parse_tokens(name), source="")
     else:
         model = find_any_model(name)
-    return replace(model, shape=with_heads_of(replace(model.shape, seq_len=length), model.head_dim))
+    return model.at(length)
 
 
 @st.cache_data(max_entries=64, show_spinner="trying every GPU")
 def _market(asked: Question, stamped: tuple[int, ...]) -> list[CardRow]:
     """Return every GPU: first those that fit, cheapest training first, then the others by the memory they lack."""
     del stamped  # part of the cache key, because a new calibration changes the answer
-    shape, specs = asked.model.shape, load_gpus()
+    specs = load_gpus()
     if asked.method == "scratch":
-        return card_rows(_goal(asked), specs.values(), partial(loaders.profile, family=shape.family))
+        return card_rows(_goal(asked), specs.values(), partial(loaders.profile, family=asked.model.shape.family))
     software = finetune_software(asked.method, asked.model, asked.rank)
     rows = []
     for key, spec in specs.items():
         price = cheapest_offer(key, asked.gpus, providers=asked.providers)
         row = CardRow(spec=spec, gpus=asked.gpus, price=price)
         try:
-            profile = loaders.published_profile(key, shape.family, software)
-            row = predicted_row(row, adapted(profile, shape, software, asked.gpus))
+            row = predicted_row(row, finetune_batch(loaders.store(), key, asked.gpus, asked.model, software)[1])
         except AdvisorError as error:
             row = replace(row, problem=error.message)
         rows.append(row)
@@ -361,23 +359,22 @@ def _plan_on(keys: Sequence[str], asked: Question, examples: int | None, *, mine
 def _model_options(asked: Question) -> dict[str, Any]:
     """Return the model as options of a command: its name if it has one, or else its sizes."""
     model, sizes = asked.model, ("family", "depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size")
-    known = model.source and model.source != model.name
+    known = model.source and model.source != model.name and not (asked.method == "scratch" and model.differs)
     named = {"model": model.name} if known else {name: getattr(model.shape, name) for name in sizes}
     return named | {"seq_len": model.shape.seq_len}
 
 
 def _same_elsewhere(work: Workload, asked: Question) -> None:
     """Show the command and the Python call that give the same numbers."""
-    if asked.method == "scratch":
-        goal = replace(_goal(asked), gpu=work.gpu)
-        commands(plan_command(goal), plan_call(goal))
-        return
     same = ("micro_batch", "grad_accum", "precision", "compile", "activation_checkpointing")
     options = (
         {"gpu": work.gpu, "gpus": work.gpus} | _model_options(asked) | {name: getattr(work, name) for name in same}
     )
-    options |= {"software": "trl"} | ({"sharding": work.sharding} if work.gpus > 1 else {})
-    options |= {} if asked.method == "full" else {"lora_rank": asked.rank, "qlora": asked.method == "qlora"}
+    options |= {"tied": True} if asked.model.tied and asked.method != "scratch" and "model" not in options else {}
+    options |= {"sharding": work.sharding} if work.gpus > 1 else {}
+    options |= {"software": work.software.name} if work.software is not None else {}
+    if work.software is not None and (adapters := work.software.adapters) is not None:
+        options |= {"lora_rank": adapters.rank, "lora_targets": adapters.targets, "qlora": adapters.quantized}
     commands(predict_command(options), call("predict", options))
 
 
@@ -403,11 +400,10 @@ def _one(row: CardRow, asked: Question, today: datetime.date) -> None:
 
 
 def _profile(spec: GpuSpec, asked: Question) -> Profile:
-    family = asked.model.shape.family
     if asked.method == "scratch":
-        return loaders.profile(spec.key, family=family)
+        return loaders.profile(spec.key, family=asked.model.shape.family)
     software = finetune_software(asked.method, asked.model, asked.rank)
-    return loaders.published_profile(spec.key, family, software)
+    return finetune_batch(loaders.store(), spec.key, asked.gpus, asked.model, software)[0]
 
 
 def _fits(profile: Profile, workload: Workload, *, drawn: bool) -> None:

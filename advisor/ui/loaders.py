@@ -9,7 +9,6 @@ import streamlit as st
 from advisor.calibration.profiles import load_profile, profile_of
 from advisor.errors import AdvisorError
 from advisor.prediction.profile import Profile
-from advisor.records import Software
 from advisor.store.calibration import Calibration
 from advisor.store.store import Store, default_store
 from advisor.units import format_bytes, format_tokens
@@ -60,12 +59,6 @@ def _profile(
 ) -> Profile:
     del home, stamped  # only part of the cache key
     return load_profile(key, default_store(), family=family, precision=precision, compile=compile)
-
-
-@st.cache_resource(max_entries=512, show_spinner=False)
-def published_profile(key: str, family: str, software: Software) -> Profile:
-    """Return a device's profile for fine-tuning with other software, about which calibrations say nothing."""
-    return load_profile(key, default_store(), family=family, precision="bf16", compile=False, software=software)
 
 
 @st.cache_data(max_entries=64, show_spinner=False)

@@ -26,7 +26,6 @@ from advisor.prediction.micro_batch import ALIKE
 from advisor.prediction.profile import Profile
 from advisor.prediction.software import software_of, table, words_of
 from advisor.prediction.wallclock import rented_setup
-from advisor.prediction.whole_models import with_heads_of
 from advisor.records import Adapters, Estimate, Prediction, Software
 from advisor.store.store import Store
 from advisor.workflows.goal import find_any_model
@@ -97,7 +96,7 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
     context = goal.seq_len or length
     if context < length:
         raise AdvisorError(f"--seq-len {context} cuts examples of {length} tokens", "make it longer", exit_code=2)
-    model = replace(model, shape=with_heads_of(replace(model.shape, seq_len=context), model.head_dim))
+    model = model.at(context)
     per_epoch = goal.examples * SEQUENCES[stage] * length if goal.examples is not None else goal.tokens
     if per_epoch is None:
         raise AdvisorError("nothing says how much is to be trained", "say it: --examples 50k", exit_code=2)
@@ -147,8 +146,8 @@ def _would_fit(goal: Goal, store: Store, model: NamedModel, rank: int, length: i
 
     def fits(context: int = model.shape.seq_len, **changed: Any) -> bool:
         asked = replace(goal, **changed)
-        shape = with_heads_of(replace(model.shape, seq_len=context), model.head_dim)
-        return bool(_tried(asked, store, replace(model, shape=shape), _software(asked, model, rank), tokens)[0])
+        shorter = model.at(context)
+        return bool(_tried(asked, store, shorter, _software(asked, shorter, rank), tokens)[0])
 
     found = []
     if goal.finetune != "qlora" and fits(finetune="qlora"):
@@ -183,11 +182,10 @@ def _would_fit(goal: Goal, store: Store, model: NamedModel, rank: int, length: i
 
 def finetune_software(method: str, model: NamedModel, rank: int = RANK, name: str | None = None) -> Software:
     """Returns the software that fine-tunes a model with a method, and which weights it trains."""
-    targets = "attention" if model.expert_width is not None else "all"  # adapters in every expert would be too many
-    adapters = None if method == "full" else Adapters(rank=rank, targets=targets, quantized=method == "qlora")
+    adapters = Adapters(rank=rank, targets=model.adapter_targets, quantized=method == "qlora")
     return software_of(
         name or "trl",
-        adapters=adapters,
+        adapters=adapters if method != "full" else None,
         extra_parameters=model.extra_parameters,
         expert_parameters=model.expert_parameters,
         experts=model.experts,
@@ -215,31 +213,33 @@ def usual_epochs(goal: Goal) -> float:
     return PAIR_EPOCHS if goal.stage == "dpo" else EPOCHS
 
 
-def _batch(
-    goal: Goal, store: Store, gpu: str, gpus: int, model: NamedModel, software: Software, together: int
+def finetune_batch(
+    store: Store,
+    gpu: str,
+    gpus: int,
+    model: NamedModel,
+    software: Software,
+    together: int = 1,
+    network: float | None = None,
 ) -> _Batch:
-    """Returns the batch, with the plainest sharding of the software that is about as fast as its fastest."""
+    """Returns the batch, with the plainest sharding of the software that is about as fast as its fastest.
+
+    The model is as `NamedModel.at` returns it. `network` is the rate between machines in bytes per second.
+    """
     spec = require_gpu(gpu)
     precision = "bf16" if spec.bf16_flops is not None else "fp16"
-    tried, adapters = [], software.adapters
+    adapters = software.adapters
     shardings = table()[software.name or "trl"].shardings
     if gpus == 1:
         shardings = ("none",)
     elif adapters is not None:  # their optimizer state is tiny compared with the weights
         shardings = tuple(sharding for sharding in shardings if sharding != "optimizer")
-    for sharding in shardings:
-        profile = load_profile(
-            gpu,
-            store,
-            family=model.shape.family,
-            precision=precision,
-            compile=False,
-            software=software,
-            sharding=sharding,
-        ).with_network(goal.network_bytes_per_second)
-        tried.append((profile, adapted(profile, model.shape, software, gpus, sharding, together)))
-    rates = [one.tokens_per_second.value if one.fits and one.tokens_per_second else 0.0 for _, one in tried]
-    return next(both for both, rate in zip(tried, rates, strict=True) if rate >= ALIKE * max(rates))
+    profile = load_profile(
+        gpu, store, family=model.shape.family, precision=precision, compile=False, software=software
+    ).with_network(network)
+    tried = [adapted(profile, model.shape, software, gpus, sharding, together) for sharding in shardings]
+    rates = [one.tokens_per_second.value if one.fits and one.tokens_per_second else 0.0 for one in tried]
+    return profile, next(one for one, rate in zip(tried, rates, strict=True) if rate >= ALIKE * max(rates))
 
 
 def _runs(
@@ -250,7 +250,9 @@ def _runs(
     by_count: dict[int, _Batch] = {}
     for offer in offers:
         if offer.gpus not in by_count:
-            by_count[offer.gpus] = _batch(goal, store, gpu, offer.gpus, model, software, together)
+            by_count[offer.gpus] = finetune_batch(
+                store, gpu, offer.gpus, model, software, together, goal.network_bytes_per_second
+            )
         profile, found = by_count[offer.gpus]
         rate = found.tokens_per_second
         if not found.fits or rate is None:

@@ -12,7 +12,7 @@ from advisor.hardware.here import device_key
 from advisor.hardware.software_support import usual_precision
 from advisor.options import LAYOUT_DEGREES, OPTIONS, SHARDINGS, PredictOptions, options_of
 from advisor.planning.goal import SEQ_LEN, VOCAB_SIZE
-from advisor.planning.models import Architecture, nearest_shape
+from advisor.planning.models import Architecture, NamedModel, nearest_shape
 from advisor.planning.ranges import check_options
 from advisor.planning.recipe import MICRO_BATCHES
 from advisor.prediction.batch import predict_batch
@@ -178,7 +178,7 @@ def _asked(options: PredictOptions, store: Store) -> _Asked:
     sharding = options.sharding or (usual.sharding if gpus > 1 else "none")
     if sharding != "none" and gpus == 1:
         raise AdvisorError(f"--sharding {sharding} needs several GPUs", "say how many: --gpus 8", exit_code=2)
-    adapters, frozen = _adapters(key, options), _frozen(key, options, stated.get("depth"))
+    adapters, frozen = _adapters(key, options, named), _frozen(key, options, stated.get("depth"))
     if name is not None and key == "cpu":
         raise AdvisorError(f"--software {name}: published runs are on GPUs", "--gpu rtx-4090", exit_code=2)
     partly = adapters is not None or frozen > 0
@@ -194,14 +194,13 @@ def _asked(options: PredictOptions, store: Store) -> _Asked:
         precision=precision,
         compile=compiled,
         software=software_of(name, fp8=eight_bit) if name or eight_bit or partly or other_shape else None,
-        sharding=("optimizer" if sharding == "gradients" else sharding) if elsewhere else "none",
     ).with_network(options.network)
-    shape, assumed = _shape(stated, profile)
+    shape, assumed = _shape(stated, profile, named)
     if named is not None and named.stand_in:
         assumed.append(named.stand_in)
     extra = -shape.vocab_size * shape.width if options.tied and shape.family != "gpt2" else 0
     if named is not None and replace(shape, seq_len=named.shape.seq_len) == named.shape:
-        extra = named.extra_parameters
+        extra = named.at(shape.seq_len).extra_parameters
     published = software_of(
         name,
         adapters=adapters,
@@ -244,7 +243,7 @@ def _machine(gpu: str, gpus: int | None) -> tuple[str, int]:
     return device_key(read.key), gpus or read.count or 1
 
 
-def _shape(stated: Options, profile: Profile) -> tuple[ModelShape, list[str]]:
+def _shape(stated: Options, profile: Profile, named: NamedModel | None) -> tuple[ModelShape, list[str]]:
     """Returns the shape of the model, and the context length or vocabulary that had to be assumed."""
     lengths: dict[str, Any] = {
         "seq_len": stated.get("seq_len") or profile.seq_len or SEQ_LEN[profile.device_type],
@@ -252,6 +251,8 @@ def _shape(stated: Options, profile: Profile) -> tuple[ModelShape, list[str]]:
     }
     known = {name: stated.get(name) or getattr(profile, name) for name in lengths}
     assumed = [f"{OPTIONS[name].flag} {value}" for name, value in lengths.items() if not known[name]]
+    if named is not None and named.expert_width is not None:  # no trainer builds the shape that stands for it
+        return replace(named.shape, **lengths), assumed
     if stated.get("params") is not None:
         return nearest_shape(stated["family"], stated["params"], **lengths), assumed
     sizes: dict[str, Any] = {name: stated.get(name) for name in ("depth", "width", "heads", "kv_heads", "ffn_width")}
@@ -269,15 +270,16 @@ def _predicted(profile: Profile, workload: Workload, *, micro_batch_given: bool)
     return chosen, [f"--micro-batch {chosen.workload.micro_batch} (the smallest that is within 2 % of the fastest)"]
 
 
-def _adapters(key: str, options: PredictOptions) -> Adapters | None:
+def _adapters(key: str, options: PredictOptions, model: NamedModel | None) -> Adapters | None:
     """Returns the adapters that are trained; raises AdvisorError if the options contradict each other."""
     if options.lora_rank is None:
-        if options.qlora or options.lora_targets != "all":
+        if options.qlora or options.lora_targets:
             given = "--qlora" if options.qlora else "--lora-targets"
             raise AdvisorError(f"{given} without a rank", "say how large the adapters are: --lora-rank 16", exit_code=2)
         return None
     _as_published(key, options)
-    return Adapters(rank=options.lora_rank, targets=options.lora_targets, quantized=options.qlora)
+    targets = options.lora_targets or (model.adapter_targets if model is not None else "all")
+    return Adapters(rank=options.lora_rank, targets=targets, quantized=options.qlora)
 
 
 def _frozen(key: str, options: PredictOptions, depth: int | None) -> int:

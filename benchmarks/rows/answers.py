@@ -76,17 +76,13 @@ def predict_workloads(workloads: Sequence[Workload]) -> list[Prediction | str]:
     unrented = {key: spec for key, spec in load_published_gpus().items() if key not in load_gpus()}
     groups: dict[tuple, list[int]] = {}
     for place, w in enumerate(workloads):
-        groups.setdefault((w.gpu, w.shape.family, w.precision, w.compile, w.sharding, _speed(w.software)), []).append(
-            place
-        )
+        groups.setdefault((w.gpu, w.shape.family, w.precision, w.compile, _speed(w.software)), []).append(place)
     answers: list[Prediction | str] = [""] * len(workloads)
-    for (gpu, family, precision, compile_, sharding, _), places in groups.items():
+    for (gpu, family, precision, compile_, _), places in groups.items():
         software = workloads[places[0]].software
         try:
             if gpu in unrented:
-                profile = prior_profile(
-                    unrented[gpu], precision=precision, compile=compile_, software=software, sharding=sharding
-                )
+                profile = prior_profile(unrented[gpu], precision=precision, compile=compile_, software=software)
             else:
                 profile = load_profile(
                     gpu,
@@ -96,7 +92,6 @@ def predict_workloads(workloads: Sequence[Workload]) -> list[Prediction | str]:
                     compile=compile_,
                     transfer=False,
                     software=software,
-                    sharding=sharding,
                 )
         except AdvisorError as error:
             for place in places:

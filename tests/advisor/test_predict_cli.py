@@ -145,44 +145,6 @@ def test_the_stages_of_zero_divide_moments_gradients_and_weights():
     assert refused.returncode == 2 and "--zero 2 is --sharding gradients, not full" in refused.stdout + refused.stderr
 
 
-RECOMPUTED = {"none": "none", "operators": "selective", "full": "full"}
-
-
-@pytest.mark.parametrize(
-    ("model", "gpu", "gpus"),
-    [
-        ("qwen3-30b-a3b", "h100", 16),
-        ("mixtral-8x7b", "h200", 32),
-        ("deepseek-v3", "h100", 512),
-        ("llama-2-7b", "a100-80gb-pcie", 16),
-        ("llama-3-70b", "h100", 64),
-        ("gpt-oss-20b", "b200", 8),
-    ],
-)
-def test_a_layout_has_one_number_by_both_doors(model, gpu, gpus):
-    """What a plan over layouts finds is what `predict` says of it: time, memory, fit and parameters."""
-    words = ("--gpu", gpu, "--gpus", str(gpus), "--model", model, "--software", "nemo")
-    planned = advisor("plan", *words, "--layout", "any", "--tokens", "1B", "--json")
-    best = json.loads(planned.stdout)["choices"][0]["search"]["best"]
-    run, cut = best["run"], best["run"]["layout"]
-    sizes = {"tp": cut["tensor"], "pp": cut["pipeline"], "vpp": cut["virtual"], "cp": cut["context"],
-             "micro-batch": run["micro_batch"], "grad-accum": run["micro_batches"], "sharding": cut["sharding"],
-             "activation-checkpointing": RECOMPUTED[run["recompute"]]}  # fmt: skip
-    sizes |= {"ep": cut["expert"]} if run["model"]["experts"] else {"tp": cut["tensor"]}
-    options = [word for name, value in sizes.items() for word in (f"--{name}", str(value))]
-    found = json.loads(predict(*words, *options, "--json").stdout)
-    for name in ("step_seconds", "tokens_per_second", "mfu", "peak_allocated_bytes"):
-        ours, theirs = found[name], best["prediction"][name]
-        assert ours["basis"] == theirs["basis"], name
-        for side in ("value", "low", "high"):
-            assert ours[side] == pytest.approx(theirs[side], rel=1e-9), name
-    assert found["fits"] is best["prediction"]["fits"] is True and "DP" in found["layout"]
-    assert found["parameters"] == pytest.approx(best["prediction"]["parameters"], rel=0.01)
-    shown = " ".join(advisor("plan", *words, "--layout", "any", "--tokens", "1B").stdout.split())
-    assert (gpus > 8) == (found["network"] is not None) == ("between machines" in shown)
-    assert found["network"] is None or found["network"] in shown
-
-
 def test_batch_and_one_by_one_agree_on_one_device():
     profile = prior_profile(require_gpu("h100-80gb-sxm"), precision="bf16", compile=True)
     workloads = [workload(), workload(micro_batch=64), workload(optimizer="muon", grad_accum=4)]
