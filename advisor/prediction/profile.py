@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from advisor.hardware.catalog import GpuSpec, peak_flops
+from advisor.laws.settings import SHARDINGS
 from advisor.prediction.memory import MemoryModel
 from advisor.prediction.power import PowerModel
 from advisor.prediction.throughput import Posterior
@@ -71,7 +72,7 @@ class Profile:
 
     def posterior_of(self, sharding: str) -> Posterior:
         """Return what is known of the speed of runs with this sharding; published runs of ZeRO-1 and 2 are alike."""
-        return self.sharded.get("optimizer" if sharding == "gradients" else sharding, self.posterior)
+        return self.sharded.get(SHARDINGS[sharding].published, self.posterior)
 
     @property
     def calibrated(self) -> bool:

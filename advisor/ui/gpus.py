@@ -146,8 +146,8 @@ def _question() -> Question | None:
         )  # fmt: skip
     try:
         model = _model(str(name or ""), text, length)
-        if method == "scratch" and model.expert_width is not None:
-            st.error(f"**Model**: the trainer here builds no mixtures of experts.  \n{OTHER_SOFTWARE}")
+        if method in ("scratch", "full") and model.expert_width is not None:
+            st.error(f"**Model**: all weights of a mixture of experts are planned over layouts.  \n{OTHER_SOFTWARE}")
             if st.button(PLAN_LAYOUT, icon=":material/account_tree:"):
                 limits = {"budget": "", "deadline": ""}  # none was stated here
                 go("plan", {"model": model.name, "layout": "any", "gpu": keys or ["h100-80gb-sxm"], **limits})

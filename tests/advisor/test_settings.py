@@ -22,7 +22,7 @@ PARAMETERS = flops.parameters(SHAPE)
 
 
 def predicted(w: Workload) -> Prediction:
-    profile = prior_profile(require_gpu(w.gpu), compile=w.compile, software=w.software, sharding=w.sharding)
+    profile = prior_profile(require_gpu(w.gpu), compile=w.compile, software=w.software)
     return predict_batch(profile, [w])[0]
 
 
