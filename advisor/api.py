@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from advisor.store.store import Store
     from advisor.workflows.analysis import Analysis
     from advisor.workflows.calibrate import Calibrated
-    from advisor.workflows.launch import Started
+    from advisor.workflows.launch import StartedRun
     from advisor.workflows.predict import Predicted
 
 Record = TypeVar("Record")
@@ -184,7 +184,7 @@ def calibrate(on_text: Callable[[str], None] = lambda text: None, **options: Any
     return Answer(done, sentence, "calibrate", to_document(done), rows)
 
 
-def launch(plan: Plan | Answer[Plan] | str | Path, **options: Any) -> Answer[Started]:
+def launch(plan: Plan | Answer[Plan] | str | Path, **options: Any) -> Answer[StartedRun]:
     """Start a plan, or the plan in a file, as `advisor launch` does, and return at once. The run continues by itself.
 
     Unlike the command, this function calibrates first only with `calibrate=True`. A plan of an adopted command must be

@@ -49,16 +49,16 @@ from advisor.store.adopted import Adopted, AdoptedPlan
 from advisor.store.calibration import Burst, Calibration, Cost, HeldOutSummary, Quality, Settings
 from advisor.store.store import CalibrationEntry
 from advisor.workflows import finetune, preflight
-from advisor.workflows.check import Judged
+from advisor.workflows.check import CheckedRun
 from advisor.workflows.compare import TakenBack
 from advisor.workflows.diff import SettingsDiff
 from advisor.workflows.keep_runs import Deleted
 from advisor.workflows.live import LogLook
-from advisor.workflows.monitor import Watched
+from advisor.workflows.monitor import MonitoredGpus
 from advisor.workflows.plan_finetune import FinetunePlan
 from advisor.workflows.plan_layouts import LayoutPlan
 from advisor.workflows.replan import Replan
-from advisor.workflows.write_back import Written
+from advisor.workflows.write_back import WrittenParameters
 from trainer.budget import Spent
 from trainer.messages import WorkerDevice
 from trainer.schema import ModelShape, Outcome, RunConfig
@@ -157,12 +157,12 @@ DOCUMENTS: dict[str, Shape] = {
     "launch-request": {"run_dir": str, "command": [str], "environment": dict[str, str], "files": dict[str, str]},
     "watch": {"run_dir": str, "progress": Progress},
     "watch-log": {LogLook: ..., "left_seconds": float | None, "over": bool},
-    "watch-gpus": {Watched: ...},
+    "watch-gpus": {MonitoredGpus: ...},
     "analyze": _ANALYSIS,
     "analyze-several": {
         "runs": [_ANALYSIS], "left_out": [str], **{f"{name}?": shape for name, shape in _AGAINST.items()}
     },
-    "compare": {**_COMPARED, "written?": Written},
+    "compare": {**_COMPARED, "written?": WrittenParameters},
     "compare-several": {"runs": [_COMPARED], **_AGAINST},
     "compare-forgotten": {"forgotten": [TakenBack]},
     "ab": {
@@ -171,7 +171,7 @@ DOCUMENTS: dict[str, Shape] = {
     },
     "diff": {SettingsDiff: ...},
     "explanation": {Explanation: ..., "sentence": str},
-    "check": {"failed": int, "judged": [Judged]},
+    "check": {"failed": int, "judged": [CheckedRun]},
     "audit": _AUDIT,
     "audit-several": {"audits": [_AUDIT]},
     "audit-kinds": {"kinds": [{"that": str, "kind": str, "says": str, "fields": dict[str, Any]}]},
@@ -202,7 +202,7 @@ DOCUMENTS: dict[str, Shape] = {
         "tasks": [{"name": str, "questions": int, "right_per_byte": float, "right_in_sum": float,
                    "standard_error": float, "chance": float}],
     },
-    "finetune": {"stage": finetune.Stage, "command": str},
+    "finetune": {"stage": finetune.FinetuneStage, "command": str},
     "adopt": {
         "adopted": Adopted, "plan": AdoptedPlan | None, "plan_file": str | None,
         "held_out": ({"median_error": float, "coverage": float, "batches": int, "by_law": bool}, None),

@@ -22,7 +22,7 @@ from guess import guess
 from timing import in_words
 
 from advisor.calibration import observations
-from advisor.calibration.fit import Evidence, predict_held_out
+from advisor.calibration.fit import FitEvidence, predict_held_out
 from advisor.calibration.profiles import memory_observations, profile_of
 from advisor.errors import AdvisorError
 from advisor.prediction.memory import corrected, load_memory_model
@@ -58,7 +58,7 @@ def read_session(path: Path) -> Session:
     raw = load_calibration(path)
     if not isinstance(raw, AccuracySession):
         raise AdvisorError(f"{path} is no accuracy session", "benchmarks/held_out.py writes them")
-    evidence = Evidence(raw)
+    evidence = FitEvidence(raw)
     return Session(
         name=path.stem,
         raw=raw,
@@ -181,7 +181,7 @@ def _chosen_row(session: Session) -> str:
 
 
 def _loo_row(session: Session) -> str:
-    held = Evidence(session.raw).held_out()
+    held = FitEvidence(session.raw).held_out()
     if held is None:
         return f"| {session.name} | {len(session.seen)} | too few | - |"
     return f"| {session.name} | {len(held.errors)} | {held.median:.1%} / {held.p90:.1%} | {held.coverage:.0%} |"

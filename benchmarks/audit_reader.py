@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from advisor.auditing.audit import Judged, objects
+from advisor.auditing.audit import JudgedClaim, objects
 from advisor.auditing.card import Claim
 from advisor.auditing.reader import card_in
 from advisor.auditing.verdict import BAD, Judgement, Ruling
@@ -60,11 +60,13 @@ class Score:
     due: list[Key]
     named: list[Key]
     right: list[Key]
-    accused: list[tuple[Key, Judged]]
-    others: list[Judged]
+    accused: list[tuple[Key, JudgedClaim]]
+    others: list[JudgedClaim]
 
 
-def accusations(text: Path, answer: str, store: Store) -> tuple[list[Judged], list[Judged], list[Judged]]:
+def accusations(
+    text: Path, answer: str, store: Store
+) -> tuple[list[JudgedClaim], list[JudgedClaim], list[JudgedClaim]]:
     """Return what each of the three rows accuses in a text."""
     (audit,) = audit_cards([text], store, answer=answer)
     program = [one for one in audit.judged if one.judgement.ruling in BAD]
@@ -77,7 +79,7 @@ def accusations(text: Path, answer: str, store: Store) -> tuple[list[Judged], li
     return program, both, alone
 
 
-def _opinion(claim: Mapping[str, Any], judged: Mapping[str, Judged]) -> Judged:
+def _opinion(claim: Mapping[str, Any], judged: Mapping[str, JudgedClaim]) -> JudgedClaim:
     """Return the assistant's own opinion of a claim, on the line where the program found the claim."""
     opinion = str(claim.get("opinion"))
     ruling = Ruling(opinion) if opinion in set(Ruling) else Ruling.CANNOT_BE_JUDGED
@@ -88,7 +90,7 @@ def _opinion(claim: Mapping[str, Any], judged: Mapping[str, Judged]) -> Judged:
     line = claim.get("line")
     unplaced = Claim(id=str(claim.get("id")), kind=str(claim.get("kind")), form="", text=str(claim.get("text")),
                      line=line if isinstance(line, int) else None)  # fmt: skip
-    return Judged(claim=unplaced, judgement=judgement, finding=None)
+    return JudgedClaim(claim=unplaced, judgement=judgement, finding=None)
 
 
 def scores(answers: Path, texts: Path) -> dict[str, tuple[Score, Score, Score]]:
@@ -104,22 +106,24 @@ def scores(answers: Path, texts: Path) -> dict[str, tuple[Score, Score, Score]]:
     return found
 
 
-def _scored(keys: list[Key], rows: tuple[list[Judged], list[Judged], list[Judged]]) -> tuple[Score, Score, Score]:
+def _scored(
+    keys: list[Key], rows: tuple[list[JudgedClaim], list[JudgedClaim], list[JudgedClaim]]
+) -> tuple[Score, Score, Score]:
     program, both, alone = rows
     # a claim that only rests on a wrong one is listed with it, but is not itself accused
     resting = {one.claim.id for one in program if one.finding is None}
 
-    def fair(accused: list[Judged]) -> Score:
+    def fair(accused: list[JudgedClaim]) -> Score:
         found = score(keys, accused)
         return replace(found, accused=[pair for pair in found.accused if pair[1].claim.id not in resting])
 
     return fair(program), fair(both), score(keys, alone)
 
 
-def score(keys: list[Key], accused: list[Judged]) -> Score:
+def score(keys: list[Key], accused: list[JudgedClaim]) -> Score:
     """Match each accusation with the key: by its line first, then by its numbers if the line has several claims."""
     named: set[int] = set()
-    wronged: dict[int, Judged] = {}
+    wronged: dict[int, JudgedClaim] = {}
     others = []
     for judged in accused:
         at = _matches(keys, judged)
@@ -139,7 +143,7 @@ def score(keys: list[Key], accused: list[Judged]) -> Score:
     )
 
 
-def _matches(keys: list[Key], judged: Judged) -> list[int]:
+def _matches(keys: list[Key], judged: JudgedClaim) -> list[int]:
     """Return the claims that an accusation may be about: on its line or a neighbouring one, with the same numbers."""
     line = judged.claim.line or 0
     # a contradiction is on each of its lines
@@ -157,7 +161,7 @@ def _matches(keys: list[Key], judged: Judged) -> list[int]:
     return own + [i for i in near if keys[i].verdict in BAD_IN_KEY and (not own or numbers & _numbers([keys[i].claim]))]
 
 
-def _is_quoted(key: Key, judged: Judged) -> bool:
+def _is_quoted(key: Key, judged: JudgedClaim) -> bool:
     """Return whether the accused sentence contains the words of a claim."""
     return _words(key.claim) in _words(judged.claim.text)
 

@@ -27,10 +27,10 @@ import yaml
 from advisor.prediction.memory_published import (
     FACTORS,
     PARTS,
-    Case,
     Mixture,
     Parts,
     PublishedMemory,
+    StateCase,
     cases,
     class_of,
     parts,
@@ -161,7 +161,7 @@ def _arrays(w: Workload) -> WorkloadArrays:
 
 
 @cache
-def _parts(w: Workload, case: Case) -> Parts:
+def _parts(w: Workload, case: StateCase) -> Parts:
     """Return what a case holds before any factor, counted once for all rounds of all fits."""
     return parts(_arrays(w), case)
 

@@ -26,7 +26,7 @@ from advisor.calibration.detect import fillable_bytes, resolve_key
 from advisor.calibration.measure import Worker
 from advisor.calibration.one_burst import base_workload, describe, run_burst
 from advisor.calibration.profiles import profile_of
-from advisor.calibration.session import Event, calibrate
+from advisor.calibration.session import CalibrationEvent, calibrate
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.memory import load_memory_model
 from advisor.prediction.profile import Profile
@@ -220,7 +220,7 @@ def recommended(profile: Profile, settings: Settings) -> Workload:
     return next(w for w, r in zip(options, rates, strict=True) if r >= 0.98 * max(rates))
 
 
-def _say(event: Event) -> None:
+def _say(event: CalibrationEvent) -> None:
     print(f"{event.elapsed_seconds:6.1f} s  {event.text}", flush=True)
 
 

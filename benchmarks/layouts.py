@@ -45,7 +45,7 @@ from advisor.prediction.layout_memory import (  # noqa: E402
     peak_and_chance,
     read_memory_law,
 )
-from advisor.prediction.layout_own import Spreads, condition  # noqa: E402
+from advisor.prediction.layout_own import OwnSpreads, condition  # noqa: E402
 from advisor.prediction.layout_runs import whole_run  # noqa: E402
 from advisor.prediction.layout_time import COSTS, EXCHANGES, LayoutLaw, load_law, measure_runs, read_time_law  # noqa: E402
 from advisor.prediction.layouts import Layout, LayoutRun, Model, columns_of  # noqa: E402
@@ -249,7 +249,7 @@ def score_time(rows: Sequence[Measured]) -> tuple[np.ndarray, np.ndarray, Seen]:
     return off, links, s
 
 
-def fit_own(off: np.ndarray, links: np.ndarray, s: Seen, some: np.ndarray) -> Spreads:
+def fit_own(off: np.ndarray, links: np.ndarray, s: Seen, some: np.ndarray) -> OwnSpreads:
     """Return the spreads of set-ups, links, models and rows with which the errors on left-out sources are likeliest.
 
     Every source counts as at most MOST_ROWS rows; of a source with more, every n-th row is used.
@@ -270,7 +270,7 @@ def fit_own(off: np.ndarray, links: np.ndarray, s: Seen, some: np.ndarray) -> Sp
         return total
 
     found = np.exp(minimize(loss, np.log(OWN_BELIEFS), method="Nelder-Mead", options={"xatol": 0.01, "fatol": 0.01}).x)
-    return Spreads(**{name: round(float(value), 3) for name, value in zip(OWN, found, strict=True)})
+    return OwnSpreads(**{name: round(float(value), 3) for name, value in zip(OWN, found, strict=True)})
 
 
 def score_own(off: np.ndarray, links: np.ndarray, s: Seen, measured_runs: int = 3) -> None:

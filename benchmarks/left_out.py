@@ -12,7 +12,7 @@ from advisor.hardware.catalog import GpuSpec
 from advisor.laws.intervals import Z80
 from advisor.prediction.nearest import PublishedRun, nearby, switches_of
 from advisor.prediction.prior import SharedBelief
-from advisor.prediction.published import Setting, Spreads
+from advisor.prediction.published import PublishedSetting, Spreads
 from advisor.prediction.throughput import coordinates, sizes
 from advisor.records import Workload
 
@@ -89,7 +89,7 @@ def log_step(
     belief: SharedBelief, seen: Sequence[PublishedRun], x: np.ndarray, w: Workload, spec: GpuSpec
 ) -> tuple[float, float]:
     """Return mean and variance of the log of a step's seconds; `x` are its terms at coefficient one."""
-    setting = Setting.of(w, spec)
+    setting = PublishedSetting.of(w, spec)
     mean, covariance = belief.belief(spec.generation, spec, setting)
     parts = x * np.exp(mean)
     share = parts / parts.sum()

@@ -35,7 +35,7 @@ from advisor.prediction.published import (  # noqa: E402
     CLASSES,
     FUSED,
     LAUNCHES,
-    Setting,
+    PublishedSetting,
     Spreads,
     classes,
     names_of_unknowns,
@@ -108,7 +108,7 @@ class Meaning:
 
     workload: Workload
     x: np.ndarray  # (k,) terms at coefficient one, over the measured seconds
-    setting: Setting
+    setting: PublishedSetting
     weight: float
 
 
@@ -187,7 +187,7 @@ def _run(line: dict[str, str], reading: Reading | RowError, known: Known, *, enc
             continue
         step = w.step_tokens / w.gpus / rate
         x = x / (step - _exposed(w, spec, step))
-        meanings.append(Meaning(workload=w, x=x, setting=Setting.of(w, spec, encoder=encoder), weight=weight))
+        meanings.append(Meaning(workload=w, x=x, setting=PublishedSetting.of(w, spec, encoder=encoder), weight=weight))
     if not meanings:
         return None
     total = sum(m.weight for m in meanings)

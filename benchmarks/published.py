@@ -26,7 +26,7 @@ from advisor.prediction.prior import (
     measured_prior,
     relative_to_datasheet,
 )
-from advisor.prediction.published import CLASSES, Setting, classes
+from advisor.prediction.published import CLASSES, PublishedSetting, classes
 from advisor.prediction.throughput import Rates, predict_log, sizes
 from advisor.records import MeasuredStep, Workload
 from benchmarks.rows.reader import RowError
@@ -176,7 +176,7 @@ def calibrated(runs: Sequence[Run], known: dict[str, GpuSpec]) -> Iterator[Line]
     for run in runs:
         if not run.encoder:
             w = run.likeliest
-            how = Setting.of(w, known[w.gpu])
+            how = PublishedSetting.of(w, known[w.gpu])
             alike[run.source, w.gpu, how.precision, how.compile, how.sharding, *_switches(how)].append(run)
     found: dict[str, list[tuple[np.ndarray, np.ndarray, str]]] = defaultdict(list)
     chosen = np.random.default_rng(0)
@@ -195,7 +195,7 @@ def calibrated(runs: Sequence[Run], known: dict[str, GpuSpec]) -> Iterator[Line]
         yield Line(name=name, errors=np.abs(np.expm1(-errors)), owners=sources, inside=np.abs(errors) <= widths)
 
 
-def _switches(how: Setting) -> tuple[bool, ...]:
+def _switches(how: PublishedSetting) -> tuple[bool, ...]:
     return (how.tf32, how.software.fp8, how.software.fused_attention)
 
 
@@ -204,7 +204,7 @@ def _priors(runs: Sequence[Run], known: dict[str, GpuSpec], first: Run) -> dict[
     w = first.likeliest
     spec = known[w.gpu]
     belief = prior_model.fit([run for run in runs if run.owner != first.owner], known)
-    mean, covariance = belief.belief(spec.generation, spec, Setting.of(w, spec))
+    mean, covariance = belief.belief(spec.generation, spec, PublishedSetting.of(w, spec))
     floors, datasheet = measured_prior(), datasheet_rates(spec, w.precision)
     ceilings = Rates(
         matmul_flops=spec.mamf_bf16_flops or USUAL_CEILING * datasheet.matmul_flops,

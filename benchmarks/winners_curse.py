@@ -38,7 +38,7 @@ from advisor.prediction.batch import BACKWARD, predict_batch
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.prior import SharedBelief
 from advisor.prediction.profile import Profile
-from advisor.prediction.published import OWN, Setting
+from advisor.prediction.published import OWN, PublishedSetting
 from advisor.prediction.throughput import TERMS, sizes_of, terms
 from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Workload
@@ -107,8 +107,8 @@ def believing(profile: Profile, belief: SharedBelief) -> Profile:
     return replace(profile, posterior=replace(profile.posterior, theta=mean, covariance=covariance))
 
 
-def _setting(profile: Profile) -> Setting:
-    return Setting(precision=profile.precision, compile=profile.compile, software=OWN, tf32=True)
+def _setting(profile: Profile) -> PublishedSetting:
+    return PublishedSetting(precision=profile.precision, compile=profile.compile, software=OWN, tf32=True)
 
 
 def true_seconds(

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from advisor.auditing.quantity import ABOUT, EXACT, LEAST_SLACK, SHAPE, Quantity, parse_quantity
+from advisor.auditing.quantity import ABOUT, EXACT, LEAST_SLACK, SHAPE, ClaimedQuantity, parse_quantity
 from advisor.auditing.relations import Graph, Term, interval
 from advisor.auditing.verdict import Judgement, Question, between, compare, holds, show_as, unknown, wrong
 from advisor.findings.case import Severity
@@ -118,7 +118,7 @@ def _terms(reading: str, *, bare: bool = False, exact: bool = False, rounded: bo
     return terms
 
 
-def _senses(reading: str, value: Quantity) -> Iterator[tuple[Term, Quantity]]:
+def _senses(reading: str, value: ClaimedQuantity) -> Iterator[tuple[Term, ClaimedQuantity]]:
     """Yield the result of an expression and the value, in each sense in which both can be meant."""
     operands = [parse_quantity(text) for text in OPERAND.findall(reading)]
     result = reckon(reading, _terms(reading))
@@ -137,7 +137,7 @@ def _senses(reading: str, value: Quantity) -> Iterator[tuple[Term, Quantity]]:
                 yield from ((scaled, sense) for sense in senses)
 
 
-def _all_scaled(quantities: list[Quantity]) -> bool:
+def _all_scaled(quantities: list[ClaimedQuantity]) -> bool:
     """Return True if every number but small factors has a unit, a scale (thousand, million) or all its digits."""
     written = [q for q in quantities if q.dimension != "count" or _is_scaled(q.text) or "," in q.text]
     if len(written) > 1 and all(q in written or (q.text.isdigit() and len(q.text) < 4) for q in quantities):
@@ -150,7 +150,7 @@ def _is_scaled(text: str) -> bool:
     return any(sign.isalpha() or sign in "%$" for sign in text)
 
 
-def _bare(quantity: Quantity) -> Quantity:
+def _bare(quantity: ClaimedQuantity) -> ClaimedQuantity:
     """Return the number with its thousands or millions, but without its unit."""
     if quantity.dimension == "count":
         return quantity
@@ -160,7 +160,7 @@ def _bare(quantity: Quantity) -> Quantity:
     return parse_quantity(f"{quantity.text.removesuffix(unit).replace('$', '').strip()} {scale}".strip())
 
 
-def _shown(result: Term, value: Quantity) -> str:
+def _shown(result: Term, value: ClaimedQuantity) -> str:
     show = show_as(value.dimension, value)
     return " to ".join(dict.fromkeys(show(end) for end in (result.low, result.high)))
 

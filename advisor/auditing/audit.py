@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from advisor.auditing.arithmetic import OPERAND
 from advisor.auditing.card import Card, Claim
 from advisor.auditing.kinds import forms, kinds
-from advisor.auditing.quantity import Quantity, parse_quantity
-from advisor.auditing.relations import Row, judge_rows, row_of, table
+from advisor.auditing.quantity import ClaimedQuantity, parse_quantity
+from advisor.auditing.relations import RelationRow, judge_rows, row_of, table
 from advisor.auditing.verdict import BAD, Believe, Judgement, Question, Ruling, does_not_follow, unknown
 from advisor.findings.case import Evidence, Finding, Severity
 
@@ -19,7 +19,7 @@ _NEAR, _TELLING = 12, 3  # within this many lines, the same number is the same q
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class JudgedClaim:
     """One claim with its verdict, and a finding if the claim does not hold."""
 
     claim: Claim
@@ -32,8 +32,8 @@ class Audit:
     """All claims of one card with their verdicts."""
 
     card: Card
-    judged: tuple[Judged, ...]
-    volunteered: tuple[Judged, ...] = ()  # conclusions from the card's facts that no claim states
+    judged: tuple[JudgedClaim, ...]
+    volunteered: tuple[JudgedClaim, ...] = ()  # conclusions from the card's facts that no claim states
 
     @property
     def counts(self) -> dict[Ruling, int]:
@@ -54,7 +54,7 @@ def audit(card: Card, believe: Believe) -> Audit:
     return Audit(card=card, judged=judged, volunteered=tuple(_volunteered(card, believe)))
 
 
-def _volunteered(card: Card, believe: Believe) -> Iterator[Judged]:
+def _volunteered(card: Card, believe: Believe) -> Iterator[JudgedClaim]:
     """Yield what the run's own facts imply together, without what a claim of the card already says.
 
     A fact that another way of training explains (a fine-tune, recomputation) is stated, but it accuses nobody.
@@ -79,7 +79,7 @@ def _volunteered(card: Card, believe: Believe) -> Iterator[Judged]:
             yield judged
 
 
-def _carried(judged: Judged, others: Mapping[str, Judged]) -> Judged:
+def _carried(judged: JudgedClaim, others: Mapping[str, JudgedClaim]) -> JudgedClaim:
     """Return the verdict of a claim with regard to its premises.
 
     A claim needs all its premises: one wrong premise, at whatever distance, is enough to excuse it. The wrong premise
@@ -102,7 +102,7 @@ def _carried(judged: Judged, others: Mapping[str, Judged]) -> Judged:
     return judged
 
 
-def _with_its_reader(judged: Judged) -> Judged:
+def _with_its_reader(judged: JudgedClaim) -> JudgedClaim:
     """Return a claim as not judged if only statements make it wrong that its reader regards as compatible."""
     claim, judgement = judged.claim, judged.judgement
     if judgement.ruling in BAD and kinds()[claim.kind].placed and claim.opinion == Ruling.HOLDS:
@@ -112,7 +112,7 @@ def _with_its_reader(judged: Judged) -> Judged:
     return judged
 
 
-def objects(judged: Judged) -> bool:
+def objects(judged: JudgedClaim) -> bool:
     """Return True if the reader's objection to a claim remains beside the verdict.
 
     It does not remain against arithmetic that holds, unless the reader states another value (`correct`) for the claim.
@@ -125,15 +125,15 @@ def objects(judged: Judged) -> bool:
     except ValueError:
         correct = None
     value = claim.get("value")
-    if not isinstance(value, Quantity) or correct is None or correct.dimension != value.dimension:
+    if not isinstance(value, ClaimedQuantity) or correct is None or correct.dimension != value.dimension:
         return judgement.ruling is not Ruling.HOLDS
     near = value.least <= _NEAR_ENOUGH * correct.most and correct.least <= _NEAR_ENOUGH * value.most
     return not near if judgement.ruling is Ruling.HOLDS else not value.admits(correct.least, correct.most)
 
 
-def _wrong_premises(claim: Claim, others: Mapping[str, Judged]) -> list[Judged]:
+def _wrong_premises(claim: Claim, others: Mapping[str, JudgedClaim]) -> list[JudgedClaim]:
     """Return the wrong claims on which a claim depends, at any distance, except those that depend on one themselves."""
-    reached: dict[str, Judged] = {}
+    reached: dict[str, JudgedClaim] = {}
     waiting = list(claim.premises)
     while waiting:
         name = waiting.pop()
@@ -145,17 +145,17 @@ def _wrong_premises(claim: Claim, others: Mapping[str, Judged]) -> list[Judged]:
     return sorted(roots or wrong.values(), key=lambda one: one.claim.line or 0)
 
 
-def _place(judged: Judged) -> str:
+def _place(judged: JudgedClaim) -> str:
     return f"line {judged.claim.line}" if judged.claim.line else judged.claim.id
 
 
 def _is_taken_from(claim: Claim, other: Claim) -> bool:
     """Return True if a claim has the number of another claim among its operands."""
     value = other.get("value")
-    stated = [one.text for name, one in claim.says.items() if isinstance(one, Quantity) and name != "value"]
+    stated = [one.text for name, one in claim.says.items() if isinstance(one, ClaimedQuantity) and name != "value"]
     operands = {_digits(text) for reading in claim.get("readings") or () for text in OPERAND.findall(reading)}
     operands |= set(map(_digits, stated))
-    if not isinstance(value, Quantity):
+    if not isinstance(value, ClaimedQuantity):
         return False
     with_unit = {text for reading in claim.get("readings") or () for text in OPERAND.findall(reading)} | set(stated)
     if value.dimension != "count" and value.text in with_unit:
@@ -169,7 +169,7 @@ def _digits(text: str) -> str:
     return digits.rstrip("0").rstrip(".") if "." in digits else digits
 
 
-def _judged(card: Card, claim: Claim, believe: Believe, rows: Sequence[Row] | None = None) -> Judged:
+def _judged(card: Card, claim: Claim, believe: Believe, rows: Sequence[RelationRow] | None = None) -> JudgedClaim:
     """Return one claim judged by its form, or by rows of its own."""
     question, form = Question(card=card, claim=claim, believe=believe), forms()[claim.form]
     try:
@@ -177,7 +177,7 @@ def _judged(card: Card, claim: Claim, believe: Believe, rows: Sequence[Row] | No
     except ArithmeticError as error:  # a card may contain any number: zero steps, 1e300 tokens
         judgement = unknown(f"a number that it rests on is zero or beyond reckoning ({error})")
     finding = _finding(card, claim, judgement) if judgement.ruling in BAD else None
-    return Judged(claim=claim, judgement=judgement, finding=finding)
+    return JudgedClaim(claim=claim, judgement=judgement, finding=finding)
 
 
 def _finding(card: Card, claim: Claim, judgement: Judgement) -> Finding:

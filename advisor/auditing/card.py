@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from advisor.auditing.quantity import Quantity
+from advisor.auditing.quantity import ClaimedQuantity
 
 SCHEMA = 1
 COLUMNS = (
@@ -25,7 +25,7 @@ def _stated(spec: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
+class CardSetup:
     """One configuration with its measurements. None means that the report does not state the value."""
 
     name: str = field(default="run", metadata={"spec": "text"})
@@ -57,20 +57,22 @@ class Setup:
     warmup_steps: int | None = _stated("whole")
     grad_clip: float | None = _stated("float")
     data: str | None = _stated("text|random")
-    parameters: Quantity | None = _stated("count")  # as printed; if the shape is stated, it decides
-    active_parameters: Quantity | None = _stated("count")  # parameters that a token uses, for a mixture of experts
-    dataset: Quantity | None = _stated("bytes")
-    dataset_tokens: Quantity | None = _stated("count")
+    parameters: ClaimedQuantity | None = _stated("count")  # as printed; if the shape is stated, it decides
+    active_parameters: ClaimedQuantity | None = _stated(
+        "count"
+    )  # parameters that a token uses, for a mixture of experts
+    dataset: ClaimedQuantity | None = _stated("bytes")
+    dataset_tokens: ClaimedQuantity | None = _stated("count")
     bytes_per_token: float | None = _stated("float")
-    price: Quantity | None = _stated("usd_per_hour")  # of one GPU
+    price: ClaimedQuantity | None = _stated("usd_per_hour")  # of one GPU
     price_of: str | None = _stated("gpu|machine")  # machine: the text says that `price` is for all GPUs together
-    step_time: Quantity | None = _stated("seconds")
-    throughput: Quantity | None = _stated("rate")  # of all GPUs together
-    memory_used: Quantity | None = _stated("bytes")  # per GPU
-    utilization: Quantity | None = _stated("fraction")
-    power: Quantity | None = _stated("watts")
-    initial_loss: Quantity | None = _stated("count")
-    elapsed: Quantity | None = _stated("seconds")
+    step_time: ClaimedQuantity | None = _stated("seconds")
+    throughput: ClaimedQuantity | None = _stated("rate")  # of all GPUs together
+    memory_used: ClaimedQuantity | None = _stated("bytes")  # per GPU
+    utilization: ClaimedQuantity | None = _stated("fraction")
+    power: ClaimedQuantity | None = _stated("watts")
+    initial_loss: ClaimedQuantity | None = _stated("count")
+    elapsed: ClaimedQuantity | None = _stated("seconds")
 
     @property
     def tokens_of_a_step(self) -> int | None:
@@ -101,7 +103,7 @@ class Setup:
         return self.tokens_of_a_step / self.throughput.high, self.tokens_of_a_step / self.throughput.low
 
 
-SETUP_FIELDS: dict[str, str] = {one.name: f"{one.metadata['spec']}?" for one in fields(Setup)}
+SETUP_FIELDS: dict[str, str] = {one.name: f"{one.metadata['spec']}?" for one in fields(CardSetup)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,16 +135,16 @@ class Card:
 
     id: str
     title: str
-    run: Setup
+    run: CardSetup
     claims: tuple[Claim, ...]
     source: str = ""
-    others: tuple[Setup, ...] = ()
+    others: tuple[CardSetup, ...] = ()
     rows: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # of COLUMNS, equally long
-    timing: Mapping[str, Quantity] = field(default_factory=dict)  # phase → seconds of one step
+    timing: Mapping[str, ClaimedQuantity] = field(default_factory=dict)  # phase → seconds of one step
     assumed: tuple[str, ...] = ()  # what the card assumes because the report does not say it, in words
     unplaced: tuple[str, ...] = ()  # sentences with numbers that fit no kind of claim, with their lines
 
-    def setup(self, name: str) -> Setup:
+    def setup(self, name: str) -> CardSetup:
         """Return the run itself, or another configuration by its name. Raises KeyError for an unknown name."""
         return {"run": self.run, **{other.name: other for other in self.others}}[name]
 

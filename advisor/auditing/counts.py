@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from advisor.auditing.card import Setup
+from advisor.auditing.card import CardSetup
 from advisor.laws import flops
 from advisor.records import Workload
 from trainer.schema import FAMILIES, ConfigError, ModelShape, make_shape
@@ -16,7 +16,7 @@ _NAMES = {"gpt2": "GPT-2 blocks", "llama": "SwiGLU blocks", "nanochat": "nanocha
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class CountReading:
     """One architecture that a declaration can mean."""
 
     words: str
@@ -28,7 +28,7 @@ class Reading:
 class Counts:
     """All readings of one declaration. Smallest and largest counts are equal if the declaration leaves nothing open."""
 
-    readings: tuple[Reading, ...]
+    readings: tuple[CountReading, ...]
 
     @property
     def parameters(self) -> tuple[int, int]:
@@ -49,7 +49,7 @@ class Counts:
         return "; ".join(reversed(said.values()))
 
 
-def vocabulary(setup: Setup) -> tuple[int, int]:
+def vocabulary(setup: CardSetup) -> tuple[int, int]:
     """Return the smallest and largest vocabulary: as declared, or e^(initial loss), or any in use."""
     if setup.vocab_size is not None:
         return setup.vocab_size, setup.vocab_size
@@ -58,7 +58,7 @@ def vocabulary(setup: Setup) -> tuple[int, int]:
     return VOCABULARIES
 
 
-def counts(setup: Setup) -> Counts | None:
+def counts(setup: CardSetup) -> Counts | None:
     """Return every reading of the declared shape (family, head tied or not, vocabulary); None without depth and
     width."""
     readings = []
@@ -73,11 +73,11 @@ def counts(setup: Setup) -> Counts | None:
                 own = total if tie == (family == "gpt2") else total - table if tie else total + table
                 words = f"{_NAMES[family]}, {'tied' if tie else 'untied'} head"
                 words += f", vocabulary {vocab_size:,}" if setup.vocab_size is None else ""
-                readings.append(Reading(words=words, shape=shape, parameters=own))
+                readings.append(CountReading(words=words, shape=shape, parameters=own))
     return Counts(readings=tuple(readings)) if readings else None
 
 
-def shape_of(setup: Setup, family: str, vocab_size: int) -> ModelShape | None:
+def shape_of(setup: CardSetup, family: str, vocab_size: int) -> ModelShape | None:
     """Return the declared shape in one family and vocabulary, or None if it is open or gives no model."""
     if setup.depth is None or (setup.width is None and setup.family is None):
         return None  # only a named family has a width for each depth
@@ -96,7 +96,7 @@ def shape_of(setup: Setup, family: str, vocab_size: int) -> ModelShape | None:
         return None
 
 
-def workload_of(setup: Setup, gpu: str) -> Workload | None:
+def workload_of(setup: CardSetup, gpu: str) -> Workload | None:
     """Return the run as a workload on one GPU that can be predicted; None without declared shape, batch and length.
 
     If the family is open, GPT-2's blocks stand for all families: they have the same matrix products at the same width.

@@ -12,7 +12,7 @@ import yaml
 
 from advisor.auditing import run
 from advisor.auditing.fields import gpus_meant
-from advisor.auditing.quantity import Quantity, parse_quantity
+from advisor.auditing.quantity import ClaimedQuantity, parse_quantity
 from advisor.auditing.verdict import Known, Question, UnstatedError, between, show_as
 from advisor.hardware.catalog import GpuSpec, load_gpus, peak_flops
 from advisor.hardware.offers import cheapest_offer
@@ -49,7 +49,7 @@ _LIMITS |= {"free_epochs": FREE_EPOCHS, "wasteful_epochs": WASTEFUL_EPOCHS}
 _CLOSE = 0.08  # relative difference to a data sheet's number: editions, binary units, roundings
 
 
-def quantity_of(number: float) -> Quantity:
+def quantity_of(number: float) -> ClaimedQuantity:
     """Return a plain number as a claim would state it."""
     return parse_quantity(f"{number:.12g}")
 
@@ -326,7 +326,7 @@ def _distance(q: Question, term: Any) -> Known:
     return 0.0 if term.low <= 0 <= term.high else min(ends), max(ends), term.text
 
 
-def _nearest(value: Quantity | None, figures: Sequence[float], show: Callable[[float], str], of: str) -> Known:
+def _nearest(value: ClaimedQuantity | None, figures: Sequence[float], show: Callable[[float], str], of: str) -> Known:
     """Return the figure that is nearest to the claim, of several that a name can mean."""
     if value is None or not figures:
         raise UnstatedError(f"a figure of {of}")

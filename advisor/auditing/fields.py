@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from advisor.auditing.quantity import DIMENSIONS, Quantity, parse_quantity
+from advisor.auditing.quantity import DIMENSIONS, ClaimedQuantity, parse_quantity
 from advisor.errors import close_matches
 from advisor.hardware.catalog import GpuSpec, gpus_named, load_gpus
 
@@ -54,7 +54,7 @@ def _convert(value: Any, spec: str, where: str, problems: list[str], names: Mapp
     return _plain(value, spec, where, problems)
 
 
-def _quantity(value: Any, spec: str, where: str, problems: list[str]) -> Quantity | None:
+def _quantity(value: Any, spec: str, where: str, problems: list[str]) -> ClaimedQuantity | None:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         problems.append(f"{where}: expected a quantity, found {value!r}")
         return None

@@ -10,7 +10,7 @@ from typing import Any
 
 from advisor.auditing import arithmetic, checks, facts
 from advisor.auditing.card import COLUMNS
-from advisor.auditing.relations import MORE, Row, judge_quantity, judge_rows, more_of, row_of, table
+from advisor.auditing.relations import MORE, RelationRow, judge_quantity, judge_rows, more_of, row_of, table
 from advisor.auditing.verdict import Check, Judgement, Question, Ruling, unknown
 
 _SPECS = {"COLUMN": "|".join(COLUMNS), "FORMAT": "|".join(facts.FORMATS)}
@@ -31,7 +31,7 @@ class Form:
     fields: Mapping[str, str]
     says: str = ""
     example: Mapping[str, Any] = field(default_factory=dict)
-    rows: tuple[Row, ...] = ()
+    rows: tuple[RelationRow, ...] = ()
     always: Ruling | None = None
     so: str = ""
     more: Mapping[str, Any] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Form:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class ClaimKind:
     """A kind of claim. If it has several forms, a claim names its form by `that`."""
 
     name: str
@@ -77,10 +77,10 @@ def _spelt(template: str, q: Question) -> str:
 
 
 @cache
-def kinds() -> dict[str, Kind]:
+def kinds() -> dict[str, ClaimKind]:
     """Return every kind by its name."""
     return {
-        raw["kind"]: Kind(
+        raw["kind"]: ClaimKind(
             name=raw["kind"], about=raw["about"], forms=tuple(raw["forms"]), placed=raw.get("placed", False)
         )
         for raw in table()["kinds"]

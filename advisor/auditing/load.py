@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from advisor.auditing.card import COLUMNS, MEASURED, PHASES, SCHEMA, SETUP_FIELDS, Card, Claim, Setup
+from advisor.auditing.card import COLUMNS, MEASURED, PHASES, SCHEMA, SETUP_FIELDS, Card, CardSetup, Claim
 from advisor.auditing.fields import read_fields
 from advisor.auditing.kinds import named, names
 from advisor.errors import AdvisorError, close_matches
@@ -91,7 +91,7 @@ def problems_of(**parts: Any) -> list[str]:
     return problems
 
 
-def _setups(raw: Mapping[str, Any], problems: list[str]) -> tuple[Setup, list[Setup]]:
+def _setups(raw: Mapping[str, Any], problems: list[str]) -> tuple[CardSetup, list[CardSetup]]:
     """Return the run and the other configurations, which inherit what they leave out, except measurements."""
     base = raw.get("run")
     run = _setup(base if base is not None else {}, "run", problems, name="run")
@@ -112,10 +112,10 @@ def _setups(raw: Mapping[str, Any], problems: list[str]) -> tuple[Setup, list[Se
     return run, others
 
 
-def _setup(raw: Any, where: str, problems: list[str], *, name: str) -> Setup:
+def _setup(raw: Any, where: str, problems: list[str], *, name: str) -> CardSetup:
     before = len(problems)
     values = read_fields(raw, SETUP_FIELDS, where, problems)
-    return Setup(**{**values, "name": name}) if len(problems) == before else Setup(name=name)
+    return CardSetup(**{**values, "name": name}) if len(problems) == before else CardSetup(name=name)
 
 
 def _rows(raw: Any, problems: list[str]) -> dict[str, list[float | None]]:

@@ -46,7 +46,7 @@ SHAPE = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quantity:
+class ClaimedQuantity:
     """A printed number or range in the project's unit (seconds, bytes, fraction of 1, tokens per second, dollars)."""
 
     low: float
@@ -93,7 +93,7 @@ _MEANT = {("count", "rate"): " tok/s", ("count", "times"): " x", ("count", "gpu_
 _MEANT |= {("usd", "usd_per_hour"): "/h", ("count", "bits"): " bits"}
 
 
-def parse_quantity(raw: str | float | int, dimensions: Sequence[str] = ()) -> Quantity:
+def parse_quantity(raw: str | float | int, dimensions: Sequence[str] = ()) -> ClaimedQuantity:
     """Return a quantity as people write it ("~17.4 M", "20-23 GB", "7B", "102 hours"); ValueError for other text.
 
     If two readings are possible, the one in one of `dimensions` is taken. `units.yaml` has the units.
@@ -123,7 +123,7 @@ def parse_quantity(raw: str | float | int, dimensions: Sequence[str] = ()) -> Qu
     return plain
 
 
-def _parsed(raw: str) -> Quantity:
+def _parsed(raw: str) -> ClaimedQuantity:
     """Return a number with a unit as `units.yaml` writes it: "60-80+", "<2.7", "$20.44", "1,217 ms"."""
     text = raw.strip().replace("–", "-").replace("×", "x")
     match = SHAPE.fullmatch(text)
@@ -144,7 +144,7 @@ def _parsed(raw: str) -> Quantity:
     # A number of tokens or parameters with one digit that is not zero is rounded: 50 M may mean 52 M, but 80 GB are 80.
     ends = [number.replace(",", "") for number in (first, second)]
     rounded = dimension == "count" and low >= _MANY and all(n.isdigit() and n[1:] and not int(n[1:]) for n in ends)
-    return Quantity(
+    return ClaimedQuantity(
         low=-math.inf if side == "<" else low,
         high=math.inf if side == ">" or match["more"] else high,
         dimension=dimension,
@@ -221,7 +221,7 @@ _REMEMBERED = 20_000  # texts
 class Figure:
     """One number or range in a text, with its place."""
 
-    quantity: Quantity
+    quantity: ClaimedQuantity
     start: int
     end: int
 

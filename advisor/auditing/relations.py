@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor.auditing import facts
-from advisor.auditing.quantity import Quantity
+from advisor.auditing.quantity import ClaimedQuantity
 from advisor.auditing.verdict import (
     Judgement,
     Question,
@@ -63,7 +63,7 @@ class Term:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class RelationRow:
     """One relation that must hold between a claim's quantities; `kinds.yaml` explains each key."""
 
     of: Sequence[str] = ()  # of a limit: the quantities whose claims it limits
@@ -88,13 +88,13 @@ class Row:
 _EXPRESSIONS = ("left", "equals", "least", "most")
 
 
-def row_of(raw: Mapping[str, Any]) -> Row:
+def row_of(raw: Mapping[str, Any]) -> RelationRow:
     """Return one row of the table."""
     entry: dict[str, Any] = {name: value for name, value in raw.items() if value is not None}
-    own = {name: value for name, value in entry.items() if name in Row.__dataclass_fields__}
+    own = {name: value for name, value in entry.items() if name in RelationRow.__dataclass_fields__}
     own |= {name: str(own[name]) for name in _EXPRESSIONS if name in own}
     assert set(entry) <= {*own, *MORE}, entry  # a text with a comma needs quotes there
-    return Row(**{**own, "verdict": Ruling(entry.get("verdict", "wrong")), "more": more_of(entry)})
+    return RelationRow(**{**own, "verdict": Ruling(entry.get("verdict", "wrong")), "more": more_of(entry)})
 
 
 MORE = ("causes", "actions", "consequence", "source", "severity", "confidence", "verdict")
@@ -132,7 +132,7 @@ def _parsed(source: str) -> ast.expr:
     return ast.parse(source, mode="eval").body
 
 
-def interval(quantity: Quantity, *, exact: bool = False) -> tuple[float, float]:
+def interval(quantity: ClaimedQuantity, *, exact: bool = False) -> tuple[float, float]:
     """Return the numbers that round to the printed digits, or only the printed ones if `exact`; an open range has one
     end."""
     low, high = (end if math.isfinite(end) else quantity.middle for end in (quantity.low, quantity.high))
@@ -143,7 +143,9 @@ def interval(quantity: Quantity, *, exact: bool = False) -> tuple[float, float]:
 class Graph:
     """All quantities with which one claim can be compared. Names are solved when an expression asks for them."""
 
-    def __init__(self, q: Question, fields: Mapping[str, str], target: str = "", row: Row | None = None) -> None:
+    def __init__(
+        self, q: Question, fields: Mapping[str, str], target: str = "", row: RelationRow | None = None
+    ) -> None:
         self.q, self.fields, self.target = q, fields, target
         self.defaults = row.defaults if row else {}
         self.exact, self.printed = (row.exact or row.printed, row.printed) if row else (True, False)
@@ -209,7 +211,7 @@ class Graph:
         """Return a field of a claim as an operand; words and truth values stay as they are."""
         if isinstance(value, tuple):
             return tuple(self._term(one, name) for one in value)
-        if isinstance(value, Quantity):
+        if isinstance(value, ClaimedQuantity):
             low, high = interval(value, exact=self.exact)
             if name == "value":
                 low, high = (value.low, value.high) if self.printed else (value.least, value.most)
@@ -264,7 +266,7 @@ def _combined(one: Term, other: Term, op: Callable[[float, float], float], sign:
     )
 
 
-def judge_rows(q: Question, rows: Sequence[Row], fields: Mapping[str, str]) -> Judgement:
+def judge_rows(q: Question, rows: Sequence[RelationRow], fields: Mapping[str, str]) -> Judgement:
     """Judge a claim by the rows of its form: the first failed row decides, or else the last row that holds."""
     held, missing = None, []
     for row in rows:
@@ -281,26 +283,26 @@ def judge_rows(q: Question, rows: Sequence[Row], fields: Mapping[str, str]) -> J
     return held or unknown(f"{missing[0] if missing else 'what it is held against'} is not stated or not known")
 
 
-def _concerns(row: Row, q: Question) -> bool:
+def _concerns(row: RelationRow, q: Question) -> bool:
     """Return True if a row applies to a claim, by its fields and the dimension of its value."""
     if row.unless and q.get(row.unless) is not None:
         return False
     for name, wanted in row.when.items():
         value = q.get(name)
-        plain = value.dimension if isinstance(value, Quantity) else value or None
+        plain = value.dimension if isinstance(value, ClaimedQuantity) else value or None
         if plain not in (wanted if isinstance(wanted, list) else [wanted]):
             return False
     return True
 
 
-def _judge_row(row: Row, graph: Graph) -> Judgement:
+def _judge_row(row: RelationRow, graph: Graph) -> Judgement:
     """Judge a claim by one row."""
     q = graph.q
     value = q.get("value")
     left = graph.evaluate(row.left)
     if left is None:
         raise UnstatedError("value")
-    own = row.left == "value" and isinstance(value, Quantity)
+    own = row.left == "value" and isinstance(value, ClaimedQuantity)
     show = show_as(value.dimension if own else row.unit or "count", value)
     bound = graph.evaluate(row.equals or row.least or row.most or "")
     if row.equals:
@@ -332,7 +334,7 @@ def judge_quantity(q: Question, target: str, fields: Mapping[str, str]) -> Judge
 
     The numbers in the calculation may be wrong instead. Then the claim does not follow, and the wrong number is named.
     """
-    value: Quantity = q.get("value")
+    value: ClaimedQuantity = q.get("value")
     if target == "time" and value.dimension == "gpu_hours":
         target = "gpu_hours"
     if q.get("remaining"):
@@ -367,7 +369,7 @@ def judge_quantity(q: Question, target: str, fields: Mapping[str, str]) -> Judge
     return held or _premise(graph) or unknown(missing)
 
 
-def _against(value: Quantity, term: Term) -> Judgement:
+def _against(value: ClaimedQuantity, term: Term) -> Judgement:
     """Compare a value with what follows for it: wrong beyond what the relation may be off, and unsure close to that."""
     follows = between((term.low, term.high), show_as(value.dimension, value))
     words, sure = f"{term.text} = {follows}", min(term.within, _SURE)
@@ -381,7 +383,7 @@ def _against(value: Quantity, term: Term) -> Judgement:
 def _premise(graph: Graph) -> Judgement | None:
     """Return a verdict if an operand of the claim contradicts the claim's other numbers, else None."""
     for name, stated in graph.q.claim.says.items():
-        if name == "value" or not isinstance(stated, Quantity):
+        if name == "value" or not isinstance(stated, ClaimedQuantity):
             continue
         name = stated.dimension if name == "time" and stated.dimension == "gpu_hours" else name
         for term in graph.derived(name, frozenset({name, graph.target}))[:1]:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from advisor.auditing.card import Setup
+from advisor.auditing.card import CardSetup
 from advisor.auditing.counts import VOCABULARIES, counts, vocabulary, workload_of
-from advisor.auditing.quantity import Quantity
+from advisor.auditing.quantity import ClaimedQuantity
 from advisor.auditing.verdict import Known, Question, UnstatedError, between
 from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops
 from advisor.laws import cpu_fallback, flops, initial_loss
@@ -37,7 +37,7 @@ _BANDS = {
 }
 
 
-def spec_of(setup: Setup) -> GpuSpec | None:
+def spec_of(setup: CardSetup) -> GpuSpec | None:
     """Return the GPU of a configuration, or None if it names none or an unknown one."""
     return find_gpu(setup.gpu) if setup.gpu else None
 
@@ -51,12 +51,12 @@ def declared(q: Question, name: str) -> Known | None:
     """Return a numeric field of the configuration, or None if it is not a number or not stated."""
     field = {"rate": "throughput", "stated_step_tokens": "step_tokens"}.get(name, name)
     value = getattr(q.setup, field, None)
-    if isinstance(value, Quantity):
+    if isinstance(value, ClaimedQuantity):
         return value.low, value.high, value.text
     return None if value is None or isinstance(value, str) else (float(value), float(value), f"{value:,}")
 
 
-def unique_tokens(s: Setup) -> tuple[float, float] | None:
+def unique_tokens(s: CardSetup) -> tuple[float, float] | None:
     """Return the fewest and most unique training tokens: as declared, or the data set's bytes over bytes per token."""
     if s.dataset_tokens is not None:
         return s.dataset_tokens.low, s.dataset_tokens.high
@@ -64,7 +64,7 @@ def unique_tokens(s: Setup) -> tuple[float, float] | None:
     return None if s.dataset is None or each is None else (s.dataset.low / each / 1.2, s.dataset.high / each * 1.2)
 
 
-def _believed(q: Question, setup: Setup) -> tuple[Profile, Workload] | None:
+def _believed(q: Question, setup: CardSetup) -> tuple[Profile, Workload] | None:
     """Return the profile of the GPU and the workload of the run, or None if either is unknown."""
     spec = spec_of(setup)
     workload = workload_of(setup, spec.key) if spec else None
@@ -72,7 +72,7 @@ def _believed(q: Question, setup: Setup) -> tuple[Profile, Workload] | None:
     return (profile, workload) if profile and workload else None
 
 
-def expected(q: Question, setup: Setup | None = None) -> Prediction | None:
+def expected(q: Question, setup: CardSetup | None = None) -> Prediction | None:
     """Return the predicted speed and memory of a configuration on its GPUs, or None if there is no prediction."""
     believed = _believed(q, setup or q.setup)
     return predict_batch(believed[0], [believed[1]])[0] if believed else None
@@ -135,7 +135,7 @@ def _cpu_signs(q: Question) -> Known | None:
     s, model, spec, use = q.setup, counts(q.setup), spec_of(q.setup), _utilization(q)
     most = peak(spec, s.precision)
     first, later = _first_step(q) or (None, None)
-    readings = cpu_fallback.Readings(
+    readings = cpu_fallback.FallbackReadings(
         parameters=model.parameters[0] if model else None,
         memory_used_bytes=s.memory_used.most if s.memory_used else None,
         power_watts=s.power.most if s.power else None,

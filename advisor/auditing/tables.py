@@ -17,7 +17,7 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import read_gpus
 from advisor.readers import markdown_report
 from advisor.readers.chunks import read_text
-from advisor.readers.markdown_text import Pair, Table, parts, repaired
+from advisor.readers.markdown_text import MarkdownTable, Pair, parts, repaired
 from advisor.readers.run_table import RunTable
 from advisor.units import MIB
 
@@ -37,7 +37,7 @@ _MEASURED = (  # field of the card, its dimension, the labels that name it
 def declared(path: Path) -> dict[str, Any]:
     """Return `run`, `rows` and `timing` of a report's card, as far as it has them; {} if its tables state nothing."""
     found, table = list(parts(repaired(read_text(path)))), markdown_report.read(path)
-    tables = [part for part in found if isinstance(part, Table)]
+    tables = [part for part in found if isinstance(part, MarkdownTable)]
     pairs = [(part.name, part.value) for part in found if isinstance(part, Pair)]
     pairs += [(row[0], row[1]) for one in tables if len(one.header) == 2 for row in one.rows]
     run = {**_settings(table), **dict(_measured(pairs))}
@@ -85,7 +85,7 @@ def _rows(table: RunTable) -> dict[str, Any] | None:
     return {"columns": list(columns), "values": [list(row) for row in zip(*columns.values(), strict=True)]}
 
 
-def _timing(tables: Sequence[Table]) -> dict[str, str]:
+def _timing(tables: Sequence[MarkdownTable]) -> dict[str, str]:
     """Return the seconds of the phases of one step, from a table with the forward and the backward pass."""
     for table in tables:
         found = {}

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from advisor.auditing.card import Card, Claim, Setup
-from advisor.auditing.quantity import Quantity
+from advisor.auditing.card import Card, CardSetup, Claim
+from advisor.auditing.quantity import ClaimedQuantity
 from advisor.findings.case import Confidence, Severity
 from advisor.hardware.catalog import GpuSpec
 from advisor.prediction.profile import Profile
@@ -58,7 +58,7 @@ class Judgement:
 
 
 Known = tuple[float, float, str]  # a quantity's lowest and highest value, and its spelling
-Believe = Callable[[GpuSpec, Setup], Profile | None]  # the profile of a GPU, or None if nothing is known of it
+Believe = Callable[[GpuSpec, CardSetup], Profile | None]  # the profile of a GPU, or None if nothing is known of it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class Question:
     believe: Believe
 
     @property
-    def setup(self) -> Setup:
+    def setup(self) -> CardSetup:
         """The configuration that the claim is about."""
         return self.card.setup(self.claim.about)
 
@@ -109,7 +109,7 @@ def unknown(why: str, arithmetic: str = "") -> Judgement:
     return Judgement(ruling=Ruling.CANNOT_BE_JUDGED, so=why, arithmetic=arithmetic)
 
 
-def compare(claimed: Quantity, low: float, high: float, arithmetic: str, **more: Any) -> Judgement:
+def compare(claimed: ClaimedQuantity, low: float, high: float, arithmetic: str, **more: Any) -> Judgement:
     """Return that the claim holds if the truth, an interval, is among what the printed text can mean."""
     truth = between((low, high), show_as(claimed.dimension, claimed))
     if claimed.admits(low, high):
@@ -142,7 +142,7 @@ _SHOW: dict[str, Callable[[float], str]] = {
 }
 
 
-def show_as(dimension: str, claimed: Quantity | None = None) -> Callable[[float], str]:
+def show_as(dimension: str, claimed: ClaimedQuantity | None = None) -> Callable[[float], str]:
     """Return the formatter of a dimension; bytes are shown in the claim's own unit, GB or GiB."""
     if dimension == "bytes":
         return format_bytes if claimed is not None and "iB" in claimed.text else _DECIMAL

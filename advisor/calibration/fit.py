@@ -160,7 +160,7 @@ def predict_held_out(posterior: Posterior, held: Sequence[MeasuredStep]) -> Held
     return HeldOut(points=tuple(points))
 
 
-class Evidence:
+class FitEvidence:
     """The evidence in a calibration's bursts. Each part is computed when it is first used."""
 
     def __init__(self, calibration: Calibration):

@@ -13,7 +13,7 @@ from advisor.calibration.fit import fit
 from advisor.calibration.profiles import calibrated_elsewhere, load_profile, profile_of
 from advisor.hardware.catalog import find_gpu
 from advisor.prediction.batch import predict_batch
-from advisor.prediction.prior import CoefficientPrior, Elsewhere, datasheet_rates, relative_to_datasheet
+from advisor.prediction.prior import CoefficientPrior, OtherCalibration, datasheet_rates, relative_to_datasheet
 from advisor.prediction.profile import Profile
 from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import MeasuredStep
@@ -99,7 +99,7 @@ def _other_card(profile: Profile, seen: MeasuredStep, power_cap_watts: float | N
         return profile
     start = prior_profile(there, precision=work.precision, compile=work.compile)
     after, before = _same_card(start, seen).posterior, start.posterior
-    elsewhere = Elsewhere(
+    elsewhere = OtherCalibration(
         theta=relative_to_datasheet(after.theta, after.rates, datasheet),
         covariance=after.covariance,
         prior_mean=relative_to_datasheet(before.theta, before.rates, datasheet),

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from advisor.calibration import observations
-from advisor.calibration.fit import Evidence
+from advisor.calibration.fit import FitEvidence
 from advisor.calibration.quality import quality_of, with_quality
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops, require_gpu
@@ -23,7 +23,7 @@ from advisor.prediction.memory import MemoryObservation, corrected, load_memory_
 from advisor.prediction.power import PowerModel, measured_power
 from advisor.prediction.prior import (
     CoefficientPrior,
-    Elsewhere,
+    OtherCalibration,
     datasheet_rates,
     relative_to_datasheet,
 )
@@ -118,7 +118,7 @@ def _nothing_believed(newest: CalibrationEntry) -> AdvisorError:
     )
 
 
-def calibrated_elsewhere(spec: GpuSpec, store: Store) -> Elsewhere | None:
+def calibrated_elsewhere(spec: GpuSpec, store: Store) -> OtherCalibration | None:
     """Return another GPU's newest usable calibration, of the same generation if possible. Returns None if none."""
     others: list[tuple[bool, int, CalibrationEntry, GpuSpec]] = []
     for found in store.list_calibrations():  # newest first
@@ -135,16 +135,16 @@ def calibrated_elsewhere(spec: GpuSpec, store: Store) -> Elsewhere | None:
 
 
 @lru_cache(maxsize=64)  # a search over all GPUs asks once for each
-def _learnt(path: str, modified_ns: int, size_bytes: int, spec: GpuSpec, quality: Quality) -> Elsewhere | None:
+def _learnt(path: str, modified_ns: int, size_bytes: int, spec: GpuSpec, quality: Quality) -> OtherCalibration | None:
     """Return what a calibration says about other GPUs. Time and size are cache keys, since the file grows."""
     calibration = replace(load_calibration(path), quality=quality)
     profile = profile_of(calibration)
     datasheet = datasheet_rates(spec, profile.precision)
     if datasheet is None:
         return None
-    posterior, start = profile.posterior, Evidence(calibration).prior
+    posterior, start = profile.posterior, FitEvidence(calibration).prior
     theta, covariance = _tempered(posterior, start, quality.widening)
-    return Elsewhere(
+    return OtherCalibration(
         theta=relative_to_datasheet(theta, posterior.rates, datasheet),
         covariance=covariance,
         prior_mean=relative_to_datasheet(start.mean, posterior.rates, datasheet),
@@ -183,7 +183,7 @@ def profile_of(calibration: Calibration, observed: Sequence[MeasuredStep] = ()) 
     bursts, settings, device = calibration.bursts, calibration.settings, calibration.device
     key = calibration.device_key
     spec = find_gpu(key) if key != "cpu" else None
-    evidence = Evidence(calibration)
+    evidence = FitEvidence(calibration)
     drift = evidence.drift
     return Profile(
         key=key,

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from advisor.calibration import observations
-from advisor.calibration.fit import Evidence
+from advisor.calibration.fit import FitEvidence
 from advisor.laws.held_out import FEWEST_TO_HOLD_OUT, HeldOut
 from advisor.laws.intervals import SHARE_INSIDE
 from advisor.records import Workload
@@ -39,7 +39,7 @@ def configurations(calibration: Calibration) -> int:
 
 def judged(calibration: Calibration) -> Calibration:
     """Return the calibration with its held-out errors and the verdict on them."""
-    evidence = Evidence(calibration)
+    evidence = FitEvidence(calibration)
     held = evidence.held_out()
     return replace(
         calibration,
@@ -142,7 +142,7 @@ def burst_lines(calibration: Calibration, held: HeldOut | None = None) -> list[B
 
     runs = [burst.workload for burst in observations.completed(calibration.bursts)]
     lines = []
-    for step in sorted(Evidence(calibration).steps if runs else [], key=lambda step: _size(step.workload)):
+    for step in sorted(FitEvidence(calibration).steps if runs else [], key=lambda step: _size(step.workload)):
         point = held.of(step.workload) if held is not None else None
         lines.append(
             BurstLine(

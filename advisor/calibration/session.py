@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from advisor.calibration import design, observations
-from advisor.calibration.fit import Evidence
+from advisor.calibration.fit import FitEvidence
 from advisor.calibration.measure import Ready, Worker, WorkerDied, disk_bytes_per_second, rehearse
 from advisor.calibration.one_burst import LATE_SECONDS, base_workload, burst_config, burst_seconds, describe, run_burst
 from advisor.calibration.quality import configurations, judged
@@ -41,7 +41,7 @@ _FIRST_COMPILE_SECONDS = 12.0  # for a block, forward and backward, until one is
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event:
+class CalibrationEvent:
     """A message to show while a calibration runs."""
 
     text: str
@@ -93,7 +93,7 @@ def calibrate(
     worker: Worker,
     store: Store,
     memory: MemoryModel,
-    on_event: Callable[[Event], None],
+    on_event: Callable[[CalibrationEvent], None],
     resume: bool = True,
     fewest: int = 0,
     switch_settings: bool = False,
@@ -126,15 +126,20 @@ def calibrate(
 
 
 def _begun(
-    settings: Settings, ready: Ready, worker: Worker, store: Store, clock: Clock, on_event: Callable[[Event], None]
+    settings: Settings,
+    ready: Ready,
+    worker: Worker,
+    store: Store,
+    clock: Clock,
+    on_event: Callable[[CalibrationEvent], None],
 ) -> Calibration:
     """Return a new calibration that has everything but its bursts."""
     now = datetime.now(UTC)
     (store.home / "runs").mkdir(parents=True, exist_ok=True)
     disk = round(disk_bytes_per_second(store.home / "runs"))
-    on_event(Event(text="ceilings: matrix products, memory, launches", elapsed_seconds=clock.elapsed))
+    on_event(CalibrationEvent(text="ceilings: matrix products, memory, launches", elapsed_seconds=clock.elapsed))
     ceilings = _ceilings(settings, worker)
-    on_event(Event(text="rehearsal: a run's start and end", elapsed_seconds=clock.elapsed))
+    on_event(CalibrationEvent(text="rehearsal: a run's start and end", elapsed_seconds=clock.elapsed))
     # A real run of three steps of the smallest model shows what a run costs besides its steps. None if it failed.
     workload = base_workload(settings, min(settings.depths))
     config = replace(
@@ -148,7 +153,7 @@ def _begun(
     rehearsal = rehearse(config, timeout=_REHEARSAL_SHARE * settings.budget_seconds + LATE_SECONDS, log=worker.log)
     if rehearsal is None:
         why = f": {worker.log} says why" if worker.log else ""
-        on_event(Event(text=f"the rehearsal did not complete{why}", elapsed_seconds=clock.elapsed))
+        on_event(CalibrationEvent(text=f"the rehearsal did not complete{why}", elapsed_seconds=clock.elapsed))
     return Calibration(
         id=f"{settings.gpu}-{settings.family}-{now:%Y%m%d-%H%M%S}",
         created=now.isoformat(timespec="seconds"),
@@ -198,11 +203,11 @@ def _rounds(
     notes: Notebook,
     memory: MemoryModel,
     clock: Clock,
-    on_event: Callable[[Event], None],
+    on_event: Callable[[CalibrationEvent], None],
 ) -> None:
     rng = random.Random(settings.seed + len(notes.calibration.bursts))
     while True:
-        posterior = Evidence(notes.calibration).posterior()
+        posterior = FitEvidence(notes.calibration).posterior()
         picks = next_bursts(settings, memory, posterior, notes.calibration.bursts, clock.left)
         if not picks:
             return
@@ -212,7 +217,9 @@ def _rounds(
             z = sizes([workload])
             if _cost(bursts, settings).seconds(z, np.exp(predict_log(posterior, z).mean))[0] > clock.left:
                 continue
-            on_event(Event(text=f"burst {len(bursts) + 1}: {describe(workload)}", elapsed_seconds=clock.elapsed))
+            on_event(
+                CalibrationEvent(text=f"burst {len(bursts) + 1}: {describe(workload)}", elapsed_seconds=clock.elapsed)
+            )
             notes.add(run_burst(worker, settings, workload, limit=clock.left))
         bursts = notes.calibration.bursts
         hopeless = len(bursts) >= _ROUND and all(b.outcome == Outcome.FAILED for b in bursts)
@@ -226,7 +233,7 @@ def _late_bursts(
     notes: Notebook,
     memory: MemoryModel,
     clock: Clock,
-    on_event: Callable[[Event], None],
+    on_event: Callable[[CalibrationEvent], None],
     fewest: int,
 ) -> None:
     """Measure new configurations after the end of the budget, until there are `fewest` or as many bursts failed."""
@@ -237,17 +244,19 @@ def _late_bursts(
         pool = [w for w in burst_pool(settings, memory, bursts) if w not in tried]
         if not pool:
             return
-        posterior = Evidence(notes.calibration).posterior()
+        posterior = FitEvidence(notes.calibration).posterior()
         weights, cost = design.target_weights(posterior, sizes(pool), settings.seq_len), _cost(bursts, settings)
         best = design.choose(posterior, pool, weights, cost, count=1, seconds_left=math.inf)
         [workload, *_] = (design.missing_contrast(list(tried), pool) if tried else []) + best
         text = f"{measured} of {fewest} configurations measured, so it takes longer: {describe(workload)}"
-        on_event(Event(text=text, elapsed_seconds=clock.elapsed))
+        on_event(CalibrationEvent(text=text, elapsed_seconds=clock.elapsed))
         notes.add(run_burst(worker, settings, workload, limit=_LATE_BURST_SECONDS))
         failed += notes.calibration.bursts[-1].outcome != Outcome.COMPLETED
 
 
-def _switch_settings(worker: Worker, notes: Notebook, clock: Clock, on_event: Callable[[Event], None]) -> None:
+def _switch_settings(
+    worker: Worker, notes: Notebook, clock: Clock, on_event: Callable[[CalibrationEvent], None]
+) -> None:
     """Run a burst as calibrated, then one with each setting switched and one more as calibrated, in the time for it."""
     calibration = notes.calibration
     settings, base = calibration.settings, base_of(calibration)
@@ -256,7 +265,7 @@ def _switch_settings(worker: Worker, notes: Notebook, clock: Clock, on_event: Ca
     for name, changed, workload in [unchanged, *(turn for one in found for turn in (one, unchanged))]:
         if name is not None and clock.left <= 0:
             return
-        on_event(Event(text=f"settings: {name or 'as calibrated'}", elapsed_seconds=clock.elapsed))
+        on_event(CalibrationEvent(text=f"settings: {name or 'as calibrated'}", elapsed_seconds=clock.elapsed))
         burst = SettingBurst(**vars(run_burst(worker, changed, workload, limit=clock.left)), setting=name)
         notes.calibration = replace(notes.calibration, setting_bursts=(*notes.calibration.setting_bursts, burst))
         notes.save()

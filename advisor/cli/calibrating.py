@@ -14,7 +14,7 @@ from advisor.report.calibration import consequence, settings_table
 from advisor.report.table import on_console
 
 if TYPE_CHECKING:
-    from advisor.calibration.session import Event
+    from advisor.calibration.session import CalibrationEvent
     from advisor.options import CalibrationOptions
     from advisor.store.calibration import Settings
     from advisor.workflows.calibrate import Calibrated
@@ -42,7 +42,7 @@ def run(options: CalibrationOptions, fewest: int = 0) -> Calibrated:
 
 
 @contextlib.contextmanager
-def bar(budgets: float = 1.0) -> Iterator[tuple[Callable[[Settings], None], Callable[[Event], None]]]:
+def bar(budgets: float = 1.0) -> Iterator[tuple[Callable[[Settings], None], Callable[[CalibrationEvent], None]]]:
     """Show a progress bar for the time of a calibration; yields the functions that take its settings and its events."""
     with contextlib.ExitStack() as stack:  # drawn once the device, and with it the time limit, is known
         shown: list[Any] = []
@@ -50,7 +50,7 @@ def bar(budgets: float = 1.0) -> Iterator[tuple[Callable[[Settings], None], Call
         def on_start(settings: Settings) -> None:
             shown.append(stack.enter_context(render.progress("starting", budgets * settings.budget_seconds)))
 
-        def on_event(event: Event) -> None:
+        def on_event(event: CalibrationEvent) -> None:
             shown[0](completed=event.elapsed_seconds, description=event.text)
 
         yield on_start, on_event

@@ -25,10 +25,10 @@ def command(documents: tuple[Path, ...], slower: float, md: Path | None) -> int:
     """
     from advisor.report.table import Table, in_markdown
     from advisor.store.disk import write_atomic
-    from advisor.workflows.check import Verdict, judge, read_documents
+    from advisor.workflows.check import CheckVerdict, judge, read_documents
 
     judged = judge(read_documents(documents), slower)
-    failed = [one for one in judged if one.verdict is Verdict.BAD]
+    failed = [one for one in judged if one.verdict is CheckVerdict.BAD]
     heading = f"{len(failed)} of {len(judged)} failed" if failed else f"all {len(judged)} passed or open"
     columns = ("question", "", "answer")
     rows = tuple((one.question, str(one.verdict), one.words) for one in judged)

@@ -113,7 +113,7 @@ def check_files(paths: tuple[Path, ...], again: bool, urls: Path | None) -> int:
     return 1 if left else 0
 
 
-def _fetched(one: data.Damaged) -> str:
+def _fetched(one: data.DamagedData) -> str:
     """Say what happened to a file that was to be fetched again."""
     if one.url is None:
         return f"its address is not known: {one.fetch}"

@@ -23,7 +23,7 @@ from advisor.report.table import on_console
 from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import PLAN, read_launch
 from advisor.store.store import Store
-from advisor.workflows.launch import Started
+from advisor.workflows.launch import StartedRun
 from advisor.workflows.live import Follower, Prometheus
 from trainer.schema import Outcome
 
@@ -111,7 +111,7 @@ def finish(progress: Progress | None, run_dir: Path, store: Store) -> int:
     return 0 if goes_on(progress.state) or progress.outcome in (Outcome.COMPLETED, Outcome.STOPPED) else 1
 
 
-def after_start(store: Store, started: Started, *, detach: bool) -> int:
+def after_start(store: Store, started: StartedRun, *, detach: bool) -> int:
     """Say where the run is, follow it unless detached, and return the exit code."""
     launch, run_dir = started.launch, started.run_dir
     words = f"started {launch.name} ({f'pid {launch.pid}' if launch.pid is not None else launch.handle})"

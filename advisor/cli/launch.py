@@ -22,7 +22,7 @@ from advisor.run_records import Arriving
 from advisor.store.store import default_store
 from advisor.trainers.known import trainer_of_plan
 from advisor.workflows.flows import flow_of
-from advisor.workflows.preflight import Check, Finding
+from advisor.workflows.preflight import Check, Readiness
 
 if TYPE_CHECKING:
     from advisor.workflows.arrive import Arrival
@@ -78,7 +78,7 @@ def _measured(plan: Plan, asked: Arriving) -> Arrival:
 
 def show_checks(checks: Sequence[Check]) -> int:
     """Print the checks before a start, line by line; returns exit code 1 if something is missing."""
-    lacking = any(check.finding is Finding.MISSING for check in checks)
+    lacking = any(check.finding is Readiness.MISSING for check in checks)
     can, cannot = "it can start", "it cannot start here: repair this, or start it on another machine: --on ssh:HOST"
     answer(
         "launch-checks",

@@ -16,7 +16,7 @@ from advisor.report.table import on_console
 from advisor.run_records import Place
 from advisor.store.store import Store, default_store
 from advisor.workflows.calibrate import to_document
-from advisor.workflows.calibrate_elsewhere import Measured, begin, look, several
+from advisor.workflows.calibrate_elsewhere import MeasuredPlace, begin, look, several
 
 LOOK_SECONDS = 1.0
 
@@ -41,14 +41,14 @@ def measure(options: CalibrationOptions, places: Sequence[Place], *, detach: boo
     return 1 if failed else 0
 
 
-def line(one: Measured) -> str:
+def line(one: MeasuredPlace) -> str:
     """Return the state of a place's calibration."""
     said = "measured" if one.calibrated is not None else "failed" if one.is_over else one.state
     starts = f"it would start at {one.starts_at}" if one.starts_at and not one.is_over else None
     return ": ".join([one.name, ", ".join(filter(None, (said, starts, one.words)))])
 
 
-def _followed(found: Sequence[Measured], store: Store) -> list[Measured]:
+def _followed(found: Sequence[MeasuredPlace], store: Store) -> list[MeasuredPlace]:
     shown = [line(one) for one in found]
     while not all(one.is_over for one in found):
         time.sleep(LOOK_SECONDS)
@@ -60,7 +60,7 @@ def _followed(found: Sequence[Measured], store: Store) -> list[Measured]:
     return list(found)
 
 
-def _document(one: Measured) -> dict[str, Any]:
+def _document(one: MeasuredPlace) -> dict[str, Any]:
     return {
         "place": one.name, "state": one.state, "words": one.words, "starts_at": one.starts_at, "kept": one.kept,
         "calibrated": None if one.calibrated is None else to_document(one.calibrated),

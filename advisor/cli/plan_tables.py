@@ -12,7 +12,7 @@ from advisor.report import prediction, render
 from advisor.report import search as runs
 from advisor.report.brief import brief
 from advisor.report.table import Table, on_console
-from advisor.workflows.plan import Beside
+from advisor.workflows.plan import PlanDetails
 
 
 def in_brief(plan: Plan) -> Iterator[RenderableType]:
@@ -25,7 +25,7 @@ def in_brief(plan: Plan) -> Iterator[RenderableType]:
     yield shown.rest
 
 
-def recommendation(plan: Plan, more: Beside | None = None) -> Iterator[RenderableType]:
+def recommendation(plan: Plan, more: PlanDetails | None = None) -> Iterator[RenderableType]:
     """Show sentence, options, bill, rejected runs, reasons, warnings; a search of several devices comes first."""
     search = plan.search
     several = search is not None and (len(search.devices) > 1 or len(plan.goal.counts) > 1)

@@ -114,11 +114,13 @@ def _show_plan(plan: Plan, path: Path) -> None:
 def _train(plan: Plan, store: Store) -> Path:
     """Launch the plan and follow it to its end; raises AdvisorError if it did not complete."""
     from advisor.cli.following import follow
-    from advisor.engines.guards import Limits
+    from advisor.engines.guards import GuardLimits
     from advisor.workflows.launch import launch
     from trainer.schema import Outcome
 
-    handle = launch(store, plan, limits=Limits(from_plan=False))  # a newcomer's first run is not cut off by seconds
+    handle = launch(
+        store, plan, limits=GuardLimits(from_plan=False)
+    )  # a newcomer's first run is not cut off by seconds
     progress = follow(handle.run_dir, store)
     if progress is None:
         raise AdvisorError("left before the run ended; it goes on", f"advisor watch {handle.run_dir}", exit_code=130)

@@ -20,7 +20,7 @@ HANG_FACTOR = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class GuardLimits:
     """The limits that may end a run early. None: the plan's limit, or for a resumed run the limit it had."""
 
     max_usd: float | None = None
@@ -74,7 +74,7 @@ def _plain(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def with_limits_of(plan: Plan | None, limits: Limits) -> Limits:
+def with_limits_of(plan: Plan | None, limits: GuardLimits) -> GuardLimits:
     """Return the limits of a start: those that were asked for, and otherwise the budget and the deadline of the plan.
 
     Every way to start or to export a plan calls this, so that none can forget the limits. A machine without a price has
@@ -95,7 +95,7 @@ def with_limits_of(plan: Plan | None, limits: Limits) -> Limits:
     return replace(limits, max_usd=usd, max_hours=hours)
 
 
-def make_guards(config: RunConfig, limits: Limits, *, usd_per_hour: float | None) -> Guards:
+def make_guards(config: RunConfig, limits: GuardLimits, *, usd_per_hour: float | None) -> Guards:
     """Combine the requested limits with those in the configuration; the tightest time limit wins.
 
     `usd_per_hour` is the price of all devices together. Raises AdvisorError (exit 2) for limits that are not positive,

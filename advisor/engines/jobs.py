@@ -11,7 +11,7 @@ from pathlib import Path
 
 from advisor.engines.backend import Job
 from advisor.engines.engines import describe
-from advisor.engines.guards import Limits, guarded, make_guards, refuse_edited, with_limits_of
+from advisor.engines.guards import GuardLimits, guarded, make_guards, refuse_edited, with_limits_of
 from advisor.engines.process import waiting_lock
 from advisor.engines.state import RunState, RunStatus, check_not_running, goes_on, this_host
 from advisor.errors import AdvisorError
@@ -49,7 +49,7 @@ def new_job(
     *,
     now: datetime,
     run_id: str,
-    limits: Limits,
+    limits: GuardLimits,
     place: Place = Place(),  # noqa: B008 - frozen
     arriving: Arriving | None = None,
 ) -> Job:
@@ -96,7 +96,7 @@ def resumed_job(
     run_dir: Path,
     status: RunStatus,
     *,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
+    limits: GuardLimits = GuardLimits(),  # noqa: B008 - frozen
     usd_per_gpu_hour: float | None = None,
     synthetic: bool = False,
 ) -> Job:
@@ -146,7 +146,7 @@ def resumed_job(
                files=_files(trainer, config), record=record)  # fmt: skip
 
 
-def _resumed_adopted(run_dir: Path, record: LaunchRecord, limits: Limits) -> Job:
+def _resumed_adopted(run_dir: Path, record: LaunchRecord, limits: GuardLimits) -> Job:
     """Return the next attempt at the run of an adopted command; raises AdvisorError as `resumed_job` does."""
     plan = load_adopted_plan(run_dir / ADOPTED_PLAN)
     if limits.max_usd is not None and not plan.usd_per_hour:

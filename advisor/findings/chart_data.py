@@ -23,7 +23,7 @@ TABLE_COLUMNS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class ChartPoint:
     """One point of a curve by steps, tokens, hours and dollars; None if the log does not state a value."""
 
     step: float
@@ -34,10 +34,10 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mark:
+class ChartMark:
     """The place on the axes where something begins. The value of its point is the step."""
 
-    at: Point
+    at: ChartPoint
     words: str
 
 
@@ -50,7 +50,7 @@ class PartOfStep:
     share: float  # of the whole step
 
 
-def points(case: Case, name: str, most: int = MOST_POINTS, smooth: float = 0.0) -> list[Point]:
+def points(case: Case, name: str, most: int = MOST_POINTS, smooth: float = 0.0) -> list[ChartPoint]:
     """Return a column's finite values in the main phase, thinned but with the extremes of each stretch.
 
     `smooth` is the share of rows in a running median that is taken first; 0 leaves the values as printed.
@@ -58,13 +58,13 @@ def points(case: Case, name: str, most: int = MOST_POINTS, smooth: float = 0.0) 
     return _placed(case, curve(case.run, name), most, smooth)
 
 
-def step_points(case: Case, most: int = MOST_POINTS, smooth: float = 0.0) -> list[Point]:
+def step_points(case: Case, most: int = MOST_POINTS, smooth: float = 0.0) -> list[ChartPoint]:
     """Return the seconds of each step, from the times that the log has."""
     times = run_metrics.step_times(case)
     return [] if times is None else _placed(case, Curve(step=times.step, value=times.seconds), most, smooth)
 
 
-def mfu_points(case: Case, most: int = MOST_POINTS, smooth: float = 0.0) -> list[Point]:
+def mfu_points(case: Case, most: int = MOST_POINTS, smooth: float = 0.0) -> list[ChartPoint]:
     """Return the MFU at each step, from exact FLOPs and the GPU's dense peak, else as logged."""
     per_rate, rates = mfu_per_rate(case), measured.rates(case)
     if per_rate is None:
@@ -72,13 +72,13 @@ def mfu_points(case: Case, most: int = MOST_POINTS, smooth: float = 0.0) -> list
     return _placed(case, Curve(step=rates.step, value=rates.value * per_rate), most, smooth)
 
 
-def learning_rate_points(case: Case, most: int = MOST_POINTS, smooth: float = 0.0) -> list[Point]:
+def learning_rate_points(case: Case, most: int = MOST_POINTS, smooth: float = 0.0) -> list[ChartPoint]:
     """Return learning rates as a share of the run's peak, the only scale on which all logs print them."""
     shares = _rate_shares(case.run)
     return _placed(case, shares, most, smooth) if len(shares) else []
 
 
-def telemetry_at_steps(case: Case, name: str, most: int = MOST_POINTS, smooth: float = 0.0) -> list[Point]:
+def telemetry_at_steps(case: Case, name: str, most: int = MOST_POINTS, smooth: float = 0.0) -> list[ChartPoint]:
     """Return a column of telemetry at the steps trained at that time, as the mean of all GPUs. It is empty if telemetry
     and log share no clock."""
     values, clock = run_metrics.telemetry(case, name), run_metrics.telemetry(case, "unix_seconds")
@@ -101,7 +101,7 @@ def columns_with_curves(case: Case) -> list[str]:
     return [name for name in case.run.columns if len(curve(case.run, name)) > 1]
 
 
-def phase_marks(case: Case) -> list[Mark]:
+def phase_marks(case: Case) -> list[ChartMark]:
     """Return where the learning rate's warm-up ends and where its decay begins, according to the logged schedule."""
     shares = _rate_shares(case.run)
     high = np.flatnonzero(shares.value >= 1 - SAME_PHASE) if len(shares) else np.empty(0, dtype=int)
@@ -113,11 +113,11 @@ def phase_marks(case: Case) -> list[Mark]:
     return place_marks(case, marks)
 
 
-def place_marks(case: Case, marks: Sequence[tuple[float, str]]) -> list[Mark]:
+def place_marks(case: Case, marks: Sequence[tuple[float, str]]) -> list[ChartMark]:
     """Return marks at these steps with their texts, placed on every axis."""
     steps = np.array([step for step, _ in marks])
     placed = _placed(case, Curve(step=steps, value=steps), max(1, len(marks)))
-    return [Mark(at=at, words=words) for at, (_, words) in zip(placed, marks, strict=True)]
+    return [ChartMark(at=at, words=words) for at, (_, words) in zip(placed, marks, strict=True)]
 
 
 def _rate_shares(run: RunTable) -> Curve:
@@ -128,7 +128,7 @@ def _rate_shares(run: RunTable) -> Curve:
     return Curve(step=rates.step, value=rates.value / top) if top > 0 else Curve(step=nothing, value=nothing)
 
 
-def _placed(case: Case, printed: Curve, most: int, smooth: float = 0.0) -> list[Point]:
+def _placed(case: Case, printed: Curve, most: int, smooth: float = 0.0) -> list[ChartPoint]:
     """Return the points of a curve on every axis, thinned."""
     drawn = printed.value
     if smooth > 0:
@@ -149,7 +149,7 @@ def _placed(case: Case, printed: Curve, most: int, smooth: float = 0.0) -> list[
         seen = series.finite(run_metrics.main_column(case.run, "step"))  # a validation loss begins later than the run
         hours = (steps - np.minimum(steps[:1], seen[0] if len(seen) else np.inf)) * typical / 3600
     return [
-        Point(
+        ChartPoint(
             step=float(step),
             tokens=None if tokens is None else float(tokens[i]),
             hours=None if hours is None else float(hours[i]),
@@ -160,7 +160,7 @@ def _placed(case: Case, printed: Curve, most: int, smooth: float = 0.0) -> list[
     ]
 
 
-def rate_points(case: Case, most: int = MOST_POINTS) -> list[Point]:
+def rate_points(case: Case, most: int = MOST_POINTS) -> list[ChartPoint]:
     """Return tokens per second by steps: from step times and tokens per step, or else as printed."""
     times, tokens = run_metrics.step_times(case), step_tokens(case)
     if times is None or tokens is None:
@@ -169,7 +169,7 @@ def rate_points(case: Case, most: int = MOST_POINTS) -> list[Point]:
     steps = case.run.column("step")[times.row]
     good = np.isfinite(rates) & np.isfinite(steps)
     keep = np.flatnonzero(good)[_extremes(rates[good], most)]
-    return [Point(step=float(steps[i]), tokens=None, hours=None, usd=None, value=float(rates[i])) for i in keep]
+    return [ChartPoint(step=float(steps[i]), tokens=None, hours=None, usd=None, value=float(rates[i])) for i in keep]
 
 
 def mfu_per_rate(case: Case) -> float | None:

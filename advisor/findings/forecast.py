@@ -39,7 +39,7 @@ class Targets:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ForecastPlace:
     """Another place to run: the profile of a device, the number of devices, and the price of one per hour (or None)."""
 
     profile: Profile
@@ -48,7 +48,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Elsewhere:
+class OnOtherGpu:
     """The prediction for the same steps on other devices; None if it is impossible or no price is known."""
 
     key: str
@@ -88,10 +88,10 @@ class Forecast:
     total_usd: Estimate | None
     loss: LossForecast
     advice: StopAdvice
-    elsewhere: tuple[Elsewhere, ...] = ()
+    elsewhere: tuple[OnOtherGpu, ...] = ()
 
 
-def forecast(case: Case, targets: Targets | None = None, places: Sequence[Place] = ()) -> Forecast:
+def forecast(case: Case, targets: Targets | None = None, places: Sequence[ForecastPlace] = ()) -> Forecast:
     """Return what is left of a run and what it will have cost, from the log and from what the case knows.
 
     The rest is the remaining steps at the mean pace, plus evaluations and checkpoints at their own pace. The final loss
@@ -243,13 +243,13 @@ def limits(case: Case, targets: Targets, outlook: Forecast) -> list[tuple[str, s
     return answers
 
 
-def elsewhere(case: Case, place: Place) -> Elsewhere:
+def elsewhere(case: Case, place: ForecastPlace) -> OnOtherGpu:
     """Return the whole run and its rest on other devices, by the profile's prediction of the same workload.
 
     The global batch stays the same, so accumulation shrinks with more devices. Evaluations and checkpoints take the
     same share of the steps as here. Without a workload (the shape is unknown) there is no prediction.
     """
-    blank = Elsewhere(key=place.profile.key, name=place.profile.name, gpus=place.gpus, fits=None, step_seconds=None,
+    blank = OnOtherGpu(key=place.profile.key, name=place.profile.name, gpus=place.gpus, fits=None, step_seconds=None,
                       whole_hours=None, whole_usd=None, rest_hours=None, rest_usd=None)  # fmt: skip
     if case.workload is None:
         return dataclasses.replace(blank, note="the model's shape is not known")
@@ -276,7 +276,7 @@ def elsewhere(case: Case, place: Place) -> Elsewhere:
     )
 
 
-def moved_workload(work: Workload, place: Place) -> Workload | None:
+def moved_workload(work: Workload, place: ForecastPlace) -> Workload | None:
     """Return the same optimizer step on the place's devices, or None if it cannot be split into whole micro-batches."""
     sequences = work.micro_batch * work.grad_accum * work.gpus
     if sequences % place.gpus:

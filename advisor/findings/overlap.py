@@ -26,7 +26,7 @@ EXPECTED = frozenset(("checkpoints_too_rare",))  # possible future interruptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class SavingsPart:
     """What one finding adds to the total."""
 
     code: str
@@ -39,7 +39,7 @@ class Savings:
 
     hours: Estimate  # at most the whole run
     usd: Estimate | None  # None: price unknown
-    parts: tuple[Part, ...]  # the largest first
+    parts: tuple[SavingsPart, ...]  # the largest first
 
 
 def savings(case: Case, findings: Sequence[Finding], most_hours: float | None = None) -> Savings | None:
@@ -60,7 +60,7 @@ def savings(case: Case, findings: Sequence[Finding], most_hours: float | None = 
     for code in ends[0]:
         value, low, high = (end.get(code, 0.0) for end in ends)
         saved = Estimate(value=value, low=min(low, value), high=max(high, value), basis=claims[code].basis)
-        parts.append(Part(code=code, hours=saved))
+        parts.append(SavingsPart(code=code, hours=saved))
     value, low, high = (sum(end.values()) for end in ends)
     basis = worst_basis(*(part.hours.basis for part in parts))
     total = Estimate(value=value, low=min(low, value), high=max(high, value), basis=basis)

@@ -52,7 +52,7 @@ class Group:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class ComparedStanding:
     """One run at one point of a comparison. A field is None if the run's log lacks the value."""
 
     run_id: str
@@ -69,7 +69,7 @@ class Point:
 
     at: str  # tokens | step | schedule
     value: float  # tokens, steps, or share of the planned steps
-    runs: tuple[Standing, ...]
+    runs: tuple[ComparedStanding, ...]
     comparable: bool
     problem: str | None  # why the losses at this point must not be compared; None if they may
 
@@ -243,12 +243,12 @@ def _points(axes: Sequence[str], entrants: Sequence[_Entrant]) -> list[Point]:
     ]
 
 
-def _standing(entrant: _Entrant, axis: str, at: float) -> Standing:
+def _standing(entrant: _Entrant, axis: str, at: float) -> ComparedStanding:
     course, run = entrant.courses[axis], entrant.case.run
     row, step = course.rows_up_to(at) - 1, course.step_at(at)
     tokens, times = entrant.courses.get("tokens"), curve(run, "seconds")
     timed = times.value[times.step <= step]
-    return Standing(
+    return ComparedStanding(
         run_id=entrant.name,
         step=step,
         tokens=None if tokens is None else float(tokens.place[row]),

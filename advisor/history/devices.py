@@ -46,7 +46,7 @@ class Gauge:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Device:
+class ListedDevice:
     """One GPU of a run, or its host."""
 
     gpu: int | None  # None for the host
@@ -56,7 +56,7 @@ class Device:
     throttled: tuple[str, ...]  # reasons in the recent readings; always empty for the host
 
 
-def read_devices(run_dir: Path) -> list[Device]:
+def read_devices(run_dir: Path) -> list[ListedDevice]:
     """Return the GPUs in order, then the host. Empty without telemetry. Raises AdvisorError for a damaged file."""
     paths = _parts(run_dir)
     if not paths:
@@ -115,7 +115,7 @@ def _read(paths: Sequence[Path]) -> dict[str, np.ndarray]:
     return {name: table[name].cast(pa.float64()).to_numpy(zero_copy_only=False) for name in wanted}
 
 
-def _device(columns: dict[str, np.ndarray], gpu: int | None, course: Sequence[dict[str, float]]) -> Device:
+def _device(columns: dict[str, np.ndarray], gpu: int | None, course: Sequence[dict[str, float]]) -> ListedDevice:
     mine = np.isnan(columns["gpu"]) if gpu is None else columns["gpu"] == gpu
     gauges, asked = [], columns["time_ms"][mine] / 1000
     answered = np.zeros(len(asked), bool)
@@ -127,7 +127,7 @@ def _device(columns: dict[str, np.ndarray], gpu: int | None, course: Sequence[di
             over_run = tuple(means[column] / divisor for means in course if column in means) or _thinned(values)
             gauges.append(Gauge(name=name, unit=unit, now=float(values[-1]), over_run=over_run))
     reasons = columns["throttle_reasons"][mine]
-    return Device(
+    return ListedDevice(
         gpu=gpu,
         unix_seconds=float(asked.max()),
         gauges=tuple(gauges),

@@ -81,7 +81,7 @@ def _accuracy_of(device_key: str, quantity: str, rows: Sequence[ScoreRow]) -> Qu
 
 
 @dataclass(frozen=True, kw_only=True)
-class Coverage:
+class LedgerCoverage:
     """The share of outcomes inside an interval, and the share that the interval promised."""
 
     promised: float
@@ -89,7 +89,7 @@ class Coverage:
     runs: int
 
 
-def coverages(scores: Sequence[ScoreRow]) -> list[Coverage]:
+def coverages(scores: Sequence[ScoreRow]) -> list[LedgerCoverage]:
     """Return how often intervals of other widths would have held if errors are normal in the logarithm. Empty for fewer
     than `FEWEST_FOR_COVERAGE` runs, since a share of so few runs means nothing."""
     far = []  # distance of each outcome from its prediction, in standard deviations
@@ -102,7 +102,7 @@ def coverages(scores: Sequence[ScoreRow]) -> list[Coverage]:
         return []
     reach = {share: _NORMAL.inv_cdf(0.5 + share / 2) for share in SHARES}
     return [
-        Coverage(promised=share, held=sum(z <= most for z in far) / len(far), runs=len(far))
+        LedgerCoverage(promised=share, held=sum(z <= most for z in far) / len(far), runs=len(far))
         for share, most in reach.items()
     ]
 

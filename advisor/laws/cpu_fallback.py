@@ -20,7 +20,7 @@ _FIRST_STEP_SLOWER = 1.02  # on a GPU, the first step takes at least this factor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Readings:
+class FallbackReadings:
     """Measurements of one device during training; None marks an unknown value."""
 
     parameters: float | None = None
@@ -35,7 +35,7 @@ class Readings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sign:
+class FallbackSign:
     """One sign with an explanation; `applies` is True if the sign points to the CPU."""
 
     applies: bool
@@ -43,32 +43,32 @@ class Sign:
     physical: bool = False  # memory or FLOP/s; these two signs together leave no other explanation
 
 
-def cpu_signs(readings: Readings) -> list[Sign]:
+def cpu_signs(readings: FallbackReadings) -> list[FallbackSign]:
     """Return the signs for which there are readings, in a fixed order."""
     r, signs = readings, []
     if r.parameters is not None and r.memory_used_bytes is not None:
         least = _LEAST_BYTES * r.parameters
         text = f"GPU memory in use is at most {format_bytes(r.memory_used_bytes)}; weights in fp32, or in 16 bits "
         text += f"with their gradients, are {format_bytes(least)}"
-        signs.append(Sign(applies=r.memory_used_bytes < least, text=text, physical=True))
+        signs.append(FallbackSign(applies=r.memory_used_bytes < least, text=text, physical=True))
     if r.power_watts is not None and r.power_limit_watts:
         share = r.power_watts / r.power_limit_watts
         text = f"the GPU draws {format_watts(r.power_watts)}, {format_percent(share)} of its limit"
-        signs.append(Sign(applies=share < IDLE_POWER_SHARE, text=text))
+        signs.append(FallbackSign(applies=share < IDLE_POWER_SHARE, text=text))
     if r.utilization is not None:
         text = f"a kernel runs {format_percent(r.utilization)} of the time"
-        signs.append(Sign(applies=r.utilization < IDLE_UTILIZATION, text=text))
+        signs.append(FallbackSign(applies=r.utilization < IDLE_UTILIZATION, text=text))
     if r.flops_per_second is not None and r.peak_flops is not None and r.peak_flops >= _REAL_GPU_FLOPS:
         text = f"{format_flops(r.flops_per_second)} is what a CPU gives; the GPU's peak is {format_flops(r.peak_flops)}"
         text += f", {format_number(r.peak_flops / r.flops_per_second)} times more"
-        signs.append(Sign(applies=r.flops_per_second < CPU_FLOPS, text=text, physical=True))
+        signs.append(FallbackSign(applies=r.flops_per_second < CPU_FLOPS, text=text, physical=True))
     if r.first_step_seconds is not None and r.later_step_seconds is not None:
         text = f"the first step ({format_seconds(r.first_step_seconds)}) is no slower than the others "
         text += f"({format_seconds(r.later_step_seconds)})"
-        signs.append(Sign(applies=r.first_step_seconds < _FIRST_STEP_SLOWER * r.later_step_seconds, text=text))
+        signs.append(FallbackSign(applies=r.first_step_seconds < _FIRST_STEP_SLOWER * r.later_step_seconds, text=text))
     return signs
 
 
-def convict(signs: Sequence[Sign]) -> bool:
+def convict(signs: Sequence[FallbackSign]) -> bool:
     """Return True if the signs suffice: any three, or too little memory together with the FLOP/s of a CPU."""
     return sum(sign.applies for sign in signs) >= CONVICTING or sum(s.applies and s.physical for s in signs) > 1

@@ -42,7 +42,7 @@ USUAL_WINDOW, WIDEST_WINDOW = (-4, 3), (-25, 14)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class MemoryKind:
     """How a configuration saves memory. If checkpointing is None, it is as requested or as calibrated."""
 
     checkpointing: str | None
@@ -51,7 +51,7 @@ class Kind:
 
 # The cheapest kind comes first, because the first of several kinds with equal micro-batches is taken.
 KINDS = tuple(
-    Kind(checkpointing=c, sharding=s) for s in ("none", "optimizer", "full") for c in (None, "selective", "full")
+    MemoryKind(checkpointing=c, sharding=s) for s in ("none", "optimizer", "full") for c in (None, "selective", "full")
 )
 
 
@@ -68,7 +68,7 @@ def kind_of(device: Device, workload: Workload) -> int:
     """Return the index in `KINDS` of a configuration on a device."""
     plain = device.brief.goal.activation_checkpointing or device.profile.activation_checkpointing
     own = None if workload.activation_checkpointing == plain else workload.activation_checkpointing
-    return KINDS.index(Kind(checkpointing=own, sharding=workload.sharding))
+    return KINDS.index(MemoryKind(checkpointing=own, sharding=workload.sharding))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # compared by identity, so that results can be cached for them
@@ -260,7 +260,7 @@ def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, window:
     plain_rows = {"none": ~several if split else np.ones_like(several), "optimizer": several, "full": several}
     found: dict[int, tuple[_Layout, EstimateArrays]] = {}
     for kind in _tried_kinds(device):
-        first = KINDS.index(Kind(checkpointing=None, sharding=KINDS[kind].sharding))
+        first = KINDS.index(MemoryKind(checkpointing=None, sharding=KINDS[kind].sharding))
         if kind == first:
             layout, rows = whole, plain_rows[KINDS[kind].sharding]
         elif first in found:  # recomputation is tried only where the rows without it do not fit

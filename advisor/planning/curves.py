@@ -53,7 +53,7 @@ class MemoryPoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mark:
+class CurveMark:
     """A labelled position on the axis of tokens."""
 
     tokens: float
@@ -65,7 +65,7 @@ class LossCurve:
     """The loss by tokens, or the reason why no loss can be predicted."""
 
     points: tuple[tuple[int, Estimate], ...]  # tokens and loss
-    marks: tuple[Mark, ...]
+    marks: tuple[CurveMark, ...]
     problem: str | None = None
 
 
@@ -149,9 +149,9 @@ def loss(goal: Goal, plan: Plan, profile: Profile, data_meta: TokenMeta | None) 
     if len(points) < 2:
         problem = loss_range_problem(parameters, tokens, unique, shape.vocab_size)
         return LossCurve(points=(), marks=(), problem=problem or "the loss laws hold for too few of these tokens")
-    marks = [Mark(tokens=tokens, words="this plan"), *_limit_marks(goal, plan, profile, data_meta)]
+    marks = [CurveMark(tokens=tokens, words="this plan"), *_limit_marks(goal, plan, profile, data_meta)]
     if unique:
-        marks += [Mark(tokens=n * unique, words=f"{n} epochs of the data") for n in (FREE_EPOCHS, MOST_EPOCHS)]
+        marks += [CurveMark(tokens=n * unique, words=f"{n} epochs of the data") for n in (FREE_EPOCHS, MOST_EPOCHS)]
     inside = (mark for mark in marks if points[0][0] <= mark.tokens <= points[-1][0])
     return LossCurve(points=points, marks=tuple(inside))
 
@@ -176,7 +176,7 @@ def _splits(workload: Workload) -> list[Workload]:
     return splits
 
 
-def _limit_marks(goal: Goal, plan: Plan, profile: Profile, data_meta: TokenMeta | None) -> Iterator[Mark]:
+def _limit_marks(goal: Goal, plan: Plan, profile: Profile, data_meta: TokenMeta | None) -> Iterator[CurveMark]:
     """Yield how many tokens the plan's model can see within the budget alone, and within the deadline alone."""
     space = open_space(pinned(plan.goal, plan.chosen), [profile], data_meta)
     costs = Costs(space.candidates.rows(space.allowed))
@@ -186,7 +186,7 @@ def _limit_marks(goal: Goal, plan: Plan, profile: Profile, data_meta: TokenMeta 
 
     if goal.budget_usd is not None and plan.bill.cost_usd and plan.bill.cost_usd.value:
         tokens = tokens_within(replace(Limits.of(goal), deadline_seconds=None))
-        yield Mark(tokens=tokens, words=f"budget of {format_usd(goal.budget_usd)}")
+        yield CurveMark(tokens=tokens, words=f"budget of {format_usd(goal.budget_usd)}")
     if goal.deadline_seconds is not None:
         tokens = tokens_within(replace(Limits.of(goal), budget_usd=None))
-        yield Mark(tokens=tokens, words=f"deadline of {format_seconds(goal.deadline_seconds)}")
+        yield CurveMark(tokens=tokens, words=f"deadline of {format_seconds(goal.deadline_seconds)}")

@@ -16,7 +16,7 @@ from advisor.prediction.layout_memory import load_memory_law, peak_and_chance
 from advisor.prediction.layout_own import OwnRuns
 from advisor.prediction.layout_time import load_law, measure, posteriors, step_of
 from advisor.prediction.layouts import RECOMPUTE, SHARDINGS, Columns, Layout, LayoutRun, columns_of
-from advisor.prediction.software import Named, require_software
+from advisor.prediction.software import NamedSoftware, require_software
 from advisor.prediction.whole_models import predict_whole, workload_of
 
 MOST_TENSOR = 8  # pieces; more pieces leave the node, and every layer would wait for its slow links
@@ -188,7 +188,7 @@ def _virtual(layers: int, pipeline: int) -> list[int]:
     return [1, *(v for v in _VIRTUAL if v > 1 and any(whole % v == 0 for whole in wholes))]
 
 
-def _recomputed(software: Named | None, layers: float) -> list[int]:
+def _recomputed(software: NamedSoftware | None, layers: float) -> list[int]:
     """Return the levels of recomputation that a software package offers: nothing, everything, and maybe half.
 
     Half is every other product (torchtitan), or every other layer of a virtual stage if the stage has at least two

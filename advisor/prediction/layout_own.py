@@ -24,7 +24,7 @@ from advisor.store.folders import profiles_folder
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spreads:
+class OwnSpreads:
     """Log standard deviations of measured over predicted step times."""
 
     setup: float
@@ -34,9 +34,9 @@ class Spreads:
 
 
 @cache
-def load_spreads() -> Spreads:
+def load_spreads() -> OwnSpreads:
     """Read the spreads from profiles/layouts.yaml."""
-    return Spreads(**read_yaml(profiles_folder() / "layouts.yaml", "table of layouts")["own"])
+    return OwnSpreads(**read_yaml(profiles_folder() / "layouts.yaml", "table of layouts")["own"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ def learn(runs: Sequence[LayoutRun], seconds: Sequence[float], model: Model) -> 
     return condition(off, step.exchanged, widths, model.width, load_spreads())
 
 
-def condition(off: np.ndarray, share: np.ndarray, widths: np.ndarray, width: int, s: Spreads) -> OwnRuns:
+def condition(off: np.ndarray, share: np.ndarray, widths: np.ndarray, width: int, s: OwnSpreads) -> OwnRuns:
     """Return the correction for a model of this width, from the log errors, shares and model widths of n runs."""
     # The two unknowns are the set-up plus the planned model's own deviation, and the links.
     alike = (widths == width).astype(float)

@@ -19,7 +19,7 @@ from advisor.laws.settings import OPTIMIZERS, PRECISIONS, SHARDINGS
 from advisor.prediction.adapters import NF4_BYTES
 from advisor.prediction.intervals import EstimateArrays
 from advisor.prediction.memory_terms import WorkloadArrays
-from advisor.prediction.software import Named, table
+from advisor.prediction.software import NamedSoftware, table
 from advisor.records import Software
 from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
@@ -66,7 +66,7 @@ FACTORS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class StateCase:
     """One possible combination of state and loss for a run whose description leaves them open."""
 
     state: str
@@ -114,7 +114,7 @@ def load_published_memory() -> PublishedMemory:
     return PublishedMemory(spreads=raw["spreads"], more=raw["more"], row=raw["row"], **pairs)
 
 
-def cases(software: Software) -> tuple[Case, ...]:
+def cases(software: Software) -> tuple[StateCase, ...]:
     """Return the possible cases for a run of this software, likeliest first. Their weights add up to one."""
     chance = software.state_chance
     states = [(software.state, chance)]
@@ -122,7 +122,7 @@ def cases(software: Software) -> tuple[Case, ...]:
         states += [(name, (1 - chance) * share) for name, share in _OTHER_STATES[software.state]]
     losses = ((True, 0.6), (False, 0.4)) if software.whole_logits is None else ((software.whole_logits, 1.0),)
     return tuple(
-        Case(state=state, whole_logits=whole, weight=weight * share)
+        StateCase(state=state, whole_logits=whole, weight=weight * share)
         for (state, weight), (whole, share) in itertools.product(states, losses)
     )
 
@@ -143,7 +143,7 @@ def _models_of_hf(software: Software) -> bool:
     return named is not None and named.hf_models
 
 
-def parts(a: WorkloadArrays, case: Case) -> Parts:
+def parts(a: WorkloadArrays, case: StateCase) -> Parts:
     """Return the bytes of one case by part, shape (n,), as counted.
 
     With adapters, the weights include the frozen weights, but only the adapters have gradients and moments. Frozen
@@ -198,7 +198,7 @@ def parts(a: WorkloadArrays, case: Case) -> Parts:
 
 
 def _activations(
-    a: WorkloadArrays, software: Software, named: Named | None, case: Case
+    a: WorkloadArrays, software: Software, named: NamedSoftware | None, case: StateCase
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the bytes of recomputed blocks' inputs, of the activations that blocks save, and of the block in work."""
     tokens, element = a.tokens.astype(float), float(PRECISIONS[a.precision].element_bytes)
@@ -214,7 +214,7 @@ def _activations(
     return nothing, a.depth * block, nothing
 
 
-def _kept_bytes(a: WorkloadArrays, software: Software, named: Named | None, case: Case) -> np.ndarray:
+def _kept_bytes(a: WorkloadArrays, software: Software, named: NamedSoftware | None, case: StateCase) -> np.ndarray:
     """Return the bytes per token that the operations of a block save for the backward pass.
 
     These are inputs and outputs of two norms, q, k, v, the output of attention, and the FFN's values before and after
@@ -242,13 +242,13 @@ def _kept_bytes(a: WorkloadArrays, software: Software, named: Named | None, case
     return kept + 3.0 * element * ffn + 3.0 * width  # GELU without a kernel saves three FFN widths more; dropout
 
 
-def _autocast(a: WorkloadArrays, case: Case) -> bool:
+def _autocast(a: WorkloadArrays, case: StateCase) -> bool:
     """Return True if values between the 16-bit products of a block are fp32. With FSDP they are not, because it gathers
     weights in 16 bits."""
     return case.state == "fp32" and PRECISIONS[a.precision].casts and not SHARDINGS[a.sharding].weights
 
 
-def _logit_bytes(a: WorkloadArrays, named: Named | None, case: Case) -> float:
+def _logit_bytes(a: WorkloadArrays, named: NamedSoftware | None, case: StateCase) -> float:
     """Return the bytes per token and vocabulary entry at the peak of the loss.
 
     In eager mode these are 16-bit logits, fp32 log-probabilities (autocast, Hugging Face's copy), and the gradients of
@@ -268,7 +268,7 @@ def _logit_bytes(a: WorkloadArrays, named: Named | None, case: Case) -> float:
     return 12.0 if kind == "hf" else 14.0 if _autocast(a, case) else 8.0
 
 
-def _gathered(a: WorkloadArrays, software: Software, case: Case) -> np.ndarray:
+def _gathered(a: WorkloadArrays, software: Software, case: StateCase) -> np.ndarray:
     """Return the bytes of gathered and cast weights and of the buckets of collectives."""
     table_size = a.vocab_size * a.width
     sharded = SHARDINGS[a.sharding].weights
@@ -286,7 +286,7 @@ def _gathered(a: WorkloadArrays, software: Software, case: Case) -> np.ndarray:
 
 
 def peak(
-    a: WorkloadArrays, case: Case, counted: str, factor: Mapping[str, float], p: Parts | None = None
+    a: WorkloadArrays, case: StateCase, counted: str, factor: Mapping[str, float], p: Parts | None = None
 ) -> dict[str, np.ndarray]:
     """Return the bytes at the peak of one case by part, each multiplied by its factor. They add up to the peak.
 

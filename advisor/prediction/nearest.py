@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from advisor.laws.settings import SHARDINGS
-from advisor.prediction.published import Setting
+from advisor.prediction.published import PublishedSetting
 from advisor.prediction.throughput import Nearby, coordinates, sizes
 from advisor.records import Workload
 from advisor.store.folders import profiles_folder
@@ -52,7 +52,7 @@ class PublishedRun:
     owner_deviation: float = 0.0  # standard deviation of the error that all runs of the owner share
 
 
-def software_key(setting: Setting) -> str:
+def software_key(setting: PublishedSetting) -> str:
     """Return the name or kind of the software. Residuals of runs with different keys are unrelated."""
     return setting.software.name or setting.software.kind
 
@@ -120,7 +120,7 @@ def nearby_of(name: str | None, gpu: str, switches: str, deviation: float) -> Ne
     return None if name is None else nearby(published_runs(), name, gpu, switches, deviation)
 
 
-def as_published(w: Workload, setting: Setting) -> PublishedRun:
+def as_published(w: Workload, setting: PublishedSetting) -> PublishedRun:
     """Return a workload as a row of the table, without owner and measurements."""
     return PublishedRun(
         software=software_key(setting),
@@ -132,7 +132,7 @@ def as_published(w: Workload, setting: Setting) -> PublishedRun:
     )
 
 
-def closest(w: Workload, setting: Setting) -> str:
+def closest(w: Workload, setting: PublishedSetting) -> str:
     """Return a sentence about the most similar published run, with its speed and the differences."""
     here, runs = as_published(w, setting), published_runs()
     alike = correlation([here], runs)[0]

@@ -13,7 +13,7 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec, peak_flops
-from advisor.prediction.published import OWN, Setting, Spreads, names_of_unknowns, selector, software_effects
+from advisor.prediction.published import OWN, PublishedSetting, Spreads, names_of_unknowns, selector, software_effects
 from advisor.prediction.throughput import TERMS, Posterior, Rates
 from advisor.records import Software
 from advisor.store.disk import read_yaml
@@ -128,9 +128,9 @@ def load_prior(
 
 def _setting(
     precision: str, compile: bool, spec: GpuSpec | None, software: Software = OWN, sharding: str = "none"
-) -> Setting:
+) -> PublishedSetting:
     tf32 = software.tf32 and (spec is None or spec.tf32_flops is not None)
-    return Setting(precision=precision, compile=compile, software=software, tf32=tf32, sharding=sharding)
+    return PublishedSetting(precision=precision, compile=compile, software=software, tf32=tf32, sharding=sharding)
 
 
 def near_deviation() -> float:
@@ -158,7 +158,7 @@ def bounded(mean: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 @dataclass(frozen=True, kw_only=True)
-class Elsewhere:
+class OtherCalibration:
     """The result of a calibration on another GPU, with coefficients relative to that GPU's datasheet rates."""
 
     theta: np.ndarray  # (len(TERMS),)
@@ -194,7 +194,7 @@ def calibration_prior(spec: GpuSpec | None, precision: str, compile: bool, rates
     return replace(prior, mean=prior.mean - moved)
 
 
-def transferred(prior: CoefficientPrior, spec: GpuSpec, compile: bool, elsewhere: Elsewhere) -> CoefficientPrior:
+def transferred(prior: CoefficientPrior, spec: GpuSpec, compile: bool, elsewhere: OtherCalibration) -> CoefficientPrior:
     """Return the prior of `spec` updated by a calibration of the same trainer on another GPU.
 
     The Gaussian update moves the effects that both GPUs share, and the effect of the trainer's software.
@@ -237,7 +237,7 @@ class SharedBelief:
     rows_by_card: Mapping[str, int]
     dated: str = ""
 
-    def pick(self, generation: str | None, spec: GpuSpec | None, setting: Setting) -> np.ndarray:
+    def pick(self, generation: str | None, spec: GpuSpec | None, setting: PublishedSetting) -> np.ndarray:
         """Return the (k, p) matrix for a GPU and a setting. Without a GPU, it uses the mean headroom of the
         generation."""
         headroom = power_headroom(spec, setting.precision) if spec else None
@@ -245,7 +245,9 @@ class SharedBelief:
             headroom = self.headrooms.get(generation or "", 0.0)
         return selector(self.place, generation, spec.key if spec else None, headroom, setting)
 
-    def belief(self, generation: str | None, spec: GpuSpec | None, setting: Setting) -> tuple[np.ndarray, np.ndarray]:
+    def belief(
+        self, generation: str | None, spec: GpuSpec | None, setting: PublishedSetting
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return mean (k,) and covariance (k, k) of θ for a run without calibration."""
         picked = self.pick(generation, spec, setting)
         mean = picked @ self.mode

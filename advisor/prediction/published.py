@@ -30,7 +30,7 @@ LAUNCHES = ("layer_overhead", "micro_overhead", "step_overhead")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class PublishedSetting:
     """The settings of a run that determine its coefficients, besides the GPU."""
 
     precision: str
@@ -41,7 +41,7 @@ class Setting:
     encoder: bool = False
 
     @classmethod
-    def of(cls, w: Workload, spec: GpuSpec | None, *, encoder: bool = False) -> Setting:
+    def of(cls, w: Workload, spec: GpuSpec | None, *, encoder: bool = False) -> PublishedSetting:
         """Return the setting of a workload on its GPU."""
         software = w.software or OWN
         return cls(
@@ -58,7 +58,7 @@ class Setting:
 OWN = Software(kind="plain")
 
 
-def classes(setting: Setting) -> tuple[str, ...]:
+def classes(setting: PublishedSetting) -> tuple[str, ...]:
     """Return the classes of software of a run, from the kind in profiles/software.csv.
 
     A custom PyTorch loop is "loose" unless it is compiled and has fused attention.
@@ -70,7 +70,7 @@ def classes(setting: Setting) -> tuple[str, ...]:
     return (kind, *(("unstated",) if software.unstated else ()))
 
 
-def software_effects(setting: Setting, generation: str | None) -> tuple[str, ...]:
+def software_effects(setting: PublishedSetting, generation: str | None) -> tuple[str, ...]:
     """Return the names of a named software's two unknowns: its effect in general, and on one generation of GPUs."""
     name = setting.software.name
     return () if name is None or setting.encoder else (f"software {name}", f"software {name} on {generation}")
@@ -97,7 +97,7 @@ def names_of_unknowns(generations: Sequence[str], cards: Sequence[str], software
 
 
 def selector(
-    place: Mapping[str, int], generation: str | None, card: str | None, headroom: float, setting: Setting
+    place: Mapping[str, int], generation: str | None, card: str | None, headroom: float, setting: PublishedSetting
 ) -> np.ndarray:
     """Return the (k, p) matrix that maps the unknowns to θ; `place` is the index of each unknown by its name."""
     k = len(TERMS)
@@ -146,11 +146,11 @@ class Spreads:
         """Deviation of a configuration without similar published runs."""
         return float(np.hypot(self.row, self.near))
 
-    def of_software(self, setting: Setting) -> np.ndarray:
+    def of_software(self, setting: PublishedSetting) -> np.ndarray:
         """Return the covariance (k, k) of the coefficients between owners of software in one setting."""
         return self.between(setting, setting)
 
-    def between(self, one: Setting, other: Setting) -> np.ndarray:
+    def between(self, one: PublishedSetting, other: PublishedSetting) -> np.ndarray:
         """Return the covariance (k, k) of one owner's deviations in two settings, from the classes that both share."""
         shared = set(classes(one)) & set(classes(other))
         common = self.owner**2 + sum(self.classes[name] ** 2 for name in shared)

@@ -18,7 +18,7 @@ OWN_NAME = "own"  # this project's trainer, which calibrations measure
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # each row of the table exists once
-class Named:
+class NamedSoftware:
     """One row of profiles/software.csv: a training software with its defaults."""
 
     name: str
@@ -65,15 +65,15 @@ class Named:
 
 
 @cache
-def table() -> dict[str, Named]:
+def table() -> dict[str, NamedSoftware]:
     """Return the rows of profiles/software.csv by name. If a run's description matches several rows, the first
     counts."""
     same = ("name", "words", "kind", "state", "gradients", "optimizer", "source")
-    found: dict[str, Named] = {}
+    found: dict[str, NamedSoftware] = {}
     with (profiles_folder() / "software.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             numbers = {name: float(row[name] or 0) for name in ("step_bytes", "extra_lanes")}
-            found[row["name"]] = Named(
+            found[row["name"]] = NamedSoftware(
                 also=tuple(filter(None, row["also"].split("|"))),
                 written=re.compile(row["written"]) if row["written"] else None,
                 compiled=row["compiled"] == "yes",
@@ -94,7 +94,7 @@ def table() -> dict[str, Named]:
     return found
 
 
-def require_software(name: str) -> Named:
+def require_software(name: str) -> NamedSoftware:
     """Return the software with a name or alias. Raises AdvisorError (exit 2), which lists the closest names."""
     asked = name.strip().lower()
     names = {also: named for named in table().values() for also in (named.name, *named.also)}

@@ -9,7 +9,7 @@ from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.software_support import can, can_train_in, usual_precision
 from advisor.prediction.memory import load_memory_model
 from advisor.prediction.nearest import nearby_of, switches_in_words
-from advisor.prediction.prior import Elsewhere, datasheet_rates, load_prior, near_deviation, transferred
+from advisor.prediction.prior import OtherCalibration, datasheet_rates, load_prior, near_deviation, transferred
 from advisor.prediction.profile import Profile, unknown_costs
 from advisor.prediction.published import SHARDED
 from advisor.prediction.throughput import Nearby
@@ -21,7 +21,7 @@ def prior_profile(
     *,
     precision: str | None = None,
     compile: bool | None = None,
-    elsewhere: Elsewhere | None = None,
+    elsewhere: OtherCalibration | None = None,
     power_cap_watts: float | None = None,
     software: Software | None = None,
 ) -> Profile:

@@ -8,7 +8,7 @@ from advisor.laws.intervals import Z80
 from advisor.prediction.nearest import closest
 from advisor.prediction.prior import datasheet_rates, load_prior
 from advisor.prediction.profile import Profile
-from advisor.prediction.published import Setting
+from advisor.prediction.published import PublishedSetting
 from advisor.prediction.software import software_of, table, words_of
 from advisor.prediction.throughput import sizes, terms
 from advisor.records import Software, Workload
@@ -40,7 +40,7 @@ def closest_run(profile: Profile, workload: Workload) -> str | None:
     """Return a description of the published run closest to a prediction, or None if the device was calibrated."""
     if profile.calibrated or profile.spec is None:
         return None
-    return closest(workload, Setting.of(workload, profile.spec))
+    return closest(workload, PublishedSetting.of(workload, profile.spec))
 
 
 def _times(profile: Profile, workload: Workload, name: str | None) -> str:

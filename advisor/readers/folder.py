@@ -55,13 +55,13 @@ _DATA_NAMES = frozenset(
 _PRINTED = (wandb_folder.OUTPUT, wandb_folder.SUMMARY)
 
 
-class Chosen(Protocol):
+class ChosenFile(Protocol):
     """A reader that knows a file."""
 
     def read(self, path: Path) -> RunTable: ...
 
 
-Best = Callable[[Path], tuple[float, Chosen] | None]  # the reader that knows a file best and its score, or None
+Best = Callable[[Path], tuple[float, ChosenFile] | None]  # the reader that knows a file best and its score, or None
 
 
 @dataclass(kw_only=True)

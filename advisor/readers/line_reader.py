@@ -17,7 +17,7 @@ from advisor.readers.console_steps import ConsoleMarks, with_steps
 from advisor.readers.events import EventScanner
 from advisor.readers.fact_lines import BannerFacts, FactLines, PlanLines
 from advisor.readers.line_format import LineFormat, provenance
-from advisor.readers.line_templates import NOT_A_RECORD, Plan, Take, bulk, make_plan, shape, takes_of, to_columns
+from advisor.readers.line_templates import NOT_A_RECORD, LinePlan, Take, bulk, make_plan, shape, takes_of, to_columns
 from advisor.readers.records import Records, RecordStore
 from advisor.readers.run_table import RunTable
 from advisor.readers.sniff import line_score, preparations
@@ -80,7 +80,7 @@ class Engine:
     store: RecordStore
     listeners: Sequence[Listener] = ()
     marks: ConsoleMarks | None = None  # for a format whose rows print no step
-    plans: list[Plan] = field(default_factory=list)
+    plans: list[LinePlan] = field(default_factory=list)
     shapes: dict[bytes, int] = field(default_factory=dict)  # shape → index of its plan
     told: dict[int, int] = field(default_factory=dict)  # plan → lines whose tails were passed on
     read_bytes: int = 0
@@ -136,7 +136,7 @@ class Engine:
         self.plans.append(plan)
         return len(self.plans) - 1
 
-    def _read_lines(self, lines: Lines, plan: Plan, at: np.ndarray) -> np.ndarray:
+    def _read_lines(self, lines: Lines, plan: LinePlan, at: np.ndarray) -> np.ndarray:
         """Store the records among lines `at`, which have one plan, and return the lines that are not records."""
         if plan.numbers:
             numbers = bulk(lines.runs(at), plan, len(at), long_log=self.read_bytes > LONG_LOG_BYTES)

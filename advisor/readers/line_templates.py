@@ -40,7 +40,7 @@ class Take:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class LinePlan:
     """How lines of one shape are read: `rule` indexes the format's rows, `numbers` is how many each line has."""
 
     rule: int
@@ -59,14 +59,14 @@ def shape(text: bytes) -> bytes:
     return text.translate(None, DIGITS)
 
 
-def make_plan(line: bytes, rules: Sequence[Rule]) -> Plan:
+def make_plan(line: bytes, rules: Sequence[Rule]) -> LinePlan:
     """Read one line by the first rule that knows it, and generalise the result to its shape."""
     for index, rule in enumerate(rules if len(line) <= LONGEST_RECORD else ()):
         seen = rule.find(line)
         if seen is not None:
             found, end = seen
             return _generalise(line, index, rule, found, any(97 <= c <= 122 for c in line[end:].lower()))
-    return Plan(rule=NOT_A_RECORD)
+    return LinePlan(rule=NOT_A_RECORD)
 
 
 def takes_of(line: bytes, rule: Rule) -> list[Take] | None:
@@ -75,7 +75,7 @@ def takes_of(line: bytes, rule: Rule) -> list[Take] | None:
     return None if seen is None else [take for take, _ in _read(line, rule, seen[0])]
 
 
-def bulk(text: bytes, plan: Plan, lines: int, long_log: bool = False) -> np.ndarray | None:
+def bulk(text: bytes, plan: LinePlan, lines: int, long_log: bool = False) -> np.ndarray | None:
     """Return the numbers of `lines` lines of one shape, (lines, plan.numbers); None if they do not come out even.
 
     For a long log, importing pyarrow pays off, because it converts twice as fast as numpy.
@@ -178,7 +178,7 @@ def number(text: bytes, comma: bytes = b"") -> float:
         return math.nan
 
 
-def _generalise(line: bytes, index: int, rule: Rule, found: Sequence[Found], tail: bool) -> Plan:
+def _generalise(line: bytes, index: int, rule: Rule, found: Sequence[Found], tail: bool) -> LinePlan:
     read = _read(line, rule, found)
     texts = [line[f.start : f.end] for _, f in read]
     signs = any(t[:1] == b"-" for t in texts)
@@ -189,14 +189,14 @@ def _generalise(line: bytes, index: int, rule: Rule, found: Sequence[Found], tai
         table[ord(",")] = rule.comma[0]
     if exponents:
         table[1], table[2], table[3] = b"e-+"
-    slow = Plan(rule=index, takes=tuple(take for take, _ in read), tail=tail)
-    plan = Plan(
+    slow = LinePlan(rule=index, takes=tuple(take for take, _ in read), tail=tail)
+    plan = LinePlan(
         rule=index, table=bytes(table), delete=b"" if rule.comma else b",", exponents=exponents, tail=tail, numbers=1
     )
     return _with_tokens(line, plan, read) or slow
 
 
-def _with_tokens(line: bytes, plan: Plan, read: Sequence[tuple[Take, Found]]) -> Plan | None:
+def _with_tokens(line: bytes, plan: LinePlan, read: Sequence[tuple[Take, Found]]) -> LinePlan | None:
     """Return the plan with each take's place among the line's numbers; None if any place is in doubt."""
     plan, tokens = _without_junk(line, plan)
     if not tokens or any(math.isnan(number(t)) for t in tokens):
@@ -213,7 +213,7 @@ def _with_tokens(line: bytes, plan: Plan, read: Sequence[tuple[Take, Found]]) ->
     return dataclasses.replace(plan, takes=tuple(takes), numbers=len(tokens))
 
 
-def _without_junk(line: bytes, plan: Plan) -> tuple[Plan, list[bytes]]:
+def _without_junk(line: bytes, plan: LinePlan) -> tuple[LinePlan, list[bytes]]:
     """Return the plan that leaves only numbers of a line, as far as possible, and the tokens that remain."""
     if _HYPHEN.search(line) and b"-" in _numbers_only(line, plan):
         plan = dataclasses.replace(plan, hyphens=True)
@@ -222,7 +222,7 @@ def _without_junk(line: bytes, plan: Plan) -> tuple[Plan, list[bytes]]:
     return plan, _numbers_only(line, plan).split()
 
 
-def _numbers_only(text: bytes, plan: Plan) -> bytes:
+def _numbers_only(text: bytes, plan: LinePlan) -> bytes:
     for printed, kept in plan.exponents:
         text = text.replace(printed, kept)
     if plan.hyphens:

@@ -19,7 +19,7 @@ from advisor.readers.chunks import decode, read_text
 from advisor.readers.config_names import name_of, value_of
 from advisor.readers.delimited import recognised
 from advisor.readers.gather import Gathered, Gatherer
-from advisor.readers.markdown_text import Pair, Table, parts, repaired
+from advisor.readers.markdown_text import MarkdownTable, Pair, parts, repaired
 from advisor.readers.names import SECONDS, scaled
 from advisor.readers.run_table import RunTable, Status
 
@@ -50,7 +50,7 @@ def score(head: bytes, path: Path) -> float:
 def read(path: Path) -> RunTable:
     """Read a report as a RunTable, without rows if it has no step table. Raises AdvisorError if it cannot be read."""
     found = list(parts(repaired(read_text(path))))
-    tables = [part for part in found if isinstance(part, Table)]
+    tables = [part for part in found if isinstance(part, MarkdownTable)]
     facts, notes = _facts(found)
     table = _rows([table for table in tables if _is_steps(table)]).table(path, NAME, facts=facts, notes=notes)
     if table.rows and (table.status not in (Status.UNKNOWN, Status.INCOMPLETE) or "planned_steps" in table.facts):
@@ -59,7 +59,7 @@ def read(path: Path) -> RunTable:
     return dataclasses.replace(table, status=Status.UNKNOWN, status_reason=reason)
 
 
-def _is_steps(table: Table) -> bool:
+def _is_steps(table: MarkdownTable) -> bool:
     """Return whether a table holds measured steps: in most rows, a step and a loss are numbers."""
     found = recognised(table.header)
     loss = found.get("loss", found.get("eval_loss"))
@@ -70,7 +70,7 @@ def _is_steps(table: Table) -> bool:
     return measured > len(table.rows) / 2
 
 
-def _rows(tables: list[Table]) -> Gathered:
+def _rows(tables: list[MarkdownTable]) -> Gathered:
     """Return the records of the longest step table, because shorter tables usually repeat part of it."""
     gatherer = Gatherer()
     if tables:
@@ -80,7 +80,7 @@ def _rows(tables: list[Table]) -> Gathered:
     return gatherer.finish()
 
 
-def _facts(found: Iterable[Table | Pair]) -> tuple[dict[str, Any], list[str]]:
+def _facts(found: Iterable[MarkdownTable | Pair]) -> tuple[dict[str, Any], list[str]]:
     """Return facts from key-value tables and lines. A key with several different values is ignored."""
     stated: dict[str, list[Any]] = {}
     for name, value in _pairs(found):
@@ -97,7 +97,7 @@ def _facts(found: Iterable[Table | Pair]) -> tuple[dict[str, Any], list[str]]:
     return facts, notes
 
 
-def _pairs(found: Iterable[Table | Pair]) -> Iterable[tuple[str, str]]:
+def _pairs(found: Iterable[MarkdownTable | Pair]) -> Iterable[tuple[str, str]]:
     for part in found:
         if isinstance(part, Pair):
             yield part.name, part.value

@@ -17,7 +17,7 @@ _MOST_LINES = 200_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class MarkdownTable:
     """A table with its header and the heading above it; `line` is the header's line."""
 
     heading: str
@@ -62,7 +62,7 @@ def _repair(match: re.Match[str]) -> str:
         return match[0]
 
 
-def parts(text: str) -> Iterator[Table | Pair]:
+def parts(text: str) -> Iterator[MarkdownTable | Pair]:
     """Yield the tables and pairs of a document in order; prose is skipped."""
     lines = text.replace("\r\n", "\n").split("\n")[:_MOST_LINES]
     heading, at, fenced = "", 0, False
@@ -81,7 +81,7 @@ def parts(text: str) -> Iterator[Table | Pair]:
         at += 1
 
 
-def _table_at(lines: list[str], at: int, heading: str, fenced: bool) -> tuple[Table, int] | None:
+def _table_at(lines: list[str], at: int, heading: str, fenced: bool) -> tuple[MarkdownTable, int] | None:
     """Return the table that begins at a line, and the line after it."""
     piped = lines[at].count("|") >= 1 and at + 1 < len(lines) and _is_rule(lines[at + 1])
     if piped:
@@ -94,7 +94,7 @@ def _table_at(lines: list[str], at: int, heading: str, fenced: bool) -> tuple[Ta
 
 def _read(
     lines: list[str], at: int, first: int, heading: str, fenced: bool, cells_of: Callable[[str], list[str]]
-) -> tuple[Table, int] | None:
+) -> tuple[MarkdownTable, int] | None:
     header = cells_of(lines[at])
     rows, end = [], first
     while end < len(lines) and lines[end].strip() and not lines[end].lstrip().startswith("```"):
@@ -105,7 +105,7 @@ def _read(
         end += 1
     if not rows:
         return None
-    return Table(heading=heading, header=tuple(header), rows=tuple(rows), line=at + 1, fenced=fenced), end
+    return MarkdownTable(heading=heading, header=tuple(header), rows=tuple(rows), line=at + 1, fenced=fenced), end
 
 
 def _pipe_cells(line: str) -> list[str]:

@@ -38,7 +38,7 @@ MEASURED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class TelemetryReading:
     """What a telemetry column holds. `card` is None if another column says which GPU it is, or nothing does."""
 
     column: str
@@ -47,7 +47,7 @@ class Reading:
 
 
 @lru_cache(maxsize=4096)
-def reading_of(name: str) -> Reading | None:
+def reading_of(name: str) -> TelemetryReading | None:
     """Return what a telemetry column's name means, or None."""
     if len(name) > MAX_NAME:
         return None
@@ -62,9 +62,11 @@ def reading_of(name: str) -> Reading | None:
     if unit is None and "_" in stem and stem.rpartition("_")[2] in _UNITS:
         stem, _, unit = stem.rpartition("_")
     if card is None and stem == "gpu" and unit is None:
-        return Reading(column="gpu", unit=None, card=None)  # "GPU" alone is the GPU's index; "GPU%" is its utilisation
+        return TelemetryReading(
+            column="gpu", unit=None, card=None
+        )  # "GPU" alone is the GPU's index; "GPU%" is its utilisation
     if stem == "gpu" and unit in _BY_UNIT:
-        return Reading(column=_BY_UNIT[unit], unit=unit, card=card)
+        return TelemetryReading(column=_BY_UNIT[unit], unit=unit, card=card)
     for text in (stem, re.sub(r"^(?:gpu|cuda|device|nvidia)_|_gpu$", "", stem)):
         for column, pattern in _patterns().items():
             if pattern.fullmatch(text):
@@ -90,7 +92,7 @@ def _split(name: str) -> tuple[str, str | None]:
     return lead + re.sub(r"[^a-z0-9]+", "_", text).strip("_"), unit
 
 
-def _checked(column: str, unit: str | None, card: int | None) -> Reading | None:
+def _checked(column: str, unit: str | None, card: int | None) -> TelemetryReading | None:
     """Correct a reading that its unit contradicts: "memory [%]" is traffic, not bytes; "power (%)" is not used."""
     percent = unit in ("%", "pct", "percent")
     if column == "memory_used_bytes" and percent:
@@ -99,10 +101,10 @@ def _checked(column: str, unit: str | None, card: int | None) -> Reading | None:
         return None
     if column in ("sm_clock_mhz", "temperature_celsius") and percent:
         return None
-    return Reading(column=column, unit=unit, card=card)
+    return TelemetryReading(column=column, unit=unit, card=card)
 
 
-def values_of(reading: Reading, cells: Sequence[str]) -> tuple[np.ndarray, str]:
+def values_of(reading: TelemetryReading, cells: Sequence[str]) -> tuple[np.ndarray, str]:
     """Return a telemetry column in its unit, and how it was converted. Units in cells replace a missing one."""
     if reading.column == "unix_seconds":
         return unix_times(cells), ""

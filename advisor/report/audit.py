@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from advisor.auditing.audit import Audit, Judged, objects
+from advisor.auditing.audit import Audit, JudgedClaim, objects
 from advisor.auditing.verdict import BAD, Ruling
 from advisor.findings.case import Severity
 from advisor.report.table import capital, markdown_table
@@ -24,23 +24,23 @@ _MOST_UNPLACED = 12  # on the console; the page and Markdown show all
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class ClaimGroup:
     """Claims that fail for one reason, and the non-empty texts about them as (label, text)."""
 
-    claims: tuple[Judged, ...]
+    claims: tuple[JudgedClaim, ...]
     details: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Section:
+class AuditSection:
     """The claims of one verdict."""
 
     title: str
     ruling: Ruling
-    groups: tuple[Group, ...]
+    groups: tuple[ClaimGroup, ...]
 
     @property
-    def claims(self) -> tuple[Judged, ...]:
+    def claims(self) -> tuple[JudgedClaim, ...]:
         """Returns all claims of the section, in its order."""
         return tuple(claim for group in self.groups for claim in group.claims)
 
@@ -66,7 +66,7 @@ def facts_line(audit: Audit) -> str:
     return f"From its declared facts alone: {figures}, {len(problems) or 'none'} with a problem"
 
 
-def sections(audit: Audit) -> Iterator[Section]:
+def sections(audit: Audit) -> Iterator[AuditSection]:
     """Yields claims by verdict, the worst first, then in the report's order. Claims that fail alike are grouped."""
     for ruling in _ORDER:
         members = [judged for judged in audit.judged if judged.judgement.ruling is ruling]
@@ -74,11 +74,11 @@ def sections(audit: Audit) -> Iterator[Section]:
             members.sort(key=lambda judged: _SEVERITIES.index(judged.judgement.severity))
         if members:
             together = [[judged] for judged in members] if ruling is Ruling.HOLDS else _of_one_reason(members)
-            groups = tuple(Group(claims=tuple(group), details=_details(group)) for group in together)
-            yield Section(title=f"{capital(ruling.value)} ({len(members)})", ruling=ruling, groups=groups)
+            groups = tuple(ClaimGroup(claims=tuple(group), details=_details(group)) for group in together)
+            yield AuditSection(title=f"{capital(ruling.value)} ({len(members)})", ruling=ruling, groups=groups)
 
 
-def where(judged: Judged) -> str:
+def where(judged: JudgedClaim) -> str:
     """Returns the claim's place and id. For a refuted claim it also says if the reader considers the claim right."""
     lines = judged.claim.lines or ((judged.claim.line,) if judged.claim.line else ())
     line = f"line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}, " if lines else ""
@@ -150,7 +150,7 @@ def document(audit: Audit) -> dict[str, object]:
     }
 
 
-def _claim(judged: Judged) -> dict[str, object]:
+def _claim(judged: JudgedClaim) -> dict[str, object]:
     claim, judgement = judged.claim, judged.judgement
     return {
         "id": claim.id,
@@ -203,7 +203,7 @@ def besides(audit: Audit) -> Iterator[str]:
         yield f"{judged.claim.text}: {judgement.so}{reckoned}{mark}"
 
 
-def _cells(judged: Judged) -> tuple[str, ...]:
+def _cells(judged: JudgedClaim) -> tuple[str, ...]:
     claim, judgement = judged.claim, judged.judgement
     return tuple(_plain(text) for text in (str(claim.line or ""), claim.text, judgement.so, judgement.arithmetic))
 
@@ -213,16 +213,16 @@ def _plain(text: str) -> str:
     return " ".join(text.split()).replace("<", "&lt;").replace("*", "\\*")
 
 
-def _of_one_reason(members: Sequence[Judged]) -> list[list[Judged]]:
+def _of_one_reason(members: Sequence[JudgedClaim]) -> list[list[JudgedClaim]]:
     """Groups claims that fail for the same reason, at the place of the first; one calculation and remedy fits all."""
-    groups: dict[object, list[Judged]] = {}
+    groups: dict[object, list[JudgedClaim]] = {}
     for judged in members:
         reason = replace(judged.judgement, so="") if judged.judgement.arithmetic else judged.claim.id
         groups.setdefault(reason, []).append(judged)
     return list(groups.values())
 
 
-def _details(group: Sequence[Judged]) -> tuple[tuple[str, str], ...]:
+def _details(group: Sequence[JudgedClaim]) -> tuple[tuple[str, str], ...]:
     judgement = group[0].judgement
     # Join sentences and state shared clauses once: "a is slow; b" and "a is slow; c" give "a is slow; b; c".
     texts = (j.judgement.so for j in group)

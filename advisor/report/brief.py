@@ -25,7 +25,7 @@ Row = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Brief:
+class BriefText:
     """The part below the plan's sentence: rows by subject, the first warnings, and what is not shown."""
 
     rows: tuple[Row, ...]
@@ -33,7 +33,7 @@ class Brief:
     rest: str
 
 
-def brief(plan: Plan) -> Brief:
+def brief(plan: Plan) -> BriefText:
     """Returns the plan in brief: options as far as the first warning leaves room, then more warnings if they fit."""
     rows, warnings = list(_rows(plan)), list(plan.warnings[:1])
     taken = _lines(sentence(plan)) + _lines(rest(len(plan.warnings))) + _NEXT
@@ -49,7 +49,7 @@ def brief(plan: Plan) -> Brief:
         if taken > LINES:
             break
         warnings.append(text)
-    return Brief(rows=tuple(rows), warnings=tuple(warnings), rest=rest(len(plan.warnings) - len(warnings)))
+    return BriefText(rows=tuple(rows), warnings=tuple(warnings), rest=rest(len(plan.warnings) - len(warnings)))
 
 
 def _height(warning: str) -> int:

@@ -10,7 +10,7 @@ from advisor.report.table import Table
 from advisor.store.calibration import Calibration, Quality, Verdict
 
 if TYPE_CHECKING:
-    from advisor.workflows.calibrate_elsewhere import Measured
+    from advisor.workflows.calibrate_elsewhere import MeasuredPlace
 
 COLUMNS = ("place", "device", "would start", "matrix products", "memory", "held-out error", "took", "verdict")
 SETTINGS = ("setting", "speed ratio", "memory")
@@ -60,13 +60,13 @@ def settings_table(calibration: Calibration) -> Table | None:
     return Table(columns=SETTINGS, rows=tuple(rows), title=title, notes=tuple(notes), numbers=SETTINGS[1:])
 
 
-def elsewhere_table(found: Sequence[Measured]) -> Table:
+def elsewhere_table(found: Sequence[MeasuredPlace]) -> Table:
     """Lists each place in a row; for a place without a measurement, the row has its state."""
     notes = tuple(NOTE.format(one.name) for one in found if one.calibrated is not None and not one.kept)
     return Table(columns=COLUMNS, rows=tuple(_row(one) for one in found), notes=notes, numbers=COLUMNS[3:7])
 
 
-def _row(one: Measured) -> tuple[str, ...]:
+def _row(one: MeasuredPlace) -> tuple[str, ...]:
     starts = one.starts_at or "-"
     if one.calibrated is None:
         failed = "failed" if one.is_over else one.state

@@ -28,7 +28,7 @@ Rows = Iterable[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Axis:
+class ChartAxis:
     """One axis of a chart: the field of its rows, and the title with its unit."""
 
     field: str
@@ -51,14 +51,14 @@ def frame(rows: Rows) -> pd.DataFrame:
 _TIMES = {"µs": "microseconds", "ms": "milliseconds", "s": "seconds", "min": "minutes", "h": "hours"}
 
 
-def timed(*groups: Sequence[Mapping[str, Any]]) -> tuple[Axis, list[list[dict[str, Any]]]]:
+def timed(*groups: Sequence[Mapping[str, Any]]) -> tuple[ChartAxis, list[list[dict[str, Any]]]]:
     """Returns an axis and rows with `time` in place of `hours`, in a unit that suits the longest time."""
     factor, suffix = format_seconds.unit(
         HOUR * max((float(row["hours"]) for rows in groups for row in rows), default=0)
     )
     per_hour = HOUR / factor
     told = [[{**row, "time": row["hours"] * per_hour} for row in rows] for rows in groups]
-    return Axis(field="time", title=_TIMES.get(suffix, suffix)), told
+    return ChartAxis(field="time", title=_TIMES.get(suffix, suffix)), told
 
 
 def in_unit(rows: Sequence[Mapping[str, Any]], field: str, words: Formatter) -> tuple[list[dict[str, Any]], str]:
@@ -70,8 +70,8 @@ def in_unit(rows: Sequence[Mapping[str, Any]], field: str, words: Formatter) -> 
 def curve(
     rows: Rows,
     *,
-    x: Axis,
-    y: Axis,
+    x: ChartAxis,
+    y: ChartAxis,
     points: Rows = (),
     log_x: bool = False,
 ) -> alt.LayerChart:
@@ -128,8 +128,8 @@ def zoomable(chart: alt.LayerChart) -> alt.LayerChart:
 def lines(
     rows: Rows,
     *,
-    x: Axis,
-    y: Axis,
+    x: ChartAxis,
+    y: ChartAxis,
     colours: Mapping[str, str],
     band: Rows = (),
     log_y: bool = False,

@@ -11,7 +11,7 @@ from advisor.findings.run_metrics import power_limit_watts
 from advisor.prediction.energy import JOULES_PER_KWH
 from advisor.report.words import Pairs
 from advisor.workflows.analysis import Analysis
-from advisor.workflows.monitor import Watched, WatchedCard
+from advisor.workflows.monitor import MonitoredGpus, WatchedCard
 
 SPREAD = ("", "mean", "min", "max", "last", "rows")
 CARDS = ("GPU", "", "mean", "min", "max")
@@ -108,13 +108,13 @@ def card_rows(card: CardReadings, limit_watts: float | None) -> Rows:
     return rows
 
 
-def headline(watched: Watched) -> str:
+def headline(watched: MonitoredGpus) -> str:
     """Returns the watched time and the readings per second."""
     rate = units.UNKNOWN if watched.hz is None else f"{watched.hz:.1f}"
     return f"{units.format_seconds(watched.seconds)}, {rate} readings a second of each GPU"
 
 
-def live(watched: Watched) -> Rows:
+def live(watched: MonitoredGpus) -> Rows:
     """Returns a row per GPU (columns `LIVE`)."""
     return [_live(card) for card in watched.cards]
 
@@ -139,6 +139,6 @@ def _live(card: WatchedCard) -> tuple[str, ...]:
     )
 
 
-def summary(watched: Watched) -> Rows:
+def summary(watched: MonitoredGpus) -> Rows:
     """Returns mean, minimum and maximum per GPU, its energy and why it was throttled (columns `measured.CARDS`)."""
     return [row for card in watched.cards for row in card_rows(card.readings, card.power_limit_watts)]

@@ -10,9 +10,9 @@ import altair as alt
 
 from advisor.findings import chart_data
 from advisor.findings.case import Case
-from advisor.findings.chart_data import Mark, Point
+from advisor.findings.chart_data import ChartMark, ChartPoint
 from advisor.report import charts
-from advisor.report.charts import Axis
+from advisor.report.charts import ChartAxis
 from advisor.units import format_bytes, format_percent
 from advisor.workflows.analysis import Analysis
 from advisor.workflows.analyze import names_of
@@ -23,7 +23,7 @@ _ACROSS = {"step": "step", "tokens": "tokens seen", "hours": "time", "usd": "dol
 _MOST = 400  # largest number of points of a curve
 _KINDS = {"training": (1, 0), "validation": (5, 3)}  # solid and dashed
 
-_Curve = Callable[[Case, int, float], list[Point]]
+_Curve = Callable[[Case, int, float], list[ChartPoint]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ def overlay(analyses: Sequence[Analysis], name: str, look: Look, *, validation: 
     behind = _drawn(analyses, names, name, replace(look, smooth=0.0), validation) if look.smooth else []
     marks = _marks(analyses, names, look) if look.marks else []
     scalar, field, unit = _scalar(name), look.axis, _scalar(name).unit
-    across = Axis(field=field, title=_ACROSS[field])
+    across = ChartAxis(field=field, title=_ACROSS[field])
     if name.endswith("_bytes"):
         told, unit = charts.in_unit([*rows, *behind], "value", format_bytes)  # in the unit of the larger
         rows, behind = told[: len(rows)], told[len(rows) :]
@@ -158,7 +158,8 @@ def overlay(analyses: Sequence[Analysis], name: str, look: Look, *, validation: 
         rows, behind = ([{**row, "series": row["kind"]} for row in some] for some in (rows, behind))
         dashes = None
     chart = charts.lines(
-        rows, x=replace(across, log=look.log_x), y=Axis(field="value", title=unit, log=look.log_y), colours=colours,
+        rows, x=replace(across, log=look.log_x), y=ChartAxis(field="value", title=unit, log=look.log_y),
+        colours=colours,
         log_y=scalar.log_y, marks=marks, behind=behind, dashes=dashes,
     )  # fmt: skip
     title = f"{'Loss' if validation and name == LOSS else scalar.title} against {_ACROSS[field]}"
@@ -196,7 +197,7 @@ def _marks(analyses: Sequence[Analysis], names: Sequence[str], look: Look) -> li
             for evidence in finding.evidence
             if evidence.first_step is not None
         ]
-        found: list[Mark] = [*chart_data.place_marks(analysis.case, seen), *chart_data.phase_marks(analysis.case)]
+        found: list[ChartMark] = [*chart_data.place_marks(analysis.case, seen), *chart_data.phase_marks(analysis.case)]
         marks += [
             {look.axis: place, "words": mark.words if len(names) == 1 else f"{run}: {mark.words}"}
             for mark in found

@@ -38,7 +38,7 @@ from advisor.units import Formatter
 
 if TYPE_CHECKING:
     from advisor.planning.explore import Effect
-    from advisor.workflows.plan import Beside
+    from advisor.workflows.plan import PlanDetails
 
 # Names of the parts of wall clock and cost, by their key in `planning.stages`.
 PARTS = {
@@ -74,7 +74,7 @@ def sentence(plan: Plan) -> str:
     return f"{what(plan)}, {how(plan)}, by {words_of(plan.workload.software)}, for {tokens}: {time}, {cost}."
 
 
-def document(plan: Plan, more: Beside | None = None) -> dict[str, Any]:
+def document(plan: Plan, more: PlanDetails | None = None) -> dict[str, Any]:
     """Returns a plan for JSON, with its answer in words and the details shown with it."""
     words = {"sentence": sentence(plan), "speed_rests_on": speed_rests_on(plan), "on_the_way": to_plain(stages(plan))}
     beside = {"memory_parts": more.memory, "depths": more.depths, "data_to_fetch": more.data} if more else {}

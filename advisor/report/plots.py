@@ -11,13 +11,13 @@ import vl_convert
 from advisor.errors import AdvisorError
 from advisor.findings.chart_data import mfu_per_rate, parts_of_step, rate_points, telemetry_points
 from advisor.report import charts
-from advisor.report.charts import Axis
+from advisor.report.charts import ChartAxis
 from advisor.report.overlays import LOSS, Look, Plot, overlay, overlays
 from advisor.units import format_bytes, format_seconds
 from advisor.workflows.analysis import Analysis
 
 _SCALE = 2.0  # scale of pictures, for print and high-resolution screens
-_STEP = Axis(field="step", title="step")
+_STEP = ChartAxis(field="step", title="step")
 _TELEMETRY = (
     ("power_watts", "power, W"),
     ("utilization", "share of time with a kernel"),
@@ -49,7 +49,7 @@ def plots(analysis: Analysis) -> Iterator[Plot]:
             rows, unit = charts.in_unit(rows, "value", format_bytes)
             words = f"{title}, {unit}"
         across, [timed] = charts.timed(rows)
-        chart = charts.lines(timed, x=across, y=Axis(field="value", title=words), colours=colours)
+        chart = charts.lines(timed, x=across, y=ChartAxis(field="value", title=words), colours=colours)
         yield Plot(title=f"Telemetry: {title}", caption="", chart=chart)
 
 
@@ -68,7 +68,8 @@ def _speed(analysis: Analysis) -> Iterator[Plot]:
     ends = (rates[0].step, rates[-1].step)
     band = [{"step": step, "low": expected.low, "high": expected.high} for step in ends] if expected else []
     chart = charts.lines(
-        rows, x=_STEP, y=Axis(field="value", title="tokens per second"), colours={"tokens per second": charts.ACTUAL},
+        rows, x=_STEP, y=ChartAxis(field="value", title="tokens per second"),
+        colours={"tokens per second": charts.ACTUAL},
         band=band,
     )  # fmt: skip
     per_rate = mfu_per_rate(analysis.case)

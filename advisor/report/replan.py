@@ -9,7 +9,7 @@ from advisor.records import Estimate, Plan
 from advisor.report.quantities import COST, LOSS, MFU, STEP_TIME, THROUGHPUT, TIME, Quantity, memory_of
 from advisor.report.table import Table
 from advisor.units import format_bytes, format_count, format_number, format_tokens
-from advisor.workflows.replan import Knob, Replan, There
+from advisor.workflows.replan import Replan, ReplanKnob, There
 
 _TOKENS = ("tokens", "global_batch")
 _NAMES = {"global_batch": "global batch", "micro_batch": "micro-batch", "grad_accum": "accumulation", "gpu": "GPU",
@@ -77,12 +77,12 @@ def sentences(found: Replan) -> tuple[str, ...]:
     return (*fate, f"as in the run: {kept}", f"changed: {changed or 'nothing'}", f"speed: {found.speed}", *assumed)
 
 
-def in_words(knob: Knob) -> str:
+def in_words(knob: ReplanKnob) -> str:
     """Describes a setting that differs, as in "GPUs 8 → 2"."""
     return f"{name_of(knob)} {value(knob.name, knob.there)} → {value(knob.name, knob.here)}"
 
 
-def name_of(knob: Knob) -> str:
+def name_of(knob: ReplanKnob) -> str:
     """Returns the name of a setting."""
     return _NAMES.get(knob.name, knob.name.replace("_", " "))
 

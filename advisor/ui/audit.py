@@ -9,7 +9,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from advisor.auditing.audit import Audit, Judged
+from advisor.auditing.audit import Audit, JudgedClaim
 from advisor.auditing.tables import declared
 from advisor.auditing.verdict import Ruling
 from advisor.errors import AdvisorError
@@ -128,7 +128,7 @@ def _judged(name: str, content: bytes, answer: str | None, stamped: tuple[int, .
         return judged, drafted(path, answer)
 
 
-def _section(section: words.Section) -> None:
+def _section(section: words.AuditSection) -> None:
     """Draw the claims with one verdict. Claims that hold are folded away."""
     colour, icon = _LOOKS[section.ruling]
     st.header(f":{colour}[{icon}] {section.title}", anchor=False)
@@ -146,7 +146,7 @@ def _section(section: words.Section) -> None:
             st.markdown("\n".join(f"- {plain(label)}: {plain(text)}" for label, text in group.details))
 
 
-def _holding(claim: Judged) -> dict[str, str]:
+def _holding(claim: JudgedClaim) -> dict[str, str]:
     judgement = claim.judgement
     return {
         "Line": str(claim.claim.line or ""),

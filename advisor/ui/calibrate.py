@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import streamlit as st
 
 from advisor.calibration.detect import CPU_DEFAULTS, CUDA_DEFAULTS
-from advisor.calibration.fit import Evidence
+from advisor.calibration.fit import FitEvidence
 from advisor.calibration.one_burst import describe
 from advisor.calibration.quality import burst_lines, with_quality
 from advisor.engines.beside import Started
@@ -100,7 +100,7 @@ def _newest(entry: CalibrationEntry, used: CalibrationEntry | None, busy: str) -
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _held_out(path: str, stamped: int) -> HeldOut | None:
     """Return predictions of each configuration from the others. Returns None if too few were measured."""
-    return Evidence(loaders.calibration(path, stamped)).held_out()
+    return FitEvidence(loaders.calibration(path, stamped)).held_out()
 
 
 def _form(has_card: bool, busy: str) -> None:

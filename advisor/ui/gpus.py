@@ -67,7 +67,7 @@ _REFRESHED = "refreshed"  # session state: the result of asking for today's pric
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class FitQuestion:
     """What is to be trained, how, and on how many GPUs of a kind."""
 
     model: NamedModel  # at the context length that was asked for
@@ -97,7 +97,7 @@ def page() -> None:
         _looked_at([by_key[key] for key in keys], asked)
 
 
-def _question() -> Question | None:
+def _question() -> FitQuestion | None:
     """Return the question from a row of controls. Returns None, and says so below, if it names no model."""
     columns = st.container(key="pair-question").columns((2.2, 1.3, 1, 2.2, 0.8), vertical_alignment="bottom")
     name = columns[0].selectbox(
@@ -160,7 +160,7 @@ def _question() -> Question | None:
             plain(f"{model.name} is predicted as a {model.shape.family} of the same sizes, although {model.differs}.")
         )
     providers = () if provider == "any" else (provider,)
-    return Question(model=model, method=method, rank=rank, gpus=gpus, providers=providers)
+    return FitQuestion(model=model, method=method, rank=rank, gpus=gpus, providers=providers)
 
 
 def _model(name: str, config: str, length: int) -> NamedModel:
@@ -176,7 +176,7 @@ def _model(name: str, config: str, length: int) -> NamedModel:
 
 
 @st.cache_data(max_entries=64, show_spinner="trying every GPU")
-def _market(asked: Question, stamped: tuple[int, ...]) -> list[CardRow]:
+def _market(asked: FitQuestion, stamped: tuple[int, ...]) -> list[CardRow]:
     """Return every GPU: first those that fit, cheapest training first, then the others by the memory they lack."""
     del stamped  # part of the cache key, because a new calibration changes the answer
     specs = load_gpus()
@@ -195,7 +195,7 @@ def _market(asked: Question, stamped: tuple[int, ...]) -> list[CardRow]:
     return sorted(rows, key=order)
 
 
-def _goal(asked: Question) -> Goal:
+def _goal(asked: FitQuestion) -> Goal:
     """Return the question as the goal of a plan, for training from scratch."""
     shape = asked.model.shape
     sizes = {name: getattr(shape, name) for name in ("family", "depth", "width", "heads", "kv_heads", "ffn_width")}
@@ -204,7 +204,7 @@ def _goal(asked: Question) -> Goal:
     )  # fmt: skip
 
 
-def _answer(asked: Question, rows: list[CardRow], chosen: list[CardRow]) -> None:
+def _answer(asked: FitQuestion, rows: list[CardRow], chosen: list[CardRow]) -> None:
     """Say yes or no for the GPUs that were named, or else how many GPUs fit the model and which is cheapest."""
     task = f"{asked.model.name}, {METHODS[asked.method]}, {asked.model.shape.seq_len:,} tokens"
     number = f"{asked.gpus} x " if asked.gpus > 1 else ""
@@ -313,7 +313,7 @@ def _prices(today: datetime.date) -> None:
         (st.success if worked else st.error)("  \n".join(plain(line) for line in lines))
 
 
-def _looked_at(chosen: list[CardRow], asked: Question) -> None:
+def _looked_at(chosen: list[CardRow], asked: FitQuestion) -> None:
     """Show the named GPUs side by side, and one of them in full."""
     st.header("Details", anchor=False)
     names = {row.spec.product: row for row in chosen}
@@ -342,7 +342,7 @@ def _looked_at(chosen: list[CardRow], asked: Question) -> None:
     _one(shown, asked, datetime.date.today())
 
 
-def _plan_on(keys: Sequence[str], asked: Question, examples: int | None, *, mine: bool) -> None:
+def _plan_on(keys: Sequence[str], asked: FitQuestion, examples: int | None, *, mine: bool) -> None:
     """Open the page Plan with these GPUs and the model, as far as an address can express them."""
     query: dict[str, Any] = {"gpu": list(keys), "gpus": [str(asked.gpus)]}
     query |= {name: str(value) for name, value in _model_options(asked).items()}
@@ -356,7 +356,7 @@ def _plan_on(keys: Sequence[str], asked: Question, examples: int | None, *, mine
     go("plan", query)
 
 
-def _model_options(asked: Question) -> dict[str, Any]:
+def _model_options(asked: FitQuestion) -> dict[str, Any]:
     """Return the model as options of a command: its name if it has one, or else its sizes."""
     model, sizes = asked.model, ("family", "depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size")
     known = model.source and model.source != model.name and not (asked.method == "scratch" and model.differs)
@@ -364,7 +364,7 @@ def _model_options(asked: Question) -> dict[str, Any]:
     return named | {"seq_len": model.shape.seq_len}
 
 
-def _same_elsewhere(work: Workload, asked: Question) -> None:
+def _same_elsewhere(work: Workload, asked: FitQuestion) -> None:
     """Show the command and the Python call that give the same numbers."""
     same = ("micro_batch", "grad_accum", "precision", "compile", "activation_checkpointing")
     options = (
@@ -378,7 +378,7 @@ def _same_elsewhere(work: Workload, asked: Question) -> None:
     commands(predict_command(options), call("predict", options))
 
 
-def _one(row: CardRow, asked: Question, today: datetime.date) -> None:
+def _one(row: CardRow, asked: FitQuestion, today: datetime.date) -> None:
     spec = row.spec
     if row.prediction is not None:
         _fits(_profile(spec, asked), row.prediction.workload, drawn=asked.method == "scratch")
@@ -399,7 +399,7 @@ def _one(row: CardRow, asked: Question, today: datetime.date) -> None:
             st.caption(plain("  \n".join(notes)))
 
 
-def _profile(spec: GpuSpec, asked: Question) -> Profile:
+def _profile(spec: GpuSpec, asked: FitQuestion) -> Profile:
     if asked.method == "scratch":
         return loaders.profile(spec.key, family=asked.model.shape.family)
     software = finetune_software(asked.method, asked.model, asked.rank)

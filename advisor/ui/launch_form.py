@@ -15,7 +15,7 @@ import streamlit as st
 
 from advisor.engines.engines import parse_place
 from advisor.engines.export.targets import TARGETS
-from advisor.engines.guards import NO_DATA, Limits, parse_loss_stop, with_limits_of
+from advisor.engines.guards import NO_DATA, GuardLimits, parse_loss_stop, with_limits_of
 from advisor.engines.jobs import running_with
 from advisor.errors import AdvisorError
 from advisor.hardware.offers import offers_by_provider
@@ -33,7 +33,7 @@ from advisor.ui.tables import plain, table
 from advisor.units import HOUR, format_percent
 from advisor.workflows.export import Exported, export
 from advisor.workflows.launch import HERE, beforehand, launch, looked_at, with_synthetic
-from advisor.workflows.preflight import Check, Finding, preflight
+from advisor.workflows.preflight import Check, Readiness, preflight
 from trainer.schema import dump_config
 
 PLAN_KEY = "plan-to-launch"  # session state: path of the plan that came from the Plan page
@@ -106,7 +106,7 @@ def form(plan: Plan) -> None:
         plan = with_synthetic(plan, True)
     # The plan cannot run here only if GPUs are missing.
     checks = _checks_here(str(loaders.store().home), plan.id, plan)
-    lacking = "; ".join(check.words for check in checks if check.of == "card" and check.finding is Finding.MISSING)
+    lacking = "; ".join(check.words for check in checks if check.of == "card" and check.finding is Readiness.MISSING)
     if lacking:
         # Say that the plan cannot run here, and who rents the GPU.
         workload, today = plan.workload, datetime.date.today()
@@ -188,7 +188,7 @@ def _start(plan: Plan, where: str, here: list[Check]) -> None:
         answered, place, checks = st.session_state.get(_CHECKED, (None, HERE, []))
         checks = checks if answered == question else []
     _show(checks)
-    ready = bool(checks) and not any(check.finding is Finding.MISSING for check in checks)
+    ready = bool(checks) and not any(check.finding is Readiness.MISSING for check in checks)
     label = SPEED_TEST if plan.run.data.synthetic else "Launch"
     kind: Literal["primary", "secondary"] = "secondary" if plan.run.data.synthetic else "primary"
     if not st.button(label, type=kind, icon=":material/play_arrow:", disabled=not ready, key="launch-now"):
@@ -203,9 +203,9 @@ def _start(plan: Plan, where: str, here: list[Check]) -> None:
     st.rerun()
 
 
-def _guard(plan: Plan) -> Limits:
+def _guard(plan: Plan) -> GuardLimits:
     """Return when the run must stop. The defaults are the budget and deadline with which it was planned."""
-    key, deadline = f"guard-hours-{plan.id}", with_limits_of(plan, Limits()).max_hours
+    key, deadline = f"guard-hours-{plan.id}", with_limits_of(plan, GuardLimits()).max_hours
     if deadline is not None and plan.goal.deadline_at is not None:  # it comes nearer
         deadline = max(0.001, math.floor(1000 * deadline) / 1000)
     st.session_state.setdefault(key, deadline)
@@ -232,17 +232,17 @@ def _guard(plan: Plan) -> Limits:
                 "end; it then keeps a checkpoint."
             )
     loss = [parse_loss_stop(too_high)] if too_high else []
-    return Limits(max_usd=usd or None, max_hours=hours or None, loss=loss, from_plan=False)
+    return GuardLimits(max_usd=usd or None, max_hours=hours or None, loss=loss, from_plan=False)
 
 
 def _show(checks: list[Check]) -> None:
     """Show what a launch needs: first what is missing and what to note, then in one line what is there."""
-    kinds = {Finding.MISSING: (st.error, ":material/block:"), Finding.WARNING: (st.warning, ":material/warning:")}
+    kinds = {Readiness.MISSING: (st.error, ":material/block:"), Readiness.WARNING: (st.warning, ":material/warning:")}
     for finding, (kind, icon) in kinds.items():
         for check in checks:
             if check.finding is finding:
                 kind(f"{capital(check.of)}: {in_controls(check.words, LAUNCH, plain)}", icon=icon)
-    if fine := [f"{check.of}: {check.words}" for check in checks if check.finding is Finding.FINE]:
+    if fine := [f"{check.of}: {check.words}" for check in checks if check.finding is Readiness.FINE]:
         st.caption(":material/check_circle: " + plain("; ".join(fine)))
 
 

@@ -11,14 +11,14 @@ import altair as alt
 import streamlit as st
 
 from advisor.errors import AdvisorError
-from advisor.findings.chart_data import Point, points, rate_points, step_points
+from advisor.findings.chart_data import ChartPoint, points, rate_points, step_points
 from advisor.findings.make_case import make_case
 from advisor.history.devices import read_devices
 from advisor.prediction.trajectory import Trajectory, plan_trajectory
 from advisor.records import Estimate, Plan
 from advisor.redact import hide_secrets
 from advisor.report import charts
-from advisor.report.charts import Axis
+from advisor.report.charts import ChartAxis
 from advisor.store.run_folder import STDOUT
 from advisor.trainers.known import trainer_of_run
 from advisor.ui import loaders
@@ -40,7 +40,7 @@ JUDGE_SECONDS = 15.0  # analysing a long log takes a second, which is too long f
 SMALL_LOG_BYTES = 2**20  # a larger log is drawn again only when it has grown by this much
 FINDINGS_SHOWN = 3
 TAIL_LINES, TAIL_BYTES = 40, 16 * 2**10
-_STEP = Axis(field="step", title="step")
+_STEP = ChartAxis(field="step", title="step")
 GAUGES: dict[str, Callable[[float], str]] = {
     "watts": format_watts,
     "share": format_percent,
@@ -85,7 +85,7 @@ def _log(folder: Path) -> Path:
 
 
 @st.cache_data(max_entries=16, show_spinner=False)
-def _drawn(folder: str, grown: int) -> tuple[list[Point], list[Point], list[Point]]:
+def _drawn(folder: str, grown: int) -> tuple[list[ChartPoint], list[ChartPoint], list[ChartPoint]]:
     """Return training loss, validation loss and tokens per second of a run, up to the end of its log."""
     del grown  # only part of the cache key
     case = make_case(trainer_of_run(Path(folder)).read_log(Path(folder)))
@@ -97,7 +97,7 @@ def _expected(plan: Plan) -> Trajectory | None:
     return plan_trajectory(plan)
 
 
-def _loss_chart(loss: list[Point], evals: list[Point], expected: Trajectory | None) -> alt.LayerChart:
+def _loss_chart(loss: list[ChartPoint], evals: list[ChartPoint], expected: Trajectory | None) -> alt.LayerChart:
     series = [{"step": p.step, "value": p.value, "series": "training loss"} for p in loss]
     series += [{"step": p.step, "value": p.value, "series": "validation loss"} for p in evals]
     band = []
@@ -106,15 +106,17 @@ def _loss_chart(loss: list[Point], evals: list[Point], expected: Trajectory | No
         band = [{"step": step, "low": low, "high": high} for step, low, high in rows]
     colours = {"training loss": charts.ACTUAL, "validation loss": charts.GOOD}
     return charts.lines(
-        series, x=_STEP, y=Axis(field="value", title="loss, nats per token"), colours=colours, band=band
+        series, x=_STEP, y=ChartAxis(field="value", title="loss, nats per token"), colours=colours, band=band
     )  # fmt: skip
 
 
-def _speed_chart(points: list[Point], promised: Estimate | None, name: str) -> alt.LayerChart:
+def _speed_chart(points: list[ChartPoint], promised: Estimate | None, name: str) -> alt.LayerChart:
     speed, band = [{"step": p.step, "value": p.value, "series": name} for p in points], []
     if promised is not None and points:
         band = [{"step": p.step, "low": promised.low, "high": promised.high} for p in (points[0], points[-1])]
-    return charts.lines(speed, x=_STEP, y=Axis(field="value", title=name), colours={name: charts.ACTUAL}, band=band)
+    return charts.lines(
+        speed, x=_STEP, y=ChartAxis(field="value", title=name), colours={name: charts.ACTUAL}, band=band
+    )
 
 
 def steps(folder: Path, planned: Estimate | None) -> None:

@@ -17,7 +17,7 @@ from advisor.records import Plan, Workload
 from advisor.report import charts
 from advisor.report import plan as report
 from advisor.report import search as runs
-from advisor.report.charts import Axis
+from advisor.report.charts import ChartAxis
 from advisor.report.quantities import COST, TIME
 from advisor.report.table import STAR, Table, capital, on_page
 from advisor.ui import plan_answers, plan_charts
@@ -89,8 +89,8 @@ def _throughput(shown: Plan, own: Profile) -> None:
     ]
     chart = charts.curve(
         rows,
-        x=Axis(field="micro_batch", title="micro-batch (sequences per GPU)"),
-        y=Axis(field="value", title="tokens per second"),
+        x=ChartAxis(field="micro_batch", title="micro-batch (sequences per GPU)"),
+        y=ChartAxis(field="value", title="tokens per second"),
         points=dots,
         log_x=True,
     )

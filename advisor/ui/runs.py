@@ -19,7 +19,7 @@ from advisor.history.listing import RunSummary, list_runs
 from advisor.history.scoring import ScoredRun
 from advisor.report import charts
 from advisor.report import comparison as words
-from advisor.report.charts import Axis
+from advisor.report.charts import ChartAxis
 from advisor.report.plan import BASIS
 from advisor.report.quantities import INTERVAL
 from advisor.report.table import Table, capital, on_page
@@ -271,6 +271,6 @@ def _curves(reviewed: list[Reviewed], axis: str) -> None:
         st.caption("No price is known for these runs, so no curve over dollars." if axis == "usd" else "No steps yet.")
         return
     colours = dict(zip([run.name for run in reviewed], (charts.ACTUAL, *charts.PARTS), strict=False))
-    across = Axis(field=axis, title=AXES[axis])
-    upright = Axis(field="loss", title="training loss, nats per token")
+    across = ChartAxis(field=axis, title=AXES[axis])
+    upright = ChartAxis(field="loss", title="training loss, nats per token")
     st.altair_chart(charts.zoomable(charts.lines(rows, x=across, y=upright, colours=colours)), width="stretch")

@@ -8,7 +8,7 @@ from typing import Literal
 
 import streamlit as st
 
-from advisor.engines.guards import Limits
+from advisor.engines.guards import GuardLimits
 from advisor.engines.state import RunState, goes_on
 from advisor.errors import AdvisorError
 from advisor.history.follow import AdoptedFollower, RunFollower, follower
@@ -206,7 +206,7 @@ def _buttons(progress: Progress, folder: Path) -> None:
         if st.button("Compare with its plan", icon=":material/checklist:", key=f"compare-{folder.name}"):
             go("runs", {RUN: folder.name})
     elif st.button("Resume from the last checkpoint", icon=":material/resume:", key=f"resume-{folder.name}"):
-        _resume(folder, Limits())
+        _resume(folder, GuardLimits())
 
 
 def _more_time(progress: Progress, hours: float, folder: Path) -> None:
@@ -223,10 +223,10 @@ def _more_time(progress: Progress, hours: float, folder: Path) -> None:
             held = launched.guards.max_usd if launched is not None else None
             if held is not None and progress.usd_so_far is not None and progress.usd_per_hour:
                 usd = max(held, progress.usd_so_far + more / 60 * progress.usd_per_hour)  # it grows with the time
-            _resume(folder, Limits(max_hours=(used + more) / 60, max_usd=usd))
+            _resume(folder, GuardLimits(max_hours=(used + more) / 60, max_usd=usd))
 
 
-def _resume(folder: Path, limits: Limits) -> None:
+def _resume(folder: Path, limits: GuardLimits) -> None:
     started = resume(loaders.store(), folder, limits=limits)
     st.session_state[launch_form.SAID] = str(folder), [plain(text) for text in started.warnings]
     st.session_state[launch_form.WATCHED] = str(folder)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from advisor.engines.guards import Limits
+from advisor.engines.guards import GuardLimits
 from advisor.engines.state import RunState, run_status, settle
 from advisor.errors import AdvisorError
 from advisor.history.paired import Contrast, contrasts
@@ -52,7 +52,7 @@ def run_ab(store: Store, paths: Sequence[Path], seeds: int, folder: Path, on_tex
     base = arms[paths[0].stem]
     numbers = tuple(base.seed + number for number in range(seeds))
     for name, config in arms.items():
-        for warning in beforehand(store, config, HERE, Limits()):
+        for warning in beforehand(store, config, HERE, GuardLimits()):
             on_text(f"{name}: {warning}")
     for turn, seed in enumerate(numbers):
         for name, config in arms.items() if turn % 2 == 0 else reversed(arms.items()):

@@ -20,8 +20,8 @@ from advisor.store.disk import dump_yaml
 from advisor.store.store import Store
 from advisor.units import format_seconds
 from advisor.workflows.export import Exported, place_there
-from advisor.workflows.launch import HERE, Launching, Started, dry_run, launch, offered, place_of
-from advisor.workflows.preflight import Check, Finding, told
+from advisor.workflows.launch import HERE, Launching, StartedRun, dry_run, launch, offered, place_of
+from advisor.workflows.preflight import Check, Readiness, told
 from trainer.schema import to_dict
 
 COMMAND_TARGETS = tuple(name for name, target in TARGETS.items() if target.commands)
@@ -78,7 +78,7 @@ def launching(store: Store, source: Path | AdoptedPlan, options: LaunchOptions, 
     plan, place = load_adopted_plan(source) if isinstance(source, Path) else source, place_of(options)
     plan, again = placed(plan, place, options), options.again
 
-    def start() -> Started:
+    def start() -> StartedRun:
         if place.engine == HERE.engine:
             said = told(looked_at_adopted(store, plan, place))
         else:  # ask before creating a folder, so that the engine's own message is shown
@@ -104,11 +104,11 @@ def looked_at_adopted(store: Store, plan: AdoptedPlan, place: Place) -> list[Che
             ("folder", folder.is_dir(), f"it is typed in {folder}", f"there is no folder {folder}"),
             ("program", bool(found) or beside, f"its program is {found or program}", f"there is no {program}"),
         )
-        return [Check(of=of, finding=Finding.FINE if fine else Finding.MISSING, words=words if fine else lacking)
+        return [Check(of=of, finding=Readiness.FINE if fine else Readiness.MISSING, words=words if fine else lacking)
                 for of, fine, words, lacking in needed]  # fmt: skip
     backend = backend_of(place.engine, store)
     checks = offered(place.engine, lambda: backend.offer(dry_run(store, plan, place=place, again=True)))
-    if any(check.finding is Finding.MISSING for check in checks):
+    if any(check.finding is Readiness.MISSING for check in checks):
         return checks
     of_there = warnings_of(plan, shared=place.engine == "slurm")
-    return checks + [Check(of="machine", finding=Finding.WARNING, words=words) for words in of_there]
+    return checks + [Check(of="machine", finding=Readiness.WARNING, words=words) for words in of_there]

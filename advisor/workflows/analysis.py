@@ -16,7 +16,7 @@ from advisor.errors import AdvisorError
 from advisor.findings import run_metrics
 from advisor.findings.case import Case, Finding, Insufficient, Severity
 from advisor.findings.chart_data import parts_of_step
-from advisor.findings.forecast import Forecast, Place, Targets, forecast, limits
+from advisor.findings.forecast import Forecast, ForecastPlace, Targets, forecast, limits
 from advisor.findings.make_case import make_case
 from advisor.findings.measured import Measured, measured
 from advisor.findings.overlap import Savings, savings
@@ -234,7 +234,7 @@ def _profile(run: RunTable, stated: Mapping[str, Any], plan: Plan | None, store:
         return None  # an uncalibrated CPU, or a GPU without this precision: the detectors name what is missing
 
 
-def _places(case: Case, store: Store) -> list[Place]:
+def _places(case: Case, store: Store) -> list[ForecastPlace]:
     """Returns other GPUs for the run with their prices; none if its workload is unknown."""
     if case.workload is None:
         return []
@@ -244,7 +244,7 @@ def _places(case: Case, store: Store) -> list[Place]:
         if key == case.workload.gpu or offer is None:
             continue
         profile = load_profile(key, store, family=case.workload.shape.family)
-        places.append(Place(profile=profile, gpus=1, usd_per_gpu_hour=offer.usd_per_hour))
+        places.append(ForecastPlace(profile=profile, gpus=1, usd_per_gpu_hour=offer.usd_per_hour))
     return places
 
 

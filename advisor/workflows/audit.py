@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from advisor.auditing.audit import Audit, audit
-from advisor.auditing.card import SCHEMA, Card, Setup
+from advisor.auditing.card import SCHEMA, Card, CardSetup
 from advisor.auditing.gate import gated
 from advisor.auditing.load import card_from_dict, load_card
 from advisor.auditing.reader import Reader, card_in
@@ -50,7 +50,7 @@ def audit_cards(
     tables and "name: value" lines are read, and no claims.
     """
 
-    def believe(spec: GpuSpec, setup: Setup) -> Profile | None:
+    def believe(spec: GpuSpec, setup: CardSetup) -> Profile | None:
         """Returns a GPU's profile from its calibration here or its prior, or None without a rate for this precision."""
         compiled = bool(setup.compile)
         try:

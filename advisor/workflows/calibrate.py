@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from advisor.calibration.detect import CPU_DEFAULTS, CUDA_DEFAULTS, Defaults, device_for, fillable_bytes, resolve_key
-from advisor.calibration.fit import Evidence
+from advisor.calibration.fit import FitEvidence
 from advisor.calibration.measure import Worker
 from advisor.calibration.profiles import profile_of
-from advisor.calibration.session import Event
+from advisor.calibration.session import CalibrationEvent
 from advisor.calibration.session import calibrate as run_bursts
 from advisor.calibration.setting_effects import effects
 from advisor.engines.beside import Beside
@@ -42,7 +42,7 @@ def calibrate(
     options: CalibrationOptions,
     store: Store,
     on_start: Callable[[Settings], None] = lambda settings: None,
-    on_event: Callable[[Event], None] = lambda event: None,
+    on_event: Callable[[CalibrationEvent], None] = lambda event: None,
     fewest: int = 0,
 ) -> Calibrated:
     """Calibrate this machine and store the measurements. Raises AdvisorError if it does not have the device.
@@ -64,7 +64,7 @@ def calibrate(
 
 def judged(calibration: Calibration, store: Store) -> Calibrated:
     """Fits a calibration together with the later runs on its GPU."""
-    held = Evidence(calibration).held_out()
+    held = FitEvidence(calibration).held_out()
     profile = profile_of(calibration, store.observations(calibration.settings.gpu))
     return Calibrated(calibration=calibration, profile=profile, held_out=held)
 

@@ -31,7 +31,7 @@ COLLECTED = "collected"  # file in the folder: the result was already returned
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredPlace:
     """The state of the calibration of one place."""
 
     place: Place
@@ -69,7 +69,7 @@ def several(places: Sequence[Place], options: CalibrationOptions) -> list[Place]
     return list(found)
 
 
-def begin(options: CalibrationOptions, place: Place, store: Store, now: datetime) -> Measured:
+def begin(options: CalibrationOptions, place: Place, store: Store, now: datetime) -> MeasuredPlace:
     """Submit the calibration of a place, or follow the one already running there. A failure is returned as a state."""
     backend = _backend(place, store)
     folder = store.home / "measuring" / f"{place.engine}-{place.name or 'default'}"
@@ -78,7 +78,7 @@ def begin(options: CalibrationOptions, place: Place, store: Store, now: datetime
     with waiting_lock(folder.with_name(f".{folder.name}.lock")):
         # A calibration was submitted from this folder, and nobody has received its result.
         if last_sighting(folder) is not None and not (folder / COLLECTED).exists():
-            return look(Measured(place=place, folder=folder, state=RunState.QUEUED), store)
+            return look(MeasuredPlace(place=place, folder=folder, state=RunState.QUEUED), store)
         with disk_errors("empty", folder):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
@@ -89,11 +89,11 @@ def begin(options: CalibrationOptions, place: Place, store: Store, now: datetime
             backend.submit(request, is_run=False)
         except AdvisorError as error:
             (folder / COLLECTED).touch()
-            return Measured(place=place, folder=folder, state=RunState.FINISHED, words=error.message)
-    return Measured(place=place, folder=folder, state=RunState.QUEUED, starts_at=starts_at)
+            return MeasuredPlace(place=place, folder=folder, state=RunState.FINISHED, words=error.message)
+    return MeasuredPlace(place=place, folder=folder, state=RunState.QUEUED, starts_at=starts_at)
 
 
-def look(measured: Measured, store: Store) -> Measured:
+def look(measured: MeasuredPlace, store: Store) -> MeasuredPlace:
     """Returns the current state; a finished calibration is copied to the store."""
     if measured.is_over:
         return measured

@@ -17,7 +17,7 @@ from advisor.units import format_bytes, format_estimate, format_number, format_p
 SLOWER = 0.02  # share of the speed; a smaller loss is not a regression
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     """The outcome of one question."""
 
     GOOD = "passed"
@@ -26,11 +26,11 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class CheckedRun:
     """One question of a check with its answer in words."""
 
     question: str
-    verdict: Verdict
+    verdict: CheckVerdict
     words: str
 
 
@@ -48,7 +48,7 @@ def read_documents(paths: Sequence[Path]) -> list[dict[str, Any]]:
     return found
 
 
-def judge(documents: Sequence[Mapping[str, Any]], slower: float = SLOWER) -> tuple[Judged, ...]:
+def judge(documents: Sequence[Mapping[str, Any]], slower: float = SLOWER) -> tuple[CheckedRun, ...]:
     """Answers every question that the documents allow; `slower` is the share of speed that may be lost."""
     answers = {
         "predict": _fits,
@@ -59,7 +59,7 @@ def judge(documents: Sequence[Mapping[str, Any]], slower: float = SLOWER) -> tup
         "ab": lambda document: _steps(document, slower),
         "error": _refused,
     }
-    found: list[Judged] = []
+    found: list[CheckedRun] = []
     for document in documents:
         if (answer := answers.get(document["document"])) is None:
             hint = "predict, plan, compare of two runs, ab"
@@ -68,27 +68,27 @@ def judge(documents: Sequence[Mapping[str, Any]], slower: float = SLOWER) -> tup
     return tuple(found)
 
 
-def _fits(document: Mapping[str, Any]) -> Iterator[Judged]:
+def _fits(document: Mapping[str, Any]) -> Iterator[CheckedRun]:
     memory = _estimate(document["peak_reserved_bytes"] or document["peak_allocated_bytes"])
-    verdict = {True: Verdict.GOOD, False: Verdict.BAD, None: Verdict.OPEN}[document["fits"]]
+    verdict = {True: CheckVerdict.GOOD, False: CheckVerdict.BAD, None: CheckVerdict.OPEN}[document["fits"]]
     words = [] if memory is None else [f"peak memory {format_estimate(memory, format_bytes)} ({memory.basis})"]
     if document["fit_probability"] is not None:
         words.append(f"probability that it fits {format_percent(document['fit_probability'])}")
     if (rate := _estimate(document["tokens_per_second"])) is not None:
         words.append(f"{format_estimate(rate, format_rate)} ({rate.basis})")
     words += document["would_fit"]
-    yield Judged(question=f"fits {document['workload']['gpus']} x {document['gpu']}", verdict=verdict,
+    yield CheckedRun(question=f"fits {document['workload']['gpus']} x {document['gpu']}", verdict=verdict,
                  words="; ".join(words))  # fmt: skip
 
 
-def _costs(document: Mapping[str, Any]) -> Iterator[Judged]:
+def _costs(document: Mapping[str, Any]) -> Iterator[CheckedRun]:
     """Yields the plan's sentence. A plan that exceeds its limits fails, even if it is the nearest to them."""
     first = (document.get("runs") or document.get("choices") or [{}])[0]
-    verdict = Verdict.GOOD if all(first.get("keeps", ())) else Verdict.BAD
-    yield Judged(question="time and cost", verdict=verdict, words=document["sentence"])
+    verdict = CheckVerdict.GOOD if all(first.get("keeps", ())) else CheckVerdict.BAD
+    yield CheckedRun(question="time and cost", verdict=verdict, words=document["sentence"])
 
 
-def _speeds(document: Mapping[str, Any], slower: float) -> Iterator[Judged]:
+def _speeds(document: Mapping[str, Any], slower: float) -> Iterator[CheckedRun]:
     """Compares each run's tokens per second with those of the first run."""
     speeds, groups = document["comparison"]["speeds"], document["comparison"]["groups"]
     names = {group["name"]: ", ".join(group["runs"]) for group in groups}
@@ -97,33 +97,35 @@ def _speeds(document: Mapping[str, Any], slower: float) -> Iterator[Judged]:
         assert ratio is not None
         yield _speed(names[change["group"]], ratio, slower)
     if not speeds:
-        yield Judged(question="as fast as accepted", verdict=Verdict.OPEN, words="the logs do not say how fast it was")
+        yield CheckedRun(
+            question="as fast as accepted", verdict=CheckVerdict.OPEN, words="the logs do not say how fast it was"
+        )
 
 
-def _steps(document: Mapping[str, Any], slower: float) -> Iterator[Judged]:
+def _steps(document: Mapping[str, Any], slower: float) -> Iterator[CheckedRun]:
     """Compares each variant's step time with the base's, in pairs with the same seed."""
     for contrast in (one for one in document["contrasts"] if one["quantity"] == "step_seconds"):
         if contrast["difference"] is None:
             words = "one pair of runs tells nothing: --seeds 3"
-            yield Judged(question=f"{contrast['arm']} as fast", verdict=Verdict.OPEN, words=words)
+            yield CheckedRun(question=f"{contrast['arm']} as fast", verdict=CheckVerdict.OPEN, words=words)
             continue
         value, low, high = (math.exp(-contrast["difference"][end]) for end in ("value", "high", "low"))
         ratio = Estimate(value=value, low=low, high=high, basis=Basis.MEASURED)
         yield _speed(contrast["arm"], ratio, slower)
 
 
-def _speed(name: str, ratio: Estimate, slower: float) -> Judged:
+def _speed(name: str, ratio: Estimate, slower: float) -> CheckedRun:
     """Judges a speed: it is slower only if even the high end of its interval is."""
     change = format_estimate(ratio, format_number)
     certain = "slower" if ratio.high < 1 - slower else "not slower" if ratio.low >= 1 - slower else "not surely slower"
     words = f"speed x {change} of the accepted run's: {certain} by more than {format_percent(slower)}"
-    verdict = Verdict.BAD if certain == "slower" else Verdict.GOOD
-    return Judged(question=f"{name} as fast as accepted", verdict=verdict, words=words)
+    verdict = CheckVerdict.BAD if certain == "slower" else CheckVerdict.GOOD
+    return CheckedRun(question=f"{name} as fast as accepted", verdict=verdict, words=words)
 
 
-def _refused(document: Mapping[str, Any]) -> Iterator[Judged]:
+def _refused(document: Mapping[str, Any]) -> Iterator[CheckedRun]:
     hint = f"; {document['hint']}" if document["hint"] else ""
-    yield Judged(question="an answer", verdict=Verdict.BAD, words=f"{document['error']}{hint}")
+    yield CheckedRun(question="an answer", verdict=CheckVerdict.BAD, words=f"{document['error']}{hint}")
 
 
 def _estimate(plain: Mapping[str, Any] | None) -> Estimate | None:

@@ -100,7 +100,7 @@ def preview(folder: Path, meta: TokenMeta, first: int, count: int) -> tuple[str,
 
 
 @dataclass(frozen=True, kw_only=True)
-class Damaged:
+class DamagedData:
     """A file whose content is not what its name promises."""
 
     path: Path
@@ -125,13 +125,13 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def check(files: Sequence[Path], urls: Mapping[str, str]) -> Iterator[Damaged | None]:
+def check(files: Sequence[Path], urls: Mapping[str, str]) -> Iterator[DamagedData | None]:
     """Judge one file after another; yields None for each intact file. `urls` are addresses by file name."""
     for file in files:
         with disk_errors("read", file):
             what = damage(file)
         url = urls.get(file.name) or _origin(file)
-        yield None if what is None else Damaged(path=file, what=what, url=url, fetch=_command(file, what, url))
+        yield None if what is None else DamagedData(path=file, what=what, url=url, fetch=_command(file, what, url))
 
 
 def read_urls(given: Path | None, files: Sequence[Path]) -> dict[str, str]:
@@ -157,7 +157,7 @@ def read_urls(given: Path | None, files: Sequence[Path]) -> dict[str, str]:
     return {name: url for name, url in found.items() if url is not None}
 
 
-def refetch(damaged: Damaged) -> str | None:
+def refetch(damaged: DamagedData) -> str | None:
     """Fetch a file again from its address; returns what is wrong with the new file, or None if it is intact.
 
     The old file is replaced only by an intact one.

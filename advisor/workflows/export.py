@@ -9,7 +9,7 @@ from pathlib import Path
 
 from advisor.engines.export.bundle import common_files, export_job
 from advisor.engines.export.targets import TARGETS
-from advisor.engines.guards import Limits, guarded, limit_seconds, make_guards, refuse_edited, with_limits_of
+from advisor.engines.guards import GuardLimits, guarded, limit_seconds, make_guards, refuse_edited, with_limits_of
 from advisor.errors import AdvisorError
 from advisor.options import ExportOptions
 from advisor.records import Plan
@@ -61,7 +61,7 @@ def place_there(to: str, options: ExportOptions) -> Place:
 def export(
     plan: Plan,
     to: str,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
+    limits: GuardLimits = GuardLimits(),  # noqa: B008 - frozen
     options: ExportOptions = ExportOptions(),  # noqa: B008 - frozen
 ) -> Exported:
     """Returns the files of a plan for an engine of `TARGETS`. Raises AdvisorError for an unsupported option."""

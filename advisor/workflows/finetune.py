@@ -24,7 +24,7 @@ RUNS = "runs"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class FinetuneStage:
     """A run that starts from the weights of another run."""
 
     name: str
@@ -45,7 +45,7 @@ def plan_stage(
     epochs: float = 2.0,
     learning_rate: float = 0.1,
     usd_per_gpu_hour: float | None = None,
-) -> Stage:
+) -> FinetuneStage:
     """Returns the stage that trains a run further on a token folder: same model and batch, on one device of that kind.
 
     The time follows the run's measured pace; that of several GPUs is multiplied by their number. `learning_rate` is a
@@ -78,7 +78,7 @@ def plan_stage(
 
     hourly = launch.usd_per_hour if launch is not None else None
     price = usd_per_gpu_hour if usd_per_gpu_hour is not None else None if hourly is None else hourly / gpus
-    return Stage(
+    return FinetuneStage(
         name=config.name,
         config=config,
         steps=config.steps,
@@ -90,7 +90,7 @@ def plan_stage(
     )
 
 
-def write_stage(stage: Stage, out: Path) -> str:
+def write_stage(stage: FinetuneStage, out: Path) -> str:
     """Write the stage's configuration; returns the command that starts it. Raises AdvisorError if the file exists."""
     path = out / f"{stage.name}.yaml"
     if path.exists():

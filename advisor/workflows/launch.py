@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 from advisor.engines.backend import Backend, Job, LaunchRequest
 from advisor.engines.cards import parse_gpu_ids
 from advisor.engines.engines import MEASURED_THERE, backend_of, describe, handle_of, parse_place
-from advisor.engines.guards import Limits, parse_loss_stop, with_limits_of
+from advisor.engines.guards import GuardLimits, parse_loss_stop, with_limits_of
 from advisor.engines.jobs import (
     adopted_job,
     claim,
@@ -39,7 +39,7 @@ from advisor.trainers.adapter import Trainer
 from advisor.trainers.adopted import ADOPTED
 from advisor.trainers.own import OWN
 from advisor.units import HOUR, format_estimate, format_seconds
-from advisor.workflows.preflight import Check, Finding, checkpoint_checks, data_checks, preflight, told
+from advisor.workflows.preflight import Check, Readiness, checkpoint_checks, data_checks, preflight, told
 from trainer.schema import RunConfig, to_dict
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ HERE = Place()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Started:
+class StartedRun:
     """A run that was just started."""
 
     run_dir: Path
@@ -57,13 +57,13 @@ class Started:
     warnings: tuple[str, ...] = ()
 
 
-def limits_of(options: LaunchOptions | ExportOptions | ResumeOptions) -> Limits:
+def limits_of(options: LaunchOptions | ExportOptions | ResumeOptions) -> GuardLimits:
     """Returns the limits that the options state. Raises AdvisorError (exit 2) for an invalid stop on the loss."""
     stops = options.stop_loss if not isinstance(options, ExportOptions) else ()
     unlimited = not isinstance(options, ResumeOptions) and options.no_limits
     if unlimited and (options.budget is not None or options.deadline is not None):
         raise AdvisorError("--no-limits and a limit were both given", "leave one of them out", exit_code=2)
-    return Limits(
+    return GuardLimits(
         from_plan=not unlimited,
         max_usd=options.budget,
         max_hours=None if options.deadline is None else options.deadline / HOUR,
@@ -77,7 +77,7 @@ class Launching:
 
     checks: Callable[[], list[Check]]
     request: Callable[[], LaunchRequest]
-    start: Callable[[], Started]
+    start: Callable[[], StartedRun]
 
 
 def launching(
@@ -104,7 +104,7 @@ def launching(
     asked = Arriving(may_change_depth=options.may_change == "depth", stop_if_over=options.stop_if_over)
     arriving = _arriving(store, source, place, asked, options.calibrate)
 
-    def start() -> Started:
+    def start() -> StartedRun:
         for words in beforehand(store, source, place, limits):
             say(words)
         launched, left, write_first = source, limits, None
@@ -210,13 +210,13 @@ def launch(
     source: Plan | RunConfig | AdoptedPlan,
     run_dir: Path | None = None,
     *,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
+    limits: GuardLimits = GuardLimits(),  # noqa: B008 - frozen
     again: bool = False,
     place: Place = HERE,
     trainer: Trainer = OWN,
     arriving: Arriving | None = None,
     write_first: Callable[[Path], None] | None = None,
-) -> Started:
+) -> StartedRun:
     """Start a plan, or a bare configuration, in a new run folder; by default one under the store's `runs/`.
 
     If the plan already has an active run, the error names that run; `again` starts another. With `arriving`, an engine
@@ -262,10 +262,10 @@ def resume(
     store: Store,
     run_dir: Path,
     *,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
+    limits: GuardLimits = GuardLimits(),  # noqa: B008 - frozen
     usd_per_gpu_hour: float | None = None,
     synthetic: bool = False,
-) -> Started:
+) -> StartedRun:
     """Resume the run of a folder from its last checkpoint, where it was started. Each new limit replaces its old one.
 
     `usd_per_gpu_hour` is the price from now on; earlier attempts keep their price. `synthetic` lets a run without data
@@ -300,7 +300,7 @@ def fetch(store: Store, run_dir: Path) -> str:
     return backend_of(handle_of(run_dir), store).fetch(run_dir)
 
 
-def looked_at(store: Store, source: Plan | RunConfig, place: Place, limits: Limits) -> list[Check]:
+def looked_at(store: Store, source: Plan | RunConfig, place: Place, limits: GuardLimits) -> list[Check]:
     """Checks everything that a launch needs, here or by asking the engine; nothing is started or written."""
     if place.engine == HERE.engine:
         return preflight(store, source, place)
@@ -311,7 +311,7 @@ def looked_at(store: Store, source: Plan | RunConfig, place: Place, limits: Limi
     checks = offered(
         place.engine, lambda: backend.offer(backend.dryrun(_job(store, source, None, limits=limits, place=place)))
     )
-    if any(check.finding is Finding.MISSING for check in checks):
+    if any(check.finding is Readiness.MISSING for check in checks):
         return checks
     checks += checkpoint_checks(store, source) if isinstance(source, Plan) else ()
     brought = place.engine == "ssh" or config.data.path is None
@@ -319,19 +319,19 @@ def looked_at(store: Store, source: Plan | RunConfig, place: Place, limits: Limi
     limits = with_limits_of(source if isinstance(source, Plan) else None, limits)
     if (limits.max_usd, limits.max_hours, config.stop.max_seconds) == (None, None, None):
         words = "nobody limits what it may spend there, and it starts again after a failure: --budget or --deadline"
-        checks.append(Check(of="limits", finding=Finding.WARNING, words=words))
+        checks.append(Check(of="limits", finding=Readiness.WARNING, words=words))
     return checks
 
 
 def offered(engine: str, ask: Callable[[], list[str]]) -> list[Check]:
     """Returns what an engine answers to a launch request, as checks."""
     try:
-        return [Check(of=engine, finding=Finding.FINE, words=words) for words in ask()]
+        return [Check(of=engine, finding=Readiness.FINE, words=words) for words in ask()]
     except AdvisorError as error:
-        return [Check(of=engine, finding=Finding.MISSING, words=error.message)]
+        return [Check(of=engine, finding=Readiness.MISSING, words=error.message)]
 
 
-def beforehand(store: Store, source: Plan | RunConfig, place: Place, limits: Limits) -> list[str]:
+def beforehand(store: Store, source: Plan | RunConfig, place: Place, limits: GuardLimits) -> list[str]:
     """Returns warnings before a launch elsewhere; raises AdvisorError with all that is missing if it cannot start."""
     return told(looked_at(store, source, place, limits))
 
@@ -341,7 +341,7 @@ def _job(
     source: Plan | RunConfig | AdoptedPlan,
     run_dir: Path | None,
     *,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
+    limits: GuardLimits = GuardLimits(),  # noqa: B008 - frozen
     trainer: Trainer = OWN,
     place: Place = HERE,
     arriving: Arriving | None = None,
@@ -365,7 +365,7 @@ def _job(
     return new_job(source, folder, trainer, now=now, run_id=run_id, limits=limits, place=place, arriving=arriving)
 
 
-def _submit(backend: Backend, job: Job) -> Started:
+def _submit(backend: Backend, job: Job) -> StartedRun:
     backend.submit(backend.dryrun(job))
     record = read_launch(job.folder)
     assert record is not None  # the backend has just written it
@@ -376,4 +376,4 @@ def _submit(backend: Backend, job: Job) -> Started:
         if needed.value > left:
             takes = format_estimate(needed, format_seconds)
             warnings.append(f"its limit stops it after {format_seconds(left)}, and it takes {takes}: plan again")
-    return Started(run_dir=job.folder, launch=record, warnings=tuple(warnings))
+    return StartedRun(run_dir=job.folder, launch=record, warnings=tuple(warnings))

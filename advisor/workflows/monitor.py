@@ -38,7 +38,7 @@ class WatchedCard:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
+class MonitoredGpus:
     """The readings of a monitor so far."""
 
     seconds: float  # from the first reading to the last
@@ -129,7 +129,7 @@ class Watching:
         for tally in self._tallies:
             tally.add(self._elapsed, cells)
 
-    def seen(self) -> Watched:
+    def seen(self) -> MonitoredGpus:
         """Returns the readings so far."""
         cards = []
         for card, tally in zip(self._cards, self._tallies, strict=True):
@@ -138,7 +138,7 @@ class Watching:
             name = str(card.get("name") or f"GPU {card['gpu']}")
             cards.append(WatchedCard(name=name, power_limit_watts=limit / 1000 if limit else None, readings=readings))
         hz = (self._rows - 1) / self._elapsed if self._elapsed > 0 else None
-        return Watched(seconds=self._elapsed, hz=hz, cards=tuple(cards))
+        return MonitoredGpus(seconds=self._elapsed, hz=hz, cards=tuple(cards))
 
     def _kept(self, line: str) -> list[str]:
         if self._csv is not None:
@@ -149,7 +149,7 @@ class Watching:
 OnLook = Callable[[Watching], None]
 
 
-def monitor(*, hz: float, seconds: float | None, csv: Path | None, on_look: OnLook) -> Watched:
+def monitor(*, hz: float, seconds: float | None, csv: Path | None, on_look: OnLook) -> MonitoredGpus:
     """Watch until the time is over, Ctrl-C or SIGTERM; returns the readings.
 
     Raises AdvisorError on a machine without a GPU that NVML knows, or if `csv` already exists.

@@ -95,7 +95,7 @@ def _finished(plan: Plan, store: Store, data_meta: TokenMeta | None) -> Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
+class PlanDetails:
     """Details shown with a plan: its memory by part, its configuration at other depths, the data to fetch."""
 
     memory: MemoryBill | None
@@ -110,7 +110,7 @@ def beside(
     depths: Sequence[int] = (),
     seen: MeasuredStep | None = None,
     current: Workload | None = None,
-) -> Beside:
+) -> PlanDetails:
     """Returns the memory, depths and data of a plan, from what the store knows of its device.
 
     Depths are compared with a `current` run on the same GPUs, or else with the plan's own configuration.
@@ -119,7 +119,7 @@ def beside(
     profile = profile_for(plan.goal, work.gpu, store, seen)
     fresh = plan.chosen.tokens / max(1.0, plan.chosen.standing.epochs or 1.0)
     here = plan.goal.data is not None
-    return Beside(
+    return PlanDetails(
         memory=memory_bill(profile, work),
         depths=at_depths(profile, current or work, depths) if depths else (),
         data=None if here else download(fresh, work.shape.vocab_size, plan.goal.download_bytes_per_second),

@@ -34,7 +34,7 @@ from trainer.token_folder import TRAIN_FILE, VALIDATION_FILE, TokenMeta, tokeniz
 LOG_BYTES_PER_STEP = 420  # a step record of our own log has 350 to 420 bytes
 
 
-class Finding(StrEnum):
+class Readiness(StrEnum):
     """The result of a check."""
 
     FINE = "fine"
@@ -47,7 +47,7 @@ class Check:
     """One thing that a run needs."""
 
     of: str  # card | PyTorch | memory | disk | data | weights | checkpoints | other runs
-    finding: Finding
+    finding: Readiness
     words: str
 
 
@@ -58,7 +58,7 @@ def preflight(store: Store, source: Plan | RunConfig, place: Place) -> list[Chec
     # Runs on the processor may share it, but they slow each other down.
     for name in training_here(store) if config.device == "cpu" else ():
         words = f"{name} is running on this machine: both will be slower than planned"
-        checks.append(Check(of="other runs", finding=Finding.WARNING, words=words))
+        checks.append(Check(of="other runs", finding=Readiness.WARNING, words=words))
     checks += checkpoint_checks(store, source)
     if isinstance(source, Plan):
         checks += [*_torch(source), *_memory(source, config, place)]
@@ -67,18 +67,18 @@ def preflight(store: Store, source: Plan | RunConfig, place: Place) -> list[Chec
         there = next(path for path in (store.home, *store.home.resolve().parents) if path.exists())
         free = shutil.disk_usage(there).free
         words = f"{format_bytes(free)} are free at {there}, checkpoints and log take {format_bytes(needed)}"
-        checks.append(Check(of="disk", finding=Finding.MISSING if needed > free else Finding.FINE, words=words))
+        checks.append(Check(of="disk", finding=Readiness.MISSING if needed > free else Readiness.FINE, words=words))
     return checks
 
 
 def told(checks: list[Check]) -> list[str]:
     """Returns the warnings and the engine's answers as text; raises AdvisorError with everything that is missing."""
-    lacking = [f"{check.of}: {check.words}" for check in checks if check.finding is Finding.MISSING]
+    lacking = [f"{check.of}: {check.words}" for check in checks if check.finding is Readiness.MISSING]
     if lacking:
         hint = "launch it where all is there (the plan is all it needs): advisor launch PLAN.yaml --on ssh:HOST"
         raise AdvisorError("the run cannot start:" + "".join(f"\n  {line}" for line in lacking), hint)
-    warnings = [f"warning: {check.words}" for check in checks if check.finding is Finding.WARNING]
-    return warnings + [check.words for check in checks if check.of in PLACES and check.finding is Finding.FINE]
+    warnings = [f"warning: {check.words}" for check in checks if check.finding is Readiness.WARNING]
+    return warnings + [check.words for check in checks if check.of in PLACES and check.finding is Readiness.FINE]
 
 
 def _cards(source: Plan | RunConfig, config: RunConfig, place: Place) -> Iterator[Check]:
@@ -89,27 +89,27 @@ def _cards(source: Plan | RunConfig, config: RunConfig, place: Place) -> Iterato
         try:
             warning = check_is_here(source.workload.gpu, needed)
         except AdvisorError as error:
-            yield Check(of="card", finding=Finding.MISSING, words=error.message)
+            yield Check(of="card", finding=Readiness.MISSING, words=error.message)
             return
         if warning:
-            yield Check(of="card", finding=Finding.WARNING, words=warning)
+            yield Check(of="card", finding=Readiness.WARNING, words=warning)
     visible, taken, order = visible_ids() or (), taken_by(), _order(place)
     unknown = [number for number in place.gpu_ids if number not in visible]
     if unknown:
         has = ", ".join(map(str, visible)) or "none"
-        yield Check(of="card", finding=Finding.MISSING, words=f"there is no GPU {unknown[0]} here; there are: {has}")
+        yield Check(of="card", finding=Readiness.MISSING, words=f"there is no GPU {unknown[0]} here; there are: {has}")
         return
     free = [card for card in order if card.number not in taken]
     broken = "".join(f"; GPU {number}: {why}" for number, why in broken_cards().items())
     who = "; ".join(f"GPU {number} is taken by {run}" for number, run in taken.items())
     if visible and len(free) < needed:
-        yield Check(of="card", finding=Finding.MISSING, words=f"{needed} free ones are needed: {who}{broken}")
+        yield Check(of="card", finding=Readiness.MISSING, words=f"{needed} free ones are needed: {who}{broken}")
         return
     for card in free[:needed]:
         if card.in_use:
-            yield Check(of="card", finding=Finding.WARNING, words=_shared(card))
+            yield Check(of="card", finding=Readiness.WARNING, words=_shared(card))
         else:
-            yield Check(of="card", finding=Finding.FINE, words=f"GPU {card.number} is free{broken}")
+            yield Check(of="card", finding=Readiness.FINE, words=f"GPU {card.number} is free{broken}")
 
 
 def _order(place: Place) -> list[FoundCard]:
@@ -130,11 +130,11 @@ def _torch(plan: Plan) -> Iterator[Check]:
     try:
         installed = version("torch")
     except PackageNotFoundError:
-        yield Check(of="PyTorch", finding=Finding.MISSING, words="not installed: pip install torch")
+        yield Check(of="PyTorch", finding=Readiness.MISSING, words="not installed: pip install torch")
         return
     spec = find_gpu(plan.workload.gpu)
     problem = installed_problem(spec, installed) if spec is not None else None
-    yield Check(of="PyTorch", finding=Finding.WARNING if problem else Finding.FINE, words=problem or installed)
+    yield Check(of="PyTorch", finding=Readiness.WARNING if problem else Readiness.FINE, words=problem or installed)
 
 
 def _memory(plan: Plan, config: RunConfig, place: Place) -> Iterator[Check]:
@@ -149,7 +149,7 @@ def _memory(plan: Plan, config: RunConfig, place: Place) -> Iterator[Check]:
     if peak is None or free is None:
         return
     words = f"{format_bytes(free)} are free now, {format_bytes(peak.value)} predicted (to {format_bytes(peak.high)})"
-    finding = Finding.MISSING if peak.value > free else Finding.WARNING if peak.high > free else Finding.FINE
+    finding = Readiness.MISSING if peak.value > free else Readiness.WARNING if peak.high > free else Readiness.FINE
     yield Check(of="memory", finding=finding, words=words)
 
 
@@ -158,17 +158,17 @@ def data_checks(config: RunConfig) -> Iterator[Check]:
     if config.data.path is None:
         if config.data.synthetic:
             words = "it trains on random tokens, as --synthetic asks: a speed test with a meaningless loss"
-            yield Check(of="data", finding=Finding.WARNING, words=words)
+            yield Check(of="data", finding=Readiness.WARNING, words=words)
             return
         try:
             refuse_without_data(config.data)
         except AdvisorError as error:
-            yield Check(of="data", finding=Finding.MISSING, words=f"{error.message}; {error.hint}")
+            yield Check(of="data", finding=Readiness.MISSING, words=f"{error.message}; {error.hint}")
         return
     try:
         meta = read_data(config.data.path)
     except AdvisorError as error:
-        yield Check(of="data", finding=Finding.MISSING, words=error.message)
+        yield Check(of="data", finding=Readiness.MISSING, words=error.message)
         return
     assert meta is not None  # a path is set
     lacking = [*_unfit(config, meta)]
@@ -181,10 +181,12 @@ def data_checks(config: RunConfig) -> Iterator[Check]:
         "; ".join(lacking)
         or f"{format_tokens(meta.tokens)} tokens, {format_tokens(meta.validation_tokens)} of them for validation"
     )
-    yield Check(of="data", finding=Finding.MISSING if lacking else Finding.FINE, words=f"{config.data.path}: {words}")
+    yield Check(
+        of="data", finding=Readiness.MISSING if lacking else Readiness.FINE, words=f"{config.data.path}: {words}"
+    )
     if tokenizer_file(config.data.path) is None:
         words = f"{config.data.path} has no tokenizer: the trained model will have no text"
-        yield Check(of="data", finding=Finding.WARNING, words=words)
+        yield Check(of="data", finding=Readiness.WARNING, words=words)
 
 
 def _unfit(config: RunConfig, meta: TokenMeta) -> Iterator[str]:
@@ -205,7 +207,7 @@ def _weights(config: RunConfig) -> Iterator[Check]:
     try:
         base = read_run_config(folder)
     except AdvisorError as error:
-        yield Check(of="weights", finding=Finding.MISSING, words=error.message)
+        yield Check(of="weights", finding=Readiness.MISSING, words=error.message)
         return
     newest = max((path.parent.name for path in folder.glob("checkpoints/step-*/state.json")), default=None)
     lacking = [] if newest else [f"{folder} has no checkpoint"]
@@ -216,7 +218,7 @@ def _weights(config: RunConfig) -> Iterator[Check]:
     if _tokenizer_of(base) != _tokenizer_of(config) and None not in (_tokenizer_of(base), _tokenizer_of(config)):
         lacking.append(f"its tokens are not those of {folder}: prepare the data with --tokenizer of that run's data")
     words = "; ".join(lacking) or f"begins with {folder}, {newest}"
-    yield Check(of="weights", finding=Finding.MISSING if lacking else Finding.FINE, words=words)
+    yield Check(of="weights", finding=Readiness.MISSING if lacking else Readiness.FINE, words=words)
 
 
 def _tokenizer_of(config: RunConfig) -> bytes | None:
@@ -243,7 +245,7 @@ def checkpoint_checks(store: Store, source: Plan | RunConfig) -> Iterator[Check]
         f"no checkpoint is written on the way{end}. An interruption loses up to {at_stake}; "
         "checkpoint.every_seconds: 900 in its configuration limits that"
     )
-    yield Check(of="checkpoints", finding=Finding.WARNING, words=words)
+    yield Check(of="checkpoints", finding=Readiness.WARNING, words=words)
 
 
 def expected_seconds(store: Store, source: Plan | RunConfig) -> float | None:

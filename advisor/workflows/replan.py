@@ -90,7 +90,7 @@ class There:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Knob:
+class ReplanKnob:
     """One setting of the run and of the plan."""
 
     name: str
@@ -110,7 +110,7 @@ class Replan:
     there: There
     predicted_there: Prediction | None  # on the run's own GPU, without the run's measurement
     workload: Workload
-    knobs: tuple[Knob, ...]
+    knobs: tuple[ReplanKnob, ...]
     speed: str  # how the run's measured speed changed the plan's, in words
     fate: str  # how the run ended if something went wrong, in words; else empty
     unsure: tuple[str, ...]
@@ -371,14 +371,16 @@ def _speed(seen: MeasuredStep, predicted: Prediction | None, plan: Plan, store: 
     return f"{text}; {rests}"
 
 
-def knobs(origin: Origin, plan: Plan) -> tuple[Knob, ...]:
+def knobs(origin: Origin, plan: Plan) -> tuple[ReplanKnob, ...]:
     """Returns every setting of the run and its plan, the model's sizes first; unknown ones of the run are None."""
     there, here = origin.workload, plan.workload
     one = vars(there.shape) | vars(there) | {"tokens": origin.tokens, "global_batch": origin.step_tokens}
     two = vars(here.shape) | vars(here) | {"tokens": plan.chosen.tokens, "global_batch": here.step_tokens}
     known = {"gpu": origin.card_known, "precision": _states(origin, "precision"), "compile": _states(origin, "compile")}
     names = (*vars(there.shape), *_KNOBS)
-    return tuple(Knob(name=name, there=one[name] if known.get(name, True) else None, here=two[name]) for name in names)
+    return tuple(
+        ReplanKnob(name=name, there=one[name] if known.get(name, True) else None, here=two[name]) for name in names
+    )
 
 
 def _most_memory(run: RunTable, used: tuple[float | None, float | None]) -> float | None:

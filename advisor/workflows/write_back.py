@@ -25,7 +25,7 @@ Target = dict[str, str | None]  # a run of a tracker on this machine: `library`,
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class WrittenParameters:
     """Parameters that a tracker accepted."""
 
     library: str
@@ -34,7 +34,7 @@ class Written:
     parameters: int
 
 
-def write_back(scored: ScoredRun, path: Path, run: str | None, python: str) -> Written:
+def write_back(scored: ScoredRun, path: Path, run: str | None, python: str) -> WrittenParameters:
     """Write what was predicted of a run, and its score, to the tracker's run at `path`, with the Python at `python`.
 
     Raises AdvisorError if there is no such run, or if the library is missing or refuses.
@@ -56,7 +56,7 @@ def write_back(scored: ScoredRun, path: Path, run: str | None, python: str) -> W
         message = f"{python} does not have {library}" if missing else f"{library} did not take them: {said[:300]}"
         raise AdvisorError(message, hint)
     place = done.stdout.strip().splitlines()[-1]
-    return Written(library=library, run=str(target["run"]), place=place, parameters=len(parameters))
+    return WrittenParameters(library=library, run=str(target["run"]), place=place, parameters=len(parameters))
 
 
 def parameters_of(scored: ScoredRun) -> dict[str, float | str]:

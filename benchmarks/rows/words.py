@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from advisor.prediction.software import USUAL_STATE, Named, table
+from advisor.prediction.software import USUAL_STATE, NamedSoftware, table
 from advisor.records import Adapters, Software
 from advisor.store.disk import read_yaml
 from trainer.schema import ModelShape
@@ -238,7 +238,7 @@ def _share_recomputed(low: str) -> float | None:
 
 
 @lru_cache(maxsize=4096)
-def read_checkpointing(text: str, named: Named | None = None, in_part: bool = False) -> str | Open | Refusal:
+def read_checkpointing(text: str, named: NamedSoftware | None = None, in_part: bool = False) -> str | Open | Refusal:
     """Return activation checkpointing: "none", "selective" or "full". A plain yes means full, as in most software.
 
     An empty cell probably means the software's default. With adapters (`in_part`), half of the runs use full if the
@@ -269,20 +269,20 @@ def read_checkpointing(text: str, named: Named | None = None, in_part: bool = Fa
     return Refusal(f"activation checkpointing {text!r} is unknown: write none, selective or full")
 
 
-def software_in(words: str) -> Named | None:
+def software_in(words: str) -> NamedSoftware | None:
     """Return the first software of the table that the description of a run names."""
     low = words.lower()
     return next((named for named in table().values() if named.written and named.written.search(low)), None)
 
 
 @lru_cache(maxsize=65536)
-def read_named(software: str) -> Named | None:
+def read_named(software: str) -> NamedSoftware | None:
     """Return the software of profiles/software.csv that a cell names; None means a custom PyTorch loop."""
     return software_in(_denied("software").sub(" ", software))
 
 
 @lru_cache(maxsize=65536)
-def read_software(precision: str, words: str, parallelism: str = "", named: Named | None = None) -> Software:
+def read_software(precision: str, words: str, parallelism: str = "", named: NamedSoftware | None = None) -> Software:
     """Return the software with the state, loss and kernels that the cells state; the rest follows its defaults.
 
     `words` are the notes and the name of the software.
@@ -301,7 +301,7 @@ def read_software(precision: str, words: str, parallelism: str = "", named: Name
 
 
 @lru_cache(maxsize=4096)
-def read_fused_attention(text: str, named: Named | None = None) -> bool | Open:
+def read_fused_attention(text: str, named: NamedSoftware | None = None) -> bool | Open:
     """Return whether attention is one kernel that keeps no scores in memory. Unknown words count as an empty cell."""
     told = _denied("plain attention").sub(" fused ", stated(text))
     low = _denied("fused attention").sub(" ", told)  # "SDPA (no flash)" is still fused
@@ -334,7 +334,7 @@ def _state(low: str) -> str | None:
 
 
 @lru_cache(maxsize=4096)
-def read_compile(text: str, named: Named | None = None) -> bool | Open:
+def read_compile(text: str, named: NamedSoftware | None = None) -> bool | Open:
     """Return whether operations are fused, by a compiler or by hand.
 
     An unknown word, such as a version of CUDA, counts as an empty cell: the default of the software is taken.

@@ -17,7 +17,7 @@ from advisor.calibration.quality import quality_of
 from advisor.engines.arrival import PLAN_AFTER, settle
 from advisor.engines.backend import write_files
 from advisor.engines.engines import parse_place
-from advisor.engines.guards import Limits
+from advisor.engines.guards import GuardLimits
 from advisor.engines.jobs import resumed_job
 from advisor.engines.state import RunState, RunStatus
 from advisor.errors import AdvisorError
@@ -148,7 +148,7 @@ def come_home(recorded, tmp_path):
     """A run folder as its job elsewhere left it, an hour and a half of two before its end."""
     store = Store(tmp_path / "home")
     plan = planned(tmp_path / "a", recorded, "--depth", "4", "--deadline", "2h", "--price", "0.5", "--budget", "3")
-    request = dry_run(store, plan, place=parse_place("ssh:there"), limits=Limits(max_usd=0.8), arriving=Arriving())
+    request = dry_run(store, plan, place=parse_place("ssh:there"), limits=GuardLimits(max_usd=0.8), arriving=Arriving())
     folder = request.folder
     write_files(replace(request, copies={}))
     write_launch(folder, request.record)
@@ -261,7 +261,7 @@ def test_a_run_that_goes_on_after_its_stop_on_arrival_has_paid_for_that(recorded
     """180 s were cut off or measured in vain: whoever resumes the run has so much less, at its price."""
     words = ("--depth", "4", "--deadline", "2h", "--price", "0.5")
     plan, store = planned(tmp_path / "a", recorded, *words), Store(tmp_path / "home")
-    limits = Limits(max_hours=170 / 3600)
+    limits = GuardLimits(max_hours=170 / 3600)
     request = dry_run(store, plan, place=parse_place("ssh:there"), limits=limits, arriving=Arriving())
     folder, job = request.folder, request.folder / "job"
     write_files(replace(request, copies={}))
@@ -273,8 +273,8 @@ def test_a_run_that_goes_on_after_its_stop_on_arrival_has_paid_for_that(recorded
     with pytest.raises(AdvisorError, match="has used 180 s of the 170 s"):
         resumed_job(folder, status)
     with pytest.raises(AdvisorError, match=r"has used \$0.03 of the \$0.02"):
-        resumed_job(folder, status, limits=Limits(max_usd=0.02, max_hours=1.0))
-    job_again = resumed_job(folder, status, limits=Limits(max_hours=1.0))
+        resumed_job(folder, status, limits=GuardLimits(max_usd=0.02, max_hours=1.0))
+    job_again = resumed_job(folder, status, limits=GuardLimits(max_hours=1.0))
     assert seconds_left(folder, job_again.config.stop) == pytest.approx(3600 - 180, abs=1.0)
 
 

@@ -22,7 +22,7 @@ from advisor.prediction.uncalibrated import prior_profile
 from advisor.prediction.wallclock import DOWNLOAD_BYTES_PER_SECOND, SOFTWARE_BYTES
 from advisor.records import Plan
 from advisor.store.store import Store
-from advisor.workflows.data import Damaged, check, files_of, read_urls, refetch
+from advisor.workflows.data import DamagedData, check, files_of, read_urls, refetch
 from advisor.workflows.launch import dry_run, with_synthetic
 from tests.advisor.devices import small_cpu, token_meta
 from tests.advisor.plans import goal_of
@@ -223,7 +223,7 @@ def test_a_page_among_shards_is_found_and_fetched_again(server, tmp_path, call):
 def test_what_comes_damaged_again_replaces_nothing(server, tmp_path, where, words):
     file = tmp_path / "shard.parquet"
     file.write_bytes(b"")
-    one = Damaged(path=file, what="it is empty", url=f"{server[0]}/{where}/shard.parquet", fetch="")
+    one = DamagedData(path=file, what="it is empty", url=f"{server[0]}/{where}/shard.parquet", fetch="")
     assert words in refetch(one)
     assert file.read_bytes() == b"" and [path.name for path in tmp_path.glob(".*")] == []
 

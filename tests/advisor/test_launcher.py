@@ -15,7 +15,7 @@ import pytest
 
 from advisor.engines.backend import engine_of, write_files
 from advisor.engines.engines import BACKENDS, backend_of, describe, handle_of
-from advisor.engines.guards import HANG_FACTOR, Limits, make_guards
+from advisor.engines.guards import HANG_FACTOR, GuardLimits, make_guards
 from advisor.engines.jobs import resumed_job, steps_again
 from advisor.engines.process import python_command
 from advisor.engines.state import RunState, run_status, settle, this_host
@@ -59,11 +59,11 @@ class Flow:
         self.store, self.trainer = store, trainer
 
     def launch(self, source, run_dir=None, trainer=None, again=False, **limits):
-        return launch(self.store, source, run_dir, limits=Limits(**limits), again=again,
+        return launch(self.store, source, run_dir, limits=GuardLimits(**limits), again=again,
                       trainer=trainer or self.trainer)  # fmt: skip
 
     def resume(self, run_dir, **limits):
-        return resume(self.store, run_dir, limits=Limits(**limits))
+        return resume(self.store, run_dir, limits=GuardLimits(**limits))
 
     def stop(self, run_dir, **how):
         return stop(self.store, run_dir, **how)
@@ -86,7 +86,7 @@ def logged(run_dir):
 
 def test_dollars_need_a_price(store):
     with pytest.raises(AdvisorError, match="--budget needs a price") as caught:
-        make_guards(small_run(), Limits(max_usd=5.0), usd_per_hour=None)
+        make_guards(small_run(), GuardLimits(max_usd=5.0), usd_per_hour=None)
     assert caught.value.exit_code == 2
     free = Flow(store).launch(small_plan(usd_per_hour=0.0), trainer=ScriptTrainer("pass"), max_usd=5.0)
     assert free.launch.guards.max_seconds is None and "never stops this run" in free.warnings[0]
@@ -98,10 +98,10 @@ NEW_LIMITS = [({}, (5.0, 7200.0)), ({"max_hours": 3.0}, (5.0, 10800.0)), ({"max_
 
 @pytest.mark.parametrize(("typed", "expected"), NEW_LIMITS)
 def test_a_new_limit_of_a_resumed_run_replaces_only_its_own(store, tmp_path, typed, expected):
-    launched = dry_run(store, small_plan(usd_per_hour=2.0), limits=Limits(max_usd=5.0, max_hours=2.0))
+    launched = dry_run(store, small_plan(usd_per_hour=2.0), limits=GuardLimits(max_usd=5.0, max_hours=2.0))
     write_files(launched)
     write_launch(launched.folder, launched.record)
-    again = resumed_job(launched.folder, describe(launched.folder, store), limits=Limits(**typed))
+    again = resumed_job(launched.folder, describe(launched.folder, store), limits=GuardLimits(**typed))
     assert (again.config.stop.max_usd, again.config.stop.max_seconds) == expected
     assert again.record.guards.max_usd == expected[0]
     assert again.record.guards.max_seconds == min(expected[1], expected[0] / 2.0 * 3600)  # $2 an hour
@@ -113,7 +113,7 @@ def test_so_does_that_of_an_adopted_command(store, tmp_path, typed, expected):
     launched = dry_run(store, plan)
     write_files(launched)
     write_launch(launched.folder, launched.record)
-    again = resumed_job(launched.folder, describe(launched.folder, store), limits=Limits(**typed))
+    again = resumed_job(launched.folder, describe(launched.folder, store), limits=GuardLimits(**typed))
     assert (again.plan.max_usd, again.plan.max_seconds) == expected
     assert again.plan.limit_seconds == again.record.guards.max_seconds == min(expected[1], expected[0] / 2.0 * 3600)
 
@@ -384,7 +384,7 @@ def test_a_trainer_that_is_not_known_is_said(store):
 def test_what_a_dry_run_prints_is_the_same_run(store, tmp_path):
     """Its script, in a plain shell, trains to the end and leaves the files that a launch leaves."""
     folder = tmp_path / "by hand"
-    request = dry_run(store, small_plan(5), folder, limits=Limits(max_hours=1))
+    request = dry_run(store, small_plan(5), folder, limits=GuardLimits(max_hours=1))
     assert not folder.exists() and store.runs() == []
     subprocess.run(["sh", "-c", request.script], check=True, capture_output=True, cwd=tmp_path, timeout=300)
     assert run_status(folder).outcome is Outcome.COMPLETED

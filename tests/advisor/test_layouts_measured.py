@@ -14,10 +14,10 @@ import advisor as api
 from advisor.hardware.catalog import load_gpus
 from advisor.planning.models import require_architecture
 from advisor.prediction.layout_batch import predict_layouts
-from advisor.prediction.layout_own import Spreads, condition
+from advisor.prediction.layout_own import OwnSpreads, condition
 from advisor.prediction.layouts import Layout, LayoutRun
 
-SPREADS = Spreads(setup=0.15, links=0.4, model=0.1, rest=0.1)
+SPREADS = OwnSpreads(setup=0.15, links=0.4, model=0.1, rest=0.1)
 ONE_NODE = LayoutRun(
     model=replace(require_architecture("llama-3-70b").model, layers=8),
     layout=Layout(tensor=8, sequence=True),

@@ -10,7 +10,7 @@ import yaml
 
 from advisor.engines.engines import PLACES
 from advisor.engines.export.targets import TARGETS
-from advisor.engines.guards import HANG_FACTOR, Limits, guarded, limit_seconds, make_guards, parse_loss_stop
+from advisor.engines.guards import HANG_FACTOR, GuardLimits, guarded, limit_seconds, make_guards, parse_loss_stop
 from advisor.errors import AdvisorError
 from advisor.store.plan_files import dump_plan
 from advisor.store.store import Store
@@ -79,7 +79,7 @@ def test_an_answer_that_breaks_a_limit_says_so_first_and_exits_with_3(call, word
 
 def test_the_tightest_limit_wins():
     config = small_run(stop=StopConfig(max_seconds=9000.0, loss=(LossStop(step=1, above=20.0),)))
-    limits = Limits(max_usd=3.0, max_hours=2.0, loss=[LossStop(step=5, above=9.0)])
+    limits = GuardLimits(max_usd=3.0, max_hours=2.0, loss=[LossStop(step=5, above=9.0)])
     guards = make_guards(config, limits, usd_per_hour=2.0)
     assert guards.max_seconds == 3.0 / 2.0 * 3600  # 5400 s of dollars, 7200 s of hours, 9000 s configured
     stop = guarded(config, guards, usd_per_hour=2.0, step_seconds=0.5).stop
@@ -88,7 +88,7 @@ def test_the_tightest_limit_wins():
         max_seconds=7200.0, max_usd=3.0, usd_per_hour=2.0, hang_factor=HANG_FACTOR, step_seconds=0.5, loss=losses
     )
     assert limit_seconds(stop) == 5400.0
-    free = guarded(small_run(), make_guards(small_run(), Limits(), usd_per_hour=None), usd_per_hour=None).stop
+    free = guarded(small_run(), make_guards(small_run(), GuardLimits(), usd_per_hour=None), usd_per_hour=None).stop
     assert free == StopConfig(hang_factor=HANG_FACTOR) and limit_seconds(free) is None
 
 

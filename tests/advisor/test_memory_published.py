@@ -11,7 +11,7 @@ import pytest
 from advisor.hardware.catalog import load_gpus
 from advisor.laws import flops
 from advisor.prediction.memory import load_memory_model
-from advisor.prediction.memory_published import Case, Mixture, cases, parts, published_mixture
+from advisor.prediction.memory_published import Mixture, StateCase, cases, parts, published_mixture
 from advisor.prediction.memory_terms import WorkloadArrays, by_kind
 from advisor.prediction.software import software_of, table
 from advisor.records import Basis, Estimate, Software, Workload
@@ -36,7 +36,7 @@ def workload(**changes) -> Workload:
 def held(w: Workload, **case) -> dict[str, float]:
     """What one case of a workload holds, by part."""
     asked = {"state": w.software.state, "whole_logits": True, "weight": 1.0} | case
-    counted = parts(WorkloadArrays.of([w]), Case(**asked))
+    counted = parts(WorkloadArrays.of([w]), StateCase(**asked))
     return {name: float(np.broadcast_to(bytes_, (1,))[0]) for name, bytes_ in vars(counted).items()}
 
 

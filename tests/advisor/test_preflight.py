@@ -15,7 +15,7 @@ import pytest
 from advisor.engines import cards as locks
 from advisor.engines.cards import held_cards, parse_gpu_ids, taken_by
 from advisor.engines.engines import parse_place
-from advisor.engines.guards import Limits
+from advisor.engines.guards import GuardLimits
 from advisor.engines.process import ProcessId, kill_tree, start_detached
 from advisor.errors import AdvisorError
 from advisor.hardware import here
@@ -27,7 +27,7 @@ from advisor.trainers.own import OwnTrainer
 from advisor.workflows import preflight as flow
 from advisor.workflows.data import prepare_data
 from advisor.workflows.launch import beforehand, launch
-from advisor.workflows.preflight import Finding, preflight, told
+from advisor.workflows.preflight import Readiness, preflight, told
 from tests.advisor.plans import altered, changed, guess, small_plan
 from trainer.schema import CheckpointConfig, DataConfig, StopConfig, dump_config, make_shape
 
@@ -154,13 +154,13 @@ def test_all_that_is_missing_is_said_at_once(machine, tmp_path, monkeypatch):
 
 def test_too_few_cards_are_missing_and_a_peak_near_the_limit_is_a_warning(machine, tmp_path):
     machine()
-    assert found(preflight(Store(tmp_path), on_card(), Place()), "card")[0][0] is Finding.MISSING
+    assert found(preflight(Store(tmp_path), on_card(), Place()), "card")[0][0] is Readiness.MISSING
     machine(replace(H100, free_bytes=int(42e9)))
     plan = on_card()
     plan = altered(plan, peak_reserved_bytes=guess(40e9))  # to 44e9
     checks = preflight(Store(tmp_path), plan, Place())
     [(finding, words)] = found(checks, "card")
-    assert found(checks, "memory")[0][0] is finding is Finding.WARNING
+    assert found(checks, "memory")[0][0] is finding is Readiness.WARNING
     assert "GPU 0 is in use by another program with 40.9 GiB of memory" in words
     assert any("free now" in words for words in told(checks))
 
@@ -173,9 +173,9 @@ def test_data_are_whole_and_fit_the_model(tmp_path):
     run = replace(plan.run, data=DataConfig(path=str(tmp_path / "tokens")))
     assert meta.vocab_size > run.model.vocab_size
     [(finding, words)] = found(flow.preflight(Store(tmp_path), run, Place()), "data")
-    assert finding is Finding.MISSING and f"tokens go up to {meta.vocab_size}" in words
+    assert finding is Readiness.MISSING and f"tokens go up to {meta.vocab_size}" in words
     fits = replace(run, model=replace(run.model, vocab_size=meta.vocab_size))
-    assert found(flow.preflight(Store(tmp_path), fits, Place()), "data")[0][0] is Finding.FINE
+    assert found(flow.preflight(Store(tmp_path), fits, Place()), "data")[0][0] is Readiness.FINE
     with (tmp_path / "tokens" / "val.bin").open("ab") as file:
         file.write(b"x")
     assert "val.bin holds" in found(flow.preflight(Store(tmp_path), fits, Place()), "data")[0][1]
@@ -186,7 +186,7 @@ def test_a_second_run_on_the_processor_is_warned_of(tmp_path):
     started = launch(store, small_plan(), trainer=WaitingTrainer())
     try:
         [(finding, words)] = found(preflight(store, small_plan(), Place()), "other runs")
-        assert finding is Finding.WARNING and started.run_dir.name in words
+        assert finding is Readiness.WARNING and started.run_dir.name in words
     finally:
         kill_tree(ProcessId(pid=started.launch.pid, started=started.launch.process_started))
     assert started.launch.cards == ()
@@ -232,14 +232,14 @@ def test_check_only_looks(call, tmp_path, monkeypatch):
 def test_where_skypilot_is_not_installed_it_says_what_to_type(tmp_path, monkeypatch):
     monkeypatch.setenv("ADVISOR_SKY", str(tmp_path / "sky"))
     with pytest.raises(AdvisorError, match=r"no SkyPilot here .* pip install 'training-advisor\[skypilot\]'"):
-        beforehand(Store(tmp_path), on_card(), parse_place("skypilot:aws"), Limits())
+        beforehand(Store(tmp_path), on_card(), parse_place("skypilot:aws"), GuardLimits())
 
 
 def test_a_run_that_writes_no_checkpoint_on_its_way_says_what_is_at_stake(tmp_path):
     """200,000 steps of 0.9 s and 6 s around them are 50 hours; at 3.6 dollars an hour 180."""
     store, plan = Store(tmp_path), small_plan(steps=200_000, step_seconds=0.9)
     [(finding, words)] = found(preflight(store, plan, Place()), "checkpoints")
-    assert finding is Finding.WARNING and "up to all 200,000 steps, 2.08 days and $180;" in words
+    assert finding is Readiness.WARNING and "up to all 200,000 steps, 2.08 days and $180;" in words
     assert f"warning: {words}" in told(preflight(store, plan, Place()))
     bare = replace(
         plan.run, stop=StopConfig(step_seconds=0.9), checkpoint=CheckpointConfig(every_seconds=None, final=False)
@@ -258,16 +258,16 @@ def test_evaluation_data_that_were_never_copied_whole_are_missing(tmp_path):
     meta = prepare_data([text], tmp_path / "tokens", vocab_size=300, validation_fraction=0.4)
     run = replace(small_plan().run, data=DataConfig(path=str(tmp_path / "tokens")))
     run = replace(run, model=replace(run.model, vocab_size=meta.vocab_size))
-    assert found(preflight(Store(tmp_path), run, Place()), "data")[0][0] is Finding.FINE
+    assert found(preflight(Store(tmp_path), run, Place()), "data")[0][0] is Readiness.FINE
     validation = tmp_path / "tokens" / "val.bin"
     size = validation.stat().st_size
     with validation.open("r+b") as file:
         file.truncate(size // 2)
         file.truncate(size)  # its end is zeros
     [(finding, words)] = found(preflight(Store(tmp_path), run, Place()), "data")
-    assert finding is Finding.MISSING and "val.bin: blocks of zeros" in words
+    assert finding is Readiness.MISSING and "val.bin: blocks of zeros" in words
     (tmp_path / "tokens" / "tokenizer.json").unlink()
-    assert found(preflight(Store(tmp_path), run, Place()), "data")[1][0] is Finding.WARNING
+    assert found(preflight(Store(tmp_path), run, Place()), "data")[1][0] is Readiness.WARNING
 
 
 def test_the_run_whose_weights_are_taken_is_looked_at(tmp_path):
@@ -283,13 +283,13 @@ def test_the_run_whose_weights_are_taken_is_looked_at(tmp_path):
     def looked_at(config):
         return found(preflight(Store(tmp_path), replace(config, init_from=str(tmp_path / "run")), Place()), "weights")
 
-    assert looked_at(base)[0][0] is Finding.MISSING  # no run.yaml
+    assert looked_at(base)[0][0] is Readiness.MISSING  # no run.yaml
     (tmp_path / "run" / "run.yaml").write_text(dump_config(base))
     assert "has no checkpoint" in looked_at(base)[0][1]
     state.touch()
-    assert looked_at(base) == [(Finding.FINE, f"begins with {tmp_path / 'run'}, step-00000007")]
+    assert looked_at(base) == [(Readiness.FINE, f"begins with {tmp_path / 'run'}, step-00000007")]
     longer = replace(base, model=replace(base.model, seq_len=64))
-    assert looked_at(longer)[0][0] is Finding.FINE
+    assert looked_at(longer)[0][0] is Readiness.FINE
     wider = replace(base, model=replace(base.model, width=64))
     assert "is of another model" in looked_at(wider)[0][1]
     elsewhere = replace(base, data=DataConfig(path=str(tmp_path / "other")))

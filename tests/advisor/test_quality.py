@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor.calibration.fit import Evidence
+from advisor.calibration.fit import FitEvidence
 from advisor.calibration.observations import completed
 from advisor.calibration.profiles import calibrated_elsewhere, load_profile, profile_of
 from advisor.calibration.quality import judge, judged, quality_of, widening
@@ -139,7 +139,7 @@ def test_the_widening_is_what_held_out_intervals_would_have_needed(recorded):
     held = held_out([0.05, -0.05, 0.1, 0.2, -0.3], [0.1] * 5)
     factor = widening(held)
     assert factor == pytest.approx(1.9)  # four of five: log 1.2 over 0.1 is 1.82, rounded up to a tenth
-    early = Evidence(replace(recorded, bursts=recorded.bursts[:6])).held_out()  # half of its intervals hold
+    early = FitEvidence(replace(recorded, bursts=recorded.bursts[:6])).held_out()  # half of its intervals hold
     assert early.coverage == 0.5
     for some in (held, early):
         assert np.mean([abs(math.log1p(p.error)) <= widening(some) * p.width for p in some.points]) >= 0.8

@@ -14,7 +14,7 @@ from advisor.hardware.catalog import load_gpus, require_gpu
 from advisor.prediction import prior
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.prior import (
-    Elsewhere,
+    OtherCalibration,
     calibration_prior,
     datasheet_rates,
     load_prior,
@@ -32,10 +32,10 @@ L4, L40S, H100 = (require_gpu(key) for key in ("l4", "l40s", "h100-80gb-sxm"))
 SHAPE = make_shape("nanochat", depth=12, vocab_size=32768, seq_len=2048)
 
 
-def elsewhere(spec=L4, shift: float = 0.0, deviation: float = 0.05) -> Elsewhere:
+def elsewhere(spec=L4, shift: float = 0.0, deviation: float = 0.05) -> OtherCalibration:
     """A calibration whose coefficients all came out `shift` (of logs) above what was believed."""
     believed = load_prior(spec.architecture, "bf16", True, spec)
-    return Elsewhere(
+    return OtherCalibration(
         theta=believed.mean + shift,
         covariance=deviation**2 * np.eye(len(TERMS)),
         prior_mean=believed.mean,
@@ -47,7 +47,7 @@ def elsewhere(spec=L4, shift: float = 0.0, deviation: float = 0.05) -> Elsewhere
     )
 
 
-def step(spec, found: Elsewhere | None):
+def step(spec, found: OtherCalibration | None):
     workload = Workload(shape=SHAPE, micro_batch=8, gpu=spec.key, compile=True)
     [prediction] = predict_batch(prior_profile(spec, elsewhere=found), [workload])
     return prediction.step_seconds

@@ -16,7 +16,7 @@ import yaml
 from advisor.engines.export.bundle import grace_seconds
 from advisor.engines.export.slurm import slurm_time
 from advisor.engines.export.targets import TARGETS
-from advisor.engines.guards import Limits
+from advisor.engines.guards import GuardLimits
 from advisor.errors import AdvisorError
 from advisor.options import ExportOptions
 from advisor.prediction.notice import save_seconds
@@ -45,7 +45,7 @@ def by_hand(tmp_path):
 
     def make(plan, **limits):
         folder = tmp_path / "export"
-        export(plan, "script", Limits(**limits)).write(folder)
+        export(plan, "script", GuardLimits(**limits)).write(folder)
         environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": ""}  # its own sources, not ours
 
         def start(**more: str) -> subprocess.Popen:
@@ -128,7 +128,7 @@ def test_times_as_slurm_wants_them(seconds, printed):
 @pytest.mark.parametrize(("limits", "time"), [({}, "0-00:12:00"), ({"max_hours": 1.0}, "0-01:03:00")])
 def test_a_slurm_limit_leaves_room_for_a_signal_that_comes_early(limits, time):
     """Ten minutes for a plan of seconds, or the hour and a save; 60 s of grace; 60 s that the signal may be early."""
-    job = export(slow_plan(), "slurm", Limits(**limits)).files["job.sbatch"].splitlines()
+    job = export(slow_plan(), "slurm", GuardLimits(**limits)).files["job.sbatch"].splitlines()
     assert {f"#SBATCH --time={time}", "#SBATCH --signal=TERM@60"} <= set(job)
 
 
@@ -194,7 +194,7 @@ for text in json.load(sys.stdin):
 def test_skypilot_asks_the_budget_before_it_rents(engines_python, tmp_path):
     """16 cards at $40 an hour on two nodes, for $100: two and a half hours."""
     plan = on_card(small_plan(usd_per_hour=40.0), 16)
-    exported = export(plan, "skypilot", Limits(max_usd=100.0))
+    exported = export(plan, "skypilot", GuardLimits(max_usd=100.0))
     exported.write(tmp_path / "export")
     (tmp_path / "config.yaml").write_text("admin_policy: sky_policy.Budget\n")
     task = yaml.safe_load(exported.files["task.yaml"])
@@ -224,7 +224,7 @@ def test_skypilot_asks_the_budget_before_it_rents(engines_python, tmp_path):
 
 
 def test_dstack_reads_its_task(engines_python):
-    exported = export(on_card(small_plan(usd_per_hour=20.0)), "dstack", Limits(max_hours=2))
+    exported = export(on_card(small_plan(usd_per_hour=20.0)), "dstack", GuardLimits(max_hours=2))
     said = read_by(engines_python, _DSTACK, exported.files[exported.main])
     assert said == "task 1 ['H100'] 8 7320 60 25.0"
 

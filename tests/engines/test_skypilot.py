@@ -21,7 +21,7 @@ from advisor.engines import skypilot
 from advisor.engines.backend import write_files
 from advisor.engines.engines import describe, parse_place
 from advisor.engines.export.cloud import LOG_LINE
-from advisor.engines.guards import Limits
+from advisor.engines.guards import GuardLimits
 from advisor.engines.skypilot import LAST_LINES, bring, follow
 from advisor.engines.state import RunState
 from advisor.errors import AdvisorError
@@ -85,7 +85,7 @@ def rented(usd_per_hour: float = 29.9):
 
 
 def told(store, plan):
-    return " ".join(beforehand(store, plan, parse_place("skypilot:lambda"), Limits(max_usd=100.0)))
+    return " ".join(beforehand(store, plan, parse_place("skypilot:lambda"), GuardLimits(max_usd=100.0)))
 
 
 def test_its_price_is_said_beside_the_plans_with_the_reason(sky, store):

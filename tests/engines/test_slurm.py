@@ -14,7 +14,7 @@ import pytest
 from advisor.engines import slurm as slurm_engine
 from advisor.engines.arrival import read_arrival
 from advisor.engines.engines import describe, parse_place
-from advisor.engines.guards import Limits
+from advisor.engines.guards import GuardLimits
 from advisor.engines.remote import RemoteBackend
 from advisor.engines.state import RunState, last_sighting, write_sighting
 from advisor.errors import AdvisorError
@@ -54,7 +54,7 @@ def losses(folder):
 
 def test_the_same_plan_here_and_there_has_the_same_losses_and_is_scored(cluster, store):
     plan, place = small_plan(steps=30), parse_place("slurm:debug")
-    assert any("it would be to start at" in words for words in beforehand(store, plan, place, Limits()))
+    assert any("it would be to start at" in words for words in beforehand(store, plan, place, GuardLimits()))
     started = launch(store, plan, place=place)
     assert read_launch(started.run_dir).handle.startswith("slurm://test/")
     status = over(started.run_dir, store)
@@ -140,7 +140,7 @@ def test_a_starter_that_dies_before_it_knows_the_number_loses_no_job(cluster, st
 
 def test_what_slurm_would_not_take_is_refused_with_its_words(cluster, store):
     with pytest.raises(AdvisorError, match="(?i)invalid partition"):
-        beforehand(store, small_plan(), parse_place("slurm:nowhere"), Limits())
+        beforehand(store, small_plan(), parse_place("slurm:nowhere"), GuardLimits())
     with pytest.raises(AdvisorError, match="(?i)invalid partition"):
         launch(store, small_plan(), place=parse_place("slurm:nowhere"))
     assert describe(store.find_run("latest"), store).state is RunState.NEVER_STARTED

@@ -19,7 +19,7 @@ import pytest
 
 from advisor.engines import ssh
 from advisor.engines.engines import backend_of, describe, parse_place
-from advisor.engines.guards import Limits
+from advisor.engines.guards import GuardLimits
 from advisor.engines.ssh import SshBackend
 from advisor.engines.state import RunState
 from advisor.errors import AdvisorError
@@ -132,9 +132,9 @@ def test_the_same_plan_here_and_there_has_the_same_losses_and_comes_home(there, 
     size = prepare_data([text], tokens, vocab_size=300).vocab_size
     plan = small_plan(steps=30)
     plan = changed(plan, data=DataConfig(path=str(tokens)), model=replace(plan.run.model, vocab_size=size))
-    warning, offer = beforehand(store, plan, parse_place(HERE), Limits(max_hours=1))
+    warning, offer = beforehand(store, plan, parse_place(HERE), GuardLimits(max_hours=1))
     assert "no checkpoint is written on the way" in warning
-    assert any("nobody limits" in words for words in beforehand(store, plan, parse_place(HERE), Limits()))
+    assert any("nobody limits" in words for words in beforehand(store, plan, parse_place(HERE), GuardLimits()))
     assert offer.startswith("there: no NVIDIA GPU; ") and "Python 3." in offer
     folder = start(plan)
     assert read_launch(folder).handle == f"ssh://there/{folder.name}"

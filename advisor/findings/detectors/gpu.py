@@ -10,7 +10,7 @@ from advisor.findings.detectors.out_of_memory import ROWS, memory_growth, memory
 from advisor.findings.run_facts import number, parameters
 from advisor.findings.run_metrics import telemetry
 from advisor.findings.savings import saved_by_speedup
-from advisor.laws.cpu_fallback import CONVICTING, IDLE_UTILIZATION, Readings, convict, cpu_signs
+from advisor.laws.cpu_fallback import CONVICTING, IDLE_UTILIZATION, FallbackReadings, convict, cpu_signs
 from advisor.prediction.profile import FIT_MARGIN
 from advisor.readers.run_table import Status
 from advisor.units import format_bytes, format_centre, format_count, format_number, format_percent, format_watts
@@ -54,7 +54,7 @@ def detect_cpu_fallback(case: Case) -> Verdict:
     )
 
 
-def _readings(case: Case) -> Readings:
+def _readings(case: Case) -> FallbackReadings:
     """Return what the log and its telemetry say about one GPU."""
     share, size = run_metrics.memory_used_share(case)
     spec, watts = run_metrics.card(case), telemetry(case, "power_watts")
@@ -65,7 +65,7 @@ def _readings(case: Case) -> Readings:
     # achieved by one device; 6N if the shape is unknown, which is close enough for a factor of 25
     speed, count = run_metrics.pace(case), parameters(case)
     work = run_metrics.flops_per_token(case) or (6 * count if count else None)
-    return Readings(
+    return FallbackReadings(
         parameters=count,
         memory_used_bytes=None if share is None or size is None else share * size,
         power_watts=series.median(watts) if len(watts) else None,

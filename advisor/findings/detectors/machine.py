@@ -25,7 +25,7 @@ _STOLEN = 0.05  # of the CPU time, given to other guests by the hypervisor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Readings:
+class MachineReadings:
     """Times of the reference kernel, in order of their steps."""
 
     step: np.ndarray
@@ -44,7 +44,7 @@ class Readings:
         return self.busy[before] | self.busy[np.minimum(after, len(self.step) - 1)]
 
 
-def readings(case: Case) -> Readings | None:
+def readings(case: Case) -> MachineReadings | None:
     """Return the run's witness records, or None if there are none. The calibration's reading counts if it is faster."""
     facts = case.run.facts
     steps, seconds = facts.get("witness_steps"), facts.get("witness_seconds")
@@ -56,7 +56,7 @@ def readings(case: Case) -> Readings | None:
     calibrated = [case.plan.reference_seconds if case.plan else facts.get("witness_quiet_seconds")]
     calibrated += [case.profile.reference_seconds if case.profile else None]
     quiet = min([float(np.quantile(took, _QUIETEST)), *(reading for reading in calibrated if reading)])
-    return Readings(step=at, seconds=took, quiet_seconds=quiet) if quiet > 0 else None
+    return MachineReadings(step=at, seconds=took, quiet_seconds=quiet) if quiet > 0 else None
 
 
 def quiet_times(case: Case) -> StepTimes | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from advisor.auditing.audit import Judged, audit
-from advisor.auditing.card import Setup
+from advisor.auditing.audit import JudgedClaim, audit
+from advisor.auditing.card import CardSetup
 from advisor.auditing.load import card_from_dict
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec
@@ -64,7 +64,7 @@ ROWS = {
 TIMING = {"forward": "90 ms", "backward": "185 ms", "optimizer": "4 ms", "data": "2 ms", "total": "300 ms"}
 
 
-def believe(spec: GpuSpec, setup: Setup) -> Profile | None:
+def believe(spec: GpuSpec, setup: CardSetup) -> Profile | None:
     """The prior alone, whatever is calibrated on this machine."""
     try:
         return prior_profile(spec, precision=setup.precision, compile=bool(setup.compile))
@@ -72,14 +72,16 @@ def believe(spec: GpuSpec, setup: Setup) -> Profile | None:
         return None
 
 
-def ask(kind: str, *, run: dict[str, Any] | None = None, card: dict[str, Any] | None = None, **fields: Any) -> Judged:
+def ask(
+    kind: str, *, run: dict[str, Any] | None = None, card: dict[str, Any] | None = None, **fields: Any
+) -> JudgedClaim:
     """The judgement of one claim about the made-up run, changed by `run` and `card`."""
     return judge({"id": "claim", "kind": kind, "text": "a claim", **fields}, run=run, card=card)[0]
 
 
 def judge(
     *claims: dict[str, Any], run: dict[str, Any] | None = None, card: dict[str, Any] | None = None
-) -> tuple[Judged, ...]:
+) -> tuple[JudgedClaim, ...]:
     """The judgements of claims about the made-up run, in their order."""
     raw = {
         "schema": 1,

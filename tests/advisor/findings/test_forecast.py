@@ -10,7 +10,7 @@ import pytest
 
 from advisor.findings.case import Case
 from advisor.findings.curves import Curve
-from advisor.findings.forecast import Place, Targets, elsewhere, forecast, moved_workload
+from advisor.findings.forecast import ForecastPlace, Targets, elsewhere, forecast, moved_workload
 from advisor.findings.loss_forecast import forecast_loss
 from advisor.findings.run_metrics import step_times
 from advisor.findings.schedule import Schedule, kind_of, schedules_of
@@ -229,7 +229,7 @@ def test_the_same_run_elsewhere_is_the_prediction_of_the_same_step():
     work = workload()
     case = known_case(healthy(work, steps=400, facts={"planned_steps": 1600}), work)
     h100 = profile("h100-80gb-sxm", compile=True)
-    found = elsewhere(case, Place(profile=h100, gpus=1, usd_per_gpu_hour=3.0))
+    found = elsewhere(case, ForecastPlace(profile=h100, gpus=1, usd_per_gpu_hour=3.0))
     assert found.step_seconds is not None and found.whole_hours is not None and found.whole_usd is not None
     assert found.whole_hours.value == pytest.approx(found.step_seconds.value * 1600 / 3600)
     assert found.rest_hours is not None and found.rest_hours.value == pytest.approx(0.75 * found.whole_hours.value)
@@ -240,11 +240,11 @@ def test_the_same_run_elsewhere_is_the_prediction_of_the_same_step():
 
 def test_more_devices_keep_the_global_batch():
     work = workload()  # 32 × 16 sequences
-    moved = moved_workload(work, Place(profile=profile(), gpus=8))
+    moved = moved_workload(work, ForecastPlace(profile=profile(), gpus=8))
     assert moved is not None and moved.step_tokens == work.step_tokens and moved.grad_accum == 2
-    assert moved_workload(work, Place(profile=profile(), gpus=3)) is None
+    assert moved_workload(work, ForecastPlace(profile=profile(), gpus=3)) is None
 
 
 def test_an_unknown_shape_cannot_be_moved():
-    found = elsewhere(learning_case(), Place(profile=profile()))
+    found = elsewhere(learning_case(), ForecastPlace(profile=profile()))
     assert found.whole_hours is None and "shape" in found.note

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from advisor.laws.annealing import FULL_DECAY_NATS, annealing_sums, cosine, learning_rate_shares, planned_shares
 from advisor.laws.benchmarks import BENCHMARKS, Benchmark, benchmark_of, chance_interval
-from advisor.laws.cpu_fallback import CONVICTING, Readings, cpu_signs
+from advisor.laws.cpu_fallback import CONVICTING, FallbackReadings, cpu_signs
 from advisor.laws.hyperparameters import (
     BatchBand,
     batch_band,
@@ -120,7 +120,7 @@ def test_benchmarks_are_known_by_name(name, benchmark):
 
 
 # 124 M parameters, 256 tokens in 35 s on a card of 112.6 TFLOP/s: 7.3 tokens/s × 6N = 5.4 GFLOP/s, 244 MiB in use
-FALLEN_BACK = Readings(
+FALLEN_BACK = FallbackReadings(
     parameters=124e6,
     memory_used_bytes=244 * 2**20,
     flops_per_second=7.3 * 6 * 124e6,
@@ -129,7 +129,7 @@ FALLEN_BACK = Readings(
     later_step_seconds=35.8,
 )
 # an A100 at work: 12 GB in use, 370 of 400 W, 40 % of its peak
-AT_WORK = Readings(
+AT_WORK = FallbackReadings(
     parameters=124e6,
     memory_used_bytes=12e9,
     power_watts=370.0,
@@ -142,7 +142,7 @@ AT_WORK = Readings(
 )
 
 
-def applying(readings: Readings) -> int:
+def applying(readings: FallbackReadings) -> int:
     return sum(sign.applies for sign in cpu_signs(readings))
 
 
@@ -153,7 +153,7 @@ def test_a_run_on_the_cpu_is_convicted_by_what_little_is_known():
 
 def test_a_run_on_its_card_shows_no_sign():
     assert len(cpu_signs(AT_WORK)) == 5 and applying(AT_WORK) == 0
-    assert cpu_signs(Readings()) == []
+    assert cpu_signs(FallbackReadings()) == []
 
 
 @pytest.mark.parametrize(
@@ -166,18 +166,18 @@ def test_a_run_on_its_card_shows_no_sign():
     ],
 )
 def test_idle_power_is_what_a_card_with_an_open_context_draws(watts, limit, idle):
-    [sign] = cpu_signs(Readings(power_watts=watts, power_limit_watts=limit))
+    [sign] = cpu_signs(FallbackReadings(power_watts=watts, power_limit_watts=limit))
     assert sign.applies is idle
 
 
 def test_a_reading_of_eight_percent_is_no_idle_card():
     # sources §7.4: an L4 read 38 % and 8 % at the same tokens per second
-    assert applying(Readings(utilization=0.08)) == 0 and applying(Readings(utilization=0.01)) == 1
+    assert applying(FallbackReadings(utilization=0.08)) == 0 and applying(FallbackReadings(utilization=0.01)) == 1
 
 
 def test_a_slow_card_is_not_taken_for_a_cpu():
-    assert len(cpu_signs(Readings(flops_per_second=1e11, peak_flops=4e12))) == 0
-    assert applying(Readings(flops_per_second=1e11, peak_flops=6e12)) == 1
+    assert len(cpu_signs(FallbackReadings(flops_per_second=1e11, peak_flops=4e12))) == 0
+    assert applying(FallbackReadings(flops_per_second=1e11, peak_flops=6e12)) == 1
 
 
 def test_sixteen_bit_weights_with_gradients_or_fp32_weights_are_the_least():
