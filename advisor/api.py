@@ -291,7 +291,7 @@ def gpus(
     spot machines are left out.
     """
     from advisor.hardware.offers import priced_gpus, read_providers
-    from advisor.report.cards import gpus_document
+    from advisor.report.gpu_rows import gpus_document
 
     providers, today = () if provider is None else read_providers((provider,)), datetime.date.today()
     priced = priced_gpus(gpu, count, providers=providers, today=today)

@@ -21,7 +21,7 @@ from advisor.hardware.offers import (
     rows_by_gpu,
     unpriced,
 )
-from advisor.report.cards import (
+from advisor.report.gpu_rows import (
     OFFER_NUMBERS,
     card_facts,
     catalog_row,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from advisor.engines.backend import Backend, Job, LaunchRequest, not_ended, note_stop, write_files
-from advisor.engines.cards import held_cards
+from advisor.engines.gpu_locks import held_cards
 from advisor.engines.process import (
     ask_to_stop,
     is_alive,

@@ -13,7 +13,6 @@ import numpy as np
 from advisor.findings.case import Case, Confidence, Finding, Insufficient, Severity, Verdict, groups
 from advisor.findings.curves import curve
 from advisor.findings.detectors import (
-    cards,
     data_budget,
     ending,
     first_loss,

@@ -20,13 +20,13 @@ from advisor.hardware.live_prices import refresh_prices
 from advisor.hardware.offers import cheapest_offer, offers_by_provider, provider_names, unpriced
 from advisor.hardware.prices import live_prices_path, load_prices
 from advisor.options import Goal
-from advisor.planning.cards import CardRow, card_rows, largest_context, order, predicted_row
 from advisor.planning.command import call, predict_command
 from advisor.planning.models import NamedModel, known_names, mixture_rows, nearest_shape
 from advisor.planning.offers import ANY
+from advisor.planning.what_fits import CardRow, card_rows, largest_context, order, predicted_row
 from advisor.prediction.profile import Profile
 from advisor.records import Workload
-from advisor.report.cards import (
+from advisor.report.gpu_rows import (
     OFFER_NUMBERS,
     TRAINING_NUMBERS,
     TRAINING_WIDTHS,

@@ -22,7 +22,7 @@ from advisor.hardware.offers import offers_by_provider
 from advisor.options import Goal
 from advisor.planning.explore import chances
 from advisor.records import Plan
-from advisor.report.cards import OFFER_NUMBERS, offer_rows
+from advisor.report.gpu_rows import OFFER_NUMBERS, offer_rows
 from advisor.report.plan import sentence, what
 from advisor.report.quantities import COST, TIME
 from advisor.report.table import capital

@@ -14,8 +14,13 @@ import sys
 _BELOW_THE_PAGES = (
     *("altair", "pandas", "advisor.workflows.analysis", "advisor.report.plots", "advisor.report.charts"),
     "advisor.workflows.compare",
-    *("advisor.report.cards", "advisor.workflows.plan", "advisor.workflows.calibrate", "advisor.calibration.profiles"),
-    *("advisor.workflows.adopt", "advisor.workflows.launch", "advisor.planning.answer", "advisor.planning.cards"),
+    *(
+        "advisor.report.gpu_rows",
+        "advisor.workflows.plan",
+        "advisor.workflows.calibrate",
+        "advisor.calibration.profiles",
+    ),
+    *("advisor.workflows.adopt", "advisor.workflows.launch", "advisor.planning.answer", "advisor.planning.what_fits"),
 )
 
 

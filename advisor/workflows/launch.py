@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from advisor.engines.backend import Backend, Job, LaunchRequest
-from advisor.engines.cards import parse_gpu_ids
 from advisor.engines.engines import MEASURED_THERE, backend_of, describe, handle_of, parse_place
+from advisor.engines.gpu_locks import parse_gpu_ids
 from advisor.engines.guards import GuardLimits, parse_loss_stop, with_limits_of
 from advisor.engines.jobs import (
     adopted_job,

@@ -13,12 +13,12 @@ from advisor.hardware.catalog import load_gpus, require_gpu
 from advisor.hardware.offers import rows_by_gpu, unpriced
 from advisor.offer import Offer
 from advisor.options import EIGHT_BIT, Goal
-from advisor.planning.cards import adapted, largest_context
 from advisor.planning.choose import sorted_by_preference
 from advisor.planning.costs import whole_usd
 from advisor.planning.goal import Limits, interruptions, power_of
 from advisor.planning.models import NamedModel
 from advisor.planning.offers import ANY, OWN, offers_for, own_offers, within_a_node
+from advisor.planning.what_fits import adapted, largest_context
 from advisor.prediction.adapters import forward_share
 from advisor.prediction.intervals import reciprocal, sum_shared
 from advisor.prediction.layout_runs import STATE_BYTES, interrupted

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from advisor.engines.cards import choice, taken_by, visible_ids
 from advisor.engines.engines import PLACES, describe
+from advisor.engines.gpu_locks import choice, taken_by, visible_ids
 from advisor.engines.guards import refuse_without_data
 from advisor.engines.state import RunState, this_host
 from advisor.errors import AdvisorError

@@ -13,7 +13,7 @@ from advisor.calibration.profiles import load_profile
 from advisor.cli.predict import command
 from advisor.hardware.catalog import load_gpus
 from advisor.laws import flops
-from advisor.planning.cards import adapted, largest_context
+from advisor.planning.what_fits import adapted, largest_context
 from advisor.prediction.adapters import seconds_besides, share_of_a_step
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.memory_published import cases, parts

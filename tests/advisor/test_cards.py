@@ -11,7 +11,7 @@ from advisor.hardware.catalog import require_gpu
 from advisor.laws import flops
 from advisor.options import Goal
 from advisor.planning.answer import bare_plan
-from advisor.planning.cards import CardRow, card_rows
+from advisor.planning.what_fits import CardRow, card_rows
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.profile import Profile
 from advisor.prediction.uncalibrated import prior_profile

@@ -17,7 +17,7 @@ from advisor.calibration.profiles import load_profile
 from advisor.hardware.catalog import require_gpu
 from advisor.mcp_server import predict_run
 from advisor.options import Goal
-from advisor.planning.cards import card_rows
+from advisor.planning.what_fits import card_rows
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.layouts import LayoutRun
 from advisor.records import Prediction, Software

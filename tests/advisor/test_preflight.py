@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from advisor.engines import cards as locks
-from advisor.engines.cards import held_cards, parse_gpu_ids, taken_by
+from advisor.engines import gpu_locks as locks
 from advisor.engines.engines import parse_place
+from advisor.engines.gpu_locks import held_cards, parse_gpu_ids, taken_by
 from advisor.engines.guards import GuardLimits
 from advisor.engines.process import ProcessId, kill_tree, start_detached
 from advisor.errors import AdvisorError

@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 
 from advisor.errors import AdvisorError
 from advisor.hardware.offers import cheapest_offer
-from advisor.report.cards import TRAINING_NUMBERS
+from advisor.report.gpu_rows import TRAINING_NUMBERS
 from advisor.store.store import default_store
 from advisor.units import format_bytes, format_centre, format_estimate, format_rate, format_usd_rate
 from advisor.workflows.goal import model_of_config

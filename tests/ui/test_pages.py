@@ -16,7 +16,7 @@ from advisor.calibration.quality import judged
 from advisor.hardware.live_prices import Refreshed
 from advisor.hardware.offers import offers_by_provider
 from advisor.hardware.prices import live_prices_path, load_prices
-from advisor.report.cards import offer_rows
+from advisor.report.gpu_rows import offer_rows
 from advisor.store.calibration import SettingBurst
 from advisor.store.folders import example_run
 from advisor.store.run_folder import read_run_plan, run_row

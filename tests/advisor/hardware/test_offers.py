@@ -27,10 +27,10 @@ from advisor.hardware.offers import (
 )
 from advisor.hardware.prices import MARKETPLACES, load_prices
 from advisor.options import Goal
-from advisor.planning.cards import card_rows
 from advisor.planning.offers import offers_for
+from advisor.planning.what_fits import card_rows
 from advisor.prediction.profile import Profile
-from advisor.report.cards import offer_notes, offer_rows
+from advisor.report.gpu_rows import offer_notes, offer_rows
 from advisor.store.folders import profiles_folder
 from tests.advisor.findings import build
 from tests.terminal import advisor

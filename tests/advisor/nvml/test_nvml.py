@@ -18,8 +18,8 @@ import pandas as pd
 import pynvml
 import pytest
 
-from advisor.engines import cards as locks
-from advisor.engines.cards import held_cards
+from advisor.engines import gpu_locks as locks
+from advisor.engines.gpu_locks import held_cards
 from advisor.hardware.here import broken_cards, device_key, used_by
 from advisor.store.store import Store
 from advisor.workflows.monitor import Watching

@@ -27,7 +27,7 @@ from advisor.report.table import capital
 from advisor.units import DAY, GIB
 
 if TYPE_CHECKING:
-    from advisor.planning.cards import CardRow
+    from advisor.planning.what_fits import CardRow
 
 UNDATED = "commit undated (v8 schema: 2025-09 or later)"  # the column of price ages already says so
 # properties of a GPU that decide its uses
