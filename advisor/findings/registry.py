@@ -28,6 +28,7 @@ from advisor.findings.detectors import (
     rates,
     rewards,
     runs,
+    several_gpus,
     speed,
     step_time,
 )
