@@ -102,9 +102,10 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
         raise AdvisorError("nothing says how much is to be trained", "say it: --examples 50k", exit_code=2)
     tokens = round(per_epoch * (epochs if goal.examples is not None else 1))
     if goal.finetune == "full" and model.expert_width is not None:  # of all its weights only layouts have a law
-        hint = f"advisor plan --layout any --model {model.name} --gpu {goal.gpu} --tokens {tokens} --seq-len {context}"
+        gpus = ",".join(map(str, goal.counts or (goal.gpus,)))
+        words = f"--gpu {goal.gpu} --gpus {gpus} --tokens {tokens} --seq-len {context}"
         message = f"all weights of {model.name}, a mixture of experts, are planned over layouts"
-        raise AdvisorError(message, hint, exit_code=2)
+        raise AdvisorError(message, f"advisor plan --layout any --model {model.name} {words}", exit_code=2)
     software = _software(goal, model, rank)
     runs, does_not_fit = _tried(goal, store, model, software, tokens)
     if not runs:
