@@ -58,7 +58,7 @@ _HIDDEN, _NEVER_HIDDEN = 0.8, 0.1
 # Communication between layers reaches this share of all network adapters of a node, because the collectives wait for
 # each other (Ultra-Scale's layouts with tensor degrees 16 and 32).
 _ACROSS = 0.6
-_RING_SHARE = 0.65  # of the nominal rate that rings reach; the all-to-all of experts nearly reaches that (DeepEP)
+_RING_SHARE = 0.65  # of the nominal rate that rings reach; at the nominal rate the fitted cost of experts is near 1
 _FULL_WIDTH = 512.0  # products at least this wide lose little
 _SCORE_LANES = 15 / 110  # attention without a fused kernel, as in `throughput`
 # For each value of RECOMPUTE: the work of a block, and the number of all-reduces. Recomputing attention's core costs
@@ -231,7 +231,7 @@ def exchange_of(z: Columns, work: Sizes, work_seconds: np.ndarray) -> EstimateAr
         parameters=held * ones,
         depth=work.layers,
         grad_accum=work.grad_accum,
-        # A pipeline keeps the gathered weights until its last micro-batch (torchtitan's default).
+        # A pipeline is taken to keep the gathered weights until its last micro-batch (our judgement, unverified).
         gathers=np.where(z.pipeline > 1, 1, z.micro_batches) * ones,
         full=False,
         own=False,

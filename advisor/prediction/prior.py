@@ -36,7 +36,7 @@ class CoefficientPrior:
     source: str
 
     def posterior(self, rates: Rates, drift: float = 0.0) -> Posterior:
-        """Return the posterior without any measurement; `drift` is as there."""
+        """Return the posterior without any measurement. `drift` is the log deviation of the machine's speed."""
         nothing = np.zeros(0)
         return Posterior(
             rates=rates,

@@ -45,7 +45,7 @@ _SCORE_PASSES, _LANE_PASSES = 15, 110
 # By `Software.state`, what a micro-batch reads and writes of each weight, before the coefficient of the term. The 4
 # bytes of autocast come out as 47 on an A100: casts, copies and gradients, in untuned loops. 16-bit weights beside fp32
 # masters need no casts: 2 + 2 bytes are read by products, and 8 read and written to add up the gradient in fp32. These
-# 12 bytes count as 18, because such passes reach two thirds of the bandwidth.
+# 12 bytes count as 18: judged on benchmarks/layouts.py and on tables in no fit (docs/log.md).
 READ_BYTES = {"fp32": 4.0, "16bit": 2.0, "copied": 1.5}
 # Work of a block relative to one without checkpointing: "full" repeats the forward pass, "selective" repeats every
 # other product, which is half of a forward pass.
