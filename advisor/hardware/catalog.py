@@ -241,18 +241,18 @@ def _matching_keys(name: str, gpus: Mapping[str, GpuSpec]) -> list[str]:
     if exact or not wanted:
         return exact
     parts = set(_words(name))
-    found = [key for key, spec in gpus.items() if parts <= _said_of(key, spec.memory_gb) or wanted in _beginnings(key)]
+    found = [key for key, spec in gpus.items() if parts <= _name_parts(key, spec.memory_gb) or wanted in _prefixes(key)]
     return [key for key in found if all(word in wanted for word in _ALWAYS_SAID & set(key.split("-")))]
 
 
 @lru_cache(maxsize=4096)
-def _said_of(key: str, memory_gb: float) -> frozenset[str]:
+def _name_parts(key: str, memory_gb: float) -> frozenset[str]:
     """Return all words that may occur in the name of a GPU: those of its key, apart and joined, and its memory."""
     return frozenset((*key.split("-"), key.replace("-", ""), f"{memory_gb:g}gb"))
 
 
 @lru_cache(maxsize=4096)
-def _beginnings(key: str) -> frozenset[str]:
+def _prefixes(key: str) -> frozenset[str]:
     """Return the beginnings of a key, joined: "a10080gb" is one of a100-80gb-sxm."""
     words = key.split("-")
     return frozenset("".join(words[:count]) for count in range(1, len(words)))

@@ -120,13 +120,13 @@ def timed(
     seconds = step.seconds.value
     factors, deviation = memory.of(run.software)
     peak, chance = peak_and_chance(z, factors, deviation, float(run.gpu.memory_bytes), memory)
-    seconds, chance, peak = _with_whole(run, cuts, sequences, (seconds, chance, peak))
+    seconds, chance, peak = _predict_unsplit(run, cuts, sequences, (seconds, chance, peak))
     if own is not None:
         seconds = seconds * np.exp(own.log_factor(step.exchanged))
     return seconds, chance, peak
 
 
-def _with_whole(
+def _predict_unsplit(
     run: LayoutRun, cuts: Mapping[str, np.ndarray], sequences: int, columns: tuple[np.ndarray, ...]
 ) -> tuple[np.ndarray, ...]:
     """Return step seconds, probabilities and peaks with those of layouts that split only the batch predicted as such

@@ -63,8 +63,8 @@ _MEAN_OF_POINTS = (0.3, 0.4, 0.3)
 # DGX-1 4 x 100 Gb/s, DGX A100 8 x 200 Gb/s, DGX H100/B200 8 x 400 Gb/s. Other machines may be far slower.
 NETWORK_PER_GPU = {"nvlink2": 6.25e9, "nvlink3": 25e9, "nvlink4": 50e9, "nvlink5": 50e9}
 ETHERNET_BYTES_PER_SECOND = 12.5e9  # 100 Gb/s for a whole machine: usual for rented machines that state no rate
-# Launches for each tensor's piece that software copies alone after a sharded optimizer step: what nanotron's layouts on 8
-# to 512 GPUs gave when benchmarks/layouts.py still fitted it (2.2 to 2.5). It is not fitted again.
+# Launches for each tensor's piece that software copies alone after a sharded optimizer step: what nanotron's layouts on
+# 8 to 512 GPUs gave when benchmarks/layouts.py still fitted it (2.2 to 2.5). It is not fitted again.
 _COPY_SECONDS = 2.4 * 5e-6
 _TENSORS_OF_BLOCK = 6  # queries with keys and values, output, two of the feed-forward, two norms
 
