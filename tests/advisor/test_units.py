@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor import units
 from advisor.errors import AdvisorError
 from advisor.records import Basis, Estimate
 from advisor.units import (
@@ -311,3 +312,18 @@ def test_the_past_and_what_is_no_moment_is_refused(text):
     with pytest.raises(AdvisorError) as refused:
         parse_deadline(text, SUNDAY)
     assert refused.value.exit_code == 2 and refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "gigabytes"), [("200G", 25), ("8x400G", 400), ("8 x 400 Gb/s", 400), ("25GB/s", 25), ("100gbps", 12.5)]
+)
+def test_the_network_of_a_machine_is_sold_in_bits(text: str, gigabytes: float):
+    read = units.parse_network(text)
+    assert read == gigabytes * 1e9 and units.parse_network(units.write_network(read)) == read
+
+
+@pytest.mark.parametrize("text", ["200", "0G", "fast", "-100G", "8x"])
+def test_what_is_no_network_is_refused_with_an_example(text: str):
+    with pytest.raises(AdvisorError, match="is not the network of a machine") as refused:
+        units.parse_network(text)
+    assert "8x400G" in refused.value.hint
