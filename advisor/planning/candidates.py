@@ -20,7 +20,6 @@ import numpy as np
 
 from advisor.laws import flops
 from advisor.laws.hyperparameters import scale_flops
-from advisor.laws.settings import SHARDINGS
 from advisor.offer import Offer
 from advisor.planning.goal import Brief
 from advisor.planning.recipe import Window, as_asked, global_batches, micro_batches
@@ -31,6 +30,7 @@ from advisor.prediction.micro_batch import Tries, group_keys, one_micro_batch
 from advisor.prediction.profile import Profile
 from advisor.prediction.wallclock import state_bytes
 from advisor.records import Workload
+from advisor.settings import SHARDINGS
 
 ROOMY = 0.85  # share of the GPU's memory that the conservative option may use at the high end of the estimate
 OVERSHOOT = math.sqrt(2)  # a micro-batch may exceed the recommended batch by this factor, which loses little

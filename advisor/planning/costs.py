@@ -11,7 +11,6 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from advisor.laws.settings import SHARDINGS
 from advisor.offer import OWN_MACHINE, Offer
 from advisor.options import Goal
 from advisor.planning import recipe
@@ -36,6 +35,7 @@ from advisor.prediction.wallclock import (
     wall_clocks,
 )
 from advisor.records import Basis, Estimate
+from advisor.settings import SHARDINGS
 
 _ROUNDS = 8  # of Newton's method on the number of steps
 

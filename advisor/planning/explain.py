@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from advisor.laws.hyperparameters import batch_band, scale_flops
-from advisor.laws.settings import SHARDINGS
 from advisor.laws.text import SHARD_BYTES
 from advisor.planning import recipe
 from advisor.planning.candidates import Device
@@ -23,6 +22,7 @@ from advisor.prediction.notice import save_seconds, short_notice
 from advisor.prediction.profile import FIT_MARGIN, Profile
 from advisor.prediction.whose import closest_run, whose
 from advisor.records import Estimate, Run
+from advisor.settings import SHARDINGS
 from advisor.units import (
     Formatter,
     format_bytes,

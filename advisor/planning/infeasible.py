@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from advisor.laws.settings import SHARDINGS
 from advisor.options import Goal, GpuPrice
 from advisor.planning.costs import Costs
 from advisor.planning.evaluate import LEAST_STEPS
@@ -18,6 +17,7 @@ from advisor.planning.offers import ANY, OWN
 from advisor.planning.search_space import SearchSpace
 from advisor.prediction.notice import NOTICE_SECONDS
 from advisor.prediction.profile import FIT_MARGIN
+from advisor.settings import SHARDINGS
 from advisor.units import (
     format_bytes,
     format_count,

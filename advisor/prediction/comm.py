@@ -17,7 +17,6 @@ import numpy as np
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
 from advisor.hardware.links import Link, read_link
 from advisor.laws.intervals import Z80
-from advisor.laws.settings import OPTIMIZERS, PRECISIONS, SHARDINGS
 from advisor.prediction.adapters import NF4_BYTES
 from advisor.prediction.intervals import BASES, EstimateArrays
 from advisor.prediction.memory_terms import WorkloadArrays
@@ -25,6 +24,7 @@ from advisor.prediction.nearest import published_runs
 from advisor.prediction.software import require_software
 from advisor.prediction.throughput import extra_parameters
 from advisor.records import Basis, Estimate, Software, Workload
+from advisor.settings import OPTIMIZERS, PRECISIONS, SHARDINGS
 
 LATENCY_SECONDS = 10e-6  # per ring step: NVLink in Calculon's system descriptions (sources §3.2)
 BUCKET_BYTES = 25 * 2**20  # DDP's default; no backward pass is left to hide the last bucket

@@ -18,12 +18,12 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from advisor.laws.intervals import Z80
-from advisor.laws.settings import SHARDINGS
 from advisor.prediction.intervals import EstimateArrays
 from advisor.prediction.memory_line import Line
 from advisor.prediction.memory_published import Mixture, published_mixture, published_parts
 from advisor.prediction.memory_terms import Structure, WorkloadArrays, device_type, structure_from_dict
 from advisor.records import Basis, Estimate, Workload
+from advisor.settings import SHARDINGS
 from advisor.store.disk import read_json
 from advisor.store.folders import profiles_folder
 

@@ -15,12 +15,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from advisor.laws.settings import OPTIMIZERS, PRECISIONS, SHARDINGS
 from advisor.prediction.adapters import NF4_BYTES
 from advisor.prediction.intervals import EstimateArrays
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.software import NamedSoftware, table
 from advisor.records import Software
+from advisor.settings import OPTIMIZERS, PRECISIONS, SHARDINGS
 from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
 

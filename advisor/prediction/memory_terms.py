@@ -16,8 +16,8 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.laws import flops
-from advisor.laws.settings import OPTIMIZERS, PRECISIONS, SHARDINGS
 from advisor.records import Software, Workload
+from advisor.settings import OPTIMIZERS, PRECISIONS, SHARDINGS
 
 # Each term is a product of sizes. L: blocks; t: tokens of a micro-batch; d: width; f: FFN width; k: width of the keys;
 # h: query heads; q: head size; p: parameters of a block; V: vocabulary; T: context; c: tokens of one chunk of the loss.

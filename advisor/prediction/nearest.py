@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from advisor.laws.settings import SHARDINGS
 from advisor.prediction.published import PublishedSetting
 from advisor.prediction.throughput import Nearby, coordinates, sizes
 from advisor.records import Workload
+from advisor.settings import SHARDINGS
 from advisor.store.folders import profiles_folder
 from advisor.units import format_tokens
 

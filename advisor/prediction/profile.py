@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from advisor.hardware.catalog import GpuSpec, peak_flops
-from advisor.laws.settings import SHARDINGS
 from advisor.prediction.memory import MemoryModel
 from advisor.prediction.power import PowerModel
 from advisor.prediction.throughput import Posterior
 from advisor.records import Basis, Estimate, Kernels
+from advisor.settings import SHARDINGS
 from advisor.store.calibration import HeldOutSummary
 
 _UNLIKE_DEVIATION = 0.15  # for each switch that differs: half the typical gain by compiling (sources §3.2: up to 1.3x)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from advisor.hardware.catalog import GpuSpec
-from advisor.laws.settings import SHARDINGS
 from advisor.prediction.throughput import TERMS
 from advisor.records import Software, Workload
+from advisor.settings import SHARDINGS
 
 THROTTLED = ("matmul", "attention")  # terms that the power limit slows down
 FUSED = ("traffic", "logits", "layer_overhead", "micro_overhead")  # terms that compilation changes

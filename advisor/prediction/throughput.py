@@ -17,9 +17,9 @@ from typing import overload
 import numpy as np
 
 from advisor.laws import flops
-from advisor.laws.settings import OPTIMIZERS, PRECISIONS, SHARDINGS
 from advisor.prediction.memory_terms import WorkloadArrays, by_kind
 from advisor.records import Software, Workload
+from advisor.settings import OPTIMIZERS, PRECISIONS, SHARDINGS
 
 TERMS = (
     "matmul",  # matrix products; 1.0 is the rate of the best measured product

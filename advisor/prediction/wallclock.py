@@ -13,9 +13,9 @@ from typing import TypeVar
 import numpy as np
 
 from advisor.laws import flops
-from advisor.laws.settings import OPTIMIZERS
 from advisor.prediction.intervals import EstimateArrays, columns, product, reciprocal, sum_independent, sum_shared
 from advisor.records import Basis, Estimate, WallClock
+from advisor.settings import OPTIMIZERS
 from trainer.schema import RunConfig
 
 _Count = TypeVar("_Count", int, np.ndarray)
@@ -286,7 +286,7 @@ def checkpoint_bytes(run: RunConfig) -> int:
 
 
 def state_bytes(shape: flops.Shape[_Count], optimizer: str) -> _Count:
-    """Return the bytes of weights and moments of one or many models; `optimizer` is a name in `laws.settings`."""
+    """Return the bytes of weights and moments of one or many models; `optimizer` is a name in `settings`."""
     kept = OPTIMIZERS[optimizer]
     return 4 * (1 + kept.moments) * flops.parameters(shape) - kept.saved_bytes * flops.block_matrix_parameters(shape)
 

@@ -8,7 +8,6 @@ from typing import Any
 from rich.console import RenderableType
 
 from advisor.hardware.catalog import require_gpu
-from advisor.laws.settings import SHARDINGS
 from advisor.offer import OWN_MACHINE, Offer
 from advisor.planning.alternatives import unpublished
 from advisor.prediction.comm import caution
@@ -16,6 +15,7 @@ from advisor.report.prediction import partial_words
 from advisor.report.quantities import COST, TIME
 from advisor.report.render import to_plain
 from advisor.report.table import Table, on_console
+from advisor.settings import SHARDINGS
 from advisor.units import format_bytes, format_count, format_estimate, format_rate, format_tokens, format_usd_rate
 from advisor.workflows.plan_finetune import FinetunePlan, FinetuneRun
 from advisor.workflows.plan_layouts import LayoutChoice

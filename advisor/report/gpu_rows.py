@@ -21,9 +21,9 @@ from advisor.hardware.offers import (
 )
 from advisor.hardware.prices import PriceRow
 from advisor.hardware.software_support import lacks, short_words, support_words, what_it_needs, wheels_for
-from advisor.laws.settings import SHARDINGS
 from advisor.records import Estimate, Workload
 from advisor.report.table import capital
+from advisor.settings import SHARDINGS
 from advisor.units import DAY, GIB
 
 if TYPE_CHECKING:

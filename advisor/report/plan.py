@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from advisor import units
 from advisor.hardware.offers import OWN_MACHINE
-from advisor.laws.settings import SHARDINGS
 from advisor.options import Goal
 from advisor.planning.sensitivity import machine
 from advisor.planning.stages import Part, largest_first, parts, stages
@@ -34,6 +33,7 @@ from advisor.report.quantities import (
 )
 from advisor.report.render import to_plain
 from advisor.report.table import Table, in_markdown
+from advisor.settings import SHARDINGS
 from advisor.units import Formatter
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from advisor import units
-from advisor.laws.settings import SHARDINGS
 from advisor.options import Goal
 from advisor.planning.alternatives import by_price
 from advisor.planning.explain import verdict
@@ -17,6 +16,7 @@ from advisor.records import Estimate, Plan, Run, ScalingPoint, SearchReport
 from advisor.report.plan import batch, briefly
 from advisor.report.quantities import COST, DEVICE_MEMORY, LOSS, STEP_TIME, THROUGHPUT, TIME, memory_of
 from advisor.report.table import STAR, Table
+from advisor.settings import SHARDINGS
 from advisor.units import Formatter
 
 # One exponent serves parameters and tokens: at the best ratio the score is proportional to compute to the power -alpha

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from advisor.hardware.catalog import require_gpu
-from advisor.laws import flops, settings
-from advisor.laws.settings import OPTIMIZERS, SHARDINGS, Optimizer, Sharding
+from advisor.laws import flops
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.software import software_of
 from advisor.prediction.uncalibrated import prior_profile
 from advisor.prediction.wallclock import state_bytes
 from advisor.records import Prediction, Workload
+from advisor.settings import OPTIMIZERS, PRECISIONS, SHARDINGS, Optimizer, Sharding
 from trainer.schema import make_shape
 
 SHAPE = make_shape("llama", depth=24, vocab_size=32000, seq_len=2048)
@@ -53,4 +53,4 @@ def test_every_record_is_an_option_in_the_order_of_zeros_stages():
     from advisor import options
 
     assert [SHARDINGS[name].stage for name in options.SHARDINGS] == [0, 1, 2, 3]
-    assert set(settings.PRECISIONS) == set(options.PRECISIONS) - {"auto"}
+    assert set(PRECISIONS) == set(options.PRECISIONS) - {"auto"}
