@@ -33,11 +33,10 @@ if TYPE_CHECKING:
     from advisor.explanation import Explanation
     from advisor.hardware.catalog import GpuSpec
     from advisor.history.listing import RunSummary
-    from advisor.options import Goal
-    from advisor.store.store import Store
     from advisor.workflows.analysis import Analysis
     from advisor.workflows.calibrate import Calibrated
     from advisor.workflows.launch import StartedRun
+    from advisor.workflows.plan import PlanDetails
     from advisor.workflows.predict import Predicted
 
 Record = TypeVar("Record")
@@ -98,7 +97,6 @@ def plan(*, measure: bool = False, gates: Sequence[str] = (), **options: Any) ->
     each run that the search names.
     """
     from advisor.planning.stages import with_gates
-    from advisor.report.plan import document, sentence
     from advisor.store.store import default_store
     from advisor.workflows.goal import goal_from, read_options, refuse_idle_budget
     from advisor.workflows.plan import beside, recommend
@@ -106,51 +104,18 @@ def plan(*, measure: bool = False, gates: Sequence[str] = (), **options: Any) ->
     store = default_store()
     goal = goal_from(read_options(options))
     refuse_idle_budget(goal)
-    if goal.needs_other_software:
-        return plan_of_other_software(goal, store)
     made = with_gates(recommend(goal, store, measure=measure), gates)
-    near = made.search.front if made.search else ()
+    return plan_answer(made, None if made.run is None else beside(made, store))
+
+
+def plan_answer(made: Plan, more: PlanDetails | None = None) -> Answer[Plan]:
+    """Return a plan as an answer, with the details shown with it."""
+    from advisor.report.plan import document, sentence
+
+    near = (*made.search.front, *made.search.machines) if made.search else ()
     runs = [*made.options, *(run for run in near if run not in made.options)]
-    found = document(made, beside(made, store)) | {"path": None}
-    return Answer(made, sentence(made), "plan", found, [_run_row(r) for r in runs])
-
-
-def plan_of_other_software(goal: Goal, store: Store) -> Answer[Any]:
-    """Plan layouts (LayoutPlan) or a fine-tune (FinetunePlan). The frame has a row for each machine."""
-    return _layouts(goal) if goal.layout == "any" else _finetune(goal, store)
-
-
-def _finetune(goal: Goal, store: Store) -> Answer[Any]:
-    from advisor.report.finetune import document, sentence
-    from advisor.workflows.plan_finetune import plan_finetune
-
-    found = plan_finetune(goal, store)
-    rows = [
-        {"gpu": run.offer.gpu, "gpus": run.offer.gpus, "provider": run.offer.provider, "spot": run.offer.spot,
-         "micro_batch": run.prediction.workload.micro_batch, "hours": run.seconds.scaled(1 / 3600), "usd": run.usd,
-         "tokens_per_second": run.prediction.tokens_per_second, "device_bytes": run.prediction.device_bytes,
-         "keeps_deadline": run.keeps[0], "keeps_budget": run.keeps[1]}
-        for run in found.runs
-    ]  # fmt: skip
-    return Answer(found, sentence(found), "plan-finetune", document(found), rows)
-
-
-def _layouts(goal: Goal) -> Answer[Any]:
-    from advisor.report.layouts import document, sentence
-    from advisor.report.prediction import layout_words
-    from advisor.workflows.plan_layouts import plan_layouts
-
-    found = plan_layouts(goal)
-    rows = [
-        {"gpu": choice.offer.gpu, "gpus": choice.gpus, "provider": choice.offer.provider, "spot": choice.offer.spot,
-         "layout": layout_words(best.run), "micro_batch": best.run.micro_batch, "recompute": best.run.recompute,
-         "hours": choice.seconds.scaled(1 / 3600), "usd": choice.usd, "mfu": best.prediction.mfu,
-         "tokens_per_second": best.prediction.tokens_per_second, "peak_bytes": best.prediction.peak_allocated_bytes,
-         "keeps_deadline": choice.keeps[0], "keeps_budget": choice.keeps[1]}
-        for choice in found.choices
-        if (best := choice.search.best) is not None
-    ]  # fmt: skip
-    return Answer(found, sentence(found), "plan-layouts", document(found), rows)
+    rows = [_run_row(run) for run in runs]
+    return Answer(made, sentence(made), "plan", document(made, more) | {"path": None}, rows)
 
 
 def predict(**options: Any) -> Answer[Predicted]:
@@ -336,6 +301,8 @@ def explain(answer: Answer[Any] | Plan, number: str) -> Answer[Explanation]:
 
 
 def _run_row(run: Run) -> dict[str, Any]:
+    from advisor.report.prediction import layout_words
+
     shape, hour = run.workload.shape, 3600.0
     return {
         "name": run.standing.name,
@@ -346,12 +313,19 @@ def _run_row(run: Run) -> dict[str, Any]:
         "depth": shape.depth,
         "parameters": run.parameters,
         "tokens": run.tokens,
+        "spot": run.offer.spot,
+        "layout": None if (cut := run.workload.layout) is None else layout_words(cut),
         "micro_batch": run.workload.micro_batch,
+        "activation_checkpointing": run.workload.activation_checkpointing,
         "tokens_per_step": run.workload.step_tokens,
         "hours": run.total_seconds.scaled(1 / hour),
         "usd": run.cost_usd,
         "loss": run.loss,
         "tokens_per_second": run.tokens_per_second,
+        "mfu": run.prediction.mfu,
+        "device_bytes": run.prediction.device_bytes or run.prediction.peak_allocated_bytes,
+        "keeps_deadline": "time" not in run.standing.against,
+        "keeps_budget": "money" not in run.standing.against,
     }
 
 

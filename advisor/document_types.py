@@ -55,8 +55,6 @@ from advisor.workflows.diff import SettingsDiff
 from advisor.workflows.keep_runs import Deleted
 from advisor.workflows.live import LogLook
 from advisor.workflows.monitor import MonitoredGpus
-from advisor.workflows.plan_finetune import FinetunePlan
-from advisor.workflows.plan_layouts import LayoutPlan
 from advisor.workflows.replan import Replan
 from advisor.workflows.write_back import WrittenParameters
 from trainer.budget import Spent
@@ -142,8 +140,6 @@ DOCUMENTS: dict[str, Shape] = {
         "memory_parts?": MemoryBill | None, "depths?": [DepthOption], "data_to_fetch?": Download | None,
         "from?": Replan,
     },
-    "plan-finetune": {FinetunePlan: ..., "sentence": str, "too_long": str | None, "path?": str | None},
-    "plan-layouts": {LayoutPlan: ..., "sentence": str, "too_long": str | None, "path?": str | None},
     "predict": _PREDICTED,
     "calibrate": _CALIBRATED,
     "calibrate-places": {

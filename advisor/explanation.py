@@ -10,8 +10,6 @@ from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import find_gpu, peak_flops
 from advisor.records import Basis, Estimate, Plan, Prediction
 from advisor.report.prediction import layout_words
-from advisor.workflows.plan_finetune import FinetunePlan
-from advisor.workflows.plan_layouts import LayoutPlan
 
 BASES = {
     Basis.MEASURED: "this configuration was run on this device",
@@ -137,30 +135,16 @@ def _numbers(record: Any) -> dict[str, Any]:
     if isinstance(record, Prediction):
         memory = getattr(record, "memory_parts", None)
         return _of_prediction(record) | {name: getattr(memory, name) for name in _MEMORY if memory is not None}
-    if not isinstance(record, Plan | FinetunePlan | LayoutPlan):
+    if not isinstance(record, Plan):
         raise AdvisorError("only plans and predictions are explained", "advisor.explain(advisor.plan(...), 'cost')")
-    chosen = record.chosen
-    found = {"tokens": getattr(chosen, "tokens", None) or getattr(record, "tokens", None), **vars(chosen.offer)}
-    if isinstance(record, LayoutPlan):
-        best = record.chosen.search.best
-        assert best is not None  # a run was chosen
-        run, spec = best.run, best.run.gpu
-        layout = {"seq_len": record.seq_len, "step_tokens": record.seq_len * record.sequences,
-                  "micro_batch": run.micro_batch, "layout": layout_words(run), "precision": run.precision,
-                  "peak_flops": peak_flops(spec, run.precision), "device_memory_bytes": spec.memory_bytes,
-                  "failures": record.chosen.whole.failures,
-                  "failures_share": record.chosen.whole.failures_share,
-                  "checkpoints_share": record.chosen.whole.checkpoints_share}  # fmt: skip
-        return found | vars(best.prediction) | layout | _whole(chosen)
-    found |= _of_prediction(record.chosen.prediction)
-    if isinstance(record, FinetunePlan):
-        return found | _whole(chosen)
-    bill = record.chosen.bill
-    return found | vars(record.chosen.standing) | vars(bill.wall_clock) | vars(bill) | {"steps": record.chosen.steps}
-
-
-def _whole(chosen: Any) -> dict[str, Any]:
-    return {"total_seconds": chosen.seconds, "cost_usd": chosen.usd}
+    run, clock = record.chosen, record.bill.wall_clock
+    found = vars(run.offer) | _of_prediction(run.prediction) | vars(run.standing) | vars(clock) | vars(record.bill)
+    found |= {"steps": run.steps, "tokens": run.tokens}
+    if run.workload.layout is None:
+        return found
+    lost = {"failures_share": clock.interruptions_seconds, "checkpoints_share": clock.checkpoints_seconds}
+    found |= {name: part.value / clock.steps_seconds.value for name, part in lost.items() if part is not None}
+    return found | {"layout": layout_words(run.workload.layout)}
 
 
 def _of_prediction(prediction: Prediction) -> dict[str, Any]:

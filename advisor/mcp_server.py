@@ -263,8 +263,9 @@ def _shortly(
         told["assumed"] = assumed
     if isinstance(answer.record, Plan) and (odds := broken(answer.record)) is not None:
         told["odds"] = odds
-    if left_out := getattr(answer.record, "does_not_fit", ()):
-        told["left_out"] = list(left_out[:ROWS])  # GPUs, or counts of GPUs, with the reason if it is not memory
+    search = answer.record.search if isinstance(answer.record, Plan) else None
+    if search is not None and search.does_not_fit:
+        told["left_out"] = list(search.does_not_fit[:ROWS])  # machines, with the reason if it is not memory
     if pages > 1:
         told["page"] = f"{page} of {pages}"
     words = ["advisor", verb]
@@ -276,7 +277,7 @@ def _shortly(
 
 def _rule_of_tokens(record: Any) -> Sequence[str]:
     """Return the rule by which a plan chose its tokens, if nobody stated them."""
-    if not isinstance(record, Plan) or record.goal.tokens is not None:
+    if not isinstance(record, Plan) or record.run is None or record.goal.tokens is not None:
         return ()
     rule = f"{record.chosen.standing.ratio:.3g} tokens per {COUNTED[record.goal.ratio_counts]}"
     return (f"no tokens were given, so taken: {rule} ({record.reasons[0]}; Chinchilla's rule is 20 per parameter)",)

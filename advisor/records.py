@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from advisor.architecture import Layout, Model
+from advisor.errors import AdvisorError
 from advisor.offer import Offer
 from advisor.options import Goal
 from trainer.schema import ModelShape, RunConfig
@@ -94,6 +97,8 @@ class Workload:
     optimizer: str = "adamw"  # adamw | muon
     sharding: str = "none"  # none | optimizer (ZeRO-1) | gradients (ZeRO-2) | full (ZeRO-3, FSDP)
     software: Software | None = None  # None: this project's trainer
+    model: Model | None = None  # exact sizes of a published model; None: `shape` has them
+    layout: Layout | None = None  # None: only the batch is divided
 
     @property
     def micro_tokens(self) -> int:
@@ -103,7 +108,7 @@ class Workload:
     @property
     def step_tokens(self) -> int:
         """Return the tokens of one optimizer step on all devices (the global batch)."""
-        return self.micro_tokens * self.grad_accum * self.gpus
+        return self.micro_tokens * self.grad_accum * (self.gpus if self.layout is None else self.layout.data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +167,8 @@ class Prediction:
     device_memory_bytes: int | None
     fit_probability: float | None  # probability that `device_bytes` fits; None if unknown
     fits: bool | None  # True or False with a probability of at least 0.9; None: unsure or unknown
+    step_parts: Mapping[str, float] | None = None  # seconds; None: only known in total
+    peak_parts: Mapping[str, float] | None = None  # bytes of `peak_allocated_bytes`; None: only known in total
 
     @property
     def plannable(self) -> bool:
@@ -171,13 +178,16 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class WallClock:
-    """The time of one run, divided into parts, in seconds. `total_seconds` is the sum."""
+    """The time of one run, divided into parts, in seconds. `total_seconds` is the sum.
 
-    startup_seconds: Estimate
-    compile_seconds: Estimate
+    A part that is None does not happen, or is known only as a part of the steps.
+    """
+
+    startup_seconds: Estimate | None = None
+    compile_seconds: Estimate | None = None
     steps_seconds: Estimate
-    evals_seconds: Estimate
-    checkpoints_seconds: Estimate
+    evals_seconds: Estimate | None = None
+    checkpoints_seconds: Estimate | None = None
     total_seconds: Estimate
     interruptions_seconds: Estimate | None = None  # restarts and lost work after failures and spot interruptions
     provisioning_seconds: Estimate | None = None  # from the order of a rented machine until it answers
@@ -198,6 +208,7 @@ class Bill:
     storage_usd: Estimate | None = None  # storage of checkpoints during the run; included in `cost_usd`
     checkpoint_bytes: int | None = None  # of one checkpoint
     disk_bytes: int | None = None  # of all checkpoints on disk at once
+    failures: float | None = None  # expected number of failures or interruptions; None: not counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +220,8 @@ class Grounds:
     card_runs: int  # published runs on this GPU type
     generation_runs: int  # published runs on its generation, including this GPU type
     all_runs: int
+    own_runs: int = 0  # runs that the user timed, which correct the speed
+    own_slowdown: float | None = None  # their usual step time over the one of published runs; None: no own runs
 
     @property
     def other_runs(self) -> int:
@@ -220,7 +233,7 @@ class Grounds:
 class Standing:
     """How well a run meets the goal, and why it was chosen or rejected."""
 
-    score: float  # the search minimises it
+    score: float | None  # the search minimises it; None: the work is settled, and only time and money differ
     ratio: float  # tokens per counted parameter
     epochs: float | None = None  # passes over the data; None: unlimited data
     loss: Estimate | None = None  # validation loss at the end, nats per token; None outside the range of the laws
@@ -242,6 +255,7 @@ class Run:
     bill: Bill
     standing: Standing
     grounds: Grounds | None = None  # data behind the predicted speed
+    longest_context: int | None = None  # tokens of one sequence that surely fit; None: not searched
 
     @property
     def workload(self) -> Workload:
@@ -279,6 +293,7 @@ class Run:
 
     @property
     def score(self) -> float:
+        assert self.standing.score is not None  # runs that differ in quality have one
         return self.standing.score
 
     @property
@@ -320,7 +335,8 @@ class SearchReport:
     scaling: tuple[ScalingPoint, ...] = ()
     pays_up_to_gpus: int | None = None  # beyond this number of GPUs, cost rises by a larger factor than time falls
     left_out: tuple[str, ...] = ()  # parts of the search that were omitted, with reasons
-    machines: tuple[Run, ...] = ()  # the best run on each other machine named by the user
+    does_not_fit: tuple[str, ...] = ()  # machines that surely cannot hold a settled piece of work
+    machines: tuple[Run, ...] = ()  # the best run on each other machine named by the user, or that settled work allows
     neighbours: tuple[Run, ...] = ()  # much faster for little more, and cheaper on a machine that nobody has published
     sure: Run | None = None  # the run for --sure; None if it is the plan, there is no limit, or no run qualifies
 
@@ -332,16 +348,25 @@ class Plan:
     id: str
     created: str  # ISO 8601, UTC
     goal: Goal
-    run: RunConfig  # the chosen run as a configuration of the trainer
+    run: RunConfig | None  # the chosen run as a configuration of the trainer; None: other software trains
     chosen: Run
     considered: tuple[Run, ...]  # other depths and micro-batches on the same machine; `why` says why not
     reasons: tuple[str, ...]  # for the chosen run
     warnings: tuple[str, ...]
     inputs: tuple[str, ...]  # calibration ids, profile files, laws and prices that were used
+    assumed: tuple[str, ...] = ()  # options that were not given, with the assumed values
     reference_seconds: float | None = None  # of the reference kernel during calibration; None if not calibrated
     drift_exponent: float = 0.0  # step time is proportional to this power of the reference kernel's time
     search: SearchReport | None = None
     schema: int = 3
+
+    @property
+    def config(self) -> RunConfig:
+        """Return the trainer's configuration. Raises AdvisorError (exit 2) if the trainer cannot run this plan."""
+        if self.run is None:
+            hint = "write the file that it starts from: advisor plan ... --out FILE"
+            raise AdvisorError("other software trains this plan, and nothing here starts it", hint, exit_code=2)
+        return self.run
 
     @property
     def workload(self) -> Workload:

@@ -33,6 +33,7 @@ from scipy.stats import rankdata
 
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
+from advisor.architecture import Layout, Model  # noqa: E402
 from advisor.laws.intervals import Z80  # noqa: E402
 from advisor.planning.layouts import search  # noqa: E402
 from advisor.planning.models import require_architecture  # noqa: E402
@@ -48,9 +49,9 @@ from advisor.prediction.layout_memory import (  # noqa: E402
 from advisor.prediction.layout_own import OwnSpreads, condition  # noqa: E402
 from advisor.prediction.layout_runs import whole_run  # noqa: E402
 from advisor.prediction.layout_time import COSTS, EXCHANGES, LayoutLaw, load_law, measure_runs, read_time_law  # noqa: E402
-from advisor.prediction.layouts import Layout, LayoutRun, Model, columns_of  # noqa: E402
+from advisor.prediction.layouts import LayoutRun, columns_of  # noqa: E402
 from advisor.records import Estimate  # noqa: E402
-from advisor.report.layouts import layout_words  # noqa: E402
+from advisor.report.prediction import layout_words  # noqa: E402
 from benchmarks.rows.gpu_names import load_published_gpus  # noqa: E402
 from benchmarks.rows.layouts import LayoutReading, LayoutRows, measured_seconds  # noqa: E402
 
@@ -425,7 +426,7 @@ def whole_runs(law: LayoutLaw) -> list[Whole]:
                 assert best is not None
                 run = best.run
             step, steps = predict_layouts([run])[0].step_seconds, float(row["tokens"]) / run.step_tokens
-            hours = whole_run(step, steps, gpus, run.model.parameters, bare).seconds.scaled(gpus / 3600)
+            hours = whole_run(step, steps, gpus, run.model.parameters, bare)[0].total_seconds.scaled(gpus / 3600)
             found.append(Whole(row["run"], row["owner"], run, hours, float(row["gpu_hours"])))
     return found
 
@@ -459,7 +460,7 @@ def whole() -> None:
         off.append(hours.value / w.hours - 1)
         held.append(hours.contains(w.hours))
         print(
-            f"| {w.name} | {layout_words(w.run)} | {hours.value:,.0f} ({hours.low:,.0f}-{hours.high:,.0f}) "
+            f"| {w.name} | {layout_words(w.run.layout)} | {hours.value:,.0f} ({hours.low:,.0f}-{hours.high:,.0f}) "
             f"| {w.hours:,.0f} | {off[-1]:+.0%} | {'yes' if held[-1] else 'no'} |"
         )
     print(f"\nwithin 35 %: {sum(abs(e) <= 0.35 for e in off)} of {len(off)}; inside: {sum(held)} of {len(held)}")

@@ -29,8 +29,6 @@ from advisor.workflows.goal import goal_from, readings, refuse_idle_budget
 
 if TYPE_CHECKING:
     from advisor.store.store import Store
-    from advisor.workflows.plan_finetune import FinetunePlan
-    from advisor.workflows.plan_layouts import LayoutPlan
     from advisor.workflows.replan import Origin, Replan
 
 PREPARED = "data"  # the token folder that a next step names if the plan has none
@@ -88,10 +86,10 @@ def command(context: click.Context, again_of: str | None, was: str | None, confi
         render.remark(reading)
     refuse_idle_budget(goal)
     if goal.needs_other_software:
-        if origin is not None or measure or gate or depths:
+        if origin is not None or gate or depths:
             message = "a run of other software is not planned from a run of the trainer here"
-            raise AdvisorError(message, "leave --from, --gate, --measure and --depths out", exit_code=2)
-        return _show_for_other_software(goal, store, out)
+            raise AdvisorError(message, "leave --from, --gate and --depths out", exit_code=2)
+        return _show_for_other_software(goal, store, out, measure)
     seen = origin.seen if origin else None
     warn_of_others([*goal.gpu.split(","), *(machine.gpu for machine in goal.own)])
     plan = recommend(goal, store, measure=measure, on_text=render.remark, seen=seen)
@@ -119,7 +117,7 @@ def command(context: click.Context, again_of: str | None, was: str | None, confi
     return DONE
 
 
-def _write_for_other_software(plan: FinetunePlan | LayoutPlan, out: Path | None) -> list[str]:
+def _write_for_other_software(plan: Plan, out: Path | None) -> list[str]:
     """Write the file that the software starts from; returns lines that say how."""
     if out is None:
         return []
@@ -132,19 +130,19 @@ def _write_for_other_software(plan: FinetunePlan | LayoutPlan, out: Path | None)
     return ["", *wrote, where, f"watched, capped and compared: advisor adopt -- {done.command}"]
 
 
-def _show_for_other_software(goal: Goal, store: Store, out: Path | None) -> int:
+def _show_for_other_software(goal: Goal, store: Store, out: Path | None, measure: bool) -> int:
     """Show fine-tunes or the best layout on each machine, the best first; write the file for --out.
 
     Returns the exit code: 3 if the best breaks a limit.
     """
-    from advisor import api
-    from advisor.report import finetune, layouts
+    from advisor.api import plan_answer
+    from advisor.report.elsewhere import lines
+    from advisor.workflows.plan import recommend
 
-    found = api.plan_of_other_software(goal, store)
-    lines = layouts.lines if goal.layout == "any" else finetune.lines
-    written = _write_for_other_software(found.record, out)
-    told(found, lambda: [*lines(found.record), *written], path=out)
-    return DONE if all(found.record.chosen.keeps) else NOTHING_FITS
+    plan = recommend(goal, store, measure=measure)
+    written = _write_for_other_software(plan, out)
+    told(plan_answer(plan), lambda: [*lines(plan), *written], path=out)
+    return NOTHING_FITS if plan.chosen.standing.against else DONE
 
 
 def _typed(goal: Goal, given: Mapping[str, object], gates: Sequence[str], *, measure: bool) -> str:
@@ -195,7 +193,7 @@ def _show_next(plan: Plan, path: Path | None, again: str) -> None:
     rented = f", on {workload.gpus} x {workload.gpu} rented from {provider}" if provider else ""
     if path is not None:
         render.show(f"written to {path}")
-    if plan.run.data.path is None and not plan.run.data.synthetic:
+    if plan.config.data.path is None and not plan.config.data.synthetic:
         render.show_command("next, where the data are: ", f"advisor data prepare FILES --out {PREPARED}")
         render.show_command("then: ", again)
     elif path is not None:

@@ -27,10 +27,10 @@ ARRIVAL_FILES = (PLAN_AFTER, CALIBRATION, RECORD, BUDGET_NAME)  # these files co
 def goes_on_with(before: Plan, came: Plan, given: RunConfig) -> tuple[Plan, RunConfig]:
     """Return the plan made on arrival and its configuration, with the name, data, price and limits that were given."""
     offer = replace(came.offer, usd_per_hour=before.offer.usd_per_hour)
-    goal, run = replace(came.goal, data=before.goal.data), replace(came.run, data=before.run.data)
+    goal, run = replace(came.goal, data=before.goal.data), replace(came.config, data=before.config.data)
     plan = replace(came, id=before.id, goal=goal, run=run, chosen=replace(came.chosen, offer=offer))
-    stop = replace(given.stop, gates=came.run.stop.gates, step_seconds=came.chosen.step_seconds.value)
-    return plan, replace(came.run, data=given.data, name=given.name, stop=stop)
+    stop = replace(given.stop, gates=came.config.stop.gates, step_seconds=came.chosen.step_seconds.value)
+    return plan, replace(came.config, data=given.data, name=given.name, stop=stop)
 
 
 def read_arrival(run_dir: Path) -> ArrivalRecord | None:

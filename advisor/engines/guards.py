@@ -51,9 +51,9 @@ def refuse_edited(plan: Plan) -> None:
     # Each setting of a workload by its name.
     run, predicted = (
         {**to_dict(each.shape), **{name: value for name, value in to_dict(each).items() if name != "shape"}}
-        for each in (workload_of_config(plan.run, work.gpu, work.gpus), work)
+        for each in (workload_of_config(plan.config, work.gpu, work.gpus), work)
     )
-    pairs = [("steps", plan.run.steps, plan.chosen.steps), *((name, run[name], predicted[name]) for name in run)]
+    pairs = [("steps", plan.config.steps, plan.chosen.steps), *((name, run[name], predicted[name]) for name in run)]
     changed = [f"{name} {_plain(one)} against {_plain(other)}" for name, one, other in pairs if one != other]
     # the plan's basis also limits the GPUs on which the run can be
     keys = {plan.offer.gpu} if plan.search else {*goal.gpu.split(","), *(machine.gpu for machine in goal.own)}

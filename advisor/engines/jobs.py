@@ -58,7 +58,7 @@ def new_job(
     Raises AdvisorError if a limit makes no sense or the data are missing.
     """
     plan = source if isinstance(source, Plan) else None
-    config = source.run if isinstance(source, Plan) else source
+    config = source.config if isinstance(source, Plan) else source
     if plan is not None:
         refuse_edited(plan)
     price = plan.offer.usd_per_hour if plan is not None else config.stop.usd_per_hour

@@ -125,7 +125,7 @@ def planned_steps(case: Case) -> float | None:
     declared = number(case.run.facts, "planned_steps")
     if declared and declared > 0:
         return declared
-    return float(case.plan.run.steps) if case.plan else None
+    return float(case.plan.config.steps) if case.plan else None
 
 
 def steps_done(run: RunTable) -> float | None:

@@ -111,7 +111,7 @@ def schedules_of(case: Case, steps: int) -> list[Schedule]:
 
 def _declared(case: Case, steps: int) -> Schedule | None:
     if case.plan is not None:
-        plan = case.plan.run.schedule
+        plan = case.plan.config.schedule
         return Schedule(name=plan.name, warmup_steps=plan.warmup_steps, shares=planned_shares(plan, steps))
     facts = case.run.facts
     kind = kind_of(str(facts.get("schedule") or ""))

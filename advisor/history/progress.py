@@ -282,9 +282,8 @@ def eta_seconds(
     # evaluations consist of the same passes, so whatever slows steps also slows evaluations
     total = sum_shared(pace.scaled(left), _evals_left(history, config, pace, plan))
     rest = [_checkpoints_left(history, config, left, pace, plan)]
-    if history.header is None and plan is not None:
+    if history.header is None and plan is not None and (estimate := plan.bill.wall_clock.startup_seconds):
         # the part of the start-up that is left
-        estimate = plan.bill.wall_clock.startup_seconds
         value, low, high = (max(0.0, end - elapsed) for end in (estimate.value, estimate.low, estimate.high))
         rest.append(Estimate(value=value, low=low, high=high, basis=estimate.basis))
     return sum_independent(total, *rest)
@@ -328,8 +327,9 @@ def _evals_left(history: History, config: RunConfig, pace: Estimate, plan: Plan 
     seen = [record["seconds"] for record in history.evals.values()]
     if seen:
         return _around(statistics.median(seen), seen).scaled(count)
-    if plan is not None and plan.bill.wall_clock.evals_seconds.value > 0:
-        return plan.bill.wall_clock.evals_seconds.scaled(count / planned_evals(plan.run))
+    planned = plan.bill.wall_clock.evals_seconds if plan is not None else None
+    if plan is not None and planned and planned.value > 0:
+        return planned.scaled(count / planned_evals(plan.config))
     passes = math.ceil(config.eval.tokens / (config.micro_batch * config.model.seq_len)) / config.grad_accum
     guess = pace.value * FORWARD_FRACTION * passes * count
     return Estimate(value=guess, low=guess * (1 - EVENT_SPREAD), high=guess * (1 + EVENT_SPREAD), basis=Basis.PRIOR)
@@ -341,8 +341,9 @@ def _checkpoints_left(history: History, config: RunConfig, left: int, pace: Esti
     seen = [record["seconds"] for record in history.checkpoints]
     if seen:
         return _around(statistics.median(seen), seen).scaled(count)
-    if plan is not None and whole:
-        return plan.bill.wall_clock.checkpoints_seconds.scaled(count / whole)
+    planned = plan.bill.wall_clock.checkpoints_seconds if plan is not None else None
+    if planned and whole:
+        return planned.scaled(count / whole)
     return known(0.0)  # neither seen nor planned; the first one will be timed
 
 

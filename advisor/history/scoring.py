@@ -119,7 +119,7 @@ def score_run(
     run = case.run
     departures = _departures(run, plan) if plan else ()
     steps = steps_done(run)
-    planned = plan.run.steps if plan else planned_steps(case)
+    planned = plan.config.steps if plan else planned_steps(case)
     last = run.attempts[-1] if run.attempts else None  # else from the log; None if active or died silently
     shown = (None, None) if run.status in _ONGOING else (run.status.value, run.status_reason)
     outcome, reason = (last.outcome, last.reason) if last is not None else shown
@@ -162,9 +162,9 @@ QUANTITIES = (
 
 def _departures(run: RunTable, plan: Plan) -> tuple[str, ...]:
     """Say where the log declares a different run than the planned one. Then nothing is scored."""
-    shape = plan.run.model
+    shape = plan.config.model
     meant = {
-        "step_tokens": (plan.run.tokens_per_step(plan.workload.gpus), "tokens a step"),
+        "step_tokens": (plan.config.tokens_per_step(plan.workload.gpus), "tokens a step"),
         "world_size": (plan.workload.gpus, "devices"),
         "depth": (shape.depth, "blocks"),
         "width": (shape.width, "of width"),
@@ -280,16 +280,18 @@ def _told_by_any_log(
         speed = f"{drift:.3f} times the calibration's step time" if drift else "unknown: the run did not measure it"
         yield Cause(name="machine drift", seconds=drift_seconds, note=speed)
     run = case.run
+    assert clock.evals_seconds and clock.checkpoints_seconds  # the trainer's plans have every part
     if spent is not None or len(curve(run, "eval_seconds")):
         yield Cause(name="evals", seconds=evals_seconds(run) - clock.evals_seconds.value, note="")
     if spent is not None or checkpoints_seconds(run):
         yield Cause(name="checkpoints", seconds=checkpoints_seconds(run) - clock.checkpoints_seconds.value, note="")
-    left_out = plan.run.steps - steps
-    yield Cause(name="steps not run", seconds=0.0 - left_out * step, note=f"{left_out:.0f} of {plan.run.steps}")
+    left_out = plan.config.steps - steps
+    yield Cause(name="steps not run", seconds=0.0 - left_out * step, note=f"{left_out:.0f} of {plan.config.steps}")
 
 
 def _told_by_processes(plan: Plan, spent: TimeSpent) -> list[Cause]:
     clock = plan.bill.wall_clock
+    assert clock.startup_seconds and clock.compile_seconds
     stalls = f"{spent.stall_count} steps over {STALL:g} times the median" if spent.stall_count else "none"
     again = spent.restarts + spent.lost
     return [

@@ -156,10 +156,8 @@ def _plan(
     why = "stays within the limits if time and cost are as expected" if space.brief.limited else "the plan"
     if space.brief.limited and space.limits.sure:
         why = "stays within the limits 9 times out of 10, as asked"
-    # Identifiers sort by time, and the digest tells goals of the same second apart.
-    digest = hashlib.sha256(json.dumps(to_dict(space.goal), sort_keys=True).encode()).hexdigest()
     return Plan(
-        id=f"plan-{now:%Y%m%d-%H%M%S}-{digest[:6]}",
+        id=new_id(space.goal, now),
         created=now.isoformat(timespec="seconds"),
         goal=space.goal,
         run=config,
@@ -171,6 +169,12 @@ def _plan(
         reference_seconds=device.profile.reference_seconds,
         drift_exponent=device.profile.drift_exponent,
     )
+
+
+def new_id(goal: Goal, now: datetime) -> str:
+    """Return the identifier of a plan: they sort by time, and a digest tells goals of the same second apart."""
+    digest = hashlib.sha256(json.dumps(to_dict(goal), sort_keys=True).encode()).hexdigest()
+    return f"plan-{now:%Y%m%d-%H%M%S}-{digest[:6]}"
 
 
 def as_measured_goal(plan: Plan) -> Goal:

@@ -6,12 +6,10 @@ import datetime
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
 
 import numpy as np
 
 from advisor.hardware.catalog import require_gpu
-from advisor.offer import Offer
 from advisor.options import MOST_DEPTH, Goal
 from advisor.planning.candidates import WIDEST_WINDOW, Candidates
 from advisor.planning.costs import Costs
@@ -22,7 +20,7 @@ from advisor.planning.recipe import Window, batch_octaves
 from advisor.planning.search_space import SearchSpace, open_space
 from advisor.prediction.comm import caution
 from advisor.prediction.profile import Profile
-from advisor.records import Estimate
+from advisor.records import Run
 from advisor.units import DAY
 from trainer.token_folder import TokenMeta
 
@@ -196,23 +194,7 @@ def best_of(space: SearchSpace, candidates: Candidates, runs: Runs, limits: Limi
     return int(cheap[np.lexsort((seconds[cheap], candidates.parameters[runs.place[cheap]]))[0]])
 
 
-class OfferedRun(Protocol):
-    """A run on one offer, as plans with other software have it."""
-
-    @property
-    def offer(self) -> Offer: ...
-    @property
-    def keeps(self) -> tuple[bool, bool]: ...  # whether it is within the deadline, and within the budget
-    @property
-    def seconds(self) -> Estimate: ...
-    @property
-    def usd(self) -> Estimate | None: ...
-
-
-_Offered = TypeVar("_Offered", bound=OfferedRun)
-
-
-def sorted_by_preference(goal: Goal, runs: Sequence[_Offered]) -> list[_Offered]:
+def sorted_by_preference(goal: Goal, runs: Sequence[Run]) -> list[Run]:
     """Return runs of one piece of work on different offers, the one that `best_of` would take first.
 
     Runs that break a limit come last, and an unknown cost after every known one. Raises AdvisorError (exit 2) if there
@@ -220,15 +202,17 @@ def sorted_by_preference(goal: Goal, runs: Sequence[_Offered]) -> list[_Offered]
     """
     if goal.budget_usd is not None and all(run.offer.usd_per_hour is None for run in runs):
         raise price_missing(runs[0].offer)
-    cheapest = min((run.usd.value for run in runs if run.usd is not None and all(run.keeps)), default=None)
+    known = [run.cost_usd.value for run in runs if run.cost_usd is not None and not run.standing.against]
+    cheapest = min(known, default=None)
     waiting = Limits(budget_usd=goal.budget_usd or cheapest, usd_per_waiting_hour=waiting_price(goal))
 
-    def rank(run: _Offered) -> tuple[bool, float, float]:
+    def rank(run: Run) -> tuple[bool, float, float]:
         cautious = caution(require_gpu(run.offer.gpu), run.offer.gpus)
-        dollars, seconds = 0.0, run.seconds.value * cautious
+        dollars, seconds = 0.0, run.total_seconds.value * cautious
         if goal.objective != "time":
-            dollars = run.usd.value * cautious + float(waiting.waiting_usd(seconds)) if run.usd else math.inf
-        return not all(run.keeps), dollars, seconds
+            waited = float(waiting.waiting_usd(seconds))
+            dollars = run.cost_usd.value * cautious + waited if run.cost_usd else math.inf
+        return bool(run.standing.against), dollars, seconds
 
     return sorted(runs, key=rank)
 

@@ -140,7 +140,7 @@ def limit_to_draw(profile: Profile, points: Sequence[MemoryPoint]) -> int | None
 
 def loss(goal: Goal, plan: Plan, profile: Profile, data_meta: TokenMeta | None) -> LossCurve:
     """Return the loss of the plan's model by tokens, with marks for the limits of the goal and for epochs."""
-    shape, unique = plan.run.model, data_meta.tokens if data_meta else goal.data_tokens
+    shape, unique = plan.config.model, data_meta.tokens if data_meta else goal.data_tokens
     parameters, tokens = plan.chosen.parameters, plan.chosen.tokens
     grid = np.rint(np.geomspace(tokens / _LOSS_SPAN, tokens * _LOSS_SPAN, _LOSS_POINTS)).astype(int).tolist()
     law = ((n, predict_loss(parameters, n, unique, shape.vocab_size)) for n in grid)

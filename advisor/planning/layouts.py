@@ -11,13 +11,15 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from advisor.prediction.layout_batch import SURE, LayoutPrediction, predict_layouts
+from advisor.architecture import Layout
+from advisor.prediction.layout_batch import SURE, predict_layouts
 from advisor.prediction.layout_memory import load_memory_law, peak_and_chance
 from advisor.prediction.layout_own import OwnRuns
 from advisor.prediction.layout_time import load_law, measure, posteriors, step_of
-from advisor.prediction.layouts import RECOMPUTE, SHARDINGS, Columns, Layout, LayoutRun, columns_of
+from advisor.prediction.layouts import RECOMPUTE, SHARDINGS, Columns, LayoutRun, columns_of
 from advisor.prediction.software import NamedSoftware, require_software
 from advisor.prediction.whole_models import predict_whole, workload_of
+from advisor.records import Prediction
 
 MOST_TENSOR = 8  # pieces; more pieces leave the node, and every layer would wait for its slow links
 PIECE = 8192  # tokens of a sequence on one GPU; published runs rarely have fewer
@@ -48,7 +50,7 @@ class Choice:
     """A layout with its prediction, and the reason why it lost, which is empty for the chosen one."""
 
     run: LayoutRun
-    prediction: LayoutPrediction
+    prediction: Prediction
     lost: str = ""
 
 
@@ -98,11 +100,13 @@ def search(run: LayoutRun, gpus: int, sequences: int, own: OwnRuns | None = None
         if first is not None and first != chosen and first not in found:
             found.append(first)
     rows = [chosen, *found]
-    best, *rest = predict_layouts([_run_of(run, cuts, at, sequences) for at in rows], own)
-    others = tuple(Choice(run=p.run, prediction=p, lost=_why(p, best)) for p in rest)
-    return Search(
-        best=Choice(run=best.run, prediction=best), others=others, tried=len(seconds), least_bytes=float(peak.min())
-    )
+    runs = [_run_of(run, cuts, at, sequences) for at in rows]
+    predictions = predict_layouts(runs, own)
+    choices = [
+        Choice(run=one, prediction=p, lost=_why(p, predictions[0]) if number else "")
+        for number, (one, p) in enumerate(zip(runs, predictions, strict=True))
+    ]
+    return Search(best=choices[0], others=tuple(choices[1:]), tried=len(seconds), least_bytes=float(peak.min()))
 
 
 def timed(
@@ -215,11 +219,14 @@ def _run_of(run: LayoutRun, cuts: Mapping[str, np.ndarray], at: int, sequences: 
     )
 
 
-def _why(loser: LayoutPrediction, best: LayoutPrediction) -> str:
+def _why(loser: Prediction, best: Prediction) -> str:
     """Return why a layout lost: it does not fit, or one part of its step takes much longer."""
+    assert loser.fit_probability is not None and loser.step_seconds and best.step_seconds
+    assert loser.step_parts is not None and best.step_parts is not None  # `predict_layouts` knows them
+    ours, theirs = best.step_parts, loser.step_parts
     if loser.fit_probability < SURE:
         return "not sure to fit" if loser.fit_probability > 1 - SURE else "does not fit"
-    part = max(best.step_parts, key=lambda name: loser.step_parts[name] - best.step_parts[name])
+    part = max(ours, key=lambda name: theirs[name] - ours[name])
     slower = loser.step_seconds.value / best.step_seconds.value - 1
     if slower < _EQUAL:
         return f"about equal ({abs(slower):.0%} {'slower' if slower > 0 else 'faster'})"

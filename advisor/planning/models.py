@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from advisor.architecture import Experts, Model
 from advisor.errors import AdvisorError, close_matches
 from advisor.laws.flops import parameters
-from advisor.prediction.layouts import Experts, Model
-from advisor.prediction.whole_models import with_heads_of
+from advisor.prediction.whole_models import shape_of, with_heads_of
 from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
 from advisor.units import format_count, format_tokens
@@ -272,11 +272,7 @@ def dense_of(mixture: Architecture) -> NamedModel:
     The weights of the other experts are `expert_parameters`.
     """
     model = mixture.model
-    sizes = {"width": model.width, "heads": model.heads, "vocab_size": model.vocab_size, "seq_len": mixture.seq_len}
-    shape = ModelShape(family="llama", depth=model.layers, kv_heads=model.kv_heads, ffn_width=1, **sizes)
-    attention = 2 * model.width * model.width // model.heads * (model.heads + model.kv_heads)
-    left = (model.active - model.tables) / model.layers - attention
-    shape = replace(shape, ffn_width=max(1, round(left / (model.matrices * model.width))))
+    shape = shape_of(model, mixture.seq_len)
     tied = model.vocab_size * model.width if model.tied else 0
     assert model.experts is not None
     words = f"a token meets {model.experts.per_token} of its {model.experts.count} experts"
@@ -304,6 +300,7 @@ def architecture_of(named: NamedModel) -> Architecture:
         gated=_GATED[shape.family],
         # A gpt2 whose publisher counts a second table has a head of its own.
         tied=named.tied or (shape.family == "gpt2" and named.extra_parameters < shape.vocab_size * shape.width / 2),
+        name=named.name,
         family="" if named.differs else shape.family,
         published=named.parameters,
     )
@@ -391,6 +388,7 @@ def _mixture(name: str, row: Mapping[str, Any]) -> Architecture:
             groups=tuple(row.get("groups", (1, 1))),
         ),
         attention_parameters=attention,
+        name=name,
         published=row.get("parameters"),
     )
     return Architecture(

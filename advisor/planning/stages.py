@@ -64,8 +64,8 @@ class Stage:
 
 def stages(plan: Plan, shares: Sequence[float] = SHARES) -> tuple[Stage, ...]:
     """Return the stages at these shares of the steps and at all gates, in order."""
-    last = plan.run.steps
-    gates = {gate.step: gate.above for gate in plan.run.stop.gates}
+    last = plan.config.steps
+    gates = {gate.step: gate.above for gate in plan.config.stop.gates}
     steps = {step: step / last for step in gates} | {max(1, round(share * last)): share for share in shares}
     course = plan_trajectory(plan)
     taken = parts(plan)
@@ -96,8 +96,8 @@ def with_gates(plan: Plan, texts: Sequence[str]) -> Plan:
     if not texts:
         return plan
     gates = {gate.step: gate for gate in (_gate(plan, text) for text in texts)}
-    stop = replace(plan.run.stop, gates=tuple(gates[step] for step in sorted(gates)))
-    run = replace(plan.run, stop=stop)
+    stop = replace(plan.config.stop, gates=tuple(gates[step] for step in sorted(gates)))
+    run = replace(plan.config, stop=stop)
     if problems := run.problems():
         raise AdvisorError(f"--gate: {problems[0]}", _HOW, exit_code=2)
     return replace(plan, run=run)
@@ -106,7 +106,7 @@ def with_gates(plan: Plan, texts: Sequence[str]) -> Plan:
 def _gate(plan: Plan, text: str) -> Gate:
     """Return one gate; raises as `with_gates` does."""
     where, colon, loss = text.partition(":")
-    last = plan.run.steps
+    last = plan.config.steps
     try:
         step = max(1, round(parse_percent(where) * last)) if "%" in where else parse_tokens(where)
         above = float(loss) if colon else None

@@ -4,43 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from advisor.hardware.catalog import require_gpu
 from advisor.laws.intervals import Z80
 from advisor.prediction.intervals import EstimateArrays, reciprocal
 from advisor.prediction.layout_memory import STAGES, factors_of, load_memory_law, peak_and_chance, peak_parts
 from advisor.prediction.layout_own import OwnRuns
 from advisor.prediction.layout_time import load_law, measure_runs, step_of
 from advisor.prediction.layouts import LayoutRun, columns_of
-from advisor.prediction.whole_models import memory_of, predict_whole, workload_of
-from advisor.records import Basis, Estimate
+from advisor.prediction.whole_models import described, layout_run, memory_of, predict_whole, workload_of
+from advisor.records import Basis, Estimate, Prediction, Workload
 
 SURE = 0.9  # `fits` is True from this probability of fitting, and False from this probability of not fitting
 
 
-@dataclass(frozen=True, kw_only=True)
-class LayoutPrediction:
-    """The predicted step time and memory (of the fullest GPU) of a run with a parallel layout, in total and by part."""
-
-    run: LayoutRun
-    parameters: int
-    flops_per_token: float
-    step_seconds: Estimate
-    tokens_per_second: Estimate
-    mfu: Estimate
-    peak_allocated_bytes: Estimate
-    peak_reserved_bytes: Estimate | None = None  # nobody publishes it for layouts
-    device_bytes: Estimate | None = None
-    step_parts: Mapping[str, float]  # seconds
-    memory_parts: Mapping[str, float]  # bytes
-    fit_probability: float
-    fits: bool | None
-
-
-def predict_layouts(runs: Sequence[LayoutRun], own: OwnRuns | None = None) -> list[LayoutPrediction]:
+def predict_layouts(runs: Sequence[LayoutRun], own: OwnRuns | None = None) -> list[Prediction]:
     """Return the predicted time and memory of runs, in their order. The measured runs in `own` correct the times.
 
     Raises AdvisorError if a GPU cannot run one of the runs at all.
@@ -76,16 +58,18 @@ def predict_layouts(runs: Sequence[LayoutRun], own: OwnRuns | None = None) -> li
         value, low, high = (float(side[i]) for side in (seconds.value, seconds.low, seconds.high))
         took = Estimate(value=value, low=low, high=high * late, basis=basis)
         predictions.append(
-            LayoutPrediction(
-                run=run,
+            Prediction(
+                workload=described(run),
                 parameters=run.model.published or run.model.parameters,
                 flops_per_token=run.flops_per_token,
                 step_seconds=took,
                 tokens_per_second=reciprocal(took, float(run.step_tokens)),
                 mfu=reciprocal(took, run.mfu),
                 peak_allocated_bytes=Estimate(value=peak, low=peak / spread, high=peak * spread, basis=Basis.PRIOR),
+                peak_reserved_bytes=None,  # nobody publishes it for layouts
+                device_memory_bytes=run.gpu.memory_bytes,
                 step_parts=step_parts,
-                memory_parts=memory_parts,
+                peak_parts=memory_parts,
                 fit_probability=chance,
                 fits=True if chance >= SURE else False if chance <= 1 - SURE else None,
             )
@@ -94,15 +78,16 @@ def predict_layouts(runs: Sequence[LayoutRun], own: OwnRuns | None = None) -> li
         names = ["peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "fit_probability", "fits"]
         names += ["flops_per_token", "parameters", *(["mfu"] if own is None else [])]
         copied: dict[str, Any] = {name: getattr(answer, name) for name in names}
-        predictions[at] = replace(predictions[at], memory_parts=memory_of(workloads[at]), **copied)
+        predictions[at] = replace(predictions[at], peak_parts=memory_of(workloads[at]), **copied)
     return predictions
 
 
-def memory_by_stage(run: LayoutRun) -> dict[str, Mapping[str, float]]:
+def memory_by_stage(w: Workload) -> dict[str, Mapping[str, float]]:
     """Return the bytes, by part, of a GPU in the first and in the last pipeline stage; one entry without a pipeline.
 
     The first stage holds the most activations, the last one the logits. Stages between them hold less than the first.
     """
+    run = layout_run(w, require_gpu(w.gpu))
     if (whole := workload_of(run)) is not None:
         return {"every GPU": memory_of(whole)}
     z, stages = columns_of([run]), run.layout.pipeline

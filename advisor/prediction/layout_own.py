@@ -17,8 +17,9 @@ from functools import cache
 
 import numpy as np
 
+from advisor.architecture import Model
 from advisor.prediction.layout_time import load_law, measure_runs, step_of
-from advisor.prediction.layouts import LayoutRun, Model
+from advisor.prediction.layouts import LayoutRun
 from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
 

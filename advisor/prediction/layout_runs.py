@@ -7,7 +7,7 @@ published runs by `benchmarks/layouts.py`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,21 +22,10 @@ from advisor.prediction.wallclock import (
     rented_setup,
     stalls,
 )
-from advisor.records import Basis, Estimate
+from advisor.records import Basis, Estimate, WallClock
 
 STATE_BYTES = 14  # per parameter in a checkpoint: 16-bit weight, fp32 master weight and both moments
 _DISK_BYTES_PER_SECOND = 1e9  # for each GPU, our judgement; writing is asynchronous, so it matters only after a failure
-
-
-@dataclass(frozen=True, kw_only=True)
-class WholeRun:
-    """The duration of a run from its first step to its last. Shares are relative to the time of the steps alone."""
-
-    seconds: Estimate
-    failures: float  # expected number
-    failures_share: float  # repeated work and restarts
-    checkpoints_share: float  # waiting for checkpoints
-    beyond_steps: float  # factor by which published runs took longer than their steps, failures and checkpoints
 
 
 def interrupted(seconds: Estimate, taken: Estimate, *, held_bytes: float) -> Estimate:
@@ -66,10 +55,11 @@ def whole_run(
     parameters: int,
     law: LayoutLaw | None = None,
     taken: Estimate | None = None,
-) -> WholeRun:
-    """Return the duration of `steps` steps on `gpus` GPUs; the size of a checkpoint follows from `parameters`.
+) -> tuple[WallClock, float]:
+    """Return the duration of `steps` steps on `gpus` GPUs from the first to the last, and the expected failures.
 
-    `taken` is the mean seconds until one of the run's spot machines is taken away; None means that none is.
+    The size of a checkpoint follows from `parameters`. `taken` is the mean seconds until one of the run's spot machines
+    is taken away; None means that none is.
     """
     law = law or load_law()
     held = np.array([[parameters * STATE_BYTES / gpus]])
@@ -86,7 +76,7 @@ def whole_run(
         failed = float(lost_share(np.array(every), np.array(stall_seconds), again, np.array(mean_seconds)))
         return failed * (1 + waiting), waiting
 
-    # Published runs took longer because of evaluations, slow machines and settings that were not the fastest.
+    # `beyond_steps`: evaluations, slow machines and settings that were not the fastest
     of_step = math.log(step.high / step.low) / (2 * Z80)
     beyond, unsure = math.exp(law.whole), math.exp(Z80 * max(0.0, law.whole_deviation - of_step))
     work = step.scaled(steps * beyond)
@@ -98,10 +88,15 @@ def whole_run(
         high=work.high * (1 + sum(worst)) * unsure,
         basis=Basis.PRIOR,
     )
-    return WholeRun(
-        seconds=whole,
-        failures=whole.value / mean.value,
-        failures_share=usual[0],
-        checkpoints_share=usual[1],
-        beyond_steps=beyond,
+    clock = WallClock(
+        steps_seconds=work,
+        checkpoints_seconds=work.scaled(usual[1]),
+        interruptions_seconds=work.scaled(usual[0]),
+        total_seconds=whole,
     )
+    return clock, whole.value / mean.value
+
+
+def beyond_steps() -> float:
+    """Return the factor by which published runs took longer than their steps, failures and checkpoints."""
+    return math.exp(load_law().whole)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from advisor.architecture import Experts, Layout, Model
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, peak_flops
 from advisor.hardware.links import read_link
@@ -27,109 +28,6 @@ SHARDINGS = ("none", "optimizer", "full")  # over data-parallel GPUs: nothing, t
 # Peak of low-precision products divided by the 16-bit peak, used if the data sheet does not give it.
 _SPEED = {"fp8": 2.0, "mxfp8": 2.0, "fp4": 4.0}
 EIGHT_BITS = tuple(_SPEED)  # precisions with 8 bits or fewer
-
-
-@dataclass(frozen=True, kw_only=True)
-class Experts:
-    """The experts of a mixture-of-experts model."""
-
-    count: int
-    per_token: int  # routed experts that process a token
-    width: int  # feed-forward width of one expert
-    shared: int = 0  # experts of the same width that process every token
-    layers: int  # layers with experts; the other layers are dense
-    groups: tuple[int, int] = (1, 1)  # groups of experts, each on GPUs of its own, and how many process a token
-
-
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    """The sizes of a decoder, as in its config.json."""
-
-    layers: int
-    width: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    ffn_width: int  # of the dense layers
-    gated: bool  # a feed-forward block has three matrices instead of two
-    vocab_size: int
-    tied: bool  # the head is the embedding table
-    experts: Experts | None = None
-    attention_parameters: int | None = None  # of one layer; None: as in four matrices with grouped keys and values
-    attending: float = 1.0  # share of layers with attention; the other layers are Mamba
-    ahead: int = 0  # extra layers with a head for multi-token prediction
-    family: str = ""  # the trainer's family that it is a model of; "": like a llama if gated, else a gpt2
-    published: int | None = None  # all weights; None: as the sizes say
-
-    @property
-    def matrices(self) -> int:
-        return 3 if self.gated else 2
-
-    @property
-    def attention(self) -> int:
-        """Attention weights of one layer."""
-        if self.attention_parameters is not None:
-            return self.attention_parameters
-        return 2 * self.width * self.head_dim * (self.heads + self.kv_heads)
-
-    @property
-    def expert_layers(self) -> int:
-        return self.experts.layers if self.experts else 0
-
-    @property
-    def dense(self) -> int:
-        """Weights of all matrices that process every token, in all layers."""
-        shared = self.experts.shared * self.experts.width * self.experts.layers if self.experts else 0
-        widths = (self.layers - self.expert_layers) * self.ffn_width + shared
-        return self.layers * self.attention + self.matrices * self.width * widths
-
-    @property
-    def one_expert(self) -> int:
-        return self.matrices * self.width * self.experts.width if self.experts else 0
-
-    @property
-    def parameters(self) -> int:
-        """All weights: matrices, embeddings, norms and routers, without biases."""
-        small = self.width * (2 * self.layers + 1)
-        if self.experts is None:
-            return self.dense + self.tables + small
-        routed = self.experts.count * self.expert_layers * (self.one_expert + self.width)
-        return self.dense + self.tables + small + routed
-
-    @property
-    def active(self) -> int:
-        """Active parameters: the weights that process one token, embeddings included."""
-        routed = self.experts.per_token * self.expert_layers * self.one_expert if self.experts else 0
-        return self.dense + self.tables + routed
-
-    @property
-    def tables(self) -> int:
-        """Weights of the embedding table, and of the head if it is not tied."""
-        return self.vocab_size * self.width * (1 if self.tied else 2)
-
-    @property
-    def products(self) -> int:
-        """Weights of the matrix products of one token, the head included."""
-        return self.active - self.tables + self.vocab_size * self.width
-
-
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """The parallel degrees of a run."""
-
-    tensor: int = 1
-    sequence: bool = False  # sequence parallelism: tensor-parallel GPUs also split norms and residuals
-    pipeline: int = 1
-    virtual: int = 1  # chunks of layers on each pipeline stage (interleaved schedule)
-    context: int = 1
-    expert: int = 1
-    expert_tensor: int = 1
-    data: int = 1
-    sharding: str = "optimizer"  # one of SHARDINGS
-
-    @property
-    def gpus(self) -> int:
-        return self.tensor * self.pipeline * self.context * self.data
 
 
 @dataclass(frozen=True, kw_only=True)

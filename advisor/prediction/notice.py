@@ -16,6 +16,7 @@ def save_seconds(run: RunConfig, clock: WallClock, step_seconds: Estimate) -> fl
 
     The checkpoint is written after the current step or evaluation.
     """
+    assert clock.evals_seconds and clock.checkpoints_seconds  # the trainer's plans have every part
     evaluation = clock.evals_seconds.high / max(1, planned_evals(run))
     if clock.write_seconds is not None:
         write = clock.write_seconds.high

@@ -42,10 +42,10 @@ def plan_trajectory(plan: Plan) -> Trajectory | None:
         return None
     return expected_trajectory(
         plan.chosen.loss,
-        steps=plan.run.steps,
+        steps=plan.config.steps,
         tokens=plan.chosen.tokens,
-        vocab_size=plan.run.model.vocab_size,
-        schedule=plan.run.schedule,
+        vocab_size=plan.config.model.vocab_size,
+        schedule=plan.config.schedule,
     )
 
 

@@ -1,4 +1,4 @@
-"""Runs over GPUs that split only the batch: the same prediction as for any other run of published software."""
+"""Runs over GPUs as workloads. Those that split only the batch are predicted as any other run of published software."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from advisor.architecture import Model
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
 from advisor.laws.flops import parameters
 from advisor.prediction.batch import predict_batch
-from advisor.prediction.layouts import LayoutRun
+from advisor.prediction.layouts import EIGHT_BITS, LayoutRun
 from advisor.prediction.memory_published import published_parts
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.profile import Profile
@@ -19,6 +20,7 @@ from advisor.records import Prediction, Software, Workload
 from trainer.schema import ModelShape
 
 _RECOMPUTED = {"none": "none", "operators": "selective", "full": "full"}  # `layouts.RECOMPUTE` as in `Workload`
+RECOMPUTED_AS = {ours: theirs for theirs, ours in _RECOMPUTED.items()}
 
 
 def with_heads_of(shape: ModelShape, size: int | None) -> ModelShape:
@@ -27,6 +29,61 @@ def with_heads_of(shape: ModelShape, size: int | None) -> ModelShape:
         return shape
     more = 2 * (shape.heads + shape.kv_heads) * (size - shape.head_dim)
     return replace(shape, ffn_width=shape.ffn_width + round(more / (3 if shape.family == "llama" else 2)))
+
+
+def shape_of(model: Model, seq_len: int) -> ModelShape:
+    """Return a model in the trainer's terms.
+
+    A model that the trainer does not build becomes a dense one with as many weights for each token, which may break the
+    trainer's rules (`ModelShape.problems`).
+    """
+    sizes = {name: getattr(model, name) for name in ("width", "heads", "kv_heads", "ffn_width", "vocab_size")}
+    family = model.family or ("llama" if model.gated else "gpt2")
+    shape = ModelShape(family=family, depth=model.layers, seq_len=seq_len, **sizes)
+    if model.experts is None and model.attention_parameters is None:
+        return with_heads_of(shape, model.head_dim if model.head_dim != shape.head_dim else None)
+    attention = 2 * model.width * model.width // model.heads * (model.heads + model.kv_heads)
+    left = (model.active - model.tables) / model.layers - attention
+    return replace(shape, ffn_width=max(1, round(left / (model.matrices * model.width))))
+
+
+def described(run: LayoutRun) -> Workload:
+    """Return the workload of any run, with its model and layout."""
+    if (whole := workload_of(run)) is not None:
+        return replace(whole, model=run.model, layout=run.layout)
+    software, eight_bit = software_of(run.software), run.precision in EIGHT_BITS
+    return Workload(
+        shape=shape_of(run.model, run.seq_len),
+        micro_batch=run.micro_batch,
+        grad_accum=run.micro_batches,
+        gpu=run.gpu.key,
+        gpus=run.layout.gpus,
+        precision="bf16" if eight_bit else run.precision,
+        compile=run.software is not None and require_software(run.software).compiled,
+        activation_checkpointing=_RECOMPUTED.get(run.recompute, run.recompute),
+        sharding=run.layout.sharding if run.layout.gpus > 1 else "none",
+        software=replace(software, fp8=eight_bit, fused_attention=run.fused_attention),
+        model=run.model,
+        layout=run.layout,
+    )
+
+
+def layout_run(w: Workload, spec: GpuSpec) -> LayoutRun:
+    """Return the run whose workload `described` gives, on machines of the catalog."""
+    assert w.model is not None and w.layout is not None
+    fp8 = w.software is not None and w.software.fp8
+    return LayoutRun(
+        model=w.model,
+        layout=w.layout,
+        gpu=spec,
+        node_gpus=min(GPUS_PER_NODE, w.gpus),
+        seq_len=w.shape.seq_len,
+        micro_batch=w.micro_batch,
+        micro_batches=w.grad_accum,
+        recompute=RECOMPUTED_AS[w.activation_checkpointing],
+        precision="fp8" if fp8 else w.precision,
+        software=w.software.name if w.software is not None else None,
+    )
 
 
 def workload_of(run: LayoutRun) -> Workload | None:
@@ -40,12 +97,9 @@ def workload_of(run: LayoutRun) -> Workload | None:
     unusual |= model.attention_parameters is not None or model.attending < 1 or model.ahead > 0
     if run.cut or unusual or run.recompute not in _RECOMPUTED or run.precision not in ("bf16", "fp16", "fp8"):
         return None
-    sizes = {name: getattr(model, name) for name in ("width", "heads", "kv_heads", "ffn_width", "vocab_size")}
-    family = model.family or ("llama" if model.gated else "gpt2")
-    shape = ModelShape(family=family, depth=model.layers, seq_len=run.seq_len, **sizes)
+    shape = shape_of(model, run.seq_len)
     if shape.problems():
         return None
-    shape = with_heads_of(shape, model.head_dim if model.head_dim != shape.head_dim else None)
     extra = 0 if model.family else (model.published or model.parameters) - parameters(shape)
     software = software_of(run.software, fp8=run.precision == "fp8", extra_parameters=extra)
     return Workload(

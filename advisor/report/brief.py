@@ -110,6 +110,8 @@ def broken(plan: Plan) -> str | None:
     ]
     if not said:
         return None
+    if plan.run is None:
+        return f"{', '.join(said)}; --sure plans for 90 %"
     other = "finds nothing" if search.sure is None else f"plans for 90 %: {_run(search.sure, plan)}"
     return f"{', '.join(said)}; --sure {other}"
 

@@ -66,6 +66,10 @@ _QUANTITIES = (STEP_TIME, THROUGHPUT, TIME, COST, LOSS)
 
 def sentence(plan: Plan) -> str:
     """Returns the recommendation in one sentence: what to train, on what, how long and for how much."""
+    if plan.run is None:
+        from advisor.report import elsewhere  # only these plans need its tables
+
+        return elsewhere.sentence(plan)
     cost = COST.of(plan.bill.cost_usd) if plan.bill.cost_usd else "unknown cost"
     tokens, epochs = f"{units.format_tokens(plan.chosen.tokens)} tokens", plan.chosen.standing.epochs
     if epochs is not None and epochs > 1:
@@ -76,7 +80,8 @@ def sentence(plan: Plan) -> str:
 
 def document(plan: Plan, more: PlanDetails | None = None) -> dict[str, Any]:
     """Returns a plan for JSON, with its answer in words and the details shown with it."""
-    words = {"sentence": sentence(plan), "speed_rests_on": speed_rests_on(plan), "on_the_way": to_plain(stages(plan))}
+    way = stages(plan) if plan.run is not None else ()  # the course of the loss is known of the trainer's runs
+    words = {"sentence": sentence(plan), "speed_rests_on": speed_rests_on(plan), "on_the_way": to_plain(way)}
     beside = {"memory_parts": more.memory, "depths": more.depths, "data_to_fetch": more.data} if more else {}
     return to_plain(plan) | words | to_plain(beside)
 
@@ -102,7 +107,7 @@ def device(plan: Plan) -> str:
 
 def how(plan: Plan) -> str:
     """Describes how a step is split up and how memory is saved."""
-    run = plan.run
+    run = plan.config
     accumulation = f", {run.grad_accum} gradient-accumulation steps" if run.grad_accum > 1 else ""
     saved = "".join(f", {words}" for words in savings(plan.workload))
     precision = ", fp16" if plan.workload.precision == "fp16" else ""  # some models diverge in fp16
@@ -240,9 +245,9 @@ def course(plan: Plan) -> Table | None:
 
 def _part(part: Part, plan: Plan) -> str:
     """Returns a part's name, with how often it happens."""
-    seconds = plan.run.checkpoint.every_seconds
+    seconds = plan.config.checkpoint.every_seconds
     often = {
-        "steps": f" ({units.format_count(plan.run.steps)})",
+        "steps": f" ({units.format_count(plan.config.steps)})",
         "checkpoints": f" (every {units.format_seconds(seconds)})" if seconds else "",
     }
     return f"{PARTS[part.key]}{often.get(part.key, '')}"
@@ -268,7 +273,7 @@ def markdown(plan: Plan, goal: Goal) -> str:
 def _lines(plan: Plan, goal: Goal) -> Iterator[str]:
     from advisor.planning.command import plan_command
 
-    yield from (f"# {plan.run.name}", "", " ".join(filter(None, (sentence(plan), speed_rests_on(plan)))), "")
+    yield from (f"# {plan.config.name}", "", " ".join(filter(None, (sentence(plan), speed_rests_on(plan)))), "")
     yield in_markdown(summary(plan))
     yield from ("", "## Why", "", *(f"- {reason}" for reason in plan.reasons))
     if plan.warnings:
@@ -351,8 +356,8 @@ def before_and_after(before: Plan, after: Plan) -> Table:
         ("GPU", before.workload.gpu, after.workload.gpu),
         ("depth", str(before.chosen.depth), str(after.chosen.depth)),
         ("micro-batch × accumulation", _batch(before), _batch(after)),
-        ("activation checkpointing", before.run.activation_checkpointing, after.run.activation_checkpointing),
-        ("steps", units.format_count(before.run.steps), units.format_count(after.run.steps)),
+        ("activation checkpointing", before.config.activation_checkpointing, after.config.activation_checkpointing),
+        ("steps", units.format_count(before.config.steps), units.format_count(after.config.steps)),
         ("tokens", units.format_tokens(before.chosen.tokens), units.format_tokens(after.chosen.tokens)),
     ]
     estimates = zip(_QUANTITIES, _promised(before), _promised(after), strict=True)
@@ -366,4 +371,4 @@ def _promised(plan: Plan) -> tuple[Estimate | None, ...]:
 
 
 def _batch(plan: Plan) -> str:
-    return f"{plan.run.micro_batch} × {plan.run.grad_accum}"
+    return f"{plan.config.micro_batch} × {plan.config.grad_accum}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from advisor import units
+from advisor.architecture import Layout
 from advisor.prediction.comm import AssumedNetwork
 from advisor.prediction.depths import TOKENS_PER_PARAMETER, DepthOption, Download, MemoryBill
-from advisor.prediction.layouts import LayoutRun
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.software import words_of
 from advisor.records import Prediction, Software, Workload
@@ -46,9 +46,8 @@ def partial_words(workload: Workload) -> str:
     return ""
 
 
-def layout_words(run: LayoutRun) -> str:
+def layout_words(cut: Layout) -> str:
     """Returns a layout in the usual notation, such as TP8 PP4x5 EP8 DP16."""
-    cut = run.layout
     pieces = [("TP", cut.tensor), ("CP", cut.context), ("EP", cut.expert)]
     said = [f"{name}{count}" for name, count in pieces if count > 1]
     if cut.pipeline > 1:
@@ -59,13 +58,13 @@ def layout_words(run: LayoutRun) -> str:
 def heading(prediction: Prediction) -> str:
     """Says what is predicted: model, batch, devices."""
     w = prediction.workload
-    if isinstance(prediction, Predicted) and prediction.layout is not None:
-        run = prediction.layout
-        active = f", {units.format_count(run.model.active)} active" if run.model.experts else ""
-        batch = f"micro-batches of {run.micro_batch} x {run.seq_len} tokens, {run.micro_batches} of a replica a step"
+    precision = "fp8" if w.software is not None and w.software.fp8 else w.precision
+    if w.model is not None and w.layout is not None:
+        active = f", {units.format_count(w.model.active)} active" if w.model.experts else ""
+        batch = f"micro-batches of {w.micro_batch} x {w.shape.seq_len} tokens, {w.grad_accum} of a replica a step"
         return (
-            f"{prediction.name} ({units.format_count(prediction.parameters)} parameters{active}) on {w.gpus} x {w.gpu} "
-            f"as {layout_words(run)} ({run.precision}): {batch}, by {words_of(w.software)}"
+            f"{w.model.name} ({units.format_count(prediction.parameters)} parameters{active}) on {w.gpus} x {w.gpu} "
+            f"as {layout_words(w.layout)} ({precision}): {batch}, by {words_of(w.software)}"
         )
     size = f"depth {w.shape.depth}, width {w.shape.width}, {units.format_count(prediction.parameters)} parameters"
     if words := partial_words(w):
@@ -73,7 +72,6 @@ def heading(prediction: Prediction) -> str:
         size += f", {words} ({units.format_count(trained)} trained)"
     batch = f"micro-batches of {w.micro_batch} x {w.shape.seq_len} tokens"
     batch += f", {w.grad_accum} gradient-accumulation steps," if w.grad_accum > 1 else ""
-    precision = "fp8" if w.software is not None and w.software.fp8 else w.precision
     how = f"{precision}, {'compiled' if w.compile else 'eager'}"
     return f"{w.shape.family} of {size}: {batch} on {w.gpus} x {w.gpu} ({how}), by {words_of(w.software)}"
 
@@ -129,7 +127,7 @@ def document(prediction: Predicted) -> dict[str, object]:
         "data": prediction.data,
         **beside(prediction),
         "too_long": prediction.too_long,
-        "layout": None if prediction.layout is None else layout_words(prediction.layout),
+        "layout": None if (cut := prediction.workload.layout) is None else layout_words(cut),
         "sources": prediction.sources,
         "assumed": prediction.assumed,
         "time_unknown": time_unknown(prediction),

@@ -30,7 +30,7 @@ def table(found: Replan, plan: Plan) -> Table:
         ),
         _row(MFU, there.mfu, before.mfu if before else None, promise.prediction.mfu),
         _row(memory, there.memory_bytes, before.peak_reserved_bytes if before else None, held),
-        ("steps", _steps(there.steps_done, there.steps_planned), "", format_count(plan.run.steps)),
+        ("steps", _steps(there.steps_done, there.steps_planned), "", format_count(plan.config.steps)),
         ("tokens", format_tokens(there.tokens), "", format_tokens(plan.chosen.tokens)),
         _row(TIME, _seconds(there.spent_hours), _scaled(there.whole_hours, 3600), promise.total_seconds),
         _row(COST, there.spent_usd, there.whole_usd, promise.cost_usd),

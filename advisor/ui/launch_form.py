@@ -98,10 +98,10 @@ def form(plan: Plan) -> None:
     with st.expander("The full configuration"):
         left, right = st.columns(2)
         left.caption("run.yaml: the trainer's configuration")
-        left.code(dump_config(plan.run), language="yaml", height=380)
+        left.code(dump_config(plan.config), language="yaml", height=380)
         right.caption("plan.yaml: the predictions and their sources")
         right.code(dump_plan(plan), language="yaml", height=380)
-    if plan.run.data.path is None and not plan.run.data.synthetic:
+    if plan.config.data.path is None and not plan.config.data.synthetic:
         _data(plan)
         plan = with_synthetic(plan, True)
     # The plan cannot run here only if GPUs are missing.
@@ -121,7 +121,7 @@ def form(plan: Plan) -> None:
     )  # fmt: skip
     if where == FILES:
         # Offer the job's files for another engine.
-        if plan.run.data.synthetic:
+        if plan.config.data.synthetic:
             st.warning("These files run a speed test on random tokens.", icon=":material/casino:")
         holds = "All files of the run except its data: unpack it there."
         limits = _guard(plan)
@@ -189,8 +189,8 @@ def _start(plan: Plan, where: str, here: list[Check]) -> None:
         checks = checks if answered == question else []
     _show(checks)
     ready = bool(checks) and not any(check.finding is Readiness.MISSING for check in checks)
-    label = SPEED_TEST if plan.run.data.synthetic else "Launch"
-    kind: Literal["primary", "secondary"] = "secondary" if plan.run.data.synthetic else "primary"
+    label = SPEED_TEST if plan.config.data.synthetic else "Launch"
+    kind: Literal["primary", "secondary"] = "secondary" if plan.config.data.synthetic else "primary"
     if not st.button(label, type=kind, icon=":material/play_arrow:", disabled=not ready, key="launch-now"):
         return
     with st.spinner("starting it"):

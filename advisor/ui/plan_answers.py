@@ -14,8 +14,6 @@ from advisor.records import Plan, Prediction
 from advisor.ui import loaders
 from advisor.workflows import plan as workflow
 from advisor.workflows.data import read_data
-from advisor.workflows.plan_finetune import FinetunePlan, plan_finetune
-from advisor.workflows.plan_layouts import LayoutPlan, plan_layouts
 
 World = tuple[object, ...]  # what answers depend on besides the goal; part of every cache key
 
@@ -55,7 +53,7 @@ def profile(goal: Goal, key: str, now: World) -> Profile:
     return next(p for p in profiles if p.key == key)
 
 
-@st.cache_resource(max_entries=256, show_spinner="searching all GPUs, counts and depths", hash_funcs={Goal: repr})
+@st.cache_resource(max_entries=256, show_spinner="searching all GPUs and settings", hash_funcs={Goal: repr})
 def plan(goal: Goal, now: World) -> Plan:
     """Return the plan for a goal, from the function behind `advisor plan`."""
     del now
@@ -66,20 +64,6 @@ def plan(goal: Goal, now: World) -> Plan:
 def what_if(pinned: Goal, now: World, _profile: Profile, scaled: bool = False) -> Plan:
     """Return the plan for a goal that leaves nothing open, which takes one evaluation."""
     return workflow.what_if(pinned, _profile, loaders.store(), scaled=scaled)
-
-
-@st.cache_resource(max_entries=64, show_spinner="trying every GPU", hash_funcs={Goal: repr})
-def finetune(goal: Goal, now: World) -> FinetunePlan:
-    """Return the time and cost of a fine-tune on each machine."""
-    del now
-    return plan_finetune(goal, loaders.store())
-
-
-@st.cache_resource(max_entries=64, show_spinner="trying every layout", hash_funcs={Goal: repr})
-def layouts(goal: Goal, now: World) -> LayoutPlan:
-    """Return the best layouts of a model over many GPUs."""
-    del now
-    return plan_layouts(goal)
 
 
 def throughput(shown: Plan, own: Profile) -> tuple[tuple[Prediction, ...], tuple[curves.MeasuredRate, ...]]:

@@ -6,54 +6,54 @@ from collections.abc import Iterable
 
 import streamlit as st
 
+from advisor.hardware.catalog import require_gpu
 from advisor.options import Goal
 from advisor.planning.command import plan_call, plan_command
 from advisor.planning.curves import gib
 from advisor.prediction.layout_batch import memory_by_stage
 from advisor.prediction.layout_memory import MEMORY_PARTS
-from advisor.report import finetune, layouts
+from advisor.records import Plan
+from advisor.report import elsewhere
 from advisor.report.table import Table, capital
 from advisor.ui import plan_answers, plan_charts
 from advisor.ui.controls import products
 from advisor.ui.plan_tabs import plain, worded
 from advisor.ui.tables import commands, grid
 from advisor.units import format_bytes, format_estimate
-from advisor.workflows.plan_layouts import LayoutPlan
 
 MOST = 40  # number of machines listed for a fine-tune
 
 
 def show(goal: Goal) -> bool:
     """Show the answer to such a goal: sentence, tables, notes, command. Returns False for any other goal."""
-    if goal.layout == "any":
-        cut = plan_answers.layouts(goal, plan_answers.world(goal))
-        _show(layouts.sentence(cut), layouts.table(cut), (layouts.parts(cut),))
-        _memory(cut)
-        _show(f"Other layouts of the {cut.chosen.gpus} GPUs", layouts.others(cut), layouts.notes(cut), level=3)
-    elif goal.finetune is not None:
-        tuned = plan_answers.finetune(goal, plan_answers.world(goal))
-        _show(finetune.sentence(tuned), finetune.table(tuned, MOST), finetune.notes(tuned))
-    else:
+    if not goal.needs_other_software:
         return False
+    plan = plan_answers.plan(goal, plan_answers.world(goal))
+    if plan.workload.layout is None:
+        _show(elsewhere.sentence(plan), elsewhere.machines(plan, MOST), elsewhere.notes(plan))
+    else:
+        _show(elsewhere.sentence(plan), elsewhere.machines(plan), (elsewhere.parts(plan),))
+        _memory(plan)
+        title = f"Other layouts of the {plan.offer.gpus} GPUs"
+        _show(title, elsewhere.layouts(plan), elsewhere.notes(plan), level=3)
     commands(plan_command(goal), plan_call(goal))
     return True
 
 
-def _memory(cut: LayoutPlan) -> None:
+def _memory(plan: Plan) -> None:
     """Draw the memory of a GPU at each end of the pipeline, part by part, and the limit of the GPU."""
-    best = cut.chosen.search.best
-    assert best is not None
-    stages = memory_by_stage(best.run)
+    stages, spec = memory_by_stage(plan.workload), require_gpu(plan.workload.gpu)
     rows = [
         {"place": stage, "part": part, "order": order, "value": gib(size), "label": format_bytes(size)}
         for stage, held in stages.items()
         for order, (part, size) in enumerate(held.items())
     ]
-    peak, has = best.prediction.peak_allocated_bytes, float(best.run.gpu.memory_bytes)
+    peak = plan.prediction.peak_allocated_bytes
+    assert peak is not None  # a layout that was chosen surely fits
     fullest = max(stages, key=lambda stage: sum(stages[stage].values()))
     ends = [{"place": fullest, "low": gib(peak.low), "high": gib(peak.high),
              "label": format_estimate(peak, format_bytes)}]  # fmt: skip
-    limit = (gib(has), f"{best.run.gpu.product} has {format_bytes(has)}")
+    limit = (gib(spec.memory_bytes), f"{spec.product} has {format_bytes(spec.memory_bytes)}")
     chart = plan_charts.memory(rows, ends, across="GPU of a pipeline stage", parts=MEMORY_PARTS, limit=limit)
     st.altair_chart(chart, width="stretch")
     st.caption("Memory at the peak of a step; grey: the 80 % interval of the fullest GPU.")

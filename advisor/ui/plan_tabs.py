@@ -108,9 +108,9 @@ def _throughput(shown: Plan, own: Profile) -> None:
 def _memory(shown: Plan, own: Profile) -> None:
     memory_bars(own, shown.workload)
     st.caption(
-        f"At the peak of a step, at depth {shown.chosen.depth} and context {shown.run.model.seq_len}; the plan's "
-        f"micro-batch is {shown.run.micro_batch}; {_has(own)}. Grey: the 80 % interval of the sum; its high end must "
-        "leave 3 % free. Overhead: workspaces, fragmentation, the driver's context."
+        f"At the peak of a step, at depth {shown.chosen.depth} and context {shown.config.model.seq_len}; the plan's "
+        f"micro-batch is {shown.config.micro_batch}; {_has(own)}. Grey: the 80 % interval of the sum; its high end "
+        "must leave 3 % free. Overhead: workspaces, fragmentation, the driver's context."
     )
 
 

@@ -48,7 +48,7 @@ def run_ab(store: Store, paths: Sequence[Path], seeds: int, folder: Path, on_tex
         if path.stem in arms:
             message = f"two arms are called {path.stem}: they are named after their files"
             raise AdvisorError(message, "rename one", exit_code=2)
-        arms[path.stem] = source.run if isinstance(source, Plan) else source
+        arms[path.stem] = source.config if isinstance(source, Plan) else source
     base = arms[paths[0].stem]
     numbers = tuple(base.seed + number for number in range(seeds))
     for name, config in arms.items():

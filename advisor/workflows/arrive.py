@@ -116,7 +116,7 @@ def _measured(plan: Plan, asked: Arriving, store: Store, measure: Measure) -> Ar
     depth = plan.workload.shape.depth
     half = max(1, depth // 2)
     options = options_for(
-        replace(plan.run, precision=plan.workload.precision),
+        replace(plan.config, precision=plan.workload.precision),
         gpu="cpu" if plan.workload.gpu == "cpu" else "auto",
         # the planned depth and a smaller one, or depths around the chosen one if the depth is open
         depths=tuple(dict.fromkeys((half, depth, depth + half) if asked.may_change_depth else (half, depth))),
@@ -164,7 +164,7 @@ def _decided(arrival: Arrival, plan: Plan, asked: Arriving, store: Store, began:
         spent = time.monotonic() - began
         goal = what_is_left(plan, key, spent_seconds=spent, may_change_depth=asked.may_change_depth)
         if record.reason and goal.micro_batch is None:
-            goal = replace(goal, micro_batch=max(1, plan.run.micro_batch // 2))
+            goal = replace(goal, micro_batch=max(1, plan.config.micro_batch // 2))
         after, why = _plan_again(plan, goal, store, over)
     return replace(arrival, after=after, record=replace(record, reason=why))
 
@@ -179,14 +179,14 @@ def _plan_again(plan: Plan, goal: Goal, store: Store, over: float | None) -> tup
         if error.exit_code != 3:
             raise
         return None, f"the goal can no longer be met: {error.message}"
-    gates = tuple(gate for gate in plan.run.stop.gates if gate.step <= after.run.steps)
-    stop = replace(after.run.stop, gates=gates, notice=plan.run.stop.notice)
+    gates = tuple(gate for gate in plan.config.stop.gates if gate.step <= after.config.steps)
+    stop = replace(after.config.stop, gates=gates, notice=plan.config.stop.notice)
     before, now = ((one.workload.shape, one.workload.micro_batch, one.steps) for one in (plan.chosen, after.chosen))
     speed = _NOT_HERE if over is None else "the machine is as fast as planned"
     if over is not None and abs(over) >= _AS_PLANNED:
         speed = f"the planned work takes {format_percent(abs(over))} {'more' if over > 0 else 'less'} here than planned"
     why = f"{speed}; {'the plan stays' if before == now else 'planned again within the same limits'}"
-    return replace(after, id=plan.id, run=replace(after.run, stop=stop)), why
+    return replace(after, id=plan.id, run=replace(after.config, stop=stop)), why
 
 
 def arrive_there(job: Path, run: Path, asked: Arriving) -> ArrivalRecord:
@@ -201,9 +201,9 @@ def arrive_there(job: Path, run: Path, asked: Arriving) -> ArrivalRecord:
         count(run, longest, plan)  # before measuring, because an interrupted one cannot report its time
         # The configuration names its tokens relative to the job's folder.
         data = config.data.path and str((job / config.data.path).resolve())
-        goal, its_run = replace(plan.goal, data=plan.goal.data and data), replace(plan.run.data, path=data)
+        goal, its_run = replace(plan.goal, data=plan.goal.data and data), replace(plan.config.data, path=data)
         try:
-            arrival = arrive(replace(plan, goal=goal, run=replace(plan.run, data=its_run)), asked, _store(job))
+            arrival = arrive(replace(plan, goal=goal, run=replace(plan.config, data=its_run)), asked, _store(job))
         except AdvisorError as error:
             arrival = unmeasured(plan, error.message)
         seconds = round(max(arrival.record.seconds, time.time() - psutil.Process().create_time()), 2)

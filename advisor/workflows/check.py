@@ -53,8 +53,6 @@ def judge(documents: Sequence[Mapping[str, Any]], slower: float = SLOWER) -> tup
     answers = {
         "predict": _fits,
         "plan": _costs,
-        "plan-finetune": _costs,
-        "plan-layouts": _costs,
         "compare-several": lambda document: _speeds(document, slower),
         "ab": lambda document: _steps(document, slower),
         "error": _refused,
@@ -83,8 +81,7 @@ def _fits(document: Mapping[str, Any]) -> Iterator[CheckedRun]:
 
 def _costs(document: Mapping[str, Any]) -> Iterator[CheckedRun]:
     """Yields the plan's sentence. A plan that exceeds its limits fails, even if it is the nearest to them."""
-    first = (document.get("runs") or document.get("choices") or [{}])[0]
-    verdict = CheckVerdict.GOOD if all(first.get("keeps", ())) else CheckVerdict.BAD
+    verdict = CheckVerdict.BAD if document["chosen"]["standing"]["against"] else CheckVerdict.GOOD
     yield CheckedRun(question="time and cost", verdict=verdict, words=document["sentence"])
 
 

@@ -210,7 +210,7 @@ def _reviewed(
     usd_per_hour: float | None,
 ) -> Reviewed:
     if plan is not None:  # if the log does not state the planned length
-        run = by_plan({"planned_steps": plan.run.steps, **run.facts}, run)
+        run = by_plan({"planned_steps": plan.config.steps, **run.facts}, run)
     price = usd_per_hour if usd_per_hour is not None else (plan.offer.usd_per_hour if plan else None)
     case = make_case(run, given={"usd_per_hour": price})
     # Take the device from the launch record, the plan or the log.

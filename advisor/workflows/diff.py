@@ -68,7 +68,7 @@ def _read(store: Store, text: str, gpu: str | None) -> tuple[str, dict[str, Any]
             return CALIBRATION, _of_calibration(store.load_calibration(path))
         source = read_source(path)
         if isinstance(source, Plan):
-            return "plan", _of_run(source.run, source.workload)
+            return "plan", _of_run(source.config, source.workload)
         return "configuration", _of_run(source, workload_of_config(source, gpu))
     if path.is_file():
         message = f"{text} is no plan, configuration or calibration: those are YAML"

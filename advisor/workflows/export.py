@@ -68,9 +68,9 @@ def export(
     place = place_there(to, options)
     refuse_edited(plan)
     target = TARGETS[to]
-    guards = make_guards(plan.run, with_limits_of(plan, limits), usd_per_hour=plan.offer.usd_per_hour)
+    guards = make_guards(plan.config, with_limits_of(plan, limits), usd_per_hour=plan.offer.usd_per_hour)
     step_seconds = plan.chosen.step_seconds.value
-    config = guarded(plan.run, guards, usd_per_hour=plan.offer.usd_per_hour, step_seconds=step_seconds)
+    config = guarded(plan.config, guards, usd_per_hour=plan.offer.usd_per_hour, step_seconds=step_seconds)
     data = None
     if config.data.path is not None:
         data = Path(config.data.path).expanduser().resolve()

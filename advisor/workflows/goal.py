@@ -343,10 +343,14 @@ def find_model(text: str, *, nearly: bool = False) -> NamedModel:
 def find_architecture(text: str) -> Architecture:
     """Returns the architecture for a name, config.json or folder with one. Raises AdvisorError (exit 2) if unknown."""
     path = config_file(text)
-    if path is not None:
-        found = architecture_of_config(path.read_text(encoding="utf-8"), text)
-        return found or architecture_of(find_model(text, nearly=True))
-    return require_architecture(text)
+    if path is None:
+        try:
+            return require_architecture(text)
+        except AdvisorError:
+            if (path := _in_hub_cache(text)) is None:
+                raise
+    found = architecture_of_config(path.read_text(encoding="utf-8"), text)
+    return found or architecture_of(find_model(text, nearly=True))
 
 
 def find_any_model(text: str) -> NamedModel:

@@ -181,7 +181,7 @@ def with_notice(source: Plan | RunConfig, notice: str | None) -> Plan | RunConfi
     if "://" not in notice and not Path(notice).is_absolute():
         hint = "name its whole path: a run starts in its own folder"
         raise AdvisorError(f"--notice {notice}: that file may be anywhere", hint, exit_code=2)
-    config = source.run if isinstance(source, Plan) else source
+    config = source.config if isinstance(source, Plan) else source
     config = replace(config, stop=replace(config.stop, notice=notice))
     if problems := [problem for problem in config.problems() if problem.startswith("stop.notice")]:
         raise AdvisorError(f"--notice {notice}: {problems[0]}", "let something there write a file", exit_code=2)
@@ -194,7 +194,7 @@ def with_synthetic(source: Plan, asked: bool) -> Plan: ...
 def with_synthetic(source: Plan | RunConfig, asked: bool) -> Plan | RunConfig: ...
 def with_synthetic(source: Plan | RunConfig, asked: bool) -> Plan | RunConfig:
     """Returns the plan or configuration with random tokens if asked for; raises AdvisorError if it has data."""
-    config = source.run if isinstance(source, Plan) else source
+    config = source.config if isinstance(source, Plan) else source
     if not asked:
         return source
     if config.data.path is not None:
@@ -304,7 +304,7 @@ def looked_at(store: Store, source: Plan | RunConfig, place: Place, limits: Guar
     """Checks everything that a launch needs, here or by asking the engine; nothing is started or written."""
     if place.engine == HERE.engine:
         return preflight(store, source, place)
-    config = source.run if isinstance(source, Plan) else source
+    config = source.config if isinstance(source, Plan) else source
     if config.data.path is None and not config.data.synthetic:
         return list(data_checks(config))  # without a job there is nothing to ask the engine
     backend = backend_of(place.engine, store)
@@ -351,7 +351,7 @@ def _job(
     if isinstance(source, AdoptedPlan):
         name = source.trainer
     else:
-        name = source.run.name if isinstance(source, Plan) else source.name
+        name = source.config.name if isinstance(source, Plan) else source.name
     folder = store.run_folder(name, now) if run_dir is None else run_dir.expanduser().resolve()
     run_id = folder.name if run_dir is None else f"{folder.name}-{now:%Y%m%d-%H%M%S}"
     if isinstance(source, AdoptedPlan):

@@ -6,10 +6,11 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+from advisor.architecture import Model
 from advisor.errors import AdvisorError
 from advisor.options import Goal
 from advisor.prediction.layout_own import OwnRuns, learn
-from advisor.prediction.layouts import LayoutRun, Model
+from advisor.prediction.layouts import LayoutRun
 from advisor.units import parse_number
 from advisor.workflows.option_rows import MEASURED, OptionRow, option_rows, read_row
 from advisor.workflows.predict import require_layout, with_stage
@@ -49,7 +50,7 @@ def _timed(row: OptionRow, goal: Goal, planned: LayoutRun) -> tuple[LayoutRun, f
     architecture, spec, gpus = require_layout(options)
     if layers is not None:
         architecture = replace(architecture, model=_with_layers(architecture.model, layers))
-    run = choose_layout(options, architecture, spec, gpus)[0].run
+    run, _, _ = choose_layout(options, architecture, spec, gpus)
     stated = {name: parse_number(row.cells[name]) for name in MEASURED if name in row.cells}
     if not stated or min(stated.values()) <= 0:
         raise AdvisorError(f"no {' or '.join(MEASURED)}", "how long did a step take, in seconds?", exit_code=2)

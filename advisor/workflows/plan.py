@@ -25,6 +25,7 @@ from advisor.records import MeasuredStep, Plan, Workload
 from advisor.store.store import Store
 from advisor.workflows.data import read_data
 from advisor.workflows.plan_finetune import plan_finetune
+from advisor.workflows.plan_layouts import plan_layouts
 from trainer.token_folder import TokenMeta
 
 
@@ -36,11 +37,20 @@ def recommend(
     on_text: Callable[[str], None] = lambda text: None,
     seen: MeasuredStep | None = None,
 ) -> Plan:
-    """Returns the plan for a goal, with one more burst at the chosen configuration if `measure` is set.
+    """Returns the plan for a goal: a run of the trainer here, or a fine-tune or a layout with other software.
+
+    If `measure` is set, one more burst runs at the chosen configuration of the trainer.
 
     `on_text` receives a sentence when the burst begins; `seen` is a measured run that shows the speed of the software.
     Raises AdvisorError for unknown devices and unusable data.
     """
+    if goal.needs_other_software and (measure or seen is not None):
+        message = "a run of other software is not planned from a run of the trainer here"
+        raise AdvisorError(message, "leave --from and --measure out", exit_code=2)
+    if goal.layout == "any":
+        return plan_layouts(goal)
+    if goal.finetune is not None:
+        return plan_finetune(goal, store)
     data_meta = read_data(goal.data)
     profiles, left_out = load_profiles(goal, store, seen)
     now = datetime.now(UTC)
@@ -48,7 +58,7 @@ def recommend(
     def feasible(changed: Goal) -> bool:
         with suppress(AdvisorError):
             if changed.needs_other_software:
-                return all(plan_finetune(changed, store).chosen.keeps)
+                return not recommend(changed, store).chosen.standing.against
             others = profiles if changed.gpu == goal.gpu else load_profiles(changed, store, seen)[0]
             changed = replace(changed, ratio=goal.ratio, ratio_counts=goal.ratio_counts)  # what was typed
             tokens = planner.best_tokens(changed, others, data_meta, now)
@@ -66,7 +76,7 @@ def recommend(
     if measure:
         from advisor.calibration.remeasure import measure_one  # only this plan needs bursts
 
-        on_text(f"measuring depth {plan.chosen.depth} at micro-batch {plan.run.micro_batch} once more")
+        on_text(f"measuring depth {plan.chosen.depth} at micro-batch {plan.config.micro_batch} once more")
         profile = next(profile for profile in profiles if profile.key == plan.workload.gpu)
         profile = measure_one(profile, plan.workload, store)
         plan = planner.measured_plan(plan, profile, now=datetime.now(UTC), data_meta=data_meta)

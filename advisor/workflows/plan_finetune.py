@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from advisor.architecture import Model
 from advisor.calibration.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus, require_gpu
-from advisor.hardware.offers import rows_by_gpu, unpriced
+from advisor.hardware.offers import rows_by_gpu
 from advisor.offer import Offer
 from advisor.options import EIGHT_BIT, Goal
-from advisor.planning.choose import sorted_by_preference
-from advisor.planning.costs import whole_usd
-from advisor.planning.goal import Limits, interruptions, power_of
+from advisor.planning.goal import interruptions, power_of
 from advisor.planning.models import NamedModel
-from advisor.planning.offers import ANY, OWN, offers_for, own_offers, within_a_node
+from advisor.planning.offers import ANY, OWN, within_a_node
+from advisor.planning.run import grounds_of
 from advisor.planning.what_fits import adapted, largest_context
 from advisor.prediction.adapters import forward_share
 from advisor.prediction.intervals import reciprocal, sum_shared
 from advisor.prediction.layout_runs import STATE_BYTES, interrupted
 from advisor.prediction.micro_batch import ALIKE
 from advisor.prediction.profile import Profile
-from advisor.prediction.software import software_of, table, words_of
+from advisor.prediction.software import software_of, table
 from advisor.prediction.wallclock import rented_setup
-from advisor.records import Adapters, Estimate, Prediction, Software
+from advisor.records import Adapters, Estimate, Plan, Prediction, Software, WallClock
 from advisor.store.store import Store
-from advisor.workflows.goal import find_any_model
+from advisor.workflows.goal import find_any_model, find_architecture
+from advisor.workflows.plan_elsewhere import Duration, Found, plan_of, try_machines
 
 BYTES_PER_TOKEN = 4  # of text to fetch; small compared with the model
 RANK, LENGTH, EPOCHS = 16, 1024, 3.0  # defaults, as in most tutorials
@@ -42,42 +42,63 @@ _Batch = tuple[Profile, Prediction]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneRun:
-    """One way to fine-tune: a machine, its batch, and the time and cost of the whole run."""
-
-    offer: Offer
-    prediction: Prediction
-    seconds: Estimate  # from ordering the machine to the last step
-    usd: Estimate | None
-    longest_context: int | None  # tokens of one sequence that surely fit
-    keeps: tuple[bool, bool]  # whether it is within the deadline, and within the budget
-
-
-@dataclass(frozen=True, kw_only=True)
-class FinetunePlan:
-    """The ways to fine-tune a model, the best first; those that break a limit come last."""
+class FinetuneWork:
+    """The fine-tuning of a published model, with the best batch on each number of GPUs."""
 
     goal: Goal
-    model: NamedModel
-    stage: str  # sft, or dpo for pairs of answers
-    software: str  # its name in words
+    store: Store
+    model: NamedModel  # at the context length
+    sizes: Model  # exact
+    software: Software
     tokens: int  # trained on, in all epochs
-    tokens_padded: int  # computed on if every example is padded to the context length
-    runs: tuple[FinetuneRun, ...]
-    does_not_fit: tuple[str, ...]  # names of GPUs
-    assumed: tuple[str, ...]  # options that were not given, with the assumed values
 
-    @property
-    def too_long(self) -> str | None:
-        """A sentence if the examples are longer than any sequence that the model reads."""
-        return self.model.details.past_longest(self.model.name, self.model.shape.seq_len)
+    def gpus(self) -> Sequence[str]:
+        asked = self.goal.gpu
+        return [key for key, spec in load_gpus().items() if spec.is_cuda] if asked == ANY else asked.split(",")
 
-    @property
-    def chosen(self) -> FinetuneRun:
-        return self.runs[0]
+    def best_on(self, gpu: str, gpus: int) -> Found | str:
+        together = SEQUENCES[self.goal.stage or "sft"]
+        network = self.goal.network_bytes_per_second
+        profile, found = finetune_batch(self.store, gpu, gpus, self.model, self.software, together, network)
+        if not found.fits or found.tokens_per_second is None:
+            return ""
+        leanest = replace(found.workload, micro_batch=together, activation_checkpointing="full")
+        return Found(
+            prediction=replace(found, workload=replace(found.workload, model=self.sizes)),
+            power=power_of(profile),
+            grounds=grounds_of(profile),
+            longest_context=largest_context(profile, leanest),
+        )
+
+    def duration(self, prediction: Prediction, offer: Offer) -> Duration:
+        goal, rate = self.goal, prediction.tokens_per_second
+        assert rate is not None  # `best_on` leaves out machines of unknown speed
+        steps = reciprocal(rate, self.tokens)
+        if SEQUENCES[goal.stage or "sft"] > 1:  # the reference model reads all pairs once, before the first epoch
+            steps = steps.scaled(1 + forward_share(prediction.workload) / (goal.epochs or usual_epochs(goal)))
+        clock = WallClock(steps_seconds=steps, total_seconds=steps)
+        if offer.ordered:
+            setup = rented_setup(2.0 * self.model.parameters + BYTES_PER_TOKEN * self.tokens)
+            whole = sum_shared(steps, setup.provisioning_seconds, setup.download_seconds)
+            clock = WallClock(
+                steps_seconds=steps,
+                provisioning_seconds=setup.provisioning_seconds,
+                download_seconds=setup.download_seconds,
+                total_seconds=replace(whole, basis=steps.basis),
+            )
+        taken = interruptions(goal, spot=offer.spot, gpus=offer.gpus)
+        if taken is None:
+            return Duration(clock=clock)
+        held = 0.0 if goal.finetune != "full" else self.model.parameters * STATE_BYTES
+        before, after = clock.total_seconds, interrupted(clock.total_seconds, taken, held_bytes=held)
+        low, value, high = (getattr(after, end) - getattr(before, end) for end in ("low", "value", "high"))
+        lost = Estimate(value=value, low=low, high=high, basis=after.basis)
+        return Duration(
+            clock=replace(clock, interruptions_seconds=lost, total_seconds=after), failures=after.value / taken.value
+        )
 
 
-def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
+def plan_finetune(goal: Goal, store: Store) -> Plan:
     """Returns the ways to reach the goal's `finetune` on each GPU and number of GPUs that the goal allows.
 
     The best is the cheapest within the limits, where waiting beyond a day has a price (`Limits`). If the goal's
@@ -107,25 +128,25 @@ def plan_finetune(goal: Goal, store: Store) -> FinetunePlan:
         message = f"all weights of {model.name}, a mixture of experts, are planned over layouts"
         raise AdvisorError(message, f"advisor plan --layout any --model {model.name} {words}", exit_code=2)
     software = _software(goal, model, rank)
-    runs, does_not_fit = _tried(goal, store, model, software, tokens)
-    if not runs:
-        message = f"{model.name} does not surely fit {', '.join(does_not_fit)}"
-        if (too_long := model.details.past_longest(model.name, context)) is not None:
-            message += f", and {too_long}"
-        raise AdvisorError(message, _would_fit(goal, store, model, rank, length, tokens), exit_code=3)
+    work = FinetuneWork(
+        goal=within_a_node(goal), store=store, model=model, sizes=find_architecture(goal.model).model,
+        software=software, tokens=tokens,
+    )  # fmt: skip
+    tried = try_machines(work)
+    fitting = {run.offer.gpu for run in tried.runs}  # a GPU of which some number can hold it needs no mention
+    no_room = [key for key in dict.fromkeys(gpu for gpu, _ in tried.refused) if key not in fitting]
+    too_long = model.details.past_longest(model.name, context)
+    if not tried.runs:
+        message = f"{model.name} does not surely fit {', '.join(no_room)}"
+        message += f", and {too_long}" if too_long is not None else ""
+        raise AdvisorError(message, _would_fit(work, rank, length), exit_code=3)
+    tried = replace(tried, does_not_fit=tuple(no_room))
+    return plan_of(work, tried, assumed=assumed, warnings=[*filter(None, [too_long])])
 
-    padded = round(tokens * context / length)
-    return FinetunePlan(
-        goal=goal,
-        model=model,
-        stage=stage,
-        software=words_of(software),
-        tokens=tokens,
-        tokens_padded=padded,
-        runs=tuple(sorted_by_preference(goal, runs)),
-        does_not_fit=tuple(does_not_fit),
-        assumed=tuple(assumed),
-    )
+
+def tokens_padded(plan: Plan) -> int:
+    """Returns the tokens that are computed on if every example is padded to the context length."""
+    return round(plan.chosen.tokens * plan.workload.shape.seq_len / (plan.goal.length or LENGTH))
 
 
 def _software(goal: Goal, model: NamedModel, rank: int) -> Software:
@@ -133,26 +154,15 @@ def _software(goal: Goal, model: NamedModel, rank: int) -> Software:
     return replace(software, moment_bytes=_EIGHT_BIT_BYTES) if goal.optimizer == EIGHT_BIT else software
 
 
-def _tried(
-    goal: Goal, store: Store, model: NamedModel, software: Software, tokens: int
-) -> tuple[list[FinetuneRun], list[str]]:
-    """Returns the runs on all machines that the goal allows, and the GPUs that are rented but cannot hold the run."""
-    runs: list[FinetuneRun] = []
-    does_not_fit: list[str] = []
-    for gpu, offers in _machines(goal):
-        found = list(_runs(goal, store, gpu, offers, model, software, tokens)) if offers else []
-        runs += found
-        does_not_fit += [gpu] if offers and not found else []
-    return runs, does_not_fit
-
-
-def _would_fit(goal: Goal, store: Store, model: NamedModel, rank: int, length: int, tokens: int) -> str:
+def _would_fit(work: FinetuneWork, rank: int, length: int) -> str:
     """Returns the options with which the fine-tune surely fits; each was planned before it is named."""
+    goal, model = work.goal, work.model
 
     def fits(context: int = model.shape.seq_len, **changed: Any) -> bool:
         asked = replace(goal, **changed)
         shorter = model.at(context)
-        return bool(_tried(asked, store, shorter, _software(asked, shorter, rank), tokens)[0])
+        other = replace(work, goal=asked, model=shorter, software=_software(asked, shorter, rank))
+        return bool(try_machines(other).runs)
 
     found = []
     if goal.finetune != "qlora" and fits(finetune="qlora"):
@@ -197,22 +207,6 @@ def finetune_software(method: str, model: NamedModel, rank: int = RANK, name: st
     )
 
 
-def _machines(goal: Goal) -> Iterator[tuple[str, Sequence[Offer]]]:
-    """Yields each GPU that the goal allows, with its offers on one node."""
-    goal, prices, today = within_a_node(goal), rows_by_gpu(), datetime.date.today()
-    cards = load_gpus()
-    named = [] if goal.gpu == OWN else goal.gpu.split(",")
-    keys = [key for key, spec in cards.items() if spec.is_cuda] if goal.gpu == ANY else named
-    for machine in goal.own:
-        yield machine.gpu, own_offers(goal, machine)
-    for key in keys:
-        counts = goal.counts or (goal.gpus,)
-        offers = [offer for count in counts for offer in offers_for(goal, key, count, prices, today)]
-        if not offers and goal.gpu != ANY:
-            offers = [unpriced(key, count, goal.providers, prices) for count in counts]
-        yield key, offers
-
-
 def usual_epochs(goal: Goal) -> float:
     """Returns the usual number of epochs if the goal states none."""
     return PAIR_EPOCHS if goal.stage == "dpo" else EPOCHS
@@ -245,43 +239,3 @@ def finetune_batch(
     tried = [adapted(profile, model.shape, software, gpus, sharding, together) for sharding in shardings]
     rates = [one.tokens_per_second.value if one.fits and one.tokens_per_second else 0.0 for one in tried]
     return profile, next(one for one, rate in zip(tried, rates, strict=True) if rate >= ALIKE * max(rates))
-
-
-def _runs(
-    goal: Goal, store: Store, gpu: str, offers: Sequence[Offer], model: NamedModel, software: Software, tokens: int
-) -> Iterator[FinetuneRun]:
-    """Yields the runs on one GPU, one for each offer on which the model surely fits."""
-    together = SEQUENCES[goal.stage or "sft"]
-    by_count: dict[int, _Batch] = {}
-    for offer in offers:
-        if offer.gpus not in by_count:
-            by_count[offer.gpus] = finetune_batch(
-                store, gpu, offer.gpus, model, software, together, goal.network_bytes_per_second
-            )
-        profile, found = by_count[offer.gpus]
-        rate = found.tokens_per_second
-        if not found.fits or rate is None:
-            continue
-        seconds = reciprocal(rate, tokens)
-        if together > 1:
-            read_once = forward_share(found.workload) / (goal.epochs or usual_epochs(goal))
-            seconds = seconds.scaled(1 + read_once)
-        if offer.ordered:
-            setup = rented_setup(2.0 * model.parameters + BYTES_PER_TOKEN * tokens)
-            whole = sum_shared(seconds, setup.provisioning_seconds, setup.download_seconds)
-            seconds = replace(whole, basis=seconds.basis)
-        taken = interruptions(goal, spot=offer.spot, gpus=offer.gpus)
-        if taken is not None:
-            held = 0.0 if goal.finetune != "full" else model.parameters * STATE_BYTES
-            seconds = interrupted(seconds, taken, held_bytes=held)
-        usd = whole_usd(goal, offer, seconds, found.mfu, power_of(profile))
-        late, dear = Limits.of(goal).broken(seconds, usd)
-        leanest = replace(found.workload, micro_batch=together, activation_checkpointing="full")
-        yield FinetuneRun(
-            offer=offer,
-            prediction=found,
-            seconds=seconds,
-            usd=usd,
-            longest_context=largest_context(profile, leanest),
-            keeps=(not late, not dear and (usd is not None or goal.budget_usd is None)),
-        )

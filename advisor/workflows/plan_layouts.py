@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-import datetime
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from advisor.architecture import Layout
 from advisor.errors import AdvisorError
-from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, load_gpus
+from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, load_gpus, require_gpu
 from advisor.hardware.links import read_link
-from advisor.hardware.offers import rows_by_gpu, unpriced
 from advisor.laws.hyperparameters import step_law_batch
 from advisor.offer import Offer
 from advisor.options import Goal
-from advisor.planning.choose import sorted_by_preference
-from advisor.planning.costs import whole_usd
-from advisor.planning.goal import Limits, interruptions
-from advisor.planning.layouts import Search, search
+from advisor.planning.goal import interruptions
+from advisor.planning.layouts import search
 from advisor.planning.models import Architecture
-from advisor.planning.offers import ANY, offers_for
+from advisor.planning.offers import ANY
 from advisor.prediction.layout_own import OwnRuns
-from advisor.prediction.layout_runs import WholeRun, whole_run
-from advisor.prediction.layouts import Layout, LayoutRun
+from advisor.prediction.layout_runs import whole_run
+from advisor.prediction.layouts import LayoutRun
 from advisor.prediction.power import datasheet_power
+from advisor.prediction.prior import published_runs
 from advisor.prediction.software import require_software
-from advisor.records import Estimate
-from advisor.units import format_seconds
+from advisor.records import Grounds, Plan, Prediction
 from advisor.workflows.goal import find_architecture
 from advisor.workflows.own_runs import read_own_runs
+from advisor.workflows.plan_elsewhere import Duration, Found, Tried, plan_of, try_machines
 
 SOFTWARE = "nemo"
 TOKENS_PER_PARAMETER = 20  # Chinchilla's ratio, per parameter active for a token
@@ -40,137 +38,108 @@ _ENDLESS = 50.0  # seconds lost to interruptions per second of work; no such run
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayoutChoice:
-    """A number of GPUs with its best layout, and the time and cost of the whole run."""
-
-    offer: Offer
-    search: Search
-    whole: WholeRun
-    usd: Estimate | None
-    keeps: tuple[bool, bool]  # whether it is within the deadline, and within the budget
-
-    @property
-    def gpus(self) -> int:
-        return self.offer.gpus
-
-    @property
-    def seconds(self) -> Estimate:
-        return self.whole.seconds
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayoutPlan:
-    """The ways to train a model over many GPUs, the best first; those that break a limit come last."""
+class LayoutWork:
+    """The pre-training of a model, in the best layout on each number of GPUs."""
 
     goal: Goal
     architecture: Architecture
-    software: str  # its name in words
+    software: str
     seq_len: int
-    sequences: int  # per step
     tokens: int
-    choices: tuple[LayoutChoice, ...]
-    does_not_fit: tuple[str, ...]  # GPUs with their numbers
-    assumed: tuple[str, ...]
-    own_runs: Mapping[str, OwnRuns]  # by GPU, from the user's measured runs
+    sequences: int  # per step
+    own_runs: dict[str, OwnRuns | None] = field(default_factory=dict)  # by GPU, filled from the user's measured runs
 
-    @property
-    def too_long(self) -> str | None:
-        """A sentence if the sequences are longer than any that the published model reads."""
-        return self.architecture.details.past_longest(self.architecture.name, self.seq_len)
+    def gpus(self) -> Sequence[str]:
+        cards = load_gpus()
+        if self.goal.gpu == ANY:
+            return [key for key, spec in cards.items() if _joined(spec, ("nvlink", "xgmi"))]
+        keys = self.goal.gpu.split(",")
+        if unjoined := next((key for key in keys if not _joined(cards[key])), None):
+            hint = "GPUs joined by NVLink or PCIe: --gpu h100"
+            raise AdvisorError(f"nothing is known of what joins GPUs of the kind {unjoined}", hint, exit_code=2)
+        return keys
 
-    @property
-    def chosen(self) -> LayoutChoice:
-        return self.choices[0]
+    def run_on(self, gpu: str, gpus: int) -> LayoutRun | None:
+        """Return a run on these GPUs whose layout is still open, or None if they have no units for the precision."""
+        spec = require_gpu(gpu).with_network(self.goal.network_bytes_per_second)
+        rates = {"bf16": spec.bf16_flops, "fp16": spec.fp16_flops, "fp8": spec.fp8_flops}
+        precision = self.goal.precision
+        if precision == "auto":
+            precision = "bf16" if spec.bf16_flops else "fp16"
+        elif not rates[precision]:
+            return None
+        return LayoutRun(
+            model=self.architecture.model,
+            layout=Layout(),
+            gpu=spec,
+            node_gpus=min(GPUS_PER_NODE, gpus),
+            seq_len=self.seq_len,
+            micro_batch=1,
+            micro_batches=1,
+            precision=precision,
+            software=self.software,
+        )
+
+    def best_on(self, gpu: str, gpus: int) -> Found | str:
+        run = self.run_on(gpu, gpus)
+        if run is None:
+            return f"it has no {self.goal.precision}"
+        if self.goal.measured is not None and gpu not in self.own_runs:
+            self.own_runs[gpu] = read_own_runs(self.goal, run)
+        own = self.own_runs.get(gpu)
+        found = search(run, gpus, self.sequences, own)
+        if found.best is None:
+            return "" if found.tried else f"the model and {self.sequences} sequences a step do not divide by it"
+        same_gpu, same_generation, everything = published_runs(gpu, run.gpu.generation)
+        grounds = Grounds(
+            calibration=None, generation=run.gpu.generation, card_runs=same_gpu, generation_runs=same_generation,
+            all_runs=everything, own_runs=own.count if own else 0, own_slowdown=math.exp(own.usual) if own else None,
+        )  # fmt: skip
+        return Found(
+            prediction=found.best.prediction,
+            others=tuple((choice.prediction, choice.lost) for choice in found.others),
+            tried=found.tried,
+            power=datasheet_power(run.gpu.tdp_watts),
+            grounds=grounds,
+        )
+
+    def duration(self, prediction: Prediction, offer: Offer) -> Duration:
+        taken = interruptions(self.goal, spot=offer.spot, gpus=offer.gpus)
+        steps = self.tokens / prediction.workload.step_tokens
+        assert prediction.step_seconds is not None
+        clock, failures = whole_run(
+            prediction.step_seconds, steps, offer.gpus, self.architecture.parameters, taken=taken
+        )
+        assert clock.interruptions_seconds is not None
+        lost = clock.interruptions_seconds.value / clock.steps_seconds.value
+        endless = taken.value if taken is not None and lost > _ENDLESS else None
+        return Duration(clock=clock, failures=failures, endless_after=endless)
 
 
-def plan_layouts(goal: Goal) -> LayoutPlan:
+def plan_layouts(goal: Goal) -> Plan:
     """Returns the best layout of the goal's model on each GPU and number of GPUs that the goal allows.
 
-    Their order is that of any plan (`choose.sorted_by_preference`). Raises AdvisorError (exit 3) if the model fits
-    nowhere.
+    Raises AdvisorError (exit 3) if the model fits nowhere.
     """
     assert goal.model is not None  # `goal_from` refuses layouts without a model
     architecture = find_architecture(goal.model)
     software = require_software(goal.software or SOFTWARE)
     seq_len, tokens, sequences, assumed = _work(goal, architecture)
-    choices: list[LayoutChoice] = []
-    does_not_fit: list[str] = []
-    refused: list[tuple[LayoutRun, int]] = []  # runs with their numbers of GPUs
-    own_runs: dict[str, OwnRuns] = {}
-    endless = ""  # what helps a run that interruptions keep from ending
-    for spec, offers in _machines(goal):
-        precision = _precision(goal, spec)
-        if precision is None:
-            does_not_fit.append(f"{spec.key} (it has no {goal.precision})")
-            continue
-        by_count: dict[int, Search] = {}
-        for offer in offers:
-            if offer.gpus not in by_count:
-                run = LayoutRun(
-                    model=architecture.model,
-                    layout=Layout(),
-                    gpu=spec,
-                    node_gpus=min(GPUS_PER_NODE, offer.gpus),
-                    seq_len=seq_len,
-                    micro_batch=1,
-                    micro_batches=1,
-                    precision=precision,
-                    software=software.name,
-                )
-                if goal.measured is not None and not by_count:
-                    learnt = read_own_runs(goal, run)
-                    own_runs |= {spec.key: learnt} if learnt is not None else {}
-                by_count[offer.gpus] = search(run, offer.gpus, sequences, own_runs.get(spec.key))
-            found = by_count[offer.gpus]
-            if found.best is None:
-                refused.append((run, offer.gpus))
-                uneven = "" if found.tried else f" (the model and {sequences} sequences a step do not divide by it)"
-                does_not_fit.append(f"{offer.gpus} x {spec.key}{uneven}")
-            else:
-                choice, taken = _choice(goal, offer, found, architecture, tokens)
-                if taken is None:
-                    choices.append(choice)
-                    continue
-                lost = f"(one machine is taken away every {format_seconds(taken)}: it never ends)"
-                does_not_fit.append(f"{offer.gpus} x {spec.key}{' spot' if offer.spot else ''} {lost}")
-                endless = "feasible with machines on demand: --spot none, without --interruptions"
-    if goal.measured is not None and not own_runs:
+    work = LayoutWork(
+        goal=goal, architecture=architecture, software=software.name, seq_len=seq_len, tokens=tokens,
+        sequences=sequences,
+    )  # fmt: skip
+    tried = try_machines(work)
+    if goal.measured is not None and not any(work.own_runs.values()):
         message = f"{goal.measured} has no run of {software.words} on {goal.gpu.replace(',', ', ')}"
         raise AdvisorError(message, "name them as measured: --gpu GPU --software NAME", exit_code=2)
-    if not choices:
-        named = ", ".join(dict.fromkeys(does_not_fit)) or "any GPU that is rented"
+    if not tried.runs:
+        named = ", ".join(tried.does_not_fit) or "any GPU that is rented"
         message = f"{architecture.name} with {sequences} sequences a step surely fits none of: {named}"
-        raise AdvisorError(message, endless or _would_fit(goal, refused, sequences, seq_len), exit_code=3)
-
-    return LayoutPlan(
-        goal=goal,
-        architecture=architecture,
-        software=software.words,
-        seq_len=seq_len,
-        sequences=sequences,
-        tokens=tokens,
-        choices=tuple(sorted_by_preference(goal, choices)),
-        does_not_fit=tuple(dict.fromkeys(does_not_fit)),
-        assumed=tuple(assumed),
-        own_runs=own_runs,
-    )
-
-
-def _choice(
-    goal: Goal, offer: Offer, found: Search, architecture: Architecture, tokens: int
-) -> tuple[LayoutChoice, float | None]:
-    """Returns the whole run in the best layout on one offer, and the seconds between interruptions if they keep it from
-    ending, else None."""
-    assert found.best is not None
-    run, step = found.best.run, found.best.prediction
-    taken = interruptions(goal, spot=offer.spot, gpus=offer.gpus)
-    steps = tokens / run.step_tokens
-    whole = whole_run(step.step_seconds, steps, offer.gpus, architecture.parameters, taken=taken)
-    usd = whole_usd(goal, offer, whole.seconds, step.mfu, datasheet_power(run.gpu.tdp_watts))
-    late, dear = Limits.of(goal).broken(whole.seconds, usd)
-    keeps = (not late, not dear and (usd is not None or goal.budget_usd is None))
-    endless = taken.value if taken is not None and whole.failures_share > _ENDLESS else None
-    return LayoutChoice(offer=offer, search=found, whole=whole, usd=usd, keeps=keeps), endless
+        on_demand = "feasible with machines on demand: --spot none, without --interruptions"
+        raise AdvisorError(message, on_demand if tried.endless else _would_fit(work, tried), exit_code=3)
+    too_long = architecture.details.past_longest(architecture.name, seq_len)
+    return plan_of(work, tried, assumed=assumed, warnings=[*filter(None, [too_long])])
 
 
 def _work(goal: Goal, architecture: Architecture) -> tuple[int, int, int, list[str]]:
@@ -191,9 +160,11 @@ def _work(goal: Goal, architecture: Architecture) -> tuple[int, int, int, list[s
     return seq_len, tokens, sequences, [*assumed, f"--global-batch {sequences * seq_len} (Step Law, {multiple})"]
 
 
-def _would_fit(goal: Goal, refused: Sequence[tuple[LayoutRun, int]], sequences: int, seq_len: int) -> str:
+def _would_fit(work: LayoutWork, tried: Tried) -> str:
     """Returns the options with which a layout surely fits, by the first GPU of those asked for that has any."""
-    if not refused:  # none of these GPUs has units for the precision
+    goal = work.goal
+    runs = {(gpu, gpus): run for gpu, gpus in tried.refused if (run := work.run_on(gpu, gpus)) is not None}
+    if not runs:  # none of these GPUs has units for the precision
         others: dict[str, dict[str, Any]] = {"16 bits: --precision auto": {"precision": "auto"}}
         others |= {"GPUs that have it: --gpu any": {"gpu": ANY}} if goal.usd_per_gpu_hour is None else {}
         named = []
@@ -202,9 +173,9 @@ def _would_fit(goal: Goal, refused: Sequence[tuple[LayoutRun, int]], sequences: 
                 plan_layouts(replace(goal, **changed))
                 named.append(option)
         return f"would fit: {'; or '.join(named)}"
-    for key, run in {one.gpu.key: one for one, _ in refused}.items():
-        most = max(gpus for one, gpus in refused if one.gpu.key == key)
-        found = list(_changes(run, most, sequences, seq_len))
+    for key in dict.fromkeys(gpu for gpu, _ in runs):
+        most = max(gpus for gpu, gpus in runs if gpu == key)
+        found = list(_changes(runs[key, most], most, work.sequences, work.seq_len))
         if found:
             return f"would fit: {'; or '.join(f'{words}: --gpu {key} {options}' for words, options in found)}"
     return f"not up to {_COUNTS[-1]:,} of these GPUs either: a smaller --model, or GPUs with more memory"
@@ -227,38 +198,6 @@ def _changes(run: LayoutRun, most: int, sequences: int, seq_len: int) -> Iterato
     shorter = next((length for length in lengths if fits(most, sequences * seq_len // length, length)), None)
     if shorter is not None:
         yield "shorter sequences", f"--gpus {most} --seq-len {shorter}"
-
-
-def _machines(goal: Goal) -> Iterator[tuple[GpuSpec, Sequence[Offer]]]:
-    """Yields each GPU that the goal allows and that layouts can be planned for, with its offers."""
-    prices, today, cards = rows_by_gpu(), datetime.date.today(), load_gpus()
-    keys = (
-        [key for key, spec in cards.items() if _joined(spec, ("nvlink", "xgmi"))]
-        if goal.gpu == ANY
-        else goal.gpu.split(",")
-    )
-    for key in keys:
-        if not _joined(cards[key]):
-            hint = "GPUs joined by NVLink or PCIe: --gpu h100"
-            raise AdvisorError(f"nothing is known of what joins GPUs of the kind {key}", hint, exit_code=2)
-        counts = goal.counts or (goal.gpus,)
-        yield (
-            cards[key].with_network(goal.network_bytes_per_second),
-            [
-                offer
-                for count in counts
-                for offer in offers_for(goal, key, count, prices, today)
-                or [unpriced(key, count, goal.providers, prices)]
-            ],
-        )
-
-
-def _precision(goal: Goal, spec: GpuSpec) -> str | None:
-    """Returns the number format of the products on a GPU, or None if the GPU has no units for the goal's."""
-    if goal.precision == "auto":
-        return "bf16" if spec.bf16_flops else "fp16"
-    rates = {"bf16": spec.bf16_flops, "fp16": spec.fp16_flops, "fp8": spec.fp8_flops}
-    return goal.precision if rates[goal.precision] else None
 
 
 def _joined(spec: GpuSpec, kinds: Sequence[str] = ()) -> bool:

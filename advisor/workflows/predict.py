@@ -18,16 +18,15 @@ from advisor.planning.recipe import MICRO_BATCHES
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.comm import AssumedNetwork, assumed_network
 from advisor.prediction.depths import DepthOption, Download, MemoryBill, at_depths, download, memory_bill
-from advisor.prediction.layouts import LayoutRun
 from advisor.prediction.micro_batch import fast_enough
 from advisor.prediction.profile import Profile
-from advisor.prediction.software import OWN_NAME, require_software, software_of, table
+from advisor.prediction.software import OWN_NAME, software_of, table, words_of
 from advisor.prediction.whole_models import with_heads_of
 from advisor.prediction.whose import closest_run, whose
 from advisor.records import Adapters, Prediction, Workload
 from advisor.store.store import Store
 from advisor.workflows.goal import Options, find_any_model, find_architecture, refuse_idle_network, with_shape
-from advisor.workflows.predict_layout import SOFTWARE, network_of, predict_layout
+from advisor.workflows.predict_layout import choose_layout, network_of
 from advisor.workflows.would_fit import would_fit
 from trainer.schema import ModelShape, make_shape
 
@@ -60,8 +59,6 @@ class Predicted(Prediction):
     sources: tuple[str, ...]
     assumed: tuple[str, ...]  # options not given, with the assumed values
     too_long: str | None  # a sentence if the sequences are longer than any that the model reads
-    name: str | None = None  # of the published model
-    layout: LayoutRun | None = None  # what was predicted if it is cut over GPUs in other ways than by data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,23 +131,20 @@ def require_layout(options: PredictOptions) -> tuple[Architecture, GpuSpec, int]
 def _over_layout(options: PredictOptions) -> Predicted:
     """Predict a configuration by the law of layouts. Raises AdvisorError (exit 2) if it cannot describe the options."""
     architecture, spec, gpus = require_layout(options)
-    dense = None if architecture.model.experts else find_any_model(str(options.model)).shape
-    found, prediction, assumed = predict_layout(options, architecture, dense, spec, gpus)
-    seq_len, vocabulary = found.run.seq_len, architecture.model.vocab_size
+    run, prediction, assumed = choose_layout(options, architecture, spec, gpus)
+    vocabulary = architecture.model.vocab_size
     return Predicted(
         **vars(prediction),
         memory_parts=None,
         would_fit=(),
         other_depths=(),
         data=download(options.tokens, vocabulary, options.download_rate) if options.tokens else None,
-        made_for=require_software(found.run.software or SOFTWARE).words,
+        made_for=words_of(prediction.workload.software),
         closest_run=None,
-        network=network_of(found.run),
+        network=network_of(prediction.workload, spec),
         sources=("published runs over layouts (profiles/layouts.yaml)",),
         assumed=tuple(assumed),
-        too_long=architecture.details.past_longest(architecture.name, seq_len),
-        name=architecture.name,
-        layout=found.run,
+        too_long=architecture.details.past_longest(architecture.name, run.seq_len),
     )
 
 

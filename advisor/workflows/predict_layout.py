@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from advisor.architecture import Layout
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
 from advisor.options import LAYOUT_DEGREES, PredictOptions
-from advisor.planning.models import Architecture, dense_of
+from advisor.planning.models import Architecture
 from advisor.prediction.comm import ETHERNET_BYTES_PER_SECOND, AssumedNetwork
-from advisor.prediction.layout_batch import LayoutPrediction, predict_layouts
-from advisor.prediction.layouts import Layout, LayoutRun
+from advisor.prediction.layout_batch import predict_layouts
+from advisor.prediction.layouts import LayoutRun
 from advisor.prediction.micro_batch import ENOUGH
-from advisor.prediction.software import require_software, software_of
+from advisor.prediction.software import require_software
+from advisor.prediction.whole_models import RECOMPUTED_AS, layout_run
 from advisor.records import Prediction, Workload
-from trainer.schema import ModelShape
 
 SOFTWARE = "nemo"  # if none is named, as in plans over layouts
 _MICRO_BATCHES = (1, 2, 4, 8, 16)
-# what `--activation-checkpointing` recomputes, in the terms of `layouts.RECOMPUTE`: selective is every other product
-_RECOMPUTE = {"none": "none", "selective": "operators", "full": "full"}
 
 
 def choose_layout(
     options: PredictOptions, architecture: Architecture, spec: GpuSpec, gpus: int
-) -> tuple[LayoutPrediction, list[str]]:
-    """Return the prediction of the layout that options describe, and what was assumed.
+) -> tuple[LayoutRun, Prediction, list[str]]:
+    """Return the run that options describe, its prediction, and what was assumed.
 
     The degrees that are not given are 1; experts are dealt out to as many GPUs as possible. Raises AdvisorError
     (exit 2) if the degrees do not divide evenly.
@@ -46,7 +45,7 @@ def choose_layout(
         seq_len=seq_len,
         micro_batch=options.micro_batch or 1,
         micro_batches=options.grad_accum,
-        recompute=_RECOMPUTE[options.activation_checkpointing or require_software(name).recomputed],
+        recompute=RECOMPUTED_AS[options.activation_checkpointing or require_software(name).recomputed],
         precision=("bf16" if spec.bf16_flops else "fp16") if options.precision == "auto" else options.precision,
         software=name,
     )
@@ -57,63 +56,38 @@ def choose_layout(
         asked = "optimizer"
     shardings = [asked] if asked or gpus == 1 else ["optimizer", "full"]
     sizes = [options.micro_batch] if options.micro_batch else _MICRO_BATCHES
-    chosen, fitting = None, []
+    first, fitting = None, []
     for sharding in shardings:
         cut = replace(layout, sharding=sharding or "none")
-        tried = predict_layouts([replace(run, layout=cut, micro_batch=size) for size in sizes])
-        chosen = chosen or tried[0]
-        if fitting := [one for one in tried if one.fits]:
+        runs = [replace(run, layout=cut, micro_batch=size) for size in sizes]
+        tried = list(zip(runs, predict_layouts(runs), strict=True))
+        first = first or tried[0]
+        if fitting := [one for one in tried if one[1].fits]:
             break
-    if fitting:
-        fastest = max(one.tokens_per_second.value for one in fitting)
-        chosen = next(one for one in fitting if one.tokens_per_second.value >= ENOUGH * fastest)
-    assert chosen is not None
-    assumed += [f"--sharding {chosen.run.layout.sharding}"] if len(shardings) > 1 else []
-    assumed += [f"--micro-batch {chosen.run.micro_batch}"] if options.micro_batch is None else []
-    return chosen, [*degrees_assumed, *assumed]
+
+    def rate(one: tuple[LayoutRun, Prediction]) -> float:
+        assert one[1].tokens_per_second is not None
+        return one[1].tokens_per_second.value
+
+    assert first is not None
+    enough = ENOUGH * max(map(rate, fitting), default=0.0)
+    chosen, prediction = next((one for one in fitting if rate(one) >= enough), first)
+    assumed += [f"--sharding {chosen.layout.sharding}"] if len(shardings) > 1 else []
+    assumed += [f"--micro-batch {chosen.micro_batch}"] if options.micro_batch is None else []
+    return chosen, prediction, [*degrees_assumed, *assumed]
 
 
-def predict_layout(
-    options: PredictOptions, architecture: Architecture, shape: ModelShape | None, spec: GpuSpec, gpus: int
-) -> tuple[LayoutPrediction, Prediction, list[str]]:
-    """Return `choose_layout`, with its prediction also as others have it. `shape` is None for a mixture of experts."""
-    chosen, assumed = choose_layout(options, architecture, spec, gpus)
-    run = chosen.run
-    software = require_software(run.software or SOFTWARE)
-    workload = Workload(
-        shape=replace(shape or dense_of(architecture).shape, seq_len=run.seq_len),
-        micro_batch=run.micro_batch,
-        grad_accum=run.micro_batches,
-        gpu=spec.key,
-        gpus=gpus,
-        precision="bf16" if run.precision == "fp8" else run.precision,
-        compile=software.compiled,
-        activation_checkpointing=options.activation_checkpointing or software.recomputed,
-        sharding=run.layout.sharding,
-        software=software_of(software.name, fp8=run.precision == "fp8"),
-    )
-    prediction = Prediction(
-        workload=workload,
-        parameters=architecture.parameters,
-        **{one: getattr(chosen, one) for one in (
-            "flops_per_token", "step_seconds", "tokens_per_second", "mfu", "peak_allocated_bytes",
-            "peak_reserved_bytes", "fit_probability", "fits",
-        )},
-        device_memory_bytes=spec.memory_bytes,
-    )  # fmt: skip
-    return chosen, prediction, assumed
-
-
-def network_of(run: LayoutRun) -> AssumedNetwork | None:
+def network_of(w: Workload, spec: GpuSpec) -> AssumedNetwork | None:
     """Return the network that a prediction assumes between machines, or None on one machine."""
-    if run.layout.gpus <= run.node_gpus:
+    if w.gpus <= GPUS_PER_NODE:
         return None
 
     def on_ethernet() -> float:
-        [slow] = predict_layouts([replace(run, gpu=run.gpu.with_network(ETHERNET_BYTES_PER_SECOND))])
+        [slow] = predict_layouts([layout_run(w, spec.with_network(ETHERNET_BYTES_PER_SECOND))])
+        assert slow.step_seconds is not None
         return slow.step_seconds.value
 
-    return AssumedNetwork.of(run.gpu, on_ethernet)
+    return AssumedNetwork.of(spec, on_ethernet)
 
 
 def _layout(options: PredictOptions, architecture: Architecture, gpus: int) -> tuple[Layout, list[str]]:

@@ -53,7 +53,7 @@ class Check:
 
 def preflight(store: Store, source: Plan | RunConfig, place: Place) -> list[Check]:
     """Checks everything that a run needs here; nothing is started or written."""
-    config = source.run if isinstance(source, Plan) else source
+    config = source.config if isinstance(source, Plan) else source
     checks = [*_cards(source, config, place), *data_checks(config), *_weights(config)]
     # Runs on the processor may share it, but they slow each other down.
     for name in training_here(store) if config.device == "cpu" else ():
@@ -63,7 +63,7 @@ def preflight(store: Store, source: Plan | RunConfig, place: Place) -> list[Chec
     if isinstance(source, Plan):
         checks += [*_torch(source), *_memory(source, config, place)]
         # Compare the size of all stored checkpoints and the log with the free disk space.
-        needed = (source.bill.disk_bytes or 0) + source.run.steps * LOG_BYTES_PER_STEP
+        needed = (source.bill.disk_bytes or 0) + source.config.steps * LOG_BYTES_PER_STEP
         there = next(path for path in (store.home, *store.home.resolve().parents) if path.exists())
         free = shutil.disk_usage(there).free
         words = f"{format_bytes(free)} are free at {there}, checkpoints and log take {format_bytes(needed)}"
@@ -229,7 +229,7 @@ def _tokenizer_of(config: RunConfig) -> bytes | None:
 
 def checkpoint_checks(store: Store, source: Plan | RunConfig) -> Iterator[Check]:
     """Warns if a run writes no checkpoint before its end, with the time that an interruption would lose."""
-    config = source.run if isinstance(source, Plan) else source
+    config = source.config if isinstance(source, Plan) else source
     kept = config.checkpoint
     on_the_way = kept.every_seconds is not None or (kept.every_steps or config.steps) < config.steps
     if on_the_way:

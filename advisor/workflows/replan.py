@@ -269,7 +269,7 @@ def _states(origin: Origin, setting: str) -> bool:
 
 def as_it_was(plan: Plan, origin: Origin) -> Plan:
     """Returns the plan with the optimizer, schedule and seed of our run, if its steps and batch are the same."""
-    config, run = origin.config, plan.run
+    config, run = origin.config, plan.config
     if config is None or config.optimizer.name != run.optimizer.name or config.steps != run.steps:
         return plan
     if plan.workload.step_tokens != origin.step_tokens:

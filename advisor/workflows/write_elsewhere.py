@@ -19,10 +19,11 @@ from advisor.laws.hyperparameters import deepseek_rate
 from advisor.options import EIGHT_BIT
 from advisor.planning.models import Architecture
 from advisor.prediction.wallclock import between_failures, checkpoint_interval_seconds
+from advisor.records import Plan
 from advisor.store.disk import read_yaml, write_atomic
 from advisor.store.folders import profiles_folder
-from advisor.workflows.plan_finetune import LENGTH, RANK, SEQUENCES, FinetunePlan, usual_epochs
-from advisor.workflows.plan_layouts import LayoutPlan
+from advisor.workflows.goal import find_architecture
+from advisor.workflows.plan_finetune import LENGTH, RANK, SEQUENCES, tokens_padded, usual_epochs
 
 # Learning rates by stage and whether adapters are trained. They are from the examples of TRL and unsloth; for DPO, they
 # and the weight of the reference are from the alignment handbook's Zephyr (Tunstall et al. 2023).
@@ -30,7 +31,7 @@ _RATES = {("sft", True): 2e-4, ("sft", False): 2e-5, ("dpo", True): 5e-6, ("dpo"
 _BETA = 0.1
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 OUT = "out"
-_TORCHTITAN = {"none": "None", "operators": "SelectiveAC.Config()", "full": "FullAC.Config()"}
+_TORCHTITAN = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
 _SAME = {"nemo": "megatron"}  # software that takes the arguments of another
 _STALL_SECONDS = 5.0  # of one asynchronous checkpoint of a large run; sets only the interval
 
@@ -46,9 +47,11 @@ class Written:
     missing: str  # what the file does not say of the model; "" if nothing is known to be
 
 
-def write_elsewhere(plan: FinetunePlan | LayoutPlan, path: Path) -> Written:
+def write_elsewhere(plan: Plan, path: Path) -> Written:
     """Write the plan's chosen run for its software; AdvisorError (exit 2) if its way of starting is unknown."""
-    kind = "finetune" if isinstance(plan, FinetunePlan) else "layouts"
+    assert plan.goal.model is not None  # other software trains published models
+    kind = "finetune" if plan.workload.layout is None else "layouts"
+    architecture = find_architecture(plan.goal.model)
     asked = plan.goal.software or ("trl" if kind == "finetune" else "nemo")
     known = [key for key, row in _exports().items() if row["for"] == kind]
     able = [name for name in (asked, _SAME.get(asked)) if name in known]
@@ -60,24 +63,23 @@ def write_elsewhere(plan: FinetunePlan | LayoutPlan, path: Path) -> Written:
     if path.suffix != row["suffix"]:
         hint = f"--out {path.with_suffix(row['suffix'])}"
         raise AdvisorError(f"--out {path}: {name} starts from a {row['suffix']} file", hint, exit_code=2)
-    finetune = plan if isinstance(plan, FinetunePlan) else None
     method = plan.goal.finetune
     for needed, writes, what in (
-        (finetune is not None and finetune.stage == "dpo", lambda one: method in one.get("dpo", ()),
+        (plan.goal.stage == "dpo", lambda one: method in one.get("dpo", ()),
          f"of DPO with --finetune {method}"),
         (plan.goal.optimizer == EIGHT_BIT, lambda one: one.get("eight_bit"), f"with --optimizer {EIGHT_BIT}"),
-        (finetune is not None and finetune.model.expert_width is not None, lambda one: one.get("mixtures"),
+        (kind == "finetune" and architecture.model.experts is not None, lambda one: one.get("mixtures"),
          "for a mixture of experts"),
     ):  # fmt: skip
         if needed and not writes(row):
             able = [key for key, one in _exports().items() if writes(one)]
             hint = f"name software of which it is: --software {' or '.join(able)}"
             raise AdvisorError(f"no file {what} is written for {name} from here", hint, exit_code=2)
-    fields = finetune_fields(plan) if isinstance(plan, FinetunePlan) else layout_fields(plan)
+    fields = finetune_fields(plan, architecture) if kind == "finetune" else layout_fields(plan, architecture)
     fields |= {"file": shlex.quote(path.name), "module": path.stem}
     fields["sharded"] = row.get("sharded", {}).get(fields.get("sharding"))
     if "models" in row:
-        model = plan.architecture.name if isinstance(plan, LayoutPlan) else plan.model.name
+        model = architecture.name
         if model not in row["models"]:
             hint = f"it has {', '.join(row['models'])}"
             raise AdvisorError(f"{name} has no {model} in its own registry", hint, exit_code=2)
@@ -87,9 +89,9 @@ def write_elsewhere(plan: FinetunePlan | LayoutPlan, path: Path) -> Written:
         message = f"{name} loads a model from the Hugging Face Hub, and this one is from {source}"
         raise AdvisorError(message, "name it as the Hub does: --model OWNER/NAME", exit_code=2)
     missing = ""
-    if isinstance(plan, LayoutPlan) and "of_models" in row:  # software that is given sizes, not the model's own files
-        missing = _missing(plan.architecture)
-        row = row | {"values": row["values"] | row["of_models"].get(plan.architecture.name, {})}
+    if kind == "layouts" and "of_models" in row:  # software that is given sizes, not the model's own files
+        missing = _missing(architecture)
+        row = row | {"values": row["values"] | row["of_models"].get(architecture.name, {})}
     text, command = _text(row, fields, missing)
     write_atomic(path, text)
     blanks = tuple(word for word in ("DATA.jsonl", "DATA") if word in text)[:1]
@@ -139,20 +141,21 @@ def _option(name: str, value: Any, bare: bool) -> str:
     return f"--{name} {shlex.quote(str(value).lower() if isinstance(value, bool) else str(value))}"
 
 
-def finetune_fields(plan: FinetunePlan) -> dict[str, Any]:
+def finetune_fields(plan: Plan, architecture: Architecture) -> dict[str, Any]:
     """Returns the fields of a fine-tune's files, by the names of profiles/exports.yaml."""
     goal, run = plan.goal, plan.chosen
     work = run.prediction.workload
     adapted, quantized = goal.finetune != "full", goal.finetune == "qlora"
     rank = (goal.lora_rank or RANK) if adapted else None
     recomputed = work.activation_checkpointing == "full"
-    mixture = plan.model.expert_width is not None  # its adapters are only in attention
+    mixture = architecture.model.experts is not None  # its adapters are only in attention
     eight_bit = goal.optimizer == EIGHT_BIT
-    epochs, pairs = float(goal.epochs or usual_epochs(goal)), plan.stage == "dpo"
-    micro_batch = work.micro_batch // SEQUENCES[plan.stage]  # in examples or pairs
+    epochs, pairs = float(goal.epochs or usual_epochs(goal)), goal.stage == "dpo"
+    stage = goal.stage or "sft"
+    micro_batch = work.micro_batch // SEQUENCES[stage]  # in examples or pairs
     dtype = {"bf16": "bfloat16", "fp16": "float16"}[work.precision]
     return {
-        "model": plan.model.source.removeprefix("https://huggingface.co/"),
+        "model": architecture.source.removeprefix("https://huggingface.co/"),
         "adapter": goal.finetune if adapted else None,
         "method": "lora" if adapted else "full",
         "adapted": adapted,
@@ -170,9 +173,9 @@ def finetune_fields(plan: FinetunePlan) -> dict[str, Any]:
         "micro_batch": micro_batch,
         "grad_accum": work.grad_accum,
         "epochs": epochs,
-        "learning_rate": _RATES[plan.stage, adapted],
+        "learning_rate": _RATES[stage, adapted],
         "optimizer": "adamw_bnb_8bit" if eight_bit else "adamw_torch_fused",
-        "stage": plan.stage,
+        "stage": stage,
         "pairs": pairs,
         "packed": not pairs,
         "rl": "dpo" if pairs else None,
@@ -189,30 +192,30 @@ def finetune_fields(plan: FinetunePlan) -> dict[str, Any]:
         "quant_storage": dtype if quantized and work.sharding == "full" else None,  # weights that can be sharded
         "step_sequences": micro_batch * work.grad_accum * run.offer.gpus,
         "whole_epochs": math.ceil(epochs),
-        "steps": None if epochs.is_integer() else math.ceil(plan.tokens_padded / work.step_tokens),
+        "steps": None if epochs.is_integer() else math.ceil(tokens_padded(plan) / work.step_tokens),
         "gpus": run.offer.gpus,
         "out": OUT,
     }
 
 
-def layout_fields(plan: LayoutPlan) -> dict[str, Any]:
+def layout_fields(plan: Plan, architecture: Architecture) -> dict[str, Any]:
     """Returns the fields of the files for a plan over layouts, by the names of profiles/exports.yaml."""
-    best = plan.chosen.search.best
-    assert best is not None
-    run, model, cut = best.run, best.run.model, best.run.layout
-    experts, latent, details = model.experts, plan.architecture.latent, plan.architecture.details
-    steps = math.ceil(plan.tokens / run.step_tokens)
-    full, recomputed = cut.sharding == "full", run.recompute != "none"
+    work, cut, model = plan.workload, plan.workload.layout, architecture.model
+    assert cut is not None
+    seq_len, recompute = work.shape.seq_len, work.activation_checkpointing
+    experts, latent, details = model.experts, architecture.latent, architecture.details
+    steps = math.ceil(plan.chosen.tokens / work.step_tokens)
+    full, recomputed = cut.sharding == "full", recompute != "none"
     piece = -(-model.layers // (cut.pipeline * cut.virtual))
-    rate = deepseek_rate(run.flops_per_token, plan.tokens)  # compute as `scale_flops` counts it
+    rate = deepseek_rate(plan.prediction.flops_per_token, plan.chosen.tokens)  # compute as `scale_flops` counts it
     every = checkpoint_interval_seconds(_STALL_SECONDS, between_failures(cut.gpus).value)
     dense = model.layers - model.expert_layers
     mixed = [0] * dense + [1] * model.expert_layers
-    micro = run.micro_batch * run.seq_len
+    micro = work.micro_tokens
     uneven = _uneven(model.layers, cut.pipeline, cut.virtual)
     pieces = {} if latent is None else dict(zip(("queries", "keys", "rotary", "plain", "values"), latent, strict=True))
     found = {
-        "hub": plan.architecture.source.removeprefix("https://huggingface.co/"),
+        "hub": architecture.source.removeprefix("https://huggingface.co/"),
         "nodes": max(1, cut.gpus // GPUS_PER_NODE),
         "node_gpus": min(GPUS_PER_NODE, cut.gpus),
         "layers": model.layers,
@@ -239,11 +242,11 @@ def layout_fields(plan: LayoutPlan) -> dict[str, Any]:
         "expert_pattern": str(mixed).replace(" ", "") if experts and dense else None,
         "dispatcher": "alltoall" if experts else None,
         "vocab": model.vocab_size,
-        "seq_len": run.seq_len,
-        "micro_batch": run.micro_batch,
+        "seq_len": seq_len,
+        "micro_batch": work.micro_batch,
         "micro_tokens": micro,
-        "sequences": plan.sequences,
-        "step_tokens": run.step_tokens,
+        "sequences": work.step_tokens // seq_len,
+        "step_tokens": work.step_tokens,
         "steps": steps,
         "tensor": cut.tensor,
         "sequence": cut.sequence,
@@ -251,7 +254,7 @@ def layout_fields(plan: LayoutPlan) -> dict[str, Any]:
         "even_virtual": cut.virtual if cut.virtual > 1 and not uneven else None,
         "uneven_layout": uneven,
         "layers_per_stage": piece if cut.pipeline > 1 else None,
-        "pipeline_micro_batches": run.micro_batches if cut.pipeline > 1 else 1,
+        "pipeline_micro_batches": work.grad_accum if cut.pipeline > 1 else 1,
         "schedule": "Interleaved1F1B" if cut.virtual > 1 else "1F1B",
         "context": cut.context,
         "expert": cut.expert if experts else None,
@@ -262,15 +265,15 @@ def layout_fields(plan: LayoutPlan) -> dict[str, Any]:
         "sharding_strategy": "optim_grads_params" if full else None,
         "shard": cut.data if cut.sharding != "none" else 1,
         "replicate": 1 if cut.sharding != "none" else cut.data,
-        "checkpointing": _TORCHTITAN[run.recompute],
+        "checkpointing": _TORCHTITAN[recompute],
         "recompute_granularity": "full" if recomputed else None,
         # uniform: every layer by itself; block: this many layers of each stage, and the others keep all activations
-        "recompute_method": {"operators": "block", "full": "uniform"}.get(run.recompute),
-        "recompute_layers": {"operators": -(-piece // 2), "full": 1}.get(run.recompute),
+        "recompute_method": {"selective": "block", "full": "uniform"}.get(recompute),
+        "recompute_layers": {"selective": -(-piece // 2), "full": 1}.get(recompute),
         "learning_rate": float(f"{rate:.2g}"),
         "least_rate": float(f"{rate / 10:.2g}"),
         "any_sharding": cut.sharding != "none",
-        "save_every": max(1, round(float(every) / best.prediction.step_seconds.value)),
+        "save_every": max(1, round(float(every) / plan.chosen.step_seconds.value)),
         "gpus": cut.gpus,
         "out": OUT,
     }

@@ -11,7 +11,7 @@ from advisor.calibration.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus
 from advisor.prediction.batch import predict_batch
-from advisor.prediction.layout_batch import LayoutPrediction, predict_layouts
+from advisor.prediction.layout_batch import predict_layouts
 from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Estimate, Prediction, Software, Workload
 from advisor.report.prediction import ESTIMATES, unjoined
@@ -111,7 +111,7 @@ def _speed(software: Software | None) -> tuple | None:
     return (software.name, software.kind, *switches)
 
 
-def _rest_of_line(prediction: Prediction | LayoutPrediction, assumed: Sequence[str] = ()) -> str:
+def _rest_of_line(prediction: Prediction, assumed: Sequence[str] = ()) -> str:
     """Return a prediction as JSON text without its opening brace. If no time is predicted, `error` says why.
 
     `assumed` lists the options that a row left open.
@@ -119,7 +119,7 @@ def _rest_of_line(prediction: Prediction | LayoutPrediction, assumed: Sequence[s
     estimates = ", ".join([_estimate_text(name, getattr(prediction, name)) for name in ESTIMATES])
     fits = "null" if prediction.fits is None else "true" if prediction.fits else "false"
     error = ""
-    if isinstance(prediction, Prediction) and prediction.step_seconds is None:
+    if prediction.step_seconds is None:
         error = f', "error": {json.dumps("time not predicted: " + unjoined(prediction.workload))}'
     chance = "null" if prediction.fit_probability is None else f"{prediction.fit_probability:.4g}"
     said = f', "assumed": {json.dumps(assumed, ensure_ascii=False)}' if assumed else ""

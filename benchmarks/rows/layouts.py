@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from advisor.architecture import Experts, Layout, Model
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
 from advisor.hardware.links import read_link
 from advisor.prediction.comm import usual_network
-from advisor.prediction.layouts import Experts, Layout, LayoutRun, Model
+from advisor.prediction.layouts import LayoutRun
 from benchmarks.rows.gpu_names import named_cards, possible_cards
 from benchmarks.rows.words import Open, Refusal, number, read_precision, software_in, table_of
 

@@ -93,11 +93,9 @@ TUNED = "plan --gpu h100-80gb-sxm --finetune full --gpus 8 --model llama-3-8b --
 
 def first_row(words: str, *more: str) -> tuple[float, float | None, float, int]:
     """The hours, dollars, MFU and GPUs of the chosen run of a layout or a fine-tune."""
-    found = document(*words.split(), *more, expect=None)
-    row = found["choices" if "--layout" in words else "runs"][0]
-    mfu = (row["search"]["best"] if "--layout" in words else row)["prediction"]["mfu"]["value"]
-    seconds = (row["whole"] if "--layout" in words else row)["seconds"]["value"]
-    return seconds / 3600, row["usd"] and row["usd"]["value"], mfu, row["offer"]["gpus"]
+    run = document(*words.split(), *more, expect=None)["chosen"]
+    seconds, usd = run["bill"]["wall_clock"]["total_seconds"]["value"], run["bill"]["cost_usd"]
+    return seconds / 3600, usd and usd["value"], run["prediction"]["mfu"]["value"], run["offer"]["gpus"]
 
 
 @pytest.mark.parametrize("words", [LAYOUT, TUNED])
@@ -121,9 +119,11 @@ def test_stated_interruptions_lengthen_layouts_and_fine_tunes_and_their_bill(wor
 
 def test_a_tariff_is_of_the_own_machine_alone_where_others_are_rented():
     words = "plan --finetune lora --model llama-3-8b --examples 10k --own 1xrtx-4090 --gpu l4 --price l4=2"
-    metered, plain = (document(*words.split(), *more, expect=None)["runs"] for more in (("--kwh-price", "0.3"), ()))
-    usd = {run["offer"]["gpu"]: run["usd"]["value"] for run in metered}
-    before = {run["offer"]["gpu"]: run["usd"]["value"] for run in plain}
+    usd, before = ({}, {})
+    for dollars, more in ((usd, ("--kwh-price", "0.3")), (before, ())):
+        plan = document(*words.split(), *more, expect=None)
+        for run in (plan["chosen"], *plan["search"]["machines"]):
+            dollars[run["offer"]["gpu"]] = run["bill"]["cost_usd"]["value"]
     assert usd["l4"] == before["l4"] and usd["rtx-4090"] > before["rtx-4090"] == 0
 
 

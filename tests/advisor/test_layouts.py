@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from advisor.architecture import Experts, Layout, Model
 from advisor.hardware.catalog import load_gpus
 from advisor.prediction.layout_batch import predict_layouts
 from advisor.prediction.layout_memory import counted
-from advisor.prediction.layouts import Experts, Layout, LayoutRun, Model, columns_of
+from advisor.prediction.layouts import LayoutRun, columns_of
 from benchmarks.rows.answers import answer_rows
 from benchmarks.rows.layouts import LayoutReading, LayoutRows
 
@@ -81,7 +82,7 @@ RUN = LayoutRun(
 
 def parts(**layout: int) -> tuple[dict[str, float], dict[str, float]]:
     found = predict_layouts([replace(RUN, layout=replace(RUN.layout, **layout))])[0]
-    return dict(found.step_parts), dict(found.memory_parts)
+    return dict(found.step_parts), dict(found.peak_parts)
 
 
 def test_each_cut_costs_what_it_exchanges():
@@ -197,9 +198,10 @@ def test_rows_with_the_layout_in_words(tmp_path: Path):
 
 def test_layers_that_predict_further_tokens_load_the_last_stage():
     """One such layer: its time, and the head's once more."""
-    plain, ahead = predict_layouts([RUN, replace(RUN, model=replace(LLAMA_70B, ahead=1))])
+    runs = [RUN, replace(RUN, model=replace(LLAMA_70B, ahead=1))]
+    plain, ahead = predict_layouts(runs)
     assert ahead.step_seconds.value > 1.03 * plain.step_seconds.value
-    held = [counted(columns_of([p.run]), "last") for p in (plain, ahead)]
+    held = [counted(columns_of([run]), "last") for run in runs]
     assert held[1]["logits"] == pytest.approx(2 * held[0]["logits"])
     assert held[1]["state"] > held[0]["state"] and held[1]["activations"] > held[0]["activations"]
 

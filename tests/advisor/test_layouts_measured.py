@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import advisor as api
+from advisor.architecture import Layout
 from advisor.hardware.catalog import load_gpus
 from advisor.planning.models import require_architecture
 from advisor.prediction.layout_batch import predict_layouts
 from advisor.prediction.layout_own import OwnSpreads, condition
-from advisor.prediction.layouts import Layout, LayoutRun
+from advisor.prediction.layouts import LayoutRun
 
 SPREADS = OwnSpreads(setup=0.15, links=0.4, model=0.1, rest=0.1)
 ONE_NODE = LayoutRun(
@@ -66,17 +67,18 @@ def test_measured_runs_move_the_plan_and_narrow_it(tmp_path):
     seconds = 1.25 * predict_layouts([ONE_NODE])[0].step_seconds.value
     rows = [f"8,8,1,8,1,8,{seconds}", f"8,8,1,8,1,8,{1.02 * seconds}"]
     plain, found = planned(), planned(table(tmp_path, *rows))
-    before, after = (answer.record.chosen.search.best.prediction.step_seconds for answer in (plain, found))
+    before, after = (answer.record.chosen.step_seconds for answer in (plain, found))
     assert 1.1 < after.value / before.value < 1.25
     assert after.high / after.low < 0.9 * before.high / before.low
-    assert found.record.own_runs["h100-80gb-sxm"].count == 2
-    assert json.loads(found.to_json())["own_runs"]["h100-80gb-sxm"]["count"] == 2
+    assert found.record.grounds.own_runs == 2
+    assert json.loads(found.to_json())["chosen"]["grounds"]["own_slowdown"] == pytest.approx(1.25, abs=0.1)
 
 
 def test_a_rate_says_the_same_as_the_seconds(tmp_path):
     by_seconds = planned(table(tmp_path, "8,8,1,8,1,8,3.2")).record
     by_rate = planned(table(tmp_path, f"8,8,1,8,1,8,{8 * 8192 / 3.2}", columns=f"{COLUMNS},tokens_per_second")).record
-    assert by_rate.own_runs["h100-80gb-sxm"].mean == pytest.approx(by_seconds.own_runs["h100-80gb-sxm"].mean)
+    assert by_rate.grounds.own_slowdown == pytest.approx(by_seconds.grounds.own_slowdown)
+    assert by_rate.chosen.step_seconds == by_seconds.chosen.step_seconds
 
 
 def test_a_row_is_the_run_that_predict_predicts(tmp_path):
@@ -88,8 +90,9 @@ def test_a_row_is_the_run_that_predict_predicts(tmp_path):
         took = api.predict(**common, **run).record.step_seconds.value
         cells = common | {"tp": "", "pp": "", "zero": ""} | run | {"step_seconds": took}
         rows.append(",".join(str(cell) for _, cell in sorted(cells.items())))
-    found = planned(table(tmp_path, *rows, columns=",".join(sorted(cells)))).record.own_runs["h100-80gb-sxm"]
-    assert found.count == 2 and found.mean == pytest.approx((0, 0), abs=1e-9)
+    found = planned(table(tmp_path, *rows, columns=",".join(sorted(cells)))).record
+    assert found.grounds.own_runs == 2 and found.grounds.own_slowdown == pytest.approx(1, abs=1e-9)
+    assert found.chosen.step_seconds.value == pytest.approx(planned().record.chosen.step_seconds.value)
 
 
 @pytest.mark.parametrize(

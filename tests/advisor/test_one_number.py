@@ -19,7 +19,6 @@ from advisor.mcp_server import predict_run
 from advisor.options import Goal
 from advisor.planning.what_fits import card_rows
 from advisor.prediction.batch import predict_batch
-from advisor.prediction.layouts import LayoutRun
 from advisor.records import Prediction, Software
 from advisor.report.render import to_plain
 from advisor.store.store import default_store
@@ -72,7 +71,6 @@ h200-141gb-sxm pythia-12b gpus=8 finetune=full optimizer=adamw
 rtx-4090 gemma-2-9b gpus=1,2 finetune=qlora software=unsloth | l40s gpt-oss-20b gpus=1,8 finetune=qlora
 """.replace(" | ", "\n").strip()
 WHOLE, OTHERS, LAYOUTS, FINE_TUNES = (part.splitlines() for part in ROWS.split("\n--\n"))
-RECOMPUTED = {"none": "none", "operators": "selective", "full": "full"}
 QUANTITIES = ("step_seconds", "tokens_per_second", "mfu", "peak_allocated_bytes", "peak_reserved_bytes")
 CHOSEN = {("grad_accum", "4"), ("sharding", "optimizer")}  # a plan chooses these itself
 OF_A_RUN = "gpu gpus micro_batch grad_accum precision compile activation_checkpointing optimizer"
@@ -113,16 +111,12 @@ def of_run(run: Prediction, line: str) -> dict[str, Any]:
     options |= {"software": how.name} | ({"sharding": work.sharding} if work.gpus > 1 else {}) | stated(line, work.gpus)
     if (added := how.adapters) is not None:
         options |= {"lora_rank": added.rank, "lora_targets": added.targets, "qlora": added.quantized}
+    if (cut := work.layout) is not None:
+        options |= {"tp": cut.tensor, "pp": cut.pipeline, "vpp": cut.virtual, "cp": cut.context}
+        options |= ({"ep": cut.expert} if work.model.experts else {}) | {"sharding": cut.sharding}
+        options |= {"precision": "fp8" if how.fp8 else work.precision}
+        del options["compile"], options["optimizer"]
     return options
-
-
-def of_layout(run: LayoutRun, line: str) -> dict[str, Any]:
-    cut = run.layout
-    options = {name: getattr(run, name) for name in ("micro_batch", "precision", "seq_len")}
-    options |= {"gpu": run.gpu.key, "gpus": cut.gpus, "grad_accum": run.micro_batches, "sharding": cut.sharding,
-                "activation_checkpointing": RECOMPUTED[run.recompute], "tp": cut.tensor, "pp": cut.pipeline,
-                "vpp": cut.virtual, "cp": cut.context}  # fmt: skip
-    return options | ({"ep": cut.expert} if run.model.experts else {}) | stated(line, cut.gpus)
 
 
 @pytest.fixture(scope="module")
@@ -168,16 +162,17 @@ def test_a_plan_shows_the_mean_of_the_time_whose_median_is_predicted(line):
 
 @pytest.mark.parametrize("line", LAYOUTS)
 def test_each_layout_that_a_plan_lists_is_predicted_as_planned(line):
-    search = api.plan(layout="any", tokens="1B", **options_of(line)).record.chosen.search
-    for choice in (one for one in (search.best, *search.others) if one.run.recompute in RECOMPUTED):
-        found = api.predict(**of_layout(choice.run, line)).record
-        assert numbers(found) == same(numbers(choice.prediction)), choice.run.layout
-        assert (found.network is not None) == (choice.run.layout.gpus > 8)
+    plan = api.plan(layout="any", tokens="1B", **options_of(line)).record
+    for run in (plan.chosen, *plan.considered):
+        found = api.predict(**of_run(run.prediction, line)).record
+        assert numbers(found) == same(numbers(run.prediction)), run.workload.layout
+        assert (found.network is not None) == (run.workload.gpus > 8)
 
 
 @pytest.mark.parametrize("line", FINE_TUNES)
 def test_each_run_of_a_fine_tune_is_predicted_as_planned(line):
-    for run in api.plan(examples="50k", **options_of(line)).record.runs:
+    plan = api.plan(examples="50k", **options_of(line)).record
+    for run in (plan.chosen, *plan.search.machines):
         assert predicted(of_run(run.prediction, line)) == same(numbers(run.prediction)), run.offer
 
 

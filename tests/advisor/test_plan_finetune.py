@@ -11,7 +11,7 @@ import advisor
 from advisor.laws.flops import parameters
 from advisor.store.store import default_store
 from advisor.workflows.goal import find_any_model
-from advisor.workflows.plan_finetune import plan_finetune
+from advisor.workflows.plan_finetune import plan_finetune, tokens_padded
 from tests.advisor.plans import goal_of
 from tests.terminal import advisor as command
 
@@ -23,18 +23,25 @@ def found(*words: str):
     return plan_finetune(goal_of(list(words)), default_store())
 
 
+def hours_and_dollars(run):
+    bill = run["bill"]
+    return bill["wall_clock"]["total_seconds"]["value"], bill["cost_usd"] and bill["cost_usd"]["value"]
+
+
 def test_the_question_of_the_readme_has_one_answer_in_dollars_and_hours():
     document = json.loads(command("plan", *ASKED.split(), "--json", expect=0).stdout)
-    assert document["tokens"] == 50_000 * 1024 * 3 and document["software"] == "TRL"
-    best, *others = document["runs"]
+    best, others = document["chosen"], document["search"]["machines"]
+    assert best["tokens"] == 50_000 * 1024 * 3 and best["prediction"]["workload"]["software"]["name"] == "trl"
     rate, price = best["prediction"]["tokens_per_second"]["value"], best["offer"]["usd_per_hour"]
-    assert best["seconds"]["value"] > document["tokens"] / rate  # the machine and the model's weights come first
-    assert best["usd"]["value"] == pytest.approx(best["seconds"]["value"] / 3600 * price)
+    seconds, usd = hours_and_dollars(best)
+    assert seconds > best["tokens"] / rate  # the machine and the model's weights come first
+    assert usd == pytest.approx(seconds / 3600 * price)
     # Several A4000 may be cheaper, but nobody has published a run on several of them: the cautious end decides.
-    within_a_day = [run for run in others if all(run["keeps"]) and run["seconds"]["value"] < 86400]
-    cheaper = {run["offer"]["gpu"] for run in within_a_day if run["usd"]["value"] < best["usd"]["value"]}
+    keeping = [run for run in others if not run["standing"]["against"]]
+    within_a_day = [run for run in keeping if hours_and_dollars(run)[0] < 86400]
+    cheaper = {run["offer"]["gpu"] for run in within_a_day if hours_and_dollars(run)[1] < usd}
     assert best["offer"]["gpus"] == 1 and cheaper <= {"a4000"} and len(within_a_day) > 9
-    assert all(run["prediction"]["fits"] for run in document["runs"])
+    assert all(run["prediction"]["fits"] for run in (best, *others))
     assert (
         advisor.plan(gpu="any", model="Qwen/Qwen3-8B", finetune="qlora", examples="50k", budget=30).sentence
         == (document["sentence"])
@@ -50,25 +57,28 @@ def test_a_cheaper_machine_that_nobody_has_published_is_named_with_the_reason():
 
 def test_adapters_fit_where_all_weights_do_not_and_four_bits_where_sixteen_do_not():
     ways = ("qlora", "lora", "full")
-    without = {way: set(found("--gpu", "any", "--gpus", "1", "--finetune", way, *LLAMA).does_not_fit) for way in ways}
+    without = {
+        way: set(found("--gpu", "any", "--gpus", "1", "--finetune", way, *LLAMA).search.does_not_fit) for way in ways
+    }
     assert without["qlora"] < without["lora"] < without["full"]
     assert "a4000" in without["lora"] - without["qlora"] and "l4" in without["full"] - without["lora"]
 
 
 def test_work_follows_from_examples_their_length_and_passes_or_is_said_in_tokens():
-    assert found("--gpu", "l4", "--finetune", "qlora", *LLAMA).tokens == 10_000 * 500 * 2
-    assert found("--gpu", "l4", "--finetune", "qlora", *LLAMA[:2], "--tokens", "7M").tokens == 7_000_000
+    assert found("--gpu", "l4", "--finetune", "qlora", *LLAMA).chosen.tokens == 10_000 * 500 * 2
+    assert found("--gpu", "l4", "--finetune", "qlora", *LLAMA[:2], "--tokens", "7M").chosen.tokens == 7_000_000
     padded = found("--gpu", "l4", "--finetune", "qlora", *LLAMA, "--seq-len", "1000")
-    assert padded.tokens_padded == 2 * padded.tokens
+    assert tokens_padded(padded) == 2 * padded.chosen.tokens
     assert padded.chosen.prediction.workload.shape.seq_len == 1000
 
 
 def test_limits_and_the_objective_decide_the_order():
     cheap = found("--gpu", "any", "--finetune", "qlora", *LLAMA)
     fast = found("--gpu", "any", "--finetune", "qlora", *LLAMA, "--objective", "time")
-    assert cheap.chosen.usd.value < fast.chosen.usd.value and cheap.chosen.seconds.value > fast.chosen.seconds.value
+    assert cheap.chosen.cost_usd.value < fast.chosen.cost_usd.value
+    assert cheap.chosen.total_seconds.value > fast.chosen.total_seconds.value
     late = found("--gpu", "l4", "--finetune", "qlora", *LLAMA, "--deadline", "20min")
-    assert late.chosen.keeps == (False, True)
+    assert late.chosen.standing.against == ("time",)
     text = command("plan", "--gpu", "l4", "--finetune", "qlora", *LLAMA, "--deadline", "20min", expect=3).stdout
     assert text.startswith("No run keeps the deadline. The nearest: Fine-tune") and "(late)" in text
 
@@ -127,15 +137,14 @@ def test_a_gpu_that_nobody_lists_is_planned_with_an_unknown_cost(method):
     words = ("plan", "--gpu", "h20-96gb", "--gpus", "8", "--model", "llama-3.1-8b", *method)
     free = json.loads(command(*words, "--json", expect=0).stdout)
     paid = json.loads(command(*words, "--price", "1.5", "--json", expect=0).stdout)
-    [one], [other] = ((found.get("runs") or found["choices"])[:1] for found in (free, paid))
-    assert free["sentence"].endswith(", unknown cost.") and one["usd"] is None
-    seconds = other.get("whole", other)["seconds"]["value"]
-    assert other["usd"]["value"] == pytest.approx(1.5 * 8 * seconds / 3600)
+    assert free["sentence"].endswith(", unknown cost.") and free["chosen"]["bill"]["cost_usd"] is None
+    seconds, usd = hours_and_dollars(paid["chosen"])
+    assert usd == pytest.approx(1.5 * 8 * seconds / 3600)
     refused = command(*words, "--budget", "50")
     assert refused.returncode == 2 and "--budget needs a price: no price known for h20-96gb" in refused.stderr
     assert not re.search(r"h20-96gb +your own", command(*words, expect=0).stdout)
     beside = json.loads(command(*words, "--gpu", "h20-96gb,h100", "--json", expect=0).stdout)
-    assert (beside.get("runs") or beside["choices"])[0]["offer"]["gpu"] == "h100-80gb-sxm"
+    assert beside["chosen"]["offer"]["gpu"] == "h100-80gb-sxm"
 
 
 def test_weights_that_one_gpu_cannot_hold_are_sharded_over_several():
@@ -177,11 +186,15 @@ def test_pairs_are_two_sequences_and_a_forward_pass_of_the_reference(tmp_path):
     plan = advisor.plan(**words, stage="dpo")
     run = plan.chosen
     work = run.prediction.workload
-    assert plan.record.tokens == 2 * 1000 * 512 and work.micro_batch % 2 == 0
+    assert plan.chosen.tokens == 2 * 1000 * 512 and work.micro_batch % 2 == 0
     passes = 1 + 2 / (6 if work.activation_checkpointing == "full" else 4)
-    assert run.seconds.value == pytest.approx(passes * plan.record.tokens / run.prediction.tokens_per_second.value)
-    twice = advisor.plan(**words, stage="dpo", epochs=2).chosen.seconds.value  # the reference reads them only once
-    assert twice / run.seconds.value == pytest.approx((2 + passes - 1) / passes)
+    assert run.total_seconds.value == pytest.approx(
+        passes * plan.chosen.tokens / run.prediction.tokens_per_second.value
+    )
+    twice = advisor.plan(
+        **words, stage="dpo", epochs=2
+    ).chosen.total_seconds.value  # the reference reads them only once
+    assert twice / run.total_seconds.value == pytest.approx((2 + passes - 1) / passes)
     done = command("plan", "--model", "llama-3-8b", "--finetune", "full", "--stage", "dpo", "--examples", "1k", "--gpu",
                    "h100", "--gpus", "8", "--out", str(tmp_path / "run.sh"))  # fmt: skip
     written = (tmp_path / "run.sh").read_text()
@@ -256,7 +269,10 @@ def test_waiting_for_days_is_not_cheap():
     """An old GPU at a few cents is the cheapest by dollars, for days; with $30 another one takes half of them."""
     words = {"model": "Qwen/Qwen3-8B", "finetune": "qlora", "examples": "50k", "gpu": "any", "budget": 30}
     found, cheapest = advisor.plan(**words).chosen, advisor.plan(**words, objective="cost").chosen
-    assert 2 * found.seconds.value < cheapest.seconds.value > 86400 and cheapest.usd.value < found.usd.value < 30
+    assert (
+        2 * found.total_seconds.value < cheapest.total_seconds.value > 86400
+        and cheapest.cost_usd.value < found.cost_usd.value < 30
+    )
 
 
 def test_a_gpu_without_bf16_trains_in_fp16():

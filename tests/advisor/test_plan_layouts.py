@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 import advisor as api
+from advisor.architecture import Layout
 from advisor.hardware.catalog import load_gpus
 from advisor.planning.layouts import search
 from advisor.planning.models import architecture_of_config, mixture_rows, require_architecture
 from advisor.prediction.layout_runs import whole_run
 from advisor.prediction.layout_time import load_law
-from advisor.prediction.layouts import Layout, LayoutRun
+from advisor.prediction.layouts import LayoutRun
 from advisor.records import Basis, Estimate
 from tests.terminal import advisor as command
 
@@ -49,7 +50,7 @@ def test_a_config_json_gives_the_sizes_that_the_table_has():
     }  # fmt: skip
     found = architecture_of_config(json.dumps(config), "config.json")
     known = require_architecture("deepseek-ai/DeepSeek-V3").model
-    assert found is not None and found.model == replace(known, published=None)
+    assert found is not None and found.model == replace(known, published=None, name="config.json")
     del config["num_experts_per_tok"]
     with pytest.raises(api.AdvisorError, match="without num_experts_per_tok"):
         architecture_of_config(json.dumps(config), "config.json")
@@ -82,10 +83,10 @@ def test_whole_runs_take_what_their_owners_say(call):
     for name, gpu, gpus, tokens, seq_len, hours in runs:
         words = f"--model {name} --gpu {gpu} --gpus {gpus} --tokens {tokens:.0f} --seq-len {seq_len}"
         _, out, _ = call("plan", "--layout", "any", *words.split(), "--json")
-        found = json.loads(out)["choices"][0]
-        whole = found["whole"]["seconds"]
+        bill = json.loads(out)["chosen"]["bill"]
+        whole, usd = bill["wall_clock"]["total_seconds"], bill["cost_usd"]
         assert whole["value"] * gpus / 3600 == pytest.approx(hours, rel=0.5)
-        assert found["usd"]["low"] < found["usd"]["value"] < found["usd"]["high"]
+        assert usd["low"] < usd["value"] < usd["high"]
         inside += whole["low"] < 3600 * hours / gpus < whole["high"]
     assert inside >= 2
 
@@ -94,11 +95,14 @@ def test_a_whole_run_takes_longer_than_its_steps_by_what_published_ones_did():
     """By hand: steps, times the shipped factor, times what failures and waiting for checkpoints add."""
     step = Estimate(value=10.0, low=8.0, high=12.0, basis=Basis.PRIOR)
     law = replace(load_law(), deviation=0.2, whole=0.25, whole_deviation=0.3)
-    found = whole_run(step, 1e5, 1024, 70_000_000_000, law)
-    beyond = 1e6 * math.exp(0.25) * (1 + found.failures_share + found.checkpoints_share)
-    assert found.seconds.value == pytest.approx(beyond)
-    assert 0 < found.checkpoints_share < found.failures_share < 0.02
-    assert found.seconds.high / found.seconds.low > 1.5 * math.exp(2 * 1.2816 * 0.1)  # wider than the step's by 0.1
+    clock, failures = whole_run(step, 1e5, 1024, 70_000_000_000, law)
+    lost, saving = clock.interruptions_seconds.value, clock.checkpoints_seconds.value
+    assert clock.steps_seconds.value == pytest.approx(1e6 * math.exp(0.25))
+    assert clock.total_seconds.value == pytest.approx(clock.steps_seconds.value + lost + saving)
+    assert 0 < saving < lost < 0.02 * clock.steps_seconds.value and failures > 1
+    assert clock.total_seconds.high / clock.total_seconds.low > 1.5 * math.exp(
+        2 * 1.2816 * 0.1
+    )  # wider than the step's by 0.1
 
 
 def test_of_layouts_that_are_as_fast_the_one_that_is_easiest_to_set_up_is_taken():
@@ -140,9 +144,10 @@ def test_products_in_8_bits_are_planned_where_the_gpu_has_units_for_them(call):
         code, out, error = call(*words.split(), precision, "--gpu", "a100-80gb-sxm,h100-80gb-sxm")
         answer = json.loads(out)
         assert code == 0, error
-        hours[precision] = min(c["whole"]["seconds"]["value"] for c in answer["choices"] if "h100" in c["offer"]["gpu"])
+        assert "h100" in answer["chosen"]["offer"]["gpu"]
+        hours[precision] = answer["chosen"]["bill"]["wall_clock"]["total_seconds"]["value"]
     assert 1.1 < hours["bf16"] / hours["fp8"] < 1.6
-    assert answer["does_not_fit"] == ["a100-80gb-sxm (it has no fp8)"]
+    assert answer["search"]["does_not_fit"] == ["64 x a100-80gb-sxm (it has no fp8)"]
 
 
 def test_an_answer_explains_only_the_stages_that_it_has(call):
@@ -163,20 +168,23 @@ def test_an_assumed_batch_divides_by_every_number_of_gpus(call, counts: str, fac
     code, out, error = call(*words.split())
     answer = json.loads(out)
     assert code == 0, error
-    assert answer["sequences"] % factor == 0 and math.log2(answer["sequences"] / factor).is_integer()
-    assert {choice["offer"]["gpus"] for choice in answer["choices"]} == set(map(int, counts.split(",")))
+    [batch] = [said for said in answer["assumed"] if said.startswith("--global-batch ")]
+    sequences = int(batch.split()[1]) // 1024  # gpt2's context
+    assert sequences % factor == 0 and math.log2(sequences / factor).is_integer()
+    runs = [answer["chosen"], *answer["search"]["machines"]]
+    assert {run["offer"]["gpus"] for run in runs} == set(map(int, counts.split(",")))
 
 
 def test_a_layout_that_would_be_faster_and_does_not_fit_has_no_larger_micro_batch(call):
     seen = 0
     for model, gpus in (("llama-3-70b", 64), ("llama-3.1-405b", 1024), ("mixtral-8x22b", 64)):
         words = f"plan --layout any --model {model} --gpu h100-80gb-sxm --gpus {gpus} --tokens 1T --json"
-        search = json.loads(call(*words.split())[1])["choices"][0]["search"]
-        best = search["best"]
-        for too_large in (other for other in search["others"] if other["lost"] == "does not fit"):
-            seen += 1
-            assert too_large["run"]["micro_batch"] <= best["run"]["micro_batch"]
-            assert too_large["prediction"]["step_seconds"]["value"] < best["prediction"]["step_seconds"]["value"]
+        plan = json.loads(call(*words.split())[1])
+        best = plan["chosen"]["prediction"]
+        for other in (run for run in plan["considered"] if run["standing"]["why"] == "does not fit"):
+            seen, too_large = seen + 1, other["prediction"]
+            assert too_large["workload"]["micro_batch"] <= best["workload"]["micro_batch"]
+            assert too_large["step_seconds"]["value"] < best["step_seconds"]["value"]
     assert seen
 
 

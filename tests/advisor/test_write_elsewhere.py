@@ -24,7 +24,7 @@ def written(call, tmp_path: Path, words: str, name: str) -> tuple[str, dict, str
 
 def test_axolotl_gets_its_own_keys(call, tmp_path: Path):
     text, plan, said = written(call, tmp_path, f"{FINETUNE} --software axolotl", "run.yaml")
-    found, work = yaml.safe_load(text), plan["runs"][0]["prediction"]["workload"]
+    found, work = yaml.safe_load(text), plan["chosen"]["prediction"]["workload"]
     assert found["base_model"] == "Qwen/Qwen3-8B" and found["adapter"] == "qlora" and found["load_in_4bit"] is True
     assert (found["sequence_len"], found["num_epochs"], found["lora_r"], found["lora_alpha"]) == (512, 2, 8, 16)
     assert found["micro_batch_size"] == work["micro_batch"]
@@ -50,7 +50,7 @@ def options(text: str) -> dict[str, str | bool]:
 
 def test_trl_and_unsloth_start_from_a_script(call, tmp_path: Path):
     text, plan, said = written(call, tmp_path, FINETUNE, "run.sh")
-    found, work = options(text), plan["runs"][0]["prediction"]["workload"]
+    found, work = options(text), plan["chosen"]["prediction"]["workload"]
     assert found["model_name_or_path"] == "Qwen/Qwen3-8B" and found["max_length"] == "512" and found["lora_r"] == "8"
     assert found["per_device_train_batch_size"] == str(work["micro_batch"]) and "with your data in place of" in said
     text, *_ = written(call, tmp_path, f"{FINETUNE} --software unsloth", "run.py")
@@ -62,7 +62,7 @@ def test_trl_and_unsloth_start_from_a_script(call, tmp_path: Path):
 def test_sharding_and_precision_reach_the_file(call, tmp_path: Path):
     words = "--model llama-3.1-8b --finetune full --examples 5k --gpu h100-80gb-sxm --gpus 8"
     text, plan, _ = written(call, tmp_path, words, "run.sh")
-    stage = {"optimizer": "zero2", "full": "zero3"}[plan["runs"][0]["prediction"]["workload"]["sharding"]]
+    stage = {"optimizer": "zero2", "full": "zero3"}[plan["chosen"]["prediction"]["workload"]["sharding"]]
     assert options(text)["accelerate_config"] == stage and options(text)["num_processes"] == "8"
     text, _, said = written(call, tmp_path, f"{words} --software axolotl", "run.yaml")
     assert stage in yaml.safe_load(text)["deepspeed"] and "axolotl fetch deepspeed_configs &&" in said
@@ -75,12 +75,12 @@ def test_sharding_and_precision_reach_the_file(call, tmp_path: Path):
 
 def test_automodel_gets_its_nested_sections_and_only_those_it_needs(call, tmp_path: Path):
     text, plan, said = written(call, tmp_path, f"{FINETUNE} --software automodel", "run.yaml")
-    found, work = yaml.safe_load(text), plan["runs"][0]["prediction"]["workload"]
+    found, work = yaml.safe_load(text), plan["chosen"]["prediction"]["workload"]
     assert found["peft"]["dim"] == 8 and found["quantization"]["load_in_4bit"] is True and "if" not in found["peft"]
     assert found["step_scheduler"]["local_batch_size"] == work["micro_batch"] and "automodel run.yaml" in said
     words = "--model llama-3.1-8b --finetune full --examples 5k --epochs 1.5 --gpu h100-80gb-sxm --gpus 8"
     text, plan, said = written(call, tmp_path, f"{words} --software automodel", "full.yaml")
-    found, work = yaml.safe_load(text), plan["runs"][0]["prediction"]["workload"]
+    found, work = yaml.safe_load(text), plan["chosen"]["prediction"]["workload"]
     assert found["distributed"]["strategy"] == "fsdp2" and "peft" not in found and "quantization" not in found
     sequences = found["step_scheduler"]["global_batch_size"]
     assert sequences == 8 * work["micro_batch"] and "--nproc-per-node 8" in said
@@ -91,7 +91,7 @@ def test_megatron_bridge_gets_a_script_of_its_own_names(call, tmp_path: Path):
     words = f"{LAYOUT} --model mixtral-8x7b --gpus 64"
     text, plan, _ = written(call, tmp_path, words, "run.py")
     ast.parse(text)
-    layout = plan["choices"][0]["search"]["best"]["run"]["layout"]
+    layout = plan["chosen"]["prediction"]["workload"]["layout"]
     said = dict(line.strip().split(" = ", 1) for line in text.splitlines() if line.strip().startswith("cfg.model."))
     assert said["cfg.model.expert_model_parallel_size"] == str(layout["expert"])
     assert said["cfg.model.pipeline_model_parallel_size"] == str(layout["pipeline"])
@@ -101,15 +101,15 @@ def test_megatron_bridge_gets_a_script_of_its_own_names(call, tmp_path: Path):
 def test_megatron_gets_the_layout_that_was_chosen(call, tmp_path: Path):
     """Stages of 61 layers on several places are written out, the first and the last with fewer."""
     text, plan, said = written(call, tmp_path, f"{LAYOUT} --model deepseek-v3 --gpus 1024 --global-batch 2M", "run.sh")
-    found, run = options(text), plan["choices"][0]["search"]["best"]["run"]
+    found, run = options(text), plan["chosen"]["prediction"]["workload"]
     cut = run["layout"]
     assert int(found["tensor-model-parallel-size"]) == cut["tensor"]
     assert int(found["pipeline-model-parallel-size"]) == cut["pipeline"]
     assert int(found["expert-model-parallel-size"]) == cut["expert"]
     assert int(found["nnodes"]) * int(found["nproc-per-node"]) == 1024
-    sequences = cut["data"] * run["micro_batch"] * run["micro_batches"]
+    sequences = cut["data"] * run["micro_batch"] * run["grad_accum"]
     assert int(found["global-batch-size"]) == sequences
-    assert int(found["train-iters"]) == -(-1_000_000_000_000 // (sequences * run["seq_len"]))
+    assert int(found["train-iters"]) == -(-1_000_000_000_000 // (sequences * run["shape"]["seq_len"]))
     assert (found["q-lora-rank"], found["qk-head-dim"], found["num-experts"]) == ("1536", "128", "256")
     assert sum(ast.literal_eval(found["moe-layer-freq"])) == 58
     stages = str(found["pipeline-model-parallel-layout"]).split("|")
@@ -146,7 +146,7 @@ def test_megatron_takes_positions_and_norms_from_a_config_json(call, tmp_path: P
     words = f"{LAYOUT} --model {config} --gpus 8 --software megatron --seq-len 4096"
     text, plan, said = written(call, tmp_path, words, "run.sh")
     assert options(text)["rotary-base"] == "5000000" and options(text)["qk-layernorm"] is True
-    assert said.count("4,096 tokens are more than the 2,048 of") == 1 and "2,048 of" in plan["too_long"]
+    assert said.count("4,096 tokens are more than the 2,048 of") == 1 and "2,048 of" in plan["warnings"][0]
 
 
 @pytest.mark.parametrize(
@@ -161,10 +161,10 @@ def test_megatron_is_told_what_the_script_lacks_of_the_model(call, tmp_path: Pat
 def test_torchtitan_gets_a_function_of_its_registry(call, tmp_path: Path):
     words = f"{LAYOUT} --model llama-3-70b --gpus 256 --software torchtitan"
     text, plan, said = written(call, tmp_path, words, "titan.py")
-    run = plan["choices"][0]["search"]["best"]["run"]
+    run = plan["chosen"]["prediction"]["workload"]
     assert "from torchtitan.models.llama3.config_registry import llama3_70b" in text
     assert f"config.parallelism.tensor_parallel_degree = {run['layout']['tensor']}\n" in text
-    assert f"num_tokens_per_microbatch_per_dp_rank = {run['micro_batch'] * run['seq_len']}\n" in text
+    assert f"num_tokens_per_microbatch_per_dp_rank = {run['micro_batch'] * run['shape']['seq_len']}\n" in text
     compile(text, "titan.py", "exec")
     assert "--module titan --config plan" in said
 

@@ -148,7 +148,7 @@ def test_a_fine_tune_is_planned_for_the_examples_and_the_rank_that_are_asked_for
     goal = said_command(ok(plan_page(**asked[0]).run()), out=False)
     assert (goal.examples, goal.lora_rank, goal.finetune, goal.seq_len) == (25_000, 64, "qlora", 1024)
     assert [(machine.gpu, machine.gpus) for machine in goal.own] == [("rtx-4090", 1)]
-    assert plan_finetune(goal, default_store()).chosen.usd.value == 0
+    assert plan_finetune(goal, default_store()).chosen.cost_usd.value == 0
 
 
 def test_gpus_that_no_plan_can_have_are_not_offered_to_the_plan():

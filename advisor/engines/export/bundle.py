@@ -188,4 +188,4 @@ def engine_limit(max_seconds: float | None, planned: Estimate, grace: int) -> in
 
 
 def _save_seconds(plan: Plan) -> float:
-    return save_seconds(plan.run, plan.bill.wall_clock, plan.chosen.step_seconds)
+    return save_seconds(plan.config, plan.bill.wall_clock, plan.chosen.step_seconds)

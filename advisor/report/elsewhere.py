@@ -1,0 +1,241 @@
+"""Shows a plan with other software, a fine-tune or a layout: its sentence, tables of machines and layouts, notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+
+from advisor.architecture import Model
+from advisor.hardware.catalog import require_gpu
+from advisor.offer import OWN_MACHINE, Offer
+from advisor.planning.alternatives import unpublished
+from advisor.prediction.comm import caution
+from advisor.prediction.layout_runs import beyond_steps
+from advisor.prediction.software import words_of
+from advisor.records import Plan, Run, Workload
+from advisor.report.brief import broken
+from advisor.report.prediction import layout_words, network, partial_words
+from advisor.report.quantities import COST, TIME
+from advisor.report.table import Table, on_console
+from advisor.settings import SHARDINGS
+from advisor.units import (
+    format_bytes,
+    format_count,
+    format_estimate,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_tokens,
+    format_usd_rate,
+)
+from advisor.workflows.plan_finetune import tokens_padded
+from advisor.workflows.predict_layout import network_of
+
+_SHOWN = {"layout": 16, "finetune": 8}  # machines on the terminal
+_NAMED = 8  # machines named among those that cannot hold the run
+_LIMITS = {"time": ("deadline", "late"), "money": ("budget", "too dear")}  # by `Standing.against`
+_RECOMPUTED = {"none": "", "full": ", recomputed", "selective": ", half recomputed"}
+COLUMNS = {
+    "layout": ("GPUs", "from", "layout", "micro-batch", "memory per GPU", "tokens/s", "MFU", "time",
+               "failures, checkpoints", "cost"),
+    "finetune": ("GPUs", "from", "micro-batch", "memory per GPU", "tokens/s", "time", "cost", "longest context"),
+}  # fmt: skip
+_OTHERS = ("layout", "micro-batch", "step", "memory per GPU", "why not")
+
+
+def sentence(plan: Plan) -> str:
+    """Says what to train with which software on which machine, and the time and cost."""
+    run, work, model = plan.chosen, plan.workload, _model(plan)
+    size = f"{format_count(plan.prediction.parameters)} parameters"
+    if work.layout is None:
+        what = f"Fine-tune {model.name} ({partial_words(work) or 'all weights'})"
+        what += " by DPO on preference pairs" if plan.goal.stage == "dpo" else ""
+        how = "" if plan.goal.examples is None else f", {format_count(plan.goal.examples)} examples"
+    else:
+        active = "" if model.experts is None else f", {format_count(model.active)} active"
+        what, how = f"Train {model.name} ({size}{active})", f" as {layout_words(work.layout)}"
+    broken = " and the ".join(_LIMITS[name][0] for name in run.standing.against)
+    nearest = f"No run keeps the {broken}. The nearest: " if broken else ""
+    cost = COST.of(run.cost_usd) if run.cost_usd is not None else "unknown cost"
+    return (
+        f"{nearest}{what} on {rented(run.offer)} with {words_of(work.software)}{how}, {format_tokens(run.tokens)} "
+        f"tokens: {TIME.of(run.total_seconds)}, {cost}."
+    )
+
+
+def machines(plan: Plan, most: int | None = None) -> Table:
+    """Lists the best run on each GPU, in plans over layouts on each number of GPUs; the best machine comes first."""
+    kind = "finetune" if plan.workload.layout is None else "layout"
+    best: dict[tuple[str, int], Run] = {}
+    for run in (plan.chosen, *(plan.search.machines if plan.search else ())):
+        best.setdefault((run.offer.gpu, run.offer.gpus if kind == "layout" else 0), run)
+    columns = COLUMNS[kind]
+    rows = [_row(run, plan) for run in list(best.values())[: most or _SHOWN[kind]]]
+    return Table(
+        columns=columns,
+        rows=tuple(tuple(row[name] for name in columns) for row in rows),
+        numbers=columns[columns.index("micro-batch") + 1 :],
+        chosen=(0,),
+    )
+
+
+def _row(run: Run, plan: Plan) -> dict[str, str]:
+    work, answer, clock = run.workload, run.prediction, run.bill.wall_clock
+    price = run.offer.usd_per_gpu_hour if work.layout is not None else run.offer.usd_per_hour
+    rent = "" if price is None else f", {format_usd_rate(price)}{' a GPU' if work.layout is not None else ''}"
+    unsold = "given" if run.offer.ordered else "your own" if run.offer.source == OWN_MACHINE else "no price known"
+    late = ", ".join(_LIMITS[name][1] for name in run.standing.against)
+    row = {
+        "GPUs": f"{run.offer.gpus} x {run.offer.gpu}",
+        "from": f"{run.offer.provider or unsold}{' spot' if run.offer.spot else ''}{rent}",
+        "tokens/s": format_estimate(answer.tokens_per_second, format_rate),
+        "MFU": "unknown" if answer.mfu is None else format_percent(answer.mfu.value),
+        "time": TIME.of(run.total_seconds) + (f" ({late})" if late else ""),
+        "cost": COST.of(run.cost_usd),
+        "longest context": format_count(run.longest_context) if run.longest_context else "none",
+    }
+    if work.layout is None:
+        how = ["recomputed"] if work.activation_checkpointing == "full" else []
+        how += filter(None, [SHARDINGS[work.sharding].words])
+        pairs = " in pairs" if plan.goal.stage == "dpo" else ""
+        batch = f"{work.micro_batch} x {work.shape.seq_len}{pairs}" + (f" ({', '.join(how)})" if how else "")
+        return row | {"micro-batch": batch, "memory per GPU": format_estimate(answer.device_bytes, format_bytes)}
+    steps = clock.steps_seconds.value
+    lost = [part.value / steps if part else 0.0 for part in (clock.interruptions_seconds, clock.checkpoints_seconds)]
+    return row | {
+        "layout": layout_words(work.layout),
+        "micro-batch": _batch(work),
+        "memory per GPU": format_estimate(answer.peak_allocated_bytes, format_bytes),
+        "failures, checkpoints": ", ".join(map(format_percent, lost)),
+    }
+
+
+def _batch(work: Workload) -> str:
+    return f"{work.micro_batch}{_RECOMPUTED[work.activation_checkpointing]}"
+
+
+def layouts(plan: Plan) -> Table:
+    """Lists the layouts of the chosen GPUs that were compared, and why the others lose."""
+    rows = tuple(
+        (
+            layout_words(run.workload.layout),
+            _batch(run.workload),
+            format_seconds(run.step_seconds.value),
+            format_bytes(run.prediction.peak_allocated_bytes.value),
+            run.standing.why or "the best",
+        )
+        for run in (plan.chosen, *plan.considered)
+        if run.workload.layout and run.prediction.peak_allocated_bytes
+    )
+    return Table(columns=_OTHERS, rows=rows, numbers=_OTHERS[2:4], chosen=(0,))
+
+
+def parts(plan: Plan) -> str:
+    """Says what the chosen layout's step time and memory consist of."""
+    step, memory = plan.prediction.step_parts or {}, plan.prediction.peak_parts or {}
+    whole, all_bytes = sum(step.values()), sum(memory.values())
+    longest, largest = (sorted(by_name.items(), key=lambda part: -part[1]) for by_name in (step, memory))
+    times = ", ".join(f"{name} {format_percent(part / whole)}" for name, part in longest if part / whole >= 0.01)
+    sizes = ", ".join(f"{name} {format_bytes(part)}" for name, part in largest if part / all_bytes >= 0.01)
+    return f"a step is {times}; the fullest GPU holds {sizes}"
+
+
+def notes(plan: Plan) -> Iterator[str]:
+    """Yields notes about the numbers: limits of the model, what was assumed, what does not fit, the basis."""
+    work, search = plan.workload, plan.search
+    yield from plan.warnings
+    yield from filter(None, [broken(plan)])
+    yield from _cheaper_but_unsure(plan) if work.layout is None else ()
+    yield from _about_layout(plan) if work.layout is not None else _about_finetune(plan)
+    if plan.assumed:
+        yield f"not given, so taken: {'; '.join(plan.assumed)}"
+    if search is not None and search.does_not_fit:
+        many = len(search.does_not_fit) > _NAMED and work.layout is None
+        named = (f"{len(search.does_not_fit)} kinds of GPU",) if many else search.does_not_fit[:_NAMED]
+        yield f"does not surely fit: {', '.join(named)}"
+    if work.layout is None:
+        yield "speed and memory by published runs (80 % intervals); `advisor adopt` plans your own script"
+        return
+    grounds = plan.grounds
+    if grounds is None or grounds.own_slowdown is None:
+        yield (
+            "speed and memory by published runs of other people (80 % intervals); a few runs that you time on one "
+            "machine correct the speed: --measured runs.csv"
+        )
+        return
+    runs, off = f"{grounds.own_runs} measured run{'s' if grounds.own_runs > 1 else ''} of yours", grounds.own_slowdown
+    than = f"{format_percent(abs(off - 1))} {'slower' if off > 1 else 'faster'} than published runs of other people"
+    yield f"speed by {runs}, {than}; memory by published runs (80 % intervals)"
+
+
+def _about_layout(plan: Plan) -> Iterator[str]:
+    work, layout, search = plan.workload, plan.workload.layout, plan.search
+    assert layout is not None and search is not None and plan.prediction.fit_probability is not None
+    if _model(plan).experts is not None:
+        yield "published runs of experts force an even load; uneven routing takes longer (the high end)"
+    seq_len = work.shape.seq_len
+    yield (
+        f"{work.step_tokens // seq_len:,} sequences of {seq_len:,} tokens a step; {search.candidates:,} layouts tried; "
+        f"probability that it fits: {format_percent(min(plan.prediction.fit_probability, 0.99))}"
+    )
+    spec = require_gpu(work.gpu).with_network(plan.goal.network_bytes_per_second)
+    yield from filter(None, [network(network_of(work, spec))])
+    pieces = f" of {layout.virtual} pieces" if layout.virtual > 1 else ""
+    stages = f"PP{layout.pipeline}: {layout.pipeline} pipeline stages{pieces}; " if layout.pipeline > 1 else ""
+    precision = "fp8" if work.software is not None and work.software.fp8 else work.precision
+    yield (
+        f"{precision} products; MFU counts attention without its mask; {stages}"
+        f"failures expected: {plan.bill.failures or 0.0:.1f}"
+    )
+    yield (
+        f"the time is {beyond_steps():.1f} times that of the steps alone, as in published whole runs: evaluations, "
+        "slow machines, settings that were not the fastest"
+    )
+
+
+def _about_finetune(plan: Plan) -> Iterator[str]:
+    share = tokens_padded(plan) / plan.chosen.tokens
+    if plan.goal.stage == "dpo":
+        yield (
+            "the tokens of both answers count, and the reference model reads them once more beforehand; pairs are not "
+            "packed, so answers of unequal length take longer"
+        )
+    elif share > 1.01:
+        yield f"packed, examples share sequences; padded to the context it takes {share:.1f} times as long"
+    software = plan.workload.software
+    if software is not None and software.looped_experts:
+        yield (
+            f"{words_of(software)} runs the {software.looped_experts:,} experts of a pass one after the other, which "
+            "is most of the time of a small micro-batch; software with grouped products does not: --layout any"
+        )
+
+
+def _cheaper_but_unsure(plan: Plan) -> Iterator[str]:
+    """Says that a machine without published runs would be cheaper, so that its place in the table is understood."""
+    chosen = plan.chosen.cost_usd
+    for run in plan.search.machines if plan.search else ():
+        unsure = caution(require_gpu(run.offer.gpu), run.offer.gpus) > 1 and not run.standing.against
+        if unsure and chosen and run.cost_usd and run.cost_usd.value < chosen.value:
+            cost = f"{TIME.expected(run.total_seconds)}, {COST.expected(run.cost_usd)}"
+            yield f"{rented(run.offer)} would be cheaper ({cost}) {unpublished(run.offer)}"
+            return
+
+
+def lines(plan: Plan) -> list[RenderableType]:
+    """Returns the plan as the console shows it."""
+    shown: list[RenderableType] = [sentence(plan), "", on_console(machines(plan)), ""]
+    if plan.workload.layout is not None:
+        shown += [parts(plan), "", on_console(layouts(plan)), ""]
+    return [*shown, *notes(plan)]
+
+
+def rented(offer: Offer) -> str:
+    """Describes a machine and its provider."""
+    spot = ", spot" if offer.spot else ""
+    return f"{offer.gpus} x {offer.gpu}" + (f" from {offer.provider}{spot}" if offer.provider else "")
+
+
+def _model(plan: Plan) -> Model:
+    assert plan.workload.model is not None  # other software trains published models
+    return plan.workload.model
