@@ -26,7 +26,7 @@ def test_trl_takes_every_option_of_the_script(trainers_python: Path, tmp_path: P
              "--length", "512", "--lora-rank", "8")  # fmt: skip
     advisor("plan", *words, "--out", str(script), expect=0)
     plan = json.loads(advisor("plan", *words, "--json", expect=0).stdout)
-    work = plan["runs"][0]["prediction"]["workload"]
+    work = plan["chosen"]["prediction"]["workload"]
     given = shlex.split(script.read_text().replace("\\\n", " "), comments=True)
     assert given[:2] == ["trl", "sft"]
     # a card that is not here is not asked for its bf16 units

@@ -93,9 +93,9 @@ def test_a_fine_tune(advisor_home, words):
     at = app("plan", **asked(words)).run()
     assert not at.exception and not at.error, at.error
     printed, called = elsewhere(at.code)
-    assert printed["runs"] == called.document["runs"]
+    assert printed["chosen"] == called.document["chosen"] and printed["search"] == called.document["search"]
     said = "\n".join(element.value for element in at.markdown).replace("\\$", "$")
-    assert TIME.of(called.chosen.seconds) in said and COST.of(called.chosen.usd) in said
+    assert TIME.of(called.chosen.total_seconds) in said and COST.of(called.chosen.cost_usd) in said
 
 
 @pytest.mark.parametrize("words", FITS)
