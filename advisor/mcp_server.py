@@ -44,6 +44,7 @@ _WRITTEN = {
     "software": "trl, axolotl, unsloth, llama-factory, hf-trainer, megatron, nemo, torchtitan, nanogpt, nanochat, …",
     "count": "How many GPUs are rented together.",
     "provider": "A name of the price list, as lambda, runpod, aws.",
+    "more": "Further options of the command by name, as --help lists them: {'width': '4096', 'sure': true}.",
     "page": "Which page of the rows, from 1.",
     "number": "A name in the rows of the answer, as hours, usd, mfu.",
     "of": "plan_training or predict_run: the tool that gave the answer.",
@@ -58,7 +59,7 @@ def plan_training(
     gpu: str = "any", gpus: str = "", budget: str = "", deadline: str = "", tokens: str = "", model: str = "",
     params: str = "", depth: str = "", seq_len: str = "", software: str = "", finetune: str = "", stage: str = "",
     examples: str = "", length: str = "", epochs: str = "", layout: str = "", objective: str = "", spot: str = "",
-    price: str = "", global_batch: str = "", page: int = 1,
+    price: str = "", global_batch: str = "", page: int = 1, more: dict[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Recommend how to train within a goal: the GPU and how many, the batch, the tokens, hours and dollars.
 
@@ -67,7 +68,7 @@ def plan_training(
     mixture of experts over 256 GPUs" (layout=any with model, gpus="64,256", tokens). All values are text, as people
     write it; leave out what nobody said.
     """
-    given = {name: value for name, value in locals().items() if name != "page" and value}
+    given = _given(locals())
     return _told(lambda: api.plan(**given), "plan", given, page, ROWS)
 
 
@@ -82,7 +83,7 @@ def explain_number(number: str, of: str, options: dict[str, Any]) -> dict[str, A
     if (ask := tools.get(of)) is None:
         return {"error": f"there is no tool {of!r} whose numbers are explained", "hint": "plan_training or predict_run"}
     given = {"gpu": "any"} if ask is api.plan else {}  # the default of plan_training
-    given |= {name: _text(value) for name, value in options.items() if value and name != "page"}
+    given |= _given(options)
 
     def explained() -> dict[str, Any]:
         found = api.explain(ask(**given), number).record
@@ -99,13 +100,14 @@ def predict_run(
     seq_len: str = "", precision: str = "", sharding: str = "", activation_checkpointing: str = "",
     grad_accum: str = "", software: str = "", lora_rank: str = "", qlora: bool = False,
     zero: str = "", tp: str = "", pp: str = "", vpp: str = "", cp: str = "", ep: str = "", network: str = "",
+    more: dict[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Predict step time, tokens/s, MFU and peak memory of one configuration, and whether it fits.
 
     Use it for "does a 7B fit on a 4090", "how fast is GPT-2 on an A100". software names the trainer (trl, axolotl,
     torchtitan, megatron, nanogpt, …); without it the numbers are of this project's own trainer.
     """
-    given = {name: value for name, value in locals().items() if value}
+    given = _given(locals())
     return _told(lambda: api.predict(**given), "predict", given, 1, ROWS, ("fits", "fit_probability", "would_fit"))
 
 
@@ -227,6 +229,12 @@ def _arguments(tool: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, 
             hint = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(known) or 'none'}"
             raise AdvisorError(f"{tool.__name__} has no argument {name!r}", hint, exit_code=2)
     return {name: _text(value) if known[name].annotation is str else value for name, value in given.items()}
+
+
+def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a command among the arguments of a tool, with those in `more`."""
+    named = {name: value for name, value in arguments.items() if value and name not in ("page", "more")}
+    return {name: _text(value) for name, value in (named | (arguments.get("more") or {})).items()}
 
 
 def _text(value: Any) -> Any:
