@@ -22,10 +22,9 @@ from typing import Any
 
 from advisor.adopt.burst import BurstLimits, run_burst
 from advisor.adopt.command import for_burst
-from advisor.adopt.empirical import Batch
+from advisor.adopt.fit import Batch, batch_of, time_of
 from advisor.adopt.self_test import cut_apart
-from advisor.adopt.session import batch_of, in_words
-from advisor.adopt.splits import time_of
+from advisor.adopt.session import in_words
 from advisor.store.adopted import Adopted, AdoptedBurst, Setting
 from advisor.store.disk import dump_yaml, read_yaml, write_atomic
 from advisor.store.store import Store

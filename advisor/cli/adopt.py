@@ -33,7 +33,7 @@ def command(words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], bu
     installed: a probe that PyTorch loads times its steps, or else they are read from its log. Then use advisor launch
     PLAN, watch, stop, resume and compare as for any run.
     """
-    from advisor.adopt.splits import batch_options
+    from advisor.adopt.plan import batch_options
     from advisor.report import adoption as report
     from advisor.report.table import on_console
     from advisor.store.adopted import load_adopted

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from advisor import units
-from advisor.adopt.session import batch_of, in_words
-from advisor.adopt.splits import Option, choose_fit
+from advisor.adopt.fit import batch_of, choose_fit
+from advisor.adopt.plan import Option
+from advisor.adopt.session import in_words
 from advisor.laws.held_out import HeldOut
 from advisor.report.table import Table
 from advisor.store.adopted import LOG, WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan, Recipe

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import streamlit as st
 
+from advisor.adopt.fit import choose_fit
+from advisor.adopt.plan import batch_options
 from advisor.adopt.session import in_words
-from advisor.adopt.splits import batch_options, choose_fit
 from advisor.calibration.quality import BELIEVED_MEDIAN
 from advisor.errors import AdvisorError
 from advisor.laws.held_out import HeldOut

@@ -14,7 +14,7 @@ import pytest
 from advisor.adopt.burst import BurstLimits, run_burst
 from advisor.adopt.by_log import LINES, PRINTED, read_steps
 from advisor.adopt.command import Ready
-from advisor.adopt.empirical import Batch, Seen, fit_time
+from advisor.adopt.fit import Batch, Seen, fit_time
 from advisor.adopt.self_test import as_declared, verdicts
 from advisor.adopt.session import Command, adopt
 from advisor.errors import AdvisorError

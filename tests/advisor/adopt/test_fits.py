@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.adopt.burst import warmup_steps
-from advisor.adopt.empirical import Batch, Seen, fit_memory, fit_time, hold_each_out
-from advisor.adopt.plan import make_plan
+from advisor.adopt.fit import Batch, Seen, fit_memory, fit_time, hold_each_out
+from advisor.adopt.plan import batch_options, make_plan
 from advisor.adopt.self_test import cut_apart, end_to_end, verdicts
 from advisor.adopt.session import tries
-from advisor.adopt.splits import batch_options
 from advisor.errors import AdvisorError
 from advisor.options import AdoptedGoal
 from advisor.records import Basis

@@ -9,9 +9,8 @@ from dataclasses import replace
 import pytest
 
 from advisor.adopt.decoder import Weights, decoder_of
-from advisor.adopt.empirical import Batch, Seen, fit_law, fit_time, hold_each_out, workload
-from advisor.adopt.session import seen_times
-from advisor.adopt.splits import batch_options, choose_fit
+from advisor.adopt.fit import Batch, Seen, choose_fit, fit_law, fit_time, hold_each_out, seen_times, workload
+from advisor.adopt.plan import batch_options
 from advisor.laws import flops
 from advisor.records import Basis
 from advisor.report.adoption import adoption_lines

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from advisor.adopt.command import LAUNCHER, launcher_knob
-from advisor.adopt.empirical import Batch, Seen, fit_time
-from advisor.adopt.plan import make_plan
+from advisor.adopt.command import LAUNCHER, launcher_knob, set_argument
+from advisor.adopt.fit import Batch, Seen, fit_time, seen_memory
+from advisor.adopt.plan import batch_options, make_plan
 from advisor.adopt.self_test import verdicts
-from advisor.adopt.session import seen_memory, tries
-from advisor.adopt.splits import batch_options
+from advisor.adopt.session import tries
 from advisor.errors import AdvisorError
 from advisor.options import AdoptedGoal
 from advisor.records import Basis
@@ -43,8 +42,6 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
     ],
 )  # fmt: skip
 def test_the_number_stands_between_launcher_and_program(command, key, value, with_four):
-    from advisor.adopt.command import set_argument
-
     knob = launcher_knob(command.split())
     assert (knob.name, knob.key, knob.value, knob.how) == ("gpus", key, value, LAUNCHER)
     assert set_argument(command.split(), knob, "4") == with_four.split()
