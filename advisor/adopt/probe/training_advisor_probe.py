@@ -199,16 +199,9 @@ class Probe:
         """Note how many micro-batches a step had and of what shape, from the module with the most input."""
         if self.calls:
             calls = max(self.calls.values(), key=lambda c: (len(c), sum(n or 0 for _, _, n in c), c[0][0]))
-            self.lines.append(
-                {
-                    "kind": "shape",
-                    "optimizer": number,
-                    "calls": len(calls),
-                    "rows": [rows for rows, _, _ in calls],
-                    "lengths": [length for _, length, _ in calls],
-                    "tokens": [tokens for _, _, tokens in calls],
-                }
-            )
+            rows, lengths, tokens = zip(*calls, strict=True)
+            seen = {"calls": len(calls), "rows": rows, "lengths": lengths, "tokens": tokens}
+            self.lines.append({"kind": "shape", "optimizer": number, **seen})
             self.calls.clear()
             self.shapes_left -= 1
         if self.shapes_left <= 0 and self.handle is not None:
@@ -241,16 +234,11 @@ class Probe:
 
     def header(self) -> Record:
         cuda = self.torch.cuda
-        return {
-            "kind": "process",
-            "pid": self.pid,
-            "rank": int(os.environ.get("RANK") or 0),
-            "world_size": int(os.environ.get("WORLD_SIZE") or 1),
-            "torch": str(self.torch.__version__),
-            "python": sys.version.split()[0],
-            "threads": self.torch.get_num_threads(),
-            "card": cuda.get_device_name() if cuda.is_available() and cuda.is_initialized() else None,
-        }
+        rank, world = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
+        return {"kind": "process", "pid": self.pid, "rank": rank, "world_size": world,
+                "torch": str(self.torch.__version__), "python": sys.version.split()[0],
+                "threads": self.torch.get_num_threads(),
+                "card": cuda.get_device_name() if cuda.is_available() and cuda.is_initialized() else None}  # fmt: skip
 
     def give_up(self, error: Exception) -> None:
         """Remove the hooks, and print the reason."""
