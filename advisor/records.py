@@ -171,13 +171,16 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class WallClock:
-    """The time of one run, divided into parts, in seconds. `total_seconds` is the sum."""
+    """The time of one run, divided into parts, in seconds. `total_seconds` is the sum.
 
-    startup_seconds: Estimate
-    compile_seconds: Estimate
+    A part that is None does not happen, or is known only as a part of the steps.
+    """
+
+    startup_seconds: Estimate | None = None
+    compile_seconds: Estimate | None = None
     steps_seconds: Estimate
-    evals_seconds: Estimate
-    checkpoints_seconds: Estimate
+    evals_seconds: Estimate | None = None
+    checkpoints_seconds: Estimate | None = None
     total_seconds: Estimate
     interruptions_seconds: Estimate | None = None  # restarts and lost work after failures and spot interruptions
     provisioning_seconds: Estimate | None = None  # from the order of a rented machine until it answers

@@ -41,7 +41,6 @@ class Guard:
 
     def __init__(self, folder: Path):
         self.folder, self.plan, spent = folder, load_adopted_plan(folder / PLAN), ADOPTED.spent(folder)
-        self.ending_seconds = self.plan.ending_seconds.high if self.plan.ending_seconds is not None else 0.0
         self.attempt, self.used_before = len(spent.attempts) + 1, spent.seconds
         self.noted_steps = self.noted_witnesses = self.last_step = 0
         self.began = time.time()
@@ -124,10 +123,10 @@ class Guard:
     def _enforce(self, process: subprocess.Popen[bytes]) -> None:
         """End the command when its limit is reached, and kill all that it started if it does not end."""
         limit, used = self.plan.limit_seconds, self.used_before + self.now() - self.began
-        if limit is not None and used >= limit - self.ending_seconds:
+        if limit is not None and used >= limit - self.plan.ending_seconds:
             by_time = limit == self.plan.max_seconds
             self._end(f"its limit of {limit:.0f} s" if by_time else f"its limit of ${self.plan.max_usd:g}")
-        if self.asked is not None and self.now() - self.asked_at > grace_seconds(self.ending_seconds):
+        if self.asked is not None and self.now() - self.asked_at > grace_seconds(self.plan.ending_seconds):
             end(process, signal.SIGKILL, tree(process.pid))
 
     def _end(self, why: str) -> None:

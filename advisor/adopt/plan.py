@@ -18,12 +18,15 @@ from advisor.adopt.guard import grace_seconds
 from advisor.adopt.self_test import CAPPED, DEAD, UNTESTED, WORKS, rows_of_all, tokens_of
 from advisor.errors import AdvisorError
 from advisor.laws.intervals import Z80
+from advisor.offer import Offer
 from advisor.options import AdoptedGoal
+from advisor.planning.costs import rent_usd
+from advisor.planning.goal import Limits
 from advisor.prediction.intervals import sum_shared
 from advisor.prediction.micro_batch import ENOUGH
-from advisor.records import Basis, Estimate
+from advisor.records import Basis, Bill, Estimate, WallClock
 from advisor.store.adopted import LOG, PROBE, WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan, Setting, tightest
-from advisor.units import HOUR, format_estimate, format_seconds, format_usd
+from advisor.units import format_estimate, format_seconds, format_usd
 
 _FARTHEST = 2.0  # times the measured rows; nothing beyond is planned
 _ONCE_MORE = 1.15  # by which start-up and end differ between runs; arbitrary, imports come from a cache or a disk
@@ -136,20 +139,26 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
     ending = _once_more([b.ending_seconds for b in adopted.bursts])
     assert startup is not None  # the base burst has steps
     fixed = startup if ending is None else sum_shared(startup, ending)  # their errors come from the same machine
-    usd_per_hour = goal.usd_per_gpu_hour  # of all its GPUs; processes on a CPU share one machine
-    if usd_per_hour is not None and adopted.device_key != "cpu":
-        usd_per_hour *= goal.gpus or adopted.gpus
-    if goal.budget_usd is not None and not usd_per_hour:
+    many, usd = round(chosen.batch.processes), goal.usd_per_gpu_hour
+    if usd is not None and adopted.device_key != "cpu":  # processes on a CPU share one machine
+        usd *= many
+    if goal.budget_usd is not None and not usd:
         raise AdvisorError("a budget needs a price", "--price DOLLARS_PER_GPU_HOUR", exit_code=2)
-    limit = tightest(goal.deadline_seconds, goal.budget_usd, usd_per_hour)
+    offer = Offer(gpu=adopted.device_key, gpus=many, provider=None, spot=False, usd_per_hour=usd,
+                  source="no price was given" if usd is None else "given")  # fmt: skip
+    limit = tightest(goal.deadline_seconds, goal.budget_usd, usd)
     # Rows and tokens of one step of all processes; None if neither the probe nor a knob states them.
     shape, tokens = base.shape, tokens_of(base)
     rows = rows_of_all(base) if shape is not None else None
     steps, why = _steps(adopted, goal, chosen.step_seconds, fixed, limit, rows, tokens)
-    total = sum_shared(fixed, chosen.step_seconds.scaled(steps))
-    if limit is not None and total.value > limit:
-        by_budget = goal.budget_usd is not None and goal.deadline_seconds is None
-        most = format_usd(goal.budget_usd) if by_budget else format_seconds(limit)
+    stepping = chosen.step_seconds.scaled(steps)
+    total = sum_shared(fixed, stepping)
+    bill = Bill(wall_clock=WallClock(startup_seconds=startup, steps_seconds=stepping, checkpoints_seconds=ending,
+                                     total_seconds=total), cost_usd=rent_usd(total, offer))  # fmt: skip
+    limits = Limits(deadline_seconds=goal.deadline_seconds, budget_usd=goal.budget_usd)
+    late, dear = limits.broken(total, bill.cost_usd)
+    if late or dear:
+        most = format_seconds(goal.deadline_seconds) if late else format_usd(goal.budget_usd)
         hint = "fewer steps, or leave them open: the limit alone says how many"
         raise AdvisorError(f"it takes {format_estimate(total, format_seconds)}, more than {most}", hint, exit_code=3)
     length: tuple[Setting, ...] = ()  # the setting that makes the command do this many steps
@@ -170,10 +179,8 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
     return AdoptedPlan(
         id=plan_id, created=created, trainer=adopted.name, command=adopted.command, folder=adopted.folder,
         environment=adopted.environment, resume_args=adopted.recipe.resume_args,
-        values=(*chosen.settings, *length, *lines), device_key=adopted.device_key, gpus=round(chosen.batch.processes),
-        shape=shape, steps=steps, steps_are_set=bool(length), rows_per_step=rows, tokens_per_step=tokens,
-        startup_seconds=startup, step_seconds=chosen.step_seconds, ending_seconds=ending, total_seconds=total,
-        usd_per_hour=usd_per_hour, cost_usd=total.scaled(usd_per_hour / HOUR) if usd_per_hour is not None else None,
+        values=(*chosen.settings, *length, *lines), offer=offer, shape=shape, steps=steps, steps_are_set=bool(length),
+        rows_per_step=rows, tokens_per_step=tokens, step_seconds=chosen.step_seconds, bill=bill,
         memory_bytes=chosen.memory_bytes, memory_kind=memory_kind(adopted.bursts), max_seconds=goal.deadline_seconds,
         max_usd=goal.budget_usd, reasons=(why, _why_this_batch(adopted, options, chosen)),
         warnings=tuple(_warnings(adopted, chosen, ending, ends, limit)),

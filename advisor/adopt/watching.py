@@ -185,7 +185,7 @@ class ProbeFolder:
         return range(1, len(first.moments) + 1), first.moments, first.durations
 
     @property
-    def memory(self) -> dict[str, int]:
+    def memory(self) -> dict[str, Any]:
         """The known peaks: of the fullest GPU, and on the host of all processes together."""
         newest = [process.newest("memory") for process in self.processes]
         seen = {name: [each[name] for each in newest if each.get(name) is not None] for name in _MEMORY}

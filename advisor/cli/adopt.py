@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from advisor.cli import DONE, NOTHING_FITS
+from advisor.cli import DONE
 from advisor.cli.params import ADOPTED_PLAN_FILE
 from advisor.cli.verb import json_asked, options, options_in, verb
 from advisor.documents import print_json
@@ -65,5 +65,4 @@ def command(words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], bu
     else:
         table = report.options_table(batch_options(adopted, goal.gpus), plan)
         render.show("", on_console(table), *report.plan_lines(plan, adopted.recipe), "", f"next: advisor launch {path}")
-    late = plan is not None and plan.limit_seconds is not None and plan.total_seconds.value > plan.limit_seconds
-    return NOTHING_FITS if late else DONE
+    return DONE

@@ -112,17 +112,16 @@ def options_table(options: list[Option], chosen: AdoptedPlan) -> Table:
 
 def plan_lines(plan: AdoptedPlan, recipe: Recipe) -> Iterator[str]:
     """Describes the plan in words."""
-    total = units.format_estimate(plan.total_seconds, units.format_seconds)
+    clock = plan.bill.wall_clock
+    total = units.format_estimate(clock.total_seconds, units.format_seconds)
     yield f"plan {plan.id}: {units.format_count(plan.steps)} steps, {total} in all"
     step = units.format_estimate(plan.step_seconds, units.format_seconds)
-    parts = [f"start-up {units.format_estimate(plan.startup_seconds, units.format_seconds)}"]
     by_log = ", by its log" if plan.basis == LOG else ""
-    parts.append(f"a step {step} ({plan.step_seconds.basis.value}{by_log})")
-    if plan.ending_seconds is not None:
-        parts.append(f"end {units.format_estimate(plan.ending_seconds, units.format_seconds)}")
-    yield ", ".join(parts)
-    if plan.cost_usd is not None:
-        yield f"cost {units.format_estimate(plan.cost_usd, units.format_usd)}"
+    parts = (("start-up", clock.startup_seconds), ("end", clock.checkpoints_seconds))
+    start, *end = (f"{name} {units.format_estimate(part, units.format_seconds)}" for name, part in parts if part)
+    yield ", ".join((start, f"a step {step} ({plan.step_seconds.basis.value}{by_log})", *end))
+    if plan.bill.cost_usd is not None:
+        yield f"cost {units.format_estimate(plan.bill.cost_usd, units.format_usd)}"
     if plan.memory_bytes is not None:
         kind = _MEMORY_KINDS[plan.memory_kind]
         yield f"peak memory {units.format_estimate(plan.memory_bytes, units.format_bytes)} ({kind})"

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from advisor.errors import AdvisorError, close_matches
-from advisor.records import Estimate
+from advisor.offer import Offer
+from advisor.records import Bill, Estimate
 from advisor.store.disk import bad_fields, dump_yaml, read_yaml, write_atomic
 from advisor.units import HOUR
 from trainer.schema import ConfigError, ModelShape, record_from_dict, to_dict
@@ -178,19 +179,14 @@ class AdoptedPlan:
     environment: tuple[Variable, ...]
     resume_args: tuple[str, ...]
     values: tuple[Setting, ...]  # of the knobs that the plan sets
-    device_key: str
-    gpus: int
+    offer: Offer  # the machine: of this device, with its price; on a CPU, `gpus` are processes
     shape: BatchShape | None  # what one process receives
     steps: int
     steps_are_set: bool  # by a knob; otherwise the run is ended when its time is up
     rows_per_step: float | None  # over all processes
     tokens_per_step: float | None
-    startup_seconds: Estimate
     step_seconds: Estimate
-    ending_seconds: Estimate | None  # None if no burst ended by itself
-    total_seconds: Estimate
-    usd_per_hour: float | None
-    cost_usd: Estimate | None
+    bill: Bill  # the checkpoint is the save at the end; None if no burst ended by itself
     memory_bytes: Estimate | None
     memory_kind: str  # allocated | device (NVML, by process) | resident
     max_seconds: float | None  # the limit in time that was stated; None if none was
@@ -202,12 +198,18 @@ class AdoptedPlan:
     reference_seconds: float | None = None  # of the reference kernel during the bursts; None if it was not timed
     drift_exponent: float = 0.0  # step time is proportional to this power of the reference kernel's time
     bootstrap: str | None = None  # a shell line of the user that runs before the command on another machine
-    schema: int = SCHEMA
+    schema: int = 2
 
     @property
     def limit_seconds(self) -> float | None:
         """Return the time after which the run is ended, by the tighter of its limits. Returns None if it has none."""
-        return tightest(self.max_seconds, self.max_usd, self.usd_per_hour)
+        return tightest(self.max_seconds, self.max_usd, self.offer.usd_per_hour)
+
+    @property
+    def ending_seconds(self) -> float:
+        """Return the seconds that its save at the end may take; 0 if that was not measured."""
+        save = self.bill.wall_clock.checkpoints_seconds
+        return save.high if save is not None else 0.0
 
 
 def tightest(max_seconds: float | None, max_usd: float | None, usd_per_hour: float | None) -> float | None:
@@ -241,7 +243,7 @@ def load_adopted(home: Path, name: str) -> Adopted:
 
 def load_adopted_plan(path: Path) -> AdoptedPlan:
     """Read the plan of an adopted command. Raises AdvisorError if the file cannot be read."""
-    return record_of(AdoptedPlan, read_yaml(path, "plan"), path, "plan")
+    return record_of(AdoptedPlan, read_yaml(path, "plan"), path, "plan", newest=2)
 
 
 def dump_adopted_plan(plan: AdoptedPlan) -> str:
@@ -249,9 +251,12 @@ def dump_adopted_plan(plan: AdoptedPlan) -> str:
     return dump_yaml(to_dict(plan))
 
 
-def record_of(kind: Any, raw: dict[str, Any], path: Path, what: str, hint: str = "make it again: advisor adopt") -> Any:
+def record_of(
+    kind: Any, raw: dict[str, Any], path: Path, what: str, hint: str = "make it again: advisor adopt",
+    newest: int = SCHEMA,
+) -> Any:  # fmt: skip
     """Return a record from the content of a file. Raises AdvisorError if it is of a newer version or damaged."""
-    if isinstance(schema := raw.get("schema"), int) and schema > SCHEMA:
+    if isinstance(schema := raw.get("schema"), int) and schema > newest:
         raise AdvisorError(f"{path} was written by a newer version (schema {schema})", "upgrade training-advisor")
     try:
         return record_from_dict(kind, raw)
