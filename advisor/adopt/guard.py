@@ -72,7 +72,7 @@ class Guard:
             # The planned command, with the arguments that resume an earlier attempt.
             ready = with_values(plan.command, recipe_of(self.folder), plan.values)
             arguments = (*ready.arguments, *(plan.resume_args if self.attempt > 1 else ()))
-            environment |= {each.name: each.value for each in plan.environment} | ready.variables
+            environment |= ready.variables
             self.process = start(arguments, Path(plan.folder).expanduser(), environment, scratch, output)
         except (OSError, AdvisorError) as error:
             self._header(arguments)

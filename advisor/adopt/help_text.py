@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -105,29 +105,20 @@ def _plain(option: str) -> str:
     return option.lstrip("-").rpartition(".")[2].replace("-", "_").lower()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shipped:
-    """A recipe and the programs it is for."""
-
-    recipe: Recipe
-    detect: tuple[str, ...] = ()  # regular expressions, one of which matches the command
-    detect_help: tuple[str, ...] = ()  # or the program's help
-
-
 def by_command(command: Sequence[str]) -> Recipe | None:
     """The shipped recipe that matches the words of a command, or None."""
     line = " ".join(Path(word).name if word.startswith("/") else word for word in command)
-    return _first(line, command, lambda shipped: shipped.detect)
+    return _first(line, command, "detect")
 
 
 def by_help(text: str, command: Sequence[str]) -> Recipe | None:
     """Returns the shipped recipe that matches a program's help, without knobs that the help lacks, or None."""
-    recipe = _first(text, command, lambda shipped: shipped.detect_help)
+    recipe = _first(text, command, "detect_help")
     return recipe and replace(recipe, knobs=tuple(knob for knob in recipe.knobs if knob.key in text))
 
 
-def _first(text: str, command: Sequence[str], patterns: Callable[[Shipped], tuple[str, ...]]) -> Recipe | None:
-    recipes = (s.recipe for s in shipped_recipes() if any(re.search(pattern, text) for pattern in patterns(s)))
+def _first(text: str, command: Sequence[str], patterns: str) -> Recipe | None:
+    recipes = (r for r in shipped_recipes() if any(re.search(pattern, text) for pattern in getattr(r, patterns)))
     if (recipe := next(recipes, None)) is None:
         return None
     # Knobs that the command does not set keep the trainer's defaults.
@@ -136,12 +127,8 @@ def _first(text: str, command: Sequence[str], patterns: Callable[[Shipped], tupl
 
 
 @functools.cache
-def shipped_recipes() -> tuple[Shipped, ...]:
+def shipped_recipes() -> tuple[Recipe, ...]:
     """Returns all shipped recipes, the most specific first, as their files are numbered."""
-    shipped = []
-    for path in sorted((profiles_folder() / "trainers").glob("*.yaml")):
-        raw = read_yaml(path, "recipe")
-        detect, detect_help = tuple(raw.pop("detect", ())), tuple(raw.pop("detect_help", ()))
-        recipe = record_of(Recipe, raw, path, "recipe", "this file ships with the program: install it again")
-        shipped.append(Shipped(recipe=recipe, detect=detect, detect_help=detect_help))
-    return tuple(shipped)
+    hint = "this file ships with the program: install it again"
+    paths = sorted((profiles_folder() / "trainers").glob("*.yaml"))
+    return tuple(record_of(Recipe, read_yaml(path, "recipe"), path, "recipe", hint) for path in paths)

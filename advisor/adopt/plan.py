@@ -178,13 +178,12 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
     drift = drift_of(adopted.bursts)
     return AdoptedPlan(
         id=plan_id, created=created, trainer=adopted.name, command=adopted.command, folder=adopted.folder,
-        environment=adopted.environment, resume_args=adopted.recipe.resume_args,
-        values=(*chosen.settings, *length, *lines), offer=offer, shape=shape, steps=steps, steps_are_set=bool(length),
-        rows_per_step=rows, tokens_per_step=tokens, step_seconds=chosen.step_seconds, bill=bill,
-        memory_bytes=chosen.memory_bytes, memory_kind=memory_kind(adopted.bursts), max_seconds=goal.deadline_seconds,
-        max_usd=goal.budget_usd, reasons=(why, _why_this_batch(adopted, options, chosen)),
+        resume_args=adopted.recipe.resume_args, values=(*chosen.settings, *length, *lines), offer=offer, shape=shape,
+        steps=steps, steps_are_set=bool(length), rows_per_step=rows, tokens_per_step=tokens, bill=bill,
+        step_seconds=chosen.step_seconds, memory_bytes=chosen.memory_bytes, memory_kind=memory_kind(adopted.bursts),
+        max_seconds=goal.deadline_seconds, max_usd=goal.budget_usd, basis=LOG if adopted.by_log else PROBE,
+        reasons=(why, _why_this_batch(adopted, options, chosen)),
         warnings=tuple(_warnings(adopted, chosen, ending, ends, limit)),
-        software=f"torch {adopted.torch}" if adopted.torch else None, basis=LOG if adopted.by_log else PROBE,
         reference_seconds=drift.reference_seconds, drift_exponent=drift.exponent,
     )  # fmt: skip
 

@@ -19,6 +19,8 @@ SCHEMA = 1
 # How steps were observed: in a burst by the probe or, if the probe cannot be loaded, in the program's own log; or in a
 # launched run.
 PROBE, LOG, WHOLE_RUN = "probe", "log", "run"
+_SCHEMA_1 = ("device_key", "gpus", "usd_per_hour", "startup_seconds", "ending_seconds", "total_seconds", "cost_usd",
+             "environment", "software")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,8 @@ class Recipe:
     config_option: str | None = None  # names the configuration file; None if that file is the first argument
     holds_for: tuple[Variable, ...] = ()  # packages and versions that these options are right for
     notes: tuple[str, ...] = ()
+    detect: tuple[str, ...] = ()  # of a shipped recipe: regular expressions, one of which matches the command
+    detect_help: tuple[str, ...] = ()  # or the program's help
 
     def knob(self, name: str) -> Knob | None:
         """Return the knob with this canonical name. Returns None if the trainer has no such knob that is known."""
@@ -176,7 +180,6 @@ class AdoptedPlan:
     trainer: str  # name of the adopted command
     command: tuple[str, ...]
     folder: str
-    environment: tuple[Variable, ...]
     resume_args: tuple[str, ...]
     values: tuple[Setting, ...]  # of the knobs that the plan sets
     offer: Offer  # the machine: of this device, with its price; on a CPU, `gpus` are processes
@@ -193,7 +196,6 @@ class AdoptedPlan:
     max_usd: float | None  # and in dollars
     reasons: tuple[str, ...]
     warnings: tuple[str, ...]
-    software: str | None = None  # as the probe detected it
     basis: str = PROBE  # source of its numbers: probe | log
     reference_seconds: float | None = None  # of the reference kernel during the bursts; None if it was not timed
     drift_exponent: float = 0.0  # step time is proportional to this power of the reference kernel's time
@@ -243,7 +245,18 @@ def load_adopted(home: Path, name: str) -> Adopted:
 
 def load_adopted_plan(path: Path) -> AdoptedPlan:
     """Read the plan of an adopted command. Raises AdvisorError if the file cannot be read."""
-    return record_of(AdoptedPlan, read_yaml(path, "plan"), path, "plan", newest=2)
+    raw = read_yaml(path, "plan")
+    if raw.get("schema") == 1:
+        # Machine, price and times had fields of their own, and two fields were never used.
+        old = {name: raw.pop(name, None) for name in _SCHEMA_1}
+        stepping = {side: raw["step_seconds"][side] * raw["steps"] for side in ("value", "low", "high")}
+        clock = {name: old[name] for name in ("startup_seconds", "total_seconds")}
+        clock |= {"checkpoints_seconds": old["ending_seconds"], "steps_seconds": {**raw["step_seconds"], **stepping}}
+        usd = old["usd_per_hour"]
+        offer = {"gpu": old["device_key"], "gpus": old["gpus"], "provider": None, "spot": False, "usd_per_hour": usd,
+                 "source": "given"}  # fmt: skip
+        raw |= {"offer": offer, "bill": {"wall_clock": clock, "cost_usd": old["cost_usd"]}, "schema": 2}
+    return record_of(AdoptedPlan, raw, path, "plan", newest=2)
 
 
 def dump_adopted_plan(plan: AdoptedPlan) -> str:

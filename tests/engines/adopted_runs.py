@@ -75,7 +75,7 @@ def plan_of(store: Store, folder: Path, steps: int, command: tuple[str, ...] = (
     save_adopted(store.home, kept)
     given = dict(
         id="never_seen-20261123", created=kept.created, trainer=kept.name, command=kept.command, folder=kept.folder,
-        environment=(), resume_args=(), values=(Setting(name="steps", value=steps),), offer=offer_of(),
+        resume_args=(), values=(Setting(name="steps", value=steps),), offer=offer_of(),
         shape=shape, steps=steps, steps_are_set=True, rows_per_step=4, tokens_per_step=128, step_seconds=certain(0.01),
         bill=bill_of(2.0, steps * 0.01, 0.5), memory_bytes=None, memory_kind="resident", max_seconds=None,
         max_usd=None, reasons=(), warnings=(),

@@ -161,8 +161,7 @@ class Probe:
 
     def note_optimizer(self, optimizer: Any, number: int) -> None:
         tensors = {id(p): p for group in optimizer.param_groups for p in group["params"]}
-        name, elements = type(optimizer).__name__, count(tensors.values())
-        self.lines.append({"kind": "optimizer", "optimizer": number, "name": name, "elements": elements})
+        self.lines.append({"kind": "optimizer", "optimizer": number, "elements": count(tensors.values())})
         if self.model is None:
             return
         # The names and shapes of the model's weights; equal blocks are noted once, with their number.
@@ -225,10 +224,7 @@ class Probe:
         if self.file is None:
             self.file = open(os.path.join(self.folder, f"probe-{self.pid}.jsonl"), "a", encoding="utf-8")  # noqa: SIM115 - open while the program lives
             rank, world = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
-            header = {"kind": "process", "pid": self.pid, "rank": rank, "world_size": world,
-                      "torch": str(self.torch.__version__), "python": sys.version.split()[0],
-                      "threads": self.torch.get_num_threads(),
-                      "card": cuda.get_device_name() if cuda is not None else None}  # fmt: skip
+            header = {"kind": "process", "rank": rank, "world_size": world, "torch": str(self.torch.__version__)}
             self.file.write(json.dumps(header) + "\n")
         self.file.write("".join(json.dumps(line) + "\n" for line in (*self.lines, memory)))
         self.file.flush()

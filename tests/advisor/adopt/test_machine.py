@@ -47,7 +47,7 @@ def burst(seconds: float, reference: float | None) -> AdoptedBurst:
 def plan_for(folder) -> AdoptedPlan:
     return AdoptedPlan(
         id="p", created="2026-11-23T00:00:00+00:00", trainer="mine", command=COMMAND, folder=str(folder),
-        environment=(), resume_args=(), values=(), offer=offer_of(), shape=SHAPE, steps=STEPS, steps_are_set=True,
+        resume_args=(), values=(), offer=offer_of(), shape=SHAPE, steps=STEPS, steps_are_set=True,
         rows_per_step=4, tokens_per_step=128, step_seconds=about(STEP), bill=bill_of(2.0, STEP * STEPS, 0.5),
         memory_bytes=None, memory_kind="resident", max_seconds=None, max_usd=None, reasons=(), warnings=(),
         reference_seconds=QUIET, drift_exponent=0.7,
@@ -106,6 +106,18 @@ def run(home, tmp_path, keep):
     return ran
 
 
+def as_of_schema_1(path) -> None:
+    """Rewrites a plan as it was written before it had an offer and a bill."""
+    raw = yaml.safe_load(path.read_text())
+    offer, bill = raw.pop("offer"), raw.pop("bill")
+    clock = bill["wall_clock"]
+    raw |= {"device_key": offer["gpu"], "gpus": offer["gpus"], "usd_per_hour": 3.6, "software": "torch 2.13.0",
+            "startup_seconds": clock["startup_seconds"], "ending_seconds": clock["checkpoints_seconds"],
+            "total_seconds": clock["total_seconds"], "cost_usd": clock["total_seconds"], "environment": [],
+            "schema": 1}  # fmt: skip
+    path.write_text(yaml.safe_dump(raw))
+
+
 def learnt(home) -> list[dict]:
     bursts = yaml.safe_load((home / "adopted" / "mine.yaml").read_text())["bursts"]
     return [each for each in bursts if each["source"] == "run"]
@@ -121,6 +133,16 @@ def test_a_run_on_the_quiet_machine_is_one_more_burst(call, home, run):
     found = compared(call, run(lambda number: STEP, (QUIET,)))
     assert found["recorded"] and found["not_learnt"] is None and len(learnt(home)) == 1
     assert found["reference_seconds"] == QUIET and found["drift_factor"] == pytest.approx(1.0)
+
+
+def test_a_run_whose_plan_is_of_the_first_schema_is_still_compared(call, home, run):
+    folder = run(lambda number: STEP, (QUIET,))
+    as_of_schema_1(folder / "adopted.yaml")
+    found = compared(call, folder)
+    # 2 s of start, 200 steps of 50 ms and 0.5 s of end at $3.6 an hour
+    wall = found["wall_clock_seconds"]
+    assert wall["predicted"]["value"] == 12.5 and wall["actual"] == pytest.approx(12.5)
+    assert found["cost_usd"]["actual"] == pytest.approx(0.0125)
 
 
 def test_other_work_that_came_and_went_is_said_and_not_learnt_from(call, home, run):
