@@ -272,7 +272,7 @@ def hold_each_out(seen: Sequence[Seen], fitted: Callable[[Sequence[Seen]], Fitte
 class Chosen:
     """The chosen fit of a command's step times, with its held-out errors (None: too few bursts)."""
 
-    fit: Callable[[Sequence[Seen]], Fitted]
+    fitted: Fitted
     held_out: HeldOut | None
     by_law: bool
 
@@ -281,34 +281,24 @@ class Chosen:
 def choose_fit(adopted: Adopted) -> Chosen:
     """Chooses the law if the model is known, one process trains and the law's held-out error is no larger.
 
-    Only the terms fit bursts of several processes. The two fits are compared on bursts of one process.
+    Only the terms fit bursts of several processes. The two fits are compared on the batches of one process. Raises
+    AdvisorError if no burst was steady.
     """
-    seen, model = seen_times(adopted.bursts), adopted.bursts[0].model
+    seen, base = seen_times(adopted.bursts), adopted.bursts[0]
+    if not seen:
+        hint = "adopt it again with more time: --budget-seconds"
+        raise AdvisorError("no burst had steady steps whose batch could be seen", hint)
     terms = hold_each_out(seen, fit_time)
-    if model is None or terms is None or adopted.bursts[0].processes > 1:
-        return Chosen(fit=fit_time, held_out=terms, by_law=False)
-    known, alone = model, [one for one in seen if one.batch.processes == 1]
-
-    def by_law(some: Sequence[Seen]) -> Fitted:
-        return fit_law(known, [one for one in some if one.batch.processes == 1])
-
-    law = hold_each_out(alone, by_law)
-    # the terms are compared on the batches that the law predicts
-    same = [point for point in terms.points if law is not None and law.of(point.configuration)]
-    if law is None or law.median > HeldOut(points=tuple(same)).median:
-        return Chosen(fit=fit_time, held_out=terms, by_law=False)
-    return Chosen(fit=by_law, held_out=law, by_law=True)
+    if base.model is not None and base.processes == 1 and terms is not None:
+        by_law, alone = functools.partial(fit_law, base.model), [one for one in seen if one.batch.processes == 1]
+        law = hold_each_out(alone, by_law)
+        same = [point for point in terms.points if law is not None and law.of(point.configuration)]
+        if law is not None and law.median <= HeldOut(points=tuple(same)).median:
+            return Chosen(fitted=by_law(alone), held_out=law, by_law=True)
+    return Chosen(fitted=fit_time(seen), held_out=terms, by_law=False)
 
 
 def time_of(adopted: Adopted, many: float | None = None) -> Fitted:
-    """Returns the model of a command's step time with this many processes (None: its own number).
-
-    Raises AdvisorError if no burst was steady.
-    """
-    seen = seen_times(adopted.bursts)
-    if not seen:
-        raise AdvisorError(
-            "no burst had steady steps whose batch could be seen", "adopt it again with more time: --budget-seconds"
-        )
-    base = adopted.bursts[0].processes
-    return fit_time(seen) if many not in (None, base) else choose_fit(adopted).fit(seen)
+    """Returns the model of a command's step time with this many processes (None: its own number)."""
+    own = many in (None, adopted.bursts[0].processes)
+    return choose_fit(adopted).fitted if own else fit_time(seen_times(adopted.bursts))

@@ -67,7 +67,7 @@ class Guard:
             environment["PYTHONPATH"] = os.pathsep.join(kept)
         output = Output(scratch / "output.log", also=sys.stdout.fileno()) if plan.basis == LOG else None
         seen = ProbeFolder(scratch) if output is None else LogWatch(output, _LOOK_SECONDS, _LOOK_SHARE)
-        arguments = plan.command
+        arguments, failed = plan.command, ""
         try:
             # The planned command, with the arguments that resume an earlier attempt.
             ready = with_values(plan.command, recipe_of(self.folder), plan.values)
@@ -75,9 +75,12 @@ class Guard:
             environment |= ready.variables
             self.process = start(arguments, Path(plan.folder).expanduser(), environment, scratch, output)
         except (OSError, AdvisorError) as error:
-            self._header(arguments)
-            return self._final(127, Outcome.FAILED, f"cannot start {arguments[0]}: {error}")
-        self._header(arguments)
+            failed = f"cannot start {arguments[0]}: {error}"
+        who = {"host": socket.gethostname(), "pid": os.getpid(), "plan": plan.id, "trainer": plan.trainer}
+        self.log.write("header", time=self.began, attempt=self.attempt, **who, basis=plan.basis,
+                       reference_seconds=plan.reference_seconds, command=list(arguments))  # fmt: skip
+        if self.process is None:
+            return self._final(127, Outcome.FAILED, failed)
         while self.process.poll() is None:
             time.sleep(_POLL_SECONDS)
             seen.look(self.process.pid)
@@ -94,11 +97,6 @@ class Guard:
             out_of_memory, reason = how_it_died(code)
             outcome = Outcome.OUT_OF_MEMORY if out_of_memory else Outcome.FAILED
         return self._final(code if code >= 0 else 128 - code, outcome, reason)
-
-    def _header(self, command: tuple[str, ...]) -> None:
-        plan, who = self.plan, {"host": socket.gethostname(), "pid": os.getpid()}
-        self.log.write("header", time=self.began, attempt=self.attempt, **who, plan=plan.id, trainer=plan.trainer,
-                       basis=plan.basis, reference_seconds=plan.reference_seconds, command=list(command))  # fmt: skip
 
     def _final(self, status: int, outcome: Outcome, reason: str) -> int:
         self.log.write("final", outcome=outcome.value, reason=reason, seconds=self.now() - self.began,

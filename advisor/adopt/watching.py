@@ -16,10 +16,8 @@ import termios
 import threading
 import time
 from array import array
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,15 +88,29 @@ class ProbedProcess:
     """The records of one process, in their order; of those about memory, only the newest."""
 
     def __init__(self) -> None:
-        self.records: dict[str, list[dict[str, Any]]] = defaultdict(list)  # by kind
-        self.steps: dict[int, list[dict[str, Any]]] = defaultdict(list)  # by optimizer
+        self.records: dict[str, list[dict[str, Any]]] = defaultdict(list)  # by kind, apart from the steps
+        # By optimizer: ends and durations of its steps, its last step, seconds of the reference kernel since then.
+        self._ends: dict[int, list[float]] = defaultdict(list)
+        self._durations: dict[int, list[float]] = defaultdict(list)
+        self._last: dict[int, dict[str, Any]] = {}
+        self._held: dict[int, float] = {}
 
     def add(self, record: dict[str, Any]) -> None:
         """Note one record; kinds from other versions are never asked for."""
-        kept = self.steps[record["optimizer"]] if record["kind"] == "step" else self.records[record["kind"]]
+        if record["kind"] == "step":
+            number, now = record["optimizer"], record["time"]
+            if (last := self._last.get(number)) is not None:
+                on_card = last.get("card_seconds")
+                between = max(0.0, now - last["time"] - self._held[number])  # the kernel's time belongs to no step
+                self._durations[number].append(between if on_card is None else on_card)
+            self._ends[number].append(now)
+            self._last[number], self._held[number] = record, 0.0
+            return
         if record["kind"] == "memory":
-            kept.clear()
-        kept.append(record)
+            self.records["memory"].clear()
+        if record["kind"] == "witness":
+            self._held = {number: held + record["held_seconds"] for number, held in self._held.items()}
+        self.records[record["kind"]].append(record)
 
     def newest(self, kind: str) -> dict[str, Any]:
         """Returns the newest record of a kind; empty if there is none."""
@@ -107,27 +119,18 @@ class ProbedProcess:
     @property
     def main(self) -> dict[str, Any] | None:
         """The program's main optimizer: the one with the most tensor elements of those that have done a step."""
-        stepped = (each for each in self.records["optimizer"] if each["optimizer"] in self.steps)
+        stepped = (each for each in self.records["optimizer"] if each["optimizer"] in self._ends)
         return max(stepped, key=lambda each: each["elements"], default=None)
 
     @property
     def moments(self) -> list[float]:
         """Unix seconds at which each step of the main optimizer ended."""
-        return [] if (main := self.main) is None else [record["time"] for record in self.steps[main["optimizer"]]]
+        return [] if (main := self.main) is None else self._ends[main["optimizer"]]
 
     @property
     def durations(self) -> list[float]:
         """Seconds from each step's end to the next one's, by the GPU's own clock if it has recorded them."""
-        if (main := self.main) is None:
-            return []
-        moments = self.moments
-        clock = [later - earlier for earlier, later in pairwise(moments)]
-        for witness in self.records["witness"]:  # the kernel's time belongs to no step
-            step = bisect_right(moments, witness["time"])
-            if 0 < step < len(moments):
-                clock[step - 1] = max(0.0, clock[step - 1] - witness["held_seconds"])
-        cards = [record.get("card_seconds") for record in self.steps[main["optimizer"]][:-1]]
-        return [seconds if on_card is None else on_card for seconds, on_card in zip(clock, cards, strict=True)]
+        return [] if (main := self.main) is None else self._durations[main["optimizer"]]
 
     @property
     def shape(self) -> BatchShape | None:
