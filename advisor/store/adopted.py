@@ -19,8 +19,8 @@ SCHEMA = 1
 # How steps were observed: in a burst by the probe or, if the probe cannot be loaded, in the program's own log; or in a
 # launched run.
 PROBE, LOG, WHOLE_RUN = "probe", "log", "run"
-_SCHEMA_1 = ("device_key", "gpus", "usd_per_hour", "startup_seconds", "ending_seconds", "total_seconds", "cost_usd",
-             "environment", "software")  # fmt: skip
+_SCHEMA_1 = (*("device_key", "gpus", "usd_per_hour", "startup_seconds", "ending_seconds", "total_seconds"),
+             *("cost_usd", "environment", "software"))  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,17 +246,15 @@ def load_adopted(home: Path, name: str) -> Adopted:
 def load_adopted_plan(path: Path) -> AdoptedPlan:
     """Read the plan of an adopted command. Raises AdvisorError if the file cannot be read."""
     raw = read_yaml(path, "plan")
-    if raw.get("schema") == 1:
+    step, count = raw.get("step_seconds"), raw.get("steps")
+    if raw.get("schema") == 1 and isinstance(step, dict) and isinstance(count, int):
         # Machine, price and times had fields of their own, and two fields were never used.
-        old = {name: raw.pop(name, None) for name in _SCHEMA_1}
-        stepping = {side: raw["step_seconds"][side] * raw["steps"] for side in ("value", "low", "high")}
-        clock = {name: old[name] for name in ("startup_seconds", "total_seconds")}
-        clock |= {"checkpoints_seconds": old["ending_seconds"], "steps_seconds": {**raw["step_seconds"], **stepping}}
-        usd = old["usd_per_hour"]
-        offer = {"gpu": old["device_key"], "gpus": old["gpus"], "provider": None, "spot": False, "usd_per_hour": usd,
-                 "source": "given"}  # fmt: skip
-        raw |= {"offer": offer, "bill": {"wall_clock": clock, "cost_usd": old["cost_usd"]}, "schema": 2}
-    return record_of(AdoptedPlan, raw, path, "plan", newest=2)
+        gpu, gpus, usd, start, end, total, cost, *_ = (raw.pop(name, None) for name in _SCHEMA_1)
+        steps = {side: n if side == "basis" else n * count for side, n in step.items()}
+        clock = dict(startup_seconds=start, steps_seconds=steps, checkpoints_seconds=end, total_seconds=total)
+        offer = dict(gpu=gpu, gpus=gpus, provider=None, spot=False, usd_per_hour=usd, source="given")
+        raw |= {"offer": offer, "bill": {"wall_clock": clock, "cost_usd": cost}, "schema": 2}
+    return record_of(AdoptedPlan, raw, path, "plan")
 
 
 def dump_adopted_plan(plan: AdoptedPlan) -> str:
@@ -264,12 +262,9 @@ def dump_adopted_plan(plan: AdoptedPlan) -> str:
     return dump_yaml(to_dict(plan))
 
 
-def record_of(
-    kind: Any, raw: dict[str, Any], path: Path, what: str, hint: str = "make it again: advisor adopt",
-    newest: int = SCHEMA,
-) -> Any:  # fmt: skip
+def record_of(kind: Any, raw: dict[str, Any], path: Path, what: str, hint: str = "make it again: advisor adopt") -> Any:
     """Return a record from the content of a file. Raises AdvisorError if it is of a newer version or damaged."""
-    if isinstance(schema := raw.get("schema"), int) and schema > newest:
+    if isinstance(schema := raw.get("schema"), int) and schema > getattr(kind, "schema", SCHEMA):
         raise AdvisorError(f"{path} was written by a newer version (schema {schema})", "upgrade training-advisor")
     try:
         return record_from_dict(kind, raw)
