@@ -20,12 +20,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from advisor.adopt.burst import BurstLimits, run_burst
-from advisor.adopt.command import for_burst
-from advisor.adopt.empirical import Batch
+from advisor.adopt.fit import Batch, batch_of, time_of
 from advisor.adopt.self_test import cut_apart
-from advisor.adopt.session import batch_of, in_words
-from advisor.adopt.splits import time_of
+from advisor.adopt.session import Command, in_words, one_burst
 from advisor.store.adopted import Adopted, AdoptedBurst, Setting
 from advisor.store.disk import dump_yaml, read_yaml, write_atomic
 from advisor.store.store import Store
@@ -61,6 +58,8 @@ def measure(command: list[str], out: Path, seconds: float, visits: int, rng: ran
     bases = {knob.name: knob.value for knob in knobs if knob is not None and knob.value is not None}
     if len(bases) < 2:
         raise SystemExit(f"{adopted.recipe.name} has no knob for {' and '.join({'micro_batch', 'seq_len'} - {*bases})}")
+    again = Command(arguments=adopted.command, folder=Path(adopted.folder), environment=os.environ,
+                    recipe=adopted.recipe)  # fmt: skip
     held: list[AdoptedBurst] = []
     for _ in range(visits):
         for rows, length in rng.sample(HELD, len(HELD)):
@@ -69,20 +68,11 @@ def measure(command: list[str], out: Path, seconds: float, visits: int, rng: ran
                 round(length * float(bases["seq_len"] or 1)),
             )
             settings = (Setting(name="micro_batch", value=micro), Setting(name="seq_len", value=seq))
-            burst = one_burst(adopted, settings)
+            burst = one_burst(again, settings, _MOST_SECONDS)
             held.append(burst)
             print(f"{in_words(settings, adopted.recipe)}: {burst.outcome}, {burst.seconds:.1f} s", flush=True)
             raw = {"adopted": to_dict(adopted), "held_out": [to_dict(burst) for burst in held]}
             write_atomic(out, dump_yaml(raw))
-
-
-def one_burst(adopted: Adopted, settings: tuple[Setting, ...]) -> AdoptedBurst:
-    """Run the command with these values until its steps are steady."""
-    unending = [Setting(name=n, value=v) for n, v in (("steps", 1e6), ("tokens", 1e12)) if adopted.recipe.knob(n)]
-    with tempfile.TemporaryDirectory() as name:
-        ready = for_burst(adopted.command, adopted.recipe, (*unending, *settings))
-        limits = BurstLimits(most_seconds=_MOST_SECONDS)
-        return run_burst(ready, settings, Path(adopted.folder), Path(name), limits, os.environ)
 
 
 def score(path: Path) -> None:

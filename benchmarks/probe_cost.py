@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from advisor.adopt.probe_log import probe_variables  # noqa: E402
+from advisor.adopt.watching import probe_variables  # noqa: E402
 
 PROGRAM = """
 import sys, time, torch

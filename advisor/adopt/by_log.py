@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from advisor.errors import AdvisorError
+from advisor.findings.curves import main_rows
 from advisor.readers.read import read_run
-from advisor.readers.run_table import RunTable
 
 LINES, PRINTED = "between its lines, as they came", "as its log prints them"
 _ONE_AT_A_TIME = 0.9  # share of the lines; with fewer single lines, output was buffered
@@ -43,81 +43,54 @@ def read_steps(path: Path, ends: Sequence[float]) -> LogSteps | None:
         table = read_run(path)
     except AdvisorError:  # the output so far is not a log
         return None
-    # Rows of the main phase that print a training loss.
-    if not table.phases:
-        rows = np.zeros(0, np.int64)
-    else:
-        at = np.arange(len(table))[table.phases[table.main_phase].rows]
-        loss, broken = table.column("loss")[at], table.column("loss_is_nan")[at]
-        rows = at[np.isfinite(loss) | (np.isfinite(broken) & (broken > 0))]
     lines = table.lines
-    if lines is None or not len(rows):
+    if lines is None or not table.phases:
         return None
-    rows = rows[lines[rows] <= len(ends)]  # later rows have no recorded moment
-    done, printed = _done(table, rows)
-    rows, done = rows[_ascending(done)], done[_ascending(done)]
+    # Rows of the main phase that print a training loss; later rows have no recorded moment.
+    rows = main_rows(table)
+    losses = np.isfinite(table.column("loss")[rows]) | (table.column("loss_is_nan")[rows] > 0)
+    rows = rows[losses & (lines[rows] <= len(ends))]
+    # The number of steps at the end of each row: as printed, or else one per row.
+    done = table.column("step")[rows]
+    printed = table.provenance.get("step", "").startswith("as printed") and bool(np.isfinite(done).all())
+    if not printed:
+        done = np.arange(1.0, len(rows) + 1)
+    elif len(done) and done[0] == 0:
+        done = done + 1  # numbering starts at 0
+    ascending = done > np.concatenate(([-np.inf], np.maximum.accumulate(done)[:-1]))
+    rows, done = rows[ascending], done[ascending]
     if not len(rows):
         return None
     moments = np.array([ends[int(line) - 1] for line in lines[rows]])
-    durations, clock = _durations(table, rows, moments, np.diff(done))
+    between, seconds = np.diff(moments), table.column("seconds")[rows][1:]
+    durations, clock = between / np.diff(done), LINES
+    held_back = len(between) > 0 and float((between > 0).mean()) < _ONE_AT_A_TIME
+    if held_back and np.isfinite(seconds).all() and (seconds > 0).all():
+        durations, clock = seconds, PRINTED
+    # The tokens of one step: from the log's count, its stated value or its rate.
+    tokens = _slope(table.column("tokens")[rows], done) or table.facts.get("step_tokens")
+    if tokens is None:
+        each = table.column("tokens_per_second")[rows][1:] * np.where(np.isfinite(seconds), seconds, durations)
+        each = each[np.isfinite(each) & (each > 0)]
+        tokens = statistics.median(each.tolist()) if len(each) else None
     return LogSteps(
         steps=tuple(int(step) for step in done),
         moments=tuple(moments.tolist()),
-        durations=durations,
+        durations=tuple(durations.tolist()),
         clock=clock,
         printed=printed,
-        tokens=_tokens(table, rows, done, durations),
+        tokens=float(tokens) if tokens is not None else None,
         epochs=_slope(table.column("epoch")[rows], done),
     )
-
-
-def _done(table: RunTable, rows: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Returns the number of steps at the end of each row: as printed, or else one per row."""
-    step = table.column("step")[rows]
-    if not table.provenance.get("step", "").startswith("as printed") or not np.isfinite(step).all():
-        return np.arange(1.0, len(rows) + 1), False
-    return (step + 1 if len(step) and step[0] == 0 else step), True  # numbering starts at 0
-
-
-def _ascending(done: np.ndarray) -> np.ndarray:
-    """Marks the rows with more steps than every row before them."""
-    return done > np.concatenate(([-np.inf], np.maximum.accumulate(done)[:-1]))
-
-
-def _durations(
-    table: RunTable, rows: np.ndarray, moments: np.ndarray, gaps: np.ndarray
-) -> tuple[tuple[float, ...], str]:
-    """Returns the seconds of one step for each row but the first, and the clock that they come from."""
-    between, printed = np.diff(moments), table.column("seconds")[rows][1:]
-    held_back = len(between) > 0 and float((between > 0).mean()) < _ONE_AT_A_TIME
-    if held_back and np.isfinite(printed).all() and (printed > 0).all():
-        return tuple(printed.tolist()), PRINTED
-    return tuple((between / gaps).tolist()), LINES
-
-
-def _tokens(table: RunTable, rows: np.ndarray, done: np.ndarray, durations: Sequence[float]) -> float | None:
-    """Returns the tokens of one step: from the log's count, its stated value or its rate."""
-    counted = _slope(table.column("tokens")[rows], done)
-    if counted is not None:
-        return counted
-    if (declared := table.facts.get("step_tokens")) is not None:
-        return float(declared)
-    rate = table.column("tokens_per_second")[rows][1:]
-    seconds = table.column("seconds")[rows][1:]
-    seconds = np.where(np.isfinite(seconds), seconds, np.array(durations))
-    each = rate * seconds
-    each = each[np.isfinite(each) & (each > 0)]
-    return float(statistics.median(each.tolist())) if len(each) else None
 
 
 def _slope(values: np.ndarray, done: np.ndarray) -> float | None:
     """Returns a counter's increase per step by least squares, or None if rounding makes it too uncertain."""
     known = np.isfinite(values)
-    values, x = values[known], done[known] - done[known].mean() if known.any() else done[known]
-    if len(values) < _FEWEST_COUNTS:
+    if known.sum() < _FEWEST_COUNTS:
         return None
+    values, x = values[known] - values[known].mean(), done[known] - done[known].mean()
     spread = float((x**2).sum())
     slope = float((x * values).sum()) / spread
-    left = values - values.mean() - slope * x
-    error = math.sqrt(float((left**2).sum()) / (len(values) - 2) / spread)
+    error = math.sqrt(float(((values - slope * x) ** 2).sum()) / (len(values) - 2) / spread)
     return slope if slope > 0 and error <= _SURE * slope else None

@@ -7,7 +7,7 @@ must precede the program, because the program would read any that follow.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,16 @@ from advisor.errors import AdvisorError
 from advisor.store.adopted import Knob, Recipe, Setting
 from advisor.store.disk import read_json, read_toml, read_yaml
 
-_CONFIGS = (".yaml", ".yml", ".json", ".toml")
+_READERS = {".yaml": read_yaml, ".yml": read_yaml, ".json": read_json, ".toml": read_toml}  # of a configuration file
 LAUNCHER = "launcher"  # how a launcher's knob is set
 _TORCHRUN = ("--nproc-per-node", "--nproc_per_node")
 _ACCELERATE = ("--num_processes", "--num-processes")
 _HOSTS = ("--nnodes", "--num_machines", "--num-machines", "--num_nodes", "--world_size")
 _PROGRAMS = {
-    ("torchrun",): _TORCHRUN,
-    ("torch.distributed.run",): _TORCHRUN,
-    ("torch.distributed.launch",): _TORCHRUN,
-    ("accelerate", "launch"): _ACCELERATE,
-    ("accelerate.commands.launch",): _ACCELERATE,
-    ("deepspeed",): ("--num_gpus",),
-    ("composer",): ("--nproc", "-n"),
-}
+    ("torchrun",): _TORCHRUN, ("torch.distributed.run",): _TORCHRUN, ("torch.distributed.launch",): _TORCHRUN,
+    ("accelerate", "launch"): _ACCELERATE, ("accelerate.commands.launch",): _ACCELERATE,
+    ("deepspeed",): ("--num_gpus",), ("composer",): ("--nproc", "-n"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,15 +39,16 @@ def with_values(command: Sequence[str], recipe: Recipe, settings: Iterable[Setti
     """Returns the command with knobs set to these values. Raises AdvisorError for a knob that the recipe lacks."""
     arguments, variables = list(command), {}
     for setting in settings:
-        knob = recipe.knob(setting.name)
+        knob, value = recipe.knob(setting.name), setting.value
         if knob is None:
             raise AdvisorError(
                 f"{recipe.name} has no known knob for {setting.name}", f"name it: --knob {setting.name}=--OPTION"
             )
+        text = str(int(value)) if float(value).is_integer() else repr(value)
         if knob.how == "env":
-            variables[knob.key] = written(setting.value)
+            variables[knob.key] = text
         else:
-            arguments = set_argument(arguments, knob, written(setting.value))
+            arguments = set_argument(arguments, knob, text)
     return Ready(arguments=tuple(arguments), variables=variables)
 
 
@@ -62,12 +59,7 @@ def for_burst(command: Sequence[str], recipe: Recipe, settings: Iterable[Setting
     for knob in recipe.knobs:
         if knob.in_bursts is not None:
             arguments = set_argument(arguments, knob, knob.in_bursts)
-    return replace(ready, arguments=tuple(arguments))
-
-
-def written(value: float) -> str:
-    """Returns a value as an argument; whole numbers have no point."""
-    return str(int(value)) if float(value).is_integer() else repr(value)
+    return Ready(arguments=tuple(arguments), variables=ready.variables)
 
 
 def set_argument(arguments: Sequence[str], knob: Knob, text: str) -> list[str]:
@@ -75,12 +67,10 @@ def set_argument(arguments: Sequence[str], knob: Knob, text: str) -> list[str]:
     if knob.how == LAUNCHER:
         launcher = launcher_of(arguments)
         assert launcher is not None  # the knob is a launcher's
-        first, end = launcher.first, launcher.end
-        before, own, rest = arguments[:first], arguments[first:end], arguments[end:]
-        for option in (Knob(name=knob.name, key=name) for name in launcher.names):
-            if value_of(own, option) is not None:
-                return [*before, *set_argument(own, option, text), *rest]
-        return [*before, launcher.names[0], text, *own, *rest]
+        own = list(arguments[launcher.first : launcher.end])
+        given = [option for option in launcher.options if value_of(own, option) is not None]
+        own = set_argument(own, given[0], text) if given else [launcher.options[0].key, text, *own]
+        return [*arguments[: launcher.first], *own, *arguments[launcher.end :]]
     out, places = list(arguments), list(_places(arguments, knob))
     apart, joined = [knob.key, text], [f"{knob.key}={text}"]
     for place, count in reversed(places):
@@ -101,8 +91,9 @@ def value_of(arguments: Sequence[str], knob: Knob) -> str | None:
     """Returns the value of an option in the arguments, or None if it is not given."""
     if knob.how == LAUNCHER:
         launcher = launcher_of(arguments)
-        said = (_of_launcher(arguments, launcher, name) for name in launcher.names) if launcher is not None else ()
-        return next((text for text in said if text is not None), None)
+        own = arguments[launcher.first : launcher.end] if launcher is not None else ()
+        values = (value_of(own, option) for option in launcher.options) if launcher is not None else ()
+        return next((text for text in values if text is not None), None)
     found = None
     for place, count in _places(arguments, knob):
         if count == 1:
@@ -114,21 +105,17 @@ def value_of(arguments: Sequence[str], knob: Knob) -> str | None:
 
 def number_of(arguments: Sequence[str], recipe: Recipe, knob: Knob) -> float | None:
     """Returns the number that the command sets a knob to, in its arguments or configuration file, or None."""
-    text = value_of(arguments, knob)
+    text: Any = value_of(arguments, knob)
     if text is None and knob.in_file is not None:
         # The value under these keys in the command's configuration file; None without a file or value.
         if recipe.config_option is not None:
             named = value_of(arguments, Knob(name="config", key=recipe.config_option))
         else:
-            named = next((word for word in arguments[1:] if Path(word).suffix in _CONFIGS), None)
-        path = Path(named) if named else None
-        readers = {".json": read_json, ".toml": read_toml}
-        raw: Any = {}
-        if path is not None and path.exists():
-            raw = readers.get(path.suffix, read_yaml)(path, "configuration")
-        for name in knob.in_file.split("."):
-            raw = raw.get(name) if isinstance(raw, dict) else None
-        text = raw
+            named = next((word for word in arguments[1:] if Path(word).suffix in _READERS), None)
+        if named and Path(named).exists():
+            text = _READERS.get(Path(named).suffix, read_yaml)(Path(named), "configuration")
+            for name in knob.in_file.split("."):
+                text = text.get(name) if isinstance(text, dict) else None
     try:
         return float(str(text).replace("_", "")) if text is not None else None
     except ValueError:
@@ -141,7 +128,7 @@ class Launcher:
 
     first: int  # the place of the first word after it
     end: int  # the place of the program's first word: a script, or the option before a module
-    names: tuple[str, ...]  # names of its option for processes, the usual one first
+    options: tuple[Knob, ...]  # its option for processes, under each of its names, the usual one first
 
 
 def launcher_of(command: Sequence[str]) -> Launcher | None:
@@ -154,20 +141,18 @@ def launcher_of(command: Sequence[str]) -> Launcher | None:
             if tuple(words[place : place + len(program)]) == program:
                 first = place + len(program)
                 starts = (i for i, word in enumerate(command) if word.endswith(".py") or word in ("-m", "--module"))
-                return Launcher(first=first, end=next((i for i in starts if i >= first), len(command)), names=names)
+                end = next((i for i in starts if i >= first), len(command))
+                return Launcher(first=first, end=end, options=tuple(Knob(name="gpus", key=name) for name in names))
     return None
 
 
 def launcher_knob(command: Sequence[str]) -> Knob | None:
     """Returns the knob for the number of processes that a launcher starts; None without one, or with several hosts."""
-    launcher = launcher_of(command)
-    if launcher is None or any(_of_launcher(command, launcher, name) not in (None, "1") for name in _HOSTS):
+    if (launcher := launcher_of(command)) is None:
         return None
-    said = {name: text for name in launcher.names if (text := _of_launcher(command, launcher, name)) is not None}
-    named, text = next(iter(said.items()), (launcher.names[0], ""))
-    return Knob(name="gpus", key=named, how=LAUNCHER, value=float(text) if text.isdigit() else None)
-
-
-def _of_launcher(command: Sequence[str], launcher: Launcher, name: str) -> str | None:
-    """Returns the value of one of the launcher's options."""
-    return value_of(command[launcher.first : launcher.end], Knob(name=name, key=name))
+    own = command[launcher.first : launcher.end]
+    if any(value_of(own, Knob(name="hosts", key=name)) not in (None, "1") for name in _HOSTS):
+        return None
+    given = [(option.key, text) for option in launcher.options if (text := value_of(own, option)) is not None]
+    key, text = given[0] if given else (launcher.options[0].key, "")
+    return Knob(name="gpus", key=key, how=LAUNCHER, value=float(text) if text.isdigit() else None)

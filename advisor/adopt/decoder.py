@@ -7,6 +7,7 @@ not match, and stay unknown.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,10 +33,7 @@ class Weights:
     @property
     def elements(self) -> int:
         """The number of elements in one of them."""
-        product = 1
-        for size in self.shape:
-            product *= size
-        return product
+        return math.prod(self.shape)
 
 
 def decoder_of(weights: Sequence[Weights], trained: int, length: int) -> ModelShape | None:
@@ -48,37 +46,27 @@ def decoder_of(weights: Sequence[Weights], trained: int, length: int) -> ModelSh
     tables = [each for each in matrices if "#" not in each.name and each.shape[0] > each.shape[1]]
     if not blocks or not tables or any(each.name.count("#") > 1 for each in matrices):
         return None
-    table = max(tables, key=lambda each: each.elements)
-    vocab, width = table.shape
+    vocab, width = max(tables, key=lambda each: each.elements).shape
     depth = max(each.count for each in blocks)
     wide = [each for each in blocks if _FEED_FORWARD.search(each.name) and not _ATTENTION.search(each.name)]
     attention = [each for each in blocks if each not in wide]
-    if any(each.count != depth for each in blocks) or any(width not in each.shape for each in blocks):
-        return None
-    shape = _shape(wide, attention, depth, width, vocab, length)
+    alike = all(each.count == depth and width in each.shape for each in blocks)
     whole = sum(each.elements * each.count for each in weights)
-    if shape is None or not _TRAINED <= trained / whole <= 1 / _TRAINED:
+    if not alike or not wide or not attention or not _TRAINED <= trained / whole <= 1 / _TRAINED:
         return None
-    seen, counted = sum(each.elements * depth for each in blocks), flops.matmul_parameters(shape) - vocab * width
-    return shape if abs(counted / seen - 1) <= _SAME else None
-
-
-def _shape(
-    wide: Sequence[Weights], attention: Sequence[Weights], depth: int, width: int, vocab: int, length: int
-) -> ModelShape | None:
-    """Returns our model shape with such blocks, or None if there is none."""
-    wide_of = [each.elements / width for each in wide]
-    if not wide or not attention:
-        return None
-    gated = len(wide) == 3 or (len(wide) == 2 and max(wide_of) == 2 * min(wide_of))  # both in one matrix
-    if not gated and (len(wide) != 2 or wide_of[0] != wide_of[1]):
-        return None
+    inner = [each.elements / width for each in wide]
+    gated = len(wide) == 3 or (len(wide) == 2 and max(inner) == 2 * min(inner))  # both in one matrix
     keys = (sum(each.elements for each in attention) / width - 2 * width) / 2  # without the query and output matrices
     head = next((n for n in _HEADS if width % n == 0 and keys % n == 0), None)
+    if not gated and (len(wide) != 2 or inner[0] != inner[1]):
+        return None
     if head is None or not head <= keys <= width or (width // head) % round(keys / head):
         return None
     shape = ModelShape(
         family="llama" if gated else "gpt2", depth=depth, vocab_size=vocab, seq_len=length, width=width,
-        heads=width // head, kv_heads=round(keys / head), ffn_width=round(min(wide_of)),
+        heads=width // head, kv_heads=round(keys / head), ffn_width=round(min(inner)),
     )  # fmt: skip
-    return None if shape.problems() else shape
+    if shape.problems():
+        return None
+    seen, counted = sum(each.elements * depth for each in blocks), flops.matmul_parameters(shape) - vocab * width
+    return shape if abs(counted / seen - 1) <= _SAME else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,8 +29,6 @@ _SHORT = {  # further names of options, after those
 }
 _A_SHARE = "val_check_interval"  # of an epoch, in Lightning
 KNOBS = tuple(_FACTS)
-_SWITCHED_OFF = KNOBS[-3:]  # in bursts; a number means "every so many steps"
-NEVER = "1000000000"
 _OPTION = re.compile(r"(?<![\w-])(--?[A-Za-z][\w.-]*)")
 _DEFAULT = re.compile(r"[\[(]default:? *['\"]?([^\s'\")\]]+)")
 _FRAME = "│┃|"
@@ -41,14 +39,9 @@ class Option:
     """One option of a program's help."""
 
     names: tuple[str, ...]
-    takes_value: bool
-    default: str | None
+    takes_value: bool = True
+    default: str = ""
     stands_for: tuple[str, ...] = ()  # how the help names its value: argparse's name of the variable
-
-    @property
-    def key(self) -> str:
-        """The name to set it by, which is the longest."""
-        return max(self.names, key=len)
 
 
 def read_options(text: str) -> list[Option]:
@@ -63,95 +56,69 @@ def read_options(text: str) -> list[Option]:
             blocks.append([clean])
         elif blocks and clean:
             blocks[-1].append(clean)
-    return [option for block in blocks if (option := _option(block)) is not None]
-
-
-def _option(block: Sequence[str]) -> Option | None:
-    head = re.split(r" {2,}", block[0])[0]
-    names = tuple(dict.fromkeys(_OPTION.findall(head)))
-    if not any(name.startswith("--") for name in names):
-        return None
-    default = _DEFAULT.search(" ".join(block))
-    left = _OPTION.sub("", head).replace(",", " ").replace("=", " ").strip()
-    stands_for = tuple(dict.fromkeys(word.lower() for word in left.split() if word.isupper() and "_" in word))
-    return Option(
-        names=tuple(name for name in names if name.startswith("--")),
-        stands_for=stands_for,
-        takes_value=bool(left),
-        default=default[1] if default else None,
-    )
+    options = []
+    for block in blocks:
+        head, default = re.split(r" {2,}", block[0])[0], _DEFAULT.search(" ".join(block))
+        value = _OPTION.sub("", head).replace(",", " ").replace("=", " ").split()
+        names = tuple(name for name in dict.fromkeys(_OPTION.findall(head)) if name.startswith("--"))
+        stands_for = tuple(word.lower() for word in value if word.isupper() and "_" in word)
+        if names:
+            options.append(Option(names=names, takes_value=bool(value), default=default[1] if default else "",
+                                  stands_for=stands_for))  # fmt: skip
+    return options
 
 
 def draft_recipe(name: str, text: str, command: Sequence[str]) -> Recipe:
     """Returns the recipe that a program's help and its command suggest, without the knobs that were not found."""
     options = read_options(text)
-    given = [
-        Option(names=(word.split("=")[0],), takes_value=True, default=None) for word in command if word.startswith("--")
-    ]
-    known = {_plain(n) for option in options for n in option.names}
-    options += [option for option in given if _plain(option.key) not in known]
+    known = {_plain(each) for option in options for each in option.names}
+    given = (word.split("=")[0] for word in command if word.startswith("--"))
+    options += [Option(names=(each,)) for each in given if _plain(each) not in known]
     return Recipe(name=name, knobs=tuple(k for each in KNOBS if (k := _find(each, options, command)) is not None))
 
 
 def in_bursts(name: str) -> str | None:
     """Returns a knob's value for bursts, which log each step, save nothing and evaluate nothing; None: unchanged."""
-    return None if name not in _SWITCHED_OFF else "1" if name == "log_every" else NEVER
+    return {"log_every": "1", "save_every": "1000000000", "eval_every": "1000000000"}.get(name)
 
 
-def _find(knob: str, options: Iterable[Option], command: Sequence[str]) -> Knob | None:
+def _find(name: str, options: Iterable[Option], command: Sequence[str]) -> Knob | None:
     with_value = [option for option in options if option.takes_value]
     by_name = {word: option for option in with_value for word in option.stands_for}
-    by_name |= {_plain(n): option for option in with_value for n in option.names}
-    rows = (row for row in rows_of_file("names")["settings"] if row["fact"] == _FACTS[knob])
-    names = (*(name for row in rows for name in row["names"]), *_SHORT.get(knob, ()))
-    option = next((by_name[name] for name in names if name in by_name and name != _A_SHARE), None)
+    by_name |= {_plain(each): option for option in with_value for each in option.names}
+    rows = (row for row in rows_of_file("names")["settings"] if row["fact"] == _FACTS[name])
+    names = (*(each for row in rows for each in row["names"]), *_SHORT.get(name, ()))
+    option = next((by_name[each] for each in names if each in by_name and each != _A_SHARE), None)
     if option is None:
         return None
-    spelled = next((n for n in option.names if any(w == n or w.startswith(f"{n}=") for w in command)), option.key)
-    equals = any(word.startswith(f"{spelled}=") for word in command)
-    found = Knob(name=knob, key=spelled, how="equals" if equals else "option", in_bursts=in_bursts(knob))
+    spelled = (n for n in option.names if any(word == n or word.startswith(f"{n}=") for word in command))
+    key = next(spelled, max(option.names, key=len))  # as the command calls it, or else by its longest name
+    equals = any(word.startswith(f"{key}=") for word in command)
+    found = Knob(name=name, key=key, how="equals" if equals else "option", in_bursts=in_bursts(name))
     if found.in_bursts is not None:
         return found
-    value = number_of(command, Recipe(name=""), found)
-    if value is None and value_of(command, found) is None and option.default is not None:
-        value = _number(option.default)
-    return replace(found, value=value)
+    words = command if value_of(command, found) is not None else (key, option.default.replace(",", ""))
+    return replace(found, value=number_of(words, Recipe(name=""), replace(found, how="option")))
 
 
 def _plain(option: str) -> str:
     return option.lstrip("-").rpartition(".")[2].replace("-", "_").lower()
 
 
-def _number(text: str) -> float | None:
-    try:
-        return float(text.replace("_", "").replace(",", ""))
-    except ValueError:
-        return None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shipped:
-    """A recipe and the programs it is for."""
-
-    recipe: Recipe
-    detect: tuple[str, ...] = ()  # regular expressions, one of which matches the command
-    detect_help: tuple[str, ...] = ()  # or the program's help
-
-
 def by_command(command: Sequence[str]) -> Recipe | None:
     """The shipped recipe that matches the words of a command, or None."""
     line = " ".join(Path(word).name if word.startswith("/") else word for word in command)
-    return _first(line, command, lambda shipped: shipped.detect)
+    return _first(line, command, "detect")
 
 
 def by_help(text: str, command: Sequence[str]) -> Recipe | None:
     """Returns the shipped recipe that matches a program's help, without knobs that the help lacks, or None."""
-    recipe = _first(text, command, lambda shipped: shipped.detect_help)
+    recipe = _first(text, command, "detect_help")
     return recipe and replace(recipe, knobs=tuple(knob for knob in recipe.knobs if knob.key in text))
 
 
-def _first(text: str, command: Sequence[str], patterns: Callable[[Shipped], tuple[str, ...]]) -> Recipe | None:
-    recipes = (s.recipe for s in shipped_recipes() if any(re.search(pattern, text) for pattern in patterns(s)))
+def _first(text: str, command: Sequence[str], patterns: str) -> Recipe | None:
+    recipes = (r for r in shipped_recipes() if any(re.search(pattern, text) for pattern in getattr(r, patterns)))
     if (recipe := next(recipes, None)) is None:
         return None
     # Knobs that the command does not set keep the trainer's defaults.
@@ -160,13 +127,8 @@ def _first(text: str, command: Sequence[str], patterns: Callable[[Shipped], tupl
 
 
 @functools.cache
-def shipped_recipes() -> tuple[Shipped, ...]:
+def shipped_recipes() -> tuple[Recipe, ...]:
     """Returns all shipped recipes, the most specific first, as their files are numbered."""
-    return tuple(_read(path) for path in sorted((profiles_folder() / "trainers").glob("*.yaml")))
-
-
-def _read(path: Path) -> Shipped:
-    raw = read_yaml(path, "recipe")
-    detect, detect_help = tuple(raw.pop("detect", ())), tuple(raw.pop("detect_help", ()))
-    recipe = record_of(Recipe, raw, path, "recipe", "this file ships with the program: install it again")
-    return Shipped(recipe=recipe, detect=detect, detect_help=detect_help)
+    hint = "this file ships with the program: install it again"
+    paths = sorted((profiles_folder() / "trainers").glob("*.yaml"))
+    return tuple(record_of(Recipe, read_yaml(path, "recipe"), path, "recipe", hint) for path in paths)

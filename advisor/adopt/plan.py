@@ -1,38 +1,129 @@
-"""Turns an adopted command and a limit into a run to start: micro-batch, steps, time, cost, memory. Pure."""
+"""Turns an adopted command and a limit into a run to start: micro-batch, steps, time, cost, memory. Pure.
+
+The run keeps the command's own global batch, split over rows, calls and processes. A program may count rows and
+accumulation per process, share accumulation among processes, or derive its micro-batches from a global batch.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from advisor.adopt.empirical import Batch
+from advisor.adopt.fit import Batch, Fitted, batch_of, drift_of, fit_memory, memory_kind, seen_memory, time_of
 from advisor.adopt.guard import grace_seconds
-from advisor.adopt.self_test import CAPPED, DEAD, rows_of_all, tokens_of
-from advisor.adopt.session import batch_of, drift_of, memory_kind
-from advisor.adopt.splits import Option, batch_options, time_of
+from advisor.adopt.self_test import CAPPED, DEAD, UNTESTED, WORKS, rows_of_all, tokens_of
 from advisor.errors import AdvisorError
 from advisor.laws.intervals import Z80
+from advisor.offer import Offer
 from advisor.options import AdoptedGoal
+from advisor.planning.costs import rent_usd
+from advisor.planning.goal import Limits
 from advisor.prediction.intervals import sum_shared
 from advisor.prediction.micro_batch import ENOUGH
-from advisor.records import Basis, Estimate
-from advisor.store.adopted import (
-    LOG,
-    PROBE,
-    WHOLE_RUN,
-    Adopted,
-    AdoptedPlan,
-    Setting,
-    tightest,
-)
-from advisor.units import HOUR, format_estimate, format_seconds, format_usd
+from advisor.records import Basis, Bill, Estimate, WallClock
+from advisor.store.adopted import LOG, PROBE, WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan, Setting, tightest
+from advisor.units import format_estimate, format_seconds, format_usd
 
+_FARTHEST = 2.0  # times the measured rows; nothing beyond is planned
 _ONCE_MORE = 1.15  # by which start-up and end differ between runs; arbitrary, imports come from a cache or a disk
 _BUSY = 1.5  # times; the reference kernel of a run counts as slow from there on, too (findings/detectors/machine.py)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One way to split the global batch."""
+
+    batch: Batch
+    settings: tuple[Setting, ...]
+    step_seconds: Estimate
+    memory_bytes: Estimate | None
+
+
+def batch_options(adopted: Adopted, gpus: int | None = None) -> list[Option]:
+    """Returns every split of the command's global batch that its knobs can set and that is near the measured batches.
+
+    `gpus` processes train together (None: the command's own number). The first split is the command's own, or the
+    nearest to it. Raises AdvisorError if this number of processes cannot have that batch.
+    """
+    memory_seen, kind = seen_memory(adopted.bursts), memory_kind(adopted.bursts)
+    memory = fit_memory(memory_seen) if memory_seen else None
+    many = float(adopted.bursts[0].processes if gpus is None else gpus)
+    time, base = time_of(adopted, many), batch_of(adopted.bursts[0])
+    assert base is not None  # a batch with times was seen
+    if many != base.processes:
+        # Another number of processes needs a knob for it that no test contradicted.
+        if (knob := adopted.recipe.knob("gpus")) is None:
+            hint = "start it by torchrun --nproc-per-node 1 …, or name its own option: --knob gpus=--OPTION"
+            raise AdvisorError(f"nothing is known that makes it {many:g} processes", hint, exit_code=2)
+        lies = (v for v in adopted.verdicts if v.name == "gpus" and v.verdict not in (WORKS, UNTESTED))
+        if (lie := next(lies, None)) is not None:
+            raise AdvisorError(f"{knob.key} cannot be believed: {lie.words}", "leave --gpus out", exit_code=3)
+    splits = list(_splits(adopted, base, time, many))
+    if many != base.processes:
+        splits.sort(key=lambda batch: abs(math.log(batch.rows / base.rows)))
+    if not splits:
+        raise AdvisorError(
+            f"its batch of {base.rows * base.calls * base.processes:g} rows cannot stay with {many:g} processes: "
+            "nothing that was seen to work sets the rows of each",
+            "name the option: --knob micro_batch=--OPTION or grad_accum=--OPTION, and adopt it again",
+            exit_code=3,
+        )
+    each = many if kind == "resident" else 1.0  # processes share the memory of the host, and have a GPU each
+    return [
+        Option(batch=batch, settings=_settings(adopted, base, batch), step_seconds=time.estimate(batch),
+               memory_bytes=memory.estimate(batch).scaled(each) if memory else None)
+        for batch in splits
+    ]  # fmt: skip
+
+
+def _splits(adopted: Adopted, base: Batch, time: Fitted, many: float) -> Iterator[Batch]:
+    """Yields the batches of each of so many processes that make up the command's own global batch."""
+    together, own = round(base.rows * base.calls * base.processes), many == base.processes
+    # A program without a knob for accumulation may keep its global batch: then bursts that set only the micro-batch had
+    # as many rows per step.
+    alone = [rows_of_all(burst) for burst in _setting_only(adopted, "micro_batch") if burst.shape]
+    first = adopted.bursts[0]
+    follows = adopted.recipe.knob("grad_accum") is None and first.shape is not None and {*alone} == {rows_of_all(first)}
+    sets_calls = adopted.working("grad_accum") is not None or follows
+    if own:
+        yield base
+    most, least = max(b.rows for b in time.seen) * _FARTHEST, min(b.rows for b in time.seen) / _FARTHEST
+    least *= _FARTHEST if own else 1.0
+    sets_rows = adopted.working("micro_batch") is not None
+    for rows in map(float, range(1, together + 1)) if sets_rows else (base.rows,):
+        batch = replace(base, rows=rows, calls=together / (rows * many), processes=many)
+        near = batch != base and least <= rows <= most and batch.calls.is_integer()
+        can_be = near and (sets_calls or batch.calls == base.calls)
+        if can_be and all(float(setting.value).is_integer() for setting in _settings(adopted, base, batch)):
+            yield batch
+
+
+def _settings(adopted: Adopted, base: Batch, batch: Batch) -> tuple[Setting, ...]:
+    """Returns the settings for a batch, with the number of processes first."""
+    found = []
+    micro, accum, first = adopted.working("micro_batch"), adopted.working("grad_accum"), adopted.bursts[0]
+    if batch.processes != base.processes:
+        found.append(Setting(name="gpus", value=batch.processes))
+    if batch.rows != base.rows:
+        assert micro is not None and micro.value  # the knob sets the rows
+        found.append(Setting(name="micro_batch", value=micro.value * batch.rows / base.rows))
+    if accum is not None and accum.value:
+        # Bursts with other numbers of processes tell whether these share accumulation, as in nanoGPT.
+        calls = {b.shape.calls * b.processes for b in _setting_only(adopted, "gpus") if b.shape is not None}
+        shared = first.shape is not None and calls == {first.shape.calls * first.processes}
+        value = accum.value * batch.calls * (batch.processes / base.processes if shared else 1.0) / base.calls
+        if value != accum.value:
+            found.append(Setting(name="grad_accum", value=value))
+    return tuple(found)
+
+
+def _setting_only(adopted: Adopted, name: str) -> list[AdoptedBurst]:
+    """Returns the bursts that set only this knob."""
+    return [burst for burst in adopted.bursts if [setting.name for setting in burst.values] == [name]]
 
 
 def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str) -> AdoptedPlan:
@@ -48,20 +139,26 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
     ending = _once_more([b.ending_seconds for b in adopted.bursts])
     assert startup is not None  # the base burst has steps
     fixed = startup if ending is None else sum_shared(startup, ending)  # their errors come from the same machine
-    usd_per_hour = goal.usd_per_gpu_hour  # of all its GPUs; processes on a CPU share one machine
-    if usd_per_hour is not None and adopted.device_key != "cpu":
-        usd_per_hour *= goal.gpus or adopted.gpus
-    if goal.budget_usd is not None and not usd_per_hour:
+    many, usd = round(chosen.batch.processes), goal.usd_per_gpu_hour
+    if usd is not None and adopted.device_key != "cpu":  # processes on a CPU share one machine
+        usd *= many
+    if goal.budget_usd is not None and not usd:
         raise AdvisorError("a budget needs a price", "--price DOLLARS_PER_GPU_HOUR", exit_code=2)
-    limit = tightest(goal.deadline_seconds, goal.budget_usd, usd_per_hour)
+    offer = Offer(gpu=adopted.device_key, gpus=many, provider=None, spot=False, usd_per_hour=usd,
+                  source="no price was given" if usd is None else "given")  # fmt: skip
+    limit = tightest(goal.deadline_seconds, goal.budget_usd, usd)
     # Rows and tokens of one step of all processes; None if neither the probe nor a knob states them.
     shape, tokens = base.shape, tokens_of(base)
     rows = rows_of_all(base) if shape is not None else None
     steps, why = _steps(adopted, goal, chosen.step_seconds, fixed, limit, rows, tokens)
-    total = sum_shared(fixed, chosen.step_seconds.scaled(steps))
-    if limit is not None and total.value > limit:
-        by_budget = goal.budget_usd is not None and goal.deadline_seconds is None
-        most = format_usd(goal.budget_usd) if by_budget else format_seconds(limit)
+    stepping = chosen.step_seconds.scaled(steps)
+    total = sum_shared(fixed, stepping)
+    bill = Bill(wall_clock=WallClock(startup_seconds=startup, steps_seconds=stepping, checkpoints_seconds=ending,
+                                     total_seconds=total), cost_usd=rent_usd(total, offer))  # fmt: skip
+    limits = Limits(deadline_seconds=goal.deadline_seconds, budget_usd=goal.budget_usd)
+    late, dear = limits.broken(total, bill.cost_usd)
+    if late or dear:
+        most = format_seconds(goal.deadline_seconds) if late else format_usd(goal.budget_usd)
         hint = "fewer steps, or leave them open: the limit alone says how many"
         raise AdvisorError(f"it takes {format_estimate(total, format_seconds)}, more than {most}", hint, exit_code=3)
     length: tuple[Setting, ...] = ()  # the setting that makes the command do this many steps
@@ -69,10 +166,9 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
         length = (Setting(name="steps", value=steps),)
     elif adopted.works("tokens") and tokens:
         length = (Setting(name="tokens", value=round(steps * tokens)),)
-    split = shape  # what one process receives
-    if shape is not None:
+    if shape is not None:  # what one process receives
         each = shape.tokens and shape.tokens * base.processes / chosen.batch.processes
-        split = replace(shape, rows=chosen.batch.rows, calls=round(chosen.batch.calls), tokens=each)
+        shape = replace(shape, rows=chosen.batch.rows, calls=round(chosen.batch.calls), tokens=each)
     # The command as it is ends after these steps if they are its own and no burst contradicted.
     contradicted = {verdict.name for verdict in adopted.verdicts if verdict.verdict in (DEAD, CAPPED)}
     own = replace(goal, usd_per_gpu_hour=None, gpus=None, memory_bytes=None) == AdoptedGoal()
@@ -82,15 +178,12 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
     drift = drift_of(adopted.bursts)
     return AdoptedPlan(
         id=plan_id, created=created, trainer=adopted.name, command=adopted.command, folder=adopted.folder,
-        environment=adopted.environment, resume_args=adopted.recipe.resume_args,
-        values=(*chosen.settings, *length, *lines), device_key=adopted.device_key, gpus=round(chosen.batch.processes),
-        shape=split, steps=steps, steps_are_set=bool(length), rows_per_step=rows, tokens_per_step=tokens,
-        startup_seconds=startup, step_seconds=chosen.step_seconds, ending_seconds=ending, total_seconds=total,
-        usd_per_hour=usd_per_hour, cost_usd=total.scaled(usd_per_hour / HOUR) if usd_per_hour is not None else None,
-        memory_bytes=chosen.memory_bytes, memory_kind=memory_kind(adopted.bursts), max_seconds=goal.deadline_seconds,
-        max_usd=goal.budget_usd, reasons=(why, _why_this_batch(adopted, options, chosen)),
+        resume_args=adopted.recipe.resume_args, values=(*chosen.settings, *length, *lines), offer=offer, shape=shape,
+        steps=steps, steps_are_set=bool(length), rows_per_step=rows, tokens_per_step=tokens, bill=bill,
+        step_seconds=chosen.step_seconds, memory_bytes=chosen.memory_bytes, memory_kind=memory_kind(adopted.bursts),
+        max_seconds=goal.deadline_seconds, max_usd=goal.budget_usd, basis=LOG if adopted.by_log else PROBE,
+        reasons=(why, _why_this_batch(adopted, options, chosen)),
         warnings=tuple(_warnings(adopted, chosen, ending, ends, limit)),
-        software=f"torch {adopted.torch}" if adopted.torch else None, basis=LOG if adopted.by_log else PROBE,
         reference_seconds=drift.reference_seconds, drift_exponent=drift.exponent,
     )  # fmt: skip
 
@@ -122,7 +215,16 @@ def _steps(
     if goal.steps is not None:
         return goal.steps, f"{goal.steps:,} steps were asked for"
     if goal.tokens is not None or goal.rows is not None:
-        return _steps_of_data(goal, rows, tokens)
+        # The given data, times the epochs.
+        what, asked, each = ("tokens", goal.tokens, tokens) if goal.tokens else ("samples", goal.rows or 0, rows)
+        if each is None and goal.tokens:
+            raise AdvisorError("this program has no tokens that could be counted", "--steps or --samples", exit_code=2)
+        if each is None:
+            hint = "--steps, or name the option: --knob micro_batch=--OPTION"
+            raise AdvisorError("nothing says how many samples a step has", hint, exit_code=2)
+        steps = math.ceil(asked * (1.0 if goal.epochs is None else goal.epochs) / each)
+        often = f"{goal.epochs:g} epochs of " if goal.epochs is not None else ""
+        return steps, f"{often}{asked:,} {what} are {steps:,} steps of {each:,.0f}"
     if goal.epochs is not None:
         return _steps_of_epochs(adopted, goal.epochs, "were asked for")
     if limit is not None:
@@ -132,34 +234,20 @@ def _steps(
             hint = f"start, one step and the end take up to {least}"
             raise AdvisorError(f"not one step ends within {format_seconds(limit)}", hint, exit_code=3)
         return steps, f"as many steps as surely end within {format_seconds(limit)}"
-    knob = adopted.recipe.knob("steps")
-    if knob is not None and knob.value and knob.value > 0:
-        return int(knob.value), f"{knob.key} {knob.value:g} is what the command says"
-    in_tokens, in_epochs = adopted.recipe.knob("tokens"), adopted.recipe.knob("epochs")
-    if in_tokens is not None and in_tokens.value and tokens:
-        steps = math.floor(in_tokens.value / tokens)
-        return steps, f"{in_tokens.key} {in_tokens.value:g}, as the command says, are {steps:,} steps of {tokens:,.0f}"
-    if in_epochs is not None and in_epochs.value and in_epochs.value > 0 and adopted.bursts[0].step_epochs:
-        return _steps_of_epochs(adopted, in_epochs.value, f"are what {in_epochs.key} says")
+    # What the command itself says.
+    given = {knob.name: (knob.key, knob.value) for knob in adopted.recipe.knobs if knob.value and knob.value > 0}
+    if "steps" in given:
+        key, value = given["steps"]
+        return int(value), f"{key} {value:g} is what the command says"
+    if "tokens" in given and tokens:
+        key, value = given["tokens"]
+        steps = math.floor(value / tokens)
+        return steps, f"{key} {value:g}, as the command says, are {steps:,} steps of {tokens:,.0f}"
+    if "epochs" in given and adopted.bursts[0].step_epochs:
+        key, value = given["epochs"]
+        return _steps_of_epochs(adopted, value, f"are what {key} says")
     hint = "--deadline 3h, --budget with --price, --steps, --epochs, --tokens or --samples"
     raise AdvisorError("how long is it to train?", hint, exit_code=2)
-
-
-def _steps_of_data(goal: AdoptedGoal, rows: float | None, tokens: float | None) -> tuple[int, str]:
-    """Returns the steps for the given tokens or samples, times the epochs."""
-    if goal.tokens is not None:
-        each, what, asked = tokens, "tokens", goal.tokens
-        if each is None:
-            raise AdvisorError("this program has no tokens that could be counted", "--steps or --samples", exit_code=2)
-    else:
-        each, what, asked = rows, "samples", goal.rows or 0
-        if each is None:
-            hint = "--steps, or name the option: --knob micro_batch=--OPTION"
-            raise AdvisorError("nothing says how many samples a step has", hint, exit_code=2)
-    times = goal.epochs if goal.epochs is not None else 1.0
-    steps = math.ceil(asked * times / each)
-    often = f"{goal.epochs:g} epochs of " if goal.epochs is not None else ""
-    return steps, f"{often}{asked:,} {what} are {steps:,} steps of {each:,.0f}"
 
 
 def _steps_of_epochs(adopted: Adopted, epochs: float, why: str) -> tuple[int, str]:
@@ -183,72 +271,64 @@ def _once_more(seen: Sequence[float | None]) -> Estimate | None:
 
 
 def _why_this_batch(adopted: Adopted, options: Sequence[Option], chosen: Option) -> str:
-    own = batch_of(adopted.bursts[0])
-    if own is not None and chosen.batch.processes != own.processes:
+    own, batch = batch_of(adopted.bursts[0]), chosen.batch
+    if own is not None and batch.processes != own.processes:
         alone = time_of(adopted).estimate(own)
         before, after = (format_estimate(seconds, format_seconds) for seconds in (alone, chosen.step_seconds))
-        each = f"{chosen.batch.calls:g} x {chosen.batch.rows:g} rows"
         return (
-            f"{chosen.batch.processes:g} processes as asked, each {each}: the same global batch in {after} a step, "
-            f"{before} with {own.processes:g}"
+            f"{batch.processes:g} processes as asked, each {batch.calls:g} x {batch.rows:g} rows: the same global "
+            f"batch in {after} a step, {before} with {own.processes:g}"
         )
     if len(options) == 1:
-        words = [v.words for v in adopted.verdicts if v.name in ("micro_batch", "grad_accum") and v.verdict != "works"]
+        words = [v.words for v in adopted.verdicts if v.name in ("micro_batch", "grad_accum") and v.verdict != WORKS]
         return f"batch unchanged: {words[0] if words else 'no option sets micro-batch and gradient accumulation'}"
     if not chosen.settings:
         return f"its own micro-batch stays: none of {len(options)} splits of its global batch is surely faster"
     faster = 1 - chosen.step_seconds.value / options[0].step_seconds.value
-    return f"a micro-batch of {chosen.batch.rows:g} takes {faster:.0%} off a step at the same global batch"
+    return f"a micro-batch of {batch.rows:g} takes {faster:.0%} off a step at the same global batch"
 
 
-def _other_work(adopted: Adopted, chosen: Option) -> Iterator[str]:
-    """Yields a warning if equal steps took so different times that something else must have used the machine."""
+def _warnings(
+    adopted: Adopted, chosen: Option, ending: Estimate | None, steps_are_set: bool, limit: float | None
+) -> Iterator[str]:
+    # Equal steps that took so different times: something else must have used the machine.
     steps: dict[Batch | None, list[float]] = {}
     for burst in adopted.bursts:
         if burst.measured and burst.source != WHOLE_RUN:
             steps.setdefault(batch_of(burst), []).extend(burst.step_seconds)
-    shortest, longest = max(
-        (tuple(np.quantile(seconds, (0.1, 0.9))) for seconds in steps.values()), key=lambda ends: ends[1] / ends[0]
-    )
-    estimate = chosen.step_seconds
+    ends = (tuple(map(float, np.quantile(seconds, (0.1, 0.9)))) for seconds in steps.values())
+    shortest, longest = max(ends, key=lambda pair: pair[1] / pair[0])
+    estimate, busy = chosen.step_seconds, ""
     if longest > _BUSY * shortest:
-        seen = f"steps of one batch took {format_seconds(float(shortest))} to {format_seconds(float(longest))}"
+        busy = f"steps of one batch took {format_seconds(shortest)} to {format_seconds(longest)}"
     elif estimate.basis is Basis.MEASURED and estimate.high > _BUSY * estimate.value:
-        seen = "the times of its batches contradict each other"
-    else:
-        return
-    yield (
-        f"something else used the machine while it was measured: {seen}, and the interval is as wide as that leaves "
-        "it. Look with top, and adopt it again when the machine is quiet"
-    )
-
-
-def _warnings(
-    adopted: Adopted, chosen: Option, ending: Estimate | None, steps_knob: bool, limit: float | None
-) -> list[str]:
-    said = list(_other_work(adopted, chosen))
-    said += [f"{v.name}: {v.words}" for v in adopted.verdicts if v.verdict not in ("works", "untested")]
+        busy = "the times of its batches contradict each other"
+    if busy:
+        yield (
+            f"something else used the machine while it was measured: {busy}, and the interval is as wide as that "
+            "leaves it. Look with top, and adopt it again when the machine is quiet"
+        )
+    yield from (f"{v.name}: {v.words}" for v in adopted.verdicts if v.verdict not in (WORKS, UNTESTED))
     many = chosen.batch.processes
     if many not in {burst.processes for burst in adopted.bursts if burst.measured}:
-        said.append(f"{many:g} processes were never measured: the interval is as wide as that leaves it")
-    if not steps_knob:
-        said.append(
+        yield f"{many:g} processes were never measured: the interval is as wide as that leaves it"
+    if not steps_are_set:
+        yield (
             "nothing sets its number of steps: it is ended by SIGTERM when its time is up, and its learning rate may "
             "not have decayed"
         )
     if adopted.by_log:
-        said.append(
+        yield (
             "the probe cannot be loaded: times and steps are those of its own log, what a step holds is what its "
             "options say, and the intervals are wider"
         )
     if ending is None:
-        said.append("the save at the end was not measured, and its time is not included")
+        yield "the save at the end was not measured, and its time is not included"
     if limit is not None:
         early = ending.high if ending is not None else 0.0
-        said.append(
+        yield (
             f"at {format_seconds(limit - early)} it is asked to end, and killed {format_seconds(grace_seconds(early))} "
             "later: only a step or a save longer than any before can pass its limit, by at most "
             f"{format_seconds(grace_seconds(early) - early)}"
         )
-    said.append("the time includes evaluations and checkpoints only as far as the bursts met them")
-    return said
+    yield "the time includes evaluations and checkpoints only as far as the bursts met them"

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from advisor.cli import DONE, NOTHING_FITS
+from advisor.cli import DONE
 from advisor.cli.params import ADOPTED_PLAN_FILE
 from advisor.cli.verb import json_asked, options, options_in, verb
 from advisor.documents import print_json
@@ -33,7 +33,7 @@ def command(words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], bu
     installed: a probe that PyTorch loads times its steps, or else they are read from its log. Then use advisor launch
     PLAN, watch, stop, resume and compare as for any run.
     """
-    from advisor.adopt.splits import batch_options
+    from advisor.adopt.plan import batch_options
     from advisor.report import adoption as report
     from advisor.report.table import on_console
     from advisor.store.adopted import load_adopted
@@ -65,5 +65,4 @@ def command(words: tuple[str, ...], name: str | None, knobs: tuple[str, ...], bu
     else:
         table = report.options_table(batch_options(adopted, goal.gpus), plan)
         render.show("", on_console(table), *report.plan_lines(plan, adopted.recipe), "", f"next: advisor launch {path}")
-    late = plan is not None and plan.limit_seconds is not None and plan.total_seconds.value > plan.limit_seconds
-    return NOTHING_FITS if late else DONE
+    return DONE

@@ -86,7 +86,7 @@ def new_job(
 
 def adopted_job(plan: AdoptedPlan, recipe: str, folder: Path, record: LaunchRecord) -> Job:
     """Return an attempt at the run of an adopted command; `recipe` is YAML text, `record` names the attempt."""
-    record = replace(record, usd_per_hour=plan.usd_per_hour,
+    record = replace(record, usd_per_hour=plan.offer.usd_per_hour,
                      guards=Guards(max_usd=plan.max_usd, max_seconds=plan.limit_seconds))  # fmt: skip
     files = {ADOPTED_PLAN: dump_adopted_plan(plan), RECIPE: recipe}
     return Job(folder=folder, trainer=ADOPTED, config=None, plan=plan, files=files, record=record)
@@ -149,13 +149,13 @@ def resumed_job(
 def _resumed_adopted(run_dir: Path, record: LaunchRecord, limits: GuardLimits) -> Job:
     """Return the next attempt at the run of an adopted command; raises AdvisorError as `resumed_job` does."""
     plan = load_adopted_plan(run_dir / ADOPTED_PLAN)
-    if limits.max_usd is not None and not plan.usd_per_hour:
+    if limits.max_usd is not None and not plan.offer.usd_per_hour:
         raise AdvisorError("a limit in dollars needs a price, and the plan has none", "--deadline", exit_code=2)
     plan = replace(plan, max_usd=plan.max_usd if limits.max_usd is None else limits.max_usd,
                    max_seconds=plan.max_seconds if limits.max_hours is None else limits.max_hours * HOUR)  # fmt: skip
     spent = ADOPTED.spent(run_dir)
     _refuse_without_room(run_dir, spent.seconds, 0.0, plan.max_seconds, "{:.0f} s".format, _deadline)
-    used_usd = spent.usd(plan.usd_per_hour or 0.0)
+    used_usd = spent.usd(plan.offer.usd_per_hour or 0.0)
     _refuse_without_room(run_dir, used_usd, 0.0, plan.max_usd, format_usd, "--budget {:.3g}".format)
     return adopted_job(plan, dump_yaml(to_dict(recipe_of(run_dir))), run_dir, record)
 

@@ -19,9 +19,9 @@ from trainer.schema import Outcome
 
 def score_adopted(run: RunTable, plan: AdoptedPlan, *, run_id: str, place: str = "") -> tuple[Case, ScoredRun]:
     """Score an adopted run against its plan, by the same measures as other runs. `place` is set if it ran elsewhere."""
-    case = make_case(run, given={"usd_per_hour": plan.usd_per_hour})
+    case = make_case(run, given={"usd_per_hour": plan.offer.usd_per_hour})
     where = f" on {place}" if place else ""
-    found = score_run(case, None, run_id=run_id, device_key=f"{plan.device_key}, {plan.trainer}{where}")
+    found = score_run(case, None, run_id=run_id, device_key=f"{plan.offer.gpu}, {plan.trainer}{where}")
     step, wall = found.actual("step_seconds"), run_metrics.lifetime_seconds(run)
     steps = int(run.last_step) if run.last_step is not None else None
     complete = found.outcome == Outcome.COMPLETED and steps == plan.steps and found.attempts == 1
@@ -36,15 +36,16 @@ def score_adopted(run: RunTable, plan: AdoptedPlan, *, run_id: str, place: str =
     # runs call this figure "reserved".
     counter = "allocated" if plan.memory_kind == "allocated" else "reserved"
     held = series.finite(run.column("resident_bytes" if plan.memory_kind == "resident" else "memory_bytes"))
-    paid = wall / 3600 * plan.usd_per_hour if complete and wall is not None and plan.usd_per_hour is not None else None
+    rate_usd, total = plan.offer.usd_per_hour, plan.bill.wall_clock.total_seconds
+    paid = wall / 3600 * rate_usd if complete and wall is not None and rate_usd is not None else None
     scores = tuple(Score(quantity=name, predicted=predicted, actual=actual) for name, predicted, actual in (
         ("step_seconds", took, step),
         (rate, speed, each / step if each and step else None),
         (f"peak_{counter}_bytes", plan.memory_bytes, float(held.max()) if len(held) else None),
-        ("wall_clock_seconds", plan.total_seconds, wall if complete else None),
-        ("cost_usd", plan.cost_usd, paid),
+        ("wall_clock_seconds", total, wall if complete else None),
+        ("cost_usd", plan.bill.cost_usd, paid),
     ))  # fmt: skip
-    gap = wall - plan.total_seconds.value if wall is not None else None
+    gap = wall - total.value if wall is not None else None
     causes = tuple(_causes(run, plan, gap, step, steps)) if gap is not None and step and steps else ()
     return case, replace(found, steps=steps, steps_planned=plan.steps, complete=complete, scores=scores,
                          drift_factor=drift_factor(found.reference_seconds, plan), gap_seconds=gap,
@@ -53,14 +54,15 @@ def score_adopted(run: RunTable, plan: AdoptedPlan, *, run_id: str, place: str =
 
 def _causes(run: RunTable, plan: AdoptedPlan, gap: float, step: float, steps: int) -> Iterator[Cause]:
     """Yield the parts of the gap between predicted and actual time. They sum to the gap."""
-    planned = plan.step_seconds.value
+    planned, start = plan.step_seconds.value, plan.bill.wall_clock.startup_seconds
+    assert start is not None  # a plan of an adopted command has it
     startup = sum(attempt.startup_seconds or 0.0 for attempt in run.attempts)
     stepped = float(series.finite(run.column("seconds")).sum())
     typical = (steps - 1) * step
     parts = (
         ("steps slower", typical - (steps - 1) * planned, f"{steps} steps at {planned:.4g} s predicted"),
         ("stalls", stepped - typical, "steps beyond the median: evaluations, checkpoints, pauses"),
-        ("start-up", startup - plan.startup_seconds.value - planned, "until the first step's end"),
+        ("start-up", startup - start.value - planned, "until the first step's end"),
         ("steps not run", (steps - plan.steps) * planned, f"{plan.steps - steps} of {plan.steps}"),
     )
     for name, seconds, note in parts:
@@ -103,6 +105,6 @@ def with_run(
         startup_seconds=run.attempts[0].startup_seconds,
         started=started,
         torch=adopted.torch,
-        processes=plan.gpus,
+        processes=plan.offer.gpus,
     )
     return replace(adopted, bursts=(*adopted.bursts, burst))

@@ -113,7 +113,8 @@ class AdoptedFollower:
         running = status.state is RunState.RUNNING
         going_on = (time.time() if now is None else now) - newest[-1]["time"] if running and newest else 0.0
         elapsed, pace, step = ADOPTED.spent(self.run_dir).seconds + going_on, recent_median(seconds), status.step or 0
-        ending = plan.ending_seconds.value if plan.ending_seconds is not None else 0.0
+        clock, usd_per_hour = plan.bill.wall_clock, plan.offer.usd_per_hour
+        ending = clock.checkpoints_seconds.value if clock.checkpoints_seconds is not None else 0.0
         return Progress(
             run_id=run_id(self.run_dir),
             state=status.state.value,
@@ -126,10 +127,10 @@ class AdoptedFollower:
             elapsed_seconds=elapsed,
             eta_seconds=known((plan.steps - step) * (pace or plan.step_seconds.value) + ending) if running else None,
             step_seconds_predicted=plan.step_seconds,
-            total_seconds_predicted=plan.total_seconds,
-            usd_predicted=plan.cost_usd,
-            usd_per_hour=plan.usd_per_hour,
-            usd_so_far=elapsed / 3600 * plan.usd_per_hour if plan.usd_per_hour is not None else None,
+            total_seconds_predicted=clock.total_seconds,
+            usd_predicted=plan.bill.cost_usd,
+            usd_per_hour=usd_per_hour,
+            usd_so_far=elapsed / 3600 * usd_per_hour if usd_per_hour is not None else None,
         )
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from advisor import units
-from advisor.adopt.session import batch_of, in_words
-from advisor.adopt.splits import Option, choose_fit
+from advisor.adopt.fit import batch_of, choose_fit
+from advisor.adopt.plan import Option
+from advisor.adopt.session import in_words
 from advisor.laws.held_out import HeldOut
+from advisor.report.quantities import COST, PROCESS_MEMORY, STEP_TIME, TIME
 from advisor.report.table import Table
 from advisor.store.adopted import LOG, WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan, Recipe
 from trainer.schema import to_dict
@@ -57,7 +59,7 @@ def _burst_row(burst: AdoptedBurst, recipe: Recipe, held: HeldOut | None, *, fir
         "the command as it is" if first else in_words(burst.values, recipe),
         "" if batch is None else f"{batch.calls:g} x {batch.rows:g} x {batch.length:g}",
         units.format_seconds(statistics.median(burst.step_seconds)) if burst.step_seconds else "",
-        units.format_estimate(point.predicted, units.format_seconds) if point is not None else "",
+        STEP_TIME.of(point.predicted) if point is not None else "",
         units.format_bytes(memory) if memory else "",
         units.format_seconds(burst.seconds) if burst.seconds else "",
         f"{how}: {burst.reason}" if burst.reason else how,
@@ -96,9 +98,8 @@ def adoption_lines(adopted: Adopted) -> Iterator[str]:
 def options_table(options: list[Option], chosen: AdoptedPlan) -> Table:
     """Lists the ways to split the global batch."""
     rows = [
-        (f"{o.batch.rows:g}", f"{o.batch.calls:g}", units.format_estimate(o.step_seconds, units.format_seconds),
-         units.format_estimate(o.memory_bytes, units.format_bytes) if o.memory_bytes else "",
-         o.step_seconds.basis.value)
+        (f"{o.batch.rows:g}", f"{o.batch.calls:g}", STEP_TIME.of(o.step_seconds),
+         PROCESS_MEMORY.of(o.memory_bytes) if o.memory_bytes else "", o.step_seconds.basis.value)
         for o in options
     ]  # fmt: skip
     shape = chosen.shape
@@ -111,26 +112,21 @@ def options_table(options: list[Option], chosen: AdoptedPlan) -> Table:
 
 def plan_lines(plan: AdoptedPlan, recipe: Recipe) -> Iterator[str]:
     """Describes the plan in words."""
-    total = units.format_estimate(plan.total_seconds, units.format_seconds)
-    yield f"plan {plan.id}: {units.format_count(plan.steps)} steps, {total} in all"
-    step = units.format_estimate(plan.step_seconds, units.format_seconds)
-    parts = [f"start-up {units.format_estimate(plan.startup_seconds, units.format_seconds)}"]
+    clock, step = plan.bill.wall_clock, plan.step_seconds
+    yield f"plan {plan.id}: {units.format_count(plan.steps)} steps, {TIME.of(clock.total_seconds)} in all"
     by_log = ", by its log" if plan.basis == LOG else ""
-    parts.append(f"a step {step} ({plan.step_seconds.basis.value}{by_log})")
-    if plan.ending_seconds is not None:
-        parts.append(f"end {units.format_estimate(plan.ending_seconds, units.format_seconds)}")
-    yield ", ".join(parts)
-    if plan.cost_usd is not None:
-        yield f"cost {units.format_estimate(plan.cost_usd, units.format_usd)}"
+    end = f", end {TIME.of(clock.checkpoints_seconds)}" if clock.checkpoints_seconds is not None else ""
+    yield f"start-up {TIME.of(clock.startup_seconds)}, a step {TIME.of(step)} ({step.basis.value}{by_log}){end}"
+    if plan.bill.cost_usd is not None:
+        yield f"cost {COST.of(plan.bill.cost_usd)}"
     if plan.memory_bytes is not None:
-        kind = _MEMORY_KINDS[plan.memory_kind]
-        yield f"peak memory {units.format_estimate(plan.memory_bytes, units.format_bytes)} ({kind})"
+        yield f"peak memory {PROCESS_MEMORY.of(plan.memory_bytes)} ({_MEMORY_KINDS[plan.memory_kind]})"
     if plan.tokens_per_step:
         tokens = units.format_tokens(plan.tokens_per_step * plan.steps)
-        rate = units.format_rate(plan.tokens_per_step / plan.step_seconds.value)
+        rate = units.format_rate(plan.tokens_per_step / step.value)
         yield f"{units.format_tokens(plan.tokens_per_step)} tokens a step, {rate}, {tokens} in all"
     elif plan.rows_per_step is not None:
-        rate = units.format_sample_rate(plan.rows_per_step / plan.step_seconds.value)
+        rate = units.format_sample_rate(plan.rows_per_step / step.value)
         yield f"{plan.rows_per_step:,.0f} samples a step, {rate}, {plan.rows_per_step * plan.steps:,.0f} in all"
     yield from (f"why: {reason}" for reason in plan.reasons)
     yield from (f"warning: {warning}" for warning in plan.warnings)
@@ -141,9 +137,7 @@ def plan_lines(plan: AdoptedPlan, recipe: Recipe) -> Iterator[str]:
 def document(adopted: Adopted, plan: AdoptedPlan | None, path: Path | None) -> dict[str, Any]:
     """Returns the adoption and its plan for JSON."""
     chosen = choose_fit(adopted)
-    held, found = chosen.held_out, None
-    if held is not None:
-        found = {"median_error": held.median, "coverage": held.coverage, "batches": len(held.errors),
-                 "by_law": chosen.by_law}  # fmt: skip
-    planned = to_dict(plan) if plan is not None else None
-    return {"adopted": to_dict(adopted), "held_out": found, "plan": planned, "plan_file": path}
+    held = chosen.held_out
+    found = None if held is None else {"median_error": held.median, "coverage": held.coverage,
+                                       "batches": len(held.errors), "by_law": chosen.by_law}  # fmt: skip
+    return {"adopted": to_dict(adopted), "held_out": found, "plan": plan and to_dict(plan), "plan_file": path}

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from advisor.errors import AdvisorError, close_matches
-from advisor.records import Estimate
+from advisor.offer import Offer
+from advisor.records import Bill, Estimate
 from advisor.store.disk import bad_fields, dump_yaml, read_yaml, write_atomic
 from advisor.units import HOUR
 from trainer.schema import ConfigError, ModelShape, record_from_dict, to_dict
@@ -18,6 +19,8 @@ SCHEMA = 1
 # How steps were observed: in a burst by the probe or, if the probe cannot be loaded, in the program's own log; or in a
 # launched run.
 PROBE, LOG, WHOLE_RUN = "probe", "log", "run"
+_SCHEMA_1 = (*("device_key", "gpus", "usd_per_hour", "startup_seconds", "ending_seconds", "total_seconds"),
+             *("cost_usd", "environment", "software"))  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,8 @@ class Recipe:
     config_option: str | None = None  # names the configuration file; None if that file is the first argument
     holds_for: tuple[Variable, ...] = ()  # packages and versions that these options are right for
     notes: tuple[str, ...] = ()
+    detect: tuple[str, ...] = ()  # of a shipped recipe: regular expressions, one of which matches the command
+    detect_help: tuple[str, ...] = ()  # or the program's help
 
     def knob(self, name: str) -> Knob | None:
         """Return the knob with this canonical name. Returns None if the trainer has no such knob that is known."""
@@ -175,39 +180,38 @@ class AdoptedPlan:
     trainer: str  # name of the adopted command
     command: tuple[str, ...]
     folder: str
-    environment: tuple[Variable, ...]
     resume_args: tuple[str, ...]
     values: tuple[Setting, ...]  # of the knobs that the plan sets
-    device_key: str
-    gpus: int
+    offer: Offer  # the machine: of this device, with its price; on a CPU, `gpus` are processes
     shape: BatchShape | None  # what one process receives
     steps: int
     steps_are_set: bool  # by a knob; otherwise the run is ended when its time is up
     rows_per_step: float | None  # over all processes
     tokens_per_step: float | None
-    startup_seconds: Estimate
     step_seconds: Estimate
-    ending_seconds: Estimate | None  # None if no burst ended by itself
-    total_seconds: Estimate
-    usd_per_hour: float | None
-    cost_usd: Estimate | None
+    bill: Bill  # the checkpoint is the save at the end; None if no burst ended by itself
     memory_bytes: Estimate | None
     memory_kind: str  # allocated | device (NVML, by process) | resident
     max_seconds: float | None  # the limit in time that was stated; None if none was
     max_usd: float | None  # and in dollars
     reasons: tuple[str, ...]
     warnings: tuple[str, ...]
-    software: str | None = None  # as the probe detected it
     basis: str = PROBE  # source of its numbers: probe | log
     reference_seconds: float | None = None  # of the reference kernel during the bursts; None if it was not timed
     drift_exponent: float = 0.0  # step time is proportional to this power of the reference kernel's time
     bootstrap: str | None = None  # a shell line of the user that runs before the command on another machine
-    schema: int = SCHEMA
+    schema: int = 2
 
     @property
     def limit_seconds(self) -> float | None:
         """Return the time after which the run is ended, by the tighter of its limits. Returns None if it has none."""
-        return tightest(self.max_seconds, self.max_usd, self.usd_per_hour)
+        return tightest(self.max_seconds, self.max_usd, self.offer.usd_per_hour)
+
+    @property
+    def ending_seconds(self) -> float:
+        """Return the seconds that its save at the end may take; 0 if that was not measured."""
+        save = self.bill.wall_clock.checkpoints_seconds
+        return save.high if save is not None else 0.0
 
 
 def tightest(max_seconds: float | None, max_usd: float | None, usd_per_hour: float | None) -> float | None:
@@ -241,7 +245,16 @@ def load_adopted(home: Path, name: str) -> Adopted:
 
 def load_adopted_plan(path: Path) -> AdoptedPlan:
     """Read the plan of an adopted command. Raises AdvisorError if the file cannot be read."""
-    return record_of(AdoptedPlan, read_yaml(path, "plan"), path, "plan")
+    raw = read_yaml(path, "plan")
+    step, count = raw.get("step_seconds"), raw.get("steps")
+    if raw.get("schema") == 1 and isinstance(step, dict) and isinstance(count, int):
+        # Machine, price and times had fields of their own, and two fields were never used.
+        gpu, gpus, usd, start, end, total, cost, *_ = (raw.pop(name, None) for name in _SCHEMA_1)
+        steps = {side: n if side == "basis" else n * count for side, n in step.items()}
+        clock = dict(startup_seconds=start, steps_seconds=steps, checkpoints_seconds=end, total_seconds=total)
+        offer = dict(gpu=gpu, gpus=gpus, provider=None, spot=False, usd_per_hour=usd, source="given")
+        raw |= {"offer": offer, "bill": {"wall_clock": clock, "cost_usd": cost}, "schema": 2}
+    return record_of(AdoptedPlan, raw, path, "plan")
 
 
 def dump_adopted_plan(plan: AdoptedPlan) -> str:
@@ -251,7 +264,7 @@ def dump_adopted_plan(plan: AdoptedPlan) -> str:
 
 def record_of(kind: Any, raw: dict[str, Any], path: Path, what: str, hint: str = "make it again: advisor adopt") -> Any:
     """Return a record from the content of a file. Raises AdvisorError if it is of a newer version or damaged."""
-    if isinstance(schema := raw.get("schema"), int) and schema > SCHEMA:
+    if isinstance(schema := raw.get("schema"), int) and schema > getattr(kind, "schema", SCHEMA):
         raise AdvisorError(f"{path} was written by a newer version (schema {schema})", "upgrade training-advisor")
     try:
         return record_from_dict(kind, raw)

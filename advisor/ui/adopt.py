@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import streamlit as st
 
+from advisor.adopt.fit import choose_fit
+from advisor.adopt.plan import batch_options
 from advisor.adopt.session import in_words
-from advisor.adopt.splits import batch_options, choose_fit
 from advisor.calibration.quality import BELIEVED_MEDIAN
 from advisor.errors import AdvisorError
-from advisor.laws.held_out import HeldOut
 from advisor.options import AdoptedGoal, ExportOptions, LaunchOptions, filled, options_of
 from advisor.report import adoption as words
 from advisor.report import charts
@@ -82,7 +82,13 @@ def page() -> None:
         with right:
             st.header("Short measurements", anchor=False)
             _table(words.bursts_table(adopted, held))
-            _scatter(held)
+            if held is None:
+                st.caption("With four measured batches or more, each is predicted from the others and compared with "
+                           "its steps.")  # fmt: skip
+            else:
+                rows = charts.held_out_rows(held, lambda batch: f"{batch.calls:g} x {batch.rows:g} x {batch.length:g}")
+                st.altair_chart(charts.identity_scatter(rows, unit="seconds of a step"), width="stretch")
+                st.caption("On the dashed line the other bursts predicted a batch exactly; bars are 80 % intervals.")
         _plan(adopted)
         ran, explained = [folder.name for folder in runs_of_command(store, name)], "Predicted and actual, compared."
         if ran and st.button(f"Its runs ({len(ran)})", icon=":material/checklist:", help=explained):
@@ -162,16 +168,6 @@ def _picked(names: list[str], last: str | None) -> str | None:
     )  # fmt: skip
 
 
-def _scatter(held: HeldOut | None) -> None:
-    """Plot the prediction of each batch, made from the other batches, against its measurement."""
-    if held is None:
-        st.caption("With four measured batches or more, each is predicted from the others and compared with its steps.")
-        return
-    rows = charts.held_out_rows(held, lambda batch: f"{batch.calls:g} x {batch.rows:g} x {batch.length:g}")
-    st.altair_chart(charts.identity_scatter(rows, unit="seconds of a step"), width="stretch")
-    st.caption("On the dashed line the other bursts predicted a batch exactly; bars are 80 % intervals.")
-
-
 def _plan(adopted: Adopted) -> None:
     """Draw the form for a goal and the run that is planned for it."""
     st.header("Plan", anchor=False)
@@ -248,5 +244,5 @@ def _there() -> dict[str, Any]:
     return {"bootstrap": line.strip() or None, "folder": folder.strip() or None}
 
 
-def _table(rows: Table, right: tuple[str, ...] | None = None) -> None:
-    table(on_page(rows), right=[capital(name) for name in (rows.numbers if right is None else right)])
+def _table(rows: Table) -> None:
+    table(on_page(rows), right=[capital(name) for name in rows.numbers])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 
 import psutil
@@ -23,7 +24,6 @@ from advisor.engines.beside import Beside
 from advisor.engines.beside import Started as BesideStarted
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import find_gpu
-from advisor.hardware.here import device_key
 from advisor.options import AdoptedGoal
 from advisor.store.adopted import (
     FOLDER,
@@ -68,7 +68,6 @@ def adopt_command(
     `knobs` are options that the user named, by canonical name. Raises AdvisorError if the command does not train, its
     steps cannot be seen, or a knob is not an option of the command.
     """
-    began = time.monotonic()
     # Refuse commands in containers or on other machines, because a burst could not end the program there.
     program = Path(command[0]).name
     if program in _CONTAINERS and "run" in command and "--init" not in command:
@@ -85,21 +84,10 @@ def adopt_command(
     recipe = with_named(recipe_of_command(command), knobs or {})
 
     words = Command(arguments=tuple(command), folder=Path.cwd(), environment=dict(os.environ), recipe=recipe)
-    session = adopt(words, budget_seconds, on_event)
-    base = replace(session.bursts[0], model=session.bursts[0].model or configured_model(command, session.bursts[0]))
-    adopted = Adopted(
-        name=name_of(command, name or ""),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=tuple(command),
-        folder=str(Path.cwd()),
-        recipe=session.recipe,
-        device_key=device_key("auto") if base.on_card else "cpu",
-        torch=base.torch,
-        gpus=base.processes,
-        verdicts=session.verdicts,
-        bursts=(base, *session.bursts[1:]),
-        seconds=round(time.monotonic() - began, 2),
-    )
+    adopted = adopt(words, name_of(command, name or ""), budget_seconds, on_event)
+    base, *others = adopted.bursts
+    base = replace(base, model=base.model or configured_model(command, base))
+    adopted = replace(adopted, bursts=(base, *others))
     save_adopted(store.home, adopted)
     return adopted
 
@@ -130,10 +118,18 @@ def recipe_of_command(command: Sequence[str]) -> Recipe:
     """Returns the shipped recipe of a known trainer, or one drafted from the program's help."""
     known = by_command(command)
     if known is None:
-        text = _help(command)
+        if shutil.which(command[0]) is None:
+            hint = "the command after -- is started as it is typed"
+            raise AdvisorError(f"there is no program {command[0]!r}", hint, exit_code=2)
+        text = ""  # a program without options can still train, but has no help
+        with contextlib.suppress(subprocess.TimeoutExpired, OSError):
+            done = subprocess.run(
+                [*_program(command), "--help"], capture_output=True, text=True, errors="replace",
+                timeout=_HELP_SECONDS, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+            text = done.stdout if done.returncode == 0 else ""
         known = by_help(text, command) or draft_recipe(name_of(command), text, command)
-    launcher = launcher_knob(command)
-    if launcher is None:
+    if (launcher := launcher_knob(command)) is None:
         return known
     return replace(known, knobs=(*(knob for knob in known.knobs if knob.name != "gpus"), launcher))
 
@@ -183,27 +179,6 @@ def save_plan(plan: AdoptedPlan, path: Path) -> None:
     write_atomic(path, dump_adopted_plan(plan))
 
 
-def _help(command: Sequence[str]) -> str:
-    """Returns the output of the program with --help, or "" if it has no help."""
-    if shutil.which(command[0]) is None:
-        raise AdvisorError(
-            f"there is no program {command[0]!r}", "the command after -- is started as it is typed", exit_code=2
-        )
-    program = _program(command)
-    try:
-        done = subprocess.run(
-            [*program, "--help"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_HELP_SECONDS,
-            stdin=subprocess.DEVNULL,
-        )
-    except (subprocess.TimeoutExpired, OSError):
-        return ""  # a program without options can still train, but has no help
-    return done.stdout if done.returncode == 0 else ""
-
-
 def _program(command: Sequence[str]) -> list[str]:
     """Returns the command up to its program: a script, a module, or the first word with its verbs."""
     launcher = launcher_of(command)
@@ -212,10 +187,7 @@ def _program(command: Sequence[str]) -> list[str]:
             return list(command[: place + 1])
         if word == "-m" and place + 1 < len(command) and (launcher is None or place >= launcher.first):
             return list(command[: place + 2])
-    words = list(command[1:])
-    verbs = words[
-        : next((i for i, word in enumerate(words) if word.startswith("-") or "=" in word or "." in word), len(words))
-    ]
+    verbs = takewhile(lambda word: not (word.startswith("-") or "=" in word or "." in word), command[1:])
     return [command[0], *verbs]
 
 

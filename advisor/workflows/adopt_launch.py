@@ -45,7 +45,7 @@ def placed(plan: AdoptedPlan, place: Place, options: LaunchOptions | ExportOptio
 
 def warnings_of(plan: AdoptedPlan, *, shared: bool) -> tuple[str, ...]:
     """Returns the warnings for a run on another machine; `shared` means that both machines have one file system."""
-    promised = f"what it promises was measured on another machine, {plan.device_key}"
+    promised = f"what it promises was measured on another machine, {plan.offer.gpu}"
     needed = f"its program, data and environment must be there, in {plan.folder}: --bootstrap may fetch them"
     return (f"{promised}: compare tells how much that was worth", *(() if shared else (needed,)))
 

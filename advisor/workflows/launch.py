@@ -357,8 +357,8 @@ def _job(
     if isinstance(source, AdoptedPlan):
         launched_at = now.isoformat(timespec="milliseconds")
         record = LaunchRecord(id=run_id, name=name, attempt=1, launched_at=launched_at, host=this_host(),
-                              gpus=source.gpus, plan_id=source.id, device_key=source.device_key, place=place,
-                              trainer=ADOPTED.name)  # fmt: skip
+                              gpus=source.offer.gpus, plan_id=source.id, device_key=source.offer.gpu,
+                              place=place, trainer=ADOPTED.name)  # fmt: skip
         recipe = load_adopted(store.home, source.trainer).recipe
         return adopted_job(source, dump_yaml(to_dict(recipe)), folder, record)
     refuse_other_software(source)

@@ -32,7 +32,7 @@ from advisor.workflows.analyze import analyze
 from advisor.workflows.launch import dry_run, launch, resume, stop
 from tests.advisor.plans import small_plan, small_run
 from tests.advisor.replay import RECORDING, ReplayTrainer
-from tests.engines.adopted_runs import plan_of
+from tests.engines.adopted_runs import offer_of, plan_of
 from tests.waiting import waited
 from trainer.budget import read_spent
 from trainer.runlog import load_run_log, read_records
@@ -109,7 +109,7 @@ def test_a_new_limit_of_a_resumed_run_replaces_only_its_own(store, tmp_path, typ
 
 @pytest.mark.parametrize(("typed", "expected"), NEW_LIMITS)
 def test_so_does_that_of_an_adopted_command(store, tmp_path, typed, expected):
-    plan = plan_of(store, tmp_path, 20, usd_per_hour=2.0, max_usd=5.0, max_seconds=7200.0)
+    plan = plan_of(store, tmp_path, 20, offer=offer_of(usd_per_hour=2.0), max_usd=5.0, max_seconds=7200.0)
     launched = dry_run(store, plan)
     write_files(launched)
     write_launch(launched.folder, launched.record)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
-from advisor.records import Basis, Estimate
+from advisor.offer import Offer
+from advisor.records import Basis, Bill, Estimate, WallClock
 from advisor.store.adopted import (
     Adopted,
     AdoptedBurst,
     AdoptedPlan,
     BatchShape,
     Knob,
+    KnobVerdict,
     Recipe,
     Setting,
     save_adopted,
@@ -30,23 +33,51 @@ def certain(value: float) -> Estimate:
     return Estimate(value=value, low=value, high=value, basis=Basis.MEASURED)
 
 
+def offer_of(gpu: str = "cpu", gpus: int = 1, usd_per_hour: float | None = None) -> Offer:
+    return Offer(gpu=gpu, gpus=gpus, provider=None, spot=False, usd_per_hour=usd_per_hour, source="given")
+
+
+def bill_of(start: float, steps: float, ending: float | None) -> Bill:
+    """The bill of a run of so many seconds, at no price."""
+    clock = WallClock(startup_seconds=certain(start), steps_seconds=certain(steps),
+                      checkpoints_seconds=None if ending is None else certain(ending),
+                      total_seconds=certain(start + steps + (ending or 0.0)))  # fmt: skip
+    return Bill(wall_clock=clock, cost_usd=None)
+
+
+def burst_of(
+    rows: float, calls: int, length: float, seconds: float = 0.1, processes: int = 1, **values: float
+) -> AdoptedBurst:
+    """A burst of steady steps with these values of its knobs, as the probe sees it."""
+    return AdoptedBurst(
+        values=tuple(Setting(name=name, value=value) for name, value in values.items()), outcome="stopped",
+        seconds=5.0, startup_seconds=2.0, step_seconds=(seconds,) * 8, steps=9, processes=processes, torch="2.13.0",
+        shape=BatchShape(rows=rows, calls=calls, length=length, tokens=rows * calls * length),
+        resident_peak_bytes=round(processes * (3e8 + 1e5 * rows * length)),
+    )  # fmt: skip
+
+
+def adopted_of(recipe: Recipe, *bursts: AdoptedBurst, works: Iterable[str] = (), **changes) -> Adopted:
+    """An adopted command that was measured by these bursts, and the knobs that were seen to work."""
+    verdicts = tuple(KnobVerdict(name=name, verdict="works", words="") for name in works)
+    given = dict(
+        name=recipe.name, created="2026-11-23T00:00:00+00:00", command=("python", "toy.py"), folder="/", recipe=recipe,
+        device_key="cpu", torch="2.13.0", gpus=1, verdicts=verdicts, bursts=bursts, seconds=60.0,
+    )  # fmt: skip
+    return Adopted(**{**given, **changes})
+
+
 def plan_of(store: Store, folder: Path, steps: int, command: tuple[str, ...] = (), **changes) -> AdoptedPlan:
     """A plan of so many steps of the script; the command that it is of is kept in the store."""
-    recipe = Recipe(name="never_seen", knobs=(Knob(name="steps", key="--num-iters"),))
-    shape = BatchShape(rows=4, calls=1, length=32, tokens=128)
-    burst = AdoptedBurst(values=(), outcome="stopped", step_seconds=(0.01,) * 8, shape=shape, startup_seconds=2.0)
-    kept = Adopted(
-        name="never_seen", created="2026-11-23T00:00:00+00:00", command=command or (sys.executable, str(SCRIPT)),
-        folder=str(folder), recipe=recipe, device_key="cpu", torch=None, gpus=1, verdicts=(), bursts=(burst,),
-        seconds=1.0,
-    )  # fmt: skip
+    recipe, burst = Recipe(name="never_seen", knobs=(Knob(name="steps", key="--num-iters"),)), burst_of(4, 1, 32, 0.01)
+    command = command or (sys.executable, str(SCRIPT))
+    kept, shape = adopted_of(recipe, burst, command=command, folder=str(folder), torch=None), burst.shape
     save_adopted(store.home, kept)
     given = dict(
         id="never_seen-20261123", created=kept.created, trainer=kept.name, command=kept.command, folder=kept.folder,
-        environment=(), resume_args=(), values=(Setting(name="steps", value=steps),), device_key="cpu", gpus=1,
-        shape=shape, steps=steps, steps_are_set=True, rows_per_step=4, tokens_per_step=128,
-        startup_seconds=certain(2.0), step_seconds=certain(0.01), ending_seconds=certain(0.5),
-        total_seconds=certain(2.5 + steps * 0.01), usd_per_hour=None, cost_usd=None, memory_bytes=None,
-        memory_kind="resident", max_seconds=None, max_usd=None, reasons=(), warnings=(),
+        resume_args=(), values=(Setting(name="steps", value=steps),), offer=offer_of(),
+        shape=shape, steps=steps, steps_are_set=True, rows_per_step=4, tokens_per_step=128, step_seconds=certain(0.01),
+        bill=bill_of(2.0, steps * 0.01, 0.5), memory_bytes=None, memory_kind="resident", max_seconds=None,
+        max_usd=None, reasons=(), warnings=(),
     )  # fmt: skip
     return AdoptedPlan(**{**given, **changes})

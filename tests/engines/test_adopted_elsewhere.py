@@ -27,7 +27,7 @@ from advisor.workflows.adopt import save_plan
 from advisor.workflows.adopt_launch import export_adopted, launching, placed
 from advisor.workflows.compare import review
 from advisor.workflows.launch import resume, stop
-from tests.engines.adopted_runs import SCRIPT, certain, plan_of
+from tests.engines.adopted_runs import SCRIPT, bill_of, offer_of, plan_of
 from tests.engines.test_slurm import cluster  # noqa: F401 - a fixture
 from tests.engines.test_ssh import HERE, there  # noqa: F401 - a fixture
 from tests.engines.waiting import SECONDS, over
@@ -181,8 +181,8 @@ def test_an_export_runs_by_hand_within_its_limit_and_hands_a_signal_on(store, tm
 
 
 def test_the_job_of_slurm_and_the_task_of_skypilot_say_what_the_plan_says(store, tmp_path):
-    plan = plan_of(store, tmp_path, 50, gpus=4, device_key="h100-80gb-sxm", max_seconds=3600.0, usd_per_hour=10.0,
-                   ending_seconds=certain(100.0))  # fmt: skip
+    plan = plan_of(store, tmp_path, 50, offer=offer_of("h100-80gb-sxm", 4, 10.0), bill=bill_of(2.0, 0.5, 100.0),
+                   max_seconds=3600.0)  # fmt: skip
     made = export_adopted(store, plan, "slurm", ExportOptions(partition="gpu", account="me"))
     job = made.files["job.sbatch"].splitlines()
     # an hour, twice 150 s of grace for an end of 100 s, and a minute for Slurm's own inexactness: 66 minutes

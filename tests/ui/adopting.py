@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-from advisor.store.adopted import Adopted, AdoptedBurst, BatchShape, Knob, KnobVerdict, Recipe, Setting, save_adopted
-
-SCRIPT = Path(__file__).parents[1] / "advisor" / "adopt" / "never_seen.py"
-
-
-def burst(rows: float, calls: int, seconds: float, **values: float) -> AdoptedBurst:
-    return AdoptedBurst(
-        values=tuple(Setting(name=name, value=value) for name, value in values.items()),
-        outcome="stopped",
-        seconds=5.0,
-        startup_seconds=2.0,
-        step_seconds=(seconds,) * 8,
-        shape=BatchShape(rows=rows, calls=calls, length=32, tokens=rows * calls * 32),
-        elements=1234,
-        steps=9,
-    )
+from advisor.store.adopted import Adopted, Knob, KnobVerdict, Recipe, save_adopted
+from tests.engines.adopted_runs import SCRIPT, adopted_of, burst_of
 
 
 def adopted(home: Path, name: str = "mine") -> Adopted:
@@ -31,10 +18,9 @@ def adopted(home: Path, name: str = "mine") -> Adopted:
         KnobVerdict(name="steps", verdict="dead", words="8 steps were asked for, it had done 50 when it was ended"),
     )
     sizes = ((4, {}), (8, {"micro_batch": 8}), (2, {"micro_batch": 2}), (16, {"micro_batch": 16}))
-    kept = Adopted(
-        name=name, created="2026-11-23T00:00:00+00:00", command=(sys.executable, str(SCRIPT)), folder=str(home),
-        recipe=Recipe(name=name, knobs=knobs), device_key="cpu", torch="2.13.0", gpus=1, verdicts=verdicts,
-        bursts=tuple(burst(rows, 1, 0.01 + rows * 0.001, **values) for rows, values in sizes), seconds=20.0,
-    )  # fmt: skip
+    bursts = (burst_of(rows, 1, 32, 0.01 + rows * 0.001, **values) for rows, values in sizes)
+    bursts = (replace(burst, elements=1234, resident_peak_bytes=None) for burst in bursts)
+    kept = adopted_of(Recipe(name=name, knobs=knobs), *bursts, command=(sys.executable, str(SCRIPT)),
+                      folder=str(home), verdicts=verdicts)  # fmt: skip
     save_adopted(home, kept)
     return kept

@@ -39,6 +39,10 @@ def autoload() -> None:
         _tell(error)
 
 
+def count(tensors: Any) -> int:
+    return sum(tensor.numel() for tensor in tensors)
+
+
 def _tell(error: Exception) -> None:
     """Print one line on the program's standard error, the only trace of a failing probe."""
     print(f"training-advisor's probe ended: {type(error).__name__}: {error}", file=sys.stderr)
@@ -59,6 +63,7 @@ class Probe:
         self.shapes_left = shapes
         self.calls: dict[int, list[tuple[int, int | None, int | None]]] = {}
         self.model: Any = None  # the largest module that was called, until its weights are noted
+        self.model_size = 0  # its weights' elements
         self.within: set[int] = set()  # the modules that the model contains
         self.handle: Any = None
         self.clock = time.time() - time.monotonic()  # Unix seconds that do not change with the system clock
@@ -83,7 +88,11 @@ class Probe:
     def before_forward(self, module: Any, args: Any) -> None:
         try:
             if module.training and not self.optimizers and id(module) not in self.within:
-                self.find_model(module)
+                # Keep the largest module, because metrics and losses are also modules and a model calls its own parts.
+                self.within.add(id(module))
+                if (size := count(module.parameters())) >= max(1, self.model_size):
+                    self.model, self.model_size = module, size
+                    self.within.update(id(each) for each in module.modules())
             if module.training and args:
                 self.note_call(module, args[0])
         except Exception as error:
@@ -102,6 +111,12 @@ class Probe:
     def now(self) -> float:
         return self.clock + time.monotonic()
 
+    @property
+    def cuda(self) -> Any:
+        """PyTorch's CUDA, or None if the program does not use it."""
+        cuda = self.torch.cuda
+        return cuda if cuda.is_available() and cuda.is_initialized() else None
+
     def note_step(self, optimizer: Any) -> None:
         known = self.optimizers.get(id(optimizer))
         if known is None:
@@ -109,7 +124,7 @@ class Probe:
             self.note_optimizer(optimizer, known)
         now = self.now()
         record = {"kind": "step", "optimizer": known, "time": now}
-        if self.torch.cuda.is_available() and self.torch.cuda.is_initialized():
+        if self.cuda is not None:
             self.time_on_card(record)
         else:
             self.lines.append(record)
@@ -145,32 +160,18 @@ class Probe:
         self.kernel_due = now + min(later, max(first, 0.05 * (now - self.kernel_first)))
 
     def note_optimizer(self, optimizer: Any, number: int) -> None:
-        tensors = [p for group in optimizer.param_groups for p in group["params"]]
-        elements = sum(p.numel() for p in {id(p): p for p in tensors}.values())
-        name = type(optimizer).__name__
-        self.lines.append({"kind": "optimizer", "optimizer": number, "name": name, "elements": elements})
-        if self.model is not None:
-            self.note_model()
-
-    def find_model(self, module: Any) -> None:
-        """Keep the largest module, because metrics and losses are also modules and a model calls its own parts."""
-        self.within.add(id(module))
-        if self.elements(module) >= max(1, self.elements(self.model)):
-            self.model = module
-            self.within.update(id(each) for each in module.modules())
-
-    def elements(self, module: Any) -> int:
-        return sum(weight.numel() for weight in module.parameters()) if module is not None else 0
-
-    def note_model(self) -> None:
-        """Note the names and shapes of the model's weights; equal blocks are noted once, with their number."""
+        tensors = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+        self.lines.append({"kind": "optimizer", "optimizer": number, "elements": count(tensors.values())})
+        if self.model is None:
+            return
+        # The names and shapes of the model's weights; equal blocks are noted once, with their number.
         seen: dict[tuple[str, tuple[int, ...]], int] = {}
         for name, weight in self.model.named_parameters():
             key = re.sub(r"(^|\.)\d+\.", r"\1#.", name, count=1), tuple(weight.shape)
             seen[key] = seen.get(key, 0) + 1
         self.model = None
         self.within.clear()
-        weights = [{"name": name, "shape": list(shape), "count": count} for (name, shape), count in seen.items()]
+        weights = [{"name": name, "shape": list(shape), "count": blocks} for (name, shape), blocks in seen.items()]
         self.lines.append({"kind": "model", "weights": weights})
 
     def time_on_card(self, record: Record) -> None:
@@ -199,58 +200,35 @@ class Probe:
         """Note how many micro-batches a step had and of what shape, from the module with the most input."""
         if self.calls:
             calls = max(self.calls.values(), key=lambda c: (len(c), sum(n or 0 for _, _, n in c), c[0][0]))
-            self.lines.append(
-                {
-                    "kind": "shape",
-                    "optimizer": number,
-                    "calls": len(calls),
-                    "rows": [rows for rows, _, _ in calls],
-                    "lengths": [length for _, length, _ in calls],
-                    "tokens": [tokens for _, _, tokens in calls],
-                }
-            )
+            rows, lengths, tokens = zip(*calls, strict=True)
+            seen = {"calls": len(calls), "rows": rows, "lengths": lengths, "tokens": tokens}
+            self.lines.append({"kind": "shape", "optimizer": number, **seen})
             self.calls.clear()
             self.shapes_left -= 1
         if self.shapes_left <= 0 and self.handle is not None:
             self.handle.remove()
             self.handle = None
 
-    def note_memory(self) -> None:
-        record = {"kind": "memory", "time": self.now()}
-        cuda = self.torch.cuda
-        if cuda.is_available() and cuda.is_initialized():
-            record["allocated_peak_bytes"] = cuda.max_memory_allocated()
-            record["reserved_peak_bytes"] = cuda.max_memory_reserved()
-        if sys.platform.startswith("linux"):
-            import resource
-
-            record["resident_peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        self.lines.append(record)
-
     # The file
 
     def write(self) -> None:
-        self.written = self.now()
-        self.note_memory()
+        cuda, self.written = self.cuda, self.now()
+        memory: Record = {"kind": "memory", "time": self.written}
+        if cuda is not None:
+            memory["allocated_peak_bytes"] = cuda.max_memory_allocated()
+            memory["reserved_peak_bytes"] = cuda.max_memory_reserved()
+        if sys.platform.startswith("linux"):
+            import resource
+
+            memory["resident_peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if self.file is None:
             self.file = open(os.path.join(self.folder, f"probe-{self.pid}.jsonl"), "a", encoding="utf-8")  # noqa: SIM115 - open while the program lives
-            self.file.write(json.dumps(self.header()) + "\n")
-        self.file.write("".join(json.dumps(line) + "\n" for line in self.lines))
+            rank, world = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
+            header = {"kind": "process", "rank": rank, "world_size": world, "torch": str(self.torch.__version__)}
+            self.file.write(json.dumps(header) + "\n")
+        self.file.write("".join(json.dumps(line) + "\n" for line in (*self.lines, memory)))
         self.file.flush()
         self.lines = []
-
-    def header(self) -> Record:
-        cuda = self.torch.cuda
-        return {
-            "kind": "process",
-            "pid": self.pid,
-            "rank": int(os.environ.get("RANK") or 0),
-            "world_size": int(os.environ.get("WORLD_SIZE") or 1),
-            "torch": str(self.torch.__version__),
-            "python": sys.version.split()[0],
-            "threads": self.torch.get_num_threads(),
-            "card": cuda.get_device_name() if cuda.is_available() and cuda.is_initialized() else None,
-        }
 
     def give_up(self, error: Exception) -> None:
         """Remove the hooks, and print the reason."""

@@ -52,17 +52,17 @@ class AdoptedJob:
     @property
     def cards(self) -> int:
         """Return the number of GPUs on its node; 0 if it uses none."""
-        return 0 if self.plan.device_key == "cpu" else self.plan.gpus
+        return 0 if self.plan.offer.gpu == "cpu" else self.plan.offer.gpus
 
     @property
     def grace_seconds(self) -> int:
         """Seconds that an engine must allow between the signal and the kill."""
-        return grace_seconds(self.plan.ending_seconds.high if self.plan.ending_seconds is not None else 0.0)
+        return grace_seconds(self.plan.ending_seconds)
 
     @property
     def limit_seconds(self) -> int:
         """Return when the engine ends the run."""
-        return engine_limit(self.plan.limit_seconds, self.plan.total_seconds, self.grace_seconds)
+        return engine_limit(self.plan.limit_seconds, self.plan.bill.wall_clock.total_seconds, self.grace_seconds)
 
 
 def adopted_files(job: AdoptedJob) -> dict[str, str]:

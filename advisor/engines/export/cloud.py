@@ -47,13 +47,13 @@ def skypilot(job: ExportJob | AdoptedJob) -> dict[str, str]:
     fields: dict[str, Any] = {"name": job.name, "infra": None, "any_of": None, "cpus": None, "run": run,
                               "variables": {"RUN": RUN_FOLDER}, "max_hourly_cost": None}  # fmt: skip
     if isinstance(job, AdoptedJob):
-        on_cpu = find_gpu(job.plan.device_key) is None
-        cards = None if on_cpu else {card_name(job.plan.device_key, "skypilot"): job.plan.gpus}
+        on_cpu = find_gpu(job.plan.offer.gpu) is None
+        cards = None if on_cpu else {card_name(job.plan.offer.gpu, "skypilot"): job.plan.offer.gpus}
         fields |= {"nodes": None, "infra": job.place.name or None, "cpus": "2+" if on_cpu else None, "spot": None,
                    "accelerators": cards, "disk_gb": DISK_GB, "recovery": None,
                    "mounts": {RUN_FOLDER: bucket_of_run, job.plan.folder: job.here}}  # fmt: skip
-        if job.plan.usd_per_hour:
-            fields["max_hourly_cost"] = round(job.plan.usd_per_hour, 2)
+        if job.plan.offer.usd_per_hour:
+            fields["max_hourly_cost"] = round(job.plan.offer.usd_per_hour, 2)
         return {SKY: document("skypilot.yaml", **fields)}
     # One place, or any of several: SkyPilot takes the cheapest that has the machine.
     offer, places = job.plan.offer, (job.place.name or _SKY.get(job.plan.offer.provider or "") or "*").split(",")

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from advisor.adopt.burst import BurstLimits, run_burst
 from advisor.adopt.by_log import LINES, PRINTED, read_steps
 from advisor.adopt.command import Ready
-from advisor.adopt.empirical import Batch, Seen, fit_time
+from advisor.adopt.fit import Batch, Seen, fit_time
 from advisor.adopt.self_test import as_declared, verdicts
-from advisor.adopt.session import Command, adopt
+from advisor.adopt.session import Command, adopt, run_burst
 from advisor.errors import AdvisorError
 from advisor.store.adopted import LOG, AdoptedBurst, BatchShape, Knob, Recipe, Setting
 
@@ -132,7 +131,7 @@ def test_intervals_are_wider_by_the_log():
 
 def test_a_python_that_isolates_itself_is_timed_by_its_lines(tmp_path):
     ready = Ready(arguments=(sys.executable, "-I", str(SCRIPT), "--bsz", "16"), variables={"SAY_TOKENS": "1"})
-    found = run_burst(ready, (), tmp_path, tmp_path, BurstLimits(steady_seconds=0.5), os.environ)
+    found = run_burst(ready, (), tmp_path, tmp_path, os.environ, steady_seconds=0.5)
     assert (found.outcome, found.source, found.clock) == ("stopped", LOG, LINES)
     assert found.step_tokens == pytest.approx(16 * 32) and found.shape is None and found.step_printed
     text = (tmp_path / "output.log").read_text().splitlines()
@@ -147,10 +146,10 @@ def test_the_memory_of_a_container_is_not_that_of_its_client(tmp_path):
     client.symlink_to(shutil.which("bash"))
     command = "for i in $(seq 1000); do echo iter $i: loss 4.$((999 - i)), time 50.00ms; sleep 0.05; done"
     ready = Ready(arguments=(str(client), "-c", command), variables={})
-    found = run_burst(ready, (), tmp_path, tmp_path, BurstLimits(steady_seconds=0.5), os.environ)
+    found = run_burst(ready, (), tmp_path, tmp_path, os.environ, steady_seconds=0.5)
     assert (found.outcome, found.source, found.resident_peak_bytes) == ("stopped", LOG, None)
     plain = replace(ready, arguments=("bash", "-c", command))
-    assert run_burst(plain, (), tmp_path, tmp_path, BurstLimits(), os.environ).resident_peak_bytes > 0
+    assert run_burst(plain, (), tmp_path, tmp_path, os.environ).resident_peak_bytes > 0
 
 
 def test_a_log_that_numbers_no_step_needs_a_line_of_each(tmp_path):
@@ -163,5 +162,5 @@ def test_a_log_that_numbers_no_step_needs_a_line_of_each(tmp_path):
     command = Command(arguments=(sys.executable, "-I", "-c", program), folder=tmp_path, environment=os.environ,
                       recipe=Recipe(name="x"))  # fmt: skip
     with pytest.raises(AdvisorError, match="how many steps lie between") as refused:
-        adopt(command, 60.0, lambda text, gone: None)
+        adopt(command, "x", 60.0, lambda text, gone: None)
     assert "--knob log_every=" in refused.value.hint

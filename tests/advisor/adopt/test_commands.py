@@ -133,9 +133,9 @@ def test_shipped_recipes_are_found_by_their_commands():
     help_of_trainer = "  --per_device_train_batch_size X\n  --save_strategy {no,steps}\n"
     assert by_help(help_of_trainer, ("python", "run_clm.py")).name == "hf-trainer"
     assert by_help(ARGPARSE, ("python", "train.py")) is None
-    for shipped in shipped_recipes():
-        assert shipped.detect or shipped.detect_help
-        assert len({knob.name for knob in shipped.recipe.knobs}) == len(shipped.recipe.knobs)
+    for recipe in shipped_recipes():
+        assert recipe.detect or recipe.detect_help
+        assert len({knob.name for knob in recipe.knobs}) == len(recipe.knobs)
 
 
 FOUNDRY = "max_seq_len: 1024\nmodel: {name: mpt_causal_lm, n_layers: 12}\ndevice_train_microbatch_size: 4\n"

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.adopt.burst import warmup_steps
-from advisor.adopt.empirical import Batch, Seen, fit_memory, fit_time, hold_each_out
-from advisor.adopt.plan import make_plan
+from advisor.adopt.fit import Batch, Seen, fit_memory, fit_time, hold_each_out
+from advisor.adopt.plan import batch_options, make_plan
 from advisor.adopt.self_test import cut_apart, end_to_end, verdicts
-from advisor.adopt.session import tries
-from advisor.adopt.splits import batch_options
+from advisor.adopt.session import tries, warmup_steps
 from advisor.errors import AdvisorError
 from advisor.options import AdoptedGoal
 from advisor.records import Basis
-from advisor.store.adopted import Adopted, AdoptedBurst, BatchShape, Knob, KnobVerdict, Recipe, Setting
+from advisor.store.adopted import Adopted, AdoptedBurst, Knob, KnobVerdict, Recipe, Setting
 from advisor.workflows.adopt import can_be_planned
+from tests.engines.adopted_runs import adopted_of
+from tests.engines.adopted_runs import burst_of as burst
 
 GRID = [Batch(rows=r, calls=c, length=s) for r, c, s in ((4, 1, 64), (8, 1, 64), (4, 2, 64), (4, 1, 32), (2, 1, 64))]
 
@@ -113,20 +113,6 @@ KNOBS = (
 RECIPE = Recipe(name="toy", knobs=KNOBS)
 
 
-def burst(rows: float, calls: int, length: float, seconds: float = 0.1, **values: float) -> AdoptedBurst:
-    return AdoptedBurst(
-        values=tuple(Setting(name=name, value=value) for name, value in values.items()),
-        outcome="stopped",
-        seconds=5.0,
-        startup_seconds=2.0,
-        step_seconds=(seconds,) * 8,
-        shape=BatchShape(rows=rows, calls=calls, length=length, tokens=rows * calls * length),
-        steps=9,
-        resident_peak_bytes=round(3e8 + 1e5 * rows * length),
-        torch="2.13.0",
-    )
-
-
 BASE = burst(4, 1, 64)
 
 
@@ -180,19 +166,7 @@ def test_rows_laid_end_to_end_are_cut_apart():
 
 
 def adopted(*bursts: AdoptedBurst, works: tuple[str, ...] = ("micro_batch", "grad_accum", "steps")) -> Adopted:
-    return Adopted(
-        name="toy",
-        created="2026-11-23T00:00:00+00:00",
-        command=("python", "toy.py"),
-        folder="/",
-        recipe=RECIPE,
-        device_key="cpu",
-        torch="2.13.0",
-        gpus=1,
-        verdicts=tuple(KnobVerdict(name=name, verdict="works", words="") for name in works),
-        bursts=bursts,
-        seconds=60.0,
-    )
+    return adopted_of(RECIPE, *bursts, works=works)
 
 
 def plan(subject: Adopted, **goal):
@@ -210,19 +184,20 @@ EVEN = adopted(
 
 def test_a_deadline_gives_the_steps_that_surely_end_by_then():
     found = plan(EVEN, deadline_seconds=600.0)
-    step, start = found.step_seconds, found.startup_seconds
+    step, start = found.step_seconds, found.bill.wall_clock.startup_seconds
+    total = found.bill.wall_clock.total_seconds
     assert step.value == pytest.approx(0.1, rel=0.05)
     assert found.steps == math.floor((600.0 - start.high) / step.high)
-    assert found.total_seconds.high <= 600.0 < found.total_seconds.high + step.high
+    assert total.high <= 600.0 < total.high + step.high
     assert found.values == (Setting(name="steps", value=found.steps),) and found.steps_are_set
-    assert found.max_seconds == 600.0 and found.cost_usd is None
+    assert found.max_seconds == 600.0 and found.bill.cost_usd is None
     assert any("the save at the end was not measured" in warning for warning in found.warnings)
 
 
 def test_dollars_are_hours_at_a_price():
     found = plan(EVEN, budget_usd=1.0, usd_per_gpu_hour=6.0)
     assert found.limit_seconds == 600.0 and found.max_seconds is None
-    assert found.cost_usd.value == pytest.approx(found.total_seconds.value / 600)
+    assert found.bill.cost_usd.value == pytest.approx(found.bill.wall_clock.total_seconds.value / 600)
     with pytest.raises(AdvisorError, match="needs a price"):
         plan(EVEN, budget_usd=1.0)
 

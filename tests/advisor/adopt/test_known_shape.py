@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 
 from advisor.adopt.decoder import Weights, decoder_of
-from advisor.adopt.empirical import Batch, Seen, fit_law, fit_time, hold_each_out, workload
-from advisor.adopt.session import seen_times
-from advisor.adopt.splits import batch_options, choose_fit
+from advisor.adopt.fit import Batch, Seen, choose_fit, fit_law, fit_time, hold_each_out, seen_times, workload
+from advisor.adopt.plan import batch_options
 from advisor.laws import flops
 from advisor.records import Basis
 from advisor.report.adoption import adoption_lines
-from advisor.store.adopted import Adopted, AdoptedBurst, BatchShape, Knob, KnobVerdict, Recipe, Setting
+from advisor.store.adopted import Adopted, Knob, Recipe, Setting
 from advisor.workflows.adopt import configured_model
+from tests.engines.adopted_runs import adopted_of, burst_of
 from trainer.schema import ModelShape
 
 
@@ -136,21 +136,11 @@ def test_rows_that_are_laid_end_to_end_are_one_long_row():
 
 
 def adopted(model: ModelShape | None, seconds=seconds_of, processes: int = 1) -> Adopted:
-    bursts = tuple(
-        AdoptedBurst(
-            values=() if b == GRID[0] else (Setting(name="micro_batch", value=b.rows),), outcome="stopped",
-            seconds=5.0, startup_seconds=2.0, step_seconds=(seconds(b),) * 8, steps=9, processes=processes,
-            shape=BatchShape(rows=b.rows, calls=round(b.calls), length=b.length, tokens=b.rows * b.calls * b.length),
-            elements=TRAINED, model=model,
-        )
-        for b in GRID
-    )  # fmt: skip
-    return Adopted(
-        name="toy", created="2026-11-23T00:00:00+00:00", command=("python", "toy.py"), folder="/",
-        recipe=Recipe(name="toy", knobs=(Knob(name="micro_batch", key="--b", value=4),)), device_key="cpu",
-        torch="2.13.0", gpus=processes, verdicts=(KnobVerdict(name="micro_batch", verdict="works", words=""),),
-        bursts=bursts, seconds=60.0,
-    )  # fmt: skip
+    recipe = Recipe(name="toy", knobs=(Knob(name="micro_batch", key="--b", value=4),))
+    bursts = [burst_of(b.rows, round(b.calls), b.length, seconds(b), processes,
+                       **({} if b == GRID[0] else {"micro_batch": b.rows})) for b in GRID]  # fmt: skip
+    known = (replace(burst, model=model, elements=TRAINED) for burst in bursts)
+    return adopted_of(recipe, *known, works=("micro_batch",), gpus=processes)
 
 
 def test_the_law_is_taken_where_it_predicts_the_bursts_no_worse():

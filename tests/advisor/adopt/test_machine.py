@@ -17,7 +17,6 @@ from advisor.adopt.guard import Guard
 from advisor.records import Basis, Estimate
 from advisor.run_records import LaunchRecord
 from advisor.store.adopted import (
-    Adopted,
     AdoptedBurst,
     AdoptedPlan,
     BatchShape,
@@ -27,6 +26,7 @@ from advisor.store.adopted import (
 )
 from advisor.store.disk import dump_yaml
 from advisor.store.run_folder import write_launch
+from tests.engines.adopted_runs import adopted_of, bill_of, offer_of
 from trainer.schema import to_dict
 
 STEP, QUIET, STEPS = 0.05, 0.010, 200
@@ -47,9 +47,8 @@ def burst(seconds: float, reference: float | None) -> AdoptedBurst:
 def plan_for(folder) -> AdoptedPlan:
     return AdoptedPlan(
         id="p", created="2026-11-23T00:00:00+00:00", trainer="mine", command=COMMAND, folder=str(folder),
-        environment=(), resume_args=(), values=(), device_key="cpu", gpus=1, shape=SHAPE, steps=STEPS,
-        steps_are_set=True, rows_per_step=4, tokens_per_step=128, startup_seconds=about(2.0), step_seconds=about(STEP),
-        ending_seconds=about(0.5), total_seconds=about(2.5 + STEP * STEPS), usd_per_hour=None, cost_usd=None,
+        resume_args=(), values=(), offer=offer_of(), shape=SHAPE, steps=STEPS, steps_are_set=True,
+        rows_per_step=4, tokens_per_step=128, step_seconds=about(STEP), bill=bill_of(2.0, STEP * STEPS, 0.5),
         memory_bytes=None, memory_kind="resident", max_seconds=None, max_usd=None, reasons=(), warnings=(),
         reference_seconds=QUIET, drift_exponent=0.7,
     )  # fmt: skip
@@ -67,10 +66,7 @@ def keep(home, tmp_path):
     """Adopt a command that was measured by these bursts."""
 
     def kept(*bursts: AdoptedBurst) -> None:
-        adopted = Adopted(
-            name="mine", created="2026-11-23T00:00:00+00:00", command=COMMAND, folder=str(tmp_path),
-            recipe=Recipe(name="mine"), device_key="cpu", torch=None, gpus=1, verdicts=(), bursts=bursts, seconds=1.0,
-        )  # fmt: skip
+        adopted = adopted_of(Recipe(name="mine"), *bursts, command=COMMAND, folder=str(tmp_path))
         save_adopted(home, adopted)
 
     return kept
@@ -110,6 +106,18 @@ def run(home, tmp_path, keep):
     return ran
 
 
+def as_of_schema_1(path) -> None:
+    """Rewrites a plan as it was written before it had an offer and a bill."""
+    raw = yaml.safe_load(path.read_text())
+    offer, bill = raw.pop("offer"), raw.pop("bill")
+    clock = bill["wall_clock"]
+    raw |= {"device_key": offer["gpu"], "gpus": offer["gpus"], "usd_per_hour": 3.6, "software": "torch 2.13.0",
+            "startup_seconds": clock["startup_seconds"], "ending_seconds": clock["checkpoints_seconds"],
+            "total_seconds": clock["total_seconds"], "cost_usd": clock["total_seconds"], "environment": [],
+            "schema": 1}  # fmt: skip
+    path.write_text(yaml.safe_dump(raw))
+
+
 def learnt(home) -> list[dict]:
     bursts = yaml.safe_load((home / "adopted" / "mine.yaml").read_text())["bursts"]
     return [each for each in bursts if each["source"] == "run"]
@@ -125,6 +133,16 @@ def test_a_run_on_the_quiet_machine_is_one_more_burst(call, home, run):
     found = compared(call, run(lambda number: STEP, (QUIET,)))
     assert found["recorded"] and found["not_learnt"] is None and len(learnt(home)) == 1
     assert found["reference_seconds"] == QUIET and found["drift_factor"] == pytest.approx(1.0)
+
+
+def test_a_run_whose_plan_is_of_the_first_schema_is_still_compared(call, home, run):
+    folder = run(lambda number: STEP, (QUIET,))
+    as_of_schema_1(folder / "adopted.yaml")
+    found = compared(call, folder)
+    # 2 s of start, 200 steps of 50 ms and 0.5 s of end at $3.6 an hour
+    wall = found["wall_clock_seconds"]
+    assert wall["predicted"]["value"] == 12.5 and wall["actual"] == pytest.approx(12.5)
+    assert found["cost_usd"]["actual"] == pytest.approx(0.0125)
 
 
 def test_other_work_that_came_and_went_is_said_and_not_learnt_from(call, home, run):
@@ -196,7 +214,8 @@ def guarded(home, tmp_path, monkeypatch):
     (folder / "recipe.yaml").write_text(dump_yaml(to_dict(Recipe(name="mine"))))
 
     def guard(script: str, **changes) -> Guard:
-        plan = replace(plan_for(tmp_path), command=(sys.executable, "-c", script), ending_seconds=None, **changes)
+        plan = replace(plan_for(tmp_path), command=(sys.executable, "-c", script), bill=bill_of(2.0, 1.0, None),
+                       **changes)  # fmt: skip
         (folder / "adopted.yaml").write_text(dump_adopted_plan(plan))
         return Guard(folder)
 

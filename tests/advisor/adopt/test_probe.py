@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.adopt.probe_log import ProbeFolder, probe_variables
+from advisor.adopt.watching import ProbeFolder, probe_variables
 
 SCRIPT = Path(__file__).parent / "never_seen.py"
 
@@ -25,7 +25,7 @@ def run(tmp_path: Path, *arguments: str, shapes: int = 3, folder: Path | None = 
 
 def read(folder: Path) -> ProbeFolder:
     probed = ProbeFolder(folder)
-    probed.read_on()
+    probed.look()
     return probed
 
 
@@ -37,13 +37,14 @@ def test_every_step_is_seen_with_its_batch_and_its_time(tmp_path):
     shape = process.shape
     assert (shape.rows, shape.calls, shape.length, shape.tokens) == (8, 2, 32, 2 * 8 * 32)
     # 64 x 32 embedded, 32 x 128 and 128 x 64 with their biases
-    assert process.optimizers[process.main]["elements"] == 64 * 32 + 32 * 128 + 128 + 128 * 64 + 64
+    assert process.main["elements"] == 64 * 32 + 32 * 128 + 128 + 128 * 64 + 64
     printed = [float(seconds) for seconds in re.findall(r"seconds ([\d.]+)", done.stdout)]
     gaps = [abs(seen / said - 1) for seen, said in zip(process.durations, printed, strict=True)]
     assert statistics.median(gaps) < 0.01
     # the reference kernel is timed beside the steps, and what it takes is no step's
-    held = [witness["held_seconds"] for witness in process.witnesses[1:]]  # the first lies before what is printed
-    assert all(0 < witness["reference_seconds"] < 1 for witness in process.witnesses)
+    witnesses = process.records["witness"]
+    held = [witness["held_seconds"] for witness in witnesses[1:]]  # the first lies before what is printed
+    assert all(0 < witness["reference_seconds"] < 1 for witness in witnesses)
     assert sum(process.durations) + sum(held) == pytest.approx(sum(printed), rel=0.01)
 
 
@@ -115,7 +116,7 @@ def test_a_line_that_is_being_written_waits(tmp_path):
     assert probed.first is None
     with path.open("a") as file:
         file.write('ep", "optimizer": 0, "time": 5.0}\n{"kind": "later version"}\n')
-    probed.read_on()
+    probed.look()
     assert probed.first.moments == [5.0]
 
 
@@ -127,5 +128,5 @@ def test_the_optimizer_with_most_elements_counts_the_steps(tmp_path):
     ]
     (tmp_path / "probe-1.jsonl").write_text("\n".join(lines) + "\n")
     process = read(tmp_path).first
-    assert process.main == 1 and len(process.moments) == 5
+    assert process.main["optimizer"] == 1 and len(process.moments) == 5
     assert process.durations == pytest.approx([1.0] * 4)

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from advisor.adopt.command import LAUNCHER, launcher_knob
-from advisor.adopt.empirical import Batch, Seen, fit_time
-from advisor.adopt.plan import make_plan
+from advisor.adopt.command import LAUNCHER, launcher_knob, set_argument
+from advisor.adopt.fit import Batch, Seen, fit_time, seen_memory
+from advisor.adopt.plan import batch_options, make_plan
 from advisor.adopt.self_test import verdicts
-from advisor.adopt.session import seen_memory, tries
-from advisor.adopt.splits import batch_options
+from advisor.adopt.session import tries
 from advisor.errors import AdvisorError
 from advisor.options import AdoptedGoal
 from advisor.records import Basis
-from advisor.store.adopted import Adopted, AdoptedBurst, BatchShape, Knob, KnobVerdict, Recipe, Setting
+from advisor.store.adopted import Adopted, AdoptedBurst, Knob, KnobVerdict, Recipe
 from advisor.workflows.adopt import name_of, recipe_of_command
 from tests.advisor.adopt.test_adopt_story import advisor, document, told
+from tests.engines.adopted_runs import adopted_of, burst_of
 
 SCRIPT = Path(__file__).parent / "two_processes.py"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
@@ -43,8 +43,6 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
     ],
 )  # fmt: skip
 def test_the_number_stands_between_launcher_and_program(command, key, value, with_four):
-    from advisor.adopt.command import set_argument
-
     knob = launcher_knob(command.split())
     assert (knob.name, knob.key, knob.value, knob.how) == ("gpus", key, value, LAUNCHER)
     assert set_argument(command.split(), knob, "4") == with_four.split()
@@ -95,13 +93,8 @@ RECIPE = Recipe(name="toy", knobs=KNOBS)
 
 
 def burst(rows: float, calls: int, processes: int = 1, **values: float) -> AdoptedBurst:
-    batch = Batch(rows=rows, calls=calls, length=64, processes=processes)
-    return AdoptedBurst(
-        values=tuple(Setting(name=name, value=value) for name, value in values.items()), outcome="stopped",
-        seconds=5.0, startup_seconds=2.0, step_seconds=(seconds_of(batch),) * 8,
-        shape=BatchShape(rows=rows, calls=calls, length=64, tokens=rows * calls * 64), steps=9, processes=processes,
-        resident_peak_bytes=round(processes * (3e8 + 1e5 * rows * 64)),
-    )  # fmt: skip
+    seconds = seconds_of(Batch(rows=rows, calls=calls, length=64, processes=processes))
+    return burst_of(rows, calls, 64, seconds, processes, **values)
 
 
 BASE = burst(4, 2)
@@ -109,12 +102,7 @@ ALONE = (burst(8, 2, micro_batch=8), burst(4, 4, grad_accum=4), burst(2, 2, micr
 
 
 def adopted(*bursts: AdoptedBurst, works=("micro_batch", "grad_accum", "steps", "gpus"), recipe=RECIPE) -> Adopted:
-    return Adopted(
-        name="toy", created="2026-11-23T00:00:00+00:00", command=("torchrun", "--nproc-per-node", "1", "toy.py"),
-        folder="/", recipe=recipe, device_key="cpu", torch="2.13.0", gpus=1,
-        verdicts=tuple(KnobVerdict(name=name, verdict="works", words="") for name in works), bursts=bursts,
-        seconds=60.0,
-    )  # fmt: skip
+    return adopted_of(recipe, *bursts, works=works, command=("torchrun", "--nproc-per-node", "1", "toy.py"))
 
 
 def plan(subject: Adopted, **goal):
@@ -140,7 +128,7 @@ def test_a_number_of_processes_is_believed_when_so_many_train(other, verdict, sa
 def test_the_global_batch_stays_whichever_way_the_program_counts():
     of_each = plan(adopted(BASE, *ALONE, burst(4, 2, 2, gpus=2)), gpus=2)
     values = {s.name: s.value for s in of_each.values}
-    assert (of_each.gpus, of_each.rows_per_step, of_each.tokens_per_step) == (2, 8, 512)
+    assert (of_each.offer.gpus, of_each.rows_per_step, of_each.tokens_per_step) == (2, 8, 512)
     assert of_each.shape.rows * of_each.shape.calls * 2 == 8 and values["gpus"] == 2
     assert values.get("grad_accum", 2) * values.get("micro_batch", 4) * 2 == 8  # its options are of one process
     assert of_each.shape.tokens == 256
@@ -201,7 +189,7 @@ def test_two_processes_by_gloo_from_adoption_to_score(tmp_path):
     planned = advisor(home, "adopt", "--name", "two_processes", "--gpus", "2", "--steps", "40", "--json")
     assert planned.returncode == 0, planned.stderr
     plan = json.loads(planned.stdout)["plan"]
-    assert plan["gpus"] == 2 and plan["rows_per_step"] == 4
+    assert plan["offer"]["gpus"] == 2 and plan["rows_per_step"] == 4
     assert {v["name"]: v["value"] for v in plan["values"]} == {"gpus": 2, "micro_batch": 2, "steps": 40}
     # two rows of 32 tokens in each process, 0.2 ms a token: half of what one process takes, and less than that beside
     # other work

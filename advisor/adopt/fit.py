@@ -16,6 +16,7 @@ fit is valid for this program on this machine only. Pure.
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -24,11 +25,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from advisor.calibration.fit import fit, most_plausible
+from advisor.calibration.observations import Drift, corrected_log, drift_among
+from advisor.errors import AdvisorError
 from advisor.laws.held_out import HeldOut, leave_one_out
 from advisor.laws.intervals import Z80
 from advisor.prediction.prior import measured_prior
 from advisor.prediction.throughput import Rates, predict_log, sizes
 from advisor.records import Basis, Estimate, MeasuredStep, Workload
+from advisor.store.adopted import LOG, WHOLE_RUN, Adopted, AdoptedBurst
 from trainer.schema import ModelShape
 
 # Shares of the terms before any burst: arbitrary except for their order, as most of a step depends on tokens. The last
@@ -40,9 +44,10 @@ _DRIFT, _DRIFT_WEIGHT = 0.03, 2.0  # between visits of one configuration; weight
 _OUTSIDE = 0.08  # for each doubling beyond the measured range: caches, other kernels
 # for each doubling of processes: other links, other cores. Arbitrary; added once more if only one process was measured
 _OUTSIDE_PROCESSES = 0.25
+_RESTLESS = 0.25  # of the log of a burst's steps; steps of one batch on a quiet machine scatter by a few per cent
 # Of the log: the time between a line and the end of its step, or memory that is only sampled. On four CPU programs,
 # medians were within 0.015 of the probe's. A GPU that runs asynchronously to its host may be worse.
-BY_LOG = 0.05
+_BY_LOG = 0.05
 # Of our law, for a command whose model is a known decoder.
 _NOMINAL = Rates(matmul_flops=1e11, bandwidth=2e10, launch_seconds=5e-6)  # of a few cores; only ratios matter
 _COMMON = 1.5  # deviation of the log of the common factor: a GPU or a core, another library
@@ -78,16 +83,55 @@ class Seen:
     drift: float = 0.0  # of the log, by the reference kernel: how much a later run's machine may differ; 0: not timed
 
 
-def time_terms(batch: Batch) -> tuple[float, ...]:
-    """Returns the terms of a step's seconds."""
-    work, others = batch.calls * batch.tokens, 1 - 1 / batch.processes
-    together = work * batch.tokens * batch.end_to_end
-    return 1.0, batch.calls, work, work * batch.length, together, others, others * work
+def batch_of(burst: AdoptedBurst) -> Batch | None:
+    """Returns the batch of a burst's steps, or None if it was not seen.
+
+    If only the log was seen and nothing states the batch, the batch is a single unit.
+    """
+    shape, many = burst.shape, float(burst.processes)
+    if shape is None:
+        return Batch(rows=1.0, calls=1.0, processes=many) if burst.source == LOG and not burst.values else None
+    length = shape.length or 1.0
+    return Batch(rows=shape.rows, calls=shape.calls, length=length, end_to_end=shape.end_to_end, processes=many)
 
 
-def memory_terms(batch: Batch) -> tuple[float, ...]:
-    """Returns the terms of a peak's bytes."""
-    return 1.0, batch.tokens, batch.tokens**2 * batch.end_to_end
+def drift_of(bursts: Sequence[AdoptedBurst]) -> Drift:
+    """Measures how the machine's own speed changed during the bursts, by the reference kernel."""
+    own = [b for b in bursts if b.source != WHOLE_RUN and b.measured and b.steady]  # runs are compared with these
+    timed = [b for b in own if b.reference_seconds and batch_of(b) is not None]
+    return drift_among([(batch_of(b), b.step_seconds, b.reference_seconds) for b in timed])
+
+
+def seen_times(bursts: Sequence[AdoptedBurst]) -> list[Seen]:
+    """Returns the median step of each steady burst, corrected for the machine's own speed."""
+    drift, seen = drift_of(bursts), []
+    moved = drift.deviation if drift.reference_seconds is not None else 0.0
+    for burst in bursts:
+        if not burst.measured or not burst.steady or (batch := batch_of(burst)) is None:
+            continue
+        # Small scatter of the steps averages out in a long run. Large scatter comes from other work that comes and
+        # goes, and no burst says how often it will.
+        scatter = statistics.pstdev([math.log(seconds) for seconds in burst.step_seconds if seconds > 0] or [0.0])
+        seen.append(Seen(batch=batch, value=math.exp(corrected_log(burst, drift)), by_log=bursts[0].source == LOG,
+                         drift=max(moved, scatter if scatter > _RESTLESS else 0.0)))  # fmt: skip
+    return seen
+
+
+def memory_kind(bursts: Sequence[AdoptedBurst]) -> str:
+    """Returns the counter of the bursts' memory: PyTorch's or the driver's for a GPU, or else that of the processes."""
+    kinds = ("allocated", "device")
+    return next((kind for kind in kinds if any(getattr(b, f"{kind}_peak_bytes") for b in bursts)), "resident")
+
+
+def seen_memory(bursts: Sequence[AdoptedBurst]) -> list[Seen]:
+    """Returns the peak memory of each burst with steady steps, for one process or its GPU."""
+    kind, seen = memory_kind(bursts), []
+    for burst in bursts:
+        bytes_, batch = getattr(burst, f"{kind}_peak_bytes"), batch_of(burst)
+        if burst.measured and bytes_ and batch is not None:
+            each = bytes_ / (burst.processes if kind == "resident" else 1)
+            seen.append(Seen(batch=batch, value=each, by_log=burst.source == LOG))
+    return seen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,48 +145,63 @@ class Fitted:
         """Returns the value at a batch with its 80 % interval."""
         mean, deviation = self.log_of(batch)
         value, width = math.exp(mean), math.exp(Z80 * deviation)
-        names = ("rows", "calls", "length", "processes")
-        between = Basis.EXTRAPOLATED if _outside(batch, self.seen, *names) else Basis.INTERPOLATED
+        between = Basis.EXTRAPOLATED if _outside(batch, self.seen) else Basis.INTERPOLATED
         basis = Basis.MEASURED if batch in self.seen else between
         return Estimate(value=value, low=value / width, high=value * width, basis=basis)
 
 
 def _outside(batch: Batch, seen: Sequence[Batch], *names: str) -> float:
-    """Counts the doublings of these quantities by which a batch lies outside the measured ones."""
+    """Counts the doublings of these quantities (default: all) by which a batch lies outside the measured ones."""
+    names = names or ("rows", "calls", "length", "processes")
     pairs = [(getattr(batch, name), [getattr(each, name) for each in seen]) for name in names]
     return sum(max(0.0, math.log2(value / max(known)), math.log2(min(known) / value)) for value, known in pairs)
 
 
-def visits_of(seen: Sequence[Seen]) -> dict[Batch, list[float]]:
-    """Returns the logarithms of the values measured at each batch; raises ValueError without any."""
+def fit_time(seen: Sequence[Seen]) -> Fitted:
+    """Returns the fitted step time of a program; raises ValueError without a burst."""
+
+    def terms(batch: Batch) -> tuple[float, ...]:
+        work, others = batch.calls * batch.tokens, 1 - 1 / batch.processes
+        together = work * batch.tokens * batch.end_to_end
+        return 1.0, batch.calls, work, work * batch.length, together, others, others * work
+
+    return _fit(seen, terms, _TIME_PRIOR)
+
+
+def fit_memory(seen: Sequence[Seen]) -> Fitted:
+    """Returns the fitted peak memory of a program; raises ValueError without a burst."""
+    return _fit(seen, lambda batch: (1.0, batch.tokens, batch.tokens**2 * batch.end_to_end), _MEMORY_PRIOR)
+
+
+def _visits(seen: Sequence[Seen]) -> tuple[dict[Batch, list[float]], float, float]:
+    """Returns the logarithms of the values at each batch, their deviation between visits, and that of a later run.
+
+    The deviation between visits is shrunk to its prior. Raises ValueError if nothing was measured.
+    """
     if not seen:
         raise ValueError("no burst was measured")
     visits: dict[Batch, list[float]] = {}
     for one in seen:
         visits.setdefault(one.batch, []).append(math.log(one.value))
-    return visits
-
-
-def fit_time(seen: Sequence[Seen]) -> Fitted:
-    """Returns the fitted step time of a program; raises ValueError without a burst."""
-    return _fit(seen, time_terms, _TIME_PRIOR)
-
-
-def fit_memory(seen: Sequence[Seen]) -> Fitted:
-    """Returns the fitted peak memory of a program; raises ValueError without a burst."""
-    return _fit(seen, memory_terms, _MEMORY_PRIOR)
+    squares = sum((value - statistics.mean(logs)) ** 2 for logs in visits.values() for value in logs)
+    drift = math.sqrt((_DRIFT_WEIGHT * _DRIFT**2 + squares) / (_DRIFT_WEIGHT + len(seen) - len(visits)))
+    by_log = _BY_LOG if any(one.by_log for one in seen) else 0.0
+    return visits, drift, math.hypot(max(drift, *(one.drift for one in seen)), by_log)
 
 
 def _fit(seen: Sequence[Seen], terms: Callable[[Batch], tuple[float, ...]], shares: Sequence[float]) -> Fitted:
-    visits = visits_of(seen)
-    x = np.array([terms(batch) for batch in visits])
+    visits, drift, unsteady = _visits(seen)
+    batches = tuple(visits)
+    x = np.array([terms(batch) for batch in batches])
     y = np.array([statistics.median(logs) for logs in visits.values()])
-    drift = drift_of(list(visits.values()))
-    alone = np.array([terms(replace(batch, processes=1.0)) for batch in visits]) > 0
+    alone = np.array([terms(replace(batch, processes=1.0)) for batch in batches]) > 0
     prior_shares = np.array(shares) / sum(np.array(shares)[alone.any(axis=0)])  # for a typical measured batch
-    # a term that no batch has keeps its prior; a term of several processes, as if there were many
-    many = np.array([terms(replace(batch, processes=math.inf)) for batch in visits])
-    prior = y.mean() + np.log(prior_shares) - np.where((x > 0).any(axis=0), _middle(x), _middle(many))
+    # Each term's mean logarithm over the batches that have it. A term that no batch has keeps its prior; a term of
+    # several processes, as if there were many.
+    many = np.array([terms(replace(batch, processes=math.inf)) for batch in batches])
+    full = np.where((x > 0).any(axis=0), x, many)
+    middle = np.log(full, out=np.zeros_like(full), where=full > 0).sum(axis=0) / np.maximum((full > 0).sum(axis=0), 1)
+    prior = y.mean() + np.log(prior_shares) - middle
     noise = np.sqrt(drift**2 / np.array([len(logs) for logs in visits.values()]) + _DISCREPANCY**2)
 
     theta, precision, _ = most_plausible(x, y, np.diag(1 / noise), prior, np.eye(len(prior)) / _PRIOR_DEVIATION)
@@ -150,37 +209,19 @@ def _fit(seen: Sequence[Seen], terms: Callable[[Batch], tuple[float, ...]], shar
     discrepancy = math.sqrt(
         (_DISCREPANCY_WEIGHT * _DISCREPANCY**2 + float((left**2).sum())) / (_DISCREPANCY_WEIGHT + len(left))
     )
-    covariance, unexplained = np.linalg.inv(precision), math.hypot(discrepancy, unsteady(drift, seen))
+    covariance, unexplained = np.linalg.inv(precision), math.hypot(discrepancy, unsteady)
 
     def log_of(batch: Batch) -> tuple[float, float]:
         parts = np.array(terms(batch)) * np.exp(theta)
         gradient = parts / parts.sum()
         # one more doubling if only single processes were measured and several are asked for
-        many = _outside(batch, tuple(visits), "processes")
-        many += batch.processes > max(each.processes for each in visits) == 1
-        beyond = _OUTSIDE * _outside(batch, tuple(visits), "rows", "calls", "length"), _OUTSIDE_PROCESSES * many
+        doublings = _outside(batch, batches, "processes")
+        doublings += batch.processes > max(each.processes for each in batches) == 1
+        beyond = _OUTSIDE * _outside(batch, batches, "rows", "calls", "length"), _OUTSIDE_PROCESSES * doublings
         deviation = math.hypot(math.sqrt(gradient @ covariance @ gradient), unexplained, *beyond)
         return math.log(float(parts.sum())), deviation
 
-    return Fitted(log_of=log_of, seen=tuple(visits))
-
-
-def unsteady(drift: float, seen: Sequence[Seen]) -> float:
-    """Returns the deviation of the log in addition to the fit's, from a later run's machine and from reading by log."""
-    return math.hypot(max(drift, *(one.drift for one in seen)), BY_LOG if any(one.by_log for one in seen) else 0.0)
-
-
-def _middle(x: np.ndarray) -> np.ndarray:
-    """Returns each term's mean logarithm over the batches that have it; 0 if none has."""
-    there = x > 0
-    return np.log(x, out=np.zeros_like(x), where=there).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
-
-
-def drift_of(visits: Sequence[Sequence[float]]) -> float:
-    """Returns the standard deviation of the log between visits of the same configuration, shrunk to its prior."""
-    squares = [(value - statistics.mean(logs)) ** 2 for logs in visits for value in logs]
-    freedom = sum(len(logs) - 1 for logs in visits)
-    return math.sqrt((_DRIFT_WEIGHT * _DRIFT**2 + sum(squares)) / (_DRIFT_WEIGHT + freedom))
+    return Fitted(log_of=log_of, seen=batches)
 
 
 def workload(model: ModelShape, batch: Batch) -> Workload:
@@ -197,7 +238,7 @@ def fit_law(model: ModelShape, seen: Sequence[Seen]) -> Fitted:
     from the law. Rates off by ten times change the errors on two recorded commands by a hundredth at most
     (docs/log.md, 2026-11-23).
     """
-    visits = visits_of(seen)
+    visits, _, drift = _visits(seen)
     observed = [
         MeasuredStep(workload=workload(model, batch), step_seconds=math.exp(statistics.median(logs)),
                     noise=_VISIT / math.sqrt(len(logs)))
@@ -205,7 +246,6 @@ def fit_law(model: ModelShape, seen: Sequence[Seen]) -> Fitted:
     ]  # fmt: skip
     house = measured_prior()
     prior = replace(house, covariance=house.covariance + _COMMON**2 * np.ones_like(house.covariance))
-    drift = unsteady(drift_of(list(visits.values())), seen)
     posterior = fit(observed, _NOMINAL, prior, drift)
     # What the law leaves unexplained of bursts on a busy machine is far more than their noise.
     logs = predict_log(posterior, sizes([step.workload for step in observed])).mean
@@ -226,3 +266,39 @@ def hold_each_out(seen: Sequence[Seen], fitted: Callable[[Sequence[Seen]], Fitte
         measured=lambda one: one.value,
         predict=lambda rest, one: fitted(rest).estimate(one.batch),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """The chosen fit of a command's step times, with its held-out errors (None: too few bursts)."""
+
+    fitted: Fitted
+    held_out: HeldOut | None
+    by_law: bool
+
+
+@functools.lru_cache(maxsize=16)
+def choose_fit(adopted: Adopted) -> Chosen:
+    """Chooses the law if the model is known, one process trains and the law's held-out error is no larger.
+
+    Only the terms fit bursts of several processes. The two fits are compared on the batches of one process. Raises
+    AdvisorError if no burst was steady.
+    """
+    seen, base = seen_times(adopted.bursts), adopted.bursts[0]
+    if not seen:
+        hint = "adopt it again with more time: --budget-seconds"
+        raise AdvisorError("no burst had steady steps whose batch could be seen", hint)
+    terms = hold_each_out(seen, fit_time)
+    if base.model is not None and base.processes == 1 and terms is not None:
+        by_law, alone = functools.partial(fit_law, base.model), [one for one in seen if one.batch.processes == 1]
+        law = hold_each_out(alone, by_law)
+        same = [point for point in terms.points if law is not None and law.of(point.configuration)]
+        if law is not None and law.median <= HeldOut(points=tuple(same)).median:
+            return Chosen(fitted=by_law(alone), held_out=law, by_law=True)
+    return Chosen(fitted=fit_time(seen), held_out=terms, by_law=False)
+
+
+def time_of(adopted: Adopted, many: float | None = None) -> Fitted:
+    """Returns the model of a command's step time with this many processes (None: its own number)."""
+    own = many in (None, adopted.bursts[0].processes)
+    return choose_fit(adopted).fitted if own else fit_time(seen_times(adopted.bursts))
