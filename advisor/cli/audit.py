@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from advisor.cli.params import CARD_FILE, FILE
-from advisor.cli.verb import answer, json_asked, options, told, verb
+from advisor.cli.verb import CARD_FILE, FILE, answer, json_asked, options, print_answer, verb
 from advisor.documents import print_json
 from advisor.report import render
 
@@ -71,7 +70,7 @@ def command(papers: tuple[Path, ...], card: Path | None, kinds: bool, schema: bo
     if md is not None:
         write_atomic(md, markdown(found.record))
         render.remark(f"written to {md}")
-    told(found, lambda: (line for one in found.record for line in (*text_lines(one), "")))
+    print_answer(found, lambda: (line for one in found.record for line in (*text_lines(one), "")))
 
 
 def _reader(command: str | None, url: str | None, model: str | None) -> Reader | None:

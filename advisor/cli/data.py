@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from advisor.cli.params import EXISTING, FILE, FOLDER, NEW_FOLDER
-from advisor.cli.verb import answer, option, options, verb
+from advisor.cli.verb import EXISTING, FILE, FOLDER, NEW_FOLDER, answer, option, options, verb
 from advisor.options import Kind
 from advisor.records import Estimate
-from advisor.report.data import facts
 from advisor.report.render import progress, remark, table
+from advisor.report.rows import token_folder
 from advisor.units import format_bytes, format_count, format_estimate, format_seconds
 from advisor.workflows import data
 from advisor.workflows.data import prepare_conversations, prepare_data, read_data
@@ -48,18 +46,29 @@ def prepare(inputs: tuple[Path, ...], out: Path, vocab_size: int, tokenizer: Pat
     Without INPUTS the text is the source code of Python's standard library. The same inputs and settings are not
     prepared twice. A folder with other tokens is not replaced without --force.
     """
+    names, shown, held_out = dict(STAGES), ("read", 0), validation_fraction
     with progress(STAGES["read"], total=100) as update:
-        bar = _Bar(update)
-        held_out = validation_fraction
+
+        def expects(text_bytes: int, seconds: Estimate) -> None:
+            takes = format_estimate(seconds, format_seconds)
+            names["encode"] = f"encoding {format_bytes(text_bytes)} of text, which takes about {takes}"
+
+        def moved(stage: str, done: int, total: int) -> None:
+            nonlocal shown
+            now = (stage, 100 * done // max(total, 1))
+            if now != shown:  # once per percent: a corpus may have millions of documents
+                shown = now
+                update(description=names[stage], completed=now[1])
+
         if conversations:
             if tokenizer is None or not inputs:
                 raise click.UsageError("--conversations needs files, and the --tokenizer of the run that is to go on")
             meta = prepare_conversations(inputs, out, tokenizer=tokenizer, validation_fraction=held_out,
-                                         skip_bad=skip_bad, force=force, on_progress=bar.moved)  # fmt: skip
+                                         skip_bad=skip_bad, force=force, on_progress=moved)  # fmt: skip
         else:
             meta = prepare_data(
                 list(inputs) or None, out, vocab_size=vocab_size, tokenizer=tokenizer, validation_fraction=held_out,
-                text_key=text_key, skip_bad=skip_bad, force=force, on_progress=bar.moved, on_forecast=bar.expects,
+                text_key=text_key, skip_bad=skip_bad, force=force, on_progress=moved, on_forecast=expects,
             )  # fmt: skip
     if tokenizer is None and meta.vocab_size < vocab_size:
         remark(
@@ -121,26 +130,8 @@ def _fetched(one: data.DamagedData) -> str:
     return FETCHED if fault is None else f"not fetched from {one.url}: {fault}"
 
 
-class _Bar:
-    """Forwards progress to the bar once per percent: a corpus may have millions of documents."""
-
-    def __init__(self, update: Callable[..., None]):
-        self._update, self._shown, self._names = update, ("read", 0), dict(STAGES)
-
-    def expects(self, text_bytes: int, seconds: Estimate) -> None:
-        """Add the time that encoding will take to the bar's name."""
-        time = format_estimate(seconds, format_seconds)
-        self._names["encode"] = f"encoding {format_bytes(text_bytes)} of text, which takes about {time}"
-
-    def moved(self, stage: str, done: int, total: int) -> None:
-        now = (stage, 100 * done // max(total, 1))
-        if now != self._shown:
-            self._shown = now
-            self._update(description=self._names[stage], completed=now[1])
-
-
 def _report(folder: Path, meta: TokenMeta) -> None:
-    answer("data", lambda: {"path": str(folder), **asdict(meta)}, lambda: [table(["", ""], facts(folder, meta))])
+    answer("data", lambda: {"path": str(folder), **asdict(meta)}, lambda: [table(["", ""], token_folder(folder, meta))])
     for line in meta.skipped[:SHOWN_SKIPPED]:
         remark(f"left out: {line}")
     if more := meta.skipped[SHOWN_SKIPPED:]:

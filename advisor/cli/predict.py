@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import RenderableType
 
-from advisor.cli.params import FILE, warn_of_others
-from advisor.cli.verb import SectionedCommand, options_in, told, verb
+from advisor.cli.verb import FILE, SectionedCommand, options_in, print_answer, verb, warn_of_others
 from advisor.errors import AdvisorError
 from advisor.options import PredictOptions
 from advisor.report import render
@@ -51,7 +50,7 @@ def command(rows: Path | None, **typed: Any) -> int:
     warn_of_others([found.workload.gpu])
     if found.assumed:
         render.remark(f"not given, so taken: {'; '.join(found.assumed)}")
-    told(answer, lambda: shown(found))
+    print_answer(answer, lambda: shown(found))
     return NOTHING_FITS if found.fits is False else 0
 
 

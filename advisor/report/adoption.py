@@ -13,7 +13,7 @@ from advisor.adopt.session import batch_of, in_words
 from advisor.adopt.splits import Option, choose_fit
 from advisor.laws.held_out import HeldOut
 from advisor.report.table import Table
-from advisor.store.adopted import LOG, WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan, Recipe
+from advisor.store.adopted import LOG, WHOLE_RUN, Adopted, AdoptedPlan, Recipe
 from trainer.schema import to_dict
 
 _FITS = {
@@ -25,16 +25,15 @@ _MEMORY_KINDS = {"allocated": "allocated", "device": "on the GPU, by NVML", "res
 
 def knobs_table(adopted: Adopted) -> Table:
     """Lists each knob, its value in the command, and whether it does what its name says."""
-    told = {verdict.name: verdict for verdict in adopted.verdicts}
+    verdicts = {verdict.name: verdict for verdict in adopted.verdicts}
     rows = []
     for knob in adopted.recipe.knobs:
-        verdict = told.get(knob.name)
+        verdict = verdicts.get(knob.name)
         value = "" if knob.value is None else f"{knob.value:g}"
         judged = verdict.verdict if verdict else f"{knob.in_bursts} in bursts" if knob.in_bursts else "not tried"
         rows.append((knob.name.replace("_", " "), knob.key, value, judged, verdict.words if verdict else ""))
-    return Table(
-        columns=("knob", "set by", "its value", "test", "what was seen"), rows=tuple(rows), numbers=("its value",)
-    )
+    columns = ("knob", "set by", "its value", "test", "what was seen")
+    return Table(columns=columns, rows=tuple(rows), numbers=("its value",))
 
 
 PREDICTED = "predicted"
@@ -42,26 +41,24 @@ PREDICTED = "predicted"
 
 def bursts_table(adopted: Adopted, held: HeldOut | None = None) -> Table:
     """Lists every burst with its step time, and the time predicted from bursts of other batches (`held`), if any."""
-    rows = [_burst_row(burst, adopted.recipe, held, first=burst is adopted.bursts[0]) for burst in adopted.bursts]
+    rows = []
+    for burst in adopted.bursts:
+        batch = batch_of(burst) if burst.shape else None
+        memory = burst.allocated_peak_bytes or burst.device_peak_bytes or burst.resident_peak_bytes
+        point = held.of(batch) if held is not None and batch is not None and burst.step_seconds else None
+        how = "a whole run" if burst.source == WHOLE_RUN else burst.outcome.replace("_", " ")
+        rows.append(
+            ("the command as it is" if not rows else in_words(burst.values, adopted.recipe),
+             "" if batch is None else f"{batch.calls:g} x {batch.rows:g} x {batch.length:g}",
+             units.format_seconds(statistics.median(burst.step_seconds)) if burst.step_seconds else "",
+             units.format_estimate(point.predicted, units.format_seconds) if point is not None else "",
+             units.format_bytes(memory) if memory else "",
+             units.format_seconds(burst.seconds) if burst.seconds else "",
+             f"{how}: {burst.reason}" if burst.reason else how)
+        )  # fmt: skip
     columns = ("burst", "calls x rows x length", "step", PREDICTED, "memory", "took", "outcome")
     whole = Table(columns=columns, rows=tuple(rows), numbers=("step", PREDICTED, "memory", "took"))
     return whole if held is not None else whole.without(PREDICTED)
-
-
-def _burst_row(burst: AdoptedBurst, recipe: Recipe, held: HeldOut | None, *, first: bool) -> tuple[str, ...]:
-    batch = batch_of(burst) if burst.shape else None
-    memory = burst.allocated_peak_bytes or burst.device_peak_bytes or burst.resident_peak_bytes
-    point = held.of(batch) if held is not None and batch is not None and burst.step_seconds else None
-    how = "a whole run" if burst.source == WHOLE_RUN else burst.outcome.replace("_", " ")
-    return (
-        "the command as it is" if first else in_words(burst.values, recipe),
-        "" if batch is None else f"{batch.calls:g} x {batch.rows:g} x {batch.length:g}",
-        units.format_seconds(statistics.median(burst.step_seconds)) if burst.step_seconds else "",
-        units.format_estimate(point.predicted, units.format_seconds) if point is not None else "",
-        units.format_bytes(memory) if memory else "",
-        units.format_seconds(burst.seconds) if burst.seconds else "",
-        f"{how}: {burst.reason}" if burst.reason else how,
-    )
 
 
 def adoption_lines(adopted: Adopted) -> Iterator[str]:
@@ -95,18 +92,15 @@ def adoption_lines(adopted: Adopted) -> Iterator[str]:
 
 def options_table(options: list[Option], chosen: AdoptedPlan) -> Table:
     """Lists the ways to split the global batch."""
-    rows = [
-        (f"{o.batch.rows:g}", f"{o.batch.calls:g}", units.format_estimate(o.step_seconds, units.format_seconds),
-         units.format_estimate(o.memory_bytes, units.format_bytes) if o.memory_bytes else "",
-         o.step_seconds.basis.value)
-        for o in options
-    ]  # fmt: skip
-    shape = chosen.shape
-    mine = tuple(
-        i for i, o in enumerate(options) if shape is None or (o.batch.rows, o.batch.calls) == (shape.rows, shape.calls)
-    )
+    rows, mine, shape = [], [], chosen.shape
+    for place, (o, batch) in enumerate((o, o.batch) for o in options):
+        step = units.format_estimate(o.step_seconds, units.format_seconds)
+        memory = units.format_estimate(o.memory_bytes, units.format_bytes) if o.memory_bytes else ""
+        rows.append((f"{batch.rows:g}", f"{batch.calls:g}", step, memory, o.step_seconds.basis.value))
+        if shape is None or (batch.rows, batch.calls) == (shape.rows, shape.calls):
+            mine.append(place)
     columns = ("micro-batch", "micro-batches a step", "step", "memory", "basis")
-    return Table(columns=columns, rows=tuple(rows), numbers=columns[:2], chosen=mine)
+    return Table(columns=columns, rows=tuple(rows), numbers=columns[:2], chosen=tuple(mine))
 
 
 def plan_lines(plan: AdoptedPlan, recipe: Recipe) -> Iterator[str]:
@@ -141,9 +135,9 @@ def plan_lines(plan: AdoptedPlan, recipe: Recipe) -> Iterator[str]:
 def document(adopted: Adopted, plan: AdoptedPlan | None, path: Path | None) -> dict[str, Any]:
     """Returns the adoption and its plan for JSON."""
     chosen = choose_fit(adopted)
-    held, found = chosen.held_out, None
+    held, errors = chosen.held_out, None
     if held is not None:
-        found = {"median_error": held.median, "coverage": held.coverage, "batches": len(held.errors),
-                 "by_law": chosen.by_law}  # fmt: skip
+        errors = {"median_error": held.median, "coverage": held.coverage, "batches": len(held.errors),
+                  "by_law": chosen.by_law}  # fmt: skip
     planned = to_dict(plan) if plan is not None else None
-    return {"adopted": to_dict(adopted), "held_out": found, "plan": planned, "plan_file": path}
+    return {"adopted": to_dict(adopted), "held_out": errors, "plan": planned, "plan_file": path}

@@ -1,25 +1,46 @@
-"""Shows a plan in 20 lines of 80 columns, 22 with neighbours: what, where, how much, how sure. No arithmetic."""
+"""Shows a plan on the console: in 20 lines of 80 columns, 22 with neighbours; all tables; the run that it repeats."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from rich.console import RenderableType
+
+from advisor import units
 from advisor.planning.explore import chances
 from advisor.planning.offers import ANY
 from advisor.planning.sensitivity import machine
 from advisor.planning.stages import stages
-from advisor.records import Plan, Run
+from advisor.records import Estimate, Plan, Run, SearchReport
+from advisor.report import plan as plan_words
+from advisor.report import prediction, render
+from advisor.report import quantities as q
+from advisor.report import search as search_tables
 from advisor.report.plan import briefly, sentence
 from advisor.report.quantities import COST, DEVICE_MEMORY, LOSS, TIME
-from advisor.units import DAY, format_percent, format_seconds, format_tokens, format_usd, format_usd_rate
+from advisor.report.table import Table, on_console
+from advisor.units import DAY, HOUR
+
+if TYPE_CHECKING:
+    from advisor.workflows.plan import PlanDetails
+    from advisor.workflows.replan import Replan
 
 LINES, WIDTH = 20, 80
 SURE_ENOUGH = 0.8  # a limit that is kept more often is not mentioned
 _FEW = 4  # number of other machines in the brief
 _LABEL = 7  # columns for the name of a row
 _NEXT = 5  # lines reserved for an empty line and the next commands
+
+_SETTING_NAMES = {
+    "global_batch": "global batch", "micro_batch": "micro-batch", "grad_accum": "accumulation", "gpu": "GPU",
+    "gpus": "GPUs", "seq_len": "sequence", "vocab_size": "vocabulary", "compile": "torch.compile",
+    "kv_heads": "key/value heads", "ffn_width": "feed-forward width",
+    "activation_checkpointing": "activation checkpointing",
+}  # fmt: skip
 
 Row = tuple[str, str]
 
@@ -39,11 +60,16 @@ def brief(plan: Plan) -> BriefText:
     taken = _lines(sentence(plan)) + _lines(rest(len(plan.warnings))) + _NEXT
     taken += sum(_lines(text, WIDTH - _LABEL) for _, text in rows) + sum(map(_height, warnings))
     full = taken
-    for row in _options(plan):
-        full += _lines(row[1], WIDTH - _LABEL)
+    search = plan.search
+    for run in search.options if search else ():
+        if search and search.sure and run.standing.name == "conservative":
+            continue  # the text about --sure already describes the conservative option
+        why = run.standing.why.partition(";")[0]
+        text = f"{run.standing.name}: {_run(run, plan, anyway=True)}: {why}"
+        full += _lines(text, WIDTH - _LABEL)
         if full <= LINES:
-            rows.append(row)
-            taken += _lines(row[1], WIDTH - _LABEL)
+            rows.append(("or", text))
+            taken += _lines(text, WIDTH - _LABEL)
     for text in plan.warnings[1:]:
         taken += _height(text)
         if taken > LINES:
@@ -65,8 +91,8 @@ def rest(warnings_left: int) -> str:
 
 def _rows(plan: Plan) -> Iterator[Row]:
     if plan.offer.usd_per_hour:
-        age = f", at most {format_seconds(plan.offer.age_days * DAY)} old" if plan.offer.age_days else ""
-        yield "price", f"{format_usd_rate(plan.offer.usd_per_hour)} an hour{age}: {plan.offer.source}"
+        age = f", at most {units.format_seconds(plan.offer.age_days * DAY)} old" if plan.offer.age_days else ""
+        yield "price", f"{units.format_usd_rate(plan.offer.usd_per_hour)} an hour{age}: {plan.offer.source}"
     if plan.chosen.loss is not None:
         yield "loss", f"{LOSS.of(plan.chosen.loss)} on validation"
     if plan.grounds is not None:
@@ -103,8 +129,8 @@ def broken(plan: Plan) -> str | None:
     said = [
         f"{odds(1 - kept)} of {words}"
         for kept, words in (
-            (likely.budget, f"going over {format_usd(budget)}"),
-            (likely.deadline, f"taking longer than {format_seconds(deadline)}"),
+            (likely.budget, f"going over {units.format_usd(budget)}"),
+            (likely.deadline, f"taking longer than {units.format_seconds(deadline)}"),
         )
         if kept is not None and kept < SURE_ENOUGH
     ]
@@ -116,23 +142,15 @@ def broken(plan: Plan) -> str | None:
 
 def odds(chance: float) -> str:
     """Returns a chance in words."""
-    return "even odds" if abs(chance - 0.5) < 0.05 else f"a chance of {format_percent(round(min(chance, 0.99), 2))}"
-
-
-def _options(plan: Plan) -> Iterator[Row]:
-    """Yields the options that differ from the plan."""
-    for run in plan.search.options if plan.search else ():
-        if plan.search and plan.search.sure and run.standing.name == "conservative":
-            continue  # the text about --sure already describes the conservative option
-        why = run.standing.why.partition(";")[0]
-        yield "or", f"{run.standing.name}: {_run(run, plan, anyway=True)}: {why}"
+    percent = units.format_percent(round(min(chance, 0.99), 2))
+    return "even odds" if abs(chance - 0.5) < 0.05 else f"a chance of {percent}"
 
 
 def _run(run: Run, plan: Plan, *, anyway: bool = False) -> str:
     """Describes another run, with its machine only if that differs or with `anyway`."""
     own, other = ((offer.gpu, offer.gpus, offer.provider, offer.spot) for offer in (plan.offer, run.offer))
     where = "" if own == other and not anyway else f" on {machine(run, ', ')}"
-    return f"depth {run.depth}{where}, {format_tokens(run.tokens)} tokens, {_numbers(run)}"
+    return f"depth {run.depth}{where}, {units.format_tokens(run.tokens)} tokens, {_numbers(run)}"
 
 
 def _numbers(run: Run) -> str:
@@ -143,3 +161,115 @@ def _numbers(run: Run) -> str:
 
 def _lines(text: str, width: int = WIDTH) -> int:
     return len(textwrap.wrap(text, width, break_on_hyphens=False))
+
+
+def in_brief(plan: Plan) -> Iterator[RenderableType]:
+    """Yields the answer first: sentence, price, loss, how sure it is, alternatives, the first warnings."""
+    yield plan_words.sentence(plan)
+    shown = brief(plan)
+    yield render.table(("", ""), shown.rows)
+    if shown.warnings:
+        yield render.points(shown.warnings, mark="!")
+    yield shown.rest
+
+
+def recommendation(plan: Plan, more: PlanDetails | None = None) -> Iterator[RenderableType]:
+    """Yields sentence, options, bill, rejected runs, reasons, warnings; a search of several devices comes first."""
+    search = plan.search
+    several = search is not None and (len(search.devices) > 1 or len(plan.goal.counts) > 1)
+    shown_notes: list[str] = []
+    yield plan_words.sentence(plan)
+    yield from filter(None, [plan_words.speed_rests_on(plan)])
+    if search is not None and several:
+        yield from _search(plan, search, [search_tables.front(plan, search)], shown_notes)
+    yield from ("", on_console(plan_words.bill(plan)))
+    if more is not None:
+        # The data to fetch, the memory by part and the plan at other depths, as far as they are known.
+        if more.data is not None:
+            yield from ("", prediction.to_fetch(more.data, billed=plan.goal.data_tokens is not None))
+        if more.memory is not None:
+            yield from ("", on_console(prediction.memory(more.memory)))
+        if more.depths:
+            yield from ("", on_console(prediction.options(more.depths, plan.chosen.depth)))
+    if way := plan_words.course(plan):
+        yield from ("", on_console(way))
+    yield from _with_notes(search_tables.candidates(plan), shown_notes)
+    if search is not None and not several:
+        yield from _search(plan, search, [], shown_notes)
+    yield from ("", render.points(plan.reasons))
+    if plan.warnings:
+        yield from ("", render.points(plan.warnings, mark="!"))
+    if search is not None and search.left_out:
+        yield from ("", plan_words.LEFT_OUT, render.points(search.left_out))
+
+
+def _search(plan: Plan, search: SearchReport, fronts: list[Table], shown_notes: list[str]) -> Iterator[RenderableType]:
+    """Yields options, the front if there was a choice of devices, near misses, sensitivity, scaling."""
+    if search.machines:
+        yield from _with_notes([search_tables.machines(plan, search).without("batch")], shown_notes)
+    yield from _with_notes([search_tables.options(plan.options, plan.goal)], shown_notes)
+    missed = [search_tables.near_misses(search)] if search.near_misses else []
+    yield from _with_notes([table.without("batch") for table in (*fronts, *missed)], shown_notes)
+    if search.sensitivity:
+        yield from ("", plan_words.DEPENDS, render.points(search.sensitivity))
+    if len(search.scaling) > 1:
+        yield from _with_notes([search_tables.scaling(plan)], shown_notes)
+        yield search_tables.pays(search)
+
+
+def _with_notes(tables: list[Table], shown_notes: list[str]) -> Iterator[RenderableType]:
+    """Yields the tables, then their notes, and add these to `shown_notes`."""
+    for table in tables:
+        yield from ("", on_console(table))
+    notes = search_tables.notes(tables, shown_notes)
+    shown_notes += notes
+    yield from notes
+
+
+def against_origin(found: Replan, plan: Plan) -> Table:
+    """Lists measurements of the run, predictions for the run, and predictions for the plan."""
+    there, before, promise = found.there, found.predicted_there, plan.chosen
+
+    def row(
+        quantity: q.Quantity, measured: float | None, expected: Estimate | None, here: Estimate | None
+    ) -> tuple[str, ...]:
+        seen = "unknown" if measured is None else quantity.words(measured)
+        return quantity.name, seen, "" if expected is None else quantity.of(expected), quantity.of(here)
+
+    done, planned = there.steps_done, there.steps_planned
+    steps = "unknown" if done is None else units.format_count(done)
+    steps += f" of {units.format_count(planned)}" if done is not None and planned is not None and planned > done else ""
+    # the loss of the last evaluation, or else of the last step
+    loss = units.format_number(there.loss if there.eval_loss is None else there.eval_loss)
+    loss += " (training)" if there.eval_loss is None and there.loss is not None else ""
+    spent, whole = there.spent_hours, there.whole_hours
+    rate, memory = promise.tokens_per_second, promise.prediction.device_bytes
+    rows = (
+        row(q.STEP_TIME, there.step_seconds, before and before.step_seconds, promise.step_seconds),
+        row(q.THROUGHPUT, there.tokens_per_second, before and before.tokens_per_second, rate),
+        row(q.MFU, there.mfu, before and before.mfu, promise.prediction.mfu),
+        row(q.memory_of(plan.workload.gpu), there.memory_bytes, before and before.peak_reserved_bytes, memory),
+        ("steps", steps, "", units.format_count(plan.run.steps)),
+        ("tokens", units.format_tokens(there.tokens), "", units.format_tokens(plan.chosen.tokens)),
+        row(TIME, None if spent is None else spent * HOUR, whole and whole.scaled(HOUR), promise.total_seconds),
+        row(COST, there.spent_usd, there.whole_usd, promise.cost_usd),
+        (LOSS.name, loss, "", LOSS.of(promise.loss)),
+    )
+    here = f"{plan.workload.gpus} x {plan.workload.gpu}"
+    places = f"{there.gpus} x {there.gpu or 'unknown GPU'}"
+    columns = (Path(found.source).name, f"measured on {places}", "expected there", f"predicted on {here}")
+    return Table(columns=columns, rows=rows)
+
+
+def origin_sentences(found: Replan) -> tuple[str, ...]:
+    """Says what was kept, what changed, what the speed is based on, and what had to be assumed about the run."""
+    names = [(knob, _SETTING_NAMES.get(knob.name, knob.name.replace("_", " "))) for knob in found.knobs]
+    same = ", ".join(f"{name} {q.setting_value(knob.name, knob.here)}" for knob, name in names if knob.kept)
+    changed = ", ".join(
+        f"{name} {q.setting_value(knob.name, knob.there)} → {q.setting_value(knob.name, knob.here)}"
+        for knob, name in names
+        if not knob.kept
+    )
+    assumed = (f"assumed about the run: {text}" for text in found.unsure)
+    fate = (f"result of the run that is planned again: {found.fate}",) if found.fate else ()
+    return (*fate, f"as in the run: {same}", f"changed: {changed or 'nothing'}", f"speed: {found.speed}", *assumed)

@@ -21,7 +21,7 @@ from advisor.hardware.offers import (
 )
 from advisor.hardware.prices import PriceRow
 from advisor.hardware.software_support import lacks, short_words, support_words, what_it_needs, wheels_for
-from advisor.records import Estimate, Workload
+from advisor.records import Workload
 from advisor.report.table import capital
 from advisor.settings import SHARDINGS
 from advisor.units import DAY, GIB
@@ -108,14 +108,10 @@ def training_row(row: CardRow) -> dict[str, str | float | None]:
         "$ per M tokens": per_token.value / 1000 if per_token else None,
         "$ per GPU-hour": price.usd_per_gpu_hour if price else None,
         "From": ", ".join(filter(None, (price.provider, sold(price)))) if price else "",
-        "80 % interval": _range(rate) if rate else "",
+        "80 % interval": units.format_estimate(rate, units.format_tokens).partition(" (")[2].rstrip(")"),
         "Micro-batch": _micro_batch(prediction.workload) if prediction else "",
         "Basis": rate.basis.value if rate else row.problem or "",
     }
-
-
-def _range(rate: Estimate) -> str:
-    return units.format_estimate(rate, units.format_tokens).partition(" (")[2].rstrip(")")
 
 
 def sold(offer: Offer) -> str:
@@ -169,23 +165,23 @@ def _micro_batch(workload: Workload) -> str:
 def offer_rows(entries: Iterable[ProviderOffers], today: datetime.date) -> list[dict[str, str]]:
     """Returns each provider's prices as columns of text, without spot prices if no provider has them."""
     shown = [(entry, offer) for entry in entries if (offer := entry.on_demand or entry.spot)]
-    spot = any(entry.spot for entry, _ in shown)
-    return [
-        {
+    rows = []
+    for entry, offer in shown:
+        age, spot = price_row(offer), entry.spot
+        rate = units.format_usd_rate(offer.usd_per_gpu_hour) + (f" x {offer.rented}" if _idle(offer) else "")
+        row = {
             "provider": entry.provider,
             "machine": _machine(offer),
             "region": offer.region or "-",
             "$/h": units.format_usd_rate(offer.usd_per_hour) if entry.on_demand else "-",
-            "$/GPU-h": units.format_usd_rate(offer.usd_per_gpu_hour) + (f" x {offer.rented}" if _idle(offer) else "")
-            if entry.on_demand
-            else "-",
-            **({"spot $/h": _spot_words(entry.spot)} if spot else {}),
-            "price age": f"{price_age(row, today)}, ±{units.format_percent(offer.price_factor - 1)}"
-            if (row := price_row(offer))
-            else "-",
+            "$/GPU-h": rate if entry.on_demand else "-",
         }
-        for entry, offer in shown
-    ]
+        if any(one.spot for one, _ in shown):
+            ends = (spot.usd_per_hour, spot.most_usd_per_hour) if spot else ()
+            row["spot $/h"] = " to ".join(dict.fromkeys(map(units.format_usd_rate, ends))) or "-"
+        factor = units.format_percent(offer.price_factor - 1)
+        rows.append(row | {"price age": f"{price_age(age, today)}, ±{factor}" if age else "-"})
+    return rows
 
 
 def offer_notes(entries: Sequence[ProviderOffers], gpus: int) -> list[str]:
@@ -226,17 +222,13 @@ def _machine(offer: Offer) -> str:
     return (f"{offer.machines} x " if offer.machines > 1 else "") + (offer.instance_type or "")
 
 
-def _spot_words(spot: Offer | None) -> str:
-    if spot is None:
-        return "-"
-    low, high = units.format_usd_rate(spot.usd_per_hour), units.format_usd_rate(spot.most_usd_per_hour)
-    return low if low == high else f"{low} to {high}"
-
-
 def document(spec: GpuSpec, offer: Offer | None, today: datetime.date) -> dict[str, object]:
     """Returns a GPU for JSON: its data sheet, PyTorch's support for it, and its rental price."""
     fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
-    price = offer and price_document(_beside(offer), today)
+    price = None
+    if offer is not None and offer.provider is not None:  # with the spot offer of the same provider
+        spot = cheapest_offer(offer.gpu, offer.gpus, spot=True, providers=(offer.provider,))
+        price = price_document(ProviderOffers(provider=offer.provider, on_demand=offer, spot=spot), today)
     wheels = wheels_for(spec)
     pytorch = {
         "newest": wheels[0].torch if wheels else None,
@@ -251,23 +243,16 @@ def gpus_document(
     priced: Sequence[PricedGpus], today: datetime.date, providers: Sequence[str] = ()
 ) -> tuple[str, dict[str, object]]:
     """Returns the name and the JSON document of a list of GPUs; a single GPU has the prices of every provider."""
-    found = [document(one.spec, one.offer, today) for one in priced]
+    documents = [document(one.spec, one.offer, today) for one in priced]
     if len(priced) != 1:
-        return "gpus", {"gpus": found}
+        return "gpus", {"gpus": documents}
     one = priced[0]
     entries = offers_by_provider(one.spec.key, one.gpus, providers)
     likely = unpriced(one.spec.key, one.gpus, providers).likely_usd_per_gpu_hour
-    return "gpu", found[0] | {
+    return "gpu", documents[0] | {
         "prices": [price for entry in entries if (price := price_document(entry, today))],
         "likely_usd_per_gpu_hour": likely and dict(zip(("low", "high"), likely, strict=True)),
     }
-
-
-def _beside(offer: Offer) -> ProviderOffers:
-    """Returns an on-demand offer with the spot offer of the same provider."""
-    assert offer.provider is not None
-    spot = cheapest_offer(offer.gpu, offer.gpus, spot=True, providers=(offer.provider,))
-    return ProviderOffers(provider=offer.provider, on_demand=offer, spot=spot)
 
 
 def price_document(entry: ProviderOffers, today: datetime.date) -> dict[str, object] | None:

@@ -11,12 +11,11 @@ from advisor.planning.command import plan_call, plan_command
 from advisor.planning.curves import gib
 from advisor.prediction.layout_batch import memory_by_stage
 from advisor.prediction.layout_memory import MEMORY_PARTS
-from advisor.report import finetune, layouts
+from advisor.report import charts, finetune, layouts
 from advisor.report.table import Table, capital
-from advisor.ui import plan_answers, plan_charts
-from advisor.ui.controls import products
+from advisor.ui import plan_answers
+from advisor.ui.controls import commands, grid, products
 from advisor.ui.plan_tabs import plain, worded
-from advisor.ui.tables import commands, grid
 from advisor.units import format_bytes, format_estimate
 from advisor.workflows.plan_layouts import LayoutPlan
 
@@ -54,7 +53,7 @@ def _memory(cut: LayoutPlan) -> None:
     ends = [{"place": fullest, "low": gib(peak.low), "high": gib(peak.high),
              "label": format_estimate(peak, format_bytes)}]  # fmt: skip
     limit = (gib(has), f"{best.run.gpu.product} has {format_bytes(has)}")
-    chart = plan_charts.memory(rows, ends, across="GPU of a pipeline stage", parts=MEMORY_PARTS, limit=limit)
+    chart = charts.memory(rows, ends, across="GPU of a pipeline stage", parts=MEMORY_PARTS, limit=limit)
     st.altair_chart(chart, width="stretch")
     st.caption("Memory at the peak of a step; grey: the 80 % interval of the fullest GPU.")
 
