@@ -16,8 +16,6 @@ from advisor import errors
 from advisor.errors import AdvisorError, close_matches
 
 DONE, FAILED, USAGE, NOTHING_FITS, INTERRUPTED = 0, 1, 2, 3, 130
-
-
 START, MEASURE, RUN, LEARN, LOOK = "Start", "Measure and plan", "Train", "Check", "Look up"
 PROGRAMS = "For other programs"
 

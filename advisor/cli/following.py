@@ -99,11 +99,11 @@ def show_arrival(run_dir: Path) -> bool:
 
 def finish(progress: Progress | None, run_dir: Path, store: Store) -> int:
     """Say how a followed run ended; returns the exit code: 0 if completed, stopped or left running, 1 otherwise."""
-    if progress is None:  # the user left, so there is nothing to say, but --json needs a document
-        answer("watch", lambda: {"run_dir": run_dir, "progress": follower(run_dir, store).look()}, lambda: ())
-        return 0
-    answer("watch", lambda: {"run_dir": run_dir, "progress": progress}, lambda: closing_lines(progress, run_dir))
-    return 0 if goes_on(progress.state) or progress.outcome in (Outcome.COMPLETED, Outcome.STOPPED) else 1
+    seen = progress or follower(run_dir, store).look()
+    lines = [] if progress is None else closing_lines(progress, run_dir)  # the user left: there is nothing to say
+    answer("watch", lambda: {"run_dir": run_dir, "progress": seen}, lambda: lines)
+    good = progress is None or goes_on(seen.state) or seen.outcome in (Outcome.COMPLETED, Outcome.STOPPED)
+    return 0 if good else 1
 
 
 def after_start(store: Store, started: StartedRun, *, detach: bool) -> int:

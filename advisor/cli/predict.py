@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import RenderableType
 
+from advisor.cli import NOTHING_FITS
 from advisor.cli.verb import FILE, SectionedCommand, options_in, print_answer, verb, warn_of_others
 from advisor.errors import AdvisorError
 from advisor.options import PredictOptions
@@ -18,8 +19,6 @@ from advisor.report import render
 
 if TYPE_CHECKING:
     from advisor.workflows.predict import Predicted
-
-NOTHING_FITS = 3
 
 
 @verb(cls=SectionedCommand)

@@ -41,10 +41,18 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
 
     Takes under three minutes. Needs no GPU, no account and no network.
     """
-    _refuse_hopeless(gpu, deadline)
+    from advisor.hardware.here import device_key, first_card
+
+    # Refuse what cannot work before minutes are spent on it.
+    if device_key(gpu) != "cpu" and first_card() is None:
+        hint = "run this on the machine with the GPU, or try what is here: advisor quickstart"
+        raise AdvisorError(f"there is no {gpu} here: this machine has no NVIDIA GPU", hint)
+    if deadline < _LEAST_DEADLINE_SECONDS:
+        message = f"no run ends within {units.format_seconds(deadline)}: starting it alone takes seconds"
+        hint = f"give --deadline at least {units.format_seconds(_LEAST_DEADLINE_SECONDS)}; the default is 60 s"
+        raise AdvisorError(message, hint, exit_code=2)
     from advisor.cli.calibrating import is_rejected
     from advisor.cli.calibrating import run as calibrate
-    from advisor.hardware.here import device_key
     from advisor.laws.held_out import FEWEST_TO_HOLD_OUT
     from advisor.report.calibration import lines
     from advisor.report.plan import bill, sentence
@@ -93,19 +101,6 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     else:
         _finish(reviewed, done.calibration.cost, run_dir, plan_path, data)
     return 0
-
-
-def _refuse_hopeless(gpu: str, deadline: float) -> None:
-    """Refuse what cannot work before minutes are spent on it."""
-    from advisor.hardware.here import device_key, first_card
-
-    if device_key(gpu) != "cpu" and first_card() is None:
-        hint = "run this on the machine with the GPU, or try what is here: advisor quickstart"
-        raise AdvisorError(f"there is no {gpu} here: this machine has no NVIDIA GPU", hint)
-    if deadline < _LEAST_DEADLINE_SECONDS:
-        message = f"no run ends within {units.format_seconds(deadline)}: starting it alone takes seconds"
-        hint = f"give --deadline at least {units.format_seconds(_LEAST_DEADLINE_SECONDS)}; the default is 60 s"
-        raise AdvisorError(message, hint, exit_code=2)
 
 
 def _train(plan: Plan, store: Store) -> Path:

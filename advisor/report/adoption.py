@@ -41,7 +41,7 @@ PREDICTED = "predicted"
 
 def bursts_table(adopted: Adopted, held: HeldOut | None = None) -> Table:
     """Lists every burst with its step time, and the time predicted from bursts of other batches (`held`), if any."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for burst in adopted.bursts:
         batch = batch_of(burst) if burst.shape else None
         memory = burst.allocated_peak_bytes or burst.device_peak_bytes or burst.resident_peak_bytes

@@ -178,7 +178,10 @@ def _markdown_lines(audit: Audit) -> Iterator[str]:
     for section in sections(audit):
         yield from (f"## {section.title}", "")
         if section.ruling is Ruling.HOLDS:
-            yield from (markdown_table(("line", "claim", IS_SO, ARITHMETIC), map(_cells, section.claims)), "")
+            rows = (
+                (str(j.claim.line or ""), j.claim.text, j.judgement.so, j.judgement.arithmetic) for j in section.claims
+            )
+            yield from (markdown_table(("line", "claim", IS_SO, ARITHMETIC), (map(_plain, row) for row in rows)), "")
             continue
         for group in section.groups:
             yield "* " + "; ".join(f"**{_plain(j.claim.text)}** ({where(j)})" for j in group.claims)
@@ -206,11 +209,6 @@ def _volunteered(audit: Audit) -> Iterator[str]:
         mark = "" if judgement.ruling is Ruling.HOLDS else f" [{judgement.severity.value}]"
         reckoned = f" ({judgement.arithmetic})" if judgement.arithmetic not in ("", judgement.so) else ""
         yield f"{judged.claim.text}: {judgement.so}{reckoned}{mark}"
-
-
-def _cells(judged: JudgedClaim) -> tuple[str, ...]:
-    claim, judgement = judged.claim, judged.judgement
-    return tuple(_plain(text) for text in (str(claim.line or ""), claim.text, judgement.so, judgement.arithmetic))
 
 
 def _plain(text: str) -> str:

@@ -34,7 +34,6 @@ SURE_ENOUGH = 0.8  # a limit that is kept more often is not mentioned
 _FEW = 4  # number of other machines in the brief
 _LABEL = 7  # columns for the name of a row
 _NEXT = 5  # lines reserved for an empty line and the next commands
-
 _SETTING_NAMES = {
     "global_batch": "global batch", "micro_batch": "micro-batch", "grad_accum": "accumulation", "gpu": "GPU",
     "gpus": "GPUs", "seq_len": "sequence", "vocab_size": "vocabulary", "compile": "torch.compile",
@@ -169,7 +168,7 @@ def in_brief(plan: Plan) -> Iterator[RenderableType]:
     shown = brief(plan)
     yield render.table(("", ""), shown.rows)
     if shown.warnings:
-        yield render.points(shown.warnings, mark="!")
+        yield render.Points(shown.warnings, mark="!")
     yield shown.rest
 
 
@@ -196,11 +195,11 @@ def recommendation(plan: Plan, more: PlanDetails | None = None) -> Iterator[Rend
     yield from _with_notes(search_tables.candidates(plan), shown_notes)
     if search is not None and not several:
         yield from _search(plan, search, [], shown_notes)
-    yield from ("", render.points(plan.reasons))
+    yield from ("", render.Points(plan.reasons))
     if plan.warnings:
-        yield from ("", render.points(plan.warnings, mark="!"))
+        yield from ("", render.Points(plan.warnings, mark="!"))
     if search is not None and search.left_out:
-        yield from ("", plan_words.LEFT_OUT, render.points(search.left_out))
+        yield from ("", plan_words.LEFT_OUT, render.Points(search.left_out))
 
 
 def _search(plan: Plan, search: SearchReport, fronts: list[Table], shown_notes: list[str]) -> Iterator[RenderableType]:
@@ -211,7 +210,7 @@ def _search(plan: Plan, search: SearchReport, fronts: list[Table], shown_notes: 
     missed = [search_tables.near_misses(search)] if search.near_misses else []
     yield from _with_notes([table.without("batch") for table in (*fronts, *missed)], shown_notes)
     if search.sensitivity:
-        yield from ("", plan_words.DEPENDS, render.points(search.sensitivity))
+        yield from ("", plan_words.DEPENDS, render.Points(search.sensitivity))
     if len(search.scaling) > 1:
         yield from _with_notes([search_tables.scaling(plan)], shown_notes)
         yield search_tables.pays(search)
@@ -236,6 +235,9 @@ def against_origin(found: Replan, plan: Plan) -> Table:
         seen = "unknown" if measured is None else quantity.words(measured)
         return quantity.name, seen, "" if expected is None else quantity.of(expected), quantity.of(here)
 
+    def then(field: str) -> Estimate | None:
+        return None if before is None else getattr(before, field)
+
     done, planned = there.steps_done, there.steps_planned
     steps = "unknown" if done is None else units.format_count(done)
     steps += f" of {units.format_count(planned)}" if done is not None and planned is not None and planned > done else ""
@@ -245,10 +247,10 @@ def against_origin(found: Replan, plan: Plan) -> Table:
     spent, whole = there.spent_hours, there.whole_hours
     rate, memory = promise.tokens_per_second, promise.prediction.device_bytes
     rows = (
-        row(q.STEP_TIME, there.step_seconds, before and before.step_seconds, promise.step_seconds),
-        row(q.THROUGHPUT, there.tokens_per_second, before and before.tokens_per_second, rate),
-        row(q.MFU, there.mfu, before and before.mfu, promise.prediction.mfu),
-        row(q.memory_of(plan.workload.gpu), there.memory_bytes, before and before.peak_reserved_bytes, memory),
+        row(q.STEP_TIME, there.step_seconds, then("step_seconds"), promise.step_seconds),
+        row(q.THROUGHPUT, there.tokens_per_second, then("tokens_per_second"), rate),
+        row(q.MFU, there.mfu, then("mfu"), promise.prediction.mfu),
+        row(q.memory_of(plan.workload.gpu), there.memory_bytes, then("peak_reserved_bytes"), memory),
         ("steps", steps, "", units.format_count(plan.run.steps)),
         ("tokens", units.format_tokens(there.tokens), "", units.format_tokens(plan.chosen.tokens)),
         row(TIME, None if spent is None else spent * HOUR, whole and whole.scaled(HOUR), promise.total_seconds),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import json
 import math
@@ -50,15 +51,19 @@ def write_reports(
                 file = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'run'}.csv"
                 write_atomic(tables / file, as_csv([analysis]))
     if plots := paths.get("plots"):
-        try:
-            import vl_convert  # noqa: F401 - which draws the pictures
+        _need_charts("--plots")
+        from advisor.report.plots import write_pictures
 
-            from advisor.report.plots import write_pictures
-        except ImportError as error:
-            hint = "pip install 'training-advisor[app]'"
-            raise AdvisorError(f"--plots draws charts, and {error.name} is not installed", hint) from error
         write_pictures(analyses, plots)
     return [path for name in ("html", "md", "table", "tables", "plots") if (path := paths.get(name))]
+
+
+def _need_charts(option: str, instead: str = "") -> None:
+    """Raises AdvisorError if the packages that draw charts are not installed."""
+    for name in ("altair", "vl_convert"):
+        if importlib.util.find_spec(name) is None:
+            hint = f"pip install 'training-advisor[app]'{instead}"
+            raise AdvisorError(f"{option} draws charts, and {name} is not installed", hint)
 
 
 def as_csv(analyses: Sequence[Analysis]) -> str:
@@ -121,14 +126,12 @@ def html(analyses: Sequence[Analysis], comparison: Comparison | None = None, lef
 
     Raises AdvisorError if the packages for charts are not installed.
     """
-    try:
-        import altair
-        import vl_convert
+    _need_charts("--html", ", or write --md instead")
+    import altair
+    import vl_convert
 
-        from advisor.report.plots import overlays, plots
-    except ImportError as error:
-        hint = "pip install 'training-advisor[app]', or write --md instead"
-        raise AdvisorError(f"--html draws charts, and {error.name} is not installed", hint) from error
+    from advisor.report.plots import overlays, plots
+
     version = ".".join(altair.SCHEMA_VERSION.split(".")[:2])
     parts: list[str] = []
     specs: list[dict[str, Any]] = []

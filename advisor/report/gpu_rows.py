@@ -8,20 +8,12 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from advisor import units
+from advisor.hardware import offers as market
 from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.live_prices import Refreshed
-from advisor.hardware.offers import (
-    Offer,
-    PricedGpus,
-    ProviderOffers,
-    cheapest_offer,
-    offers_by_provider,
-    price_row,
-    unpriced,
-)
+from advisor.hardware.offers import Offer, PricedGpus, ProviderOffers, price_row
 from advisor.hardware.prices import PriceRow
 from advisor.hardware.software_support import lacks, short_words, support_words, what_it_needs, wheels_for
-from advisor.records import Workload
 from advisor.report.table import capital
 from advisor.settings import SHARDINGS
 from advisor.units import DAY, GIB
@@ -98,7 +90,11 @@ def training_row(row: CardRow) -> dict[str, str | float | None]:
     """Returns a GPU with the model's memory, speed and cost on it; a model that does not fit shows by how much."""
     prediction, price, per_token = row.prediction, row.price, row.usd_per_billion_tokens
     rate = prediction.tokens_per_second if prediction else None
-    needs = row.needs.value / GIB if row.needs else None
+    needs, batch = row.needs.value / GIB if row.needs else None, ""
+    if prediction:
+        work = prediction.workload
+        batch = f"{work.micro_batch}{', recomputed' if work.activation_checkpointing != 'none' else ''}"
+        batch += ", sharded" if SHARDINGS[work.sharding].weights else ""
     return {
         "GPU": row.spec.product,
         "Fits": "yes" if prediction else fits_sentence(row).partition(":")[0].split()[0].lower(),
@@ -109,7 +105,7 @@ def training_row(row: CardRow) -> dict[str, str | float | None]:
         "$ per GPU-hour": price.usd_per_gpu_hour if price else None,
         "From": ", ".join(filter(None, (price.provider, sold(price)))) if price else "",
         "80 % interval": units.format_estimate(rate, units.format_tokens).partition(" (")[2].rstrip(")"),
-        "Micro-batch": _micro_batch(prediction.workload) if prediction else "",
+        "Micro-batch": batch,
         "Basis": rate.basis.value if rate else row.problem or "",
     }
 
@@ -155,11 +151,6 @@ def comparison_rows(rows: Sequence[CardRow]) -> list[dict[str, str]]:
     lines += [(capital(name), [one[name] for one in facts]) for name in _COMPARED]
     keys = [row.spec.product for row in rows]
     return [{" ": name} | dict(zip(keys, cells, strict=True)) for name, cells in lines if len(set(cells)) > 1]
-
-
-def _micro_batch(workload: Workload) -> str:
-    recomputed = ", recomputed" if workload.activation_checkpointing != "none" else ""
-    return f"{workload.micro_batch}{recomputed}{', sharded' if SHARDINGS[workload.sharding].weights else ''}"
 
 
 def offer_rows(entries: Iterable[ProviderOffers], today: datetime.date) -> list[dict[str, str]]:
@@ -227,7 +218,7 @@ def document(spec: GpuSpec, offer: Offer | None, today: datetime.date) -> dict[s
     fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
     price = None
     if offer is not None and offer.provider is not None:  # with the spot offer of the same provider
-        spot = cheapest_offer(offer.gpu, offer.gpus, spot=True, providers=(offer.provider,))
+        spot = market.cheapest_offer(offer.gpu, offer.gpus, spot=True, providers=(offer.provider,))
         price = price_document(ProviderOffers(provider=offer.provider, on_demand=offer, spot=spot), today)
     wheels = wheels_for(spec)
     pytorch = {
@@ -247,8 +238,8 @@ def gpus_document(
     if len(priced) != 1:
         return "gpus", {"gpus": documents}
     one = priced[0]
-    entries = offers_by_provider(one.spec.key, one.gpus, providers)
-    likely = unpriced(one.spec.key, one.gpus, providers).likely_usd_per_gpu_hour
+    entries = market.offers_by_provider(one.spec.key, one.gpus, providers)
+    likely = market.unpriced(one.spec.key, one.gpus, providers).likely_usd_per_gpu_hour
     return "gpu", documents[0] | {
         "prices": [price for entry in entries if (price := price_document(entry, today))],
         "likely_usd_per_gpu_hour": likely and dict(zip(("low", "high"), likely, strict=True)),

@@ -118,9 +118,11 @@ def show_command(before: str, command: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Points:
+class Points:
+    """A list of texts with a mark and indented lines; a command at a text's end has its own line."""
+
     texts: Sequence[str]
-    mark: str
+    mark: str = "-"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         indent = len(self.mark) + 1
@@ -130,11 +132,6 @@ class _Points:
             yield Text("\n".join([f"{self.mark} {first}", *(" " * indent + line for line in others)]))
             if colon:
                 yield Text(f"{' ' * indent}advisor {command}", overflow="fold")
-
-
-def points(texts: Iterable[str], *, mark: str = "-") -> RenderableType:
-    """Returns a list of texts with a mark and indented lines; a command at a text's end has its own line."""
-    return _Points(tuple(texts), mark)
 
 
 def remark(text: str) -> None:

@@ -100,13 +100,8 @@ def _form(busy: str, *, opened: bool) -> None:
                 help="As you type it in a terminal; it is started without a shell.",
             )  # fmt: skip
             left, right = st.columns(2)
-            folder = left.text_input(
-                "Folder",
-                str(Path.home()),
-                key="adopt-folder",
-                **lasting,
-                help="Its folder, on the machine of this app.",
-            )
+            about = "Its folder, on the machine of this app."
+            folder = left.text_input("Folder", str(Path.home()), key="adopt-folder", **lasting, help=about)
             name = right.text_input("Name", key="adopt-name", **lasting, help="Name. Empty: that of its script.")
             knobs = left.text_input(
                 "Further options, not in --help", key="adopt-knobs", **lasting,

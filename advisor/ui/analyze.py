@@ -16,7 +16,7 @@ from advisor.report import rows as report_rows
 from advisor.report import words
 from advisor.report.files import as_csv, html, markdown
 from advisor.report.plots import AXES, LOSS, Look, overlay, scalars
-from advisor.report.table import Table, capital
+from advisor.report.table import capital
 from advisor.store.folders import example_run
 from advisor.ui import controls, loaders
 from advisor.ui import uploads as form
@@ -238,23 +238,16 @@ def finding_card(finding: Finding) -> None:
         st.caption(plain(words.grounds(finding)))
 
 
-def _numbers(shown: Table) -> None:
-    """Draw a table with numbers on the right. Streamlit requires every column to have a different name."""
-    names = [capital(name) or " " * place for place, name in enumerate(shown.columns)]
-    numbers = [name for name, column in zip(names, shown.columns, strict=True) if column in shown.numbers]
-    pairs(([controls.products(cell) for cell in row] for row in shown.rows), names, right=numbers)
-
-
 def _tables(analysis: Analysis, uploads: list[Upload]) -> None:
     st.header("Numbers", anchor=False)
     shown = report_rows.tables(analysis)
     for place, column in enumerate(side_by_side("numbers", (1, 1))):
         with column:
             for one in shown[place::2]:
-                _numbers(one)
+                show(one, cell=controls.products)
     with st.expander("Model, training settings and some steps, as read from the log"):
         for one in report_rows.details(analysis, TABLE_ROWS):
-            _numbers(one)
+            show(one, cell=controls.products)
     with st.expander("How it was read, and how to get this report again"):
         for note in (*(in_controls(text, ANALYZE) for text in analysis.case.unsure), *map(plain, analysis.run.notes)):
             st.markdown(f"- {note}")

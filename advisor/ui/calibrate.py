@@ -11,7 +11,6 @@ from advisor.calibration.detect import CPU_DEFAULTS, CUDA_DEFAULTS
 from advisor.calibration.fit import FitEvidence
 from advisor.calibration.one_burst import describe
 from advisor.calibration.quality import burst_lines, with_quality
-from advisor.engines.beside import Started
 from advisor.hardware.here import first_card
 from advisor.laws.held_out import HeldOut
 from advisor.options import FAMILIES
@@ -49,8 +48,14 @@ def page() -> None:
             used = [entry for entry in same if entry.quality and entry.quality.verdict != Verdict.REJECTED]
             _newest(own[0], used[0] if used else None, busy)
         _form(card is not None, busy)
-        if now is not None:
-            _result(now)
+        if now is not None and (last := calibrated_since(loaders.store(), now.unix_seconds)) is None:
+            printed = plain(" / ".join(calibrating(loaders.store()).said()))
+            st.warning(f"The last calibration measured nothing. It said: {printed}", icon=":material/warning:")
+        elif now is not None and last is not None:
+            if last.status != COMPLETE:
+                st.info("The last calibration was interrupted; the same settings continue it.")
+            with st.expander(f"Bursts of {last.id}", expanded=True):
+                _bursts(last)
     _known(entries)
 
 
@@ -137,18 +142,6 @@ def _live() -> None:
         with st.spinner("stopping"):
             background.cancel()
         st.rerun()
-
-
-def _result(started: Started) -> None:
-    calibration = calibrated_since(loaders.store(), started.unix_seconds)
-    if calibration is None:
-        printed = plain(" / ".join(calibrating(loaders.store()).said()))
-        st.warning(f"The last calibration measured nothing. It said: {printed}", icon=":material/warning:")
-        return
-    if calibration.status != COMPLETE:
-        st.info("The last calibration was interrupted; the same settings continue it.")
-    with st.expander(f"Bursts of {calibration.id}", expanded=True):
-        _bursts(calibration)
 
 
 def _bursts(calibration: Calibration) -> None:

@@ -17,7 +17,7 @@ from advisor.engines.beside import Started
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus
 from advisor.options import OPTIONS, AdoptedGoal, options_of
-from advisor.report.table import Table, capital, in_markdown, on_page
+from advisor.report.table import Table, capital, in_markdown
 from advisor.units import format_bytes, format_percent, format_seconds, format_tokens, format_usd
 
 QUERY: Final = "query-params"  # binds a control to the address, so that a link restores the page
@@ -160,7 +160,7 @@ def table(rows: Iterable[Mapping[str, object]], right: Sequence[str] = ()) -> No
     st.table(style, border="horizontal", hide_index=True)
 
 
-def pairs(rows: Iterable[Sequence[str]], names: Sequence[str], right: Sequence[str] = ()) -> None:
+def pairs(rows: Iterable[Iterable[str]], names: Sequence[str], right: Sequence[str] = ()) -> None:
     """Draw rows that are given as sequences of cells, under the column `names`."""
     table((dict(zip(names, row, strict=True)) for row in rows), right)
 
@@ -220,10 +220,13 @@ def grid(table: Table) -> None:
     st.markdown(products(in_markdown(table).replace("$", "\\$")))
 
 
-def show(table_in_words: Table, right: Sequence[str] | None = None) -> None:
+def show(shown: Table, right: Sequence[str] | None = None, cell: Callable[[str], str] = str) -> None:
     """Draw a table that may have long cells, with numbers on the right: its own, or the columns in `right`."""
-    numbers = table_in_words.numbers if right is None else right
-    table(on_page(table_in_words), right=[capital(name) for name in numbers])
+    # Streamlit requires every column to have a different name.
+    titles = [capital(name) or " " * place for place, name in enumerate(shown.columns)]
+    wanted = shown.numbers if right is None else right
+    numbers = [title for title, name in zip(titles, shown.columns, strict=True) if name in wanted]
+    pairs((map(cell, row) for row in shown.rows), titles, numbers)
 
 
 def time_progress(now: Started, subject: str = "") -> None:

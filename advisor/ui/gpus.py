@@ -306,19 +306,6 @@ def _model_options(asked: FitQuestion) -> dict[str, Any]:
     return named | {"seq_len": model.shape.seq_len}
 
 
-def _same_elsewhere(work: Workload, asked: FitQuestion) -> None:
-    """Show the command and the Python call that give the same numbers."""
-    same = ("micro_batch", "grad_accum", "precision", "compile", "activation_checkpointing")
-    options = {"gpu": work.gpu, "gpus": work.gpus} | _model_options(asked)
-    options |= {name: getattr(work, name) for name in same}
-    options |= {"tied": True} if asked.model.tied and asked.method != "scratch" and "model" not in options else {}
-    options |= {"sharding": work.sharding} if work.gpus > 1 else {}
-    options |= {"software": work.software.name} if work.software is not None else {}
-    if work.software is not None and (adapters := work.software.adapters) is not None:
-        options |= {"lora_rank": adapters.rank, "lora_targets": adapters.targets, "qlora": adapters.quantized}
-    commands(predict_command(options), call("predict", options))
-
-
 def _one(row: CardRow, asked: FitQuestion, today: datetime.date) -> None:
     spec = row.spec
     if row.prediction is not None:
@@ -328,7 +315,17 @@ def _one(row: CardRow, asked: FitQuestion, today: datetime.date) -> None:
             software = finetune_software(asked.method, asked.model, asked.rank)
             profile = finetune_batch(loaders.store(), spec.key, asked.gpus, asked.model, software)[0]
         _fits(profile, row.prediction.workload, drawn=asked.method == "scratch")
-        _same_elsewhere(row.prediction.workload, asked)
+        # Show the command and the Python call that give the same numbers.
+        work = row.prediction.workload
+        same = ("micro_batch", "grad_accum", "precision", "compile", "activation_checkpointing")
+        options = {"gpu": work.gpu, "gpus": work.gpus} | _model_options(asked)
+        options |= {name: getattr(work, name) for name in same}
+        options |= {"tied": True} if asked.model.tied and asked.method != "scratch" and "model" not in options else {}
+        options |= {"sharding": work.sharding} if work.gpus > 1 else {}
+        options |= {"software": work.software.name} if work.software is not None else {}
+        if work.software is not None and (adapters := work.software.adapters) is not None:
+            options |= {"lora_rank": adapters.rank, "lora_targets": adapters.targets, "qlora": adapters.quantized}
+        commands(predict_command(options), call("predict", options))
     elif row.problem:
         st.warning(f"{plain(row.problem)}.", icon=":material/memory:")
     left, right = controls.side_by_side("gpu", (2, 3))

@@ -187,7 +187,13 @@ def _start(plan: Plan, where: str, here: list[Check]) -> None:
                 st.session_state[_CHECKED] = (question, place, looked_at(store, plan, place, limits))
         answered, place, checks = st.session_state.get(_CHECKED, (None, HERE, []))
         checks = checks if answered == question else []
-    _show(checks)
+    # Show first what is missing and what to note, then in one line what is there.
+    kinds = {Readiness.MISSING: (st.error, ":material/block:"), Readiness.WARNING: (st.warning, ":material/warning:")}
+    for finding, (draw, icon) in kinds.items():
+        for check in (check for check in checks if check.finding is finding):
+            draw(f"{capital(check.of)}: {in_controls(check.words, LAUNCH)}", icon=icon)
+    if fine := [f"{check.of}: {check.words}" for check in checks if check.finding is Readiness.FINE]:
+        st.caption(":material/check_circle: " + plain("; ".join(fine)))
     ready = bool(checks) and not any(check.finding is Readiness.MISSING for check in checks)
     label = SPEED_TEST if plan.run.data.synthetic else "Launch"
     kind: Literal["primary", "secondary"] = "secondary" if plan.run.data.synthetic else "primary"
@@ -233,17 +239,6 @@ def _guard(plan: Plan) -> GuardLimits:
             )
     loss = [parse_loss_stop(too_high)] if too_high else []
     return GuardLimits(max_usd=usd or None, max_hours=hours or None, loss=loss, from_plan=False)
-
-
-def _show(checks: list[Check]) -> None:
-    """Show what a launch needs: first what is missing and what to note, then in one line what is there."""
-    kinds = {Readiness.MISSING: (st.error, ":material/block:"), Readiness.WARNING: (st.warning, ":material/warning:")}
-    for finding, (kind, icon) in kinds.items():
-        for check in checks:
-            if check.finding is finding:
-                kind(f"{capital(check.of)}: {in_controls(check.words, LAUNCH)}", icon=icon)
-    if fine := [f"{check.of}: {check.words}" for check in checks if check.finding is Readiness.FINE]:
-        st.caption(":material/check_circle: " + plain("; ".join(fine)))
 
 
 def offer_files(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -42,24 +42,17 @@ AGAIN = "plan-again"  # session state: the values to which the next run sets the
 
 def _choices(option: Option) -> Sequence[Any] | None:
     """Return what an option's control offers to choose from. Returns None if the control takes text or a number."""
-    match option.kind:
-        case Kind.CHOICE:
-            return option.choices
-        case Kind.YES_NO:
-            return ("yes", "no")
-        case Kind.SWITCH:
-            return ("true", "false")
-        case Kind.GPUS:
-            return devices()
-        case Kind.NUMBERS:
-            return GPU_COUNTS
-        case Kind.PROVIDER:
-            return provider_names()
-        case Kind.MODEL:
-            return [*(named.name for named in named_models()), *mixture_rows()]
-        case Kind.SOFTWARE:
-            return list(table())
-    return None
+    offered: dict[Kind, Callable[[], Sequence[Any] | None]] = {
+        Kind.CHOICE: lambda: option.choices,
+        Kind.YES_NO: lambda: ("yes", "no"),
+        Kind.SWITCH: lambda: ("true", "false"),
+        Kind.GPUS: devices,
+        Kind.NUMBERS: lambda: GPU_COUNTS,
+        Kind.PROVIDER: provider_names,
+        Kind.MODEL: lambda: [*(named.name for named in named_models()), *mixture_rows()],
+        Kind.SOFTWARE: lambda: list(table()),
+    }
+    return offered[option.kind]() if option.kind in offered else None
 
 
 def begin() -> None:

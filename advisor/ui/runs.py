@@ -15,7 +15,7 @@ from advisor.engines.state import goes_on
 from advisor.errors import AdvisorError
 from advisor.findings.chart_data import points
 from advisor.history.comparison import compare_runs
-from advisor.history.ledger_rows import FEWEST_FOR_COVERAGE, QuantityAccuracy, accuracy, coverages
+from advisor.history.ledger_rows import FEWEST_FOR_COVERAGE, accuracy, coverages
 from advisor.history.listing import RunSummary, list_runs
 from advisor.report import charts
 from advisor.report import comparison as words
@@ -80,13 +80,10 @@ def page() -> None:
 def _track_record(scores: list[ScoreRow]) -> None:
     st.header("How accurate the predictions were", anchor=False)
     accuracies = accuracy(scores)
-    quantities = [name for name in words.QUANTITIES if any(item.quantity == name for item in accuracies)]
-    name = st.selectbox(
-        "Quantity",
-        quantities,
-        format_func=lambda name: words.QUANTITIES[name].name,
-        help="Each finished run is scored on these.",
-    )
+    known = {item.quantity for item in accuracies}
+    titles = {name: quantity.name for name, quantity in words.QUANTITIES.items() if name in known}
+    about = "Each finished run is scored on these."
+    name = st.selectbox("Quantity", list(titles), format_func=titles.__getitem__, help=about)
     left, right = st.columns((3, 2), vertical_alignment="center")
     with right:
         for item in accuracies:
@@ -103,23 +100,19 @@ def _track_record(scores: list[ScoreRow]) -> None:
     ]
     if rows:
         left.altair_chart(charts.identity_scatter(rows, unit=UNITS.get(name, name.rsplit("_", 1)[-1])), width="stretch")
-    _over_all(scores, accuracies)
-
-
-def _over_all(scores: list[ScoreRow], accuracies: list[QuantityAccuracy]) -> None:
-    """Draw a table of all quantities on all devices, and say whether intervals have the right width."""
+    # All quantities on all devices, and whether intervals have the right width.
     with st.expander("Every quantity on every device", icon=":material/table_rows:"):
-        record = words.track_record(accuracies)
-        show(record)
-        points = coverages(scores)
-        if not points:
+        show(words.track_record(accuracies))
+        widths = coverages(scores)
+        if not widths:
             st.caption(f"It takes {FEWEST_FOR_COVERAGE} outcomes to show whether intervals are too narrow or too wide.")
             return
-        words_of = {c: f"{format_percent(c.held)} of {format_percent(c.promised)}" for c in points}
-        rows = [{"promised": c.promised, "held": c.held, "label": label} for c, label in words_of.items()]
+        words_of = [f"{format_percent(c.held)} of {format_percent(c.promised)}" for c in widths]
+        shares = zip(widths, words_of, strict=True)
+        rows = [{"promised": c.promised, "held": c.held, "label": label} for c, label in shares]
         st.altair_chart(charts.coverage(rows), width="stretch")
         st.caption(
-            f"{points[0].runs} outcomes, all quantities together. Below the dashed line the intervals were too narrow, "
+            f"{widths[0].runs} outcomes, all quantities together. Below the dashed line the intervals were too narrow, "
             "above it too wide. Quantities of one run are not independent of each other."
         )
 

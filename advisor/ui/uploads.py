@@ -31,7 +31,6 @@ MOST_MEGABYTES = 200  # of one file; a log of 200 MB has a million steps
 PASTED = "pasted.log"
 _LONGEST_NAME = 120
 _ARCHIVES = (".zip", ".gz", ".tar", ".tgz")
-
 FILES, TEXT = "analyze-files", "analyze-text"
 REPORT = "report"  # in the session and in the address: the report that is shown
 _MEMORY_BYTES = 256 * 2**20  # of uploads, in the server's memory, so that reloading a page shows its report again
