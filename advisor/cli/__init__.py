@@ -127,10 +127,10 @@ class LazyGroup(click.Group):
             return None
         form_of = VERBS[cmd_name].form_of
         module = importlib.import_module(f"advisor.cli.{form_of[0] if form_of else cmd_name}")
-        found: click.Command = getattr(module, f"{cmd_name}_command" if form_of else "command")
+        loaded: click.Command = getattr(module, f"{cmd_name}_command" if form_of else "command")
         if forms := [one for one in VERBS.values() if one.form_of and one.form_of[0] == cmd_name != "model"]:
-            found.epilog = "\b\nSee also:\n" + "\n".join(f"  advisor {one.called} --help: {one.help}" for one in forms)
-        return found
+            loaded.epilog = "\b\nSee also:\n" + "\n".join(f"  advisor {one.called} --help: {one.help}" for one in forms)
+        return loaded
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

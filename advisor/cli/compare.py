@@ -98,7 +98,7 @@ def diff_command(one: str, other: str, gpu: str | None) -> None:
     from advisor.report.table import on_console
     from advisor.workflows.diff import diff
 
-    found = diff(default_store(), one, other, read_gpus(gpu, counted=False).key if gpu else None)
-    counted = f"{len(found.differences)} settings differ, {found.same} are the same"
-    shown = [counted, *([on_console(setting_differences(found))] if found.differences else [])]
-    answer("diff", lambda: asdict(found), lambda: shown)
+    settings = diff(default_store(), one, other, read_gpus(gpu, counted=False).key if gpu else None)
+    counted = f"{len(settings.differences)} settings differ, {settings.same} are the same"
+    shown = [counted, *([on_console(setting_differences(settings))] if settings.differences else [])]
+    answer("diff", lambda: asdict(settings), lambda: shown)

@@ -11,7 +11,6 @@ from advisor.cli.verb import EXISTING, FILE, FOLDER, NEW_FOLDER, answer, option,
 from advisor.options import Kind
 from advisor.records import Estimate
 from advisor.report.render import progress, remark, table
-from advisor.report.rows import token_folder
 from advisor.units import format_bytes, format_count, format_estimate, format_seconds
 from advisor.workflows import data
 from advisor.workflows.data import prepare_conversations, prepare_data, read_data
@@ -101,23 +100,23 @@ def check_files(paths: tuple[Path, ...], again: bool, urls: Path | None) -> int:
     """
     files = data.files_of(paths)
     known = data.read_urls(urls, files)
-    found = []
+    bad = []
     with progress("looking at files", total=len(files)) as update:
         for one in data.check(files, known):
-            found += [one] if one is not None else []
+            bad += [one] if one is not None else []
             update(advance=1)
-    outcomes = [_fetched(one) if again else None for one in found]
+    outcomes = [_fetched(one) if again else None for one in bad]
     left = sum(outcome != FETCHED for outcome in outcomes)
-    judged = list(zip(found, outcomes, strict=True))
-    fine, damaged = f"{len(files)} files: nothing is wrong with them", f"{len(found)} of {len(files)} files are damaged"
+    judged = list(zip(bad, outcomes, strict=True))
+    fine, damaged = f"{len(files)} files: nothing is wrong with them", f"{len(bad)} of {len(files)} files are damaged"
     answer(
         "data-check",
         lambda: {"files": len(files), "left": left,
                  "damaged": [{**asdict(one), "path": one.path, "again": outcome} for one, outcome in judged]},
         lambda: [*(f"{one.path}: {one.what}\n  {outcome or one.fetch}" for one, outcome in judged),
-                 damaged if found else fine],
+                 damaged if bad else fine],
     )  # fmt: skip
-    if not again and any(one.url for one in found):
+    if not again and any(one.url for one in bad):
         remark("those whose address is known are fetched again by --refetch")
     return 1 if left else 0
 
@@ -131,6 +130,8 @@ def _fetched(one: data.DamagedData) -> str:
 
 
 def _report(folder: Path, meta: TokenMeta) -> None:
+    from advisor.report.rows import token_folder
+
     answer("data", lambda: {"path": str(folder), **asdict(meta)}, lambda: [table(["", ""], token_folder(folder, meta))])
     for line in meta.skipped[:SHOWN_SKIPPED]:
         remark(f"left out: {line}")

@@ -81,32 +81,32 @@ def eval_command(run: str, max_tokens: int, tasks: tuple[Path, ...], **asked: An
 
     folder = default_store().find_run(run)
     files = tasks or (profiles_folder() / "tasks" / "everyday.jsonl",)
-    found: dict[str, list[dict[str, Any]]] = {"model": [], "held_out": [], "task": []}
+    records: dict[str, list[dict[str, Any]]] = {"model": [], "held_out": [], "task": []}
     for record in evaluate(folder, tokens=max_tokens, tasks=files, **asked):
         if (kind := record.pop("kind")) == "message":
             render.remark(f"! {record['text']}")
-        elif kind in found:
-            found[kind].append(record)
-    model, held = found["model"][0], found["held_out"][0] if found["held_out"] else None
+        elif kind in records:
+            records[kind].append(record)
+    model, held_out = records["model"][0], records["held_out"][0] if records["held_out"] else None
 
     def shown() -> Iterator[RenderableType]:
         yield f"{_size(model)}, {model['precision']} on {model['device']}"
-        if held is not None:
-            error = "" if held["standard_error"] is None else f" ± {held['standard_error']:.4f}"
-            bits = "" if held["bits_per_byte"] is None else f", {held['bits_per_byte']:.4f} bits per byte"
+        if held_out is not None:
+            error = "" if held_out["standard_error"] is None else f" ± {held_out['standard_error']:.4f}"
+            bits = "" if held_out["bits_per_byte"] is None else f", {held_out['bits_per_byte']:.4f} bits per byte"
             yield (
-                f"held out: {held['loss']:.4f}{error} nats a token, perplexity {held['perplexity']:.4g}{bits}; "
-                f"{held['tokens']:,} tokens in {held['windows']:,} windows"
+                f"held out: {held_out['loss']:.4f}{error} nats a token, perplexity {held_out['perplexity']:.4g}{bits}; "
+                f"{held_out['tokens']:,} tokens in {held_out['windows']:,} windows"
             )
         columns = ("questions", "right", "standard error", "by chance", "right in sum", "asked")
         shares = ("right_per_byte", "standard_error", "chance", "right_in_sum")
         rows = [
             (t["name"], *(units.format_percent(t[share]) for share in shares), str(t["questions"]))
-            for t in found["task"]
+            for t in records["task"]
         ]
         yield render.table(columns, rows, right=columns[1:])
 
-    answer("eval", lambda: {"run": folder, "model": model, "held_out": held, "tasks": found["task"]}, shown)
+    answer("eval", lambda: {"run": folder, "model": model, "held_out": held_out, "tasks": records["task"]}, shown)
 
 
 @verb("finetune")

@@ -115,11 +115,11 @@ def accuracy_command(device: str | None) -> None:
     from advisor.history.ledger_rows import accuracy
     from advisor.report.comparison import track_record
 
-    found = accuracy(default_store().scores(device))
+    accuracies = accuracy(default_store().scores(device))
     where = f" on {device}" if device else ""
     none = (f"no run was compared with its prediction{where} yet", "next: advisor compare latest")
-    document = {"device": device, "quantities": found}
-    answer("accuracy", lambda: document, lambda: [on_console(track_record(found))] if found else none)
+    document = {"device": device, "quantities": accuracies}
+    answer("accuracy", lambda: document, lambda: [on_console(track_record(accuracies))] if accuracies else none)
 
 
 @verb("import")

@@ -39,13 +39,13 @@ def knobs_table(adopted: Adopted) -> Table:
 PREDICTED = "predicted"
 
 
-def bursts_table(adopted: Adopted, held: HeldOut | None = None) -> Table:
+def bursts_table(adopted: Adopted, held_out: HeldOut | None = None) -> Table:
     """Lists every burst with its step time, and the time predicted from bursts of other batches (`held`), if any."""
     rows: list[tuple[str, ...]] = []
     for burst in adopted.bursts:
         batch = batch_of(burst) if burst.shape else None
         memory = burst.allocated_peak_bytes or burst.device_peak_bytes or burst.resident_peak_bytes
-        point = held.of(batch) if held is not None and batch is not None and burst.step_seconds else None
+        point = held_out.of(batch) if held_out is not None and batch is not None and burst.step_seconds else None
         how = "a whole run" if burst.source == WHOLE_RUN else burst.outcome.replace("_", " ")
         rows.append(
             ("the command as it is" if not rows else in_words(burst.values, adopted.recipe),
@@ -58,13 +58,13 @@ def bursts_table(adopted: Adopted, held: HeldOut | None = None) -> Table:
         )  # fmt: skip
     columns = ("burst", "calls x rows x length", "step", PREDICTED, "memory", "took", "outcome")
     whole = Table(columns=columns, rows=tuple(rows), numbers=("step", PREDICTED, "memory", "took"))
-    return whole if held is not None else whole.without(PREDICTED)
+    return whole if held_out is not None else whole.without(PREDICTED)
 
 
 def adoption_lines(adopted: Adopted) -> Iterator[str]:
     """Says in a few lines what was found."""
     chosen = choose_fit(adopted)
-    held, base = chosen.held_out, adopted.bursts[0]
+    held_out, base = chosen.held_out, adopted.bursts[0]
     size = f", {units.format_count(base.elements)} trained parameters" if base.elements else ""
     torch = f", PyTorch {adopted.torch}" if adopted.torch else ""
     many = f", {adopted.gpus} processes" if adopted.gpus > 1 else ""
@@ -80,12 +80,12 @@ def adoption_lines(adopted: Adopted) -> Iterator[str]:
             f"a decoder of {model.depth} blocks, {model.width} wide, {gated} of {model.ffn_width}, vocabulary of "
             f"{model.vocab_size:,}, by its {'configuration' if adopted.by_log else 'weights'}; {_FITS[chosen.by_law]}"
         )
-    if held is None:
+    if held_out is None:
         yield "the error of its predicted step times is unknown: fewer than four batches were measured"
     else:
         yield (
-            f"each batch predicted from the others: median error {units.format_percent(held.median)}, "
-            f"{sum(held.inside)} of {len(held.inside)} inside their intervals"
+            f"each batch predicted from the others: median error {units.format_percent(held_out.median)}, "
+            f"{sum(held_out.inside)} of {len(held_out.inside)} inside their intervals"
         )
     yield from (f"note: {note}" for note in adopted.recipe.notes)
 
@@ -135,9 +135,9 @@ def plan_lines(plan: AdoptedPlan, recipe: Recipe) -> Iterator[str]:
 def document(adopted: Adopted, plan: AdoptedPlan | None, path: Path | None) -> dict[str, Any]:
     """Returns the adoption and its plan for JSON."""
     chosen = choose_fit(adopted)
-    held, errors = chosen.held_out, None
-    if held is not None:
-        errors = {"median_error": held.median, "coverage": held.coverage, "batches": len(held.errors),
+    held_out, errors = chosen.held_out, None
+    if held_out is not None:
+        errors = {"median_error": held_out.median, "coverage": held_out.coverage, "batches": len(held_out.errors),
                   "by_law": chosen.by_law}  # fmt: skip
     planned = to_dict(plan) if plan is not None else None
     return {"adopted": to_dict(adopted), "held_out": errors, "plan": planned, "plan_file": path}

@@ -108,8 +108,8 @@ def _rows(plan: Plan) -> Iterator[Row]:
     named = plan.search.machines if plan.search else ()
     for run in named if len(named) <= _FEW else ():
         parts = [TIME.expected(run.total_seconds), COST.expected(run.cost_usd) if run.cost_usd else ""]
-        held = run.prediction.device_bytes
-        parts.append(DEVICE_MEMORY.expected(held) if held else "")
+        memory = run.prediction.device_bytes
+        parts.append(DEVICE_MEMORY.expected(memory) if memory else "")
         where = f"{run.offer.gpus} x {run.offer.gpu}{' spot' if run.offer.spot else ''}"
         yield "not", f"{where}: {', '.join(filter(None, parts))}: {run.standing.why.partition(', ')[0]}"
     if plan.search is not None and plan.goal.gpu != ANY and plan.goal.counts:
@@ -125,18 +125,18 @@ def broken(plan: Plan) -> str | None:
     if search is None or plan.goal.sure:
         return None
     likely, budget, deadline = chances(plan.goal, plan.chosen), plan.goal.budget_usd, plan.goal.deadline_seconds
-    said = [
-        f"{odds(1 - kept)} of {words}"
-        for kept, words in (
+    parts = [
+        f"{odds(1 - probability)} of {words}"
+        for probability, words in (
             (likely.budget, f"going over {units.format_usd(budget)}"),
             (likely.deadline, f"taking longer than {units.format_seconds(deadline)}"),
         )
-        if kept is not None and kept < SURE_ENOUGH
+        if probability is not None and probability < SURE_ENOUGH
     ]
-    if not said:
+    if not parts:
         return None
     other = "finds nothing" if search.sure is None else f"plans for 90 %: {_run(search.sure, plan)}"
-    return f"{', '.join(said)}; --sure {other}"
+    return f"{', '.join(parts)}; --sure {other}"
 
 
 def odds(chance: float) -> str:
@@ -225,9 +225,9 @@ def _with_notes(tables: list[Table], shown_notes: list[str]) -> Iterator[Rendera
     yield from notes
 
 
-def against_origin(found: Replan, plan: Plan) -> Table:
+def against_origin(replan: Replan, plan: Plan) -> Table:
     """Lists measurements of the run, predictions for the run, and predictions for the plan."""
-    there, before, promise = found.there, found.predicted_there, plan.chosen
+    there, before, promise = replan.there, replan.predicted_there, plan.chosen
 
     def row(
         quantity: q.Quantity, measured: float | None, expected: Estimate | None, here: Estimate | None
@@ -259,19 +259,19 @@ def against_origin(found: Replan, plan: Plan) -> Table:
     )
     here = f"{plan.workload.gpus} x {plan.workload.gpu}"
     places = f"{there.gpus} x {there.gpu or 'unknown GPU'}"
-    columns = (Path(found.source).name, f"measured on {places}", "expected there", f"predicted on {here}")
+    columns = (Path(replan.source).name, f"measured on {places}", "expected there", f"predicted on {here}")
     return Table(columns=columns, rows=rows)
 
 
-def origin_sentences(found: Replan) -> tuple[str, ...]:
+def origin_sentences(replan: Replan) -> tuple[str, ...]:
     """Says what was kept, what changed, what the speed is based on, and what had to be assumed about the run."""
-    names = [(knob, _SETTING_NAMES.get(knob.name, knob.name.replace("_", " "))) for knob in found.knobs]
+    names = [(knob, _SETTING_NAMES.get(knob.name, knob.name.replace("_", " "))) for knob in replan.knobs]
     same = ", ".join(f"{name} {q.setting_value(knob.name, knob.here)}" for knob, name in names if knob.kept)
     changed = ", ".join(
         f"{name} {q.setting_value(knob.name, knob.there)} → {q.setting_value(knob.name, knob.here)}"
         for knob, name in names
         if not knob.kept
     )
-    assumed = (f"assumed about the run: {text}" for text in found.unsure)
-    fate = (f"result of the run that is planned again: {found.fate}",) if found.fate else ()
-    return (*fate, f"as in the run: {same}", f"changed: {changed or 'nothing'}", f"speed: {found.speed}", *assumed)
+    assumed = (f"assumed about the run: {text}" for text in replan.unsure)
+    fate = (f"result of the run that is planned again: {replan.fate}",) if replan.fate else ()
+    return (*fate, f"as in the run: {same}", f"changed: {changed or 'nothing'}", f"speed: {replan.speed}", *assumed)

@@ -63,10 +63,10 @@ def settings_table(calibration: Calibration) -> Table | None:
     return Table(columns=SETTINGS, rows=tuple(rows), title=title, notes=tuple(notes), numbers=SETTINGS[1:])
 
 
-def elsewhere_table(found: Sequence[MeasuredPlace]) -> Table:
+def elsewhere_table(places: Sequence[MeasuredPlace]) -> Table:
     """Lists each place in a row; for a place without a measurement, the row has its state."""
     rows: list[tuple[str, ...]] = []
-    for one in found:
+    for one in places:
         starts = one.starts_at or "-"
         if one.calibrated is None:
             state = "failed" if one.is_over else one.state
@@ -81,7 +81,7 @@ def elsewhere_table(found: Sequence[MeasuredPlace]) -> Table:
              units.format_seconds(calibration.cost.seconds), "-" if quality is None else verdict(quality))
         )  # fmt: skip
     other = "{}: not stored: it is of another CPU than this machine's, and all CPUs share one name"
-    notes = tuple(other.format(one.name) for one in found if one.calibrated is not None and not one.kept)
+    notes = tuple(other.format(one.name) for one in places if one.calibrated is not None and not one.kept)
     return Table(columns=COLUMNS, rows=tuple(rows), notes=notes, numbers=COLUMNS[3:7])
 
 

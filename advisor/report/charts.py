@@ -269,11 +269,11 @@ def scatter_row(name: str, predicted: Estimate, actual: float, *, inside: bool, 
     }
 
 
-def held_out(held: HeldOut, name_of: Callable[[Any], str]) -> alt.LayerChart:
+def held_out(predictions: HeldOut, name_of: Callable[[Any], str]) -> alt.LayerChart:
     """Draws each configuration's step as predicted from the others, against its measurement."""
     rows = [
         scatter_row(name_of(p.configuration), p.predicted, p.actual, inside=p.inside, words=format_seconds)
-        for p in held.points
+        for p in predictions.points
     ]
     return identity_scatter(rows, unit="seconds of a step")
 
@@ -391,11 +391,11 @@ def front(
     # Only names that do not overlap are drawn: right of their dots or, near the right edge, left of them.
     both = pd.concat([data, crosses])
     right, high = (_places(data[field], both[field], log=field in formats) for field in (across, up))
-    kept: list[int] = []
+    placed: list[int] = []
     for i in range(len(data)):
-        if all(abs(right[i] - right[k]) > _NAME_WIDTH or abs(high[i] - high[k]) > _NAME_HEIGHT for k in kept):
-            kept.append(i)
-    labelled, is_left = data.iloc[kept], right[kept] <= 1 - _NAME_WIDTH
+        if all(abs(right[i] - right[k]) > _NAME_WIDTH or abs(high[i] - high[k]) > _NAME_HEIGHT for k in placed):
+            placed.append(i)
+    labelled, is_left = data.iloc[placed], right[placed] <= 1 - _NAME_WIDTH
     sides: Any = (labelled[is_left], "left", 12), (labelled[~is_left], "right", -12)
     for points, align, dx in sides:
         text = alt.Chart(points).mark_text(aria=False, align=align, dx=dx, dy=-9, fontSize=11, color=REJECTED)

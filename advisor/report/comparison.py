@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
 from advisor import units
 from advisor.history.comparison import Comparison, Point
 from advisor.history.ledger_rows import QuantityAccuracy
-from advisor.history.paired import LEAST, Contrast
 from advisor.history.scoring import Score, ScoredRun
 from advisor.report import quantities as q
 from advisor.report.plan import BASIS, PARTS, WHAT
@@ -19,10 +18,13 @@ from advisor.report.quantities import INTERVAL, LOSS, STEP_TIME, TIME, Quantity,
 from advisor.report.render import to_plain
 from advisor.report.table import Table, capital, on_console
 from advisor.units import HOUR
-from advisor.workflows.ab import Experiment, other_text
 from advisor.workflows.compare import Reviewed
 from advisor.workflows.diff import SettingsDiff
 from trainer.schema import to_dict
+
+if TYPE_CHECKING:
+    from advisor.history.paired import Contrast
+    from advisor.workflows.ab import Experiment
 
 QUANTITIES = {  # that are compared, with a plan's name for them if it has one
     "step_seconds": STEP_TIME,
@@ -224,7 +226,7 @@ def track_record(accuracies: Sequence[QuantityAccuracy]) -> Table:
     return Table(columns=columns, rows=rows, numbers=columns[2:])
 
 
-def record_in_words(accuracy: QuantityAccuracy) -> str:
+def accuracy_sentence(accuracy: QuantityAccuracy) -> str:
     """Describes the accuracy of one device and quantity in a Markdown sentence."""
     runs = f"{accuracy.inside} of {accuracy.runs} run{'s' if accuracy.runs > 1 else ''}"
     return (
@@ -263,6 +265,8 @@ def variants(experiment: Experiment) -> Table:
 
 def verdict(c: Contrast) -> str:
     """Returns a verdict on one difference in words. No arm wins unless the interval allows it."""
+    from advisor.history.paired import LEAST  # imports scipy
+
     if c.difference is None:
         return "one seed shows no scatter: --seeds 3 or more"
     if c.clear:
@@ -276,6 +280,8 @@ def verdict(c: Contrast) -> str:
 
 def variant_lines(experiment: Experiment) -> Iterator[RenderableType]:
     """Yields what was run, the table, and the notes that explain it."""
+    from advisor.workflows.ab import other_text
+
     first, *others = experiment.arms
     seeds = f"{len(experiment.seeds)} seeds ({experiment.seeds[0]} to {experiment.seeds[-1]})"
     yield f"{' and '.join(others)} against {first}: {seeds}, interleaved"

@@ -177,13 +177,13 @@ def offer_rows(entries: Iterable[ProviderOffers], today: datetime.date) -> list[
 
 def offer_notes(entries: Sequence[ProviderOffers], gpus: int) -> list[str]:
     """Returns notes about providers' prices, one per line."""
-    apart = [entry.provider for entry in entries if not (entry.on_demand or entry.spot)]
+    alone = [entry.provider for entry in entries if not (entry.on_demand or entry.spot)]
     other = [(entry.spot, entry.on_demand) for entry in entries if entry.spot and entry.on_demand]
     offers = [offer for entry in entries if (offer := entry.on_demand or entry.spot)]
     rows = [row for offer in offers if (row := price_row(offer))]
     notes = [(row.provider, row.note.removeprefix(UNDATED).removeprefix("; ")) for row in rows]
     return [
-        *(f"{provider}: rents no {gpus} of them together" for provider in apart),
+        *(f"{provider}: rents no {gpus} of them together" for provider in alone),
         *(f"{spot.provider}: spot is {_machine(spot)}" for spot, mine in other if _machine(spot) != _machine(mine)),
         *(f"{provider}: {note}" for provider, note in dict.fromkeys(notes) if note),
     ]

@@ -104,7 +104,7 @@ _NUMBER_AND_UNIT = re.compile(rf"(?<=\d) (?:[kMBT] )?(?:{_UNIT})(?![\w/])(?: (?=
 
 def _lines(text: str, width: int) -> list[str]:
     """Breaks a text into lines of this width. No word is broken, and numbers keep their units if there is room."""
-    joined = _NUMBER_AND_UNIT.sub(lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
+    joined = _NUMBER_AND_UNIT.sub(lambda match: match[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
     wrap = partial(textwrap.wrap, width=width, break_long_words=False, break_on_hyphens=False)
     wrapped = wrap(joined)
     if any(len(line) > width for line in wrapped):

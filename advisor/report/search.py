@@ -40,7 +40,7 @@ SCALING_ALONE = (
 CHANCE = "chance of staying within"
 
 
-def within(limit: str, chance: float) -> str:
+def chance_within(limit: str, chance: float) -> str:
     """Says how likely a run stays within one limit, as a remark on its number. It never says "certain"."""
     return f"{_percent(chance)} chance of staying within the {limit}"
 
@@ -49,7 +49,7 @@ def _percent(chance: float) -> str:
     return f"{min(max(100 * chance, 1), 99):.0f} %"
 
 
-def apart(runs: Sequence[Run], goal: Goal) -> tuple[dict[str, str], list[dict[str, str]]]:
+def common_and_own(runs: Sequence[Run], goal: Goal) -> tuple[dict[str, str], list[dict[str, str]]]:
     """Returns what all named options have in common, and what differs in each."""
     described = [option(run, goal) for run in runs]
     common = {
@@ -198,15 +198,15 @@ def _candidates(title: str, considered: Sequence[Run], plan: Plan) -> Table:
 def scaling(plan: Plan) -> Table:
     """Lists the chosen run on more and fewer GPUs, its own row as in the plan, and providers if they differ."""
     points = plan.search.scaling if plan.search else ()
-    promised = plan.chosen
+    planned = plan.chosen
     names = ("GPUs", THROUGHPUT.column, OF_IDEAL, TIME.column, COST.column, OTHER_BATCH, "from")
     rows = tuple(
         (
             str(p.gpus),
-            _as_promised(p.tokens_per_second, promised.tokens_per_second, units.format_tokens),
+            _as_planned(p.tokens_per_second, planned.tokens_per_second, units.format_tokens),
             units.format_percent(p.efficiency),
-            _as_promised(p.total_seconds, promised.total_seconds, TIME.words),
-            _as_promised(p.cost_usd, promised.cost_usd, COST.words),
+            _as_planned(p.total_seconds, planned.total_seconds, TIME.words),
+            _as_planned(p.cost_usd, planned.cost_usd, COST.words),
             "as planned" if p.other_batch_tokens is None else units.format_count(p.other_batch_tokens),
             f"{p.provider or 'as given'}{f', {p.rented} rented' if _idle(p) else ''}",
         )
@@ -220,10 +220,10 @@ def scaling(plan: Plan) -> Table:
     return table if several else table.without("from")
 
 
-def _as_promised(number: float | None, promised: Estimate | None, words: Formatter) -> str:
+def _as_planned(number: float | None, planned: Estimate | None, words: Formatter) -> str:
     """Returns a number in words, written as in the plan if it is the plan's own."""
-    same = number is not None and promised is not None and math.isclose(number, promised.value, rel_tol=1e-6)
-    return units.format_centre(promised, words) if same else words(number)
+    same = number is not None and planned is not None and math.isclose(number, planned.value, rel_tol=1e-6)
+    return units.format_centre(planned, words) if same else words(number)
 
 
 def pays(search: SearchReport) -> str:

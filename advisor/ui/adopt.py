@@ -44,20 +44,20 @@ def page() -> None:
         st.fragment(_live, run_every=LOOK_SECONDS)()
     else:
         if now is not None and not workflow.was_adopted(store, now):
-            said = "  \n".join(in_controls(line, ADOPT) for line in background.said()) or "it said nothing"
-            st.error(f"**{plain(now.subject)}** was not adopted.  \n{said}", icon=":material/error:")
+            printed = "  \n".join(in_controls(line, ADOPT) for line in background.said()) or "it said nothing"
+            st.error(f"**{plain(now.subject)}** was not adopted.  \n{printed}", icon=":material/error:")
         _form(", ".join(training_here(store)), opened=not adopted_names(store.home))
     newest = now.subject if now is not None and workflow.was_adopted(store, now) else None
     name = _picked(adopted_names(store.home), newest)
     if name is not None:
         # Show its knobs with the result of each self-test, and its bursts with their predictions.
         adopted = load_adopted(store.home, name)
-        held = choose_fit(adopted).held_out
+        held_out = choose_fit(adopted).held_out
         st.code(" ".join(adopted.command), language="bash", wrap_lines=True)
         st.markdown("\n".join(f"- {plain(line)}" for line in words.adoption_lines(adopted)))
-        if held is not None and held.median > BELIEVED_MEDIAN:
+        if held_out is not None and held_out.median > BELIEVED_MEDIAN:
             # The page Calibrate rejects a calibration whose error is this large.
-            error, limit = format_percent(round(held.median, 2)), format_percent(BELIEVED_MEDIAN)
+            error, limit = format_percent(round(held_out.median, 2)), format_percent(BELIEVED_MEDIAN)
             st.warning(
                 f"Typical error {error} (limit {limit}): do not rely on the plan below. Adopt it again with nothing "
                 "else running.",
@@ -69,13 +69,13 @@ def page() -> None:
             show(words.knobs_table(adopted))
         with right:
             st.header("Short measurements", anchor=False)
-            show(words.bursts_table(adopted, held))
-            if held is None:
+            show(words.bursts_table(adopted, held_out))
+            if held_out is None:
                 st.caption(
                     "With four measured batches or more, each is predicted from the others and compared with its steps."
                 )
             else:
-                chart = charts.held_out(held, lambda batch: f"{batch.calls:g} x {batch.rows:g} x {batch.length:g}")
+                chart = charts.held_out(held_out, lambda batch: f"{batch.calls:g} x {batch.rows:g} x {batch.length:g}")
                 st.altair_chart(chart, width="stretch")
                 st.caption("On the dashed line the other bursts predicted a batch exactly; bars are 80 % intervals.")
         _plan(adopted)

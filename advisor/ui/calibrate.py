@@ -64,12 +64,12 @@ def _newest(entry: CalibrationEntry, used: CalibrationEntry | None, busy: str) -
 
     `used` is what plans use: the newest calibration of the device that was not rejected.
     """
-    quality, held = entry.quality, _held_out(entry)
+    quality, held_out = entry.quality, _held_out(entry)
     assert quality is not None  # judged already, in `page`
     good = quality.verdict == Verdict.GOOD
     judged = str(quality.verdict) if good else consequence(quality, entry.device_key)
-    if held is not None:
-        median, inside = (units.format_percent(round(share, 2)) for share in (held.median, held.coverage))
+    if held_out is not None:
+        median, inside = (units.format_percent(round(share, 2)) for share in (held_out.median, held_out.coverage))
         judged = f"Typical error {median}; {inside} of checks within the 80 % range: {judged}"
     if used is not None and used is not entry and used.quality is not None:
         judged += f". Plans keep using {used.id} ({used.quality.verdict})"
@@ -85,10 +85,10 @@ def _newest(entry: CalibrationEntry, used: CalibrationEntry | None, busy: str) -
             options = ["--gpu", entry.device_key, "--family", entry.family or "nanochat", "--fresh"]
             start_calibrating(loaders.store(), options, float(seconds))
             st.rerun()
-    if held is not None:
+    if held_out is not None:
         with st.expander("Predicted against measured: each configuration is predicted from the others", expanded=True):
             square, _ = side_by_side("held-out", (2, 3))
-            square.altair_chart(charts.held_out(held, describe), width="stretch")
+            square.altair_chart(charts.held_out(held_out, describe), width="stretch")
             st.caption("On the dashed line the prediction was exact; bars are 80 % intervals.")
 
 
@@ -168,14 +168,14 @@ def _known(entries: list[CalibrationEntry]) -> None:
         return
     now, rows = datetime.now(UTC), []
     for entry in entries:
-        held = _held_out(entry)
+        held_out = _held_out(entry)
         rows.append({
             "Calibration": entry.id,
             "Device": entry.device_name or entry.device_key,
             "Age": units.format_seconds((now - datetime.fromisoformat(entry.created)).total_seconds()),
             "Bursts": str(len(loaders.calibration(entry).bursts)),
-            "Typical error": units.format_percent(held.median) if held else "unknown",
-            "Inside": units.format_percent(held.coverage) if held else "unknown",
+            "Typical error": units.format_percent(held_out.median) if held_out else "unknown",
+            "Inside": units.format_percent(held_out.coverage) if held_out else "unknown",
             "Verdict": verdict(entry.quality) if entry.quality else "unknown",
             "From": "shipped" if entry.shipped else "here",
         })  # fmt: skip

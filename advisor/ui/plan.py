@@ -176,7 +176,7 @@ def _answer(
         )  # fmt: skip
         limit, chance = odds.get(quantity, ("", None))
         if chance is not None:
-            column.caption(runs.within(limit, chance))
+            column.caption(runs.chance_within(limit, chance))
         if quantity is LOSS and estimate is not None:
             # Compare the loss with that of a well-known model.
             known, name_of = min(ANCHORS, key=lambda anchor: abs(anchor[0] - estimate.value))
@@ -234,7 +234,7 @@ def _badge(basis: Basis, profile: Profile, before: str = "") -> None:
 
 def _cards(goal: Goal, answered: Plan, shown: Run, now: plan_answers.World) -> None:
     options, own_plan = answered.options, answered.chosen
-    common, own = runs.apart(options, goal)
+    common, own = runs.common_and_own(options, goal)
     columns = st.container(key="cards").columns(len(options))
     for column, option, words in zip(columns, options, own, strict=True):
         with column.container(border=True, height="stretch"):

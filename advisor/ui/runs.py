@@ -88,7 +88,7 @@ def _track_record(scores: list[ScoreRow]) -> None:
     with right:
         for item in accuracies:
             if item.quantity == name:
-                st.markdown(words.record_in_words(item))
+                st.markdown(words.accuracy_sentence(item))
         st.caption(
             f"Each point is one finished run (the newest {MOST_POINTS:,} of them), each bar its 80 % interval. Points "
             "on the dashed line were predicted exactly."
