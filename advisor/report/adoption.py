@@ -16,6 +16,7 @@ from advisor.report.table import Table
 from advisor.store.adopted import LOG, WHOLE_RUN, Adopted, AdoptedPlan, Recipe
 from trainer.schema import to_dict
 
+PREDICTED = "predicted"
 _FITS = {
     True: "step times are fitted by the law for decoders",
     False: "step times are fitted by separate terms, which predict its bursts better",
@@ -36,11 +37,8 @@ def knobs_table(adopted: Adopted) -> Table:
     return Table(columns=columns, rows=tuple(rows), numbers=("its value",))
 
 
-PREDICTED = "predicted"
-
-
 def bursts_table(adopted: Adopted, held_out: HeldOut | None = None) -> Table:
-    """Lists every burst with its step time, and the time predicted from bursts of other batches (`held`), if any."""
+    """Lists every burst with its step time, and the time predicted from bursts of other batches (`held_out`), if any."""
     rows: list[tuple[str, ...]] = []
     for burst in adopted.bursts:
         batch = batch_of(burst) if burst.shape else None

@@ -27,6 +27,7 @@ _COMPARED = (
     *("architecture", "memory bandwidth", "bf16 / fp16 dense", "fp8 dense", "power limit"),
     *("interconnect, GB/s both ways", "PyTorch wheels", "cannot do"),
 )
+TIGHT = 0.9  # share of a GPU's memory; if the high end of the estimate takes more, it only probably fits
 OFFER_NUMBERS = ("$/h", "$/GPU-h", "spot $/h")  # columns of `offer_rows` that hold numbers
 
 
@@ -118,9 +119,6 @@ def sold(offer: Offer) -> str:
 def _idle(offer: Offer) -> bool:
     """Tells whether the user pays for more GPUs than the run uses."""
     return offer.rented is not None and offer.rented > offer.gpus
-
-
-TIGHT = 0.9  # share of a GPU's memory; if the high end of the estimate takes more, it only probably fits
 
 
 def fits_sentence(row: CardRow) -> str:

@@ -19,6 +19,8 @@ from advisor.workflows.analysis import Analysis, loss_words, shortened
 
 Pairs = list[tuple[str, str]]
 
+RUNS = ("run", "ended", "steps", "loss", "takes", "costs", "why")
+_MOST_RUNS = 40  # rows of the table; of a longer sweep, its first and last runs
 # facts in the order of interest
 MODEL = ("parameters", "family", "depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size", "seq_len")
 TRAINING = (
@@ -83,10 +85,6 @@ def money(analysis: Analysis) -> list[tuple[str, str, str]]:
 
 def _bill(name: str, hours: Estimate | None, usd: Estimate | None) -> tuple[str, str, str]:
     return name, _estimated_hours(hours), units.format_estimate(usd, units.format_usd)
-
-
-RUNS = ("run", "ended", "steps", "loss", "takes", "costs", "why")
-_MOST_RUNS = 40  # rows of the table; of a longer sweep, its first and last runs
 
 
 def runs(analysis: Analysis) -> list[tuple[str, ...]]:
