@@ -38,7 +38,7 @@ def knobs_table(adopted: Adopted) -> Table:
 
 
 def bursts_table(adopted: Adopted, held_out: HeldOut | None = None) -> Table:
-    """Lists every burst with its step time, and the time predicted from bursts of other batches (`held_out`), if any."""
+    """Lists every burst with its step time, and the time predicted from other batches (`held_out`), if any."""
     rows: list[tuple[str, ...]] = []
     for burst in adopted.bursts:
         batch = batch_of(burst) if burst.shape else None
