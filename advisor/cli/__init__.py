@@ -16,18 +16,16 @@ from advisor import errors
 from advisor.errors import AdvisorError, close_matches
 
 DONE, FAILED, USAGE, NOTHING_FITS, INTERRUPTED = 0, 1, 2, 3, 130
-
-
 START, MEASURE, RUN, LEARN, LOOK = "Start", "Measure and plan", "Train", "Check", "Look up"
 PROGRAMS = "For other programs"
 
 
 @dataclass(frozen=True)
 class Verb:
-    """One command: its module, which has a click object `command`, its section and its line in the help.
+    """One command: its name, its section and its line in the help. Its module has the click object `command`.
 
-    `form` says how to call a command that is a form of another, such as "calibrate --list". Its own former name still
-    works but is not listed.
+    `form` says how to call a command that is a form of another, such as "calibrate --list". It is `profiles_command` in
+    the other's module; its own former name still works but is not listed.
     """
 
     name: str
@@ -105,7 +103,7 @@ def formed(words: list[str]) -> tuple[str, list[str]]:
         rest.remove(form[1])
     elif name == "compare" and len(named) > 1 and any(word.endswith((".yaml", ".yml")) for word in named):
         name = "diff"  # plans, configurations and calibrations can only be compared by their settings
-    former, said, unit = FORMER[""] | FORMER.get(name, {}), [], ""
+    former, present, unit = FORMER[""] | FORMER.get(name, {}), [], ""
     for word in rest:
         option, equals, value = word.partition("=")
         if not option.startswith("--"):
@@ -113,9 +111,9 @@ def formed(words: list[str]) -> tuple[str, list[str]]:
         else:
             option, unit = former.get(option, (option, ""))
         number = value.replace(".", "").isdigit()
-        said.append(f"{option}{equals}{value}{unit if number else ''}")
+        present.append(f"{option}{equals}{value}{unit if number else ''}")
         unit = "" if value else unit
-    return name, said
+    return name, present
 
 
 class LazyGroup(click.Group):
@@ -127,10 +125,12 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        found: click.Command = importlib.import_module(f"advisor.cli.{cmd_name}").command
+        form_of = VERBS[cmd_name].form_of
+        module = importlib.import_module(f"advisor.cli.{form_of[0] if form_of else cmd_name}")
+        loaded: click.Command = getattr(module, f"{cmd_name}_command" if form_of else "command")
         if forms := [one for one in VERBS.values() if one.form_of and one.form_of[0] == cmd_name != "model"]:
-            found.epilog = "\b\nSee also:\n" + "\n".join(f"  advisor {one.called} --help: {one.help}" for one in forms)
-        return found
+            loaded.epilog = "\b\nSee also:\n" + "\n".join(f"  advisor {one.called} --help: {one.help}" for one in forms)
+        return loaded
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from advisor.cli.params import FILE
-from advisor.cli.verb import answer, option, verb
+from advisor.cli.verb import FILE, answer, option, verb
 from advisor.options import Kind
 from advisor.report import render
 
@@ -23,15 +22,10 @@ def command(base: Path, variants: tuple[Path, ...], seeds: int, out: Path | None
     Differences of loss, step time and peak memory have 95 % intervals. A difference within the noise is reported as
     no difference, with the number of seeds that could show it. No finished run is repeated.
     """
-    from advisor.report import ab as report
-    from advisor.report.table import on_console
+    from advisor.report.comparison import variant_lines, variants_document
     from advisor.store.store import default_store
     from advisor.workflows.ab import run_ab
 
     folder = (out or base.parent / f"ab-{base.stem}").resolve()
-    found = run_ab(default_store(), (base, *variants), seeds, folder, render.remark)
-    answer(
-        "ab",
-        lambda: report.document(found),
-        lambda: [report.heading(found), "", on_console(report.contrast_table(found)), "", *report.notes(found)],
-    )
+    experiment = run_ab(default_store(), (base, *variants), seeds, folder, render.remark)
+    answer("ab", lambda: variants_document(experiment), lambda: variant_lines(experiment))

@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from advisor.cli import DONE
-from advisor.cli.params import ADOPTED_PLAN_FILE
-from advisor.cli.verb import json_asked, options, options_in, verb
+from advisor.cli.verb import ADOPTED_PLAN_FILE, json_asked, options, options_in, verb
 from advisor.documents import print_json
 from advisor.errors import AdvisorError
 from advisor.options import AdoptedGoal, filled

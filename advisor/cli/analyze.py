@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from advisor.cli.params import NEW_FILE, NEW_FOLDER, NamedPath, refused
-from advisor.cli.verb import json_asked, options, options_in, verb
+from advisor.cli.verb import NEW_FILE, NEW_FOLDER, NamedPath, json_asked, options, options_in, refused, verb
 from advisor.documents import print_json
 from advisor.options import AnalyzeOptions
 from advisor.report import render
 
 if TYPE_CHECKING:
-    from advisor.store.store import Store
-    from advisor.workflows.analysis import Analysis, Given
+    from advisor.workflows.analysis import Analysis
 
 
 @verb()
@@ -35,16 +33,22 @@ def command(paths: tuple[Path, ...], everything: bool, **options: Any) -> None:
     more. Several paths, or the logs of one format in a folder, are compared with each other. A run started here may be
     given by its name, or as `latest`.
     """
-    from advisor.report import terminal, write_reports
+    from advisor.report import terminal
+    from advisor.report.files import write_reports
     from advisor.store.store import default_store
-    from advisor.workflows.analyze import given_of, judge_all
+    from advisor.workflows.analyze import analyze, given_of, judge_all
     from advisor.workflows.goal import readings
 
     reports = {name: options.pop(name) for name in ("html", "md", "table", "tables", "plots")}
     given, store = given_of(AnalyzeOptions(**options)), default_store()
     for words in readings({"gpu": options["gpu"] or ""}):
         render.remark(words)
-    judged = judge_all(paths, store, lambda path: _analyzed(path, given, store))
+
+    def with_progress(path: Path) -> Analysis:
+        with render.progress(f"reading {path.name}", None) as update:
+            return analyze(path, given, store, lambda done, total: update(completed=done, total=total))
+
+    judged = judge_all(paths, store, with_progress)
     analyses, comparison, left_out = judged.analyses, judged.comparison, judged.left_out
     written = write_reports(analyses, reports, comparison=comparison, left_out=left_out)
     if json_asked():
@@ -52,14 +56,6 @@ def command(paths: tuple[Path, ...], everything: bool, **options: Any) -> None:
         return
     many = len(analyses) > len(paths)
     for analysis in analyses:
-        render.show(*(terminal.verdict(analysis) if many else terminal.report(analysis, everything)), "")
+        render.show(*terminal.report(analysis, everything, brief=many), "")
     render.show(*((*terminal.several(analyses, comparison, left_out), "") if len(analyses) > 1 else left_out))
     render.show(*(f"written to {path}" for path in written))
-
-
-def _analyzed(path: Path, given: Given, store: Store) -> Analysis:
-    """Return the analysis of one log, with a progress bar while it is read."""
-    from advisor.workflows.analyze import analyze
-
-    with render.progress(f"reading {path.name}", None) as update:
-        return analyze(path, given, store, lambda done, total: update(completed=done, total=total))

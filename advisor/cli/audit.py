@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from advisor.cli.params import CARD_FILE, FILE
-from advisor.cli.verb import answer, json_asked, options, told, verb
+from advisor.cli.verb import CARD_FILE, FILE, answer, json_asked, options, print_answer, verb
 from advisor.documents import print_json
 from advisor.report import render
 
@@ -60,18 +59,18 @@ def command(papers: tuple[Path, ...], card: Path | None, kinds: bool, schema: bo
         return
     if not papers:
         raise click.UsageError("name a report or a card, or ask for --kinds or --schema")
-    asks, said = _reader(reader, reader_url, reader_model), None
+    asks, given = _reader(reader, reader_url, reader_model), None
     if answered is not None:
-        said = sys.stdin.read() if answered == "-" else read_text(Path(answered))
+        given = sys.stdin.read() if answered == "-" else read_text(Path(answered))
     if card is not None:
-        count = write_draft(papers[0], card, asks, said)
+        count = write_draft(papers[0], card, asks, given)
         render.remark(f"{count} claims written to {card}: correct it, then advisor audit {card}")
-        papers, asks, said = (card,), None, None  # ask the assistant only once
-    found = api.audit(*papers, reader=asks, answer=said)
+        papers, asks, given = (card,), None, None  # ask the assistant only once
+    audits = api.audit(*papers, reader=asks, answer=given)
     if md is not None:
-        write_atomic(md, markdown(found.record))
+        write_atomic(md, markdown(audits.record))
         render.remark(f"written to {md}")
-    told(found, lambda: (line for one in found.record for line in (*text_lines(one), "")))
+    print_answer(audits, lambda: (line for one in audits.record for line in (*text_lines(one), "")))
 
 
 def _reader(command: str | None, url: str | None, model: str | None) -> Reader | None:

@@ -1,4 +1,4 @@
-"""Shows a calibration on the terminal, with progress bar and results, for calibrate, quickstart and launch."""
+"""Calibrates with a progress bar, for calibrate, quickstart and launch."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from rich.console import RenderableType
-
-from advisor import units
 from advisor.report import render
-from advisor.report.calibration import consequence, settings_table
-from advisor.report.table import on_console
 
 if TYPE_CHECKING:
     from advisor.calibration.session import CalibrationEvent
@@ -54,41 +49,3 @@ def bar(budgets: float = 1.0) -> Iterator[tuple[Callable[[Settings], None], Call
             shown[0](completed=event.elapsed_seconds, description=event.text)
 
         yield on_start, on_event
-
-
-def lines(done: Calibrated, *, bursts: bool = True) -> Iterator[RenderableType]:
-    """Return a calibration as text; `bursts` adds a table of every configuration."""
-    from advisor.calibration.quality import burst_lines, quality_of
-
-    calibration, profile, held = done.calibration, done.profile, done.calibration.held_out_error
-    rates, cost, found = profile.posterior.rates, calibration.cost, quality_of(calibration)
-    yield (
-        f"{profile.name}: {rates.matmul_flops / 1e12:.3g} TFLOP/s in matrix products ({profile.precision}), "
-        f"{rates.bandwidth / 1e9:.3g} GB/s memory, {rates.launch_seconds * 1e6:.2g} µs per launch"
-    )
-    if bursts:
-        columns = ("configuration", "bursts", "tokens/s", "step", "predicted when left out")
-        rows = [
-            (
-                line.configuration,
-                str(line.bursts),
-                units.format_rate(line.tokens_per_second) if line.tokens_per_second else "-",
-                units.format_seconds(line.step_seconds) if line.step_seconds else line.outcome,
-                "-" if line.left_out_error is None else f"{line.left_out_error:+.1%}",
-            )
-            for line in burst_lines(calibration, done.held_out)
-        ]
-        yield render.table(columns, rows, right=columns[1:])
-    if (settings := settings_table(calibration)) is not None:
-        yield from (on_console(settings), *settings.notes)
-    if held:
-        yield (
-            f"held-out error (each configuration left out once): median {held.median:.1%}, p90 {held.p90:.1%}, "
-            f"{held.coverage:.0%} of {held.configurations} inside the 80 % interval; "
-            f"the machine's own speed moved by ±{profile.posterior.drift:.0%}"
-        )
-    mark = "" if found.verdict == "good" else "! "
-    yield f"{mark}this calibration is {consequence(found, calibration.device_key)}"
-    money = "" if cost.usd is None else f", {units.format_usd(cost.usd)}"
-    took, count = units.format_seconds(cost.seconds), len(calibration.bursts) + len(calibration.setting_bursts)
-    yield f"calibration {calibration.id}: {count} bursts in {took}{money}"

@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from advisor.cli import DONE, NOTHING_FITS
-from advisor.cli.params import FILE
-from advisor.cli.verb import answer, option, options, verb
+from advisor.cli.verb import FILE, answer, option, options, verb
 from advisor.options import Kind
 from advisor.report.render import table
 

@@ -1,18 +1,19 @@
-"""`advisor compare`: compares predicted with actual values, explains the gap, and compares several runs."""
+"""`advisor compare`: compares predicted with actual values, several runs, and the settings of two."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 from rich.console import RenderableType
 
-from advisor.cli.params import EXISTING
-from advisor.cli.verb import answer, options, verb
+from advisor.cli.verb import EXISTING, GPU, answer, options, verb
 from advisor.errors import AdvisorError
 from advisor.report import render
+from advisor.store.store import default_store
 
 
 @verb()
@@ -44,11 +45,16 @@ def command(runs: tuple[str, ...], plan: Path | None, record: bool | None, forge
         hint = "advisor compare RUN --write-to PATH"
         raise AdvisorError("--write-to writes the scores of one run", hint, exit_code=2)
     if forget:
-        take_back(runs)
+        # Remove the runs from the ledger and the profiles, and name those of which nothing was recorded.
+        from advisor.workflows.compare import take_back
+
+        done = [take_back(default_store(), text, datetime.now(UTC)) for text in runs]
+        forgotten, unknown = "taken back; predictions are as they were without it", "nothing of it is recorded"
+        words = [f"{run.run_id}: {forgotten if run.was_recorded else unknown}" for run in done]
+        answer("compare-forgotten", lambda: {"forgotten": done}, lambda: [*words, "next: advisor runs --accuracy"])
         return
     from advisor.report import terminal
-    from advisor.report.comparison import kept
-    from advisor.store.store import default_store
+    from advisor.report.comparison import recorded
     from advisor.trainers.known import trainer_of_run
     from advisor.workflows import write_back
     from advisor.workflows.compare import review_all
@@ -64,7 +70,7 @@ def command(runs: tuple[str, ...], plan: Path | None, record: bool | None, forge
         for run in reviewed:
             for note in run.case.run.notes:
                 render.remark(f"read: {note}")
-            yield from (*terminal.scored_run(run.name, run.scored), "", *filter(None, [kept(run)]))
+            yield from (*terminal.scored_run(run.name, run.scored), "", *filter(None, [recorded(run)]))
         if written is not None:
             whose = f"{written.library}'s run {written.run}"
             yield f"written: {written.parameters} parameters of {whose}, {written.place}"
@@ -77,13 +83,22 @@ def command(runs: tuple[str, ...], plan: Path | None, record: bool | None, forge
     answer(name, lambda: {**document, **more}, shown)
 
 
-def take_back(runs: tuple[str, ...]) -> None:
-    """Remove the runs from the ledger and the profiles, and name those of which nothing was recorded."""
-    from advisor.store.store import default_store
-    from advisor.workflows import compare
+@verb("diff")
+@click.argument("one", metavar="A")
+@click.argument("other", metavar="B")
+@click.option("--gpu", type=GPU, help="The GPU that bare configurations are for. Default: this machine's.")
+def diff_command(one: str, other: str, gpu: str | None) -> None:
+    """List the settings that differ between A and B.
 
-    store, now = default_store(), datetime.now(UTC)
-    done = [compare.take_back(store, text, now) for text in runs]
-    forgotten, unknown = "taken back; predictions are as they were without it", "nothing of it is recorded"
-    words = [f"{run.run_id}: {forgotten if run.was_recorded else unknown}" for run in done]
-    answer("compare-forgotten", lambda: {"forgotten": done}, lambda: [*words, "next: advisor runs --accuracy"])
+    Each is a run (folder, name, `latest`), a plan.yaml, a run.yaml or a calibration. The what-if of the page Plan and
+    `advisor predict` show what a setting does.
+    """
+    from advisor.hardware.catalog import read_gpus
+    from advisor.report.comparison import setting_differences
+    from advisor.report.table import on_console
+    from advisor.workflows.diff import diff
+
+    settings = diff(default_store(), one, other, read_gpus(gpu, counted=False).key if gpu else None)
+    counted = f"{len(settings.differences)} settings differ, {settings.same} are the same"
+    shown = [counted, *([on_console(setting_differences(settings))] if settings.differences else [])]
+    answer("diff", lambda: asdict(settings), lambda: shown)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from advisor.cli.params import EXISTING, FILE, FOLDER, NEW_FOLDER
-from advisor.cli.verb import answer, option, options, verb
+from advisor.cli.verb import EXISTING, FILE, FOLDER, NEW_FOLDER, answer, option, options, verb
 from advisor.options import Kind
 from advisor.records import Estimate
-from advisor.report.data import facts
 from advisor.report.render import progress, remark, table
 from advisor.units import format_bytes, format_count, format_estimate, format_seconds
 from advisor.workflows import data
@@ -48,18 +45,29 @@ def prepare(inputs: tuple[Path, ...], out: Path, vocab_size: int, tokenizer: Pat
     Without INPUTS the text is the source code of Python's standard library. The same inputs and settings are not
     prepared twice. A folder with other tokens is not replaced without --force.
     """
+    names, shown, held_out = dict(STAGES), ("read", 0), validation_fraction
     with progress(STAGES["read"], total=100) as update:
-        bar = _Bar(update)
-        held_out = validation_fraction
+
+        def expects(text_bytes: int, seconds: Estimate) -> None:
+            takes = format_estimate(seconds, format_seconds)
+            names["encode"] = f"encoding {format_bytes(text_bytes)} of text, which takes about {takes}"
+
+        def moved(stage: str, done: int, total: int) -> None:
+            nonlocal shown
+            now = (stage, 100 * done // max(total, 1))
+            if now != shown:  # once per percent: a corpus may have millions of documents
+                shown = now
+                update(description=names[stage], completed=now[1])
+
         if conversations:
             if tokenizer is None or not inputs:
                 raise click.UsageError("--conversations needs files, and the --tokenizer of the run that is to go on")
             meta = prepare_conversations(inputs, out, tokenizer=tokenizer, validation_fraction=held_out,
-                                         skip_bad=skip_bad, force=force, on_progress=bar.moved)  # fmt: skip
+                                         skip_bad=skip_bad, force=force, on_progress=moved)  # fmt: skip
         else:
             meta = prepare_data(
                 list(inputs) or None, out, vocab_size=vocab_size, tokenizer=tokenizer, validation_fraction=held_out,
-                text_key=text_key, skip_bad=skip_bad, force=force, on_progress=bar.moved, on_forecast=bar.expects,
+                text_key=text_key, skip_bad=skip_bad, force=force, on_progress=moved, on_forecast=expects,
             )  # fmt: skip
     if tokenizer is None and meta.vocab_size < vocab_size:
         remark(
@@ -92,23 +100,23 @@ def check_files(paths: tuple[Path, ...], again: bool, urls: Path | None) -> int:
     """
     files = data.files_of(paths)
     known = data.read_urls(urls, files)
-    found = []
+    bad = []
     with progress("looking at files", total=len(files)) as update:
         for one in data.check(files, known):
-            found += [one] if one is not None else []
+            bad += [one] if one is not None else []
             update(advance=1)
-    outcomes = [_fetched(one) if again else None for one in found]
+    outcomes = [_fetched(one) if again else None for one in bad]
     left = sum(outcome != FETCHED for outcome in outcomes)
-    judged = list(zip(found, outcomes, strict=True))
-    fine, damaged = f"{len(files)} files: nothing is wrong with them", f"{len(found)} of {len(files)} files are damaged"
+    judged = list(zip(bad, outcomes, strict=True))
+    fine, damaged = f"{len(files)} files: nothing is wrong with them", f"{len(bad)} of {len(files)} files are damaged"
     answer(
         "data-check",
         lambda: {"files": len(files), "left": left,
                  "damaged": [{**asdict(one), "path": one.path, "again": outcome} for one, outcome in judged]},
         lambda: [*(f"{one.path}: {one.what}\n  {outcome or one.fetch}" for one, outcome in judged),
-                 damaged if found else fine],
+                 damaged if bad else fine],
     )  # fmt: skip
-    if not again and any(one.url for one in found):
+    if not again and any(one.url for one in bad):
         remark("those whose address is known are fetched again by --refetch")
     return 1 if left else 0
 
@@ -121,26 +129,10 @@ def _fetched(one: data.DamagedData) -> str:
     return FETCHED if fault is None else f"not fetched from {one.url}: {fault}"
 
 
-class _Bar:
-    """Forwards progress to the bar once per percent: a corpus may have millions of documents."""
-
-    def __init__(self, update: Callable[..., None]):
-        self._update, self._shown, self._names = update, ("read", 0), dict(STAGES)
-
-    def expects(self, text_bytes: int, seconds: Estimate) -> None:
-        """Add the time that encoding will take to the bar's name."""
-        time = format_estimate(seconds, format_seconds)
-        self._names["encode"] = f"encoding {format_bytes(text_bytes)} of text, which takes about {time}"
-
-    def moved(self, stage: str, done: int, total: int) -> None:
-        now = (stage, 100 * done // max(total, 1))
-        if now != self._shown:
-            self._shown = now
-            self._update(description=self._names[stage], completed=now[1])
-
-
 def _report(folder: Path, meta: TokenMeta) -> None:
-    answer("data", lambda: {"path": str(folder), **asdict(meta)}, lambda: [table(["", ""], facts(folder, meta))])
+    from advisor.report.rows import token_folder
+
+    answer("data", lambda: {"path": str(folder), **asdict(meta)}, lambda: [table(["", ""], token_folder(folder, meta))])
     for line in meta.skipped[:SHOWN_SKIPPED]:
         remark(f"left out: {line}")
     if more := meta.skipped[SHOWN_SKIPPED:]:

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from advisor.cli.params import FILE, NEW_FOLDER
-from advisor.cli.verb import answer, json_asked, options, options_in, verb
+from advisor.cli.verb import FILE, NEW_FOLDER, answer, json_asked, options, options_in, verb
 from advisor.documents import print_json
 from advisor.engines.export.targets import TARGETS
 from advisor.options import ExportOptions

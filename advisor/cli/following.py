@@ -36,34 +36,29 @@ def follow(run_dir: Path, store: Store, serving: Prometheus | None = None) -> Pr
 
     `serving` gets the state of the run.
     """
+    following, console = follower(run_dir, store), error_console()
+    printed, arrival_shown = -math.inf, False
     try:
-        return _follow(run_dir, store, serving)
+        with Live(console=console, transient=True, auto_refresh=False) as live:
+            while True:
+                progress = following.look()
+                if serving is not None:
+                    serving.seen = progress
+                arrival_shown = arrival_shown or show_arrival(run_dir)
+                if not goes_on(progress.state):
+                    settle(run_dir)
+                    return progress
+                if console.is_terminal:
+                    bar = Table.grid()  # a bar alone does not end its line
+                    bar.add_row(ProgressBar(total=progress.steps, completed=progress.step, width=60))
+                    live.update(Group(bar, Text(line(progress))), refresh=True)
+                elif time.monotonic() - printed >= PLAIN_SECONDS:
+                    printed = time.monotonic()
+                    remark(line(progress))
+                time.sleep(LOOK_SECONDS)
     except KeyboardInterrupt:
         remark(f"left; the run goes on. Back to it: advisor watch {run_dir}   end it: advisor stop {run_dir}")
         return None
-
-
-def _follow(run_dir: Path, store: Store, serving: Prometheus | None) -> Progress:
-    following = follower(run_dir, store)
-    console = error_console()
-    printed, arrival_shown = -math.inf, False
-    with Live(console=console, transient=True, auto_refresh=False) as live:
-        while True:
-            progress = following.look()
-            if serving is not None:
-                serving.seen = progress
-            arrival_shown = arrival_shown or tell_arrival(run_dir)
-            if not goes_on(progress.state):
-                settle(run_dir)
-                return progress
-            if console.is_terminal:
-                bar = Table.grid()  # a bar alone does not end its line
-                bar.add_row(ProgressBar(total=progress.steps, completed=progress.step, width=60))
-                live.update(Group(bar, Text(line(progress))), refresh=True)
-            elif time.monotonic() - printed >= PLAIN_SECONDS:
-                printed = time.monotonic()
-                remark(line(progress))
-            time.sleep(LOOK_SECONDS)
 
 
 def follow_log(path: Path, serving: Prometheus | None = None, *, once: bool) -> int:
@@ -89,7 +84,7 @@ def follow_log(path: Path, serving: Prometheus | None = None, *, once: bool) -> 
     return 0 if seen.good else 1
 
 
-def tell_arrival(run_dir: Path) -> bool:
+def show_arrival(run_dir: Path) -> bool:
     """Show the old and new plan of a run that its engine measured first, with the reason. Returns False without one."""
     launch, record = read_launch(run_dir), read_arrival(run_dir)
     if record is None or launch is None or launch.arriving is None or not launch.arriving.told:
@@ -104,11 +99,11 @@ def tell_arrival(run_dir: Path) -> bool:
 
 def finish(progress: Progress | None, run_dir: Path, store: Store) -> int:
     """Say how a followed run ended; returns the exit code: 0 if completed, stopped or left running, 1 otherwise."""
-    if progress is None:  # the user left, so there is nothing to say, but --json needs a document
-        answer("watch", lambda: {"run_dir": run_dir, "progress": follower(run_dir, store).look()}, lambda: ())
-        return 0
-    answer("watch", lambda: {"run_dir": run_dir, "progress": progress}, lambda: closing_lines(progress, run_dir))
-    return 0 if goes_on(progress.state) or progress.outcome in (Outcome.COMPLETED, Outcome.STOPPED) else 1
+    seen = progress or follower(run_dir, store).look()
+    lines = [] if progress is None else closing_lines(progress, run_dir)  # the user left: there is nothing to say
+    answer("watch", lambda: {"run_dir": run_dir, "progress": seen}, lambda: lines)
+    good = progress is None or goes_on(seen.state) or seen.outcome in (Outcome.COMPLETED, Outcome.STOPPED)
+    return 0 if good else 1
 
 
 def after_start(store: Store, started: StartedRun, *, detach: bool) -> int:

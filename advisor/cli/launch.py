@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +10,7 @@ import click
 
 from advisor.cli.calibrating import bar
 from advisor.cli.following import after_start
-from advisor.cli.params import FILE
-from advisor.cli.verb import answer, json_asked, options_in, verb
+from advisor.cli.verb import FILE, answer, json_asked, options_in, verb
 from advisor.documents import print_json
 from advisor.options import LaunchOptions
 from advisor.records import Plan
@@ -22,7 +20,7 @@ from advisor.run_records import Arriving
 from advisor.store.store import default_store
 from advisor.trainers.known import trainer_of_plan
 from advisor.workflows.flows import flow_of
-from advisor.workflows.preflight import Check, Readiness
+from advisor.workflows.preflight import Readiness
 
 if TYPE_CHECKING:
     from advisor.workflows.arrive import Arrival
@@ -48,7 +46,15 @@ def command(plan: Path, detach: bool, check: bool, dry_run: bool, **asked: Any) 
     store, wanted = default_store(), LaunchOptions(**asked)
     launching = flow_of(trainer_of_plan(plan), "launch", wanted).launching(store, plan, wanted, remark, _measured)
     if check:
-        return show_checks(launching.checks())
+        checks = launching.checks()
+        lacking = any(check.finding is Readiness.MISSING for check in checks)
+        can, cannot = "it can start", "it cannot start here: repair this, or start it on another machine: --on ssh:HOST"
+        answer(
+            "launch-checks",
+            lambda: {"can_start": not lacking, "checks": checks},
+            lambda: [*(f"{one.finding:8} {one.of}: {one.words}" for one in checks), cannot if lacking else can],
+        )
+        return 1 if lacking else 0
     if not dry_run:
         return after_start(store, launching.start(), detach=detach)
     # Print the files that would be written and the command that would be started, ready for a shell.
@@ -74,15 +80,3 @@ def _measured(plan: Plan, asked: Arriving) -> Arrival:
         remark(f"goes on: {arrival.record.reason}")
         error_console().print(on_console(before_and_after(plan, arrival.after)))
     return arrival
-
-
-def show_checks(checks: Sequence[Check]) -> int:
-    """Print the checks before a start, line by line; returns exit code 1 if something is missing."""
-    lacking = any(check.finding is Readiness.MISSING for check in checks)
-    can, cannot = "it can start", "it cannot start here: repair this, or start it on another machine: --on ssh:HOST"
-    answer(
-        "launch-checks",
-        lambda: {"can_start": not lacking, "checks": checks},
-        lambda: [*(f"{check.finding:8} {check.of}: {check.words}" for check in checks), cannot if lacking else can],
-    )
-    return 1 if lacking else 0

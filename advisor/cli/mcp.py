@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from advisor.cli.params import FOLDER
+from advisor.cli.verb import FOLDER
 
 
 @click.command()

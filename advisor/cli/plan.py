@@ -11,15 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from advisor.cli import DONE, NOTHING_FITS
-from advisor.cli.params import (
-    FILE,
-    GPU,
-    PLAN_FILE,
-    refused,
-    refused_parallelism,
-    warn_of_others,
-)
-from advisor.cli.verb import DEADLINE_AT, SectionedCommand, json_asked, options, told, verb
+from advisor.cli import verb as declare
+from advisor.cli.verb import DEADLINE_AT, FILE, json_asked, options, print_answer, refused, verb
 from advisor.documents import print_json
 from advisor.errors import AdvisorError
 from advisor.options import OPTIONS, Goal
@@ -34,12 +27,12 @@ if TYPE_CHECKING:
 PREPARED = "data"  # the token folder that a next step names if the plan has none
 
 
-@verb(cls=SectionedCommand)
+@verb(cls=declare.SectionedCommand)
 @click.option("--from", "again_of", metavar="RUN|LOG", help="Plan this run again, with its model, tokens, global batch "
               "and precision, on its own GPUs or on the GPUs given here.")  # fmt: skip
 @click.option(
     "--was",
-    type=GPU,
+    type=declare.GPU,
     metavar="GPU:N",
     help="The GPUs on which the run in --from was trained, e.g. h100:8, if its log does not name them.",
 )
@@ -52,12 +45,12 @@ PREPARED = "data"  # the token folder that a next step names if the plan has non
 @options("gate", "depths")
 @click.option(
     "--out",
-    type=PLAN_FILE,
+    type=declare.PLAN_FILE,
     help="Write the plan to this file, ready for `advisor launch`. "
     "With --finetune or --layout any: the file from which its --software starts.",
 )
 @click.option("--all", "everything", is_flag=True, help="Show every table and reason, not only the answer.")
-@refused_parallelism
+@declare.refused_parallelism
 @refused("plan a fine-tune: advisor plan --gpu any --model llama-3-8b --finetune qlora --examples 50k", "--qlora",
          takes_value=False)  # fmt: skip
 @click.pass_context
@@ -72,8 +65,8 @@ def command(context: click.Context, again_of: str | None, was: str | None, confi
     With --from it plans a finished run, or the run in a log, again on other GPUs and compares the two. Other options
     replace settings of that run, and its measured speed improves the prediction.
     """
-    from advisor.cli.plan_tables import in_brief, recommendation
     from advisor.planning.stages import with_gates
+    from advisor.report.brief import in_brief, recommendation
     from advisor.report.plan import document
     from advisor.report.table import on_console
     from advisor.store.store import default_store
@@ -91,7 +84,7 @@ def command(context: click.Context, again_of: str | None, was: str | None, confi
             raise AdvisorError(message, "leave --from, --gate and --depths out", exit_code=2)
         return _show_for_other_software(goal, store, out, measure)
     seen = origin.seen if origin else None
-    warn_of_others([*goal.gpu.split(","), *(machine.gpu for machine in goal.own)])
+    declare.warn_of_others([*goal.gpu.split(","), *(machine.gpu for machine in goal.own)])
     plan = recommend(goal, store, measure=measure, on_text=render.remark, seen=seen)
     plan, replanned, current = _beside_origin(plan, origin, store)
     plan = with_gates(plan, gate)
@@ -108,9 +101,9 @@ def command(context: click.Context, again_of: str | None, was: str | None, confi
         print_json("plan", document(plan, more) | run | {"path": path})
         return DONE
     if replanned is not None:
-        from advisor.report import replan
+        from advisor.report.brief import against_origin, origin_sentences
 
-        render.show(on_console(replan.table(replanned, plan)), *replan.sentences(replanned), "")
+        render.show(on_console(against_origin(replanned, plan)), *origin_sentences(replanned), "")
     render.show(*(recommendation(plan, more) if everything else in_brief(plan)), "")
     given = {"--from": again_of, "--was": was, "--config": config}
     _show_next(plan, path, _typed(goal, given, gate, measure=measure))
@@ -141,7 +134,7 @@ def _show_for_other_software(goal: Goal, store: Store, out: Path | None, measure
 
     plan = recommend(goal, store, measure=measure)
     written = _write_for_other_software(plan, out)
-    told(plan_answer(plan), lambda: [*lines(plan), *written], path=out)
+    print_answer(plan_answer(plan), lambda: [*lines(plan), *written], path=out)
     return NOTHING_FITS if plan.chosen.standing.against else DONE
 
 

@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import RenderableType
 
-from advisor.cli.params import FILE, warn_of_others
-from advisor.cli.verb import SectionedCommand, options_in, told, verb
+from advisor.cli import NOTHING_FITS
+from advisor.cli.verb import FILE, SectionedCommand, options_in, print_answer, verb, warn_of_others
 from advisor.errors import AdvisorError
 from advisor.options import PredictOptions
 from advisor.report import render
 
 if TYPE_CHECKING:
     from advisor.workflows.predict import Predicted
-
-NOTHING_FITS = 3
 
 
 @verb(cls=SectionedCommand)
@@ -47,12 +45,12 @@ def command(rows: Path | None, **typed: Any) -> int:
     for words in readings({"gpu": typed["gpu"]}):
         render.remark(words)
     answer = api.predict(**typed)
-    found = answer.record
-    warn_of_others([found.workload.gpu])
-    if found.assumed:
-        render.remark(f"not given, so taken: {'; '.join(found.assumed)}")
-    told(answer, lambda: shown(found))
-    return NOTHING_FITS if found.fits is False else 0
+    predicted = answer.record
+    warn_of_others([predicted.workload.gpu])
+    if predicted.assumed:
+        render.remark(f"not given, so taken: {'; '.join(predicted.assumed)}")
+    print_answer(answer, lambda: shown(predicted))
+    return NOTHING_FITS if predicted.fits is False else 0
 
 
 def _show_rows(path: Path) -> int:
@@ -63,34 +61,34 @@ def _show_rows(path: Path) -> int:
     from advisor.workflows.option_rows import predict_rows
 
     verdicts: dict[str, set[bool | None]] = {}  # by GPU
-    for number, found in enumerate(predict_rows(path, default_store()), 1):
+    for number, predicted in enumerate(predict_rows(path, default_store()), 1):
         row: dict[str, object] = {"row": number}
-        if isinstance(found, AdvisorError):
-            row |= {"error": found.message, "hint": found.hint}
+        if isinstance(predicted, AdvisorError):
+            row |= {"error": predicted.message, "hint": predicted.hint}
         else:
-            row |= document(found)
-            verdicts.setdefault(found.workload.gpu, set()).add(found.fits)
+            row |= document(predicted)
+            verdicts.setdefault(predicted.workload.gpu, set()).add(predicted.fits)
         sys.stdout.write(json.dumps(to_plain(row), ensure_ascii=False, allow_nan=False) + "\n")
     warn_of_others(verdicts)
     return NOTHING_FITS if set().union(*verdicts.values()) == {False} else 0
 
 
-def shown(found: Predicted) -> Iterator[RenderableType]:
+def shown(predicted: Predicted) -> Iterator[RenderableType]:
     """Show one configuration: each number with its interval and its basis."""
     from advisor.report import prediction
     from advisor.report.prediction import beside, heading, quantities, time_unknown, verdict
     from advisor.report.table import on_console
 
-    yield from (heading(found), "", on_console(quantities(found)), "")
-    if found.memory_parts is not None:
-        yield from (on_console(prediction.memory(found.memory_parts)), "")
-    if found.other_depths:
-        yield from (on_console(prediction.options(found.other_depths, found.workload.shape.depth)), "")
-    if found.data is not None:
-        yield from (prediction.to_fetch(found.data), "")
-    yield from filter(None, [time_unknown(found)])
-    yield verdict(found)
-    yield from filter(None, [found.too_long])
-    yield from (f"would fit: {change}" for change in found.would_fit)
-    yield from (f"{name}: {words}" for name, words in beside(found).items() if words)
-    yield from (f"from: {source}" for source in found.sources)
+    yield from (heading(predicted), "", on_console(quantities(predicted)), "")
+    if predicted.memory_parts is not None:
+        yield from (on_console(prediction.memory(predicted.memory_parts)), "")
+    if predicted.other_depths:
+        yield from (on_console(prediction.options(predicted.other_depths, predicted.workload.shape.depth)), "")
+    if predicted.data is not None:
+        yield from (prediction.to_fetch(predicted.data), "")
+    yield from filter(None, [time_unknown(predicted)])
+    yield verdict(predicted)
+    yield from filter(None, [predicted.too_long])
+    yield from (f"would fit: {change}" for change in predicted.would_fit)
+    yield from (f"{name}: {words}" for name, words in beside(predicted).items() if words)
+    yield from (f"from: {source}" for source in predicted.sources)

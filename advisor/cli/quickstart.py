@@ -41,11 +41,22 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
 
     Takes under three minutes. Needs no GPU, no account and no network.
     """
-    _refuse_hopeless(gpu, deadline)
-    from advisor.cli.calibrating import is_rejected, lines
+    from advisor.hardware.here import device_key, first_card
+
+    # Refuse what cannot work before minutes are spent on it.
+    if device_key(gpu) != "cpu" and first_card() is None:
+        hint = "run this on the machine with the GPU, or try what is here: advisor quickstart"
+        raise AdvisorError(f"there is no {gpu} here: this machine has no NVIDIA GPU", hint)
+    if deadline < _LEAST_DEADLINE_SECONDS:
+        message = f"no run ends within {units.format_seconds(deadline)}: starting it alone takes seconds"
+        hint = f"give --deadline at least {units.format_seconds(_LEAST_DEADLINE_SECONDS)}; the default is 60 s"
+        raise AdvisorError(message, hint, exit_code=2)
+    from advisor.cli.calibrating import is_rejected
     from advisor.cli.calibrating import run as calibrate
-    from advisor.hardware.here import device_key
     from advisor.laws.held_out import FEWEST_TO_HOLD_OUT
+    from advisor.report.calibration import lines
+    from advisor.report.plan import bill, sentence
+    from advisor.report.table import on_console
     from advisor.store.store import default_store
     from advisor.workflows.compare import review, to_document
     from advisor.workflows.data import prepare_data
@@ -73,8 +84,13 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
                 )  # fmt: skip
     plan = recommend(goal, store, measure=True, on_text=render.remark)
     plan_path = store.save_plan(plan)
-    if not json_asked():
-        _show_plan(plan, plan_path)
+    if not json_asked():  # without the rejected runs, which the plan's file and `advisor plan` have
+        render.show(sentence(plan), "", on_console(bill(plan)), "", *(f"- {reason}" for reason in plan.reasons))
+        render.show(*(f"! {warning}" for warning in plan.warnings))
+        depths = len({run.depth for run in (plan.chosen, *plan.considered)})
+        render.show(
+            f"{1 + len(plan.considered)} candidates of {depths} depths were compared; all are in {plan_path}", ""
+        )
     render.remark("[4/5] training it")
     run_dir = _train(plan, store)
     render.remark("[5/5] comparing the run with its prediction")
@@ -85,30 +101,6 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     else:
         _finish(reviewed, done.calibration.cost, run_dir, plan_path, data)
     return 0
-
-
-def _refuse_hopeless(gpu: str, deadline: float) -> None:
-    """Refuse what cannot work before minutes are spent on it."""
-    from advisor.hardware.here import device_key, first_card
-
-    if device_key(gpu) != "cpu" and first_card() is None:
-        hint = "run this on the machine with the GPU, or try what is here: advisor quickstart"
-        raise AdvisorError(f"there is no {gpu} here: this machine has no NVIDIA GPU", hint)
-    if deadline < _LEAST_DEADLINE_SECONDS:
-        message = f"no run ends within {units.format_seconds(deadline)}: starting it alone takes seconds"
-        hint = f"give --deadline at least {units.format_seconds(_LEAST_DEADLINE_SECONDS)}; the default is 60 s"
-        raise AdvisorError(message, hint, exit_code=2)
-
-
-def _show_plan(plan: Plan, path: Path) -> None:
-    """Show the recommendation without the rejected runs, which the plan's file and `advisor plan` have."""
-    from advisor.report.plan import bill, sentence
-    from advisor.report.table import on_console
-
-    render.show(sentence(plan), "", on_console(bill(plan)), "", *(f"- {reason}" for reason in plan.reasons))
-    render.show(*(f"! {warning}" for warning in plan.warnings))
-    depths = len({run.depth for run in (plan.chosen, *plan.considered)})
-    render.show(f"{1 + len(plan.considered)} candidates of {depths} depths were compared; all are in {path}", "")
 
 
 def _train(plan: Plan, store: Store) -> Path:

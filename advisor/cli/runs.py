@@ -1,4 +1,4 @@
-"""`advisor runs`: the runs on this machine, with their names, notes and tags."""
+"""`advisor runs`: the runs on this machine, with names, notes and tags; their accuracy; runs of other machines."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 import click
 from rich.console import RenderableType
 
-from advisor.cli.verb import answer, verb
+from advisor import api
+from advisor.cli.verb import EXISTING, answer, options, print_answer, verb
 from advisor.errors import AdvisorError
 from advisor.history.listing import RunSummary, list_runs
 from advisor.report.render import remark, table
+from advisor.report.table import on_console
 from advisor.store.store import Store, default_store
 from advisor.units import format_count, format_number, format_usd
 
@@ -59,23 +61,23 @@ def command(run: str | None, name: str | None, note: str | None, tags: tuple[str
 
 
 def _list(store: Store, tags: tuple[str, ...]) -> None:
-    wanted = {tag.strip().lower() for tag in tags}
-    every = list_runs(store)
-    summaries = [summary for summary in every if wanted <= set(summary.tags)]
+    listed = api.runs(tags=tags)
+    summaries: list[RunSummary] = listed.record
 
     def shown() -> Iterator[RenderableType]:
-        if not every:
-            yield "no runs yet; start one: advisor launch plan.yaml"
-        elif not summaries:
-            known = sorted({tag for summary in every for tag in summary.tags})
-            yield f"no run has {' and '.join(sorted(wanted))}; tags in use: {', '.join(known) or 'none'}"
-        else:
+        if summaries:
             tagged = ("tags",) if any(summary.tags for summary in summaries) else ()
             columns = ("run", *tagged, "started (UTC)", "state", "steps", "training loss", "folder")
             rows = [_row(summary, bool(tagged)) for summary in summaries]
             yield table(columns, rows, right=("steps", "training loss"))
+        elif every := list_runs(store):
+            known = sorted({tag for summary in every for tag in summary.tags})
+            wanted = sorted({tag.strip().lower() for tag in tags})
+            yield f"no run has {' and '.join(wanted)}; tags in use: {', '.join(known) or 'none'}"
+        else:
+            yield "no runs yet; start one: advisor launch plan.yaml"
 
-    answer("runs", lambda: {"runs": summaries}, shown)
+    print_answer(listed, shown)
 
 
 def _one(run_dir: Path, name: str | None, note: str | None, tags: tuple[str, ...], untags: tuple[str, ...]) -> None:
@@ -101,11 +103,45 @@ def _row(run: RunSummary, tagged: bool) -> tuple[str, ...]:
     if run.usd:
         state = f"{state}, {format_usd(run.usd)}"
     problem = f"{state}: {run.problem}" if run.problem else state
-    tags = (", ".join(run.tags),) if tagged else ()
-    return (run.name, *tags, run.created[:16].replace("T", " "), problem, steps, loss, _short(run.path))
+    tags, home = (", ".join(run.tags),) if tagged else (), str(Path.home())
+    folder = f"~{run.path[len(home) :]}" if run.path.startswith(f"{home}/") else run.path
+    return (run.name, *tags, run.created[:16].replace("T", " "), problem, steps, loss, folder)
 
 
-def _short(path: str) -> str:
-    """Return a path with the home folder as ~."""
-    home = str(Path.home())
-    return f"~{path[len(home) :]}" if path.startswith(f"{home}/") else path
+@verb("accuracy")
+@click.option("--gpu", "device", help="Show only the GPU with this key, or cpu.")
+def accuracy_command(device: str | None) -> None:
+    """Show the error of each predicted quantity so far, and how often its 80 % interval contained the outcome."""
+    from advisor.history.ledger_rows import accuracy
+    from advisor.report.comparison import track_record
+
+    accuracies = accuracy(default_store().scores(device))
+    where = f" on {device}" if device else ""
+    none = (f"no run was compared with its prediction{where} yet", "next: advisor compare latest")
+    document = {"device": device, "quantities": accuracies}
+    answer("accuracy", lambda: document, lambda: [on_console(track_record(accuracies))] if accuracies else none)
+
+
+@verb("import")
+@click.argument("run", metavar="RUN_FOLDER", type=EXISTING)
+@options("plan", plan="The plan.yaml of the run. Default: the one in the run's folder, or next to it as in an export.")
+@click.option("--checkpoints", is_flag=True, help="Copy the checkpoints as well, so that the run can be resumed here.")
+def import_command(run: Path, plan: Path | None, checkpoints: bool) -> None:
+    """Copy the run of RUN_FOLDER to the runs of this machine, compare it with its plan and learn from it.
+
+    RUN_FOLDER is the folder of a run of our trainer from any machine, or the export from which the run was started.
+    The copy is listed, watched and compared like any run; the original is not changed.
+    """
+    from advisor.report import terminal
+    from advisor.report.comparison import recorded
+    from advisor.workflows.bring_in import bring_in
+    from advisor.workflows.compare import to_document
+
+    reviewed = bring_in(default_store(), run, plan=plan, checkpoints=checkpoints)
+    next_step = "next: advisor runs --accuracy" if reviewed.recorded else "next: advisor runs"
+    score = terminal.scored_run(reviewed.name, reviewed.scored)
+    answer(
+        "compare",
+        lambda: to_document(reviewed),
+        lambda: [*score, "", *filter(None, [recorded(reviewed)]), f"run folder: {reviewed.path}", next_step],
+    )

@@ -1,19 +1,21 @@
-"""Declares verbs: their options from the tables of `advisor/options.py`, --json, and their answer in both forms."""
+"""Declares commands: their options, most of them from the tables of `advisor/options.py`, --json and their answer."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import RenderableType
 
-from advisor.cli.params import EXISTING, FILE, FOLDER, NEW_FILE, NEW_FOLDER
 from advisor.documents import print_json
 from advisor.errors import AdvisorError
+from advisor.hardware.catalog import load_gpus, read_gpus
 from advisor.options import OPTIONS, SHARED, Kind, Option, Section, options_of
 from advisor.report import render
+from advisor.store.disk import read_yaml
 from advisor.units import moment_of, moment_read
 
 if TYPE_CHECKING:
@@ -21,6 +23,96 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 Changes = str | Mapping[str, Any]  # another help text, or other fields of an option
+
+
+class GpuName(click.ParamType):
+    """A parameter that names one GPU, or several with commas; a line says how a short name was read."""
+
+    name = "gpu"
+
+    def __init__(self, *, several: bool = False):
+        self._several = several
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        for name in value.split(",") if self._several else [value]:
+            if (reading := read_gpus(name).reading) is not None:
+                render.remark(reading)
+        return value
+
+
+GPU, GPUS = GpuName(), GpuName(several=True)
+
+
+def refused(hint: str, *flags: str, takes_value: bool = True) -> Callable[[Command], Command]:
+    """Give a command a hidden option that it does not support; the error says which command does."""
+
+    def refuse(context: click.Context, option: click.Parameter, value: Any) -> None:
+        if value and str(value) != "1":  # --tensor-parallel 1 does not split anything
+            raise AdvisorError(f"`{context.command_path}` has no {option.opts[0]}", hint, exit_code=2)
+
+    return click.option(*flags, hidden=True, expose_value=False, callback=refuse, is_flag=not takes_value)
+
+
+def refused_parallelism(command: Command) -> Command:
+    """Give a command the hidden options of parallelism; the error says where layouts are planned and predicted."""
+    hint = "the best layout: advisor plan --layout any --model llama-3-70b --gpu h100 --gpus 64; a given one: "
+    for kind, short in (("tensor", "tp"), ("pipeline", "pp"), ("expert", "ep"), ("context", "cp")):
+        flags = f"--{kind}-parallel", f"--{kind}-parallel-size", f"--{short}"
+        refused(f"{hint}advisor predict --{short}", *flags)(command)
+    return command
+
+
+def warn_of_others(keys: Iterable[str]) -> None:
+    """Say how reliable the prediction is for each GPU without CUDA."""
+    for key in keys:
+        spec = load_gpus().get(key)
+        if spec is not None and not spec.is_cuda:
+            render.remark(
+                f"warning: {key} is no CUDA GPU, and the trainer was never run on one of its kind: "
+                "the prediction assumes software as fast as on CUDA GPUs"
+            )
+
+
+class NamedPath(click.Path):
+    """A path that is not empty, as a Path. An empty path, from an unset variable, would mean the current folder."""
+
+    def __init__(self, **checks: Any):
+        super().__init__(**checks, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if str(value) == "":
+            self.fail("the path is empty.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class OwnFile(NamedPath):
+    """A YAML file to write. An existing file is overwritten only if it has these fields, so is of the same kind."""
+
+    def __init__(self, kind: str, *fields: str):
+        super().__init__(dir_okay=False, writable=True)
+        self.kind, self.fields = kind, set(fields)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        if path.is_file() and path.stat().st_size:
+            try:
+                found = self.fields & read_yaml(path, self.kind).keys()
+            except AdvisorError:  # the file is not YAML, or not a mapping
+                found = set()
+            if found != self.fields:
+                self.fail(f"{path} is there already and is no {self.kind}: name another file.", param, ctx)
+        return path
+
+
+# A path to read must exist and be of its kind; a path to write must not be of the other kind (else exit code 2).
+EXISTING = NamedPath(exists=True)
+FILE = NamedPath(exists=True, dir_okay=False)
+FOLDER = NamedPath(exists=True, file_okay=False)
+NEW_FILE = NamedPath(dir_okay=False, writable=True)
+NEW_FOLDER = NamedPath(file_okay=False)
+PLAN_FILE = OwnFile("plan", "goal", "run")
+ADOPTED_PLAN_FILE = OwnFile("plan of an adopted command", "steps_are_set")
+CARD_FILE = OwnFile("card", "claims")
 
 _CLICK_TYPES = {Kind.FOLDER: FOLDER, Kind.FILE: FILE, Kind.NEW_FILE: NEW_FILE, Kind.NEW_FOLDER: NEW_FOLDER,
                 Kind.EXISTING: EXISTING, Kind.TEXT: click.STRING}  # fmt: skip
@@ -59,15 +151,12 @@ class Typed(click.ParamType):
 
 def options(*names: str, **changes: Changes) -> Callable[[Command], Command]:
     """Give a command these options of the tables; `changes` has other help texts or fields for some of them."""
-    found = []
+    given = []
     for name in names:
         change = changes.get(name, {})
-        found.append(
-            dataclasses.replace(
-                OPTIONS.get(name) or SHARED[name], **({"help": change} if isinstance(change, str) else change)
-            )
-        )
-    return _with(found)
+        fields = {"help": change} if isinstance(change, str) else change
+        given.append(dataclasses.replace(OPTIONS.get(name) or SHARED[name], **fields))
+    return _with(given)
 
 
 def option(name: str, kind: Kind, help: str, **settings: Any) -> Callable[[Command], Command]:
@@ -80,14 +169,12 @@ def options_in(record: type) -> Callable[[Command], Command]:
     return _with(list(options_of(record).values()))
 
 
-def _with(found: Sequence[Option]) -> Callable[[Command], Command]:
+def _with(given: Sequence[Option]) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
-        for option in reversed(found):
+        for option in reversed(given):
             flag = f"{option.flag}/--no-{option.name}" if option.kind is Kind.YES_NO else option.flag
-            section = option.section or ""
-            click.option(flag, *option.also, option.name, cls=SectionedOption, section=section, **_settings(option))(
-                command
-            )
+            settings = _settings(option) | {"cls": SectionedOption, "section": option.section or ""}
+            click.option(flag, *option.also, option.name, **settings)(command)
         return command
 
     return decorate
@@ -135,14 +222,14 @@ def verb(
     def make(command: Command) -> click.Command:
         made = click.command(name, cls=cls, **settings)(command)
         made.params.append(
-            click.Option(["--json"], is_flag=True, expose_value=False, callback=_keep, help="Print one JSON document.")
+            click.Option(["--json"], is_flag=True, expose_value=False, callback=_store, help="Print one JSON document.")
         )
         return made
 
     return make
 
 
-def _keep(context: click.Context, option: click.Parameter, value: bool) -> None:
+def _store(context: click.Context, option: click.Parameter, value: bool) -> None:
     context.meta[_JSON] = value
 
 
@@ -159,6 +246,6 @@ def answer(name: str, document: Callable[[], Any], shown: Callable[[], Iterable[
         render.show(*shown())
 
 
-def told(found: Answer[Any], shown: Callable[[], Iterable[RenderableType]], **more: Any) -> None:
+def print_answer(found: Answer[Any], shown: Callable[[], Iterable[RenderableType]], **more: Any) -> None:
     """Print the result of a function of the API; `more` are further fields of its JSON document."""
     answer(found.name, lambda: {**found.document, **more}, shown)

@@ -1,18 +1,22 @@
-"""`advisor watch`: follows an active run, or shows how one ended."""
+"""`advisor watch`: follows an active run, or shows how one ended; --gpus watches every GPU of this machine."""
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import click
+from rich.console import Group
+from rich.live import Live
 
-from advisor.cli.following import finish, follow, follow_log
-from advisor.cli.params import refused
-from advisor.cli.verb import json_asked, verb
+from advisor.cli.following import LOOK_SECONDS, PLAIN_SECONDS, finish, follow, follow_log
+from advisor.cli.verb import NEW_FILE, answer, json_asked, option, refused, verb
 from advisor.errors import AdvisorError
 from advisor.history.follow import follower
-from advisor.report.render import remark
+from advisor.options import Kind
+from advisor.report.render import error_console, remark, table
 from advisor.store.store import default_store
 from advisor.workflows import launch as flow
 from advisor.workflows.live import Prometheus
@@ -49,3 +53,35 @@ def command(run: str, once: bool, fetch: bool, port: int | None) -> int:
     if fetch and progress is not None:
         remark(flow.fetch(store, run_dir))
     return finish(progress, run_dir, store)
+
+
+@verb("monitor")
+@option("hz", Kind.NUMBER, "Power readings per second, at most 100.", default=10.0, least=1e-6, most=100)
+@click.option("--csv", type=NEW_FILE, help="Write every reading to a new file that `advisor analyze` can read.")
+@option("for", Kind.SECONDS, "Stop after this time. Default: until Ctrl-C.")
+def monitor_command(hz: float, csv: Path | None, **asked: Any) -> None:
+    """Watch every NVIDIA GPU of this machine, whatever runs on it: a live table, then a summary.
+
+    The summary shows mean, minimum and maximum for each GPU, its energy and throttling, and the achieved reading rate.
+    """
+    from advisor.report import rows as words
+    from advisor.workflows.monitor import Watching, monitor
+
+    console, drawn = error_console(), time.monotonic()
+    with Live(console=console, transient=True, auto_refresh=False) as screen:
+
+        def look(watching: Watching) -> None:
+            nonlocal drawn
+            if time.monotonic() - drawn < (LOOK_SECONDS if console.is_terminal else PLAIN_SECONDS):
+                return
+            drawn, watched = time.monotonic(), watching.seen()
+            if console.is_terminal:
+                shown = Group(words.headline(watched), table(words.LIVE, map(words.live, watched.cards)))
+                screen.update(shown, refresh=True)
+            else:
+                remark(words.headline(watched))
+
+        seen = monitor(hz=hz, seconds=asked["for"], csv=csv, on_look=look)
+    written = () if csv is None else ("", f"written to {csv}: advisor analyze {csv}")
+    rows = words.summary(seen)
+    answer("watch-gpus", lambda: seen, lambda: [words.headline(seen), "", table(words.GPU_READINGS, rows), *written])

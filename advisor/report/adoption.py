@@ -15,9 +15,10 @@ from advisor.adopt.session import in_words
 from advisor.laws.held_out import HeldOut
 from advisor.report.quantities import COST, PROCESS_MEMORY, STEP_TIME, TIME
 from advisor.report.table import Table
-from advisor.store.adopted import LOG, WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan, Recipe
+from advisor.store.adopted import LOG, WHOLE_RUN, Adopted, AdoptedPlan, Recipe
 from trainer.schema import to_dict
 
+PREDICTED = "predicted"
 _FITS = {
     True: "step times are fitted by the law for decoders",
     False: "step times are fitted by separate terms, which predict its bursts better",
@@ -27,49 +28,43 @@ _MEMORY_KINDS = {"allocated": "allocated", "device": "on the GPU, by NVML", "res
 
 def knobs_table(adopted: Adopted) -> Table:
     """Lists each knob, its value in the command, and whether it does what its name says."""
-    told = {verdict.name: verdict for verdict in adopted.verdicts}
+    verdicts = {verdict.name: verdict for verdict in adopted.verdicts}
     rows = []
     for knob in adopted.recipe.knobs:
-        verdict = told.get(knob.name)
+        verdict = verdicts.get(knob.name)
         value = "" if knob.value is None else f"{knob.value:g}"
         judged = verdict.verdict if verdict else f"{knob.in_bursts} in bursts" if knob.in_bursts else "not tried"
         rows.append((knob.name.replace("_", " "), knob.key, value, judged, verdict.words if verdict else ""))
-    return Table(
-        columns=("knob", "set by", "its value", "test", "what was seen"), rows=tuple(rows), numbers=("its value",)
-    )
+    columns = ("knob", "set by", "its value", "test", "what was seen")
+    return Table(columns=columns, rows=tuple(rows), numbers=("its value",))
 
 
-PREDICTED = "predicted"
-
-
-def bursts_table(adopted: Adopted, held: HeldOut | None = None) -> Table:
-    """Lists every burst with its step time, and the time predicted from bursts of other batches (`held`), if any."""
-    rows = [_burst_row(burst, adopted.recipe, held, first=burst is adopted.bursts[0]) for burst in adopted.bursts]
+def bursts_table(adopted: Adopted, held_out: HeldOut | None = None) -> Table:
+    """Lists every burst with its step time, and the time predicted from other batches (`held_out`), if any."""
+    rows: list[tuple[str, ...]] = []
+    for burst in adopted.bursts:
+        batch = batch_of(burst) if burst.shape else None
+        memory = burst.allocated_peak_bytes or burst.device_peak_bytes or burst.resident_peak_bytes
+        point = held_out.of(batch) if held_out is not None and batch is not None and burst.step_seconds else None
+        how = "a whole run" if burst.source == WHOLE_RUN else burst.outcome.replace("_", " ")
+        rows.append(
+            ("the command as it is" if not rows else in_words(burst.values, adopted.recipe),
+             "" if batch is None else f"{batch.calls:g} x {batch.rows:g} x {batch.length:g}",
+             units.format_seconds(statistics.median(burst.step_seconds)) if burst.step_seconds else "",
+             STEP_TIME.of(point.predicted) if point is not None else "",
+             units.format_bytes(memory) if memory else "",
+             units.format_seconds(burst.seconds) if burst.seconds else "",
+             f"{how}: {burst.reason}" if burst.reason else how)
+        )  # fmt: skip
     columns = ("burst", "calls x rows x length", "step", PREDICTED, "memory", "took", "outcome")
     whole = Table(columns=columns, rows=tuple(rows), numbers=("step", PREDICTED, "memory", "took"))
-    return whole if held is not None else whole.without(PREDICTED)
-
-
-def _burst_row(burst: AdoptedBurst, recipe: Recipe, held: HeldOut | None, *, first: bool) -> tuple[str, ...]:
-    batch = batch_of(burst) if burst.shape else None
-    memory = burst.allocated_peak_bytes or burst.device_peak_bytes or burst.resident_peak_bytes
-    point = held.of(batch) if held is not None and batch is not None and burst.step_seconds else None
-    how = "a whole run" if burst.source == WHOLE_RUN else burst.outcome.replace("_", " ")
-    return (
-        "the command as it is" if first else in_words(burst.values, recipe),
-        "" if batch is None else f"{batch.calls:g} x {batch.rows:g} x {batch.length:g}",
-        units.format_seconds(statistics.median(burst.step_seconds)) if burst.step_seconds else "",
-        STEP_TIME.of(point.predicted) if point is not None else "",
-        units.format_bytes(memory) if memory else "",
-        units.format_seconds(burst.seconds) if burst.seconds else "",
-        f"{how}: {burst.reason}" if burst.reason else how,
-    )
+    return whole if held_out is not None else whole.without(PREDICTED)
 
 
 def adoption_lines(adopted: Adopted) -> Iterator[str]:
     """Says in a few lines what was found."""
     chosen = choose_fit(adopted)
-    held, base = chosen.held_out, adopted.bursts[0]
+    held_out, base = chosen.held_out, adopted.bursts[0]
     size = f", {units.format_count(base.elements)} trained parameters" if base.elements else ""
     torch = f", PyTorch {adopted.torch}" if adopted.torch else ""
     many = f", {adopted.gpus} processes" if adopted.gpus > 1 else ""
@@ -85,12 +80,12 @@ def adoption_lines(adopted: Adopted) -> Iterator[str]:
             f"a decoder of {model.depth} blocks, {model.width} wide, {gated} of {model.ffn_width}, vocabulary of "
             f"{model.vocab_size:,}, by its {'configuration' if adopted.by_log else 'weights'}; {_FITS[chosen.by_law]}"
         )
-    if held is None:
+    if held_out is None:
         yield "the error of its predicted step times is unknown: fewer than four batches were measured"
     else:
         yield (
-            f"each batch predicted from the others: median error {units.format_percent(held.median)}, "
-            f"{sum(held.inside)} of {len(held.inside)} inside their intervals"
+            f"each batch predicted from the others: median error {units.format_percent(held_out.median)}, "
+            f"{sum(held_out.inside)} of {len(held_out.inside)} inside their intervals"
         )
     yield from (f"note: {note}" for note in adopted.recipe.notes)
 
@@ -137,7 +132,9 @@ def plan_lines(plan: AdoptedPlan, recipe: Recipe) -> Iterator[str]:
 def document(adopted: Adopted, plan: AdoptedPlan | None, path: Path | None) -> dict[str, Any]:
     """Returns the adoption and its plan for JSON."""
     chosen = choose_fit(adopted)
-    held = chosen.held_out
-    found = None if held is None else {"median_error": held.median, "coverage": held.coverage,
-                                       "batches": len(held.errors), "by_law": chosen.by_law}  # fmt: skip
-    return {"adopted": to_dict(adopted), "held_out": found, "plan": plan and to_dict(plan), "plan_file": path}
+    held_out, errors = chosen.held_out, None
+    if held_out is not None:
+        errors = {"median_error": held_out.median, "coverage": held_out.coverage, "batches": len(held_out.errors),
+                  "by_law": chosen.by_law}  # fmt: skip
+    planned = to_dict(plan) if plan is not None else None
+    return {"adopted": to_dict(adopted), "held_out": errors, "plan": planned, "plan_file": path}

@@ -73,8 +73,13 @@ def sections(audit: Audit) -> Iterator[AuditSection]:
         if ruling in (Ruling.WRONG, Ruling.DOES_NOT_FOLLOW):
             members.sort(key=lambda judged: _SEVERITIES.index(judged.judgement.severity))
         if members:
-            together = [[judged] for judged in members] if ruling is Ruling.HOLDS else _of_one_reason(members)
-            groups = tuple(ClaimGroup(claims=tuple(group), details=_details(group)) for group in together)
+            # Claims that fail for the same reason stand at the place of the first; one calculation and remedy fits all.
+            together: dict[object, list[JudgedClaim]] = {}
+            for judged in members:
+                own = id(judged) if ruling is Ruling.HOLDS else judged.claim.id
+                is_shared = judged.judgement.arithmetic and ruling is not Ruling.HOLDS
+                together.setdefault(replace(judged.judgement, so="") if is_shared else own, []).append(judged)
+            groups = tuple(ClaimGroup(claims=tuple(g), details=_details(g)) for g in together.values())
             yield AuditSection(title=f"{capital(ruling.value)} ({len(members)})", ruling=ruling, groups=groups)
 
 
@@ -110,16 +115,11 @@ def text_lines(audit: Audit) -> Iterator[str]:
         for group in section.groups:
             yield from (f"  {j.claim.text} ({where(j)}) [{j.judgement.severity.value}]" for j in group.claims)
             yield from (f"      {label}: {text}" for label, text in group.details)
-    if lines := list(objections(audit)):
-        yield from ("", f"{OBJECTIONS}:", *(f"  {line}" for line in lines))
-    if audit.volunteered:
-        yield from ("", f"{BESIDES}:", *(f"  {line}" for line in besides(audit)))
-    if audit.card.assumed:
-        yield from ("", f"{ASSUMED}:", *(f"  {text}" for text in audit.card.assumed))
-    if audit.card.unplaced:
-        yield from ("", f"{UNPLACED}:", *(f"  {text}" for text in audit.card.unplaced[:_MOST_UNPLACED]))
-        if more := len(audit.card.unplaced) - _MOST_UNPLACED:
-            yield from ([f"  and {more} more: --md has all"] if more > 0 else [])
+    for title, lines in notes(audit):
+        most = _MOST_UNPLACED if title == UNPLACED else len(lines)
+        yield from ("", f"{title}:", *(f"  {line}" for line in lines[:most]))
+        if more := len(lines[most:]):
+            yield f"  and {more} more: --md has all"
 
 
 def kind_lines(kinds: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -178,23 +178,31 @@ def _markdown_lines(audit: Audit) -> Iterator[str]:
     for section in sections(audit):
         yield from (f"## {section.title}", "")
         if section.ruling is Ruling.HOLDS:
-            yield from (markdown_table(("line", "claim", IS_SO, ARITHMETIC), map(_cells, section.claims)), "")
+            rows = (
+                (str(j.claim.line or ""), j.claim.text, j.judgement.so, j.judgement.arithmetic) for j in section.claims
+            )
+            yield from (markdown_table(("line", "claim", IS_SO, ARITHMETIC), (map(_plain, row) for row in rows)), "")
             continue
         for group in section.groups:
             yield "* " + "; ".join(f"**{_plain(j.claim.text)}** ({where(j)})" for j in group.claims)
             yield from (f"  * {label}: {_plain(text)}" for label, text in group.details)
         yield ""
-    if lines := list(objections(audit)):
-        yield from (f"## {OBJECTIONS}", "", *(f"* {_plain(line)}" for line in lines), "")
-    if audit.volunteered:
-        yield from (f"## {BESIDES}", "", *(f"* {_plain(line)}" for line in besides(audit)), "")
-    if audit.card.assumed:
-        yield from (f"## {ASSUMED}", "", *(f"* {_plain(text)}" for text in audit.card.assumed), "")
-    if audit.card.unplaced:
-        yield from (f"## {UNPLACED}", "", *(f"* {_plain(text)}" for text in audit.card.unplaced), "")
+    for title, lines in notes(audit):
+        yield from (f"## {title}", "", *(f"* {_plain(line)}" for line in lines), "")
 
 
-def besides(audit: Audit) -> Iterator[str]:
+def notes(audit: Audit) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yields titles and lines of what is shown below the claims."""
+    sections = (
+        (OBJECTIONS, list(objections(audit))),
+        (BESIDES, list(_volunteered(audit))),
+        (ASSUMED, audit.card.assumed),
+        (UNPLACED, audit.card.unplaced),
+    )
+    yield from ((title, lines) for title, lines in sections if lines)
+
+
+def _volunteered(audit: Audit) -> Iterator[str]:
     """Yields what the facts say, bad news first, each with its arithmetic."""
     for judged in sorted(audit.volunteered, key=lambda entry: _ORDER.index(entry.judgement.ruling)):
         judgement = judged.judgement
@@ -203,23 +211,9 @@ def besides(audit: Audit) -> Iterator[str]:
         yield f"{judged.claim.text}: {judgement.so}{reckoned}{mark}"
 
 
-def _cells(judged: JudgedClaim) -> tuple[str, ...]:
-    claim, judgement = judged.claim, judged.judgement
-    return tuple(_plain(text) for text in (str(claim.line or ""), claim.text, judgement.so, judgement.arithmetic))
-
-
 def _plain(text: str) -> str:
     """Returns text from a card on one line, unable to start markup of its own."""
     return " ".join(text.split()).replace("<", "&lt;").replace("*", "\\*")
-
-
-def _of_one_reason(members: Sequence[JudgedClaim]) -> list[list[JudgedClaim]]:
-    """Groups claims that fail for the same reason, at the place of the first; one calculation and remedy fits all."""
-    groups: dict[object, list[JudgedClaim]] = {}
-    for judged in members:
-        reason = replace(judged.judgement, so="") if judged.judgement.arithmetic else judged.claim.id
-        groups.setdefault(reason, []).append(judged)
-    return list(groups.values())
 
 
 def _details(group: Sequence[JudgedClaim]) -> tuple[tuple[str, str], ...]:
@@ -227,10 +221,10 @@ def _details(group: Sequence[JudgedClaim]) -> tuple[tuple[str, str], ...]:
     # Join sentences and state shared clauses once: "a is slow; b" and "a is slow; c" give "a is slow; b; c".
     texts = (j.judgement.so for j in group)
     first, *others = dict.fromkeys(texts)
-    said = set(_CLAUSE.split(first))
+    stated = set(_CLAUSE.split(first))
     for text in others:
-        new = [clause for clause in _CLAUSE.split(text) if clause not in said]
-        said.update(new)
+        new = [clause for clause in _CLAUSE.split(text) if clause not in stated]
+        stated.update(new)
         first += "".join(f"; {clause}" for clause in new)
     pairs = {
         IS_SO if judgement.ruling is not Ruling.CANNOT_BE_JUDGED else "why": first,

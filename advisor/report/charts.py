@@ -12,53 +12,68 @@ import numpy as np
 import pandas as pd
 from altair.typing import Optional
 
+from advisor.findings.chart_data import ChartPoint
 from advisor.laws.held_out import HeldOut
+from advisor.records import Estimate
+from advisor.report.quantities import COST, LOSS, TIME
 from advisor.units import HOUR, Formatter, format_estimate, format_seconds
 
 PREDICTED, ACTUAL, GOOD, WARNING, REJECTED = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#8C8C8C"
 PARTS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#D55E00", "#F0E442", "#8C8C8C")
 SERIES = (PARTS[0], PARTS[3], PARTS[2], PARTS[4], PARTS[1], PARTS[5], PARTS[7], PARTS[6])  # neighbours differ
-BAND = 0.2
-FAINT = 0.45
-HEIGHT = 300
-NAME_HEIGHT = 0.07  # height of a name, as a share of the chart
-LOG_FROM = 3.0  # an axis that spans a larger factor is logarithmic
+# Best first: viridis without its darkest third, which is invisible on a dark page. Lightness still falls throughout.
+_SHADES = ("#F5D90A", "#7AD151", "#22A884", "#2A788E", "#50609C")
+_HEIGHT = 300
+_NAME_WIDTH, _NAME_HEIGHT = 0.16, 0.07  # of the name of a run, as shares of the chart
+_LOG_FROM = 3.0  # an axis that spans a larger factor is logarithmic
+_TIMES = {"µs": "microseconds", "ms": "milliseconds", "s": "seconds", "min": "minutes", "h": "hours"}
+_TIGHT = alt.Scale(zero=False)
+PICK = "pick"  # name of the selection that the page Plan reads
+NOTE = ("model", "on", TIME.column, COST.column, LOSS.column, "remark")  # columns about a run of the search
 
 Rows = Iterable[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChartAxis:
-    """One axis of a chart: the field of its rows, and the title with its unit."""
+    """The horizontal axis of a chart: the field of its rows, and the title with its unit."""
 
     field: str
     title: str
     log: bool = False  # always logarithmic, even for a small range
 
 
-def layered(*layers: alt.Chart | alt.LayerChart, height: int | None = None) -> alt.LayerChart:
-    """Draws charts over each other on the same axes; a chart inside another one has no `height` (in pixels)."""
+SIGHTS = {  # fields of the rows of `front`: for both axes, and for the colour
+    "cost and loss": ("usd", "quality", "hours"),
+    "time and loss": ("hours", "quality", "usd"),
+    "cost and time": ("usd", "hours", "quality"),
+}
+
+
+def _chart(rows: Rows) -> alt.Chart:
+    return alt.Chart(pd.DataFrame(list(rows)))
+
+
+def _layered(*layers: alt.Chart | alt.LayerChart, **properties: Any) -> alt.LayerChart:
+    """Draws charts over each other on the same axes."""
     chart = alt.layer(*layers)
     assert isinstance(chart, alt.LayerChart)  # only facets would make altair return facets
-    return chart if height is None else chart.properties(height=height)
+    return chart.properties(**properties)
 
 
-def frame(rows: Rows) -> pd.DataFrame:
-    """Returns rows of plain values as the data frame that Altair needs."""
-    return pd.DataFrame(list(rows))
+def _colours(field: str, colours: Mapping[str, str], **legend: Any) -> alt.Color:
+    """Returns the colours of a field's values, with a legend above the chart."""
+    scale = alt.Scale(domain=list(colours), range=list(colours.values()))
+    return alt.Color(f"{field}:N", title=None, scale=scale, legend=alt.Legend(orient="top", **legend))
 
 
-_TIMES = {"µs": "microseconds", "ms": "milliseconds", "s": "seconds", "min": "minutes", "h": "hours"}
+def _tips(**titles: str) -> list[alt.Tooltip]:
+    return [alt.Tooltip(f"{field}:N", title=title) for field, title in titles.items()]
 
 
-def timed(*groups: Sequence[Mapping[str, Any]]) -> tuple[ChartAxis, list[list[dict[str, Any]]]]:
-    """Returns an axis and rows with `time` in place of `hours`, in a unit that suits the longest time."""
-    factor, suffix = format_seconds.unit(
-        HOUR * max((float(row["hours"]) for rows in groups for row in rows), default=0)
-    )
-    per_hour = HOUR / factor
-    told = [[{**row, "time": row["hours"] * per_hour} for row in rows] for rows in groups]
-    return ChartAxis(field="time", title=_TIMES.get(suffix, suffix)), told
+def _interval(chart: alt.Chart, x: alt.X, **y: Any) -> alt.Chart:
+    """Draws the band between the fields `low` and `high`."""
+    return chart.mark_area(color=PREDICTED, opacity=0.2).encode(x, alt.Y("low:Q", **y), alt.Y2("high:Q"))
 
 
 def in_unit(rows: Sequence[Mapping[str, Any]], field: str, words: Formatter) -> tuple[list[dict[str, Any]], str]:
@@ -67,57 +82,105 @@ def in_unit(rows: Sequence[Mapping[str, Any]], field: str, words: Formatter) -> 
     return [{**row, field: row[field] / factor} for row in rows], suffix
 
 
-def curve(
-    rows: Rows,
-    *,
-    x: ChartAxis,
-    y: ChartAxis,
-    points: Rows = (),
-    log_x: bool = False,
-) -> alt.LayerChart:
-    """Draws a fitted curve (`value` over `x`, band `low` to `high`) with measured `points`.
+def timed(*groups: Sequence[Mapping[str, Any]]) -> tuple[ChartAxis, list[list[dict[str, Any]]]]:
+    """Returns an axis and rows with `time` in place of `hours`, in a unit that suits the longest time."""
+    longest = max((float(row["hours"]) for rows in groups for row in rows), default=0)
+    factor, suffix = format_seconds.unit(HOUR * longest)
+    scaled = [[{**row, "time": row["hours"] * HOUR / factor} for row in rows] for rows in groups]
+    return ChartAxis(field="time", title=_TIMES.get(suffix, suffix)), scaled
 
-    Rows hold `x`'s field, value, low, high and a tooltip text in `label`; points hold the same without low and high.
+
+def throughput(rows: Rows, measured: Rows) -> alt.LayerChart:
+    """Draws predicted tokens per second by micro-batch with their band, and measurements.
+
+    Rows hold micro_batch, value, low, high and label; measurements hold the same without low and high.
     """
-    x_scale = alt.Scale(type="log", base=2) if log_x else alt.Scale(zero=False)
-    horizontal = alt.X(f"{x.field}:Q", title=x.title, scale=x_scale)
-    scale = alt.Scale(zero=False)
-    tooltip = [alt.Tooltip("label:N", title="at")]
-    base = alt.Chart(frame(rows))
-    band = base.mark_area(color=PREDICTED, opacity=BAND).encode(
-        horizontal, alt.Y("low:Q", title=y.title, scale=scale), alt.Y2("high:Q")
-    )
-    line = base.mark_line(color=PREDICTED, point={"size": 30, "color": PREDICTED}).encode(
-        horizontal, alt.Y(f"{y.field}:Q", title=y.title, scale=scale), tooltip=tooltip
-    )
-    layers = [band, line]
-    measured = frame(points)
-    if len(measured):
-        layers.append(
-            alt.Chart(measured)
-            .mark_point(color=ACTUAL, filled=True, size=70)
-            .encode(horizontal, alt.Y(f"{y.field}:Q"), tooltip=tooltip)
-        )
-    return layered(*layers, height=HEIGHT)
+    title = "tokens per second"
+    x = alt.X("micro_batch:Q", title="micro-batch (sequences per GPU)", scale=alt.Scale(type="log", base=2))
+    layers = _curve(rows, x, title, _tips(label="at"), point={"size": 30, "color": PREDICTED})
+    if len(dots := pd.DataFrame(list(measured))):
+        dots = alt.Chart(dots).mark_point(color=ACTUAL, filled=True, size=70)
+        layers.append(dots.encode(x, alt.Y("value:Q"), tooltip=_tips(label="at")))
+    return _layered(*layers, height=_HEIGHT)
+
+
+def _curve(rows: Rows, x: alt.X, title: str, tips: list[alt.Tooltip], **line: Any) -> list[alt.Chart]:
+    """Returns a predicted curve (`value`) and its band."""
+    base, y = _chart(rows), dict[str, Any](title=title, scale=_TIGHT)
+    drawn = base.mark_line(color=PREDICTED, **line).encode(x, alt.Y("value:Q", **y), tooltip=tips)
+    return [_interval(base, x, **y), drawn]
+
+
+def loss(rows: Rows, marks: Rows) -> alt.LayerChart:
+    """Draws loss against tokens with its band. Rows hold tokens, value, low, high, label; marks tokens and words."""
+    words = "replace(format(datum.value, '.3~s'), 'G', 'B')"  # SI's giga is a billion to people who count tokens
+    ticks = _few_ticks(labelExpr=words)
+    x = alt.X("tokens:Q", title="training tokens", scale=_padded_log(), axis=ticks)
+    layers = _curve(rows, x, f"{LOSS.name}, nats per token", _tips(label="loss"))
+    if len(limits := pd.DataFrame(list(marks))):
+        colours = dict(zip(limits["words"], (ACTUAL, WARNING, "#CC79A7", GOOD, REJECTED), strict=False))
+        rules = alt.Chart(limits).mark_rule(strokeDash=[6, 4], strokeWidth=2)
+        layers.append(rules.encode(x, _colours("words", colours), tooltip=_tips(words="mark")))
+    return _layered(*layers, height=_HEIGHT)
+
+
+def scaling(rows: Rows, ideal: Rows) -> alt.LayerChart:
+    """Draws tokens/s against GPUs, and the ideal line. Rows hold gpus, value, label; `ideal` holds the first two."""
+    ticks = alt.Axis(values=[row["gpus"] for row in rows], format="d")
+    x = alt.X("gpus:Q", title="GPUs", scale=_padded_log(2), axis=ticks)
+    y = alt.Y("value:Q", title="tokens per second", scale=_padded_log(), axis=_few_ticks(format=".3~s"))
+    straight = _chart(ideal).mark_line(color=REJECTED, strokeDash=[6, 4]).encode(x, y)
+    line = _chart(rows).mark_line(color=PREDICTED, point={"size": 60, "color": PREDICTED})
+    return _layered(straight, line.encode(x, y, tooltip=_tips(label="on so many")), height=_HEIGHT)
 
 
 def bill(rows: Rows, *, parts: Sequence[str]) -> alt.Chart:
     """Draws for each of several amounts a bar of its parts' shares; rows hold what, part, order, value and label."""
+    x = alt.X("value:Q", title="share of the whole", stack="normalize", axis=alt.Axis(format="%"))
+    return _stacked(rows, (*PARTS, "#999933"), parts, columns=4, size=44).encode(
+        x, alt.Y("what:N", title=None, sort=None)
+    ).properties(height=alt.Step(70))  # fmt: skip
+
+
+def memory(
+    rows: Rows, ends: Rows, *, across: str, parts: Sequence[str], limit: tuple[float, str] | None
+) -> alt.LayerChart:
+    """Draws stacked GiB of one device, one bar for each `place` named by `across`, with the interval of their sum.
+
+    Rows hold place, part, order, value and label; `ends` hold place, low, high and label. The limit is its memory.
+    """
+    x = alt.X("place:O", sort=None, title=across, axis=alt.Axis(labelAngle=0))
+    sums = pd.DataFrame(list(ends))
+    wide: Optional[float] = 90 if sums["place"].nunique() < 3 else alt.Undefined
+    bars = _stacked(rows, PARTS[: len(parts)], parts, columns=3, size=wide)
+    whiskers = alt.Chart(sums).mark_rule(color=REJECTED, strokeWidth=2)
+    whiskers = whiskers.encode(x, alt.Y("low:Q"), alt.Y2("high:Q"), tooltip=_tips(label="in all, 80 %"))
+    layers = [bars.encode(x, alt.Y("value:Q", title="GiB per GPU")), whiskers]
+    return _layered(*layers, *([] if limit is None else [_limit("y", *limit)]), height=_HEIGHT)
+
+
+def _stacked(
+    rows: Rows, colours: Sequence[str], parts: Sequence[str], *, columns: int, size: Optional[float]
+) -> alt.Chart:
+    """Returns bars of coloured parts, in order; the caller adds the axes."""
+    scale = alt.Scale(domain=list(parts), range=list(colours))
+    colour = alt.Color("part:N", title=None, scale=scale, legend=alt.Legend(orient="top", columns=columns))
     return (
-        alt.Chart(frame(rows))
-        .mark_bar(size=44)
-        .encode(
-            alt.X("value:Q", title="share of the whole", stack="normalize", axis=alt.Axis(format="%")),
-            alt.Y("what:N", title=None, sort=None),
-            alt.Color(
-                "part:N", title=None, scale=alt.Scale(domain=list(parts), range=[*PARTS, "#999933"]),
-                legend=alt.Legend(orient="top", columns=4),
-            ),
-            alt.Order("order:Q"),
-            tooltip=[alt.Tooltip("part:N", title="part"), alt.Tooltip("label:N", title="takes")],
-        )
-        .properties(height=alt.Step(70))
+        _chart(rows).mark_bar(size=size).encode(colour, alt.Order("order:Q"), tooltip=_tips(part="part", label="takes"))
+    )
+
+
+def waterfall(rows: Rows, *, unit: str) -> alt.Chart:
+    """Draws bars that each begin where the bar above ended; rows hold `part`, `low`, `high`, `kind`, `label`."""
+    data = pd.DataFrame(list(rows))
+    drawn = alt.Chart(data).mark_bar(clip=True).encode(
+        alt.Y("part:N", sort=list(data["part"]), title=None, axis=alt.Axis(labelLimit=220)),
+        alt.X("low:Q", title=unit, scale=alt.Scale(domainMin=0)),  # lengths of whole bars are compared
+        alt.X2("high:Q"),
+        _colours("kind", {"wall clock": REJECTED, "longer": WARNING, "shorter": GOOD}),
+        tooltip=_tips(part="part", label="takes"),
     )  # fmt: skip
+    return drawn.properties(height=alt.Step(24))
 
 
 def zoomable(chart: alt.LayerChart) -> alt.LayerChart:
@@ -129,226 +192,232 @@ def lines(
     rows: Rows,
     *,
     x: ChartAxis,
-    y: ChartAxis,
+    title: str,
     colours: Mapping[str, str],
     band: Rows = (),
     log_y: bool = False,
+    always_log: bool = False,
     marks: Rows = (),
     behind: Rows = (),
     dashes: Mapping[str, Sequence[int]] | None = None,
 ) -> alt.LayerChart:
-    """Draws named series over one axis. Rows hold x's and y's field and `series`; band rows hold x's field, low, high.
+    """Draws named series of `value` over one axis. Rows hold x's field, value and `series`; band rows low and high.
 
-    `marks` are vertical lines with x's field and `words`: findings, checkpoints, restarts. `behind` are faint rows
-    under the others: their values before smoothing. With `dashes` rows also hold `kind`, one of its keys.
+    `log_y` is logarithmic if the values span a large factor. `marks` are vertical lines with x's field and `words`:
+    findings, checkpoints, restarts. `behind` are faint rows under the others: their values before smoothing. With
+    `dashes` rows also hold `kind`, one of its keys.
     """
-    data, faint = frame(rows), frame(behind)
-    whole = pd.concat([data, faint])
+    data, faint, expected, events = (pd.DataFrame(list(some)) for some in (rows, behind, band, marks))
     number_format = "~s" if len(data) and data[x.field].max() >= 1e4 else ".4~g"
     across = alt.Scale(nice=False, zero=False, type="log" if x.log else "linear")  # the curve fills the full width
     horizontal = alt.X(f"{x.field}:Q", title=x.title, axis=alt.Axis(format=number_format, tickCount=8), scale=across)
-    scale: alt.Scale = alt.Scale(zero=False)
-    axis: Optional[alt.Axis] = alt.Undefined
-    if log_y or y.log:
-        ends = _with_margin(float(whole[y.field].min()), float(whole[y.field].max()))
-        scale, axis = _scale(ends, always=y.log), _axis(ends)
-    layers: list[alt.Chart] = []
-    expected = frame(band)
-    if len(expected):
-        low = alt.Y("low:Q", title=y.title, scale=scale, axis=axis)
-        layers.append(
-            alt.Chart(expected).mark_area(color=PREDICTED, opacity=BAND).encode(horizontal, low, alt.Y2("high:Q"))
-        )
-    vertical = alt.Y(f"{y.field}:Q", title=y.title, scale=scale, axis=axis)
-    colour = _named(colours)
+    vertical: dict[str, Any] = {"title": title, "scale": _TIGHT, "axis": alt.Undefined}
+    if log_y or always_log:
+        values = pd.concat([data, faint])["value"]
+        vertical |= _from_end_to_end(float(values.min()), float(values.max()), always_log=always_log)
+    y = alt.Y("value:Q", **vertical)
+    colour = _colours("series", colours, columns=4, symbolOpacity=1, labelLimit=0)
+    colour = colour if len(colours) > 1 else colour.legend(None)
+    layers = [_interval(alt.Chart(expected), horizontal, **vertical)] if len(expected) else []
     if len(faint):
-        layers.append(
-            alt.Chart(faint).mark_line(aria=False, opacity=FAINT, strokeWidth=1).encode(horizontal, vertical, colour)
-        )
-    dash = _dashed(data, dashes) if dashes is not None else alt.Undefined
-    layers.append(alt.Chart(data).mark_line(aria=False).encode(horizontal, vertical, colour, strokeDash=dash))
+        before = alt.Chart(faint).mark_line(aria=False, opacity=0.45, strokeWidth=1)
+        layers.append(before.encode(horizontal, y, colour))
+    dash: Optional[alt.StrokeDash] = alt.Undefined
+    if dashes is not None:
+        drawn = {kind: list(dash) for kind, dash in dashes.items() if (data["kind"] == kind).any()}
+        scale = alt.Scale(domain=list(drawn), range=list(drawn.values()))
+        legend = alt.Legend(orient="top") if len(drawn) > 1 else None
+        dash = alt.StrokeDash("kind:N", scale=scale, title=None, legend=legend)
+    layers.append(alt.Chart(data).mark_line(aria=False).encode(horizontal, y, colour, strokeDash=dash))
     # The point nearest to the mouse shows its numbers, because a line of two pixels is hard to hit.
     nearest = alt.selection_point(nearest=True, on="pointerover", clear="pointerout", empty=False)
-    tooltip = [
-        alt.Tooltip(f"{x.field}:Q", title=x.title, format=",.6~g"),
-        alt.Tooltip(f"{y.field}:Q", title=y.title, format=".4g"),
-        "series",
-    ]
-    dots = (
-        alt.Chart(data)
-        .mark_point(aria=False, filled=True, size=60)
-        .encode(horizontal, vertical, colour, tooltip=tooltip)
-    )
+    formats = ((x.field, x.title, ",.6~g"), ("value", title, ".4g"))
+    tooltip = [*(alt.Tooltip(f"{field}:Q", title=name, format=form) for field, name, form in formats), "series"]
+    dots = alt.Chart(data).mark_point(aria=False, filled=True, size=60).encode(horizontal, y, colour, tooltip=tooltip)
     layers.append(dots.encode(opacity=alt.condition(nearest, alt.value(1), alt.value(0))).add_params(nearest))
-    events = frame(marks)
     if len(events):
         rules = alt.Chart(events).mark_rule(color=WARNING, opacity=0.6, strokeDash=[4, 3])
         layers.append(rules.encode(horizontal, tooltip="words:N"))
-    return layered(*layers, height=HEIGHT).properties(description=f"{y.title} against {x.title}")
+    return _layered(*layers, height=_HEIGHT, description=f"{title} against {x.title}")
+
+
+def against_prediction(points: Sequence[ChartPoint], predicted: Estimate | None, title: str) -> alt.LayerChart:
+    """Draws measured values over steps, and the interval that was predicted for all of them."""
+    ends = (points[0], points[-1]) if predicted is not None and points else ()
+    band = [{"step": p.step, "low": predicted.low, "high": predicted.high} for p in ends] if predicted else []
+    rows = [{"step": p.step, "value": p.value, "series": title} for p in points]
+    return lines(rows, x=ChartAxis(field="step", title="step"), title=title, colours={title: ACTUAL}, band=band)
 
 
 def sparkline(values: Sequence[float], words: str) -> alt.Chart:
     """Draws a small line without axes; `words` describe it to people who cannot see it."""
-    rows = frame([{"place": place, "value": value} for place, value in enumerate(values)])
-    y = alt.Y("value:Q", axis=None, scale=alt.Scale(zero=False))
-    drawn = alt.Chart(rows, description=words).mark_line(color=REJECTED, strokeWidth=1.5, aria=False)
-    return drawn.encode(alt.X("place:Q", axis=None), y).properties(height=50)
+    drawn = _chart({"place": place, "value": value} for place, value in enumerate(values))
+    drawn = drawn.mark_line(color=REJECTED, strokeWidth=1.5, aria=False).properties(description=words, height=50)
+    return drawn.encode(alt.X("place:Q", axis=None), alt.Y("value:Q", axis=None, scale=_TIGHT))
 
 
-def _named(colours: Mapping[str, str]) -> alt.Color:
-    """Returns the colours of the series, with a legend if there are several."""
-    return alt.Color(
-        "series:N",
-        scale=alt.Scale(domain=list(colours), range=list(colours.values())),
-        title=None,
-        legend=alt.Legend(orient="top", columns=4, symbolOpacity=1, labelLimit=0) if len(colours) > 1 else None,
-    )
+def scatter_row(name: str, predicted: Estimate, actual: float, *, inside: bool, words: Formatter) -> dict[str, object]:
+    """Returns a row of `identity_scatter`."""
+    return {
+        "run": name,
+        "predicted": predicted.value,
+        "low": predicted.low,
+        "high": predicted.high,
+        "actual": actual,
+        "inside": "inside the interval" if inside else "outside",
+        "label": f"{format_estimate(predicted, words)}; actual {words(actual)}",
+    }
 
 
-def _dashed(data: pd.DataFrame, dashes: Mapping[str, Sequence[int]]) -> alt.StrokeDash:
-    """Returns the dashes of the kinds in the data, with a legend if there are several."""
-    drawn = {kind: list(dash) for kind, dash in dashes.items() if (data["kind"] == kind).any()}
-    return alt.StrokeDash(
-        "kind:N",
-        scale=alt.Scale(domain=list(drawn), range=list(drawn.values())),
-        title=None,
-        legend=alt.Legend(orient="top") if len(drawn) > 1 else None,
-    )
-
-
-def held_out_rows(held: HeldOut, called: Callable[[Any], str]) -> list[dict[str, object]]:
-    """Returns rows of `identity_scatter`: each configuration's step as predicted from the others, named by `called`."""
-    return [
-        {
-            "run": called(point.configuration),
-            "predicted": point.predicted.value,
-            "low": point.predicted.low,
-            "high": point.predicted.high,
-            "actual": point.actual,
-            "inside": "inside the interval" if point.inside else "outside",
-            "label": f"{format_estimate(point.predicted, format_seconds)}; actual {format_seconds(point.actual)}",
-        }
-        for point in held.points
+def held_out(predictions: HeldOut, name_of: Callable[[Any], str]) -> alt.LayerChart:
+    """Draws each configuration's step as predicted from the others, against its measurement."""
+    rows = [
+        scatter_row(name_of(p.configuration), p.predicted, p.actual, inside=p.inside, words=format_seconds)
+        for p in predictions.points
     ]
+    return identity_scatter(rows, unit="seconds of a step")
 
 
 def identity_scatter(rows: Rows, *, unit: str) -> alt.LayerChart:
-    """Draws predicted over actual values with the identity line; logarithmic if they span more than a factor of 3.
-
-    Rows hold predicted, low, high, actual, `inside` (in words), `run` and a tooltip text in `label`.
-    """
-    data = frame(rows)
-    ends = _with_margin(float(data[["low", "actual"]].min().min()), float(data[["high", "actual"]].max().max()))
-    scale, axis = _scale(ends), _axis(ends)
-    colour = alt.Color(
-        "inside:N",
-        scale=alt.Scale(domain=["inside the interval", "outside"], range=[GOOD, WARNING]),
-        title=None,
-        legend=alt.Legend(orient="top"),
-    )
-    base = alt.Chart(data)
-    bars = base.mark_rule().encode(
-        alt.X("low:Q", scale=scale, axis=axis, title=f"predicted, {unit}"),
-        alt.X2("high:Q"),
-        alt.Y("actual:Q", scale=scale, axis=axis),
-        colour,
-    )
-    dots = base.mark_point(filled=True, size=80).encode(
-        alt.X("predicted:Q", scale=scale, axis=axis, title=f"predicted, {unit}"),
-        alt.Y("actual:Q", scale=scale, axis=axis, title=f"actual, {unit}"),
-        colour,
-        tooltip=[alt.Tooltip("run:N"), alt.Tooltip("label:N", title="predicted and actual")],
-    )
-    return layered(_diagonal(ends, scale), bars, dots, height=340)
+    """Draws predicted over actual values with the identity line; rows are made by `scatter_row`."""
+    data = pd.DataFrame(list(rows))
+    low, high = float(data[["low", "actual"]].min().min()), float(data[["high", "actual"]].max().max())
+    ends = _from_end_to_end(low, high)
+    colour = _colours("inside", {"inside the interval": GOOD, "outside": WARNING})
+    x = {"title": f"predicted, {unit}", **ends}
+    bars = alt.Chart(data).mark_rule().encode(alt.X("low:Q", **x), alt.X2("high:Q"), alt.Y("actual:Q", **ends), colour)
+    dots = alt.Chart(data).mark_point(filled=True, size=80).encode(
+        alt.X("predicted:Q", **x), alt.Y("actual:Q", title=f"actual, {unit}", **ends), colour,
+        tooltip=[alt.Tooltip("run:N"), *_tips(label="predicted and actual")],
+    )  # fmt: skip
+    return _layered(_diagonal(ends["scale"]), bars, dots, height=340)
 
 
-def _diagonal(ends: tuple[float, float], scale: alt.Scale) -> alt.Chart:
+def _diagonal(scale: alt.Scale) -> alt.Chart:
     """Draws the line on which both axes have the same value."""
-    line = alt.Chart(frame([{"x": end, "y": end} for end in ends])).mark_line(color=REJECTED, strokeDash=[4, 4])
+    line = _chart({"x": end, "y": end} for end in scale.domain).mark_line(color=REJECTED, strokeDash=[4, 4])
     return line.encode(alt.X("x:Q", scale=scale), alt.Y("y:Q", scale=scale))
 
 
 def coverage(rows: Rows) -> alt.LayerChart:
     """Compares the promised coverage of intervals with their actual one; rows hold promised, held (0…1) and `label`."""
-    share = alt.Axis(format=".0%", tickCount=6)
-    scale = alt.Scale(domain=[0, 1])
-    line = (
-        alt.Chart(frame(rows))
-        .mark_line(color=PREDICTED, point={"size": 50, "color": PREDICTED})
-        .encode(
-            alt.X("promised:Q", scale=scale, axis=share, title="promised share inside the interval"),
-            alt.Y("held:Q", scale=scale, axis=share, title="actual share inside the interval"),
-            tooltip=[alt.Tooltip("label:N", title="held of promised")],
-        )
-    )
-    return layered(_diagonal((0.0, 1.0), scale), line, height=260)
+    scale = alt.Scale(domain=[0.0, 1.0])
+    ends: dict[str, Any] = {"scale": scale, "axis": alt.Axis(format=".0%", tickCount=6)}
+    line = _chart(rows).mark_line(color=PREDICTED, point={"size": 50, "color": PREDICTED}).encode(
+        alt.X("promised:Q", title="promised share inside the interval", **ends),
+        alt.Y("held:Q", title="actual share inside the interval", **ends),
+        tooltip=_tips(label="held of promised"),
+    )  # fmt: skip
+    return _layered(_diagonal(scale), line, height=260)
 
 
-def waterfall(rows: Rows, *, unit: str) -> alt.Chart:
-    """Draws bars that each begin where the bar above ended; rows hold `part`, `low`, `high`, `kind`, `label`."""
-    data = frame(rows)
-    kinds = ["wall clock", "longer", "shorter"]
-    return (
-        alt.Chart(data)
-        .mark_bar(clip=True)
-        .encode(
-            alt.Y("part:N", sort=list(data["part"]), title=None, axis=alt.Axis(labelLimit=220)),
-            alt.X("low:Q", title=unit, scale=alt.Scale(domainMin=0)),  # lengths of whole bars are compared
-            alt.X2("high:Q"),
-            alt.Color(
-                "kind:N",
-                scale=alt.Scale(domain=kinds, range=[REJECTED, WARNING, GOOD]),
-                title=None,
-                legend=alt.Legend(orient="top"),
-            ),
-            tooltip=[alt.Tooltip("part:N", title="part"), alt.Tooltip("label:N", title="takes")],
-        )
-        .properties(height=alt.Step(24))
-    )
+def _from_end_to_end(low: float, high: float, *, always_log: bool = False) -> dict[str, Any]:
+    """Returns the scale and ticks of an axis slightly wider than its values; logarithmic if that helps or `always_log`.
 
-
-def _with_margin(low: float, high: float) -> tuple[float, float]:
-    """Returns the ends of an axis slightly outside its values, by ratio."""
-    margin = max(1.05, (high / low) ** 0.06)
-    return low / margin, high * margin
-
-
-def _scale(ends: tuple[float, float], always: bool = False) -> alt.Scale:
-    """Returns a scale exactly from end to end, not rounded to whole decades; logarithmic if that helps or `always`."""
-    kind: Literal["log", "linear"] = "log" if always or ends[1] / ends[0] > LOG_FROM else "linear"
-    return alt.Scale(type=kind, domain=list(ends), nice=False, zero=False)
-
-
-def _axis(ends: tuple[float, float], money: bool = False) -> alt.Axis:
-    """Returns an axis with few round ticks (1, 2, 5 times powers of ten on a logarithmic scale) and short labels."""
-    number_format = "$.4~g" if money else "~s" if ends[1] >= 1e4 else ".4~g"
-    if ends[1] / ends[0] <= LOG_FROM:
-        return alt.Axis(format=number_format, tickCount=6)
-    powers = range(math.floor(math.log10(ends[0])), math.ceil(math.log10(ends[1])) + 1)
-    ticks = [step * 10.0**power for power in powers for step in (1, 2, 5) if ends[0] <= step * 10.0**power <= ends[1]]
-    return alt.Axis(format=number_format, values=ticks)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Names:
-    """Points with names on one side: the alignment of the text and its distance in pixels."""
-
-    align: Literal["left", "right"]
-    dx: int
-    points: pd.DataFrame
-
-
-def named(points: pd.DataFrame, x: np.ndarray, y: np.ndarray, width: float) -> list[Names]:
-    """Returns the points whose names do not overlap; earlier points go first. `x` and `y` are 0…1 of the chart.
-
-    Names are right of their points or, near the right edge, left of them; `width` is the width of a name.
+    The ends are not rounded to whole decades. Ticks are few and round: 1, 2, 5 times powers of ten if logarithmic.
     """
-    kept: list[int] = []
-    for place in range(len(points)):
-        if all(abs(x[place] - x[k]) > width or abs(y[place] - y[k]) > NAME_HEIGHT for k in kept):
-            kept.append(place)
-    shown, at = points.iloc[kept], x[kept]
-    return [
-        Names(align="left", dx=6, points=shown[at <= 1 - width]),
-        Names(align="right", dx=-6, points=shown[at > 1 - width]),
-    ]
+    margin = max(1.05, (high / low) ** 0.06)
+    low, high = low / margin, high * margin
+    is_wide = high / low > _LOG_FROM
+    kind: Literal["log", "linear"] = "log" if always_log or is_wide else "linear"
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1) if is_wide else ()
+    ticks = [step * 10.0**power for power in powers for step in (1, 2, 5) if low <= step * 10.0**power <= high]
+    marked: dict[str, Any] = {"values": ticks} if is_wide else {"tickCount": 6}
+    axis = alt.Axis(format="~s" if high >= 1e4 else ".4~g", **marked)
+    return {"scale": alt.Scale(type=kind, domain=[low, high], nice=False, zero=False), "axis": axis}
+
+
+def _few_ticks(**settings: Any) -> alt.Axis:
+    return alt.Axis(labelOverlap="greedy", tickCount=6, gridOpacity=0.4, **settings)
+
+
+def _padded_log(base: int = 10) -> alt.Scale:
+    return alt.Scale(type="log", base=base, nice=False, padding=20)
+
+
+def _limit(axis: str, value: float, words: str) -> alt.LayerChart:
+    """Draws a named dashed line across the chart at a limit."""
+    data = _chart([{"limit": value, "words": words}])
+    rule = data.mark_rule(color=WARNING, strokeDash=[6, 4]).encode(**{axis: "limit:Q"}, tooltip="words:N")
+    if axis == "x":
+        text = data.mark_text(color=WARNING, align="right", dx=-5, baseline="top", dy=4)
+        return _layered(rule, text.encode(x="limit:Q", y=alt.value(0), text="words:N"))
+    text = data.mark_text(color=WARNING, align="left", dx=4, dy=-7)
+    return _layered(rule, text.encode(y="limit:Q", x=alt.value(0), text="words:N"))
+
+
+def front(
+    rows: Rows, missed: Rows, *, sight: tuple[str, str, str], quality: str, limits: tuple[float | None, float | None]
+) -> alt.LayerChart:
+    """Draws two of dollars, hours and quality on the axes, and the third as colour if all rows have it.
+
+    Rows hold id, usd, hours, quality, shown, label and the words of NOTE for the tooltip. The first rows keep their
+    labels if there is no room for all. `limits` are the budget in dollars and the deadline in hours. A click selects a
+    run by its id.
+    """
+    data, crosses = pd.DataFrame(list(rows)), pd.DataFrame(list(missed))
+    (across, up, shade), names = sight, []
+    titles = {"usd": f"{COST.name}, dollars", "hours": f"{TIME.name}, hours", "quality": quality}
+    formats = {"usd": "$,.3~r", "hours": ",.3~r"}  # SI's m (a thousandth) would be read as minutes or a million
+
+    def axis(field: str, better: str) -> dict[str, Any]:
+        title = f"{titles[field]} ({better} better)"
+        if field in formats:
+            return {"title": title, "scale": _padded_log(), "axis": _few_ticks(format=formats[field])}
+        return {"title": title, "scale": alt.Scale(zero=False, padding=20), "axis": alt.Axis(tickCount=6)}
+
+    x, y = alt.X(f"{across}:Q", **axis(across, "\u2190")), alt.Y(f"{up}:Q", **axis(up, "\u2193"))
+    tooltip = [alt.Tooltip(f"{name}:N") for name in NOTE]
+    colour: Any = alt.value(PREDICTED)
+    if (data[shade] > 0).all() and data[shade].nunique() > 1:  # without prices there is no colour to show
+        scale = alt.Scale(range=list(_SHADES), type="linear" if shade == "quality" else "log")
+        legend = alt.Legend(orient="top", gradientLength=180, tickCount=4, titleLimit=300)
+        colour = alt.Color(f"{shade}:Q", title=titles[shade], scale=scale, legend=legend)
+
+    def shown(yes: Any, no: Any) -> Any:
+        return alt.condition("datum.shown", alt.value(yes), alt.value(no))
+
+    pick = alt.selection_point(name=PICK, fields=["id"], on="click", empty=False)
+    dots = alt.Chart(data).mark_circle(opacity=1, cursor="pointer").add_params(pick).encode(
+        x, y, color=colour, size=shown(320, 130), stroke=shown(WARNING, REJECTED), strokeWidth=shown(3, 1),
+        tooltip=tooltip, description="words:N",
+    )  # fmt: skip
+    ends = {"usd": (limits[0], "budget"), "hours": (limits[1], "deadline")}
+    named = [(way, *ends[field]) for way, field in (("x", across), ("y", up)) if field in ends]
+    layers: list[Any] = [_limit(way, limit, words) for way, limit, words in named if limit is not None]
+    if len(crosses):
+        cross = alt.Chart(crosses).mark_point(shape="cross", angle=45, color=REJECTED, size=90, filled=True)
+        layers.append(cross.encode(x, y, tooltip=tooltip, description="words:N"))
+    # Only names that do not overlap are drawn: right of their dots or, near the right edge, left of them.
+    both = pd.concat([data, crosses])
+    right, high = (_places(data[field], both[field], log=field in formats) for field in (across, up))
+    placed: list[int] = []
+    for i in range(len(data)):
+        if all(abs(right[i] - right[k]) > _NAME_WIDTH or abs(high[i] - high[k]) > _NAME_HEIGHT for k in placed):
+            placed.append(i)
+    labelled, is_left = data.iloc[placed], right[placed] <= 1 - _NAME_WIDTH
+    sides: Any = (labelled[is_left], "left", 12), (labelled[~is_left], "right", -12)
+    for points, align, dx in sides:
+        text = alt.Chart(points).mark_text(aria=False, align=align, dx=dx, dy=-9, fontSize=11, color=REJECTED)
+        names += [text.encode(x, y, text="label:N")] if len(points) else []
+    return _layered(*layers, dots, *names, height=460)
+
+
+def _places(values: pd.Series, whole: pd.Series, *, log: bool) -> np.ndarray:
+    """Returns where values lie between the ends of an axis, as 0…1. All are 0 if the ends are equal."""
+    value, every = (series.to_numpy(dtype=float) for series in (values, whole))
+    if log:
+        value, every = np.log(value), np.log(every)
+    span = float(every.max() - every.min())
+    return (value - every.min()) / span if span else np.zeros(len(value))
+
+
+def ringed(spec: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the drawn chart with a ring at one more run: a what-if, which moves with its sliders, or a selected run.
+
+    The ring is added to the finished drawing, because drawing everything again takes longer than answering a slider.
+    """
+    dots = next(layer for layer in spec["layer"] if layer.get("mark", {}).get("type") == "circle")
+    encoding = {name: dots["encoding"][name] for name in ("x", "y", "tooltip", "description")}
+    mark = {"type": "point", "filled": False, "size": 320, "strokeWidth": 3, "color": WARNING, "opacity": 1}
+    return spec | {"layer": [*spec["layer"], {"data": {"values": [row]}, "mark": mark, "encoding": encoding}]}

@@ -1,50 +1,44 @@
-"""Shows runs against plans and against each other as rows and words, for terminal and page. No arithmetic."""
+"""Shows runs against plans and against each other, and variants against a base, as rows and words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import RenderableType
 
 from advisor import units
 from advisor.history.comparison import Comparison, Point
 from advisor.history.ledger_rows import QuantityAccuracy
 from advisor.history.scoring import Score, ScoredRun
-from advisor.records import Estimate
+from advisor.report import quantities as q
 from advisor.report.plan import BASIS, PARTS, WHAT
-from advisor.report.quantities import (
-    ALLOCATED,
-    COST,
-    ENERGY,
-    INTERVAL,
-    LOSS,
-    MFU,
-    RESERVED,
-    SAMPLE_RATE,
-    STEP_TIME,
-    THROUGHPUT,
-    TIME,
-)
-from advisor.report.replan import value
-from advisor.report.table import Table, capital
-from advisor.units import HOUR, Formatter
+from advisor.report.quantities import INTERVAL, LOSS, STEP_TIME, TIME, Quantity, setting_value
+from advisor.report.render import to_plain
+from advisor.report.table import Table, capital, on_console
+from advisor.units import HOUR
 from advisor.workflows.compare import Reviewed
 from advisor.workflows.diff import SettingsDiff
+from trainer.schema import to_dict
 
-# compared quantities, with a plan's name for them if it has one
-QUANTITIES: tuple[tuple[str, str, Formatter], ...] = (
-    ("step_seconds", STEP_TIME.name, STEP_TIME.words),
-    ("step_seconds_drift_corrected", f"{STEP_TIME.name}, corrected for the machine's speed", STEP_TIME.words),
-    ("tokens_per_second", THROUGHPUT.name, THROUGHPUT.words),
-    ("samples_per_second", SAMPLE_RATE.name, SAMPLE_RATE.words),
-    ("mfu", MFU.name, MFU.words),
-    ("peak_allocated_bytes", ALLOCATED.name, ALLOCATED.words),
-    ("peak_reserved_bytes", RESERVED.name, RESERVED.words),
-    ("wall_clock_seconds", "wall clock", TIME.words),  # begins with the run folder, without ordering and software
-    ("cost_usd", COST.name, COST.words),
-    ("energy_kwh", ENERGY.name, ENERGY.words),
-    ("loss", LOSS.name, LOSS.words),
-)
-TITLES = {name: title for name, title, _ in QUANTITIES}
-FORMATTERS = {name: formatter for name, _, formatter in QUANTITIES}
+if TYPE_CHECKING:
+    from advisor.history.paired import Contrast
+    from advisor.workflows.ab import Experiment
+
+QUANTITIES = {  # that are compared, with a plan's name for them if it has one
+    "step_seconds": STEP_TIME,
+    "step_seconds_drift_corrected": Quantity(f"{STEP_TIME.name}, corrected for the machine's speed", STEP_TIME.words),
+    "tokens_per_second": q.THROUGHPUT,
+    "samples_per_second": q.SAMPLE_RATE,
+    "mfu": q.MFU,
+    "peak_allocated_bytes": q.ALLOCATED,
+    "peak_reserved_bytes": q.RESERVED,
+    "wall_clock_seconds": Quantity("wall clock", TIME.words),  # begins with the run folder, without ordering, software
+    "cost_usd": q.COST,
+    "energy_kwh": q.ENERGY,
+    "loss": LOSS,
+}
 _CAUSES = {**PARTS, "steps slower": "pace of the steps"}  # the pace may also be faster
 _AT: dict[str, Callable[[float], str]] = {
     "tokens": lambda tokens: f"{units.format_tokens(tokens)} tokens",
@@ -74,7 +68,7 @@ def judgement(scored: ScoredRun) -> str | None:
         score = scored.score(name)
         if score is None or score.predicted is None or score.actual is None or score.predicted.value <= 0:
             continue
-        shown = FORMATTERS[name]
+        shown = QUANTITIES[name].words
         took = "took" if name == "wall_clock_seconds" else "cost"
         off = score.actual / score.predicted.value - 1
         apart = f"{units.format_percent(abs(off))} {'more' if off > 0 else 'less'} than predicted"
@@ -113,7 +107,7 @@ def departures(scored: ScoredRun) -> str | None:
     return f"not the run of its plan, so not scored: {'; '.join(scored.departures)}"
 
 
-def kept(reviewed: Reviewed) -> str | None:
+def recorded(reviewed: Reviewed) -> str | None:
     """Says what the ledger and the device's profile now hold of a run; None if nobody asked to record it."""
     if reviewed.not_recorded is not None:
         return f"not recorded: {reviewed.not_recorded}"
@@ -133,9 +127,9 @@ def scores(scored: ScoredRun) -> Table:
 
 
 def _score(score: Score) -> tuple[str, ...]:
-    formatter = FORMATTERS[score.quantity]
+    name, formatter = QUANTITIES[score.quantity].name, QUANTITIES[score.quantity].words
     return (
-        TITLES[score.quantity],
+        name,
         units.format_estimate(score.predicted, formatter),
         formatter(score.actual),
         units.format_error(score.predicted, score.actual, formatter),
@@ -166,10 +160,7 @@ def side_by_side(points: Sequence[Point]) -> Table:
         (
             _AT[point.at](point.value),
             *(
-                (
-                    f"{s.loss:.4f}"
-                    + ("" if s.rate_factor is None else f" ({units.format_percent(s.rate_factor)} of peak LR)")
-                )
+                f"{s.loss:.4f}" + ("" if (f := s.rate_factor) is None else f" ({units.format_percent(f)} of peak LR)")
                 for s in point.runs
             ),
             "yes" if point.comparable else str(point.problem),
@@ -188,26 +179,23 @@ def differences(comparison: Comparison) -> Table:
     """Lists loss differences at equal tokens, time, dollars and shares of the schedules."""
     rows = tuple(
         (
-            _AT[difference.axis](difference.at),
-            difference.group,
-            f"{difference.baseline_loss:.4f}",
-            f"{difference.loss:.4f}",
-            _signed(difference.difference),
-            difference.verdict,
+            _AT[d.axis](d.at),
+            d.group,
+            f"{d.baseline_loss:.4f}",
+            f"{d.loss:.4f}",
+            f"{d.difference.value:+.4f} ({d.difference.low:+.4f} to {d.difference.high:+.4f})",
+            d.verdict,
         )
-        for difference in comparison.differences
+        for d in comparison.differences
     )
     columns = ("at equal", "group", "loss of A", "loss", "difference (80 % interval)", "")
     return Table(columns=columns, rows=rows)
 
 
-def _signed(estimate: Estimate) -> str:
-    return f"{estimate.value:+.4f} ({estimate.low:+.4f} to {estimate.high:+.4f})"
-
-
 def setting_differences(found: SettingsDiff) -> Table:
     """Lists each setting that differs, with its value on both sides."""
-    rows = tuple((d.setting, value(d.setting, d.one), value(d.setting, d.other)) for d in found.differences)
+    values = ((d.setting, d.one, d.other) for d in found.differences)
+    rows = tuple((name, setting_value(name, one), setting_value(name, other)) for name, one, other in values)
     return Table(columns=("setting", *found.names), rows=rows)
 
 
@@ -226,7 +214,7 @@ def track_record(accuracies: Sequence[QuantityAccuracy]) -> Table:
     rows = tuple(
         (
             accuracy.device_key,
-            TITLES.get(accuracy.quantity, accuracy.quantity),
+            QUANTITIES[accuracy.quantity].name if accuracy.quantity in QUANTITIES else accuracy.quantity,
             str(accuracy.runs),
             units.format_percent(accuracy.median_error),
             units.format_percent(accuracy.p90_error),
@@ -238,7 +226,7 @@ def track_record(accuracies: Sequence[QuantityAccuracy]) -> Table:
     return Table(columns=columns, rows=rows, numbers=columns[2:])
 
 
-def record_in_words(accuracy: QuantityAccuracy) -> str:
+def accuracy_sentence(accuracy: QuantityAccuracy) -> str:
     """Describes the accuracy of one device and quantity in a Markdown sentence."""
     runs = f"{accuracy.inside} of {accuracy.runs} run{'s' if accuracy.runs > 1 else ''}"
     return (
@@ -246,3 +234,73 @@ def record_in_words(accuracy: QuantityAccuracy) -> str:
         f"{units.format_percent(accuracy.median_error)}, p90 {units.format_percent(accuracy.p90_error)}, "
         f"bias {signed_percent(accuracy.bias)}"
     )
+
+
+_OF_VARIANTS = {
+    "loss": ("loss", LOSS.words),
+    "step_seconds": ("step time", STEP_TIME.words),
+    "memory_bytes": ("peak memory", units.format_bytes),
+}
+NONE = "no difference beyond the noise"
+SMALL = "certain, and too small to act on"
+
+
+def variants(experiment: Experiment) -> Table:
+    """Compares each variant with the base: both values, the difference with its interval, and a verdict."""
+
+    def signed(c: Contrast, value: float) -> str:
+        return f"{math.expm1(value):+.1%}".replace("%", " %") if c.is_ratio else f"{value:+.4f}"
+
+    rows = []
+    for c in experiment.contrasts:
+        name, words = _OF_VARIANTS[c.quantity]
+        if (d := c.difference) is None:
+            change = signed(c, math.log(c.other / c.base) if c.is_ratio else c.other - c.base)
+        else:
+            change = f"{signed(c, d.value)} ({signed(c, d.low)} to {signed(c, d.high)})"
+        rows.append((c.arm, name, words(c.base), words(c.other), change, verdict(c)))
+    columns = ("arm", "", next(iter(experiment.arms)), "the arm", "difference, 95 %", "verdict")
+    return Table(columns=columns, rows=tuple(rows))
+
+
+def verdict(c: Contrast) -> str:
+    """Returns a verdict on one difference in words. No arm wins unless the interval allows it."""
+    from advisor.history.paired import LEAST  # imports scipy
+
+    if c.difference is None:
+        return "one seed shows no scatter: --seeds 3 or more"
+    if c.clear:
+        return "lower" if c.difference.value < 0 else "higher"
+    if c.small:
+        return SMALL
+    if c.seeds is None or abs(c.difference.value) < LEAST[c.quantity]:  # too small to matter, however certain it is
+        return NONE
+    return f"{NONE}; one of this size takes about {c.seeds} seeds"
+
+
+def variant_lines(experiment: Experiment) -> Iterator[RenderableType]:
+    """Yields what was run, the table, and the notes that explain it."""
+    from advisor.workflows.ab import other_text
+
+    first, *others = experiment.arms
+    seeds = f"{len(experiment.seeds)} seeds ({experiment.seeds[0]} to {experiment.seeds[-1]})"
+    yield f"{' and '.join(others)} against {first}: {seeds}, interleaved"
+    yield from ("", on_console(variants(experiment)), "")
+    yield "loss: of the last evaluation, or else of the last 5 % of the steps; runs of one seed see the same tokens"
+    for name, config in experiment.arms.items():
+        if missing := [seed for seed in experiment.seeds if seed not in experiment.measured[name]]:
+            yield f"{name} did not finish with seed {', '.join(map(str, missing))}: left out of the pairs"
+        if other_text(experiment.arms[first], config):
+            yield f"{name} learns other data, or another vocabulary: its loss cannot be compared with the base's"
+    yield f"the runs: {experiment.folder}"
+
+
+def variants_document(experiment: Experiment) -> dict[str, Any]:
+    """Returns the comparison of variants for JSON."""
+    return {
+        "folder": str(experiment.folder),
+        "arms": list(experiment.arms),
+        "seeds": list(experiment.seeds),
+        "measured": to_plain(experiment.measured),
+        "contrasts": [{**to_dict(c), "clear": c.clear, "verdict": verdict(c)} for c in experiment.contrasts],
+    }

@@ -8,20 +8,12 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from advisor import units
+from advisor.hardware import offers as market
 from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.live_prices import Refreshed
-from advisor.hardware.offers import (
-    Offer,
-    PricedGpus,
-    ProviderOffers,
-    cheapest_offer,
-    offers_by_provider,
-    price_row,
-    unpriced,
-)
+from advisor.hardware.offers import Offer, PricedGpus, ProviderOffers, price_row
 from advisor.hardware.prices import PriceRow
 from advisor.hardware.software_support import lacks, short_words, support_words, what_it_needs, wheels_for
-from advisor.records import Estimate, Workload
 from advisor.report.table import capital
 from advisor.settings import SHARDINGS
 from advisor.units import DAY, GIB
@@ -35,6 +27,7 @@ _COMPARED = (
     *("architecture", "memory bandwidth", "bf16 / fp16 dense", "fp8 dense", "power limit"),
     *("interconnect, GB/s both ways", "PyTorch wheels", "cannot do"),
 )
+TIGHT = 0.9  # share of a GPU's memory; if the high end of the estimate takes more, it only probably fits
 OFFER_NUMBERS = ("$/h", "$/GPU-h", "spot $/h")  # columns of `offer_rows` that hold numbers
 
 
@@ -98,7 +91,11 @@ def training_row(row: CardRow) -> dict[str, str | float | None]:
     """Returns a GPU with the model's memory, speed and cost on it; a model that does not fit shows by how much."""
     prediction, price, per_token = row.prediction, row.price, row.usd_per_billion_tokens
     rate = prediction.tokens_per_second if prediction else None
-    needs = row.needs.value / GIB if row.needs else None
+    needs, batch = row.needs.value / GIB if row.needs else None, ""
+    if prediction:
+        work = prediction.workload
+        batch = f"{work.micro_batch}{', recomputed' if work.activation_checkpointing != 'none' else ''}"
+        batch += ", sharded" if SHARDINGS[work.sharding].weights else ""
     return {
         "GPU": row.spec.product,
         "Fits": "yes" if prediction else fits_sentence(row).partition(":")[0].split()[0].lower(),
@@ -108,14 +105,10 @@ def training_row(row: CardRow) -> dict[str, str | float | None]:
         "$ per M tokens": per_token.value / 1000 if per_token else None,
         "$ per GPU-hour": price.usd_per_gpu_hour if price else None,
         "From": ", ".join(filter(None, (price.provider, sold(price)))) if price else "",
-        "80 % interval": _range(rate) if rate else "",
-        "Micro-batch": _micro_batch(prediction.workload) if prediction else "",
+        "80 % interval": units.format_estimate(rate, units.format_tokens).partition(" (")[2].rstrip(")"),
+        "Micro-batch": batch,
         "Basis": rate.basis.value if rate else row.problem or "",
     }
-
-
-def _range(rate: Estimate) -> str:
-    return units.format_estimate(rate, units.format_tokens).partition(" (")[2].rstrip(")")
 
 
 def sold(offer: Offer) -> str:
@@ -126,9 +119,6 @@ def sold(offer: Offer) -> str:
 def _idle(offer: Offer) -> bool:
     """Tells whether the user pays for more GPUs than the run uses."""
     return offer.rented is not None and offer.rented > offer.gpus
-
-
-TIGHT = 0.9  # share of a GPU's memory; if the high end of the estimate takes more, it only probably fits
 
 
 def fits_sentence(row: CardRow) -> str:
@@ -161,42 +151,37 @@ def comparison_rows(rows: Sequence[CardRow]) -> list[dict[str, str]]:
     return [{" ": name} | dict(zip(keys, cells, strict=True)) for name, cells in lines if len(set(cells)) > 1]
 
 
-def _micro_batch(workload: Workload) -> str:
-    recomputed = ", recomputed" if workload.activation_checkpointing != "none" else ""
-    return f"{workload.micro_batch}{recomputed}{', sharded' if SHARDINGS[workload.sharding].weights else ''}"
-
-
 def offer_rows(entries: Iterable[ProviderOffers], today: datetime.date) -> list[dict[str, str]]:
     """Returns each provider's prices as columns of text, without spot prices if no provider has them."""
     shown = [(entry, offer) for entry in entries if (offer := entry.on_demand or entry.spot)]
-    spot = any(entry.spot for entry, _ in shown)
-    return [
-        {
+    rows = []
+    for entry, offer in shown:
+        age, spot = price_row(offer), entry.spot
+        rate = units.format_usd_rate(offer.usd_per_gpu_hour) + (f" x {offer.rented}" if _idle(offer) else "")
+        row = {
             "provider": entry.provider,
             "machine": _machine(offer),
             "region": offer.region or "-",
             "$/h": units.format_usd_rate(offer.usd_per_hour) if entry.on_demand else "-",
-            "$/GPU-h": units.format_usd_rate(offer.usd_per_gpu_hour) + (f" x {offer.rented}" if _idle(offer) else "")
-            if entry.on_demand
-            else "-",
-            **({"spot $/h": _spot_words(entry.spot)} if spot else {}),
-            "price age": f"{price_age(row, today)}, ±{units.format_percent(offer.price_factor - 1)}"
-            if (row := price_row(offer))
-            else "-",
+            "$/GPU-h": rate if entry.on_demand else "-",
         }
-        for entry, offer in shown
-    ]
+        if any(one.spot for one, _ in shown):
+            ends = (spot.usd_per_hour, spot.most_usd_per_hour) if spot else ()
+            row["spot $/h"] = " to ".join(dict.fromkeys(map(units.format_usd_rate, ends))) or "-"
+        factor = units.format_percent(offer.price_factor - 1)
+        rows.append(row | {"price age": f"{price_age(age, today)}, ±{factor}" if age else "-"})
+    return rows
 
 
 def offer_notes(entries: Sequence[ProviderOffers], gpus: int) -> list[str]:
     """Returns notes about providers' prices, one per line."""
-    apart = [entry.provider for entry in entries if not (entry.on_demand or entry.spot)]
+    alone = [entry.provider for entry in entries if not (entry.on_demand or entry.spot)]
     other = [(entry.spot, entry.on_demand) for entry in entries if entry.spot and entry.on_demand]
     offers = [offer for entry in entries if (offer := entry.on_demand or entry.spot)]
     rows = [row for offer in offers if (row := price_row(offer))]
     notes = [(row.provider, row.note.removeprefix(UNDATED).removeprefix("; ")) for row in rows]
     return [
-        *(f"{provider}: rents no {gpus} of them together" for provider in apart),
+        *(f"{provider}: rents no {gpus} of them together" for provider in alone),
         *(f"{spot.provider}: spot is {_machine(spot)}" for spot, mine in other if _machine(spot) != _machine(mine)),
         *(f"{provider}: {note}" for provider, note in dict.fromkeys(notes) if note),
     ]
@@ -226,17 +211,13 @@ def _machine(offer: Offer) -> str:
     return (f"{offer.machines} x " if offer.machines > 1 else "") + (offer.instance_type or "")
 
 
-def _spot_words(spot: Offer | None) -> str:
-    if spot is None:
-        return "-"
-    low, high = units.format_usd_rate(spot.usd_per_hour), units.format_usd_rate(spot.most_usd_per_hour)
-    return low if low == high else f"{low} to {high}"
-
-
 def document(spec: GpuSpec, offer: Offer | None, today: datetime.date) -> dict[str, object]:
     """Returns a GPU for JSON: its data sheet, PyTorch's support for it, and its rental price."""
     fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
-    price = offer and price_document(_beside(offer), today)
+    price = None
+    if offer is not None and offer.provider is not None:  # with the spot offer of the same provider
+        spot = market.cheapest_offer(offer.gpu, offer.gpus, spot=True, providers=(offer.provider,))
+        price = price_document(ProviderOffers(provider=offer.provider, on_demand=offer, spot=spot), today)
     wheels = wheels_for(spec)
     pytorch = {
         "newest": wheels[0].torch if wheels else None,
@@ -251,23 +232,16 @@ def gpus_document(
     priced: Sequence[PricedGpus], today: datetime.date, providers: Sequence[str] = ()
 ) -> tuple[str, dict[str, object]]:
     """Returns the name and the JSON document of a list of GPUs; a single GPU has the prices of every provider."""
-    found = [document(one.spec, one.offer, today) for one in priced]
+    documents = [document(one.spec, one.offer, today) for one in priced]
     if len(priced) != 1:
-        return "gpus", {"gpus": found}
+        return "gpus", {"gpus": documents}
     one = priced[0]
-    entries = offers_by_provider(one.spec.key, one.gpus, providers)
-    likely = unpriced(one.spec.key, one.gpus, providers).likely_usd_per_gpu_hour
-    return "gpu", found[0] | {
+    entries = market.offers_by_provider(one.spec.key, one.gpus, providers)
+    likely = market.unpriced(one.spec.key, one.gpus, providers).likely_usd_per_gpu_hour
+    return "gpu", documents[0] | {
         "prices": [price for entry in entries if (price := price_document(entry, today))],
         "likely_usd_per_gpu_hour": likely and dict(zip(("low", "high"), likely, strict=True)),
     }
-
-
-def _beside(offer: Offer) -> ProviderOffers:
-    """Returns an on-demand offer with the spot offer of the same provider."""
-    assert offer.provider is not None
-    spot = cheapest_offer(offer.gpu, offer.gpus, spot=True, providers=(offer.provider,))
-    return ProviderOffers(provider=offer.provider, on_demand=offer, spot=spot)
 
 
 def price_document(entry: ProviderOffers, today: datetime.date) -> dict[str, object] | None:

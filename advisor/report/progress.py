@@ -16,7 +16,7 @@ from trainer.schema import Outcome
 _QUIET = 5.0  # seconds of silence that are worth mentioning
 UNSTEADY = 10.0  # if the interval's ends differ by more than this factor, no end is predicted
 _LENGTHS = ((DAY, "days"), (HOUR, "hours"), (MINUTE, "minutes"))
-NEXT = {
+_NEXT = {
     Outcome.COMPLETED: "advisor compare {run}",
     Outcome.STOPPED: "advisor resume {run}",
     Outcome.OUT_OF_MEMORY: "plan again with a smaller micro-batch: advisor plan --micro-batch N",
@@ -82,8 +82,8 @@ def closing_lines(progress: Progress, run_dir: Path) -> list[str]:
     words = (progress.outcome or progress.state).replace("_", " ")
     because = f": {progress.reason}" if progress.reason and progress.outcome != Outcome.COMPLETED else ""
     if progress.reason == BY_YOU:
-        kept = ", checkpoint kept" if progress.checkpoint_step is not None else ""
-        because = f" {BY_YOU} at step {units.format_count(progress.step)}{kept}"
+        checkpoint = ", checkpoint kept" if progress.checkpoint_step is not None else ""
+        because = f" {BY_YOU} at step {units.format_count(progress.step)}{checkpoint}"
     tokens = f"{units.format_tokens(progress.tokens)} tokens in " if progress.tokens_planned else ""
     parts = [
         f"{units.format_count(progress.step)} of {units.format_count(progress.steps)} steps",
@@ -103,7 +103,16 @@ def closing_lines(progress: Progress, run_dir: Path) -> list[str]:
     if progress.message:
         lines.append(f"warning: {progress.message}")
     lines.append(f"run folder: {run_dir}")
-    return [*lines, f"next: {_next(progress, run_dir)}"]
+    if progress.outcome == Outcome.STOPPED and progress.more_hours is not None:
+        enough = units.write_duration(math.ceil(progress.more_hours * HOUR))  # for the rest, as a user would type it
+        step = f"its limit has no room for a step more: advisor resume {run_dir} --deadline {enough}"
+    elif progress.outcome is not None:
+        step = _NEXT[Outcome(progress.outcome)].format(run=run_dir)
+    elif progress.checkpoint_step is not None:
+        step = f"go on from step {units.format_count(progress.checkpoint_step)}: advisor resume {run_dir}"
+    else:
+        step = f"read {run_dir}/stdout.log; start it again: advisor resume {run_dir}"
+    return [*lines, f"next: {step}"]
 
 
 def _loss(progress: Progress) -> str:
@@ -112,23 +121,6 @@ def _loss(progress: Progress) -> str:
     if expected is None:
         return loss
     return f"{loss} (planned {units.format_number(expected.low)} to {units.format_number(expected.high)} here)"
-
-
-def enough(hours: float) -> str:
-    """Returns a time limit long enough for the rest, as a user would type it."""
-    return units.write_duration(math.ceil(hours * HOUR))
-
-
-def _next(progress: Progress, run_dir: Path) -> str:
-    if progress.outcome == Outcome.STOPPED and progress.more_hours is not None:
-        return (
-            f"its limit has no room for a step more: advisor resume {run_dir} --deadline {enough(progress.more_hours)}"
-        )
-    if progress.outcome is not None:
-        return NEXT[Outcome(progress.outcome)].format(run=run_dir)
-    if progress.checkpoint_step is not None:
-        return f"go on from step {units.format_count(progress.checkpoint_step)}: advisor resume {run_dir}"
-    return f"read {run_dir}/stdout.log; start it again: advisor resume {run_dir}"
 
 
 def line_of_log(seen: LogLook) -> str:

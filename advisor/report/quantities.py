@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from advisor import units
 from advisor.records import Estimate
@@ -66,3 +67,16 @@ BITS = Quantity("bits per byte", units.format_number)
 def memory_of(gpu: str) -> Quantity:
     """Returns the quantity for the memory that a device must hold; a CPU holds it for the process."""
     return PROCESS_MEMORY if gpu == "cpu" else DEVICE_MEMORY
+
+
+def setting_value(name: str, given: Any) -> str:
+    """Returns a setting's value as people write it."""
+    if given is None:
+        return "unknown"
+    if isinstance(given, bool):
+        return "on" if given else "off"
+    if name in ("tokens", "global_batch"):
+        return units.format_tokens(given)
+    if name.endswith("_bytes"):
+        return units.format_bytes(given)
+    return units.format_number(given) if isinstance(given, float) else str(given)

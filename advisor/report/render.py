@@ -11,7 +11,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from itertools import zip_longest
 from pathlib import PurePath
 from typing import Any
@@ -82,7 +82,12 @@ def show(*renderables: RenderableType) -> None:
 
 def _print(where: Console, item: RenderableType) -> None:
     if isinstance(item, str):
-        where.print("\n".join(_wrapped(line, where.width) for line in item.split("\n")), soft_wrap=True)
+        lines = item.split("\n")
+        for place, line in enumerate(lines):
+            if len(line) > where.width:  # a command at its end is never broken, so that it can be copied
+                words, colon, command = line.partition(": advisor ")
+                lines[place] = "\n".join(_lines(words, where.width)) + f"{colon}{command}"
+        where.print("\n".join(lines), soft_wrap=True)
     elif where.is_terminal:
         where.print(item)
     else:
@@ -99,23 +104,12 @@ _NUMBER_AND_UNIT = re.compile(rf"(?<=\d) (?:[kMBT] )?(?:{_UNIT})(?![\w/])(?: (?=
 
 def _lines(text: str, width: int) -> list[str]:
     """Breaks a text into lines of this width. No word is broken, and numbers keep their units if there is room."""
-    wrapped = _broken(_NUMBER_AND_UNIT.sub(lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text), width)
+    joined = _NUMBER_AND_UNIT.sub(lambda match: match[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
+    wrap = partial(textwrap.wrap, width=width, break_long_words=False, break_on_hyphens=False)
+    wrapped = wrap(joined)
     if any(len(line) > width for line in wrapped):
-        wrapped = _broken(text, width)
+        wrapped = wrap(text)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in wrapped] or [""]
-
-
-def _broken(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
-
-
-def _wrapped(text: str, width: int) -> str:
-    """Breaks a line into lines of this width; a command at its end is never broken, so that it can be copied."""
-    if len(text) <= width:
-        return text
-    words, colon, command = text.partition(": advisor ")
-    filled = "\n".join(_lines(words, width))
-    return f"{filled}{colon}{command}"
 
 
 def show_command(before: str, command: str) -> None:
@@ -124,9 +118,11 @@ def show_command(before: str, command: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Points:
+class Points:
+    """A list of texts with a mark and indented lines; a command at a text's end has its own line."""
+
     texts: Sequence[str]
-    mark: str
+    mark: str = "-"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         indent = len(self.mark) + 1
@@ -136,11 +132,6 @@ class _Points:
             yield Text("\n".join([f"{self.mark} {first}", *(" " * indent + line for line in others)]))
             if colon:
                 yield Text(f"{' ' * indent}advisor {command}", overflow="fold")
-
-
-def points(texts: Iterable[str], *, mark: str = "-") -> RenderableType:
-    """Returns a list of texts with a mark and indented lines; a command at a text's end has its own line."""
-    return _Points(tuple(texts), mark)
 
 
 def remark(text: str) -> None:
@@ -225,12 +216,12 @@ def _widths(rows: Sequence[Sequence[str]], numeric: Sequence[bool], room: int) -
     cells = list(zip(*rows, strict=True))
     whole = [max(cell_len(line) for cell in column for line in (cell.splitlines() or [""])) for column in cells]
     words = [max(cell_len(word) for cell in column for word in (cell.split() or [""])) for column in cells]
-    kept = [
+    unbroken = [
         max([word, *(cell_len(t) for cell in column[1:] for t in ([cell] if number else _UNBROKEN.findall(cell)))])
         for column, word, number in zip(cells, words, numeric, strict=True)
     ]
     gaps = len(cells) - 1
-    tried = ((kept, 2), (kept, 1), (words, 1))
+    tried = ((unbroken, 2), (unbroken, 1), (words, 1))
     least, gap = next(((least, gap) for least, gap in tried if sum(least) + gap * gaps <= room), (words, 1))
     widths = list(whole)
     while sum(widths) + gap * gaps > room and widths != least:  # the widest column shrinks first

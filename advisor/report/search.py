@@ -37,19 +37,10 @@ SCALING_ALONE = (
     "There is no other number of GPUs to show: this run cannot be split over more, nobody rents more of these GPUs "
     "together, or the links between them are unknown."
 )
-
-
 CHANCE = "chance of staying within"
 
 
-def kept(goal: Goal, run: Run) -> str:
-    """Says how likely a run stays within the budget and the deadline, if there are any. It never says "certain"."""
-    likely = chances(goal, run)
-    said = (("budget", likely.budget), ("deadline", likely.deadline))
-    return ", ".join(f"{name} {_percent(p)}" for name, p in said if p is not None)
-
-
-def within(limit: str, chance: float) -> str:
+def chance_within(limit: str, chance: float) -> str:
     """Says how likely a run stays within one limit, as a remark on its number. It never says "certain"."""
     return f"{_percent(chance)} chance of staying within the {limit}"
 
@@ -58,7 +49,7 @@ def _percent(chance: float) -> str:
     return f"{min(max(100 * chance, 1), 99):.0f} %"
 
 
-def apart(runs: Sequence[Run], goal: Goal) -> tuple[dict[str, str], list[dict[str, str]]]:
+def common_and_own(runs: Sequence[Run], goal: Goal) -> tuple[dict[str, str], list[dict[str, str]]]:
     """Returns what all named options have in common, and what differs in each."""
     described = [option(run, goal) for run in runs]
     common = {
@@ -71,6 +62,7 @@ def apart(runs: Sequence[Run], goal: Goal) -> tuple[dict[str, str], list[dict[st
 
 def option(run: Run, goal: Goal) -> dict[str, str]:
     """Returns everything about one named option, by label."""
+    likely = ("budget", chances(goal, run).budget), ("deadline", chances(goal, run).deadline)
     return {
         "on": machine(run, ", "),
         "speed from": briefly(run.grounds),
@@ -85,7 +77,7 @@ def option(run: Run, goal: Goal) -> dict[str, str]:
         COST.column: COST.of(run.cost_usd),
         LOSS.column: LOSS.of(run.loss),
         "score": units.format_number(run.score),
-        CHANCE: kept(goal, run),
+        CHANCE: ", ".join(f"{name} {_percent(p)}" for name, p in likely if p is not None),
         "why": run.standing.why,
     }
 
@@ -124,16 +116,15 @@ def near_misses(search: SearchReport) -> Table:
 
 def machines(plan: Plan, search: SearchReport) -> Table:
     """Compares the plan with the best run on each other machine that the user named."""
-    rows = (plan.chosen, *search.machines)
-    table = _runs("The best run on each machine asked for", rows, REMARK, plan)
-    memory = tuple(DEVICE_MEMORY.expected(run.prediction.device_bytes) for run in rows)
-    place = table.columns.index(REMARK)
-    return replace(
-        table,
-        columns=(*table.columns[:place], DEVICE_MEMORY.column, *table.columns[place:]),
-        rows=tuple((*r[:place], held, *r[place:]) for r, held in zip(table.rows, memory, strict=True)),
-        numbers=(*table.numbers, DEVICE_MEMORY.column),
-    ).without("score")
+    runs = (plan.chosen, *search.machines)
+    table = _runs("The best run on each machine asked for", runs, REMARK, plan)
+    memory, place = DEVICE_MEMORY.column, table.columns.index(REMARK)
+    rows = tuple(
+        (*row[:place], DEVICE_MEMORY.expected(run.prediction.device_bytes), *row[place:])
+        for row, run in zip(table.rows, runs, strict=True)
+    )
+    columns = (*table.columns[:place], memory, *table.columns[place:])
+    return replace(table, columns=columns, rows=rows, numbers=(*table.numbers, memory)).without("score")
 
 
 def _runs(title: str, runs: Sequence[Run], last: str, plan: Plan | None = None) -> Table:
@@ -207,15 +198,15 @@ def _candidates(title: str, considered: Sequence[Run], plan: Plan) -> Table:
 def scaling(plan: Plan) -> Table:
     """Lists the chosen run on more and fewer GPUs, its own row as in the plan, and providers if they differ."""
     points = plan.search.scaling if plan.search else ()
-    promised = plan.chosen
+    planned = plan.chosen
     names = ("GPUs", THROUGHPUT.column, OF_IDEAL, TIME.column, COST.column, OTHER_BATCH, "from")
     rows = tuple(
         (
             str(p.gpus),
-            _as_promised(p.tokens_per_second, promised.tokens_per_second, units.format_tokens),
+            _as_planned(p.tokens_per_second, planned.tokens_per_second, units.format_tokens),
             units.format_percent(p.efficiency),
-            _as_promised(p.total_seconds, promised.total_seconds, TIME.words),
-            _as_promised(p.cost_usd, promised.cost_usd, COST.words),
+            _as_planned(p.total_seconds, planned.total_seconds, TIME.words),
+            _as_planned(p.cost_usd, planned.cost_usd, COST.words),
             "as planned" if p.other_batch_tokens is None else units.format_count(p.other_batch_tokens),
             f"{p.provider or 'as given'}{f', {p.rented} rented' if _idle(p) else ''}",
         )
@@ -225,14 +216,14 @@ def scaling(plan: Plan) -> Table:
     table = Table(columns=names, rows=rows, title=title, numbers=names[:-1])
     if all(p.other_batch_tokens is None for p in points):
         table = table.without(OTHER_BATCH)
-    several = len({p.provider for p in points}) > 1 or any(_idle(p) for p in points)
+    several = len({p.provider for p in points}) > 1 or any(map(_idle, points))
     return table if several else table.without("from")
 
 
-def _as_promised(number: float | None, promised: Estimate | None, words: Formatter) -> str:
+def _as_planned(number: float | None, planned: Estimate | None, words: Formatter) -> str:
     """Returns a number in words, written as in the plan if it is the plan's own."""
-    same = number is not None and promised is not None and math.isclose(number, promised.value, rel_tol=1e-6)
-    return units.format_centre(promised, words) if same else words(number)
+    same = number is not None and planned is not None and math.isclose(number, planned.value, rel_tol=1e-6)
+    return units.format_centre(planned, words) if same else words(number)
 
 
 def pays(search: SearchReport) -> str:
@@ -243,11 +234,11 @@ def pays(search: SearchReport) -> str:
     return f"Beyond {search.pays_up_to_gpus}, more GPUs raise the bill by more than they shorten the run."
 
 
-def notes(tables: Sequence[Table], said: Collection[str] = ()) -> list[str]:
-    """Returns the notes of these tables: first the meaning of the marks, then all that were not `said` before."""
+def notes(tables: Sequence[Table], above: Collection[str] = ()) -> list[str]:
+    """Returns the notes of these tables: first the meaning of the marks, then all that do not stand `above`."""
     needed = dict.fromkeys(note for table in tables for note in table.notes)
     marks = [f"{mark} {words}" for mark, words in MARKS.items() if f"{mark} {words}" in needed]
-    return marks + [note for note in needed if note not in marks and note not in said]
+    return marks + [note for note in needed if note not in marks and note not in above]
 
 
 def _idle(point: ScalingPoint) -> bool:

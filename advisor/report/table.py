@@ -54,7 +54,7 @@ def in_markdown(table: Table) -> str:
     return markdown_table(table.columns, table.rows)
 
 
-def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown_table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
     """Returns a Markdown table; empty without rows."""
     cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     if not cells:

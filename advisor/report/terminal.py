@@ -20,10 +20,12 @@ _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE
 _MATTERING = 3
 
 
-def report(analysis: Analysis, everything: bool = False) -> Iterator[RenderableType]:
-    """Yields texts and tables in reading order; `everything` names each check that could not be made."""
+def report(analysis: Analysis, everything: bool = False, *, brief: bool = False) -> Iterator[RenderableType]:
+    """Yields texts and tables in reading order: the verdict alone if `brief`; `everything` lists impossible checks."""
     yield Text(analysis.run.source, style="bold")
     yield from analysis.verdict
+    if brief:
+        return
     for finding in analysis.findings:
         yield ""
         yield Text(f"{finding.severity.value}: {finding.title}", style=_STYLES[finding.severity])
@@ -60,12 +62,6 @@ def report(analysis: Analysis, everything: bool = False) -> Iterator[RenderableT
     for finding in loud:
         action = f" → {finding.actions[0]}" if finding.actions else ""
         yield Text(f"    {finding.severity.value}: {finding.title}{action}", style=_STYLES[finding.severity])
-
-
-def verdict(analysis: Analysis) -> Iterator[RenderableType]:
-    """Describes one of many runs in three lines."""
-    yield Text(analysis.run.source, style="bold")
-    yield from analysis.verdict
 
 
 def several(

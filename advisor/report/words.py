@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from advisor import units
 from advisor.findings.case import Finding
@@ -19,43 +19,33 @@ from advisor.workflows.analysis import Analysis, loss_words, shortened
 
 Pairs = list[tuple[str, str]]
 
-# facts in the order of interest, with their labels
-MODEL = (
-    ("parameters", "parameters declared"),
-    ("family", "family"),
-    ("depth", "depth"),
-    ("width", "width"),
-    ("heads", "heads"),
-    ("kv_heads", "key/value heads"),
-    ("ffn_width", "FFN width"),
-    ("vocab_size", "vocabulary"),
-    ("seq_len", "context length"),
-)
+RUNS = ("run", "ended", "steps", "loss", "takes", "costs", "why")
+_MOST_RUNS = 40  # rows of the table; of a longer sweep, its first and last runs
+# facts in the order of interest
+MODEL = ("parameters", "family", "depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size", "seq_len")
 TRAINING = (
-    ("micro_batch", "micro-batch"),
-    ("grad_accum", "gradient accumulation"),
-    ("world_size", "devices"),
-    ("step_tokens", "tokens per step"),
-    ("planned_steps", "steps planned"),
-    ("planned_epochs", "epochs planned"),
-    ("dataset_tokens", "training tokens"),
-    ("learning_rate", "learning rate"),
-    ("min_learning_rate", "smallest learning rate"),
-    ("warmup_steps", "warm-up steps"),
-    ("schedule", "schedule"),
-    ("grad_clip", "gradient clipping"),
-    ("weight_decay", "weight decay"),
-    ("optimizer", "optimizer"),
-    ("precision", "precision"),
-    ("compile", "compiled"),
-    ("gpu", "GPU"),
+    *("micro_batch", "grad_accum", "world_size", "step_tokens", "planned_steps", "planned_epochs", "dataset_tokens"),
+    *("learning_rate", "min_learning_rate", "warmup_steps", "schedule", "grad_clip", "weight_decay", "optimizer"),
+    *("precision", "compile", "gpu"),
 )
+MACHINE = ("driver", "cuda", "torch", "python", "host", "cpu_threads")
+# labels of facts that are not their names
+_LABELS = {
+    "parameters": "parameters declared", "kv_heads": "key/value heads", "ffn_width": "FFN width",
+    "vocab_size": "vocabulary", "seq_len": "context length", "micro_batch": "micro-batch",
+    "grad_accum": "gradient accumulation", "world_size": "devices", "step_tokens": "tokens per step",
+    "planned_steps": "steps planned", "planned_epochs": "epochs planned", "dataset_tokens": "training tokens",
+    "min_learning_rate": "smallest learning rate", "warmup_steps": "warm-up steps", "grad_clip": "gradient clipping",
+    "compile": "compiled", "gpu": "GPU", "cuda": "CUDA", "torch": "PyTorch", "python": "Python",
+    "cpu_threads": "CPU threads",
+}  # fmt: skip
 
 
-def declared(analysis: Analysis, names: tuple[tuple[str, str], ...]) -> Pairs:
+def declared(analysis: Analysis, names: Sequence[str]) -> Pairs:
     """Returns what the log declares under these names, with labels."""
     facts = analysis.run.facts
-    return [(title, _plain(facts[name])) for name, title in names if facts.get(name) not in (None, "")]
+    known = [name for name in names if facts.get(name) not in (None, "")]
+    return [(_LABELS.get(name, name.replace("_", " ")), _plain(facts[name])) for name in known]
 
 
 def _plain(value: object) -> str:
@@ -97,10 +87,6 @@ def _bill(name: str, hours: Estimate | None, usd: Estimate | None) -> tuple[str,
     return name, _estimated_hours(hours), units.format_estimate(usd, units.format_usd)
 
 
-RUNS = ("run", "ended", "steps", "loss", "takes", "costs", "why")
-_MOST_RUNS = 40  # rows of the table; of a longer sweep, its first and last runs
-
-
 def runs(analysis: Analysis) -> list[tuple[str, ...]]:
     """Lists the runs of a log with several (columns `RUNS`): how each ended, how far it got, its time and cost."""
     parts, usd = analysis.run.runs, price(analysis.case)
@@ -119,9 +105,8 @@ def runs(analysis: Analysis) -> list[tuple[str, ...]]:
         takes = units.format_seconds(seconds)
         rows.append((name, ended, steps, losses, takes, cost, shortened(part.status_reason, 90)))
     if len(rows) > _MOST_RUNS:
-        left = len(rows) - _MOST_RUNS
-        half = _MOST_RUNS // 2
-        rows = [*rows[:half], (f"({left} more: --json)", *[""] * (len(RUNS) - 1)), *rows[-half:]]
+        half, more = _MOST_RUNS // 2, f"({len(rows) - _MOST_RUNS} more: --json)"
+        rows = [*rows[:half], (more, *[""] * (len(RUNS) - 1)), *rows[-half:]]
     return rows
 
 
@@ -156,10 +141,8 @@ def speed(analysis: Analysis) -> Pairs:
     """Returns throughput and MFU, measured and expected."""
     expected = analysis.case.expected
     rows = [("tokens per second", units.format_rate(analysis.tokens_per_second))]
-    if expected is not None and expected.tokens_per_second is not None:
-        rows.append(
-            ("tokens per second expected here", units.format_estimate(expected.tokens_per_second, units.format_rate))
-        )
+    if expected is not None and (rate := expected.tokens_per_second) is not None:
+        rows.append(("tokens per second expected here", units.format_estimate(rate, units.format_rate)))
     rows.append(mfu(analysis))
     if expected is not None and expected.mfu is not None:
         rows.append(("MFU expected here", units.format_estimate(expected.mfu, units.format_percent)))
@@ -186,12 +169,10 @@ def mfu(analysis: Analysis) -> tuple[str, str]:
 def outlook(analysis: Analysis) -> Pairs:
     """Describes the forecast: the final loss, whether to stop, and other GPUs."""
     forecast = analysis.forecast
-    rows = []
-    loss = forecast.loss
-    shown = (
-        units.format_estimate(loss.final_loss, units.format_number) if loss.final_loss is not None else "not predicted"
-    )
-    rows.append(("final training loss", f"{shown} ({loss.reason})" if loss.reason else shown))
+    loss, shown = forecast.loss, "not predicted"
+    if loss.final_loss is not None:
+        shown = units.format_estimate(loss.final_loss, units.format_number)
+    rows = [("final training loss", f"{shown} ({loss.reason})" if loss.reason else shown)]
     rows += limits(analysis.case, analysis.given.targets, forecast)
     if forecast.advice.stop:
         rows.append(("stop now", "; ".join(forecast.advice.reasons)))
@@ -227,10 +208,13 @@ def reproduce(analysis: Analysis, source: str | None = None) -> str:
         ("--budget", given.targets.usd),
         ("--deadline", seconds),
     )
-    said = [f"{value:g}" if isinstance(value, float) else str(value) for _, value in stated if value is not None]
-    options = [name for name, value in stated if value is not None]
-    pairs = [word for pair in zip(options, said, strict=True) for word in pair]
-    return shlex.join(["advisor", "analyze", source or analysis.run.source, *pairs])
+    options = [
+        word
+        for name, value in stated
+        if value is not None
+        for word in (name, f"{value:g}" if isinstance(value, float) else str(value))
+    ]
+    return shlex.join(["advisor", "analyze", source or analysis.run.source, *options])
 
 
 def _estimated_hours(hours: Estimate | None) -> str:

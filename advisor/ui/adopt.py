@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import streamlit as st
 
@@ -15,28 +15,16 @@ from advisor.errors import AdvisorError
 from advisor.options import AdoptedGoal, ExportOptions, LaunchOptions, filled, options_of
 from advisor.report import adoption as words
 from advisor.report import charts
-from advisor.report.table import Table, capital, on_page
 from advisor.store.adopted import Adopted, AdoptedPlan, adopted_names, dump_adopted_plan, load_adopted
-from advisor.ui import loaders, plan_form
-from advisor.ui.controls import ADOPT, RUN, go, in_controls, typed_deadline
-from advisor.ui.launch_form import FILES, PLACES, SAID, WATCHED, offer_files
-from advisor.ui.tables import plain, side_by_side, table
-from advisor.units import format_percent, format_seconds
-from advisor.workflows.adopt import (
-    BUDGET_SECONDS,
-    adopting,
-    can_be_planned,
-    named_knobs,
-    plan_adopted,
-    runs_of_command,
-    start_adopting,
-    was_adopted,
-)
+from advisor.ui import controls, loaders, plan_form
+from advisor.ui.controls import ADOPT, QUERY, RUN, download, go, in_controls, plain, show, side_by_side
+from advisor.ui.launch_form import FILES, PLACES, WARNINGS, WATCHED, offer_files
+from advisor.units import format_percent
+from advisor.workflows import adopt as workflow
 from advisor.workflows.adopt_launch import COMMAND_TARGETS, export_adopted, launching
 from advisor.workflows.goal import read_options
 from advisor.workflows.preflight import training_here
 
-QUERY: Final = "query-params"
 NAME = "adopted"  # in the session and in the address: the command that is shown
 LOOK_SECONDS = 1.0
 _FIELDS = (("deadline", "budget", "price", "steps"), ("tokens", "samples", "epochs", "gpus"))
@@ -51,25 +39,26 @@ def page() -> None:
         "predicted: how long it takes, what it costs, and how much memory it needs."
     )
     store = loaders.store()
-    beside = adopting(store)
-    now = beside.look()
+    background = workflow.adopting(store)
+    now = background.look()
     if now is not None and now.running:
         st.fragment(_live, run_every=LOOK_SECONDS)()
     else:
-        if now is not None and not was_adopted(store, now):
-            said = "  \n".join(in_controls(line, ADOPT, plain) for line in beside.said()) or "it said nothing"
-            st.error(f"**{plain(now.subject)}** was not adopted.  \n{said}", icon=":material/error:")
+        if now is not None and not workflow.was_adopted(store, now):
+            printed = "  \n".join(in_controls(line, ADOPT) for line in background.said()) or "it said nothing"
+            st.error(f"**{plain(now.subject)}** was not adopted.  \n{printed}", icon=":material/error:")
         _form(", ".join(training_here(store)), opened=not adopted_names(store.home))
-    name = _picked(adopted_names(store.home), now.subject if now is not None and was_adopted(store, now) else None)
+    newest = now.subject if now is not None and workflow.was_adopted(store, now) else None
+    name = _picked(adopted_names(store.home), newest)
     if name is not None:
         # Show its knobs with the result of each self-test, and its bursts with their predictions.
         adopted = load_adopted(store.home, name)
-        held = choose_fit(adopted).held_out
+        held_out = choose_fit(adopted).held_out
         st.code(" ".join(adopted.command), language="bash", wrap_lines=True)
         st.markdown("\n".join(f"- {plain(line)}" for line in words.adoption_lines(adopted)))
-        if held is not None and held.median > BELIEVED_MEDIAN:
+        if held_out is not None and held_out.median > BELIEVED_MEDIAN:
             # The page Calibrate rejects a calibration whose error is this large.
-            error, limit = format_percent(round(held.median, 2)), format_percent(BELIEVED_MEDIAN)
+            error, limit = format_percent(round(held_out.median, 2)), format_percent(BELIEVED_MEDIAN)
             st.warning(
                 f"Typical error {error} (limit {limit}): do not rely on the plan below. Adopt it again with nothing "
                 "else running.",
@@ -78,20 +67,21 @@ def page() -> None:
         left, right = side_by_side("adopted", (1, 1))
         with left:
             st.header("Options, and whether they work", anchor=False)
-            _table(words.knobs_table(adopted))
+            show(words.knobs_table(adopted))
         with right:
             st.header("Short measurements", anchor=False)
-            _table(words.bursts_table(adopted, held))
-            if held is None:
-                st.caption("With four measured batches or more, each is predicted from the others and compared with "
-                           "its steps.")  # fmt: skip
+            show(words.bursts_table(adopted, held_out))
+            if held_out is None:
+                st.caption(
+                    "With four measured batches or more, each is predicted from the others and compared with its steps."
+                )
             else:
-                rows = charts.held_out_rows(held, lambda batch: f"{batch.calls:g} x {batch.rows:g} x {batch.length:g}")
-                st.altair_chart(charts.identity_scatter(rows, unit="seconds of a step"), width="stretch")
+                chart = charts.held_out(held_out, lambda batch: f"{batch.calls:g} x {batch.rows:g} x {batch.length:g}")
+                st.altair_chart(chart, width="stretch")
                 st.caption("On the dashed line the other bursts predicted a batch exactly; bars are 80 % intervals.")
         _plan(adopted)
-        ran, explained = [folder.name for folder in runs_of_command(store, name)], "Predicted and actual, compared."
-        if ran and st.button(f"Its runs ({len(ran)})", icon=":material/checklist:", help=explained):
+        ran, about = [run.name for run in workflow.runs_of_command(store, name)], "Predicted and actual, compared."
+        if ran and st.button(f"Its runs ({len(ran)})", icon=":material/checklist:", help=about):
             go("runs", {RUN: ran})
 
 
@@ -103,55 +93,50 @@ def _form(busy: str, *, opened: bool) -> None:
                 f"{plain(busy)} is training on this machine: bursts beside it would be too slow.",
                 icon=":material/hourglass_empty:",
             )
-        kept: Any = {"persist_state": "session"}  # a command that fails can be corrected without typing it again
+        lasting: Any = {"persist_state": "session"}  # a command that fails can be corrected without typing it again
         with st.form("adopt", border=False):
             text = st.text_area(
-                "Command", key="adopt-command", **kept, height=90,
+                "Command", key="adopt-command", **lasting, height=90,
                 placeholder="python train.py --data my.txt --epochs 3",
                 help="As you type it in a terminal; it is started without a shell.",
             )  # fmt: skip
             left, right = st.columns(2)
-            folder = left.text_input(
-                "Folder", str(Path.home()), key="adopt-folder", **kept, help="Its folder, on the machine of this app."
-            )
-            name = right.text_input("Name", key="adopt-name", **kept, help="Name. Empty: that of its script.")
+            about = "Its folder, on the machine of this app."
+            folder = left.text_input("Folder", str(Path.home()), key="adopt-folder", **lasting, help=about)
+            name = right.text_input("Name", key="adopt-name", **lasting, help="Name. Empty: that of its script.")
             knobs = left.text_input(
-                "Further options, not in --help", key="adopt-knobs", **kept,
+                "Further options, not in --help", key="adopt-knobs", **lasting,
                 placeholder="micro_batch=--bsz steps=--iters",
                 help="KNOB=OPTION, separated by spaces: micro_batch, grad_accum, seq_len, steps, tokens, epochs, "
                 "log_every; bsz= for bsz=VALUE, $BSZ for a variable.",
             )  # fmt: skip
             seconds = right.number_input(
-                "Time for the bursts (seconds)", min_value=20, value=int(BUDGET_SECONDS), key="adopt-seconds", **kept,
+                "Time for the bursts (seconds)", 20, value=int(workflow.BUDGET_SECONDS), key="adopt-seconds", **lasting,
                 help="More bursts, narrower intervals.",
             )  # fmt: skip
             if st.form_submit_button("Adopt it", icon=":material/speed:", disabled=bool(busy)):
-                start_adopting(
+                workflow.start_adopting(
                     loaders.store(), text, Path(folder.strip()).expanduser(), name=name,
-                    knobs=named_knobs(knobs.split()), budget_seconds=float(seconds),
+                    knobs=workflow.named_knobs(knobs.split()), budget_seconds=float(seconds),
                 )  # fmt: skip
                 st.rerun()
 
 
 def _live() -> None:
     """Draw the adoption as it is now. This is drawn again every second while the adoption runs."""
-    beside = adopting(loaders.store())
-    now = beside.look()
+    background = workflow.adopting(loaders.store())
+    now = background.look()
     if now is None or not now.running:
-        if now is not None and was_adopted(loaders.store(), now):
+        if now is not None and workflow.was_adopted(loaders.store(), now):
             st.session_state[_NEW] = now.subject
         st.rerun()
         return
-    done = min(1.0, now.elapsed_seconds / now.budget_seconds)
-    st.progress(
-        done,
-        text=f"{plain(now.subject)}: {format_seconds(now.elapsed_seconds)} of {format_seconds(now.budget_seconds)}",
-    )
-    for line in beside.said():
+    controls.time_progress(now, f"{plain(now.subject)}: ")
+    for line in background.said():
         st.caption(plain(line))
     if st.button("Cancel", icon=":material/cancel:", help="The burst is stopped; its measurements are lost."):
         with st.spinner("ending it"):
-            beside.cancel(with_children=True)
+            background.cancel(with_children=True)
         st.rerun()
 
 
@@ -171,32 +156,28 @@ def _picked(names: list[str], last: str | None) -> str | None:
 def _plan(adopted: Adopted) -> None:
     """Draw the form for a goal and the run that is planned for it."""
     st.header("Plan", anchor=False)
-    goal = _goal()
-    if not can_be_planned(adopted, goal):
+    # The fields are also in the address, so that a plan can be linked.
+    options = options_of(AdoptedGoal)
+    typed = plan_form.rows(_FIELDS, options=options, words=ADOPT, prefix="adopt_")
+    typed["deadline"] = controls.typed_deadline(typed["deadline"])
+    given = {name: value for name, value in typed.items() if value not in (None, "")}
+    goal = filled(AdoptedGoal, read_options(given, options))
+    if not workflow.can_be_planned(adopted, goal):
         st.info("State how long it trains: a deadline, a budget with a price, steps, tokens, samples or epochs.",
                 icon=":material/lightbulb:")  # fmt: skip
         return
     try:
-        plan = plan_adopted(adopted, goal)
+        plan = workflow.plan_adopted(adopted, goal)
     except AdvisorError as error:
-        st.warning("  \n".join(in_controls(text, ADOPT, plain) for text in (error.message, error.hint) if text))
+        st.warning(controls.error_words(error, ADOPT))
         return
     left, right = side_by_side("adopted-plan", (1, 1))
     left.markdown("\n".join(f"- {plain(line)}" for line in words.plan_lines(plan, adopted.recipe)))
     with right:
-        _table(words.options_table(batch_options(adopted, goal.gpus), plan))
+        show(words.options_table(batch_options(adopted, goal.gpus), plan))
         if plan.values:
             st.caption(plain(f"It sets {in_words(plan.values, adopted.recipe)}."))
     _launch(plan)
-
-
-def _goal() -> AdoptedGoal:
-    """Return the goal from the fields. The fields are also in the address, so that a plan can be linked."""
-    options = options_of(AdoptedGoal)
-    typed = plan_form.rows(_FIELDS, options=options, words=ADOPT, prefix="adopt_")
-    typed["deadline"] = typed_deadline(typed["deadline"])
-    given = {name: value for name, value in typed.items() if value not in (None, "")}
-    return filled(AdoptedGoal, read_options(given, options))
 
 
 def _launch(plan: AdoptedPlan) -> None:
@@ -213,23 +194,21 @@ def _launch(plan: AdoptedPlan) -> None:
         offer_files(
             list(COMMAND_TARGETS), lambda to: export_adopted(loaders.store(), plan, to, needs), plan.id,
             key="adopted-export", holds="The plan, the guard with its probe, and the job: unpack it there.",
-            said=lambda warning: in_controls(warning, ADOPT, plain),
+            controls=ADOPT,
         )  # fmt: skip
         return
     name = st.text_input(asked, key=f"adopted-at-{engine}", help=explained).strip() if asked else ""
     there = _there() if asked else {}
     with st.container(horizontal=True):
         pressed = st.button("Launch it", type="primary", icon=":material/play_arrow:", key="launch-adopted")
-        st.download_button(
-            "Plan", dump_adopted_plan(plan), f"{plan.trainer}-plan.yaml", "application/yaml",
-            icon=":material/download:", help="For advisor launch in a terminal.", on_click="ignore",
-        )  # fmt: skip
+        text, name_of_file = dump_adopted_plan(plan), f"{plan.trainer}-plan.yaml"
+        download("Plan", text, name_of_file, "application/yaml", "download", "For advisor launch in a terminal.")
     if pressed:
         options = LaunchOptions(on=f"{engine}:{name}" if name else str(engine), **there)
         with st.spinner("starting it"):
             started = launching(loaders.store(), plan, options).start()
         st.session_state[WATCHED] = str(started.run_dir)
-        st.session_state[SAID] = str(started.run_dir), [in_controls(text, ADOPT, plain) for text in started.warnings]
+        st.session_state[WARNINGS] = str(started.run_dir), [in_controls(text, ADOPT) for text in started.warnings]
         go("watch")
 
 
@@ -242,7 +221,3 @@ def _there() -> dict[str, Any]:
     )  # fmt: skip
     folder = right.text_input("Folder there", key="adopted-there", help="Its working folder there. Empty: as here.")
     return {"bootstrap": line.strip() or None, "folder": folder.strip() or None}
-
-
-def _table(rows: Table) -> None:
-    table(on_page(rows), right=[capital(name) for name in rows.numbers])

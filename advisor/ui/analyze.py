@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -14,15 +14,14 @@ from advisor.findings.case import Finding, Severity
 from advisor.findings.registry import coverage
 from advisor.report import rows as report_rows
 from advisor.report import words
-from advisor.report.markdown import report as in_markdown
-from advisor.report.rows import as_csv
-from advisor.report.table import Table, capital, on_page
+from advisor.report.files import as_csv, html, markdown
+from advisor.report.plots import AXES, LOSS, Look, overlay, scalars
+from advisor.report.table import capital
 from advisor.store.folders import example_run
-from advisor.ui import analyze_log as log
-from advisor.ui import loaders, workbench
-from advisor.ui.controls import ANALYZE, in_controls, in_words, products
-from advisor.ui.tables import pairs, plain, side_by_side, table
-from advisor.ui.uploads import PASTED, Upload, judge_uploads, title_of
+from advisor.ui import controls, loaders
+from advisor.ui import uploads as form
+from advisor.ui.controls import ANALYZE, QUERY, download, in_controls, pairs, plain, show, side_by_side
+from advisor.ui.uploads import Upload
 from advisor.workflows.analysis import Analysis, Given
 from advisor.workflows.analyze import Judged, analyze, names_of
 
@@ -30,42 +29,47 @@ ICONS = {Severity.ERROR: ":material/error:", Severity.WARNING: ":material/warnin
 COLOURS = {Severity.ERROR: "red", Severity.WARNING: "orange", Severity.NOTE: "gray"}
 EXAMPLE = "example"
 TABLE_ROWS = 20
+CURVES, AGAINST, SMOOTH, LOGARITHMIC, MARKS = ("curves", "against", "smooth", "logarithmic", "marks")
+_SMOOTH = {"none": 0.0, "1 %": 0.01, "2 %": 0.02, "5 %": 0.05, "10 %": 0.1, "20 %": 0.2}
+_LOG = ("y axis", "x axis")
+_MOST_CURVES = 6
 
 
 def page() -> None:
     """Draw the form for logs, and their report."""
     st.title("Analyze", anchor=False)
-    uploads = log.source()
-    name = log.looked_at(uploads)
-    given = log.given()
+    uploads = form.source()
+    name = form.report_name(uploads)
+    facts = form.given()
     if name is None:
         _empty()
     elif name == EXAMPLE:
         st.caption("The recorded example: depth 2, trained for 90 seconds on two CPU cores.")
-        _report(_example(given, loaders.store_stamp()), [])
-    elif (kept := log.kept().get(name)) is None:
-        st.info(
-            "The report of this link is no longer in the server's memory: drop its log again.",
-            icon=":material/history:",
-        )
+        _report(_example(facts, loaders.store_stamp()), [])
+    elif (logs := form.uploaded().get(name)) is None:
+        gone = "The report of this link is no longer in the server's memory: drop its log again."
+        st.info(gone, icon=":material/history:")
         _empty()
     else:
         if not uploads:
-            log.above(kept)
+            # Say which report is shown although its log is not in the form, and offer a way to another report.
+            with st.container(horizontal=True, vertical_alignment="center"):
+                st.caption(f"Report on {plain(form.title_of(logs))}, as uploaded before.")
+                st.button("Close it", icon=":material/close:", key="analyze-close", on_click=form.close)
         try:
             with st.spinner("reading and judging the log"):
-                judged = _judged(name, given, loaders.store_stamp(), kept)
+                judged = _judged(name, facts, loaders.store_stamp(), logs)
         except AdvisorError:
-            log.close()
+            form.close()
             raise
-        _report(judged, kept)
+        _report(judged, logs)
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _judged(name: str, given: Given, stamped: tuple[int, ...], _uploads: list[Upload]) -> Judged:
     """Judge the uploads. `name` is by content; hashing large uploads again would be slow."""
     del name, stamped  # only part of the cache key
-    return judge_uploads(_uploads, given, loaders.store())
+    return form.judge_uploads(_uploads, given, loaders.store())
 
 
 @st.cache_resource(max_entries=4, show_spinner="reading the example")
@@ -82,7 +86,7 @@ def _empty() -> None:
         icon=":material/lightbulb:",
     )
     if st.button("Look at a recorded example", icon=":material/visibility:", key="analyze-show-example"):
-        st.session_state[log.REPORT] = EXAMPLE
+        st.session_state[form.REPORT] = EXAMPLE
         st.rerun()
 
 
@@ -95,16 +99,16 @@ def _report(judged: Judged, uploads: list[Upload]) -> None:
         return
     names = names_of(judged.analyses)
     with st.container(border=True):
-        table(on_page(report_rows.run_table(judged.analyses)))
+        show(report_rows.run_table(judged.analyses), right=())
         for text in judged.left_out:
             st.warning(plain(text), icon=":material/warning:")
         _downloads(judged, f"{len(names)}-runs")
-    workbench.curves(judged.analyses)
+    _curves(judged.analyses)
     if judged.comparison is not None:
         st.header("Compared with each other", anchor=False)
         for shown in report_rows.compared(judged.comparison):
-            table(on_page(shown))
-        for text in report_rows.said(judged.comparison):
+            show(shown, right=())
+        for text in report_rows.comparison_notes(judged.comparison):
             st.caption(plain(text))
     st.header("One of them", anchor=False)
     name = st.selectbox("Run", names, key="analyze-run", help="Its own report is below.")
@@ -119,7 +123,7 @@ def _single(analysis: Analysis, judged: Judged | None, uploads: list[Upload]) ->
         if judged is not None:
             _downloads(judged, PurePosixPath(analysis.run.source).name or "run")
     if judged is not None:
-        workbench.curves([analysis])
+        _curves([analysis])
     st.header("Findings", anchor=False)
     if not analysis.findings:
         nothing_found(analysis, "Nothing wrong was found")
@@ -127,33 +131,76 @@ def _single(analysis: Analysis, judged: Judged | None, uploads: list[Upload]) ->
         finding_card(finding)
     if analysis.insufficient:
         with st.expander(f"{len(analysis.insufficient)} checks were not possible: what they need"):
-            pairs(
-                ((check.code.replace("_", " "), in_words(check.missing, ANALYZE)) for check in analysis.insufficient),
-                ("Check", "What is missing"),
-            )
+            missing = ((c.code.replace("_", " "), controls.in_words(c.missing, ANALYZE)) for c in analysis.insufficient)
+            pairs(missing, ("Check", "What is missing"))
     _tables(analysis, uploads)
 
 
+def _curves(analyses: Sequence[Analysis]) -> None:
+    """Draw the controls, and a chart for each selected scalar, which at first is the loss of all runs."""
+    offered = scalars(analyses)
+    if not offered:
+        st.caption("No curve can be drawn of these logs.")
+        return
+    names, look = _controls(offered)
+    drawn = [(name, overlay(analyses, name, look, validation=True)) for name in names]
+    for first in range(0, len(drawn), 2):
+        pair = drawn[first : first + 2]
+        columns = side_by_side(f"curves-{first}", (1,) * len(pair))
+        for column, (name, plot) in zip(columns, pair, strict=True):
+            if plot is None:
+                known = "no value above zero" if look.log_x or look.log_y else "not known"
+                column.caption(f"{offered[name]} against {AXES[look.axis]}: {known} of these logs.")
+                continue
+            column.markdown(f"**{plain(plot.title)}**")
+            column.altair_chart(plot.chart, width="stretch", key=f"curve-{name}")
+            column.caption(in_controls(plot.caption, ANALYZE))
+
+
+def _controls(offered: dict[str, str]) -> tuple[list[str], Look]:
+    columns = st.container(key="pair-curves").columns((2.4, 1, 1, 1.4, 1.4), vertical_alignment="bottom")
+    known = [name for name in st.session_state.get(CURVES, []) if name in offered]
+    if CURVES in st.session_state and known != st.session_state[CURVES]:
+        st.session_state[CURVES] = known  # other logs have other curves
+    first = [name for name in (LOSS, "tokens_per_second") if name in offered] or [next(iter(offered))]
+    names = columns[0].multiselect(
+        "Curves", list(offered), first, key=CURVES, bind=QUERY, format_func=offered.__getitem__,
+        max_selections=_MOST_CURVES, placeholder="choose some",
+        help="A quantity of the logs. The training loss is drawn with the validation loss.",
+    )  # fmt: skip
+    against = columns[1].selectbox(
+        "Against", list(AXES), key=AGAINST, bind=QUERY, format_func=AXES.__getitem__,
+        help="Dollars need a price, time a clock or step times, tokens the batch. Each run's time starts at 0.",
+    )  # fmt: skip
+    smooth = columns[2].selectbox(
+        "Smooth", list(_SMOOTH), key=SMOOTH, bind=QUERY,
+        help="A running median over this share of the rows; the logged values stay faintly behind it.",
+    )  # fmt: skip
+    logarithmic = columns[3].pills(
+        "Logarithmic", _LOG, selection_mode="multi", key=LOGARITHMIC, bind=QUERY,
+        help="The axis of the values, the axis across, or both.",
+    )  # fmt: skip
+    marks = columns[4].toggle(
+        "Findings, phases", True, key=MARKS, bind=QUERY,
+        help="Vertical lines at findings, at the end of warm-up and where the learning rate begins to fall.",
+    )  # fmt: skip
+    log_x, log_y = (name in logarithmic for name in ("x axis", "y axis"))
+    return names, Look(axis=against, smooth=_SMOOTH[smooth], log_y=log_y, log_x=log_x, marks=marks)
+
+
 def _downloads(judged: Judged, stem: str) -> None:
-    """Offer files, which are written only on request. A click does not rerun the page, so the others stay."""
+    """Offer files, which are written only on request."""
+    reported = judged.analyses, judged.comparison, judged.left_out
     with st.container(horizontal=True):
         files: tuple[tuple[str, Callable[[], Any], str, str], ...] = (
-            ("HTML report", lambda: _html(judged), "html", "One file with its charts, readable without a network."),
-            ("Markdown", lambda: in_markdown(judged.analyses, judged.comparison, judged.left_out), "markdown",
+            ("HTML report", lambda: io.BytesIO(html(*reported).encode()), "html",
+             "One file with its charts, readable without a network."),
+            ("Markdown", lambda: markdown(*reported), "markdown",
              "The same report as text."),
             ("CSV", lambda: as_csv(judged.analyses), "csv", "The table that was read from the log."),
         )  # fmt: skip
-        for label, written, kind, explained in files:
-            st.download_button(
-                label, written, f"{stem}.{kind.replace('markdown', 'md')}", f"text/{kind}",
-                icon=":material/download:", help=explained, on_click="ignore",
-            )  # fmt: skip
-
-
-def _html(judged: Judged) -> io.BytesIO:
-    from advisor.report.html import page as html_page  # imports a script bundle, which takes a second
-
-    return io.BytesIO(html_page(judged.analyses, judged.comparison, judged.left_out).encode())
+        for label, written, kind, about in files:
+            download(label, written, f"{stem}.{kind.replace('markdown', 'md')}", f"text/{kind}", "download", about)
 
 
 def nothing_found(analysis: Analysis, words: str) -> None:
@@ -165,10 +212,6 @@ def nothing_found(analysis: Analysis, words: str) -> None:
         return
     lacking = f"; for the rest the log would need {', '.join(looked.lacking[:3])}" if looked.lacking else ""
     st.info(f"Too little data to judge: only {how_much}{lacking}.", icon=":material/question_mark:")
-
-
-def _worded(text: str) -> str:
-    return in_controls(text, ANALYZE, plain)
 
 
 def dearest_first(findings: tuple[Finding, ...]) -> list[Finding]:
@@ -191,15 +234,8 @@ def finding_card(finding: Finding) -> None:
     with st.container(border=True):
         badge = f":{COLOURS[finding.severity]}-badge[{ICONS[finding.severity]} {finding.severity.value}]"
         st.markdown(f"{badge}  \n**{plain(finding.title)}**")
-        st.markdown("\n".join(f"- {_worded(capital(text))}" for text in words.finding_lines(finding)))
+        st.markdown("\n".join(f"- {in_controls(capital(text), ANALYZE)}" for text in words.finding_lines(finding)))
         st.caption(plain(words.grounds(finding)))
-
-
-def _numbers(shown: Table) -> None:
-    """Draw a table with numbers on the right. Streamlit requires every column to have a different name."""
-    names = [capital(name) or " " * place for place, name in enumerate(shown.columns)]
-    numbers = [name for name, column in zip(names, shown.columns, strict=True) if column in shown.numbers]
-    pairs(([products(cell) for cell in row] for row in shown.rows), names, right=numbers)
 
 
 def _tables(analysis: Analysis, uploads: list[Upload]) -> None:
@@ -208,18 +244,18 @@ def _tables(analysis: Analysis, uploads: list[Upload]) -> None:
     for place, column in enumerate(side_by_side("numbers", (1, 1))):
         with column:
             for one in shown[place::2]:
-                _numbers(one)
+                show(one, cell=controls.products)
     with st.expander("Model, training settings and some steps, as read from the log"):
         for one in report_rows.details(analysis, TABLE_ROWS):
-            _numbers(one)
+            show(one, cell=controls.products)
     with st.expander("How it was read, and how to get this report again"):
-        for note in (*map(_worded, analysis.case.unsure), *map(plain, analysis.run.notes)):
+        for note in (*(in_controls(text, ANALYZE) for text in analysis.case.unsure), *map(plain, analysis.run.notes)):
             st.markdown(f"- {note}")
         # Show the command for this report, and what it needs if the log is not in a file yet.
         source = analysis.run.source
-        if uploads and uploads[0].name == PASTED:
-            st.caption(f"Save the pasted text as {PASTED}, then:")
-        elif uploads and source == title_of(uploads) and len(uploads) > 1:
+        if uploads and uploads[0].name == form.PASTED:
+            st.caption(f"Save the pasted text as {form.PASTED}, then:")
+        elif uploads and source == form.title_of(uploads) and len(uploads) > 1:
             st.caption(f"With these files in one folder: {plain(', '.join(upload.name for upload in uploads))}")
             source = "FOLDER"
         st.code(words.reproduce(analysis, source), language="bash", wrap_lines=True)

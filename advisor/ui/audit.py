@@ -9,13 +9,13 @@ from pathlib import Path
 
 import streamlit as st
 
-from advisor.auditing.audit import Audit, JudgedClaim
+from advisor.auditing.audit import Audit
 from advisor.auditing.tables import declared
 from advisor.auditing.verdict import Ruling
 from advisor.errors import AdvisorError
 from advisor.report import audit as words
 from advisor.ui import loaders
-from advisor.ui.tables import plain, table
+from advisor.ui.controls import download, pairs, plain
 from advisor.ui.uploads import safe_name
 from advisor.workflows.audit import CARDS, asking, audit_cards, drafted
 
@@ -53,21 +53,32 @@ def page() -> None:
         if facts := words.facts_line(judged):
             st.caption(plain(facts))
         with st.container(horizontal=True):
-            st.download_button(
-                "Markdown", words.markdown([judged]), f"{stem}-audit.md", "text/markdown",
-                icon=":material/download:", help="The whole audit as text.", on_click="ignore",
-            )  # fmt: skip
+            text, about = words.markdown([judged]), "The whole audit as text."
+            download("Markdown", text, f"{stem}-audit.md", "text/markdown", "download", about)
             if card is not None:
-                st.download_button(
-                    "Card", card, f"{stem}.yaml", "application/yaml", icon=":material/edit_note:",
-                    help="What was understood, as YAML: correct it and give it back here.", on_click="ignore",
-                )  # fmt: skip
+                about = "What was understood, as YAML: correct it and give it back here."
+                download("Card", card, f"{stem}.yaml", "application/yaml", "edit_note", about)
     for section in words.sections(judged):
-        _section(section)
-    _lines(words.OBJECTIONS, list(words.objections(judged)))
-    _lines(words.BESIDES, list(words.besides(judged)))
-    _lines(words.ASSUMED, judged.card.assumed, is_open=not judged.judged)
-    _lines(words.UNPLACED, judged.card.unplaced, is_open=not judged.judged)
+        colour, icon = _LOOKS[section.ruling]
+        st.header(f":{colour}[{icon}] {section.title}", anchor=False)
+        if section.ruling is Ruling.HOLDS:
+            with st.expander("Each with its arithmetic"):
+                claims = ((claim.claim, claim.judgement) for claim in section.claims)
+                cells = ((str(claim.line or ""), claim.text, j.so, j.arithmetic) for claim, j in claims)
+                pairs(cells, ("Line", "Claim", "In fact", "Arithmetic"))
+            continue
+        for group in section.groups:
+            with st.container(border=True):
+                for claim in group.claims:
+                    st.markdown(
+                        f":{colour}-badge[{claim.judgement.severity.value}] **{plain(claim.claim.text)}**  \n"
+                        f":gray[{plain(words.where(claim))}]"
+                    )
+                st.markdown("\n".join(f"- {plain(label)}: {plain(text)}" for label, text in group.details))
+    for title, lines in words.notes(judged):
+        is_open = not judged.judged and title in (words.ASSUMED, words.UNPLACED)
+        with st.expander(f"{title} ({len(lines)})", expanded=is_open):
+            st.markdown("\n".join(f"- {plain(line)}" for line in lines))
 
 
 def _source() -> tuple[str, bytes] | None:
@@ -126,37 +137,3 @@ def _judged(name: str, content: bytes, answer: str | None, stamped: tuple[int, .
             return None, None
         [judged] = audit_cards([path], loaders.store(), answer=answer)
         return judged, drafted(path, answer)
-
-
-def _section(section: words.AuditSection) -> None:
-    """Draw the claims with one verdict. Claims that hold are folded away."""
-    colour, icon = _LOOKS[section.ruling]
-    st.header(f":{colour}[{icon}] {section.title}", anchor=False)
-    if section.ruling is Ruling.HOLDS:
-        with st.expander("Each with its arithmetic"):
-            table([_holding(claim) for claim in section.claims])
-        return
-    for group in section.groups:
-        with st.container(border=True):
-            for claim in group.claims:
-                st.markdown(
-                    f":{colour}-badge[{claim.judgement.severity.value}] **{plain(claim.claim.text)}**  \n"
-                    f":gray[{plain(words.where(claim))}]"
-                )
-            st.markdown("\n".join(f"- {plain(label)}: {plain(text)}" for label, text in group.details))
-
-
-def _holding(claim: JudgedClaim) -> dict[str, str]:
-    judgement = claim.judgement
-    return {
-        "Line": str(claim.claim.line or ""),
-        "Claim": claim.claim.text,
-        "In fact": judgement.so,
-        "Arithmetic": judgement.arithmetic,
-    }
-
-
-def _lines(title: str, texts: list[str] | tuple[str, ...], *, is_open: bool = False) -> None:
-    if texts:
-        with st.expander(f"{title} ({len(texts)})", expanded=is_open):
-            st.markdown("\n".join(f"- {plain(text)}" for text in texts))

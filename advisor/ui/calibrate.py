@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 
 import streamlit as st
 
+from advisor import units
 from advisor.calibration.detect import CPU_DEFAULTS, CUDA_DEFAULTS
 from advisor.calibration.fit import FitEvidence
 from advisor.calibration.one_burst import describe
 from advisor.calibration.quality import burst_lines, with_quality
-from advisor.engines.beside import Started
 from advisor.hardware.here import first_card
 from advisor.laws.held_out import HeldOut
 from advisor.options import FAMILIES
@@ -20,18 +20,8 @@ from advisor.report.table import capital
 from advisor.store.calibration import COMPLETE, Calibration, Verdict
 from advisor.store.store import CalibrationEntry
 from advisor.ui import loaders
-from advisor.ui.controls import go
-from advisor.ui.tables import grid, plain, side_by_side, table, typed
-from advisor.units import (
-    HOUR,
-    format_bandwidth,
-    format_centre,
-    format_flops,
-    format_percent,
-    format_rate,
-    format_seconds,
-    format_usd,
-)
+from advisor.ui.controls import go, grid, plain, side_by_side, table, time_progress, typed
+from advisor.units import HOUR
 from advisor.workflows.calibrate import calibrated_since, calibrating, start_calibrating
 from advisor.workflows.preflight import training_here
 
@@ -58,8 +48,14 @@ def page() -> None:
             used = [entry for entry in same if entry.quality and entry.quality.verdict != Verdict.REJECTED]
             _newest(own[0], used[0] if used else None, busy)
         _form(card is not None, busy)
-        if now is not None:
-            _result(now)
+        if now is not None and (last := calibrated_since(loaders.store(), now.unix_seconds)) is None:
+            printed = plain(" / ".join(calibrating(loaders.store()).said()))
+            st.warning(f"The last calibration measured nothing. It said: {printed}", icon=":material/warning:")
+        elif now is not None and last is not None:
+            if last.status != COMPLETE:
+                st.info("The last calibration was interrupted; the same settings continue it.")
+            with st.expander(f"Bursts of {last.id}", expanded=True):
+                _bursts(last)
     _known(entries)
 
 
@@ -68,17 +64,17 @@ def _newest(entry: CalibrationEntry, used: CalibrationEntry | None, busy: str) -
 
     `used` is what plans use: the newest calibration of the device that was not rejected.
     """
-    quality, held = entry.quality, _held_out(str(entry.path), entry.path.stat().st_mtime_ns)
+    quality, held_out = entry.quality, _held_out(entry)
     assert quality is not None  # judged already, in `page`
     good = quality.verdict == Verdict.GOOD
-    found = str(quality.verdict) if good else consequence(quality, entry.device_key)
-    if held is not None:
-        median, inside = (format_percent(round(share, 2)) for share in (held.median, held.coverage))
-        found = f"Typical error {median}; {inside} of checks within the 80 % range: {found}"
+    judged = str(quality.verdict) if good else consequence(quality, entry.device_key)
+    if held_out is not None:
+        median, inside = (units.format_percent(round(share, 2)) for share in (held_out.median, held_out.coverage))
+        judged = f"Typical error {median}; {inside} of checks within the 80 % range: {judged}"
     if used is not None and used is not entry and used.quality is not None:
-        found += f". Plans keep using {used.id} ({used.quality.verdict})"
+        judged += f". Plans keep using {used.id} ({used.quality.verdict})"
     kind, icon = (st.success, ":material/check_circle:") if good else (st.warning, ":material/warning:")
-    kind(f"**{plain(entry.device_name or entry.device_key)}** ({plain(entry.id)})  \n{plain(found)}.", icon=icon)
+    kind(f"**{plain(entry.device_name or entry.device_key)}** ({plain(entry.id)})  \n{plain(judged)}.", icon=icon)
     with st.container(horizontal=True):
         if used is not None and st.button(
             "Plan with it", icon=":material/arrow_forward:", type="primary" if good else "secondary"
@@ -89,18 +85,17 @@ def _newest(entry: CalibrationEntry, used: CalibrationEntry | None, busy: str) -
             options = ["--gpu", entry.device_key, "--family", entry.family or "nanochat", "--fresh"]
             start_calibrating(loaders.store(), options, float(seconds))
             st.rerun()
-    if held is not None:
-        points = charts.held_out_rows(held, describe)
+    if held_out is not None:
         with st.expander("Predicted against measured: each configuration is predicted from the others", expanded=True):
             square, _ = side_by_side("held-out", (2, 3))
-            square.altair_chart(charts.identity_scatter(points, unit="seconds of a step"), width="stretch")
+            square.altair_chart(charts.held_out(held_out, describe), width="stretch")
             st.caption("On the dashed line the prediction was exact; bars are 80 % intervals.")
 
 
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _held_out(path: str, stamped: int) -> HeldOut | None:
+@st.cache_resource(max_entries=16, show_spinner=False, hash_funcs=loaders.BY_FILE)
+def _held_out(entry: CalibrationEntry) -> HeldOut | None:
     """Return predictions of each configuration from the others. Returns None if too few were measured."""
-    return FitEvidence(loaders.calibration(path, stamped)).held_out()
+    return FitEvidence(loaders.calibration(entry)).held_out()
 
 
 def _form(has_card: bool, busy: str) -> None:
@@ -122,7 +117,7 @@ def _form(has_card: bool, busy: str) -> None:
         cost = "Shows the cost of the calibration. Empty: unknown."
         price = columns[3].number_input("Price ($ per hour)", min_value=0.0, value=None, help=cost)
         if price:
-            st.caption(f"At most {format_usd(price * seconds / HOUR)} for the whole calibration.")
+            st.caption(f"At most {units.format_usd(price * seconds / HOUR)} for the whole calibration.")
         if st.form_submit_button("Calibrate", icon=":material/speed:", disabled=bool(busy)):
             options = ["--gpu", device, "--family", family]
             if price is not None:
@@ -133,33 +128,20 @@ def _form(has_card: bool, busy: str) -> None:
 
 def _live() -> None:
     """Draw the calibration as it is now. This is drawn again every second while the calibration runs."""
-    beside = calibrating(loaders.store())
-    now = beside.look()
+    background = calibrating(loaders.store())
+    now = background.look()
     if now is None or not now.running:
         st.rerun()
         return
-    done = min(1.0, now.elapsed_seconds / now.budget_seconds)
-    st.progress(done, text=f"{format_seconds(now.elapsed_seconds)} of {format_seconds(now.budget_seconds)}")
-    if said := beside.said():
-        st.caption(said[-1])
+    time_progress(now)
+    if printed := background.said():
+        st.caption(printed[-1])
     if (calibration := calibrated_since(loaders.store(), now.unix_seconds)) is not None:
         _bursts(calibration)
     if st.button("Cancel", icon=":material/cancel:", help="The measurements are kept; a new start continues."):
         with st.spinner("stopping"):
-            beside.cancel()
+            background.cancel()
         st.rerun()
-
-
-def _result(started: Started) -> None:
-    calibration = calibrated_since(loaders.store(), started.unix_seconds)
-    if calibration is None:
-        said = plain(" / ".join(calibrating(loaders.store()).said()))
-        st.warning(f"The last calibration measured nothing. It said: {said}", icon=":material/warning:")
-        return
-    if calibration.status != COMPLETE:
-        st.info("The last calibration was interrupted; the same settings continue it.")
-    with st.expander(f"Bursts of {calibration.id}", expanded=True):
-        _bursts(calibration)
 
 
 def _bursts(calibration: Calibration) -> None:
@@ -167,8 +149,8 @@ def _bursts(calibration: Calibration) -> None:
         {
             "Configuration": line.configuration,
             "Bursts": str(line.bursts),
-            "Tokens/s": format_rate(line.tokens_per_second) if line.tokens_per_second else "-",
-            "Step": format_seconds(line.step_seconds) if line.step_seconds else line.outcome.replace("_", " "),
+            "Tokens/s": units.format_rate(line.tokens_per_second) if line.tokens_per_second else "-",
+            "Step": units.format_seconds(line.step_seconds) if line.step_seconds else line.outcome.replace("_", " "),
         }
         for line in burst_lines(calibration)
     ]
@@ -184,15 +166,22 @@ def _known(entries: list[CalibrationEntry]) -> None:
             icon=":material/lightbulb:",
         )
         return
-    now = datetime.now(UTC)
-    frame, config = typed([_entry_row(entry, now) for entry in entries], ("Age", "Bursts", "Typical error", "Inside"))
+    now, rows = datetime.now(UTC), []
+    for entry in entries:
+        held_out = _held_out(entry)
+        rows.append({
+            "Calibration": entry.id,
+            "Device": entry.device_name or entry.device_key,
+            "Age": units.format_seconds((now - datetime.fromisoformat(entry.created)).total_seconds()),
+            "Bursts": str(len(loaders.calibration(entry).bursts)),
+            "Typical error": units.format_percent(held_out.median) if held_out else "unknown",
+            "Inside": units.format_percent(held_out.coverage) if held_out else "unknown",
+            "Verdict": verdict(entry.quality) if entry.quality else "unknown",
+            "From": "shipped" if entry.shipped else "here",
+        })  # fmt: skip
+    frame, config = typed(rows, ("Age", "Bursts", "Typical error", "Inside"))
     picked = st.dataframe(
-        frame,
-        hide_index=True,
-        on_select="rerun",
-        selection_mode="multi-row",
-        column_config=config,
-        key="calibrations",
+        frame, hide_index=True, on_select="rerun", selection_mode="multi-row", column_config=config, key="calibrations"
     ).selection.rows
     st.caption(
         "Typical error: the median error when each configuration is predicted from the others. Inside: the share "
@@ -208,7 +197,7 @@ def _one(entry: CalibrationEntry) -> None:
     """Draw what plans do with a calibration, and the button that removes it."""
     if entry.quality is not None:
         st.caption(plain(f"{entry.id}: {consequence(entry.quality, entry.device_key)}"))
-    if (settings := settings_table(_calibration(entry))) is not None:
+    if (settings := settings_table(loaders.calibration(entry))) is not None:
         st.markdown(plain(capital(settings.title)))
         grid(settings)
         st.caption(plain("; ".join(settings.notes)))
@@ -222,41 +211,20 @@ def _one(entry: CalibrationEntry) -> None:
             st.rerun()
 
 
-def _calibration(entry: CalibrationEntry) -> Calibration:
-    return loaders.calibration(str(entry.path), entry.path.stat().st_mtime_ns)
-
-
-def _entry_row(entry: CalibrationEntry, now: datetime) -> dict[str, str]:
-    calibration = _calibration(entry)
-    held = _held_out(str(entry.path), entry.path.stat().st_mtime_ns)
-    age = (now - datetime.fromisoformat(entry.created)).total_seconds()
-    right = format_percent(held.median) if held else "unknown"
-    return {
-        "Calibration": entry.id,
-        "Device": entry.device_name or entry.device_key,
-        "Age": format_seconds(age),
-        "Bursts": str(len(calibration.bursts)),
-        "Typical error": right,
-        "Inside": format_percent(held.coverage) if held else "unknown",
-        "Verdict": verdict(entry.quality) if entry.quality else "unknown",
-        "From": "shipped" if entry.shipped else "here",
-    }
-
-
 def _compare(entries: list[CalibrationEntry]) -> None:
     if len({entry.device_key for entry in entries}) > 1:
         st.warning("These are calibrations of different devices.", icon=":material/warning:")
         return
     columns = {}
     for entry in entries:
-        profile = loaders.calibrated_profile(str(entry.path), entry.path.stat().st_mtime_ns)
+        profile = loaders.calibrated_profile(entry)
         rates = profile.posterior.rates
         columns[entry.id] = {
-            "Matrix products": format_flops(rates.matmul_flops),
-            "Memory bandwidth": format_bandwidth(rates.bandwidth),
-            "Launch": format_seconds(rates.launch_seconds),
-            "Speed drift": format_percent(profile.posterior.drift),
-            "Start-up of a run": format_centre(profile.costs.startup_seconds, format_seconds),
+            "Matrix products": units.format_flops(rates.matmul_flops),
+            "Memory bandwidth": units.format_bandwidth(rates.bandwidth),
+            "Launch": units.format_seconds(rates.launch_seconds),
+            "Speed drift": units.format_percent(profile.posterior.drift),
+            "Start-up of a run": units.format_centre(profile.costs.startup_seconds, units.format_seconds),
         }
     names = list(next(iter(columns.values())))
     table([{"": name, **{key: column[name] for key, column in columns.items()}} for name in names], right=list(columns))

@@ -1,18 +1,26 @@
-"""Rewords text for the command line so that it names a page's controls instead of options; links pages."""
+"""What all pages draw with: text that names controls instead of options, tables, downloads, links and addresses."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
+import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+from streamlit.elements.lib.column_types import ColumnConfig
 
+from advisor.engines.beside import Started
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus
 from advisor.options import OPTIONS, AdoptedGoal, options_of
+from advisor.report.table import Table, capital, in_markdown
+from advisor.units import format_bytes, format_percent, format_seconds, format_tokens, format_usd
 
+QUERY: Final = "query-params"  # binds a control to the address, so that a link restores the page
 ENTERED = "page-entered"  # session state: whether the previous run drew a different page
 IN_ADDRESS = "names-in-address"  # session state: names in the address that have no control of that name
 RUN = "run"  # in the address: the folders of the runs that are shown
@@ -35,32 +43,43 @@ _CODE = r"`[^`]*`"
 _VERBS = "adopt|calibrate|plan|launch|resume|watch|stop|compare|analyze|gpus|data|runs|model"
 _COMMAND = rf"\b(?:advisor (?:{_VERBS})|pip install|python -m)\b[^;)\n]*"
 _OPTION = r"(?<![\w-])--[a-z][a-z-]*(?: any\b)?"
+_MARKUP = re.compile(r"([\\`*_{}\[\]<>$~|#:!])")
+_LIST_MARK = re.compile(r"^(\s*)([-+]|\d+[.)])(?=\s|$)")
+_NOTHING = ("", "-", "unknown")  # cells that hold no number
+_FORMATTERS = (format_usd, format_percent, format_seconds, format_bytes, format_tokens)
+_NUMBER = {"text-align": "right !important", "white-space": "nowrap"}  # Streamlit writes "left" into each cell
 
 
-def in_controls(text: str, controls: Mapping[str, str], literal: Callable[[str], str]) -> str:
+def plain(text: object) -> str:
+    """Escape text so that Markdown, formulas and directives of Streamlit in it appear literally."""
+    return _LIST_MARK.sub(r"\1\\\2", _MARKUP.sub(r"\\\1", str(text)))
+
+
+def in_controls(text: str, controls: Mapping[str, str], literal: Callable[[str], str] = plain) -> str:
     """Return `text` as Markdown that names a page's `controls` in place of options. `literal` escapes other words.
 
     Commands stay as they are. So does an option without a control, because it may belong to another program.
     """
     done, end = [], 0
     for match in re.finditer(f"{_CODE}|{_COMMAND}|{_OPTION}", text):
-        done += [literal(text[end : match.start()]), _said(match[0], controls)]
-        end = match.end()
+        done.append(literal(text[end : match.start()]))
+        words, end = match[0], match.end()
+        option, _, rest = words.partition(" ")
+        if words.startswith("`"):
+            done.append(words)
+        elif not words.startswith("-"):
+            command = words.rstrip(" .,")
+            done.append(f"`{command}`{words[len(command) :]}")
+        elif words in controls:
+            done.append(f"**{controls[words]}**")
+        else:
+            done.append(f"**{controls[option]}** {rest}".rstrip() if option in controls else f"`{words}`")
     return "".join([*done, literal(text[end:])])
 
 
-def _said(words: str, controls: Mapping[str, str]) -> str:
-    if words.startswith("`"):
-        return words
-    if not words.startswith("-"):
-        command = words.rstrip(" .,")
-        return f"`{command}`{words[len(command) :]}"
-    option, _, rest = words.partition(" ")
-    if words in controls:
-        return f"**{controls[words]}**"
-    if option in controls:
-        return f"**{controls[option]}**" + (f" {rest}" if rest else "")
-    return f"`{words}`"
+def error_words(error: AdvisorError, controls: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return an error's message and hint in two lines of Markdown."""
+    return "  \n".join(in_controls(text, controls) for text in (error.message, error.hint) if text)
 
 
 def in_words(text: str, controls: Mapping[str, str]) -> str:
@@ -122,3 +141,111 @@ def to_address(name: str, value: str | Sequence[str] | None) -> None:
         st.query_params[name] = value if isinstance(value, str) else list(value)
     elif name in st.query_params:
         del st.query_params[name]
+
+
+def table(rows: Iterable[Mapping[str, object]], right: Sequence[str] = ()) -> None:
+    """Draw rows of words under their column names. The columns in `right` hold numbers. Draws nothing without rows."""
+    frame = pd.DataFrame(list(rows))
+    if frame.empty:
+        return
+    frame = frame.map(plain)
+    numbers: list[Hashable] = [name for name in frame.columns if name in right]
+    style = frame.style.set_properties(subset=numbers, **_NUMBER).set_table_styles(
+        [
+            {"selector": f"th.col{place}", "props": "text-align: right !important"}
+            for place, name in enumerate(frame.columns)
+            if name in right
+        ]
+    )
+    st.table(style, border="horizontal", hide_index=True)
+
+
+def pairs(rows: Iterable[Iterable[str]], names: Sequence[str], right: Sequence[str] = ()) -> None:
+    """Draw rows that are given as sequences of cells, under the column `names`."""
+    table((dict(zip(names, row, strict=True)) for row in rows), right)
+
+
+def numbers_in(formats: Mapping[str, str], widths: Mapping[str, int] = MappingProxyType({})) -> dict[str, ColumnConfig]:
+    """Return the configuration of a selectable table's number columns, each with the format that adds its unit.
+
+    They sort as numbers. `widths` are in pixels, for columns of words too.
+    """
+    words = {name: st.column_config.TextColumn(width=width) for name, width in widths.items() if name not in formats}
+    return words | {
+        name: st.column_config.NumberColumn(format=form, width=widths.get(name)) for name, form in formats.items()
+    }
+
+
+def typed(rows: Iterable[Mapping[str, object]], numbers: Iterable[str]) -> tuple[pd.DataFrame, dict[str, ColumnConfig]]:
+    """Return rows of words for a table that can be sorted, and its column configuration.
+
+    If one formatter wrote all cells of a column in `numbers`, they become numbers in one unit, which the format names.
+    The cells of other columns stay words, on the right.
+    """
+    frame, config = pd.DataFrame(list(rows)), {}
+    for name in [name for name in numbers if name in frame]:
+        found = _as_numbers([str(cell) for cell in frame[name]])
+        if found is None:
+            config[name] = st.column_config.TextColumn(alignment="right")
+        else:
+            frame[name], config[name] = found[0], st.column_config.NumberColumn(format=found[1])
+    return frame, config
+
+
+def _as_numbers(cells: Sequence[str]) -> tuple[list[float | None], str] | None:
+    """Return cells as numbers in the unit of the largest, with the format. None unless one formatter wrote them all."""
+    for words in _FORMATTERS:
+        written = re.compile(rf"(-?){re.escape(words.prefix)}([\d,]+(?:\.\d+)?)(\D*)")
+        factors = {suffix: factor for _, factor, suffix in reversed(words.steps)}
+        found = [written.fullmatch(cell) for cell in cells]
+        read = [
+            float(f"{match[1]}{match[2].replace(',', '')}") * factors[match[3]]
+            if match and match[3] in factors
+            else None
+            for match in found
+        ]
+        known = [value for value in read if value is not None]
+        if not known or any(v is None and cell not in _NOTHING for v, cell in zip(read, cells, strict=True)):
+            continue
+        factor, suffix = words.unit(max(map(abs, known)))
+        if not suffix and not words.prefix:
+            return read, "localized"
+        values = [None if value is None else float(f"{value / factor:.3g}") for value in read]
+        return values, f"{words.prefix}%.4g {suffix}".strip().replace(" %", " %%")
+    return None
+
+
+def grid(table: Table) -> None:
+    """Draw a small table of words in full, with the common names of GPUs."""
+    st.markdown(products(in_markdown(table).replace("$", "\\$")))
+
+
+def show(shown: Table, right: Sequence[str] | None = None, cell: Callable[[str], str] = str) -> None:
+    """Draw a table that may have long cells, with numbers on the right: its own, or the columns in `right`."""
+    # Streamlit requires every column to have a different name.
+    titles = [capital(name) or " " * place for place, name in enumerate(shown.columns)]
+    wanted = shown.numbers if right is None else right
+    numbers = [title for title, name in zip(titles, shown.columns, strict=True) if name in wanted]
+    pairs((map(cell, row) for row in shown.rows), titles, numbers)
+
+
+def time_progress(now: Started, subject: str = "") -> None:
+    """Draw how much of its time a background command has used."""
+    passed, budget = format_seconds(now.elapsed_seconds), format_seconds(now.budget_seconds)
+    st.progress(min(1.0, now.elapsed_seconds / now.budget_seconds), text=f"{subject}{passed} of {budget}")
+
+
+def commands(*lines: str) -> None:
+    """Show how to get the same answer elsewhere: a command, and a call in Python."""
+    for line in lines:
+        st.code(line, language="python" if line.startswith("import ") else "bash", wrap_lines=True)
+
+
+def side_by_side(key: str, widths: Sequence[int]) -> list[DeltaGenerator]:
+    """Return columns that stack if the window is narrow, because tables need their width."""
+    return st.container(key=f"stack-{key}").columns(widths, gap="large")
+
+
+def download(label: str, content: Any, name: str, kind: str, icon: str, help: str, **settings: Any) -> None:
+    """Draw a button that downloads a file. A click does not rerun the page, so other downloads stay."""
+    st.download_button(label, content, name, kind, icon=f":material/{icon}:", help=help, on_click="ignore", **settings)

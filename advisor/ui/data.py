@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Any
 
 import streamlit as st
 
 from advisor.errors import AdvisorError
-from advisor.report.data import facts
+from advisor.report.rows import token_folder
 from advisor.ui import loaders
-from advisor.ui.controls import go
-from advisor.ui.tables import pairs, plain, side_by_side, table
+from advisor.ui.controls import QUERY, go, pairs, plain, side_by_side, table
 from advisor.ui.uploads import MOST_MEGABYTES, safe_name
 from advisor.workflows.data import prepare_data, preview, read_data
 from trainer.token_folder import TokenMeta
 
-QUERY: Final = "query-params"
 FOLDER = "folder"  # in the session and in the address: the token folder that is shown
 _STAGES = {"read": "reading", "tokenizer": "training the tokenizer", "encode": "encoding"}
 _SHOWN = 120  # number of tokens shown at a time
@@ -33,7 +31,7 @@ def page() -> None:
         return
     meta = read_data(folder)
     assert meta is not None  # the folder can be read
-    pairs(facts(folder, meta), ("Tokenized data", " "))
+    pairs(token_folder(folder, meta), ("Tokenized data", " "))
     if meta.skipped:
         with st.expander(f"{len(meta.skipped)} left out"):
             table({"What was no data": line} for line in meta.skipped)
@@ -44,31 +42,30 @@ def page() -> None:
 
 def _picked() -> Path | None:
     """Return the folder in the address or in the form. Folders that were prepared here are listed below it."""
-    held = loaders.token_folders()
+    folders = loaders.token_folders()
     text = st.text_input(
         "Folder of tokenized data", key=FOLDER, bind=QUERY, placeholder="/path/to/a/folder that was prepared",
         help="A folder that was prepared above, or by `advisor data prepare`, on the machine of this app.",
     )  # fmt: skip
-    if held:
+    if folders:
         with st.container(horizontal=True):
-            for path, words in held.items():
-                key = f"pick-{Path(path).name}"
-                st.button(plain(words), key=key, icon=":material/dataset:", on_click=_pick, args=(path,))
+            for path, words in folders.items():
+                pick: Any = {"on_click": st.session_state.update, "args": ({FOLDER: path},)}
+                st.button(plain(words), key=f"pick-{Path(path).name}", icon=":material/dataset:", **pick)
     if text.strip():
         return Path(text.strip()).expanduser()
-    if not held:
+    if not folders:
         st.info("No data were prepared here yet: give some text above.", icon=":material/lightbulb:")
     return None
 
 
-def _pick(path: str) -> None:
-    st.session_state[FOLDER] = path
-
-
 def _prepare() -> None:
     """Make a token folder from text. The page waits, and shows the progress."""
-    held = loaders.token_folders()
-    with st.expander("Prepare text", icon=":material/add:", expanded=not held), st.form("prepare-data", border=False):
+    folders = loaders.token_folders()
+    with (
+        st.expander("Prepare text", icon=":material/add:", expanded=not folders),
+        st.form("prepare-data", border=False),
+    ):
         files = st.file_uploader(
             "Text, JSON lines or Parquet", accept_multiple_files=True, max_upload_size=MOST_MEGABYTES,
             key="data-files", help="Stored only during preparation. For larger files use `advisor data prepare` "
@@ -82,7 +79,7 @@ def _prepare() -> None:
         )  # fmt: skip
         name = columns[2].text_input("Name", "my-data", key="data-name", help="Name of the new folder.")
         asked = st.form_submit_button("Prepare", icon=":material/play_arrow:")
-    corpus = str(loaders.data_home() / CORPUS) not in held and st.button(
+    corpus = str(loaders.data_home() / CORPUS) not in folders and st.button(
         "No text at hand? Make a small corpus from Python's standard library", icon=":material/auto_stories:",
         key="make-corpus", help="The source code that came with this Python: about 7 M tokens, in less than a minute.",
     )  # fmt: skip
@@ -96,10 +93,10 @@ def _prepare() -> None:
     def moved(stage: str, done: int, total: int) -> None:
         bar.progress(min(1.0, done / max(total, 1)), _STAGES[stage])
 
-    with tempfile.TemporaryDirectory(prefix="advisor-data-") as kept:
+    with tempfile.TemporaryDirectory(prefix="advisor-data-") as temporary:
         inputs = [Path(path.strip()).expanduser()] if path.strip() else []
         for file in files:
-            inputs.append(Path(kept) / safe_name(file.name))
+            inputs.append(Path(temporary) / safe_name(file.name))
             inputs[-1].write_bytes(file.getvalue())
         for one in inputs:
             if not one.exists():
@@ -120,14 +117,11 @@ def _tokens(folder: Path, meta: TokenMeta) -> None:
     left, right = side_by_side("tokens", (1, 1))
     left.code(text, language=None, wrap_lines=True)
     with right:
-        st.dataframe(
-            [
-                {"Place": int(first) + place, "Token": token.number, "Text": repr(token.text)[1:-1]}
-                for place, token in enumerate(tokens)
-            ],
-            hide_index=True,
-            height=400,
-        )
+        rows = [
+            {"Place": place, "Token": token.number, "Text": repr(token.text)[1:-1]}
+            for place, token in enumerate(tokens, int(first))
+        ]
+        st.dataframe(rows, hide_index=True, height=400)
     ends = sum(token.number == meta.end_of_text for token in tokens)
     st.caption(
         f"{len(tokens)} tokens, {len(text)} characters"

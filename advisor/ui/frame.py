@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import streamlit as st
 
 from advisor.errors import AdvisorError, explain
 from advisor.ui import adopt, analyze, audit, calibrate, data, gpus, plan, runs, watch
-from advisor.ui.controls import ENTERED, IN_ADDRESS, OF_PAGE, in_controls
-from advisor.ui.tables import plain
+from advisor.ui.controls import ENTERED, IN_ADDRESS, OF_PAGE, error_words, plain
 
 # In the session state: the page of the last run, what the address asked of it, and a path that belongs to no page.
 _SHOWN, _ASKED, _NO_PAGE = "page-shown", "page-asked", "no-page"
@@ -35,55 +35,7 @@ _ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="non
 <path d="M7.5 19H15a3.5 3.5 0 0 0 0-7H9a3.5 3.5 0 0 1 0-7h7.5"/>
 </svg>"""
 
-# Streamlit leaves much space above the first word, wide margins on narrow windows, and makes captions and selected
-# words so pale that they are hard to read (contrast below 4.5 to 1).
-_STYLE = """<style>
-.stMainBlockContainer { padding: 3.5rem 2rem 2rem; max-width: 100rem; }
-.stMainBlockContainer h1 { padding-top: .25rem; font-size: 2.25rem; }
-.stMainBlockContainer h2 { font-size: 1.5rem; padding-block: .5rem; }
-.stMainBlockContainer h3 { font-size: 1.15rem; padding-block: .25rem; }
-[data-testid="stCaptionContainer"] { opacity: .85; }
-[data-testid="stButtonGroup"] [aria-checked="true"] p, [role="tab"][aria-selected="true"] p,
-[data-testid="stSliderThumbValue"], [data-testid="stSliderThumbValue"] p {
-  color: light-dark(#005a8e, #7cc0ee);
-}
-[data-testid="stTable"] { overflow-x: auto; }
-[data-testid="stTable"] td { font-variant-numeric: tabular-nums; vertical-align: top; }
-[class*="st-key-pair-strip-"] [data-testid="stElementToolbar"] { display: none; }
-.st-key-stale-answer { opacity: .55; }
-/* A dark page swallows the dark blue of lines and bands. Words on charts keep clear of the lines behind them. */
-svg.marks [stroke="#0072B2"] { stroke: light-dark(#0072B2, #56B4E9); }
-svg.marks [fill="#0072B2"] { fill: light-dark(#0072B2, #56B4E9); }
-svg.marks [stroke="#56B4E9"] { stroke: light-dark(#56B4E9, #0072B2); }
-svg.marks [fill="#56B4E9"] { fill: light-dark(#56B4E9, #0072B2); }
-svg.marks .role-mark text { paint-order: stroke; stroke: light-dark(#ffffff, #171614); stroke-width: 4px; }
-[data-testid="stMetricValue"] { font-size: 1.75rem; }
-[data-testid="stMetricLabel"] p, :has(> [data-testid="stMetricDelta"]), [data-testid="stMetricDelta"],
-[data-testid="stMetric"] [data-testid="stMetricDelta"] * {
-  white-space: normal; overflow: visible; height: auto;
-}
-:has(> .st-key-sticky-total) {
-  position: sticky; top: 3.5rem; z-index: 5; padding-block: .25rem;
-  background: light-dark(#ffffff, #171614);
-}
-@media (max-width: 1100px) {
-  [class*="st-key-stack-"] [data-testid="stHorizontalBlock"] { flex-wrap: wrap; }
-  [class*="st-key-stack-"] [data-testid="stColumn"] { flex: 1 1 100%; min-width: 100%; }
-  [class*="st-key-pair-"] [data-testid="stHorizontalBlock"] { flex-wrap: wrap; }
-  [class*="st-key-pair-"] [data-testid="stColumn"] { flex: 1 1 45%; min-width: 45%; }
-}
-@media (max-width: 640px) {
-  .st-key-cards [data-testid="stHorizontalBlock"]:has(> [data-testid="stColumn"]) {
-    flex-wrap: nowrap; overflow-x: auto;
-  }
-  .st-key-cards [data-testid="stColumn"] { flex: 0 0 82%; min-width: 82%; }
-}
-@media (max-width: 480px) {
-  .stMainBlockContainer { padding-inline: 1rem; }
-  [data-testid="stMetricValue"] { font-size: 1.5rem; }
-  [data-testid="stButtonGroup"] [role="radio"] { padding-inline: .3rem; min-width: 0; }
-}
-</style>"""
+_STYLE = Path(__file__).with_name("frame.css")
 
 
 # Streamlit adds an entry to the browser's history for each change of a page's address. Back would then only undo single
@@ -102,13 +54,13 @@ if (!window.oneEntryAPage) {
 def main() -> None:
     """Draw the page that the address names. Without a name, draw the plan with what the address asks for."""
     st.set_page_config(page_title="training-advisor", page_icon=_ICON, layout="wide")
-    st.html(_STYLE)
+    st.html(f"<style>{_STYLE.read_text(encoding='utf-8')}</style>")
     st.html(_ONE_ENTRY_A_PAGE, unsafe_allow_javascript=True)
     pages = [st.Page(guarded(function), title=title, icon=icon, url_path=path) for title, icon, function, path in PAGES]
 
     def home() -> None:
         st.session_state[_NO_PAGE] = _path()
-        st.switch_page(pages[0], query_params={name: st.query_params.get_all(name) for name in st.query_params})
+        st.switch_page(pages[0], query_params=_address())
 
     # The default page has no path of its own. If it were the plan, the path /plan would not exist.
     st.navigation([st.Page(home, default=True, visibility="hidden"), *pages], position="top").run()
@@ -142,16 +94,14 @@ def guarded(page: Callable[[], None]) -> Callable[[], None]:
             message, hint, _ = explain(error)
             if message.startswith("unexpected "):
                 hint = "This is a fault of the program. Start the app with ADVISOR_DEBUG=1 to see where."
-            controls = OF_PAGE.get(name, {})
-            words = [in_controls(text, controls, plain) for text in (message, hint) if text]
-            st.error("  \n".join(words), icon=":material/error:")
+            st.error(error_words(AdvisorError(message, hint), OF_PAGE.get(name, {})), icon=":material/error:")
             if debugged:
                 st.code(traceback.format_exc())
             elif not expected:
                 traceback.print_exc()  # for the server's log
         # Name once what the address asks for and this app does not know.
         unknown = [f"page {path}"] if (path := st.session_state.pop(_NO_PAGE, "")) else []
-        unknown += _unknown(st.session_state.pop(_ASKED, {}))
+        unknown += _without_control(st.session_state.pop(_ASKED, {}))
         if unknown:
             named = ", ".join(map(plain, unknown))
             above.warning(f"Left out, because it is unknown here: {named}.", icon=":material/link_off:")
@@ -164,16 +114,15 @@ def _address() -> dict[str, list[str]]:
     return {name: st.query_params.get_all(name) for name in st.query_params}
 
 
-def _unknown(asked: dict[str, list[str]]) -> list[str]:
+def _without_control(asked: dict[str, list[str]]) -> list[str]:
     """Return what the address asked for but no control took: names without a control, and values that were refused."""
-    now, held = _address(), st.session_state
-    unknown = [name for name in now if name in asked and name not in held and name not in held.get(IN_ADDRESS, ())]
+    now, state = _address(), st.session_state
+    unknown = [name for name in now if name in asked and name not in state and name not in state.get(IN_ADDRESS, ())]
     for name, values in asked.items():
-        there = held.get(name)
-        holds = {str(value).lower() for value in (there if isinstance(there, (list, tuple)) else [there])}
-        for value in values:
-            if value and value not in now.get(name, ()) and value.lower() not in holds:
-                unknown.append(f"{name}={value}")
+        chosen = state.get(name)
+        taken = {str(value).lower() for value in (chosen if isinstance(chosen, (list, tuple)) else [chosen])}
+        refused = (v for v in values if v and v not in now.get(name, ()) and v.lower() not in taken)
+        unknown += [f"{name}={value}" for value in refused]
     return unknown
 
 

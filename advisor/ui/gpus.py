@@ -6,19 +6,19 @@ import datetime
 import hashlib
 import importlib.util
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import pandas as pd
 import streamlit as st
 
+from advisor import units
 from advisor.errors import AdvisorError
-from advisor.hardware.catalog import GpuSpec, load_gpus, require_gpu
+from advisor.hardware.catalog import load_gpus, require_gpu
 from advisor.hardware.live_prices import refresh_prices
 from advisor.hardware.offers import cheapest_offer, offers_by_provider, provider_names, unpriced
-from advisor.hardware.prices import live_prices_path, load_prices
+from advisor.hardware.prices import load_prices
 from advisor.options import Goal
 from advisor.planning.command import call, predict_command
 from advisor.planning.models import NamedModel, known_names, mixture_rows, nearest_shape
@@ -26,42 +26,23 @@ from advisor.planning.offers import ANY
 from advisor.planning.what_fits import CardRow, card_rows, largest_context, order, predicted_row
 from advisor.prediction.profile import Profile
 from advisor.records import Workload
-from advisor.report.gpu_rows import (
-    OFFER_NUMBERS,
-    TRAINING_NUMBERS,
-    TRAINING_WIDTHS,
-    card_facts,
-    comparison_rows,
-    fits_sentence,
-    offer_notes,
-    offer_rows,
-    refreshed_words,
-    sold,
-    training_row,
-)
-from advisor.ui import loaders
-from advisor.ui.controls import from_address, go, products, to_address
+from advisor.report import gpu_rows
+from advisor.report.gpu_rows import fits_sentence, sold
+from advisor.ui import controls, loaders
+from advisor.ui.controls import QUERY, commands, from_address, go, plain, products, table, to_address
 from advisor.ui.plan_form import OTHER_SOFTWARE, PLAN_LAYOUT
 from advisor.ui.plan_tabs import memory_bars
-from advisor.ui.tables import commands, numbers_in, pairs, plain, side_by_side, table
-from advisor.units import (
-    DAY,
-    format_count,
-    format_seconds,
-    format_usd_rate,
-    parse_tokens,
-    write_count,
-)
+from advisor.units import DAY
 from advisor.workflows.goal import find_any_model, model_of_config
 from advisor.workflows.plan_finetune import finetune_batch, finetune_software
 
-QUERY: Final = "query-params"
 METHODS = {"scratch": "from scratch", "full": "full fine-tune", "lora": "LoRA", "qlora": "QLoRA"}
 RANKS = (8, 16, 32, 64, 128, 256)
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 OPENS_WITH = "llama-3.1-8b"
 CARDS = "cards"  # in the session and in the address: the GPUs that are shown
 MOST_COMPARED = 6
+_SIZES = ("family", "depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size")
 _TICKED = "gpus-ticked"  # session state: the rows of the table that were ticked last
 _REFRESHED = "refreshed"  # session state: the result of asking for today's prices
 
@@ -83,11 +64,24 @@ def page() -> None:
     asked = _question()
     if asked is None:
         return
-    rows = _market(asked, (*loaders.store_stamp(), _asked_at()))
+    rows = _market(asked, (*loaders.store_stamp(), loaders.prices_stamp()))
     by_key = {row.spec.key: row for row in rows}
     keys = [key for key in st.session_state[CARDS] if key in by_key]
     _answer(asked, rows, [by_key[key] for key in keys])
-    shown = _filtered(rows)
+    columns = st.columns((3, 1), vertical_alignment="bottom")
+    text = columns[0].text_input(
+        "Filter", key="card_filter", bind=QUERY, placeholder="4090, Ada, 24 GB …",
+        help="Part of the name or of the architecture.",
+    )  # fmt: skip
+    is_priced = columns[1].checkbox(
+        "Only GPUs with a price", True, key="card_priced", bind=QUERY, help="Only GPUs with a price."
+    )
+
+    def passes(row: CardRow) -> bool:
+        names = f"{row.spec.key} {row.spec.architecture} {row.spec.product}".lower()
+        return all(word in names for word in text.lower().split()) and (row.price is not None or not is_priced)
+
+    shown = [row for row in rows if passes(row)]  # those that do not fit stay in the list
     if not shown:
         st.info("No GPU passes the filter.", icon=":material/filter_alt_off:")
         return
@@ -113,9 +107,8 @@ def _question() -> FitQuestion | None:
         help="From scratch: with the trainer here. The others: with TRL and AdamW.",
     )  # fmt: skip
     to_address("card_method", method)
-    length = columns[2].selectbox(
-        "Length", LENGTHS, index=1, key="card_seq", bind=QUERY, help="Tokens per sequence: the context length."
-    )
+    about = "Tokens per sequence: the context length."
+    length = columns[2].selectbox("Length", LENGTHS, index=1, key="card_seq", bind=QUERY, help=about)
     specs = load_gpus()
     from_address(CARDS, known=specs)
     keys = columns[3].multiselect(
@@ -124,21 +117,14 @@ def _question() -> FitQuestion | None:
         help="Choose one for a yes-or-no answer, several to compare them. Type to search: 4090.",
     )  # fmt: skip
     to_address(CARDS, keys)
-    gpus = columns[4].selectbox(
-        "Number of GPUs",
-        [1, 2, 4, 8],
-        key="card_gpus",
-        bind=QUERY,
-        help="GPUs in one machine, each with its own sequences.",
-    )
+    about = "GPUs in one machine, each with its own sequences."
+    gpus = columns[4].selectbox("Number of GPUs", [1, 2, 4, 8], key="card_gpus", bind=QUERY, help=about)
     with st.expander("More: a pasted config.json, rank of the adapters, provider", icon=":material/tune:"):
         left, right = st.columns((1, 2))
-        rank = left.selectbox(
-            "Rank", RANKS, index=1, key="card_rank", bind=QUERY, help="Rank of the adapters of LoRA and QLoRA."
-        )
-        provider = right.selectbox(
-            "Provider", ["any", *provider_names()], key="card_provider", bind=QUERY, help="Whose prices."
-        )
+        about = "Rank of the adapters of LoRA and QLoRA."
+        rank = left.selectbox("Rank", RANKS, index=1, key="card_rank", bind=QUERY, help=about)
+        names = ["any", *provider_names()]
+        provider = right.selectbox("Provider", names, key="card_provider", bind=QUERY, help="Whose prices.")
         text = st.text_area(
             "config.json", key="card_config", persist_state="session", height=140,
             placeholder='{"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 22, …}',
@@ -156,9 +142,8 @@ def _question() -> FitQuestion | None:
         st.error(f"**Model**: {plain(error.message)}  \n{plain(error.hint or '')}", icon=":material/error:")
         return None
     if model.differs:
-        st.caption(
-            plain(f"{model.name} is predicted as a {model.shape.family} of the same sizes, although {model.differs}.")
-        )
+        stand_in = f"{model.name} is predicted as a {model.shape.family} of the same sizes, although {model.differs}."
+        st.caption(plain(stand_in))
     providers = () if provider == "any" else (provider,)
     return FitQuestion(model=model, method=method, rank=rank, gpus=gpus, providers=providers)
 
@@ -168,8 +153,10 @@ def _model(name: str, config: str, length: int) -> NamedModel:
     if config.strip():
         model = model_of_config(config, name="config.json", seq_len=length)
     elif re.fullmatch(r"\s*[\d.,]+\s*[kKmMbBtT]\w*\s*", name):
-        shape = nearest_shape("llama", parse_tokens(name), vocab_size=32768, seq_len=length)
-        model = NamedModel(name=f"a llama of {name.strip()}", shape=shape, parameters=parse_tokens(name), source="")
+        shape = nearest_shape("llama", units.parse_tokens(name), vocab_size=32768, seq_len=length)
+        model = NamedModel(
+            name=f"a llama of {name.strip()}", shape=shape, parameters=units.parse_tokens(name), source=""
+        )
     else:
         model = find_any_model(name)
     return model.at(length)
@@ -181,7 +168,10 @@ def _market(asked: FitQuestion, stamped: tuple[int, ...]) -> list[CardRow]:
     del stamped  # part of the cache key, because a new calibration changes the answer
     specs = load_gpus()
     if asked.method == "scratch":
-        return card_rows(_goal(asked), specs.values(), partial(loaders.profile, family=asked.model.shape.family))
+        shape = asked.model.shape
+        sizes = {name: getattr(shape, name) for name in _SIZES}
+        goal = Goal(gpu=ANY, seq_len=shape.seq_len, gpus=asked.gpus, providers=asked.providers, **sizes)
+        return card_rows(goal, specs.values(), partial(loaders.profile, family=shape.family))
     software = finetune_software(asked.method, asked.model, asked.rank)
     rows = []
     for key, spec in specs.items():
@@ -195,15 +185,6 @@ def _market(asked: FitQuestion, stamped: tuple[int, ...]) -> list[CardRow]:
     return sorted(rows, key=order)
 
 
-def _goal(asked: FitQuestion) -> Goal:
-    """Return the question as the goal of a plan, for training from scratch."""
-    shape = asked.model.shape
-    sizes = {name: getattr(shape, name) for name in ("family", "depth", "width", "heads", "kv_heads", "ffn_width")}
-    return Goal(
-        gpu=ANY, seq_len=shape.seq_len, vocab_size=shape.vocab_size, gpus=asked.gpus, providers=asked.providers, **sizes
-    )  # fmt: skip
-
-
 def _answer(asked: FitQuestion, rows: list[CardRow], chosen: list[CardRow]) -> None:
     """Say yes or no for the GPUs that were named, or else how many GPUs fit the model and which is cheapest."""
     task = f"{asked.model.name}, {METHODS[asked.method]}, {asked.model.shape.seq_len:,} tokens"
@@ -211,7 +192,7 @@ def _answer(asked: FitQuestion, rows: list[CardRow], chosen: list[CardRow]) -> N
     for row in chosen:
         st.markdown(f"## {plain(f'{row.spec.product}. {fits_sentence(row)}')}")
         price = row.price
-        rent = f", {format_usd_rate(price.usd_per_gpu_hour)} per GPU-hour from {price.provider}" if price else ""
+        rent = f", {units.format_usd_rate(price.usd_per_gpu_hour)} per GPU-hour from {price.provider}" if price else ""
         more = f", sold {sold(price)}" if price and sold(price) else ""
         st.caption(plain(f"{task} on {number}{row.spec.product}{rent}{more}."))
     if not chosen:
@@ -225,25 +206,6 @@ def _answer(asked: FitQuestion, rows: list[CardRow], chosen: list[CardRow]) -> N
         st.caption(plain(f"{task}. Choose a GPU above for a yes-or-no answer."))
 
 
-def _filtered(rows: list[CardRow]) -> list[CardRow]:
-    """Return the GPUs to list. Those that do not fit stay in the list."""
-    columns = st.columns((3, 1), vertical_alignment="bottom")
-    text = columns[0].text_input(
-        "Filter", key="card_filter", bind=QUERY, placeholder="4090, Ada, 24 GB …",
-        help="Part of the name or of the architecture.",
-    )  # fmt: skip
-    rentable = columns[1].checkbox(
-        "Only GPUs with a price", True, key="card_priced", bind=QUERY, help="Only GPUs with a price."
-    )
-    words = text.lower().split()
-    return [
-        row
-        for row in rows
-        if all(word in f"{row.spec.key} {row.spec.architecture} {row.spec.product}".lower() for word in words)
-        and (row.price is not None or not rentable)
-    ]
-
-
 def _table(shown: list[CardRow]) -> None:
     """Draw a table of all GPUs with checkboxes. GPUs that are ticked are added to the question."""
     keys = [row.spec.key for row in shown]
@@ -253,30 +215,19 @@ def _table(shown: list[CardRow]) -> None:
     def ticked() -> None:
         now = {keys[place] for place in st.session_state[name].selection.rows if place < len(keys)}
         before = set(st.session_state.get(_TICKED, {}).get(name, ()))
-        held = st.session_state.get(CARDS) or []
-        added = [key for key in keys if key in now - before and key not in held]
-        st.session_state[CARDS] = [*(key for key in held if key not in before - now), *added][:MOST_COMPARED]
+        chosen = st.session_state.get(CARDS) or []
+        added = [key for key in keys if key in now - before and key not in chosen]
+        st.session_state[CARDS] = [*(key for key in chosen if key not in before - now), *added][:MOST_COMPARED]
         st.session_state[_TICKED] = {name: sorted(now)}
 
-    st.dataframe(
-        pd.DataFrame([training_row(row) for row in shown]),
-        hide_index=True,
-        column_config=numbers_in(TRAINING_NUMBERS, TRAINING_WIDTHS),
-        on_select=ticked,
-        selection_mode="multi-row",
-        key=name,
-    )
+    config = controls.numbers_in(gpu_rows.TRAINING_NUMBERS, gpu_rows.TRAINING_WIDTHS)
+    frame = pd.DataFrame([gpu_rows.training_row(row) for row in shown])
+    st.dataframe(frame, hide_index=True, column_config=config, on_select=ticked, selection_mode="multi-row", key=name)
     st.caption(
         "*prior*: nobody measured this GPU here, so its speed is from data sheets and published runs. *recomputed*: it "
         "fits only with activation checkpointing. Prices of a marketplace (vast) change by the minute: they are "
         "used only if you choose it as Provider. Tick a GPU for its details and providers."
     )
-
-
-def _asked_at() -> int:
-    """Return when live prices were written last, in nanoseconds. 0 means never."""
-    live = live_prices_path()
-    return live.stat().st_mtime_ns if live.exists() else 0
 
 
 def can_refresh() -> bool:
@@ -287,12 +238,9 @@ def can_refresh() -> bool:
 def _prices(today: datetime.date) -> None:
     """Show the age of the prices, when they were last fetched, and a button that fetches them again."""
     days = sorted(age for row in load_prices() if (age := row.age_days(today)) is not None)
-    last = _asked_at()
-    asked = (
-        f"refreshed {datetime.datetime.fromtimestamp(last / 1e9, datetime.UTC):%Y-%m-%d %H:%M} UTC"
-        if last
-        else "shipped with this program"
-    )
+    last = loaders.prices_stamp()
+    written = datetime.datetime.fromtimestamp(last / 1e9, datetime.UTC)
+    origin = f"refreshed {written:%Y-%m-%d %H:%M} UTC" if last else "shipped with this program"
     lacks = not can_refresh()
     needs = " Today's prices need one more package: `pip install 'training-advisor[prices]'`" if lacks else ""
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -302,12 +250,12 @@ def _prices(today: datetime.date) -> None:
         ):  # fmt: skip
             try:
                 with st.spinner("asking every provider, 10 seconds"):
-                    st.session_state[_REFRESHED] = (True, refreshed_words(refresh_prices(today)))
+                    st.session_state[_REFRESHED] = (True, gpu_rows.refreshed_words(refresh_prices(today)))
             except AdvisorError as error:
                 st.session_state[_REFRESHED] = (False, [f"{error.message}. {error.hint}"])
             st.rerun()
-        ages = f"{format_seconds(days[0] * DAY)} to {format_seconds(days[-1] * DAY)} old"
-        st.caption(f"Prices are per GPU-hour, {ages}, {asked}.{needs}")
+        ages = f"{units.format_seconds(days[0] * DAY)} to {units.format_seconds(days[-1] * DAY)} old"
+        st.caption(f"Prices are per GPU-hour, {ages}, {origin}.{needs}")
     if _REFRESHED in st.session_state:
         worked, lines = st.session_state[_REFRESHED]
         (st.success if worked else st.error)("  \n".join(plain(line) for line in lines))
@@ -318,7 +266,7 @@ def _looked_at(chosen: list[CardRow], asked: FitQuestion) -> None:
     st.header("Details", anchor=False)
     names = {row.spec.product: row for row in chosen}
     if len(chosen) > 1:
-        table(comparison_rows(chosen), right=list(names))
+        table(gpu_rows.comparison_rows(chosen), right=list(names))
     with st.container(horizontal=True, vertical_alignment="bottom"):
         shown = chosen[0]
         if len(chosen) > 1:
@@ -338,72 +286,60 @@ def _looked_at(chosen: list[CardRow], asked: FitQuestion) -> None:
             type="primary", icon=":material/arrow_forward:", key="plan-on-these", disabled=not plannable,
             help="Opens the page Plan with this model and these GPUs. It plans on NVIDIA's GPUs only.",
         ):  # fmt: skip
-            _plan_on(plannable, asked, examples, mine=mine)
+            # Open the page Plan with these GPUs and the model, as far as an address can express them.
+            query: dict[str, Any] = {"gpu": plannable, "gpus": [str(asked.gpus)]}
+            query |= {name: str(value) for name, value in _model_options(asked).items()}
+            if examples is not None:
+                query |= {"finetune": asked.method, "examples": units.write_count(examples)}
+                query |= {"lora_rank": str(asked.rank)} if asked.method != "full" else {}
+            query |= {"own": " ".join(f"{key}:{asked.gpus}" for key in plannable)} if mine else {}
+            query |= {"provider": list(asked.providers)} if asked.providers else {}
+            go("plan", query)
     _one(shown, asked, datetime.date.today())
-
-
-def _plan_on(keys: Sequence[str], asked: FitQuestion, examples: int | None, *, mine: bool) -> None:
-    """Open the page Plan with these GPUs and the model, as far as an address can express them."""
-    query: dict[str, Any] = {"gpu": list(keys), "gpus": [str(asked.gpus)]}
-    query |= {name: str(value) for name, value in _model_options(asked).items()}
-    if examples is not None:
-        query |= {"finetune": asked.method, "examples": write_count(examples)}
-        query |= {"lora_rank": str(asked.rank)} if asked.method != "full" else {}
-    if mine:
-        query["own"] = " ".join(f"{key}:{asked.gpus}" for key in keys)
-    if asked.providers:
-        query["provider"] = list(asked.providers)
-    go("plan", query)
 
 
 def _model_options(asked: FitQuestion) -> dict[str, Any]:
     """Return the model as options of a command: its name if it has one, or else its sizes."""
-    model, sizes = asked.model, ("family", "depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size")
+    model = asked.model
     known = model.source and model.source != model.name and not (asked.method == "scratch" and model.differs)
-    named = {"model": model.name} if known else {name: getattr(model.shape, name) for name in sizes}
+    named = {"model": model.name} if known else {name: getattr(model.shape, name) for name in _SIZES}
     return named | {"seq_len": model.shape.seq_len}
-
-
-def _same_elsewhere(work: Workload, asked: FitQuestion) -> None:
-    """Show the command and the Python call that give the same numbers."""
-    same = ("micro_batch", "grad_accum", "precision", "compile", "activation_checkpointing")
-    options = (
-        {"gpu": work.gpu, "gpus": work.gpus} | _model_options(asked) | {name: getattr(work, name) for name in same}
-    )
-    options |= {"tied": True} if asked.model.tied and asked.method != "scratch" and "model" not in options else {}
-    options |= {"sharding": work.sharding} if work.gpus > 1 else {}
-    options |= {"software": work.software.name} if work.software is not None else {}
-    if work.software is not None and (adapters := work.software.adapters) is not None:
-        options |= {"lora_rank": adapters.rank, "lora_targets": adapters.targets, "qlora": adapters.quantized}
-    commands(predict_command(options), call("predict", options))
 
 
 def _one(row: CardRow, asked: FitQuestion, today: datetime.date) -> None:
     spec = row.spec
     if row.prediction is not None:
-        _fits(_profile(spec, asked), row.prediction.workload, drawn=asked.method == "scratch")
-        _same_elsewhere(row.prediction.workload, asked)
+        if asked.method == "scratch":
+            profile = loaders.profile(spec.key, family=asked.model.shape.family)
+        else:
+            software = finetune_software(asked.method, asked.model, asked.rank)
+            profile = finetune_batch(loaders.store(), spec.key, asked.gpus, asked.model, software)[0]
+        _fits(profile, row.prediction.workload, drawn=asked.method == "scratch")
+        # Show the command and the Python call that give the same numbers.
+        work = row.prediction.workload
+        same = ("micro_batch", "grad_accum", "precision", "compile", "activation_checkpointing")
+        options = {"gpu": work.gpu, "gpus": work.gpus} | _model_options(asked)
+        options |= {name: getattr(work, name) for name in same}
+        options |= {"tied": True} if asked.model.tied and asked.method != "scratch" and "model" not in options else {}
+        options |= {"sharding": work.sharding} if work.gpus > 1 else {}
+        options |= {"software": work.software.name} if work.software is not None else {}
+        if work.software is not None and (adapters := work.software.adapters) is not None:
+            options |= {"lora_rank": adapters.rank, "lora_targets": adapters.targets, "qlora": adapters.quantized}
+        commands(predict_command(options), call("predict", options))
     elif row.problem:
         st.warning(f"{plain(row.problem)}.", icon=":material/memory:")
-    left, right = side_by_side("gpu", (2, 3))
+    left, right = controls.side_by_side("gpu", (2, 3))
     with left:
-        pairs(card_facts(require_gpu(spec.key)), ("Specification", "Value"))
+        controls.pairs(gpu_rows.card_facts(require_gpu(spec.key)), ("Specification", "Value"))
     entries = offers_by_provider(spec.key, asked.gpus, asked.providers)
     with right:
-        if rows := offer_rows(entries, today):
-            table(rows, right=OFFER_NUMBERS)
+        if rows := gpu_rows.offer_rows(entries, today):
+            table(rows, right=gpu_rows.OFFER_NUMBERS)
         else:
-            nobodys = unpriced(spec.key, asked.gpus, asked.providers)
-            st.info(f"{nobodys.source.capitalize()}; give your own price on the page Plan.")
-        if notes := offer_notes(entries, asked.gpus):
+            why = unpriced(spec.key, asked.gpus, asked.providers).source
+            st.info(f"{why.capitalize()}; give your own price on the page Plan.")
+        if notes := gpu_rows.offer_notes(entries, asked.gpus):
             st.caption(plain("  \n".join(notes)))
-
-
-def _profile(spec: GpuSpec, asked: FitQuestion) -> Profile:
-    if asked.method == "scratch":
-        return loaders.profile(spec.key, family=asked.model.shape.family)
-    software = finetune_software(asked.method, asked.model, asked.rank)
-    return finetune_batch(loaders.store(), spec.key, asked.gpus, asked.model, software)[0]
 
 
 def _fits(profile: Profile, workload: Workload, *, drawn: bool) -> None:
@@ -412,10 +348,11 @@ def _fits(profile: Profile, workload: Workload, *, drawn: bool) -> None:
     columns = st.container(key="pair-fits").columns(3)
     batch = f"{workload.micro_batch} x {workload.shape.seq_len}"
     columns[0].metric("Micro-batch to take", batch, help="The fastest that surely fits.")
-    longest = format_count(context) if context else "none"
-    columns[1].metric(
-        "Longest context that fits", longest, help="One sequence per GPU, with full activation checkpointing."
+    longest, about = (
+        units.format_count(context) if context else "none",
+        "One sequence per GPU, with full activation checkpointing.",
     )
+    columns[1].metric("Longest context that fits", longest, help=about)
     columns[2].metric("Activation checkpointing", workload.activation_checkpointing)
     if drawn:
         memory_bars(profile, workload)

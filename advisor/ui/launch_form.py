@@ -6,9 +6,10 @@ import datetime
 import io
 import math
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 import streamlit as st
@@ -28,8 +29,7 @@ from advisor.report.quantities import COST, TIME
 from advisor.report.table import capital
 from advisor.store.plan_files import dump_plan, load_plan
 from advisor.ui import loaders, plan_answers
-from advisor.ui.controls import LAUNCH, SPEED_TEST, go, in_controls, products
-from advisor.ui.tables import plain, table
+from advisor.ui.controls import LAUNCH, SPEED_TEST, download, go, in_controls, plain, products, table
 from advisor.units import HOUR, format_percent
 from advisor.workflows.export import Exported, export
 from advisor.workflows.launch import HERE, beforehand, launch, looked_at, with_synthetic
@@ -38,7 +38,7 @@ from trainer.schema import dump_config
 
 PLAN_KEY = "plan-to-launch"  # session state: path of the plan that came from the Plan page
 WATCHED = "watched"  # session state: the run folder that is shown
-SAID = "launch-said"  # session state: the run that was started last, and the message about it
+WARNINGS = "launch-warnings"  # session state: the run that was started last, and the warnings about it
 _CHECKED = "launch-checked"  # session state: what another place was asked, and what it answered
 MOST_PLANS = 20
 LOOK_AGAIN_SECONDS = 5.0
@@ -64,16 +64,16 @@ def chosen_plan() -> Plan | None:
         return None
     names = [path.name for path in saved]
     start = names.index(Path(handed).name) if handed and Path(handed).name in names else None
-    called = {path.name: _called(str(path), path.stat().st_mtime_ns) for path in saved}
+    titles = {path.name: _title(str(path), path.stat().st_mtime_ns) for path in saved}
     name = st.selectbox(
-        "Plan to launch", names, index=start, key=f"{PLAN_KEY}-{handed}", format_func=called.__getitem__,
+        "Plan to launch", names, index=start, key=f"{PLAN_KEY}-{handed}", format_func=titles.__getitem__,
         placeholder="choose a plan", help=f"The newest {MOST_PLANS} plans that were saved on the page Plan.",
     )  # fmt: skip
     return load_plan(saved[names.index(name)]) if name else None
 
 
 @st.cache_data(max_entries=256, show_spinner=False)
-def _called(path: str, stamped: int) -> str:
+def _title(path: str, stamped: int) -> str:
     """Return a line that distinguishes this plan from others."""
     del stamped  # only part of the cache key
     try:
@@ -94,7 +94,7 @@ def form(plan: Plan) -> None:
         return
     for warning in plan.warnings:
         if not warning.startswith(NO_DATA):  # `_data` says this, with a way out
-            st.caption(f":material/info: {in_controls(capital(products(warning)), LAUNCH, plain)}")
+            st.caption(f":material/info: {in_controls(capital(products(warning)), LAUNCH)}")
     with st.expander("The full configuration"):
         left, right = st.columns(2)
         left.caption("run.yaml: the trainer's configuration")
@@ -187,7 +187,13 @@ def _start(plan: Plan, where: str, here: list[Check]) -> None:
                 st.session_state[_CHECKED] = (question, place, looked_at(store, plan, place, limits))
         answered, place, checks = st.session_state.get(_CHECKED, (None, HERE, []))
         checks = checks if answered == question else []
-    _show(checks)
+    # Show first what is missing and what to note, then in one line what is there.
+    kinds = {Readiness.MISSING: (st.error, ":material/block:"), Readiness.WARNING: (st.warning, ":material/warning:")}
+    for finding, (draw, icon) in kinds.items():
+        for check in (check for check in checks if check.finding is finding):
+            draw(f"{capital(check.of)}: {in_controls(check.words, LAUNCH)}", icon=icon)
+    if fine := [f"{check.of}: {check.words}" for check in checks if check.finding is Readiness.FINE]:
+        st.caption(":material/check_circle: " + plain("; ".join(fine)))
     ready = bool(checks) and not any(check.finding is Readiness.MISSING for check in checks)
     label = SPEED_TEST if plan.config.data.synthetic else "Launch"
     kind: Literal["primary", "secondary"] = "secondary" if plan.config.data.synthetic else "primary"
@@ -196,8 +202,8 @@ def _start(plan: Plan, where: str, here: list[Check]) -> None:
     with st.spinner("starting it"):
         before = beforehand(store, plan, place, limits)
         handle = launch(store, plan, limits=limits, place=place)
-    said = [in_controls(warning, LAUNCH, plain) for warning in (*before, *handle.warnings)]
-    st.session_state[SAID] = str(handle.run_dir), said
+    warnings = [in_controls(warning, LAUNCH) for warning in (*before, *handle.warnings)]
+    st.session_state[WARNINGS] = str(handle.run_dir), warnings
     st.session_state[WATCHED] = str(handle.run_dir)
     st.session_state.pop(PLAN_KEY, None)  # the run has started, and from now on the page shows it first
     st.rerun()
@@ -235,38 +241,20 @@ def _guard(plan: Plan) -> GuardLimits:
     return GuardLimits(max_usd=usd or None, max_hours=hours or None, loss=loss, from_plan=False)
 
 
-def _show(checks: list[Check]) -> None:
-    """Show what a launch needs: first what is missing and what to note, then in one line what is there."""
-    kinds = {Readiness.MISSING: (st.error, ":material/block:"), Readiness.WARNING: (st.warning, ":material/warning:")}
-    for finding, (kind, icon) in kinds.items():
-        for check in checks:
-            if check.finding is finding:
-                kind(f"{capital(check.of)}: {in_controls(check.words, LAUNCH, plain)}", icon=icon)
-    if fine := [f"{check.of}: {check.words}" for check in checks if check.finding is Readiness.FINE]:
-        st.caption(":material/check_circle: " + plain("; ".join(fine)))
-
-
 def offer_files(
     targets: Sequence[str], made_for: Callable[[str], Exported], name: str, *, key: str, holds: str,
-    said: Callable[[str], str] = plain,
+    controls: Mapping[str, str] = MappingProxyType({}),
 ) -> None:  # fmt: skip
     """Offer the job for an engine as a zip, and show what to type where it is unpacked."""
+    archived = io.BytesIO()
     with st.container(horizontal=True, vertical_alignment="bottom"):
         to = st.selectbox("For", targets, key=key, help="A plain script, a cluster's job, or a cloud's task.")
         made = made_for(to)
-        st.download_button(
-            "Download", zipped(made), f"{name}-{to}.zip", "application/zip", icon=":material/folder_zip:",
-            help=holds, on_click="ignore", type="primary",
-        )  # fmt: skip
+        with zipfile.ZipFile(archived, "w", zipfile.ZIP_DEFLATED) as archive:
+            for file, text in made.files.items():
+                archive.writestr(file, text)
+        zipped = archived.getvalue()
+        download("Download", zipped, f"{name}-{to}.zip", "application/zip", "folder_zip", holds, type="primary")
     for warning in made.warnings:
-        st.caption(f":material/warning: {said(warning)}")
+        st.caption(f":material/warning: {in_controls(warning, controls)}")
     st.code("\n".join(made.steps), language="bash", wrap_lines=True)
-
-
-def zipped(made: Exported) -> bytes:
-    """Return the files of an export as one archive."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, text in made.files.items():
-            archive.writestr(name, text)
-    return out.getvalue()

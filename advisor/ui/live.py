@@ -7,14 +7,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-import altair as alt
 import streamlit as st
 
+from advisor import units
 from advisor.errors import AdvisorError
 from advisor.findings.chart_data import ChartPoint, points, rate_points, step_points
 from advisor.findings.make_case import make_case
 from advisor.history.devices import read_devices
-from advisor.prediction.trajectory import Trajectory, plan_trajectory
+from advisor.prediction.trajectory import plan_trajectory
 from advisor.records import Estimate, Plan
 from advisor.redact import hide_secrets
 from advisor.report import charts
@@ -23,16 +23,7 @@ from advisor.store.run_folder import STDOUT
 from advisor.trainers.known import trainer_of_run
 from advisor.ui import loaders
 from advisor.ui.analyze import dearest_first, finding_card, nothing_found
-from advisor.ui.tables import plain, side_by_side
-from advisor.units import (
-    format_bytes,
-    format_estimate,
-    format_number,
-    format_percent,
-    format_seconds,
-    format_tokens,
-    format_watts,
-)
+from advisor.ui.controls import plain, side_by_side
 from advisor.workflows.analysis import Analysis, Given
 from advisor.workflows.analyze import analyze
 
@@ -40,11 +31,10 @@ JUDGE_SECONDS = 15.0  # analysing a long log takes a second, which is too long f
 SMALL_LOG_BYTES = 2**20  # a larger log is drawn again only when it has grown by this much
 FINDINGS_SHOWN = 3
 TAIL_LINES, TAIL_BYTES = 40, 16 * 2**10
-_STEP = ChartAxis(field="step", title="step")
 GAUGES: dict[str, Callable[[float], str]] = {
-    "watts": format_watts,
-    "share": format_percent,
-    "bytes": format_bytes,
+    "watts": units.format_watts,
+    "share": units.format_percent,
+    "bytes": units.format_bytes,
     "celsius": lambda value: f"{value:.0f} °C",
     "mhz": lambda value: f"{value:,.0f} MHz",
 }
@@ -62,26 +52,30 @@ def curves(folder: Path, plan: Plan | None) -> None:
         return
     expected = _expected(plan) if plan is not None else None
     left, right = side_by_side("watch-curves", (1, 1))
-    left.altair_chart(_loss_chart(loss, evals, expected), width="stretch")
+    series = [{"step": p.step, "value": p.value, "series": "training loss"} for p in loss]
+    series += [{"step": p.step, "value": p.value, "series": "validation loss"} for p in evals]
+    ends = (expected.step.tolist(), expected.low.tolist(), expected.high.tolist()) if expected is not None else ()
+    chart = charts.lines(
+        series, x=ChartAxis(field="step", title="step"), title="loss, nats per token",
+        colours={"training loss": charts.ACTUAL, "validation loss": charts.GOOD},
+        band=[{"step": step, "low": low, "high": high} for step, low, high in zip(*ends, strict=True)],
+    )  # fmt: skip
+    left.altair_chart(chart, width="stretch")
     promised = plan.chosen.tokens_per_second if plan is not None else None
-    right.altair_chart(_speed_chart(speed, promised, "tokens per second"), width="stretch")
-    band = (
-        "Blue band: what the plan promised (80 % interval)."
-        if expected is not None
-        else "Blue band: the throughput that the plan promised (80 % interval). The loss has no band: the published "
-        "loss laws do not cover runs this small."
-    )
-    st.caption(f"Orange: this run. {band} {format_tokens(loss[-1].tokens)} tokens seen.")
+    right.altair_chart(charts.against_prediction(speed, promised, "tokens per second"), width="stretch")
+    band = "Blue band: what the plan promised (80 % interval)."
+    if expected is None:
+        band = (
+            "Blue band: the throughput that the plan promised (80 % interval). The loss has no band: the published "
+            "loss laws do not cover runs this small."
+        )
+    st.caption(f"Orange: this run. {band} {units.format_tokens(loss[-1].tokens)} tokens seen.")
 
 
 def _grown(folder: Path) -> int:
     """Return a number that changes with the log's size, in steps of a mebibyte once the log is long."""
-    size = _log(folder).stat().st_size
+    size = (folder / trainer_of_run(folder).log_name).stat().st_size
     return size if size < SMALL_LOG_BYTES else -(size // SMALL_LOG_BYTES)
-
-
-def _log(folder: Path) -> Path:
-    return folder / trainer_of_run(folder).log_name
 
 
 @st.cache_data(max_entries=16, show_spinner=False)
@@ -92,31 +86,7 @@ def _drawn(folder: str, grown: int) -> tuple[list[ChartPoint], list[ChartPoint],
     return points(case, "loss"), points(case, "eval_loss"), rate_points(case)
 
 
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _expected(plan: Plan) -> Trajectory | None:
-    return plan_trajectory(plan)
-
-
-def _loss_chart(loss: list[ChartPoint], evals: list[ChartPoint], expected: Trajectory | None) -> alt.LayerChart:
-    series = [{"step": p.step, "value": p.value, "series": "training loss"} for p in loss]
-    series += [{"step": p.step, "value": p.value, "series": "validation loss"} for p in evals]
-    band = []
-    if expected is not None:
-        rows = zip(expected.step.tolist(), expected.low.tolist(), expected.high.tolist(), strict=True)
-        band = [{"step": step, "low": low, "high": high} for step, low, high in rows]
-    colours = {"training loss": charts.ACTUAL, "validation loss": charts.GOOD}
-    return charts.lines(
-        series, x=_STEP, y=ChartAxis(field="value", title="loss, nats per token"), colours=colours, band=band
-    )  # fmt: skip
-
-
-def _speed_chart(points: list[ChartPoint], promised: Estimate | None, name: str) -> alt.LayerChart:
-    speed, band = [{"step": p.step, "value": p.value, "series": name} for p in points], []
-    if promised is not None and points:
-        band = [{"step": p.step, "low": promised.low, "high": promised.high} for p in (points[0], points[-1])]
-    return charts.lines(
-        speed, x=_STEP, y=ChartAxis(field="value", title=name), colours={name: charts.ACTUAL}, band=band
-    )
+_expected = st.cache_resource(max_entries=16, show_spinner=False)(plan_trajectory)
 
 
 def steps(folder: Path, planned: Estimate | None) -> None:
@@ -128,7 +98,7 @@ def steps(folder: Path, planned: Estimate | None) -> None:
     if len(points) < 2:
         st.caption("No two steps have ended yet.")
         return
-    st.altair_chart(_speed_chart(points, planned, "seconds of a step"), width="stretch")
+    st.altair_chart(charts.against_prediction(points, planned, "seconds of a step"), width="stretch")
     st.caption("Orange: this run. Blue band: what was planned of a step (80 % interval).")
 
 
@@ -153,7 +123,7 @@ def devices(folder: Path) -> None:
                         words += f"{GAUGES[gauge.unit](max(gauge.over_run))} over the run"
                         st.altair_chart(charts.sparkline(gauge.over_run, words), width="stretch")
         if device.silent_seconds is not None:
-            silent = format_seconds(device.silent_seconds)
+            silent = units.format_seconds(device.silent_seconds)
             st.error(f"{name} gave no answer in the last {silent}.", icon=":material/error:")
         if device.throttled:
             st.warning(f"{name} was held back: {', '.join(device.throttled)}.", icon=":material/thermostat:")
@@ -164,22 +134,24 @@ def devices(folder: Path) -> None:
 
 def findings(folder: Path, over: bool) -> None:
     """Draw what the analyzer says about the run so far, largest savings first."""
-    analysis = _judged(str(folder), _grown(folder) if over and _log(folder).exists() else None)
+    log = folder / trainer_of_run(folder).log_name
+    analysis = _judged(str(folder), _grown(folder) if over and log.exists() else None)
     if analysis is None:
         st.caption("This run cannot be judged yet.")
         return
     outlook = analysis.forecast.loss
     if outlook.final_loss is not None and not over:
-        st.markdown(f"Training loss at the end, estimated so far: {format_estimate(outlook.final_loss, format_number)}")
+        final = units.format_estimate(outlook.final_loss, units.format_number)
+        st.markdown(f"Training loss at the end, estimated so far: {final}")
     if not analysis.findings:
-        so_far = f"Nothing wrong so far (looked at every {format_seconds(JUDGE_SECONDS)})"
+        so_far = f"Nothing wrong so far (looked at every {units.format_seconds(JUDGE_SECONDS)})"
         nothing_found(analysis, "Nothing wrong was found" if over else so_far)
     ordered = dearest_first(analysis.findings)
     for finding in ordered[:FINDINGS_SHOWN]:
         finding_card(finding)
-    if len(ordered) > FINDINGS_SHOWN:
-        with st.expander(f"{len(ordered) - FINDINGS_SHOWN} more"):
-            for finding in ordered[FINDINGS_SHOWN:]:
+    if more := ordered[FINDINGS_SHOWN:]:
+        with st.expander(f"{len(more)} more"):
+            for finding in more:
                 finding_card(finding)
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
 from advisor.calibration.profiles import load_profile, profile_of
 from advisor.errors import AdvisorError
+from advisor.hardware.prices import live_prices_path
 from advisor.prediction.profile import Profile
 from advisor.store.calibration import Calibration
-from advisor.store.store import Store, default_store
+from advisor.store.store import CalibrationEntry, Store, default_store
 from advisor.units import format_bytes, format_tokens
 from advisor.workflows.data import read_data
 from trainer.token_folder import META_FILE
+
+BY_FILE: Any = {CalibrationEntry: lambda entry: (str(entry.path), entry.path.stat().st_mtime_ns)}  # in cache keys
 
 
 def store() -> Store:
@@ -23,16 +27,16 @@ def store() -> Store:
 
 def token_folders() -> dict[str, str]:
     """Return the token folders prepared on the page Data: paths, each with its tokens and size in words."""
-    found = {}
+    folders = {}
     for path in sorted(file.parent for file in data_home().glob(f"*/{META_FILE}")):
         try:
             meta = read_data(path)
         except AdvisorError as error:
-            found[str(path)] = f"{path.name} · damaged: {error.message}"
+            folders[str(path)] = f"{path.name} · damaged: {error.message}"
             continue
         assert meta is not None  # the path exists
-        found[str(path)] = f"{path.name} · {format_tokens(meta.tokens)} tokens, {format_bytes(meta.bytes)} of text"
-    return found
+        folders[str(path)] = f"{path.name} · {format_tokens(meta.tokens)} tokens, {format_bytes(meta.bytes)} of text"
+    return folders
 
 
 def data_home() -> Path:
@@ -61,17 +65,22 @@ def _profile(
     return load_profile(key, default_store(), family=family, precision=precision, compile=compile)
 
 
-@st.cache_data(max_entries=64, show_spinner=False)
-def calibration(path: str, stamped: int) -> Calibration:
+@st.cache_data(max_entries=64, show_spinner=False, hash_funcs=BY_FILE)
+def calibration(entry: CalibrationEntry) -> Calibration:
     """Return a raw calibration. It is read again if its file changes."""
-    del stamped
-    return default_store().load_calibration(path)
+    return default_store().load_calibration(str(entry.path))
 
 
-@st.cache_resource(max_entries=64, show_spinner=False)
-def calibrated_profile(path: str, stamped: int) -> Profile:
+@st.cache_resource(max_entries=64, show_spinner=False, hash_funcs=BY_FILE)
+def calibrated_profile(entry: CalibrationEntry) -> Profile:
     """Return the profile fitted to this one calibration."""
-    return profile_of(calibration(path, stamped), [])
+    return profile_of(calibration(entry), [])
+
+
+def prices_stamp() -> int:
+    """Return when live prices were written last, in nanoseconds. 0 means never."""
+    live = live_prices_path()
+    return live.stat().st_mtime_ns if live.exists() else 0
 
 
 def store_stamp() -> tuple[int, ...]:

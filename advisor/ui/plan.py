@@ -16,6 +16,7 @@ from advisor.planning.command import plan_call, plan_command
 from advisor.planning.sensitivity import machine
 from advisor.prediction.profile import Profile
 from advisor.records import Basis, Plan, Run
+from advisor.report import charts
 from advisor.report import plan as plan_words
 from advisor.report import search as runs
 from advisor.report.charts import Rows
@@ -23,18 +24,9 @@ from advisor.report.plan import device, markdown
 from advisor.report.quantities import COST, LOSS, TIME
 from advisor.report.table import capital
 from advisor.store.plan_files import dump_plan
-from advisor.ui import (
-    launch_form,
-    loaders,
-    plan_answers,
-    plan_charts,
-    plan_elsewhere,
-    plan_form,
-    plan_what_if,
-)
-from advisor.ui.controls import PLAN, go, in_words, products, to_address
+from advisor.ui import launch_form, loaders, plan_answers, plan_elsewhere, plan_form, plan_what_if
+from advisor.ui.controls import PLAN, QUERY, commands, download, go, grid, in_words, products, to_address
 from advisor.ui.plan_tabs import THIN, draw, narrow, plain, tabs, worded
-from advisor.ui.tables import commands, grid
 from advisor.units import HOUR, format_count, format_tokens
 
 PICK = "pick"  # in the session and in the address: the run of the search that is shown
@@ -111,7 +103,7 @@ def _shown(goal: Goal, answered: Plan, now: plan_answers.World, *, stale: bool =
             its, problem = own, error
     _answer(goal, answered, run, (shown, its), problem, varied=shown is not base)
     if not stale:
-        _hand_over(goal, goal if shown is answered else shown.goal, shown)
+        _downloads(goal, goal if shown is answered else shown.goal, shown)
     _cards(goal, answered, run, now)
     left, right = st.container(key="stack-around").columns((3, 2), gap="large")
     with left:
@@ -164,13 +156,7 @@ def _pick(name: str | None) -> None:
 
 
 def _answer(
-    goal: Goal,
-    answered: Plan,
-    run: Run,
-    current: tuple[Plan, Profile],
-    problem: AdvisorError | None,
-    *,
-    varied: bool,
+    goal: Goal, answered: Plan, run: Run, current: tuple[Plan, Profile], problem: AdvisorError | None, *, varied: bool
 ) -> None:
     shown, its = current
     name = "What if" if varied else (run.standing.name or "From the front") if shown is not answered else ""
@@ -190,9 +176,13 @@ def _answer(
         )  # fmt: skip
         limit, chance = odds.get(quantity, ("", None))
         if chance is not None:
-            column.caption(runs.within(limit, chance))
+            column.caption(runs.chance_within(limit, chance))
         if quantity is LOSS and estimate is not None:
-            column.caption(_anchored(estimate.value))
+            # Compare the loss with that of a well-known model.
+            known, name_of = min(ANCHORS, key=lambda anchor: abs(anchor[0] - estimate.value))
+            apart = "worse than" if estimate.value > known else "better than"
+            close = "close to" if abs(known - estimate.value) <= NEAR else apart
+            column.caption(f"{close} {name_of} ({known} on web text)")
     columns[-1].metric("Tokens", format_tokens(shown.chosen.tokens))
     with columns[-1]:
         _badge(shown.chosen.step_seconds.basis, its, "speed: ")
@@ -213,29 +203,17 @@ def _answer(
         )
 
 
-def _anchored(loss: float) -> str:
-    """Compare a loss with the loss of a well-known model."""
-    known, name = min(ANCHORS, key=lambda anchor: abs(anchor[0] - loss))
-    if abs(known - loss) <= NEAR:
-        return f"close to {name} ({known} on web text)"
-    return f"{'worse than' if loss > known else 'better than'} {name} ({known} on web text)"
-
-
-def _hand_over(goal: Goal, goal_shown: Goal, shown: Plan) -> None:
+def _downloads(goal: Goal, goal_shown: Goal, shown: Plan) -> None:
     """Draw the launch button, and everything that can be downloaded or copied; each has the limits of the question."""
     limited = launch_form.with_limits(shown, goal)
     with st.container(horizontal=True):
         if st.button("Launch…", type="primary", icon=":material/play_arrow:", help="Review it, then start it."):
             st.session_state[launch_form.PLAN_KEY] = str(loaders.store().save_plan(limited))
             go("watch")
-        st.download_button(
-            "plan.yaml", dump_plan(limited), "plan.yaml", "application/yaml", icon=":material/download:",
-            help="The whole plan, ready for `advisor launch plan.yaml` on any machine.", on_click="ignore",
-        )  # fmt: skip
-        st.download_button(
-            "Summary", markdown(shown, goal_shown), f"{shown.id}.md", "text/markdown", icon=":material/description:",
-            help="The plan in words, as Markdown.", on_click="ignore",
-        )  # fmt: skip
+        about = "The whole plan, ready for `advisor launch plan.yaml` on any machine."
+        download("plan.yaml", dump_plan(limited), "plan.yaml", "application/yaml", "download", about)
+        text, about = markdown(shown, goal_shown), "The plan in words, as Markdown."
+        download("Summary", text, f"{shown.id}.md", "text/markdown", "description", about)
         with st.popover("Command", icon=":material/terminal:", help="The same plan in a terminal or in Python."):
             commands(plan_command(goal_shown, "plan.yaml"), plan_call(goal_shown))
         with st.popover("Link", icon=":material/link:", help="The address of this page holds everything."):
@@ -256,7 +234,7 @@ def _badge(basis: Basis, profile: Profile, before: str = "") -> None:
 
 def _cards(goal: Goal, answered: Plan, shown: Run, now: plan_answers.World) -> None:
     options, own_plan = answered.options, answered.chosen
-    common, own = runs.apart(options, goal)
+    common, own = runs.common_and_own(options, goal)
     columns = st.container(key="cards").columns(len(options))
     for column, option, words in zip(columns, options, own, strict=True):
         with column.container(border=True, height="stretch"):
@@ -310,37 +288,28 @@ def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float |
     dots.sort(key=lambda row: (not row["shown"], row["id"] not in named))
     missed = [_front_row(run, answered, shown, named, by_loss=by_loss) for run in search.near_misses]
     priced = all(row["usd"] for row in (*dots, *missed))
-    sights = [name for name, sight in plan_charts.SIGHTS.items() if priced or "usd" not in (sight.x, sight.y)]
+    sights = [name for name, sight in charts.SIGHTS.items() if priced or "usd" not in sight[:2]]
     asked = sights[0]
     if len(sights) > 1:
-        chosen = st.segmented_control(
-            "Axes", sights, default=sights[0], required=True, key=AXES, bind=plan_form.QUERY,
-            label_visibility="collapsed",
-        )  # fmt: skip
-        asked = chosen or sights[0]
+        settings: Any = {"required": True, "key": AXES, "bind": QUERY, "label_visibility": "collapsed"}
+        asked = st.segmented_control("Axes", sights, default=sights[0], **settings) or sights[0]
     drawn = _front_spec(dots, missed, by_loss, asked, limits)
     ring = varied or next((run for run in search.near_misses if explore.run_id(run) == explore.run_id(shown)), None)
     if ring is not None and not (by_loss and ring.loss is None) and (ring.cost_usd or not priced):
         row = _front_row(ring, answered, shown, named, by_loss=by_loss)
-        drawn = plan_charts.ringed(drawn, row | ({"remark": "what if"} if varied else {}))
-    event = st.vega_lite_chart(
-        spec=drawn, width="stretch", on_select="rerun", selection_mode=plan_charts.PICK, key="front"
-    )
+        drawn = charts.ringed(drawn, row | ({"remark": "what if"} if varied else {}))
+    event = st.vega_lite_chart(spec=drawn, width="stretch", on_select="rerun", selection_mode=charts.PICK, key="front")
     st.caption(
         "A dot: no other run is cheaper, faster and better at once. A cross: better, but over one limit. The filled "
         "ring is the run shown, the open ring the what-if. Click a dot to look at its run."
         + ("" if by_loss else f" {capital(runs.SCORE)}.")
     )
-    _looked_at("dot", [item.get("id") for item in event["selection"].get(plan_charts.PICK, [])])
+    _looked_at("dot", [item.get("id") for item in event["selection"].get(charts.PICK, [])])
     with st.expander("The same runs as a table", icon=":material/table_rows:"):
         missed_table, listed = runs.near_misses(search), runs.front(answered, search)
         listed = replace(listed, title="", rows=(*listed.rows, *missed_table.rows))
-        picked = draw(
-            narrow(listed.without("score") if by_loss else listed),
-            on_select="rerun",
-            selection_mode="single-row",
-            key="front-table",
-        )
+        listed = narrow(listed.without("score") if by_loss else listed)
+        picked = draw(listed, on_select="rerun", selection_mode="single-row", key="front-table")
         st.caption("Tick a row to look at that run. From the keyboard: arrow keys to a row, then Shift and space.")
         ids = [explore.run_id(run) for run in (*worth, *search.near_misses)]
         _looked_at("row", [ids[row] for row in picked.selection.rows if row < len(ids)])
@@ -360,7 +329,7 @@ def _front_spec(
 ) -> dict[str, Any]:
     """Return the chart as Vega-Lite, cached until its rows change, because checking it is slower than a slider."""
     quality = LOSS.name if by_loss else "score"
-    drawn = plan_charts.front(runs, missed, sight=plan_charts.SIGHTS[sight], quality=quality, limits=limits)
+    drawn = charts.front(runs, missed, sight=charts.SIGHTS[sight], quality=quality, limits=limits)
     return drawn.to_dict()
 
 
@@ -369,7 +338,7 @@ def _front_row(run: Run, answered: Plan, shown: Run, named: dict[str, str], *, b
     name, loss = explore.run_id(run), run.loss.value if run.loss else None
     model, machine_words = runs.model(run), products(machine(run, ", "))
     numbers = {TIME: run.total_seconds, COST: run.cost_usd, LOSS: run.loss}
-    said = ", ".join(f"{quantity.column} {quantity.expected(value)}" for quantity, value in numbers.items())
+    spoken = ", ".join(f"{quantity.column} {quantity.expected(value)}" for quantity, value in numbers.items())
     return {
         "id": name,
         "usd": run.cost_usd.value if run.cost_usd else None,
@@ -381,5 +350,5 @@ def _front_row(run: Run, answered: Plan, shown: Run, named: dict[str, str], *, b
         "on": machine_words,
         **{quantity.column: quantity.of(value) for quantity, value in numbers.items()},
         "remark": "the plan" if run is answered.chosen else in_words(run.standing.why, PLAN) or "-",
-        "words": f"{model} on {machine_words}: {said}",
+        "words": f"{model} on {machine_words}: {spoken}",
     }

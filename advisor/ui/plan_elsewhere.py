@@ -13,12 +13,11 @@ from advisor.planning.curves import gib
 from advisor.prediction.layout_batch import memory_by_stage
 from advisor.prediction.layout_memory import MEMORY_PARTS
 from advisor.records import Plan
-from advisor.report import elsewhere
+from advisor.report import charts, elsewhere
 from advisor.report.table import Table, capital
-from advisor.ui import plan_answers, plan_charts
-from advisor.ui.controls import products
+from advisor.ui import plan_answers
+from advisor.ui.controls import commands, grid, products
 from advisor.ui.plan_tabs import plain, worded
-from advisor.ui.tables import commands, grid
 from advisor.units import format_bytes, format_estimate
 
 MOST = 40  # number of machines listed for a fine-tune
@@ -54,7 +53,7 @@ def _memory(plan: Plan) -> None:
     ends = [{"place": fullest, "low": gib(peak.low), "high": gib(peak.high),
              "label": format_estimate(peak, format_bytes)}]  # fmt: skip
     limit = (gib(spec.memory_bytes), f"{spec.product} has {format_bytes(spec.memory_bytes)}")
-    chart = plan_charts.memory(rows, ends, across="GPU of a pipeline stage", parts=MEMORY_PARTS, limit=limit)
+    chart = charts.memory(rows, ends, across="GPU of a pipeline stage", parts=MEMORY_PARTS, limit=limit)
     st.altair_chart(chart, width="stretch")
     st.caption("Memory at the peak of a step; grey: the 80 % interval of the fullest GPU.")
 

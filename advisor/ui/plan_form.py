@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 
 import streamlit as st
 
@@ -15,12 +15,10 @@ from advisor.options import OPTIONS, Goal, Kind, Option
 from advisor.planning.models import mixture_rows, named_models
 from advisor.planning.offers import GPU_COUNTS
 from advisor.prediction.software import table
-from advisor.ui import loaders
-from advisor.ui.controls import ENTERED, PLAN, device_names, from_address, go, in_controls, to_address, typed_deadline
-from advisor.ui.tables import plain
+from advisor.ui import controls, loaders
+from advisor.ui.controls import ENTERED, PLAN, QUERY, device_names, from_address, go, plain, to_address
 from advisor.workflows.goal import goal_from, read_options, readings
 
-QUERY: Final = "query-params"  # every control is in the address, so that a link restores the page
 OPENS_WITH = {"budget": "$50", "deadline": "24 h"}  # the goal with which the page opens
 _WIDTHS = (1, 1, 1.6, 1.6, 1.5)
 _FIRST = (("budget", "deadline", "gpu", "data", "objective"),)  # few: Tab visits all of them before Launch
@@ -34,42 +32,35 @@ _MORE = (
 _REST = [name for name in OPTIONS if name not in chain(*_FIRST, *_MORE)]
 _A_ROW = 6
 _ADVANCED = [_REST[first : first + _A_ROW] for first in range(0, len(_REST), _A_ROW)]
-KEPT = "plan-form"  # session state: what the form held last, to be restored when the user comes back to the page
+LAST = "plan-form"  # session state: what the form held last, to be restored when the user comes back to the page
 BROUGHT_BACK = "plan-brought-back"  # session state: the values to restore on coming back to the page
 _PREPARE = "prepare text…"
 PLAN_LAYOUT, OTHER_SOFTWARE = "Plan its layout", "Other software trains it: plan its layout over several GPUs."
-_HELD = "plan-form-goal"  # session state: the goal that the form gave last
+_GOAL = "plan-form-goal"  # session state: the goal that the form gave last
 AGAIN = "plan-again"  # session state: the values to which the next run sets the form
 
 
 def _choices(option: Option) -> Sequence[Any] | None:
     """Return what an option's control offers to choose from. Returns None if the control takes text or a number."""
-    match option.kind:
-        case Kind.CHOICE:
-            return option.choices
-        case Kind.YES_NO:
-            return ("yes", "no")
-        case Kind.SWITCH:
-            return ("true", "false")
-        case Kind.GPUS:
-            return devices()
-        case Kind.NUMBERS:
-            return GPU_COUNTS
-        case Kind.PROVIDER:
-            return provider_names()
-        case Kind.MODEL:
-            return [*(named.name for named in named_models()), *mixture_rows()]
-        case Kind.SOFTWARE:
-            return list(table())
-    return None
+    offered: dict[Kind, Callable[[], Sequence[Any] | None]] = {
+        Kind.CHOICE: lambda: option.choices,
+        Kind.YES_NO: lambda: ("yes", "no"),
+        Kind.SWITCH: lambda: ("true", "false"),
+        Kind.GPUS: devices,
+        Kind.NUMBERS: lambda: GPU_COUNTS,
+        Kind.PROVIDER: provider_names,
+        Kind.MODEL: lambda: [*(named.name for named in named_models()), *mixture_rows()],
+        Kind.SOFTWARE: lambda: list(table()),
+    }
+    return offered[option.kind]() if option.kind in offered else None
 
 
 def begin() -> None:
     """Restore the form's former values when the user comes to the page."""
     if not st.session_state.get(ENTERED, True):
         return
-    held = st.session_state.get(KEPT, {})
-    st.session_state[BROUGHT_BACK] = {} if {*st.query_params} & {*held} else held
+    last = st.session_state.get(LAST, {})
+    st.session_state[BROUGHT_BACK] = {} if {*st.query_params} & {*last} else last
 
 
 def goal() -> Goal:
@@ -79,14 +70,14 @@ def goal() -> Goal:
     try:
         return _read_form()
     finally:
-        held = st.session_state.to_dict()
-        now = {name: held[name] for name in OPTIONS if name in held}
+        state = st.session_state.to_dict()
+        now = {name: state[name] for name in OPTIONS if name in state}
         before = st.session_state.pop(BROUGHT_BACK, {})
-        if any(now.get(name) != value for name, value in before.items() if name in now or _says(name, value)):
+        if any(now.get(name) != value for name, value in before.items() if name in now or _is_changed(name, value)):
             # Back leads to an address that Streamlit has emptied, and the controls then follow that address
             st.session_state[AGAIN] = before
             st.rerun()
-        st.session_state[KEPT] = now
+        st.session_state[LAST] = now
 
 
 def _read_form() -> Goal:
@@ -97,18 +88,18 @@ def _read_form() -> Goal:
     if typed.get("model"):
         del typed["family"]
     deadline = typed["deadline"] or ""
-    typed["deadline"] = typed_deadline(deadline)
+    typed["deadline"] = controls.typed_deadline(deadline)
     if typed["deadline"] != deadline:
         st.caption(f"Deadline {plain(deadline)} read as {plain(typed['deadline'])}.")
     read = read_options({name: value for name, value in typed.items() if value not in (None, "", ())})
     goal = goal_from({"gpu": "any"} | read)
     # A moment comes nearer with each click. Only what takes away more than a hundredth of the time is another question.
-    held = st.session_state.get(_HELD)
-    if goal.deadline_at is not None and held is not None and held.deadline_seconds is not None:
-        passed = held.deadline_seconds - (goal.deadline_seconds or 0.0)
-        if passed < held.deadline_seconds / 100 and replace(goal, deadline_seconds=held.deadline_seconds) == held:
-            goal = held
-    st.session_state[_HELD] = goal
+    last = st.session_state.get(_GOAL)
+    if goal.deadline_at is not None and last is not None and last.deadline_seconds is not None:
+        passed = last.deadline_seconds - (goal.deadline_seconds or 0.0)
+        if passed < last.deadline_seconds / 100 and replace(goal, deadline_seconds=last.deadline_seconds) == last:
+            goal = last
+    st.session_state[_GOAL] = goal
     for words in readings(read, typed["deadline"] or ""):
         st.caption(words)
     return goal
@@ -119,14 +110,14 @@ def _drawer(
 ) -> dict[str, Any]:
     """Draw rows of controls in a drawer once it is opened or a control in it has a value. Empty until then."""
     drawer = st.expander(label, icon=f":material/{icon}:", key=f"drawer-{icon}", on_change="rerun")
-    held, asked = st.session_state.to_dict(), st.query_params
-    if not drawer.open and not any(name in asked or _says(name, held.get(name)) for name in chain(*names)):
+    state, asked = st.session_state.to_dict(), st.query_params
+    if not drawer.open and not any(name in asked or _is_changed(name, state.get(name)) for name in chain(*names)):
         return {}
     with drawer:
         return rows(names, widths)
 
 
-def _says(name: str, value: Any) -> bool:
+def _is_changed(name: str, value: Any) -> bool:
     """Tell whether a control holds anything but its initial value."""
     return value not in (None, "", (), [], False, OPTIONS[name].default)
 
@@ -144,17 +135,17 @@ def rows(
     for row in names:
         columns = st.container(key=f"pair-{prefix}{row[0]}").columns(widths or len(row), vertical_alignment="bottom")
         for column, name in zip(columns, row, strict=False):
-            help = in_controls(options[name].help, words, plain)
+            help = controls.in_controls(options[name].help, words)
             typed[name] = _control(column, options[name], prefix + name, help)
     return typed
 
 
 def _control(column: Any, option: Option, key: str, help: str) -> Any:
     """Draw one option's control and return its value as it would be typed on the command line."""
-    said: Any = {"key": key, "bind": QUERY, "help": help}
+    bound: Any = {"key": key, "bind": QUERY, "help": help}
     choices, blank = _choices(option), {"placeholder": option.empty}
     if option.kind is Kind.SWITCH:
-        return column.checkbox(option.label, **said) or None
+        return column.checkbox(option.label, **bound) or None
     if option.kind is Kind.FOLDER:
         return _folder(column, option, key, help)
     if option.kind is Kind.GPUS:
@@ -165,21 +156,21 @@ def _control(column: Any, option: Option, key: str, help: str) -> Any:
         to_address(key, chosen)
         return tuple(chosen)
     if option.kind in (Kind.NUMBERS, Kind.PROVIDER):
-        chosen = tuple(column.multiselect(option.label, choices, **said, **blank))
+        chosen = tuple(column.multiselect(option.label, choices, **bound, **blank))
         return tuple(sorted(chosen)) if option.kind is Kind.NUMBERS else chosen
     if option.name in _FIRST[0] and choices:
         kinds: Any = {"required": True, "width": "stretch"}
-        return column.segmented_control(option.label, choices, default=option.default, **kinds, **said)
+        return column.segmented_control(option.label, choices, default=option.default, **kinds, **bound)
     if choices is not None:
         first = 0 if option.default is not None or option.kind is Kind.SOFTWARE else None
         free = {"accept_new_options": True} if option.kind is Kind.MODEL else {}  # a config.json, or a name on the Hub
-        chosen = column.selectbox(option.label, choices, index=first, **free, **said, **blank)
+        chosen = column.selectbox(option.label, choices, index=first, **free, **bound, **blank)
         return chosen == "yes" if option.kind is Kind.YES_NO and chosen else chosen
     if option.kind in (Kind.WHOLE, Kind.NUMBER):
         number = int if option.kind is Kind.WHOLE else float
         ends: Any = [number(end) for end in (option.least or 0, option.most or 0)]
-        return column.number_input(option.label, *ends, value=None, **said, **blank)
-    text = column.text_input(option.label, OPENS_WITH.get(key, ""), **said, **blank).strip()
+        return column.number_input(option.label, *ends, value=None, **bound, **blank)
+    text = column.text_input(option.label, OPENS_WITH.get(key, ""), **bound, **blank).strip()
     return tuple(text.replace(",", " ").split()) if option.several else text
 
 
@@ -188,10 +179,10 @@ def _folder(column: Any, option: Option, key: str, help: str) -> str:
 
     The address holds the path. Streamlit's own binding would write the words of the list.
     """
-    held = loaders.token_folders()
+    folders = loaders.token_folders()
     from_address(key)
     chosen = column.selectbox(
-        option.label, [*held, _PREPARE], index=None, key=key, format_func=lambda path: held.get(path, path),
+        option.label, [*folders, _PREPARE], index=None, key=key, format_func=lambda path: folders.get(path, path),
         accept_new_options=True, placeholder=option.empty, help=help,
     )  # fmt: skip
     if chosen == _PREPARE:

@@ -8,6 +8,7 @@ from typing import Any
 
 import streamlit as st
 
+from advisor import units
 from advisor.engines.guards import NO_DATA
 from advisor.options import Goal
 from advisor.planning import curves
@@ -17,21 +18,10 @@ from advisor.records import Plan, Workload
 from advisor.report import charts
 from advisor.report import plan as report
 from advisor.report import search as runs
-from advisor.report.charts import ChartAxis
 from advisor.report.quantities import COST, TIME
 from advisor.report.table import STAR, Table, capital, on_page
-from advisor.ui import plan_answers, plan_charts
-from advisor.ui.controls import PLAN, from_address, in_controls, in_words, products, to_address
-from advisor.ui.tables import typed
-from advisor.units import (
-    format_bytes,
-    format_count,
-    format_estimate,
-    format_number,
-    format_percent,
-    format_rate,
-    format_tokens,
-)
+from advisor.ui import plan_answers
+from advisor.ui.controls import PLAN, from_address, in_controls, in_words, products, to_address, typed
 
 THIN = "every depth sees few tokens"  # the beginning of a warning from the planner
 
@@ -75,26 +65,16 @@ def _throughput(shown: Plan, own: Profile) -> None:
     points, measured = plan_answers.throughput(shown, own)
     rows = [
         {"micro_batch": p.workload.micro_batch, "value": rate.value, "low": rate.low, "high": rate.high,
-         "label": f"micro-batch {p.workload.micro_batch}: {format_estimate(rate, format_rate)}"}
+         "label": f"micro-batch {p.workload.micro_batch}: {units.format_estimate(rate, units.format_rate)}"}
         for p in points if (rate := p.tokens_per_second) is not None
     ]  # fmt: skip
     dots = [
-        {
-            "micro_batch": m.micro_batch,
-            "value": m.tokens_per_second,
-            "label": f"measured at depth {m.depth}, context {m.seq_len}: {format_percent(abs(m.faster))} "
-            f"{'faster' if m.faster >= 0 else 'slower'} than the fitted terms alone",
-        }
+        {"micro_batch": m.micro_batch, "value": m.tokens_per_second,
+         "label": f"measured at depth {m.depth}, context {m.seq_len}: {units.format_percent(abs(m.faster))} "
+                  f"{'faster' if m.faster >= 0 else 'slower'} than the fitted terms alone"}
         for m in measured
-    ]
-    chart = charts.curve(
-        rows,
-        x=ChartAxis(field="micro_batch", title="micro-batch (sequences per GPU)"),
-        y=ChartAxis(field="value", title="tokens per second"),
-        points=dots,
-        log_x=True,
-    )
-    st.altair_chart(chart, width="stretch")
+    ]  # fmt: skip
+    st.altair_chart(charts.throughput(rows, dots), width="stretch")
     words = "Blue: predicted, with its 80 % band, up to the first micro-batch that does not fit in memory. "
     if dots:
         words += "Orange: this device's calibration, carried from the shapes that were measured to this one."
@@ -119,23 +99,23 @@ def memory_bars(own: Profile, workload: Workload) -> None:
     points = curves.memory(own, workload)
     rows = [
         {"place": p.micro_batch, "part": part, "order": order, "value": curves.gib(size),
-         "label": format_bytes(size)}
+         "label": units.format_bytes(size)}
         for p in points
         for order, (part, size) in enumerate(zip(curves.MEMORY_PARTS, p.parts, strict=True))
     ]  # fmt: skip
     ends = [
         {"place": p.micro_batch, "low": curves.gib(p.total.low), "high": curves.gib(p.total.high),
-         "label": format_estimate(p.total, format_bytes)}
+         "label": units.format_estimate(p.total, units.format_bytes)}
         for p in points
     ]  # fmt: skip
     drawn = curves.limit_to_draw(own, points)
     limit = (curves.gib(drawn), _has(own)) if drawn is not None else None
-    chart = plan_charts.memory(rows, ends, across="micro-batch (sequences)", parts=curves.MEMORY_PARTS, limit=limit)
+    chart = charts.memory(rows, ends, across="micro-batch (sequences)", parts=curves.MEMORY_PARTS, limit=limit)
     st.altair_chart(chart, width="stretch")
 
 
 def _has(own: Profile) -> str:
-    return f"{products(own.key)} has {format_bytes(own.device_memory_bytes)}"
+    return f"{products(own.key)} has {units.format_bytes(own.device_memory_bytes)}"
 
 
 def _loss(goal: Goal, shown: Plan, own: Profile) -> None:
@@ -145,13 +125,13 @@ def _loss(goal: Goal, shown: Plan, own: Profile) -> None:
         return
     rows = [
         {"tokens": tokens, "value": loss.value, "low": loss.low, "high": loss.high,
-         "label": f"{format_tokens(tokens)} tokens: {format_estimate(loss, format_number)}"}
+         "label": f"{units.format_tokens(tokens)} tokens: {units.format_estimate(loss, units.format_number)}"}
         for tokens, loss in curve.points
     ]  # fmt: skip
-    marks = [{"tokens": m.tokens, "words": f"{m.words}: {format_tokens(m.tokens)}"} for m in curve.marks]
-    st.altair_chart(plan_charts.loss(rows, marks), width="stretch")
+    marks = [{"tokens": m.tokens, "words": f"{m.words}: {units.format_tokens(m.tokens)}"} for m in curve.marks]
+    st.altair_chart(charts.loss(rows, marks), width="stretch")
     st.caption(
-        f"Loss of this model ({format_count(shown.chosen.parameters)} parameters) at other token counts, from a "
+        f"Loss of this model ({units.format_count(shown.chosen.parameters)} parameters) at other token counts, from a "
         "published scaling law. It is a *prior*: another corpus or tokenizer moves the loss, and the band allows for "
         "that. The marks show how many tokens the budget alone and the deadline alone allow."
     )
@@ -173,7 +153,7 @@ def _bill(shown: Plan) -> None:
     ]
     st.altair_chart(charts.bill(rows, parts=[name for name, _ in parts]), width="stretch")
     draw(report.spending(shown))
-    disk = format_bytes(shown.bill.disk_bytes)
+    disk = units.format_bytes(shown.bill.disk_bytes)
     st.caption(worded(f"Price: {shown.offer.source}. The run keeps {disk} on disk."))
 
 
@@ -189,7 +169,7 @@ def _scaling(shown: Plan) -> None:
         for point, row in zip(search.scaling, table.rows, strict=True)
     ]  # fmt: skip
     ideal = [{"gpus": gpus, "value": rate} for gpus, rate in curves.ideal_rates(shown)]
-    st.altair_chart(plan_charts.scaling(rows, ideal), width="stretch")
+    st.altair_chart(charts.scaling(rows, ideal), width="stretch")
     st.caption(runs.pays(search))
     draw(table)
 
@@ -201,17 +181,17 @@ def _considered(answered: Plan) -> None:
         st.caption(runs.weighed(search))
         choices = [runs.machines(answered, search)] if search.machines else []
         _tables(choices)
-    _tables(candidates, said=runs.notes(choices))
+    _tables(candidates, above=runs.notes(choices))
     if search is not None and search.left_out:
         st.markdown(f"**{report.LEFT_OUT}**")
         st.markdown("\n".join(f"- {worded(text)}" for text in search.left_out))
 
 
-def _tables(tables: Sequence[Table], said: Collection[str] = ()) -> None:
-    """Draw tables of runs, and below them the notes needed to read them, except notes already in `said`."""
+def _tables(tables: Sequence[Table], above: Collection[str] = ()) -> None:
+    """Draw tables of runs, and below them the notes needed to read them, except notes that stand `above`."""
     for table in tables:
         draw(narrow(table))
-    for note in runs.notes(tables, said):
+    for note in runs.notes(tables, above):
         st.caption(plain(capital(note).replace(STAR, f"\\{STAR}")))
 
 

@@ -15,9 +15,8 @@ from advisor.records import Plan, Run
 from advisor.report import plan as plan_words
 from advisor.report.quantities import COST, LOSS, TIME
 from advisor.ui import plan_form
-from advisor.ui.controls import device_names, to_address
+from advisor.ui.controls import device_names, grid, to_address
 from advisor.ui.plan_tabs import plain, worded
-from advisor.ui.tables import grid
 from advisor.units import format_tokens, format_usd_rate
 
 PREFIX = "if_"  # of the sliders' keys, which are also their names in the address
@@ -36,21 +35,21 @@ _CHOSEN_AGAIN = ("micro_batch", "usd_per_gpu_hour")  # what another change may c
 
 def begin(run: Run, base: object) -> Changes:
     """Return the user's changes of a run; none when another run (`base`) is shown; at first those of the address."""
-    held, allowed = st.session_state, ranges(run)
-    if _MOVED not in held:
+    state, allowed = st.session_state, ranges(run)
+    if _MOVED not in state:
         asked = {name: st.query_params.get(PREFIX + name, "") for name in ("gpu", *allowed)}
         choices = {name: options for name, (_, options) in allowed.items()} | {"gpu": plan_form.devices()}
         if re.fullmatch(r"\d+\.\d+", price := asked["usd_per_gpu_hour"]):
             choices["usd_per_gpu_hour"] = (float(price),)  # it may be of another GPU
-        held[_MOVED] = {name: each for name in asked for each in choices[name] if str(each) == asked[name]}
+        state[_MOVED] = {name: each for name in asked for each in choices[name] if str(each) == asked[name]}
     own = {"gpu": run.offer.gpu} | {name: value for name, (value, _) in allowed.items()}
     # A change back to the run's own value counts beside other changes, for which a value may be chosen again.
-    if held.get(_BASE, base) != base or all(own[name] == value for name, value in held[_MOVED].items()):
-        held[_MOVED] = {}
-    held[_BASE] = base
+    if state.get(_BASE, base) != base or all(own[name] == value for name, value in state[_MOVED].items()):
+        state[_MOVED] = {}
+    state[_BASE] = base
     for name in own:
-        to_address(PREFIX + name, str(held[_MOVED][name]) if name in held[_MOVED] else None)
-    return Changes(**held[_MOVED])
+        to_address(PREFIX + name, str(state[_MOVED][name]) if name in state[_MOVED] else None)
+    return Changes(**state[_MOVED])
 
 
 def _move(name: str) -> None:
@@ -65,13 +64,10 @@ def total(shown: Run, *, varied: bool) -> None:
     with st.container(key="sticky-total", horizontal=True, vertical_alignment="center"):
         st.markdown(plain(f"{'What if' if varied else 'As chosen'}: **{' · '.join(numbers)}**"))
         st.button(
-            "Reset", icon=":material/restart_alt:", key="what-if-reset", on_click=_reset, disabled=not varied,
+            "Reset", icon=":material/restart_alt:", key="what-if-reset", disabled=not varied,
+            on_click=lambda: st.session_state.update({_MOVED: {}}),
             help="All sliders and the GPU back to the run as it was chosen.",
         )  # fmt: skip
-
-
-def _reset() -> None:
-    st.session_state[_MOVED] = {}
 
 
 def sliders(run: Run, shown: Run, changes: Changes, varied: Callable[[Changes], Plan]) -> None:
@@ -81,17 +77,13 @@ def sliders(run: Run, shown: Run, changes: Changes, varied: Callable[[Changes], 
     """
     st.session_state[f"{PREFIX}gpu"] = changes.gpu or run.offer.gpu
     st.selectbox(
-        "GPU",
-        plan_form.devices(),
-        key=f"{PREFIX}gpu",
-        on_change=_move,
-        args=("gpu",),
+        "GPU", plan_form.devices(), key=f"{PREFIX}gpu", on_change=_move, args=("gpu",),
         format_func=device_names().__getitem__,
         help="The same model, tokens and global batch on another GPU, at its catalog price and its own best "
         "micro-batch.",
-    )
+    )  # fmt: skip
     allowed, now = ranges(run), ranges(shown)
-    beside = Changes() if shown is run else changes  # none where the changed run is impossible
+    others_changed = Changes() if shown is run else changes  # none if the changed run is impossible
     if changes.gpu is not None or changes.usd_per_gpu_hour is None:
         allowed["usd_per_gpu_hour"] = now["usd_per_gpu_hour"]
     useful = [slider for slider in _SLIDERS if len(allowed[slider[0]][1]) > 1]
@@ -112,7 +104,7 @@ def sliders(run: Run, shown: Run, changes: Changes, varied: Callable[[Changes], 
                 further = next((option for option in options if used is None or option > used), None)
                 tried = further if moved is None else moved
                 if tried is not None:
-                    st.caption(worded(f"at {words(tried)}: {_alone(name, tried, beside, varied)}"))
+                    st.caption(worded(f"at {words(tried)}: {_alone(name, tried, others_changed, varied)}"))
 
 
 def _alone(name: str, tried: Any, changes: Changes, varied: Callable[[Changes], Plan]) -> str:
@@ -121,12 +113,12 @@ def _alone(name: str, tried: Any, changes: Changes, varied: Callable[[Changes], 
         run, other = (varied(replace(changes, **{name: value})).chosen for value in (None, tried))
     except AdvisorError as error:
         return error.message
-    said = [plan_words.in_words(difference(run, other)), plan_words.unpriced(run, other)]
+    effects = [plan_words.in_words(difference(run, other)), plan_words.unpriced(run, other)]
     before, after = ranges(run), ranges(other)
     for again, label, words, _ in _SLIDERS:
         if again in _CHOSEN_AGAIN and again != name and (ends := (before[again][0], after[again][0]))[0] != ends[1]:
-            said.append(f"{label[0].lower()}{label[1:]} {' → '.join(map(words, ends))}")
-    return " · ".join(filter(None, said))
+            effects.append(f"{label[0].lower()}{label[1:]} {' → '.join(map(words, ends))}")
+    return " · ".join(filter(None, effects))
 
 
 def comparison(base: Run, shown: Run) -> None:

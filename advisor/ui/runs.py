@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -11,28 +10,28 @@ from pathlib import Path
 import pandas as pd
 import streamlit as st
 
+from advisor.engines.engines import describe
+from advisor.engines.state import goes_on
 from advisor.errors import AdvisorError
 from advisor.findings.chart_data import points
 from advisor.history.comparison import compare_runs
-from advisor.history.ledger_rows import FEWEST_FOR_COVERAGE, QuantityAccuracy, accuracy, coverages
+from advisor.history.ledger_rows import FEWEST_FOR_COVERAGE, accuracy, coverages
 from advisor.history.listing import RunSummary, list_runs
-from advisor.history.scoring import ScoredRun
 from advisor.report import charts
 from advisor.report import comparison as words
 from advisor.report.charts import ChartAxis
 from advisor.report.plan import BASIS
 from advisor.report.quantities import INTERVAL
-from advisor.report.table import Table, capital, on_page
 from advisor.run_records import ScoreRow
 from advisor.store.folders import example_run
-from advisor.store.run_folder import read_about
-from advisor.ui import loaders, run_notes
-from advisor.ui.controls import RUN, to_address
+from advisor.store.run_folder import LONGEST_NAME, LONGEST_NOTE, MOST_TAGS, is_run_folder, read_about
+from advisor.ui import loaders
+from advisor.ui.controls import RUN, numbers_in, plain, show, side_by_side, to_address
 from advisor.ui.live import printed_last
-from advisor.ui.tables import numbers_in, plain, side_by_side, table
-from advisor.units import format_estimate, format_percent
+from advisor.units import format_percent
 from advisor.workflows.compare import Reviewed, review
 from advisor.workflows.diff import diff
+from advisor.workflows.keep_runs import annotate, delete_run
 
 UNITS = {
     "step_seconds_drift_corrected": "seconds",
@@ -42,6 +41,7 @@ UNITS = {
     "energy_kwh": "kWh",
     "loss": "nats per token",
 }  # for other quantities the unit is the last part of the name
+DELETED = "run-deleted"  # session state: a message to show once, after a run was deleted
 MOST_POINTS = 1000  # of the scatter plot; more cannot be told apart, and drawing them takes seconds
 AXES = {"tokens": "tokens seen", "hours": "hours since its first step", "usd": "dollars since its first step"}
 
@@ -51,86 +51,70 @@ def page() -> None:
     st.title("Runs", anchor=False)
     store = loaders.store()
     summaries = list_runs(store)
-    _score_new(summaries)
+    # Enter finished planned runs into the ledger if they were not compared yet. Each is tried once per session.
+    tried = st.session_state.setdefault("scored-runs", set())
+    done = {row.run_id for row in store.scores()} | store.taken_back() | tried
+    for run in summaries:
+        if run.outcome is None or run.plan_id is None or run.id in done:
+            continue
+        tried.add(run.id)
+        try:
+            review(store, run.path, record=None)
+        except AdvisorError as error:
+            st.warning(plain(f"{run.name} cannot be scored: {error.message}"), icon=":material/warning:")
     scores = store.scores()
     if scores:
         _track_record(scores)
-    run_notes.said()
+    if words_of_deletion := st.session_state.pop(DELETED, None):
+        st.success(plain(words_of_deletion), icon=":material/check:")
     chosen = _choose(summaries)
     if not chosen:
         return
-    reviewed = [run for folder in chosen if (run := _read(folder)) is not None]
+    reviewed = [one for folder in chosen if (one := _read(folder)) is not None]
     if len(reviewed) == 1:
         _single(reviewed[0])
     elif reviewed:
         _several(reviewed)
 
 
-def _score_new(summaries: list[RunSummary]) -> None:
-    """Enter finished planned runs into the ledger if they were not compared yet. Each is tried once per session."""
-    store, tried = loaders.store(), st.session_state.setdefault("scored-runs", set())
-    done = {row.run_id for row in store.scores()} | store.taken_back() | tried
-    fresh = [run for run in summaries if run.outcome is not None and run.plan_id is not None and run.id not in done]
-    for run in fresh:
-        tried.add(run.id)
-        try:
-            review(store, run.path, record=None)
-        except AdvisorError as error:
-            st.warning(plain(f"{run.name} cannot be scored: {error.message}"), icon=":material/warning:")
-
-
 def _track_record(scores: list[ScoreRow]) -> None:
     st.header("How accurate the predictions were", anchor=False)
     accuracies = accuracy(scores)
-    quantities = [name for name in words.TITLES if any(item.quantity == name for item in accuracies)]
-    name = st.selectbox(
-        "Quantity", quantities, format_func=words.TITLES.__getitem__, help="Each finished run is scored on these."
-    )
+    known = {item.quantity for item in accuracies}
+    titles = {name: quantity.name for name, quantity in words.QUANTITIES.items() if name in known}
+    about = "Each finished run is scored on these."
+    name = st.selectbox("Quantity", list(titles), format_func=titles.__getitem__, help=about)
     left, right = st.columns((3, 2), vertical_alignment="center")
     with right:
         for item in accuracies:
             if item.quantity == name:
-                st.markdown(words.record_in_words(item))
+                st.markdown(words.accuracy_sentence(item))
         st.caption(
             f"Each point is one finished run (the newest {MOST_POINTS:,} of them), each bar its 80 % interval. Points "
             "on the dashed line were predicted exactly."
         )
     drawn = [row for row in scores if row.quantity == name and row.actual > 0 and row.predicted.low > 0]
-    rows = [_scatter_row(row) for row in drawn[-MOST_POINTS:]]  # oldest first
+    rows = [
+        charts.scatter_row(row.run_id, row.predicted, row.actual, inside=row.inside, words=words.QUANTITIES[name].words)
+        for row in drawn[-MOST_POINTS:]  # oldest first
+    ]
     if rows:
         left.altair_chart(charts.identity_scatter(rows, unit=UNITS.get(name, name.rsplit("_", 1)[-1])), width="stretch")
-    _over_all(scores, accuracies)
-
-
-def _over_all(scores: list[ScoreRow], accuracies: list[QuantityAccuracy]) -> None:
-    """Draw a table of all quantities on all devices, and say whether intervals have the right width."""
+    # All quantities on all devices, and whether intervals have the right width.
     with st.expander("Every quantity on every device", icon=":material/table_rows:"):
-        record = words.track_record(accuracies)
-        _table(record, right=record.numbers)
-        found = coverages(scores)
-        if not found:
+        show(words.track_record(accuracies))
+        widths = coverages(scores)
+        if not widths:
             st.caption(f"It takes {FEWEST_FOR_COVERAGE} outcomes to show whether intervals are too narrow or too wide.")
             return
-        words_of = {c: f"{format_percent(c.held)} of {format_percent(c.promised)}" for c in found}
-        rows = [{"promised": c.promised, "held": c.held, "label": label} for c, label in words_of.items()]
+        words_of = [f"{format_percent(c.held)} of {format_percent(c.promised)}" for c in widths]
+        shares = zip(widths, words_of, strict=True)
+        rows = [{"promised": c.promised, "held": c.held, "label": label} for c, label in shares]
         st.altair_chart(charts.coverage(rows), width="stretch")
         st.caption(
-            f"{found[0].runs} outcomes, all quantities together. Below the dashed line the intervals were too narrow, "
+            f"{widths[0].runs} outcomes, all quantities together. Below the dashed line the intervals were too narrow, "
             "above it too wide. Quantities of one run are not independent of each other."
         )
-
-
-def _scatter_row(row: ScoreRow) -> dict[str, object]:
-    shown = words.FORMATTERS[row.quantity]
-    return {
-        "run": row.run_id,
-        "predicted": row.predicted.value,
-        "low": row.predicted.low,
-        "high": row.predicted.high,
-        "actual": row.actual,
-        "inside": "inside the interval" if row.inside else "outside",
-        "label": f"{format_estimate(row.predicted, shown)}; actual {shown(row.actual)}",
-    }
 
 
 def _choose(summaries: list[RunSummary]) -> list[Path]:
@@ -143,7 +127,9 @@ def _choose(summaries: list[RunSummary]) -> list[Path]:
         )
         return [example_run()]
     st.header("All runs", anchor=False)
-    summaries = run_notes.tagged(summaries)
+    if tags := sorted({tag for run in summaries for tag in run.tags}):
+        wanted = set(st.multiselect("Only runs with these tags", tags, key="runs-tags", placeholder="All runs"))
+        summaries = [run for run in summaries if wanted <= set(run.tags)]
     problems, any_tags = any(run.problem for run in summaries), any(run.tags for run in summaries)
     names = [Path(run.path).name for run in summaries]
     asked = [names.index(name) for name in st.query_params.get_all(RUN) if name in names]
@@ -188,8 +174,8 @@ def _read(folder: Path) -> Reviewed | None:
 
 def _started(name: str) -> str:
     """Return a folder's name with its start time in words, because that distinguishes runs of one model."""
-    found = re.fullmatch(r"(.+)-(\d{8}-\d{6})(.*)", name)
-    return f"{found[1]}, {datetime.strptime(found[2], '%Y%m%d-%H%M%S'):%d %b %H:%M:%S}{found[3]}" if found else name
+    parts = re.fullmatch(r"(.+)-(\d{8}-\d{6})(.*)", name)
+    return f"{parts[1]}, {datetime.strptime(parts[2], '%Y%m%d-%H%M%S'):%d %b %H:%M:%S}{parts[3]}" if parts else name
 
 
 def _single(reviewed: Reviewed) -> None:
@@ -201,26 +187,17 @@ def _single(reviewed: Reviewed) -> None:
     left, right = side_by_side("run", (3, 2))
     with left:
         scores = words.scores(reviewed.scored).without(BASIS)
-        _table(scores, right=(INTERVAL, *scores.numbers))
+        show(scores, right=(INTERVAL, *scores.numbers))
     with right:
-        _gap(reviewed.scored)
+        # The causes of the difference between predicted and actual time, as a chart and in numbers.
+        if steps := words.gap_steps(reviewed.scored):
+            st.altair_chart(charts.waterfall(steps, unit="seconds"), width="stretch")
+        if (gap := words.gap(reviewed.scored)) is not None:
+            show(gap)
     _curves([reviewed], "tokens")
     printed_last(reviewed.path)
-    run_notes.about(reviewed.path)
+    _about(reviewed.path)
     st.caption(f"Run folder: {plain(reviewed.path)}")
-
-
-def _gap(scored: ScoredRun) -> None:
-    """Show the causes of the difference between predicted and actual time, as a chart and in numbers."""
-    steps = words.gap_steps(scored)
-    if steps:
-        st.altair_chart(charts.waterfall(steps, unit="seconds"), width="stretch")
-    if (gap := words.gap(scored)) is not None:
-        _table(gap, right=gap.numbers)
-
-
-def _table(rows_in_words: Table, right: Sequence[str]) -> None:
-    table(on_page(rows_in_words), right=[capital(name) for name in right])
 
 
 def _several(reviewed: list[Reviewed]) -> None:
@@ -234,35 +211,28 @@ def _several(reviewed: list[Reviewed]) -> None:
     except AdvisorError as error:
         st.warning(plain(error.message), icon=":material/warning:")
         return
-    for shown in (
-        words.side_by_side(comparison.points),
-        words.differences(comparison),
-        words.speed_changes(comparison),
-    ):
-        _table(shown, right=shown.columns[:1])
+    tables = words.side_by_side(comparison.points), words.differences(comparison), words.speed_changes(comparison)
+    for shown in tables:
+        show(shown, right=shown.columns[:1])
     st.caption("Losses can be compared only in the same learning-rate phase: annealing alone lowers the loss.")
     st.caption(plain("; ".join((*words.groups(comparison), *comparison.notes))))
-    if len(reviewed) == 2:
-        _differences(*reviewed)
-
-
-def _differences(one: Reviewed, other: Reviewed) -> None:
-    """Show the settings that differ between two runs."""
+    if len(reviewed) != 2:
+        return
     try:
-        found = diff(loaders.store(), str(one.path), str(other.path))
+        settings = diff(loaders.store(), *(str(run.path) for run in reviewed))
     except AdvisorError as error:
         st.caption(plain(f"The differences are unknown: {error.message}"))
         return
-    if found.differences:
+    if settings.differences:
         st.header("What differs", anchor=False)
-        _table(words.setting_differences(found), right=())
+        show(words.setting_differences(settings))
     else:
         st.caption("No setting of the training differs.")
 
 
 def _curves(reviewed: list[Reviewed], axis: str) -> None:
     rows = [
-        {axis: place, "loss": point.value, "series": run.name}
+        {axis: place, "value": point.value, "series": run.name}
         for run in reviewed
         for point in points(run.case, "loss")
         if (place := getattr(point, axis)) is not None
@@ -272,5 +242,46 @@ def _curves(reviewed: list[Reviewed], axis: str) -> None:
         return
     colours = dict(zip([run.name for run in reviewed], (charts.ACTUAL, *charts.PARTS), strict=False))
     across = ChartAxis(field=axis, title=AXES[axis])
-    upright = ChartAxis(field="loss", title="training loss, nats per token")
-    st.altair_chart(charts.zoomable(charts.lines(rows, x=across, y=upright, colours=colours)), width="stretch")
+    chart = charts.lines(rows, x=across, title="training loss, nats per token", colours=colours)
+    st.altair_chart(charts.zoomable(chart), width="stretch")
+
+
+def _about(folder: Path) -> None:
+    """Draw a form for the run's name, note and tags, and a way to delete it. The shipped example has none."""
+    if folder == example_run() or not is_run_folder(folder):
+        return
+    now = read_about(folder)
+    if now.note:
+        st.markdown(plain(now.note))
+    with st.expander("Name, note and tags", icon=":material/edit:"):
+        with st.form(f"about-{folder.name}", border=False):
+            name = st.text_input("Name", now.name, max_chars=LONGEST_NAME, placeholder=folder.name)
+            note = st.text_area("Note", now.note, max_chars=LONGEST_NOTE)
+            tags = st.multiselect(
+                "Tags", now.tags, now.tags, accept_new_options=True, max_selections=MOST_TAGS, placeholder="Type a tag"
+            )
+            if st.form_submit_button("Save"):
+                untags = [tag for tag in now.tags if tag not in tags]
+                try:
+                    annotate(folder, name=name, note=note, tags=tags, untags=untags)
+                except AdvisorError as error:
+                    st.error(plain(f"{error.message}: {error.hint}"))
+                else:
+                    st.rerun()
+        _delete(folder)
+
+
+def _delete(folder: Path) -> None:
+    store = loaders.store()
+    if goes_on(describe(folder, store).state):
+        st.caption("The run is going on; it can be deleted after its end.")
+        return
+    with st.popover("Delete this run", icon=":material/delete:"):
+        st.markdown(
+            plain(f"{folder} and its checkpoints are removed for good. Predictions still use its measurements.")
+        )
+        if st.button(f"Delete {folder.name}", key=f"delete-{folder.name}"):
+            stays = f"{folder.name} is not listed; its folder lies outside the advisor's own and stays: {folder}"
+            is_left = delete_run(store, folder).folder_left
+            st.session_state[DELETED] = stays if is_left else f"{folder.name} is deleted"
+            st.rerun()

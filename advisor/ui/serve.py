@@ -11,22 +11,15 @@ import importlib
 import sys
 
 # What the pages are built on. The slow imports are pandas, altair and scipy, which come with these.
-_BELOW_THE_PAGES = (
-    *("altair", "pandas", "advisor.workflows.analysis", "advisor.report.plots", "advisor.report.charts"),
-    "advisor.workflows.compare",
-    *(
-        "advisor.report.gpu_rows",
-        "advisor.workflows.plan",
-        "advisor.workflows.calibrate",
-        "advisor.calibration.profiles",
-    ),
-    *("advisor.workflows.adopt", "advisor.workflows.launch", "advisor.planning.answer", "advisor.planning.what_fits"),
-)
+_BELOW_THE_PAGES = """altair pandas advisor.report.plots advisor.report.charts advisor.report.gpu_rows
+advisor.workflows.analysis advisor.workflows.compare advisor.workflows.plan advisor.workflows.calibrate
+advisor.workflows.adopt advisor.workflows.launch advisor.calibration.profiles advisor.planning.answer
+advisor.planning.what_fits"""
 
 
 def main() -> None:
     """Import the modules, then serve. Exits with Streamlit's exit code."""
-    for name in _BELOW_THE_PAGES:
+    for name in _BELOW_THE_PAGES.split():
         importlib.import_module(name)
     from streamlit.web import cli
 

@@ -1,19 +1,28 @@
-"""Judges uploaded or pasted logs. Readers read them in a temporary folder, which is deleted afterwards."""
+"""Takes logs that are uploaded or pasted, and facts stated with them, and judges them in a temporary folder."""
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import isclose
 from pathlib import Path, PurePosixPath
 
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
 from advisor.errors import AdvisorError
+from advisor.findings.forecast import Targets
+from advisor.hardware.catalog import load_gpus
 from advisor.readers.folder import is_log_path
 from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable
 from advisor.readers.several_logs import logs_of
 from advisor.store.store import Store
+from advisor.ui.controls import QUERY
 from advisor.workflows.analysis import Analysis, Given
 from advisor.workflows.analyze import Judged, analyze, judge_all
 
@@ -22,6 +31,9 @@ MOST_MEGABYTES = 200  # of one file; a log of 200 MB has a million steps
 PASTED = "pasted.log"
 _LONGEST_NAME = 120
 _ARCHIVES = (".zip", ".gz", ".tar", ".tgz")
+FILES, TEXT = "analyze-files", "analyze-text"
+REPORT = "report"  # in the session and in the address: the report that is shown
+_MEMORY_BYTES = 256 * 2**20  # of uploads, in the server's memory, so that reloading a page shows its report again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +42,92 @@ class Upload:
 
     name: str
     content: Callable[[], memoryview | bytes]
+
+
+def source() -> list[Upload]:
+    """Return what was uploaded or pasted."""
+    left, right = st.columns((3, 2))
+    files = left.file_uploader(
+        "Training logs, or the files of a run", accept_multiple_files=True, max_upload_size=MOST_MEGABYTES,
+        key=FILES, on_change=_emptied,
+        help="Console output, CSV, JSONL, TensorBoard events, trainer_state.json and many more. Several logs of one "
+        "format are several runs, compared with each other. Files are read on this machine, never executed, and kept "
+        "in memory only, unless you keep them under a name.",
+    )  # fmt: skip
+    text = right.text_area(
+        "or paste its text", placeholder="step 10 | loss 4.21 | lr 3e-4 | 812 ms | 161 k tok/s …",
+        key=TEXT, on_change=_emptied, height=70, help="The lines a training script printed.",
+    )  # fmt: skip
+    if files:
+        return [Upload(name=file.name, content=file.getvalue) for file in files]
+    return [Upload(name=PASTED, content=text.encode)] if text.strip() else []
+
+
+def report_name(uploads: list[Upload]) -> str | None:
+    """Return the name of the report in the form, or else in the session or address. Returns None if there is none."""
+    name: str | None = _store(uploads) if uploads else st.session_state.get(REPORT) or st.query_params.get(REPORT)
+    if name:
+        st.session_state[REPORT] = st.query_params[REPORT] = name
+    return name
+
+
+def _store(uploads: list[Upload]) -> str:
+    """Store the uploads under a name computed from their content. The oldest uploads make room for new ones."""
+    contents = [(upload.name, bytes(upload.content())) for upload in uploads]
+    digest = hashlib.sha256()
+    for name, content in contents:
+        digest.update(f"{name}\0{len(content)}\0".encode())
+        digest.update(content)
+    key, memory = digest.hexdigest()[:12], uploaded()
+    memory[key] = [Upload(name=name, content=partial(bytes, content)) for name, content in contents]
+    memory.move_to_end(key)
+    while len(memory) > 1 and sum(len(one.content()) for many in memory.values() for one in many) > _MEMORY_BYTES:
+        memory.popitem(last=False)
+    return key
+
+
+@st.cache_resource(show_spinner=False)
+def uploaded() -> OrderedDict[str, list[Upload]]:
+    """Return the uploads to this server by their names, newest last."""
+    return OrderedDict()
+
+
+def _emptied() -> None:
+    """Close the report if the user took its log out of the form, but not if the user only changed the page."""
+    if not st.session_state[FILES] and not st.session_state[TEXT].strip():
+        close()
+
+
+def close() -> None:
+    """Show no report any more."""
+    st.session_state.pop(REPORT, None)
+    st.query_params.pop(REPORT, None)
+
+
+def given() -> Given:
+    """Return the facts that are stated with the log, in an expander."""
+    with st.expander("What the log does not state: GPU, price, targets"):
+
+        def number(column: DeltaGenerator, label: str, key: str, help: str, empty: str = "") -> float | None:
+            return column.number_input(label, 0.0, value=None, placeholder=empty, key=key, bind=QUERY, help=help)
+
+        columns, below = st.columns(3), st.columns(3)
+        gpu = columns[0].selectbox(
+            "GPU", ["cpu", *sorted(load_gpus())], index=None, placeholder="as the log says", key="log_gpu", bind=QUERY,
+            help="Type to search.",
+        )  # fmt: skip
+        gpus = columns[1].number_input(
+            "Number of GPUs", 1, value=None, placeholder="as the log says", key="log_gpus", bind=QUERY, help="In all."
+        )
+        price = number(
+            columns[2], "Price ($ per GPU-hour)", "log_price", "What you pay. Empty: the catalog's cheapest price.",
+            "the cheapest in the catalog",
+        )  # fmt: skip
+        loss = number(below[0], "Loss to reach", "log_loss", "In the log's own unit: will the run reach it?")
+        usd = number(below[1], "Budget ($)", "log_usd", "Will the whole run stay within it?")
+        hours = number(below[2], "Deadline (hours)", "log_hours", "From the run's start.")
+    targets = Targets(final_loss=loss or None, usd=usd or None, hours=hours or None)
+    return Given(gpu=gpu, gpus=gpus, usd_per_gpu_hour=price, targets=targets)
 
 
 def judge_uploads(uploads: Sequence[Upload], given: Given, store: Store) -> Judged:
@@ -49,19 +147,27 @@ def judge_uploads(uploads: Sequence[Upload], given: Given, store: Store) -> Judg
             chosen, unread = ([paths[0]], []) if len(paths) == 1 else _runs_among(paths, folder)
             judged = judge_all(chosen, store, lambda path: analyze(path, given, store))
         except AdvisorError as error:
-            raise _in_their_words(error, folder, title) from None
+            # Without the name of the temporary folder, which means nothing to the user.
+            message, hint = (
+                text.replace(f"{folder}/", "").replace(str(folder), title) for text in (error.message, error.hint or "")
+            )
+            raise AdvisorError(message, hint or None, exit_code=error.exit_code) from None
     notes = [note for analysis in judged.analyses for note in analysis.run.notes]
     unread = [name for name in unread if not any(name in note for note in notes)]
     if unread:
         several = f"{len(unread)} files were" if len(unread) > 1 else "1 file was"
-        judged = replace(
-            judged, left_out=(*judged.left_out, f"{several} not read as part of this: {', '.join(unread)}")
-        )
-    return replace(
-        judged,
-        analyses=tuple(_as_uploaded(analysis, folder, title) for analysis in judged.analyses),
-        left_out=tuple(text.replace(f"{folder}/", "") for text in judged.left_out),
-    )
+        unused = f"{several} not read as part of this: {', '.join(unread)}"
+        judged = replace(judged, left_out=(*judged.left_out, unused))
+
+    def named(analysis: Analysis) -> Analysis:
+        """Return the analysis with the user's file names in place of our temporary folder's."""
+        run = analysis.run
+        notes = tuple(note.replace(f"{folder}/", "") for note in run.notes)
+        source = title if Path(run.source) == folder else run.source.replace(f"{folder}/", "")
+        return replace(analysis, case=replace(analysis.case, run=replace(run, source=source, notes=notes)))
+
+    left_out = tuple(text.replace(f"{folder}/", "") for text in judged.left_out)
+    return replace(judged, analyses=tuple(map(named, judged.analyses)), left_out=left_out)
 
 
 def _runs_among(paths: Sequence[Path], folder: Path) -> tuple[list[Path], list[str]]:
@@ -83,32 +189,23 @@ def _runs_among(paths: Sequence[Path], folder: Path) -> tuple[list[Path], list[s
             tables[path] = table
         elif table.telemetry is None:
             unread.append(path.name)
+
+    def are_one_run(one: RunTable, other: RunTable) -> bool:
+        if one.last_step is not None and one.last_step == other.last_step:
+            return True
+        losses = one.first_loss, other.first_loss
+        return losses[0] is not None and losses[1] is not None and isclose(losses[0], losses[1], rel_tol=1e-3)
+
     runs: list[Path] = []
     for path, table in tables.items():
-        if not any(_are_one_run(table, tables[other]) for other in runs):
+        if not any(are_one_run(table, tables[other]) for other in runs):
             runs.append(path)
     return (runs, unread) if len(runs) > 1 else ([folder], unread)
-
-
-def _are_one_run(one: RunTable, other: RunTable) -> bool:
-    if one.last_step is not None and one.last_step == other.last_step:
-        return True
-    return one.first_loss is not None and other.first_loss is not None and isclose(
-        one.first_loss, other.first_loss, rel_tol=1e-3
-    )  # fmt: skip
 
 
 def title_of(uploads: Sequence[Upload]) -> str:
     """Return the title of an upload: its file's name, or that of the first file and the number of others."""
     return uploads[0].name if len(uploads) == 1 else f"{uploads[0].name} and {len(uploads) - 1} more"
-
-
-def _as_uploaded(analysis: Analysis, folder: Path, title: str) -> Analysis:
-    """Return the analysis with the user's file names in place of our temporary folder's."""
-    run = analysis.run
-    notes = tuple(note.replace(f"{folder}/", "") for note in run.notes)
-    source = title if Path(run.source) == folder else run.source.replace(f"{folder}/", "")
-    return replace(analysis, case=replace(analysis.case, run=replace(run, source=source, notes=notes)))
 
 
 def _write(folder: Path, upload: Upload) -> Path:
@@ -124,13 +221,3 @@ def safe_name(name: str) -> str:
     last = PurePosixPath(name.replace("\\", "/")).name
     shown = "".join(c for c in last if c.isprintable()).lstrip(".")
     return shown[-_LONGEST_NAME:] or "log.txt"
-
-
-def _in_their_words(error: AdvisorError, folder: Path, title: str) -> AdvisorError:
-    """Return the same error without the name of the temporary folder, which means nothing to the user."""
-
-    def mended(text: str) -> str:
-        return text.replace(f"{folder}/", "").replace(str(folder), title)
-
-    hint = mended(error.hint) if error.hint else None
-    return AdvisorError(mended(error.message), hint, exit_code=error.exit_code)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.history.paired import contrasts, seeds_needed
-from advisor.report.ab import verdict
+from advisor.report.comparison import verdict
 from advisor.workflows.ab import other_text
 from trainer.schema import config_from_dict
 

@@ -13,8 +13,8 @@ from advisor.errors import AdvisorError
 from advisor.findings.overlap import savings
 from advisor.history.comparison import compare_runs
 from advisor.readers.run_table import Status
-from advisor.report import words, write_reports
-from advisor.report.markdown import document
+from advisor.report import words
+from advisor.report.files import markdown, write_reports
 from advisor.store.folders import example_run
 from advisor.store.store import Store
 from advisor.workflows.analysis import Given, to_document
@@ -112,7 +112,7 @@ def test_a_hostile_log_cannot_put_code_into_the_page(store, tmp_path):
 def test_markdown_tables_survive_pipes(store, tmp_path):
     folder = tmp_path / "a|b"
     folder.mkdir()
-    text = document(analyze(write_log(folder / "run.log"), Given(), store))
+    text = markdown([analyze(write_log(folder / "run.log"), Given(), store)], None, ())
     for block in re.findall(r"(?:^\|.*\n)+", text, re.M):
         widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
         assert len(widths) == 1, block
@@ -334,7 +334,7 @@ def test_several_runs_are_a_table_everywhere(store, tmp_path):
     analysis = told(tmp_path, store, text)
     assert "2 runs, 1 killed, 1 completed; the longest, run 2: completed after 100 steps" in analysis.verdict[0]
     assert [row[1:3] for row in words.runs(analysis)] == [("killed", "1 to 40"), ("completed", "1 to 100")]
-    assert "## Runs in this log" in document(analysis)
+    assert "## Runs in this log" in markdown([analysis], None, ())
     assert [run["status"] for run in to_document(analysis)["runs"]] == ["killed", "completed"]
 
 

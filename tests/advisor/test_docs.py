@@ -11,10 +11,9 @@ import pytest
 import yaml
 
 from advisor.cli import VERBS
-from advisor.cli.reference import commands, llms, manual, reference
+from advisor.cli.reference import commands, findings, llms, manual, reference
 from advisor.hardware.catalog import GPU_COLUMNS
 from advisor.hardware.prices import PRICE_COLUMNS
-from advisor.report.catalogue import page as findings_page
 
 # what the advisor may import of the trainer: the contract, and readers of its files that need no torch
 OPEN_TO_THE_ADVISOR = {"damage", "schema", "plain", "budget", "runlog", "messages", "token_folder", "telemetry_files"}
@@ -30,7 +29,7 @@ def test_the_reference_is_up_to_date() -> None:
 
 
 def test_the_list_of_findings_is_up_to_date() -> None:
-    assert (ROOT / "docs" / "findings.md").read_text(encoding="utf-8") == findings_page(), "run `make docs`"
+    assert (ROOT / "docs" / "findings.md").read_text(encoding="utf-8") == findings(), "run `make docs`"
 
 
 def test_every_command_and_option_is_documented() -> None:

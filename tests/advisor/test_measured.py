@@ -9,7 +9,7 @@ import pytest
 from advisor.findings.measured import cards, joules
 from advisor.readers.names import column_of, in_unit
 from advisor.readers.read import read_run
-from advisor.report import write_reports
+from advisor.report.files import write_reports
 from advisor.workflows.analysis import Given, to_document
 from advisor.workflows.analyze import analyze
 from tests.terminal import advisor

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.cli.plan_tables import recommendation
 from advisor.hardware.catalog import require_gpu
 from advisor.options import Goal
 from advisor.planning.answer import answer
@@ -18,6 +17,7 @@ from advisor.records import Plan
 from advisor.report import plan as words
 from advisor.report import render
 from advisor.report import search as runs
+from advisor.report.brief import recommendation
 from advisor.report.plan import markdown
 from advisor.report.table import Table, in_markdown, on_console, on_page
 from tests.advisor.devices import small_cpu

@@ -18,7 +18,7 @@ from advisor.history.comparison import compare_runs, compare_those_far_enough
 from advisor.readers.run_table import Status
 from advisor.readers.several_logs import logs_of
 from advisor.report import rows as report_rows
-from advisor.report import write_reports
+from advisor.report.files import write_reports
 from advisor.report.progress import line_of_log as line
 from advisor.workflows.analysis import Given
 from advisor.workflows.analyze import analyze, runs_of

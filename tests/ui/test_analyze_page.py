@@ -1,6 +1,7 @@
 """Page Analyze: what is uploaded or pasted is judged as `advisor analyze` judges it, and nothing of it stays behind."""
 
 import io
+import json
 import shlex
 import tempfile
 import zipfile
@@ -18,7 +19,7 @@ from advisor.records import Basis, Estimate
 from advisor.store.folders import example_run
 from advisor.store.store import Store
 from advisor.ui.analyze import dearest_first
-from advisor.ui.tables import plain
+from advisor.ui.controls import plain
 from advisor.ui.uploads import Given, Upload, judge_uploads, safe_name
 from tests import terminal
 from tests.ui import driver
@@ -51,10 +52,13 @@ def test_without_a_log_it_says_what_to_do_and_offers_an_example():
     at = app().run()
     assert not at.exception and not at.error
     assert "Drop a log above" in words(at)
-    at.button(key="analyze-show-example").click().run()
+    said = words(at.button(key="analyze-show-example").click().run())
     assert not at.exception
-    said = words(at)
     assert "501" in said and "recorded example" in said and "Tokens per second against step" in said
+    for chosen, types in (["y axis"], ("linear", "log")), (["x axis"], ("log", None)):
+        at.button_group(key="logarithmic").set_value(chosen).run()
+        chart = json.loads((at.get("arrow_vega_lite_chart") or at.get("vega_lite_chart"))[0].proto.spec)["layer"][0]
+        assert tuple(chart["encoding"][axis]["scale"].get("type") for axis in "xy") == types
 
 
 def test_an_uploaded_log_says_what_the_command_line_says(advisor_home, tmp_path):

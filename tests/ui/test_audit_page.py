@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 
 from advisor.report.audit import verdict_line
 from advisor.store.store import default_store
-from advisor.ui.tables import plain
+from advisor.ui.controls import plain
 from advisor.workflows.audit import audit_cards
 from tests.ui import driver
 

@@ -21,8 +21,7 @@ from advisor.store.calibration import SettingBurst
 from advisor.store.folders import example_run
 from advisor.store.run_folder import read_run_plan, run_row
 from advisor.store.store import Store, default_store, load_calibration
-from advisor.ui.controls import OF_PAGE, in_controls, products
-from advisor.ui.tables import typed
+from advisor.ui.controls import OF_PAGE, in_controls, products, typed
 from advisor.units import format_usd_rate
 from advisor.workflows.calibrate import calibrated_since, calibrating
 from advisor.workflows.compare import review

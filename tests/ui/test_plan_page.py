@@ -20,10 +20,11 @@ from streamlit.testing.v1 import AppTest
 from advisor.options import Goal
 from advisor.planning.explore import chances
 from advisor.records import Plan
+from advisor.report import charts
 from advisor.report.plan import briefly, speed_rests_on
 from advisor.store.calibration import Quality, Verdict
 from advisor.store.store import Store, default_store, load_calibration
-from advisor.ui import launch_form, plan_charts
+from advisor.ui import launch_form
 from advisor.ui.controls import products
 from advisor.units import format_estimate, format_number, format_seconds, format_usd
 from advisor.workflows.plan import recommend
@@ -252,7 +253,7 @@ def test_reset_puts_card_and_sliders_back_to_the_run():
     assert any(m.value.startswith("As chosen: **") for m in at.markdown)
 
 
-@pytest.mark.parametrize("name", list(plan_charts.SIGHTS))
+@pytest.mark.parametrize("name", list(charts.SIGHTS))
 def test_dots_of_the_front_are_named_and_their_names_do_not_lie_over_each_other(name):
     rows = [
         {
@@ -263,12 +264,10 @@ def test_dots_of_the_front_are_named_and_their_names_do_not_lie_over_each_other(
             "shown": n == 2,
             "label": f"run {n}",
         }
-        | dict.fromkeys(plan_charts.NOTE, "-")
+        | dict.fromkeys(charts.NOTE, "-")
         for n in (2, 0, 1, 3, 4, 2.01)
     ]
-    drawn = plan_charts.front(
-        rows, [], sight=plan_charts.SIGHTS[name], quality="validation loss", limits=(50.0, 24.0)
-    ).to_dict()
+    drawn = charts.front(rows, [], sight=charts.SIGHTS[name], quality="validation loss", limits=(50.0, 24.0)).to_dict()
     texts = [layer for layer in drawn["layer"] if layer.get("mark", {}).get("type") == "text" and "label" in str(layer)]
     labels = [row["label"] for layer in texts for row in drawn["datasets"][layer["data"]["name"]]]
     assert "run 2" in labels and "run 2.01" not in labels and len(labels) >= 3

@@ -15,8 +15,7 @@ pytest.importorskip("streamlit", reason="the app's packages are not installed")
 from streamlit.testing.v1 import AppTest
 
 from advisor.findings.chart_data import points
-from advisor.report.overlays import LOSS, Look, overlay, scalars
-from advisor.report.plots import plots
+from advisor.report.plots import LOSS, Look, overlay, plots, scalars
 from advisor.store.store import Store
 from advisor.ui.uploads import Upload, judge_uploads
 from advisor.workflows.analysis import Given
