@@ -142,6 +142,7 @@ class MemoryModel:
         a = WorkloadArrays.of([workload])
         total = float(self.allocated_many(a).value[0]) if total_bytes is None else total_bytes
         parts = published_parts(a) if self._published(a) else self._own_parts(a)
+        parts["activations"] += parts.get("inputs", 0.0)
         # The regression may give slightly negative bytes for a part that is absent at the peak. A measured total may be
         # smaller than the predicted parts; the temporary parts are then scaled down.
         fixed = parts["weights"] + parts["optimizer"]

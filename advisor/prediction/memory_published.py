@@ -9,14 +9,14 @@ published peaks (`benchmarks/fit_memory.py` writes profiles/published_memory.yam
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from advisor.prediction.adapters import NF4_BYTES
-from advisor.prediction.intervals import EstimateArrays
+from advisor.prediction.intervals import Mixture
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.software import NamedSoftware, table
 from advisor.records import Software
@@ -37,7 +37,7 @@ _OTHER_STATES = {
 _FROZEN_BYTES = 2.0  # bytes of a weight that is not trained, unless it has 4 bits
 # Megatron and DeepSpeed reduce and gather in buckets of 5e8 elements, and ZeRO-3 keeps up to 1e9 gathered elements
 # (DeepSpeed's documented defaults), 16-bit each.
-_BUCKET_ELEMENTS, _LIVE_ELEMENTS = 5e8, 1e9
+BUCKET_ELEMENTS, _LIVE_ELEMENTS = 5e8, 1e9
 # 4-bit matrices save their input, and bitsandbytes' products also save their output: 15 to 25 bytes per token and width
 # more than frozen 16-bit matrices (LitGPT's published pairs of LoRA and QLoRA, six models).
 _UNPACKED_BYTES = 16.0
@@ -45,9 +45,9 @@ _UNPACKED_BYTES = 16.0
 # about half of the runs, wrappers keep the gradients (Hugging Face runs of two people).
 _WRAPPERS_HOLD = 0.5
 # Per-operator checkpointing keeps attention's output and every second matrix product (torchtitan): about a third.
-_SELECTIVE = 0.4
+SELECTIVE = 0.4
 _CHUNKED_LOGIT_BYTES = 1.0  # per logit of all tokens, for a loss in chunks
-_LOGIT_BYTES = {"compiled": 7.0, "megatron": 16.0, "c": 4.0}
+_LOGIT_BYTES = {"compiled": 7.0, "megatron": 6.0, "c": 4.0}
 # Priors without published peaks: the allocator's pool as a share of the temporary tensors; GiB of the driver and of the
 # communication library (sources §2.4).
 _POOL, _NEEDED_POOL, _CONTEXT_GIB, _NCCL_GIB = 0.08, 0.02, 0.6, 1.0
@@ -91,6 +91,22 @@ class Parts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What decides which factors apply to the bytes of runs."""
+
+    name: str  # one of CLASSES
+    software: Software | None
+    selective: np.ndarray | bool  # every other matrix product is recomputed
+    several: np.ndarray | bool  # GPUs
+
+    @classmethod
+    def of(cls, a: WorkloadArrays) -> Kind:
+        software, selective = a.software or Software(), a.activation_checkpointing == "selective"
+        name = class_of(software, a.compile)
+        return cls(name=name, software=a.software, selective=selective, several=a.gpus > 1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class PublishedMemory:
     """Factors on the counts, fitted to published peaks. A factor is stored as its log and the standard deviation."""
 
@@ -127,12 +143,11 @@ def cases(software: Software) -> tuple[StateCase, ...]:
     )
 
 
-def class_of(a: WorkloadArrays) -> str:
+def class_of(software: Software, compile: bool) -> str:
     """Return the one of CLASSES that describes which tensors the operations of a run save."""
-    software = a.software or Software()
     if software.kind in ("c", "megatron"):
         return software.kind
-    if a.compile or software.kind == "fused" or (software.fused_kernels and software.kind != "tuned"):
+    if compile or software.kind == "fused" or (software.fused_kernels and software.kind != "tuned"):
         return "compiled"
     return "hf" if _models_of_hf(software) else "plain"
 
@@ -153,12 +168,10 @@ def parts(a: WorkloadArrays, case: StateCase) -> Parts:
     named = table().get(software.name or "")
     adapters = software.adapters
     # PEFT keeps adapters in fp32 beside 16-bit weights (its autocast_adapter_dtype)
-    state = "fp32" if adapters is not None and _models_of_hf(software) else case.state
-    weight, master, moment, gradient = _STATE_BYTES[state]
+    own = "fp32" if adapters is not None and _models_of_hf(software) else case.state
+    weight, master, moment, gradient = state_bytes(own, software)
     optimizer = OPTIMIZERS[a.optimizer] if adapters is None else OPTIMIZERS["adamw"]
     moments = master + moment * optimizer.moments
-    if case.state == "copied" and named is not None and named.gradients == "fp32":
-        gradient = 4
     if software.moment_bytes is not None and adapters is None:
         moments = software.moment_bytes + master
     weights_shards, state_shards, gradient_shards = SHARDINGS[a.sharding].shares(a.gpus)
@@ -192,7 +205,11 @@ def parts(a: WorkloadArrays, case: StateCase) -> Parts:
         inputs=inputs * a.trained_share,
         activations=kept * a.trained_share,
         worked=worked,
-        logits=_logit_bytes(a, named, case) * a.tokens * a.vocab_size,
+        logits=a.tokens
+        * a.vocab_size
+        * logit_bytes(
+            software, case, compile=a.compile, casts=PRECISIONS[a.precision].casts, autocast=_autocast(a, case)
+        ),
         gathered=_gathered(a, software, case),
     )
 
@@ -207,39 +224,62 @@ def _activations(
         block = block + (6.0 if element == 2.0 else 9.0) * a.heads * a.seq_len * tokens
     nothing = np.zeros_like(block)
     if a.activation_checkpointing == "full":
-        stream = 4.0 if _autocast(a, case) and class_of(a) in ("plain", "hf") else element
+        stream = 4.0 if _autocast(a, case) and class_of(software, a.compile) in ("plain", "hf") else element
         return a.depth * tokens * stream * a.width, nothing, block
     if a.activation_checkpointing == "selective":
-        return nothing, a.depth * _SELECTIVE * block, (1 - _SELECTIVE) * block
+        return nothing, a.depth * SELECTIVE * block, (1 - SELECTIVE) * block
     return nothing, a.depth * block, nothing
 
 
+def state_bytes(state: str, software: Software) -> tuple[float, float, float, float]:
+    """Return the bytes per parameter of weights, fp32 master copy, each moment and gradients."""
+    *others, gradient = _STATE_BYTES[state]
+    named = table().get(software.name or "")
+    summed = state == "copied" and named is not None and named.gradients == "fp32"
+    return (*others, 4.0 if summed else gradient)
+
+
 def _kept_bytes(a: WorkloadArrays, software: Software, named: NamedSoftware | None, case: StateCase) -> np.ndarray:
-    """Return the bytes per token that the operations of a block save for the backward pass.
+    """Return the bytes per token that the operations of a block save for the backward pass."""
+    element, name = float(PRECISIONS[a.precision].element_bytes), class_of(software, a.compile)
+    kept = block_bytes(
+        name, gated=a.family == "llama", residual=a.width, queries=a.width, keys=a.kv_heads * a.head_dim,
+        ffn=a.ffn_width, element=element, autocast=_autocast(a, case),
+        lanes=named.extra_lanes if named is not None else 0.0,
+    )  # fmt: skip
+    if name in ("plain", "hf") and software.adapters is not None:
+        if software.adapters.quantized:
+            return kept + _UNPACKED_BYTES * a.width
+        if software.adapters.targets == "attention":
+            return kept - element * a.ffn_width  # the input of a frozen matrix is not saved
+    return kept
+
+
+def block_bytes(
+    name: str, *, gated: np.ndarray | bool, residual: np.ndarray, queries: np.ndarray, keys: np.ndarray,
+    ffn: np.ndarray, element: float = 2.0, autocast: np.ndarray | bool = False, lanes: float = 0.0,
+) -> np.ndarray:  # fmt: skip
+    """Return the bytes per token that a block of one of CLASSES saves, for widths on one GPU.
 
     These are inputs and outputs of two norms, q, k, v, the output of attention, and the FFN's values before and after
     the activation function, with a gate if it has one. torch.compile saves the same amount, according to its
-    partitioner.
+    partitioner. `lanes` are further 16-bit values of the width of the residual stream.
     """
-    element = float(PRECISIONS[a.precision].element_bytes)
-    width, keys, ffn = a.width, a.kv_heads * a.head_dim, a.ffn_width
-    kept = element * (6.0 * width + 2.0 * keys + (4.0 if a.family == "llama" else 2.0) * ffn)
-    kept = kept + 2.0 * (named.extra_lanes if named is not None else 0.0) * width
-    if class_of(a) not in ("plain", "hf"):
+    gate = 3.0 if name == "megatron" else 4.0  # its fused_bias_swiglu.py saves its input alone
+    kept = element * (4.0 * residual + 2.0 * queries + 2.0 * keys + np.where(gated, gate, 2.0) * ffn)
+    kept = kept + 2.0 * lanes * residual
+    if name == "megatron":  # GPTs keep the masks of two dropouts
+        return kept + np.where(gated, 0.0, 2.0) * residual
+    if name not in ("plain", "hf"):
         return kept
-    autocast = _autocast(a, case)
     # The output of attention is copied to be contiguous. Norms save an fp32 input; norms without a kernel, as in
     # llamas, also save the normalized values.
-    kept = kept + element * width + {"llama": 12.0 if autocast else 8.0}.get(a.family, 4.0 * autocast) * width
-    if software.adapters is not None and software.adapters.quantized:
-        kept = kept + _UNPACKED_BYTES * width
-    elif software.adapters is not None and software.adapters.targets == "attention":
-        kept = kept - element * ffn  # the input of a frozen matrix is not saved
-    if class_of(a) != "hf":
+    norms = np.where(gated, np.where(autocast, 12.0, 8.0), np.where(autocast, 4.0, 0.0))
+    kept = kept + element * queries + norms * residual
+    if name != "hf":
         return kept
-    if a.family == "llama":  # keys and values repeated for every head
-        return kept + element * 2.0 * (width - keys)
-    return kept + 3.0 * element * ffn + 3.0 * width  # GELU without a kernel saves three FFN widths more; dropout
+    # Keys and values are repeated for every head. GELU without a kernel saves three FFN widths more; dropout.
+    return kept + np.where(gated, element * 2.0 * (queries - keys), 3.0 * element * ffn + 3.0 * residual)
 
 
 def _autocast(a: WorkloadArrays, case: StateCase) -> bool:
@@ -248,24 +288,33 @@ def _autocast(a: WorkloadArrays, case: StateCase) -> bool:
     return case.state == "fp32" and PRECISIONS[a.precision].casts and not SHARDINGS[a.sharding].weights
 
 
-def _logit_bytes(a: WorkloadArrays, named: NamedSoftware | None, case: StateCase) -> float:
+def logit_bytes(
+    software: Software, case: StateCase, *, compile: bool, casts: bool = True, autocast: np.ndarray | bool = False
+) -> np.ndarray | float:
     """Return the bytes per token and vocabulary entry at the peak of the loss.
 
     In eager mode these are 16-bit logits, fp32 log-probabilities (autocast, Hugging Face's copy), and the gradients of
     NLL and softmax, which are as large. Everything in 16 bits without a copy takes 2 x 4. A compiler fuses some of it.
-    With head and loss in one graph, only logits and their gradient remain (sources §2.3): each software has its own
-    number.
+    With head and loss in one graph, only logits and their gradient remain (sources §2.3). Megatron's loss overwrites
+    its fp32 copy (core/tensor_parallel/cross_entropy.py). Software may have its own number.
     """
     if not case.whole_logits:
         return _CHUNKED_LOGIT_BYTES
-    kind = class_of(a)
-    if kind == "compiled" and named is not None and named.logit_bytes is not None:
+    kind, named = class_of(software, compile), table().get(software.name or "")
+    if named is not None and named.logit_bytes is not None and (compile or not named.compiled):
         return named.logit_bytes
     if kind in _LOGIT_BYTES:
         return _LOGIT_BYTES[kind]
-    if not PRECISIONS[a.precision].casts:
+    if not casts:
         return 16.0
-    return 12.0 if kind == "hf" else 14.0 if _autocast(a, case) else 8.0
+    return 12.0 if kind == "hf" else np.where(autocast, 14.0, 8.0)
+
+
+def has_buckets(software: Software, case: StateCase, several: np.ndarray | bool) -> np.ndarray | bool:
+    """Return True if gradients and weights are copied to buckets; those of one fp32 buffer are parts of it."""
+    named = table().get(software.name or "")
+    in_place = named is not None and named.gradients == "fp32"
+    return (several | (software.kind == "wrapper")) & (case.state == "copied") & (not in_place)
 
 
 def _gathered(a: WorkloadArrays, software: Software, case: StateCase) -> np.ndarray:
@@ -275,30 +324,26 @@ def _gathered(a: WorkloadArrays, software: Software, case: StateCase) -> np.ndar
     if software.adapters is not None and not sharded:  # one matrix converted from 4 bits, without a gradient
         return 2.0 * a.width * a.ffn_width if software.adapters.quantized else np.zeros(len(a.depth))
     if sharded:  # two gathered blocks, both tables, and a block's gradient before its reduce-scatter
-        live = 2.0 * np.minimum(_BUCKET_ELEMENTS + _LIVE_ELEMENTS, a.parameters) if case.state == "copied" else 0.0
+        live = 2.0 * np.minimum(BUCKET_ELEMENTS + _LIVE_ELEMENTS, a.parameters) if case.state == "copied" else 0.0
         block = 6.0 if software.adapters is None else 2.0 * NF4_BYTES if software.adapters.quantized else 4.0
         return block * a.block_parameters + 2.0 * table_size * (1 if a.family == "gpt2" else 2) + live
-    if case.state == "copied" and (a.gpus > 1 or software.kind == "wrapper"):
-        return 2.0 * 2.0 * np.minimum(_BUCKET_ELEMENTS, a.parameters)
+    if has_buckets(software, case, a.gpus > 1):
+        return 4.0 * np.minimum(BUCKET_ELEMENTS, a.parameters)
     if case.state == "fp32" and PRECISIONS[a.precision].casts and a.activation_checkpointing != "full":
         return 2.0 * a.block_matrices  # autocast caches cast weights until the forward pass ends
     return np.zeros(len(a.depth))
 
 
-def peak(
-    a: WorkloadArrays, case: StateCase, counted: str, factor: Mapping[str, float], p: Parts | None = None
-) -> dict[str, np.ndarray]:
+def peak(p: Parts, kind: Kind, counted: str, factor: Mapping[str, float]) -> dict[str, np.ndarray]:
     """Return the bytes at the peak of one case by part, each multiplied by its factor. They add up to the peak.
 
     `counted` is allocated, reserved (by the allocator), device (as the driver reports), or needed (the smallest device
     memory that works: before it fails, the allocator frees its cache). The peak is at the start of the backward pass,
     when all activations and the logits are alive, or in the optimizer step, when all gradients are alive.
     """
-    p, kind = p or a.memo.get(case) or parts(a, case), class_of(a)
-    a.memo[case] = p
-    blocks = factor[f"activations {kind}"] * factor["software"]
-    kept = blocks * p.activations * (factor["selective"] if a.activation_checkpointing == "selective" else 1.0)
-    logits, worked = factor[f"logits {kind}"] * p.logits, blocks * p.worked
+    blocks = factor[f"activations {kind.name}"] * factor["software"]
+    kept = blocks * p.activations * np.where(kind.selective, factor["selective"], 1.0)
+    logits, worked = factor[f"logits {kind.name}"] * p.logits, blocks * p.worked
     stepping = p.held + p.inputs + kept + np.maximum(logits, worked) < p.gradients + p.stepping
     losing, zero = ~stepping & (logits >= worked), np.zeros_like(kept)
     found = {
@@ -315,15 +360,19 @@ def peak(
         moving = sum(found.values()) - p.weights - p.optimizer
         found["pool"] = factor["pool"] * (_NEEDED_POOL if counted == "needed" else _POOL) * moving
     if counted in ("device", "needed"):
-        found["context"] = factor["context"] * _GIB * (_CONTEXT_GIB + (_NCCL_GIB if a.gpus > 1 else 0.0)) + zero
+        found["context"] = factor["context"] * _GIB * (_CONTEXT_GIB + np.where(kind.several, _NCCL_GIB, 0.0)) + zero
     return found
+
+
+def likeliest(software: Software) -> StateCase:
+    """Return the likeliest case of a run of this software."""
+    return max(cases(software), key=lambda one: one.weight)
 
 
 def published_parts(a: WorkloadArrays) -> dict[str, float]:
     """Return the expected allocated bytes at the peak of one workload by part, for its likeliest case."""
-    case = max(cases(a.software or Software()), key=lambda one: one.weight)
-    found = {name: float(held[0]) for name, held in peak(a, case, "allocated", factors(a.software)).items()}
-    return found | {"activations": found["activations"] + found["inputs"]}
+    p = parts(a, likeliest(a.software or Software()))
+    return {name: float(held[0]) for name, held in peak(p, Kind.of(a), "allocated", factors(a.software)).items()}
 
 
 def factors(software: Software | None, belief: PublishedMemory | None = None) -> dict[str, float]:
@@ -333,71 +382,40 @@ def factors(software: Software | None, belief: PublishedMemory | None = None) ->
     return {name: float(np.exp(belief.factors[name][0])) for name in FACTORS} | {"software": float(np.exp(own))}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mixture:
-    """Bytes of n workloads, each a mixture of log-normal cases, shapes (cases, n)."""
-
-    logs: np.ndarray
-    deviations: np.ndarray
-    weights: np.ndarray  # each column adds up to one
-
-    def below(self, limit_bytes: np.ndarray | float) -> np.ndarray:
-        """Return the probability that each workload stays below a limit, shape (n,)."""
-        return (self.weights * _normal((np.log(limit_bytes) - self.logs) / self.deviations)).sum(axis=0)
-
-    def quantiles(self, shares: np.ndarray) -> np.ndarray:
-        """Return the quantiles of each workload's bytes for `shares`, shape (k, n), by bisection in log bytes."""
-        low = np.broadcast_to((self.logs - 5 * self.deviations).min(axis=0), shares.shape)
-        high = np.broadcast_to((self.logs + 5 * self.deviations).max(axis=0), shares.shape)
-        for _ in range(20):  # to a part in 1e5
-            middle = (low + high) / 2
-            z = (middle[:, None, :] - self.logs) / self.deviations
-            under = (self.weights * _normal(z)).sum(axis=1) < shares
-            low, high = np.where(under, middle, low), np.where(under, high, middle)
-        return np.exp((low + high) / 2)
-
-    def estimates(self, ran_in: float | None = None) -> EstimateArrays:
-        """Return median and 80 % interval. If `ran_in` is given, the run has fitted in that much device memory."""
-        whole = np.ones(self.logs.shape[1]) if ran_in is None else np.maximum(self.below(ran_in), 1e-6)
-        low, value, high = self.quantiles(np.array([[0.1], [0.5], [0.9]]) * whole)
-        return EstimateArrays(value=value, low=low, high=high)
-
-
 def published_mixture(a: WorkloadArrays, counted: str, belief: PublishedMemory | None = None) -> Mixture:
     """Return the memory of published software for workloads of one kind; `counted` works as in `peak`."""
     belief = belief or load_published_memory()
-    factor, deviations = factors(a.software, belief), _deviations(a, belief)
+    kind, factor, found = Kind.of(a), factors(a.software, belief), []
+    for case in cases(a.software or Software()):
+        p = a.memo[case] = a.memo.get(case) or parts(a, case)
+        found.append((case.weight, peak(p, kind, counted, factor)))
+    return mixture(found, kind, belief)
+
+
+def mixture(found: Sequence[tuple[float, Mapping[str, np.ndarray]]], kind: Kind, belief: PublishedMemory) -> Mixture:
+    """Return the mixture of cases, each a weight and the bytes at its peak by part."""
+    deviations, more = _deviations(kind, belief), belief.more
     logs: list[np.ndarray] = []
     variances: list[np.ndarray] = []
     weights: list[np.ndarray] = []
-    for case in cases(a.software or Software()):
-        found = peak(a, case, counted, factor)
-        total = np.sum(list(found.values()), axis=0)
-        state = np.sum([found[name] for name in _STATE], axis=0)
-        groups = {"state": state} | {name: held for name, held in found.items() if name not in _STATE}
-        shares = [(held / total * deviations[name]) ** 2 for name, held in groups.items()]
-        variance, more = belief.row**2 + np.sum(shares, axis=0), belief.more
+    for weight, held in found:
+        total = np.sum(list(held.values()), axis=0)
+        state = np.sum([held[name] for name in _STATE], axis=0)
+        groups = {"state": state} | {name: bytes_ for name, bytes_ in held.items() if name not in _STATE}
+        shares = [(bytes_ / total * deviations[name]) ** 2 for name, bytes_ in groups.items()]
+        variance = belief.row**2 + np.sum(shares, axis=0)
         logs += [np.log(total), np.log(total) + more["shift"]]
         variances += [variance, variance + more["deviation"] ** 2]
-        weights += [np.full(len(a.depth), case.weight * share) for share in (1 - more["chance"], more["chance"])]
+        weights += [np.full(len(total), weight * share) for share in (1 - more["chance"], more["chance"])]
     return Mixture(logs=np.array(logs), deviations=np.sqrt(variances), weights=np.array(weights))
 
 
-def _deviations(a: WorkloadArrays, belief: PublishedMemory) -> dict[str, float]:
+def _deviations(kind: Kind, belief: PublishedMemory) -> dict[str, np.ndarray | float]:
     """Return the log standard deviation of each part: the spread between people and the error of the factor."""
-    kind, own = class_of(a), belief.software_factor(a.software)[1]
-    fitted = {name: belief.factors[name][1] for name in ("gathered", "base", "pool", "context")}
-    fitted |= {"activations": float(np.hypot(belief.factors[f"activations {kind}"][1], own))}
-    fitted |= {"logits": belief.factors[f"logits {kind}"][1], "state": 0.0}
-    if a.activation_checkpointing == "selective":
-        part = float(np.hypot(belief.factors["selective"][1], belief.spreads["selective"]))
-        fitted["activations"] = float(np.hypot(fitted["activations"], part))
-    return {name: float(np.hypot(belief.spreads[name], deviation)) for name, deviation in fitted.items()}
-
-
-def _normal(z: np.ndarray) -> np.ndarray:
-    """Return the normal distribution function, exact to 1e-7 (Abramowitz and Stegun 7.1.26)."""
-    t = 1 / (1 + 0.3275911 * np.abs(z) / np.sqrt(2))
-    series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
-    tail = 0.5 * series * np.exp(-(z**2) / 2)
-    return np.where(z > 0, 1 - tail, tail)
+    own = belief.software_factor(kind.software)[1]
+    fitted: dict[str, np.ndarray | float] = {name: belief.factors[name][1] for name in ("gathered", "base", "pool")}
+    fitted |= {"context": belief.factors["context"][1], "logits": belief.factors[f"logits {kind.name}"][1]}
+    kept = np.hypot(belief.factors[f"activations {kind.name}"][1], own)
+    part = np.hypot(belief.factors["selective"][1], belief.spreads["selective"])
+    fitted |= {"activations": np.where(kind.selective, np.hypot(kept, part), kept), "state": 0.0}
+    return {name: np.hypot(belief.spreads[name], deviation) for name, deviation in fitted.items()}

@@ -9,6 +9,7 @@ from functools import lru_cache
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
 from advisor.laws.flops import parameters
 from advisor.prediction.batch import predict_batch
+from advisor.prediction.layout_memory import summed
 from advisor.prediction.layouts import LayoutRun
 from advisor.prediction.memory_published import published_parts
 from advisor.prediction.memory_terms import WorkloadArrays
@@ -85,6 +86,4 @@ def _profile(spec: GpuSpec, precision: str, compile: bool, software: Software) -
 
 def memory_of(w: Workload) -> dict[str, float]:
     """Return the bytes of a workload's peak by the parts that layouts have."""
-    found = published_parts(WorkloadArrays.of([w]))
-    state = sum(found[name] for name in ("weights", "optimizer", "gradients", "gathered"))
-    return {name: found[name] for name in ("activations", "logits")} | {"state": state, "rest": found["base"]}
+    return summed(published_parts(WorkloadArrays.of([w])))

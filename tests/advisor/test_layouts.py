@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,8 @@ from advisor.hardware.catalog import load_gpus
 from advisor.prediction.layout_batch import predict_layouts
 from advisor.prediction.layout_memory import counted
 from advisor.prediction.layouts import Experts, Layout, LayoutRun, Model, columns_of
+from advisor.prediction.memory_published import likeliest
+from advisor.prediction.software import software_of
 from benchmarks.rows.answers import answer_rows
 from benchmarks.rows.layouts import LayoutReading, LayoutRows
 
@@ -45,6 +48,14 @@ def gpt(name: str, recompute: str, *, sequence: bool) -> LayoutRun:
     )  # fmt: skip
 
 
+def stage_bytes(runs: list[LayoutRun], stage: str, *, afab: bool = False) -> dict[str, np.ndarray]:
+    """The bytes of runs with Megatron before any factor."""
+    software = software_of("megatron")
+    held = counted(columns_of(runs), software, likeliest(software), stage, afab=afab)
+    state = held.weights + held.optimizer + held.held
+    return {"state": state, "activations": held.activations, "logits": held.logits}
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_times_and_memory_that_no_fit_has_seen(name: str):
     *_, full, selective, kept, kept_selective, state = PUBLISHED[name]
@@ -52,7 +63,7 @@ def test_published_times_and_memory_that_no_fit_has_seen(name: str):
     slow, fast, _ = predict_layouts(runs)
     assert slow.step_seconds.value == pytest.approx(full, rel=0.12)
     assert fast.step_seconds.value == pytest.approx(selective, rel=0.14)
-    held = counted(columns_of(runs), "first")
+    held = stage_bytes(runs, "first")
     assert held["activations"][1:] / GIB == pytest.approx([kept_selective, kept], rel=0.01)
     assert held["state"][1] / GIB == pytest.approx(state, rel=0.10)
 
@@ -139,9 +150,8 @@ def test_tokens_that_meet_few_machines_or_travel_behind_arithmetic_cost_less():
 
 def test_a_pipeline_that_keeps_every_micro_batch_until_the_last_forward_pass():
     """Of the first stage 16 micro-batches in place of the four of 1F1B; the last keeps all their logits too."""
-    z = columns_of([RUN])
     for stage, kept in (("first", 4), ("last", 1)):
-        usual, all_forward = counted(z, stage), counted(z, stage, afab=True)
+        usual, all_forward = (stage_bytes([RUN], stage, afab=afab) for afab in (False, True))
         assert all_forward["activations"] == pytest.approx(16 / kept * usual["activations"])
         assert all_forward["state"] == usual["state"]
         assert all_forward["logits"] == pytest.approx(16 * usual["logits"])
@@ -199,7 +209,7 @@ def test_layers_that_predict_further_tokens_load_the_last_stage():
     """One such layer: its time, and the head's once more."""
     plain, ahead = predict_layouts([RUN, replace(RUN, model=replace(LLAMA_70B, ahead=1))])
     assert ahead.step_seconds.value > 1.03 * plain.step_seconds.value
-    held = [counted(columns_of([p.run]), "last") for p in (plain, ahead)]
+    held = [stage_bytes([p.run], "last") for p in (plain, ahead)]
     assert held[1]["logits"] == pytest.approx(2 * held[0]["logits"])
     assert held[1]["state"] > held[0]["state"] and held[1]["activations"] > held[0]["activations"]
 
