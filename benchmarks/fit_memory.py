@@ -238,7 +238,7 @@ def _errors(peaks: Sequence[Peak], place: dict[str, int], theta: np.ndarray) -> 
                 total = sum(float(v[0]) for v in held.values())
                 slope = np.zeros(len(place))
                 for name, bytes_ in held.items():
-                    keys = [f"{name} {kind.name}" if name in PARTS else name]
+                    keys = [f"{name} {kind.loss if name == 'logits' else kind.name}" if name in PARTS else name]
                     if name == "activations":
                         keys += [own, "selective" if np.all(kind.selective) else ""]
                     for key in keys:
@@ -275,22 +275,6 @@ class Answer:
         """Return the interval score of the logs at 80 % (Gneiting and Raftery 2007): width, plus ten times any miss."""
         low, high, actual = np.log([self.low, self.high, self.peak.gib])
         return float(high - low + 10 * (max(low - actual, 0.0) + max(actual - high, 0.0)))
-
-    def line(self) -> str:
-        """Return the row and its prediction on one line."""
-        w = max(self.peak.meanings, key=lambda pair: pair[1])[0]
-        if isinstance(w, LayoutRun):
-            said = f"{w.layout} {w.micro_batch} x {w.seq_len} {w.software} {self.peak.note}"
-            return f"{self.peak.owner[:18]:18} {said} | {self.peak.gib:.2f} said {self.value:.2f} {self.error:+.0%}"
-        assert w.software is not None
-        how = ("compiled" if w.compile else "eager", w.activation_checkpointing, w.sharding, w.software.state)
-        shape = f"L{w.shape.depth} d{w.shape.width} V{w.shape.vocab_size} {w.micro_batch} x {w.shape.seq_len}"
-        return (
-            f"{self.peak.owner[:18]:18} {self.peak.counted[:5]} {shape} on {w.gpus} x {w.gpu[:9]} {'/'.join(how)} "
-            f"{w.software.name} "
-            f"| {self.peak.gib:.2f} said {self.value:.2f} ({self.low:.2f}-{self.high:.2f}) {self.error:+.0%} "
-            f"{'' if self.inside else 'OUT'} {self.peak.note[:60]}"
-        )
 
 
 def predicted(one: Peak, belief: PublishedMemory, cards: dict) -> Answer:
@@ -345,18 +329,20 @@ def summary(answers: Sequence[Answer]) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=Path, action="append", default=[], help="further tables of published runs")
-    parser.add_argument("--list", action="store_true", help="print every prediction")
-    chosen = parser.parse_args()
-    peaks = read_peaks([prior_model.RUNS, *chosen.rows])
+    peaks = read_peaks([prior_model.RUNS, *parser.parse_args().rows])
     answers = left_out(peaks)
-    if chosen.list:
-        for a in answers:
-            print(a.line())
-    print(summary(answers))
+    split = [a for a in answers if isinstance(a.peak.meanings[0][0], LayoutRun)]
+    whole = [a for a in answers if a not in split]
+    print(summary(whole), summary(split), sep="\n")
+    for source in sorted({m.source for m in layouts.measured()} & {a.peak.source for a in answers}):
+        for name, some in (("only the batch", whole), ("split", split)):
+            if mine := [a for a in some if a.peak.source == source]:
+                print(source, name, summary(mine))
     belief = fit(peaks)
     made = {
         "script": "benchmarks/fit_memory.py",
-        "left_out": summary(answers),
+        "left_out": summary(whole),
+        "left_out_split": summary(split),
         "factors": {n: [round(v, 4) for v in pair] for n, pair in belief.factors.items()},
         "software": {n: [round(v, 4) for v in pair] for n, pair in belief.software.items()},
         "spreads": dict(belief.spreads),

@@ -75,8 +75,8 @@ OWNERS = {
 }  # of SCORED, by the first word
 UNBALANCED = 1.15  # of a mixture of experts' step, at the upper end; judged, as measured runs force balanced routing
 HEADER = (
-    "# What cutting a run over many GPUs costs, and factors of the memory that is counted: fitted by\n"
-    "# `python benchmarks/layouts.py fit`; format in profiles/README.md.\n"
+    "# What cutting a run over many GPUs costs: fitted by `python benchmarks/layouts.py fit`; "
+    "format in profiles/README.md.\n"
 )
 
 

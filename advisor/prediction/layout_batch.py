@@ -13,10 +13,11 @@ from advisor.prediction.layout_memory import STAGES, chance_to_fit, layout_mixtu
 from advisor.prediction.layout_own import OwnRuns
 from advisor.prediction.layout_time import load_law, measure_runs, step_of
 from advisor.prediction.layouts import LayoutRun, columns_of
-from advisor.prediction.memory_published import likeliest
+from advisor.prediction.memory_published import likeliest, published_parts
+from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.software import software_of
-from advisor.prediction.whole_models import memory_of, predict_whole, workload_of
-from advisor.records import Basis, Estimate
+from advisor.prediction.whole_models import predict_whole, workload_of
+from advisor.records import Basis, Estimate, Workload
 
 SURE = 0.9  # `fits` is True from this probability of fitting, and False from this probability of not fitting
 
@@ -92,13 +93,13 @@ def predict_layouts(runs: Sequence[LayoutRun], own: OwnRuns | None = None) -> li
         names = ["peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "fit_probability", "fits"]
         names += ["flops_per_token", "parameters", *(["mfu"] if own is None else [])]
         copied: dict[str, Any] = {name: getattr(answer, name) for name in names}
-        predictions[at] = replace(predictions[at], memory_parts=memory_of(workloads[at]), **copied)
+        predictions[at] = replace(predictions[at], memory_parts=_parts_of(workloads[at]), **copied)
     return predictions
 
 
 def _memory(runs: Sequence[LayoutRun]) -> list[tuple[Estimate, dict[str, float], float]]:
     """Return the peak of each run, its likeliest parts, and the probability that it fits."""
-    found: dict[int, tuple[Estimate, dict[str, float], float]] = {}
+    found = {}
     for name in {run.software for run in runs}:
         places = [at for at, run in enumerate(runs) if run.software == name]
         some, software = [runs[at] for at in places], software_of(name)
@@ -107,10 +108,14 @@ def _memory(runs: Sequence[LayoutRun]) -> list[tuple[Estimate, dict[str, float],
         parts = summed(peak_parts(z, software, likeliest(software), "allocated", stage))
         chances = chance_to_fit(z, software, np.array([float(run.gpu.memory_bytes) for run in some]))
         for i, at in enumerate(places):
-            value, low, high = (float(side[i]) for side in (peaks.value, peaks.low, peaks.high))
+            sides = {side: float(getattr(peaks, side)[i]) for side in ("value", "low", "high")}
             held = {part: float(bytes_[i]) for part, bytes_ in parts.items()}
-            found[at] = Estimate(value=value, low=low, high=high, basis=Basis.PRIOR), held, float(chances[i])
+            found[at] = Estimate(**sides, basis=Basis.PRIOR), held, float(chances[i])
     return [found[at] for at in range(len(runs))]
+
+
+def _parts_of(w: Workload) -> dict[str, float]:
+    return summed(published_parts(WorkloadArrays.of([w])))
 
 
 def memory_by_stage(run: LayoutRun) -> dict[str, Mapping[str, float]]:
@@ -119,15 +124,11 @@ def memory_by_stage(run: LayoutRun) -> dict[str, Mapping[str, float]]:
     The first stage holds the most activations, the last one the logits. Stages between them hold less than the first.
     """
     if (whole := workload_of(run)) is not None:
-        return {"every GPU": memory_of(whole)}
-    z, stages = columns_of([run]), run.layout.pipeline
-    software = software_of(run.software)
-    case = likeliest(software)
+        return {"every GPU": _parts_of(whole)}
+    z, stages, software = columns_of([run]), run.layout.pipeline, software_of(run.software)
     named = {f"first of {stages} stages": "first", f"last of {stages} stages": "last"} if stages > 1 else {}
-    return {
-        name: {
-            part: float(held[0])
-            for part, held in summed(peak_parts(z, software, case, "allocated", STAGES.index(stage))).items()
-        }
+    found = {
+        name: summed(peak_parts(z, software, likeliest(software), "allocated", STAGES.index(stage)))
         for name, stage in (named or {"every GPU": "first"}).items()
     }
+    return {name: {part: float(held[0]) for part, held in by.items()} for name, by in found.items()}

@@ -11,28 +11,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from advisor.prediction import memory_published as law
 from advisor.prediction.intervals import Mixture
 from advisor.prediction.layouts import Columns
-from advisor.prediction.memory_published import (
-    BUCKET_ELEMENTS,
-    SELECTIVE,
-    Kind,
-    Parts,
-    PublishedMemory,
-    StateCase,
-    block_bytes,
-    cases,
-    class_of,
-    factors,
-    has_buckets,
-    load_published_memory,
-    logit_bytes,
-    mixture,
-    peak,
-    state_bytes,
-)
+from advisor.prediction.memory_published import SELECTIVE, Kind, Parts, PublishedMemory, StateCase, class_of
 from advisor.prediction.profile import FIT_MARGIN
-from advisor.prediction.software import require_software, table
+from advisor.prediction.software import table
 from advisor.records import Software
 
 MEMORY_PARTS = ("state", "activations", "logits", "rest")
@@ -57,7 +41,7 @@ def counted(z: Columns, software: Software, case: StateCase, stage: str = "first
     With `afab`, all forward passes run before the first backward pass, so every stage of a pipeline keeps all
     micro-batches. Otherwise the schedule is 1F1B.
     """
-    first, alone, compile = stage == "first", z.pipeline == 1, _compiled(software)
+    first, alone, kind = stage == "first", z.pipeline == 1, kind_of(z, software)
     tables = z.vocab * z.width / z.tensor * np.where(alone & ~z.tied, 2, 1)
     norms = (2 * z.layers / z.pipeline + 1) * z.width * 2
     last = alone if first else np.ones_like(alone)
@@ -67,12 +51,12 @@ def counted(z: Columns, software: Software, case: StateCase, stage: str = "first
         (z.local_dense * share + norms + tables, np.maximum(z.dense_ranks / z.copies, 1)),
         (z.local_experts * share, np.maximum(z.expert_ranks / z.copies, 1)),
     )
-    weight, master, moment, gradient = state_bytes(case.state, software)
+    weight, master, moment, gradient = law.state_bytes(case.state, software)
     full, fp32 = z.sharding == 2, case.state == "fp32"
     gradients = sum(n * gradient / np.where(full, ranks, 1) for n, ranks in pieces)
     stepped = sum(n / np.where(z.sharding > 0, ranks, 1) for n, ranks in pieces)
     named = table().get(software.name or "")
-    block = z.tokens * _block(z, class_of(software, compile), autocast=fp32 & ~full)
+    block = z.tokens * _block(z, kind.name, autocast=fp32 & ~full)
     # A stage of the 1F1B schedule, interleaved or not, holds activations of this many micro-batches' layers.
     behind = z.pipeline - 1 if first else np.zeros_like(z.pipeline)  # number of later stages
     flown = np.where(z.virtual > 1, 2 * behind + (z.virtual - 1) * z.pipeline + 1, behind + 1)
@@ -84,13 +68,12 @@ def counted(z: Columns, software: Software, case: StateCase, stage: str = "first
     held = (z.local_dense + z.local_experts) * share
     elements = held + norms + tables
     whole = np.where(full & ~alone, elements, 0.0)
-    gathered = np.where(full & alone, 6.0 * held / z.stage_layers + 2.0 * tables, 0.0)
-    gathered = gathered + np.where(
-        has_buckets(software, case, z.dense_ranks > 1) & ~full, 4.0 * np.minimum(BUCKET_ELEMENTS, elements), 0.0
-    )
-    casts = np.where(fp32 & ~full & ~again, 2.0 * held, 0.0)  # autocast caches cast weights
-    logits = (1 + z.ahead) * z.tokens * z.vocab / z.tensor * logit_bytes(
-        software, case, compile=compile, autocast=fp32 & ~full
+    gathered = law.gathered_bytes(
+        software, case, full=full, several=z.dense_ranks > 1, elements=elements, block=held / z.stage_layers,
+        tables=tables, cast=np.where(again, 0.0, held),
+    )  # fmt: skip
+    logits = (1 + z.ahead) * z.tokens * z.vocab / z.tensor * law.logit_bytes(
+        software, case, compile=_compiled(software), autocast=fp32 & ~full
     )  # fmt: skip
     return Parts(
         weights=sum(n * weight / np.where(full, ranks, 1) for n, ranks in pieces) + 2.0 * whole + 0.0 * block,
@@ -102,12 +85,12 @@ def counted(z: Columns, software: Software, case: StateCase, stage: str = "first
         activations=np.where(again, 0.0, np.where(z.recompute == 2, SELECTIVE, 1.0) * flight * block),
         worked=np.where(again, block, np.where(z.recompute == 2, (1 - SELECTIVE) * block, 0.0)),
         logits=np.where(last, logits, 0.0) * np.where(afab & ~alone, z.micro_batches, 1.0),
-        gathered=gathered + casts,
+        gathered=np.where(full & ~alone, 0.0, gathered),
     )
 
 
 def _compiled(software: Software) -> bool:
-    return software.name is not None and require_software(software.name).compiled
+    return (named := table().get(software.name or "")) is not None and named.compiled
 
 
 def _block(z: Columns, name: str, *, autocast: np.ndarray) -> np.ndarray:
@@ -118,7 +101,7 @@ def _block(z: Columns, name: str, *, autocast: np.ndarray) -> np.ndarray:
     t, gated = z.tensor, z.matrices == 3
 
     def kept(ffn: np.ndarray) -> np.ndarray:
-        return block_bytes(
+        return law.block_bytes(
             name, gated=gated, residual=z.width * np.where(z.sequence, 1 / t, 1.0), queries=z.heads * z.head_dim / t,
             keys=z.kv_heads * z.head_dim / t, ffn=ffn, autocast=autocast,
         )  # fmt: skip
@@ -138,24 +121,23 @@ def peak_parts(
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Return the bytes at the peak, as `memory_published.peak`, of the stages in `stage`: indices into STAGES."""
     both = [counted(z, software, case, which, afab=afab) for which in ("first", "last")]
-    return fullest(both, kind_of(z, software), counts, factors(software, belief), stage)
+    return fullest(both, kind_of(z, software), counts, law.factors(software, belief), stage)
 
 
 def fullest(
     both: Sequence[Parts], kind: Kind, counts: str, factor: Mapping[str, float], stage: np.ndarray | int
 ) -> dict[str, np.ndarray]:
     """Return the bytes at the peak of the first or the last stage, as `stage` says: indices into STAGES."""
-    found = [peak(held, kind, counts, factor) for held in both]
+    found = [law.peak(held, kind, counts, factor) for held in both]
     totals = [np.sum(np.broadcast_arrays(*held.values()), axis=0) for held in found]
     first = np.where(stage == 0, totals[0] >= totals[1], stage == 1)
     return {name: np.where(first, found[0][name], found[1][name]) for name in found[0]}
 
 
 def kind_of(z: Columns, software: Software) -> Kind:
-    return Kind(
-        name=class_of(software, _compiled(software)), software=software, selective=z.recompute == 2,
-        several=z.dense_ranks * z.gpus_in_line > z.context,
-    )  # fmt: skip
+    """Return the kind of runs of one software package."""
+    name, several = class_of(software, _compiled(software)), z.dense_ranks * z.gpus_in_line > z.context
+    return Kind(name=name, software=software, selective=z.recompute == 2, several=several)
 
 
 def layout_mixture(
@@ -163,23 +145,19 @@ def layout_mixture(
     belief: PublishedMemory | None = None,
 ) -> Mixture:  # fmt: skip
     """Return the memory of runs of one software package; `counts` works as in `memory_published.peak`."""
-    found = [
-        (case.weight, peak_parts(z, software, case, counts, stage, afab=afab, belief=belief))
-        for case in cases(software)
-    ]
-    return mixture(found, kind_of(z, software), belief or load_published_memory())
+    each = law.cases(software)
+    found = [(case.weight, peak_parts(z, software, case, counts, stage, afab=afab, belief=belief)) for case in each]
+    return law.mixture(found, kind_of(z, software), belief or law.load_published_memory())
 
 
-def chance_to_fit(
-    z: Columns, software: Software, memory_bytes: np.ndarray | float, belief: PublishedMemory | None = None
-) -> np.ndarray:
+def chance_to_fit(z: Columns, software: Software, memory_bytes: np.ndarray | float) -> np.ndarray:
     """Return the probability that a run fits and leaves no pipeline stage empty.
 
     If the schedule of a pipeline is unknown, it is a weighted mean of both schedules.
     """
 
     def fits(afab: bool) -> np.ndarray:
-        return layout_mixture(z, software, "needed", afab=afab, belief=belief).below(FIT_MARGIN * memory_bytes)
+        return layout_mixture(z, software, "needed", afab=afab).below(FIT_MARGIN * memory_bytes)
 
     chance = fits(afab=False)
     if np.any(z.afab > 0):

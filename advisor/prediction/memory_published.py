@@ -35,9 +35,9 @@ _OTHER_STATES = {
     "16bit": (("fp32", 0.5), ("copied", 0.5)),
 }
 _FROZEN_BYTES = 2.0  # bytes of a weight that is not trained, unless it has 4 bits
-# Megatron and DeepSpeed reduce and gather in buckets of 5e8 elements, and ZeRO-3 keeps up to 1e9 gathered elements
-# (DeepSpeed's documented defaults), 16-bit each.
-BUCKET_ELEMENTS, _LIVE_ELEMENTS = 5e8, 1e9
+# DeepSpeed reduces and gathers in buckets of 5e8 elements, and its ZeRO-3 keeps up to 1e9 gathered ones (documented
+# defaults), 16-bit each.
+_BUCKET_ELEMENTS, _LIVE_ELEMENTS = 5e8, 1e9
 # 4-bit matrices save their input, and bitsandbytes' products also save their output: 15 to 25 bytes per token and width
 # more than frozen 16-bit matrices (LitGPT's published pairs of LoRA and QLoRA, six models).
 _UNPACKED_BYTES = 16.0
@@ -55,14 +55,8 @@ _BASE_GIB = 0.25  # workspaces, batches, small tensors, leftovers of loading
 CLASSES = ("plain", "hf", "compiled", "megatron", "c")  # decide which tensors operations save
 PARTS = ("activations", "logits")  # have a factor for each class
 _STATE = ("weights", "optimizer", "gradients", "inputs")  # parts whose counts have no uncertainty
-FACTORS = (
-    *(f"{part} {name}" for part in PARTS for name in CLASSES),
-    "selective",
-    "gathered",
-    "base",
-    "pool",
-    "context",
-)
+_OTHERS = ("gathered", "base", "pool", "context")
+FACTORS = (*(f"{part} {name}" for part in PARTS for name in CLASSES), "selective", *_OTHERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +92,13 @@ class Kind:
     software: Software | None
     selective: np.ndarray | bool  # every other matrix product is recomputed
     several: np.ndarray | bool  # GPUs
+
+    @property
+    def loss(self) -> str:
+        """The one of CLASSES whose loss it has: eager software with its own count of logits has Megatron's."""
+        named = table().get((self.software or Software()).name or "")
+        own = self.name == "plain" and named is not None and named.logit_bytes is not None and not named.compiled
+        return "megatron" if own else self.name
 
     @classmethod
     def of(cls, a: WorkloadArrays) -> Kind:
@@ -149,13 +150,8 @@ def class_of(software: Software, compile: bool) -> str:
         return software.kind
     if compile or software.kind == "fused" or (software.fused_kernels and software.kind != "tuned"):
         return "compiled"
-    return "hf" if _models_of_hf(software) else "plain"
-
-
-def _models_of_hf(software: Software) -> bool:
-    """Return True if the software trains Hugging Face's implementation of a model."""
     named = table().get(software.name or "")
-    return named is not None and named.hf_models
+    return "hf" if named is not None and named.hf_models else "plain"
 
 
 def parts(a: WorkloadArrays, case: StateCase) -> Parts:
@@ -166,9 +162,9 @@ def parts(a: WorkloadArrays, case: StateCase) -> Parts:
     """
     software = a.software or Software()
     named = table().get(software.name or "")
-    adapters = software.adapters
+    adapters, hf = software.adapters, named is not None and named.hf_models
     # PEFT keeps adapters in fp32 beside 16-bit weights (its autocast_adapter_dtype)
-    own = "fp32" if adapters is not None and _models_of_hf(software) else case.state
+    own = "fp32" if adapters is not None and hf else case.state
     weight, master, moment, gradient = state_bytes(own, software)
     optimizer = OPTIMIZERS[a.optimizer] if adapters is None else OPTIMIZERS["adamw"]
     moments = master + moment * optimizer.moments
@@ -180,37 +176,44 @@ def parts(a: WorkloadArrays, case: StateCase) -> Parts:
     trained = a.trained_parameters.astype(float)
     frozen = _FROZEN_BYTES * (n if adapters is not None else n - trained)
     if adapters is not None and adapters.quantized:
-        if _models_of_hf(software):  # PEFT converts unquantized weights to fp32 (prepare_model_for_kbit_training)
+        if hf:  # PEFT converts unquantized weights to fp32 (prepare_model_for_kbit_training)
             frozen = frozen + 2.0 * (n - matrices)
         frozen = frozen + (NF4_BYTES - _FROZEN_BYTES) * matrices
     halved = np.zeros(len(n))  # parameters of embedding tables with weights and moments in 16 bits
     if named is not None and named.half_tables and case.state == "fp32":
         halved = (a.vocab_size * a.width + max(software.extra_parameters, 0)).astype(float)
     saved = moment * (optimizer.moments - optimizer.matrix_moments) * a.block_matrices * a.trained_share
-    hf = _models_of_hf(software)
     gradients = 0.0 * n if software.steps_in_backward else (trained * gradient - 2.0 * halved) / gradient_shards
     inputs, kept, worked = _activations(a, software, named, case)
+    tables, full = (a.vocab_size * a.width) * (1 if a.family == "gpt2" else 2), SHARDINGS[a.sharding].weights
+    packed = adapters is not None and adapters.quantized
+    casts = PRECISIONS[a.precision].casts
+    gathered = gathered_bytes(
+        software, case, full=full, several=a.gpus > 1, elements=a.parameters, block=a.block_parameters,
+        tables=tables, cast=a.block_matrices * (casts and a.activation_checkpointing != "full"),
+        per_weight=2.0 * NF4_BYTES if packed else 4.0 if adapters is not None else 6.0,
+    )  # fmt: skip
+    if adapters is not None and not full:  # one matrix converted from 4 bits, without a gradient
+        gathered = 2.0 * packed * a.width * a.ffn_width
     # With fp32 moments AdamW computes the square root of all second moments at once, unless the optimizer is PyTorch's
     # fused one. If the software is unknown, half of the runs use the fused one.
-    step_bytes = named.step_bytes if named is not None else 0.0 if OPTIMIZERS[a.optimizer].orthogonalizes else 2.0
+    stacks = OPTIMIZERS[a.optimizer].orthogonalizes
+    step_bytes = named.step_bytes if named is not None else 0.0 if stacks else 2.0
+    stepped = (1.0 if stacks else moments / 8) * trained
+    if optimizer.orthogonalizes:
+        stepped = a.block_matrices * a.trained_share
+    cells = a.tokens * a.vocab_size
     return Parts(
         weights=(trained * weight + frozen - 2.0 * halved) / weights_shards,
         optimizer=(trained * moments - saved - 4.0 * halved) / state_shards,
         gradients=gradients,
-        stepping=step_bytes
-        * (1.0 if OPTIMIZERS[a.optimizer].orthogonalizes else moments / 8)
-        * (a.block_matrices * a.trained_share if optimizer.orthogonalizes else trained)
-        / state_shards,
+        stepping=step_bytes * stepped / state_shards,
         held=gradients * (1.0 if a.gpus > 1 else np.where(a.accumulate, 1.0, _WRAPPERS_HOLD if hf else 0.0)),
         inputs=inputs * a.trained_share,
         activations=kept * a.trained_share,
         worked=worked,
-        logits=a.tokens
-        * a.vocab_size
-        * logit_bytes(
-            software, case, compile=a.compile, casts=PRECISIONS[a.precision].casts, autocast=_autocast(a, case)
-        ),
-        gathered=_gathered(a, software, case),
+        logits=cells * logit_bytes(software, case, compile=a.compile, casts=casts, autocast=_autocast(a, case)),
+        gathered=gathered,
     )
 
 
@@ -218,14 +221,22 @@ def _activations(
     a: WorkloadArrays, software: Software, named: NamedSoftware | None, case: StateCase
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the bytes of recomputed blocks' inputs, of the activations that blocks save, and of the block in work."""
-    tokens, element = a.tokens.astype(float), float(PRECISIONS[a.precision].element_bytes)
-    block = tokens * _kept_bytes(a, software, named, case)
+    element, name, adapters = PRECISIONS[a.precision].element_bytes, class_of(software, a.compile), software.adapters
+    kept = block_bytes(
+        name, gated=a.family == "llama", residual=a.width, queries=a.width, keys=a.kv_heads * a.head_dim,
+        ffn=a.ffn_width, element=float(element), autocast=_autocast(a, case),
+        lanes=named.extra_lanes if named is not None else 0.0,
+    )  # fmt: skip
+    if name in ("plain", "hf") and adapters is not None and adapters.quantized:
+        kept = kept + _UNPACKED_BYTES * a.width
+    elif name in ("plain", "hf") and adapters is not None and adapters.targets == "attention":
+        kept = kept - element * a.ffn_width  # the input of a frozen matrix is not saved
     if not software.fused_attention:  # the output of softmax and, in 16 bits, a copy; mask and output of dropout
-        block = block + (6.0 if element == 2.0 else 9.0) * a.heads * a.seq_len * tokens
-    nothing = np.zeros_like(block)
+        kept = kept + (6.0 if element == 2 else 9.0) * a.heads * a.seq_len
+    block, nothing = a.tokens * kept, np.zeros(len(a.depth))
     if a.activation_checkpointing == "full":
-        stream = 4.0 if _autocast(a, case) and class_of(software, a.compile) in ("plain", "hf") else element
-        return a.depth * tokens * stream * a.width, nothing, block
+        stream = 4.0 if _autocast(a, case) and name in ("plain", "hf") else element
+        return a.depth * a.tokens * stream * a.width, nothing, block
     if a.activation_checkpointing == "selective":
         return nothing, a.depth * SELECTIVE * block, (1 - SELECTIVE) * block
     return nothing, a.depth * block, nothing
@@ -237,22 +248,6 @@ def state_bytes(state: str, software: Software) -> tuple[float, float, float, fl
     named = table().get(software.name or "")
     summed = state == "copied" and named is not None and named.gradients == "fp32"
     return (*others, 4.0 if summed else gradient)
-
-
-def _kept_bytes(a: WorkloadArrays, software: Software, named: NamedSoftware | None, case: StateCase) -> np.ndarray:
-    """Return the bytes per token that the operations of a block save for the backward pass."""
-    element, name = float(PRECISIONS[a.precision].element_bytes), class_of(software, a.compile)
-    kept = block_bytes(
-        name, gated=a.family == "llama", residual=a.width, queries=a.width, keys=a.kv_heads * a.head_dim,
-        ffn=a.ffn_width, element=element, autocast=_autocast(a, case),
-        lanes=named.extra_lanes if named is not None else 0.0,
-    )  # fmt: skip
-    if name in ("plain", "hf") and software.adapters is not None:
-        if software.adapters.quantized:
-            return kept + _UNPACKED_BYTES * a.width
-        if software.adapters.targets == "attention":
-            return kept - element * a.ffn_width  # the input of a frozen matrix is not saved
-    return kept
 
 
 def block_bytes(
@@ -283,8 +278,7 @@ def block_bytes(
 
 
 def _autocast(a: WorkloadArrays, case: StateCase) -> bool:
-    """Return True if values between the 16-bit products of a block are fp32. With FSDP they are not, because it gathers
-    weights in 16 bits."""
+    """Return True if values between a block's 16-bit products are fp32. FSDP gathers weights in 16 bits."""
     return case.state == "fp32" and PRECISIONS[a.precision].casts and not SHARDINGS[a.sharding].weights
 
 
@@ -310,28 +304,22 @@ def logit_bytes(
     return 12.0 if kind == "hf" else np.where(autocast, 14.0, 8.0)
 
 
-def has_buckets(software: Software, case: StateCase, several: np.ndarray | bool) -> np.ndarray | bool:
-    """Return True if gradients and weights are copied to buckets; those of one fp32 buffer are parts of it."""
+def gathered_bytes(
+    software: Software, case: StateCase, *, full: np.ndarray | bool, several: np.ndarray | bool, elements: np.ndarray,
+    block: np.ndarray, tables: np.ndarray, cast: np.ndarray | float, per_weight: float = 6.0,
+) -> np.ndarray:  # fmt: skip
+    """Return the bytes of gathered and cast weights and of the buckets of collectives.
+
+    `elements` are all weights of a GPU, `cast` those that autocast keeps in 16 bits until the forward pass ends. FSDP
+    gathers two blocks and all tables, and keeps a block's gradient before its reduce-scatter: `per_weight` bytes.
+    Software that sums gradients in one fp32 buffer has no other buckets.
+    """
     named = table().get(software.name or "")
-    in_place = named is not None and named.gradients == "fp32"
-    return (several | (software.kind == "wrapper")) & (case.state == "copied") & (not in_place)
-
-
-def _gathered(a: WorkloadArrays, software: Software, case: StateCase) -> np.ndarray:
-    """Return the bytes of gathered and cast weights and of the buckets of collectives."""
-    table_size = a.vocab_size * a.width
-    sharded = SHARDINGS[a.sharding].weights
-    if software.adapters is not None and not sharded:  # one matrix converted from 4 bits, without a gradient
-        return 2.0 * a.width * a.ffn_width if software.adapters.quantized else np.zeros(len(a.depth))
-    if sharded:  # two gathered blocks, both tables, and a block's gradient before its reduce-scatter
-        live = 2.0 * np.minimum(BUCKET_ELEMENTS + _LIVE_ELEMENTS, a.parameters) if case.state == "copied" else 0.0
-        block = 6.0 if software.adapters is None else 2.0 * NF4_BYTES if software.adapters.quantized else 4.0
-        return block * a.block_parameters + 2.0 * table_size * (1 if a.family == "gpt2" else 2) + live
-    if has_buckets(software, case, a.gpus > 1):
-        return 4.0 * np.minimum(BUCKET_ELEMENTS, a.parameters)
-    if case.state == "fp32" and PRECISIONS[a.precision].casts and a.activation_checkpointing != "full":
-        return 2.0 * a.block_matrices  # autocast caches cast weights until the forward pass ends
-    return np.zeros(len(a.depth))
+    copied = case.state == "copied" and (named is None or named.gradients != "fp32")
+    live = 2.0 * np.minimum(_BUCKET_ELEMENTS + _LIVE_ELEMENTS, elements) if copied else 0.0
+    buckets = np.where(several | (software.kind == "wrapper"), 4.0 * np.minimum(_BUCKET_ELEMENTS, elements), 0.0)
+    whole = buckets if copied else 2.0 * cast * (case.state == "fp32")
+    return np.where(full, per_weight * block + 2.0 * tables + live, whole)
 
 
 def peak(p: Parts, kind: Kind, counted: str, factor: Mapping[str, float]) -> dict[str, np.ndarray]:
@@ -343,7 +331,7 @@ def peak(p: Parts, kind: Kind, counted: str, factor: Mapping[str, float]) -> dic
     """
     blocks = factor[f"activations {kind.name}"] * factor["software"]
     kept = blocks * p.activations * np.where(kind.selective, factor["selective"], 1.0)
-    logits, worked = factor[f"logits {kind.name}"] * p.logits, blocks * p.worked
+    logits, worked = factor[f"logits {kind.loss}"] * p.logits, blocks * p.worked
     stepping = p.held + p.inputs + kept + np.maximum(logits, worked) < p.gradients + p.stepping
     losing, zero = ~stepping & (logits >= worked), np.zeros_like(kept)
     found = {
@@ -413,9 +401,9 @@ def mixture(found: Sequence[tuple[float, Mapping[str, np.ndarray]]], kind: Kind,
 def _deviations(kind: Kind, belief: PublishedMemory) -> dict[str, np.ndarray | float]:
     """Return the log standard deviation of each part: the spread between people and the error of the factor."""
     own = belief.software_factor(kind.software)[1]
-    fitted: dict[str, np.ndarray | float] = {name: belief.factors[name][1] for name in ("gathered", "base", "pool")}
-    fitted |= {"context": belief.factors["context"][1], "logits": belief.factors[f"logits {kind.name}"][1]}
+    fitted: dict[str, np.ndarray | float] = {name: belief.factors[name][1] for name in _OTHERS}
+    fitted |= {"logits": belief.factors[f"logits {kind.loss}"][1], "state": 0.0}
     kept = np.hypot(belief.factors[f"activations {kind.name}"][1], own)
     part = np.hypot(belief.factors["selective"][1], belief.spreads["selective"])
-    fitted |= {"activations": np.where(kind.selective, np.hypot(kept, part), kept), "state": 0.0}
+    fitted["activations"] = np.where(kind.selective, np.hypot(kept, part), kept)
     return {name: np.hypot(belief.spreads[name], deviation) for name, deviation in fitted.items()}

@@ -9,10 +9,7 @@ from functools import lru_cache
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
 from advisor.laws.flops import parameters
 from advisor.prediction.batch import predict_batch
-from advisor.prediction.layout_memory import summed
 from advisor.prediction.layouts import LayoutRun
-from advisor.prediction.memory_published import published_parts
-from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.profile import Profile
 from advisor.prediction.software import require_software, software_of
 from advisor.prediction.uncalibrated import prior_profile
@@ -82,8 +79,3 @@ def predict_whole(runs: Sequence[LayoutRun], workloads: Sequence[Workload]) -> l
 @lru_cache(maxsize=1024)
 def _profile(spec: GpuSpec, precision: str, compile: bool, software: Software) -> Profile:
     return prior_profile(spec, precision=precision, compile=compile, software=software)
-
-
-def memory_of(w: Workload) -> dict[str, float]:
-    """Return the bytes of a workload's peak by the parts that layouts have."""
-    return summed(published_parts(WorkloadArrays.of([w])))

@@ -184,6 +184,31 @@ def test_rows_with_a_column_for_each_degree(tmp_path: Path, measured: dict[str, 
     assert "host's memory" in offloaded["error"]
 
 
+def test_one_law_holds_for_models_that_are_whole_or_cut(tmp_path: Path, measured: dict[str, dict[str, str]]):
+    """Peaks of Megatron-LM's own tests that split only the batch, and the whole model held against the law of its parts.
+
+    64 M weights and 32 rows of 1,024 tokens on 8 GPUs: 2 + 4 bytes per weight and 12 / 8; logits of 16 bits with one
+    fp32 copy. To recompute attention's core changes nothing if it is fused, but only the law of parts knows the word.
+    """
+    ids = ["gv-012", "gv-013", "gv-014", "gv-015", "gv-017", "gv-019", "gv-145", "gv-146", "gv-148", "us-1.34-0020"]
+    for name, found in zip(ids, rows_of(tmp_path, *(measured[i] for i in ids)), strict=True):
+        said = float(measured[name]["memory_gib_per_gpu"])
+        assert found["peak_allocated_bytes"]["value"] / GIB == pytest.approx(said, rel=0.15)
+        assert found["peak_allocated_bytes"]["low"] / GIB < said < found["peak_allocated_bytes"]["high"] / GIB
+    plain = LayoutRun(
+        model=replace(LLAMA_70B, layers=16, width=2048, heads=16, kv_heads=16, ffn_width=8192, vocab_size=65536),
+        layout=Layout(data=8), gpu=CARDS["h100-80gb-sxm"], seq_len=4096, micro_batch=2, micro_batches=4,
+    )  # fmt: skip
+    for software in ("megatron", "nanotron", "deepspeed", "torchtitan", "hf-trainer"):
+        for sharding in ("none", "optimizer", "full"):
+            run = replace(plain, software=software, layout=replace(plain.layout, sharding=sharding))
+            whole, cut = predict_layouts([run, replace(run, recompute="attention")])
+            assert cut.peak_allocated_bytes.value == pytest.approx(whole.peak_allocated_bytes.value, rel=0.02)
+            assert cut.fit_probability == pytest.approx(whole.fit_probability, abs=0.05)
+            for part, held in whole.memory_parts.items():
+                assert cut.memory_parts[part] == pytest.approx(held, rel=0.03, abs=0.02 * GIB)
+
+
 def test_a_row_that_does_not_state_its_schedule_may_have_either(tmp_path: Path, measured: dict[str, dict[str, str]]):
     row = measured["us-1.34-0001"] | {"grad_accum": "128", "micro_batch": "2", "global_batch_sequences": "1024"}
     said = [row | {"notes": f"rank 0 only; {words}"} for words in ("1F1B", "", "all forward, all backward")]
