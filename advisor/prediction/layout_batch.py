@@ -17,7 +17,7 @@ from advisor.prediction.memory_published import likeliest, published_parts
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.software import software_of
 from advisor.prediction.whole_models import predict_whole, workload_of
-from advisor.records import Basis, Estimate, Workload
+from advisor.records import Basis, Estimate
 
 SURE = 0.9  # `fits` is True from this probability of fitting, and False from this probability of not fitting
 
@@ -93,7 +93,8 @@ def predict_layouts(runs: Sequence[LayoutRun], own: OwnRuns | None = None) -> li
         names = ["peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "fit_probability", "fits"]
         names += ["flops_per_token", "parameters", *(["mfu"] if own is None else [])]
         copied: dict[str, Any] = {name: getattr(answer, name) for name in names}
-        predictions[at] = replace(predictions[at], memory_parts=_parts_of(workloads[at]), **copied)
+        copied["memory_parts"] = summed(published_parts(WorkloadArrays.of([workloads[at]])))
+        predictions[at] = replace(predictions[at], **copied)
     return predictions
 
 
@@ -105,17 +106,12 @@ def _memory(runs: Sequence[LayoutRun]) -> list[tuple[Estimate, dict[str, float],
         some, software = [runs[at] for at in places], software_of(name)
         z, stage = columns_of(some), np.array([STAGES.index(run.stage) for run in some])
         peaks = layout_mixture(z, software, "allocated", stage).estimates()
-        parts = summed(peak_parts(z, software, likeliest(software), "allocated", stage))
+        parts = peak_parts(z, software, likeliest(software), "allocated", stage)
         chances = chance_to_fit(z, software, np.array([float(run.gpu.memory_bytes) for run in some]))
         for i, at in enumerate(places):
             sides = {side: float(getattr(peaks, side)[i]) for side in ("value", "low", "high")}
-            held = {part: float(bytes_[i]) for part, bytes_ in parts.items()}
-            found[at] = Estimate(**sides, basis=Basis.PRIOR), held, float(chances[i])
+            found[at] = Estimate(**sides, basis=Basis.PRIOR), summed(parts, i), float(chances[i])
     return [found[at] for at in range(len(runs))]
-
-
-def _parts_of(w: Workload) -> dict[str, float]:
-    return summed(published_parts(WorkloadArrays.of([w])))
 
 
 def memory_by_stage(run: LayoutRun) -> dict[str, Mapping[str, float]]:
@@ -124,11 +120,10 @@ def memory_by_stage(run: LayoutRun) -> dict[str, Mapping[str, float]]:
     The first stage holds the most activations, the last one the logits. Stages between them hold less than the first.
     """
     if (whole := workload_of(run)) is not None:
-        return {"every GPU": _parts_of(whole)}
+        return {"every GPU": summed(published_parts(WorkloadArrays.of([whole])))}
     z, stages, software = columns_of([run]), run.layout.pipeline, software_of(run.software)
     named = {f"first of {stages} stages": "first", f"last of {stages} stages": "last"} if stages > 1 else {}
-    found = {
+    return {
         name: summed(peak_parts(z, software, likeliest(software), "allocated", STAGES.index(stage)))
         for name, stage in (named or {"every GPU": "first"}).items()
     }
-    return {name: {part: float(held[0]) for part, held in by.items()} for name, by in found.items()}

@@ -8,6 +8,7 @@ models. This file counts how much of the model, and how many micro-batches, one 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,20 +20,23 @@ from advisor.prediction.profile import FIT_MARGIN
 from advisor.prediction.software import table
 from advisor.records import Software
 
-MEMORY_PARTS = ("state", "activations", "logits", "rest")
-_NAMES = {"state": ("weights", "optimizer", "gradients", "gathered"), "activations": ("inputs", "activations")}
+_NAMES = {
+    "state": ("weights", "optimizer", "gradients", "gathered"),
+    "activations": ("inputs", "activations"),
+    "logits": ("logits",),
+    "rest": ("base",),
+}
 # Of nanotron's 124 layouts that leave a pipeline stage empty, 1 ran (benchmarks/parallel_runs.csv).
 _EMPTY_STAGE = 0.01
 # Blocks without weights that follow the head in software that balances stages: the cast of the logits, and the loss. If
 # stages are small, each of them is a stage of its own.
 _AFTER_HEAD = 2
-STAGES = ("most", "first", "last")
+MEMORY_PARTS, STAGES = tuple(_NAMES), ("most", "first", "last")
 
 
-def summed(found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the bytes of a peak by MEMORY_PARTS."""
-    named = {part: sum(found[name] for name in names) for part, names in _NAMES.items()} | {"logits": found["logits"]}
-    return named | {"rest": found["base"]}
+def summed(found: Mapping[str, Any], at: int = 0) -> dict[str, float]:
+    """Return the bytes of the peak of one run by MEMORY_PARTS."""
+    return {part: sum(float(found[name][at]) for name in names) for part, names in _NAMES.items()}
 
 
 def counted(z: Columns, software: Software, case: StateCase, stage: str = "first", *, afab: bool = False) -> Parts:

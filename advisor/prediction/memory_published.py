@@ -244,10 +244,10 @@ def _activations(
 
 def state_bytes(state: str, software: Software) -> tuple[float, float, float, float]:
     """Return the bytes per parameter of weights, fp32 master copy, each moment and gradients."""
-    *others, gradient = _STATE_BYTES[state]
+    weight, master, moment, gradient = _STATE_BYTES[state]
     named = table().get(software.name or "")
     summed = state == "copied" and named is not None and named.gradients == "fp32"
-    return (*others, 4.0 if summed else gradient)
+    return weight, master, moment, 4.0 if summed else gradient
 
 
 def block_bytes(
@@ -357,10 +357,9 @@ def likeliest(software: Software) -> StateCase:
     return max(cases(software), key=lambda one: one.weight)
 
 
-def published_parts(a: WorkloadArrays) -> dict[str, float]:
-    """Return the expected allocated bytes at the peak of one workload by part, for its likeliest case."""
-    p = parts(a, likeliest(a.software or Software()))
-    return {name: float(held[0]) for name, held in peak(p, Kind.of(a), "allocated", factors(a.software)).items()}
+def published_parts(a: WorkloadArrays) -> dict[str, np.ndarray]:
+    """Return the expected allocated bytes at the peak of workloads by part, for their likeliest case."""
+    return peak(parts(a, likeliest(a.software or Software())), Kind.of(a), "allocated", factors(a.software))
 
 
 def factors(software: Software | None, belief: PublishedMemory | None = None) -> dict[str, float]:
@@ -405,5 +404,5 @@ def _deviations(kind: Kind, belief: PublishedMemory) -> dict[str, np.ndarray | f
     fitted |= {"logits": belief.factors[f"logits {kind.loss}"][1], "state": 0.0}
     kept = np.hypot(belief.factors[f"activations {kind.name}"][1], own)
     part = np.hypot(belief.factors["selective"][1], belief.spreads["selective"])
-    fitted["activations"] = np.where(kind.selective, np.hypot(kept, part), kept)
+    fitted["activations"] = np.asarray(np.where(kind.selective, np.hypot(kept, part), kept))
     return {name: np.hypot(belief.spreads[name], deviation) for name, deviation in fitted.items()}

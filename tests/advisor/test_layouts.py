@@ -185,7 +185,7 @@ def test_rows_with_a_column_for_each_degree(tmp_path: Path, measured: dict[str, 
 
 
 def test_one_law_holds_for_models_that_are_whole_or_cut(tmp_path: Path, measured: dict[str, dict[str, str]]):
-    """Peaks of Megatron-LM's own tests that split only the batch, and the whole model held against the law of its parts.
+    """Peaks of Megatron-LM's own tests that split only the batch, and a whole model held against the law of its parts.
 
     64 M weights and 32 rows of 1,024 tokens on 8 GPUs: 2 + 4 bytes per weight and 12 / 8; logits of 16 bits with one
     fp32 copy. To recompute attention's core changes nothing if it is fused, but only the law of parts knows the word.
