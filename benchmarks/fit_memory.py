@@ -140,7 +140,7 @@ def fit(peaks: Sequence[Peak], start: PublishedMemory | None = None) -> Publishe
     """Return the factors' MAP by Gauss-Newton, with errors correlated per owner. `start` is a fit to more rows."""
     count = Counter(one.owner for one in peaks)
     peaks = [one for at, one in enumerate(peaks) if at % (1 + count[one.owner] // MOST_ROWS) == 0]
-    names = [*FACTORS, *sorted({f"software {n}" for p in peaks for w, _ in p.meanings if (n := _name(w))})]
+    names = [*FACTORS, *sorted({f"software {n}" for p in peaks for w, _ in p.meanings if (n := _software(w).name)})]
     place = {name: at for at, name in enumerate(names)}
     before = np.array([SPREADS["software"] if name.startswith("software") else BELIEF for name in names])
     theta, owners = np.zeros(len(names)), defaultdict(list)
@@ -178,21 +178,16 @@ def fit(peaks: Sequence[Peak], start: PublishedMemory | None = None) -> Publishe
 
 
 @cache
-def _arrays(w: Workload) -> WorkloadArrays:
-    return WorkloadArrays.of([w])
-
-
-@cache
-def _columns(run: LayoutRun) -> Columns:
-    return columns_of([run])
+def _sizes(w: Workload | LayoutRun) -> WorkloadArrays | Columns:
+    return WorkloadArrays.of([w]) if isinstance(w, Workload) else columns_of([w])
 
 
 @cache
 def _parts(w: Workload | LayoutRun, case: StateCase) -> list[Parts]:
     """Return what a case holds before any factor, counted once for all rounds of all fits, by pipeline stage."""
     if isinstance(w, Workload):
-        return [parts(_arrays(w), case)]
-    return [counted_parts(_columns(w), _software(w), case, end, afab=w.afab > 0) for end in ("first", "last")]
+        return [parts(_sizes(w), case)]
+    return [counted_parts(_sizes(w), _software(w), case, end, afab=w.afab > 0) for end in ("first", "last")]
 
 
 def _peak(w: Workload | LayoutRun, case: StateCase, counted: str, factor: dict[str, float]) -> dict[str, np.ndarray]:
@@ -205,22 +200,18 @@ def _peak(w: Workload | LayoutRun, case: StateCase, counted: str, factor: dict[s
 
 @cache
 def _kind(w: Workload | LayoutRun) -> Kind:
-    return Kind.of(_arrays(w)) if isinstance(w, Workload) else kind_of(_columns(w), _software(w))
+    return Kind.of(_sizes(w)) if isinstance(w, Workload) else kind_of(_sizes(w), _software(w))
 
 
 def _mixture(w: Workload | LayoutRun, counted: str, belief: PublishedMemory) -> Mixture:
     if isinstance(w, Workload):
-        return published_mixture(_arrays(w), counted, belief)
+        return published_mixture(_sizes(w), counted, belief)
     afab, stage = w.afab > 0, STAGES.index(w.stage)
-    return layout_mixture(_columns(w), _software(w), counted, stage, afab=afab, belief=belief)
+    return layout_mixture(_sizes(w), _software(w), counted, stage, afab=afab, belief=belief)
 
 
 def _software(w: Workload | LayoutRun) -> Software:
     return (w.software or Software()) if isinstance(w, Workload) else software_of(w.software)
-
-
-def _name(w: Workload | LayoutRun) -> str | None:
-    return _software(w).name
 
 
 def _errors(peaks: Sequence[Peak], place: dict[str, int], theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -230,7 +221,7 @@ def _errors(peaks: Sequence[Peak], place: dict[str, int], theta: np.ndarray) -> 
     for at, one in enumerate(peaks):
         found, weights = [], []
         for w, chance in one.meanings:
-            kind, own = _kind(w), f"software {_name(w)}"
+            kind, own = _kind(w), f"software {_software(w).name}"
             for case, (counted, part) in itertools.product(
                 cases(_software(w)), KINDS.get(one.counted, ((one.counted, 1.0),))
             ):

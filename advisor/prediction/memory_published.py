@@ -381,7 +381,13 @@ def published_mixture(a: WorkloadArrays, counted: str, belief: PublishedMemory |
 
 def mixture(found: Sequence[tuple[float, Mapping[str, np.ndarray]]], kind: Kind, belief: PublishedMemory) -> Mixture:
     """Return the mixture of cases, each a weight and the bytes at its peak by part."""
-    deviations, more = _deviations(kind, belief), belief.more
+    # The deviation of each part is the spread between people and the error of the factor.
+    fitted: dict[str, np.ndarray | float] = {name: belief.factors[name][1] for name in _OTHERS}
+    fitted |= {"logits": belief.factors[f"logits {kind.loss}"][1], "state": 0.0}
+    kept = np.hypot(belief.factors[f"activations {kind.name}"][1], belief.software_factor(kind.software)[1])
+    part = np.hypot(belief.factors["selective"][1], belief.spreads["selective"])
+    fitted["activations"] = np.asarray(np.where(kind.selective, np.hypot(kept, part), kept))
+    deviations, more = {name: np.hypot(belief.spreads[name], own) for name, own in fitted.items()}, belief.more
     logs: list[np.ndarray] = []
     variances: list[np.ndarray] = []
     weights: list[np.ndarray] = []
@@ -395,14 +401,3 @@ def mixture(found: Sequence[tuple[float, Mapping[str, np.ndarray]]], kind: Kind,
         variances += [variance, variance + more["deviation"] ** 2]
         weights += [np.full(len(total), weight * share) for share in (1 - more["chance"], more["chance"])]
     return Mixture(logs=np.array(logs), deviations=np.sqrt(variances), weights=np.array(weights))
-
-
-def _deviations(kind: Kind, belief: PublishedMemory) -> dict[str, np.ndarray | float]:
-    """Return the log standard deviation of each part: the spread between people and the error of the factor."""
-    own = belief.software_factor(kind.software)[1]
-    fitted: dict[str, np.ndarray | float] = {name: belief.factors[name][1] for name in _OTHERS}
-    fitted |= {"logits": belief.factors[f"logits {kind.loss}"][1], "state": 0.0}
-    kept = np.hypot(belief.factors[f"activations {kind.name}"][1], own)
-    part = np.hypot(belief.factors["selective"][1], belief.spreads["selective"])
-    fitted["activations"] = np.asarray(np.where(kind.selective, np.hypot(kept, part), kept))
-    return {name: np.hypot(belief.spreads[name], deviation) for name, deviation in fitted.items()}
