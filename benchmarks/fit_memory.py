@@ -15,29 +15,35 @@ import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import adapters
+import layouts
 import numpy as np
 import prior_model
 import yaml
 
+from advisor.prediction.layout_memory import STAGES, fullest, kind_of, layout_mixture
+from advisor.prediction.layout_memory import counted as counted_parts
+from advisor.prediction.layouts import Columns, LayoutRun, columns_of
 from advisor.prediction.memory_published import (
     FACTORS,
     PARTS,
+    Kind,
     Mixture,
     Parts,
     PublishedMemory,
     StateCase,
     cases,
-    class_of,
     parts,
     peak,
     published_mixture,
 )
 from advisor.prediction.memory_terms import WorkloadArrays
+from advisor.prediction.software import software_of
+from advisor.prediction.whole_models import workload_of
 from advisor.records import Software, Workload
 from benchmarks.rows.reader import RowError, RowReader
 
@@ -56,6 +62,7 @@ ROW = 0.06
 # Some runs hold far more than their row says: an fp32 copy, remains of loading, a second model. Judged like the
 # spreads.
 MORE = {"chance": 0.15, "shift": 0.3, "deviation": 0.25}
+MOST_ROWS = 150  # of one owner, about
 ROUNDS = 8  # of the fit to all rows; fits without one owner start from it
 CASE_DEVIATION = 0.12  # of a log peak around its own case; it decides how well a row tells its cases apart
 
@@ -66,7 +73,7 @@ class Peak:
 
     owner: str
     source: str
-    meanings: tuple[tuple[Workload, float], ...]
+    meanings: tuple[tuple[Workload | LayoutRun, float], ...]
     gib: float
     counted: str  # as in `advisor.prediction.memory_published.peak`, or unsaid
     note: str
@@ -87,8 +94,9 @@ _ONLY_TIME = re.compile(r"document mask\w*|[\w-]* ?windows?\w*|sliding|\bswa\b|\
 
 
 def read_peaks(paths: Sequence[Path]) -> list[Peak]:
-    """Return every row that states its memory and can be read, and the peaks of adapters."""
+    """Return every row that states its memory and can be read, and the peaks of adapters and of layouts."""
     found = [peak_ for path in paths for peak_ in _of_table(path)]
+    found += [_of_layout(m) for m in layouts.measured() if m.gib and m.gib > 1 and m.ran and m.sure]
     for row in adapters.rows():
         owner = {"torchtune": "meta-pytorch"}.get(row.source, "lightning-ai")
         counted = "reserved" if row.reserved else "allocated"
@@ -116,9 +124,23 @@ def _of_table(path: Path) -> Iterator[Peak]:
                 )
 
 
+def _of_layout(m: layouts.Measured) -> Peak:
+    """Return the peak of a run with a layout. One without a stated schedule may have either."""
+    schedules = (
+        (replace(m.run, afab=float(all_forward)), share)
+        for all_forward, share in enumerate((1 - m.run.afab, m.run.afab))
+    )
+    meanings = tuple((workload_of(run) or run, share) for run, share in schedules if share)
+    # Megatron-LM and nanotron print what PyTorch has allocated.
+    counted = counted_as(m.notes) if m.source.startswith("public") else "allocated"
+    return Peak(owner=m.owner.lower(), source=m.source, meanings=meanings, gib=m.gib or 0.0, counted=counted, note=m.id)
+
+
 def fit(peaks: Sequence[Peak], start: PublishedMemory | None = None) -> PublishedMemory:
     """Return the factors' MAP by Gauss-Newton, with errors correlated per owner. `start` is a fit to more rows."""
-    names = [*FACTORS, *sorted({f"software {n}" for p in peaks for w, _ in p.meanings if (n := _name(w))})]
+    count = Counter(one.owner for one in peaks)
+    peaks = [one for at, one in enumerate(peaks) if at % (1 + count[one.owner] // MOST_ROWS) == 0]
+    names = [*FACTORS, *sorted({f"software {n}" for p in peaks for w, _ in p.meanings if (n := _software(w).name)})]
     place = {name: at for at, name in enumerate(names)}
     before = np.array([SPREADS["software"] if name.startswith("software") else BELIEF for name in names])
     theta, owners = np.zeros(len(names)), defaultdict(list)
@@ -156,18 +178,40 @@ def fit(peaks: Sequence[Peak], start: PublishedMemory | None = None) -> Publishe
 
 
 @cache
-def _arrays(w: Workload) -> WorkloadArrays:
-    return WorkloadArrays.of([w])
+def _sizes(w: Workload | LayoutRun) -> WorkloadArrays | Columns:
+    return WorkloadArrays.of([w]) if isinstance(w, Workload) else columns_of([w])
 
 
 @cache
-def _parts(w: Workload, case: StateCase) -> Parts:
-    """Return what a case holds before any factor, counted once for all rounds of all fits."""
-    return parts(_arrays(w), case)
+def _parts(w: Workload | LayoutRun, case: StateCase) -> list[Parts]:
+    """Return what a case holds before any factor, counted once for all rounds of all fits, by pipeline stage."""
+    if isinstance(w, Workload):
+        return [parts(_sizes(w), case)]
+    return [counted_parts(_sizes(w), _software(w), case, end, afab=w.afab > 0) for end in ("first", "last")]
 
 
-def _name(w: Workload) -> str | None:
-    return w.software.name if w.software is not None else None
+def _peak(w: Workload | LayoutRun, case: StateCase, counted: str, factor: dict[str, float]) -> dict[str, np.ndarray]:
+    """Return the bytes at the peak by part."""
+    both = _parts(w, case)
+    if isinstance(w, Workload):
+        return peak(both[0], _kind(w), counted, factor)
+    return fullest(both, _kind(w), counted, factor, STAGES.index(w.stage))
+
+
+@cache
+def _kind(w: Workload | LayoutRun) -> Kind:
+    return Kind.of(_sizes(w)) if isinstance(w, Workload) else kind_of(_sizes(w), _software(w))
+
+
+def _mixture(w: Workload | LayoutRun, counted: str, belief: PublishedMemory) -> Mixture:
+    if isinstance(w, Workload):
+        return published_mixture(_sizes(w), counted, belief)
+    afab, stage = w.afab > 0, STAGES.index(w.stage)
+    return layout_mixture(_sizes(w), _software(w), counted, stage, afab=afab, belief=belief)
+
+
+def _software(w: Workload | LayoutRun) -> Software:
+    return (w.software or Software()) if isinstance(w, Workload) else software_of(w.software)
 
 
 def _errors(peaks: Sequence[Peak], place: dict[str, int], theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -177,17 +221,17 @@ def _errors(peaks: Sequence[Peak], place: dict[str, int], theta: np.ndarray) -> 
     for at, one in enumerate(peaks):
         found, weights = [], []
         for w, chance in one.meanings:
-            a, own = _arrays(w), f"software {_name(w)}"
+            kind, own = _kind(w), f"software {_software(w).name}"
             for case, (counted, part) in itertools.product(
-                cases(w.software or Software()), KINDS.get(one.counted, ((one.counted, 1.0),))
+                cases(_software(w)), KINDS.get(one.counted, ((one.counted, 1.0),))
             ):
-                held = peak(a, case, counted, every | {"software": every.get(own, 1.0)}, _parts(w, case))
+                held = _peak(w, case, counted, every | {"software": every.get(own, 1.0)})
                 total = sum(float(v[0]) for v in held.values())
                 slope = np.zeros(len(place))
                 for name, bytes_ in held.items():
-                    keys = [f"{name} {class_of(a)}" if name in PARTS else name]
+                    keys = [f"{name} {kind.loss if name == 'logits' else kind.name}" if name in PARTS else name]
                     if name == "activations":
-                        keys += [own, "selective" if w.activation_checkpointing == "selective" else ""]
+                        keys += [own, "selective" if np.all(kind.selective) else ""]
                     for key in keys:
                         if key in place:
                             slope[place[key]] += float(bytes_[0]) / total
@@ -223,24 +267,11 @@ class Answer:
         low, high, actual = np.log([self.low, self.high, self.peak.gib])
         return float(high - low + 10 * (max(low - actual, 0.0) + max(actual - high, 0.0)))
 
-    def line(self) -> str:
-        """Return the row and its prediction on one line."""
-        w = max(self.peak.meanings, key=lambda pair: pair[1])[0]
-        assert w.software is not None
-        how = ("compiled" if w.compile else "eager", w.activation_checkpointing, w.sharding, w.software.state)
-        shape = f"L{w.shape.depth} d{w.shape.width} V{w.shape.vocab_size} {w.micro_batch} x {w.shape.seq_len}"
-        return (
-            f"{self.peak.owner[:18]:18} {self.peak.counted[:5]} {shape} on {w.gpus} x {w.gpu[:9]} {'/'.join(how)} "
-            f"{w.software.name} "
-            f"| {self.peak.gib:.2f} said {self.value:.2f} ({self.low:.2f}-{self.high:.2f}) {self.error:+.0%} "
-            f"{'' if self.inside else 'OUT'} {self.peak.note[:60]}"
-        )
-
 
 def predicted(one: Peak, belief: PublishedMemory, cards: dict) -> Answer:
     """Return the prediction for a run that is known to have run on its GPU."""
     mixtures = [
-        (published_mixture(_arrays(w), counted, belief), weight * part)
+        (_mixture(w, counted, belief), weight * part)
         for w, weight in one.meanings
         for counted, part in KINDS.get(one.counted, ((one.counted, 1.0),))
     ]
@@ -249,7 +280,8 @@ def predicted(one: Peak, belief: PublishedMemory, cards: dict) -> Answer:
         deviations=np.concatenate([m.deviations for m, _ in mixtures]),
         weights=np.concatenate([m.weights * weight for m, weight in mixtures]),
     )
-    memory = cards[one.meanings[0][0].gpu].memory_bytes
+    first = one.meanings[0][0]
+    memory = cards[first.gpu].memory_bytes if isinstance(first, Workload) else first.gpu.memory_bytes
     found = whole.estimates(ran_in=memory)
     value, low, high = (float(side[0]) / GIB for side in (found.value, found.low, found.high))
     return Answer(peak=one, value=value, low=low, high=high)
@@ -288,18 +320,20 @@ def summary(answers: Sequence[Answer]) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=Path, action="append", default=[], help="further tables of published runs")
-    parser.add_argument("--list", action="store_true", help="print every prediction")
-    chosen = parser.parse_args()
-    peaks = read_peaks([prior_model.RUNS, *chosen.rows])
+    peaks = read_peaks([prior_model.RUNS, *parser.parse_args().rows])
     answers = left_out(peaks)
-    if chosen.list:
-        for a in answers:
-            print(a.line())
-    print(summary(answers))
+    split = [a for a in answers if isinstance(a.peak.meanings[0][0], LayoutRun)]
+    whole = [a for a in answers if a not in split]
+    print(summary(whole), summary(split), sep="\n")
+    for source in sorted({m.source for m in layouts.measured()} & {a.peak.source for a in answers}):
+        for name, some in (("only the batch", whole), ("split", split)):
+            if mine := [a for a in some if a.peak.source == source]:
+                print(source, name, summary(mine))
     belief = fit(peaks)
     made = {
         "script": "benchmarks/fit_memory.py",
-        "left_out": summary(answers),
+        "left_out": summary(whole),
+        "left_out_split": summary(split),
         "factors": {n: [round(v, 4) for v in pair] for n, pair in belief.factors.items()},
         "software": {n: [round(v, 4) for v in pair] for n, pair in belief.software.items()},
         "spreads": dict(belief.spreads),

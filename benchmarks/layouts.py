@@ -24,7 +24,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
@@ -38,20 +37,14 @@ from advisor.laws.intervals import Z80  # noqa: E402
 from advisor.planning.layouts import search  # noqa: E402
 from advisor.planning.models import require_architecture  # noqa: E402
 from advisor.prediction.layout_batch import SURE, predict_layouts  # noqa: E402
-from advisor.prediction.layout_memory import (  # noqa: E402
-    MEMORY_PARTS,
-    STAGES,
-    MemoryLaw,
-    counted,
-    peak_and_chance,
-    read_memory_law,
-)
 from advisor.prediction.layout_own import OwnSpreads, condition  # noqa: E402
 from advisor.prediction.layout_runs import whole_run  # noqa: E402
 from advisor.prediction.layout_time import COSTS, EXCHANGES, LayoutLaw, load_law, measure_runs, read_time_law  # noqa: E402
-from advisor.prediction.layouts import LayoutRun, columns_of  # noqa: E402
+from advisor.prediction.layouts import LayoutRun  # noqa: E402
+from advisor.prediction.whole_models import workload_of  # noqa: E402
 from advisor.records import Estimate  # noqa: E402
 from advisor.report.prediction import layout_words  # noqa: E402
+from benchmarks.prior_model import owner_of  # noqa: E402
 from benchmarks.rows.gpu_names import load_published_gpus  # noqa: E402
 from benchmarks.rows.layouts import LayoutReading, LayoutRows, measured_seconds  # noqa: E402
 
@@ -76,18 +69,16 @@ OWN_BELIEFS = (0.15, 0.4, 0.1, 0.1)
 LEAST_MFU = 0.10  # slower rows are layouts that nobody would use
 MOST_ROWS = 60  # of one source, in weight
 SCORED = ("Ultra-Scale", "vTrain", "Megatron-Bridge", "Megatron-LM golden", "AutoModel")
+OWNERS = {
+    **dict.fromkeys(("Megatron", "NeMo"), "nvidia"),
+    "Ultra-Scale": "huggingface",
+    "vTrain": "kaist",
+}  # of SCORED, by the first word
 UNBALANCED = 1.15  # of a mixture of experts' step, at the upper end; judged, as measured runs force balanced routing
 HEADER = (
-    "# What cutting a run over many GPUs costs, and factors of the memory that is counted: fitted by\n"
-    "# `python benchmarks/layouts.py fit`; format in profiles/README.md.\n"
+    "# What cutting a run over many GPUs costs: fitted by `python benchmarks/layouts.py fit`; "
+    "format in profiles/README.md.\n"
 )
-MEMORY_ROW, FOLDS = 0.03, 10
-MEMORY_BELIEFS = {
-    "state": (0.05, 0.1),
-    "activations": (0.15, 0.3),
-    "logits": (0.0, 0.3),
-    "rest": (math.log(0.1 * GIB), 1.0),
-}
 
 
 @dataclass(frozen=True)
@@ -101,6 +92,8 @@ class Measured:
     gib: float | None
     ran: bool
     sure: bool
+    owner: str
+    notes: str
 
 
 def measured() -> list[Measured]:
@@ -138,6 +131,8 @@ def _measured(row: dict[str, str], run: LayoutRun, public: bool, at: int) -> Mea
         gib=of("memory_gib_per_gpu", "mem_gib_per_gpu"),
         ran=row.get("outcome", "ok") == "ok",
         sure=row.get("confidence", "high") != "low",
+        owner=owner_of(row) if public else next(o for start, o in OWNERS.items() if row["source"].startswith(start)),
+        notes=row["notes"],
     )
 
 
@@ -169,10 +164,12 @@ class Seen:
     share: np.ndarray
     owner: np.ndarray
     eight: np.ndarray  # products in 8 bits or fewer
+    whole: np.ndarray  # (n, 3) log seconds of runs that split only the batch: low, value, high; NaN for the others
 
     def predicted(self, x: np.ndarray) -> np.ndarray:
-        """Return log seconds by a fit's log costs and eight bits."""
-        return np.log(self.one * np.exp(x[-1] * self.eight) + self.costs @ np.exp(x[:-1]) + self.exchange)
+        """Return log seconds: by a fit's log costs and eight bits, or for whole models as every command says."""
+        split = np.log(self.one * np.exp(x[-1] * self.eight) + self.costs @ np.exp(x[:-1]) + self.exchange)
+        return np.where(np.isnan(self.whole[:, 1]), split, self.whole[:, 1])
 
 
 def seen(rows: Sequence[Measured]) -> Seen:
@@ -188,7 +185,16 @@ def seen(rows: Sequence[Measured]) -> Seen:
         share=weights(rows),
         owner=np.array([m.source for m in rows]),
         eight=work.eight,
+        whole=_whole_seconds([m.run for m in rows]),
     )
+
+
+def _whole_seconds(runs: Sequence[LayoutRun]) -> np.ndarray:
+    found = np.full((len(runs), 3), np.nan)
+    places = [at for at, run in enumerate(runs) if workload_of(run) is not None]
+    for at, p in zip(places, predict_layouts([runs[at] for at in places]), strict=True):
+        found[at] = np.log([p.step_seconds.low, p.step_seconds.value, p.step_seconds.high])
+    return found
 
 
 def fit_costs(s: Seen, some: np.ndarray) -> np.ndarray:
@@ -322,10 +328,11 @@ def each_once(s: Seen, some: np.ndarray) -> np.ndarray:
 
 def fit_deviation(off: np.ndarray, s: Seen) -> float:
     """Return the log standard deviation that splitting adds, so that 80 % of left-out rows lie in their intervals."""
-    share, low, high = each_once(s, np.ones(len(off), bool)), 0.0, 1.0
+    split, low, high = np.isnan(s.whole[:, 1]), 0.0, 1.0
+    share = each_once(s, split)
     for _ in range(20):
         middle = (low + high) / 2
-        held = np.abs(off) < Z80 * np.hypot(s.deviation, middle)
+        held = np.abs(off[split]) < Z80 * np.hypot(s.deviation[split], middle)
         low, high = (low, middle) if (held * share).sum() > 0.8 * share.sum() else (middle, high)
     return high
 
@@ -335,6 +342,8 @@ def inside(off: np.ndarray, s: Seen, law: LayoutLaw) -> None:
     experts = np.array([m.run.model.experts is not None for m in s.rows])
     low = Z80 * np.hypot(s.deviation, law.deviation)
     high = low + np.where(experts, math.log(law.unbalanced), 0.0)
+    split = np.isnan(s.whole[:, 1])
+    low, high = (np.where(split, side, np.abs(s.whole[:, at] - s.whole[:, 1])) for side, at in ((low, 0), (high, 2)))
     held = (off < low) & (off > -high)
     score = low + high + 10 * (np.maximum(off - low, 0) + np.maximum(-high - off, 0))
     for name, some in (
@@ -349,7 +358,7 @@ def inside(off: np.ndarray, s: Seen, law: LayoutLaw) -> None:
         )
 
 
-def score_regret(rows: Sequence[Measured], x: np.ndarray, memory: MemoryLaw, law: str) -> None:
+def score_regret(rows: Sequence[Measured], x: np.ndarray, law: str) -> None:
     """Print the time of the law's chosen layout over the best measured one of the same model and GPUs (Ultra-Scale).
 
     Chosen is the fastest of all layouts that ran, and as a plan does, of those alone that surely fit.
@@ -361,10 +370,7 @@ def score_regret(rows: Sequence[Measured], x: np.ndarray, memory: MemoryLaw, law
     lost = []
     for (model, gpus), mine in groups.items():
         guess, took = seen(mine).predicted(x), np.array([m.seconds for m in mine])
-        runs = [replace(m.run, stage="most") for m in mine]
-        unseen = np.mean([memory.factors[n] for n in MEMORY_SOFTWARE if n != "nanotron"], axis=0)
-        room = np.array([float(run.gpu.memory_bytes) for run in runs])
-        _, chance = peak_and_chance(columns_of(runs), unseen, memory.spread, room, memory)
+        chance = np.array([p.fit_probability for p in predict_layouts([replace(m.run, stage="most") for m in mine])])
         sure = guess + np.where(chance >= SURE, 0.0, 100.0)
         lost.append([took[int(np.argmin(by))] / took.min() - 1 for by in (guess, sure)])
         random = np.median(took) / took.min() - 1
@@ -473,94 +479,35 @@ def _gpt(layers: int, width: int, heads: int, ffn_width: int, vocab: int) -> Mod
     )  # fmt: skip
 
 
-MEMORY_SOFTWARE = ("megatron", "nanotron", "torchtitan", "megatron-deepspeed")
-
-
-def peaks(rows: Sequence[Measured]) -> list[Measured]:
-    return [m for m in rows if m.gib and m.gib > 1 and m.ran and m.sure]
-
-
-def weighed(runs: Sequence[LayoutRun]) -> np.ndarray:
-    """Return the bytes before any factor of the stage that each run's memory refers to, (n, len(MEMORY_PARTS))."""
-    z = columns_of(runs)
-    both = [np.stack([counted(z, which)[part] for part in MEMORY_PARTS], axis=-1) for which in ("first", "last")]
-    stage = np.array([STAGES.index(run.stage) for run in runs])
-    first = np.where(stage == 0, both[0].sum(axis=-1) >= both[1].sum(axis=-1), stage == 1)
-    return np.where(first[:, None], *both)
-
-
-def fit_factors(parts: np.ndarray, bytes_: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Return log factors of the peaks of one software package, from a robust fit that starts at the usual factors."""
-    mean = np.array([MEMORY_BELIEFS[f][0] for f in MEMORY_PARTS])
-    deviation = np.array([MEMORY_BELIEFS[f][1] for f in MEMORY_PARTS])
-
-    def residuals(x: np.ndarray) -> np.ndarray:
-        off = (np.log(parts @ np.exp(x)) - np.log(bytes_)) / MEMORY_ROW
-        off = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off * off) - 1))
-        return np.concatenate([off * np.sqrt(share), (x - mean) / deviation])
-
-    return least_squares(residuals, mean, x_scale="jac").x
-
-
-def score_memory(rows: Sequence[Measured]) -> dict[str, Any]:
-    """Print errors of peaks whose case (same model and layout) is left out; return the section of layouts.yaml."""
-    rows = peaks(rows)
-    parts, gib = weighed([m.run for m in rows]), np.array([m.gib for m in rows]) * GIB
-    software, factors, errors, share_of = np.array([m.run.software or "" for m in rows]), {}, {}, {}
-    print("| peak memory, case left out | rows | median | p90 | signed |\n|---|---|---|---|---|")
-    for name in MEMORY_SOFTWARE:
-        mine = software == name
-        keys = [str((m.run.model, m.run.layout, m.run.micro_batch)) for m in np.array(rows, object)[mine]]
-        cases = np.unique(keys, return_inverse=True)[1]
-        share, off = np.full(mine.sum(), min(1.0, MOST_ROWS / mine.sum())), np.empty(mine.sum())
-        for fold in range(FOLDS):
-            left = cases % FOLDS == fold
-            x = fit_factors(parts[mine][~left], gib[mine][~left], share[~left])
-            off[left] = np.log(parts[mine][left] @ np.exp(x)) - np.log(gib[mine][left])
-        factors[name], errors[name], share_of[name] = fit_factors(parts[mine], gib[mine], share), off, share
-        _line(name, off, np.ones(len(off)))
-    unseen, weight = [], []
-    for name in MEMORY_SOFTWARE:
-        mine = software == name
-        others = np.mean([factors[n] for n in MEMORY_SOFTWARE if n != name], axis=0)
-        off = np.log(parts[mine] @ np.exp(others)) - np.log(gib[mine])
-        _line(f"{name} as software not seen before", off, np.ones(mine.sum()))
-        unseen.append(off)
-        weight.append(np.full(mine.sum(), 1 / mine.sum()))
-    off = np.concatenate([errors[n] for n in MEMORY_SOFTWARE])
-    once = np.concatenate([np.full(len(errors[n]), 1 / len(errors[n])) for n in MEMORY_SOFTWARE])
-    spread = quantile(np.abs(off), once, 0.8) / Z80
-    whole = quantile(np.abs(np.concatenate(unseen)), np.concatenate(weight), 0.8) / Z80
-    return {
-        "software": {n: _named(MEMORY_PARTS, factors[n]) for n in MEMORY_SOFTWARE},
-        "usual": _named(MEMORY_PARTS, np.mean([factors[n] for n in MEMORY_SOFTWARE], axis=0)),
-        "spread": round(spread, 3),
-        "unknown": round(math.sqrt(max(whole**2 - spread**2, 0.0)), 3),
-        "limit": 0.92,
-        "softness": 0.08,
-    }
-
-
 def _named(names: Sequence[str], values: np.ndarray) -> dict[str, float]:
     return {name: round(float(value), 4) for name, value in zip(names, values, strict=True)}
 
 
-def score_failures(rows: Sequence[Measured], memory: MemoryLaw) -> None:
+def score_memory(rows: Sequence[Measured]) -> None:
+    """Print the errors of the peaks that `predict_layouts` gives. `fit_memory.py` scores owners that are left out."""
+    rows = [m for m in rows if m.gib and m.gib > 1 and m.ran and m.sure]
+    found = [p.peak_allocated_bytes for p in predict_layouts([m.run for m in rows])]
+    off = np.array([math.log(peak.value / GIB / (m.gib or 0)) for peak, m in zip(found, rows, strict=True)])
+    held = np.array([peak.contains(GIB * (m.gib or 0)) for peak, m in zip(found, rows, strict=True)])
+    kinds = np.array([f"{m.source}, {'split' if workload_of(m.run) is None else 'only the batch'}" for m in rows])
+    print("| peak memory as shipped | rows | median | p90 | signed |\n|---|---|---|---|---|")
+    for kind in sorted(set(kinds)):
+        mine = kinds == kind
+        _line(f"{kind} (inside {held[mine].mean():.0%})", off[mine], np.ones(mine.sum()))
+
+
+def score_failures(rows: Sequence[Measured]) -> None:
     """Print how well the probability of fitting separates layouts that ran from those that failed (Ultra-Scale)."""
     rows = [m for m in rows if m.source.startswith("Ultra-Scale")]
-    runs = [replace(m.run, stage="most") for m in rows]
-    z, ran = columns_of(runs), np.array([m.ran for m in rows])
-    room = np.array([run.gpu.memory_bytes for run in runs])
-    unseen = np.mean([memory.factors[n] for n in MEMORY_SOFTWARE if n != "nanotron"], axis=0)
-    for name, factors in (("nanotron's factors", memory.factors["nanotron"]), ("those of the others", unseen)):
-        peak, chance = peak_and_chance(z, factors, memory.spread, room, memory)
-        rank = rankdata(chance)
-        area = (rank[ran].sum() - ran.sum() * (ran.sum() + 1) / 2) / (ran.sum() * (~ran).sum())
-        small = peak < 0.7 * room
-        print(
-            f"ran against failed, {name}: area {area:.3f} ({ran.sum()} ran, {(~ran).sum()} failed for reasons not "
-            f"stated, {(~ran & small).sum()} of them below 70 % of the memory)"
-        )
+    found = predict_layouts([replace(m.run, stage="most") for m in rows])
+    ran, chance = np.array([m.ran for m in rows]), np.array([p.fit_probability for p in found])
+    small = np.array([p.peak_allocated_bytes.value < 0.7 * p.run.gpu.memory_bytes for p in found])
+    rank = rankdata(chance)
+    area = (rank[ran].sum() - ran.sum() * (ran.sum() + 1) / 2) / (ran.sum() * (~ran).sum())
+    print(
+        f"ran against failed: area {area:.3f} ({ran.sum()} ran, {(~ran).sum()} failed for reasons not stated, "
+        f"{(~ran & small).sum()} of them below 70 % of the memory)"
+    )
 
 
 def main() -> None:
@@ -574,7 +521,7 @@ def main() -> None:
     off, links, s = score_time(rows)
     score_own(off, links, s)
     every = fit_costs(s, np.ones(len(s.rows), bool))
-    memory = score_memory(rows)
+    score_memory(rows)
     document = {
         "time": {
             "costs": _named(COSTS, np.exp(every[:-1])),
@@ -585,7 +532,6 @@ def main() -> None:
             "unbalanced": UNBALANCED,
         },
         "own": asdict(fit_own(off, links, s, np.ones(len(off), bool))),
-        "memory": memory,
     }
     if asked.what == "fit":
         law = read_time_law(document["time"])
@@ -594,11 +540,10 @@ def main() -> None:
         (REPO / "profiles" / "layouts.yaml").write_text(HEADER + text, encoding="utf-8")
     print(f"deviation {document['time']['deviation']}")
     inside(off, s, read_time_law(document["time"]))
-    law = read_memory_law(memory)
-    score_failures(rows, law)
+    score_failures(rows)
     others = fit_costs(s, kept_out("Ultra-Scale Playbook (banner)", s.rows))
-    score_regret(rows, others, law, "its source left out")
-    score_regret(rows, every, law, "law of all sources")
+    score_regret(rows, others, "its source left out")
+    score_regret(rows, every, "law of all sources")
 
 
 if __name__ == "__main__":

@@ -13,11 +13,11 @@ import numpy as np
 
 from advisor.architecture import Layout
 from advisor.prediction.layout_batch import SURE, predict_layouts
-from advisor.prediction.layout_memory import load_memory_law, peak_and_chance
+from advisor.prediction.layout_memory import chance_to_fit, layout_mixture
 from advisor.prediction.layout_own import OwnRuns
 from advisor.prediction.layout_time import load_law, measure, posteriors, step_of
 from advisor.prediction.layouts import RECOMPUTE, SHARDINGS, Columns, LayoutRun, columns_of
-from advisor.prediction.software import NamedSoftware, require_software
+from advisor.prediction.software import NamedSoftware, require_software, software_of
 from advisor.prediction.whole_models import predict_whole, workload_of
 from advisor.records import Prediction
 
@@ -113,7 +113,7 @@ def timed(
     run: LayoutRun, cuts: Mapping[str, np.ndarray], sequences: int, own: OwnRuns | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the seconds of a step, the probability that it fits, and the bytes of the fullest GPU, each per row."""
-    law, memory = load_law(), load_memory_law()
+    law, software = load_law(), software_of(run.software)
     changed = {name: cut if name == "recompute" else cut.astype(float) for name, cut in cuts.items()}
     changed["sequence"] = cuts["tensor"] > 1
     changed["micro_batches"] = sequences / (cuts["data"] * cuts["micro_batch"])
@@ -122,8 +122,8 @@ def timed(
     known = posteriors(run.gpu, run.precision, run.software, run.fused_attention)
     step = step_of(measure(z, known, run.gpu, run.software), law)
     seconds = step.seconds.value
-    factors, deviation = memory.of(run.software)
-    peak, chance = peak_and_chance(z, factors, deviation, float(run.gpu.memory_bytes), memory)
+    chance = chance_to_fit(z, software, float(run.gpu.memory_bytes))
+    peak = layout_mixture(z, software, "allocated").estimates().value
     seconds, chance, peak = _predict_unsplit(run, cuts, sequences, (seconds, chance, peak))
     if own is not None:
         seconds = seconds * np.exp(own.log_factor(step.exchanged))

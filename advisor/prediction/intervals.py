@@ -48,6 +48,44 @@ class EstimateArrays:
         return Estimate(value=value, low=low, high=high, basis=BASES[basis] if value or high else Basis.MEASURED)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Mixture:
+    """Bytes of n workloads, each a mixture of log-normal cases, shapes (cases, n)."""
+
+    logs: np.ndarray
+    deviations: np.ndarray
+    weights: np.ndarray  # each column adds up to one
+
+    def below(self, limit_bytes: np.ndarray | float) -> np.ndarray:
+        """Return the probability that each workload stays below a limit, shape (n,)."""
+        return (self.weights * _normal((np.log(limit_bytes) - self.logs) / self.deviations)).sum(axis=0)
+
+    def quantiles(self, shares: np.ndarray) -> np.ndarray:
+        """Return the quantiles of each workload's bytes for `shares`, shape (k, n), by bisection in log bytes."""
+        low = np.broadcast_to((self.logs - 5 * self.deviations).min(axis=0), shares.shape)
+        high = np.broadcast_to((self.logs + 5 * self.deviations).max(axis=0), shares.shape)
+        for _ in range(20):  # to a part in 1e5
+            middle = (low + high) / 2
+            z = (middle[:, None, :] - self.logs) / self.deviations
+            under = (self.weights * _normal(z)).sum(axis=1) < shares
+            low, high = np.where(under, middle, low), np.where(under, high, middle)
+        return np.exp((low + high) / 2)
+
+    def estimates(self, ran_in: float | None = None) -> EstimateArrays:
+        """Return median and 80 % interval. If `ran_in` is given, the run has fitted in that much device memory."""
+        whole = np.ones(self.logs.shape[1]) if ran_in is None else np.maximum(self.below(ran_in), 1e-6)
+        low, value, high = self.quantiles(np.array([[0.1], [0.5], [0.9]]) * whole)
+        return EstimateArrays(value=value, low=low, high=high)
+
+
+def _normal(z: np.ndarray) -> np.ndarray:
+    """Return the normal distribution function, exact to 1e-7 (Abramowitz and Stegun 7.1.26)."""
+    t = 1 / (1 + 0.3275911 * np.abs(z) / np.sqrt(2))
+    series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    tail = 0.5 * series * np.exp(-(z**2) / 2)
+    return np.where(z > 0, 1 - tail, tail)
+
+
 Many = TypeVar("Many", Estimate, EstimateArrays)
 Side = float | np.ndarray
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,13 +9,15 @@ from typing import Any
 import numpy as np
 
 from advisor.hardware.catalog import require_gpu
-from advisor.laws.intervals import Z80
 from advisor.prediction.intervals import EstimateArrays, reciprocal
-from advisor.prediction.layout_memory import STAGES, factors_of, load_memory_law, peak_and_chance, peak_parts
+from advisor.prediction.layout_memory import STAGES, chance_to_fit, layout_mixture, peak_parts, summed
 from advisor.prediction.layout_own import OwnRuns
 from advisor.prediction.layout_time import load_law, measure_runs, step_of
 from advisor.prediction.layouts import LayoutRun, columns_of
-from advisor.prediction.whole_models import described, layout_run, memory_of, predict_whole, workload_of
+from advisor.prediction.memory_published import likeliest, published_parts
+from advisor.prediction.memory_terms import WorkloadArrays
+from advisor.prediction.software import software_of
+from advisor.prediction.whole_models import described, layout_run, predict_whole, workload_of
 from advisor.records import Basis, Estimate, Prediction, Workload
 
 SURE = 0.9  # `fits` is True from this probability of fitting, and False from this probability of not fitting
@@ -29,7 +30,7 @@ def predict_layouts(runs: Sequence[LayoutRun], own: OwnRuns | None = None) -> li
     """
     if not runs:
         return []
-    law, memory, z = load_law(), load_memory_law(), columns_of(runs)
+    law = load_law()
     step = step_of(measure_runs(runs), law)
     parts, seconds, basis = step.parts, step.seconds, Basis.PRIOR
     # A run that splits only the batch has the time and memory of any other run.
@@ -47,13 +48,11 @@ def predict_layouts(runs: Sequence[LayoutRun], own: OwnRuns | None = None) -> li
         parts = {name: part * factor for name, part in parts.items()}
         middle, basis = seconds.value * factor, Basis.EXTRAPOLATED
         seconds = EstimateArrays(value=middle, low=middle / width, high=middle * width)
-    factors, deviation = factors_of(runs, memory)
-    held = peak_parts(z, factors, np.array([STAGES.index(run.stage) for run in runs]))
-    _, chances = peak_and_chance(z, factors, deviation, np.array([float(run.gpu.memory_bytes) for run in runs]), memory)
+    memory = _memory(runs)
     predictions = []
     for i, run in enumerate(runs):
-        step_parts, memory_parts = ({name: float(part[i]) for name, part in by.items()} for by in (parts, held))
-        peak, chance, spread = sum(memory_parts.values()), float(chances[i]), math.exp(Z80 * float(deviation[i]))
+        step_parts = {name: float(part[i]) for name, part in parts.items()}
+        peak, memory_parts, chance = memory[i]
         late = law.unbalanced if run.model.experts else 1.0
         value, low, high = (float(side[i]) for side in (seconds.value, seconds.low, seconds.high))
         took = Estimate(value=value, low=low, high=high * late, basis=basis)
@@ -65,7 +64,7 @@ def predict_layouts(runs: Sequence[LayoutRun], own: OwnRuns | None = None) -> li
                 step_seconds=took,
                 tokens_per_second=reciprocal(took, float(run.step_tokens)),
                 mfu=reciprocal(took, run.mfu),
-                peak_allocated_bytes=Estimate(value=peak, low=peak / spread, high=peak * spread, basis=Basis.PRIOR),
+                peak_allocated_bytes=peak,
                 peak_reserved_bytes=None,  # nobody publishes it for layouts
                 device_memory_bytes=run.gpu.memory_bytes,
                 step_parts=step_parts,
@@ -78,8 +77,25 @@ def predict_layouts(runs: Sequence[LayoutRun], own: OwnRuns | None = None) -> li
         names = ["peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "fit_probability", "fits"]
         names += ["flops_per_token", "parameters", *(["mfu"] if own is None else [])]
         copied: dict[str, Any] = {name: getattr(answer, name) for name in names}
-        predictions[at] = replace(predictions[at], peak_parts=memory_of(workloads[at]), **copied)
+        copied["peak_parts"] = summed(published_parts(WorkloadArrays.of([workloads[at]])))
+        predictions[at] = replace(predictions[at], **copied)
     return predictions
+
+
+def _memory(runs: Sequence[LayoutRun]) -> list[tuple[Estimate, dict[str, float], float]]:
+    """Return the peak of each run, its likeliest parts, and the probability that it fits."""
+    found = {}
+    for name in {run.software for run in runs}:
+        places = [at for at, run in enumerate(runs) if run.software == name]
+        some, software = [runs[at] for at in places], software_of(name)
+        z, stage = columns_of(some), np.array([STAGES.index(run.stage) for run in some])
+        peaks = layout_mixture(z, software, "allocated", stage).estimates()
+        parts = peak_parts(z, software, likeliest(software), "allocated", stage)
+        chances = chance_to_fit(z, software, np.array([float(run.gpu.memory_bytes) for run in some]))
+        for i, at in enumerate(places):
+            sides = {side: float(getattr(peaks, side)[i]) for side in ("value", "low", "high")}
+            found[at] = Estimate(**sides, basis=Basis.PRIOR), summed(parts, i), float(chances[i])
+    return [found[at] for at in range(len(runs))]
 
 
 def memory_by_stage(w: Workload) -> dict[str, Mapping[str, float]]:
@@ -89,11 +105,10 @@ def memory_by_stage(w: Workload) -> dict[str, Mapping[str, float]]:
     """
     run = layout_run(w, require_gpu(w.gpu))
     if (whole := workload_of(run)) is not None:
-        return {"every GPU": memory_of(whole)}
-    z, stages = columns_of([run]), run.layout.pipeline
-    factors = factors_of([run], load_memory_law())[0]
+        return {"every GPU": summed(published_parts(WorkloadArrays.of([whole])))}
+    z, stages, software = columns_of([run]), run.layout.pipeline, software_of(run.software)
     named = {f"first of {stages} stages": "first", f"last of {stages} stages": "last"} if stages > 1 else {}
     return {
-        name: {part: float(held[0]) for part, held in peak_parts(z, factors, np.array([STAGES.index(stage)])).items()}
+        name: summed(peak_parts(z, software, likeliest(software), "allocated", STAGES.index(stage)))
         for name, stage in (named or {"every GPU": "first"}).items()
     }

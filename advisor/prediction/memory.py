@@ -141,7 +141,9 @@ class MemoryModel:
         """Return the bytes at the peak by part; they sum to `total_bytes`, or by default to the allocated bytes."""
         a = WorkloadArrays.of([workload])
         total = float(self.allocated_many(a).value[0]) if total_bytes is None else total_bytes
-        parts = published_parts(a) if self._published(a) else self._own_parts(a)
+        found = published_parts(a) if self._published(a) else self._own_parts(a)
+        parts = {name: float(np.ravel(held)[0]) for name, held in found.items()}
+        parts["activations"] += parts.get("inputs", 0.0)
         # The regression may give slightly negative bytes for a part that is absent at the peak. A measured total may be
         # smaller than the predicted parts; the temporary parts are then scaled down.
         fixed = parts["weights"] + parts["optimizer"]

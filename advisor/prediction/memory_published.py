@@ -9,14 +9,14 @@ published peaks (`benchmarks/fit_memory.py` writes profiles/published_memory.yam
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from advisor.prediction.adapters import NF4_BYTES
-from advisor.prediction.intervals import EstimateArrays
+from advisor.prediction.intervals import Mixture
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.software import NamedSoftware, table
 from advisor.records import Software
@@ -35,8 +35,8 @@ _OTHER_STATES = {
     "16bit": (("fp32", 0.5), ("copied", 0.5)),
 }
 _FROZEN_BYTES = 2.0  # bytes of a weight that is not trained, unless it has 4 bits
-# Megatron and DeepSpeed reduce and gather in buckets of 5e8 elements, and ZeRO-3 keeps up to 1e9 gathered elements
-# (DeepSpeed's documented defaults), 16-bit each.
+# DeepSpeed reduces and gathers in buckets of 5e8 elements, and its ZeRO-3 keeps up to 1e9 gathered ones (documented
+# defaults), 16-bit each.
 _BUCKET_ELEMENTS, _LIVE_ELEMENTS = 5e8, 1e9
 # 4-bit matrices save their input, and bitsandbytes' products also save their output: 15 to 25 bytes per token and width
 # more than frozen 16-bit matrices (LitGPT's published pairs of LoRA and QLoRA, six models).
@@ -45,9 +45,9 @@ _UNPACKED_BYTES = 16.0
 # about half of the runs, wrappers keep the gradients (Hugging Face runs of two people).
 _WRAPPERS_HOLD = 0.5
 # Per-operator checkpointing keeps attention's output and every second matrix product (torchtitan): about a third.
-_SELECTIVE = 0.4
+SELECTIVE = 0.4
 _CHUNKED_LOGIT_BYTES = 1.0  # per logit of all tokens, for a loss in chunks
-_LOGIT_BYTES = {"compiled": 7.0, "megatron": 16.0, "c": 4.0}
+_LOGIT_BYTES = {"compiled": 7.0, "megatron": 6.0, "c": 4.0}
 # Priors without published peaks: the allocator's pool as a share of the temporary tensors; GiB of the driver and of the
 # communication library (sources §2.4).
 _POOL, _NEEDED_POOL, _CONTEXT_GIB, _NCCL_GIB = 0.08, 0.02, 0.6, 1.0
@@ -55,14 +55,8 @@ _BASE_GIB = 0.25  # workspaces, batches, small tensors, leftovers of loading
 CLASSES = ("plain", "hf", "compiled", "megatron", "c")  # decide which tensors operations save
 PARTS = ("activations", "logits")  # have a factor for each class
 _STATE = ("weights", "optimizer", "gradients", "inputs")  # parts whose counts have no uncertainty
-FACTORS = (
-    *(f"{part} {name}" for part in PARTS for name in CLASSES),
-    "selective",
-    "gathered",
-    "base",
-    "pool",
-    "context",
-)
+_OTHERS = ("gathered", "base", "pool", "context")
+FACTORS = (*(f"{part} {name}" for part in PARTS for name in CLASSES), "selective", *_OTHERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +82,29 @@ class Parts:
     worked: np.ndarray  # activations of the one block that is being recomputed
     logits: np.ndarray
     gathered: np.ndarray  # 16-bit weights gathered or cast for use, buckets of collectives
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What decides which factors apply to the bytes of runs."""
+
+    name: str  # one of CLASSES
+    software: Software | None
+    selective: np.ndarray | bool  # every other matrix product is recomputed
+    several: np.ndarray | bool  # GPUs
+
+    @property
+    def loss(self) -> str:
+        """The one of CLASSES whose loss it has: eager software with its own count of logits has Megatron's."""
+        named = table().get((self.software or Software()).name or "")
+        own = self.name == "plain" and named is not None and named.logit_bytes is not None and not named.compiled
+        return "megatron" if own else self.name
+
+    @classmethod
+    def of(cls, a: WorkloadArrays) -> Kind:
+        software, selective = a.software or Software(), a.activation_checkpointing == "selective"
+        name = class_of(software, a.compile)
+        return cls(name=name, software=a.software, selective=selective, several=a.gpus > 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,20 +144,14 @@ def cases(software: Software) -> tuple[StateCase, ...]:
     )
 
 
-def class_of(a: WorkloadArrays) -> str:
+def class_of(software: Software, compile: bool) -> str:
     """Return the one of CLASSES that describes which tensors the operations of a run save."""
-    software = a.software or Software()
     if software.kind in ("c", "megatron"):
         return software.kind
-    if a.compile or software.kind == "fused" or (software.fused_kernels and software.kind != "tuned"):
+    if compile or software.kind == "fused" or (software.fused_kernels and software.kind != "tuned"):
         return "compiled"
-    return "hf" if _models_of_hf(software) else "plain"
-
-
-def _models_of_hf(software: Software) -> bool:
-    """Return True if the software trains Hugging Face's implementation of a model."""
     named = table().get(software.name or "")
-    return named is not None and named.hf_models
+    return "hf" if named is not None and named.hf_models else "plain"
 
 
 def parts(a: WorkloadArrays, case: StateCase) -> Parts:
@@ -151,14 +162,12 @@ def parts(a: WorkloadArrays, case: StateCase) -> Parts:
     """
     software = a.software or Software()
     named = table().get(software.name or "")
-    adapters = software.adapters
+    adapters, hf = software.adapters, named is not None and named.hf_models
     # PEFT keeps adapters in fp32 beside 16-bit weights (its autocast_adapter_dtype)
-    state = "fp32" if adapters is not None and _models_of_hf(software) else case.state
-    weight, master, moment, gradient = _STATE_BYTES[state]
+    own = "fp32" if adapters is not None and hf else case.state
+    weight, master, moment, gradient = state_bytes(own, software)
     optimizer = OPTIMIZERS[a.optimizer] if adapters is None else OPTIMIZERS["adamw"]
     moments = master + moment * optimizer.moments
-    if case.state == "copied" and named is not None and named.gradients == "fp32":
-        gradient = 4
     if software.moment_bytes is not None and adapters is None:
         moments = software.moment_bytes + master
     weights_shards, state_shards, gradient_shards = SHARDINGS[a.sharding].shares(a.gpus)
@@ -167,33 +176,44 @@ def parts(a: WorkloadArrays, case: StateCase) -> Parts:
     trained = a.trained_parameters.astype(float)
     frozen = _FROZEN_BYTES * (n if adapters is not None else n - trained)
     if adapters is not None and adapters.quantized:
-        if _models_of_hf(software):  # PEFT converts unquantized weights to fp32 (prepare_model_for_kbit_training)
+        if hf:  # PEFT converts unquantized weights to fp32 (prepare_model_for_kbit_training)
             frozen = frozen + 2.0 * (n - matrices)
         frozen = frozen + (NF4_BYTES - _FROZEN_BYTES) * matrices
     halved = np.zeros(len(n))  # parameters of embedding tables with weights and moments in 16 bits
     if named is not None and named.half_tables and case.state == "fp32":
         halved = (a.vocab_size * a.width + max(software.extra_parameters, 0)).astype(float)
     saved = moment * (optimizer.moments - optimizer.matrix_moments) * a.block_matrices * a.trained_share
-    hf = _models_of_hf(software)
     gradients = 0.0 * n if software.steps_in_backward else (trained * gradient - 2.0 * halved) / gradient_shards
     inputs, kept, worked = _activations(a, software, named, case)
+    tables, full = (a.vocab_size * a.width) * (1 if a.family == "gpt2" else 2), SHARDINGS[a.sharding].weights
+    packed = adapters is not None and adapters.quantized
+    casts = PRECISIONS[a.precision].casts
+    gathered = gathered_bytes(
+        software, case, full=full, several=a.gpus > 1, elements=a.parameters, block=a.block_parameters,
+        tables=tables, cast=a.block_matrices * (casts and a.activation_checkpointing != "full"),
+        per_weight=2.0 * NF4_BYTES if packed else 4.0 if adapters is not None else 6.0,
+    )  # fmt: skip
+    if adapters is not None and not full:  # one matrix converted from 4 bits, without a gradient
+        gathered = 2.0 * packed * a.width * a.ffn_width
     # With fp32 moments AdamW computes the square root of all second moments at once, unless the optimizer is PyTorch's
     # fused one. If the software is unknown, half of the runs use the fused one.
-    step_bytes = named.step_bytes if named is not None else 0.0 if OPTIMIZERS[a.optimizer].orthogonalizes else 2.0
+    stacks = OPTIMIZERS[a.optimizer].orthogonalizes
+    step_bytes = named.step_bytes if named is not None else 0.0 if stacks else 2.0
+    stepped = (1.0 if stacks else moments / 8) * trained
+    if optimizer.orthogonalizes:
+        stepped = a.block_matrices * a.trained_share
+    cells = a.tokens * a.vocab_size
     return Parts(
         weights=(trained * weight + frozen - 2.0 * halved) / weights_shards,
         optimizer=(trained * moments - saved - 4.0 * halved) / state_shards,
         gradients=gradients,
-        stepping=step_bytes
-        * (1.0 if OPTIMIZERS[a.optimizer].orthogonalizes else moments / 8)
-        * (a.block_matrices * a.trained_share if optimizer.orthogonalizes else trained)
-        / state_shards,
+        stepping=step_bytes * stepped / state_shards,
         held=gradients * (1.0 if a.gpus > 1 else np.where(a.accumulate, 1.0, _WRAPPERS_HOLD if hf else 0.0)),
         inputs=inputs * a.trained_share,
         activations=kept * a.trained_share,
         worked=worked,
-        logits=_logit_bytes(a, named, case) * a.tokens * a.vocab_size,
-        gathered=_gathered(a, software, case),
+        logits=cells * logit_bytes(software, case, compile=a.compile, casts=casts, autocast=_autocast(a, case)),
+        gathered=gathered,
     )
 
 
@@ -201,104 +221,117 @@ def _activations(
     a: WorkloadArrays, software: Software, named: NamedSoftware | None, case: StateCase
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the bytes of recomputed blocks' inputs, of the activations that blocks save, and of the block in work."""
-    tokens, element = a.tokens.astype(float), float(PRECISIONS[a.precision].element_bytes)
-    block = tokens * _kept_bytes(a, software, named, case)
+    element, name, adapters = PRECISIONS[a.precision].element_bytes, class_of(software, a.compile), software.adapters
+    kept = block_bytes(
+        name, gated=a.family == "llama", residual=a.width, queries=a.width, keys=a.kv_heads * a.head_dim,
+        ffn=a.ffn_width, element=float(element), autocast=_autocast(a, case),
+        lanes=named.extra_lanes if named is not None else 0.0,
+    )  # fmt: skip
+    if name in ("plain", "hf") and adapters is not None and adapters.quantized:
+        kept = kept + _UNPACKED_BYTES * a.width
+    elif name in ("plain", "hf") and adapters is not None and adapters.targets == "attention":
+        kept = kept - element * a.ffn_width  # the input of a frozen matrix is not saved
     if not software.fused_attention:  # the output of softmax and, in 16 bits, a copy; mask and output of dropout
-        block = block + (6.0 if element == 2.0 else 9.0) * a.heads * a.seq_len * tokens
-    nothing = np.zeros_like(block)
+        kept = kept + (6.0 if element == 2 else 9.0) * a.heads * a.seq_len
+    block, nothing = a.tokens * kept, np.zeros(len(a.depth))
     if a.activation_checkpointing == "full":
-        stream = 4.0 if _autocast(a, case) and class_of(a) in ("plain", "hf") else element
-        return a.depth * tokens * stream * a.width, nothing, block
+        stream = 4.0 if _autocast(a, case) and name in ("plain", "hf") else element
+        return a.depth * a.tokens * stream * a.width, nothing, block
     if a.activation_checkpointing == "selective":
-        return nothing, a.depth * _SELECTIVE * block, (1 - _SELECTIVE) * block
+        return nothing, a.depth * SELECTIVE * block, (1 - SELECTIVE) * block
     return nothing, a.depth * block, nothing
 
 
-def _kept_bytes(a: WorkloadArrays, software: Software, named: NamedSoftware | None, case: StateCase) -> np.ndarray:
-    """Return the bytes per token that the operations of a block save for the backward pass.
+def state_bytes(state: str, software: Software) -> tuple[float, float, float, float]:
+    """Return the bytes per parameter of weights, fp32 master copy, each moment and gradients."""
+    weight, master, moment, gradient = _STATE_BYTES[state]
+    named = table().get(software.name or "")
+    summed = state == "copied" and named is not None and named.gradients == "fp32"
+    return weight, master, moment, 4.0 if summed else gradient
+
+
+def block_bytes(
+    name: str, *, gated: np.ndarray | bool, residual: np.ndarray, queries: np.ndarray, keys: np.ndarray,
+    ffn: np.ndarray, element: float = 2.0, autocast: np.ndarray | bool = False, lanes: float = 0.0,
+) -> np.ndarray:  # fmt: skip
+    """Return the bytes per token that a block of one of CLASSES saves, for widths on one GPU.
 
     These are inputs and outputs of two norms, q, k, v, the output of attention, and the FFN's values before and after
     the activation function, with a gate if it has one. torch.compile saves the same amount, according to its
-    partitioner.
+    partitioner. `lanes` are further 16-bit values of the width of the residual stream.
     """
-    element = float(PRECISIONS[a.precision].element_bytes)
-    width, keys, ffn = a.width, a.kv_heads * a.head_dim, a.ffn_width
-    kept = element * (6.0 * width + 2.0 * keys + (4.0 if a.family == "llama" else 2.0) * ffn)
-    kept = kept + 2.0 * (named.extra_lanes if named is not None else 0.0) * width
-    if class_of(a) not in ("plain", "hf"):
+    gate = 3.0 if name == "megatron" else 4.0  # its fused_bias_swiglu.py saves its input alone
+    kept = element * (4.0 * residual + 2.0 * queries + 2.0 * keys + np.where(gated, gate, 2.0) * ffn)
+    kept = kept + 2.0 * lanes * residual
+    if name == "megatron":  # GPTs keep the masks of two dropouts
+        return kept + np.where(gated, 0.0, 2.0) * residual
+    if name not in ("plain", "hf"):
         return kept
-    autocast = _autocast(a, case)
     # The output of attention is copied to be contiguous. Norms save an fp32 input; norms without a kernel, as in
     # llamas, also save the normalized values.
-    kept = kept + element * width + {"llama": 12.0 if autocast else 8.0}.get(a.family, 4.0 * autocast) * width
-    if software.adapters is not None and software.adapters.quantized:
-        kept = kept + _UNPACKED_BYTES * width
-    elif software.adapters is not None and software.adapters.targets == "attention":
-        kept = kept - element * ffn  # the input of a frozen matrix is not saved
-    if class_of(a) != "hf":
+    norms = np.where(gated, np.where(autocast, 12.0, 8.0), np.where(autocast, 4.0, 0.0))
+    kept = kept + element * queries + norms * residual
+    if name != "hf":
         return kept
-    if a.family == "llama":  # keys and values repeated for every head
-        return kept + element * 2.0 * (width - keys)
-    return kept + 3.0 * element * ffn + 3.0 * width  # GELU without a kernel saves three FFN widths more; dropout
+    # Keys and values are repeated for every head. GELU without a kernel saves three FFN widths more; dropout.
+    return kept + np.where(gated, element * 2.0 * (queries - keys), 3.0 * element * ffn + 3.0 * residual)
 
 
 def _autocast(a: WorkloadArrays, case: StateCase) -> bool:
-    """Return True if values between the 16-bit products of a block are fp32. With FSDP they are not, because it gathers
-    weights in 16 bits."""
+    """Return True if values between a block's 16-bit products are fp32. FSDP gathers weights in 16 bits."""
     return case.state == "fp32" and PRECISIONS[a.precision].casts and not SHARDINGS[a.sharding].weights
 
 
-def _logit_bytes(a: WorkloadArrays, named: NamedSoftware | None, case: StateCase) -> float:
+def logit_bytes(
+    software: Software, case: StateCase, *, compile: bool, casts: bool = True, autocast: np.ndarray | bool = False
+) -> np.ndarray | float:
     """Return the bytes per token and vocabulary entry at the peak of the loss.
 
     In eager mode these are 16-bit logits, fp32 log-probabilities (autocast, Hugging Face's copy), and the gradients of
     NLL and softmax, which are as large. Everything in 16 bits without a copy takes 2 x 4. A compiler fuses some of it.
-    With head and loss in one graph, only logits and their gradient remain (sources §2.3): each software has its own
-    number.
+    With head and loss in one graph, only logits and their gradient remain (sources §2.3). Megatron's loss overwrites
+    its fp32 copy (core/tensor_parallel/cross_entropy.py). Software may have its own number.
     """
     if not case.whole_logits:
         return _CHUNKED_LOGIT_BYTES
-    kind = class_of(a)
-    if kind == "compiled" and named is not None and named.logit_bytes is not None:
+    kind, named = class_of(software, compile), table().get(software.name or "")
+    if named is not None and named.logit_bytes is not None and (compile or not named.compiled):
         return named.logit_bytes
     if kind in _LOGIT_BYTES:
         return _LOGIT_BYTES[kind]
-    if not PRECISIONS[a.precision].casts:
+    if not casts:
         return 16.0
-    return 12.0 if kind == "hf" else 14.0 if _autocast(a, case) else 8.0
+    return 12.0 if kind == "hf" else np.where(autocast, 14.0, 8.0)
 
 
-def _gathered(a: WorkloadArrays, software: Software, case: StateCase) -> np.ndarray:
-    """Return the bytes of gathered and cast weights and of the buckets of collectives."""
-    table_size = a.vocab_size * a.width
-    sharded = SHARDINGS[a.sharding].weights
-    if software.adapters is not None and not sharded:  # one matrix converted from 4 bits, without a gradient
-        return 2.0 * a.width * a.ffn_width if software.adapters.quantized else np.zeros(len(a.depth))
-    if sharded:  # two gathered blocks, both tables, and a block's gradient before its reduce-scatter
-        live = 2.0 * np.minimum(_BUCKET_ELEMENTS + _LIVE_ELEMENTS, a.parameters) if case.state == "copied" else 0.0
-        block = 6.0 if software.adapters is None else 2.0 * NF4_BYTES if software.adapters.quantized else 4.0
-        return block * a.block_parameters + 2.0 * table_size * (1 if a.family == "gpt2" else 2) + live
-    if case.state == "copied" and (a.gpus > 1 or software.kind == "wrapper"):
-        return 2.0 * 2.0 * np.minimum(_BUCKET_ELEMENTS, a.parameters)
-    if case.state == "fp32" and PRECISIONS[a.precision].casts and a.activation_checkpointing != "full":
-        return 2.0 * a.block_matrices  # autocast caches cast weights until the forward pass ends
-    return np.zeros(len(a.depth))
+def gathered_bytes(
+    software: Software, case: StateCase, *, full: np.ndarray | bool, several: np.ndarray | bool, elements: np.ndarray,
+    block: np.ndarray, tables: np.ndarray, cast: np.ndarray | float, per_weight: float = 6.0,
+) -> np.ndarray:  # fmt: skip
+    """Return the bytes of gathered and cast weights and of the buckets of collectives.
+
+    `elements` are all weights of a GPU, `cast` those that autocast keeps in 16 bits until the forward pass ends. FSDP
+    gathers two blocks and all tables, and keeps a block's gradient before its reduce-scatter: `per_weight` bytes.
+    Software that sums gradients in one fp32 buffer has no other buckets.
+    """
+    named = table().get(software.name or "")
+    copied = case.state == "copied" and (named is None or named.gradients != "fp32")
+    live = 2.0 * np.minimum(_BUCKET_ELEMENTS + _LIVE_ELEMENTS, elements) if copied else 0.0
+    buckets = np.where(several | (software.kind == "wrapper"), 4.0 * np.minimum(_BUCKET_ELEMENTS, elements), 0.0)
+    whole = buckets if copied else 2.0 * cast * (case.state == "fp32")
+    return np.where(full, per_weight * block + 2.0 * tables + live, whole)
 
 
-def peak(
-    a: WorkloadArrays, case: StateCase, counted: str, factor: Mapping[str, float], p: Parts | None = None
-) -> dict[str, np.ndarray]:
+def peak(p: Parts, kind: Kind, counted: str, factor: Mapping[str, float]) -> dict[str, np.ndarray]:
     """Return the bytes at the peak of one case by part, each multiplied by its factor. They add up to the peak.
 
     `counted` is allocated, reserved (by the allocator), device (as the driver reports), or needed (the smallest device
     memory that works: before it fails, the allocator frees its cache). The peak is at the start of the backward pass,
     when all activations and the logits are alive, or in the optimizer step, when all gradients are alive.
     """
-    p, kind = p or a.memo.get(case) or parts(a, case), class_of(a)
-    a.memo[case] = p
-    blocks = factor[f"activations {kind}"] * factor["software"]
-    kept = blocks * p.activations * (factor["selective"] if a.activation_checkpointing == "selective" else 1.0)
-    logits, worked = factor[f"logits {kind}"] * p.logits, blocks * p.worked
+    blocks = factor[f"activations {kind.name}"] * factor["software"]
+    kept = blocks * p.activations * np.where(kind.selective, factor["selective"], 1.0)
+    logits, worked = factor[f"logits {kind.loss}"] * p.logits, blocks * p.worked
     stepping = p.held + p.inputs + kept + np.maximum(logits, worked) < p.gradients + p.stepping
     losing, zero = ~stepping & (logits >= worked), np.zeros_like(kept)
     found = {
@@ -315,15 +348,18 @@ def peak(
         moving = sum(found.values()) - p.weights - p.optimizer
         found["pool"] = factor["pool"] * (_NEEDED_POOL if counted == "needed" else _POOL) * moving
     if counted in ("device", "needed"):
-        found["context"] = factor["context"] * _GIB * (_CONTEXT_GIB + (_NCCL_GIB if a.gpus > 1 else 0.0)) + zero
+        found["context"] = factor["context"] * _GIB * (_CONTEXT_GIB + np.where(kind.several, _NCCL_GIB, 0.0)) + zero
     return found
 
 
-def published_parts(a: WorkloadArrays) -> dict[str, float]:
-    """Return the expected allocated bytes at the peak of one workload by part, for its likeliest case."""
-    case = max(cases(a.software or Software()), key=lambda one: one.weight)
-    found = {name: float(held[0]) for name, held in peak(a, case, "allocated", factors(a.software)).items()}
-    return found | {"activations": found["activations"] + found["inputs"]}
+def likeliest(software: Software) -> StateCase:
+    """Return the likeliest case of a run of this software."""
+    return max(cases(software), key=lambda one: one.weight)
+
+
+def published_parts(a: WorkloadArrays) -> dict[str, np.ndarray]:
+    """Return the expected allocated bytes at the peak of workloads by part, for their likeliest case."""
+    return peak(parts(a, likeliest(a.software or Software())), Kind.of(a), "allocated", factors(a.software))
 
 
 def factors(software: Software | None, belief: PublishedMemory | None = None) -> dict[str, float]:
@@ -333,71 +369,35 @@ def factors(software: Software | None, belief: PublishedMemory | None = None) ->
     return {name: float(np.exp(belief.factors[name][0])) for name in FACTORS} | {"software": float(np.exp(own))}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mixture:
-    """Bytes of n workloads, each a mixture of log-normal cases, shapes (cases, n)."""
-
-    logs: np.ndarray
-    deviations: np.ndarray
-    weights: np.ndarray  # each column adds up to one
-
-    def below(self, limit_bytes: np.ndarray | float) -> np.ndarray:
-        """Return the probability that each workload stays below a limit, shape (n,)."""
-        return (self.weights * _normal((np.log(limit_bytes) - self.logs) / self.deviations)).sum(axis=0)
-
-    def quantiles(self, shares: np.ndarray) -> np.ndarray:
-        """Return the quantiles of each workload's bytes for `shares`, shape (k, n), by bisection in log bytes."""
-        low = np.broadcast_to((self.logs - 5 * self.deviations).min(axis=0), shares.shape)
-        high = np.broadcast_to((self.logs + 5 * self.deviations).max(axis=0), shares.shape)
-        for _ in range(20):  # to a part in 1e5
-            middle = (low + high) / 2
-            z = (middle[:, None, :] - self.logs) / self.deviations
-            under = (self.weights * _normal(z)).sum(axis=1) < shares
-            low, high = np.where(under, middle, low), np.where(under, high, middle)
-        return np.exp((low + high) / 2)
-
-    def estimates(self, ran_in: float | None = None) -> EstimateArrays:
-        """Return median and 80 % interval. If `ran_in` is given, the run has fitted in that much device memory."""
-        whole = np.ones(self.logs.shape[1]) if ran_in is None else np.maximum(self.below(ran_in), 1e-6)
-        low, value, high = self.quantiles(np.array([[0.1], [0.5], [0.9]]) * whole)
-        return EstimateArrays(value=value, low=low, high=high)
-
-
 def published_mixture(a: WorkloadArrays, counted: str, belief: PublishedMemory | None = None) -> Mixture:
     """Return the memory of published software for workloads of one kind; `counted` works as in `peak`."""
     belief = belief or load_published_memory()
-    factor, deviations = factors(a.software, belief), _deviations(a, belief)
+    kind, factor, found = Kind.of(a), factors(a.software, belief), []
+    for case in cases(a.software or Software()):
+        p = a.memo[case] = a.memo.get(case) or parts(a, case)
+        found.append((case.weight, peak(p, kind, counted, factor)))
+    return mixture(found, kind, belief)
+
+
+def mixture(found: Sequence[tuple[float, Mapping[str, np.ndarray]]], kind: Kind, belief: PublishedMemory) -> Mixture:
+    """Return the mixture of cases, each a weight and the bytes at its peak by part."""
+    # The deviation of each part is the spread between people and the error of the factor.
+    fitted: dict[str, np.ndarray | float] = {name: belief.factors[name][1] for name in _OTHERS}
+    fitted |= {"logits": belief.factors[f"logits {kind.loss}"][1], "state": 0.0}
+    kept = np.hypot(belief.factors[f"activations {kind.name}"][1], belief.software_factor(kind.software)[1])
+    part = np.hypot(belief.factors["selective"][1], belief.spreads["selective"])
+    fitted["activations"] = np.asarray(np.where(kind.selective, np.hypot(kept, part), kept))
+    deviations, more = {name: np.hypot(belief.spreads[name], own) for name, own in fitted.items()}, belief.more
     logs: list[np.ndarray] = []
     variances: list[np.ndarray] = []
     weights: list[np.ndarray] = []
-    for case in cases(a.software or Software()):
-        found = peak(a, case, counted, factor)
-        total = np.sum(list(found.values()), axis=0)
-        state = np.sum([found[name] for name in _STATE], axis=0)
-        groups = {"state": state} | {name: held for name, held in found.items() if name not in _STATE}
-        shares = [(held / total * deviations[name]) ** 2 for name, held in groups.items()]
-        variance, more = belief.row**2 + np.sum(shares, axis=0), belief.more
+    for weight, held in found:
+        total = np.sum(list(held.values()), axis=0)
+        state = np.sum([held[name] for name in _STATE], axis=0)
+        groups = {"state": state} | {name: bytes_ for name, bytes_ in held.items() if name not in _STATE}
+        shares = [(bytes_ / total * deviations[name]) ** 2 for name, bytes_ in groups.items()]
+        variance = belief.row**2 + np.sum(shares, axis=0)
         logs += [np.log(total), np.log(total) + more["shift"]]
         variances += [variance, variance + more["deviation"] ** 2]
-        weights += [np.full(len(a.depth), case.weight * share) for share in (1 - more["chance"], more["chance"])]
+        weights += [np.full(len(total), weight * share) for share in (1 - more["chance"], more["chance"])]
     return Mixture(logs=np.array(logs), deviations=np.sqrt(variances), weights=np.array(weights))
-
-
-def _deviations(a: WorkloadArrays, belief: PublishedMemory) -> dict[str, float]:
-    """Return the log standard deviation of each part: the spread between people and the error of the factor."""
-    kind, own = class_of(a), belief.software_factor(a.software)[1]
-    fitted = {name: belief.factors[name][1] for name in ("gathered", "base", "pool", "context")}
-    fitted |= {"activations": float(np.hypot(belief.factors[f"activations {kind}"][1], own))}
-    fitted |= {"logits": belief.factors[f"logits {kind}"][1], "state": 0.0}
-    if a.activation_checkpointing == "selective":
-        part = float(np.hypot(belief.factors["selective"][1], belief.spreads["selective"]))
-        fitted["activations"] = float(np.hypot(fitted["activations"], part))
-    return {name: float(np.hypot(belief.spreads[name], deviation)) for name, deviation in fitted.items()}
-
-
-def _normal(z: np.ndarray) -> np.ndarray:
-    """Return the normal distribution function, exact to 1e-7 (Abramowitz and Stegun 7.1.26)."""
-    t = 1 / (1 + 0.3275911 * np.abs(z) / np.sqrt(2))
-    series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
-    tail = 0.5 * series * np.exp(-(z**2) / 2)
-    return np.where(z > 0, 1 - tail, tail)

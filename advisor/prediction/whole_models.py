@@ -11,8 +11,6 @@ from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
 from advisor.laws.flops import parameters
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.layouts import EIGHT_BITS, LayoutRun
-from advisor.prediction.memory_published import published_parts
-from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.profile import Profile
 from advisor.prediction.software import require_software, software_of
 from advisor.prediction.uncalibrated import prior_profile
@@ -135,10 +133,3 @@ def predict_whole(runs: Sequence[LayoutRun], workloads: Sequence[Workload]) -> l
 @lru_cache(maxsize=1024)
 def _profile(spec: GpuSpec, precision: str, compile: bool, software: Software) -> Profile:
     return prior_profile(spec, precision=precision, compile=compile, software=software)
-
-
-def memory_of(w: Workload) -> dict[str, float]:
-    """Return the bytes of a workload's peak by the parts that layouts have."""
-    found = published_parts(WorkloadArrays.of([w]))
-    state = sum(found[name] for name in ("weights", "optimizer", "gradients", "gathered"))
-    return {name: found[name] for name in ("activations", "logits")} | {"state": state, "rest": found["base"]}

@@ -277,7 +277,7 @@ def _layout(row: Mapping[str, str], model: Model, usual: str, assumed: list[str]
     elif re.search(r"none|zero-?0|\bddp\b", states):
         sharding = "none"
     else:
-        sharding = "full" if usual == "full" and "fsdp" not in states else "optimizer"
+        sharding = "full" if usual == "full" else "optimizer"
         if not re.search(r"zero-?[12]|distributed optimizer", states):
             taken = "weights too (FSDP)" if sharding == "full" else "the optimizer's state (ZeRO-1)"
             assumed.append(f"what data parallelism shards is not stated: {taken} taken")
