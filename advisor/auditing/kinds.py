@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from advisor.auditing import arithmetic, checks, facts
+from advisor.auditing import arithmetic, checks
 from advisor.auditing.card import COLUMNS
+from advisor.auditing.functions import FORMATS
 from advisor.auditing.relations import MORE, RelationRow, judge_quantity, judge_rows, more_of, row_of, table
 from advisor.auditing.verdict import Check, Judgement, Question, Ruling, unknown
 
-_SPECS = {"COLUMN": "|".join(COLUMNS), "FORMAT": "|".join(facts.FORMATS)}
+_SPECS = {"COLUMN": "|".join(COLUMNS), "FORMAT": "|".join(FORMATS)}
 _CHECKS: dict[str, Check] = {
     **{check.__name__: check for check in (arithmetic.expression, arithmetic.agreement, arithmetic.dates)},
     **{check.__name__: check for check in (checks.parameters, checks.run_identity, checks.technique)},

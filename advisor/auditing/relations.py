@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor.auditing import facts
+from advisor.auditing.functions import FUNCTIONS
 from advisor.auditing.quantity import ClaimedQuantity
 from advisor.auditing.verdict import (
     Judgement,
@@ -237,7 +238,7 @@ class Graph:
                 with suppress(UnstatedError):
                     known = float(self._walk(node.args[0], barred) is not None)
                 return Term(low=known, high=known, text="")
-            low, high, text = facts.FUNCTIONS[node.func.id](self.q, *self._arguments(node, barred))
+            low, high, text = FUNCTIONS[node.func.id](self.q, *self._arguments(node, barred))
             return Term(low=low, high=high, text=text or f"{show_as('count')(low)}")
         raise ValueError(f"not an expression: {ast.dump(node)[:80]}")
 
