@@ -127,23 +127,22 @@ def _senses(reading: str, value: ClaimedQuantity) -> Iterator[tuple[Term, Claime
     if seconds and "/" in OPERAND.sub("", reading):
         yield from [(result, value)] if result else []
         return
+    # every number but small factors has a unit, a scale (thousand, million) or all its digits: 6 × 7B × 1T
+    quantities = [*operands, value]
+    written = [q for q in quantities if q.dimension != "count" or _is_scaled(q.text) or "," in q.text]
+    if len(written) > 1 and all(q in written or (q.text.isdigit() and len(q.text) < 4) for q in quantities):
+        all_scaled = value in written
+    else:
+        bare = not any(q.dimension != "count" or _is_scaled(q.text) for q in quantities)
+        all_scaled = bare or len(written) == len(quantities)
     for found in filter(None, (result, reckon(reading, _terms(reading, bare=True)))):
         senses = dict.fromkeys((value, _bare(value)))
         yield from ((found, sense) for sense in senses)
-        if not _all_scaled([*operands, value]):
+        if not all_scaled:
             left_out = [f for f in _LEFT_OUT if f not in _OF_BITS or value.dimension != "usd"]
             for factor in (*left_out, *(1 / f for f in left_out)):
                 scaled = Term(low=found.low * factor, high=found.high * factor, text=found.text)
                 yield from ((scaled, sense) for sense in senses)
-
-
-def _all_scaled(quantities: list[ClaimedQuantity]) -> bool:
-    """Return True if every number but small factors has a unit, a scale (thousand, million) or all its digits."""
-    written = [q for q in quantities if q.dimension != "count" or _is_scaled(q.text) or "," in q.text]
-    if len(written) > 1 and all(q in written or (q.text.isdigit() and len(q.text) < 4) for q in quantities):
-        return quantities[-1] in written  # 6 × 7B × 1T
-    bare = not any(q.dimension != "count" or _is_scaled(q.text) for q in quantities)
-    return bare or len(written) == len(quantities)
 
 
 def _is_scaled(text: str) -> bool:

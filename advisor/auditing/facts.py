@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from inspect import isfunction
 
 from advisor.auditing import run
 from advisor.auditing.fields import gpus_meant
 from advisor.auditing.quantity import ClaimedQuantity, parse_quantity
-from advisor.auditing.verdict import Known, Names, Question, between, exactly, show_as
+from advisor.auditing.verdict import Known, Question, between, exactly, show_as
 from advisor.hardware.catalog import GpuSpec, load_gpus
 from advisor.hardware.prices import load_prices
 from advisor.laws.flops import IMPOSSIBLE_MFU
@@ -43,32 +44,6 @@ def quantity_of(number: float) -> ClaimedQuantity:
     return parse_quantity(f"{number:.12g}")
 
 
-def known(q: Question, name: str, *, alone: bool) -> Known | None:
-    """Return a limit, a quantity of the claim's GPU or (not with `alone`) of its run; None if it is unknown."""
-    if name in _LIMITS:
-        return exactly(_LIMITS[name], f"{_LIMITS[name]:g}")
-    found = _OF_GPU[name](q) if name in _OF_GPU else None
-    if found is not None or alone:
-        return found or (exactly(1, "1") if name == "gpus" else None)
-    return run.NODES[name](q) if name in run.NODES else run.declared(q, name)
-
-
-def _is_of_run(q: Question) -> bool:
-    """Return True if a claim names no GPU other than that of its configuration."""
-    return q.get("gpu") is None or any(spec in gpus_meant(q.get("gpu")) for spec in _gpus_of_run(q))
-
-
-def gpus_of(q: Question) -> list[GpuSpec]:
-    """Return every GPU that the claim can mean: by the name that it states, or else that of its configuration."""
-    return gpus_meant(q.get("gpu")) if q.get("gpu") else _gpus_of_run(q)
-
-
-def _gpus_of_run(q: Question) -> list[GpuSpec]:
-    """Return the GPU of the claim's configuration, or all its forms if the name leaves the form open."""
-    spec = run.spec_of(q.setup)
-    return [spec] if spec else gpus_meant(q.setup.gpu) if q.setup.gpu else []
-
-
 def dense_peak(spec: GpuSpec, precision: str | None) -> float | None:
     """Return the dense peak in a format, or the 16-bit peak if the format is unnamed or has no rate of its own."""
     if precision in ("fp32", "tf32"):
@@ -82,16 +57,6 @@ def half(spec: GpuSpec) -> float | None:
     return spec.bf16_flops or spec.fp16_flops
 
 
-def _figure(
-    figure: Callable[[GpuSpec], float | None], show: Callable[[float], str]
-) -> Callable[[Question], Known | None]:
-    def found(q: Question) -> Known | None:
-        values = [value for spec in gpus_of(q) if (value := figure(spec))]
-        return (min(values), max(values), between((min(values), max(values)), show)) if values else None
-
-    return found
-
-
 def _rents(specs: Sequence[GpuSpec], machine: str | None = None) -> list[tuple[float, GpuSpec]]:
     """Return each listed price per hour of one GPU, with the GPU; only the machine type's prices if it is listed."""
     keys = {spec.key: spec for spec in specs}
@@ -100,103 +65,122 @@ def _rents(specs: Sequence[GpuSpec], machine: str | None = None) -> list[tuple[f
     return [((row.on_demand_usd_per_hour or 0.0) / row.gpu_count, keys[row.gpu]) for row in rows]
 
 
-def _listed_rent(q: Question) -> Known | None:
-    rents = sorted(rent for rent, _ in _rents(gpus_of(q), q.setup.machine if q.get("gpu") is None else None))
-    if not rents:
-        return None
-    words = f"{between((rents[0], rents[-1]), format_usd_rate)}/h as listed, {PRICES[0]:g} to {PRICES[1]:g} times that"
-    return PRICES[0] * rents[0], PRICES[1] * rents[-1], words
+def known(q: Question, name: str, *, alone: bool) -> Known | None:
+    """Return a limit, a quantity of the claim's GPU or (not with `alone`) of its run; None if it is unknown."""
+    if name in _LIMITS:
+        return exactly(_LIMITS[name], f"{_LIMITS[name]:g}")
+    of_gpu, of_run = (vars(one).get(name) for one in (GpuQuantities, run.RunQuantities))
+    found = of_gpu(GpuQuantities(q)) if isfunction(of_gpu) else None
+    if found is not None or alone:
+        return found or (exactly(1, "1") if name == "gpus" else None)
+    return of_run(run.RunQuantities(q)) if isfunction(of_run) else run.declared(q, name)
 
 
-def _price(q: Question) -> Known | None:
-    """Return the price that the claim states, or that of its configuration unless the claim is about another GPU."""
-    price = q.get("price") or (q.setup.price if _is_of_run(q) else None)
-    return (price.low, price.high, price.text) if price else None
+class GpuQuantities:
+    """What is known of the GPUs and the price of a claim, under the names that the expressions of `kinds.yaml` use."""
 
+    def __init__(self, q: Question) -> None:
+        self.q, spec, name = q, run.spec_of(q.setup), q.setup.gpu
+        # the GPU of the configuration, or all its forms if the name leaves the form open
+        self._of_run = [spec] if spec else gpus_meant(name) if name else []
+        self.specs = gpus_meant(q.get("gpu")) if q.get("gpu") else self._of_run  # every GPU that the claim can mean
 
-_OF_GPU = Names(
-    {
-        "bf16_peak": _figure(lambda spec: spec.bf16_flops, format_flops),
-        "bandwidth": _figure(lambda spec: spec.memory_bytes_per_second, format_bandwidth),
-        "device_memory": _figure(lambda spec: float(spec.memory_bytes), format_bytes),
-        "device_bytes": _figure(lambda spec: spec.memory_gb * 1e9, show_as("bytes")),
-        "listed_rent": _listed_rent,
-        "price": _price,
-        "rent_without_price": lambda q: None if _price(q) else _listed_rent(q),
-    }
-)
+    def _figure(self, figure: Callable[[GpuSpec], float | None], show: Callable[[float], str]) -> Known | None:
+        values = [value for spec in self.specs if (value := figure(spec))]
+        return (min(values), max(values), between((min(values), max(values)), show)) if values else None
 
+    def bf16_peak(self) -> Known | None:
+        return self._figure(lambda spec: spec.bf16_flops, format_flops)
 
-@_OF_GPU.add
-def peak(q: Question) -> Known | None:
-    """Return the dense peak at the precision of the claim or of its run."""
-    specs = gpus_of(q)
-    if q.get("gpu") is None:
-        rates = [rate for spec in specs if (rate := run.peak(spec, q.setup.precision))]
-    else:
-        rates = [rate for spec in specs if (rate := dense_peak(spec, q.get("precision")))]
-    # products in FP8 are often compared with the 16-bit peak
-    rates += [rate for spec in specs if q.get("precision") == "fp8" and (rate := half(spec))]
-    return (min(rates), max(rates), f"{between((min(rates), max(rates)), format_flops)} dense") if rates else None
+    def bandwidth(self) -> Known | None:
+        return self._figure(lambda spec: spec.memory_bytes_per_second, format_bandwidth)
 
+    def device_memory(self) -> Known | None:
+        return self._figure(lambda spec: float(spec.memory_bytes), format_bytes)
 
-@_OF_GPU.add
-def price_of_all(q: Question) -> Known | None:
-    """Return the price if the words or the configuration say that it is for all GPUs together."""
-    words = f"{q.claim.quote} {q.claim.text}"
-    for_all = _WHOLE.search(words) and not _EACH.search(words)
-    return _price(q) if for_all or (q.get("price") is None and q.setup.price_of == "machine") else None
+    def device_bytes(self) -> Known | None:
+        return self._figure(lambda spec: spec.memory_gb * 1e9, show_as("bytes"))
 
+    def _is_of_run(self) -> bool:
+        """Return True if a claim names no GPU other than that of its configuration."""
+        return self.q.get("gpu") is None or any(spec in gpus_meant(self.q.get("gpu")) for spec in self._of_run)
 
-@_OF_GPU.add
-def gpus_paid(q: Question) -> Known:
-    """Return the GPUs that the claim states, or those of its configuration unless the claim is about another GPU."""
-    if (stated := q.get("gpus")) and not q.get("per_gpu"):
-        return stated.low, stated.high, stated.text
-    count = q.setup.gpus if _is_of_run(q) and not q.get("per_gpu") else 1
-    return exactly(count, f"{count}")
+    def listed_rent(self) -> Known | None:
+        rents = sorted(
+            rent for rent, _ in _rents(self.specs, self.q.setup.machine if self.q.get("gpu") is None else None)
+        )
+        if not rents:
+            return None
+        words = (
+            f"{between((rents[0], rents[-1]), format_usd_rate)}/h as listed, {PRICES[0]:g} to {PRICES[1]:g} times that"
+        )
+        return PRICES[0] * rents[0], PRICES[1] * rents[-1], words
 
+    def price(self) -> Known | None:
+        """Return the claim's price, or that of its configuration unless the claim is about another GPU."""
+        price = self.q.get("price") or (self.q.setup.price if self._is_of_run() else None)
+        return (price.low, price.high, price.text) if price else None
 
-@_OF_GPU.add
-def listed_rent_per_flop(q: Question) -> Known | None:
-    """Return the lowest possible price of a FLOP: 0.3 of the lowest price over the whole peak, of the cheapest GPU."""
-    specs = gpus_of(q) if q.get("gpu") else list(load_gpus().values())
-    each = [(rent / rate, spec.key) for rent, spec in _rents(specs) if (rate := dense_peak(spec, "fp8"))]
-    if not each:
-        return None
-    least, key = min(each)
-    return exactly(PRICES[0] * least / 3600, f"{PRICES[0]:g} of the lowest listed price of {key} by its peak")
+    def rent_without_price(self) -> Known | None:
+        return None if self.price() else self.listed_rent()
 
+    def peak(self) -> Known | None:
+        """Return the dense peak at the precision of the claim or of its run."""
+        specs = self.specs
+        if self.q.get("gpu") is None:
+            rates = [rate for spec in specs if (rate := run.peak(spec, self.q.setup.precision))]
+        else:
+            rates = [rate for spec in specs if (rate := dense_peak(spec, self.q.get("precision")))]
+        # products in FP8 are often compared with the 16-bit peak
+        rates += [rate for spec in specs if self.q.get("precision") == "fp8" and (rate := half(spec))]
+        return (min(rates), max(rates), f"{between((min(rates), max(rates)), format_flops)} dense") if rates else None
 
-@_OF_GPU.add
-def power_hertz(q: Question) -> Known | None:
-    """Return how often a GPU's power is read anew."""
-    spec = next(iter(gpus_of(q)), None)
-    if spec is None:
-        return None
-    averaged = spec.architecture in _AVERAGED and not spec.key.startswith(("a100", "a30"))
-    return exactly(1.0, "one reading a second") if averaged else (0.0, math.inf, "as fast as it is sampled")
+    def price_of_all(self) -> Known | None:
+        """Return the price if the words or the configuration say that it is for all GPUs together."""
+        words = f"{self.q.claim.quote} {self.q.claim.text}"
+        for_all = _WHOLE.search(words) and not _EACH.search(words)
+        return self.price() if for_all or (self.q.get("price") is None and self.q.setup.price_of == "machine") else None
 
+    def gpus_paid(self) -> Known:
+        """Return the claim's GPUs, or those of its configuration unless the claim is about another GPU."""
+        if (stated := self.q.get("gpus")) and not self.q.get("per_gpu"):
+            return stated.low, stated.high, stated.text
+        count = self.q.setup.gpus if self._is_of_run() and not self.q.get("per_gpu") else 1
+        return exactly(count, f"{count}")
 
-@_OF_GPU.add
-def memory_of_value(q: Question) -> Known | None:
-    """Return the memory that a claim states, or else that of the largest GPU."""
-    value = q.get("value")
-    if value is not None:
-        return value.least, value.most, value.text
-    return exactly(max(spec.memory_gb for spec in load_gpus().values()) * 1e9, "the largest GPU")
+    def listed_rent_per_flop(self) -> Known | None:
+        """Return the lowest possible price of a FLOP: 0.3 of the lowest price over the peak, of the cheapest GPU."""
+        specs = self.specs if self.q.get("gpu") else list(load_gpus().values())
+        each = [(rent / rate, spec.key) for rent, spec in _rents(specs) if (rate := dense_peak(spec, "fp8"))]
+        if not each:
+            return None
+        least, key = min(each)
+        return exactly(PRICES[0] * least / 3600, f"{PRICES[0]:g} of the lowest listed price of {key} by its peak")
 
+    def power_hertz(self) -> Known | None:
+        """Return how often a GPU's power is read anew."""
+        spec = next(iter(self.specs), None)
+        if spec is None:
+            return None
+        averaged = spec.architecture in _AVERAGED and not spec.key.startswith(("a100", "a30"))
+        return exactly(1.0, "one reading a second") if averaged else (0.0, math.inf, "as fast as it is sampled")
 
-@_OF_GPU.add
-def flops_each(q: Question) -> Known:
-    """Return the FLOPs per parameter and token."""
-    least, most = _FLOPS_EACH[q.get("method") or "full"]
-    size = q.get("parameters")
-    if q.get("mfu") is not None:  # it counts the model's FLOPs once, with attention
-        most = _WITH_ATTENTION
-    seq_len = q.setup.seq_len or 0
-    if size is not None and seq_len > _USUAL_CONTEXT:  # the narrowest model of this size: attention adds T / 6d
-        most *= 1 + seq_len / (6 * math.sqrt(size.middle / (12 * _MOST_LAYERS)))
-    if size is not None and size.middle < _SMALL_MODEL:
-        least *= _MOSTLY_TABLES if q.get("tables") else _LOOKED_UP
-    return least, most, f"{least:g}-{most:g} FLOP"
+    def memory_of_value(self) -> Known | None:
+        """Return the memory that a claim states, or else that of the largest GPU."""
+        value = self.q.get("value")
+        if value is not None:
+            return value.least, value.most, value.text
+        return exactly(max(spec.memory_gb for spec in load_gpus().values()) * 1e9, "the largest GPU")
+
+    def flops_each(self) -> Known:
+        """Return the FLOPs per parameter and token."""
+        least, most = _FLOPS_EACH[self.q.get("method") or "full"]
+        size = self.q.get("parameters")
+        if self.q.get("mfu") is not None:  # it counts the model's FLOPs once, with attention
+            most = _WITH_ATTENTION
+        seq_len = self.q.setup.seq_len or 0
+        if size is not None and seq_len > _USUAL_CONTEXT:  # the narrowest model of this size: attention adds T / 6d
+            most *= 1 + seq_len / (6 * math.sqrt(size.middle / (12 * _MOST_LAYERS)))
+        if size is not None and size.middle < _SMALL_MODEL:
+            least *= _MOSTLY_TABLES if self.q.get("tables") else _LOOKED_UP
+        return least, most, f"{least:g}-{most:g} FLOP"

@@ -45,7 +45,14 @@ class Form:
             return Judgement(ruling=self.always, so=self.so, arithmetic="", **self.more)
         if self.readings:
             chosen = self.readings[q.get("way")] if isinstance(self.readings, dict) else self.readings
-            return arithmetic.expression(q, [_spelt(text, q) for text in chosen], strict=self.name == "sum")
+
+            def stated(match: re.Match[str]) -> str:
+                value = q.get(match[1])
+                return match[2].join(f"[{one.text}]" for one in value) if match[2] else str(value.text)
+
+            # the claim's own numbers in the reading: "[{whole}] - [{part}]", "{parts: + }"
+            spelt = [re.sub(r"\{(\w+)(?::( . ))?\}", stated, text) for text in chosen]
+            return arithmetic.expression(q, spelt, strict=self.name == "sum")
         if self.name in _CHECKS:
             return _CHECKS[self.name](q)
         if self.kind == "quantity":
@@ -65,16 +72,6 @@ class ClaimKind:
     about: str
     forms: tuple[str, ...]
     placed: bool = False  # see `kinds.yaml`
-
-
-def _spelt(template: str, q: Question) -> str:
-    """Return a reading with the claim's own numbers: "[{whole}] - [{part}]", "{parts: + }"."""
-
-    def stated(match: re.Match[str]) -> str:
-        value = q.get(match[1])
-        return match[2].join(f"[{one.text}]" for one in value) if match[2] else str(value.text)
-
-    return re.sub(r"\{(\w+)(?::( . ))?\}", stated, template)
 
 
 @cache

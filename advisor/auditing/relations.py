@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor.auditing import facts
-from advisor.auditing.functions import FUNCTIONS
+from advisor.auditing.functions import result_of
 from advisor.auditing.quantity import ClaimedQuantity
 from advisor.auditing.verdict import (
     Judgement,
@@ -238,7 +238,7 @@ class Graph:
                 with suppress(UnstatedError):
                     known = float(self._walk(node.args[0], barred) is not None)
                 return Term(low=known, high=known, text="")
-            low, high, text = FUNCTIONS[node.func.id](self.q, *self._arguments(node, barred))
+            low, high, text = result_of(self.q, node.func.id, self._arguments(node, barred))
             return Term(low=low, high=high, text=text or f"{show_as('count')(low)}")
         raise ValueError(f"not an expression: {ast.dump(node)[:80]}")
 
@@ -271,7 +271,10 @@ def judge_rows(q: Question, rows: Sequence[RelationRow], fields: Mapping[str, st
     """Judge a claim by the rows of its form: the first failed row decides, or else the last row that holds."""
     held, missing = None, []
     for row in rows:
-        if not _concerns(row, q):
+        fields_of = {name: q.get(name) for name in row.when}
+        plain = {n: v.dimension if isinstance(v, ClaimedQuantity) else v or None for n, v in fields_of.items()}
+        wanted = {n: one if isinstance(one, list) else [one] for n, one in row.when.items()}
+        if (row.unless and q.get(row.unless) is not None) or any(plain[n] not in wanted[n] for n in wanted):
             continue
         try:
             judgement = _judge_row(row, Graph(q, fields, row=row))
@@ -282,18 +285,6 @@ def judge_rows(q: Question, rows: Sequence[RelationRow], fields: Mapping[str, st
             return judgement
         held = judgement
     return held or unknown(f"{missing[0] if missing else 'what it is held against'} is not stated or not known")
-
-
-def _concerns(row: RelationRow, q: Question) -> bool:
-    """Return True if a row applies to a claim, by its fields and the dimension of its value."""
-    if row.unless and q.get(row.unless) is not None:
-        return False
-    for name, wanted in row.when.items():
-        value = q.get(name)
-        plain = value.dimension if isinstance(value, ClaimedQuantity) else value or None
-        if plain not in (wanted if isinstance(wanted, list) else [wanted]):
-            return False
-    return True
 
 
 def _judge_row(row: RelationRow, graph: Graph) -> Judgement:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from advisor.auditing.card import CardSetup
-from advisor.auditing.counts import counts, vocabulary, workload_of
+from advisor.auditing.counts import Counts, counts, vocabulary, workload_of
 from advisor.auditing.quantity import ClaimedQuantity
-from advisor.auditing.verdict import Known, Names, Question, between, exactly
+from advisor.auditing.verdict import Known, Question, between, exactly
 from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops
 from advisor.laws import cpu_fallback, flops, initial_loss
 from advisor.laws.hyperparameters import peak_rates
@@ -41,21 +42,22 @@ def peak(spec: GpuSpec | None, precision: str | None) -> float | None:
     return (peak_flops(spec, precision or "bf16") or peak_flops(spec, "fp16")) if spec else None
 
 
-def declared(q: Question, name: str) -> Known | None:
-    """Return a numeric field of the configuration, or None if it is not a number or not stated."""
-    field = {"rate": "throughput", "stated_step_tokens": "step_tokens"}.get(name, name)
-    value = getattr(q.setup, field, None)
-    if isinstance(value, ClaimedQuantity):
-        return value.low, value.high, value.text
-    return None if value is None or isinstance(value, str) else exactly(value, f"{value:,}")
-
-
 def _interval(ends: Sequence[float], show: Callable[[float], str], words: str = "") -> Known:
     return ends[0], ends[1], between(ends, show) + words
 
 
 def _one(number: float | None, words: str = "") -> Known | None:
     return None if number is None else exactly(number, words or f"{number:,.4g}")
+
+
+def declared(q: Question, name: str) -> Known | None:
+    """Return a number that the card states, or None if it is not a number or not stated."""
+    field = {"rate": "throughput", "stated_step_tokens": "step_tokens"}.get(name, name)
+    timed = name in ("forward_time", "backward_time", "data_time", "total_time")  # phases of one step
+    value = q.card.timing.get(name.removesuffix("_time")) if timed else getattr(q.setup, field, None)
+    if isinstance(value, ClaimedQuantity):
+        return value.low, value.high, value.text
+    return None if value is None or isinstance(value, str) else exactly(value, f"{value:,}")
 
 
 def column(q: Question, name: str) -> list[float]:
@@ -77,283 +79,264 @@ def expected(q: Question, setup: CardSetup | None = None) -> Prediction | None:
     return predict_batch(believed[0], [believed[1]])[0] if believed else None
 
 
-def _first_step(q: Question) -> tuple[float, float] | tuple[None, None]:
-    """Return the seconds of the first printed step and the median of the later steps."""
-    seconds, steps = column(q, "seconds"), q.card.column("step")
-    if len(seconds) < 3 or not steps or (steps[0] or 0) > 1:
-        return None, None
-    later = sorted(seconds[1:])
-    return seconds[0], later[len(later) // 2]
+class RunQuantities:
+    """What the card of a claim implies for its run, under the names that the expressions of `kinds.yaml` use."""
 
+    def __init__(self, q: Question) -> None:
+        self.q, self.s, self.spec = q, q.setup, spec_of(q.setup)
+        self.most = peak(self.spec, q.setup.precision)
 
-def _need(q: Question, band: str, *, state: bool = True) -> Known | None:
-    """Return the least and most bytes that training software needs on one GPU; None without shape, batch and length."""
-    s, model, bytes_of = q.setup, counts(q.setup), _BANDS[band]
-    if model is None or s.micro_batch is None or s.seq_len is None:
-        return None
-    shape, tokens = model.readings[0].shape, s.micro_batch * s.seq_len
-    lanes, rows = tokens * shape.depth * shape.width, [tokens * v for v in vocabulary(s)]
-    low, high = (bytes_of["activations"][end] * lanes + bytes_of["logits"][end] * rows[end] for end in (0, 1))
-    words = f"{bytes_of['activations'][0]:g}-{bytes_of['activations'][1]:g} B × {tokens:,} tokens × {shape.depth} × "
-    words += f"{shape.width} + {bytes_of['logits'][0]:g}-{bytes_of['logits'][1]:g} B × tokens × vocabulary"
-    if not state:
-        return low, high, words
-    low, high = (
-        total + bytes_of["state"][end] * model.parameters[end] + bytes_of["context"][end]
-        for end, total in enumerate((low, high))
-    )
-    return low, high, f"{words} + {bytes_of['state'][0]:g}-{bytes_of['state'][1]:g} B × parameters + context"
+    @cached_property
+    def model(self) -> Counts | None:
+        """The parameters and FLOPs that the declared shape can mean."""
+        return counts(self.s)
 
+    def _first_step(self) -> tuple[float, float] | tuple[None, None]:
+        """Return the seconds of the first printed step and the median of the later steps."""
+        seconds, steps = column(self.q, "seconds"), self.q.card.column("step")
+        if len(seconds) < 3 or not steps or (steps[0] or 0) > 1:
+            return None, None
+        later = sorted(seconds[1:])
+        return seconds[0], later[len(later) // 2]
 
-def _law_tokens(q: Question) -> Known | None:
-    each, steps = q.setup.tokens_of_a_step, q.steps
-    return None if q.setup.data == "random" or each is None or steps is None else _one(steps * each)
+    def _need(self, band: str, *, state: bool = True) -> Known | None:
+        """Return the least and most bytes that software needs on one GPU; None without shape, batch and length."""
+        s, model, bytes_of = self.s, self.model, _BANDS[band]
+        if model is None or s.micro_batch is None or s.seq_len is None:
+            return None
+        shape, tokens = model.readings[0].shape, s.micro_batch * s.seq_len
+        lanes, rows = tokens * shape.depth * shape.width, [tokens * v for v in vocabulary(s)]
+        low, high = (bytes_of["activations"][end] * lanes + bytes_of["logits"][end] * rows[end] for end in (0, 1))
+        spelt = {part: f"{low:g}-{high:g} B" for part, (low, high) in bytes_of.items()}
+        words = f"{spelt['activations']} × {tokens:,} tokens × {shape.depth} × {shape.width}"
+        words += f" + {spelt['logits']} × tokens × vocabulary"
+        if not state:
+            return low, high, words
+        low, high = (
+            total + bytes_of["state"][end] * model.parameters[end] + bytes_of["context"][end]
+            for end, total in enumerate((low, high))
+        )
+        return low, high, f"{words} + {spelt['state']} × parameters + context"
 
+    def parameters(self) -> Known | None:
+        """Return the parameters of the declared shape, or the stated number without a shape or with experts."""
+        model, stated = self.model, self.s.parameters
+        if stated is not None and (model is None or self.s.active_parameters is not None):
+            return stated.low, stated.high, stated.text
+        return _interval(model.parameters, format_count) if model else None
 
-def uniform_loss(q: Question) -> Known | None:
-    """Return ln V, the loss of a model that knows nothing, or None without a stated vocabulary."""
-    size = q.setup.vocab_size
-    return _one(initial_loss.uniform_loss(size), f"ln {size:,}") if size else None
+    def flops_per_token(self) -> Known | None:
+        """Return 6 FLOPs for each parameter that a token uses; with a shape, attention is added."""
+        active = self.s.active_parameters
+        if active is not None:
+            return 6 * active.low, 6 * active.high, f"6 × {active.text} active"
+        model = self.model if self.s.seq_len else None
+        return _interval(model.flops, format_count) if model else None
 
+    def step_tokens(self) -> Known | None:
+        """Return the tokens of a step, with the product that gives them if they are not stated."""
+        s, tokens = self.s, self.s.tokens_of_a_step
+        if tokens is None or s.step_tokens is not None:
+            return None if tokens is None else exactly(tokens, f"{tokens:,}")
+        return exactly(tokens, f"({s.micro_batch} × {s.grad_accum} × {s.seq_len} × {s.gpus} = {tokens:,})")
 
-def _timed(phase: str) -> Callable[[Question], Known | None]:
-    def seconds(q: Question) -> Known | None:
-        stated = q.card.timing.get(phase)
-        return (stated.low, stated.high, stated.text) if stated else None
+    def run_tokens(self) -> Known | None:
+        """Return the tokens of all planned steps."""
+        tokens, steps = self.s.tokens_of_a_step, self.s.steps
+        return None if tokens is None or steps is None else exactly(tokens * steps, f"{steps:,} × {tokens:,}")
 
-    return seconds
+    def unique_tokens(self) -> Known | None:
+        """Return the fewest and most unique tokens: as declared, or the data set's bytes over bytes per token."""
+        s = self.s
+        if s.data == "random":
+            return None
+        if s.dataset_tokens is not None:
+            low, high = s.dataset_tokens.low, s.dataset_tokens.high
+        else:
+            each = s.bytes_per_token or (bytes_per_token(s.vocab_size) if s.vocab_size else None)
+            low, high = (s.dataset.low / each / 1.2, s.dataset.high / each * 1.2) if s.dataset and each else (0.0, 0.0)
+        return _interval((low, high), format_count) if low and high else None
 
+    def utilization(self) -> Known | None:
+        """Return the MFU of the measured speed, over every reading of the declared shape."""
+        s, each, most = self.s, self.flops_per_token(), self.most
+        if most is None or each is None or s.rate is None:
+            return None
+        low, high = (flops.mfu(f, r, s.gpus, most) for f, r in zip(each[:2], s.rate, strict=True))
+        return _interval((low, high), format_percent)
 
-NODES = Names(
-    {
-        "first_step_time": lambda q: _one(_first_step(q)[0]),
-        "later_step_time": lambda q: _one(_first_step(q)[1]),
-        **{f"{phase}_time": _timed(phase) for phase in ("forward", "backward", "data", "total")},
-        "first_loss": lambda q: _one(next(iter(column(q, "loss")), None)),
-        "last_loss": lambda q: _one(column(q, "loss")[-1] if len(column(q, "loss")) > 1 else None),
-        "random_data": lambda q: exactly(q.setup.data == "random", "random tokens"),
-        "largest_norm": lambda q: _one(max(column(q, "grad_norm"), default=None)),
-        "usual_need": lambda q: _need(q, "usual"),
-        "wide_need": lambda q: _need(q, "wide"),
-        "usual_activations": lambda q: _need(q, "usual", state=False),
-        "wide_activations": lambda q: _need(q, "wide", state=False),
-        "law_tokens": _law_tokens,
-        "law_tokens_from": lambda q: _one(TOKEN_RANGE[0]),
-        "uniform_loss": uniform_loss,
-    }
-)
+    def expected_rate(self) -> Known | None:
+        """Return the predicted tokens per second."""
+        rate = (prediction := expected(self.q)) and prediction.tokens_per_second
+        return _interval((rate.low, rate.high), format_rate, " expected") if rate else None
 
+    def slowdown(self) -> Known | None:
+        """Return how many times slower the run is than the low end of the prediction; below 1 it is as expected."""
+        prediction, rate = expected(self.q), self.s.rate
+        if prediction is None or prediction.tokens_per_second is None or rate is None:
+            return None
+        low, high = prediction.tokens_per_second.low, prediction.tokens_per_second.high
+        times, use = low / rate[1], self.utilization()
+        words = f"{between(rate, format_rate)} where {between((low, high), format_rate)} is normal"
+        if use and prediction.mfu:
+            normal = between((prediction.mfu.low, prediction.mfu.high), format_percent)
+            words = f"MFU {format_percent(use[1])} where {normal} is normal"
+        software = f" with {self.s.backend}" if self.s.backend else ""
+        return exactly(times, f"{words}: {times:,.0f} times slow at least{software}")
 
-@NODES.add
-def parameters(q: Question) -> Known | None:
-    """Return the parameters of the declared shape, or the stated number without a shape or for a shape with experts."""
-    model, stated = counts(q.setup), q.setup.parameters
-    if stated is not None and (model is None or q.setup.active_parameters is not None):
-        return stated.low, stated.high, stated.text
-    return _interval(model.parameters, format_count) if model else None
+    def product_share(self) -> Known | None:
+        """Return the share of the step that matrix products need at their best measured rate."""
+        spec, use = self.spec, self.utilization()
+        most = peak(spec, self.s.precision)
+        if spec is None or use is None or most is None:
+            return None
+        best = (spec.mamf_bf16_flops if (self.s.precision or "bf16") == "bf16" else None) or most
+        return exactly(use[1] * most / best, f"{use[2]} of the peak")
 
+    def memory_share(self) -> Known | None:
+        """Return the share of the expected step that is memory traffic."""
+        believed = _believed(self.q, self.s)
+        if believed is None:
+            return None
+        parts = predict_log(believed[0].posterior_of(believed[1].sharding), sizes([believed[1]])).parts[0]
+        named = dict(zip(TERMS, parts / parts.sum(), strict=True))
+        share = float(sum(named[term] for term in ("traffic", "logits", "weights", "optimizer")))
+        products = format_percent(float(named["matmul"] + named["attention"]))
+        return exactly(share, f"memory {format_percent(share)}, products {products} of the expected step")
 
-@NODES.add
-def flops_per_token(q: Question) -> Known | None:
-    """Return 6 FLOPs for each parameter that a token uses; with a shape, attention is added."""
-    active = q.setup.active_parameters
-    if active is not None:
-        return 6 * active.low, 6 * active.high, f"6 × {active.text} active"
-    model = counts(q.setup) if q.setup.seq_len else None
-    return _interval(model.flops, format_count) if model else None
+    def cpu_signs(self) -> Known | None:
+        """Return how many signs say that the GPU does not do the work. A sign counts if all readings have it."""
+        s, model, use, most = self.s, self.model, self.utilization(), self.most
+        first, later = self._first_step()
+        readings = cpu_fallback.FallbackReadings(
+            parameters=model.parameters[0] if model else None,
+            memory_used_bytes=s.memory_used.most if s.memory_used else None,
+            power_watts=s.power.most if s.power else None,
+            power_limit_watts=self.spec.tdp_watts if self.spec else None,
+            utilization=s.utilization.most if s.utilization else None,
+            flops_per_second=use[1] * most if use and most else None,
+            peak_flops=most,
+            first_step_seconds=first,
+            later_step_seconds=later,
+        )
+        signs = [sign.text for sign in cpu_fallback.cpu_signs(readings) if sign.applies]
+        return exactly(len(signs), "; ".join(signs) or "no sign")
 
+    def norm_growth(self) -> Known | None:
+        """Return the mean of the later printed gradient norms over that of the earlier ones, without warm-up."""
+        norms = column(self.q, "grad_norm")
+        if len(norms) < 6:
+            return None
+        late = norms[len(norms) // 4 :]
+        before, after = (sum(part) / len(part) for part in (late[: len(late) // 2], late[len(late) // 2 :]))
+        return _one(after / before, f"mean printed norm {before:.2f}, later {after:.2f}")
 
-@NODES.add
-def step_tokens(q: Question) -> Known | None:
-    """Return the tokens of a step, with the product that gives them if they are not stated."""
-    s, tokens = q.setup, q.setup.tokens_of_a_step
-    if tokens is None or s.step_tokens is not None:
-        return None if tokens is None else exactly(tokens, f"{tokens:,}")
-    return exactly(tokens, f"({s.micro_batch} × {s.grad_accum} × {s.seq_len} × {s.gpus} = {tokens:,})")
+    def planned_need(self) -> Known | None:
+        """Return the least bytes of a run on one GPU, or None once it runs, because it may recompute activations."""
+        s = self.s
+        has_run = any((s.steps_done, s.step_time, s.throughput, s.memory_used))
+        return self._need("wide") if s.gpus == 1 and not has_run else None
 
+    def predicted_need(self) -> Known | None:
+        """Return the predicted bytes of the run, with those of its GPU in words."""
+        prediction = expected(self.q)
+        if prediction is None or prediction.peak_reserved_bytes is None or prediction.device_memory_bytes is None:
+            return None
+        peak_bytes, words = prediction.peak_reserved_bytes, f" of {format_bytes(prediction.device_memory_bytes)}"
+        if prediction.fits is False:
+            words += ": more than that, unless activations are recomputed or it is split"
+        ends = peak_bytes.low, peak_bytes.high
+        return *ends, f"predicted {between(ends, format_bytes)}{words}"
 
-@NODES.add
-def run_tokens(q: Question) -> Known | None:
-    """Return the tokens of all planned steps."""
-    tokens, steps = q.setup.tokens_of_a_step, q.setup.steps
-    return None if tokens is None or steps is None else exactly(tokens * steps, f"{steps:,} × {tokens:,}")
+    def law_loss(self) -> Known | None:
+        """Return the loss that the law gives for all parameters and tokens, at the vocabulary's bytes per token."""
+        s, model, tokens = self.s, self.model, self.law_tokens()
+        if model is None or tokens is None:
+            return None
+        pairs = [*zip(vocabulary(s), model.parameters, strict=True), (vocabulary(s)[0], model.parameters[1])]
+        losses = [CHINCHILLA.loss(n, tokens[0]) * bytes_per_token(v) / LAW_BYTES_PER_TOKEN for v, n in pairs]
+        words = f"loss law of {between(model.parameters, format_count)} parameters and {format_count(tokens[0])} tokens"
+        return min(losses), max(losses), words
 
+    def text_floor(self) -> Known | None:
+        """Return the entropy of text in nats per token of the vocabulary; random tokens have none."""
+        each = bytes_per_token(vocabulary(self.s)[0]) if self.law_tokens() and self.model else None
+        return None if each is None else _one(entropy_of_text(each))
 
-@NODES.add
-def unique_tokens(q: Question) -> Known | None:
-    """Return the fewest and most unique training tokens: as declared, or the data set's bytes over bytes per token."""
-    s = q.setup
-    if s.data == "random":
-        return None
-    if s.dataset_tokens is not None:
-        low, high = s.dataset_tokens.low, s.dataset_tokens.high
-    else:
-        each = s.bytes_per_token or (bytes_per_token(s.vocab_size) if s.vocab_size else None)
-        low, high = (s.dataset.low / each / 1.2, s.dataset.high / each * 1.2) if s.dataset and each else (0.0, 0.0)
-    return _interval((low, high), format_count) if low and high else None
+    def random_floor(self) -> Known | None:
+        """Return the lowest loss on random tokens: that of a uniform guess, because they contain nothing to learn."""
+        base = self.uniform_loss() if self.s.data == "random" else None
+        return exactly(base[0] - initial_loss.SOUND, base[2]) if base else None
 
+    def rate_of_untrained(self) -> Known | None:
+        """Return the learning rate if the first loss is that of an untrained model (fine-tunes use far lower rates)."""
+        base, first = self.uniform_loss(), self.s.initial_loss
+        untrained = base is not None and first is not None and first.most >= base[0] - initial_loss.SOUND
+        return declared(self.q, "learning_rate") if untrained else None
 
-@NODES.add
-def utilization(q: Question) -> Known | None:
-    """Return the MFU of the measured speed, over every reading of the declared shape."""
-    s, each, most = q.setup, flops_per_token(q), peak(spec_of(q.setup), q.setup.precision)
-    if most is None or each is None or s.rate is None:
-        return None
-    low, high = (flops.mfu(f, r, s.gpus, most) for f, r in zip(each[:2], s.rate, strict=True))
-    return _interval((low, high), format_percent)
+    def law_rates(self) -> Known | None:
+        """Return the learning rates that the laws give; they are AdamW's."""
+        s, model = self.s, self.model
+        if (
+            s.optimizer != "adamw"
+            or model is None
+            or s.tokens_of_a_step is None
+            or s.steps is None
+            or s.seq_len is None
+        ):
+            return None
+        rates = peak_rates(model.readings[0].shape, s.steps * s.tokens_of_a_step)
+        return min(rates.values()), max(rates.values()), ", ".join(f"{name} {rate:.2g}" for name, rate in rates.items())
 
+    def run_bill(self) -> Known | None:
+        """Return the hours of all steps at the measured speed, and their cost if a price is stated."""
+        s, seconds = self.s, self.s.seconds_of_a_step
+        if seconds is None or s.steps is None:
+            return None
+        low, high = s.steps * seconds[0] / 3600, s.steps * seconds[1] / 3600
+        count, price = (1 if s.price_of == "machine" else s.gpus), s.price
+        bill = f" and {between((count * low * price.low, count * high * price.high), format_usd)}" if price else ""
+        return low, high, f"{between((low, high), '{:,.1f} h'.format)}{bill}"
 
-@NODES.add
-def expected_rate(q: Question) -> Known | None:
-    """Return the predicted tokens per second."""
-    rate = (prediction := expected(q)) and prediction.tokens_per_second
-    return _interval((rate.low, rate.high), format_rate, " expected") if rate else None
+    def uniform_loss(self) -> Known | None:
+        """Return ln V, the loss of a model that knows nothing, or None without a stated vocabulary."""
+        size = self.s.vocab_size
+        return _one(initial_loss.uniform_loss(size), f"ln {size:,}") if size else None
 
+    def law_tokens(self) -> Known | None:
+        each, steps = self.s.tokens_of_a_step, self.q.steps
+        return None if self.s.data == "random" or each is None or steps is None else _one(steps * each)
 
-@NODES.add
-def slowdown(q: Question) -> Known | None:
-    """Return how many times slower the run is than the low end of the prediction. Below 1 it is as fast as expected."""
-    prediction, rate = expected(q), q.setup.rate
-    if prediction is None or prediction.tokens_per_second is None or rate is None:
-        return None
-    low, high = prediction.tokens_per_second.low, prediction.tokens_per_second.high
-    times, use = low / rate[1], utilization(q)
-    words = f"{between(rate, format_rate)} where {between((low, high), format_rate)} is normal"
-    if use and prediction.mfu:
-        normal = between((prediction.mfu.low, prediction.mfu.high), format_percent)
-        words = f"MFU {format_percent(use[1])} where {normal} is normal"
-    software = f" with {q.setup.backend}" if q.setup.backend else ""
-    return exactly(times, f"{words}: {times:,.0f} times slow at least{software}")
+    def law_tokens_from(self) -> Known:
+        return exactly(TOKEN_RANGE[0], f"{TOKEN_RANGE[0]:,.4g}")
 
+    def usual_need(self) -> Known | None:
+        return self._need("usual")
 
-@NODES.add
-def product_share(q: Question) -> Known | None:
-    """Return the share of the step that matrix products need at their best measured rate."""
-    spec, use = spec_of(q.setup), utilization(q)
-    most = peak(spec, q.setup.precision)
-    if spec is None or use is None or most is None:
-        return None
-    best = (spec.mamf_bf16_flops if (q.setup.precision or "bf16") == "bf16" else None) or most
-    return exactly(use[1] * most / best, f"{use[2]} of the peak")
+    def wide_need(self) -> Known | None:
+        return self._need("wide")
 
+    def usual_activations(self) -> Known | None:
+        return self._need("usual", state=False)
 
-@NODES.add
-def memory_share(q: Question) -> Known | None:
-    """Return the share of the expected step that is memory traffic."""
-    believed = _believed(q, q.setup)
-    if believed is None:
-        return None
-    parts = predict_log(believed[0].posterior_of(believed[1].sharding), sizes([believed[1]])).parts[0]
-    named = dict(zip(TERMS, parts / parts.sum(), strict=True))
-    share = float(sum(named[term] for term in ("traffic", "logits", "weights", "optimizer")))
-    products = format_percent(float(named["matmul"] + named["attention"]))
-    return exactly(share, f"memory {format_percent(share)}, products {products} of the expected step")
+    def wide_activations(self) -> Known | None:
+        return self._need("wide", state=False)
 
+    def first_step_time(self) -> Known | None:
+        return _one(self._first_step()[0])
 
-@NODES.add
-def cpu_signs(q: Question) -> Known | None:
-    """Return how many signs say that the GPU does not do the work. A sign counts if all readings have it."""
-    s, model, spec, use = q.setup, counts(q.setup), spec_of(q.setup), utilization(q)
-    most = peak(spec, s.precision)
-    first, later = _first_step(q)
-    readings = cpu_fallback.FallbackReadings(
-        parameters=model.parameters[0] if model else None,
-        memory_used_bytes=s.memory_used.most if s.memory_used else None,
-        power_watts=s.power.most if s.power else None,
-        power_limit_watts=spec.tdp_watts if spec else None,
-        utilization=s.utilization.most if s.utilization else None,
-        flops_per_second=use[1] * most if use and most else None,
-        peak_flops=most,
-        first_step_seconds=first,
-        later_step_seconds=later,
-    )
-    signs = [sign.text for sign in cpu_fallback.cpu_signs(readings) if sign.applies]
-    return exactly(len(signs), "; ".join(signs) or "no sign")
+    def later_step_time(self) -> Known | None:
+        return _one(self._first_step()[1])
 
+    def first_loss(self) -> Known | None:
+        return _one(next(iter(column(self.q, "loss")), None))
 
-@NODES.add
-def norm_growth(q: Question) -> Known | None:
-    """Return the mean of the later printed gradient norms over that of the earlier ones, without warm-up."""
-    norms = column(q, "grad_norm")
-    if len(norms) < 6:
-        return None
-    late = norms[len(norms) // 4 :]
-    before, after = (sum(part) / len(part) for part in (late[: len(late) // 2], late[len(late) // 2 :]))
-    return _one(after / before, f"mean printed norm {before:.2f}, later {after:.2f}")
+    def last_loss(self) -> Known | None:
+        losses = column(self.q, "loss")
+        return _one(losses[-1] if len(losses) > 1 else None)
 
+    def random_data(self) -> Known:
+        return exactly(self.s.data == "random", "random tokens")
 
-@NODES.add
-def planned_need(q: Question) -> Known | None:
-    """Return the least bytes of a run on one GPU, or None once it runs, because it may recompute activations."""
-    s = q.setup
-    has_run = any((s.steps_done, s.step_time, s.throughput, s.memory_used))
-    return _need(q, "wide") if s.gpus == 1 and not has_run else None
-
-
-@NODES.add
-def predicted_need(q: Question) -> Known | None:
-    """Return the predicted bytes of the run, with those of its GPU in words."""
-    prediction = expected(q)
-    if prediction is None or prediction.peak_reserved_bytes is None or prediction.device_memory_bytes is None:
-        return None
-    peak_bytes, words = prediction.peak_reserved_bytes, f" of {format_bytes(prediction.device_memory_bytes)}"
-    if prediction.fits is False:
-        words += ": more than that, unless activations are recomputed or it is split"
-    ends = peak_bytes.low, peak_bytes.high
-    return *ends, f"predicted {between(ends, format_bytes)}{words}"
-
-
-@NODES.add
-def law_loss(q: Question) -> Known | None:
-    """Return the loss that the loss law expects for all parameters and tokens, at the vocabulary's bytes per token."""
-    s, model, tokens = q.setup, counts(q.setup), _law_tokens(q)
-    if model is None or tokens is None:
-        return None
-    pairs = [*zip(vocabulary(s), model.parameters, strict=True), (vocabulary(s)[0], model.parameters[1])]
-    losses = [CHINCHILLA.loss(n, tokens[0]) * bytes_per_token(v) / LAW_BYTES_PER_TOKEN for v, n in pairs]
-    words = f"loss law of {between(model.parameters, format_count)} parameters and {format_count(tokens[0])} tokens"
-    return min(losses), max(losses), words
-
-
-@NODES.add
-def text_floor(q: Question) -> Known | None:
-    """Return the entropy of text in nats per token of the vocabulary; random tokens have none."""
-    each = bytes_per_token(vocabulary(q.setup)[0]) if _law_tokens(q) and counts(q.setup) else None
-    return None if each is None else _one(entropy_of_text(each))
-
-
-@NODES.add
-def random_floor(q: Question) -> Known | None:
-    """Return the lowest loss on random tokens: that of a uniform guess, because they contain nothing to learn."""
-    base = uniform_loss(q) if q.setup.data == "random" else None
-    return exactly(base[0] - initial_loss.SOUND, base[2]) if base else None
-
-
-@NODES.add
-def rate_of_untrained(q: Question) -> Known | None:
-    """Return the learning rate if the first loss is that of an untrained model (fine-tunes use far lower rates)."""
-    base, first = uniform_loss(q), q.setup.initial_loss
-    untrained = base is not None and first is not None and first.most >= base[0] - initial_loss.SOUND
-    return declared(q, "learning_rate") if untrained else None
-
-
-@NODES.add
-def law_rates(q: Question) -> Known | None:
-    """Return the learning rates that the laws give; they are AdamW's."""
-    s, model = q.setup, counts(q.setup)
-    if s.optimizer != "adamw" or model is None or s.tokens_of_a_step is None or s.steps is None or s.seq_len is None:
-        return None
-    rates = peak_rates(model.readings[0].shape, s.steps * s.tokens_of_a_step)
-    return min(rates.values()), max(rates.values()), ", ".join(f"{name} {rate:.2g}" for name, rate in rates.items())
-
-
-@NODES.add
-def run_bill(q: Question) -> Known | None:
-    """Return the hours of all steps at the measured speed, and their cost if a price is stated."""
-    s, seconds = q.setup, q.setup.seconds_of_a_step
-    if seconds is None or s.steps is None:
-        return None
-    low, high = s.steps * seconds[0] / 3600, s.steps * seconds[1] / 3600
-    count, price = (1 if s.price_of == "machine" else s.gpus), s.price
-    bill = f" and {between((count * low * price.low, count * high * price.high), format_usd)}" if price else ""
-    return low, high, f"{between((low, high), '{:,.1f} h'.format)}{bill}"
+    def largest_norm(self) -> Known | None:
+        return _one(max(column(self.q, "grad_norm"), default=None))

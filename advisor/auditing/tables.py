@@ -41,11 +41,17 @@ def declared(path: Path) -> dict[str, Any]:
     pairs = [(part.name, part.value) for part in found if isinstance(part, Pair)]
     pairs += [(row[0], row[1]) for one in tables if len(one.header) == 2 for row in one.rows]
     run = {**_settings(table), **dict(_measured(pairs))}
-    card = {
-        "run": {name: value for name, value in run.items() if not problems_of(run={name: value})},
-        "rows": _rows(table),
-        "timing": _timing(tables),
-    }
+    timing: dict[str, str] = {}  # of the first table with the forward and the backward pass
+    for one in (one for one in tables if len(one.header) > 1 and not timing):
+        seconds = {}
+        for row in one.rows:
+            named = (p for p in (*PHASES, "total") if p != "other" and p.split("_")[-1] in row[0].lower())
+            name, number = next(named, None), figures(row[1])
+            if name and number and number[0].quantity.dimension == "seconds":
+                seconds[name] = number[0].quantity.text
+        timing = seconds if {"forward", "backward"} <= seconds.keys() else {}
+    run = {name: value for name, value in run.items() if not problems_of(run={name: value})}
+    card = {"run": run, "rows": _rows(table), "timing": timing}
     return {name: part for name, part in card.items() if part}
 
 
@@ -83,17 +89,3 @@ def _rows(table: RunTable) -> dict[str, Any] | None:
     if table.rows < 2 or "step" not in columns or len(columns) < 2:
         return None
     return {"columns": list(columns), "values": [list(row) for row in zip(*columns.values(), strict=True)]}
-
-
-def _timing(tables: Sequence[MarkdownTable]) -> dict[str, str]:
-    """Return the seconds of the phases of one step, from a table with the forward and the backward pass."""
-    for table in tables:
-        found = {}
-        for row in table.rows if len(table.header) > 1 else ():
-            named = (p for p in (*PHASES, "total") if p != "other" and p.split("_")[-1] in row[0].lower())
-            name, number = next(named, None), figures(row[1])
-            if name and number and number[0].quantity.dimension == "seconds":
-                found[name] = number[0].quantity.text
-        if {"forward", "backward"} <= found.keys():
-            return found
-    return {}

@@ -66,15 +66,6 @@ def exactly(number: float, words: str = "") -> Known:
     return float(number), float(number), words
 
 
-class Names(dict[str, Callable[..., Any]]):
-    """What gives a quantity, by the name that the expressions of `kinds.yaml` use for it."""
-
-    def add(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Add a function under its own name."""
-        self[function.__name__] = function
-        return function
-
-
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """One claim with everything that a check may use."""
