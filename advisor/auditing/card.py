@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from advisor.auditing.quantity import ClaimedQuantity
+from advisor.hardware.catalog import GpuSpec, gpus_named, load_gpus
 
 SCHEMA = 1
 COLUMNS = (
@@ -20,7 +21,7 @@ MEASURED = (
 
 
 def _stated(spec: str) -> Any:
-    """Return a field of a configuration with the kind of value that it must have: see `fields.read_fields`."""
+    """Return a field of a configuration with the kind of value that it must have: see `load.read_fields`."""
     return field(default=None, metadata={"spec": spec})
 
 
@@ -152,3 +153,8 @@ class Card:
         """Return a measured column, which is empty if the report has none."""
         assert name in COLUMNS, name
         return list(self.rows.get(name, ()))
+
+
+def gpus_meant(name: str) -> list[GpuSpec]:
+    """Return every GPU of the catalog that a name can mean: by key, driver name, or its chip alone ("V100")."""
+    return gpus_named(name) or [spec for key, spec in load_gpus().items() if key.split("-")[0] == name.strip().lower()]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from inspect import isfunction
 
 from advisor.auditing import run
-from advisor.auditing.fields import gpus_meant
+from advisor.auditing.card import gpus_meant
 from advisor.auditing.quantity import ClaimedQuantity, parse_quantity
 from advisor.auditing.verdict import Known, Question, between, exactly, show_as
 from advisor.hardware.catalog import GpuSpec, load_gpus

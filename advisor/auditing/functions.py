@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from advisor.auditing import run
+from advisor.auditing.card import gpus_meant
 from advisor.auditing.counts import VOCABULARIES
 from advisor.auditing.facts import SPARSE, GpuQuantities, dense_peak, half
-from advisor.auditing.fields import gpus_meant
 from advisor.auditing.quantity import ClaimedQuantity
 from advisor.auditing.verdict import Known, Question, UnstatedError, between, exactly, show_as
 from advisor.hardware.catalog import GpuSpec, peak_flops

@@ -12,9 +12,8 @@ from functools import cache
 from itertools import accumulate
 from typing import Any
 
-from advisor.auditing.arithmetic import OPERAND
-from advisor.auditing.card import SCHEMA, SETUP_FIELDS
-from advisor.auditing.fields import gpus_meant
+from advisor.auditing.card import SCHEMA, SETUP_FIELDS, gpus_meant
+from advisor.auditing.checks import OPERAND
 from advisor.auditing.kinds import named
 from advisor.auditing.load import problems_of
 from advisor.auditing.quantity import DIMENSIONS, figures

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from advisor.auditing import arithmetic, checks
+from advisor.auditing import checks
 from advisor.auditing.card import COLUMNS
 from advisor.auditing.functions import FORMATS
 from advisor.auditing.relations import MORE, RelationRow, judge_quantity, judge_rows, more_of, row_of, table
@@ -16,10 +16,9 @@ from advisor.auditing.verdict import Check, Judgement, Question, Ruling, unknown
 
 _SPECS = {"COLUMN": "|".join(COLUMNS), "FORMAT": "|".join(FORMATS)}
 _CHECKS: dict[str, Check] = {
-    **{check.__name__: check for check in (arithmetic.expression, arithmetic.agreement, arithmetic.dates)},
+    **{check.__name__: check for check in (checks.expression, checks.agreement, checks.dates, checks.multiples)},
     **{check.__name__: check for check in (checks.parameters, checks.run_identity, checks.technique)},
-    "multiples": arithmetic.multiples,
-    "range": arithmetic.value_range,
+    "range": checks.value_range,
 }
 
 
@@ -52,7 +51,7 @@ class Form:
 
             # the claim's own numbers in the reading: "[{whole}] - [{part}]", "{parts: + }"
             spelt = [re.sub(r"\{(\w+)(?::( . ))?\}", stated, text) for text in chosen]
-            return arithmetic.expression(q, spelt, strict=self.name == "sum")
+            return checks.expression(q, spelt, strict=self.name == "sum")
         if self.name in _CHECKS:
             return _CHECKS[self.name](q)
         if self.kind == "quantity":

@@ -14,23 +14,8 @@ from advisor.store.disk import read_yaml
 from advisor.units import parse_seconds
 
 DIMENSIONS = (
-    "seconds",
-    "gpu_hours",
-    "work",
-    "bytes",
-    "fraction",
-    "times",
-    "rate",
-    "usd",
-    "usd_per_hour",
-    "usd_per_energy",
-    "energy",
-    "flops",
-    "bandwidth",
-    "count",
-    "watts",
-    "hertz",
-    "bits",
+    *("seconds", "gpu_hours", "work", "bytes", "fraction", "times", "rate", "usd", "usd_per_hour", "usd_per_energy"),
+    *("energy", "flops", "bandwidth", "count", "watts", "hertz", "bits"),
 )
 _ROUND = 0.05  # a number that ends in zeros was rounded to about a twentieth of its value
 LEAST_SLACK = 0.01  # reports round intermediate results; one per cent is no error

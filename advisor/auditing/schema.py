@@ -131,7 +131,7 @@ def _setup() -> dict[str, Any]:
 
 
 def _of(spec: str) -> dict[str, Any]:
-    """Return the schema of one field from its spec, which is as in `fields.read_fields`."""
+    """Return the schema of one field from its spec, which is as in `load.read_fields`."""
     if spec.startswith("["):
         return {"type": "array", "minItems": 1, "items": _of(spec[1:-1])}
     if spec == "number" or spec.split(" or ")[0] in DIMENSIONS:
