@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from inspect import isfunction
+from functools import partialmethod
 
 from advisor.auditing import run
 from advisor.auditing.card import gpus_meant
@@ -69,11 +69,10 @@ def known(q: Question, name: str, *, alone: bool) -> Known | None:
     """Return a limit, a quantity of the claim's GPU or (not with `alone`) of its run; None if it is unknown."""
     if name in _LIMITS:
         return exactly(_LIMITS[name], f"{_LIMITS[name]:g}")
-    of_gpu, of_run = (vars(one).get(name) for one in (GpuQuantities, run.RunQuantities))
-    found = of_gpu(GpuQuantities(q)) if isfunction(of_gpu) else None
+    found = getattr(GpuQuantities(q), name)() if name in vars(GpuQuantities) else None
     if found is not None or alone:
         return found or (exactly(1, "1") if name == "gpus" else None)
-    return of_run(run.RunQuantities(q)) if isfunction(of_run) else run.declared(q, name)
+    return getattr(run.RunQuantities(q), name)() if name in vars(run.RunQuantities) else run.declared(q, name)
 
 
 class GpuQuantities:
@@ -89,17 +88,10 @@ class GpuQuantities:
         values = [value for spec in self.specs if (value := figure(spec))]
         return (min(values), max(values), between((min(values), max(values)), show)) if values else None
 
-    def bf16_peak(self) -> Known | None:
-        return self._figure(lambda spec: spec.bf16_flops, format_flops)
-
-    def bandwidth(self) -> Known | None:
-        return self._figure(lambda spec: spec.memory_bytes_per_second, format_bandwidth)
-
-    def device_memory(self) -> Known | None:
-        return self._figure(lambda spec: float(spec.memory_bytes), format_bytes)
-
-    def device_bytes(self) -> Known | None:
-        return self._figure(lambda spec: spec.memory_gb * 1e9, show_as("bytes"))
+    bf16_peak = partialmethod(_figure, lambda spec: spec.bf16_flops, format_flops)
+    bandwidth = partialmethod(_figure, lambda spec: spec.memory_bytes_per_second, format_bandwidth)
+    device_memory = partialmethod(_figure, lambda spec: float(spec.memory_bytes), format_bytes)
+    device_bytes = partialmethod(_figure, lambda spec: spec.memory_gb * 1e9, show_as("bytes"))
 
     def _is_of_run(self) -> bool:
         """Return True if a claim names no GPU other than that of its configuration."""

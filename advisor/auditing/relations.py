@@ -223,7 +223,20 @@ class Graph:
 
     def _walk(self, node: ast.expr, barred: frozenset[str]) -> Any:
         if isinstance(node, ast.BinOp):
-            return _combined(self._walk(node.left, barred), self._walk(node.right, barred), *_SIGNS[type(node.op)])
+            one, other = self._walk(node.left, barred), self._walk(node.right, barred)
+            operation, sign, level = _SIGNS[type(node.op)]
+            ends = [operation(a, b) for a in (one.low, one.high) for b in (other.low, other.high)]
+            left = f"({one.text})" if one.level < level else one.text
+            loose = other.level < level or (other.level <= level and sign != "×" and other.level < 2)
+            return Term(
+                low=min(ends),
+                high=max(ends),
+                text=f"{left} {sign} {f'({other.text})' if loose else other.text}",
+                given=one.given | other.given,
+                level=level,
+                within=max(one.within, other.within),
+                relations=one.relations + other.relations,
+            )
         if isinstance(node, ast.Name):
             return self.term(node.id, barred)
         if isinstance(node, ast.Constant):
@@ -249,22 +262,6 @@ class Graph:
             raw = self.q.get(one.id) if isinstance(one, ast.Name) else None
             missing = raw is None and spec.endswith("?")
             yield None if missing else raw if isinstance(raw, str) else self._walk(one, barred)
-
-
-def _combined(one: Term, other: Term, op: Callable[[float, float], float], sign: str, level: int) -> Term:
-    ends = [op(a, b) for a in (one.low, one.high) for b in (other.low, other.high)]
-    left = f"({one.text})" if one.level < level else one.text
-    right = f"({other.text})" if other.level <= level and sign != "×" and other.level < 2 or other.level < level else ""
-    text = f"{left} {sign} {right or other.text}"
-    return Term(
-        low=min(ends),
-        high=max(ends),
-        text=text,
-        given=one.given | other.given,
-        level=level,
-        within=max(one.within, other.within),
-        relations=one.relations + other.relations,
-    )
 
 
 def judge_rows(q: Question, rows: Sequence[RelationRow], fields: Mapping[str, str]) -> Judgement:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partialmethod
 
 from advisor.auditing.card import CardSetup
 from advisor.auditing.counts import Counts, counts, vocabulary, workload_of
@@ -87,8 +87,7 @@ class RunQuantities:
         self.most = peak(self.spec, q.setup.precision)
 
     @cached_property
-    def model(self) -> Counts | None:
-        """The parameters and FLOPs that the declared shape can mean."""
+    def _model(self) -> Counts | None:
         return counts(self.s)
 
     def _first_step(self) -> tuple[float, float] | tuple[None, None]:
@@ -101,7 +100,7 @@ class RunQuantities:
 
     def _need(self, band: str, *, state: bool = True) -> Known | None:
         """Return the least and most bytes that software needs on one GPU; None without shape, batch and length."""
-        s, model, bytes_of = self.s, self.model, _BANDS[band]
+        s, model, bytes_of = self.s, self._model, _BANDS[band]
         if model is None or s.micro_batch is None or s.seq_len is None:
             return None
         shape, tokens = model.readings[0].shape, s.micro_batch * s.seq_len
@@ -118,9 +117,13 @@ class RunQuantities:
         )
         return low, high, f"{words} + {spelt['state']} × parameters + context"
 
+    usual_need, wide_need = partialmethod(_need, "usual"), partialmethod(_need, "wide")
+    usual_activations = partialmethod(_need, "usual", state=False)
+    wide_activations = partialmethod(_need, "wide", state=False)
+
     def parameters(self) -> Known | None:
         """Return the parameters of the declared shape, or the stated number without a shape or with experts."""
-        model, stated = self.model, self.s.parameters
+        model, stated = self._model, self.s.parameters
         if stated is not None and (model is None or self.s.active_parameters is not None):
             return stated.low, stated.high, stated.text
         return _interval(model.parameters, format_count) if model else None
@@ -130,7 +133,7 @@ class RunQuantities:
         active = self.s.active_parameters
         if active is not None:
             return 6 * active.low, 6 * active.high, f"6 × {active.text} active"
-        model = self.model if self.s.seq_len else None
+        model = self._model if self.s.seq_len else None
         return _interval(model.flops, format_count) if model else None
 
     def step_tokens(self) -> Known | None:
@@ -206,7 +209,7 @@ class RunQuantities:
 
     def cpu_signs(self) -> Known | None:
         """Return how many signs say that the GPU does not do the work. A sign counts if all readings have it."""
-        s, model, use, most = self.s, self.model, self.utilization(), self.most
+        s, model, use, most = self.s, self._model, self.utilization(), self.most
         first, later = self._first_step()
         readings = cpu_fallback.FallbackReadings(
             parameters=model.parameters[0] if model else None,
@@ -250,7 +253,7 @@ class RunQuantities:
 
     def law_loss(self) -> Known | None:
         """Return the loss that the law gives for all parameters and tokens, at the vocabulary's bytes per token."""
-        s, model, tokens = self.s, self.model, self.law_tokens()
+        s, model, tokens = self.s, self._model, self.law_tokens()
         if model is None or tokens is None:
             return None
         pairs = [*zip(vocabulary(s), model.parameters, strict=True), (vocabulary(s)[0], model.parameters[1])]
@@ -260,7 +263,7 @@ class RunQuantities:
 
     def text_floor(self) -> Known | None:
         """Return the entropy of text in nats per token of the vocabulary; random tokens have none."""
-        each = bytes_per_token(vocabulary(self.s)[0]) if self.law_tokens() and self.model else None
+        each = bytes_per_token(vocabulary(self.s)[0]) if self.law_tokens() and self._model else None
         return None if each is None else _one(entropy_of_text(each))
 
     def random_floor(self) -> Known | None:
@@ -276,7 +279,7 @@ class RunQuantities:
 
     def law_rates(self) -> Known | None:
         """Return the learning rates that the laws give; they are AdamW's."""
-        s, model = self.s, self.model
+        s, model = self.s, self._model
         if (
             s.optimizer != "adamw"
             or model is None
@@ -309,18 +312,6 @@ class RunQuantities:
 
     def law_tokens_from(self) -> Known:
         return exactly(TOKEN_RANGE[0], f"{TOKEN_RANGE[0]:,.4g}")
-
-    def usual_need(self) -> Known | None:
-        return self._need("usual")
-
-    def wide_need(self) -> Known | None:
-        return self._need("wide")
-
-    def usual_activations(self) -> Known | None:
-        return self._need("usual", state=False)
-
-    def wide_activations(self) -> Known | None:
-        return self._need("wide", state=False)
 
     def first_step_time(self) -> Known | None:
         return _one(self._first_step()[0])
