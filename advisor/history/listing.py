@@ -113,10 +113,21 @@ def list_runs(store: Store) -> list[RunSummary]:
     for path, row in places:
         files = files_state(path)  # before the folder is read, so that a change in between is noticed next time
         known_as = "" if row is None else f" {row.id} {row.name} {row.created} {row.plan_id} {row.device_key}"
-        stamp, line = f"{files}{known_as}", kept.get(path)
-        summary = None if files is None else _from_line(line, stamp)
+        stamp, line = f"{files}{known_as}", kept.get(path, ("", {}))
+        summary: RunSummary | None = None
+        # None if there is no stored line with this stamp, or another version wrote it
+        with contextlib.suppress(TypeError, ValueError, AttributeError):
+            known_by, fields = line
+            if known_by == stamp and files is not None:
+                summary = RunSummary(**fields | {"tags": tuple(fields.get("tags", ()))})
         if summary is None:
-            summary = summarize(row, store) if row is not None else _summarize_copied(Path(path), store)
+            try:
+                summary = summarize(row or run_row(Path(path)), store)
+            except AdvisorError as error:  # a damaged launch record does not hide the other runs
+                if row is not None:
+                    raise
+                name = Path(path).name
+                summary = RunSummary(id=name, name=name, path=path, created="", state=DAMAGED, problem=error.message)
             line, changed = (stamp, {name: value for name, value in vars(summary).items() if value is not None}), True
         if not (goes_on(summary.state) or summary.state in (DAMAGED, GONE)):
             lines[path] = line
@@ -146,21 +157,3 @@ def summarize(row: RunRow, store: Store) -> RunSummary:
     usd = None if unknown else booked.usd(price or 0.0)
     return replace(base, state=status.state.value, outcome=status.outcome.value if status.outcome else None,
                    step=status.step, loss=status.loss, steps=steps, usd=usd)  # fmt: skip
-
-
-def _summarize_copied(folder: Path, store: Store) -> RunSummary:
-    """Summarise a folder that the index does not list. A damaged launch record does not hide the other runs."""
-    try:
-        return summarize(run_row(folder), store)
-    except AdvisorError as error:
-        return RunSummary(id=folder.name, name=folder.name, path=str(folder), created="", state=DAMAGED,
-                          problem=error.message)  # fmt: skip
-
-
-def _from_line(line: Any, stamp: str) -> RunSummary | None:
-    """Return the stored summary with this stamp. Returns None if there is none or another version wrote it."""
-    try:
-        known_by, fields = line
-        return RunSummary(**fields | {"tags": tuple(fields.get("tags", ()))}) if known_by == stamp else None
-    except (TypeError, ValueError, AttributeError):
-        return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -111,7 +110,16 @@ def reference_seconds(run: RunTable) -> float | None:
     at = [step for step, _ in readings]
     ends = [0, *((a + b) / 2 for a, b in pairwise(at)), max(steps_done(run) or 0, at[-1])]
     ordered = sorted((seconds, high - low) for (_, seconds), (low, high) in zip(readings, pairwise(ends), strict=True))
-    low, middle, high = (_weighted(ordered, share) for share in (0.25, 0.5, 0.75))
+
+    def value_at(share: float) -> float:  # below which this share of the weights lies
+        left = share * sum(weight for _, weight in ordered)
+        for value, weight in ordered:
+            left -= weight
+            if left <= 0:
+                return value
+        return ordered[-1][0]
+
+    low, middle, high = map(value_at, (0.25, 0.5, 0.75))
     return middle if high <= STEADY * low else None
 
 
@@ -120,13 +128,3 @@ def drift_factor(reference: float | None, plan: Plan | AdoptedPlan | None) -> fl
     if reference is None or plan is None or not plan.reference_seconds:
         return None
     return (reference / plan.reference_seconds) ** plan.drift_exponent
-
-
-def _weighted(ordered: Sequence[tuple[float, float]], share: float) -> float:
-    """Return the value below which this share of the weights lies."""
-    left = share * sum(weight for _, weight in ordered)
-    for value, weight in ordered:
-        left -= weight
-        if left <= 0:
-            return value
-    return ordered[-1][0]

@@ -62,7 +62,12 @@ def write_atomic(path: str | Path, text: str) -> None:
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
-        _sync_folder(path.parent)
+        if os.name == "posix":  # Windows cannot open folders, and there the rename is enough
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
 
 
 def read_yaml(path: str | Path, what: str) -> dict[str, Any]:
@@ -120,16 +125,6 @@ def _mapping(raw: Any, what: str, path: str | Path) -> dict[str, Any]:
         raise AdvisorError(f"{path} is not a {what}: it should hold named fields, found {content}",
                            "was the file only half written, or is it another kind of file?")  # fmt: skip
     return raw
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name != "posix":  # Windows cannot open folders, and there the rename is enough
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def bad_fields(what: str, path: str | Path, error: ConfigError, hint: str) -> AdvisorError:
