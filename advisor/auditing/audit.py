@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from advisor.auditing.card import Card, Claim
@@ -51,22 +51,17 @@ def audit(card: Card, believe: Believe) -> Audit:
     """Return the verdict on every claim of a card by its numbers alone. `believe` returns a GPU's profile or None."""
     first = {claim.id: _judged(card, claim, believe) for claim in card.claims}
     judged = tuple(_carried(judged, first) for judged in first.values())
-    return Audit(card=card, judged=judged, volunteered=tuple(_volunteered(card, believe)))
-
-
-def _volunteered(card: Card, believe: Believe) -> Iterator[JudgedClaim]:
-    """Yield what the run's own facts imply together, without what a claim of the card already says.
-
-    A fact that another way of training explains (a fine-tune, recomputation) is stated, but it accuses nobody.
-    """
+    # What the run's own facts imply together, without what a claim of the card already says. A fact that another way of
+    # training explains (a fine-tune, recomputation) is stated, but it accuses nobody.
+    volunteered: list[JudgedClaim] = []
     claimed = {claim.form for claim in card.claims if claim.about == "run"}
     phases = {claim.get("phase") for claim in card.claims}
     for entry in table()["volunteered"]:
         form, rows = forms()[entry["form"]], entry.get("rows")
         claim = Claim(id=f"facts-{form.name}", kind=form.kind, form=form.name, text=entry["text"])
-        judged = _judged(card, claim, believe, tuple(map(row_of, rows)) if rows else None)
-        if form.name not in claimed and judged.judgement.ruling is not Ruling.CANNOT_BE_JUDGED:
-            yield judged
+        found = _judged(card, claim, believe, tuple(map(row_of, rows)) if rows else None)
+        if form.name not in claimed and found.judgement.ruling is not Ruling.CANNOT_BE_JUDGED:
+            volunteered.append(found)
     forward, backward = card.timing.get("forward"), card.timing.get("backward")
     # adapters make the backward pass as fast as the forward pass; nothing makes it faster
     impossible = forward and backward and backward.most < forward.least and "healthy_phases" not in claimed
@@ -74,9 +69,10 @@ def _volunteered(card: Card, believe: Believe) -> Iterator[JudgedClaim]:
     below += [("healthy_phases", "healthy_phases", {})] if impossible else []
     for name, key, says in below:
         claim = Claim(id=f"facts-{key}", kind=forms()[name].kind, form=name, text=key.replace("_", " "), says=says)
-        judged = _judged(card, claim, believe)
-        if key not in phases and judged.judgement.ruling is Ruling.WRONG:
-            yield judged
+        found = _judged(card, claim, believe)
+        if key not in phases and found.judgement.ruling is Ruling.WRONG:
+            volunteered.append(found)
+    return Audit(card=card, judged=judged, volunteered=tuple(volunteered))
 
 
 def _carried(judged: JudgedClaim, others: Mapping[str, JudgedClaim]) -> JudgedClaim:

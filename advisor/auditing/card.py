@@ -15,9 +15,7 @@ COLUMNS = (
     *("utilization_percent", "memory_mib"),
 )
 PHASES = ("forward", "backward", "grad_norm", "clip", "optimizer", "flush", "data", "other")
-MEASURED = (
-    *("steps_done", "step_time", "throughput", "memory_used", "power", "utilization", "initial_loss", "elapsed"),
-)
+MEASURED = ("steps_done", "step_time", "throughput", "memory_used", "power", "utilization", "initial_loss", "elapsed")
 
 
 def _stated(spec: str) -> Any:
@@ -59,9 +57,7 @@ class CardSetup:
     grad_clip: float | None = _stated("float")
     data: str | None = _stated("text|random")
     parameters: ClaimedQuantity | None = _stated("count")  # as printed; if the shape is stated, it decides
-    active_parameters: ClaimedQuantity | None = _stated(
-        "count"
-    )  # parameters that a token uses, for a mixture of experts
+    active_parameters: ClaimedQuantity | None = _stated("count")  # that a token uses, for a mixture of experts
     dataset: ClaimedQuantity | None = _stated("bytes")
     dataset_tokens: ClaimedQuantity | None = _stated("count")
     bytes_per_token: float | None = _stated("float")

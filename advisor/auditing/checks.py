@@ -172,8 +172,7 @@ def _bare(quantity: ClaimedQuantity) -> ClaimedQuantity:
 
 
 def _shown(result: Term, value: ClaimedQuantity) -> str:
-    show = show_as(value.dimension, value)
-    return " to ".join(dict.fromkeys(show(end) for end in (result.low, result.high)))
+    return between((result.low, result.high), show_as(value.dimension, value))
 
 
 def value_range(q: Question) -> Judgement:

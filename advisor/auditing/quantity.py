@@ -44,7 +44,9 @@ class ClaimedQuantity:
     @property
     def middle(self) -> float:
         """The middle of the range, or the only end of an open range."""
-        return (self.low + self.high) / 2 if math.isfinite(self.high - self.low) else self._end()
+        if math.isfinite(self.high - self.low):
+            return (self.low + self.high) / 2
+        return self.low if math.isfinite(self.low) else self.high
 
     @property
     def is_counted(self) -> bool:
@@ -68,9 +70,6 @@ class ClaimedQuantity:
     def _give(self, end: float) -> float:
         share = EXACT if self.text.startswith("~") else LEAST_SLACK
         return max(self.slack, share * abs(end)) if math.isfinite(end) else 0.0
-
-    def _end(self) -> float:
-        return self.low if math.isfinite(self.low) else self.high
 
 
 # what a number without its unit means if a table's head or the field has the unit

@@ -103,11 +103,9 @@ MORE = ("causes", "actions", "consequence", "source", "severity", "confidence", 
 
 def more_of(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the causes, actions, source and severity of an entry, in the fields of a `Judgement`."""
-    more: dict[str, Any] = {n: tuple(entry[n]) for n in ("causes", "actions") if n in entry}
-    more |= {"consequence": entry["consequence"]} if "consequence" in entry else {}
-    more |= {"threshold": entry["source"]} if "source" in entry else {}
-    more |= {"severity": Severity(entry["severity"])} if "severity" in entry else {}
-    return more | ({"confidence": Confidence(entry["confidence"])} if "confidence" in entry else {})
+    types = {"causes": tuple, "actions": tuple, "consequence": str, "severity": Severity, "confidence": Confidence}
+    more: dict[str, Any] = {name: of(entry[name]) for name, of in types.items() if name in entry}
+    return more | ({"threshold": entry["source"]} if "source" in entry else {})
 
 
 @cache

@@ -59,8 +59,8 @@ def _settings(table: RunTable) -> dict[str, Any]:
     """Return what the report declares once, in the fields of a card's `run`."""
     facts = table.facts
     run = {name: facts[name] for name in _FIELDS if facts.get(name) is not None}
-    run |= {"gpus": facts["world_size"]} if facts.get("world_size") else {}
-    run |= {"steps": facts["planned_steps"]} if facts.get("planned_steps") else {}
+    renamed = (("gpus", "world_size"), ("steps", "planned_steps"))
+    run |= {name: facts[fact] for name, fact in renamed if facts.get(fact)}
     run |= {"price": f"${facts['usd_per_hour']:g}/h"} if facts.get("usd_per_hour") else {}
     with suppress(AdvisorError):  # a name that is not in the catalog
         run |= {"gpu": read_gpus(str(facts["gpu"]), counted=False).key} if facts.get("gpu") else {}

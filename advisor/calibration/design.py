@@ -100,8 +100,20 @@ def choose(
     functions).
     """
     z = sizes(pool)
-    covariance, mean = _joint(posterior, z)
-    price = cost.seconds(z, np.exp(mean))
+    predicted = predict_log(posterior, z)
+    price = cost.seconds(z, np.exp(predicted.mean))
+    # the posterior covariance of log step seconds between all workloads
+    x = terms(z, posterior.rates) * np.exp(posterior.theta)
+    pull = x / x.sum(axis=1, keepdims=True)
+    where, scale = coordinates(z), posterior.discrepancy**2
+    covariance = scale * kernel(where, where)
+    if len(posterior.points):
+        cross = scale * kernel(where, posterior.points)
+        inside = scale * kernel(posterior.points, posterior.points) + np.diag(posterior.noise**2)
+        solved = np.linalg.solve(inside, cross.T).T
+        covariance = covariance - solved @ cross.T
+        pull = pull - solved @ posterior.gradients
+    covariance = covariance + pull @ posterior.covariance @ pull.T
     chosen: list[Workload] = []
     spent = 0.0
     for _ in range(count):
@@ -115,22 +127,6 @@ def choose(
         column = covariance[:, best]
         covariance = covariance - np.outer(column, column) / (covariance[best, best] + visit_noise**2)
     return chosen
-
-
-def _joint(posterior: Posterior, z: Sizes) -> tuple[np.ndarray, np.ndarray]:
-    """Return the posterior covariance of log step seconds between all workloads, shape (n, n), and their means."""
-    predicted = predict_log(posterior, z)
-    x = terms(z, posterior.rates) * np.exp(posterior.theta)
-    gradient = x / x.sum(axis=1, keepdims=True)
-    where, scale = coordinates(z), posterior.discrepancy**2
-    covariance, pull = scale * kernel(where, where), gradient
-    if len(posterior.points):
-        cross = scale * kernel(where, posterior.points)
-        inside = scale * kernel(posterior.points, posterior.points) + np.diag(posterior.noise**2)
-        weights = np.linalg.solve(inside, cross.T).T
-        covariance = covariance - weights @ cross.T
-        pull = gradient - weights @ posterior.gradients
-    return covariance + pull @ posterior.covariance @ pull.T, predicted.mean
 
 
 _CONTRASTS: tuple[Callable[[Workload], int], ...] = (

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from advisor.calibration.measure import Worker
-from advisor.calibration.one_burst import describe
+from advisor.calibration.measure import Worker, describe
 from advisor.calibration.profiles import profile_of
 from advisor.calibration.session import Notebook
 from advisor.calibration.session import measure_one as add_bursts

@@ -62,7 +62,15 @@ def settle(run_dir: Path, store: Store, *, over: bool) -> str | None:
     begun, problem = (run_dir / LOG).exists(), None
     if not launch.arriving.told and (over or begun):
         try:
-            _apply(run_dir, store)
+            record = read_arrival(run_dir)
+            if record is not None and (run_dir / CALIBRATION).exists():
+                enter(load_calibration(run_dir / CALIBRATION), store)
+            if record is not None and record.goes_on:  # the new plan and configuration replace the old ones
+                before = load_plan(run_dir / PLAN)
+                plan, config = goes_on_with(before, load_plan(run_dir / PLAN_AFTER), read_run_config(run_dir))
+                texts = {PLAN_BEFORE: dump_plan(before), CONFIG: dump_config(config), PLAN: dump_plan(plan)}
+                for name, text in texts.items():
+                    write_atomic(run_dir / name, text)
         except AdvisorError as error:  # the run continues whatever the result was, and the result is not read again
             problem = f"what came of its arrival cannot be used: {error.message}"
         write_launch(run_dir, replace(launch, arriving=replace(launch.arriving, told=True)))
@@ -72,21 +80,9 @@ def settle(run_dir: Path, store: Store, *, over: bool) -> str | None:
     return f"stopped on arrival: {record.reason}" if record is not None and not record.goes_on else None
 
 
-def _apply(run_dir: Path, store: Store) -> None:
-    """Store the calibration, and write the new plan and configuration in place of the old ones."""
-    record = read_arrival(run_dir)
-    if record is not None and (run_dir / CALIBRATION).exists():
-        enter(load_calibration(run_dir / CALIBRATION), store)
-    if record is not None and record.goes_on:
-        before = load_plan(run_dir / PLAN)
-        plan, config = goes_on_with(before, load_plan(run_dir / PLAN_AFTER), read_run_config(run_dir))
-        for name, text in ((PLAN_BEFORE, dump_plan(before)), (CONFIG, dump_config(config)), (PLAN, dump_plan(plan))):
-            write_atomic(run_dir / name, text)
-
-
 def enter(calibration: Calibration, store: Store) -> bool:
     """Store a calibration from elsewhere, but not of another CPU, because the key of all CPUs means this CPU."""
-    kept = calibration.settings.gpu != "cpu" or calibration.device.name == cpu_name()
-    if kept:
-        store.save_calibration(calibration)
-    return kept
+    if calibration.settings.gpu == "cpu" and calibration.device.name != cpu_name():
+        return False
+    store.save_calibration(calibration)
+    return True

@@ -13,19 +13,8 @@ import advisor
 import trainer
 from advisor.engines.arrival import settle
 from advisor.engines.backend import Backend, Job, LaunchRequest, Measuring, id_of, not_ended, note_stop, write_files
-from advisor.engines.export.adopted import AdoptedJob, adopted_files
-from advisor.engines.export.bundle import (
-    ARRIVAL_PACKAGES,
-    PACKAGES,
-    RUN,
-    SETUP,
-    ExportJob,
-    common_files,
-    export_job,
-    pinned,
-    setup_script,
-    torch_install,
-)
+from advisor.engines.export import bundle as parts
+from advisor.engines.export.bundle import RUN, SETUP, AdoptedJob, ExportJob, adopted_files
 from advisor.engines.process import waiting_lock
 from advisor.engines.state import (
     RunState,
@@ -69,9 +58,12 @@ class RemoteBackend(Backend):
     def hand_over(self, request: LaunchRequest) -> str:
         """Start the job that is now in the folder, and return the id of its handle."""
 
-    @abstractmethod
     def find(self, run_dir: Path) -> str | None:
-        """Return the id of this folder's run if the engine has it, after an answer was lost. Raises Unreachable."""
+        """Return the id of this folder's run if the engine has it, after an answer was lost. Raises Unreachable.
+
+        An id that this program chose itself is never lost, so there is nothing to find.
+        """
+        return None
 
     @abstractmethod
     def ask(self, run_dir: Path, run: str) -> tuple[RunState, str | None]:
@@ -140,7 +132,8 @@ class RemoteBackend(Backend):
         seen = last_sighting(run_dir)
         before = seen or Sighting(state=RunState.UNJUDGED, unix_seconds=0.0, log_bytes=0)
         try:
-            state, words = self._ask(run_dir)
+            run = self._id(run_dir)
+            state, words = self.ask(run_dir, run) if run else (RunState.FINISHED, f"{self.engine} does not know it")
             words = settle(run_dir, self.store, over=state is RunState.FINISHED) or words
         except Unreachable as error:
             state, words = RunState.UNJUDGED, f"because {error.message}"
@@ -165,10 +158,6 @@ class RemoteBackend(Backend):
         if seen is None:
             return True
         return goes_on(seen.state) and not 0 <= time.time() - seen.unix_seconds < self.look_seconds
-
-    def _ask(self, run_dir: Path) -> tuple[RunState, str | None]:
-        run = self._id(run_dir)
-        return self.ask(run_dir, run) if run else (RunState.FINISHED, f"{self.engine} does not know it")
 
     def _id(self, run_dir: Path) -> str:
         """Return the engine's id of a folder's run; asks the engine if an interrupted launch did not record it."""
@@ -210,7 +199,7 @@ def exported(job: Job, data_at: str | None = None) -> ExportJob | AdoptedJob:
         config = replace(config, data=replace(config.data, path=data_at))
     arriving = job.record.arriving if job.record.arriving is not None and not job.record.arriving.told else None
     run_id = job.record.id if place.engine == "skypilot" else None
-    return export_job(job.plan, config, data, max_usd=job.record.guards.max_usd, place=place, run_id=run_id,
+    return parts.export_job(job.plan, config, data, max_usd=job.record.guards.max_usd, place=place, run_id=run_id,
                       arriving=arriving)  # fmt: skip
 
 
@@ -220,7 +209,9 @@ def bundle(job: Job, export: ExportJob | AdoptedJob, own: Mapping[str, str]) -> 
         return dict(job.files) | {
             f"{JOB}/{name}": text for name, text in (adopted_files(export) | dict(own)).items()
         }, {}
-    files = {name: text for name, text in (common_files(export) | dict(own)).items() if not name.startswith("trainer/")}
+    files = {
+        name: text for name, text in (parts.common_files(export) | dict(own)).items() if not name.startswith("trainer/")
+    }
     inside = {f"{JOB}/{name}": text for name, text in files.items()}
     copies = {f"{JOB}/trainer": Path(trainer.__path__[0])}
     if export.arriving is not None:  # the plan is made again there
@@ -264,12 +255,12 @@ def engine_run(words: Sequence[str], *, given: bytes = b"", inside: Path | None 
 
 
 def measuring_files(asked: Measuring) -> dict[str, str]:
-    """Return the files of a calibration by name, beside `remote.sources`."""
+    """Return the files of a calibration by name, in addition to `sources`."""
     return {
         f"{JOB}/{ASKED}": asked.asked,
-        f"{JOB}/{SETUP}": setup_script(torch_install(find_gpu(asked.gpu))),
-        f"{JOB}/requirements.txt": "".join(pinned(PACKAGES + ARRIVAL_PACKAGES)),
-        f"{JOB}/{RUN}": script("calibrate.sh", command=COMMAND),
+        f"{JOB}/{SETUP}": parts.setup_script(parts.torch_install(find_gpu(asked.gpu))),
+        f"{JOB}/requirements.txt": "".join(parts.pinned(parts.PACKAGES + parts.ARRIVAL_PACKAGES)),
+        f"{JOB}/{RUN}": script("job.sh#calibrate", command=COMMAND),
     }
 
 

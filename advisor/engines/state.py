@@ -103,7 +103,14 @@ def run_status(run_dir: Path) -> RunStatus:
             if outcome is Outcome.STOPPED and launch is not None and launch.stop_asked_at:
                 reason = BY_YOU
         else:
-            state = _unfinished_state(launch, end, process)
+            if process is not None:
+                state = RunState.RUNNING if is_alive(process) else RunState.DIED
+            elif end is None:
+                state = RunState.NEVER_STARTED
+            else:
+                host = launch.host if launch is not None else end.host
+                fresh = time.time() - end.unix_seconds < FRESH_SECONDS
+                state = RunState.RUNNING if host not in (None, this_host()) and fresh else RunState.DIED
             reason = last_words(run_dir) if state is RunState.DIED else None
     return RunStatus(
         state=state,
@@ -184,13 +191,3 @@ def _process(launch: LaunchRecord | None, end: LogEnd | None) -> ProcessId | Non
         if launched is None or is_alive(by_hand):
             return by_hand
     return launched
-
-
-def _unfinished_state(launch: LaunchRecord | None, end: LogEnd | None, process: ProcessId | None) -> RunState:
-    if process is not None:
-        return RunState.RUNNING if is_alive(process) else RunState.DIED
-    if end is None:
-        return RunState.NEVER_STARTED
-    host = launch.host if launch is not None else end.host
-    fresh = time.time() - end.unix_seconds < FRESH_SECONDS
-    return RunState.RUNNING if host not in (None, this_host()) and fresh else RunState.DIED

@@ -196,9 +196,15 @@ def compare_runs(cases: Sequence[Case], names: Sequence[str] = (), *, seed: int 
     if "schedule" not in shared:
         notes.append("not compared at equal shares of their schedules: not every log tells how many steps were planned")
     places, draw = [(axis, at) for axis in axes for at in _places(axis, usable)], np.random.default_rng(seed)
+    points = []
+    for axis, at in places:
+        if axis in ("tokens", "step", "schedule"):
+            problem = _problem(axis, at, usable, named=True)
+            standings = tuple(_standing(entrant, axis, at) for entrant in usable)
+            points.append(Point(at=axis, value=at, runs=standings, comparable=problem is None, problem=problem))
     return Comparison(
         groups=tuple(Group(name=name, runs=tuple(entrant.name for entrant in runs)) for name, runs in members.items()),
-        points=tuple(_point(axis, at, usable) for axis, at in places if axis in ("tokens", "step", "schedule")),
+        points=tuple(points),
         differences=tuple(
             _difference(axis, at, name, members["A"], runs, draw)
             for axis, at in places
@@ -236,12 +242,6 @@ def _places(axis: str, entrants: Sequence[_Entrant]) -> list[float]:
     if axis == "schedule":
         return [share for share in SHARES if share <= reached * (1 + 1e-9)]
     return [share * reached for share in SHARES] if reached > 0 else []
-
-
-def _point(axis: str, at: float, entrants: Sequence[_Entrant]) -> Point:
-    runs = tuple(_standing(entrant, axis, at) for entrant in entrants)
-    problem = _problem(axis, at, entrants, named=True)
-    return Point(at=axis, value=at, runs=runs, comparable=problem is None, problem=problem)
 
 
 def _standing(entrant: _Entrant, axis: str, at: float) -> ComparedStanding:

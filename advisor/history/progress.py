@@ -182,22 +182,18 @@ def make_progress(
     tokens_per_step = (history.header or {}).get("tokens_per_step")
     tokens_per_step = tokens_per_step or config.tokens_per_step(plan.workload.gpus if plan else 1)
     pace = pace_seconds(list(history.step_seconds), plan.chosen.step_seconds if plan else None, config.steps - step)
-    median = recent_median(history.step_seconds)
     over = state != "running"
     seconds = rate_seconds(list(history.step_seconds), over=over)
     rate = tokens_per_step / seconds if seconds else None
     price = launch.usd_per_hour if launch is not None else (plan.offer.usd_per_hour if plan else None)
-    used = _used(history, launch, spent, price, now if not over else None)
-    elapsed = used.seconds
-    rest = eta_seconds(history, config, step, pace, plan, elapsed)
-    eta = None if over else rest
-    guard_left = _guard_seconds_left(config, used) if not over else None
+    used = account(history, launch, spent, price, now if not over else None)
+    rest = eta_seconds(history, config, step, pace, plan, used.seconds)
     room = _guard_seconds_left(config, used)  # shows if a run that is over has no room for another step
+    eta, guard_left = (None, None) if over else (rest, room)
     needed = spent.needed_seconds or 0.0
     short = over and room is not None and room <= needed
     # long enough for the rest at the pace seen, starting once more; at least for two attempts at a step
     most = needed + (rest.high if rest is not None else 0.0)
-    last_eval = history.evals[max(history.evals)] if history.evals else None
     return Progress(
         run_id=run_id,
         state=state,
@@ -210,14 +206,14 @@ def make_progress(
         tokens_planned=config.steps * tokens_per_step,
         loss=history.step.get("loss") if history.step else None,
         smoothed_loss=history.smoothed_loss,
-        eval_loss=last_eval["loss"] if last_eval else None,
+        eval_loss=history.evals[max(history.evals)]["loss"] if history.evals else None,
         loss_expected=course.at(step) if course is not None and step else None,
-        step_seconds=median,
+        step_seconds=recent_median(history.step_seconds),
         step_seconds_predicted=plan.chosen.step_seconds if plan else None,
         tokens_per_second=rate,
         tokens_per_second_predicted=plan.chosen.tokens_per_second if plan else None,
         mfu=mfu_now(plan, rate),
-        elapsed_seconds=elapsed,
+        elapsed_seconds=used.seconds,
         eta_seconds=eta,
         total_seconds_predicted=run_seconds(plan.bill.wall_clock) if plan else None,
         usd_per_hour=used.usd_per_hour,
@@ -228,7 +224,7 @@ def make_progress(
         stops_early=guard_left is not None and eta is not None and eta.value > guard_left,
         checkpoint_step=history.checkpoints[-1]["step"] if history.checkpoints else None,
         message=history.warning,
-        more_hours=(elapsed + max(2 * needed, most)) / HOUR if short else None,
+        more_hours=(used.seconds + max(2 * needed, most)) / HOUR if short else None,
     )
 
 
@@ -327,7 +323,7 @@ def eta_seconds(
     return sum_independent(total, *rest)
 
 
-def _used(
+def account(
     history: History, launch: LaunchRecord | None, spent: Spent, price: float | None, now: float | None
 ) -> _Account:
     """Return the totals of all attempts, each at the price of its own machine. `now` is None if no process runs.

@@ -32,7 +32,7 @@ from advisor.store.calibration import (
 from advisor.store.disk import bad_fields, disk_errors, dump_yaml, listed, read_json, read_yaml, write_atomic
 from advisor.store.folders import advisor_home, profiles_folder
 from advisor.store.ledger import Ledger
-from advisor.store.plan_files import dump_plan, load_plan
+from advisor.store.plan_files import dump_plan
 from advisor.store.run_folder import CONFIG, LAUNCH, LOG, is_run_folder, read_about, run_row
 from trainer.schema import ConfigError, record_from_dict
 
@@ -150,10 +150,6 @@ class Store:
         path = Path(path) if path is not None else self.home / "plans" / f"{_file_name(plan.id)}.yaml"
         write_atomic(path, dump_plan(plan))
         return path
-
-    def load_plan(self, path: str | Path) -> Plan:
-        """Read a plan file. Raises AdvisorError that names the file and every wrong field."""
-        return load_plan(path)
 
     def claim_path(self, plan_id: str) -> Path:
         """Return the file that is locked while the plan is being started."""
