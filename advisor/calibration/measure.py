@@ -246,17 +246,12 @@ def run_burst(worker: Worker, settings: Settings, workload: Workload, limit: flo
         limit_seconds=max(1.0, limit),
     )
     began, started = time.monotonic(), time.time()
-    result = outcome_of(worker, request)
+    try:
+        result = worker.burst(request, timeout=max(5.0, request.limit_seconds) + LATE_SECONDS)
+    except WorkerDied as death:
+        result = messages.BurstResult(outcome=death.outcome, reason=death.reason)
     seconds = round(time.monotonic() - began, 4)
     return Burst(**vars(result), workload=workload, started=round(started, 3), seconds=seconds)
-
-
-def outcome_of(worker: Worker, request: messages.BurstRequest) -> messages.BurstResult:
-    """Return the result of one burst, even if the worker died."""
-    try:
-        return worker.burst(request, timeout=max(5.0, request.limit_seconds) + LATE_SECONDS)
-    except WorkerDied as death:
-        return messages.BurstResult(outcome=death.outcome, reason=death.reason)
 
 
 def burst_seconds(settings: Settings) -> float:

@@ -35,7 +35,7 @@ from advisor.calibration.quality import configurations, judged
 from advisor.calibration.setting_effects import BUDGETS, base_of, switched
 from advisor.errors import AdvisorError
 from advisor.prediction.memory import MemoryModel
-from advisor.prediction.throughput import Posterior, predict_log, sizes
+from advisor.prediction.throughput import predict_log, sizes
 from advisor.records import Workload
 from advisor.store.calibration import COMPLETE, PARTIAL, Burst, Calibration, Cost, Environment, SettingBurst, Settings
 from advisor.store.store import Store
@@ -217,7 +217,16 @@ class _Session:
         rng = random.Random(settings.seed + len(notes.calibration.bursts))
         while True:
             posterior = FitEvidence(notes.calibration).posterior()
-            picks = next_bursts(settings, self.memory, posterior, notes.calibration.bursts, clock.left)
+            bursts = notes.calibration.bursts
+            pool = burst_pool(settings, self.memory, bursts)
+            if not pool or clock.left <= 0:
+                return
+            # the best by design, plus one that varies a depth, batch or context that all share
+            weights, cost = design.target_weights(posterior, sizes(pool), settings.seq_len), _cost(bursts, settings)
+            noise, left = observations.drift_of(bursts).noise_floor, clock.left
+            picks = design.choose(posterior, pool, weights, cost, count=_ROUND, seconds_left=left, visit_noise=noise)
+            if done := [b.workload for b in observations.completed(bursts)]:
+                picks += design.missing_contrast(done + picks, pool)[:1]
             if not picks:
                 return
             rng.shuffle(picks)  # drift of the machine must not favour one configuration
@@ -264,31 +273,6 @@ class _Session:
             notes.save()
 
 
-def next_bursts(
-    settings: Settings, memory: MemoryModel, posterior: Posterior, bursts: Sequence[Burst], seconds_left: float
-) -> list[Workload]:
-    """Return the next round: the best by design, plus one that varies a depth, batch or context that all share."""
-    pool = burst_pool(settings, memory, bursts)
-    if not pool or seconds_left <= 0:
-        return []
-    weights = design.target_weights(posterior, sizes(pool), settings.seq_len)
-    noise = observations.drift_of(bursts).noise_floor
-    picks = design.choose(
-        posterior,
-        pool,
-        weights,
-        _cost(bursts, settings),
-        count=_ROUND,
-        seconds_left=seconds_left,
-        visit_noise=noise,
-    )
-    done = [b.workload for b in observations.completed(bursts)]
-    if done:
-        missing = design.missing_contrast(done + picks, pool)
-        picks += missing[:1]
-    return picks
-
-
 def burst_pool(settings: Settings, memory: MemoryModel, bursts: Sequence[Burst]) -> list[Workload]:
     """Return every configuration that a burst could run within memory and budget, below any that ran out of memory."""
     shapes = [base_workload(settings, d) for d in settings.depths]
@@ -321,19 +305,3 @@ def _cost(bursts: Sequence[Burst], settings: Settings) -> design.BurstCost:
         compile_seconds=statistics.median(first.values()),
         compiled=frozenset(first),
     )
-
-
-def measure_one(workload: Workload, worker: Worker, notes: Notebook, seconds: float) -> None:
-    """Add bursts of one configuration to a calibration, so that its prediction becomes a measurement.
-
-    Bursts repeat at least twice and until `seconds` have passed, unless one fails. The calibration is saved after each.
-    """
-    end = time.monotonic() + seconds
-    for count in range(8):
-        left = end - time.monotonic()
-        if count >= 2 and left <= 0:
-            return
-        burst = run_burst(worker, notes.calibration.settings, workload, limit=max(left, 10.0))
-        notes.add(burst)
-        if burst.outcome != Outcome.COMPLETED:
-            return  # it would fail the same way again

@@ -13,12 +13,12 @@ from advisor.hardware.here import cpu_name
 from advisor.records import Plan
 from advisor.run_records import ArrivalRecord
 from advisor.store.calibration import Calibration
-from advisor.store.disk import bad_fields, read_json, write_atomic
+from advisor.store.disk import read_record, write_atomic
 from advisor.store.plan_files import dump_plan, load_plan
 from advisor.store.run_folder import CONFIG, LOG, PLAN, read_launch, read_run_config, write_launch
 from advisor.store.store import Store, load_calibration
 from trainer.budget import BUDGET_NAME
-from trainer.schema import ConfigError, RunConfig, dump_config, record_from_dict
+from trainer.schema import RunConfig, dump_config
 
 PLAN_BEFORE, PLAN_AFTER, RECORD, CALIBRATION = "plan-before.yaml", "plan-after.yaml", "arrival.json", "calibration.yaml"
 ARRIVAL_FILES = (PLAN_AFTER, CALIBRATION, RECORD, BUDGET_NAME)  # these files come home from the machine
@@ -35,13 +35,7 @@ def goes_on_with(before: Plan, came: Plan, given: RunConfig) -> tuple[Plan, RunC
 
 def read_arrival(run_dir: Path) -> ArrivalRecord | None:
     """Read the machine's answer to the plan. Returns None if there is none yet."""
-    path = run_dir / RECORD
-    if not path.exists():
-        return None
-    try:
-        return record_from_dict(ArrivalRecord, read_json(path, "arrival"))
-    except ConfigError as error:
-        raise bad_fields("arrival", path, error, f"remove it to go on without it: rm {path}") from error
+    return read_record(ArrivalRecord, run_dir / RECORD, "arrival")
 
 
 def is_awaited(run_dir: Path) -> bool:

@@ -21,8 +21,8 @@ from advisor.engines.process import (
     wait_until_gone,
 )
 from advisor.errors import AdvisorError
-from advisor.store.disk import read_json, write_atomic
-from trainer.schema import ConfigError, record_from_dict, to_dict
+from advisor.store.disk import read_record, write_atomic
+from trainer.schema import to_dict
 
 CANCEL_SECONDS = 20.0  # for each way to stop it
 _LINES_SHOWN = 4
@@ -93,12 +93,7 @@ class Beside:
 
     def look(self) -> Started | None:
         """Return the newest command of this kind, or None if there was none."""
-        if not self._state.exists():
-            return None
-        try:
-            return record_from_dict(Started, read_json(self._state, f"state of {self.what}"))
-        except ConfigError as error:
-            raise AdvisorError(f"{self._state} cannot be used: {error}", f"remove it: rm {self._state}") from error
+        return read_record(Started, self._state, f"state of {self.what}")
 
     def said(self) -> tuple[str, ...]:
         """Return the newest lines it printed."""

@@ -237,9 +237,14 @@ def engine_says(
     """Return what an engine's command prints; raises Unreachable with its last words if it fails or takes too long."""
     done = engine_run(words, inside=inside, variables=variables, seconds=seconds)
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise Unreachable(f"{words[0]}: {said[-1] if said else f'exit status {done.returncode}'}", "try again")
+        raise Unreachable(f"{words[0]}: {last_words(done)}", "try again")
     return done.stdout
+
+
+def last_words(done: subprocess.CompletedProcess[bytes]) -> str:
+    """Return the last line in which a command says why it failed, else its exit status."""
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else f"exit status {done.returncode}"
 
 
 def engine_run(words: Sequence[str], *, given: bytes = b"", inside: Path | None = None,

@@ -128,10 +128,8 @@ class SshBackend(RemoteBackend):
                     source.seek(size)
                     done = subprocess.run(_words(host, "append", target), stdin=source, capture_output=True)
                 if done.returncode:
-                    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-                    last = said[-1] if said else f"exit status {done.returncode}"
                     hint = "the same command goes on where it was cut off"
-                    raise Unreachable(f"sending {target} to {host}: {last}", hint)
+                    raise Unreachable(f"sending {target} to {host}: {remote.last_words(done)}", hint)
         _remote(host, "start", _id(run))
         return run
 
@@ -201,8 +199,7 @@ def _remote(
 ) -> bytes:
     """Return what a section prints on the host; raises Unreachable if ssh fails, AdvisorError if the section does."""
     done = remote.engine_run(_words(host, section, *arguments), given=given, seconds=seconds)
-    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    last = said[-1].removeprefix("ssh: ") if said else f"exit status {done.returncode}"
+    last = remote.last_words(done).removeprefix("ssh: ")
     if done.returncode == 255:  # ssh(1), EXIT STATUS
         raise Unreachable(f"ssh {host}: {last}", f"try it by hand: ssh {host}")
     if done.returncode:

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from advisor.errors import AdvisorError
-from trainer.schema import ConfigError
+from trainer.schema import ConfigError, record_from_dict
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster if PyYAML was built with libyaml
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -125,6 +125,17 @@ def _mapping(raw: Any, what: str, path: str | Path) -> dict[str, Any]:
         raise AdvisorError(f"{path} is not a {what}: it should hold named fields, found {content}",
                            "was the file only half written, or is it another kind of file?")  # fmt: skip
     return raw
+
+
+def read_record(kind: Any, path: Path, what: str, *, why: str = "to go on without it") -> Any:
+    """Return the record in a YAML or JSON file, or None if there is no such file. `why` says why one may remove it."""
+    if not path.exists():
+        return None
+    read = read_json if path.suffix == ".json" else read_yaml
+    try:
+        return record_from_dict(kind, read(path, what))
+    except ConfigError as error:
+        raise bad_fields(what, path, error, f"remove it {why}: rm {path}") from error
 
 
 def bad_fields(what: str, path: str | Path, error: ConfigError, hint: str) -> AdvisorError:

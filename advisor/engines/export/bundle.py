@@ -58,9 +58,7 @@ class ExportJob:
     limit_seconds: int  # after which the engine may end it
     grace_seconds: int  # needed between a signal and the last checkpoint
     data: Path | None = None  # the token folder here
-    place: Place = (
-        Place()
-    )  # where the engine starts it; its name: Slurm's partition, where SkyPilot and dstack may rent
+    place: Place = Place()  # its name: Slurm's partition, or where SkyPilot and dstack may rent
     max_usd: float | None = None  # the user's limit; None if only the plan's own cost is known
     image: str | None = None
     claim: str | None = None  # Kubernetes volume that outlives the job
