@@ -31,6 +31,7 @@ from advisor.units import format_count, format_flops, format_percent
 # (bits, exponent bits, explicit mantissa bits): IEEE 754 for fp32 and fp16; bfloat16; NVIDIA's TF32
 FORMATS = {"fp32": (32, 8, 23), "tf32": (19, 8, 10), "bf16": (16, 8, 7), "fp16": (16, 5, 10)}
 _NVLINK = re.compile(r"nvlink\d\S* (\d+(?:\.\d+)?)")
+_LN_10 = math.log(10)
 _CLOSE = 0.08  # relative difference to a data sheet's number: editions, binary units, roundings
 _PAGES = ("<?xml", "<!doctype", "<html", "<error")
 _STEP = re.compile(r"\b(?:step|iter(?:ation)?s?)\W{0,3}(\d+)", re.IGNORECASE)
@@ -80,6 +81,16 @@ def _applied(function: Callable[..., float], name: str) -> Callable[..., Known]:
     return result
 
 
+def _problem(words: str | None) -> Known:
+    return exactly(words is not None, words or "one phase of the schedule")
+
+
+def _opens_a_page(opening: str | None) -> Known:
+    if opening is None:
+        raise UnstatedError("how the file begins")
+    return exactly(opening.lstrip().lower().startswith(_PAGES), f"begins with {opening[:20]!r}")
+
+
 def _number_of(name: str, number: Callable[[int, int], float]) -> Known:
     _, exponent, mantissa = FORMATS[name]
     return exactly(number(exponent, mantissa), f"{name}: {exponent} exponent + {mantissa} mantissa bits")
@@ -87,6 +98,7 @@ def _number_of(name: str, number: Callable[[int, int], float]) -> Known:
 
 _OF_TERMS: dict[str, Callable[..., Known]] = {
     "positive": _positive,
+    "opens_a_page": _opens_a_page,
     "ln": _applied(math.log, "ln"),
     "root": _applied(math.sqrt, "√"),
     "span": lambda low, high: (low.low, high.high, f"{low.low:.4g}-{high.high:.4g}"),
@@ -104,6 +116,13 @@ _OF_TERMS: dict[str, Callable[..., Known]] = {
     "smallest": lambda name: _number_of(name, lambda e, m: 2.0 ** (2 - 2 ** (e - 1) - m)),
     # all weights are trained, on so many tokens that start-up and evaluation hardly count
     "whole_training": lambda tokens, how: exactly(tokens is not None and tokens.low >= 1e9 and how != "adapters"),
+    "phases_apart": lambda one, other: _problem(phase_problem([phase and phase.middle for phase in (one, other)])),
+    # its perplexity in words
+    "perplexity_of": lambda loss: (
+        loss.low,
+        loss.high,
+        f"{10 ** (loss.middle / _LN_10 % 1):.1f}e{math.floor(loss.middle / _LN_10)}",
+    ),
     "worth_of": lambda tokens, epochs: exactly(
         effective_tokens(tokens.middle * epochs.middle, tokens.middle), f"{epochs.text} passes over {tokens.text}"
     ),
@@ -178,12 +197,6 @@ class _Functions:
             if not any((1 - _CLOSE) * size <= memory.high and memory.low <= (1 + _CLOSE) * size for size in sizes):
                 raise UnstatedError(f"{name} with {memory.text}")
         return exactly(1.0)
-
-    def opens_a_page(self, opening: str | None) -> Known:
-        """Return whether a file begins as a web page does."""
-        if opening is None:
-            raise UnstatedError("how the file begins")
-        return exactly(opening.lstrip().lower().startswith(_PAGES), f"begins with {opening[:20]!r}")
 
     def catalog(self, fact: str, count: Any) -> Known:
         """Return a data sheet's figure times the number of GPUs, for the edition that is nearest to the claim."""
@@ -352,16 +365,6 @@ class _Functions:
         _, gain, target = self._batch(to)
         more = f"{format_percent(max(gain, 0.0))} more throughput at batch {target}"
         return exactly(gain, f"{more}, by the model's own curve")
-
-    def phases_apart(self, one: Any, other: Any) -> Known:
-        """Return whether two runs are in different phases of their schedules."""
-        problem = phase_problem([phase and phase.middle for phase in (one, other)])
-        return exactly(problem is not None, problem or "one phase of the schedule")
-
-    def perplexity_of(self, loss: Any) -> Known:
-        """Return a loss, with its perplexity in words."""
-        log10 = loss.middle / math.log(10)
-        return loss.low, loss.high, f"{10 ** (log10 % 1):.1f}e{math.floor(log10)}"
 
     def mean_of(self, column: str, first: Any, last: Any) -> Known:
         """Return the mean of a printed column between two steps."""

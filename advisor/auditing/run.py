@@ -90,13 +90,25 @@ class RunQuantities:
     def _model(self) -> Counts | None:
         return counts(self.s)
 
-    def _first_step(self) -> tuple[float, float] | tuple[None, None]:
-        """Return the seconds of the first printed step and the median of the later steps."""
+    def _step_seconds(self, which: int) -> float | None:
+        """Return the seconds of the first printed step (0), or the median of the later steps (1)."""
         seconds, steps = column(self.q, "seconds"), self.q.card.column("step")
         if len(seconds) < 3 or not steps or (steps[0] or 0) > 1:
-            return None, None
-        later = sorted(seconds[1:])
-        return seconds[0], later[len(later) // 2]
+            return None
+        return (seconds[0], sorted(seconds[1:])[len(seconds[1:]) // 2])[which]
+
+    def _printed(self, name: str, number: Callable[[list[float]], float | None]) -> Known | None:
+        return _one(number(column(self.q, name)))
+
+    first_loss = partialmethod(_printed, "loss", lambda losses: losses[0] if losses else None)
+    last_loss = partialmethod(_printed, "loss", lambda losses: losses[-1] if len(losses) > 1 else None)
+    largest_norm = partialmethod(_printed, "grad_norm", lambda norms: max(norms, default=None))
+
+    def first_step_time(self) -> Known | None:
+        return _one(self._step_seconds(0))
+
+    def later_step_time(self) -> Known | None:
+        return _one(self._step_seconds(1))
 
     def _need(self, band: str, *, state: bool = True) -> Known | None:
         """Return the least and most bytes that software needs on one GPU; None without shape, batch and length."""
@@ -210,7 +222,6 @@ class RunQuantities:
     def cpu_signs(self) -> Known | None:
         """Return how many signs say that the GPU does not do the work. A sign counts if all readings have it."""
         s, model, use, most = self.s, self._model, self.utilization(), self.most
-        first, later = self._first_step()
         readings = cpu_fallback.FallbackReadings(
             parameters=model.parameters[0] if model else None,
             memory_used_bytes=s.memory_used.most if s.memory_used else None,
@@ -219,8 +230,8 @@ class RunQuantities:
             utilization=s.utilization.most if s.utilization else None,
             flops_per_second=use[1] * most if use and most else None,
             peak_flops=most,
-            first_step_seconds=first,
-            later_step_seconds=later,
+            first_step_seconds=self._step_seconds(0),
+            later_step_seconds=self._step_seconds(1),
         )
         signs = [sign.text for sign in cpu_fallback.cpu_signs(readings) if sign.applies]
         return exactly(len(signs), "; ".join(signs) or "no sign")
@@ -313,21 +324,5 @@ class RunQuantities:
     def law_tokens_from(self) -> Known:
         return exactly(TOKEN_RANGE[0], f"{TOKEN_RANGE[0]:,.4g}")
 
-    def first_step_time(self) -> Known | None:
-        return _one(self._first_step()[0])
-
-    def later_step_time(self) -> Known | None:
-        return _one(self._first_step()[1])
-
-    def first_loss(self) -> Known | None:
-        return _one(next(iter(column(self.q, "loss")), None))
-
-    def last_loss(self) -> Known | None:
-        losses = column(self.q, "loss")
-        return _one(losses[-1] if len(losses) > 1 else None)
-
     def random_data(self) -> Known:
         return exactly(self.s.data == "random", "random tokens")
-
-    def largest_norm(self) -> Known | None:
-        return _one(max(column(self.q, "grad_norm"), default=None))

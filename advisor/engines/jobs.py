@@ -17,21 +17,12 @@ from advisor.engines.state import RunState, RunStatus, check_not_running, goes_o
 from advisor.errors import AdvisorError
 from advisor.records import Plan
 from advisor.run_records import Arriving, Guards, LaunchRecord, Place
+from advisor.store import run_folder
 from advisor.store.adopted import PLAN as ADOPTED_PLAN
 from advisor.store.adopted import AdoptedPlan, dump_adopted_plan, load_adopted_plan
 from advisor.store.disk import disk_errors, dump_yaml
 from advisor.store.plan_files import dump_plan
-from advisor.store.run_folder import (
-    CONFIG,
-    PLAN,
-    is_run_folder,
-    newest_checkpoint,
-    read_launch,
-    read_run_config,
-    read_run_plan,
-    run_id,
-    run_row,
-)
+from advisor.store.run_folder import PLAN, run_id
 from advisor.store.store import Store
 from advisor.trainers.adapter import Trainer
 from advisor.trainers.adopted import ADOPTED, RECIPE, recipe_of
@@ -117,11 +108,11 @@ def resumed_job(
     check_not_running(run_dir, status)
     if status.outcome is Outcome.COMPLETED:
         raise AdvisorError(f"{run_dir} has completed: nothing to resume", f"advisor compare {run_dir}")
-    before = read_launch(run_dir) or LaunchRecord(  # the trainer was started by hand
+    before = run_folder.read_launch(run_dir) or LaunchRecord(  # the trainer was started by hand
         id=run_id(run_dir),
-        name=read_run_config(run_dir).name,
+        name=run_folder.read_run_config(run_dir).name,
         attempt=status.attempt or 1,
-        launched_at=run_row(run_dir).created,
+        launched_at=run_folder.run_row(run_dir).created,
         host=this_host(),
     )
     trainer = trainer_of(before.trainer)
@@ -140,12 +131,12 @@ def resumed_job(
         _refuse_without_room(run_dir, (spent.seconds, used_usd), (0.0, 0.0), (max_seconds, max_usd))
         return adopted_job(command, dump_yaml(to_dict(recipe_of(run_dir))), run_dir, record)
     # Leave out what new limits replace: `make_guards` keeps the tighter of two times, and all rules on the loss.
-    config = read_run_config(run_dir)
+    config = run_folder.read_run_config(run_dir)
     stop = config.stop
     stop = replace(stop, max_seconds=stop.max_seconds if limits.max_hours is None else None,
                    loss=stop.loss if limits.loss is None else ())  # fmt: skip
     config = replace(config, stop=stop)
-    plan = read_run_plan(run_dir)
+    plan = run_folder.read_run_plan(run_dir)
     gpus = plan.offer.gpus if plan is not None else 1
     price = before.usd_per_hour if usd_per_gpu_hour is None else usd_per_gpu_hour * gpus
     guards = make_guards(config, limits, usd_per_hour=price)
@@ -163,7 +154,7 @@ def resumed_job(
 
 def steps_again(run_dir: Path, logged_step: int | None) -> str | None:
     """Say how many completed steps a resumed run will repeat. Returns None if there are none."""
-    step = newest_checkpoint(run_dir)
+    step = run_folder.newest_checkpoint(run_dir)
     if logged_step is None or logged_step <= step:
         return None
     if step == 0:
@@ -173,7 +164,7 @@ def steps_again(run_dir: Path, logged_step: int | None) -> str | None:
 
 def refuse_a_second_run(folder: Path, trainer: Trainer, store: Store) -> None:
     """Raise AdvisorError if a run has already started in a folder."""
-    if not is_run_folder(folder):
+    if not run_folder.is_run_folder(folder):
         return
     status = describe(folder, store)
     check_not_running(folder, status)
@@ -185,7 +176,7 @@ def refuse_a_second_run(folder: Path, trainer: Trainer, store: Store) -> None:
 
 def _files(trainer: Trainer, config: RunConfig) -> dict[str, str]:
     """Return the trainer's configuration file, and the configuration as planned, which resume and watch read."""
-    return {CONFIG: dump_config(config), **trainer.files(config)}
+    return {run_folder.CONFIG: dump_config(config), **trainer.files(config)}
 
 
 def _refuse_without_room(
@@ -239,6 +230,6 @@ def running_with(store: Store, plan_id: str) -> Path | None:
     """Return the folder of this plan's active run, or None if there is none."""
     for row in store.runs():
         folder = Path(row.path)
-        if row.plan_id == plan_id and is_run_folder(folder) and goes_on(describe(folder, store).state):
+        if row.plan_id == plan_id and run_folder.is_run_folder(folder) and goes_on(describe(folder, store).state):
             return folder
     return None

@@ -11,21 +11,13 @@ from pathlib import Path
 
 import advisor
 import trainer
+from advisor.engines import state as run_state
 from advisor.engines.arrival import settle
 from advisor.engines.backend import Backend, Job, LaunchRequest, Measuring, id_of, not_ended, note_stop, write_files
 from advisor.engines.export import bundle as parts
 from advisor.engines.export.bundle import RUN, SETUP, AdoptedJob, ExportJob, adopted_files
 from advisor.engines.process import waiting_lock
-from advisor.engines.state import (
-    RunState,
-    RunStatus,
-    Sighting,
-    goes_on,
-    last_sighting,
-    log_bytes,
-    run_status,
-    write_sighting,
-)
+from advisor.engines.state import RunState, RunStatus
 from advisor.engines.templates import script
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu
@@ -103,22 +95,24 @@ class RemoteBackend(Backend):
         write_launch(folder, record)
         if is_run:
             self.store.register_run(run_row(folder))
-        seen = Sighting(state=RunState.UNJUDGED, unix_seconds=0.0, log_bytes=log_bytes(folder),
+        seen = run_state.Sighting(state=RunState.UNJUDGED, unix_seconds=0.0, log_bytes=run_state.log_bytes(folder),
                         words="whoever handed it over did not come back")  # fmt: skip
-        write_sighting(folder, seen)
+        run_state.write_sighting(folder, seen)
         try:
             handle = f"{self.engine}://{self.hand_over(request)}"
         except AdvisorError as error:
-            write_sighting(folder, replace(seen, state=RunState.FINISHED, words=f"not taken: {error.message}"))
+            run_state.write_sighting(
+                folder, replace(seen, state=RunState.FINISHED, words=f"not taken: {error.message}")
+            )
             raise
         write_launch(folder, replace(record, handle=handle))
-        write_sighting(folder, replace(seen, state=RunState.QUEUED, words=None))
+        run_state.write_sighting(folder, replace(seen, state=RunState.QUEUED, words=None))
         return handle
 
     def describe(self, run_dir: Path) -> RunStatus:
         """Return the state in the folder, after asking the engine if its last answer is old."""
         self.look_if_due(run_dir)
-        return run_status(run_dir)
+        return run_state.run_status(run_dir)
 
     def look_if_due(self, run_dir: Path) -> None:
         """Ask the engine if its last answer is old; only one process asks at a time."""
@@ -129,21 +123,21 @@ class RemoteBackend(Backend):
 
     def look(self, run_dir: Path) -> None:
         """Ask the engine now, and store its answer."""
-        seen = last_sighting(run_dir)
-        before = seen or Sighting(state=RunState.UNJUDGED, unix_seconds=0.0, log_bytes=0)
+        seen = run_state.last_sighting(run_dir)
+        before = seen or run_state.Sighting(state=RunState.UNJUDGED, unix_seconds=0.0, log_bytes=0)
         try:
             run = self._id(run_dir)
             state, words = self.ask(run_dir, run) if run else (RunState.FINISHED, f"{self.engine} does not know it")
             words = settle(run_dir, self.store, over=state is RunState.FINISHED) or words
         except Unreachable as error:
             state, words = RunState.UNJUDGED, f"because {error.message}"
-        write_sighting(run_dir, replace(before, state=state, words=words, unix_seconds=time.time()))
+        run_state.write_sighting(run_dir, replace(before, state=state, words=words, unix_seconds=time.time()))
 
     def cancel(self, run_dir: Path, *, timeout_seconds: float, force: bool = False) -> RunStatus:
         """Ask the run to save and end, and wait for it."""
         self.look(run_dir)
-        if not goes_on(run_status(run_dir).state):
-            return run_status(run_dir)
+        if not run_state.goes_on(run_state.run_status(run_dir).state):
+            return run_state.run_status(run_dir)
         note_stop(run_dir)
         run = self._id(run_dir)
         if not self._ends(run_dir, run, timeout_seconds):
@@ -151,13 +145,13 @@ class RemoteBackend(Backend):
                 raise not_ended(run_dir, timeout_seconds)
             self.kill(run_dir, run)
             self._ends(run_dir, run, COMMAND_SECONDS)
-        return run_status(run_dir)
+        return run_state.run_status(run_dir)
 
     def _is_due(self, run_dir: Path) -> bool:
-        seen = last_sighting(run_dir)
+        seen = run_state.last_sighting(run_dir)
         if seen is None:
             return True
-        return goes_on(seen.state) and not 0 <= time.time() - seen.unix_seconds < self.look_seconds
+        return run_state.goes_on(seen.state) and not 0 <= time.time() - seen.unix_seconds < self.look_seconds
 
     def _id(self, run_dir: Path) -> str:
         """Return the engine's id of a folder's run; asks the engine if an interrupted launch did not record it."""
@@ -175,7 +169,7 @@ class RemoteBackend(Backend):
             time.sleep(STOP_POLL_SECONDS)
             again = True
             self.look(run_dir)
-            if not goes_on(run_status(run_dir).state):
+            if not run_state.goes_on(run_state.run_status(run_dir).state):
                 return True
             if time.monotonic() >= deadline:
                 return False

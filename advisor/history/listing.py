@@ -15,28 +15,25 @@ from advisor.engines.engines import describe
 from advisor.engines.state import goes_on
 from advisor.errors import AdvisorError
 from advisor.run_records import RunRow
+from advisor.store import run_folder
 from advisor.store.adopted import PLAN as ADOPTED_PLAN
 from advisor.store.disk import write_atomic
-from advisor.store.run_folder import (
-    ABOUT,
-    CHECKPOINTS,
-    CONFIG,
-    LAUNCH,
-    LOG,
-    SIGHTING,
-    STDOUT,
-    is_run_folder,
-    read_about,
-    read_launch,
-    run_row,
-)
 from advisor.store.store import Store
 from advisor.trainers.known import trainer_of_run
 
 SCHEMA = 2  # raise this number whenever the list shows something else for the same files
-RUN_FILES = (CONFIG, LOG, LAUNCH)  # a folder that has one of these files holds a run
+RUN_FILES = (run_folder.CONFIG, run_folder.LOG, run_folder.LAUNCH)  # a folder that has one of these files holds a run
 # all files from which a line of the list is read; steps.jsonl and budget.json are written by other programs
-_FILES = (*RUN_FILES, STDOUT, SIGHTING, ABOUT, ADOPTED_PLAN, CHECKPOINTS, "steps.jsonl", "budget.json")
+_FILES = (
+    *RUN_FILES,
+    run_folder.STDOUT,
+    run_folder.SIGHTING,
+    run_folder.ABOUT,
+    ADOPTED_PLAN,
+    run_folder.CHECKPOINTS,
+    "steps.jsonl",
+    "budget.json",
+)
 Lines = Mapping[str, Any]  # for each folder: a text that changes with its files, and the line
 DAMAGED, GONE = "damaged", "gone"
 
@@ -122,7 +119,7 @@ def list_runs(store: Store) -> list[RunSummary]:
                 summary = RunSummary(**fields | {"tags": tuple(fields.get("tags", ()))})
         if summary is None:
             try:
-                summary = summarize(row or run_row(Path(path)), store)
+                summary = summarize(row or run_folder.run_row(Path(path)), store)
             except AdvisorError as error:  # a damaged launch record does not hide the other runs
                 if row is not None:
                     raise
@@ -143,12 +140,12 @@ def summarize(row: RunRow, store: Store) -> RunSummary:
     """Summarise a run from its index line and the end of its log. An error is shown as the run's state."""
     base = RunSummary(**vars(row), state=GONE)
     folder = Path(row.path)
-    if not is_run_folder(folder):
+    if not run_folder.is_run_folder(folder):
         return replace(base, problem="its folder is gone")
     try:
-        about = read_about(folder)
+        about = run_folder.read_about(folder)
         base = replace(base, name=about.name or row.name, note=about.note, tags=about.tags)
-        status, launch, trainer = describe(folder, store), read_launch(folder), trainer_of_run(folder)
+        status, launch, trainer = describe(folder, store), run_folder.read_launch(folder), trainer_of_run(folder)
         price = launch.usd_per_hour if launch is not None else None
         steps, booked = trainer.planned_steps(folder), trainer.booked(folder)
     except AdvisorError as error:

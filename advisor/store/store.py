@@ -21,14 +21,8 @@ import yaml
 from advisor.errors import AdvisorError, close_matches
 from advisor.records import MeasuredStep, Plan
 from advisor.run_records import RunRow, ScoreRow
-from advisor.store.calibration import (
-    Calibration,
-    Quality,
-    calibration_from_dict,
-    calibration_to_dict,
-    measured_run_from_dict,
-    measured_run_to_dict,
-)
+from advisor.store import calibration as calibrations
+from advisor.store.calibration import Calibration, Quality
 from advisor.store.disk import bad_fields, disk_errors, dump_yaml, listed, read_json, read_yaml, write_atomic
 from advisor.store.folders import advisor_home, profiles_folder
 from advisor.store.ledger import Ledger
@@ -69,7 +63,7 @@ class Store:
     def save_calibration(self, calibration: Calibration) -> Path:
         """Write a calibration, replacing one with the same id."""
         path = self.home / "calibrations" / f"{_file_name(calibration.id)}.yaml"
-        write_atomic(path, dump_yaml(calibration_to_dict(calibration)))
+        write_atomic(path, dump_yaml(calibrations.calibration_to_dict(calibration)))
         return path
 
     def load_calibration(self, id_or_path: str | Path) -> Calibration:
@@ -124,7 +118,7 @@ class Store:
     def add_observation(self, run: MeasuredStep) -> Path:
         """Store what a finished run measured for its device's profile. Replaces an older observation of the run."""
         path = self._observation_folder(run.workload.gpu) / f"{_file_name(run.run_id)}.json"
-        write_atomic(path, json.dumps(measured_run_to_dict(run), indent=1, allow_nan=False) + "\n")
+        write_atomic(path, json.dumps(calibrations.measured_run_to_dict(run), indent=1, allow_nan=False) + "\n")
         return path
 
     def observations(self, device_key: str) -> list[MeasuredStep]:
@@ -132,7 +126,7 @@ class Store:
         found = []
         for path in sorted(self._observation_folder(device_key).glob("*.json")):
             try:
-                found.append(measured_run_from_dict(read_json(path, "observation")))
+                found.append(calibrations.measured_run_from_dict(read_json(path, "observation")))
             except ConfigError as error:
                 raise bad_fields("observation", path, error, f"remove it to go on without it: rm {path}") from error
         return found
@@ -282,7 +276,7 @@ def default_store() -> Store:
 def load_calibration(path: str | Path) -> Calibration:
     """Read a calibration file. Raises AdvisorError that names the file and every wrong field."""
     try:
-        return calibration_from_dict(read_yaml(path, "calibration"))
+        return calibrations.calibration_from_dict(read_yaml(path, "calibration"))
     except ConfigError as error:
         raise _broken_calibration(path, error) from error
 
