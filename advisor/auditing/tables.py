@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,12 @@ def declared(path: Path) -> dict[str, Any]:
     tables = [part for part in found if isinstance(part, MarkdownTable)]
     pairs = [(part.name, part.value) for part in found if isinstance(part, Pair)]
     pairs += [(row[0], row[1]) for one in tables if len(one.header) == 2 for row in one.rows]
-    run = {**_settings(table), **dict(_measured(pairs))}
+    run = _settings(table)
+    for field, dimension, pattern in _MEASURED:  # label and unit mark a measurement; two different values are none
+        firsts = [next(iter(figures(text)), None) for label, text in pairs if re.search(pattern, label, re.IGNORECASE)]
+        of_kind = [one for one in firsts if one is not None and one.start <= 2 and one.quantity.dimension == dimension]
+        if len(values := {one.quantity.text for one in of_kind}) == 1:
+            run[field] = values.pop()
     timing: dict[str, str] = {}  # of the first table with the forward and the backward pass
     for one in (one for one in tables if len(one.header) > 1 and not timing):
         seconds = {}
@@ -67,15 +72,6 @@ def _settings(table: RunTable) -> dict[str, Any]:
     if table.rows and table.first_step in (0, 1) and table.first_loss:
         run["initial_loss"] = f"{table.first_loss:g}"
     return run
-
-
-def _measured(pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield numbers that label and unit mark as measurements, except those with two different values."""
-    for name, dimension, pattern in _MEASURED:
-        firsts = [next(iter(figures(text)), None) for label, text in pairs if re.search(pattern, label, re.IGNORECASE)]
-        of_kind = [one for one in firsts if one is not None and one.start <= 2 and one.quantity.dimension == dimension]
-        if len(values := {one.quantity.text for one in of_kind}) == 1:
-            yield name, values.pop()
 
 
 def _rows(table: RunTable) -> dict[str, Any] | None:

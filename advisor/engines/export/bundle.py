@@ -156,7 +156,8 @@ def export_job(plan: Plan, config: RunConfig, data: Path | None, **engine: Any) 
     `engine` holds the other fields of `ExportJob`. Raises AdvisorError if the GPUs do not fill whole nodes, or if a
     spot machine could be taken away before the run has saved.
     """
-    if plan.offer.spot and (problem := short_notice(plan.offer.provider, _save_seconds(plan))) is not None:
+    save = save_seconds(plan.run, plan.bill.wall_clock, plan.chosen.step_seconds)
+    if plan.offer.spot and (problem := short_notice(plan.offer.provider, save)) is not None:
         raise AdvisorError(problem, "plan again on demand: --spot none; or with a smaller model, or another --provider")
     gpus = plan.workload.gpus
     if gpus <= GPUS_A_NODE:
@@ -166,7 +167,7 @@ def export_job(plan: Plan, config: RunConfig, data: Path | None, **engine: Any) 
             hint = f"plan again with --gpus {gpus // GPUS_A_NODE * GPUS_A_NODE}"
             raise AdvisorError(f"{gpus} GPUs are no whole number of nodes of {GPUS_A_NODE}", hint)
         nodes, per_node = gpus // GPUS_A_NODE, GPUS_A_NODE
-    grace = grace_seconds(_save_seconds(plan))
+    grace = grace_seconds(save)
     limit = engine_limit(limit_seconds(config.stop), plan.bill.wall_clock.total_seconds, grace)
     return ExportJob(
         plan=plan,
@@ -191,10 +192,6 @@ def engine_limit(max_seconds: float | None, planned: Estimate, grace: int) -> in
     if max_seconds is not None:
         return math.ceil(max_seconds) + 2 * grace
     return max(LEAST_LIMIT_SECONDS, math.ceil(LONGER * planned.high)) + grace
-
-
-def _save_seconds(plan: Plan) -> float:
-    return save_seconds(plan.run, plan.bill.wall_clock, plan.chosen.step_seconds)
 
 
 @dataclass(frozen=True, kw_only=True)

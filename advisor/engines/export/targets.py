@@ -74,7 +74,7 @@ def slurm(job: ExportJob | AdoptedJob) -> dict[str, str]:
         "slurm.sh#run",
         options=_lines(options, job),
         grace_seconds=job.grace_seconds,
-        here=_here(),
+        here=script("slurm.sh#here").rstrip("\n"),
         measured_first=measured_first(job, "slurm.sh#measured_first", stop_asked=STOP_ASKED),
         config=job.config_words,
         stop_asked=STOP_ASKED,
@@ -88,11 +88,7 @@ def calibration_script(place: Place, *, cards: int, limit_seconds: float, comman
                f"--time={slurm_time(math.ceil(limit_seconds))}", "--requeue", "--open-mode=append",
                "--output=%x-%j.out", *asked_options(place)]  # fmt: skip
     lines = "\n".join(f"#SBATCH {option}" for option in options)
-    return script("slurm.sh#calibrate", options=lines, here=_here(), command=command)
-
-
-def _here() -> str:
-    return script("slurm.sh#here").rstrip("\n")
+    return script("slurm.sh#calibrate", options=lines, here=script("slurm.sh#here").rstrip("\n"), command=command)
 
 
 def card_options(count: int) -> list[str]:
