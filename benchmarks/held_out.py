@@ -23,8 +23,7 @@ from pathlib import Path
 
 from advisor.calibration import design
 from advisor.calibration.detect import fillable_bytes, resolve_key
-from advisor.calibration.measure import Worker
-from advisor.calibration.one_burst import base_workload, describe, run_burst
+from advisor.calibration.measure import Worker, base_workload, describe, run_burst
 from advisor.calibration.profiles import profile_of
 from advisor.calibration.session import CalibrationEvent, calibrate
 from advisor.prediction.batch import predict_batch

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from advisor.auditing.arithmetic import OPERAND
 from advisor.auditing.card import Card, Claim
+from advisor.auditing.checks import OPERAND
 from advisor.auditing.kinds import forms, kinds
 from advisor.auditing.quantity import ClaimedQuantity, parse_quantity
 from advisor.auditing.relations import RelationRow, judge_rows, row_of, table
@@ -49,24 +49,19 @@ class Audit:
 
 def audit(card: Card, believe: Believe) -> Audit:
     """Return the verdict on every claim of a card by its numbers alone. `believe` returns a GPU's profile or None."""
-    first = {claim.id: _with_its_reader(_judged(card, claim, believe)) for claim in card.claims}
+    first = {claim.id: _judged(card, claim, believe) for claim in card.claims}
     judged = tuple(_carried(judged, first) for judged in first.values())
-    return Audit(card=card, judged=judged, volunteered=tuple(_volunteered(card, believe)))
-
-
-def _volunteered(card: Card, believe: Believe) -> Iterator[JudgedClaim]:
-    """Yield what the run's own facts imply together, without what a claim of the card already says.
-
-    A fact that another way of training explains (a fine-tune, recomputation) is stated, but it accuses nobody.
-    """
+    # What the run's own facts imply together, without what a claim of the card already says. A fact that another way of
+    # training explains (a fine-tune, recomputation) is stated, but it accuses nobody.
+    volunteered: list[JudgedClaim] = []
     claimed = {claim.form for claim in card.claims if claim.about == "run"}
     phases = {claim.get("phase") for claim in card.claims}
     for entry in table()["volunteered"]:
         form, rows = forms()[entry["form"]], entry.get("rows")
         claim = Claim(id=f"facts-{form.name}", kind=form.kind, form=form.name, text=entry["text"])
-        judged = _judged(card, claim, believe, tuple(map(row_of, rows)) if rows else None)
-        if form.name not in claimed and judged.judgement.ruling is not Ruling.CANNOT_BE_JUDGED:
-            yield judged
+        found = _judged(card, claim, believe, tuple(map(row_of, rows)) if rows else None)
+        if form.name not in claimed and found.judgement.ruling is not Ruling.CANNOT_BE_JUDGED:
+            volunteered.append(found)
     forward, backward = card.timing.get("forward"), card.timing.get("backward")
     # adapters make the backward pass as fast as the forward pass; nothing makes it faster
     impossible = forward and backward and backward.most < forward.least and "healthy_phases" not in claimed
@@ -74,9 +69,10 @@ def _volunteered(card: Card, believe: Believe) -> Iterator[JudgedClaim]:
     below += [("healthy_phases", "healthy_phases", {})] if impossible else []
     for name, key, says in below:
         claim = Claim(id=f"facts-{key}", kind=forms()[name].kind, form=name, text=key.replace("_", " "), says=says)
-        judged = _judged(card, claim, believe)
-        if key not in phases and judged.judgement.ruling is Ruling.WRONG:
-            yield judged
+        found = _judged(card, claim, believe)
+        if key not in phases and found.judgement.ruling is Ruling.WRONG:
+            volunteered.append(found)
+    return Audit(card=card, judged=judged, volunteered=tuple(volunteered))
 
 
 def _carried(judged: JudgedClaim, others: Mapping[str, JudgedClaim]) -> JudgedClaim:
@@ -86,29 +82,37 @@ def _carried(judged: JudgedClaim, others: Mapping[str, JudgedClaim]) -> JudgedCl
     is accused once, and the claims that depend on it are listed as such. Written arithmetic is judged for itself.
     """
     claim, judgement = judged.claim, judged.judgement
-    failed = _wrong_premises(claim, others)
+    reached: dict[str, JudgedClaim] = {}
+    waiting = list(claim.premises)
+    while waiting:
+        name = waiting.pop()
+        if name in others and name != claim.id and name not in reached:
+            reached[name] = others[name]
+            waiting += others[name].claim.premises
+    bad = {name: one for name, one in reached.items() if one.judgement.ruling in BAD}
+    roots = [one for one in bad.values() if not bad.keys() & set(one.claim.premises)]
+    failed = sorted(roots or bad.values(), key=lambda one: one.claim.line or 0)
     if failed and (claim.form == "rests_on" or (judgement.ruling in BAD and claim.kind != "arithmetic")):
         so = f"it rests on {_place(failed[0])}, which is wrong: {failed[0].judgement.so}"
         words = "; ".join(f"{_place(one)}: {one.claim.text}" for one in failed[:3])
         return replace(judged, judgement=does_not_follow(so, words, severity=Severity.NOTE), finding=None)
+    # the claim may have the number of a wrong claim among its operands
     above = [one for one in others.values() if 0 < (claim.line or 0) - (one.claim.line or 0) <= _NEAR]
-    wrong = [one for one in (*failed, *above) if one.judgement.ruling in BAD and _is_taken_from(claim, one.claim)]
+    with_unit = {text for reading in claim.get("readings") or () for text in OPERAND.findall(reading)}
+    with_unit |= {one.text for name, one in claim.says.items() if isinstance(one, ClaimedQuantity) and name != "value"}
+    operands, wrong = {_digits(text) for text in with_unit}, []
+    for one in (one for one in (*failed, *above) if one.judgement.ruling in BAD):
+        value = one.claim.get("value")
+        if isinstance(value, ClaimedQuantity):
+            same = value.dimension != "count" and value.text in with_unit
+            digits = _digits(value.text)
+            wrong += [one] if same or (len(digits) >= _TELLING and digits in operands) else []
     if wrong and judgement.ruling is Ruling.HOLDS and claim.kind == "quantity":
         so = f"it is reckoned from {_place(wrong[0])}, which is wrong: {wrong[0].judgement.so}"
         return replace(judged, judgement=does_not_follow(so, judgement.arithmetic, severity=Severity.NOTE))
     if wrong and judgement.ruling is Ruling.HOLDS:
         so = f"{judgement.so}, reckoned from {_place(wrong[0])}, which is wrong"
         return replace(judged, judgement=replace(judgement, so=so))
-    return judged
-
-
-def _with_its_reader(judged: JudgedClaim) -> JudgedClaim:
-    """Return a claim as not judged if only statements make it wrong that its reader regards as compatible."""
-    claim, judgement = judged.claim, judged.judgement
-    if judgement.ruling in BAD and kinds()[claim.kind].placed and claim.opinion == Ruling.HOLDS:
-        because = f": {claim.because}" if claim.because else ""
-        so = f"{judgement.so}; whoever read it says that it holds{because}"
-        return replace(judged, judgement=unknown(so), finding=None)
     return judged
 
 
@@ -131,36 +135,8 @@ def objects(judged: JudgedClaim) -> bool:
     return not near if judgement.ruling is Ruling.HOLDS else not value.admits(correct.least, correct.most)
 
 
-def _wrong_premises(claim: Claim, others: Mapping[str, JudgedClaim]) -> list[JudgedClaim]:
-    """Return the wrong claims on which a claim depends, at any distance, except those that depend on one themselves."""
-    reached: dict[str, JudgedClaim] = {}
-    waiting = list(claim.premises)
-    while waiting:
-        name = waiting.pop()
-        if name in others and name != claim.id and name not in reached:
-            reached[name] = others[name]
-            waiting += others[name].claim.premises
-    wrong = {name: one for name, one in reached.items() if one.judgement.ruling in BAD}
-    roots = [one for one in wrong.values() if not wrong.keys() & set(one.claim.premises)]
-    return sorted(roots or wrong.values(), key=lambda one: one.claim.line or 0)
-
-
 def _place(judged: JudgedClaim) -> str:
     return f"line {judged.claim.line}" if judged.claim.line else judged.claim.id
-
-
-def _is_taken_from(claim: Claim, other: Claim) -> bool:
-    """Return True if a claim has the number of another claim among its operands."""
-    value = other.get("value")
-    stated = [one.text for name, one in claim.says.items() if isinstance(one, ClaimedQuantity) and name != "value"]
-    operands = {_digits(text) for reading in claim.get("readings") or () for text in OPERAND.findall(reading)}
-    operands |= set(map(_digits, stated))
-    if not isinstance(value, ClaimedQuantity):
-        return False
-    with_unit = {text for reading in claim.get("readings") or () for text in OPERAND.findall(reading)} | set(stated)
-    if value.dimension != "count" and value.text in with_unit:
-        return True
-    return len(_digits(value.text)) >= _TELLING and _digits(value.text) in operands
 
 
 def _digits(text: str) -> str:
@@ -176,21 +152,22 @@ def _judged(card: Card, claim: Claim, believe: Believe, rows: Sequence[RelationR
         judgement = judge_rows(question, rows, form.fields) if rows else form.judge(question)
     except ArithmeticError as error:  # a card may contain any number: zero steps, 1e300 tokens
         judgement = unknown(f"a number that it rests on is zero or beyond reckoning ({error})")
-    finding = _finding(card, claim, judgement) if judgement.ruling in BAD else None
-    return JudgedClaim(claim=claim, judgement=judgement, finding=finding)
-
-
-def _finding(card: Card, claim: Claim, judgement: Judgement) -> Finding:
+    if judgement.ruling not in BAD:
+        return JudgedClaim(claim=claim, judgement=judgement, finding=None)
+    # not judged if only statements make it wrong that its reader regards as compatible
+    if kinds()[claim.kind].placed and claim.opinion == Ruling.HOLDS:
+        because = f": {claim.because}" if claim.because else ""
+        so = f"{judgement.so}; whoever read it says that it holds{because}"
+        return JudgedClaim(claim=claim, judgement=unknown(so), finding=None)
     where = f"{card.source or card.id}, line {claim.line}: " if claim.line else ""
-    evidence = [Evidence(text=f"{where}{claim.text}")]
-    evidence += [Evidence(text=judgement.arithmetic)] if judgement.arithmetic else []
-    return Finding(
+    finding = Finding(
         code=f"claim_{claim.form}",
         severity=judgement.severity,
         title=f"{claim.text}: {judgement.ruling.value}. {judgement.so}",
-        evidence=tuple(evidence),
+        evidence=tuple(Evidence(text=text) for text in (f"{where}{claim.text}", judgement.arithmetic) if text),
         confidence=judgement.confidence,
         causes=judgement.causes,
         actions=judgement.actions,
         threshold=judgement.threshold,
     )
+    return JudgedClaim(claim=claim, judgement=judgement, finding=finding)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from advisor.auditing.quantity import ClaimedQuantity
+from advisor.hardware.catalog import GpuSpec, gpus_named, load_gpus
 
 SCHEMA = 1
 COLUMNS = (
@@ -14,13 +15,11 @@ COLUMNS = (
     *("utilization_percent", "memory_mib"),
 )
 PHASES = ("forward", "backward", "grad_norm", "clip", "optimizer", "flush", "data", "other")
-MEASURED = (
-    *("steps_done", "step_time", "throughput", "memory_used", "power", "utilization", "initial_loss", "elapsed"),
-)
+MEASURED = ("steps_done", "step_time", "throughput", "memory_used", "power", "utilization", "initial_loss", "elapsed")
 
 
 def _stated(spec: str) -> Any:
-    """Return a field of a configuration with the kind of value that it must have: see `fields.read_fields`."""
+    """Return a field of a configuration with the kind of value that it must have: see `load.read_fields`."""
     return field(default=None, metadata={"spec": spec})
 
 
@@ -58,9 +57,7 @@ class CardSetup:
     grad_clip: float | None = _stated("float")
     data: str | None = _stated("text|random")
     parameters: ClaimedQuantity | None = _stated("count")  # as printed; if the shape is stated, it decides
-    active_parameters: ClaimedQuantity | None = _stated(
-        "count"
-    )  # parameters that a token uses, for a mixture of experts
+    active_parameters: ClaimedQuantity | None = _stated("count")  # that a token uses, for a mixture of experts
     dataset: ClaimedQuantity | None = _stated("bytes")
     dataset_tokens: ClaimedQuantity | None = _stated("count")
     bytes_per_token: float | None = _stated("float")
@@ -152,3 +149,8 @@ class Card:
         """Return a measured column, which is empty if the report has none."""
         assert name in COLUMNS, name
         return list(self.rows.get(name, ()))
+
+
+def gpus_meant(name: str) -> list[GpuSpec]:
+    """Return every GPU of the catalog that a name can mean: by key, driver name, or its chip alone ("V100")."""
+    return gpus_named(name) or [spec for key, spec in load_gpus().items() if key.split("-")[0] == name.strip().lower()]

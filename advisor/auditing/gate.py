@@ -12,12 +12,11 @@ from functools import cache
 from itertools import accumulate
 from typing import Any
 
-from advisor.auditing.arithmetic import OPERAND
-from advisor.auditing.card import SCHEMA, SETUP_FIELDS
-from advisor.auditing.fields import gpus_meant
+from advisor.auditing.card import SCHEMA, SETUP_FIELDS, gpus_meant
+from advisor.auditing.checks import OPERAND
 from advisor.auditing.kinds import named
 from advisor.auditing.load import problems_of
-from advisor.auditing.quantity import DIMENSIONS, Figure, figures
+from advisor.auditing.quantity import DIMENSIONS, figures
 from advisor.hardware.catalog import load_gpus
 
 _DIGITS = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
@@ -78,9 +77,16 @@ def gated(raw: Mapping[str, Any], text: str) -> dict[str, Any]:
             unplaced.append(f"{entry['text']}: {problem}")
         else:
             placed.append(entry)
-    for claim, problem in _conflicting(placed):
-        unplaced.append(f"{claim['text']}: {problem}")
-        placed.remove(claim)
+    seen: dict[tuple[str, ...], str] = {}
+    for claim in list(placed):  # two readings of one quote, which differ in their values only
+        found = named(claim)
+        assert found is not None  # a card can hold it
+        form, entry = found
+        stated = [str(entry.get(name)) for name in form.fields if name != "value"]
+        key = (_plain(str(claim["quote"])), form.name, str(claim.get("about", "run")), *stated)
+        if seen.setdefault(key, str(entry.get("value"))) != str(entry.get("value")):
+            unplaced.append(f"{claim['text']}: its quote was read in two ways")
+            placed.remove(claim)
     return card | {"claims": placed, **({"unplaced": unplaced} if unplaced else {})}
 
 
@@ -124,7 +130,10 @@ def _placed(claim: dict[str, Any], gpu_of_run: str, lines: Sequence[str], plain:
         claim |= {"gpu": chip} if chip and chip not in _chips_in(gpu_of_run) else {}
     if found and found[0].kind == "quantity" and found[0].name != "mfu" and not claim.get("mfu"):
         # the MFU that its sentence states binds the claim too
-        stated = [one.quantity.text for one in figures(quotes[0]) if _is_mfu(one, quotes[0])]
+        text, stated = quotes[0], []
+        for one in figures(text):
+            near = f"{text[max(0, one.start - _NEAR_MFU) : one.start]} {text[one.end : one.end + _NEAR_MFU]}"
+            stated += [one.quantity.text] if one.quantity.dimension == "fraction" and _MFU.search(near) else []
         claim |= {"mfu": stated[0]} if len(stated) == 1 else {}
     if found and found[0].words and not re.search(found[0].words, around, re.IGNORECASE):
         return f"its quote does not speak of what a claim of {found[0].name.replace('_', ' ')} is about"
@@ -132,12 +141,6 @@ def _placed(claim: dict[str, Any], gpu_of_run: str, lines: Sequence[str], plain:
     if of_one and _MANY.search(around) and not _EACH.search(around):
         return "it speaks of several GPUs and does not say how many"
     return None
-
-
-def _is_mfu(figure: Figure, text: str) -> bool:
-    """Return True if the words beside a percentage say that it is an MFU."""
-    near = text[max(0, figure.start - _NEAR_MFU) : figure.start] + " " + text[figure.end : figure.end + _NEAR_MFU]
-    return figure.quantity.dimension == "fraction" and _MFU.search(near) is not None
 
 
 def _printed(claim: Mapping[str, Any]) -> Iterator[str]:
@@ -148,20 +151,6 @@ def _printed(claim: Mapping[str, Any]) -> Iterator[str]:
         if of.split(" or ")[0] in DIMENSIONS or of in ("number", "whole", "float") or name == "readings":
             numbers = _numbers_of(found[1].get(name) if found else None)
             yield from (number for number in numbers if number not in _UNDERSTOOD.get(name, ()))
-
-
-def _conflicting(claims: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield claims that read one quote in two ways, so that only their values differ."""
-    seen: dict[tuple[str, ...], str] = {}
-    for claim in claims:
-        found = named(claim)
-        assert found is not None  # a card can hold it
-        form, entry = found
-        stated = [str(entry.get(name)) for name in form.fields if name != "value"]
-        key = (_plain(str(claim["quote"])), form.name, str(claim.get("about", "run")), *stated)
-        value = str(entry.get("value"))
-        if seen.setdefault(key, value) != value:
-            yield claim, "its quote was read in two ways"
 
 
 def _setup(raw: Any, there: set[str], where: str, unplaced: list[str]) -> dict[str, Any]:

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from advisor.auditing import arithmetic, checks, facts
+from advisor.auditing import checks
 from advisor.auditing.card import COLUMNS
+from advisor.auditing.functions import FORMATS
 from advisor.auditing.relations import MORE, RelationRow, judge_quantity, judge_rows, more_of, row_of, table
 from advisor.auditing.verdict import Check, Judgement, Question, Ruling, unknown
 
-_SPECS = {"COLUMN": "|".join(COLUMNS), "FORMAT": "|".join(facts.FORMATS)}
+_SPECS = {"COLUMN": "|".join(COLUMNS), "FORMAT": "|".join(FORMATS)}
 _CHECKS: dict[str, Check] = {
-    **{check.__name__: check for check in (arithmetic.expression, arithmetic.agreement, arithmetic.dates)},
+    **{check.__name__: check for check in (checks.expression, checks.agreement, checks.dates, checks.multiples)},
     **{check.__name__: check for check in (checks.parameters, checks.run_identity, checks.technique)},
-    "multiples": arithmetic.multiples,
-    "range": arithmetic.value_range,
+    "range": checks.value_range,
 }
 
 
@@ -44,7 +44,14 @@ class Form:
             return Judgement(ruling=self.always, so=self.so, arithmetic="", **self.more)
         if self.readings:
             chosen = self.readings[q.get("way")] if isinstance(self.readings, dict) else self.readings
-            return arithmetic.expression(q, [_spelt(text, q) for text in chosen], strict=self.name == "sum")
+
+            def stated(match: re.Match[str]) -> str:
+                value = q.get(match[1])
+                return match[2].join(f"[{one.text}]" for one in value) if match[2] else str(value.text)
+
+            # the claim's own numbers in the reading: "[{whole}] - [{part}]", "{parts: + }"
+            spelt = [re.sub(r"\{(\w+)(?::( . ))?\}", stated, text) for text in chosen]
+            return checks.expression(q, spelt, strict=self.name == "sum")
         if self.name in _CHECKS:
             return _CHECKS[self.name](q)
         if self.kind == "quantity":
@@ -64,16 +71,6 @@ class ClaimKind:
     about: str
     forms: tuple[str, ...]
     placed: bool = False  # see `kinds.yaml`
-
-
-def _spelt(template: str, q: Question) -> str:
-    """Return a reading with the claim's own numbers: "[{whole}] - [{part}]", "{parts: + }"."""
-
-    def stated(match: re.Match[str]) -> str:
-        value = q.get(match[1])
-        return match[2].join(f"[{one.text}]" for one in value) if match[2] else str(value.text)
-
-    return re.sub(r"\{(\w+)(?::( . ))?\}", stated, template)
 
 
 @cache

@@ -14,23 +14,8 @@ from advisor.store.disk import read_yaml
 from advisor.units import parse_seconds
 
 DIMENSIONS = (
-    "seconds",
-    "gpu_hours",
-    "work",
-    "bytes",
-    "fraction",
-    "times",
-    "rate",
-    "usd",
-    "usd_per_hour",
-    "usd_per_energy",
-    "energy",
-    "flops",
-    "bandwidth",
-    "count",
-    "watts",
-    "hertz",
-    "bits",
+    *("seconds", "gpu_hours", "work", "bytes", "fraction", "times", "rate", "usd", "usd_per_hour", "usd_per_energy"),
+    *("energy", "flops", "bandwidth", "count", "watts", "hertz", "bits"),
 )
 _ROUND = 0.05  # a number that ends in zeros was rounded to about a twentieth of its value
 LEAST_SLACK = 0.01  # reports round intermediate results; one per cent is no error
@@ -59,7 +44,9 @@ class ClaimedQuantity:
     @property
     def middle(self) -> float:
         """The middle of the range, or the only end of an open range."""
-        return (self.low + self.high) / 2 if math.isfinite(self.high - self.low) else self._end()
+        if math.isfinite(self.high - self.low):
+            return (self.low + self.high) / 2
+        return self.low if math.isfinite(self.low) else self.high
 
     @property
     def is_counted(self) -> bool:
@@ -83,9 +70,6 @@ class ClaimedQuantity:
     def _give(self, end: float) -> float:
         share = EXACT if self.text.startswith("~") else LEAST_SLACK
         return max(self.slack, share * abs(end)) if math.isfinite(end) else 0.0
-
-    def _end(self) -> float:
-        return self.low if math.isfinite(self.low) else self.high
 
 
 # what a number without its unit means if a table's head or the field has the unit

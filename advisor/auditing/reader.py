@@ -57,7 +57,11 @@ def of_server(base: str, model: str, schema: Mapping[str, Any]) -> Reader:
     parts = urlsplit(base)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise AdvisorError(f"--reader-url {base}: no http address", "http://127.0.0.1:11434/v1", exit_code=2)
-    if parts.scheme == "http" and not _is_here(parts.hostname):
+    try:
+        is_here = ipaddress.ip_address(parts.hostname).is_loopback
+    except ValueError:
+        is_here = parts.hostname == "localhost"
+    if parts.scheme == "http" and not is_here:
         hint = "use https, or a server on this machine: http://127.0.0.1:11434/v1"
         raise AdvisorError(f"--reader-url {base}: the text would go over the network unencrypted", hint, exit_code=2)
     key = os.environ.get(KEY)
@@ -95,10 +99,3 @@ def card_in(answer: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise AdvisorError("the reader's answer is no JSON object", "ask it again for one JSON object")
     return found
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor.auditing import facts
+from advisor.auditing.functions import result_of
 from advisor.auditing.quantity import ClaimedQuantity
 from advisor.auditing.verdict import (
     Judgement,
@@ -102,11 +103,9 @@ MORE = ("causes", "actions", "consequence", "source", "severity", "confidence", 
 
 def more_of(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the causes, actions, source and severity of an entry, in the fields of a `Judgement`."""
-    more: dict[str, Any] = {n: tuple(entry[n]) for n in ("causes", "actions") if n in entry}
-    more |= {"consequence": entry["consequence"]} if "consequence" in entry else {}
-    more |= {"threshold": entry["source"]} if "source" in entry else {}
-    more |= {"severity": Severity(entry["severity"])} if "severity" in entry else {}
-    return more | ({"confidence": Confidence(entry["confidence"])} if "confidence" in entry else {})
+    types = {"causes": tuple, "actions": tuple, "consequence": str, "severity": Severity, "confidence": Confidence}
+    more: dict[str, Any] = {name: of(entry[name]) for name, of in types.items() if name in entry}
+    return more | ({"threshold": entry["source"]} if "source" in entry else {})
 
 
 @cache
@@ -222,7 +221,20 @@ class Graph:
 
     def _walk(self, node: ast.expr, barred: frozenset[str]) -> Any:
         if isinstance(node, ast.BinOp):
-            return _combined(self._walk(node.left, barred), self._walk(node.right, barred), *_SIGNS[type(node.op)])
+            one, other = self._walk(node.left, barred), self._walk(node.right, barred)
+            operation, sign, level = _SIGNS[type(node.op)]
+            ends = [operation(a, b) for a in (one.low, one.high) for b in (other.low, other.high)]
+            left = f"({one.text})" if one.level < level else one.text
+            loose = other.level < level or (other.level <= level and sign != "×" and other.level < 2)
+            return Term(
+                low=min(ends),
+                high=max(ends),
+                text=f"{left} {sign} {f'({other.text})' if loose else other.text}",
+                given=one.given | other.given,
+                level=level,
+                within=max(one.within, other.within),
+                relations=one.relations + other.relations,
+            )
         if isinstance(node, ast.Name):
             return self.term(node.id, barred)
         if isinstance(node, ast.Constant):
@@ -237,7 +249,7 @@ class Graph:
                 with suppress(UnstatedError):
                     known = float(self._walk(node.args[0], barred) is not None)
                 return Term(low=known, high=known, text="")
-            low, high, text = facts.FUNCTIONS[node.func.id](self.q, *self._arguments(node, barred))
+            low, high, text = result_of(self.q, node.func.id, self._arguments(node, barred))
             return Term(low=low, high=high, text=text or f"{show_as('count')(low)}")
         raise ValueError(f"not an expression: {ast.dump(node)[:80]}")
 
@@ -250,27 +262,14 @@ class Graph:
             yield None if missing else raw if isinstance(raw, str) else self._walk(one, barred)
 
 
-def _combined(one: Term, other: Term, op: Callable[[float, float], float], sign: str, level: int) -> Term:
-    ends = [op(a, b) for a in (one.low, one.high) for b in (other.low, other.high)]
-    left = f"({one.text})" if one.level < level else one.text
-    right = f"({other.text})" if other.level <= level and sign != "×" and other.level < 2 or other.level < level else ""
-    text = f"{left} {sign} {right or other.text}"
-    return Term(
-        low=min(ends),
-        high=max(ends),
-        text=text,
-        given=one.given | other.given,
-        level=level,
-        within=max(one.within, other.within),
-        relations=one.relations + other.relations,
-    )
-
-
 def judge_rows(q: Question, rows: Sequence[RelationRow], fields: Mapping[str, str]) -> Judgement:
     """Judge a claim by the rows of its form: the first failed row decides, or else the last row that holds."""
     held, missing = None, []
     for row in rows:
-        if not _concerns(row, q):
+        fields_of = {name: q.get(name) for name in row.when}
+        plain = {n: v.dimension if isinstance(v, ClaimedQuantity) else v or None for n, v in fields_of.items()}
+        wanted = {n: one if isinstance(one, list) else [one] for n, one in row.when.items()}
+        if (row.unless and q.get(row.unless) is not None) or any(plain[n] not in wanted[n] for n in wanted):
             continue
         try:
             judgement = _judge_row(row, Graph(q, fields, row=row))
@@ -281,18 +280,6 @@ def judge_rows(q: Question, rows: Sequence[RelationRow], fields: Mapping[str, st
             return judgement
         held = judgement
     return held or unknown(f"{missing[0] if missing else 'what it is held against'} is not stated or not known")
-
-
-def _concerns(row: RelationRow, q: Question) -> bool:
-    """Return True if a row applies to a claim, by its fields and the dimension of its value."""
-    if row.unless and q.get(row.unless) is not None:
-        return False
-    for name, wanted in row.when.items():
-        value = q.get(name)
-        plain = value.dimension if isinstance(value, ClaimedQuantity) else value or None
-        if plain not in (wanted if isinstance(wanted, list) else [wanted]):
-            return False
-    return True
 
 
 def _judge_row(row: RelationRow, graph: Graph) -> Judgement:

@@ -12,25 +12,20 @@ from advisor.auditing.relations import table
 from advisor.auditing.verdict import Ruling
 
 _SHORT = 90  # characters of a list of choices that the prompt may repeat
-_CLAIM = {
-    "id": {"type": "string", "description": "short and unique"},
-    "text": {"type": "string", "description": "the claim in a short sentence of your own"},
-    "quote": {"type": "string", "description": "the words of the text, verbatim, with every number of the claim"},
-    "also": {
-        "type": "array",
-        "items": {"type": "string"},
-        "description": "further verbatim quotes, where the claim takes numbers from other places of the text",
-    },
+_TEXT, _TEXTS = {"type": "string"}, {"type": "array", "items": {"type": "string"}}
+_CLAIM: dict[str, dict[str, Any]] = {
+    "id": {**_TEXT, "description": "short and unique"},
+    "text": {**_TEXT, "description": "the claim in a short sentence of your own"},
+    "quote": {**_TEXT, "description": "the words of the text, verbatim, with every number of the claim"},
+    "also": _TEXTS
+    | {"description": "further verbatim quotes, where the claim takes numbers from other places of the text"},
     "line": {"type": "integer", "minimum": 1, "description": "of the quote"},
-    "about": {"type": "string", "description": "run (the default) or the name of one of `others`"},
-    "premises": {
-        "type": "array",
-        "items": {"type": "string"},
-        "description": "ids of the claims without which it falls; if one of them is wrong, the claim is excused",
-    },
+    "about": {**_TEXT, "description": "run (the default) or the name of one of `others`"},
+    "premises": _TEXTS
+    | {"description": "ids of the claims without which it falls; if one of them is wrong, the claim is excused"},
     "opinion": {"enum": [ruling.value for ruling in Ruling], "description": "what you yourself think of the claim"},
-    "because": {"type": "string", "description": "why you think so, in one sentence"},
-    "correct": {"type": "string", "description": "if you think it wrong: the value in its place, in the same unit"},
+    "because": {**_TEXT, "description": "why you think so, in one sentence"},
+    "correct": {**_TEXT, "description": "if you think it wrong: the value in its place, in the same unit"},
 }
 
 
@@ -45,11 +40,8 @@ def card_schema() -> dict[str, Any]:
         "additionalProperties": False,
         "properties": {
             "schema": {"const": SCHEMA},
-            "id": {"type": "string"},
-            "title": {"type": "string"},
-            "source": {"type": "string"},
-            "assumed": {"type": "array", "items": {"type": "string"}},
-            "unplaced": {"type": "array", "items": {"type": "string"}},
+            **dict.fromkeys(("id", "title", "source"), _TEXT),
+            **dict.fromkeys(("assumed", "unplaced"), _TEXTS),
             "run": _setup(),
             "others": {"type": "array", "items": _setup()},
             "rows": {
@@ -75,16 +67,7 @@ def prompt(text: str | None = None) -> str:
         "required": ["id", "kind", "text", "quote"],
         "properties": _CLAIM | {"kind": {"enum": list(kinds())}, "that": {"type": "string"}},
     }
-    asked = Path(__file__).with_name("prompt.md").read_text(encoding="utf-8")
-    asked = asked.format(kinds="\n".join(_kind_lines()), schema=json.dumps(schema, ensure_ascii=False))
-    if text is None:
-        return f"{asked}\nThe text follows.\n"
-    numbered = "\n".join(f"{number}: {line}" for number, line in enumerate(text.split("\n"), 1))
-    return f"{asked}\nThe text, each line with its number (which is no part of it):\n\n{numbered}\n"
-
-
-def _kind_lines() -> list[str]:
-    lines = []
+    lines: list[str] = []
     for kind in kinds().values():
         lines.append(f"- {kind.name}: {kind.about}")
         if kind.name == "quantity":
@@ -100,7 +83,12 @@ def _kind_lines() -> list[str]:
                 choices += [f"name: {', '.join(table()['techniques'])}"] if name == "technique" else []
                 listed = f" ({'; '.join(choices)})" if choices else ""
                 lines.append(f"  - {name}: {one['says']!r} → {one['fields']}{listed}")
-    return lines
+    asked = Path(__file__).with_name("prompt.md").read_text(encoding="utf-8")
+    asked = asked.format(kinds="\n".join(lines), schema=json.dumps(schema, ensure_ascii=False))
+    if text is None:
+        return f"{asked}\nThe text follows.\n"
+    numbered = "\n".join(f"{number}: {line}" for number, line in enumerate(text.split("\n"), 1))
+    return f"{asked}\nThe text, each line with its number (which is no part of it):\n\n{numbered}\n"
 
 
 def examples() -> dict[str, dict[str, Any]]:
@@ -131,7 +119,7 @@ def _setup() -> dict[str, Any]:
 
 
 def _of(spec: str) -> dict[str, Any]:
-    """Return the schema of one field from its spec, which is as in `fields.read_fields`."""
+    """Return the schema of one field from its spec, which is as in `load.read_fields`."""
     if spec.startswith("["):
         return {"type": "array", "minItems": 1, "items": _of(spec[1:-1])}
     if spec == "number" or spec.split(" or ")[0] in DIMENSIONS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,23 @@ def declared(path: Path) -> dict[str, Any]:
     tables = [part for part in found if isinstance(part, MarkdownTable)]
     pairs = [(part.name, part.value) for part in found if isinstance(part, Pair)]
     pairs += [(row[0], row[1]) for one in tables if len(one.header) == 2 for row in one.rows]
-    run = {**_settings(table), **dict(_measured(pairs))}
-    card = {
-        "run": {name: value for name, value in run.items() if not problems_of(run={name: value})},
-        "rows": _rows(table),
-        "timing": _timing(tables),
-    }
+    run = _settings(table)
+    for field, dimension, pattern in _MEASURED:  # label and unit mark a measurement; two different values are none
+        firsts = [next(iter(figures(text)), None) for label, text in pairs if re.search(pattern, label, re.IGNORECASE)]
+        of_kind = [one for one in firsts if one is not None and one.start <= 2 and one.quantity.dimension == dimension]
+        if len(values := {one.quantity.text for one in of_kind}) == 1:
+            run[field] = values.pop()
+    timing: dict[str, str] = {}  # of the first table with the forward and the backward pass
+    for one in (one for one in tables if len(one.header) > 1 and not timing):
+        seconds = {}
+        for row in one.rows:
+            named = (p for p in (*PHASES, "total") if p != "other" and p.split("_")[-1] in row[0].lower())
+            name, number = next(named, None), figures(row[1])
+            if name and number and number[0].quantity.dimension == "seconds":
+                seconds[name] = number[0].quantity.text
+        timing = seconds if {"forward", "backward"} <= seconds.keys() else {}
+    run = {name: value for name, value in run.items() if not problems_of(run={name: value})}
+    card = {"run": run, "rows": _rows(table), "timing": timing}
     return {name: part for name, part in card.items() if part}
 
 
@@ -53,23 +64,14 @@ def _settings(table: RunTable) -> dict[str, Any]:
     """Return what the report declares once, in the fields of a card's `run`."""
     facts = table.facts
     run = {name: facts[name] for name in _FIELDS if facts.get(name) is not None}
-    run |= {"gpus": facts["world_size"]} if facts.get("world_size") else {}
-    run |= {"steps": facts["planned_steps"]} if facts.get("planned_steps") else {}
+    renamed = (("gpus", "world_size"), ("steps", "planned_steps"))
+    run |= {name: facts[fact] for name, fact in renamed if facts.get(fact)}
     run |= {"price": f"${facts['usd_per_hour']:g}/h"} if facts.get("usd_per_hour") else {}
     with suppress(AdvisorError):  # a name that is not in the catalog
         run |= {"gpu": read_gpus(str(facts["gpu"]), counted=False).key} if facts.get("gpu") else {}
     if table.rows and table.first_step in (0, 1) and table.first_loss:
         run["initial_loss"] = f"{table.first_loss:g}"
     return run
-
-
-def _measured(pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield numbers that label and unit mark as measurements, except those with two different values."""
-    for name, dimension, pattern in _MEASURED:
-        firsts = [next(iter(figures(text)), None) for label, text in pairs if re.search(pattern, label, re.IGNORECASE)]
-        of_kind = [one for one in firsts if one is not None and one.start <= 2 and one.quantity.dimension == dimension]
-        if len(values := {one.quantity.text for one in of_kind}) == 1:
-            yield name, values.pop()
 
 
 def _rows(table: RunTable) -> dict[str, Any] | None:
@@ -83,17 +85,3 @@ def _rows(table: RunTable) -> dict[str, Any] | None:
     if table.rows < 2 or "step" not in columns or len(columns) < 2:
         return None
     return {"columns": list(columns), "values": [list(row) for row in zip(*columns.values(), strict=True)]}
-
-
-def _timing(tables: Sequence[MarkdownTable]) -> dict[str, str]:
-    """Return the seconds of the phases of one step, from a table with the forward and the backward pass."""
-    for table in tables:
-        found = {}
-        for row in table.rows if len(table.header) > 1 else ():
-            named = (p for p in (*PHASES, "total") if p != "other" and p.split("_")[-1] in row[0].lower())
-            name, number = next(named, None), figures(row[1])
-            if name and number and number[0].quantity.dimension == "seconds":
-                found[name] = number[0].quantity.text
-        if {"forward", "backward"} <= found.keys():
-            return found
-    return {}

@@ -8,24 +8,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from advisor import units
 from advisor.auditing.card import Card, CardSetup, Claim
 from advisor.auditing.quantity import ClaimedQuantity
 from advisor.findings.case import Confidence, Severity
 from advisor.hardware.catalog import GpuSpec
 from advisor.prediction.profile import Profile
-from advisor.units import (
-    Formatter,
-    format_bandwidth,
-    format_bytes,
-    format_flops,
-    format_number,
-    format_percent,
-    format_rate,
-    format_seconds,
-    format_tokens,
-    format_usd,
-    format_usd_rate,
-)
+from advisor.units import Formatter, format_bytes, format_percent, format_tokens, format_usd_rate
 
 
 class UnstatedError(Exception):
@@ -61,6 +50,11 @@ Known = tuple[float, float, str]  # a quantity's lowest and highest value, and i
 Believe = Callable[[GpuSpec, CardSetup], Profile | None]  # the profile of a GPU, or None if nothing is known of it
 
 
+def exactly(number: float, words: str = "") -> Known:
+    """Return a quantity of which one value is known."""
+    return float(number), float(number), words
+
+
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """One claim with everything that a check may use."""
@@ -89,24 +83,15 @@ Check = Callable[[Question], Judgement]
 _SMALL = 0.10  # relative error below which a number hardly misleads: it gets a note
 
 
-def holds(so: str, arithmetic: str = "", **more: Any) -> Judgement:
-    """Return that the claim is right."""
-    return Judgement(ruling=Ruling.HOLDS, so=so, arithmetic=arithmetic, **more)
+def _giver(ruling: Ruling) -> Callable[..., Judgement]:
+    def judgement(so: str, arithmetic: str = "", **more: Any) -> Judgement:
+        return Judgement(ruling=ruling, so=so, arithmetic=arithmetic, **more)
+
+    return judgement
 
 
-def wrong(so: str, arithmetic: str = "", **more: Any) -> Judgement:
-    """Return that the claim contradicts its own numbers, physics or a datasheet."""
-    return Judgement(ruling=Ruling.WRONG, so=so, arithmetic=arithmetic, **more)
-
-
-def does_not_follow(so: str, arithmetic: str = "", **more: Any) -> Judgement:
-    """Return that the conclusion is not supported, whatever its numbers are."""
-    return Judgement(ruling=Ruling.DOES_NOT_FOLLOW, so=so, arithmetic=arithmetic, **more)
-
-
-def unknown(why: str, arithmetic: str = "") -> Judgement:
-    """Return that the claim was not judged, and what the report would have to state."""
-    return Judgement(ruling=Ruling.CANNOT_BE_JUDGED, so=why, arithmetic=arithmetic)
+# wrong: the claim contradicts its own numbers, physics or a datasheet; the others: see `Ruling`
+holds, wrong, does_not_follow, unknown = map(_giver, Ruling)
 
 
 def compare(claimed: ClaimedQuantity, low: float, high: float, arithmetic: str, **more: Any) -> Judgement:
@@ -128,14 +113,14 @@ _DECIMAL = Formatter(
 )
 _WRITTEN = (1e4, 1e7)  # numbers that people write out, such as 16,384
 _SHOW: dict[str, Callable[[float], str]] = {
-    "seconds": format_seconds,
+    "seconds": units.format_seconds,
     "fraction": format_percent,
-    "usd": format_usd,
+    "usd": units.format_usd,
     "usd_per_hour": lambda rate: f"{format_usd_rate(rate)}/h",
-    "rate": format_rate,
-    "flops": format_flops,
-    "bandwidth": format_bandwidth,
-    "times": format_number,
+    "rate": units.format_rate,
+    "flops": units.format_flops,
+    "bandwidth": units.format_bandwidth,
+    "times": units.format_number,
     "gpu_hours": lambda hours: f"{_number(hours)} GPU-hours",
     "energy": lambda joules: f"{_number(joules / 3.6e6)} kWh",
     "work": lambda work: f"{work:.3g} FLOP",

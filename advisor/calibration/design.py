@@ -15,6 +15,7 @@ from advisor.prediction.throughput import Posterior, Sizes, coordinates, kernel,
 from advisor.records import Workload
 
 _VISIT_NOISE = 0.04  # expected deviation of one burst's drift-corrected log median; the fit estimates the real one
+# micro-batches to try: powers of two, and one and a half times each of them
 _LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
@@ -43,11 +44,6 @@ def block_shapes(z: Sizes) -> list[tuple[float, ...]]:
     return list(zip(z.width, z.lanes, z.seq_len, z.tokens, strict=True))
 
 
-def ladder(most: int) -> list[int]:
-    """Return the micro-batch sizes to try: powers of two, and one and a half times each of them."""
-    return [b for b in _LADDER if b <= most]
-
-
 def candidates(
     shapes: Sequence[Workload], *, seq_lens: Sequence[int], most_tokens: int, fits: Callable[[Workload], bool]
 ) -> list[Workload]:
@@ -60,7 +56,7 @@ def candidates(
     for base in shapes:
         for seq_len in seq_lens:
             shape = replace(base.shape, seq_len=seq_len)
-            for micro_batch in ladder(max(1, most_tokens // seq_len)):
+            for micro_batch in (size for size in _LADDER if size <= max(1, most_tokens // seq_len)):
                 workload = replace(base, shape=shape, micro_batch=micro_batch)
                 if not fits(workload):
                     break
@@ -100,8 +96,20 @@ def choose(
     functions).
     """
     z = sizes(pool)
-    covariance, mean = _joint(posterior, z)
-    price = cost.seconds(z, np.exp(mean))
+    predicted = predict_log(posterior, z)
+    price = cost.seconds(z, np.exp(predicted.mean))
+    # the posterior covariance of log step seconds between all workloads
+    x = terms(z, posterior.rates) * np.exp(posterior.theta)
+    pull = x / x.sum(axis=1, keepdims=True)
+    where, scale = coordinates(z), posterior.discrepancy**2
+    covariance = scale * kernel(where, where)
+    if len(posterior.points):
+        cross = scale * kernel(where, posterior.points)
+        inside = scale * kernel(posterior.points, posterior.points) + np.diag(posterior.noise**2)
+        solved = np.linalg.solve(inside, cross.T).T
+        covariance = covariance - solved @ cross.T
+        pull = pull - solved @ posterior.gradients
+    covariance = covariance + pull @ posterior.covariance @ pull.T
     chosen: list[Workload] = []
     spent = 0.0
     for _ in range(count):
@@ -115,22 +123,6 @@ def choose(
         column = covariance[:, best]
         covariance = covariance - np.outer(column, column) / (covariance[best, best] + visit_noise**2)
     return chosen
-
-
-def _joint(posterior: Posterior, z: Sizes) -> tuple[np.ndarray, np.ndarray]:
-    """Return the posterior covariance of log step seconds between all workloads, shape (n, n), and their means."""
-    predicted = predict_log(posterior, z)
-    x = terms(z, posterior.rates) * np.exp(posterior.theta)
-    gradient = x / x.sum(axis=1, keepdims=True)
-    where, scale = coordinates(z), posterior.discrepancy**2
-    covariance, pull = scale * kernel(where, where), gradient
-    if len(posterior.points):
-        cross = scale * kernel(where, posterior.points)
-        inside = scale * kernel(posterior.points, posterior.points) + np.diag(posterior.noise**2)
-        weights = np.linalg.solve(inside, cross.T).T
-        covariance = covariance - weights @ cross.T
-        pull = gradient - weights @ posterior.gradients
-    return covariance + pull @ posterior.covariance @ pull.T, predicted.mean
 
 
 _CONTRASTS: tuple[Callable[[Workload], int], ...] = (

@@ -6,7 +6,7 @@ Pure: arrays in, records out. The equations are in docs/how-it-predicts.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -16,26 +16,14 @@ from advisor.hardware.catalog import find_gpu
 from advisor.laws.held_out import HeldOut, HeldPoint, leave_one_out
 from advisor.laws.intervals import Z80
 from advisor.prediction.prior import CoefficientPrior, calibration_prior
-from advisor.prediction.throughput import (
-    Posterior,
-    Rates,
-    Sizes,
-    coordinates,
-    kernel,
-    predict_log,
-    sizes,
-    tag,
-    terms,
-)
+from advisor.prediction.throughput import Posterior, Rates, Sizes, coordinates, kernel, predict_log, sizes, tag, terms
 from advisor.records import Basis, Estimate, MeasuredStep
 from advisor.store.calibration import Calibration
 
 # Candidates for the residual process' standard deviation.
 _DISCREPANCIES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3)
-_DISCREPANCY_PRIOR = (
-    np.log(0.03),
-    0.7,
-)  # log-normal: what the physical terms leave on uniform grids is 2-5 % (sources §3.1)
+# log-normal: what the physical terms leave on uniform grids is 2-5 % (sources §3.1)
+_DISCREPANCY_PRIOR = (np.log(0.03), 0.7)
 _OUTLIER = 3.0  # larger standardised residuals count as disturbed measurements and are down-weighted
 
 
@@ -50,47 +38,26 @@ def fit(observations: Sequence[MeasuredStep], rates: Rates, prior: CoefficientPr
     z = sizes([o.workload for o in observations])
     y = np.log([o.step_seconds for o in observations])
     noise = np.array([o.noise for o in observations])
-    tags = tuple(tag(o.workload) for o in observations)
-    first = _fit_at(z, y, noise, rates, prior, _plausible_discrepancy(z, y, noise, rates, prior))
+    first, deviations, _ = _fit_at(z, y, noise, rates, prior, _plausible_discrepancy(z, y, noise, rates, prior))
     # Disturbed measurements get so much noise that each stands at the outlier limit (Huber's weights, applied once).
-    excess = np.abs(first.residuals) / first.deviations / _OUTLIER
-    noise = np.where(excess > 1, noise + first.deviations * (excess - 1), noise)
-    best = _fit_at(z, y, noise, rates, prior, _plausible_discrepancy(z, y, noise, rates, prior))
-    return Posterior(
-        rates=rates,
-        theta=best.theta,
-        covariance=best.covariance,
-        discrepancy=best.discrepancy,
-        drift=drift,
-        points=coordinates(z),
-        gradients=best.gradients,
-        residuals=best.residuals,
-        noise=noise,
-        tags=tags,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Fit:
-    theta: np.ndarray
-    covariance: np.ndarray
-    discrepancy: float
-    gradients: np.ndarray
-    residuals: np.ndarray
-    deviations: np.ndarray  # prior predictive standard deviation of each residual
-    evidence: float
+    excess = np.abs(first.residuals) / deviations / _OUTLIER
+    noise = np.where(excess > 1, noise + deviations * (excess - 1), noise)
+    best, _, _ = _fit_at(z, y, noise, rates, prior, _plausible_discrepancy(z, y, noise, rates, prior))
+    return replace(best, drift=drift, tags=tuple(tag(o.workload) for o in observations))
 
 
 def _fit_at(
     z: Sizes, y: np.ndarray, noise: np.ndarray, rates: Rates, prior: CoefficientPrior, discrepancy: float
-) -> _Fit:
-    """Return MAP and Laplace evidence at one width of the residual process, by whitened non-linear least squares."""
+) -> tuple[Posterior, np.ndarray, float]:
+    """Fit at one width of the residual process, by whitened non-linear least squares.
+
+    Returns the MAP without drift, the prior predictive standard deviation of each residual, and the Laplace evidence.
+    """
     x, where = terms(z, rates), coordinates(z)
     error = discrepancy**2 * kernel(where, where) + np.diag(noise**2)
     whiten, prior_whiten = _whitener(error), _whitener(prior.covariance)
 
     theta, precision, cost = most_plausible(x, y, whiten, prior.mean, prior_whiten)
-    covariance = np.linalg.inv(precision)
     evidence = (
         -cost
         + np.log(np.diag(whiten)).sum()
@@ -98,15 +65,18 @@ def _fit_at(
         - 0.5 * np.linalg.slogdet(precision)[1]
         - 0.5 * ((np.log(discrepancy) - _DISCREPANCY_PRIOR[0]) / _DISCREPANCY_PRIOR[1]) ** 2
     )
-    return _Fit(
+    fitted = Posterior(
+        rates=rates,
         theta=theta,
-        covariance=covariance,
+        covariance=np.linalg.inv(precision),
         discrepancy=discrepancy,
+        drift=0.0,
+        points=where,
         gradients=_gradient(x, theta),
         residuals=y - np.log(x @ np.exp(theta)),
-        deviations=np.sqrt(np.diag(error)),
-        evidence=float(evidence),
+        noise=noise,
     )
+    return fitted, np.sqrt(np.diag(error)), float(evidence)
 
 
 def most_plausible(
@@ -138,7 +108,7 @@ def _whitener(covariance: np.ndarray) -> np.ndarray:
 
 def _plausible_discrepancy(z: Sizes, y: np.ndarray, noise: np.ndarray, rates: Rates, prior: CoefficientPrior) -> float:
     """Return the root mean square of the candidates, weighted by evidence, since few bursts cannot single one out."""
-    evidence = np.array([_fit_at(z, y, noise, rates, prior, d).evidence for d in _DISCREPANCIES])
+    evidence = np.array([_fit_at(z, y, noise, rates, prior, d)[2] for d in _DISCREPANCIES])
     weight = np.exp(evidence - evidence.max())
     return float(np.sqrt((weight * np.square(_DISCREPANCIES)).sum() / weight.sum()))
 

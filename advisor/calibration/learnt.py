@@ -10,10 +10,10 @@ import math
 from dataclasses import replace
 
 from advisor.calibration.fit import fit
-from advisor.calibration.profiles import calibrated_elsewhere, load_profile, profile_of
+from advisor.calibration.profiles import calibrated_elsewhere, for_other_gpus, load_profile, profile_of
 from advisor.hardware.catalog import find_gpu
 from advisor.prediction.batch import predict_batch
-from advisor.prediction.prior import CoefficientPrior, OtherCalibration, datasheet_rates, relative_to_datasheet
+from advisor.prediction.prior import CoefficientPrior
 from advisor.prediction.profile import Profile
 from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import MeasuredStep
@@ -55,10 +55,26 @@ def profile_after(
     if profile.calibration_id is not None:
         profile = prior_profile(spec, precision=precision, compile=profile.compile, power_cap_watts=power_cap_watts)
     if seen.workload.gpu == profile.key:
-        return _same_card(profile, seen)
+        return _updated(profile, seen)
     if seen.own and calibrated_elsewhere(spec, store) is not None:
         return profile  # that calibration already has several configurations
-    return _other_card(profile, seen, power_cap_watts)
+    # parameters that both GPUs share move; the others stay
+    there, work = find_gpu(seen.workload.gpu), seen.workload
+    if there is None or work.precision != profile.precision:
+        return profile
+    start = prior_profile(there, precision=work.precision, compile=work.compile)
+    after, before = _updated(start, seen).posterior, start.posterior
+    moved, source = (after.theta, after.covariance), f"{seen.source} on {there.key}"
+    elsewhere = for_other_gpus(there, start, after.rates, moved, (before.theta, before.covariance), source)
+    if elsewhere is None:
+        return profile
+    return prior_profile(
+        spec,
+        precision=profile.precision,
+        compile=profile.compile,
+        elsewhere=elsewhere,
+        power_cap_watts=power_cap_watts,
+    )
 
 
 def has_seen(profile: Profile, seen: MeasuredStep) -> bool:
@@ -66,7 +82,7 @@ def has_seen(profile: Profile, seen: MeasuredStep) -> bool:
     return any(seen.source in source for source in profile.sources)
 
 
-def _same_card(profile: Profile, seen: MeasuredStep) -> Profile:
+def _updated(profile: Profile, seen: MeasuredStep) -> Profile:
     """Return the prior of the GPU from published runs, updated by the run."""
     before = profile.posterior
     prior = CoefficientPrior(
@@ -86,33 +102,3 @@ def _same_card(profile: Profile, seen: MeasuredStep) -> Profile:
         [replace(seen, workload=alone, step_seconds=seconds, noise=noise)], before.rates, prior, drift=before.drift
     )
     return replace(profile, posterior=posterior, sources=(*profile.sources, seen.source))
-
-
-def _other_card(profile: Profile, seen: MeasuredStep, power_cap_watts: float | None) -> Profile:
-    """Return the prior of a GPU, updated by a run on another GPU. Parameters that both share move; the others stay."""
-    there, spec, work = find_gpu(seen.workload.gpu), profile.spec, seen.workload
-    assert spec is not None
-    if there is None or work.precision != profile.precision:
-        return profile
-    datasheet = datasheet_rates(there, work.precision)
-    if datasheet is None:
-        return profile
-    start = prior_profile(there, precision=work.precision, compile=work.compile)
-    after, before = _same_card(start, seen).posterior, start.posterior
-    elsewhere = OtherCalibration(
-        theta=relative_to_datasheet(after.theta, after.rates, datasheet),
-        covariance=after.covariance,
-        prior_mean=relative_to_datasheet(before.theta, before.rates, datasheet),
-        prior_covariance=before.covariance,
-        spec=there,
-        precision=work.precision,
-        compile=work.compile,
-        source=f"{seen.source} on {there.key}",
-    )
-    return prior_profile(
-        spec,
-        precision=profile.precision,
-        compile=profile.compile,
-        elsewhere=elsewhere,
-        power_cap_watts=power_cap_watts,
-    )

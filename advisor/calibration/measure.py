@@ -1,4 +1,4 @@
-"""Controls the worker, a child process that runs bursts of the real trainer: starts it, asks it and replaces it."""
+"""Controls the worker, a child process that runs bursts of the real trainer, and makes bursts of workloads."""
 
 from __future__ import annotations
 
@@ -15,25 +15,23 @@ from pathlib import Path
 
 from advisor.errors import AdvisorError
 from advisor.findings.series import finite
-from advisor.store.calibration import Rehearsal
+from advisor.records import Workload
+from advisor.store.calibration import Burst, Rehearsal, Settings
 from advisor.trainers.adapter import Trainer
 from advisor.trainers.own import OWN
-from trainer.messages import (
-    Answer,
-    Body,
-    BurstRequest,
-    BurstResult,
-    Ceilings,
-    CeilingsRequest,
-    Refused,
-    Request,
-    WorkerDevice,
-    read_answer,
-    write_request,
+from trainer import messages
+from trainer.schema import (
+    CheckpointConfig,
+    DataConfig,
+    EvalConfig,
+    OptimizerConfig,
+    RunConfig,
+    TelemetryConfig,
+    make_shape,
 )
-from trainer.messages import Ready as Hello
-from trainer.schema import RunConfig
 
+LATE_SECONDS = 20.0  # a burst is ended if it takes this much longer than expected
+_WARMUP_STEPS_MOST = 12
 _START_SECONDS = 180.0  # importing torch may come from a cold network disk
 
 
@@ -51,7 +49,7 @@ class Ready:
     """What the worker reported when it started."""
 
     seconds: float  # from process start to ready: imports and device initialisation
-    device: WorkerDevice
+    device: messages.WorkerDevice
     torch: str
     python: str
 
@@ -110,40 +108,49 @@ class Worker:
         finally:
             if not isinstance(stderr, int):
                 stderr.close()
-        threading.Thread(target=_pump, args=(self._process, self._answers), daemon=True).start()
+        answers, output = self._answers, self._process.stdout
+        assert output is not None
+
+        def read() -> None:
+            for line in output:
+                if line.startswith("{"):  # libraries may print too; answers are JSON objects
+                    answers.put(line)
+            answers.put(None)
+
+        threading.Thread(target=read, daemon=True).start()
         try:
             hello = self._receive(_START_SECONDS).body
         except WorkerDied as error:
             hint = f"read {self._log} for the reason" if self._log else f"run `{shlex.join(command)}` to see why"
             raise AdvisorError(f"the calibration worker did not start: {error.reason}", hint) from error
-        if isinstance(hello, Refused):
+        if isinstance(hello, messages.Refused):
             hint = "run this on the machine with the GPU, or calibrate what is here: advisor calibrate --gpu cpu"
             raise AdvisorError(f"there is no such GPU here: {hello.reason}", hint)
-        assert isinstance(hello, Hello)
+        assert isinstance(hello, messages.Ready)
         self.ready = Ready(
             seconds=time.perf_counter() - began, device=hello.device, torch=hello.torch, python=hello.python
         )
         return self.ready
 
-    def ceilings(self, request: CeilingsRequest, timeout: float) -> Ceilings:
+    def ceilings(self, request: messages.CeilingsRequest, timeout: float) -> messages.Ceilings:
         """Measure the device's ceilings. Raises WorkerDied; then `start` starts another worker."""
         answer = self._ask(request, timeout)
-        assert isinstance(answer, Ceilings)
+        assert isinstance(answer, messages.Ceilings)
         return answer
 
-    def burst(self, request: BurstRequest, timeout: float) -> BurstResult:
+    def burst(self, request: messages.BurstRequest, timeout: float) -> messages.BurstResult:
         """Run one burst. Raises WorkerDied; then `start` starts another worker."""
         answer = self._ask(request, timeout)
-        assert isinstance(answer, BurstResult)
+        assert isinstance(answer, messages.BurstResult)
         return answer
 
-    def _ask(self, request: Request, timeout: float) -> Body:
+    def _ask(self, request: messages.Request, timeout: float) -> messages.Body:
         """Send one request and wait for its answer. If the worker says that this was its last answer, wait until its
         process has ended, because it holds its memory until then."""
         self.start()
         assert self._process is not None and self._process.stdin is not None
         try:
-            self._process.stdin.write(write_request(request) + "\n")
+            self._process.stdin.write(messages.write_request(request) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError as error:
             raise self._died("the worker was gone") from error
@@ -165,7 +172,7 @@ class Worker:
             process.kill()
             process.wait()
 
-    def _receive(self, timeout: float) -> Answer:
+    def _receive(self, timeout: float) -> messages.Answer:
         try:
             line = self._answers.get(timeout=timeout)
         except queue.Empty:
@@ -173,7 +180,7 @@ class Worker:
             raise WorkerDied("timed_out", f"no answer within {timeout:.0f} s") from None
         if line is None:
             raise self._died("the worker ended")
-        return read_answer(line)
+        return messages.read_answer(line)
 
     def _died(self, what: str) -> WorkerDied:
         process = self._process
@@ -182,14 +189,6 @@ class Worker:
         if code == -9:  # on Linux almost always the kernel's out-of-memory killer
             return WorkerDied("out_of_memory", "killed (SIGKILL), as the kernel does when memory runs out")
         return WorkerDied("failed", f"{what} (exit code {code})")
-
-
-def _pump(process: subprocess.Popen[str], answers: queue.Queue[str | None]) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("{"):  # libraries may print too; answers are JSON objects
-            answers.put(line)
-    answers.put(None)
 
 
 def rehearse(config: RunConfig, timeout: float, log: Path | None = None, trainer: Trainer = OWN) -> Rehearsal | None:
@@ -235,3 +234,66 @@ def disk_bytes_per_second(folder: Path, size: int = 64 << 20) -> float:
         return size / (time.perf_counter() - began)
     finally:
         path.unlink(missing_ok=True)
+
+
+def run_burst(worker: Worker, settings: Settings, workload: Workload, limit: float) -> Burst:
+    """Run one burst in the worker. Every outcome, also a failure, is a value in the record."""
+    request = messages.BurstRequest(
+        config=burst_config(settings, workload),
+        seconds=burst_seconds(settings),
+        least_steps=3,
+        most_warmup=_WARMUP_STEPS_MOST,
+        limit_seconds=max(1.0, limit),
+    )
+    began, started = time.monotonic(), time.time()
+    try:
+        result = worker.burst(request, timeout=max(5.0, request.limit_seconds) + LATE_SECONDS)
+    except WorkerDied as death:
+        result = messages.BurstResult(outcome=death.outcome, reason=death.reason)
+    seconds = round(time.monotonic() - began, 4)
+    return Burst(**vars(result), workload=workload, started=round(started, 3), seconds=seconds)
+
+
+def burst_seconds(settings: Settings) -> float:
+    """Return the timed seconds of one burst: enough for a median, and few enough for thirty in a small budget."""
+    return min(1.5, settings.budget_seconds / 30)
+
+
+def burst_config(settings: Settings, workload: Workload) -> RunConfig:
+    """Return the configuration of a burst: that of the full run without checkpoints and telemetry."""
+    config = RunConfig(
+        model=workload.shape,
+        steps=10_000,
+        micro_batch=workload.micro_batch,
+        grad_accum=workload.grad_accum,
+        name="burst",
+        device=settings.device,
+        precision=workload.precision,
+        compile=workload.compile,
+        activation_checkpointing=workload.activation_checkpointing,
+        data=DataConfig(path=settings.data),
+        optimizer=OptimizerConfig(name=workload.optimizer),
+        eval=EvalConfig(tokens=workload.micro_tokens),
+        checkpoint=CheckpointConfig(every_seconds=None, final=False),
+        telemetry=TelemetryConfig(hz=0),
+    )
+    return settings.kernels.set_in(config)
+
+
+def describe(w: Workload) -> str:
+    """Describe one burst in words."""
+    accumulated = f" × {w.grad_accum} gradient-accumulation steps" if w.grad_accum > 1 else ""
+    return f"depth {w.shape.depth}, micro-batch {w.micro_batch} × {w.shape.seq_len}{accumulated}"
+
+
+def base_workload(settings: Settings, depth: int) -> Workload:
+    shape = make_shape(settings.family, depth=depth, vocab_size=settings.vocab_size, seq_len=settings.seq_len)
+    return Workload(
+        shape=shape,
+        micro_batch=1,
+        gpu=settings.gpu,
+        precision=settings.precision,
+        compile=settings.compile,
+        activation_checkpointing=settings.activation_checkpointing,
+        optimizer=settings.optimizer,
+    )

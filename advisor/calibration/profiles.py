@@ -21,14 +21,9 @@ from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops, require_gpu
 from advisor.laws.flops import flops_per_token
 from advisor.prediction.memory import MemoryObservation, corrected, load_memory_model
 from advisor.prediction.power import PowerModel, measured_power
-from advisor.prediction.prior import (
-    CoefficientPrior,
-    OtherCalibration,
-    datasheet_rates,
-    relative_to_datasheet,
-)
+from advisor.prediction.prior import OtherCalibration, datasheet_rates, relative_to_datasheet
 from advisor.prediction.profile import Profile, RunCosts, forward_fraction_prior
-from advisor.prediction.throughput import Posterior, Rates
+from advisor.prediction.throughput import Rates
 from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Basis, Estimate, MeasuredStep, Software, Workload
 from advisor.store.calibration import Burst, Calibration, Quality, Verdict
@@ -57,13 +52,21 @@ def load_profile(
     name, or "cpu". Raises AdvisorError for an unknown GPU (with close matches) and for a CPU without a usable
     calibration, because no data sheet states a CPU's speed.
     """
-    key = key if key == "cpu" else _catalog_key(key, store)
+    named = find_gpu(key) if key != "cpu" else None
+    if named is not None:
+        key = named.key
+    elif key != "cpu" and key not in {entry.device_key for entry in store.list_calibrations()}:
+        require_gpu(key)  # raises: only a calibration can have a GPU that is not in the catalog
     entry, passed_over = _believed(key, family, store) if software is None else (None, [])
     if entry is not None:
         calibration = replace(store.load_calibration(entry.path), quality=entry.quality)
         return _with_caveats(profile_of(calibration, store.observations(key)), passed_over)
     if passed_over and find_gpu(key) is None:
-        raise _nothing_believed(passed_over[0])
+        newest, here = passed_over[0], "this CPU" if key == "cpu" else key
+        raise AdvisorError(
+            f"the last calibration of {here} ({newest.id}) was rejected: {_quality(newest).reason}",
+            f"repeat it with nothing else running: advisor calibrate --gpu {key}",
+        )
     if key == "cpu":
         hint = "name a GPU, as --gpu h100, or calibrate this CPU (90 s): advisor calibrate --gpu cpu"
         raise AdvisorError("this CPU was never calibrated", hint)
@@ -85,15 +88,15 @@ def _believed(key: str, family: str | None, store: Store) -> tuple[CalibrationEn
     passed_over: list[CalibrationEntry] = []
     for found in dict.fromkeys((*store.calibrations_of(key, family), *store.calibrations_of(key))):
         entry = with_quality(found)
-        if not _rejected(entry):
+        if _quality(entry).verdict != Verdict.REJECTED:
             return entry, passed_over
         passed_over.append(entry)
     return None, passed_over
 
 
-def _rejected(entry: CalibrationEntry) -> bool:
+def _quality(entry: CalibrationEntry) -> Quality:
     assert entry.quality is not None
-    return entry.quality.verdict == Verdict.REJECTED
+    return entry.quality
 
 
 def _with_caveats(profile: Profile, passed_over: Sequence[CalibrationEntry]) -> Profile:
@@ -101,21 +104,11 @@ def _with_caveats(profile: Profile, passed_over: Sequence[CalibrationEntry]) -> 
     if not passed_over:
         return profile
     newest = passed_over[0]
-    assert newest.quality is not None
     text = (
-        f"calibration {newest.id} was rejected: {newest.quality.reason}; repeat it: "
+        f"calibration {newest.id} was rejected: {_quality(newest).reason}; repeat it: "
         f"advisor calibrate --gpu {newest.device_key}"
     )
     return replace(profile, sources=(*profile.sources, text), caveats=(*profile.caveats, text))
-
-
-def _nothing_believed(newest: CalibrationEntry) -> AdvisorError:
-    assert newest.quality is not None
-    here = "this CPU" if newest.device_key == "cpu" else newest.device_key
-    return AdvisorError(
-        f"the last calibration of {here} ({newest.id}) was rejected: {newest.quality.reason}",
-        f"repeat it with nothing else running: advisor calibrate --gpu {newest.device_key}",
-    )
 
 
 def calibrated_elsewhere(spec: GpuSpec, store: Store) -> OtherCalibration | None:
@@ -123,57 +116,62 @@ def calibrated_elsewhere(spec: GpuSpec, store: Store) -> OtherCalibration | None
     others: list[tuple[bool, int, CalibrationEntry, GpuSpec]] = []
     for found in store.list_calibrations():  # newest first
         other = find_gpu(found.device_key) if found.device_key != "cpu" else None
-        if other is not None and other.key != spec.key and not _rejected(entry := with_quality(found)):
+        if other is None or other.key == spec.key:
+            continue
+        entry = with_quality(found)
+        if _quality(entry).verdict != Verdict.REJECTED:
             others.append((other.generation != spec.generation, len(others), entry, other))
     for _, _, entry, other in sorted(others, key=lambda f: f[:2]):
         written = entry.path.stat()
-        assert entry.quality is not None
-        learnt = _learnt(str(entry.path), written.st_mtime_ns, written.st_size, other, entry.quality)
-        if learnt is not None:
-            return learnt
+        result = _calibration_of(str(entry.path), written.st_mtime_ns, written.st_size, other, _quality(entry))
+        if result is not None:
+            return result
     return None
 
 
 @lru_cache(maxsize=64)  # a search over all GPUs asks once for each
-def _learnt(path: str, modified_ns: int, size_bytes: int, spec: GpuSpec, quality: Quality) -> OtherCalibration | None:
+def _calibration_of(
+    path: str, modified_ns: int, size_bytes: int, spec: GpuSpec, quality: Quality
+) -> OtherCalibration | None:
     """Return what a calibration says about other GPUs. Time and size are cache keys, since the file grows."""
     calibration = replace(load_calibration(path), quality=quality)
     profile = profile_of(calibration)
-    datasheet = datasheet_rates(spec, profile.precision)
+    posterior, start = profile.posterior, FitEvidence(calibration).prior
+    theta, covariance = posterior.theta, posterior.covariance
+    if quality.widening != 1:
+        # The information from the bursts is made `widening` times less certain. Only what they add to the prior is
+        # weakened; otherwise the posterior could be wider than the prior.
+        share = 1 / quality.widening**2  # of the bursts in the posterior's precision; the rest is the prior's
+        after, before = share * np.linalg.inv(covariance), (1 - share) * np.linalg.inv(start.covariance)
+        covariance = np.linalg.inv(after + before)
+        theta = covariance @ (after @ theta + before @ start.mean)
+    fitted, source = (theta, covariance), f"calibration {calibration.id} on {spec.key}{_widened(quality)}"
+    return for_other_gpus(spec, profile, posterior.rates, fitted, (start.mean, start.covariance), source)
+
+
+def for_other_gpus(
+    spec: GpuSpec,
+    of: Profile,
+    rates: Rates,
+    after: tuple[np.ndarray, np.ndarray],
+    before: tuple[np.ndarray, np.ndarray],
+    source: str,
+) -> OtherCalibration | None:
+    """Return coefficients and covariance, after measurements and before, relative to the GPU's data sheet. Returns None
+    if the data sheet has no rate in the profile's precision."""
+    datasheet = datasheet_rates(spec, of.precision)
     if datasheet is None:
         return None
-    posterior, start = profile.posterior, FitEvidence(calibration).prior
-    theta, covariance = _tempered(posterior, start, quality.widening)
     return OtherCalibration(
-        theta=relative_to_datasheet(theta, posterior.rates, datasheet),
-        covariance=covariance,
-        prior_mean=relative_to_datasheet(start.mean, posterior.rates, datasheet),
-        prior_covariance=start.covariance,
+        theta=relative_to_datasheet(after[0], rates, datasheet),
+        covariance=after[1],
+        prior_mean=relative_to_datasheet(before[0], rates, datasheet),
+        prior_covariance=before[1],
         spec=spec,
-        precision=profile.precision,
-        compile=profile.compile,
-        source=f"calibration {calibration.id} on {spec.key}{_widened(quality)}",
+        precision=of.precision,
+        compile=of.compile,
+        source=source,
     )
-
-
-def _tempered(posterior: Posterior, start: CoefficientPrior, widening: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return coefficients and covariance with the information from the bursts made `widening` times less certain. Only
-    what the bursts add to the prior is weakened; otherwise the posterior could be wider than the prior."""
-    if widening == 1:
-        return posterior.theta, posterior.covariance
-    share = 1 / widening**2  # of the bursts in the posterior's precision; the rest is the prior's
-    after, before = share * np.linalg.inv(posterior.covariance), (1 - share) * np.linalg.inv(start.covariance)
-    covariance = np.linalg.inv(after + before)
-    return covariance @ (after @ posterior.theta + before @ start.mean), covariance
-
-
-def _catalog_key(name: str, store: Store) -> str:
-    """Return a catalog key, or the key of a GPU that only a calibration has."""
-    spec = find_gpu(name)
-    if spec is not None:
-        return spec.key
-    calibrated = {entry.device_key for entry in store.list_calibrations()}
-    return name if name in calibrated else require_gpu(name).key
 
 
 def profile_of(calibration: Calibration, observed: Sequence[MeasuredStep] = ()) -> Profile:
@@ -185,13 +183,21 @@ def profile_of(calibration: Calibration, observed: Sequence[MeasuredStep] = ()) 
     spec = find_gpu(key) if key != "cpu" else None
     evidence = FitEvidence(calibration)
     drift = evidence.drift
+    # Finished runs on one device count as one more, long burst each. Steps on several devices include communication,
+    # for which the fit has no term.
+    runs = []
+    for run in (run for run in observed if run.workload.gpus == 1):
+        seconds = run.step_seconds
+        if run.reference_seconds and drift.reference_seconds:
+            seconds *= (drift.reference_seconds / run.reference_seconds) ** drift.exponent
+        runs.append(replace(run, step_seconds=seconds))
     return Profile(
         key=key,
         name=device.name or key,
         device_type=device.type,
         spec=spec,
         device_memory_bytes=device.memory_bytes,
-        posterior=evidence.posterior(_with_runs(evidence.steps, observed, drift)),
+        posterior=evidence.posterior(merged([*evidence.steps, *runs])),
         memory=corrected(load_memory_model(), memory_observations(bursts)),
         costs=replace(run_costs(calibration), power=_power(calibration, observed, evidence.rates, spec)),
         family=settings.family,
@@ -216,22 +222,6 @@ def profile_of(calibration: Calibration, observed: Sequence[MeasuredStep] = ()) 
 
 def _widened(quality: Quality) -> str:
     return f", intervals widened {quality.widening:g} times: {quality.reason}" if quality.widening > 1 else ""
-
-
-def _with_runs(
-    measured: Sequence[MeasuredStep], observed: Sequence[MeasuredStep], drift: observations.Drift
-) -> list[MeasuredStep]:
-    """Add finished runs on one device; each counts as one more, long burst.
-
-    Steps on several devices include communication, for which the fit has no term.
-    """
-    runs = []
-    for run in (run for run in observed if run.workload.gpus == 1):
-        seconds = run.step_seconds
-        if run.reference_seconds and drift.reference_seconds:
-            seconds *= (drift.reference_seconds / run.reference_seconds) ** drift.exponent
-        runs.append(replace(run, step_seconds=seconds))
-    return merged([*measured, *runs])
 
 
 def merged(parts: Sequence[MeasuredStep]) -> list[MeasuredStep]:

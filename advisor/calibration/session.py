@@ -18,18 +18,29 @@ import numpy as np
 
 from advisor.calibration import design, observations
 from advisor.calibration.fit import FitEvidence
-from advisor.calibration.measure import Ready, Worker, WorkerDied, disk_bytes_per_second, rehearse
-from advisor.calibration.one_burst import LATE_SECONDS, base_workload, burst_config, burst_seconds, describe, run_burst
+from advisor.calibration.measure import (
+    LATE_SECONDS,
+    Ready,
+    Worker,
+    WorkerDied,
+    base_workload,
+    burst_config,
+    burst_seconds,
+    describe,
+    disk_bytes_per_second,
+    rehearse,
+    run_burst,
+)
 from advisor.calibration.quality import configurations, judged
 from advisor.calibration.setting_effects import BUDGETS, base_of, switched
 from advisor.errors import AdvisorError
 from advisor.prediction.memory import MemoryModel
-from advisor.prediction.throughput import Posterior, predict_log, sizes
+from advisor.prediction.throughput import predict_log, sizes
 from advisor.records import Workload
 from advisor.store.calibration import COMPLETE, PARTIAL, Burst, Calibration, Cost, Environment, SettingBurst, Settings
 from advisor.store.store import Store
 from advisor.units import format_seconds
-from trainer.messages import Ceilings, CeilingsRequest
+from trainer.messages import CeilingsRequest
 from trainer.schema import CheckpointConfig, EvalConfig, Outcome, TelemetryConfig
 
 _ROUND = 4  # bursts that are chosen together and then run in random order
@@ -88,6 +99,10 @@ class Notebook:
             self.store.save_calibration(self.calibration)
 
 
+class NothingMeasuredError(AdvisorError):
+    """Says that no burst of a calibration could be measured."""
+
+
 def calibrate(
     settings: Settings,
     worker: Worker,
@@ -106,17 +121,35 @@ def calibrate(
     KeyboardInterrupt passes through after everything measured so far has been written to disk.
     """
     clock = Clock(began=time.monotonic(), budget_seconds=settings.budget_seconds)
-    ready = worker.start()
-    calibration = _resumed(settings, store) if resume else None
-    notes = Notebook(calibration=calibration or _begun(settings, ready, worker, store, clock, on_event), store=store)
+    ready, newest = worker.start(), store.newest_calibration(settings.gpu, settings.family) if resume else None
+    if newest is not None and newest.status == PARTIAL:  # it was interrupted, and goes on if it had the same settings
+        free = ("budget_seconds", "memory_bytes", "usd_per_hour", "seed")
+        if replace(settings, **{name: getattr(newest.settings, name) for name in free}) != newest.settings:
+            newest = None
+    else:
+        newest = None
+    session = _Session(settings=settings, worker=worker, memory=memory, clock=clock, on_event=on_event)
+    notes = Notebook(calibration=newest or session.begin(ready, store), store=store)
     try:
-        _rounds(settings, worker, notes, memory, clock, on_event)
-        _late_bursts(settings, worker, notes, memory, clock, on_event, fewest)
-        if not observations.completed(notes.calibration.bursts):
-            raise _nothing_measured(settings, notes.calibration.bursts)
+        session.run_rounds(notes)
+        session.run_late_bursts(notes, fewest)
+        bursts = notes.calibration.bursts
+        if not observations.completed(bursts):
+            if failed := [b for b in bursts if b.outcome == Outcome.FAILED]:
+                raise NothingMeasuredError(
+                    f"nothing was measured: every burst failed, the last with: {failed[-1].reason}",
+                    "python -m trainer.worker meets the same without the advisor; --no-compile where the compiler is "
+                    "the cause",
+                )
+            least = describe(base_workload(settings, min(settings.depths)))
+            raise NothingMeasuredError(
+                f"nothing was measured: even {least} does not fit the memory that is free, or not the "
+                f"{format_seconds(settings.budget_seconds)} that were given",
+                "smaller --depths, a shorter --seq-len or a smaller --vocab-size; or more --budget-seconds",
+            )
         notes.calibration = replace(notes.calibration, status=COMPLETE)
         if switch_settings:
-            _switch_settings(worker, notes, clock, on_event)
+            session.run_setting_bursts(notes)
     finally:
         seconds, price = notes.calibration.cost.seconds + clock.elapsed, settings.usd_per_hour
         usd = None if price is None else round(price * seconds / 3600, 6)
@@ -125,175 +158,119 @@ def calibrate(
     return notes.calibration
 
 
-def _begun(
-    settings: Settings,
-    ready: Ready,
-    worker: Worker,
-    store: Store,
-    clock: Clock,
-    on_event: Callable[[CalibrationEvent], None],
-) -> Calibration:
-    """Return a new calibration that has everything but its bursts."""
-    now = datetime.now(UTC)
-    (store.home / "runs").mkdir(parents=True, exist_ok=True)
-    disk = round(disk_bytes_per_second(store.home / "runs"))
-    on_event(CalibrationEvent(text="ceilings: matrix products, memory, launches", elapsed_seconds=clock.elapsed))
-    ceilings = _ceilings(settings, worker)
-    on_event(CalibrationEvent(text="rehearsal: a run's start and end", elapsed_seconds=clock.elapsed))
-    # A real run of three steps of the smallest model shows what a run costs besides its steps. None if it failed.
-    workload = base_workload(settings, min(settings.depths))
-    config = replace(
-        burst_config(settings, workload),
-        steps=3,
-        compile=False,  # the bill lists compilation separately
-        eval=EvalConfig(tokens=0),
-        checkpoint=CheckpointConfig(every_seconds=None, final=True),
-        telemetry=TelemetryConfig(),
-    )
-    rehearsal = rehearse(config, timeout=_REHEARSAL_SHARE * settings.budget_seconds + LATE_SECONDS, log=worker.log)
-    if rehearsal is None:
-        why = f": {worker.log} says why" if worker.log else ""
-        on_event(CalibrationEvent(text=f"the rehearsal did not complete{why}", elapsed_seconds=clock.elapsed))
-    return Calibration(
-        id=f"{settings.gpu}-{settings.family}-{now:%Y%m%d-%H%M%S}",
-        created=now.isoformat(timespec="seconds"),
-        status=PARTIAL,
-        device_key=settings.gpu,
-        device=ready.device,
-        environment=Environment(torch=ready.torch, python=ready.python, ready_seconds=round(ready.seconds, 3)),
-        settings=settings,
-        disk_bytes_per_second=disk,
-        ceilings=ceilings,
-        rehearsal=rehearsal,
-        bursts=(),
-        cost=Cost(seconds=0.0, usd=None),
-    )
+@dataclass(frozen=True, kw_only=True)
+class _Session:
+    """What every part of a calibration uses."""
 
+    settings: Settings
+    worker: Worker
+    memory: MemoryModel
+    clock: Clock
+    on_event: Callable[[CalibrationEvent], None]
 
-def _ceilings(settings: Settings, worker: Worker) -> Ceilings:
-    request = CeilingsRequest(precision=settings.precision, seconds=_CEILING_SHARE * settings.budget_seconds)
-    try:
-        return worker.ceilings(request, timeout=120)
-    except WorkerDied as death:
-        hint = f"read {worker.log}" if worker.log else "run `python -m trainer.worker` to see why"
-        raise AdvisorError(f"the device's own speed could not be measured: {death.reason}", hint) from death
+    def say(self, text: str) -> None:
+        self.on_event(CalibrationEvent(text=text, elapsed_seconds=self.clock.elapsed))
 
-
-class NothingMeasuredError(AdvisorError):
-    """Says that no burst of a calibration could be measured."""
-
-
-def _nothing_measured(settings: Settings, bursts: Sequence[Burst]) -> NothingMeasuredError:
-    if failed := [b for b in bursts if b.outcome == Outcome.FAILED]:
-        return NothingMeasuredError(
-            f"nothing was measured: every burst failed, the last with: {failed[-1].reason}",
-            "python -m trainer.worker meets the same without the advisor; --no-compile where the compiler is the cause",
+    def begin(self, ready: Ready, store: Store) -> Calibration:
+        """Return a new calibration that has everything but its bursts."""
+        now, settings, worker = datetime.now(UTC), self.settings, self.worker
+        (store.home / "runs").mkdir(parents=True, exist_ok=True)
+        disk = round(disk_bytes_per_second(store.home / "runs"))
+        self.say("ceilings: matrix products, memory, launches")
+        request = CeilingsRequest(precision=settings.precision, seconds=_CEILING_SHARE * settings.budget_seconds)
+        try:
+            ceilings = worker.ceilings(request, timeout=120)
+        except WorkerDied as death:
+            hint = f"read {worker.log}" if worker.log else "run `python -m trainer.worker` to see why"
+            raise AdvisorError(f"the device's own speed could not be measured: {death.reason}", hint) from death
+        self.say("rehearsal: a run's start and end")
+        # A real run of three steps of the smallest model shows what a run costs besides its steps. None if it failed.
+        config = replace(
+            burst_config(settings, base_workload(settings, min(settings.depths))),
+            steps=3,
+            compile=False,  # the bill lists compilation separately
+            eval=EvalConfig(tokens=0),
+            checkpoint=CheckpointConfig(every_seconds=None, final=True),
+            telemetry=TelemetryConfig(),
         )
-    least = describe(base_workload(settings, min(settings.depths)))
-    return NothingMeasuredError(
-        f"nothing was measured: even {least} does not fit the memory that is free, or not the "
-        f"{format_seconds(settings.budget_seconds)} that were given",
-        "smaller --depths, a shorter --seq-len or a smaller --vocab-size; or more --budget-seconds",
-    )
+        rehearsal = rehearse(config, timeout=_REHEARSAL_SHARE * settings.budget_seconds + LATE_SECONDS, log=worker.log)
+        if rehearsal is None:
+            self.say(f"the rehearsal did not complete{f': {worker.log} says why' if worker.log else ''}")
+        return Calibration(
+            id=f"{settings.gpu}-{settings.family}-{now:%Y%m%d-%H%M%S}",
+            created=now.isoformat(timespec="seconds"),
+            status=PARTIAL,
+            device_key=settings.gpu,
+            device=ready.device,
+            environment=Environment(torch=ready.torch, python=ready.python, ready_seconds=round(ready.seconds, 3)),
+            settings=settings,
+            disk_bytes_per_second=disk,
+            ceilings=ceilings,
+            rehearsal=rehearsal,
+            bursts=(),
+            cost=Cost(seconds=0.0, usd=None),
+        )
 
-
-def _rounds(
-    settings: Settings,
-    worker: Worker,
-    notes: Notebook,
-    memory: MemoryModel,
-    clock: Clock,
-    on_event: Callable[[CalibrationEvent], None],
-) -> None:
-    rng = random.Random(settings.seed + len(notes.calibration.bursts))
-    while True:
-        posterior = FitEvidence(notes.calibration).posterior()
-        picks = next_bursts(settings, memory, posterior, notes.calibration.bursts, clock.left)
-        if not picks:
-            return
-        rng.shuffle(picks)  # drift of the machine must not favour one configuration
-        for workload in picks:
+    def run_rounds(self, notes: Notebook) -> None:
+        """Run rounds of the most informative bursts until the time is up."""
+        settings, clock = self.settings, self.clock
+        rng = random.Random(settings.seed + len(notes.calibration.bursts))
+        while True:
+            posterior = FitEvidence(notes.calibration).posterior()
             bursts = notes.calibration.bursts
-            z = sizes([workload])
-            if _cost(bursts, settings).seconds(z, np.exp(predict_log(posterior, z).mean))[0] > clock.left:
-                continue
-            on_event(
-                CalibrationEvent(text=f"burst {len(bursts) + 1}: {describe(workload)}", elapsed_seconds=clock.elapsed)
-            )
-            notes.add(run_burst(worker, settings, workload, limit=clock.left))
-        bursts = notes.calibration.bursts
-        hopeless = len(bursts) >= _ROUND and all(b.outcome == Outcome.FAILED for b in bursts)
-        if clock.left <= 0 or hopeless:
-            return
+            pool = burst_pool(settings, self.memory, bursts)
+            if not pool or clock.left <= 0:
+                return
+            # the best by design, plus one that varies a depth, batch or context that all share
+            weights, cost = design.target_weights(posterior, sizes(pool), settings.seq_len), _cost(bursts, settings)
+            noise, left = observations.drift_of(bursts).noise_floor, clock.left
+            picks = design.choose(posterior, pool, weights, cost, count=_ROUND, seconds_left=left, visit_noise=noise)
+            if done := [b.workload for b in observations.completed(bursts)]:
+                picks += design.missing_contrast(done + picks, pool)[:1]
+            if not picks:
+                return
+            rng.shuffle(picks)  # drift of the machine must not favour one configuration
+            for workload in picks:
+                bursts, z = notes.calibration.bursts, sizes([workload])
+                if _cost(bursts, settings).seconds(z, np.exp(predict_log(posterior, z).mean))[0] > clock.left:
+                    continue
+                self.say(f"burst {len(bursts) + 1}: {describe(workload)}")
+                notes.add(run_burst(self.worker, settings, workload, limit=clock.left))
+            bursts = notes.calibration.bursts
+            hopeless = len(bursts) >= _ROUND and all(b.outcome == Outcome.FAILED for b in bursts)
+            if clock.left <= 0 or hopeless:
+                return
 
+    def run_late_bursts(self, notes: Notebook, fewest: int) -> None:
+        """Measure new configurations after the end of the budget, until there are `fewest` or as many bursts failed."""
+        settings, failed = self.settings, 0
+        while failed < fewest and (measured := configurations(notes.calibration)) < fewest:
+            bursts = notes.calibration.bursts
+            tried = {b.workload for b in bursts}
+            pool = [w for w in burst_pool(settings, self.memory, bursts) if w not in tried]
+            if not pool:
+                return
+            posterior = FitEvidence(notes.calibration).posterior()
+            weights, cost = design.target_weights(posterior, sizes(pool), settings.seq_len), _cost(bursts, settings)
+            best = design.choose(posterior, pool, weights, cost, count=1, seconds_left=math.inf)
+            [workload, *_] = (design.missing_contrast(list(tried), pool) if tried else []) + best
+            self.say(f"{measured} of {fewest} configurations measured, so it takes longer: {describe(workload)}")
+            notes.add(run_burst(self.worker, settings, workload, limit=_LATE_BURST_SECONDS))
+            failed += notes.calibration.bursts[-1].outcome != Outcome.COMPLETED
 
-def _late_bursts(
-    settings: Settings,
-    worker: Worker,
-    notes: Notebook,
-    memory: MemoryModel,
-    clock: Clock,
-    on_event: Callable[[CalibrationEvent], None],
-    fewest: int,
-) -> None:
-    """Measure new configurations after the end of the budget, until there are `fewest` or as many bursts failed."""
-    failed = 0
-    while failed < fewest and (measured := configurations(notes.calibration)) < fewest:
-        bursts = notes.calibration.bursts
-        tried = {b.workload for b in bursts}
-        pool = [w for w in burst_pool(settings, memory, bursts) if w not in tried]
-        if not pool:
-            return
-        posterior = FitEvidence(notes.calibration).posterior()
-        weights, cost = design.target_weights(posterior, sizes(pool), settings.seq_len), _cost(bursts, settings)
-        best = design.choose(posterior, pool, weights, cost, count=1, seconds_left=math.inf)
-        [workload, *_] = (design.missing_contrast(list(tried), pool) if tried else []) + best
-        text = f"{measured} of {fewest} configurations measured, so it takes longer: {describe(workload)}"
-        on_event(CalibrationEvent(text=text, elapsed_seconds=clock.elapsed))
-        notes.add(run_burst(worker, settings, workload, limit=_LATE_BURST_SECONDS))
-        failed += notes.calibration.bursts[-1].outcome != Outcome.COMPLETED
-
-
-def _switch_settings(
-    worker: Worker, notes: Notebook, clock: Clock, on_event: Callable[[CalibrationEvent], None]
-) -> None:
-    """Run a burst as calibrated, then one with each setting switched and one more as calibrated, in the time for it."""
-    calibration = notes.calibration
-    settings, base = calibration.settings, base_of(calibration)
-    clock = replace(clock, budget_seconds=clock.elapsed + BUDGETS * settings.budget_seconds)
-    found, unchanged = switched(settings, base, calibration.device.compute_capability), (None, settings, base)
-    for name, changed, workload in [unchanged, *(turn for one in found for turn in (one, unchanged))]:
-        if name is not None and clock.left <= 0:
-            return
-        on_event(CalibrationEvent(text=f"settings: {name or 'as calibrated'}", elapsed_seconds=clock.elapsed))
-        burst = SettingBurst(**vars(run_burst(worker, changed, workload, limit=clock.left)), setting=name)
-        notes.calibration = replace(notes.calibration, setting_bursts=(*notes.calibration.setting_bursts, burst))
-        notes.save()
-
-
-def next_bursts(
-    settings: Settings, memory: MemoryModel, posterior: Posterior, bursts: Sequence[Burst], seconds_left: float
-) -> list[Workload]:
-    """Return the next round: the best by design, plus one that varies a depth, batch or context that all share."""
-    pool = burst_pool(settings, memory, bursts)
-    if not pool or seconds_left <= 0:
-        return []
-    weights = design.target_weights(posterior, sizes(pool), settings.seq_len)
-    noise = observations.drift_of(bursts).noise_floor
-    picks = design.choose(
-        posterior,
-        pool,
-        weights,
-        _cost(bursts, settings),
-        count=_ROUND,
-        seconds_left=seconds_left,
-        visit_noise=noise,
-    )
-    done = [b.workload for b in observations.completed(bursts)]
-    if done:
-        missing = design.missing_contrast(done + picks, pool)
-        picks += missing[:1]
-    return picks
+    def run_setting_bursts(self, notes: Notebook) -> None:
+        """Run a burst as calibrated, then one with each setting switched and one more as calibrated, as time allows."""
+        calibration = notes.calibration
+        settings, base = calibration.settings, base_of(calibration)
+        clock = replace(self.clock, budget_seconds=self.clock.elapsed + BUDGETS * settings.budget_seconds)
+        found, unchanged = switched(settings, base, calibration.device.compute_capability), (None, settings, base)
+        for name, changed, workload in [unchanged, *(turn for one in found for turn in (one, unchanged))]:
+            if name is not None and clock.left <= 0:
+                return
+            self.say(f"settings: {name or 'as calibrated'}")
+            burst = SettingBurst(**vars(run_burst(self.worker, changed, workload, limit=clock.left)), setting=name)
+            notes.calibration = replace(notes.calibration, setting_bursts=(*notes.calibration.setting_bursts, burst))
+            notes.save()
 
 
 def burst_pool(settings: Settings, memory: MemoryModel, bursts: Sequence[Burst]) -> list[Workload]:
@@ -328,35 +305,3 @@ def _cost(bursts: Sequence[Burst], settings: Settings) -> design.BurstCost:
         compile_seconds=statistics.median(first.values()),
         compiled=frozenset(first),
     )
-
-
-def _resumed(settings: Settings, store: Store) -> Calibration | None:
-    """Return the newest calibration of this device if it was interrupted and had the same settings."""
-    newest = store.newest_calibration(settings.gpu, settings.family)
-    if newest is None or newest.status != PARTIAL:
-        return None
-    before = newest.settings
-    same = replace(
-        settings,
-        budget_seconds=before.budget_seconds,
-        memory_bytes=before.memory_bytes,
-        usd_per_hour=before.usd_per_hour,
-        seed=before.seed,
-    )
-    return newest if same == before else None
-
-
-def measure_one(workload: Workload, worker: Worker, notes: Notebook, seconds: float) -> None:
-    """Add bursts of one configuration to a calibration, so that its prediction becomes a measurement.
-
-    Bursts repeat at least twice and until `seconds` have passed, unless one fails. The calibration is saved after each.
-    """
-    end = time.monotonic() + seconds
-    for count in range(8):
-        left = end - time.monotonic()
-        if count >= 2 and left <= 0:
-            return
-        burst = run_burst(worker, notes.calibration.settings, workload, limit=max(left, 10.0))
-        notes.add(burst)
-        if burst.outcome != Outcome.COMPLETED:
-            return  # it would fail the same way again

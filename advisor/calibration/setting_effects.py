@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from advisor.calibration.measure import burst_seconds
 from advisor.calibration.observations import completed, corrected_log, drift_of, within_noise
-from advisor.calibration.one_burst import burst_seconds
 from advisor.laws.intervals import Z80
 from advisor.options import OPTIONS
 from advisor.records import Basis, Estimate, Workload

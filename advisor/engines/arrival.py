@@ -13,12 +13,12 @@ from advisor.hardware.here import cpu_name
 from advisor.records import Plan
 from advisor.run_records import ArrivalRecord
 from advisor.store.calibration import Calibration
-from advisor.store.disk import bad_fields, read_json, write_atomic
+from advisor.store.disk import read_record, write_atomic
 from advisor.store.plan_files import dump_plan, load_plan
 from advisor.store.run_folder import CONFIG, LOG, PLAN, read_launch, read_run_config, write_launch
 from advisor.store.store import Store, load_calibration
 from trainer.budget import BUDGET_NAME
-from trainer.schema import ConfigError, RunConfig, dump_config, record_from_dict
+from trainer.schema import RunConfig, dump_config
 
 PLAN_BEFORE, PLAN_AFTER, RECORD, CALIBRATION = "plan-before.yaml", "plan-after.yaml", "arrival.json", "calibration.yaml"
 ARRIVAL_FILES = (PLAN_AFTER, CALIBRATION, RECORD, BUDGET_NAME)  # these files come home from the machine
@@ -35,13 +35,7 @@ def goes_on_with(before: Plan, came: Plan, given: RunConfig) -> tuple[Plan, RunC
 
 def read_arrival(run_dir: Path) -> ArrivalRecord | None:
     """Read the machine's answer to the plan. Returns None if there is none yet."""
-    path = run_dir / RECORD
-    if not path.exists():
-        return None
-    try:
-        return record_from_dict(ArrivalRecord, read_json(path, "arrival"))
-    except ConfigError as error:
-        raise bad_fields("arrival", path, error, f"remove it to go on without it: rm {path}") from error
+    return read_record(ArrivalRecord, run_dir / RECORD, "arrival")
 
 
 def is_awaited(run_dir: Path) -> bool:
@@ -62,7 +56,15 @@ def settle(run_dir: Path, store: Store, *, over: bool) -> str | None:
     begun, problem = (run_dir / LOG).exists(), None
     if not launch.arriving.told and (over or begun):
         try:
-            _apply(run_dir, store)
+            record = read_arrival(run_dir)
+            if record is not None and (run_dir / CALIBRATION).exists():
+                enter(load_calibration(run_dir / CALIBRATION), store)
+            if record is not None and record.goes_on:  # the new plan and configuration replace the old ones
+                before = load_plan(run_dir / PLAN)
+                plan, config = goes_on_with(before, load_plan(run_dir / PLAN_AFTER), read_run_config(run_dir))
+                texts = {PLAN_BEFORE: dump_plan(before), CONFIG: dump_config(config), PLAN: dump_plan(plan)}
+                for name, text in texts.items():
+                    write_atomic(run_dir / name, text)
         except AdvisorError as error:  # the run continues whatever the result was, and the result is not read again
             problem = f"what came of its arrival cannot be used: {error.message}"
         write_launch(run_dir, replace(launch, arriving=replace(launch.arriving, told=True)))
@@ -72,21 +74,9 @@ def settle(run_dir: Path, store: Store, *, over: bool) -> str | None:
     return f"stopped on arrival: {record.reason}" if record is not None and not record.goes_on else None
 
 
-def _apply(run_dir: Path, store: Store) -> None:
-    """Store the calibration, and write the new plan and configuration in place of the old ones."""
-    record = read_arrival(run_dir)
-    if record is not None and (run_dir / CALIBRATION).exists():
-        enter(load_calibration(run_dir / CALIBRATION), store)
-    if record is not None and record.goes_on:
-        before = load_plan(run_dir / PLAN)
-        plan, config = goes_on_with(before, load_plan(run_dir / PLAN_AFTER), read_run_config(run_dir))
-        for name, text in ((PLAN_BEFORE, dump_plan(before)), (CONFIG, dump_config(config)), (PLAN, dump_plan(plan))):
-            write_atomic(run_dir / name, text)
-
-
 def enter(calibration: Calibration, store: Store) -> bool:
     """Store a calibration from elsewhere, but not of another CPU, because the key of all CPUs means this CPU."""
-    kept = calibration.settings.gpu != "cpu" or calibration.device.name == cpu_name()
-    if kept:
-        store.save_calibration(calibration)
-    return kept
+    if calibration.settings.gpu == "cpu" and calibration.device.name != cpu_name():
+        return False
+    store.save_calibration(calibration)
+    return True

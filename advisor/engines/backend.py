@@ -1,4 +1,4 @@
-"""Defines what every backend must do and what all share. A started run is named by a handle, `engine://id`."""
+"""Defines what every backend must do and what all share, and runs on this machine. A started run is named by a handle, `engine://id`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from advisor.engines import process as processes
+from advisor.engines.gpu_locks import held_cards
 from advisor.engines.guards import refuse_without_data
-from advisor.engines.state import RunStatus
+from advisor.engines.state import RunState, RunStatus, run_status
 from advisor.errors import AdvisorError
 from advisor.records import Plan
 from advisor.run_records import LaunchRecord
 from advisor.store.adopted import AdoptedPlan
 from advisor.store.disk import disk_errors, write_atomic
-from advisor.store.run_folder import CHECKPOINTS, read_launch, write_launch
+from advisor.store.run_folder import CHECKPOINTS, STDOUT, read_launch, run_row, write_launch
 from advisor.store.store import Store
 from advisor.trainers.adapter import Trainer
+from advisor.trainers.adopted import ADOPTED
 from trainer.schema import RunConfig
 
 
@@ -95,20 +98,20 @@ class Backend(ABC):
     def dryrun(self, job: Job) -> LaunchRequest:
         """Return what `submit` would do, and start nothing. Raises AdvisorError for a job that it does not support."""
 
-    @abstractmethod
     def offer(self, request: LaunchRequest) -> list[str]:
         """Return the engine's answer to a request before it is submitted: when and on what it would start.
 
-        Raises AdvisorError if the engine would refuse it.
+        Empty if it starts at once. Raises AdvisorError if the engine would refuse it.
         """
+        return []
 
     @abstractmethod
     def submit(self, request: LaunchRequest) -> str:
         """Write files and launch record, start the run so that it outlives this process, and return its handle."""
 
-    @abstractmethod
     def describe(self, run_dir: Path) -> RunStatus:
         """Return the state of a folder's run; raises AdvisorError if the folder holds no run."""
+        return run_status(run_dir)
 
     @abstractmethod
     def cancel(self, run_dir: Path, *, timeout_seconds: float, force: bool = False) -> RunStatus:
@@ -146,6 +149,65 @@ def not_ended(run_dir: Path, timeout_seconds: float) -> AdvisorError:
         f"{run_dir} has not ended within {timeout_seconds:.0f} s; it may still be writing its checkpoint",
         f"wait (advisor watch {run_dir}), or end it without one: advisor stop {run_dir} --force",
     )
+
+
+class LocalBackend(Backend):
+    """Runs on this machine: a detached process that outlives the terminal and the page that started it.
+
+    The id in a handle is the run's folder: `local:///home/me/runs/small-20261121-030000`.
+    """
+
+    engine = "local"
+
+    def dryrun(self, job: Job) -> LaunchRequest:
+        """Return the trainer's command in the run's own folder."""
+        command, handle = job.trainer.command(job.folder, job.record.gpus), f"{self.engine}://{job.folder}"
+        record = replace(job.record, command=command, handle=handle, pid=None, process_started=None)
+        return LaunchRequest(
+            folder=job.folder,
+            command=command,
+            environment=processes.python_variables(),
+            files=job.files,
+            record=record,
+            cards=job.cards,
+        )
+
+    def submit(self, request: LaunchRequest) -> str:
+        """Start the process; raises AdvisorError if the folder cannot be written or the process cannot be started."""
+        folder, record = request.folder, request.record
+        write_files(request)
+        write_launch(folder, record)  # no process yet, so that the folder shows the intent whatever happens next
+        self.store.register_run(run_row(folder))
+        with held_cards(request.cards, record.place.gpu_ids, folder) as held:
+            variables = {**request.environment, **held.variables}
+            process = processes.start_detached(request.command, folder, folder / STDOUT, variables, keep=held.files)
+        started = replace(record, pid=process.pid, process_started=process.started, cards=held.ids)
+        try:
+            write_launch(folder, started)
+        except AdvisorError:  # an unrecorded run could not be watched or stopped, so it is ended
+            processes.kill_tree(process)
+            raise
+        return record.handle
+
+    def cancel(self, run_dir: Path, *, timeout_seconds: float, force: bool = False) -> RunStatus:
+        """End the run by SIGTERM, then by SIGKILL if forced; raises AdvisorError also for a run on another machine."""
+        status, launch = run_status(run_dir), read_launch(run_dir)
+        process = status.process
+        if process is None and status.state is RunState.RUNNING:
+            host = launch.host if launch is not None else "another machine"
+            raise AdvisorError(f"{run_dir} runs on {host}, not here", f"repeat the command on {host}")
+        if process is None or not processes.is_alive(process):
+            return status
+        note_stop(run_dir)
+        # torchrun gives its workers only 30 s. An adopted command's guard is asked itself, since it records who asked
+        several = launch is not None and launch.gpus > 1 and launch.trainer != ADOPTED.name
+        processes.ask_to_stop(process, workers_only=several)
+        if not processes.wait_until_gone(process, timeout_seconds):
+            if not force:
+                raise not_ended(run_dir, timeout_seconds)
+            processes.kill_tree(process)
+            processes.wait_until_gone(process, 10.0)
+        return run_status(run_dir)
 
 
 def engine_of(handle: str) -> str:

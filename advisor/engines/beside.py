@@ -10,19 +10,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from advisor.engines.process import (
-    ProcessId,
-    folder_lock,
-    is_alive,
-    kill_tree,
-    python_command,
-    python_variables,
-    start_detached,
-    wait_until_gone,
-)
+from advisor.engines import process as processes
+from advisor.engines.process import ProcessId
 from advisor.errors import AdvisorError
-from advisor.store.disk import read_json, write_atomic
-from trainer.schema import ConfigError, record_from_dict, to_dict
+from advisor.store.disk import read_record, write_atomic
+from trainer.schema import to_dict
 
 CANCEL_SECONDS = 20.0  # for each way to stop it
 _LINES_SHOWN = 4
@@ -47,7 +39,7 @@ class Started:
     @property
     def running(self) -> bool:
         """Tell whether it still runs."""
-        return is_alive(self.process)
+        return processes.is_alive(self.process)
 
     @property
     def unix_seconds(self) -> float:
@@ -73,14 +65,14 @@ class Beside:
     ) -> None:
         """Run `advisor` with these words; raises AdvisorError if a command of this kind is running already."""
         self.home.mkdir(parents=True, exist_ok=True)
-        with folder_lock(self.home):
+        with processes.folder_lock(self.home):
             before = self.look()
             if before is not None and before.running:
                 raise AdvisorError(f"{self.what} is running already", "wait for it, or cancel it")
             self.output.unlink(missing_ok=True)
-            variables = python_variables() | {"ADVISOR_HOME": str(self.home)}
-            process = start_detached(
-                python_command("-m", "advisor", *words), folder or self.home, self.output, variables
+            variables = processes.python_variables() | {"ADVISOR_HOME": str(self.home)}
+            process = processes.start_detached(
+                processes.python_command("-m", "advisor", *words), folder or self.home, self.output, variables
             )
             state = Started(
                 pid=process.pid,
@@ -93,12 +85,7 @@ class Beside:
 
     def look(self) -> Started | None:
         """Return the newest command of this kind, or None if there was none."""
-        if not self._state.exists():
-            return None
-        try:
-            return record_from_dict(Started, read_json(self._state, f"state of {self.what}"))
-        except ConfigError as error:
-            raise AdvisorError(f"{self._state} cannot be used: {error}", f"remove it: rm {self._state}") from error
+        return read_record(Started, self._state, f"state of {self.what}")
 
     def said(self) -> tuple[str, ...]:
         """Return the newest lines it printed."""
@@ -114,13 +101,15 @@ class Beside:
             return
         process = state.process
         os.kill(process.pid, signal.SIGINT)
-        if wait_until_gone(process, seconds):  # a process started by nohup or in the background ignores Ctrl-C
+        if processes.wait_until_gone(
+            process, seconds
+        ):  # a process started by nohup or in the background ignores Ctrl-C
             return
         if with_children:
-            kill_tree(process)
+            processes.kill_tree(process)
         else:
             os.kill(process.pid, signal.SIGTERM)
-        if not wait_until_gone(process, seconds):
+        if not processes.wait_until_gone(process, seconds):
             raise AdvisorError(f"{self.what} does not stop", f"end it by hand: kill -9 {process.pid}")
 
     @property

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from advisor.engines.backend import Backend, engine_of
-from advisor.engines.local import LocalBackend
+from advisor.engines.backend import Backend, LocalBackend, engine_of
 from advisor.engines.state import RunStatus
 from advisor.errors import AdvisorError, close_matches
 from advisor.run_records import Place

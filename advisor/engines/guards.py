@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from advisor.errors import AdvisorError
 from advisor.records import Plan
 from advisor.run_records import Guards
+from advisor.store.adopted import tightest
 from advisor.trainers.known import workload_of_config
 from advisor.units import HOUR, format_moment
 from trainer.schema import DataConfig, LossStop, RunConfig, StopConfig, to_dict
@@ -102,12 +103,9 @@ def make_guards(config: RunConfig, limits: GuardLimits, *, usd_per_hour: float |
     and for a limit in dollars without a price.
     """
     max_usd = config.stop.max_usd if limits.max_usd is None else _positive("--budget", limits.max_usd)
-    seconds = [_hours_in_seconds(config.stop, limits.max_hours)]
-    if max_usd is not None:
-        seconds.append(_seconds_for(max_usd, usd_per_hour))
-    tightest = min((each for each in seconds if each is not None), default=None)
+    seconds = _with_price(_hours_in_seconds(config.stop, limits.max_hours), max_usd, usd_per_hour)
     loss = (*config.stop.loss, *(limits.loss or ()))
-    return Guards(max_usd=max_usd, max_hours=limits.max_hours, max_seconds=tightest, loss=loss)
+    return Guards(max_usd=max_usd, max_hours=limits.max_hours, max_seconds=seconds, loss=loss)
 
 
 def guarded(
@@ -134,10 +132,14 @@ def guarded(
 
 def limit_seconds(stop: StopConfig) -> float | None:
     """Return the tightest time limit in seconds, with dollars at the configuration's price; None if it has no limit."""
-    limits = [stop.max_seconds]
-    if stop.max_usd is not None:
-        limits.append(_seconds_for(stop.max_usd, stop.usd_per_hour))
-    return min((seconds for seconds in limits if seconds is not None), default=None)
+    return _with_price(stop.max_seconds, stop.max_usd, stop.usd_per_hour)
+
+
+def _with_price(max_seconds: float | None, max_usd: float | None, usd_per_hour: float | None) -> float | None:
+    if max_usd is not None and usd_per_hour is None:
+        hint = "plan again with --price USD_PER_HOUR, or limit the time: --deadline"
+        raise AdvisorError("--budget needs a price, and this plan has none", hint, exit_code=2)
+    return tightest(max_seconds, max_usd, usd_per_hour)
 
 
 def parse_loss_stop(text: str) -> LossStop:
@@ -164,10 +166,3 @@ def _positive(flag: str, value: float) -> float:
     if not (value > 0 and math.isfinite(value)):
         raise AdvisorError(f"{flag}: {value:g} is not above zero", "leave it out for no limit", exit_code=2)
     return value
-
-
-def _seconds_for(usd: float, usd_per_hour: float | None) -> float | None:
-    if usd_per_hour is None:
-        hint = "plan again with --price USD_PER_HOUR, or limit the time: --deadline"
-        raise AdvisorError("--budget needs a price, and this plan has none", hint, exit_code=2)
-    return usd / usd_per_hour * HOUR if usd_per_hour > 0 else None

@@ -17,21 +17,12 @@ from advisor.engines.state import RunState, RunStatus, check_not_running, goes_o
 from advisor.errors import AdvisorError
 from advisor.records import Plan
 from advisor.run_records import Arriving, Guards, LaunchRecord, Place
+from advisor.store import run_folder
 from advisor.store.adopted import PLAN as ADOPTED_PLAN
 from advisor.store.adopted import AdoptedPlan, dump_adopted_plan, load_adopted_plan
 from advisor.store.disk import disk_errors, dump_yaml
 from advisor.store.plan_files import dump_plan
-from advisor.store.run_folder import (
-    CONFIG,
-    PLAN,
-    is_run_folder,
-    newest_checkpoint,
-    read_launch,
-    read_run_config,
-    read_run_plan,
-    run_id,
-    run_row,
-)
+from advisor.store.run_folder import PLAN, run_id
 from advisor.store.store import Store
 from advisor.trainers.adapter import Trainer
 from advisor.trainers.adopted import ADOPTED, RECIPE, recipe_of
@@ -64,7 +55,15 @@ def new_job(
     price = plan.offer.usd_per_hour if plan is not None else config.stop.usd_per_hour
     guards = make_guards(config, with_limits_of(plan, limits), usd_per_hour=price)
     step_seconds = plan.chosen.step_seconds.value if plan is not None else None
-    config = guarded(_with_absolute_paths(config), guards, usd_per_hour=price, step_seconds=step_seconds)
+    # absolute paths, since the trainer starts in the run folder
+    if config.init_from is not None:
+        config = replace(config, init_from=str(Path(config.init_from).expanduser().resolve()))
+    if config.data.path is not None:
+        path = Path(config.data.path).expanduser().resolve()
+        if not path.exists():
+            raise AdvisorError(f"the data folder {path} does not exist", "make it: advisor data prepare TEXT --out DIR")
+        config = replace(config, data=replace(config.data, path=str(path)))
+    config = guarded(config, guards, usd_per_hour=price, step_seconds=step_seconds)
     record = LaunchRecord(
         id=run_id,
         name=config.name,
@@ -109,26 +108,35 @@ def resumed_job(
     check_not_running(run_dir, status)
     if status.outcome is Outcome.COMPLETED:
         raise AdvisorError(f"{run_dir} has completed: nothing to resume", f"advisor compare {run_dir}")
-    before = read_launch(run_dir) or LaunchRecord(  # the trainer was started by hand
+    before = run_folder.read_launch(run_dir) or LaunchRecord(  # the trainer was started by hand
         id=run_id(run_dir),
-        name=read_run_config(run_dir).name,
+        name=run_folder.read_run_config(run_dir).name,
         attempt=status.attempt or 1,
-        launched_at=run_row(run_dir).created,
+        launched_at=run_folder.run_row(run_dir).created,
         host=this_host(),
     )
     trainer = trainer_of(before.trainer)
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     attempt = before.attempt + (status.state is not RunState.NEVER_STARTED)
     record = replace(before, attempt=attempt, launched_at=now, host=this_host(), stop_asked_at=None, cards=())
+    spent = trainer.spent(run_dir)
     if trainer is ADOPTED:
-        return _resumed_adopted(run_dir, record, limits)
+        command = load_adopted_plan(run_dir / ADOPTED_PLAN)
+        if limits.max_usd is not None and not command.offer.usd_per_hour:
+            raise AdvisorError("a limit in dollars needs a price, and the plan has none", "--deadline", exit_code=2)
+        max_usd = command.max_usd if limits.max_usd is None else limits.max_usd
+        max_seconds = command.max_seconds if limits.max_hours is None else limits.max_hours * HOUR
+        command = replace(command, max_usd=max_usd, max_seconds=max_seconds)
+        used_usd = spent.usd(command.offer.usd_per_hour or 0.0)
+        _refuse_without_room(run_dir, (spent.seconds, used_usd), (0.0, 0.0), (max_seconds, max_usd))
+        return adopted_job(command, dump_yaml(to_dict(recipe_of(run_dir))), run_dir, record)
     # Leave out what new limits replace: `make_guards` keeps the tighter of two times, and all rules on the loss.
-    config = read_run_config(run_dir)
+    config = run_folder.read_run_config(run_dir)
     stop = config.stop
     stop = replace(stop, max_seconds=stop.max_seconds if limits.max_hours is None else None,
                    loss=stop.loss if limits.loss is None else ())  # fmt: skip
     config = replace(config, stop=stop)
-    plan = read_run_plan(run_dir)
+    plan = run_folder.read_run_plan(run_dir)
     gpus = plan.offer.gpus if plan is not None else 1
     price = before.usd_per_hour if usd_per_gpu_hour is None else usd_per_gpu_hour * gpus
     guards = make_guards(config, limits, usd_per_hour=price)
@@ -136,33 +144,17 @@ def resumed_job(
     if synthetic and config.data.path is not None:
         raise AdvisorError(f"--synthetic: this run trains on {config.data.path}", "leave --synthetic out", exit_code=2)
     config = replace(config, data=replace(config.data, synthetic=True)) if synthetic else config
-    spent, earlier = trainer.spent(run_dir), before.usd_per_hour or 0.0
-    needed = spent.needed_seconds or 0.0
-    _refuse_without_room(run_dir, spent.seconds, needed, config.stop.max_seconds, "{:.0f} s".format, _deadline)
-    _refuse_without_room(run_dir, spent.usd(earlier), (price or 0.0) * needed / HOUR, config.stop.max_usd, format_usd,
-                         "--budget {:.3g}".format)  # fmt: skip
+    needed, used = spent.needed_seconds or 0.0, (spent.seconds, spent.usd(before.usd_per_hour or 0.0))
+    limited = config.stop.max_seconds, config.stop.max_usd
+    _refuse_without_room(run_dir, used, (needed, (price or 0.0) * needed / HOUR), limited)
     record = replace(record, usd_per_hour=price, guards=guards)
     return Job(folder=run_dir, trainer=trainer, config=config, plan=plan,
                files=_files(trainer, config), record=record)  # fmt: skip
 
 
-def _resumed_adopted(run_dir: Path, record: LaunchRecord, limits: GuardLimits) -> Job:
-    """Return the next attempt at the run of an adopted command; raises AdvisorError as `resumed_job` does."""
-    plan = load_adopted_plan(run_dir / ADOPTED_PLAN)
-    if limits.max_usd is not None and not plan.offer.usd_per_hour:
-        raise AdvisorError("a limit in dollars needs a price, and the plan has none", "--deadline", exit_code=2)
-    plan = replace(plan, max_usd=plan.max_usd if limits.max_usd is None else limits.max_usd,
-                   max_seconds=plan.max_seconds if limits.max_hours is None else limits.max_hours * HOUR)  # fmt: skip
-    spent = ADOPTED.spent(run_dir)
-    _refuse_without_room(run_dir, spent.seconds, 0.0, plan.max_seconds, "{:.0f} s".format, _deadline)
-    used_usd = spent.usd(plan.offer.usd_per_hour or 0.0)
-    _refuse_without_room(run_dir, used_usd, 0.0, plan.max_usd, format_usd, "--budget {:.3g}".format)
-    return adopted_job(plan, dump_yaml(to_dict(recipe_of(run_dir))), run_dir, record)
-
-
 def steps_again(run_dir: Path, logged_step: int | None) -> str | None:
     """Say how many completed steps a resumed run will repeat. Returns None if there are none."""
-    step = newest_checkpoint(run_dir)
+    step = run_folder.newest_checkpoint(run_dir)
     if logged_step is None or logged_step <= step:
         return None
     if step == 0:
@@ -172,7 +164,7 @@ def steps_again(run_dir: Path, logged_step: int | None) -> str | None:
 
 def refuse_a_second_run(folder: Path, trainer: Trainer, store: Store) -> None:
     """Raise AdvisorError if a run has already started in a folder."""
-    if not is_run_folder(folder):
+    if not run_folder.is_run_folder(folder):
         return
     status = describe(folder, store)
     check_not_running(folder, status)
@@ -184,33 +176,30 @@ def refuse_a_second_run(folder: Path, trainer: Trainer, store: Store) -> None:
 
 def _files(trainer: Trainer, config: RunConfig) -> dict[str, str]:
     """Return the trainer's configuration file, and the configuration as planned, which resume and watch read."""
-    return {CONFIG: dump_config(config), **trainer.files(config)}
+    return {run_folder.CONFIG: dump_config(config), **trainer.files(config)}
 
 
-def _refuse_without_room(run_dir: Path, used: float, needed: float, most: float | None,
-                         shown: Callable[[float], str], option: Callable[[float], str]) -> None:  # fmt: skip
-    """Raise AdvisorError if the limit leaves a resumed run no time for a step, because all attempts count."""
-    if most is not None and used + needed >= most:
-        more = f", and the next step needs {shown(needed)}" if used < most else ""
-        message = f"{run_dir} has used {shown(used)} of the {shown(most)} it was given{more}"
-        enough = option(max(2 * most, used + 2 * needed))
-        raise AdvisorError(message, f"give it more: advisor resume {run_dir} {enough}")
+def _refuse_without_room(
+    run_dir: Path,
+    used: tuple[float, float],
+    needed: tuple[float, float],
+    most: tuple[float | None, float | None],
+) -> None:
+    """Raise AdvisorError if a limit leaves a resumed run no room for a step, because all attempts count.
 
-
-def _deadline(seconds: float) -> str:
-    return f"--deadline {write_duration(math.ceil(seconds))}"
-
-
-def _with_absolute_paths(config: RunConfig) -> RunConfig:
-    """Return the configuration with absolute paths, since the trainer starts in the run folder."""
-    if config.init_from is not None:
-        config = replace(config, init_from=str(Path(config.init_from).expanduser().resolve()))
-    if config.data.path is None:
-        return config
-    path = Path(config.data.path).expanduser().resolve()
-    if not path.exists():
-        raise AdvisorError(f"the data folder {path} does not exist", "make it: advisor data prepare TEXT --out DIR")
-    return replace(config, data=replace(config.data, path=str(path)))
+    Each pair has seconds and dollars.
+    """
+    shown: tuple[Callable[[float], str], ...] = ("{:.0f} s".format, format_usd)
+    options: tuple[Callable[[float], str], ...] = (
+        lambda seconds: f"--deadline {write_duration(math.ceil(seconds))}",
+        "--budget {:.3g}".format,
+    )
+    for so_far, step, limit, show, option in zip(used, needed, most, shown, options, strict=True):
+        if limit is not None and so_far + step >= limit:
+            more = f", and the next step needs {show(step)}" if so_far < limit else ""
+            message = f"{run_dir} has used {show(so_far)} of the {show(limit)} it was given{more}"
+            enough = option(max(2 * limit, so_far + 2 * step))
+            raise AdvisorError(message, f"give it more: advisor resume {run_dir} {enough}")
 
 
 @contextlib.contextmanager
@@ -241,6 +230,6 @@ def running_with(store: Store, plan_id: str) -> Path | None:
     """Return the folder of this plan's active run, or None if there is none."""
     for row in store.runs():
         folder = Path(row.path)
-        if row.plan_id == plan_id and is_run_folder(folder) and goes_on(describe(folder, store).state):
+        if row.plan_id == plan_id and run_folder.is_run_folder(folder) and goes_on(describe(folder, store).state):
             return folder
     return None

@@ -11,32 +11,13 @@ from pathlib import Path
 
 import advisor
 import trainer
+from advisor.engines import state as run_state
 from advisor.engines.arrival import settle
 from advisor.engines.backend import Backend, Job, LaunchRequest, Measuring, id_of, not_ended, note_stop, write_files
-from advisor.engines.export.adopted import AdoptedJob, adopted_files
-from advisor.engines.export.bundle import (
-    ARRIVAL_PACKAGES,
-    PACKAGES,
-    RUN,
-    SETUP,
-    ExportJob,
-    common_files,
-    export_job,
-    pinned,
-    setup_script,
-    torch_install,
-)
+from advisor.engines.export import bundle as parts
+from advisor.engines.export.bundle import RUN, SETUP, AdoptedJob, ExportJob, adopted_files
 from advisor.engines.process import waiting_lock
-from advisor.engines.state import (
-    RunState,
-    RunStatus,
-    Sighting,
-    goes_on,
-    last_sighting,
-    log_bytes,
-    run_status,
-    write_sighting,
-)
+from advisor.engines.state import RunState, RunStatus
 from advisor.engines.templates import script
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu
@@ -69,9 +50,12 @@ class RemoteBackend(Backend):
     def hand_over(self, request: LaunchRequest) -> str:
         """Start the job that is now in the folder, and return the id of its handle."""
 
-    @abstractmethod
     def find(self, run_dir: Path) -> str | None:
-        """Return the id of this folder's run if the engine has it, after an answer was lost. Raises Unreachable."""
+        """Return the id of this folder's run if the engine has it, after an answer was lost. Raises Unreachable.
+
+        An id that this program chose itself is never lost, so there is nothing to find.
+        """
+        return None
 
     @abstractmethod
     def ask(self, run_dir: Path, run: str) -> tuple[RunState, str | None]:
@@ -111,22 +95,24 @@ class RemoteBackend(Backend):
         write_launch(folder, record)
         if is_run:
             self.store.register_run(run_row(folder))
-        seen = Sighting(state=RunState.UNJUDGED, unix_seconds=0.0, log_bytes=log_bytes(folder),
+        seen = run_state.Sighting(state=RunState.UNJUDGED, unix_seconds=0.0, log_bytes=run_state.log_bytes(folder),
                         words="whoever handed it over did not come back")  # fmt: skip
-        write_sighting(folder, seen)
+        run_state.write_sighting(folder, seen)
         try:
             handle = f"{self.engine}://{self.hand_over(request)}"
         except AdvisorError as error:
-            write_sighting(folder, replace(seen, state=RunState.FINISHED, words=f"not taken: {error.message}"))
+            run_state.write_sighting(
+                folder, replace(seen, state=RunState.FINISHED, words=f"not taken: {error.message}")
+            )
             raise
         write_launch(folder, replace(record, handle=handle))
-        write_sighting(folder, replace(seen, state=RunState.QUEUED, words=None))
+        run_state.write_sighting(folder, replace(seen, state=RunState.QUEUED, words=None))
         return handle
 
     def describe(self, run_dir: Path) -> RunStatus:
         """Return the state in the folder, after asking the engine if its last answer is old."""
         self.look_if_due(run_dir)
-        return run_status(run_dir)
+        return run_state.run_status(run_dir)
 
     def look_if_due(self, run_dir: Path) -> None:
         """Ask the engine if its last answer is old; only one process asks at a time."""
@@ -137,20 +123,21 @@ class RemoteBackend(Backend):
 
     def look(self, run_dir: Path) -> None:
         """Ask the engine now, and store its answer."""
-        seen = last_sighting(run_dir)
-        before = seen or Sighting(state=RunState.UNJUDGED, unix_seconds=0.0, log_bytes=0)
+        seen = run_state.last_sighting(run_dir)
+        before = seen or run_state.Sighting(state=RunState.UNJUDGED, unix_seconds=0.0, log_bytes=0)
         try:
-            state, words = self._ask(run_dir)
+            run = self._id(run_dir)
+            state, words = self.ask(run_dir, run) if run else (RunState.FINISHED, f"{self.engine} does not know it")
             words = settle(run_dir, self.store, over=state is RunState.FINISHED) or words
         except Unreachable as error:
             state, words = RunState.UNJUDGED, f"because {error.message}"
-        write_sighting(run_dir, replace(before, state=state, words=words, unix_seconds=time.time()))
+        run_state.write_sighting(run_dir, replace(before, state=state, words=words, unix_seconds=time.time()))
 
     def cancel(self, run_dir: Path, *, timeout_seconds: float, force: bool = False) -> RunStatus:
         """Ask the run to save and end, and wait for it."""
         self.look(run_dir)
-        if not goes_on(run_status(run_dir).state):
-            return run_status(run_dir)
+        if not run_state.goes_on(run_state.run_status(run_dir).state):
+            return run_state.run_status(run_dir)
         note_stop(run_dir)
         run = self._id(run_dir)
         if not self._ends(run_dir, run, timeout_seconds):
@@ -158,17 +145,13 @@ class RemoteBackend(Backend):
                 raise not_ended(run_dir, timeout_seconds)
             self.kill(run_dir, run)
             self._ends(run_dir, run, COMMAND_SECONDS)
-        return run_status(run_dir)
+        return run_state.run_status(run_dir)
 
     def _is_due(self, run_dir: Path) -> bool:
-        seen = last_sighting(run_dir)
+        seen = run_state.last_sighting(run_dir)
         if seen is None:
             return True
-        return goes_on(seen.state) and not 0 <= time.time() - seen.unix_seconds < self.look_seconds
-
-    def _ask(self, run_dir: Path) -> tuple[RunState, str | None]:
-        run = self._id(run_dir)
-        return self.ask(run_dir, run) if run else (RunState.FINISHED, f"{self.engine} does not know it")
+        return run_state.goes_on(seen.state) and not 0 <= time.time() - seen.unix_seconds < self.look_seconds
 
     def _id(self, run_dir: Path) -> str:
         """Return the engine's id of a folder's run; asks the engine if an interrupted launch did not record it."""
@@ -186,7 +169,7 @@ class RemoteBackend(Backend):
             time.sleep(STOP_POLL_SECONDS)
             again = True
             self.look(run_dir)
-            if not goes_on(run_status(run_dir).state):
+            if not run_state.goes_on(run_state.run_status(run_dir).state):
                 return True
             if time.monotonic() >= deadline:
                 return False
@@ -210,7 +193,7 @@ def exported(job: Job, data_at: str | None = None) -> ExportJob | AdoptedJob:
         config = replace(config, data=replace(config.data, path=data_at))
     arriving = job.record.arriving if job.record.arriving is not None and not job.record.arriving.told else None
     run_id = job.record.id if place.engine == "skypilot" else None
-    return export_job(job.plan, config, data, max_usd=job.record.guards.max_usd, place=place, run_id=run_id,
+    return parts.export_job(job.plan, config, data, max_usd=job.record.guards.max_usd, place=place, run_id=run_id,
                       arriving=arriving)  # fmt: skip
 
 
@@ -220,7 +203,9 @@ def bundle(job: Job, export: ExportJob | AdoptedJob, own: Mapping[str, str]) -> 
         return dict(job.files) | {
             f"{JOB}/{name}": text for name, text in (adopted_files(export) | dict(own)).items()
         }, {}
-    files = {name: text for name, text in (common_files(export) | dict(own)).items() if not name.startswith("trainer/")}
+    files = {
+        name: text for name, text in (parts.common_files(export) | dict(own)).items() if not name.startswith("trainer/")
+    }
     inside = {f"{JOB}/{name}": text for name, text in files.items()}
     copies = {f"{JOB}/trainer": Path(trainer.__path__[0])}
     if export.arriving is not None:  # the plan is made again there
@@ -246,9 +231,14 @@ def engine_says(
     """Return what an engine's command prints; raises Unreachable with its last words if it fails or takes too long."""
     done = engine_run(words, inside=inside, variables=variables, seconds=seconds)
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise Unreachable(f"{words[0]}: {said[-1] if said else f'exit status {done.returncode}'}", "try again")
+        raise Unreachable(f"{words[0]}: {last_words(done)}", "try again")
     return done.stdout
+
+
+def last_words(done: subprocess.CompletedProcess[bytes]) -> str:
+    """Return the last line in which a command says why it failed, else its exit status."""
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else f"exit status {done.returncode}"
 
 
 def engine_run(words: Sequence[str], *, given: bytes = b"", inside: Path | None = None,
@@ -264,12 +254,12 @@ def engine_run(words: Sequence[str], *, given: bytes = b"", inside: Path | None 
 
 
 def measuring_files(asked: Measuring) -> dict[str, str]:
-    """Return the files of a calibration by name, beside `remote.sources`."""
+    """Return the files of a calibration by name, in addition to `sources`."""
     return {
         f"{JOB}/{ASKED}": asked.asked,
-        f"{JOB}/{SETUP}": setup_script(torch_install(find_gpu(asked.gpu))),
-        f"{JOB}/requirements.txt": "".join(pinned(PACKAGES + ARRIVAL_PACKAGES)),
-        f"{JOB}/{RUN}": script("calibrate.sh", command=COMMAND),
+        f"{JOB}/{SETUP}": parts.setup_script(parts.torch_install(find_gpu(asked.gpu))),
+        f"{JOB}/requirements.txt": "".join(parts.pinned(parts.PACKAGES + parts.ARRIVAL_PACKAGES)),
+        f"{JOB}/{RUN}": script("job.sh#calibrate", command=COMMAND),
     }
 
 

@@ -15,18 +15,10 @@ from pathlib import Path
 
 import yaml
 
+from advisor.engines import remote
 from advisor.engines.backend import Job, LaunchRequest
 from advisor.engines.export.cloud import LOG_LINE, SKY, bucket, skypilot
-from advisor.engines.remote import (
-    COMMAND_SECONDS,
-    JOB,
-    RemoteBackend,
-    Unreachable,
-    bundle,
-    engine_run,
-    engine_says,
-    exported,
-)
+from advisor.engines.remote import JOB, RemoteBackend, Unreachable
 from advisor.engines.state import RunState
 from advisor.errors import AdvisorError
 from advisor.store.disk import disk_errors, write_atomic
@@ -100,7 +92,7 @@ def _up_to_the_log(lines: Sequence[str]) -> Sequence[str]:
 
 
 class SkyBackend(RemoteBackend):
-    """Submits the exported task as a managed job, which recovers from preemption and returns its machines."""
+    """Submits the remote.exported task as a managed job, which recovers from preemption and returns its machines."""
 
     engine = "skypilot"
     look_seconds = 60.0  # each query goes through SkyPilot's controller to the job's machine
@@ -110,8 +102,8 @@ class SkyBackend(RemoteBackend):
         if job.config is None:
             hint = f"advisor export PLAN.yaml --to {self.engine} --out DIR; afterwards compare what came home"
             raise AdvisorError(f"an adopted command is not started on {self.engine} from here", hint, exit_code=2)
-        export = exported(job, data_at=DATA_AT)
-        files, copies = bundle(job, export, skypilot(export))
+        export = remote.exported(job, data_at=DATA_AT)
+        files, copies = remote.bundle(job, export, skypilot(export))
         command = (*_sky(), "jobs", "launch", "--yes", "--detach-run", SKY)
         return self._ready_request(job.folder, job.record, command, files, copies, run=export.name)
 
@@ -166,10 +158,6 @@ class SkyBackend(RemoteBackend):
         _run(request.command, inside=request.folder / JOB, seconds=None)
         return request.record.handle.partition("://")[2]
 
-    def find(self, run_dir: Path) -> str | None:
-        """Return the name, which is never lost because this program chose it."""
-        return None
-
     def ask(self, run_dir: Path, run: str) -> tuple[RunState, str | None]:
         """Ask SkyPilot's queue, and copy the output of a started job at each look before the job counts as over."""
         jobs = [job for job in json.loads(sky_says("jobs", "queue", "--all", "-o", "json")) if job["job_name"] == run]
@@ -200,7 +188,7 @@ class SkyBackend(RemoteBackend):
         name = bucket(self._id(run_dir))
         command = copy_command(sky_says("storage", "ls", "--verbose"), name, run_dir / CHECKPOINTS)
         (run_dir / CHECKPOINTS).mkdir(exist_ok=True)
-        engine_says(command, seconds=None)
+        remote.engine_says(command, seconds=None)
         return f"checkpoints of the bucket {name} are in {run_dir / CHECKPOINTS}"
 
 
@@ -226,11 +214,11 @@ def sky_says(*words: str) -> str:
     return _run((*_sky(), *words))
 
 
-def _run(words: Sequence[str], *, inside: Path | None = None, seconds: float | None = COMMAND_SECONDS,
+def _run(words: Sequence[str], *, inside: Path | None = None, seconds: float | None = remote.COMMAND_SECONDS,
          fine: Sequence[int] = (0,)) -> str:  # fmt: skip
     plain = {**os.environ, "NO_COLOR": "1", "PYTHONPATH": ""}  # SkyPilot may run on another Python
     try:
-        done = engine_run(words, inside=inside, variables=plain, seconds=seconds)
+        done = remote.engine_run(words, inside=inside, variables=plain, seconds=seconds)
     except Unreachable as error:
         if isinstance(error.__cause__, FileNotFoundError):
             raise Unreachable(

@@ -14,21 +14,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from advisor.engines import remote
 from advisor.engines.backend import Job, LaunchRequest, Measuring
-from advisor.engines.export.slurm import SCRIPT, STOP_ASKED, calibration_script, slurm
-from advisor.engines.remote import (
-    COMMAND,
-    JOB,
-    RemoteBackend,
-    Unreachable,
-    bundle,
-    engine_run,
-    engine_says,
-    exported,
-    limit_seconds,
-    measuring_files,
-    sources,
-)
+from advisor.engines.export.targets import SCRIPT, STOP_ASKED, calibration_script, slurm
+from advisor.engines.remote import JOB, RemoteBackend, Unreachable, engine_says
 from advisor.engines.state import RunState
 from advisor.errors import AdvisorError
 from advisor.run_records import LaunchRecord
@@ -44,23 +33,30 @@ _NEVER = {"PartitionTimeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS"
 
 
 class SlurmBackend(RemoteBackend):
-    """Submits the exported job; log and checkpoints appear in the run folder on the shared file system."""
+    """Submits the remote.exported job; log and checkpoints appear in the run folder on the shared file system."""
 
     engine = "slurm"
 
     def dryrun(self, job: Job) -> LaunchRequest:
         """Return `sbatch job.sbatch` in the export, with the run folder as its output and this Python as its own."""
-        export = exported(job)
-        files, copies = bundle(job, export, slurm(export))
+        export = remote.exported(job)
+        files, copies = remote.bundle(job, export, slurm(export))
         return self._batch(job.folder, job.record, files, copies)
 
     def measuring(self, asked: Measuring) -> LaunchRequest:
         """Return the request for a job that calibrates: one GPU if the partition has any, else a node."""
-        place = asked.record.place
-        cards = asked.gpu != "cpu" and (asked.gpu != "auto" or _has_cards(place.name))
-        script = calibration_script(place, cards=int(cards), limit_seconds=limit_seconds(asked), command=COMMAND)
-        files = {**measuring_files(asked), f"{JOB}/{SCRIPT}": script}
-        return self._batch(asked.folder, asked.record, files, sources())
+        place, cards = asked.record.place, asked.gpu != "cpu"
+        if asked.gpu == "auto":  # whether the partition, or else the default one, has nodes with GPUs
+            which = [f"--partition={place.name}"] if place.name else []
+            said = engine_says(("sinfo", "--noheader", "--format=%P|%G", *which))
+            rows = [line.partition("|") for line in said.decode().splitlines()]
+            kinds = [kind for name, _, kind in rows if place.name or name.endswith("*")]
+            cards = any(kind.startswith("gpu") or ",gpu" in kind for kind in kinds)
+        script = calibration_script(
+            place, cards=int(cards), limit_seconds=remote.limit_seconds(asked), command=remote.COMMAND
+        )
+        files = {**remote.measuring_files(asked), f"{JOB}/{SCRIPT}": script}
+        return self._batch(asked.folder, asked.record, files, remote.sources())
 
     def _batch(
         self, folder: Path, record: LaunchRecord, files: Mapping[str, str], copies: Mapping[str, Path]
@@ -138,19 +134,11 @@ class SlurmBackend(RemoteBackend):
 
 def _tested(request: LaunchRequest) -> list[str]:
     """Return what `sbatch --test-only` prints, line by line."""
-    done = engine_run(("sbatch", "--test-only"), given=request.files[f"{JOB}/{SCRIPT}"].encode())
+    done = remote.engine_run(("sbatch", "--test-only"), given=request.files[f"{JOB}/{SCRIPT}"].encode())
     said = [line.removeprefix("sbatch: ") for line in done.stderr.decode("utf-8", "replace").splitlines()]
     if done.returncode:
         raise AdvisorError(f"Slurm would not take it: {'; '.join(said)}", "see the partitions: sinfo")
     return said
-
-
-def _has_cards(partition: str | None) -> bool:
-    """Tell whether a partition (None is the default one) has nodes with GPUs, as configured by its administrator."""
-    said = engine_says(("sinfo", "--noheader", "--format=%P|%G", *([f"--partition={partition}"] if partition else [])))
-    rows = [line.partition("|") for line in said.decode().splitlines()]
-    return any(kinds.startswith("gpu") or ",gpu" in kinds
-               for name, _, kinds in rows if partition or name.endswith("*"))  # fmt: skip
 
 
 def _number(run: str) -> str:

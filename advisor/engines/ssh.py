@@ -14,23 +14,14 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
+from advisor.engines import remote
 from advisor.engines.arrival import ARRIVAL_FILES, PLAN_BEFORE, is_awaited
 from advisor.engines.backend import Job, LaunchRequest, Measuring
 from advisor.engines.export.bundle import ARRIVAL_PACKAGES, SETUP, pinned
-from advisor.engines.remote import (
-    COMMAND_SECONDS,
-    JOB,
-    RemoteBackend,
-    Unreachable,
-    bundle,
-    engine_run,
-    exported,
-    measuring_files,
-    sources,
-)
+from advisor.engines.remote import JOB, RemoteBackend, Unreachable
 from advisor.engines.state import RunState
 from advisor.engines.templates import script
 from advisor.errors import AdvisorError
@@ -72,8 +63,8 @@ class SshBackend(RemoteBackend):
             except DataError as error:
                 raise AdvisorError(error.message, error.hint) from error
             data = hashlib.sha256((Path(job.config.data.path) / META_FILE).read_bytes()).hexdigest()[:16]
-        export = exported(job, data_at=f"../../data/{data}" if data else None)
-        files, copies = bundle(job, export, {})
+        export = remote.exported(job, data_at=f"../../data/{data}" if data else None)
+        files, copies = remote.bundle(job, export, {})
         if job.config is not None:  # even if this run needs no calibration, because all runs share an environment
             files[f"{JOB}/requirements.txt"] += "".join(pinned(ARRIVAL_PACKAGES))
         sent = [(f"data/{data}", ["-C", str(job.config.data.path)])] if data and job.config is not None else []
@@ -81,16 +72,24 @@ class SshBackend(RemoteBackend):
 
     def measuring(self, asked: Measuring) -> LaunchRequest:
         """Return the request for a calibration, in the environment that runs use."""
-        return self._request(asked.folder, asked.record, measuring_files(asked), sources(), [])
+        return self._request(asked.folder, asked.record, remote.measuring_files(asked), remote.sources(), [])
 
     def _request(self, folder: Path, record: LaunchRecord, files: dict[str, str], copies: Mapping[str, Path],
                  sent: list[tuple[str, list[str]]]) -> LaunchRequest:  # fmt: skip
         """`sent` lists what is sent besides the export: a folder there and the options of its tar."""
         text = files[f"{JOB}/{SETUP}"] + files[f"{JOB}/requirements.txt"]
         environment = hashlib.sha256(text.encode()).hexdigest()[:12]
-        start = script("ssh_start.sh", root=ROOT, environment=environment, python=script("ssh.sh#python"))
+        start = script("ssh.sh#start_script", root=ROOT, environment=environment, python=script("ssh.sh#python"))
         run = f"{record.place.name}/{re.sub(r'[^A-Za-z0-9._-]', '-', record.id)}"
-        command = ("sh", "-c", " && ".join(_by_hand(run, sent)))
+        # shell lines, to be typed in the export's folder, that send data and export and start the run
+        lines = []
+        for there, options in [*sent, (f"runs/{_id(run)}", [])]:
+            target = f'"$HOME/{ROOT}/{there}"'
+            unpack = f"mkdir -p {target} && tar -xf - -C {target}"
+            lines.append(f"{shlex.join(['tar', *options, '-cf', '-', '.'])} | {shlex.join([*_ssh(run), unpack])}")
+        detached = "setsid nohup bash start.sh < /dev/null >> run/stdout.log 2>&1 &"
+        lines.append(shlex.join([*_ssh(run), f'cd "$HOME/{ROOT}/runs/{_id(run)}" && mkdir -p run && {detached}']))
+        command = ("sh", "-c", " && ".join(lines))
         return self._ready_request(folder, record, command, {**files, f"{JOB}/start.sh": start}, copies, run=run)
 
     def offer(self, request: LaunchRequest) -> list[str]:
@@ -116,14 +115,23 @@ class SshBackend(RemoteBackend):
         host = _host(run)
         _remote(host, "unpack", f"runs/{_id(run)}", given=_packed(request.folder / JOB), seconds=None)
         if f"{JOB}/{CONFIG}" in request.files and (there := read_run_config(request.folder / JOB).data.path):
-            here = read_run_config(request.folder).data.path
-            _send_data(host, Path(here or ""), Path(there).name)
+            here = Path(read_run_config(request.folder).data.path or "")
+            # One of the two tokenizers, and masks only for conversations. The metadata come last, because they confirm
+            # the rest. An interrupted transfer continues where it stopped.
+            present = [here / file for file in FILES if (here / file).exists()]
+            for path in sorted(present, key=lambda path: path.name == META_FILE):
+                target = f"data/{Path(there).name}/{path.name}"
+                size = int(_marked(_remote(host, "size", target))[0][0])
+                if size >= path.stat().st_size:
+                    continue
+                with disk_errors("send", path), path.open("rb") as source:
+                    source.seek(size)
+                    done = subprocess.run(_words(host, "append", target), stdin=source, capture_output=True)
+                if done.returncode:
+                    hint = "the same command goes on where it was cut off"
+                    raise Unreachable(f"sending {target} to {host}: {remote.last_words(done)}", hint)
         _remote(host, "start", _id(run))
         return run
-
-    def find(self, run_dir: Path) -> str | None:
-        """Return the id, which is never lost because this program chose it."""
-        return None
 
     def ask(self, run_dir: Path, run: str) -> tuple[RunState, str | None]:
         """Copy new files, and tell from the run's lock whether the run is active."""
@@ -178,20 +186,6 @@ def _ssh(run: str) -> tuple[str, ...]:
     return (*shlex.split(os.environ.get("ADVISOR_SSH", "ssh")), *options, "--", _host(run))
 
 
-def _by_hand(run: str, sent: Sequence[tuple[str, list[str]]]) -> list[str]:
-    """Return shell lines, to be typed in the export's folder, that send data and export and start the run."""
-    lines = []
-    for there, options in [*sent, (f"runs/{_id(run)}", [])]:
-        folder = f'"$HOME/{ROOT}/{there}"'
-        unpack = f"mkdir -p {folder} && tar -xf - -C {folder}"
-        lines.append(f"{shlex.join(['tar', *options, '-cf', '-', '.'])} | {shlex.join([*_ssh(run), unpack])}")
-    start = (
-        f'cd "$HOME/{ROOT}/runs/{_id(run)}" && mkdir -p run && '
-        "setsid nohup bash start.sh < /dev/null >> run/stdout.log 2>&1 &"
-    )
-    return [*lines, shlex.join([*_ssh(run), start])]
-
-
 def _words(host: str, section: str, *arguments: str) -> tuple[str, ...]:
     """Return the command that runs a section of `templates/ssh.sh` on the host."""
     here = script("ssh.sh#here", root=ROOT)
@@ -201,12 +195,11 @@ def _words(host: str, section: str, *arguments: str) -> tuple[str, ...]:
 
 
 def _remote(
-    host: str, section: str, *arguments: str, given: bytes = b"", seconds: float | None = COMMAND_SECONDS
+    host: str, section: str, *arguments: str, given: bytes = b"", seconds: float | None = remote.COMMAND_SECONDS
 ) -> bytes:
     """Return what a section prints on the host; raises Unreachable if ssh fails, AdvisorError if the section does."""
-    done = engine_run(_words(host, section, *arguments), given=given, seconds=seconds)
-    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    last = said[-1].removeprefix("ssh: ") if said else f"exit status {done.returncode}"
+    done = remote.engine_run(_words(host, section, *arguments), given=given, seconds=seconds)
+    last = remote.last_words(done).removeprefix("ssh: ")
     if done.returncode == 255:  # ssh(1), EXIT STATUS
         raise Unreachable(f"ssh {host}: {last}", f"try it by hand: ssh {host}")
     if done.returncode:
@@ -230,25 +223,6 @@ def _packed(folder: Path) -> bytes:
         for path in sorted(folder.iterdir()):
             tar.add(path, arcname=path.name)
     return buffer.getvalue()
-
-
-def _send_data(host: str, here: Path, name: str) -> None:
-    """Send the missing files of a token folder; an interrupted transfer continues where it stopped."""
-    # one of the two tokenizers, and masks only for conversations; the metadata come last, because they confirm the rest
-    present = [file for file in FILES if (here / file).exists()]
-    for file in sorted(present, key=lambda file: file == META_FILE):
-        path, there = here / file, f"data/{name}/{file}"
-        size = int(_marked(_remote(host, "size", there))[0][0])
-        if size >= path.stat().st_size:
-            continue
-        with disk_errors("send", path), path.open("rb") as source:
-            source.seek(size)
-            done = subprocess.run(_words(host, "append", there), stdin=source, capture_output=True)
-            if done.returncode:
-                said = done.stderr.decode("utf-8", "replace").strip().splitlines() or [f"exit status {done.returncode}"]
-                raise Unreachable(
-                    f"sending {there} to {host}: {said[-1]}", "the same command goes on where it was cut off"
-                )
 
 
 def _bring(run: str, section: str, run_dir: Path, *arguments: str) -> None:

@@ -14,11 +14,11 @@ from pathlib import Path
 from advisor.engines.process import ProcessId, is_alive, wait_until_gone
 from advisor.errors import AdvisorError
 from advisor.run_records import LaunchRecord
-from advisor.store.disk import bad_fields, disk_errors, read_json, write_atomic
+from advisor.store.disk import disk_errors, read_record, write_atomic
 from advisor.store.run_folder import SIGHTING, STDOUT, is_run_folder, read_launch
 from advisor.trainers.adapter import LogEnd
 from advisor.trainers.known import trainer_of_run
-from trainer.schema import ConfigError, Outcome, record_from_dict, to_dict
+from trainer.schema import Outcome, to_dict
 
 FRESH_SECONDS = 300.0  # a run on another host that logged this recently counts as alive
 SETTLE_SECONDS = 20.0  # from the final record to the end of the process, which packs telemetry in between
@@ -103,7 +103,14 @@ def run_status(run_dir: Path) -> RunStatus:
             if outcome is Outcome.STOPPED and launch is not None and launch.stop_asked_at:
                 reason = BY_YOU
         else:
-            state = _unfinished_state(launch, end, process)
+            if process is not None:
+                state = RunState.RUNNING if is_alive(process) else RunState.DIED
+            elif end is None:
+                state = RunState.NEVER_STARTED
+            else:
+                host = launch.host if launch is not None else end.host
+                fresh = time.time() - end.unix_seconds < FRESH_SECONDS
+                state = RunState.RUNNING if host not in (None, this_host()) and fresh else RunState.DIED
             reason = last_words(run_dir) if state is RunState.DIED else None
     return RunStatus(
         state=state,
@@ -118,13 +125,7 @@ def run_status(run_dir: Path) -> RunStatus:
 
 def last_sighting(run_dir: Path) -> Sighting | None:
     """Return the last answer of a run's engine; None if the run was started on this machine."""
-    path = run_dir / SIGHTING
-    if not path.exists():
-        return None
-    try:
-        return record_from_dict(Sighting, read_json(path, "sighting"))
-    except ConfigError as error:
-        raise bad_fields("sighting", path, error, f"remove it, to ask the engine anew: rm {path}") from error
+    return read_record(Sighting, run_dir / SIGHTING, "sighting", why="to ask the engine anew")
 
 
 def write_sighting(run_dir: Path, sighting: Sighting) -> None:
@@ -184,13 +185,3 @@ def _process(launch: LaunchRecord | None, end: LogEnd | None) -> ProcessId | Non
         if launched is None or is_alive(by_hand):
             return by_hand
     return launched
-
-
-def _unfinished_state(launch: LaunchRecord | None, end: LogEnd | None, process: ProcessId | None) -> RunState:
-    if process is not None:
-        return RunState.RUNNING if is_alive(process) else RunState.DIED
-    if end is None:
-        return RunState.NEVER_STARTED
-    host = launch.host if launch is not None else end.host
-    fresh = time.time() - end.unix_seconds < FRESH_SECONDS
-    return RunState.RUNNING if host not in (None, this_host()) and fresh else RunState.DIED

@@ -16,17 +16,16 @@ _FOLDER = Path(__file__).with_name("templates")
 
 
 def script(file: str, /, **words: object) -> str:
-    """Return a script, or section SECTION of one (`FILE#SECTION`), with each `@word@` replaced."""
-    path, _, section = file.partition("#")
-    text = _read(path)[section]
+    """Return a script, or section SECTION of a file (`FILE#SECTION`), with each `@word@` replaced."""
+    text = _read(file)
     for word, value in words.items():
         text = text.replace(f"@{word}@", str(value))
     return text
 
 
 def document(file: str, /, **fields: Any) -> str:
-    """Return a YAML document with each `=field` filled in; a field that is None is left out."""
-    return dump_yaml(filled(yaml.safe_load(_read(file)[""]), fields, lambda value: value is None))
+    """Return a YAML document, named like a script, with each `=field` filled in; a field that is None is left out."""
+    return dump_yaml(filled(yaml.safe_load(_read(file)), fields, lambda value: value is None))
 
 
 def filled(part: Any, fields: Mapping[str, Any], left_out: Callable[[Any], bool]) -> Any:
@@ -47,7 +46,7 @@ def filled(part: Any, fields: Mapping[str, Any], left_out: Callable[[Any], bool]
 
 
 @cache
-def _read(file: str) -> dict[str, str]:
-    """Return a file's text by section; the part before the first section has an empty name."""
-    first, *parts = re.split(r"^#: (\w+)\n", (_FOLDER / file).read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return {"": first} | {name: text.strip("\n") + "\n" for name, text in zip(parts[::2], parts[1::2], strict=True)}
+def _read(file: str) -> str:
+    path, _, section = file.partition("#")
+    first, *parts = re.split(r"^#: (\w+)\n", (_FOLDER / path).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return dict(zip(parts[::2], parts[1::2], strict=True))[section].strip("\n") + "\n" if section else first

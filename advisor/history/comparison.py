@@ -141,35 +141,77 @@ class _Entrant:
     case: Case
     courses: dict[str, _Course]  # by name of the axis
 
+    @classmethod
+    def of(cls, name: str, case: Case) -> _Entrant:
+        rows, planned = points_of(case, "loss", most=_EVERY_ROW), planned_steps(case)
+        loss, step = (np.array([getattr(row, field) for row in rows], float) for field in ("value", "step"))
+        places = {"step": step} | ({"schedule": step / planned} if planned else {})
+        for axis in ("tokens", "hours", "usd"):
+            at = [getattr(row, axis) for row in rows]
+            places |= {} if None in at else {axis: np.array(at, float)}
+        courses = {axis: _Course(place=place, loss=loss, step=step) for axis, place in places.items()}
+        return cls(name=name, case=case, courses=courses)
+
 
 def compare_runs(cases: Sequence[Case], names: Sequence[str] = (), *, seed: int = 0) -> Comparison:
     """Compare two or more runs, which are called by `names` or else by their sources.
 
     Raises AdvisorError if fewer than two runs have enough rows with a training loss.
     """
-    called = names or [case.run.source for case in cases]
-    rows = [len(curve(case.run, "loss")) for case in cases]
-    short = [f"{name} has {_too_few(n)}" for name, n in zip(called, rows, strict=True) if n < _LEAST_ROWS]
-    usable = [_entrant(n, case) for n, case, count in zip(called, cases, rows, strict=True) if count >= _LEAST_ROWS]
+    short, usable = [], []
+    for name, case in zip(names or [case.run.source for case in cases], cases, strict=True):
+        rows = len(curve(case.run, "loss"))
+        if rows >= _LEAST_ROWS:
+            usable.append(_Entrant.of(name, case))
+            continue
+        few = f"{rows} row{'s' if rows > 1 else ''} with a training loss, fewer than {_LEAST_ROWS}"
+        short.append(f"{name} has {few if rows else 'no training loss'}")
     if len(usable) < 2:
         raise AdvisorError(
             f"cannot compare: {'; '.join(short) or 'only one log was given'}. A comparison needs two logs of "
             f"{_LEAST_ROWS} rows with a training loss each: single rows differ by noise alone",
             "give logs of longer runs, or let the run log more often; advisor analyze judges each one alone",
         )
-    notes = [f"{text}: left out" for text in short] + _rate_notes(usable)
-    members = _grouped(usable)
+    notes = [f"{text}: left out" for text in short]
+    # equal learning-rate phases cannot be checked where a log does not have the rates
+    if silent := [entrant.name for entrant in usable if not len(rate_curve(entrant.case.run))]:
+        who = "no log" if len(silent) == len(usable) else ", ".join(silent)
+        verb = "tells" if len(silent) == len(usable) else "does not tell" if len(silent) == 1 else "do not tell"
+        notes.append(f"{who} {verb} the learning rate of its steps: whether the runs were at the same point of their "
+                     "schedules, where alone losses compare, is not known")  # fmt: skip
+    # groups by declared settings; a run that declares hardly any is a group of its own
+    groups: dict[tuple, list[_Entrant]] = {}
+    for number, entrant in enumerate(usable):
+        declared = tuple(str(entrant.case.run.facts.get(name)) for name in _SAME)
+        stated = sum(value != "None" for value in declared)
+        groups.setdefault(declared if stated >= 4 else (str(number),), []).append(entrant)
+    members = {chr(ord("A") + place): runs for place, runs in enumerate(groups.values())}
     if len(members) == 1:
         members = {chr(ord("A") + place): [entrant] for place, entrant in enumerate(usable)}
         notes.append("the runs declare the same configuration: each is held against the first, by its own noise alone")
-    axes, untold = _axes(usable)
-    draw = np.random.default_rng(seed)
+    shared = set.intersection(*(set(entrant.courses) for entrant in usable))
+    axes = ["tokens" if "tokens" in shared else "step", *(a for a in ("hours", "usd", "schedule") if a in shared)]
+    for axis in (axis for axis in ("tokens", "hours", "usd") if axis not in shared):
+        notes.append(f"not compared at equal {axis}: not every log tells them")
+    if "schedule" not in shared:
+        notes.append("not compared at equal shares of their schedules: not every log tells how many steps were planned")
+    places, draw = [(axis, at) for axis in axes for at in _places(axis, usable)], np.random.default_rng(seed)
+    points = []
+    for axis, at in places:
+        if axis in ("tokens", "step", "schedule"):
+            problem = _problem(axis, at, usable, named=True)
+            standings = tuple(_standing(entrant, axis, at) for entrant in usable)
+            points.append(Point(at=axis, value=at, runs=standings, comparable=problem is None, problem=problem))
     return Comparison(
         groups=tuple(Group(name=name, runs=tuple(entrant.name for entrant in runs)) for name, runs in members.items()),
-        points=tuple(_points(axes, usable)),
-        differences=tuple(gap for axis in axes for gap in _along(axis, members, usable, draw)),
+        points=tuple(points),
+        differences=tuple(
+            _difference(axis, at, name, members["A"], runs, draw)
+            for axis, at in places
+            for name, runs in list(members.items())[1:]
+        ),
         speeds=tuple(_speeds(members, draw)),
-        notes=(*notes, *untold),
+        notes=tuple(notes),
     )
 
 
@@ -194,53 +236,12 @@ def compare_those_far_enough(cases: Sequence[Case], names: Sequence[str]) -> tup
         return None, [*words, error.message]
 
 
-def _entrant(name: str, case: Case) -> _Entrant:
-    rows, planned = points_of(case, "loss", most=_EVERY_ROW), planned_steps(case)
-    loss, step = (np.array([getattr(row, field) for row in rows], float) for field in ("value", "step"))
-    courses = {"step": _Course(place=step, loss=loss, step=step)}
-    if planned:
-        courses["schedule"] = _Course(place=step / planned, loss=loss, step=step)
-    for axis in ("tokens", "hours", "usd"):
-        places = [getattr(row, axis) for row in rows]
-        if None not in places:
-            courses[axis] = _Course(place=np.array(places, float), loss=loss, step=step)
-    return _Entrant(name=name, case=case, courses=courses)
-
-
-def _axes(entrants: Sequence[_Entrant]) -> tuple[list[str], list[str]]:
-    """Return the axes that every log has (steps in place of tokens), and sentences on what is not compared."""
-    shared = set.intersection(*(set(entrant.courses) for entrant in entrants))
-    axes = ["tokens" if "tokens" in shared else "step", *(a for a in ("hours", "usd", "schedule") if a in shared)]
-    untold = [f"not compared at equal {a}: not every log tells them" for a in ("tokens", "hours", "usd")
-              if a not in shared]  # fmt: skip
-    if "schedule" not in shared:
-        untold.append(
-            "not compared at equal shares of their schedules: not every log tells how many steps were planned"
-        )
-    return axes, untold
-
-
 def _places(axis: str, entrants: Sequence[_Entrant]) -> list[float]:
     """Return the points of comparison: quarters of what all runs reached, or of their schedules."""
     reached = min(float(entrant.courses[axis].place[-1]) for entrant in entrants)
     if axis == "schedule":
         return [share for share in SHARES if share <= reached * (1 + 1e-9)]
     return [share * reached for share in SHARES] if reached > 0 else []
-
-
-def _points(axes: Sequence[str], entrants: Sequence[_Entrant]) -> list[Point]:
-    return [
-        Point(
-            at=axis,
-            value=at,
-            runs=tuple(_standing(entrant, axis, at) for entrant in entrants),
-            comparable=(problem := _problem(axis, at, entrants, named=True)) is None,
-            problem=problem,
-        )
-        for axis in axes
-        if axis in ("tokens", "step", "schedule")
-        for at in _places(axis, entrants)
-    ]
 
 
 def _standing(entrant: _Entrant, axis: str, at: float) -> ComparedStanding:
@@ -264,36 +265,22 @@ def _problem(axis: str, at: float, entrants: Sequence[_Entrant], *, named: bool 
     for fact, words in (("data_fingerprint", "trained on different data"), ("vocab_size", "of different vocabularies")):
         if len({run.facts[fact] for run in runs if run.facts.get(fact) is not None}) > 1:
             return words
-    if (unlike := _different_models(entrants) or _different_programs(entrants)) is not None:
-        return unlike
+    alike = {
+        name: len({run.facts.get(name, object()) for run in runs}) == 1 for name in ("data_fingerprint", "vocab_size")
+    }
+    sizes = [_size(entrant.case) for entrant in entrants]
+    known = [size for size in sizes if size]
+    if not alike["data_fingerprint"] and len(known) > 1 and max(known) > _SAME_SIZE * min(known):
+        least, most = format_count(min(known)), format_count(max(known))
+        return f"models of {least} and {most} parameters, on data not known to be the same"
+    programs = sorted({run.framework or run.format for run in runs})
+    same_model = None not in sizes and len({round(math.log(size), 2) for size in known}) == 1
+    if len(programs) > 1 and not alike["data_fingerprint"] and not (alike["vocab_size"] and same_model):
+        return f"logs of different programs ({', '.join(programs)}): models, data and batches are not known to agree"
     shares = [phase_of_schedule(entrant.case.run, entrant.courses[axis].step_at(at)) for entrant in entrants]
     if axis == "schedule":
         return None if same_phase(shares) else "their schedules differ in form, not only in length"
     return phase_problem(shares, [entrant.name for entrant in entrants] if named else ())
-
-
-def _different_models(entrants: Sequence[_Entrant]) -> str | None:
-    """Warn if models differ in size and their data may differ too. Returns None if not."""
-    same_data = len({entrant.case.run.facts.get("data_fingerprint", object()) for entrant in entrants}) == 1
-    sizes = [size for entrant in entrants if (size := _size(entrant.case))]
-    if same_data or len(sizes) < 2 or max(sizes) <= _SAME_SIZE * min(sizes):
-        return None
-    least, most = format_count(min(sizes)), format_count(max(sizes))
-    return f"models of {least} and {most} parameters, on data not known to be the same"
-
-
-def _different_programs(entrants: Sequence[_Entrant]) -> str | None:
-    """Warn if the logs are of different programs and do not state that they train one model on the same data."""
-    runs = [entrant.case.run for entrant in entrants]
-    programs = sorted({run.framework or run.format for run in runs})
-    if len(programs) < 2:
-        return None
-    alike = [len({run.facts.get(name, object()) for run in runs}) == 1 for name in ("data_fingerprint", "vocab_size")]
-    sizes = [_size(entrant.case) for entrant in entrants]
-    same_model = None not in sizes and len({round(math.log(size), 2) for size in sizes if size}) == 1
-    if alike[0] or (alike[1] and same_model):
-        return None
-    return f"logs of different programs ({', '.join(programs)}): models, data and batches are not known to agree"
 
 
 def _size(case: Case) -> float | None:
@@ -302,41 +289,6 @@ def _size(case: Case) -> float | None:
         return count
     workload = infer(case.run, {"gpu": "cpu"}).workload  # the count does not depend on the GPU
     return None if workload is None else float(flops.parameters(workload.shape))
-
-
-def _too_few(rows: int) -> str:
-    if not rows:
-        return "no training loss"
-    return f"{rows} row{'s' if rows > 1 else ''} with a training loss, fewer than {_LEAST_ROWS}"
-
-
-def _rate_notes(entrants: Sequence[_Entrant]) -> list[str]:
-    """Say why equal learning-rate phases could not be checked."""
-    silent = [entrant.name for entrant in entrants if not len(rate_curve(entrant.case.run))]
-    if not silent:
-        return []
-    who = "no log" if len(silent) == len(entrants) else ", ".join(silent)
-    verb = "tells" if len(silent) == len(entrants) else "does not tell" if len(silent) == 1 else "do not tell"
-    return [f"{who} {verb} the learning rate of its steps: whether the runs were at the same point of their schedules, "
-            "where alone losses compare, is not known"]  # fmt: skip
-
-
-def _grouped(entrants: Sequence[_Entrant]) -> dict[str, list[_Entrant]]:
-    """Group runs by their declared settings. A run that declares hardly any is a group of its own."""
-    groups: dict[tuple, list[_Entrant]] = {}
-    for number, entrant in enumerate(entrants):
-        declared = tuple(str(entrant.case.run.facts.get(name)) for name in _SAME)
-        stated = sum(value != "None" for value in declared)
-        groups.setdefault(declared if stated >= 4 else (str(number),), []).append(entrant)
-    return {chr(ord("A") + place): runs for place, runs in enumerate(groups.values())}
-
-
-def _along(
-    axis: str, members: dict[str, list[_Entrant]], entrants: Sequence[_Entrant], draw: np.random.Generator
-) -> list[Difference]:
-    (_, base), *others = members.items()
-    places = _places(axis, entrants)
-    return [_difference(axis, at, name, base, runs, draw) for at in places for name, runs in others]
 
 
 def _difference(
@@ -349,6 +301,7 @@ def _difference(
     low, high = (float(end) for end in np.quantile(gaps, (0.1, 0.9)))
     difference = Estimate(value=value, low=min(low, value), high=max(high, value), basis=Basis.MEASURED)
     problem = _problem(axis, at, [*base, *runs])
+    verdict = "worse" if difference.low > 0 else "better" if difference.high < 0 else "no difference beyond the noise"
     return Difference(
         axis=axis,
         at=at,
@@ -357,7 +310,7 @@ def _difference(
         loss=_mean(after),
         difference=difference,
         comparable=problem is None,
-        verdict=problem or _loss_verdict(difference),
+        verdict=problem or verdict,
     )
 
 
@@ -369,12 +322,6 @@ def _bootstrap(windows: list[np.ndarray], draw: np.random.Generator) -> np.ndarr
     """Return the means of resampled seeds, shape (draws,). With one seed, rows are resampled instead."""
     values = np.array([window.mean() for window in windows]) if len(windows) > 1 else windows[0]
     return values[draw.integers(0, len(values), (_DRAWS, len(values)))].mean(axis=1)
-
-
-def _loss_verdict(difference: Estimate) -> str:
-    if difference.low > 0:
-        return "worse"
-    return "better" if difference.high < 0 else "no difference beyond the noise"
 
 
 def _speeds(members: dict[str, list[_Entrant]], draw: np.random.Generator) -> list[SpeedChange]:
@@ -389,7 +336,9 @@ def _speeds(members: dict[str, list[_Entrant]], draw: np.random.Generator) -> li
         value = float(np.median(rates) / np.median(reference))
         low, high = (float(end) for end in np.quantile(ratios, (0.1, 0.9)))
         ratio = Estimate(value=value, low=min(low, value), high=max(high, value), basis=Basis.MEASURED)
-        changes.append(SpeedChange(group=name, ratio=ratio, verdict=_speed_verdict(ratio)))
+        verdict = "faster" if ratio.low > 1 + _SLOWER else "the same speed within 2 %"
+        verdict = "regression: slower" if ratio.high < 1 - _SLOWER else verdict
+        changes.append(SpeedChange(group=name, ratio=ratio, verdict=verdict))
     return changes
 
 
@@ -409,9 +358,3 @@ def _medians(values: np.ndarray, draw: np.random.Generator) -> np.ndarray:
     """Return the medians of resampled values, shape (200,). At most a thousand values are used."""
     some = values if len(values) <= 1000 else draw.choice(values, 1000, replace=False)
     return np.median(some[draw.integers(0, len(some), (200, len(some)))], axis=1)
-
-
-def _speed_verdict(ratio: Estimate) -> str:
-    if ratio.high < 1 - _SLOWER:
-        return "regression: slower"
-    return "faster" if ratio.low > 1 + _SLOWER else "the same speed within 2 %"

@@ -58,27 +58,18 @@ class ListedDevice:
 
 def read_devices(run_dir: Path) -> list[ListedDevice]:
     """Return the GPUs in order, then the host. Empty without telemetry. Raises AdvisorError for a damaged file."""
-    paths = _parts(run_dir)
+    # parts of a minute each while the run lasts, then the one joined file
+    joined = run_dir / "telemetry.parquet"
+    paths = sorted((run_dir / "telemetry").glob("part-*.parquet")) or ([joined] if joined.is_file() else [])
     if not paths:
         return []
-    columns = _read(paths[-NEWEST_PARTS:])
-    course = _course(paths) if len(paths) > NEWEST_PARTS else []
+    columns, course = _read(paths[-NEWEST_PARTS:]), []
+    if len(paths) > NEWEST_PARTS:  # the means of parts spread evenly over the run
+        chosen = np.unique(np.linspace(0, len(paths) - 1, MOST_POINTS).astype(int))
+        course = [_means(paths[number]) for number in chosen]
     cards = columns["gpu"]
     keys = [*sorted({int(card) for card in cards[np.isfinite(cards)]}), *([None] if np.isnan(cards).any() else [])]
     return [_device(columns, key, [means for part in course if (means := part.get(key))]) for key in keys]
-
-
-def _parts(run_dir: Path) -> list[Path]:
-    """Return the telemetry files: parts of a minute each while the run lasts, then the one joined file."""
-    parts = sorted((run_dir / "telemetry").glob("part-*.parquet"))
-    joined = run_dir / "telemetry.parquet"
-    return parts or ([joined] if joined.is_file() else [])
-
-
-def _course(parts: Sequence[Path]) -> list[dict[int | None, dict[str, float]]]:
-    """Return the means of parts spread evenly over the run, each by GPU (None for the host) and column."""
-    chosen = np.unique(np.linspace(0, len(parts) - 1, MOST_POINTS).astype(int))
-    return [_means(parts[number]) for number in chosen]
 
 
 @lru_cache(maxsize=1 << 12)  # a part is written once and never changed

@@ -21,7 +21,7 @@ from advisor.trainers.adopted import ADOPTED, attempts_of
 from advisor.trainers.known import trainer_of_run
 from trainer.budget import read_spent
 from trainer.runlog import RunLogError, read_records
-from trainer.schema import ConfigError, RunConfig, config_from_dict
+from trainer.schema import ConfigError, config_from_dict
 
 if TYPE_CHECKING:
     from advisor.prediction.trajectory import Trajectory
@@ -42,13 +42,30 @@ class RunFollower:
     def look(self, now: float | None = None) -> Progress:
         """Return the run's progress now. Raises AdvisorError if the folder is damaged or holds no run."""
         status = describe(self.run_dir, self._store)  # read before the log, so the next look sees an end in between
-        self._read_on()
+        path, history = self.run_dir / LOG, self._history
+        if path.exists():
+            try:
+                with disk_errors("read", path):
+                    records, self._offset = read_records(path, self._offset)
+            except RunLogError as error:
+                raise AdvisorError(f"the log is damaged: {error}", f"mend or remove that line of {path}") from error
+            history.add(records)
         self._read_plan()
+        # the folder's configuration, read anew since resuming changes it; else that of the log's header
+        if history.header is None or (self.run_dir / CONFIG).exists():
+            config = read_run_config(self.run_dir)
+        else:
+            try:
+                config = config_from_dict(history.header["config"])
+            except ConfigError as error:
+                message = f"the header of {path} has a configuration of another version: {error}"
+                hint = f"upgrade training-advisor, or put the run's {CONFIG} beside the log"
+                raise AdvisorError(message, hint) from error
         with disk_errors("read the budget in", self.run_dir):
             spent = read_spent(self.run_dir)  # empty if the file is not on this machine yet
         return make_progress(
-            self._history,
-            self._run_config(),
+            history,
+            config,
             run_id=run_id(self.run_dir),
             state=status.state.value,
             outcome=status.outcome.value if status.outcome else None,
@@ -72,30 +89,6 @@ class RunFollower:
             from advisor.prediction.trajectory import plan_trajectory  # imports numpy, which launching does not need
 
             self._course = plan_trajectory(self._plan)
-
-    def _read_on(self) -> None:
-        path = self.run_dir / LOG
-        if not path.exists():
-            return
-        try:
-            with disk_errors("read", path):
-                records, self._offset = read_records(path, self._offset)
-        except RunLogError as error:
-            raise AdvisorError(f"the log is damaged: {error}", f"mend or remove that line of {path}") from error
-        self._history.add(records)
-
-    def _run_config(self) -> RunConfig:
-        """Return the folder's configuration, read anew since resuming changes it; else that of the log's header."""
-        header = self._history.header
-        if header is None or (self.run_dir / CONFIG).exists():
-            return read_run_config(self.run_dir)
-        try:
-            return config_from_dict(header["config"])
-        except ConfigError as error:
-            message = f"the header of {self.run_dir / LOG} has a configuration of another version: {error}"
-            raise AdvisorError(
-                message, f"upgrade training-advisor, or put the run's {CONFIG} beside the log"
-            ) from error
 
 
 class AdoptedFollower:

@@ -60,24 +60,24 @@ def accuracy(scores: Sequence[ScoreRow]) -> list[QuantityAccuracy]:
     groups: dict[tuple[str, str], list[ScoreRow]] = {}
     for row in scores:
         groups.setdefault((row.device_key, row.quantity), []).append(row)
-    return [item for key, rows in sorted(groups.items()) if (item := _accuracy_of(*key, rows)) is not None]
-
-
-def _accuracy_of(device_key: str, quantity: str, rows: Sequence[ScoreRow]) -> QuantityAccuracy | None:
-    errors = [row.actual / row.predicted.value - 1 for row in rows if row.predicted.value]
-    if not errors:
-        return None
-    inside = sum(row.inside for row in rows)
-    return QuantityAccuracy(
-        device_key=device_key,
-        quantity=quantity,
-        runs=len(rows),
-        median_error=statistics.median(abs(error) for error in errors),
-        p90_error=float(np.quantile([abs(error) for error in errors], 0.9)),
-        bias=statistics.median(errors),
-        inside=inside,
-        coverage=inside / len(rows),
-    )
+    found = []
+    for (device_key, quantity), rows in sorted(groups.items()):
+        errors = [row.actual / row.predicted.value - 1 for row in rows if row.predicted.value]
+        inside = sum(row.inside for row in rows)
+        if errors:
+            found.append(
+                QuantityAccuracy(
+                    device_key=device_key,
+                    quantity=quantity,
+                    runs=len(rows),
+                    median_error=statistics.median(map(abs, errors)),
+                    p90_error=float(np.quantile(list(map(abs, errors)), 0.9)),
+                    bias=statistics.median(errors),
+                    inside=inside,
+                    coverage=inside / len(rows),
+                )
+            )
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

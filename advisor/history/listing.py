@@ -15,28 +15,25 @@ from advisor.engines.engines import describe
 from advisor.engines.state import goes_on
 from advisor.errors import AdvisorError
 from advisor.run_records import RunRow
+from advisor.store import run_folder
 from advisor.store.adopted import PLAN as ADOPTED_PLAN
 from advisor.store.disk import write_atomic
-from advisor.store.run_folder import (
-    ABOUT,
-    CHECKPOINTS,
-    CONFIG,
-    LAUNCH,
-    LOG,
-    SIGHTING,
-    STDOUT,
-    is_run_folder,
-    read_about,
-    read_launch,
-    run_row,
-)
 from advisor.store.store import Store
 from advisor.trainers.known import trainer_of_run
 
 SCHEMA = 2  # raise this number whenever the list shows something else for the same files
-RUN_FILES = (CONFIG, LOG, LAUNCH)  # a folder that has one of these files holds a run
+RUN_FILES = (run_folder.CONFIG, run_folder.LOG, run_folder.LAUNCH)  # a folder that has one of these files holds a run
 # all files from which a line of the list is read; steps.jsonl and budget.json are written by other programs
-_FILES = (*RUN_FILES, STDOUT, SIGHTING, ABOUT, ADOPTED_PLAN, CHECKPOINTS, "steps.jsonl", "budget.json")
+_FILES = (
+    *RUN_FILES,
+    run_folder.STDOUT,
+    run_folder.SIGHTING,
+    run_folder.ABOUT,
+    ADOPTED_PLAN,
+    run_folder.CHECKPOINTS,
+    "steps.jsonl",
+    "budget.json",
+)
 Lines = Mapping[str, Any]  # for each folder: a text that changes with its files, and the line
 DAMAGED, GONE = "damaged", "gone"
 
@@ -113,10 +110,21 @@ def list_runs(store: Store) -> list[RunSummary]:
     for path, row in places:
         files = files_state(path)  # before the folder is read, so that a change in between is noticed next time
         known_as = "" if row is None else f" {row.id} {row.name} {row.created} {row.plan_id} {row.device_key}"
-        stamp, line = f"{files}{known_as}", kept.get(path)
-        summary = None if files is None else _from_line(line, stamp)
+        stamp, line = f"{files}{known_as}", kept.get(path, ("", {}))
+        summary: RunSummary | None = None
+        # None if there is no stored line with this stamp, or another version wrote it
+        with contextlib.suppress(TypeError, ValueError, AttributeError):
+            known_by, fields = line
+            if known_by == stamp and files is not None:
+                summary = RunSummary(**fields | {"tags": tuple(fields.get("tags", ()))})
         if summary is None:
-            summary = summarize(row, store) if row is not None else _summarize_copied(Path(path), store)
+            try:
+                summary = summarize(row or run_folder.run_row(Path(path)), store)
+            except AdvisorError as error:  # a damaged launch record does not hide the other runs
+                if row is not None:
+                    raise
+                name = Path(path).name
+                summary = RunSummary(id=name, name=name, path=path, created="", state=DAMAGED, problem=error.message)
             line, changed = (stamp, {name: value for name, value in vars(summary).items() if value is not None}), True
         if not (goes_on(summary.state) or summary.state in (DAMAGED, GONE)):
             lines[path] = line
@@ -132,12 +140,12 @@ def summarize(row: RunRow, store: Store) -> RunSummary:
     """Summarise a run from its index line and the end of its log. An error is shown as the run's state."""
     base = RunSummary(**vars(row), state=GONE)
     folder = Path(row.path)
-    if not is_run_folder(folder):
+    if not run_folder.is_run_folder(folder):
         return replace(base, problem="its folder is gone")
     try:
-        about = read_about(folder)
+        about = run_folder.read_about(folder)
         base = replace(base, name=about.name or row.name, note=about.note, tags=about.tags)
-        status, launch, trainer = describe(folder, store), read_launch(folder), trainer_of_run(folder)
+        status, launch, trainer = describe(folder, store), run_folder.read_launch(folder), trainer_of_run(folder)
         price = launch.usd_per_hour if launch is not None else None
         steps, booked = trainer.planned_steps(folder), trainer.booked(folder)
     except AdvisorError as error:
@@ -146,21 +154,3 @@ def summarize(row: RunRow, store: Store) -> RunSummary:
     usd = None if unknown else booked.usd(price or 0.0)
     return replace(base, state=status.state.value, outcome=status.outcome.value if status.outcome else None,
                    step=status.step, loss=status.loss, steps=steps, usd=usd)  # fmt: skip
-
-
-def _summarize_copied(folder: Path, store: Store) -> RunSummary:
-    """Summarise a folder that the index does not list. A damaged launch record does not hide the other runs."""
-    try:
-        return summarize(run_row(folder), store)
-    except AdvisorError as error:
-        return RunSummary(id=folder.name, name=folder.name, path=str(folder), created="", state=DAMAGED,
-                          problem=error.message)  # fmt: skip
-
-
-def _from_line(line: Any, stamp: str) -> RunSummary | None:
-    """Return the stored summary with this stamp. Returns None if there is none or another version wrote it."""
-    try:
-        known_by, fields = line
-        return RunSummary(**fields | {"tags": tuple(fields.get("tags", ()))}) if known_by == stamp else None
-    except (TypeError, ValueError, AttributeError):
-        return None

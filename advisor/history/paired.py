@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scipy.stats import t as student
@@ -69,7 +69,29 @@ def contrasts(measured: Mapping[str, Mapping[int, Mapping[str, float | None]]]) 
         for quantity in QUANTITIES
         if (pairs := _pairs(measured[first], measured[arm], quantity))
     ]
-    return [_contrast(arm, quantity, pairs, len(found)) for arm, quantity, pairs in found]
+    rows = []
+    for arm, quantity, pairs in found:
+        values = [math.log(b / a) if quantity in _RATIOS else b - a for a, b in pairs]
+        difference, seeds = None, None
+        if len(values) > 1:
+            deviation = statistics.stdev(values)
+            mean, certain = statistics.fmean(values), 1 - (1 - _CONFIDENCE) / (2 * len(found))
+            reach = float(student.ppf(certain, len(values) - 1)) * deviation / math.sqrt(len(values))
+            difference = Interval(value=mean, low=mean - reach, high=mean + reach)
+            seeds = seeds_needed(mean, deviation, len(found))
+        base, other = (statistics.fmean(values) for values in zip(*pairs, strict=True))
+        rows.append(
+            Contrast(
+                arm=arm,
+                quantity=quantity,
+                base=base,
+                other=other,
+                pairs=len(pairs),
+                difference=difference,
+                seeds=seeds,
+            )
+        )
+    return rows
 
 
 def _pairs(
@@ -78,27 +100,6 @@ def _pairs(
     """Return pairs of values of the two arms, one pair for each seed that both ran."""
     both = [(base[seed].get(quantity), other[seed].get(quantity)) for seed in base if seed in other]
     return [(a, b) for a, b in both if a is not None and b is not None]
-
-
-def _contrast(arm: str, quantity: str, pairs: Sequence[tuple[float, float]], comparisons: int) -> Contrast:
-    ratio = quantity in _RATIOS
-    values = [math.log(b / a) if ratio else b - a for a, b in pairs]
-    difference, seeds = None, None
-    if len(values) > 1:
-        deviation = statistics.stdev(values)
-        mean, certain = statistics.fmean(values), 1 - (1 - _CONFIDENCE) / (2 * comparisons)
-        reach = float(student.ppf(certain, len(values) - 1)) * deviation / math.sqrt(len(values))
-        difference = Interval(value=mean, low=mean - reach, high=mean + reach)
-        seeds = seeds_needed(mean, deviation, comparisons)
-    return Contrast(
-        arm=arm,
-        quantity=quantity,
-        base=statistics.fmean(a for a, _ in pairs),
-        other=statistics.fmean(b for _, b in pairs),
-        pairs=len(pairs),
-        difference=difference,
-        seeds=seeds,
-    )
 
 
 def seeds_needed(difference: float, deviation: float, comparisons: int = 1) -> int | None:

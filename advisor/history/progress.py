@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from advisor.history.account import Account, Life, account
 from advisor.laws.intervals import Z80
 from advisor.laws.pace import DRIFT_FLOOR, FEW_STEPS, drift_spread, log_spread, mean_error, mean_seconds
 from advisor.prediction.intervals import known, sum_independent, sum_shared
@@ -79,6 +78,24 @@ class Progress:
     more_hours: float | None = None  # limit, over all attempts, that lets it resume; None if it can resume as it is
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Life:
+    """One attempt in the log."""
+
+    session: str
+    seconds: float
+    usd_per_hour: float | None  # None if the attempt states no price; then the caller's price counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Account:
+    """The totals of all attempts."""
+
+    seconds: float
+    usd: float | None  # None if no price is known
+    usd_per_hour: float | None  # of the newest attempt
+
+
 class History:
     """What a log has shown so far. Records are added as they come, so that watching a long run stays cheap."""
 
@@ -90,7 +107,7 @@ class History:
         self.evals: dict[int, dict[str, Any]] = {}
         self.checkpoints: list[dict[str, Any]] = []
         self.warning: str | None = None
-        self.earlier: list[Life] = []  # the attempts before the newest one
+        self.earlier: list[_Life] = []  # the attempts before the newest one
         self.final: dict[str, Any] | None = None  # the final record of the newest attempt
         self.last_time: float | None = None
 
@@ -108,11 +125,11 @@ class History:
             return 0.0
         return process_seconds(self.header, self.final, until)
 
-    def newest(self, now: float | None) -> Life:
+    def newest(self, now: float | None) -> _Life:
         """Return the newest attempt as the log describes it."""
         assert self.header is not None
         session = self.header.get("session") or f"attempt-{len(self.earlier) + 1}"
-        return Life(session=session, seconds=self.attempt_seconds(now), usd_per_hour=self.header.get("usd_per_hour"))
+        return _Life(session=session, seconds=self.attempt_seconds(now), usd_per_hour=self.header.get("usd_per_hour"))
 
     def _header(self, record: dict[str, Any]) -> None:
         if self.header is not None:
@@ -162,24 +179,21 @@ def make_progress(
     """Return the progress of a run. `now` is Unix seconds; `state` and `outcome` come from the folder's status.
     `course` is the loss that the plan expects during the run, and `spent` is what the run's budget file counts."""
     step = history.step["step"] if history.step else (history.header or {}).get("resumed_from_step") or 0
-    tokens_per_step = _tokens_per_step(history, config, plan)
+    tokens_per_step = (history.header or {}).get("tokens_per_step")
+    tokens_per_step = tokens_per_step or config.tokens_per_step(plan.workload.gpus if plan else 1)
     pace = pace_seconds(list(history.step_seconds), plan.chosen.step_seconds if plan else None, config.steps - step)
-    median = recent_median(history.step_seconds)
     over = state != "running"
     seconds = rate_seconds(list(history.step_seconds), over=over)
     rate = tokens_per_step / seconds if seconds else None
     price = launch.usd_per_hour if launch is not None else (plan.offer.usd_per_hour if plan else None)
-    used = _used(history, launch, spent, price, now if not over else None)
-    elapsed = used.seconds
-    rest = eta_seconds(history, config, step, pace, plan, elapsed)
-    eta = None if over else rest
-    guard_left = _guard_seconds_left(config, used) if not over else None
+    used = account(history, launch, spent, price, now if not over else None)
+    rest = eta_seconds(history, config, step, pace, plan, used.seconds)
     room = _guard_seconds_left(config, used)  # shows if a run that is over has no room for another step
+    eta, guard_left = (None, None) if over else (rest, room)
     needed = spent.needed_seconds or 0.0
     short = over and room is not None and room <= needed
     # long enough for the rest at the pace seen, starting once more; at least for two attempts at a step
     most = needed + (rest.high if rest is not None else 0.0)
-    last_eval = history.evals[max(history.evals)] if history.evals else None
     return Progress(
         run_id=run_id,
         state=state,
@@ -192,14 +206,14 @@ def make_progress(
         tokens_planned=config.steps * tokens_per_step,
         loss=history.step.get("loss") if history.step else None,
         smoothed_loss=history.smoothed_loss,
-        eval_loss=last_eval["loss"] if last_eval else None,
+        eval_loss=history.evals[max(history.evals)]["loss"] if history.evals else None,
         loss_expected=course.at(step) if course is not None and step else None,
-        step_seconds=median,
+        step_seconds=recent_median(history.step_seconds),
         step_seconds_predicted=plan.chosen.step_seconds if plan else None,
         tokens_per_second=rate,
         tokens_per_second_predicted=plan.chosen.tokens_per_second if plan else None,
         mfu=mfu_now(plan, rate),
-        elapsed_seconds=elapsed,
+        elapsed_seconds=used.seconds,
         eta_seconds=eta,
         total_seconds_predicted=run_seconds(plan.bill.wall_clock) if plan else None,
         usd_per_hour=used.usd_per_hour,
@@ -210,7 +224,7 @@ def make_progress(
         stops_early=guard_left is not None and eta is not None and eta.value > guard_left,
         checkpoint_step=history.checkpoints[-1]["step"] if history.checkpoints else None,
         message=history.warning,
-        more_hours=(elapsed + max(2 * needed, most)) / HOUR if short else None,
+        more_hours=(used.seconds + max(2 * needed, most)) / HOUR if short else None,
     )
 
 
@@ -278,33 +292,71 @@ def eta_seconds(
     """Return the seconds until completion: steps left × pace, evaluations and checkpoints, and the rest of start-up."""
     if pace is None:
         return None
-    left = max(0, config.steps - step)
+    left, clock = max(0, config.steps - step), plan.bill.wall_clock if plan is not None else None
+    count = max(0, planned_evals(config) - len(history.evals))
+    seen = [record["seconds"] for record in history.evals.values()]
+    if not count:
+        evals = known(0.0)
+    elif seen:
+        evals = _around(seen).scaled(count)
+    elif plan is not None and clock is not None and clock.evals_seconds and clock.evals_seconds.value > 0:
+        evals = clock.evals_seconds.scaled(count / planned_evals(plan.config))
+    else:
+        passes = math.ceil(config.eval.tokens / (config.micro_batch * config.model.seq_len)) / config.grad_accum
+        guess = pace.value * FORWARD_FRACTION * passes * count
+        ends = guess * (1 - EVENT_SPREAD), guess * (1 + EVENT_SPREAD)
+        evals = Estimate(value=guess, low=ends[0], high=ends[1], basis=Basis.PRIOR)
     # evaluations consist of the same passes, so whatever slows steps also slows evaluations
-    total = sum_shared(pace.scaled(left), _evals_left(history, config, pace, plan))
-    rest = [_checkpoints_left(history, config, left, pace, plan)]
-    if history.header is None and plan is not None and (estimate := plan.bill.wall_clock.startup_seconds):
+    total = sum_shared(pace.scaled(left), evals)
+    whole = planned_checkpoints(config, config.steps * pace.value)
+    count, saved = math.ceil(whole * left / config.steps), [record["seconds"] for record in history.checkpoints]
+    rest = [known(0.0)]  # neither seen nor planned; the first one will be timed
+    if saved:
+        rest = [_around(saved).scaled(count)]
+    elif clock is not None and clock.checkpoints_seconds and whole:
+        rest = [clock.checkpoints_seconds.scaled(count / whole)]
+    if history.header is None and clock is not None and (estimate := clock.startup_seconds):
         # the part of the start-up that is left
         value, low, high = (max(0.0, end - elapsed) for end in (estimate.value, estimate.low, estimate.high))
         rest.append(Estimate(value=value, low=low, high=high, basis=estimate.basis))
     return sum_independent(total, *rest)
 
 
-def _used(
+def account(
     history: History, launch: LaunchRecord | None, spent: Spent, price: float | None, now: float | None
-) -> Account:
-    """Return the totals of all attempts. `now` is None if no process runs."""
+) -> _Account:
+    """Return the totals of all attempts, each at the price of its own machine. `now` is None if no process runs.
+
+    `budget.json` is the account. The log adds the running attempt's time so far, and attempts that are missing from
+    `budget.json` here, since that file arrives last or may be lost.
+    """
     launched = None if launch is None else datetime.fromisoformat(launch.launched_at).timestamp()
     unlogged = launched is not None and (history.last_time is None or history.last_time < launched)
-    if now is not None and launched is not None and unlogged:
-        lives = [*history.earlier, *([history.newest(None)] if history.header is not None else [])]
-        current = Life(session="now", seconds=max(0.0, now - launched), usd_per_hour=price)
-        return account(lives, current, spent, usd_per_hour=price, unlogged_since=launched)
-    if history.header is None:
-        return account(history.earlier, None, spent, usd_per_hour=price)
-    newest = history.newest(now)
-    if now is None:
-        return account([*history.earlier, newest], None, spent, usd_per_hour=price)
-    return account(history.earlier, newest, spent, usd_per_hour=price)
+    since = launched if unlogged and now is not None else None  # when an attempt began that has logged nothing yet
+    logged = list(history.earlier)
+    if history.header is not None:
+        logged.append(history.newest(now if since is None else None))
+    running = logged[-1] if logged and now is not None else None
+    if since is not None and now is not None:
+        running = _Life(session="now", seconds=max(0.0, now - since), usd_per_hour=price)
+    known_lives = {life.session: life for life in logged if life is not running}
+    for attempt in spent.attempts:
+        # what the budget file booked since the launch is left out: the clock already measures that time
+        if attempt.session in known_lives or since is None or attempt.began < since - 1.0:
+            known_lives[attempt.session] = _Life(
+                session=attempt.session, seconds=attempt.seconds, usd_per_hour=attempt.usd_per_hour
+            )
+    if running is not None:
+        known_lives[running.session] = running
+    lives = known_lives.values()
+    prices = [price if life.usd_per_hour is None else life.usd_per_hour for life in lives]
+    paid = [life.seconds * each / 3600 for life, each in zip(lives, prices, strict=True) if each is not None]
+    whole = len(paid) == len(lives) and (bool(lives) or price is not None)
+    return _Account(
+        seconds=sum(life.seconds for life in lives),
+        usd=sum(paid) if whole else None,
+        usd_per_hour=price if running is None or running.usd_per_hour is None else running.usd_per_hour,
+    )
 
 
 def mfu_now(plan: Plan | None, tokens_per_second: float | None) -> float | None:
@@ -314,45 +366,13 @@ def mfu_now(plan: Plan | None, tokens_per_second: float | None) -> float | None:
     return plan.prediction.mfu.value * tokens_per_second / plan.chosen.tokens_per_second.value
 
 
-def _tokens_per_step(history: History, config: RunConfig, plan: Plan | None) -> int:
-    if history.header is not None and history.header.get("tokens_per_step"):
-        return history.header["tokens_per_step"]
-    return config.tokens_per_step(plan.workload.gpus if plan else 1)
-
-
-def _evals_left(history: History, config: RunConfig, pace: Estimate, plan: Plan | None) -> Estimate:
-    count = max(0, planned_evals(config) - len(history.evals))
-    if not count:
-        return known(0.0)
-    seen = [record["seconds"] for record in history.evals.values()]
-    if seen:
-        return _around(statistics.median(seen), seen).scaled(count)
-    planned = plan.bill.wall_clock.evals_seconds if plan is not None else None
-    if plan is not None and planned and planned.value > 0:
-        return planned.scaled(count / planned_evals(plan.config))
-    passes = math.ceil(config.eval.tokens / (config.micro_batch * config.model.seq_len)) / config.grad_accum
-    guess = pace.value * FORWARD_FRACTION * passes * count
-    return Estimate(value=guess, low=guess * (1 - EVENT_SPREAD), high=guess * (1 + EVENT_SPREAD), basis=Basis.PRIOR)
-
-
-def _checkpoints_left(history: History, config: RunConfig, left: int, pace: Estimate, plan: Plan | None) -> Estimate:
-    whole = planned_checkpoints(config, config.steps * pace.value)
-    count = math.ceil(whole * left / config.steps)
-    seen = [record["seconds"] for record in history.checkpoints]
-    if seen:
-        return _around(statistics.median(seen), seen).scaled(count)
-    planned = plan.bill.wall_clock.checkpoints_seconds if plan is not None else None
-    if planned and whole:
-        return planned.scaled(count / whole)
-    return known(0.0)  # neither seen nor planned; the first one will be timed
-
-
-def _around(value: float, seen: Sequence[float]) -> Estimate:
+def _around(seen: Sequence[float]) -> Estimate:
+    value = statistics.median(seen)
     half = Z80 * (log_spread(np.array(seen)) if len(seen) >= 3 else EVENT_SPREAD / Z80)
     return Estimate(value=value, low=value * math.exp(-half), high=value * math.exp(half), basis=Basis.MEASURED)
 
 
-def _guard_seconds_left(config: RunConfig, used: Account) -> float | None:
+def _guard_seconds_left(config: RunConfig, used: _Account) -> float | None:
     """Return the seconds until the first limit. Dollars are counted at the price of the running attempt."""
     stop, left = config.stop, []
     if stop.max_seconds is not None:
@@ -362,7 +382,7 @@ def _guard_seconds_left(config: RunConfig, used: Account) -> float | None:
     return max(0.0, min(left)) if left else None
 
 
-def _usd_at_end(used: Account, eta: Estimate | None, guard_left: float | None) -> Estimate | None:
+def _usd_at_end(used: _Account, eta: Estimate | None, guard_left: float | None) -> Estimate | None:
     """Return the dollars at the end of the run, or at its limit if the limit comes first."""
     if used.usd is None or used.usd_per_hour is None:
         return None

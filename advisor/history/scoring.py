@@ -6,7 +6,7 @@ contain, or that cannot be judged yet, is None and gets no score.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,16 +18,9 @@ from advisor.findings.measured import joules
 from advisor.findings.run_facts import nats_per_unit, number, planned_steps, print_gap, steps_done
 from advisor.findings.run_metrics import lifetime_seconds
 from advisor.hardware.offers import OWN_MACHINE
+from advisor.history import time_spent as spent_on
 from advisor.history.progress import mfu_now
-from advisor.history.time_spent import (
-    STALL,
-    TimeSpent,
-    checkpoints_seconds,
-    drift_factor,
-    evals_seconds,
-    reference_seconds,
-    time_spent,
-)
+from advisor.history.time_spent import drift_factor, reference_seconds, time_spent
 from advisor.prediction.energy import JOULES_PER_KWH, SITE_FACTOR
 from advisor.prediction.wallclock import run_seconds
 from advisor.readers.run_table import RunTable, Status
@@ -117,7 +110,20 @@ def score_run(
     together, `energy_kwh` what telemetry metered.
     """
     run = case.run
-    departures = _departures(run, plan) if plan else ()
+    departures: list[str] = []
+    if plan is not None:  # where the log declares a different run than the planned one, nothing is scored
+        shape, gpus = plan.config.model, plan.workload.gpus
+        meant = {
+            "step_tokens": (plan.config.tokens_per_step(gpus), "tokens a step"),
+            "world_size": (gpus, "devices"),
+            "depth": (shape.depth, "blocks"),
+            "width": (shape.width, "of width"),
+            "seq_len": (shape.seq_len, "tokens of context"),
+        }
+        for name, (intended, words) in meant.items():
+            logged = number(run.facts, name)
+            if logged and abs(logged / intended - 1) > _SAME:
+                departures.append(f"{logged:,.10g} {words} in the log, {intended:,.10g} in the plan")
     steps = steps_done(run)
     planned = plan.config.steps if plan else planned_steps(case)
     last = run.attempts[-1] if run.attempts else None  # else from the log; None if active or died silently
@@ -130,9 +136,10 @@ def score_run(
     drift = drift_factor(reference, plan)
     held = None if departures else plan
     promised = held.chosen if held else None
-    totals = _totals(run, held, usd_per_hour, energy_kwh)
-    actual = _actual(case, held, drift) | {name: value if complete else None for name, value in totals.items()}
-    wall = run_metrics.lifetime_seconds(run)
+    actual, wall = _actual(case, held, drift), lifetime_seconds(run)
+    if complete:  # only a complete run has totals
+        cost = None if wall is None else _cost(wall, usd_per_hour, energy_kwh, held)
+        actual |= {"wall_clock_seconds": wall, "cost_usd": cost, "energy_kwh": energy_kwh, "loss": _final_loss(run)}
     gap = wall - run_seconds(promised.bill.wall_clock).value if promised and wall is not None else None
     return ScoredRun(
         run_id=run_id,
@@ -143,9 +150,9 @@ def score_run(
         steps=None if steps is None else int(steps),
         steps_planned=None if planned is None else int(planned),
         complete=complete,
-        departures=departures,
+        departures=tuple(departures),
         scores=tuple(
-            Score(quantity=name, predicted=_promise(promised, name), actual=actual[name]) for name in QUANTITIES
+            Score(quantity=name, predicted=_promise(promised, name), actual=actual.get(name)) for name in QUANTITIES
         ),
         reference_seconds=reference,
         drift_factor=drift,
@@ -160,24 +167,6 @@ QUANTITIES = (
 )
 
 
-def _departures(run: RunTable, plan: Plan) -> tuple[str, ...]:
-    """Say where the log declares a different run than the planned one. Then nothing is scored."""
-    shape = plan.config.model
-    meant = {
-        "step_tokens": (plan.config.tokens_per_step(plan.workload.gpus), "tokens a step"),
-        "world_size": (plan.workload.gpus, "devices"),
-        "depth": (shape.depth, "blocks"),
-        "width": (shape.width, "of width"),
-        "seq_len": (shape.seq_len, "tokens of context"),
-    }
-    stated = {name: number(run.facts, name) for name in meant}
-    return tuple(
-        f"{logged:,.10g} {words} in the log, {planned:,.10g} in the plan"
-        for name, (planned, words) in meant.items()
-        if (logged := stated[name]) and abs(logged / planned - 1) > _SAME
-    )
-
-
 def _actual(case: Case, plan: Plan | None, drift: float | None) -> dict[str, float | None]:
     """Return the values that a run has even if it ended early."""
     run, step, pace = case.run, run_metrics.step_seconds(case), run_metrics.pace(case)
@@ -185,32 +174,16 @@ def _actual(case: Case, plan: Plan | None, drift: float | None) -> dict[str, flo
     source = run.provenance.get("memory_bytes", "").lower()
     allocated = run.framework is not None or any(word in source for word in _ALLOCATED)
     host = str(run.facts.get("gpu", "")).lower() == "cpu"
+    peaks = {name: series.finite(run.column(name)) for name in ("memory_bytes", "resident_bytes", "reserved_bytes")}
+    most = {name: float(values.max()) if len(values) else None for name, values in peaks.items()}
     return {
         "step_seconds": step,
         "step_seconds_drift_corrected": step / drift if step and drift else None,
         "tokens_per_second": rate,
         "mfu": mfu_now(plan, rate),
-        "peak_allocated_bytes": _most(run, "memory_bytes") if allocated else None,
-        "peak_reserved_bytes": _most(run, "resident_bytes" if host else "reserved_bytes"),
+        "peak_allocated_bytes": most["memory_bytes"] if allocated else None,
+        "peak_reserved_bytes": most["resident_bytes" if host else "reserved_bytes"],
     }
-
-
-def _totals(
-    run: RunTable, plan: Plan | None, usd_per_hour: float | None, energy_kwh: float | None
-) -> dict[str, float | None]:
-    """Return the values that only a complete run has."""
-    wall = run_metrics.lifetime_seconds(run)
-    return {
-        "wall_clock_seconds": wall,
-        "cost_usd": None if wall is None else _cost(wall, usd_per_hour, energy_kwh, plan),
-        "energy_kwh": energy_kwh,
-        "loss": _final_loss(run),
-    }
-
-
-def _most(run: RunTable, column: str) -> float | None:
-    values = series.finite(run.column(column))
-    return float(values.max()) if len(values) else None
 
 
 def _final_loss(run: RunTable) -> float | None:
@@ -249,57 +222,45 @@ def _promise(promised: Run | None, quantity: str) -> Estimate | None:
     return next(getattr(part, name) for part in parts if hasattr(part, name))
 
 
-def _causes(case: Case, plan: Plan, drift: float | None, gap: float, steps: float) -> Iterator[Cause]:
+def _causes(case: Case, plan: Plan, drift: float | None, gap: float, steps: float) -> list[Cause]:
     """Split the gap into parts that sum to it. The last part is what no other part explains."""
-    spent = time_spent(case)
-    causes = [*_told_by_any_log(case, plan, drift, steps, spent)]
-    note = "start-up, stalls and what else the log does not tell"
-    if spent is not None:
-        causes += _told_by_processes(plan, spent)
-        note = "speed checks, logging, shutdown"
-    order = {name: place for place, name in enumerate(_ORDER)}
-    yield from sorted(causes, key=lambda cause: order[cause.name])
-    yield Cause(name="unexplained", seconds=gap - sum(cause.seconds for cause in causes), note=note)
+    run, spent, clock = case.run, time_spent(case), plan.bill.wall_clock
+    step, median = plan.chosen.step_seconds.value, run_metrics.step_seconds(case)
+    parts: dict[str, tuple[float, str]] = {}
+    drift_seconds = steps * step * ((drift or 1.0) - 1)
+    plain = spent.plain_steps if spent is not None else (steps * median if median is not None else None)
+    if plain is not None:
+        note = f"{steps:.0f} steps at {step:.4g} s predicted, machine drift {'taken out' if drift else 'included'}"
+        parts["steps slower"] = plain - steps * step - drift_seconds, note
+        speed = f"{drift:.3f} times the calibration's step time" if drift else "unknown: the run did not measure it"
+        parts["machine drift"] = drift_seconds, speed
+    evals, saves = spent_on.evals_seconds(run), spent_on.checkpoints_seconds(run)
+    assert clock.startup_seconds and clock.compile_seconds and clock.evals_seconds and clock.checkpoints_seconds
+    if spent is not None or len(curve(run, "eval_seconds")):
+        parts["evals"] = evals - clock.evals_seconds.value, ""
+    if spent is not None or saves:
+        parts["checkpoints"] = saves - clock.checkpoints_seconds.value, ""
+    left_out = plan.config.steps - steps
+    parts["steps not run"] = 0.0 - left_out * step, f"{left_out:.0f} of {plan.config.steps}"
+    rest = "start-up, stalls and what else the log does not tell"
+    if spent is not None:  # the log tells the times of processes
+        times = f"{spent.stall_count} steps over {spent_on.STALL:g} times the median" if spent.stall_count else "none"
+        parts |= {
+            "start-up": (spent.startup - clock.startup_seconds.value, "until the second step"),
+            "compile": (spent.compile - clock.compile_seconds.value, "time beyond steady steps"),
+            "stalls": (spent.stalls, times),
+            "restarts": (spent.restarts + spent.lost, f"{spent.lost:.3g} s of work lost"),
+        }
+        rest = "speed checks, logging, shutdown"
+    causes = [Cause(name=name, seconds=parts[name][0], note=parts[name][1]) for name in _ORDER if name in parts]
+    explained = sum(seconds for seconds, _ in parts.values())
+    return [*causes, Cause(name="unexplained", seconds=gap - explained, note=rest)]
 
 
 _ORDER = (
     *("steps slower", "machine drift", "start-up", "compile", "evals", "checkpoints", "stalls", "restarts"),
     "steps not run",
 )
-
-
-def _told_by_any_log(
-    case: Case, plan: Plan, drift: float | None, steps: float, spent: TimeSpent | None
-) -> Iterator[Cause]:
-    clock, step, median = plan.bill.wall_clock, plan.chosen.step_seconds.value, run_metrics.step_seconds(case)
-    drift_seconds = steps * step * ((drift or 1.0) - 1)
-    plain = spent.plain_steps if spent is not None else (steps * median if median is not None else None)
-    if plain is not None:
-        note = f"{steps:.0f} steps at {step:.4g} s predicted, machine drift {'taken out' if drift else 'included'}"
-        yield Cause(name="steps slower", seconds=plain - steps * step - drift_seconds, note=note)
-        speed = f"{drift:.3f} times the calibration's step time" if drift else "unknown: the run did not measure it"
-        yield Cause(name="machine drift", seconds=drift_seconds, note=speed)
-    run = case.run
-    assert clock.evals_seconds and clock.checkpoints_seconds  # the trainer's plans have every part
-    if spent is not None or len(curve(run, "eval_seconds")):
-        yield Cause(name="evals", seconds=evals_seconds(run) - clock.evals_seconds.value, note="")
-    if spent is not None or checkpoints_seconds(run):
-        yield Cause(name="checkpoints", seconds=checkpoints_seconds(run) - clock.checkpoints_seconds.value, note="")
-    left_out = plan.config.steps - steps
-    yield Cause(name="steps not run", seconds=0.0 - left_out * step, note=f"{left_out:.0f} of {plan.config.steps}")
-
-
-def _told_by_processes(plan: Plan, spent: TimeSpent) -> list[Cause]:
-    clock = plan.bill.wall_clock
-    assert clock.startup_seconds and clock.compile_seconds
-    stalls = f"{spent.stall_count} steps over {STALL:g} times the median" if spent.stall_count else "none"
-    again = spent.restarts + spent.lost
-    return [
-        Cause(name="start-up", seconds=spent.startup - clock.startup_seconds.value, note="until the second step"),
-        Cause(name="compile", seconds=spent.compile - clock.compile_seconds.value, note="time beyond steady steps"),
-        Cause(name="stalls", seconds=spent.stalls, note=stalls),
-        Cause(name="restarts", seconds=again, note=f"{spent.lost:.3g} s of work lost"),
-    ]
 
 
 def run_kwh(run: RunTable) -> float | None:
@@ -309,15 +270,14 @@ def run_kwh(run: RunTable) -> float | None:
     trainer lasts as long as its run. Another program's readings may cover only a part of the run, or an hour before it.
     """
     telemetry = run.telemetry or run.host_telemetry
-    if telemetry is None or not (run.attempts or _covers(telemetry, lifetime_seconds(run))):
+    if telemetry is None:
+        return None
+    clock, seconds = telemetry.get("unix_seconds", np.empty(0)), lifetime_seconds(run)
+    clock = clock[np.isfinite(clock)]
+    covers = seconds and len(clock) > 1 and abs(np.ptp(clock) / seconds - 1) <= _COVERED
+    if not run.attempts and not covers:
         return None
     return measured_kwh(telemetry)
-
-
-def _covers(telemetry: Mapping[str, np.ndarray], seconds: float | None) -> bool:
-    clock = telemetry.get("unix_seconds", np.empty(0))
-    clock = clock[np.isfinite(clock)]
-    return bool(seconds and len(clock) > 1 and abs(np.ptp(clock) / seconds - 1) <= _COVERED)
 
 
 def measured_kwh(telemetry: Mapping[str, np.ndarray]) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -40,19 +39,29 @@ def time_spent(case: Case) -> TimeSpent | None:
     run, wall = case.run, lifetime_seconds(case.run)
     if wall is None or not run.attempts or any(attempt.startup_seconds is None for attempt in run.attempts):
         return None
-    steps = _steps(case)
+    step, seconds = main_column(run, "step"), main_column(run, "seconds")
+    timed = np.isfinite(seconds)
+    step, seconds, median = step[timed], seconds[timed], step_seconds(case) or 0.0
+    began = np.array([attempt.resumed_from_step for attempt in run.attempts])
+    # the newest attempt that began before the step, because steps of earlier attempts were undone
+    attempt = np.where(began < step[:, None], np.arange(len(began)), 0).max(axis=1, initial=0)
+    place = np.arange(len(step)) - np.searchsorted(attempt, attempt)  # within its attempt; attempts ascend with steps
+    compiled = np.array([attempt.compile_seconds is not None for attempt in run.attempts])
+    compiling = compiled[attempt] & (place < COMPILED_STEPS)
+    # if the first step of an attempt is slower than the median, the excess is start-up
+    is_first = (place == 0) & (seconds > median) & ~compiling
+    is_stall = (seconds > STALL * median) & ~compiling & ~is_first
+    excess = np.where(is_first | is_stall, seconds - median, 0.0)
     compile_seconds = [attempt.compile_seconds or 0.0 for attempt in run.attempts]
-    first_steps = np.bincount(steps.attempt, steps.excess * steps.is_first, minlength=len(run.attempts))
-    startup = [
-        float(attempt.startup_seconds + excess) for attempt, excess in zip(run.attempts, first_steps, strict=True)
-    ]
+    first_steps = np.bincount(attempt, excess * is_first, minlength=len(run.attempts))
+    startup = [float(one.startup_seconds + more) for one, more in zip(run.attempts, first_steps, strict=True)]
     return TimeSpent(
         wall=wall,
         startup=startup[0],
         compile=compile_seconds[0],
-        plain_steps=float((steps.seconds - steps.excess).sum()) - sum(compile_seconds),
-        stalls=float(steps.excess[steps.is_stall].sum()),
-        stall_count=int(steps.is_stall.sum()),
+        plain_steps=float((seconds - excess).sum()) - sum(compile_seconds),
+        stalls=float(excess[is_stall].sum()),
+        stall_count=int(is_stall.sum()),
         evals=evals_seconds(run),
         checkpoints=checkpoints_seconds(run),
         restarts=sum(startup[1:]) + sum(compile_seconds[1:]),
@@ -70,34 +79,6 @@ def checkpoints_seconds(run: RunTable) -> float:
     return sum(event.numbers.get("seconds", 0.0) for event in run.events if event.kind == "checkpoint")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Steps:
-    """The steps as arrays, one value per step."""
-
-    seconds: np.ndarray
-    attempt: np.ndarray  # index into the run's attempts
-    is_first: np.ndarray  # the first step of its attempt, if slower than the median: the excess is start-up
-    is_stall: np.ndarray
-    excess: np.ndarray  # seconds beyond the median, for first steps and stalls only
-
-
-def _steps(case: Case) -> _Steps:
-    run = case.run
-    step, seconds = main_column(run, "step"), main_column(run, "seconds")
-    timed = np.isfinite(seconds)
-    step, seconds, median = step[timed], seconds[timed], step_seconds(case) or 0.0
-    began = np.array([attempt.resumed_from_step for attempt in run.attempts])
-    # the newest attempt that began before the step, because steps of earlier attempts were undone
-    attempt = np.where(began < step[:, None], np.arange(len(began)), 0).max(axis=1, initial=0)
-    place = np.arange(len(step)) - np.searchsorted(attempt, attempt)  # within its attempt; attempts ascend with steps
-    compiled = np.array([attempt.compile_seconds is not None for attempt in run.attempts])
-    compiling = compiled[attempt] & (place < COMPILED_STEPS)
-    is_first = (place == 0) & (seconds > median) & ~compiling
-    is_stall = (seconds > STALL * median) & ~compiling & ~is_first
-    excess = np.where(is_first | is_stall, seconds - median, 0.0)
-    return _Steps(seconds=seconds, attempt=attempt, is_first=is_first, is_stall=is_stall, excess=excess)
-
-
 def reference_seconds(run: RunTable) -> float | None:
     """Return the reference kernel's seconds at the median step. Returns None without readings, or if they disagree.
 
@@ -111,7 +92,16 @@ def reference_seconds(run: RunTable) -> float | None:
     at = [step for step, _ in readings]
     ends = [0, *((a + b) / 2 for a, b in pairwise(at)), max(steps_done(run) or 0, at[-1])]
     ordered = sorted((seconds, high - low) for (_, seconds), (low, high) in zip(readings, pairwise(ends), strict=True))
-    low, middle, high = (_weighted(ordered, share) for share in (0.25, 0.5, 0.75))
+
+    def value_at(share: float) -> float:  # below which this share of the weights lies
+        left = share * sum(weight for _, weight in ordered)
+        for value, weight in ordered:
+            left -= weight
+            if left <= 0:
+                return value
+        return ordered[-1][0]
+
+    low, middle, high = map(value_at, (0.25, 0.5, 0.75))
     return middle if high <= STEADY * low else None
 
 
@@ -120,13 +110,3 @@ def drift_factor(reference: float | None, plan: Plan | AdoptedPlan | None) -> fl
     if reference is None or plan is None or not plan.reference_seconds:
         return None
     return (reference / plan.reference_seconds) ** plan.drift_exponent
-
-
-def _weighted(ordered: Sequence[tuple[float, float]], share: float) -> float:
-    """Return the value below which this share of the weights lies."""
-    left = share * sum(weight for _, weight in ordered)
-    for value, weight in ordered:
-        left -= weight
-        if left <= 0:
-            return value
-    return ordered[-1][0]

@@ -43,7 +43,7 @@ def consequence(quality: Quality, device_key: str) -> str:
 
 def settings_table(calibration: Calibration) -> Table | None:
     """Lists what each setting gives, the fastest first. Returns None if `--settings` was not given."""
-    from advisor.calibration.one_burst import describe  # imports the worker
+    from advisor.calibration.measure import describe  # imports the worker
     from advisor.calibration.setting_effects import effects, switched
 
     if not calibration.setting_bursts:

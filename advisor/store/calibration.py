@@ -161,15 +161,27 @@ def calibration_to_dict(calibration: Calibration) -> dict[str, Any]:
         "family": calibration.settings.family,
         "quality": raw.pop("quality"),
     }
-    bursts = {name: [_burst_to_dict(b) for b in getattr(calibration, name)] for name in _BURSTS if name in raw}
-    return head | raw | bursts
+    for name in (name for name in _BURSTS if name in raw):
+        heads = [{"workload": workload_to_dict(b.workload), "started": b.started} for b in getattr(calibration, name)]
+        raw[name] = [first | {k: v for k, v in burst.items() if k not in first}
+                     for first, burst in zip(heads, raw[name], strict=True)]  # fmt: skip
+    return head | raw
 
 
 def calibration_from_dict(raw: Mapping[str, Any]) -> Calibration:
     """Read a calibration document. Raises ConfigError that names every missing or wrong field."""
     device = raw.get("device")
     key = device.get("key") if isinstance(device, Mapping) else None
-    bursts = {name: _with_device(raw[name], key) for name in _BURSTS if name in raw}
+    # the flat workloads of bursts are nested as in the record, on this device; anything but a list is left as it is
+    bursts = {
+        name: [
+            b | {"workload": _workload_with_device(b.get("workload"), key)} if isinstance(b, dict) else b for b in given
+        ]
+        if isinstance(given := raw[name], list)
+        else given
+        for name in _BURSTS
+        if name in raw
+    }
     kind = AccuracySession if raw.get("kind") == ACCURACY_SESSION else Calibration
     return record_from_dict(kind, {**raw, "device_key": key, **bursts}, pass_over_unknown=True)
 
@@ -199,21 +211,6 @@ def workload_to_dict(w: Workload) -> dict[str, Any]:
         "activation_checkpointing": w.activation_checkpointing,
         "optimizer": w.optimizer,
     }
-
-
-def _burst_to_dict(burst: Burst) -> dict[str, Any]:
-    head = {"workload": workload_to_dict(burst.workload), "started": burst.started}
-    return head | {name: value for name, value in to_dict(burst).items() if name not in head}
-
-
-def _with_device(bursts: Any, key: Any) -> Any:
-    """Nest the flat workloads of bursts as in the record, on this device. Anything but a list is returned unchanged."""
-    if not isinstance(bursts, list):
-        return bursts
-    return [
-        {**b, "workload": _workload_with_device(b.get("workload"), key)} if isinstance(b, Mapping) else b
-        for b in bursts
-    ]
 
 
 def _workload_with_device(flat: Any, key: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from advisor.errors import AdvisorError
-from trainer.schema import ConfigError
+from trainer.schema import ConfigError, record_from_dict
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster if PyYAML was built with libyaml
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -62,7 +62,12 @@ def write_atomic(path: str | Path, text: str) -> None:
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
-        _sync_folder(path.parent)
+        if os.name == "posix":  # Windows cannot open folders, and there the rename is enough
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
 
 
 def read_yaml(path: str | Path, what: str) -> dict[str, Any]:
@@ -122,14 +127,15 @@ def _mapping(raw: Any, what: str, path: str | Path) -> dict[str, Any]:
     return raw
 
 
-def _sync_folder(folder: Path) -> None:
-    if os.name != "posix":  # Windows cannot open folders, and there the rename is enough
-        return
-    handle = os.open(folder, os.O_RDONLY)
+def read_record(kind: Any, path: Path, what: str, *, why: str = "to go on without it") -> Any:
+    """Return the record in a YAML or JSON file, or None if there is no such file. `why` says why one may remove it."""
+    if not path.exists():
+        return None
+    read = read_json if path.suffix == ".json" else read_yaml
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        return record_from_dict(kind, read(path, what))
+    except ConfigError as error:
+        raise bad_fields(what, path, error, f"remove it {why}: rm {path}") from error
 
 
 def bad_fields(what: str, path: str | Path, error: ConfigError, hint: str) -> AdvisorError:

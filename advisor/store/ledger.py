@@ -18,6 +18,14 @@ from advisor.run_records import RunRow, ScoreRow
 from advisor.store.disk import disk_errors
 
 BUSY_SECONDS = 15.0
+_HELD = f"another process has held it for {BUSY_SECONDS:.0f} s: wait for it to end, then repeat the command"
+_DAMAGED = "move it aside (mv {path} {path}.damaged) and compare runs again: their folders are not touched"
+_HINTS: tuple[tuple[tuple[str, ...], str], ...] = (  # how SQLite's name of an error begins, and what to do
+    (("SQLITE_FULL",), "the disk is full: free some space; what was recorded before is intact"),
+    (("SQLITE_BUSY", "SQLITE_LOCKED"), _HELD),
+    (("SQLITE_NOTADB", "SQLITE_CORRUPT"), _DAMAGED),
+    (("",), "check that the folder is writable, or set ADVISOR_HOME to a folder of yours"),
+)
 
 # Migration i upgrades a file from version i to version i + 1. Never change a released migration; add a new one.
 MIGRATIONS = (
@@ -38,6 +46,8 @@ MIGRATIONS = (
     CREATE TABLE withdrawn (run_id TEXT PRIMARY KEY, withdrawn TEXT NOT NULL);
     """,
 )
+_SCORE_COLUMNS = "run_id, quantity, device_key, predicted, low, high, basis, actual, log_error, inside, created"
+_SCORE_MARKS = ", ".join("?" * len(_SCORE_COLUMNS.split(", ")))
 
 
 class Ledger:
@@ -89,7 +99,11 @@ class Ledger:
         with self._transaction() as db:
             db.execute("DELETE FROM scores WHERE run_id = ?", (run_id,))
             db.execute("DELETE FROM withdrawn WHERE run_id = ?", (run_id,))
-            values = [_score_values(row) for row in rows]
+            values = [
+                (row.run_id, row.quantity, row.device_key, guess.value, guess.low, guess.high, guess.basis.value,
+                 row.actual, row.log_error, int(row.inside), row.created)
+                for row in rows if (guess := row.predicted)
+            ]  # fmt: skip
             db.executemany(f"INSERT INTO scores ({_SCORE_COLUMNS}) VALUES ({_SCORE_MARKS})", values)
 
     def scores(self, device: str | None = None) -> list[ScoreRow]:
@@ -99,7 +113,11 @@ class Ledger:
             rows = db.execute(
                 f"SELECT {_SCORE_COLUMNS} FROM scores {where} ORDER BY created, run_id, quantity", values
             ).fetchall()
-        return [_score_row(row) for row in rows]
+        return [
+            ScoreRow(run_id=run_id, quantity=quantity, device_key=device_key, actual=actual, created=created,
+                     predicted=Estimate(value=value, low=low, high=high, basis=Basis(basis)))
+            for run_id, quantity, device_key, value, low, high, basis, actual, _error, _inside, created in rows
+        ]  # fmt: skip
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -113,13 +131,25 @@ class Ledger:
                 yield db
                 db.execute("COMMIT")  # if an exception leaves this block, closing the connection rolls back
         except sqlite3.DatabaseError as error:
-            raise AdvisorError(f"the ledger {self.path} cannot be used: {error}", _hint(error, self.path)) from error
+            name = getattr(error, "sqlite_errorname", "") or ""
+            hints = (hint for starts, hint in _HINTS if name.startswith(starts))
+            message = f"the ledger {self.path} cannot be used: {error}"
+            raise AdvisorError(message, next(hints).format(path=self.path)) from error
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         """Switch to write-ahead logging, and upgrade an older file. The first process to come does it, once."""
         if _version(db) == len(MIGRATIONS):
             return
-        _log_ahead(db)
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                db.execute("PRAGMA journal_mode=WAL")
+                break
+            except sqlite3.OperationalError as error:
+                # ignoring its timeout, SQLite answers "locked" while another process switches
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.02)
         db.execute("BEGIN IMMEDIATE")
         version = _version(db)  # read again, because another process may have upgraded the file while this one waited
         if version > len(MIGRATIONS):
@@ -133,46 +163,5 @@ class Ledger:
         db.execute("COMMIT")
 
 
-def _log_ahead(db: sqlite3.Connection) -> None:
-    """Switch to write-ahead logging. Ignoring its timeout, SQLite answers "locked" while another process switches."""
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            db.execute("PRAGMA journal_mode=WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
-                raise
-            time.sleep(0.02)
-
-
-_SCORE_COLUMNS = "run_id, quantity, device_key, predicted, low, high, basis, actual, log_error, inside, created"
-_SCORE_MARKS = ", ".join("?" * len(_SCORE_COLUMNS.split(", ")))
-
-
-def _score_values(row: ScoreRow) -> tuple[object, ...]:
-    guess = row.predicted
-    return (row.run_id, row.quantity, row.device_key, guess.value, guess.low, guess.high, guess.basis.value,
-            row.actual, row.log_error, int(row.inside), row.created)  # fmt: skip
-
-
-def _score_row(values: tuple) -> ScoreRow:
-    run_id, quantity, device_key, value, low, high, basis, actual, _log_error, _inside, created = values
-    predicted = Estimate(value=value, low=low, high=high, basis=Basis(basis))
-    return ScoreRow(run_id=run_id, quantity=quantity, device_key=device_key, predicted=predicted, actual=actual,
-                    created=created)  # fmt: skip
-
-
 def _version(db: sqlite3.Connection) -> int:
     return db.execute("PRAGMA user_version").fetchone()[0]
-
-
-def _hint(error: sqlite3.DatabaseError, path: Path) -> str:
-    name = getattr(error, "sqlite_errorname", "") or ""
-    if name.startswith("SQLITE_FULL"):
-        return "the disk is full: free some space; what was recorded before is intact"
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return f"another process has held it for {BUSY_SECONDS:.0f} s: wait for it to end, then repeat the command"
-    if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
-        return f"move it aside (mv {path} {path}.damaged) and compare runs again: their folders are not touched"
-    return "check that the folder is writable, or set ADVISOR_HOME to a folder of yours"

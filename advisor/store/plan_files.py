@@ -59,12 +59,11 @@ def _upgraded(raw: dict[str, Any]) -> dict[str, Any]:
     same = moved(raw, "id", "created", "goal", "run", "reasons", "warnings", "inputs")
     same |= moved(raw, "reference_seconds", "drift_exponent")
     if raw.get("schema", 1) == 1 and isinstance(goal := same.get("goal"), dict):
-        same["goal"] = _price_per_gpu(goal)
+
+        def renamed(row: dict[str, Any]) -> dict[str, Any]:  # schema 1 called the price per GPU `usd_per_hour`
+            return {"usd_per_gpu_hour" if key == "usd_per_hour" else key: value for key, value in row.items()}
+
+        same["goal"] = renamed(goal)
         if isinstance(prices := goal.get("prices"), list):
-            same["goal"]["prices"] = [_price_per_gpu(price) if isinstance(price, dict) else price for price in prices]
+            same["goal"]["prices"] = [renamed(price) if isinstance(price, dict) else price for price in prices]
     return same | {"chosen": chosen, "considered": [], "schema": Plan.schema}
-
-
-def _price_per_gpu(raw: dict[str, Any]) -> dict[str, Any]:
-    """Rename the price per GPU, which schema 1 called `usd_per_hour`."""
-    return {"usd_per_gpu_hour" if key == "usd_per_hour" else key: value for key, value in raw.items()}

@@ -12,7 +12,7 @@ from pathlib import Path
 from advisor.errors import AdvisorError
 from advisor.records import Plan
 from advisor.run_records import LaunchRecord, RunRow
-from advisor.store.disk import bad_fields, disk_errors, dump_yaml, read_json, read_yaml, write_atomic
+from advisor.store.disk import bad_fields, disk_errors, dump_yaml, read_json, read_record, read_yaml, write_atomic
 from advisor.store.plan_files import load_plan
 from trainer.schema import ConfigError, RunConfig, config_from_dict, record_from_dict, to_dict
 
@@ -115,13 +115,7 @@ class About:
 
 def read_about(run_dir: Path) -> About:
     """Read the name, note and tags of a run. Raises AdvisorError for a damaged file."""
-    path = run_dir / ABOUT
-    if not path.exists():
-        return About()
-    try:
-        return record_from_dict(About, read_yaml(path, "note of a run"))
-    except ConfigError as error:
-        raise bad_fields("note of a run", path, error, f"remove it to go on without it: rm {path}") from error
+    return read_record(About, run_dir / ABOUT, "note of a run") or About()
 
 
 def write_about(run_dir: Path, about: About) -> None:

@@ -21,18 +21,12 @@ import yaml
 from advisor.errors import AdvisorError, close_matches
 from advisor.records import MeasuredStep, Plan
 from advisor.run_records import RunRow, ScoreRow
-from advisor.store.calibration import (
-    Calibration,
-    Quality,
-    calibration_from_dict,
-    calibration_to_dict,
-    measured_run_from_dict,
-    measured_run_to_dict,
-)
+from advisor.store import calibration as calibrations
+from advisor.store.calibration import Calibration, Quality
 from advisor.store.disk import bad_fields, disk_errors, dump_yaml, listed, read_json, read_yaml, write_atomic
 from advisor.store.folders import advisor_home, profiles_folder
 from advisor.store.ledger import Ledger
-from advisor.store.plan_files import dump_plan, load_plan
+from advisor.store.plan_files import dump_plan
 from advisor.store.run_folder import CONFIG, LAUNCH, LOG, is_run_folder, read_about, run_row
 from trainer.schema import ConfigError, record_from_dict
 
@@ -69,7 +63,7 @@ class Store:
     def save_calibration(self, calibration: Calibration) -> Path:
         """Write a calibration, replacing one with the same id."""
         path = self.home / "calibrations" / f"{_file_name(calibration.id)}.yaml"
-        write_atomic(path, dump_yaml(calibration_to_dict(calibration)))
+        write_atomic(path, dump_yaml(calibrations.calibration_to_dict(calibration)))
         return path
 
     def load_calibration(self, id_or_path: str | Path) -> Calibration:
@@ -124,12 +118,18 @@ class Store:
     def add_observation(self, run: MeasuredStep) -> Path:
         """Store what a finished run measured for its device's profile. Replaces an older observation of the run."""
         path = self._observation_folder(run.workload.gpu) / f"{_file_name(run.run_id)}.json"
-        write_atomic(path, json.dumps(measured_run_to_dict(run), indent=1, allow_nan=False) + "\n")
+        write_atomic(path, json.dumps(calibrations.measured_run_to_dict(run), indent=1, allow_nan=False) + "\n")
         return path
 
     def observations(self, device_key: str) -> list[MeasuredStep]:
         """Return the observations of a device, sorted by run id. Raises AdvisorError that names a damaged file."""
-        return [_read_observation(path) for path in sorted(self._observation_folder(device_key).glob("*.json"))]
+        found = []
+        for path in sorted(self._observation_folder(device_key).glob("*.json")):
+            try:
+                found.append(calibrations.measured_run_from_dict(read_json(path, "observation")))
+            except ConfigError as error:
+                raise bad_fields("observation", path, error, f"remove it to go on without it: rm {path}") from error
+        return found
 
     def _observation_folder(self, device_key: str) -> Path:
         return self.home / "calibrations" / "observations" / _file_name(device_key)
@@ -144,10 +144,6 @@ class Store:
         path = Path(path) if path is not None else self.home / "plans" / f"{_file_name(plan.id)}.yaml"
         write_atomic(path, dump_plan(plan))
         return path
-
-    def load_plan(self, path: str | Path) -> Plan:
-        """Read a plan file. Raises AdvisorError that names the file and every wrong field."""
-        return load_plan(path)
 
     def claim_path(self, plan_id: str) -> Path:
         """Return the file that is locked while the plan is being started."""
@@ -210,16 +206,30 @@ class Store:
         path = Path(text).expanduser()
         if is_run_folder(path):
             return path.resolve()
-        rows = self.runs()
-        if str(text) == "latest":
-            rows = [row for row in rows if is_run_folder(Path(row.path))][:1]
-            if not rows:
+        text, rows = str(text), self.runs()
+        if text == "latest":
+            there = (Path(row.path) for row in rows if is_run_folder(Path(row.path)))
+            if (newest := next(there, None)) is None:
                 raise AdvisorError("no run was started yet", "start one: advisor launch plan.yaml", exit_code=2)
-        else:
-            rows = _matching_runs(str(text), rows)
-        if len(rows) == 1 and is_run_folder(Path(rows[0].path)):
-            return Path(rows[0].path)
-        raise _no_such_run(text, path, rows, self.runs())
+            return newest
+        names = [(row, (row.id, Path(row.path).name, row.name, _name_by_owner(row))) for row in rows]
+        exact = ([row for row, words in names if words[column] == text] for column in range(4))
+        begun = [row for row, words in names if any(word.startswith(text) for word in words)]
+        matched = next(filter(None, exact), begun)
+        if len(matched) == 1 and is_run_folder(Path(matched[0].path)):
+            return Path(matched[0].path)
+        if len(matched) > 1:
+            listed_names = ", ".join(Path(row.path).name for row in matched[:5])
+            message = f"{text} could be any of {len(matched)} runs: {listed_names}"
+            raise AdvisorError(message, "say more of the name", exit_code=2)
+        if matched:
+            raise AdvisorError(f"the folder of run {text} is gone: {matched[0].path}", "see what is left: advisor runs")
+        if path.is_dir():
+            message = f"{path} holds no run (no {CONFIG}, {LOG} or {LAUNCH})"
+            raise AdvisorError(message, "see all runs: advisor runs", exit_code=2)
+        near = close_matches(text, [name for row in rows for name in {row.id, row.name}])
+        hint = f"did you mean {' or '.join(near)}?" if near else "see all runs: advisor runs"
+        raise AdvisorError(f"no run folder and no run is called {text}", hint, exit_code=2)
 
     # Ledger
 
@@ -266,48 +276,17 @@ def default_store() -> Store:
 def load_calibration(path: str | Path) -> Calibration:
     """Read a calibration file. Raises AdvisorError that names the file and every wrong field."""
     try:
-        return calibration_from_dict(read_yaml(path, "calibration"))
+        return calibrations.calibration_from_dict(read_yaml(path, "calibration"))
     except ConfigError as error:
         raise _broken_calibration(path, error) from error
 
 
-def _read_observation(path: Path) -> MeasuredStep:
-    try:
-        return measured_run_from_dict(read_json(path, "observation"))
-    except ConfigError as error:
-        raise bad_fields("observation", path, error, f"remove it to go on without it: rm {path}") from error
-
-
-def _matching_runs(text: str, rows: Sequence[RunRow]) -> list[RunRow]:
-    """Return the runs whose id, folder, name or owner's name is `text`, else those where one begins with it."""
-    names = [(row, (row.id, Path(row.path).name, row.name, _called(row))) for row in rows]
-    for column in range(4):
-        if exact := [row for row, words in names if words[column] == text]:
-            return exact
-    return [row for row, words in names if any(word.startswith(text) for word in words)]
-
-
-def _called(row: RunRow) -> str:
+def _name_by_owner(row: RunRow) -> str:
     """Return the name that the owner gave to a run. It is empty if there is none or it cannot be read."""
     try:
         return read_about(Path(row.path)).name
     except AdvisorError:
         return ""  # the list of runs reports what is wrong with the file
-
-
-def _no_such_run(text: str | Path, path: Path, matched: Sequence[RunRow], rows: Sequence[RunRow]) -> AdvisorError:
-    if len(matched) > 1:
-        names = ", ".join(Path(row.path).name for row in matched[:5])
-        message = f"{text!s} could be any of {len(matched)} runs: {names}"
-        return AdvisorError(message, "say more of the name", exit_code=2)
-    if matched:
-        return AdvisorError(f"the folder of run {text!s} is gone: {matched[0].path}", "see what is left: advisor runs")
-    if path.is_dir():
-        message = f"{path} holds no run (no {CONFIG}, {LOG} or {LAUNCH})"
-        return AdvisorError(message, "see all runs: advisor runs", exit_code=2)
-    near = close_matches(str(text), [name for row in rows for name in {row.id, row.name}])
-    hint = f"did you mean {' or '.join(near)}?" if near else "see all runs: advisor runs"
-    return AdvisorError(f"no run folder and no run is called {text!s}", hint, exit_code=2)
 
 
 def _entry(document: dict[str, Any], path: Path, *, shipped: bool) -> CalibrationEntry:

@@ -9,7 +9,7 @@ import streamlit as st
 from advisor import units
 from advisor.calibration.detect import CPU_DEFAULTS, CUDA_DEFAULTS
 from advisor.calibration.fit import FitEvidence
-from advisor.calibration.one_burst import describe
+from advisor.calibration.measure import describe
 from advisor.calibration.quality import burst_lines, with_quality
 from advisor.hardware.here import first_card
 from advisor.laws.held_out import HeldOut

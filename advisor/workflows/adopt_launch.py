@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor.engines.engines import backend_of
-from advisor.engines.export.adopted import AdoptedJob, adopted_files
+from advisor.engines.export.bundle import AdoptedJob, adopted_files
 from advisor.engines.export.targets import TARGETS
 from advisor.errors import AdvisorError
 from advisor.options import ExportOptions, LaunchOptions

@@ -17,9 +17,8 @@ import psutil
 import pytest
 
 from advisor.calibration.detect import resolve_key
-from advisor.calibration.measure import Worker, WorkerDied
+from advisor.calibration.measure import Worker, WorkerDied, base_workload, burst_config
 from advisor.calibration.observations import completed
-from advisor.calibration.one_burst import base_workload, burst_config
 from advisor.calibration.profiles import load_profile, profile_of
 from advisor.calibration.remeasure import measure_one
 from advisor.calibration.setting_effects import switched

@@ -82,8 +82,8 @@ def observed(run_id="run-1", **changes):
 def test_a_plan_comes_back_equal(store, tmp_path):
     plan = small_plan(run=small_run(stop=StopConfig(max_seconds=60.5, loss=(LossStop(step=5, above=9.5),))))
     path = store.save_plan(plan, tmp_path / "plan.yaml")
-    assert store.load_plan(path) == plan
-    assert store.load_plan(store.save_plan(plan)) == plan
+    assert load_plan(path) == plan
+    assert load_plan(store.save_plan(plan)) == plan
     assert "basis: measured" not in path.read_text() and "basis: extrapolated" in path.read_text()
 
 

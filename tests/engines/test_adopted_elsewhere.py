@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from advisor.engines.engines import describe, parse_place
-from advisor.engines.export.adopted import AdoptedJob, adopted_files, guard_sources
+from advisor.engines.export.bundle import AdoptedJob, adopted_files, guard_sources
 from advisor.engines.ssh import SshBackend
 from advisor.engines.state import RunState
 from advisor.errors import AdvisorError

@@ -14,8 +14,7 @@ import pytest
 import yaml
 
 from advisor.engines.export.bundle import grace_seconds
-from advisor.engines.export.slurm import slurm_time
-from advisor.engines.export.targets import TARGETS
+from advisor.engines.export.targets import TARGETS, slurm_time
 from advisor.engines.guards import GuardLimits
 from advisor.errors import AdvisorError
 from advisor.options import ExportOptions

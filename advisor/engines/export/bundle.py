@@ -1,4 +1,4 @@
-"""Writes what every export contains: the trainer's sources, the configuration, and the set-up of the environment."""
+"""Writes what every export contains: the trainer's sources or the guard of an adopted command, and the set-up."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import json
 import math
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import advisor
 import trainer
 from advisor.engines.guards import limit_seconds, refuse_without_data
 from advisor.engines.templates import script
@@ -22,8 +25,10 @@ from advisor.prediction.notice import save_seconds, short_notice
 from advisor.prediction.wallclock import GPUS_A_NODE
 from advisor.records import Estimate, Plan
 from advisor.run_records import Arriving, Place
+from advisor.store import adopted
 from advisor.store.plan_files import dump_plan
 from advisor.store.run_folder import CONFIG, PLAN
+from advisor.trainers.adopted import RECIPE
 from trainer.schema import RunConfig, dump_config
 
 PACKAGES = ("numpy", "pandas", "pyarrow", "psutil", "pyyaml", "nvidia-ml-py", "safetensors", "tokenizers")
@@ -36,6 +41,9 @@ LONGER = 1.25  # times the upper end of the planned time, after which the engine
 LEAST_GRACE_SECONDS = 60
 ARRIVAL_SECONDS = 300  # allowed for a calibration before the first step: twice its limit
 LEAST_LIMIT_SECONDS = 600  # for a run without a limit, because start-up takes minutes even if the plan takes seconds
+GUARD = "advisor.adopt.guard"
+_GUARD_PACKAGES = ("pyyaml", "psutil")
+_ROOTS = Path(advisor.__path__[0]), Path(trainer.__path__[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +58,7 @@ class ExportJob:
     limit_seconds: int  # after which the engine may end it
     grace_seconds: int  # needed between a signal and the last checkpoint
     data: Path | None = None  # the token folder here
-    place: Place = (
-        Place()
-    )  # where the engine starts it; its name: Slurm's partition, where SkyPilot and dstack may rent
+    place: Place = Place()  # its name: Slurm's partition, or where SkyPilot and dstack may rent
     max_usd: float | None = None  # the user's limit; None if only the plan's own cost is known
     image: str | None = None
     claim: str | None = None  # Kubernetes volume that outlives the job
@@ -111,7 +117,7 @@ def torch_install(spec: GpuSpec | None) -> str:
 def setup_script(torch: str | None) -> str:
     """Return a script that makes `.venv` beside the export once, with this PyTorch; None: only for a guard."""
     install = f"\n.venv.new/bin/python -m pip install --quiet {torch}" if torch else ""
-    return script("setup.sh", of="this run" if torch else "the guard alone", install=install)
+    return script("job.sh#setup", of="this run" if torch else "the guard alone", install=install)
 
 
 def run_script(job: ExportJob) -> str:
@@ -119,9 +125,9 @@ def run_script(job: ExportJob) -> str:
     trainer_words = f'-m trainer {job.config_words} --out "$RUN"'
     start = f'set -- "$PYTHON" {trainer_words}'
     if job.whole > 1:
-        start = script("run_several.sh", nodes=job.nodes, gpus_per_node=job.gpus_per_node,
+        start = script("job.sh#several", nodes=job.nodes, gpus_per_node=job.gpus_per_node,
                        grace_seconds=job.grace_seconds, trainer=trainer_words).rstrip("\n")  # fmt: skip
-    return script("run.sh", name=job.name, start=start, measured_first=measured_first(job, "measured_first.sh"))
+    return script("job.sh#run", name=job.name, start=start, measured_first=measured_first(job, "job.sh#measured_first"))
 
 
 def measured_first(job: ExportJob, template: str, **words: str) -> str:
@@ -150,7 +156,8 @@ def export_job(plan: Plan, config: RunConfig, data: Path | None, **engine: Any) 
     `engine` holds the other fields of `ExportJob`. Raises AdvisorError if the GPUs do not fill whole nodes, or if a
     spot machine could be taken away before the run has saved.
     """
-    if plan.offer.spot and (problem := short_notice(plan.offer.provider, _save_seconds(plan))) is not None:
+    save = save_seconds(plan.config, plan.bill.wall_clock, plan.chosen.step_seconds)
+    if plan.offer.spot and (problem := short_notice(plan.offer.provider, save)) is not None:
         raise AdvisorError(problem, "plan again on demand: --spot none; or with a smaller model, or another --provider")
     gpus = plan.workload.gpus
     if gpus <= GPUS_A_NODE:
@@ -160,7 +167,7 @@ def export_job(plan: Plan, config: RunConfig, data: Path | None, **engine: Any) 
             hint = f"plan again with --gpus {gpus // GPUS_A_NODE * GPUS_A_NODE}"
             raise AdvisorError(f"{gpus} GPUs are no whole number of nodes of {GPUS_A_NODE}", hint)
         nodes, per_node = gpus // GPUS_A_NODE, GPUS_A_NODE
-    grace = grace_seconds(_save_seconds(plan))
+    grace = grace_seconds(save)
     limit = engine_limit(limit_seconds(config.stop), plan.bill.wall_clock.total_seconds, grace)
     return ExportJob(
         plan=plan,
@@ -187,5 +194,67 @@ def engine_limit(max_seconds: float | None, planned: Estimate, grace: int) -> in
     return max(LEAST_LIMIT_SECONDS, math.ceil(LONGER * planned.high)) + grace
 
 
-def _save_seconds(plan: Plan) -> float:
-    return save_seconds(plan.config, plan.bill.wall_clock, plan.chosen.step_seconds)
+@dataclass(frozen=True, kw_only=True)
+class AdoptedJob:
+    """The run of an adopted command, for any engine.
+
+    The command, its data and its environment belong to the user. They exist on the other machine, or the user's
+    bootstrap line creates them. Only the guard is exported; it needs a Python with pyyaml and psutil.
+    """
+
+    plan: adopted.AdoptedPlan  # its folder is where the command starts there
+    recipe: str  # as YAML
+    run_id: str
+    place: Place = Place()
+    here: str = ""  # the command's folder on this machine, copied to a rented one
+
+    @property
+    def name(self) -> str:
+        """Return a name of lower-case letters, digits and dashes, as clusters require."""
+        return plain_name(self.run_id)
+
+    @property
+    def cards(self) -> int:
+        """Return the number of GPUs on its node; 0 if it uses none."""
+        return 0 if self.plan.offer.gpu == "cpu" else self.plan.offer.gpus
+
+    @property
+    def grace_seconds(self) -> int:
+        """Seconds that an engine must allow between the signal and the kill."""
+        return grace_seconds(self.plan.ending_seconds)
+
+    @property
+    def limit_seconds(self) -> int:
+        """Return when the engine ends the run."""
+        return engine_limit(self.plan.limit_seconds, self.plan.bill.wall_clock.total_seconds, self.grace_seconds)
+
+
+def adopted_files(job: AdoptedJob) -> dict[str, str]:
+    """Return the files of the export by name, the same for every engine."""
+    plan, by_log = job.plan, job.plan.basis == adopted.LOG
+    # a shell line of the user's, then the guard, which starts the command
+    none = "# no bootstrap line: the command finds its programs by the PATH that is there"
+    folder = f'"$HOME"/{shlex.quote(plan.folder[2:])}' if plan.folder.startswith("~/") else shlex.quote(plan.folder)
+    needed = (*PACKAGES, "scipy", "click", "rich") if by_log else _GUARD_PACKAGES
+    return {
+        adopted.PLAN: adopted.dump_adopted_plan(plan),
+        RECIPE: job.recipe,
+        "requirements.txt": "".join(pinned(needed)),
+        SETUP: setup_script(None),
+        RUN: script("job.sh#adopted", run_id=job.run_id, folder=folder, bootstrap=plan.bootstrap or none, guard=GUARD),
+        **guard_sources(whole=by_log),
+    }
+
+
+def guard_sources(*, whole: bool) -> dict[str, str]:
+    """Return the sources of the guard and the probe; `whole` takes all sources, as a guard that reads logs needs."""
+    code = f"import sys, {GUARD}; print(*(getattr(m, '__file__', '') for m in sys.modules.values()), sep=chr(10))"
+    loaded = subprocess.check_output([sys.executable, "-c", code], cwd=_ROOTS[0].parent, text=True).splitlines()
+    probe = _ROOTS[0] / "adopt" / "probe"
+    found = {}
+    for root in _ROOTS:
+        for path in sorted(root.rglob("*")):
+            needed = whole or probe in path.parents or str(path) in loaded
+            if needed and path.is_file() and path.suffix != ".pyc":
+                found[path.relative_to(root.parent).as_posix()] = path.read_text(encoding="utf-8")
+    return found

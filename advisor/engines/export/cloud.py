@@ -7,8 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from advisor.engines.export.adopted import AdoptedJob
-from advisor.engines.export.bundle import RUN, RUN_FOLDER, ExportJob
+from advisor.engines.export.bundle import RUN, RUN_FOLDER, AdoptedJob, ExportJob
 from advisor.engines.guards import limit_seconds
 from advisor.engines.templates import document
 from advisor.errors import AdvisorError
@@ -54,7 +53,7 @@ def skypilot(job: ExportJob | AdoptedJob) -> dict[str, str]:
                    "mounts": {RUN_FOLDER: bucket_of_run, job.plan.folder: job.here}}  # fmt: skip
         if job.plan.offer.usd_per_hour:
             fields["max_hourly_cost"] = round(job.plan.offer.usd_per_hour, 2)
-        return {SKY: document("skypilot.yaml", **fields)}
+        return {SKY: document("rented.yaml#skypilot", **fields)}
     # One place, or any of several: SkyPilot takes the cheapest that has the machine.
     offer, places = job.plan.offer, (job.place.name or _SKY.get(job.plan.offer.provider or "") or "*").split(",")
     fields |= {"any_of": [{"infra": place} for place in places]} if len(places) > 1 else {"infra": places[0]}
@@ -79,7 +78,7 @@ def skypilot(job: ExportJob | AdoptedJob) -> dict[str, str]:
         "run": f"export {words}\n{_LOG_HOME if job.run_id else ''}{run}",
     }
     policy = (Path(__file__).parent / POLICY).read_text(encoding="utf-8")
-    return {SKY: document("skypilot.yaml", **fields), POLICY: policy}
+    return {SKY: document("rented.yaml#skypilot", **fields), POLICY: policy}
 
 
 def bucket(name: str) -> str:
@@ -92,7 +91,7 @@ def dstack(job: ExportJob) -> dict[str, str]:
     offer = job.plan.offer
     backend = job.place.name or _DSTACK.get(offer.provider or "")
     text = document(
-        "dstack.yaml",
+        "rented.yaml#dstack",
         name=job.name[:41].strip("-"),
         nodes=job.nodes,
         environment=f"RUN={RUN_FOLDER}",

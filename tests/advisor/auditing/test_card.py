@@ -176,6 +176,6 @@ def test_every_fact_that_a_card_can_declare_is_read_by_a_rule() -> None:
         "\n".join(path.read_text(encoding="utf-8") for path in sources)
         + ((ROOT / "advisor" / "auditing" / "card.py").read_text(encoding="utf-8").split("def tokens_of_a_step")[1])
     )
-    read = set(re.findall(r"\b(?:setup|s|self|than|base|o|mine|other)\.([a-z_0-9]+)\b", text))
+    read = set(re.findall(r"\b(?:self\.)?(?:setup|s|self|than|base|o|mine|other)\.([a-z_0-9]+)\b", text))
     read |= set(re.findall(r"\w+", str(table())))
     assert set(SETUP_FIELDS) - read == set()
