@@ -149,7 +149,7 @@ def in_world(space: SearchSpace, profiles: dict[str, Profile], *, expected: bool
     """Return the same configurations with the step times that these profiles predict."""
     field = space.candidates
     sides = np.empty((3, len(field)))
-    for number, device in enumerate(field.devices):
+    for number, device in enumerate(field.machines.devices):
         places = np.nonzero(field.device == number)[0]
         workloads = [field.workload(int(place)) for place in places]
         for place, found in zip(

@@ -9,7 +9,7 @@ import numpy as np
 
 from advisor.offer import Offer
 from advisor.planning import explain
-from advisor.planning.candidates import Device, kind_of, make_candidates
+from advisor.planning.candidates import KINDS, Device, MemoryKind, make_candidates
 from advisor.planning.choose import ALIKE_USD, LEVEL, Selection, best_standing, cautions, select, selection
 from advisor.planning.evaluate import Evaluated, Runs, Violation, runs_of
 from advisor.planning.offers import ANY, same_machine
@@ -60,7 +60,10 @@ def by_micro_batch(space: SearchSpace, device: Device, chosen: Run) -> tuple[lis
         candidates = candidates.rows(candidates.step_tokens == workload.step_tokens)
     runs = runs_of(candidates, np.arange(len(candidates)), space.limits, spot=True)
     rate, size, fits = candidates.step_tokens / candidates.step.value, candidates.micro_batch, candidates.fits
-    same = candidates.kind == kind_of(device, workload)
+    plain = goal.activation_checkpointing or device.profile.activation_checkpointing
+    level = workload.activation_checkpointing
+    own = MemoryKind(checkpointing=None if level == plain else level, sharding=workload.sharding)
+    same = candidates.kind == KINDS.index(own)
     # Show all micro-batches that fit with the chosen way of saving memory, the fastest run for each other way, and the
     # smallest micro-batch that never fits.
     shown = [np.nonzero(fits & same & (size != workload.micro_batch))[0]]
@@ -108,8 +111,7 @@ def options(space: SearchSpace, plan: Run) -> tuple[Run, ...]:
     """
     found = []
     safe = space.safe
-    spot = safe.of_offers("spot").astype(bool)
-    allowed = np.full(len(safe), True) if space.goal.spot == "only" else ~spot
+    allowed = np.full(len(safe), True) if space.goal.spot == "only" else ~safe.spot
     chosen = select(space, replace(space.limits, sure=True), spot=True, allowed=allowed, candidates=safe)
     if chosen is not None and safe.parameters[chosen.place] <= plan.parameters:
         run = make_run(safe, chosen, name="conservative")
@@ -119,7 +121,7 @@ def options(space: SearchSpace, plan: Run) -> tuple[Run, ...]:
             gains.append(
                 f"at least {format_percent(other)} of the memory stays free (balanced: {format_percent(max(own, 0.0))})"
             )
-        terms = "; a spot machine as asked" if spot[chosen.place] else "; on demand" if plan.offer.spot else ""
+        terms = "; a spot machine as asked" if safe.spot[chosen.place] else "; on demand" if plan.offer.spot else ""
         found += [run.judged(why=f"{', '.join(gains)}{terms}")] if gains else []
     chosen = None if plan.offer.spot else select(space, space.limits, spot=True)
     if chosen is not None and space.offer(chosen.place).spot and chosen.score <= LEVEL * plan.score:
@@ -157,7 +159,7 @@ def machines(space: SearchSpace, plan: Run) -> tuple[Run, ...]:
     if space.goal.gpu == ANY:
         return ()
     for number in sorted(set(candidates.offer[space.allowed].tolist())):
-        offer, places = candidates.offers[number], np.nonzero(candidates.offer == number)[0]
+        offer, places = candidates.machines.offers[number], np.nonzero(candidates.offer == number)[0]
         if same_machine(offer, plan.offer):
             continue
         run = make_run(candidates, nearest(space, runs_of(candidates, places, space.limits, spot=True)))
@@ -219,7 +221,7 @@ def neighbours(space: SearchSpace, evaluated: Evaluated, plan: Run) -> tuple[Run
     """
     runs, cost, seconds = evaluated.standing, paid(plan), plan.total_seconds.value
     unsure = cautions(space.candidates)[space.candidates.offer[runs.place]] > 1
-    others = np.array([not same_machine(offer, plan.offer) for offer in space.candidates.offers])
+    others = np.array([not same_machine(offer, plan.offer) for offer in space.candidates.machines.offers])
     alike = (runs.score <= NEIGHBOUR_SCORE * plan.score) & others[space.candidates.offer[runs.place]]
     faster = np.flatnonzero(alike & ~unsure & (2 * runs.seconds <= seconds) & (runs.usd <= NEIGHBOUR_USD * cost))
     cheaper = np.flatnonzero(alike & unsure & (NEIGHBOUR_USD * runs.usd <= cost))
@@ -254,7 +256,7 @@ def _worth_showing(space: SearchSpace, runs: Runs, plan: Run) -> list[int]:
     """
     usd, cost, seconds = runs.paid, paid(plan), plan.total_seconds.value
     candidates = space.candidates.rows(runs.place)
-    mine = np.array([same_machine(offer, plan.offer) for offer in candidates.offers])[candidates.offer]
+    mine = np.array([same_machine(offer, plan.offer) for offer in candidates.machines.offers])[candidates.offer]
     mine &= candidates.depth == plan.depth
     new = ~(mine & (abs(usd - cost) <= SAME * cost) & (abs(runs.seconds / seconds - 1) <= SAME))
     together = np.zeros(len(runs))

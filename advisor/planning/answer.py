@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
+import numpy as np
+
 from advisor.errors import AdvisorError
 from advisor.offer import OWN_MACHINE
 from advisor.options import Goal
@@ -62,7 +64,7 @@ def answer(
     shown, size = front(space, evaluated, plan.chosen)
     report = SearchReport(
         candidates=evaluated.candidates,
-        devices=tuple(dict.fromkeys(device.profile.key for device in space.candidates.devices)),
+        devices=tuple(dict.fromkeys(device.profile.key for device in space.candidates.machines.devices)),
         options=options(space, plan.chosen),
         front=shown,
         front_size=size,
@@ -152,7 +154,7 @@ def _plan(
     """Return the plan of a run; `depths` and `plain` are as in `explain.reasons`, and `now` has a time zone."""
     device = space.device(chosen.place)
     costs = Costs(space.candidates.rows(slice(chosen.place, chosen.place + 1)))
-    config = config_of(device, run, costs.checkpoint_seconds(0))
+    config = config_of(device, run, float(np.asarray(costs.terms.checkpoints.every_seconds).flat[0]))
     why = "stays within the limits if time and cost are as expected" if space.brief.limited else "the plan"
     if space.brief.limited and space.limits.sure:
         why = "stays within the limits 9 times out of 10, as asked"

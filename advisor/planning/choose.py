@@ -146,7 +146,7 @@ def select(
     chosen_from = space.candidates if candidates is None else candidates
     spot = space.spot if spot is None else spot
     # Leave out at once what does not fit and unwanted spot machines, which saves computing their tokens.
-    standing = chosen_from.fits & (spot | ~chosen_from.of_offers("spot").astype(bool))
+    standing = chosen_from.fits & (spot | ~chosen_from.spot)
     places = np.nonzero(standing if allowed is None else standing & allowed)[0]
     if not len(places):
         return None
@@ -188,7 +188,7 @@ def best_of(space: SearchSpace, candidates: Candidates, runs: Runs, limits: Limi
         return int(rows[np.lexsort((seconds[rows], usd[rows]))[0]])
     if goal.objective == "time":
         return int(rows[np.lexsort((usd[rows], seconds[rows]))[0]])
-    unlimited = UNLIMITED_SECONDS[space.candidates.devices[0].profile.device_type]
+    unlimited = UNLIMITED_SECONDS[space.candidates.machines.devices[0].profile.device_type]
     if not brief.limited and (runs.seconds[rows] <= unlimited).any():
         rows = rows[runs.seconds[rows] <= unlimited]
     rows = rows[score[rows] <= LEVEL * score[rows].min()]

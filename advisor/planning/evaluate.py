@@ -15,6 +15,8 @@ from advisor.planning.candidates import Candidates
 from advisor.planning.costs import Costs
 from advisor.planning.goal import Limits
 from advisor.planning.pareto import best_by_group
+from advisor.prediction.intervals import Table, stacked
+from advisor.prediction.loss import expected_loss
 from advisor.prediction.profile import FIT_MARGIN
 
 RATIO_MULTIPLES = (0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # token budgets to try, as factors of the recommended one
@@ -41,7 +43,7 @@ _MISSED = [int(v) for v in (Violation.MEMORY, Violation.TIME, Violation.MONEY, V
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runs:
+class Runs(Table):
     """Runs as columns of shape (n,)."""
 
     place: np.ndarray  # indices of the candidates
@@ -55,10 +57,6 @@ class Runs:
 
     def __len__(self) -> int:
         return len(self.place)
-
-    def rows(self, places: np.ndarray) -> Runs:
-        """Return the runs at these places, given as a boolean mask or indices."""
-        return Runs(**{name: getattr(self, name)[places] for name in Runs.__dataclass_fields__})
 
     @property
     def paid(self) -> np.ndarray:
@@ -82,7 +80,7 @@ def evaluate(candidates: Candidates, limits: Limits, *, spot: bool) -> Evaluated
     the most tokens within the limits.
     """
     standing, missed, count = [], [], 0
-    usable = FIT_MARGIN * np.array([d.profile.device_memory_bytes or np.inf for d in candidates.devices])
+    usable = FIT_MARGIN * np.array([d.profile.device_memory_bytes or np.inf for d in candidates.machines.devices])
     # Work on whole offers, about _ROWS_AT_ONCE rows together.
     starts = np.nonzero(np.diff(candidates.offer, prepend=-1))[0]
     full = np.diff(starts // _ROWS_AT_ONCE, prepend=-1) > 0
@@ -98,11 +96,7 @@ def evaluate(candidates: Candidates, limits: Limits, *, spot: bool) -> Evaluated
         near = (runs.overrun <= _NEAR) & ~(over > _NEAR)  # unknown memory is never exceeded
         missed.append(runs.rows(np.isin(runs.violation, _MISSED) & near))
 
-    def joined(parts: Sequence[Runs]) -> Runs:
-        names = Runs.__dataclass_fields__
-        return Runs(**{name: np.concatenate([getattr(runs, name) for runs in parts]) for name in names})
-
-    return Evaluated(standing=joined(standing), missed=joined(missed), candidates=count)
+    return Evaluated(standing=stacked(standing), missed=stacked(missed), candidates=count)
 
 
 def runs_of(
@@ -138,11 +132,14 @@ def runs_at(costs: Costs, places: np.ndarray, steps: np.ndarray, limits: Limits,
         violation += np.where(steps < least_steps(costs), int(Violation.THIN), 0)
     violation += np.where(costs.batch_is_nearest(steps), 0, int(Violation.BATCH))
     if not spot:
-        violation += np.where(part.of_offers("spot").astype(bool), int(Violation.SPOT), 0)[:, None]
+        violation += np.where(part.spot, int(Violation.SPOT), 0)[:, None]
     if (taken := costs.taken_before_saving(steps)) is not None:
         violation += np.where(taken, int(Violation.NOTICE), 0)
+    losses = expected_loss(
+        part.parameters[:, None], steps * costs.step_tokens, costs.brief.unique_tokens, costs.brief.vocab_size
+    )
     columns = {"steps": steps, "seconds": seconds, "usd": usd, "score": costs.scores(steps),
-               "loss": costs.losses(steps), "violation": violation, "overrun": np.maximum(late, dear)}  # fmt: skip
+               "loss": losses, "violation": violation, "overrun": np.maximum(late, dear)}  # fmt: skip
     flat = {name: np.broadcast_to(column, steps.shape).ravel() for name, column in columns.items()}
     return Runs(place=np.repeat(places, steps.shape[1]), **flat)
 

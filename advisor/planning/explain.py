@@ -265,11 +265,12 @@ def _cost_of_waiting(brief: Brief, chosen: Run) -> Iterator[str]:
             "waiting has a price where machines do the same work: each day after the first costs the square root of "
             "the cheapest run's dollars (assumed)"
         )
-    if not limits.usd_per_waiting_second or limits.budget_usd is None or cost is None:
+    rate, _ = limits.waiting
+    if not rate or limits.budget_usd is None or cost is None:
         return
     seconds = limits.counted(chosen.total_seconds)
     if brief.usd_per_waiting_hour is None:
-        price = f"{format_usd(86400 * limits.usd_per_waiting_second)} for each day after the first (√budget, assumed)"
+        price = f"{format_usd(86400 * rate)} for each day after the first (√budget, assumed)"
         other = "--value-of-time sets another price, --deadline a time limit instead"
     else:
         price, other = f"{format_usd(brief.usd_per_waiting_hour)} an hour", "as asked"

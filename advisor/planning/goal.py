@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.laws import flops
 from advisor.laws.hyperparameters import Number
 from advisor.laws.repetition import WASTEFUL_EPOCHS
 from advisor.laws.text import compressed_bytes_per_token
@@ -26,7 +25,7 @@ from advisor.prediction.intervals import EstimateArrays, known
 from advisor.prediction.power import PowerModel, datasheet_power
 from advisor.prediction.profile import Profile
 from advisor.prediction.software import OWN_NAME, software_of, table
-from advisor.prediction.wallclock import DOWNLOAD_BYTES_PER_SECOND, GPUS_A_NODE, Setup, rented_setup
+from advisor.prediction.wallclock import DOWNLOAD_BYTES_PER_SECOND, GPUS_A_NODE
 from advisor.records import Basis, Estimate, Run, Software
 from advisor.units import format_seconds, format_usd, format_watts
 from trainer.schema import ModelShape, make_shape
@@ -72,9 +71,10 @@ class Limits:
     settled: bool = False
 
     @classmethod
-    def of(cls, goal: Goal) -> Limits:
-        """Return the limits that a goal states, with free waiting."""
-        return cls(deadline_seconds=goal.deadline_seconds, budget_usd=goal.budget_usd, sure=goal.sure)
+    def of(cls, goal: Goal, **others: Any) -> Limits:
+        """Return the limits that a goal states, with free waiting unless the `others` say more."""
+        stated = {"deadline_seconds": goal.deadline_seconds, "budget_usd": goal.budget_usd, "sure": goal.sure}
+        return cls(**stated | others)
 
     @property
     def patient(self) -> Limits:
@@ -82,20 +82,16 @@ class Limits:
         return replace(self, usd_per_waiting_hour=0.0)
 
     @property
-    def usd_per_waiting_second(self) -> float:
-        """The price of a second of waiting after `free_seconds`."""
+    def waiting(self) -> tuple[float, float]:
+        """The price of a second of waiting, and the seconds of free waiting: 0 if the user gave a price."""
         if self.usd_per_waiting_hour is not None:
-            return self.usd_per_waiting_hour / 3600
-        return math.sqrt(self.budget_usd or 0.0) / 86400
-
-    @property
-    def free_seconds(self) -> float:
-        """The time of free waiting, which is 0 if the user gave a price."""
-        return FREE_WAIT_SECONDS if self.usd_per_waiting_hour is None else 0.0
+            return self.usd_per_waiting_hour / 3600, 0.0
+        return math.sqrt(self.budget_usd or 0.0) / 86400, FREE_WAIT_SECONDS
 
     def waiting_usd(self, seconds: Numbers) -> Numbers:
         """Return the price of waiting this long."""
-        return self.usd_per_waiting_second * np.maximum(seconds - self.free_seconds, 0.0)
+        rate, free_seconds = self.waiting
+        return rate * np.maximum(seconds - free_seconds, 0.0)
 
     @overload
     def counted(self, estimate: Estimate) -> float: ...
@@ -109,10 +105,10 @@ class Limits:
         """Return time over deadline and money over budget as ratios: up to 1 is within the limit, 0 means no limit."""
         late = seconds * 0.0 if self.deadline_seconds is None else seconds / self.deadline_seconds
         dear = seconds * 0.0 if self.budget_usd is None else usd / self.budget_usd
-        rate = self.usd_per_waiting_second
+        rate, free_seconds = self.waiting
         if rate and self.budget_usd is not None and not self.settled:
             # rent and paid waiting must fit the budget; in this form the ratio is proportional to the length of a run
-            dear = np.maximum(dear, (usd + rate * seconds) / (self.budget_usd + rate * self.free_seconds))
+            dear = np.maximum(dear, (usd + rate * seconds) / (self.budget_usd + rate * free_seconds))
         return late, dear
 
     def broken(self, seconds: Estimate, usd: Estimate | None) -> tuple[bool, bool]:
@@ -158,14 +154,8 @@ class Brief:
     @property
     def limits(self) -> Limits:
         """The limits of a run."""
-        stated = replace(Limits.of(self.goal), deadline_seconds=self.deadline_seconds)
-        return replace(stated, usd_per_waiting_hour=self.usd_per_waiting_hour, settled=self.settled)
-
-    def setup(self, offer: Offer) -> Setup | None:
-        """Return the time to order a rented machine and load the data, or None if the machine is already available."""
-        # Token files hold two bytes per token, four with more than 65,536 in the vocabulary.
-        here = 0 if self.bytes_to_fetch else (self.unique_tokens or 0) * (2 if self.vocab_size <= 65536 else 4)
-        return rented_setup(here) if offer.ordered and not self.calibrated else None
+        hour, settled = self.usd_per_waiting_hour, self.settled
+        return Limits.of(self.goal, deadline_seconds=self.deadline_seconds, usd_per_waiting_hour=hour, settled=settled)
 
     @property
     def bytes_to_fetch(self) -> float:
@@ -197,10 +187,6 @@ class Brief:
         """Return the model of this depth in the proportions of the goal and its family."""
         sizes = {name: getattr(self.goal, name) for name in ("width", "heads", "kv_heads", "ffn_width")}
         return _make_shape(self.goal.family, depth=depth, vocab_size=self.vocab_size, seq_len=self.seq_len, **sizes)
-
-    def counted(self, shape: ModelShape) -> int:
-        """Return the number of parameters to which the tokens per parameter refer."""
-        return flops.scaling_parameters(shape, self.ratio_counts)
 
 
 def waiting_price(goal: Goal) -> float | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from advisor.laws.flops import scaling_parameters
 from advisor.planning import recipe
 from advisor.planning.candidates import Candidates, Device
 from advisor.planning.choose import Selection
@@ -31,7 +32,7 @@ def make_runs(candidates: Candidates, selections: Sequence[Selection]) -> list[R
     for number in sorted(set(rows.device.tolist())):  # one prediction for all rows of a device
         places = np.nonzero(rows.device == number)[0].tolist()
         workloads = [rows.workload(place) for place in places]
-        found = predict_batch(rows.devices[number].profile, workloads, expected=True)
+        found = predict_batch(rows.machines.devices[number].profile, workloads, expected=True)
         predictions |= zip(places, found, strict=True)
 
     def at(many: EstimateArrays, row: int) -> Estimate | None:
@@ -39,7 +40,7 @@ def make_runs(candidates: Candidates, selections: Sequence[Selection]) -> list[R
 
     runs = []
     for row, chosen in enumerate(selections):
-        device, prediction = rows.devices[rows.device[row]], predictions[row]
+        device, prediction = rows.machines.devices[rows.device[row]], predictions[row]
         brief = device.brief
         assert prediction.step_seconds is not None  # a configuration over unknown links is no candidate
         tokens, unique, kwh = chosen.steps * prediction.workload.step_tokens, brief.unique_tokens, at(bills.kwh, row)
@@ -60,7 +61,7 @@ def make_runs(candidates: Candidates, selections: Sequence[Selection]) -> list[R
             loss = predict_loss(prediction.parameters, tokens, unique, brief.vocab_size)
         standing = Standing(
             score=float(scores[row, 0]),
-            ratio=tokens / brief.counted(prediction.workload.shape),
+            ratio=tokens / scaling_parameters(prediction.workload.shape, brief.ratio_counts),
             epochs=tokens / unique if unique else None,
             loss=loss,
             against=tuple(violation.name.lower() for violation in chosen.violation if violation.name),
@@ -69,7 +70,7 @@ def make_runs(candidates: Candidates, selections: Sequence[Selection]) -> list[R
             prediction=prediction,
             steps=chosen.steps,
             tokens=tokens,
-            offer=rows.offers[rows.offer[row]],
+            offer=rows.machines.offers[rows.offer[row]],
             bill=bill,
             standing=standing,
             grounds=grounds_of(device.profile),

@@ -13,7 +13,7 @@ from advisor.hardware.catalog import GPUS_PER_NODE
 from advisor.hardware.offers import check_providers, rows_by_gpu, unpriced
 from advisor.offer import Offer
 from advisor.options import OPTIONS, Goal
-from advisor.planning.candidates import Candidates, Device, first_window, make_candidates
+from advisor.planning.candidates import USUAL_WINDOW, WIDEST_WINDOW, Candidates, Device, make_candidates
 from advisor.planning.goal import (
     SEQ_LEN,
     VOCAB_SIZE,
@@ -54,7 +54,7 @@ class SearchSpace:
 
     @property
     def brief(self) -> Brief:
-        return self.candidates.devices[0].brief
+        return self.candidates.machines.devices[0].brief
 
     @property
     def limits(self) -> Limits:
@@ -68,28 +68,28 @@ class SearchSpace:
     @property
     def depths(self) -> tuple[int, int]:
         """The smallest and the largest depth that was tried on every device."""
-        tried = [device.brief.depths for device in self.candidates.devices]
+        tried = [device.brief.depths for device in self.candidates.machines.devices]
         return max(depths[0] for depths in tried), min(depths[-1] for depths in tried)
 
     @property
     def allowed(self) -> np.ndarray:
         """Mark the configurations on offers that the goal allows."""
-        return self.spot | ~self.candidates.of_offers("spot").astype(bool)
+        return self.spot | ~self.candidates.spot
 
     def device(self, place: int) -> Device:
-        return self.candidates.devices[self.candidates.device[place]]
+        return self.candidates.machines.devices[self.candidates.device[place]]
 
     def device_of(self, run: Run) -> Device:
         """Return the device of a run of this space."""
-        return next(device for device in self.candidates.devices if run.offer in device.offers)
+        return next(device for device in self.candidates.machines.devices if run.offer in device.offers)
 
     def offer(self, place: int) -> Offer:
-        return self.candidates.offers[self.candidates.offer[place]]
+        return self.candidates.machines.offers[self.candidates.offer[place]]
 
     def widened(self, window: Window, depths: tuple[int, int]) -> SearchSpace:
         """Return this space with another range of global batches and with at least this range of depths."""
         devices = []
-        for device in self.candidates.devices:
+        for device in self.candidates.machines.devices:
             own = device.brief.depths
             wider = own if device.brief.goal.depth else depths_between(min(depths[0], *own), max(depths[1], *own))
             devices.append(replace(device, brief=replace(device.brief, depths=wider)))
@@ -112,7 +112,8 @@ def open_space(
     devices, left_out = devices_of(goal, profiles, data_meta, today)
     if not devices:
         raise NothingOffered(f"nothing to choose from: {'; '.join(left_out[:5])}", exit_code=3)
-    return space_of(goal, devices, tuple(left_out), first_window(devices))
+    window = WIDEST_WINDOW if len(devices) == 1 or devices[0].brief.goal.depth is not None else USUAL_WINDOW
+    return space_of(goal, devices, tuple(left_out), window)
 
 
 def settled(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None) -> Goal:
@@ -136,7 +137,7 @@ def space_of(goal: Goal, devices: Sequence[Device], left_out: tuple[str, ...], w
     without_links: tuple[str, ...] = ()
     if unlinked.any():
         counts: dict[str, list[int]] = {}
-        for offer in (every.offers[o] for o in sorted(set(every.offer[unlinked].tolist()))):
+        for offer in (every.machines.offers[o] for o in sorted(set(every.offer[unlinked].tolist()))):
             counts.setdefault(offer.gpu, []).append(offer.gpus)
         keys = [f"{' or '.join(map(str, sorted(set(numbers))))} x {gpu}" for gpu, numbers in sorted(counts.items())]
         without_links = (f"{', '.join(keys)}: the links between the GPUs are unknown",)

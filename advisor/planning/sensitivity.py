@@ -78,7 +78,7 @@ def sensitivity(space: SearchSpace, plan: Run, chosen: Selection) -> Iterator[Se
             cheaper = (_cheaper(space, plan, *each) for each in put_off)
             yield from [item for item in cheaper if item is not None][:1]
     yield from _waiting(space, plan)
-    if not settled or len(space.candidates.devices) > 1:
+    if not settled or len(space.candidates.machines.devices) > 1:
         yield _slower(space, plan, chosen)
 
 
@@ -173,7 +173,7 @@ def _as_good(space: SearchSpace, score: float, limits: Limits) -> Runs:
 def _slower(space: SearchSpace, plan: Run, chosen: Selection) -> Sensitivity:
     """Return how much slower than estimated the plan's device may be before another choice is better."""
     field = space.candidates
-    keys = np.array([device.profile.key for device in field.devices])[field.device]
+    keys = np.array([device.profile.key for device in field.machines.devices])[field.device]
     mine = keys == plan.offer.gpu
     same = mine & (field.offer == field.offer[chosen.place]) & (field.depth == plan.depth)
     others = select(space, space.limits, allowed=~mine)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from advisor.hardware.catalog import GPUS_PER_NODE
+from advisor.laws.flops import scaling_parameters
 from advisor.laws.repetition import FREE_EPOCHS, OVERFIT_EPOCHS, WASTEFUL_EPOCHS
 from advisor.laws.text import PREPARED_BYTES_PER_CORE_SECOND, bytes_per_token
 from advisor.planning import recipe
@@ -89,7 +90,7 @@ def _work_warnings(brief: Brief, chosen: Run) -> Iterator[str]:
 
 def _more_data(brief: Brief, chosen: Run) -> str | None:
     """Return what more data would give, or None unless the run ends because its data are used up."""
-    wanted = round(brief.ratio * brief.counted(chosen.workload.shape))
+    wanted = round(brief.ratio * scaling_parameters(chosen.workload.shape, brief.ratio_counts))
     if not brief.data_bound(chosen) or wanted <= chosen.tokens:
         return None
     loss = predict_loss(chosen.parameters, wanted, wanted, brief.vocab_size) if chosen.loss else None

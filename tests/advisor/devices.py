@@ -12,7 +12,7 @@ from advisor.hardware.offers import Offer
 from advisor.laws import flops
 from advisor.options import Goal
 from advisor.planning.answer import weigh
-from advisor.planning.candidates import Device, first_window, make_candidates
+from advisor.planning.candidates import WIDEST_WINDOW, Device, make_candidates
 from advisor.planning.choose import select
 from advisor.planning.goal import make_brief
 from advisor.planning.search_space import SearchSpace
@@ -163,7 +163,7 @@ def plan_on(offer: Offer, goal: Goal, profile: Profile, now: datetime) -> Plan:
         goal=goal,
         candidates=candidates.rows(candidates.ruled),
         safe=candidates.rows(candidates.spared),
-        window=first_window([device]),
+        window=WIDEST_WINDOW,
         left_out=(),
     )
     chosen = select(space, space.limits, spot=True)

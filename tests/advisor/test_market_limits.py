@@ -138,7 +138,7 @@ def test_cards_that_cannot_be_capped_so_far_are_left_out():
     """A fifth of the data sheets' 700, 400 and 72 W: 60 W is too little for the first two."""
     profiles = [prior_profile(require_gpu(key)) for key in ("h100-80gb-sxm", "a100-80gb-sxm", "l4")]
     space = open_space(replace(GOAL, power_cap_watts=60.0), profiles, None)
-    assert {offer.gpu for offer in space.candidates.offers} == {"l4"}
+    assert {offer.gpu for offer in space.candidates.machines.offers} == {"l4"}
     assert "cannot be limited to 60 W: h100-80gb-sxm, a100-80gb-sxm" in space.left_out
 
 
