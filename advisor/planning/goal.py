@@ -242,7 +242,7 @@ def make_brief(goal: Goal, profile: Profile, data_meta: TokenMeta | None, offer:
     open_ended = not limited and goal.tokens is None and goal.depth is None
     return Brief(
         goal=goal,
-        seq_len=seq_len_of(goal, profile),
+        seq_len=goal.seq_len or profile.seq_len or SEQ_LEN[profile.device_type],
         vocab_size=vocab_size_of(goal, profile, data_meta),
         precision=profile.precision if goal.precision == "auto" else goal.precision,
         compile=profile.compile if goal.compile is None else goal.compile,
@@ -305,11 +305,6 @@ def price_missing(offer: Offer) -> AdvisorError:
     """Return the error of a goal that has a budget, on machines of unknown price."""
     hint = "give one per GPU and hour: --price 2.50"
     return AdvisorError(f"--budget needs a price: {offer.source}", hint, exit_code=2)
-
-
-def seq_len_of(goal: Goal, profile: Profile) -> int:
-    """Return the context length: the requested one, or the calibration's, or the default."""
-    return goal.seq_len or profile.seq_len or SEQ_LEN[profile.device_type]
 
 
 def vocab_size_of(goal: Goal, profile: Profile, data_meta: TokenMeta | None) -> int:

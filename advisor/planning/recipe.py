@@ -36,12 +36,6 @@ def recommended_batch(scale: Number, tokens: Number) -> Number:
     return np.minimum(batch_band(scale, tokens).median, tokens / FEWEST_STEPS)
 
 
-def batch_octaves(brief: Brief, scale: Number, counted: Number, tokens: Number) -> Number:
-    """Return how many half octaves the batch for these tokens lies above the batch for the recommended tokens."""
-    usual = recommended_batch(scale, brief.ratio * counted)
-    return 2 * np.log2(recommended_batch(scale, tokens) / usual)
-
-
 def micro_batches(brief: Brief) -> np.ndarray:
     """Return the micro-batches to try: the requested one, or the usual ones and all that divide the global batch."""
     goal = brief.goal

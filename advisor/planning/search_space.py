@@ -23,12 +23,11 @@ from advisor.planning.goal import (
     cap_is_too_low,
     depths_between,
     make_brief,
-    seq_len_of,
     vocab_size_of,
     waiting_price,
 )
 from advisor.planning.models import nearest_shape
-from advisor.planning.offers import ANY, offers_for, own_offers, owned, rents, within_a_node
+from advisor.planning.offers import ANY, offers_for, own_offers, owned, within_a_node
 from advisor.planning.recipe import Window
 from advisor.prediction.comm import joins_machines
 from advisor.prediction.profile import Profile
@@ -51,30 +50,13 @@ class SearchSpace:
     safe: Candidates  # chosen by the batch rule among the configurations that leave memory free
     window: Window  # the range of global batches that was tried
     left_out: tuple[str, ...]
-
-    @property
-    def brief(self) -> Brief:
-        return self.candidates.machines.devices[0].brief
-
-    @property
-    def limits(self) -> Limits:
-        return self.brief.limits
-
-    @property
-    def spot(self) -> bool:
-        """Whether spot machines may be chosen."""
-        return self.goal.spot != "none"
-
-    @property
-    def depths(self) -> tuple[int, int]:
-        """The smallest and the largest depth that was tried on every device."""
-        tried = [device.brief.depths for device in self.candidates.machines.devices]
-        return max(depths[0] for depths in tried), min(depths[-1] for depths in tried)
+    brief: Brief  # of the first device; data, work and limits are the same on all devices
+    limits: Limits
 
     @property
     def allowed(self) -> np.ndarray:
         """Mark the configurations on offers that the goal allows."""
-        return self.spot | ~self.candidates.spot
+        return ~self.candidates.spot | (self.goal.spot != "none")
 
     def device(self, place: int) -> Device:
         return self.candidates.machines.devices[self.candidates.device[place]]
@@ -124,7 +106,8 @@ def settled(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None
     if goal.parameters is None or not profiles:
         return goal
     first = _goal_on(goal, profiles[0], several=len(profiles) > 1)
-    vocab_size, seq_len = vocab_size_of(first, profiles[0], data_meta), seq_len_of(first, profiles[0])
+    vocab_size = vocab_size_of(first, profiles[0], data_meta)
+    seq_len = first.seq_len or profiles[0].seq_len or SEQ_LEN[profiles[0].device_type]
     shape = nearest_shape(goal.family, goal.parameters, vocab_size=vocab_size, seq_len=seq_len)
     usual = make_shape(goal.family, depth=shape.depth, vocab_size=vocab_size, seq_len=seq_len)
     return replace(goal, depth=shape.depth, width=None if shape == usual else shape.width)
@@ -144,8 +127,11 @@ def space_of(goal: Goal, devices: Sequence[Device], left_out: tuple[str, ...], w
         every = every.rows(~unlinked)
     if not len(every):
         raise NothingOffered(f"no time can be predicted for {without_links[0]}", exit_code=3)
+    brief = devices[0].brief
     return SearchSpace(
         goal=goal,
+        brief=brief,
+        limits=brief.limits,
         candidates=every.rows(every.ruled),
         safe=every.rows(every.spared),
         window=window,
@@ -196,7 +182,8 @@ def devices_of(
         profiles = [p for p in profiles if p.key not in high]
     rows = rows_by_gpu()
     machines = [(p, machine) for p in profiles if (machine := owned(goal, p.key)) is not None]
-    rented = [profile for profile in profiles if rents(goal, profile.key)]
+    named = [] if goal.gpu == ANY else goal.gpu.split(",")
+    rented = [p for p in profiles if owned(goal, p.key) is None or goal.gpu == ANY or p.key in named]
     several = len(machines) + len(rented) > 1
 
     def add(asked: Goal, profile: Profile, offers: tuple[Offer, ...], first: Offer, waiting: float | None) -> None:

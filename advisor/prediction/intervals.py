@@ -7,6 +7,7 @@ because intervals are not symmetric. Every function takes one `Estimate` or the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -61,12 +62,17 @@ class EstimateArrays(Table):
         value, low, high = self.value * factor, self.low * factor, self.high * factor
         return EstimateArrays(value=value, low=low, high=high, basis=self.basis)
 
-    def at(self, row: int) -> Estimate:
-        """Return the estimate of one row of arrays of shape (n, 1) or (1, 1). An exact zero counts as measured."""
+    def at(self, row: int) -> Estimate | None:
+        """Return the estimate of one row of arrays of shape (n, 1) or (1, 1), or None if it is NaN.
+
+        An exact zero counts as measured.
+        """
         assert self.basis is not None
         value, low, high, basis = (
             side.flat[row if side.size > 1 else 0].item() for side in (self.value, self.low, self.high, self.basis)
         )
+        if math.isnan(value):
+            return None
         return Estimate(value=value, low=low, high=high, basis=BASES[basis] if value or high else Basis.MEASURED)
 
 

@@ -139,8 +139,8 @@ class WallClocks:
         always = ("startup", "compile", "steps", "evals", "checkpoints", "total", "write")
         parts = {f"{name}_seconds": getattr(self, f"{name}_seconds").at(row) for name in always}
         for name in ("interruptions", "provisioning", "download"):
-            part: Estimate = getattr(self, f"{name}_seconds").at(row)
-            parts[f"{name}_seconds"] = part if part.high else None
+            part: Estimate | None = getattr(self, f"{name}_seconds").at(row)
+            parts[f"{name}_seconds"] = part if part and part.high else None
         return WallClock(**parts)
 
 
