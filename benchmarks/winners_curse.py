@@ -118,7 +118,8 @@ def true_seconds(
     spec, spreads = profile.spec, belief.spreads
     assert spec is not None
     theta = belief.pick(spec.generation, spec, _setting(profile)) @ truth
-    own = spreads.of_software(_setting(profile)) + spreads.of_machine()
+    setting = _setting(profile)
+    own = spreads.between(setting, setting) + spreads.of_machine()
     thetas = rng.multivariate_normal(theta, own, TRUTHS)
     arrays, accum, gpus = (WorkloadArrays.of([workload]), np.array([workload.grad_accum]), np.array([workload.gpus]))
     x = terms(sizes_of(arrays, accum, gpus), profile.posterior.rates)[0]

@@ -19,8 +19,7 @@ from advisor.hardware.offers import cheapest_offer
 from advisor.hardware.prices import load_prices
 from advisor.laws.flops import IMPOSSIBLE_MFU
 from advisor.laws.initial_loss import FAULT_BELOW, SOUND
-from advisor.laws.repetition import FREE_EPOCHS, WASTEFUL_EPOCHS
-from advisor.prediction.loss import effective_tokens
+from advisor.prediction.loss import FREE_EPOCHS, WASTEFUL_EPOCHS, effective_tokens
 from advisor.store.folders import profiles_folder
 from advisor.units import format_bandwidth, format_bytes, format_count, format_flops, format_usd_rate
 

@@ -14,10 +14,9 @@ from advisor.auditing.quantity import ClaimedQuantity
 from advisor.auditing.verdict import Known, Question, UnstatedError, between
 from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops
 from advisor.laws import cpu_fallback, flops, initial_loss
-from advisor.laws.annealing import cosine
+from advisor.laws.annealing import cosine, phase_problem
 from advisor.laws.benchmarks import BENCHMARKS, benchmark_of, chance_interval
 from advisor.laws.hyperparameters import peak_rates
-from advisor.laws.phase import phase_problem
 from advisor.laws.text import LAW_BYTES_PER_TOKEN, bytes_per_token
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.loss import CHINCHILLA, TOKEN_RANGE, text_floor

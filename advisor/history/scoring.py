@@ -28,7 +28,7 @@ from advisor.history.time_spent import (
     reference_seconds,
     time_spent,
 )
-from advisor.prediction.energy import JOULES_PER_KWH, SITE_FACTOR
+from advisor.prediction.power import JOULES_PER_KWH, SITE_FACTOR
 from advisor.prediction.wallclock import run_seconds
 from advisor.readers.run_table import RunTable, Status
 from advisor.records import Estimate, Plan, Run

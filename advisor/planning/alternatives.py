@@ -11,9 +11,17 @@ from advisor.offer import Offer
 from advisor.planning import explain
 from advisor.planning.candidates import KINDS, Device, MemoryKind, make_candidates
 from advisor.planning.choose import ALIKE_USD, LEVEL, Selection, best_standing, cautions, select, selection
-from advisor.planning.evaluate import Evaluated, Runs, Violation, runs_of
+from advisor.planning.evaluate import (
+    Evaluated,
+    Runs,
+    Violation,
+    beaten,
+    best_by_group,
+    non_dominated,
+    runs_of,
+    spread_out,
+)
 from advisor.planning.offers import same_machine
-from advisor.planning.pareto import beaten, best_by_group, non_dominated, spread_out
 from advisor.planning.run import make_run, make_runs
 from advisor.planning.search_space import SearchSpace
 from advisor.prediction.comm import owners_of_several

@@ -16,14 +16,20 @@ from advisor.options import Goal
 from advisor.planning import recipe
 from advisor.planning.candidates import KINDS, Candidates, Machines
 from advisor.planning.goal import LONGEST_SECONDS, Limits, interruptions
-from advisor.prediction.energy import JOULES_PER_KWH, SITE_FACTOR, STORAGE_USD_PER_BYTE_HOUR, energy_kwh, run_cost_usd
 from advisor.prediction.intervals import BASES, EstimateArrays, columns, known, product, reciprocal, sum_shared
 from advisor.prediction.loss import allocation_score
 from advisor.prediction.micro_batch import group_keys
-from advisor.prediction.notice import NOTICE_SECONDS
-from advisor.prediction.power import PowerModel
+from advisor.prediction.power import (
+    JOULES_PER_KWH,
+    SITE_FACTOR,
+    STORAGE_USD_PER_BYTE_HOUR,
+    PowerModel,
+    energy_kwh,
+    run_cost_usd,
+)
 from advisor.prediction.wallclock import (
     GPUS_A_NODE,
+    NOTICE_SECONDS,
     Checkpoints,
     RunTerms,
     Setup,

@@ -18,9 +18,9 @@ from advisor.prediction.comm import exposed_seconds
 from advisor.prediction.intervals import known, reciprocal
 from advisor.prediction.loss import effective_tokens
 from advisor.prediction.micro_batch import ENOUGH
-from advisor.prediction.notice import save_seconds, short_notice
+from advisor.prediction.nearest import closest_run, whose
 from advisor.prediction.profile import FIT_MARGIN, Profile
-from advisor.prediction.whose import closest_run, whose
+from advisor.prediction.wallclock import save_seconds, short_notice
 from advisor.records import Estimate, Run
 from advisor.settings import SHARDINGS
 from advisor.units import (

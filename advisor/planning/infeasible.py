@@ -15,8 +15,8 @@ from advisor.planning.costs import Costs
 from advisor.planning.evaluate import LEAST_STEPS
 from advisor.planning.offers import ANY, OWN
 from advisor.planning.search_space import SearchSpace
-from advisor.prediction.notice import NOTICE_SECONDS
 from advisor.prediction.profile import FIT_MARGIN
+from advisor.prediction.wallclock import NOTICE_SECONDS
 from advisor.settings import SHARDINGS
 from advisor.units import (
     format_bytes,

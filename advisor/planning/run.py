@@ -12,8 +12,8 @@ from advisor.planning.candidates import Candidates, Device
 from advisor.planning.choose import Selection
 from advisor.planning.costs import Costs
 from advisor.prediction.batch import predict_batch
-from advisor.prediction.energy import WORLD_GRAMS_PER_KWH, carbon_kg
 from advisor.prediction.loss import predict_loss
+from advisor.prediction.power import WORLD_GRAMS_PER_KWH, carbon_kg
 from advisor.prediction.prior import published_runs
 from advisor.prediction.profile import Profile
 from advisor.records import Bill, Grounds, Prediction, Run, Standing

@@ -55,7 +55,7 @@ class Sensitivity:
 def sensitivity(space: SearchSpace, plan: Run, chosen: Selection) -> Iterator[Sensitivity]:
     """Yield what more or less money, more time, and fewer tokens per second would change."""
     settled, limits = space.brief.settled, space.limits
-    budget, deadline = limits.budget_usd, limits.deadline_seconds
+    budget, deadline, paid = limits.budget_usd, limits.deadline_seconds, plan.cost_usd.value if plan.cost_usd else 0.0
     # Settled work leaves the depth open if a limit decides it.
     wider = not settled or (space.goal.objective == "loss" and space.goal.depth is None and space.brief.limited)
     if wider and budget is not None:
@@ -76,8 +76,8 @@ def sensitivity(space: SearchSpace, plan: Run, chosen: Selection) -> Iterator[Se
             if wider and share == _LATER[0]:
                 yield _more(space, plan, later, words)
             # How much cheaper the same quality is with more time.
-            cheapest = None if settled or not plan.cost_usd else cheapest_as_good(space, plan.score * LEVEL, later)
-            if cheapest is not None and cheapest.usd <= (1 - WORTH_SAYING) * plan.cost_usd.value:
+            cheapest = cheapest_as_good(space, plan.score * LEVEL, later) if paid and not settled else None
+            if cheapest is not None and cheapest.usd <= (1 - WORTH_SAYING) * paid:
                 choice = make_run(space.candidates, cheapest)
                 before, after = (format_centre(run.cost_usd, format_usd) for run in (plan, choice))
                 saved = f"{before} to {after} ({format_error(plan.cost_usd, choice.cost_usd, format_usd)})"

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from advisor.hardware.catalog import GPUS_PER_NODE
 from advisor.laws.flops import scaling_parameters
-from advisor.laws.repetition import FREE_EPOCHS, OVERFIT_EPOCHS, WASTEFUL_EPOCHS
 from advisor.laws.text import PREPARED_BYTES_PER_CORE_SECOND, bytes_per_token
 from advisor.planning import recipe
 from advisor.planning.candidates import Device
@@ -16,7 +15,14 @@ from advisor.planning.explain import COUNTED, off_request, rejection
 from advisor.planning.goal import LONGEST_SECONDS, Brief
 from advisor.planning.offers import SEVERAL_NODES
 from advisor.prediction.comm import assumed_network
-from advisor.prediction.loss import effective_tokens, loss_range_problem, predict_loss
+from advisor.prediction.loss import (
+    FREE_EPOCHS,
+    OVERFIT_EPOCHS,
+    WASTEFUL_EPOCHS,
+    effective_tokens,
+    loss_range_problem,
+    predict_loss,
+)
 from advisor.records import Basis, Run
 from advisor.units import DAY, format_number, format_percent, format_seconds, format_tokens, format_usd, format_watts
 

@@ -8,7 +8,7 @@ from advisor import units
 from advisor.findings.curves import Curve, curve
 from advisor.findings.measured import CardReadings, Spread, spread_of
 from advisor.findings.run_metrics import power_limit_watts
-from advisor.prediction.energy import JOULES_PER_KWH
+from advisor.prediction.power import JOULES_PER_KWH
 from advisor.report.words import Pairs
 from advisor.workflows.analysis import Analysis
 from advisor.workflows.monitor import MonitoredGpus, WatchedCard

@@ -16,6 +16,7 @@ from advisor.hardware.here import device_key
 from advisor.hardware.offers import read_providers
 from advisor.laws.flops import parameters
 from advisor.options import EIGHT_BIT, OPTIONS, Goal, GpuPrice, Kind, Option, OwnMachine, Record, filled, options_of
+from advisor.planning.goal import check_options, check_ranges
 from advisor.planning.models import (
     Architecture,
     NamedModel,
@@ -27,7 +28,6 @@ from advisor.planning.models import (
     require_model,
 )
 from advisor.planning.offers import ANY, OWN, usual_counts
-from advisor.planning.ranges import check_options, check_ranges
 from advisor.prediction.software import OWN_NAME, require_software, table
 from advisor.prediction.whole_models import with_heads_of
 from advisor.workflows.machines import FILES_OF_MACHINES, read_machines

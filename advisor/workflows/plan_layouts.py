@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from advisor.errors import AdvisorError
-from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, load_gpus
-from advisor.hardware.links import read_link
+from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, load_gpus, read_link
 from advisor.hardware.offers import rows_by_gpu, unpriced
 from advisor.laws.hyperparameters import step_law_batch
 from advisor.offer import Offer

@@ -11,19 +11,18 @@ from advisor.hardware.catalog import GpuSpec, load_gpus, read_gpus
 from advisor.hardware.here import device_key
 from advisor.hardware.software_support import usual_precision
 from advisor.options import LAYOUT_DEGREES, OPTIONS, SHARDINGS, PredictOptions, options_of
-from advisor.planning.goal import SEQ_LEN, VOCAB_SIZE
+from advisor.planning.goal import SEQ_LEN, VOCAB_SIZE, check_options
 from advisor.planning.models import Architecture, NamedModel, nearest_shape
-from advisor.planning.ranges import check_options
 from advisor.planning.recipe import MICRO_BATCHES
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.comm import AssumedNetwork, assumed_network
 from advisor.prediction.depths import DepthOption, Download, MemoryBill, at_depths, download, memory_bill
 from advisor.prediction.layouts import LayoutRun
 from advisor.prediction.micro_batch import fast_enough
+from advisor.prediction.nearest import closest_run, whose
 from advisor.prediction.profile import Profile
 from advisor.prediction.software import OWN_NAME, require_software, software_of, table
 from advisor.prediction.whole_models import with_heads_of
-from advisor.prediction.whose import closest_run, whose
 from advisor.records import Adapters, Prediction, Workload
 from advisor.store.store import Store
 from advisor.workflows.goal import Options, find_any_model, find_architecture, refuse_idle_network, with_shape

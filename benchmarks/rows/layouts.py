@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
-from advisor.hardware.links import read_link
+from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, read_link
 from advisor.prediction.comm import usual_network
 from advisor.prediction.layouts import Experts, Layout, LayoutRun, Model
 from benchmarks.rows.gpu_names import named_cards, possible_cards

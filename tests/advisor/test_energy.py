@@ -6,9 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.prediction.energy import STORAGE_USD_PER_BYTE_HOUR, carbon_kg, energy_kwh, run_cost_usd
 from advisor.prediction.intervals import known
-from advisor.prediction.power import datasheet_power, measured_power
+from advisor.prediction.power import (
+    STORAGE_USD_PER_BYTE_HOUR,
+    carbon_kg,
+    datasheet_power,
+    energy_kwh,
+    measured_power,
+    run_cost_usd,
+)
 from advisor.records import Basis, Estimate
 from tests.terminal import advisor, document
 

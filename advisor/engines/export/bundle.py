@@ -18,8 +18,7 @@ from advisor.engines.templates import script
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec, find_gpu
 from advisor.hardware.software_support import runs_trainer, trainer_release, wheels_for
-from advisor.prediction.notice import save_seconds, short_notice
-from advisor.prediction.wallclock import GPUS_A_NODE
+from advisor.prediction.wallclock import GPUS_A_NODE, save_seconds, short_notice
 from advisor.records import Estimate, Plan
 from advisor.run_records import Arriving, Place
 from advisor.store.plan_files import dump_plan

@@ -8,8 +8,13 @@ from advisor.findings.case import Case, Verdict, finding, lacking
 from advisor.findings.curves import curve
 from advisor.findings.run_facts import from_scratch, number, planned_steps, step_tokens, steps_done, vocabulary
 from advisor.findings.savings import cost_of_steps, stake_steps
-from advisor.laws.repetition import FREE_EPOCHS, OVERFIT_EPOCHS, WASTEFUL_EPOCHS
-from advisor.prediction.loss import MOST_PREDICTED_EPOCHS, effective_tokens
+from advisor.prediction.loss import (
+    FREE_EPOCHS,
+    MOST_PREDICTED_EPOCHS,
+    OVERFIT_EPOCHS,
+    WASTEFUL_EPOCHS,
+    effective_tokens,
+)
 from advisor.readers.run_table import Status
 from advisor.units import format_percent
 

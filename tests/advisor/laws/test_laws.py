@@ -11,9 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.laws.annealing import FULL_DECAY_NATS, annealing_sums, cosine, learning_rate_shares, planned_shares
+from advisor.laws.annealing import (
+    FULL_DECAY_NATS,
+    SAME_PHASE,
+    annealing_sums,
+    cosine,
+    learning_rate_shares,
+    phase_problem,
+    planned_shares,
+    same_phase,
+)
 from advisor.laws.benchmarks import BENCHMARKS, Benchmark, benchmark_of, chance_interval
-from advisor.laws.cpu_fallback import CONVICTING, FallbackReadings, cpu_signs
+from advisor.laws.device_faults import ALARMS, CONVICTING, POWER_CAP, REASONS, FallbackReadings, cpu_signs, reasons_in
 from advisor.laws.hyperparameters import (
     BatchBand,
     batch_band,
@@ -34,9 +43,7 @@ from advisor.laws.initial_loss import (
     unscaled_loss,
 )
 from advisor.laws.pace import drift_spread, log_spread, mean_error, mean_seconds
-from advisor.laws.phase import SAME_PHASE, phase_problem, same_phase
 from advisor.laws.text import LAW_BYTES_PER_TOKEN, bytes_per_token
-from advisor.laws.throttling import ALARMS, POWER_CAP, REASONS, reasons_in
 from trainer.optim import learning_rate_factor
 from trainer.schema import ScheduleConfig, make_shape
 
