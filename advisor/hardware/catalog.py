@@ -118,17 +118,12 @@ def peak_flops(spec: GpuSpec, precision: str, *, tf32: bool = True) -> float | N
     return {"bf16": spec.bf16_flops, "fp16": spec.fp16_flops, "fp8": spec.fp8_flops}[precision]
 
 
-def load_gpus() -> dict[str, GpuSpec]:
+def load_gpus() -> Mapping[str, GpuSpec]:
     """Return all known GPUs by key: the shipped rows, overridden by the rows of ADVISOR_HOME/gpus.csv.
 
-    Raises AdvisorError with file and line for a row that cannot be read.
+    A file is read again only if it has changed. Raises AdvisorError with file and line for a row that cannot be read.
     """
-    return dict(_catalog())
-
-
-def _catalog() -> Mapping[str, GpuSpec]:
-    # One plan asks a thousand times: plain strings, since a Path takes longer to make than its file to look at. A file
-    # is read again only if it has changed.
+    # One plan asks a thousand times: plain strings, since a Path takes longer to make than its file to look at.
     gpus: Mapping[str, GpuSpec] = {}
     for path in (f"{profiles_folder()}/gpus.csv", f"{advisor_home()}/gpus.csv"):
         if os.path.isfile(path):
@@ -143,7 +138,7 @@ def find_gpu(name: str, memory_bytes: float | None = None) -> GpuSpec | None:
 
     Drivers give some GPUs with different memory one name (RTX 4060 Ti). `memory_bytes`, as reported, tells them apart.
     """
-    known = _catalog()
+    known = load_gpus()
     found = [known[name]] if name in known else gpus_named(name)
     if len(found) > 1 and memory_bytes is not None:
         found = [spec for spec in found if _RAN_SHORT <= memory_bytes / (spec.memory_gb * GIGA) <= _RAN_OVER]

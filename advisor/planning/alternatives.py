@@ -10,7 +10,7 @@ import numpy as np
 from advisor.offer import Offer
 from advisor.planning import explain
 from advisor.planning.candidates import KINDS, Device, MemoryKind, make_candidates
-from advisor.planning.choose import ALIKE_USD, LEVEL, Selection, best_standing, cautions, select, selection
+from advisor.planning.choose import ALIKE_USD, LEVEL, Selection, best_standing, select, selection
 from advisor.planning.evaluate import (
     Evaluated,
     Runs,
@@ -214,7 +214,7 @@ def neighbours(space: SearchSpace, evaluated: Evaluated, plan: Run) -> tuple[Run
     only because too few have published a run on its machine (`comm.caution`).
     """
     runs, cost, seconds = evaluated.standing, paid(plan), plan.total_seconds.value
-    unsure = cautions(space.candidates)[space.candidates.offer[runs.place]] > 1
+    unsure = space.candidates.machines.cautions[space.candidates.offer[runs.place]] > 1
     others = np.array([not same_machine(offer, plan.offer) for offer in space.candidates.machines.offers])
     alike = (runs.score <= NEIGHBOUR_SCORE * plan.score) & others[space.candidates.offer[runs.place]]
     faster = np.flatnonzero(alike & ~unsure & (2 * runs.seconds <= seconds) & (runs.usd <= NEIGHBOUR_USD * cost))

@@ -22,6 +22,7 @@ from advisor.offer import Offer
 from advisor.planning.goal import Brief
 from advisor.planning.recipe import Window, as_asked, global_batches, micro_batches
 from advisor.prediction.batch import fits, step_seconds_many, tokens_per_second_many
+from advisor.prediction.comm import caution
 from advisor.prediction.intervals import EstimateArrays, Table, stacked
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.micro_batch import Tries, group_keys, one_micro_batch
@@ -69,6 +70,7 @@ class Machines:
     devices: tuple[Device, ...]
     offers: tuple[Offer, ...]
     owners: tuple[Device, ...]  # the device of each offer
+    cautions: np.ndarray  # `comm.caution` of each offer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +160,10 @@ def make_candidates(
     """
     offers = [(device, offer) for device in devices for offer in device.offers]
     machines = Machines(
-        devices=tuple(devices), offers=tuple(offer for _, offer in offers), owners=tuple(device for device, _ in offers)
+        devices=tuple(devices),
+        offers=tuple(offer for _, offer in offers),
+        owners=tuple(device for device, _ in offers),
+        cautions=np.array([caution(device.profile.spec, offer.gpus) for device, offer in offers]),
     )
     tables: _Tables = {}
     parts: list[Candidates] = []

@@ -152,7 +152,7 @@ def best_of(space: SearchSpace, candidates: Candidates, runs: Runs, limits: Limi
     """
     goal, brief = space.goal, space.brief
     rows = np.arange(len(runs))
-    cautious = cautions(candidates)[candidates.offer[runs.place]]
+    cautious = candidates.machines.cautions[candidates.offer[runs.place]]
     seconds, score = runs.seconds * cautious, runs.score
     if not brief.settled and (unsure := np.flatnonzero(cautious > 1)).size:
         slower = runs.steps[unsure] / cautious[unsure]
@@ -212,13 +212,6 @@ def sorted_by_preference(goal: Goal, runs: Sequence[_Offered]) -> list[_Offered]
         return not all(run.keeps), dollars, seconds
 
     return sorted(runs, key=rank)
-
-
-def cautions(candidates: Candidates) -> np.ndarray:
-    """Return `comm.caution` of each offer."""
-    machines = candidates.machines
-    pairs = zip(machines.owners, machines.offers, strict=True)
-    return np.array([caution(device.profile.spec, offer.gpus) for device, offer in pairs])
 
 
 def selection(runs: Runs, row: int) -> Selection:

@@ -26,7 +26,7 @@ from advisor.prediction.profile import Profile
 from advisor.prediction.software import OWN_NAME, software_of, table
 from advisor.prediction.wallclock import DOWNLOAD_BYTES_PER_SECOND, GPUS_A_NODE
 from advisor.records import Basis, Estimate, Run, Software
-from advisor.units import format_seconds, format_usd, format_watts
+from advisor.units import format_seconds, format_watts
 from trainer.schema import ModelShape, make_shape
 from trainer.token_folder import TokenMeta
 
@@ -137,6 +137,7 @@ class Brief:
     calibrated: bool = False  # the GPU was measured, so its machine is available without ordering
     software: Software | None = None  # None: this project's trainer
     sharding: str = "none"  # the default over several GPUs
+    bytes_to_fetch: float = 0.0  # for each fresh token; 0 if the data are on this machine
     usd_per_waiting_hour: float | None = 0.0  # as in `Limits`
 
     @property
@@ -155,11 +156,6 @@ class Brief:
         """The limits of a run."""
         hour, settled = self.usd_per_waiting_hour, self.settled
         return Limits.of(self.goal, deadline_seconds=self.deadline_seconds, usd_per_waiting_hour=hour, settled=settled)
-
-    @property
-    def bytes_to_fetch(self) -> float:
-        """Bytes to download for each fresh token; 0 if the data are on this machine."""
-        return compressed_bytes_per_token(self.vocab_size) if self.goal.data_tokens else 0.0
 
     @property
     def download_rate(self) -> Estimate:
@@ -219,7 +215,7 @@ def make_brief(goal: Goal, profile: Profile, data_meta: TokenMeta | None, offer:
     `data_meta` is the token folder's metadata (None: synthetic tokens). `offer` is one offer of the device; its price
     is needed for a budget. Raises AdvisorError (exit code 2) with the value and the option to change.
     """
-    check_ranges(goal)
+    check_options(goal)
     if goal.tokens is not None and goal.ratio is not None and goal.depth is not None:
         raise AdvisorError(
             "--tokens, --ratio and --depth together say the same thing twice", "leave one of them out", exit_code=2
@@ -239,10 +235,11 @@ def make_brief(goal: Goal, profile: Profile, data_meta: TokenMeta | None, offer:
     ratio, counts = FAMILY_RATIO[goal.family]
     limited = goal.budget_usd is not None or goal.deadline_seconds is not None
     open_ended = not limited and goal.tokens is None and goal.depth is None
+    vocab_size = vocab_size_of(goal, profile, data_meta)
     return Brief(
         goal=goal,
         seq_len=goal.seq_len or profile.seq_len or SEQ_LEN[profile.device_type],
-        vocab_size=vocab_size_of(goal, profile, data_meta),
+        vocab_size=vocab_size,
         precision=profile.precision if goal.precision == "auto" else goal.precision,
         compile=profile.compile if goal.compile is None else goal.compile,
         ratio=goal.ratio or ratio,
@@ -256,7 +253,8 @@ def make_brief(goal: Goal, profile: Profile, data_meta: TokenMeta | None, offer:
         deadline_seconds=UNLIMITED_SECONDS[profile.device_type] if open_ended else goal.deadline_seconds,
         calibrated=profile.calibrated,
         software=software_of(goal.software) if goal.software else None,
-        sharding=table()[goal.software or OWN_NAME].sharding,
+        sharding=table()[goal.software or OWN_NAME].shardings[0],
+        bytes_to_fetch=compressed_bytes_per_token(vocab_size) if goal.data_tokens else 0.0,
     )
 
 
@@ -269,12 +267,6 @@ def cap_is_too_low(goal: Goal, profile: Profile) -> bool:
 def power_of(profile: Profile) -> PowerModel | None:
     """Return the power model of one device: calibrated, or by the data sheet's limit, or None if unknown."""
     return profile.costs.power or datasheet_power(profile.spec.tdp_watts if profile.spec else None)
-
-
-def describe_limits(brief: Brief) -> str:
-    """Return the limits in words, such as "8 h and $20", or "" if there are none."""
-    limits = ((brief.goal.deadline_seconds, format_seconds), (brief.goal.budget_usd, format_usd))
-    return " and ".join(form(limit) for limit, form in limits if limit is not None)
 
 
 def budget_problem(goal: Goal, profile: Profile, offer: Offer) -> AdvisorError | None:
@@ -330,15 +322,11 @@ def check_options(record: Any) -> None:
     for option in options_of(type(record)).values():
         if option.least is not None:
             check_range(option, getattr(record, option.field))
-
-
-def check_ranges(goal: Goal) -> None:
-    """Raises AdvisorError (exit code 2) if a number of the goal lies outside its option's range."""
-    check_options(goal)
-    for count in (*goal.counts, *(machine.gpus for machine in goal.own)):
-        check_range(OPTIONS["gpus"], count)
-    for price in goal.prices:
-        check_range(OPTIONS["price"], price.usd_per_gpu_hour)
+    if isinstance(record, Goal):
+        for count in (*record.counts, *(machine.gpus for machine in record.own)):
+            check_range(OPTIONS["gpus"], count)
+        for price in record.prices:
+            check_range(OPTIONS["price"], price.usd_per_gpu_hour)
 
 
 def check_range(option: Option, value: float | None) -> None:

@@ -89,7 +89,26 @@ def open_space(
     # After this allocation and release, glibc keeps arrays of up to this size on its heap, where they cause no page
     # faults. A search takes an eighth less time.
     np.empty(1 << 24, dtype=np.uint8)
-    check_goal(goal)
+    check_providers(goal.providers)
+    for name, value in (("family", goal.family), ("spot", goal.spot), ("objective", goal.objective)):
+        option = OPTIONS[name]
+        if value not in option.choices:
+            hint = f"choose one of {', '.join(option.choices)}"
+            raise AdvisorError(f"{option.flag} {value}: unknown", hint, exit_code=2)
+    open_ended = goal.tokens is None and goal.epochs is None and goal.depth is None and goal.parameters is None
+    if goal.objective != "loss" and open_ended:
+        raise AdvisorError(
+            f"--objective {goal.objective} needs work to do: otherwise the best run is no run",
+            "say what to train: --depth 12, --tokens 2B, or both",
+            exit_code=2,
+        )
+    several = goal.gpu == ANY or "," in goal.gpu or len(goal.counts) > 1 or len(goal.own) > 1
+    if several and open_ended and goal.budget_usd is None and goal.deadline_seconds is None:
+        raise AdvisorError(
+            "a choice between GPUs needs a limit or a task: without one the largest machine always wins",
+            "give --budget, --deadline, --tokens or --depth",
+            exit_code=2,
+        )
     goal = settled(goal, profiles, data_meta)
     devices, left_out = devices_of(goal, profiles, data_meta, today)
     if not devices:
@@ -137,30 +156,6 @@ def space_of(goal: Goal, devices: Sequence[Device], left_out: tuple[str, ...], w
         window=window,
         left_out=(*left_out, *without_links),
     )
-
-
-def check_goal(goal: Goal) -> None:
-    """Raises AdvisorError (exit code 2) if the goal does not define a choice between devices."""
-    check_providers(goal.providers)
-    for name, value in (("family", goal.family), ("spot", goal.spot), ("objective", goal.objective)):
-        option = OPTIONS[name]
-        if value not in option.choices:
-            hint = f"choose one of {', '.join(option.choices)}"
-            raise AdvisorError(f"{option.flag} {value}: unknown", hint, exit_code=2)
-    open_ended = goal.tokens is None and goal.epochs is None and goal.depth is None and goal.parameters is None
-    if goal.objective != "loss" and open_ended:
-        raise AdvisorError(
-            f"--objective {goal.objective} needs work to do: otherwise the best run is no run",
-            "say what to train: --depth 12, --tokens 2B, or both",
-            exit_code=2,
-        )
-    several = goal.gpu == ANY or "," in goal.gpu or len(goal.counts) > 1 or len(goal.own) > 1
-    if several and open_ended and goal.budget_usd is None and goal.deadline_seconds is None:
-        raise AdvisorError(
-            "a choice between GPUs needs a limit or a task: without one the largest machine always wins",
-            "give --budget, --deadline, --tokens or --depth",
-            exit_code=2,
-        )
 
 
 def devices_of(

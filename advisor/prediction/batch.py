@@ -120,7 +120,7 @@ def fits(device_bytes: Estimate | EstimateArrays, memory_bytes: int | None) -> b
 
 
 def verdict_of(probability: float | None) -> bool | None:
-    """Return True if the probability of fitting (with the margin of `fits`) is above 0.9, False below 0.1, else None."""
+    """Return True if a probability of fitting (with the margin of `fits`) is above 0.9, False below 0.1, else None."""
     if probability is None or 0.1 < probability < 0.9 - 1e-9:
         return None
     return probability > 0.5

@@ -16,7 +16,7 @@ from advisor.hardware.here import device_key
 from advisor.hardware.offers import read_providers
 from advisor.laws.flops import parameters
 from advisor.options import EIGHT_BIT, OPTIONS, Goal, GpuPrice, Kind, Option, OwnMachine, Record, filled, options_of
-from advisor.planning.goal import check_options, check_ranges
+from advisor.planning.goal import check_options
 from advisor.planning.models import (
     Architecture,
     NamedModel,
@@ -175,7 +175,7 @@ def goal_from(typed: Options) -> Goal:
     }
     plain = {option.field: given[name] for name, option in OPTIONS.items() if name in given}
     goal = Goal(**(plain | settled))
-    check_ranges(goal)
+    check_options(goal)
     return goal
 
 

@@ -125,7 +125,7 @@ def read_layout_row(row: Mapping[str, str], cards: Mapping[str, GpuSpec]) -> Lay
         model = replace(model, ahead=int(ahead[1]))
     words = "; ".join(row.get(name, "") for name in ("software", "source", "parallelism"))
     named = software_in(row.get("software", "")) or software_in(words)
-    layout = _layout(row, model, named.sharding if named else "optimizer", assumed)
+    layout = _layout(row, model, named.shardings[0] if named else "optimizer", assumed)
     if isinstance(layout, Refusal):
         return layout
     batch = _batch(row, layout, assumed)
