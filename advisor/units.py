@@ -191,17 +191,16 @@ def format_centre(estimate: Estimate | None, formatter: Formatter) -> str:
 
 def format_error(predicted: Estimate | None, actual: Estimate | float | None, formatter: Formatter) -> str:
     """Format the relative error of a prediction, from both numbers as printed; a dash if one is unknown."""
-    promised, came = _printed(predicted, formatter), _printed(actual, formatter)
-    if promised is None or came is None or (promised == 0 and came != 0):
+    shown = []
+    for number in (predicted, actual):
+        value, *ends = (number.value, number.low, number.high) if isinstance(number, Estimate) else (number,)
+        if value is None or not abs(value) < _LARGEST:
+            return "-"
+        shown.append(formatter.printed(value, *ends))
+    promised, came = shown
+    if promised == 0 and came != 0:
         return "-"
     return format_percent.change(came / promised - 1 if promised else 0.0)
-
-
-def _printed(number: Estimate | float | None, formatter: Formatter) -> float | None:
-    """Round a number as it is printed. Returns None if it is unknown."""
-    if isinstance(number, Estimate):
-        return formatter.printed(number.value, number.low, number.high) if abs(number.value) < _LARGEST else None
-    return formatter.printed(number) if number is not None and abs(number) < _LARGEST else None
 
 
 # A comma must precede groups of three digits: "1,200" is a number, but "1,5" may be a decimal comma and is refused.
@@ -232,12 +231,8 @@ _TOKENS_EXAMPLES = "write it like 3.7B, 500k, 120M or 131072"
 _BYTES_EXAMPLES = "write it like 24GiB (1024³), 80GB (1000³), 512MiB or 1048576"
 
 
-def parse_seconds(text: str) -> float:
+def parse_seconds(text: str, examples: str = _DURATION_EXAMPLES) -> float:
     """Parse a duration. A number without a unit is in seconds, "2:30" is minutes:seconds."""
-    return _parse_duration(text, _DURATION_EXAMPLES)
-
-
-def _parse_duration(text: str, examples: str) -> float:
     clean = text.strip().lower()
     clock = re.fullmatch(r"(?:(\d+):)?(\d+):([0-5]\d(?:\.\d+)?)", clean)
     if clock:
@@ -262,7 +257,7 @@ def parse_deadline(text: str, now: datetime) -> float:
         number = text.strip()
         raise AdvisorError(f"{text!r} says no unit", f"{number}h, {number}min or {number}s?", exit_code=2)
     if moment is None:
-        return _parse_duration(text, f"{_DURATION_EXAMPLES}; a moment like 'Monday 9:00' or 2026-12-01T09:00")
+        return parse_seconds(text, f"{_DURATION_EXAMPLES}; a moment like 'Monday 9:00' or 2026-12-01T09:00")
     ahead = moment.year - now.year  # distant years would overflow the clock
     left = (moment.astimezone() - now.astimezone()).total_seconds() if 0 <= ahead <= _MOST_YEARS else float(ahead)
     if left <= 0:

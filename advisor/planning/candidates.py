@@ -20,7 +20,7 @@ from advisor.laws import flops
 from advisor.laws.hyperparameters import scale_flops
 from advisor.offer import Offer
 from advisor.planning.goal import Brief
-from advisor.planning.recipe import Window, as_asked, global_batches, micro_batches
+from advisor.planning.recipe import CLOSE, Window, global_batches, micro_batches
 from advisor.prediction.batch import fits, step_seconds_many, tokens_per_second_many
 from advisor.prediction.comm import caution
 from advisor.prediction.intervals import EstimateArrays, Table, stacked
@@ -199,7 +199,10 @@ def _of_device(
     accum = np.maximum(1, np.rint(targets / micro_tokens)).astype(int)
     tried = (micro_tokens <= OVERSHOOT * targets) | (sizes == sizes.min())
     if goal.global_batch_tokens is not None and not every_micro_batch:
-        tried &= as_asked(accum * micro_tokens / targets)
+        # Those that reach it exactly, or else within CLOSE, or else most closely.
+        off = np.abs(np.log(accum * micro_tokens / targets))
+        least = off.min(axis=-1, keepdims=True)
+        tried &= off <= np.where(least == 0, 0.0, np.maximum(least, math.log1p(CLOSE)))
     chosen = np.nonzero(tried)
     target, count, shape, size = chosen
     whole = _Layout(

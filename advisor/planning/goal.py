@@ -70,10 +70,9 @@ class Limits:
     settled: bool = False
 
     @classmethod
-    def of(cls, goal: Goal, **others: Any) -> Limits:
-        """Return the limits that a goal states, with free waiting unless the `others` say more."""
-        stated = {"deadline_seconds": goal.deadline_seconds, "budget_usd": goal.budget_usd, "sure": goal.sure}
-        return cls(**stated | others)
+    def of(cls, goal: Goal) -> Limits:
+        """Return the limits that a goal states, with free waiting."""
+        return cls(deadline_seconds=goal.deadline_seconds, budget_usd=goal.budget_usd, sure=goal.sure)
 
     @property
     def patient(self) -> Limits:
@@ -154,8 +153,13 @@ class Brief:
     @property
     def limits(self) -> Limits:
         """The limits of a run."""
-        hour, settled = self.usd_per_waiting_hour, self.settled
-        return Limits.of(self.goal, deadline_seconds=self.deadline_seconds, usd_per_waiting_hour=hour, settled=settled)
+        return Limits(
+            deadline_seconds=self.deadline_seconds,
+            budget_usd=self.goal.budget_usd,
+            sure=self.goal.sure,
+            usd_per_waiting_hour=self.usd_per_waiting_hour,
+            settled=self.settled,
+        )
 
     @property
     def download_rate(self) -> Estimate:

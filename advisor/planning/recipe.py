@@ -46,16 +46,6 @@ def micro_batches(brief: Brief) -> np.ndarray:
     return sizes[np.isin(sizes, MICRO_BATCHES) | (asked is not None and asked % (sizes * brief.seq_len) == 0)]
 
 
-def as_asked(share: np.ndarray) -> np.ndarray:
-    """Mark the micro-batches that reach the requested global batch exactly, or else within CLOSE, or else most closely.
-
-    `share` is the global batch of each configuration over the requested one; the last axis holds the micro-batches.
-    """
-    off = np.abs(np.log(share))
-    least = off.min(axis=-1, keepdims=True)
-    return off <= np.where(least == 0, 0.0, np.maximum(least, math.log1p(CLOSE)))
-
-
 def global_batches(brief: Brief, shapes: WorkloadArrays, window: Window) -> np.ndarray:
     """Return the tokens per optimizer step to try, of shape (targets, depths).
 

@@ -181,39 +181,39 @@ def devices_of(
     rented = [p for p in profiles if owned(goal, p.key) is None or goal.gpu == ANY or p.key in named]
     several = len(machines) + len(rented) > 1
 
-    def add(asked: Goal, profile: Profile, offers: tuple[Offer, ...], first: Offer, waiting: float | None) -> None:
+    wide = replace(goal, spot="only" if goal.spot == "only" else "any")
+    for profile, machine in [*machines, *((profile, None) for profile in rented)]:
+        if machine is not None:
+            asked, waiting, offers = goal, goal.usd_per_waiting_hour or 0.0, own_offers(goal, machine)
+            if not offers:
+                left_out.append(f"{profile.key}: your machine has {machine.gpus} of them")
+                continue
+            first = offers[0]
+        else:
+            counts = (goal.counts or (goal.gpus,)) if profile.key != "cpu" else (1,)
+            if within_a_node(goal) != goal and profile.spec is not None and not joins_machines(profile.spec):
+                # Nobody asked for these numbers of GPUs, and a guess at the network must not win a search.
+                counts = tuple(count for count in counts if count <= GPUS_PER_NODE)
+            offers = tuple(offer for count in counts for offer in offers_for(wide, profile.key, count, rows, today))
+            allowed = [offer for offer in offers if goal.spot != "none" or not offer.spot]
+            if not allowed:
+                if several:
+                    (apart if offers_for(wide, profile.key, 1, rows) else without_price).append(profile.key)
+                    continue
+                offers = tuple(unpriced(profile.key, count, goal.providers, rows) for count in counts)
+                allowed = list(offers)
+            if goal.gpu != ANY and within_a_node(goal) == goal:  # the goal names the numbers of GPUs
+                had = {offer.gpus for offer in allowed}
+                if missing := [str(count) for count in counts if count not in had]:
+                    left_out.append(f"{' or '.join(missing)} x {profile.key}: not offered together on these terms")
+            asked = replace(goal, usd_per_kwh=None) if goal.own else goal  # the tariff is for own machines
+            first, waiting = allowed[0], waiting_price(goal)
         mine = _goal_on(asked, profile, several=len(profiles) > 1)
         if several and (problem := budget_problem(mine, profile, first)) is not None:
             left_out.append(f"{profile.key}: {problem.message}")
-            return
+            continue
         brief = replace(make_brief(mine, profile, data_meta, first), usd_per_waiting_hour=waiting)
         devices.append(Device(profile=profile, brief=brief, offers=offers))
-
-    for profile, machine in machines:
-        if offers := own_offers(goal, machine):
-            add(goal, profile, offers, offers[0], goal.usd_per_waiting_hour or 0.0)
-        else:
-            left_out.append(f"{profile.key}: your machine has {machine.gpus} of them")
-    wide = replace(goal, spot="only" if goal.spot == "only" else "any")
-    for profile in rented:
-        counts = (goal.counts or (goal.gpus,)) if profile.key != "cpu" else (1,)
-        if within_a_node(goal) != goal and profile.spec is not None and not joins_machines(profile.spec):
-            # Nobody asked for these numbers of GPUs, and a guess at the network must not win a search.
-            counts = tuple(count for count in counts if count <= GPUS_PER_NODE)
-        offers = tuple(offer for count in counts for offer in offers_for(wide, profile.key, count, rows, today))
-        allowed = [offer for offer in offers if goal.spot != "none" or not offer.spot]
-        if not allowed:
-            if several:
-                (apart if offers_for(wide, profile.key, 1, rows) else without_price).append(profile.key)
-                continue
-            offers = tuple(unpriced(profile.key, count, goal.providers, rows) for count in counts)
-            allowed = list(offers)
-        if goal.gpu != ANY and within_a_node(goal) == goal:  # the goal names the numbers of GPUs
-            had = {offer.gpus for offer in allowed}
-            if missing := [str(count) for count in counts if count not in had]:
-                left_out.append(f"{' or '.join(missing)} x {profile.key}: not offered together on these terms")
-        asked = replace(goal, usd_per_kwh=None) if goal.own else goal  # the tariff is for own machines
-        add(asked, profile, offers, allowed[0], waiting_price(goal))
     if without_price:
         kind = "spot price" if goal.spot == "only" else "price"
         left_out.append(f"no {kind} known for {', '.join(without_price)}")

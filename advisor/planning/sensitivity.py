@@ -76,9 +76,9 @@ def sensitivity(space: SearchSpace, plan: Run, chosen: Selection) -> Iterator[Se
             if wider and share == _LATER[0]:
                 yield _more(space, plan, later, words)
             # How much cheaper the same quality is with more time.
-            cheapest = cheapest_as_good(space, plan.score * LEVEL, later) if paid and not settled else None
-            if cheapest is not None and cheapest.usd <= (1 - WORTH_SAYING) * paid:
-                choice = make_run(space.candidates, cheapest)
+            alike = as_good(space, plan.score * LEVEL, later) if paid and not settled else ()
+            if len(alike) and alike.usd.min() <= (1 - WORTH_SAYING) * paid:
+                choice = make_run(space.candidates, selection(alike, int(alike.usd.argmin())))
                 before, after = (format_centre(run.cost_usd, format_usd) for run in (plan, choice))
                 saved = f"{before} to {after} ({format_error(plan.cost_usd, choice.cost_usd, format_usd)})"
                 text = f"{words} would take the price from {saved} at the same quality: {machine(choice, depth=True)}"
@@ -144,14 +144,8 @@ def _waiting(space: SearchSpace, plan: Run) -> Iterator[Sensitivity]:
         yield Sensitivity(text=text, limits=limits)
 
 
-def cheapest_as_good(space: SearchSpace, score: float, limits: Limits) -> Selection | None:
-    """Return the cheapest run within the limits with at most this score, or None if no such run has a price."""
-    runs = as_good(space, score, limits)
-    return selection(runs, int(runs.usd.argmin())) if len(runs) else None
-
-
 def as_good(space: SearchSpace, score: float, limits: Limits) -> Runs:
-    """Return for each configuration the shortest run within the limits with at most this score."""
+    """Return for each configuration the shortest run of known price within the limits with at most this score."""
     costs = Costs(space.candidates)
     law, counted = DATA_CONSTRAINED, costs.counted
     # Solve the loss law for the tokens that reach the score, taking all tokens as fresh.

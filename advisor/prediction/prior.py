@@ -123,7 +123,11 @@ def load_prior(
     covariance = sum((c + np.outer(m - mean, m - mean) for m, c in beliefs), np.zeros((k, k))) / len(beliefs)
     # Of a configuration without similar published runs.
     unexplained = float(np.hypot(shared.spreads.row, shared.spreads.near))
-    source = shared.source(generation)
+    rows, own = sum(shared.rows_by_generation.values()), shared.rows_by_generation.get(generation or "", 0)
+    source = f"{rows} published runs, {own} of them on {generation} ({shared.dated})"
+    if not own:
+        here = generation or "this device"
+        source = f"{rows} published runs of other generations, none of {here} ({shared.dated})"
     return CoefficientPrior(mean=mean, covariance=covariance, discrepancy=unexplained, source=source)
 
 
@@ -269,13 +273,6 @@ class SharedBelief:
         unseen = [name for name in software_effects(setting, generation) if name not in self.place]
         covariance = covariance + self.spreads.of_unknown(unseen)
         return mean, covariance + self.spreads.between(setting, setting) + self.spreads.of_machine()
-
-    def source(self, generation: str | None) -> str:
-        """Return a description of the published runs behind the prior."""
-        rows, own = sum(self.rows_by_generation.values()), self.rows_by_generation.get(generation or "", 0)
-        if not own:
-            return f"{rows} published runs of other generations, none of {generation or 'this device'} ({self.dated})"
-        return f"{rows} published runs, {own} of them on {generation} ({self.dated})"
 
 
 @cache

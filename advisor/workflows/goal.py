@@ -160,6 +160,8 @@ def goal_from(typed: Options) -> Goal:
     paths: dict[str, str] = {
         name: str(Path(given[name]).expanduser().resolve()) for name in ("data", "measured") if name in given
     }
+    family = given.get("family", OPTIONS["family"].default)
+    usual_ratio = "matrices+head" if family == "nanochat" else "total"
     settled: dict[str, Any] = {
         "gpu": gpu,
         "gpus": numbers[0],
@@ -168,7 +170,7 @@ def goal_from(typed: Options) -> Goal:
         "usd_per_gpu_hour": alone,
         "prices": by_card,
         **paths,
-        "ratio_counts": given.get("ratio_counts") or ("matrices+head" if _family(given) == "nanochat" else "total"),
+        "ratio_counts": given.get("ratio_counts") or usual_ratio,
         "software": software,
         "optimizer": given.get("optimizer") or table()[software or OWN_NAME].optimizer,
         "deadline_at": deadline_at,
@@ -268,10 +270,6 @@ def _refuse_contradictions(options: Options) -> None:
         raise AdvisorError("--lora-rank: a full fine-tune has no adapters", "leave it out", exit_code=2)
 
 
-def _family(options: Options) -> str:
-    return str(options.get("family", OPTIONS["family"].default))
-
-
 def _refuse_without_effect(options: Options, named: set[str], by_card: Sequence[GpuPrice], *, rented: bool) -> None:
     """Raise AdvisorError (exit 2) for an option that cannot affect the answer."""
     priced = {price.gpu for price in by_card}
@@ -312,9 +310,10 @@ def with_shape(options: Options, *, mixtures: bool = False) -> dict[str, Any]:
         return dict(options)
     named = find_any_model(options["model"]) if mixtures else find_model(options["model"])
     shape = named.shape
-    if _family(options) not in (OPTIONS["family"].default, shape.family):
+    family = options.get("family", OPTIONS["family"].default)
+    if family not in (OPTIONS["family"].default, shape.family):
         raise AdvisorError(
-            f"--model {named.name} is a {shape.family}, not a {_family(options)}", "leave --family out", exit_code=2
+            f"--model {named.name} is a {shape.family}, not a {family}", "leave --family out", exit_code=2
         )
     sizes = {name: getattr(shape, name) for name in ("family", "depth", "width", "heads", "kv_heads", "ffn_width")}
     vocabulary = options.get("vocab_size") or (shape.vocab_size if options.get("data") is None else None)
