@@ -93,17 +93,13 @@ def unlikeness(posterior: Posterior, tag: str) -> float:
     return _UNLIKE_DEVIATION * (len(tag.split("/")) - nearest) ** 0.5
 
 
-def unknown_costs() -> RunCosts:
-    """Return wide priors of start-up, compilation and checkpoint speed, for a device without measurements.
-
-    Published logs show 8-40 s of start-up (imports, CUDA context, model build, first batch) and 15-90 s of cold block
-    compilation (sources §3.2: 22-47 s cold, up to 168 s autotuned). Disks write between 0.2 GB/s (network) and 2 GB/s
-    (local NVMe).
-    """
-    return RunCosts(
-        startup_seconds=Estimate(value=15.0, low=6.0, high=40.0, basis=Basis.PRIOR),
-        build_seconds_per_parameter=5e-9,
-        compile_seconds=Estimate(value=35.0, low=12.0, high=100.0, basis=Basis.PRIOR),
-        checkpoint_bytes_per_second=Estimate(value=6e8, low=2e8, high=2e9, basis=Basis.PRIOR),
-        forward_fraction=FORWARD_FRACTION,
-    )
+# Wide priors of start-up, compilation and checkpoint speed, for a device without measurements. Published logs show 8-40
+# s of start-up (imports, CUDA context, model build, first batch) and 15-90 s of cold block compilation (sources §3.2:
+# 22-47 s cold, up to 168 s autotuned). Disks write between 0.2 GB/s (network) and 2 GB/s (local NVMe).
+UNKNOWN_COSTS = RunCosts(
+    startup_seconds=Estimate(value=15.0, low=6.0, high=40.0, basis=Basis.PRIOR),
+    build_seconds_per_parameter=5e-9,
+    compile_seconds=Estimate(value=35.0, low=12.0, high=100.0, basis=Basis.PRIOR),
+    checkpoint_bytes_per_second=Estimate(value=6e8, low=2e8, high=2e9, basis=Basis.PRIOR),
+    forward_fraction=FORWARD_FRACTION,
+)

@@ -10,7 +10,7 @@ from advisor.hardware.software_support import can, can_train_in, usual_precision
 from advisor.prediction.memory import load_memory_model
 from advisor.prediction.nearest import nearby_of, switches_in_words
 from advisor.prediction.prior import OtherCalibration, datasheet_rates, load_prior, near_deviation, transferred
-from advisor.prediction.profile import Profile, unknown_costs
+from advisor.prediction.profile import UNKNOWN_COSTS, Profile
 from advisor.prediction.published import SHARDED
 from advisor.records import Software
 
@@ -55,7 +55,7 @@ def prior_profile(
         posterior=known.pop("none"),
         sharded=known,
         memory=load_memory_model(),
-        costs=unknown_costs(),
+        costs=UNKNOWN_COSTS,
         precision=precision,
         compile=compile,
         sources=(prior.source, f"profiles/gpus.csv row {spec.key}"),

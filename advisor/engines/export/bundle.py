@@ -100,7 +100,7 @@ def common_files(job: ExportJob) -> dict[str, str]:
 
 def torch_install(spec: GpuSpec | None) -> str:
     """Return pip's arguments for a PyTorch that has kernels for the GPU and that the trainer runs on."""
-    wheels = wheels_for(spec) if spec is not None and runs_trainer(spec) else ()
+    wheels = (wheels_for(spec) if spec is not None and runs_trainer(spec) else None) or ()
     usable = [wheel for wheel in wheels if wheel.torch == trainer_release()] or list(wheels)
     if not usable or (usable[0].is_default and usable[0].torch == trainer_release()):
         return f"'torch=={trainer_release()}.*'"
