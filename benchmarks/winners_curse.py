@@ -123,7 +123,7 @@ def true_seconds(
     thetas = rng.multivariate_normal(theta, own, TRUTHS)
     arrays, accum, gpus = (WorkloadArrays.of([workload]), np.array([workload.grad_accum]), np.array([workload.gpus]))
     x = terms(sizes_of(arrays, accum, gpus), profile.posterior.rates)[0]
-    alone = (np.exp(thetas) @ x) * np.exp(spreads.unexplained * rng.standard_normal(TRUTHS))
+    alone = (np.exp(thetas) @ x) * np.exp(np.hypot(spreads.row, spreads.near) * rng.standard_normal(TRUTHS))
     if workload.gpus == 1:
         return float(alone.mean())
     exchange = comm.exchange_of(arrays, accum, gpus)

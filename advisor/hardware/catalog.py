@@ -124,13 +124,13 @@ def load_gpus() -> Mapping[str, GpuSpec]:
     A file is read again only if it has changed. Raises AdvisorError with file and line for a row that cannot be read.
     """
     # One plan asks a thousand times: plain strings, since a Path takes longer to make than its file to look at.
-    gpus: Mapping[str, GpuSpec] = {}
-    for path in (f"{profiles_folder()}/gpus.csv", f"{advisor_home()}/gpus.csv"):
-        if os.path.isfile(path):
-            state = os.stat(path)
-            read = _parsed_gpus(path, state.st_mtime_ns, state.st_size)
-            gpus = {**gpus, **read} if gpus else read
-    return gpus
+    shipped, own = f"{profiles_folder()}/gpus.csv", f"{advisor_home()}/gpus.csv"
+    state = os.stat(shipped)
+    gpus = _parsed_gpus(shipped, state.st_mtime_ns, state.st_size)
+    if not os.path.isfile(own):
+        return gpus
+    state = os.stat(own)
+    return {**gpus, **_parsed_gpus(own, state.st_mtime_ns, state.st_size)}
 
 
 def find_gpu(name: str, memory_bytes: float | None = None) -> GpuSpec | None:

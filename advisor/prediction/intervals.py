@@ -32,7 +32,7 @@ class Table:
             for name, column in vars(self).items()
             if isinstance(column, np.ndarray | Table)
         }
-        return replace(self, **columns)
+        return type(self)(**vars(self) | columns)  # a third of the time of `replace`
 
 
 _Table = TypeVar("_Table", bound=Table)
