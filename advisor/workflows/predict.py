@@ -174,7 +174,7 @@ def _asked(options: PredictOptions, store: Store) -> _Asked:
         raise AdvisorError(f"{key} has no units for 8-bit floats", hint, exit_code=2)
     name = None if options.software == OWN_NAME else options.software
     usual = table()[name or OWN_NAME]
-    sharding = options.sharding or (usual.sharding if gpus > 1 else "none")
+    sharding = options.sharding or (usual.shardings[0] if gpus > 1 else "none")
     if sharding != "none" and gpus == 1:
         raise AdvisorError(f"--sharding {sharding} needs several GPUs", "say how many: --gpus 8", exit_code=2)
     adapters, frozen = _adapters(key, options, named), _frozen(key, options, stated.get("depth"))
