@@ -278,7 +278,7 @@ def _gpu(row: Mapping[str, str], where: str) -> GpuSpec:
     n = {column: read_number(row, column, factor, where) for column, factor in _NUMBERS.items()}
     memory_gb, bandwidth = n["memory_gb"], n["mem_bw_gbs"]
     reported, multiprocessors, l2 = (
-        None if n[name] is None else round(n[name]) for name in ("memory_mib_reported", "sm_count", "l2_mb")
+        None if (size := n[name]) is None else round(size) for name in ("memory_mib_reported", "sm_count", "l2_mb")
     )
     assert memory_gb is not None and bandwidth is not None  # these columns are required, which read_table checks
     return GpuSpec(

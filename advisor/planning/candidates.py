@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -174,7 +175,8 @@ def make_candidates(
         for offer in device.offers:
             mine = part.rows(part.gpus == offer.gpus)
             same = {"device": number, "offer": place, "spot": offer.spot}  # one value for all of these rows
-            parts.append(replace(mine, **{name: np.full(len(mine), value) for name, value in same.items()}))
+            columns: dict[str, Any] = {name: np.full(len(mine), value) for name, value in same.items()}
+            parts.append(replace(mine, **columns))
             place += 1
     return stacked(parts)
 

@@ -182,6 +182,7 @@ def devices_of(
     several = len(machines) + len(rented) > 1
 
     wide = replace(goal, spot="only" if goal.spot == "only" else "any")
+    waiting: float | None
     for profile, machine in [*machines, *((profile, None) for profile in rented)]:
         if machine is not None:
             asked, waiting, offers = goal, goal.usd_per_waiting_hour or 0.0, own_offers(goal, machine)

@@ -76,9 +76,9 @@ def sensitivity(space: SearchSpace, plan: Run, chosen: Selection) -> Iterator[Se
             if wider and share == _LATER[0]:
                 yield _more(space, plan, later, words)
             # How much cheaper the same quality is with more time.
-            alike = as_good(space, plan.score * LEVEL, later) if paid and not settled else ()
-            if len(alike) and alike.usd.min() <= (1 - WORTH_SAYING) * paid:
-                choice = make_run(space.candidates, selection(alike, int(alike.usd.argmin())))
+            runs = as_good(space, plan.score * LEVEL, later) if paid and not settled else None
+            if runs is not None and len(runs) and runs.usd.min() <= (1 - WORTH_SAYING) * paid:
+                choice = make_run(space.candidates, selection(runs, int(runs.usd.argmin())))
                 before, after = (format_centre(run.cost_usd, format_usd) for run in (plan, choice))
                 saved = f"{before} to {after} ({format_error(plan.cost_usd, choice.cost_usd, format_usd)})"
                 text = f"{words} would take the price from {saved} at the same quality: {machine(choice, depth=True)}"
