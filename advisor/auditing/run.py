@@ -13,7 +13,7 @@ from advisor.auditing.counts import VOCABULARIES, counts, vocabulary, workload_o
 from advisor.auditing.quantity import ClaimedQuantity
 from advisor.auditing.verdict import Known, Question, UnstatedError, between
 from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops
-from advisor.laws import cpu_fallback, flops, initial_loss
+from advisor.laws import device_faults, flops, initial_loss
 from advisor.laws.annealing import cosine, phase_problem
 from advisor.laws.benchmarks import BENCHMARKS, benchmark_of, chance_interval
 from advisor.laws.hyperparameters import peak_rates
@@ -134,7 +134,7 @@ def _cpu_signs(q: Question) -> Known | None:
     s, model, spec, use = q.setup, counts(q.setup), spec_of(q.setup), _utilization(q)
     most = peak(spec, s.precision)
     first, later = _first_step(q) or (None, None)
-    readings = cpu_fallback.FallbackReadings(
+    readings = device_faults.FallbackReadings(
         parameters=model.parameters[0] if model else None,
         memory_used_bytes=s.memory_used.most if s.memory_used else None,
         power_watts=s.power.most if s.power else None,
@@ -145,7 +145,7 @@ def _cpu_signs(q: Question) -> Known | None:
         first_step_seconds=first,
         later_step_seconds=later,
     )
-    signs = [sign.text for sign in cpu_fallback.cpu_signs(readings) if sign.applies]
+    signs = [sign.text for sign in device_faults.cpu_signs(readings) if sign.applies]
     return len(signs), len(signs), "; ".join(signs) or "no sign"
 
 
