@@ -42,10 +42,9 @@ class Formatter:
         if value is None or not abs(value) < _LARGEST:
             return UNKNOWN
         if abs(value) < self.exact_below and float(value).is_integer():
-            return f"{self._signed_prefix(value)}{abs(int(value)):,}{self.steps[0][2]}"
+            return f"{'-' if value < 0 else ''}{self.prefix}{abs(int(value)):,}{self.steps[0][2]}"
         factor, suffix = self._unit(value)
-        text = _number(abs(value) / factor, None, self.finest)
-        return f"{self._signed_prefix(value)}{self._pad(text)}{suffix}"
+        return self._written(value / factor, None)[0] + suffix
 
     def interval(self, value: float, low: float, high: float) -> str:
         """Format a value with its interval in one unit: "21.3 h (19-24 h)", "$24.30 ($21-28)"."""
@@ -56,27 +55,24 @@ class Formatter:
         if low == high == value:
             return self(value)
         factor, suffix = self._unit(value if value else max(abs(low), abs(high)))
-        scaled = value / factor, low / factor, high / factor
-        middle, place, shown = self.centre(value, low, high), _supported_place(scaled[2] - scaled[1]), self._shown
+        centre, bottom, top = value / factor, low / factor, high / factor
+        place = _supported_place(top - bottom)
+        shown = self._written(centre, place - 1)[1]
         # The ends get one more digit if the rounded centre would otherwise lie outside of them.
-        if not shown(scaled[1], place) <= self._shown_centre(*scaled) <= shown(scaled[2], place):
+        if not self._written(bottom, place)[1] <= shown <= self._written(top, place)[1]:
             place -= 1
-        ends = [_number(abs(x), place, self.finest) for x in scaled[1:]]
-        if self._shown_centre(*scaled) == shown(scaled[1], place) == shown(scaled[2], place):
-            return middle  # the interval is narrower than the last digit
-        dash = "-" if low >= 0 else " to "
-        bottom, top = (self._pad(text) for text in ends)
-        shown_top = top if low >= 0 else self._signed_prefix(high) + top
-        return f"{middle} ({self._signed_prefix(low)}{bottom}{dash}{shown_top}{suffix})"
+        (least, shown_least), (most, shown_most) = (self._written(end, place, zeros=True) for end in (bottom, top))
+        if shown == shown_least == shown_most:
+            return self.centre(value, low, high)  # the interval is narrower than the last digit
+        until = f"-{most.removeprefix(self.prefix)}" if low >= 0 else f" to {most}"
+        return f"{self.centre(value, low, high)} ({least}{until}{suffix})"
 
     def centre(self, value: float, low: float, high: float) -> str:
         """Format the value without its interval, but with the digits that the interval supports."""
         if low == high == value or not all(abs(x) < _LARGEST for x in (value, low, high)):
             return self(value)
         factor, suffix = self._unit(value if value else max(abs(low), abs(high)))
-        place = _supported_place((high - low) / factor) - 1
-        text = _without_zeros(_number(abs(value) / factor, place, self.finest))
-        return f"{self._signed_prefix(value)}{self._pad(text)}{suffix}"
+        return self._written(value / factor, _supported_place((high - low) / factor) - 1)[0] + suffix
 
     def printed(self, value: float, low: float | None = None, high: float | None = None) -> float:
         """Round a number as it is printed, alone or as the centre of an interval."""
@@ -84,20 +80,14 @@ class Formatter:
             if abs(value) < self.exact_below and float(value).is_integer():
                 return value
             factor = self._unit(value)[0]
-            return factor * self._shown(value / factor, None)
+            return factor * self._written(value / factor, None)[1]
         factor = self._unit(value if value else max(abs(low), abs(high)))[0]
-        return factor * self._shown_centre(value / factor, low / factor, high / factor)
+        return factor * self._written(value / factor, _supported_place(high / factor - low / factor) - 1)[1]
 
     def unit(self, value: float) -> tuple[float, str]:
         """Return the divisor and the suffix for a number of this size: (60, "min") for 5400 seconds."""
         factor, suffix = self._unit(value)
         return factor, suffix.strip()
-
-    def _shown_centre(self, value: float, low: float, high: float) -> float:
-        return self._shown(value, _supported_place(high - low) - 1)
-
-    def _shown(self, value: float, place: int | None) -> float:
-        return math.copysign(_as_written(abs(value), place, self.finest)[0], value)
 
     def change(self, value: float) -> str:
         """Format a difference with its sign and two significant digits."""
@@ -105,9 +95,8 @@ class Formatter:
             return UNKNOWN
         factor, suffix = self._unit(value)
         size = abs(value) / factor
-        text = _without_zeros(_number(size, math.floor(math.log10(size)) - 1, self.finest)) if size else "0"
-        sign = "-" if value < 0 else "+"
-        return f"{sign}{self.prefix}{self._pad(text)}{suffix}"
+        text, _ = self._written(size, math.floor(math.log10(size)) - 1 if size else None)
+        return f"{'-' if value < 0 else '+'}{text}{suffix}"
 
     def _unit(self, value: float) -> tuple[float, str]:
         magnitude = abs(value)
@@ -120,15 +109,27 @@ class Formatter:
                 chosen = step
         return chosen[1], chosen[2]
 
-    def _signed_prefix(self, value: float) -> str:
-        return ("-" if value < 0 else "") + self.prefix
+    def _written(self, number: float, place: int | None, *, zeros: bool = False) -> tuple[str, float]:
+        """Return a number as text with sign and prefix, and its rounded value.
 
-    def _pad(self, text: str) -> str:
-        if not self.cents:
-            return text
-        if text == "0":
-            return "0.00"
-        return text + "0" if re.search(r"\.\d$", text) else text
+        It is rounded to `place`, a power of ten, or to three figures. The place is no finer than `finest`, unless the
+        number would become zero. `zeros` keeps zeros at the end.
+        """
+        magnitude, value, text = abs(number), 0.0, "0"
+        if magnitude:
+            first = math.floor(math.log10(_rounded(magnitude)))
+            figures = first - (SIGNIFICANT_FIGURES - 1)
+            # No coarser than the number's first digit, so that 2 stays 2 in an interval up to 200; no finer than three
+            # figures.
+            used = figures if place is None else max(figures, min(place, first))
+            used = max(used, self.finest) if first >= self.finest else used
+            value = round(magnitude, -used)
+            text = f"{value:,.{max(0, -used)}f}"
+        if "." in text and not zeros:
+            text = text.rstrip("0").rstrip(".")
+        if self.cents:
+            text = "0.00" if text == "0" else text + "0" if re.search(r"\.\d$", text) else text
+        return f"{'-' if number < 0 else ''}{self.prefix}{text}", math.copysign(value, number)
 
 
 def _rounded(magnitude: float) -> float:
@@ -140,34 +141,6 @@ def _rounded(magnitude: float) -> float:
 def _supported_place(width: float) -> int:
     """Return the last decimal place, as a power of ten, that an interval of this width supports."""
     return math.floor(math.log10(width / 2)) if width > 0 else -300
-
-
-def _number(magnitude: float, place: int | None, finest: int) -> str:
-    """Format a non-negative number to `place` with trailing zeros, or to three figures without trailing zeros."""
-    if magnitude == 0:
-        return "0"
-    value, used = _as_written(magnitude, place, finest)
-    text = f"{value:,.{max(0, -used)}f}"
-    return _without_zeros(text) if place is None else text
-
-
-def _as_written(magnitude: float, place: int | None, finest: int) -> tuple[float, int]:
-    """Round a non-negative number to `place` or to three figures; return it with the decimal place.
-
-    The place is no finer than `finest`, unless the number would become zero.
-    """
-    if magnitude == 0:
-        return 0.0, 0
-    first = math.floor(math.log10(_rounded(magnitude)))
-    figures = first - (SIGNIFICANT_FIGURES - 1)
-    # No coarser than the number's first digit, so that 2 stays 2 in an interval up to 200; no finer than three figures.
-    used = figures if place is None else max(figures, min(place, first))
-    used = max(used, finest) if first >= finest else used
-    return round(magnitude, -used), used
-
-
-def _without_zeros(text: str) -> str:
-    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 _SI = ((0.0, 1.0, ""), (1e3, 1e3, " k"), (1e6, 1e6, " M"), (1e9, 1e9, " B"), (1e12, 1e12, " T"))
@@ -218,17 +191,16 @@ def format_centre(estimate: Estimate | None, formatter: Formatter) -> str:
 
 def format_error(predicted: Estimate | None, actual: Estimate | float | None, formatter: Formatter) -> str:
     """Format the relative error of a prediction, from both numbers as printed; a dash if one is unknown."""
-    promised, came = _printed(predicted, formatter), _printed(actual, formatter)
-    if promised is None or came is None or (promised == 0 and came != 0):
+    shown = []
+    for number in (predicted, actual):
+        value, *ends = (number.value, number.low, number.high) if isinstance(number, Estimate) else (number,)
+        if value is None or not abs(value) < _LARGEST:
+            return "-"
+        shown.append(formatter.printed(value, *ends))
+    promised, came = shown
+    if promised == 0 and came != 0:
         return "-"
     return format_percent.change(came / promised - 1 if promised else 0.0)
-
-
-def _printed(number: Estimate | float | None, formatter: Formatter) -> float | None:
-    """Round a number as it is printed. Returns None if it is unknown."""
-    if isinstance(number, Estimate):
-        return formatter.printed(number.value, number.low, number.high) if abs(number.value) < _LARGEST else None
-    return formatter.printed(number) if number is not None and abs(number) < _LARGEST else None
 
 
 # A comma must precede groups of three digits: "1,200" is a number, but "1,5" may be a decimal comma and is refused.
@@ -259,12 +231,8 @@ _TOKENS_EXAMPLES = "write it like 3.7B, 500k, 120M or 131072"
 _BYTES_EXAMPLES = "write it like 24GiB (1024³), 80GB (1000³), 512MiB or 1048576"
 
 
-def parse_seconds(text: str) -> float:
+def parse_seconds(text: str, examples: str = _DURATION_EXAMPLES) -> float:
     """Parse a duration. A number without a unit is in seconds, "2:30" is minutes:seconds."""
-    return _parse_duration(text, _DURATION_EXAMPLES)
-
-
-def _parse_duration(text: str, examples: str) -> float:
     clean = text.strip().lower()
     clock = re.fullmatch(r"(?:(\d+):)?(\d+):([0-5]\d(?:\.\d+)?)", clean)
     if clock:
@@ -289,7 +257,7 @@ def parse_deadline(text: str, now: datetime) -> float:
         number = text.strip()
         raise AdvisorError(f"{text!r} says no unit", f"{number}h, {number}min or {number}s?", exit_code=2)
     if moment is None:
-        return _parse_duration(text, f"{_DURATION_EXAMPLES}; a moment like 'Monday 9:00' or 2026-12-01T09:00")
+        return parse_seconds(text, f"{_DURATION_EXAMPLES}; a moment like 'Monday 9:00' or 2026-12-01T09:00")
     ahead = moment.year - now.year  # distant years would overflow the clock
     left = (moment.astimezone() - now.astimezone()).total_seconds() if 0 <= ahead <= _MOST_YEARS else float(ahead)
     if left <= 0:

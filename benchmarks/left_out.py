@@ -93,7 +93,8 @@ def log_step(
     mean, covariance = belief.belief(spec.generation, spec, setting)
     parts = x * np.exp(mean)
     share = parts / parts.sum()
-    middle, variance = np.log(parts.sum()), share @ covariance @ share + belief.spreads.unexplained**2
+    middle, variance = np.log(parts.sum()), share @ covariance @ share
+    variance += belief.spreads.row**2 + belief.spreads.near**2
     near = nearby(seen, setting.software.name, spec.key, switches_of(w), belief.spreads.near)
     if near is not None:
         cross = near.cross(coordinates(sizes([w])))[0]

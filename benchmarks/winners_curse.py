@@ -118,11 +118,12 @@ def true_seconds(
     spec, spreads = profile.spec, belief.spreads
     assert spec is not None
     theta = belief.pick(spec.generation, spec, _setting(profile)) @ truth
-    own = spreads.of_software(_setting(profile)) + spreads.of_machine()
+    setting = _setting(profile)
+    own = spreads.between(setting, setting) + spreads.of_machine()
     thetas = rng.multivariate_normal(theta, own, TRUTHS)
     arrays, accum, gpus = (WorkloadArrays.of([workload]), np.array([workload.grad_accum]), np.array([workload.gpus]))
     x = terms(sizes_of(arrays, accum, gpus), profile.posterior.rates)[0]
-    alone = (np.exp(thetas) @ x) * np.exp(spreads.unexplained * rng.standard_normal(TRUTHS))
+    alone = (np.exp(thetas) @ x) * np.exp(np.hypot(spreads.row, spreads.near) * rng.standard_normal(TRUTHS))
     if workload.gpus == 1:
         return float(alone.mean())
     exchange = comm.exchange_of(arrays, accum, gpus)
@@ -149,7 +150,7 @@ def in_world(space: SearchSpace, profiles: dict[str, Profile], *, expected: bool
     """Return the same configurations with the step times that these profiles predict."""
     field = space.candidates
     sides = np.empty((3, len(field)))
-    for number, device in enumerate(field.devices):
+    for number, device in enumerate(field.machines.devices):
         places = np.nonzero(field.device == number)[0]
         workloads = [field.workload(int(place)) for place in places]
         for place, found in zip(

@@ -15,7 +15,7 @@ from advisor.hardware.catalog import GpuSpec, load_gpus
 from advisor.hardware.prices import load_prices
 from advisor.laws.flops import IMPOSSIBLE_MFU
 from advisor.laws.initial_loss import FAULT_BELOW, SOUND
-from advisor.laws.repetition import FREE_EPOCHS, WASTEFUL_EPOCHS
+from advisor.prediction.loss import FREE_EPOCHS, WASTEFUL_EPOCHS
 from advisor.units import format_bandwidth, format_bytes, format_flops, format_usd_rate
 
 SPARSE = 2.0  # vendors print twice the dense rate, for 2:4 sparsity, which training does not use

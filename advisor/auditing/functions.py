@@ -21,9 +21,8 @@ from advisor.hardware.catalog import GpuSpec, peak_flops
 from advisor.hardware.offers import cheapest_offer
 from advisor.hardware.prices import load_prices
 from advisor.laws import initial_loss
-from advisor.laws.annealing import cosine
+from advisor.laws.annealing import cosine, phase_problem
 from advisor.laws.benchmarks import BENCHMARKS, benchmark_of, chance_interval
-from advisor.laws.phase import phase_problem
 from advisor.prediction.loss import effective_tokens
 from advisor.store.folders import profiles_folder
 from advisor.units import format_count, format_flops, format_percent

@@ -10,7 +10,7 @@ from advisor.auditing.counts import Counts, counts, vocabulary, workload_of
 from advisor.auditing.quantity import ClaimedQuantity
 from advisor.auditing.verdict import Known, Question, between, exactly
 from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops
-from advisor.laws import cpu_fallback, flops, initial_loss
+from advisor.laws import device_faults, flops, initial_loss
 from advisor.laws.hyperparameters import peak_rates
 from advisor.laws.text import LAW_BYTES_PER_TOKEN, bytes_per_token
 from advisor.prediction.batch import predict_batch
@@ -222,7 +222,7 @@ class RunQuantities:
     def cpu_signs(self) -> Known | None:
         """Return how many signs say that the GPU does not do the work. A sign counts if all readings have it."""
         s, model, use, most = self.s, self._model, self.utilization(), self.most
-        readings = cpu_fallback.FallbackReadings(
+        readings = device_faults.FallbackReadings(
             parameters=model.parameters[0] if model else None,
             memory_used_bytes=s.memory_used.most if s.memory_used else None,
             power_watts=s.power.most if s.power else None,
@@ -233,7 +233,7 @@ class RunQuantities:
             first_step_seconds=self._step_seconds(0),
             later_step_seconds=self._step_seconds(1),
         )
-        signs = [sign.text for sign in cpu_fallback.cpu_signs(readings) if sign.applies]
+        signs = [sign.text for sign in device_faults.cpu_signs(readings) if sign.applies]
         return exactly(len(signs), "; ".join(signs) or "no sign")
 
     def norm_growth(self) -> Known | None:

@@ -22,7 +22,7 @@ from advisor.laws.flops import flops_per_token
 from advisor.prediction.memory import MemoryObservation, corrected, load_memory_model
 from advisor.prediction.power import PowerModel, measured_power
 from advisor.prediction.prior import OtherCalibration, datasheet_rates, relative_to_datasheet
-from advisor.prediction.profile import Profile, RunCosts, forward_fraction_prior
+from advisor.prediction.profile import FORWARD_FRACTION, Profile, RunCosts
 from advisor.prediction.throughput import Rates
 from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Basis, Estimate, MeasuredStep, Software, Workload
@@ -268,7 +268,7 @@ def run_costs(calibration: Calibration) -> RunCosts:
         build_seconds_per_parameter=statistics.median(builds),
         compile_seconds=_spread(max(compiles, default=0.0), 2.0),
         checkpoint_bytes_per_second=_spread(disk, 2.0),
-        forward_fraction=statistics.median(shares) if shares else forward_fraction_prior(),
+        forward_fraction=statistics.median(shares) if shares else FORWARD_FRACTION,
     )
 
 

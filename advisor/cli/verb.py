@@ -131,7 +131,7 @@ class Typed(click.ParamType):
         return f"[{'|'.join(choices)}]" if choices else None
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from advisor.planning.ranges import check_range
+        from advisor.planning.goal import check_range
         from advisor.workflows.goal import read_option
 
         try:

@@ -11,7 +11,7 @@ from advisor.findings import measured, run_metrics, series
 from advisor.findings.case import Case
 from advisor.findings.curves import PARTS, Curve, curve, main_rows, rate_curve, sum_of_parts
 from advisor.findings.run_facts import price, step_tokens
-from advisor.laws.phase import SAME_PHASE
+from advisor.laws.annealing import SAME_PHASE
 from advisor.readers.run_table import RunTable
 
 MOST_POINTS = 600  # of a curve; a screen shows fewer

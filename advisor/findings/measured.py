@@ -11,7 +11,7 @@ from advisor.findings import run_metrics
 from advisor.findings.case import Case
 from advisor.findings.curves import Curve, curve
 from advisor.findings.run_facts import number, step_tokens
-from advisor.laws.throttling import reasons_in
+from advisor.laws.device_faults import reasons_in
 
 # of a GPU, in the order in which people ask for them
 QUANTITIES = (

@@ -118,24 +118,19 @@ def peak_flops(spec: GpuSpec, precision: str, *, tf32: bool = True) -> float | N
     return {"bf16": spec.bf16_flops, "fp16": spec.fp16_flops, "fp8": spec.fp8_flops}[precision]
 
 
-def load_gpus() -> dict[str, GpuSpec]:
+def load_gpus() -> Mapping[str, GpuSpec]:
     """Return all known GPUs by key: the shipped rows, overridden by the rows of ADVISOR_HOME/gpus.csv.
 
-    Raises AdvisorError with file and line for a row that cannot be read.
+    A file is read again only if it has changed. Raises AdvisorError with file and line for a row that cannot be read.
     """
-    return dict(_catalog())
-
-
-def _catalog() -> Mapping[str, GpuSpec]:
-    # one plan asks a thousand times: plain strings, since a Path takes longer to make than its file to look at
-    shipped = _read_gpus(_shipped())
-    own = f"{advisor_home()}/gpus.csv"
-    return {**shipped, **_read_gpus(own)} if os.path.isfile(own) else shipped
-
-
-@cache
-def _shipped() -> str:
-    return str(profiles_folder() / "gpus.csv")
+    # One plan asks a thousand times: plain strings, since a Path takes longer to make than its file to look at.
+    shipped, own = f"{profiles_folder()}/gpus.csv", f"{advisor_home()}/gpus.csv"
+    state = os.stat(shipped)
+    gpus = _parsed_gpus(shipped, state.st_mtime_ns, state.st_size)
+    if not os.path.isfile(own):
+        return gpus
+    state = os.stat(own)
+    return {**gpus, **_parsed_gpus(own, state.st_mtime_ns, state.st_size)}
 
 
 def find_gpu(name: str, memory_bytes: float | None = None) -> GpuSpec | None:
@@ -143,7 +138,7 @@ def find_gpu(name: str, memory_bytes: float | None = None) -> GpuSpec | None:
 
     Drivers give some GPUs with different memory one name (RTX 4060 Ti). `memory_bytes`, as reported, tells them apart.
     """
-    known = _catalog()
+    known = load_gpus()
     found = [known[name]] if name in known else gpus_named(name)
     if len(found) > 1 and memory_bytes is not None:
         found = [spec for spec in found if _RAN_SHORT <= memory_bytes / (spec.memory_gb * GIGA) <= _RAN_OVER]
@@ -258,12 +253,6 @@ def _prefixes(key: str) -> frozenset[str]:
     return frozenset("".join(words[:count]) for count in range(1, len(words)))
 
 
-def _read_gpus(path: str) -> Mapping[str, GpuSpec]:
-    """Return the rows of a catalog file. The file is read again only if it has changed."""
-    state = os.stat(path)
-    return _parsed_gpus(path, state.st_mtime_ns, state.st_size)
-
-
 @lru_cache(maxsize=8)
 def _parsed_gpus(path: str, _modified_ns: int, _bytes: int) -> Mapping[str, GpuSpec]:
     specs: dict[str, GpuSpec] = {}
@@ -275,15 +264,22 @@ def _parsed_gpus(path: str, _modified_ns: int, _bytes: int) -> Mapping[str, GpuS
     return specs
 
 
+# The columns with numbers, and their units.
+_NUMBERS = {
+    **dict.fromkeys(("memory_gb", "tdp_w", "sm_count"), 1.0),
+    **dict.fromkeys(("memory_mib_reported", "l2_mb"), MIB),
+    **dict.fromkeys(("fp32_tflops", "tf32_dense_tflops", "fp16_dense_tflops", "bf16_dense_tflops"), TERA),
+    **dict.fromkeys(("fp8_dense_tflops", "mamf_bf16_tflops"), TERA),
+    "mem_bw_gbs": GIGA,
+}
+
+
 def _gpu(row: Mapping[str, str], where: str) -> GpuSpec:
-    def number(column: str, factor: float = 1.0) -> float | None:
-        return read_number(row, column, factor, where)
-
-    def whole(column: str, factor: float = 1.0) -> int | None:
-        value = number(column, factor)
-        return None if value is None else round(value)
-
-    memory_gb, bandwidth = number("memory_gb"), number("mem_bw_gbs", GIGA)
+    n = {column: read_number(row, column, factor, where) for column, factor in _NUMBERS.items()}
+    memory_gb, bandwidth = n["memory_gb"], n["mem_bw_gbs"]
+    reported, multiprocessors, l2 = (
+        None if (size := n[name]) is None else round(size) for name in ("memory_mib_reported", "sm_count", "l2_mb")
+    )
     assert memory_gb is not None and bandwidth is not None  # these columns are required, which read_table checks
     return GpuSpec(
         key=row["key"],
@@ -291,18 +287,18 @@ def _gpu(row: Mapping[str, str], where: str) -> GpuSpec:
         architecture=row["arch"],
         compute_capability=row["compute_capability"],
         memory_gb=memory_gb,
-        reported_memory_bytes=whole("memory_mib_reported", MIB),
+        reported_memory_bytes=reported,
         memory_bytes_per_second=bandwidth,
-        fp32_flops=number("fp32_tflops", TERA),
-        tf32_flops=number("tf32_dense_tflops", TERA),
-        fp16_flops=number("fp16_dense_tflops", TERA),
-        bf16_flops=number("bf16_dense_tflops", TERA),
-        fp8_flops=number("fp8_dense_tflops", TERA),
-        tdp_watts=number("tdp_w"),
+        fp32_flops=n["fp32_tflops"],
+        tf32_flops=n["tf32_dense_tflops"],
+        fp16_flops=n["fp16_dense_tflops"],
+        bf16_flops=n["bf16_dense_tflops"],
+        fp8_flops=n["fp8_dense_tflops"],
+        tdp_watts=n["tdp_w"],
         interconnect=row["interconnect"],
-        sm_count=whole("sm_count"),
-        l2_bytes=whole("l2_mb", MIB),
-        mamf_bf16_flops=number("mamf_bf16_tflops", TERA),
+        sm_count=multiprocessors,
+        l2_bytes=l2,
+        mamf_bf16_flops=n["mamf_bf16_tflops"],
         source=row["source"],
         notes=row["notes"],
     )
@@ -334,3 +330,34 @@ def read_number(row: Mapping[str, str], column: str, factor: float, where: str) 
     if not (math.isfinite(value) and value > 0):
         raise AdvisorError(f"{where}: {column} is {text!r}", "write a positive number, or nothing where it is unknown")
     return value * factor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """The connection between the GPUs of one node."""
+
+    kind: str  # nvlink | xgmi | roce | pcie
+    generation: str  # as in the catalog: nvlink4, pcie4x16
+    bytes_per_second: float  # nominal rate in one direction, per GPU
+    gpus: int = GPUS_PER_NODE  # number of GPUs that the link connects
+
+
+@cache
+def read_link(interconnect: str) -> Link | None:
+    """Read the catalog's interconnect column ("nvlink4 900": both directions, GB/s). Returns None if it names no rate.
+
+    Bridges between pairs of GPUs are ignored, because not every machine has them. Links to the host processor are
+    ignored, because they connect no GPUs.
+    """
+    for part in interconnect.split(";"):
+        match = re.match(r"\s*(nvlink|xgmi|roce|pcie)(\S*) (\d+(?:\.\d+)?)\b(.*)", part)
+        if not match or "bridge" in match[2] or "c2c" in match[2]:
+            continue
+        domain = re.search(r"NVL(\d+)", match[4])
+        return Link(
+            kind=match[1],
+            generation=match[1] + match[2],
+            bytes_per_second=float(match[3]) * 1e9 / 2,
+            gpus=int(domain[1]) if domain else GPUS_PER_NODE,
+        )
+    return None

@@ -108,7 +108,7 @@ def _card(provider: str, item: Mapping[str, Any]) -> GpuSpec | None:
     machine = item["instance_name"] or ""
     cards = load_gpus()
     key = {(row.provider, row.instance_type): row.gpu for row in shipped_prices()}.get((provider, machine))
-    if key in cards:
+    if key is not None and key in cards:
         return cards[key]
     exact = [spec for spec in cards.values() if machine in spec.nvml_names]
     named = exact or gpus_named(_spaced(item["gpu_name"] or ""))

@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from advisor.errors import AdvisorError, close_matches
-from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, find_gpu, load_gpus, read_gpus, require_gpu
-from advisor.hardware.links import read_link
+from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, find_gpu, load_gpus, read_gpus, read_link, require_gpu
 from advisor.hardware.prices import MARKETPLACES, PriceRow, load_prices
 from advisor.offer import EIGHT_OF_TEN, OWN_MACHINE, Offer, price_rank
 
@@ -72,27 +71,33 @@ def cheapest_offer(
     if not bills:
         return None
 
-    def rank(bill: _Bill) -> tuple[bool, float]:
-        deviation = bill.row.deviation(today, spot=spot)
-        return price_rank(bill.usd_per_hour, deviation, dated=bill.row.snapshot_date is not None)
-
-    bill = min(bills, key=rank)
-    alike = [one.usd_per_hour for one in bills if _machine_type(one.row) == _machine_type(bill.row)]
+    ranks = [
+        price_rank(one.usd_per_hour, one.row.deviation(today, spot=spot), dated=one.row.snapshot_date is not None)
+        for one in bills
+    ]
+    bill = bills[ranks.index(min(ranks))]
+    row, machine = bill.row, f"{bill.machines} x " if bill.machines > 1 else ""
+    alike = [
+        one.usd_per_hour
+        for one in bills
+        if (one.row.provider, one.row.instance_type) == (row.provider, row.instance_type)
+    ]
+    said = (f"{row.provider} {machine}{row.instance_type}", row.region, "spot" if spot else "on demand", row.dated)
     return Offer(
         gpu=gpu,
         gpus=gpus,
-        provider=bill.row.provider,
+        provider=row.provider,
         spot=spot,
         usd_per_hour=bill.usd_per_hour,
-        source=_source(bill, spot),
-        instance_type=bill.row.instance_type,
-        region=bill.row.region,
+        source=", ".join(filter(None, said)),
+        instance_type=row.instance_type,
+        region=row.region,
         machines=bill.machines,
-        rented=round(bill.machines * bill.row.gpu_count),
+        rented=round(bill.machines * row.gpu_count),
         most_usd_per_hour=max(alike) if spot else None,
-        age_days=bill.row.age_days(today),
-        price_deviation=bill.row.deviation(today, spot=spot),
-        dated=bill.row.snapshot_date is not None,
+        age_days=row.age_days(today),
+        price_deviation=row.deviation(today, spot=spot),
+        dated=row.snapshot_date is not None,
     )
 
 
@@ -254,18 +259,7 @@ def _bills(gpu: str, gpus: int, *, spot: bool, providers: Sequence[str], rows: R
     return bills if providers else [b for b in bills if b.row.provider not in MARKETPLACES] or bills
 
 
-def _machine_type(row: PriceRow) -> tuple[str, str]:
-    return row.provider, row.instance_type
-
-
 def _order(entry: ProviderOffers) -> tuple[int, tuple[bool, float]]:
     offer = entry.on_demand or entry.spot
     kind = 0 if entry.on_demand else 1 if entry.spot else 2
     return kind, offer.rank if offer else (True, 0.0)
-
-
-def _source(bill: _Bill, spot: bool) -> str:
-    row = bill.row
-    several = f"{bill.machines} x " if bill.machines > 1 else ""
-    where = (f"{row.provider} {several}{row.instance_type}", row.region, "spot" if spot else "on demand", row.dated)
-    return ", ".join(filter(None, where))

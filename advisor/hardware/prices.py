@@ -101,9 +101,10 @@ def load_prices() -> tuple[PriceRow, ...]:
     return _with_live(live, live.stat().st_mtime_ns)
 
 
+@cache
 def shipped_prices() -> tuple[PriceRow, ...]:
     """Return only the rows of the shipped list, in the file's order."""
-    return _read_prices(profiles_folder() / "prices.csv")
+    return _read_price_file(profiles_folder() / "prices.csv")
 
 
 def live_prices_path() -> Path:
@@ -146,11 +147,6 @@ def price_problem(row: PriceRow, cards: Mapping[str, GpuSpec]) -> str | None:
 
 
 _CONSUMER = ("rtx", "gtx", "titan", "quadro", "a2000", "a4000", "a4500", "a5000", "a6000")
-
-
-@cache
-def _read_prices(path: Path) -> tuple[PriceRow, ...]:
-    return _read_price_file(path)
 
 
 def _read_price_file(path: Path) -> tuple[PriceRow, ...]:

@@ -76,20 +76,17 @@ def trainer_release() -> str:
 
 
 @cache
-def wheels_for(spec: GpuSpec) -> tuple[Wheel, ...]:
-    """Return the official wheels that run on a GPU, newest first."""
-    return tuple(wheel for wheel in wheels() if wheel.runs(spec)) if spec.compute_capability else ()
-
-
-def is_judged(spec: GpuSpec) -> bool:
-    """Tell whether enough is known about a GPU to say which wheels run on it."""
-    return bool(spec.compute_capability) or spec.architecture in _document()["other_builds"]
+def wheels_for(spec: GpuSpec) -> tuple[Wheel, ...] | None:
+    """Return the official wheels that run on a GPU, newest first. Returns None if too little is known about the GPU."""
+    if spec.compute_capability:
+        return tuple(wheel for wheel in wheels() if wheel.runs(spec))
+    return () if spec.architecture in _document()["other_builds"] else None
 
 
 def runs_trainer(spec: GpuSpec) -> bool:
     """Tell whether a wheel for the trainer runs on a GPU. True if nothing is known about the GPU."""
-    oldest = _number(trainer_release())
-    return not is_judged(spec) or any(_number(wheel.torch) >= oldest for wheel in wheels_for(spec))
+    oldest, found = _number(trainer_release()), wheels_for(spec)
+    return found is None or any(_number(wheel.torch) >= oldest for wheel in found)
 
 
 def support_words(spec: GpuSpec) -> str:
@@ -112,9 +109,9 @@ def short_words(spec: GpuSpec) -> str:
 
 def what_it_needs(spec: GpuSpec) -> str | None:
     """Say which PyTorch a GPU needs, with the command. Returns None if pip's default suffices or nothing is known."""
-    if not is_judged(spec):
-        return None
     found, default = wheels_for(spec), wheels()[0]
+    if found is None:
+        return None
     if not found:
         build = _document()["other_builds"].get(spec.architecture)
         return f"{spec.key}: no official PyTorch wheel runs it" + (f"; {build} does" if build else "")

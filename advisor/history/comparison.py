@@ -22,7 +22,7 @@ from advisor.findings.detectors.learning_rate import phase_of_schedule
 from advisor.findings.run_facts import parameters, planned_steps
 from advisor.findings.workload_of import infer
 from advisor.laws import flops
-from advisor.laws.phase import phase_problem, same_phase
+from advisor.laws.annealing import phase_problem, same_phase
 from advisor.readers.run_table import Status
 from advisor.records import Basis, Estimate
 from advisor.units import format_count

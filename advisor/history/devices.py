@@ -11,7 +11,7 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.findings.measured import silent_seconds
-from advisor.laws.throttling import reasons_in
+from advisor.laws.device_faults import reasons_in
 from advisor.readers.telemetry_file import OWN_COLUMNS
 
 NEWEST_PARTS = 15  # of a minute each; these are enough to judge the devices, however long the run is

@@ -21,7 +21,7 @@ from advisor.hardware.offers import OWN_MACHINE
 from advisor.history import time_spent as spent_on
 from advisor.history.progress import mfu_now
 from advisor.history.time_spent import drift_factor, reference_seconds, time_spent
-from advisor.prediction.energy import JOULES_PER_KWH, SITE_FACTOR
+from advisor.prediction.power import JOULES_PER_KWH, SITE_FACTOR
 from advisor.prediction.wallclock import run_seconds
 from advisor.readers.run_table import RunTable, Status
 from advisor.records import Estimate, Plan, Run

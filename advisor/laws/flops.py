@@ -47,7 +47,7 @@ class Shape(Protocol[_SomeCount]):
 
 def block_matrix_parameters(shape: Shape[_Count]) -> _Count:
     """Return the number of weights in all block matrices: attention L·d²·(2 + 2g/h), FFN L·2·d·f (SwiGLU: 3·d·f)."""
-    attention = 2 * shape.width * shape.width + 2 * shape.width * _kv_width(shape)
+    attention = 2 * shape.width * shape.width + 2 * shape.width * shape.kv_heads * shape.head_dim
     ffn = (3 if shape.family == "llama" else 2) * shape.width * shape.ffn_width
     return shape.depth * (attention + ffn)
 
@@ -63,7 +63,7 @@ def adapter_parameters(shape: Shape[_Count], rank: int, targets: str) -> _Count:
 
 def adapted_widths(shape: Shape[_Count], targets: str) -> tuple[_Count, _Count]:
     """Return the summed input widths, and the summed output widths, of the matrices of a block that have an adapter."""
-    entering, leaving = 4 * shape.width, 2 * shape.width + 2 * _kv_width(shape)
+    entering, leaving = 4 * shape.width, 2 * shape.width + 2 * shape.kv_heads * shape.head_dim
     if targets == "all":
         wide = 2 if shape.family == "llama" else 1  # with the gate
         entering = entering + wide * shape.width + shape.ffn_width
@@ -89,7 +89,7 @@ def parameters(shape: Shape[_Count]) -> _Count:
     table = shape.vocab_size * shape.width
     blocks = block_matrix_parameters(shape)
     if shape.family == "gpt2":
-        biases = shape.width + 2 * _kv_width(shape) + shape.width + shape.ffn_width + shape.width
+        biases = shape.width + 2 * shape.kv_heads * shape.head_dim + shape.width + shape.ffn_width + shape.width
         norms = 4 * shape.width
         positions = shape.seq_len * shape.width
         return table + positions + blocks + shape.depth * (biases + norms) + 2 * shape.width
@@ -186,7 +186,3 @@ def nanochat_2026_counts(depth: int, *, width: int, vocab_size: int = 32768, seq
     windows = tuple(seq_len if i % 4 == 3 or i == depth - 1 else short for i in range(depth))
     total = scaling + table + value_layers * table + 2 * depth + smear + 2
     return NanochatCounts(total=total, scaling=scaling, matmul=scaling + smear, windows=windows)
-
-
-def _kv_width(shape: Shape[_Count]) -> _Count:
-    return shape.kv_heads * shape.head_dim

@@ -9,11 +9,19 @@ import numpy as np
 
 from advisor.offer import Offer
 from advisor.planning import explain
-from advisor.planning.candidates import Device, kind_of, make_candidates
-from advisor.planning.choose import ALIKE_USD, LEVEL, Selection, best_standing, cautions, select, selection
-from advisor.planning.evaluate import Evaluated, Runs, Violation, runs_of
-from advisor.planning.offers import ANY, same_machine
-from advisor.planning.pareto import beaten, best_by_group, non_dominated, spread_out
+from advisor.planning.candidates import KINDS, Device, MemoryKind, make_candidates
+from advisor.planning.choose import ALIKE_USD, LEVEL, Selection, best_standing, select, selection
+from advisor.planning.evaluate import (
+    Evaluated,
+    Runs,
+    Violation,
+    beaten,
+    best_by_group,
+    non_dominated,
+    runs_of,
+    spread_out,
+)
+from advisor.planning.offers import same_machine
 from advisor.planning.run import make_run, make_runs
 from advisor.planning.search_space import SearchSpace
 from advisor.prediction.comm import owners_of_several
@@ -60,7 +68,10 @@ def by_micro_batch(space: SearchSpace, device: Device, chosen: Run) -> tuple[lis
         candidates = candidates.rows(candidates.step_tokens == workload.step_tokens)
     runs = runs_of(candidates, np.arange(len(candidates)), space.limits, spot=True)
     rate, size, fits = candidates.step_tokens / candidates.step.value, candidates.micro_batch, candidates.fits
-    same = candidates.kind == kind_of(device, workload)
+    plain = goal.activation_checkpointing or device.profile.activation_checkpointing
+    level = workload.activation_checkpointing
+    own = MemoryKind(checkpointing=None if level == plain else level, sharding=workload.sharding)
+    same = candidates.kind == KINDS.index(own)
     # Show all micro-batches that fit with the chosen way of saving memory, the fastest run for each other way, and the
     # smallest micro-batch that never fits.
     shown = [np.nonzero(fits & same & (size != workload.micro_batch))[0]]
@@ -99,27 +110,34 @@ def paid(run: Run) -> float:
     return run.cost_usd.value if run.cost_usd else 0.0
 
 
-def options(space: SearchSpace, plan: Run) -> tuple[Run, ...]:
+def options(space: SearchSpace, plan: Run) -> tuple[tuple[Run, ...], Run | None]:
     """Return a conservative and an aggressive run, each only if it offers something that the plan lacks.
+
+    The second value is the run that --sure would choose, or None if the plan is already as sure, or if no run is.
 
     The conservative run stays within the limits at the high ends of its intervals, is on demand unless only spot
     machines are wanted, leaves memory free and trains a model no larger than the plan's. The aggressive run takes a
     spot machine and trains a model as good as the plan's.
     """
     found = []
-    safe = space.safe
-    spot = safe.of_offers("spot").astype(bool)
-    allowed = np.full(len(safe), True) if space.goal.spot == "only" else ~spot
-    chosen = select(space, replace(space.limits, sure=True), spot=True, allowed=allowed, candidates=safe)
+    safe, strict = space.safe, replace(space.limits, sure=True)
+    late, dear = replace(strict, usd_per_waiting_hour=0.0).broken(plan.total_seconds, plan.cost_usd)
+    may_break = space.brief.limited and not space.limits.sure and (late or dear)
+    allowed = np.full(len(safe), True) if space.goal.spot == "only" else ~safe.spot
+    chosen = select(space, strict, spot=True, allowed=allowed, candidates=safe)
     if chosen is not None and safe.parameters[chosen.place] <= plan.parameters:
         run = make_run(safe, chosen, name="conservative")
-        gains = [SURE] if may_break(space, plan) else []
-        own, other = (_free(one) for one in (plan, run))
-        if own is not None and other is not None and other > own + ROOMIER:
-            gains.append(
-                f"at least {format_percent(other)} of the memory stays free (balanced: {format_percent(max(own, 0.0))})"
-            )
-        terms = "; a spot machine as asked" if spot[chosen.place] else "; on demand" if plan.offer.spot else ""
+        gains = [SURE] if may_break else []
+        # The share of a GPU's memory that stays free at the high end of the estimate.
+        free = [
+            1 - one.device_bytes.high / one.device_memory_bytes
+            for one in (plan.prediction, run.prediction)
+            if one.device_bytes is not None and one.device_memory_bytes is not None
+        ]
+        if len(free) == 2 and free[1] > free[0] + ROOMIER:
+            own, other = (format_percent(max(share, 0.0)) for share in free)
+            gains.append(f"at least {other} of the memory stays free (balanced: {own})")
+        terms = "; a spot machine as asked" if safe.spot[chosen.place] else "; on demand" if plan.offer.spot else ""
         found += [run.judged(why=f"{', '.join(gains)}{terms}")] if gains else []
     chosen = None if plan.offer.spot else select(space, space.limits, spot=True)
     if chosen is not None and space.offer(chosen.place).spot and chosen.score <= LEVEL * plan.score:
@@ -127,37 +145,15 @@ def options(space: SearchSpace, plan: Run) -> tuple[Run, ...]:
         if gains := _differences(run, plan, worse=False):
             back = "a spot machine, which may be taken back at any time; the expected lost time is included"
             found.append(run.judged(why=f"{', '.join(gains)}; {back}"))
-    return tuple(found)
-
-
-def _free(run: Run) -> float | None:
-    """Return the share of a GPU's memory that stays free at the high end of the estimate, or None if unknown."""
-    used, memory = run.prediction.device_bytes, run.prediction.device_memory_bytes
-    return None if used is None or memory is None else 1 - used.high / memory
-
-
-def may_break(space: SearchSpace, plan: Run) -> bool:
-    """Return True if the plan stays within its limits less often than 9 times out of 10."""
-    late, dear = replace(space.limits.patient, sure=True).broken(plan.total_seconds, plan.cost_usd)
-    return space.brief.limited and not space.limits.sure and (late or dear)
-
-
-def surer(space: SearchSpace, plan: Run) -> Run | None:
-    """Return the run that --sure would choose, or None if the plan is already as sure, or if no run is."""
-    chosen = select(space, replace(space.limits, sure=True)) if may_break(space, plan) else None
-    return None if chosen is None else make_run(space.candidates, chosen, why=SURE)
+    surer = select(space, strict) if may_break else None
+    return tuple(found), make_run(space.candidates, surer, why=SURE) if surer else None
 
 
 def machines(space: SearchSpace, plan: Run) -> tuple[Run, ...]:
-    """Return the best run on each other machine that the goal names, with the reason why it was not chosen.
-
-    For `--gpu any` the result is empty: the Pareto front says more than a row for each of a hundred machines.
-    """
+    """Return the best run on each other machine that the goal allows, with the reason why it was not chosen."""
     candidates, rows = space.candidates, []
-    if space.goal.gpu == ANY:
-        return ()
     for number in sorted(set(candidates.offer[space.allowed].tolist())):
-        offer, places = candidates.offers[number], np.nonzero(candidates.offer == number)[0]
+        offer, places = candidates.machines.offers[number], np.nonzero(candidates.offer == number)[0]
         if same_machine(offer, plan.offer):
             continue
         run = make_run(candidates, nearest(space, runs_of(candidates, places, space.limits, spot=True)))
@@ -218,8 +214,8 @@ def neighbours(space: SearchSpace, evaluated: Evaluated, plan: Run) -> tuple[Run
     only because too few have published a run on its machine (`comm.caution`).
     """
     runs, cost, seconds = evaluated.standing, paid(plan), plan.total_seconds.value
-    unsure = cautions(space.candidates)[space.candidates.offer[runs.place]] > 1
-    others = np.array([not same_machine(offer, plan.offer) for offer in space.candidates.offers])
+    unsure = space.candidates.machines.cautions[space.candidates.offer[runs.place]] > 1
+    others = np.array([not same_machine(offer, plan.offer) for offer in space.candidates.machines.offers])
     alike = (runs.score <= NEIGHBOUR_SCORE * plan.score) & others[space.candidates.offer[runs.place]]
     faster = np.flatnonzero(alike & ~unsure & (2 * runs.seconds <= seconds) & (runs.usd <= NEIGHBOUR_USD * cost))
     cheaper = np.flatnonzero(alike & unsure & (NEIGHBOUR_USD * runs.usd <= cost))
@@ -254,7 +250,7 @@ def _worth_showing(space: SearchSpace, runs: Runs, plan: Run) -> list[int]:
     """
     usd, cost, seconds = runs.paid, paid(plan), plan.total_seconds.value
     candidates = space.candidates.rows(runs.place)
-    mine = np.array([same_machine(offer, plan.offer) for offer in candidates.offers])[candidates.offer]
+    mine = np.array([same_machine(offer, plan.offer) for offer in candidates.machines.offers])[candidates.offer]
     mine &= candidates.depth == plan.depth
     new = ~(mine & (abs(usd - cost) <= SAME * cost) & (abs(runs.seconds / seconds - 1) <= SAME))
     together = np.zeros(len(runs))

@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
+import numpy as np
+
 from advisor.errors import AdvisorError
 from advisor.offer import OWN_MACHINE
 from advisor.options import Goal
@@ -21,13 +23,12 @@ from advisor.planning.alternatives import (
     near_misses,
     neighbours,
     options,
-    surer,
 )
 from advisor.planning.choose import Selection, search
 from advisor.planning.costs import Costs
 from advisor.planning.evaluate import evaluate
 from advisor.planning.goal import waiting_price
-from advisor.planning.offers import on_machine
+from advisor.planning.offers import ANY, on_machine
 from advisor.planning.run import config_of, make_run
 from advisor.planning.search_space import NothingOffered, SearchSpace
 from advisor.planning.sensitivity import scaling, sensitivity
@@ -57,13 +58,14 @@ def answer(
     space, chosen = _search(goal, profiles, data_meta, now, feasible)
     plan = weigh(space, chosen, now)
     # The price of waiting is left out here, because the reader sees time as a column of its own.
-    evaluated = evaluate(space.candidates, space.limits.patient, spot=space.spot)
+    evaluated = evaluate(space.candidates, space.limits.patient, spot=goal.spot != "none")
+    others, sure = options(space, plan.chosen)
     points, pays = scaling(space, plan.chosen, chosen)
     shown, size = front(space, evaluated, plan.chosen)
     report = SearchReport(
         candidates=evaluated.candidates,
-        devices=tuple(dict.fromkeys(device.profile.key for device in space.candidates.devices)),
-        options=options(space, plan.chosen),
+        devices=tuple(dict.fromkeys(device.profile.key for device in space.candidates.machines.devices)),
+        options=others,
         front=shown,
         front_size=size,
         near_misses=near_misses(space, evaluated, plan.chosen),
@@ -71,9 +73,10 @@ def answer(
         scaling=points,
         pays_up_to_gpus=pays,
         left_out=(*left_out, *space.left_out),
-        machines=machines(space, plan.chosen),
+        # For `--gpu any` the Pareto front says more than a row for each of a hundred machines.
+        machines=machines(space, plan.chosen) if goal.gpu != ANY else (),
         neighbours=neighbours(space, evaluated, plan.chosen),
-        sure=surer(space, plan.chosen),
+        sure=sure,
     )
     return replace(plan, search=report)
 
@@ -152,7 +155,7 @@ def _plan(
     """Return the plan of a run; `depths` and `plain` are as in `explain.reasons`, and `now` has a time zone."""
     device = space.device(chosen.place)
     costs = Costs(space.candidates.rows(slice(chosen.place, chosen.place + 1)))
-    config = config_of(device, run, costs.checkpoint_seconds(0))
+    config = config_of(device, run, float(np.asarray(costs.terms.checkpoints.every_seconds).flat[0]))
     why = "stays within the limits if time and cost are as expected" if space.brief.limited else "the plan"
     if space.brief.limited and space.limits.sure:
         why = "stays within the limits 9 times out of 10, as asked"

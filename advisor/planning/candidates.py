@@ -10,11 +10,10 @@ only use the global batch nearest to the recommendation for its tokens (`Costs.b
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +21,10 @@ from advisor.laws import flops
 from advisor.laws.hyperparameters import scale_flops
 from advisor.offer import Offer
 from advisor.planning.goal import Brief
-from advisor.planning.recipe import Window, as_asked, global_batches, micro_batches
+from advisor.planning.recipe import CLOSE, Window, global_batches, micro_batches
 from advisor.prediction.batch import fits, step_seconds_many, tokens_per_second_many
-from advisor.prediction.intervals import BASES, EstimateArrays, stacked
+from advisor.prediction.comm import caution
+from advisor.prediction.intervals import EstimateArrays, Table, stacked
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.micro_batch import Tries, group_keys, one_micro_batch
 from advisor.prediction.profile import Profile
@@ -64,39 +64,24 @@ class Device:
     offers: tuple[Offer, ...]
 
 
-def kind_of(device: Device, workload: Workload) -> int:
-    """Return the index in `KINDS` of a configuration on a device."""
-    plain = device.brief.goal.activation_checkpointing or device.profile.activation_checkpointing
-    own = None if workload.activation_checkpointing == plain else workload.activation_checkpointing
-    return KINDS.index(MemoryKind(checkpointing=own, sharding=workload.sharding))
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)  # compared by identity, so that results can be cached for them
 class Machines:
     """The devices of a search and all of their offers, in the order of the devices."""
 
     devices: tuple[Device, ...]
     offers: tuple[Offer, ...]
-
-    @property
-    def owners(self) -> tuple[Device, ...]:
-        """The device of each offer."""
-        return tuple(device for device in self.devices for _ in device.offers)
-
-
-@lru_cache(maxsize=64)
-def _of_offers(machines: Machines, attribute: str) -> np.ndarray:
-    values = [getattr(offer, attribute) for offer in machines.offers]
-    return np.array([math.nan if value is None else value for value in values])
+    owners: tuple[Device, ...]  # the device of each offer
+    cautions: np.ndarray  # `comm.caution` of each offer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidates:
+class Candidates(Table):
     """Configurations as columns, each of shape (n,)."""
 
     machines: Machines
-    device: np.ndarray  # indices into `devices`
-    offer: np.ndarray  # indices into `offers`
+    device: np.ndarray  # indices into the machines' devices
+    offer: np.ndarray  # indices into their offers
+    spot: np.ndarray  # bool: the machine may be taken back
     gpus: np.ndarray
     depth: np.ndarray
     micro_batch: np.ndarray
@@ -118,41 +103,9 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.depth)
 
-    @property
-    def devices(self) -> tuple[Device, ...]:
-        return self.machines.devices
-
-    @property
-    def offers(self) -> tuple[Offer, ...]:
-        return self.machines.offers
-
-    def rows(self, places: np.ndarray | slice) -> Candidates:
-        """Return the configurations at these places, given as a boolean mask, indices or a slice."""
-        columns = {name: getattr(self, name)[places] for name in _COLUMNS}
-        return Candidates(
-            machines=self.machines, step=self.step.rows(places), memory=self.memory.rows(places), **columns
-        )
-
-    def of_offers(self, attribute: str) -> np.ndarray:
-        """Return an attribute of each row's offer, with NaN for an unknown number."""
-        return _of_offers(self.machines, attribute)[self.offer]
-
-    @property
-    def watts(self) -> EstimateArrays:
-        """The power of all GPUs of each row; NaN where unknown."""
-        sides = np.full((3, len(self)), math.nan)
-        for number, device in enumerate(self.devices):
-            mine = self.device == number
-            if device.brief.power is not None:
-                sides[:, mine] = device.brief.power.sides(self.mfu[mine], device.brief.goal.power_cap_watts)
-        low, value, high = sides * self.gpus
-        powers = [device.brief.power for device in self.devices]
-        bases = np.array([BASES.index(power.basis) if power else 0 for power in powers])
-        return EstimateArrays(value=value, low=low, high=high, basis=bases[self.device])
-
     def workload(self, place: int) -> Workload:
         """Return the configuration of one row."""
-        device, offer = self.devices[self.device[place]], self.offers[self.offer[place]]
+        device, offer = self.machines.devices[self.device[place]], self.machines.offers[self.offer[place]]
         brief = device.brief
         plain = brief.goal.activation_checkpointing or device.profile.activation_checkpointing
         return Workload(
@@ -171,22 +124,17 @@ class Candidates:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Layout:
+class _Layout(Table):
     """The configurations that are tried on a device, as columns of shape (n,) beside the lists that they index."""
 
     kind: int  # index into `KINDS`
     shapes: WorkloadArrays  # a row for each depth
-    sizes: np.ndarray  # the micro-batches
+    sizes: tuple[int, ...]  # the micro-batches
     shape: np.ndarray  # indices into `shapes`
     size: np.ndarray  # indices into `sizes`
     accum: np.ndarray
     gpus: np.ndarray
     target: np.ndarray  # indices of the global batches that the rows should reach
-
-    def rows(self, places: np.ndarray) -> _Layout:
-        """Return the rows at these places."""
-        names = ("shape", "size", "accum", "gpus", "target")
-        return replace(self, **{name: getattr(self, name)[places] for name in names})
 
     @property
     def workloads(self) -> WorkloadArrays:
@@ -195,7 +143,7 @@ class _Layout:
             self.shapes.rows(self.shape),
             activation_checkpointing=KINDS[self.kind].checkpointing or self.shapes.activation_checkpointing,
             sharding=KINDS[self.kind].sharding,
-            micro_batch=self.sizes[self.size].astype(np.int64),
+            micro_batch=np.array(self.sizes)[self.size],
             accumulate=self.accum > 1,
         )
 
@@ -204,34 +152,39 @@ _Tables = dict[tuple, np.ndarray]
 
 
 def make_candidates(
-    devices: Sequence[Device], *, window: Window | None = None, every_micro_batch: bool = False
+    devices: Sequence[Device], *, window: Window = WIDEST_WINDOW, every_micro_batch: bool = False
 ) -> Candidates:
     """Return step time and memory of every configuration that the batch rule chooses.
 
-    `window` is the range of global batches to try where limits decide the tokens (default: `first_window`).
+    `window` is the range of global batches to try where limits decide the tokens.
     `every_micro_batch` also returns the configurations that the rule does not choose.
     """
-    offers = tuple(offer for device in devices for offer in device.offers)
-    machines = Machines(devices=tuple(devices), offers=offers)
+    offers = [(device, offer) for device in devices for offer in device.offers]
+    machines = Machines(
+        devices=tuple(devices),
+        offers=tuple(offer for _, offer in offers),
+        owners=tuple(device for device, _ in offers),
+        cautions=np.array([caution(device.profile.spec, offer.gpus) for device, offer in offers]),
+    )
     tables: _Tables = {}
-    parts, first = [], 0
+    parts: list[Candidates] = []
+    place = 0
     for number, device in enumerate(devices):
         # Offers with equal numbers of GPUs share their rows.
-        part = _of_device(device, tables, every_micro_batch, window or first_window(devices))
-        for place in range(first, first + len(device.offers)):
-            mine = part.rows(part.gpus == offers[place].gpus)
-            parts.append(replace(mine, device=np.full(len(mine), number), offer=np.full(len(mine), place)))
-        first += len(device.offers)
-    return _joined(machines, parts)
+        part = _of_device(machines, device, tables, every_micro_batch, window)
+        for offer in device.offers:
+            mine = part.rows(part.gpus == offer.gpus)
+            same = {"device": number, "offer": place, "spot": offer.spot}  # one value for all of these rows
+            columns: dict[str, Any] = {name: np.full(len(mine), value) for name, value in same.items()}
+            parts.append(replace(mine, **columns))
+            place += 1
+    return stacked(parts)
 
 
-def first_window(devices: Sequence[Device]) -> Window:
-    """Return the range of global batches with which a search begins."""
-    return WIDEST_WINDOW if len(devices) == 1 or devices[0].brief.goal.depth is not None else USUAL_WINDOW
-
-
-def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, window: Window) -> Candidates:
-    """Return the rows of one device for each number of GPUs among its offers, with `device` and `offer` unset."""
+def _of_device(
+    machines: Machines, device: Device, tables: _Tables, every_micro_batch: bool, window: Window
+) -> Candidates:
+    """Return the rows of one device for each number of GPUs among its offers, without the columns of the offers."""
     brief, goal, memory_bytes = device.brief, device.brief.goal, device.profile.device_memory_bytes
     plain = Workload(
         shape=brief.shape(brief.depths[0]), micro_batch=1, gpu=device.profile.key, precision=brief.precision,
@@ -248,21 +201,29 @@ def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, window:
     accum = np.maximum(1, np.rint(targets / micro_tokens)).astype(int)
     tried = (micro_tokens <= OVERSHOOT * targets) | (sizes == sizes.min())
     if goal.global_batch_tokens is not None and not every_micro_batch:
-        tried &= as_asked(accum * micro_tokens / targets)
+        # Those that reach it exactly, or else within CLOSE, or else most closely.
+        off = np.abs(np.log(accum * micro_tokens / targets))
+        least = off.min(axis=-1, keepdims=True)
+        tried &= off <= np.where(least == 0, 0.0, np.maximum(least, math.log1p(CLOSE)))
     chosen = np.nonzero(tried)
     target, count, shape, size = chosen
     whole = _Layout(
-        kind=0, shapes=shapes, sizes=sizes, shape=shape, size=size, accum=accum[chosen], gpus=counts[count],
-        target=target,
+        kind=0, shapes=shapes, sizes=tuple(sizes.tolist()), shape=shape, size=size, accum=accum[chosen],
+        gpus=counts[count], target=target,
     )  # fmt: skip
     several = whole.gpus > 1  # a single GPU cannot be sharded, whatever the goal says about several
     split = SHARDINGS[goal.sharding or brief.sharding].moments
     plain_rows = {"none": ~several if split else np.ones_like(several), "optimizer": several, "full": several}
     found: dict[int, tuple[_Layout, EstimateArrays]] = {}
-    for kind in _tried_kinds(device):
-        first = KINDS.index(MemoryKind(checkpointing=None, sharding=KINDS[kind].sharding))
+    cuda = device.profile.device_type == "cuda"
+    free = cuda and goal.activation_checkpointing is None and device.profile.activation_checkpointing == "none"
+    shardings = {"none", goal.sharding or brief.sharding, *(["full"] if goal.sharding is None and cuda else [])}
+    for kind, how in enumerate(KINDS):
+        if how.sharding not in shardings or not (how.checkpointing is None or free):
+            continue  # the goal does not allow it on this device
+        first = KINDS.index(MemoryKind(checkpointing=None, sharding=how.sharding))
         if kind == first:
-            layout, rows = whole, plain_rows[KINDS[kind].sharding]
+            layout, rows = whole, plain_rows[how.sharding]
         elif first in found:  # recomputation is tried only where the rows without it do not fit
             layout, rows = found[first][0], ~fits(found[first][1], memory_bytes)
         else:
@@ -274,53 +235,36 @@ def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, window:
     parts = []
     for (layout, memory), ruled, spared in zip(found.values(), *masks, strict=True):
         places = np.arange(len(ruled)) if every_micro_batch else np.nonzero(ruled | spared)[0]
-        part = _rows(device, layout.rows(places), memory.rows(places))
+        part = _rows(machines, device, layout.rows(places), memory.rows(places))
         parts.append(replace(part, ruled=ruled[places], spared=spared[places]))
-    return _joined(parts[0].machines, parts)
-
-
-def _tried_kinds(device: Device) -> list[int]:
-    """Return the kinds that a goal allows on a device; for each sharding the one without recomputation comes first."""
-    profile, goal = device.profile, device.brief.goal
-    free = goal.activation_checkpointing is None and profile.activation_checkpointing == "none"
-    cuda = profile.device_type == "cuda"
-    shardings = {"none", goal.sharding or device.brief.sharding, *(["full"] if goal.sharding is None and cuda else [])}
-    return [
-        number
-        for number, kind in enumerate(KINDS)
-        if (kind.checkpointing is None or (free and cuda)) and kind.sharding in shardings
-    ]
+    return stacked(parts)
 
 
 def _batch_rule(
     device: Device, found: Sequence[tuple[_Layout, EstimateArrays]]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return for each layout the rows that the batch rule chooses: among those that fit, and among those with room."""
-    layouts = [layout for layout, _ in found]
-    memory = stacked([memory for _, memory in found])
-    memory_bytes = device.profile.device_memory_bytes
-
-    def joined(column: Callable[[_Layout], np.ndarray]) -> np.ndarray:
-        return np.concatenate([column(layout) for layout in layouts])
-
+    profile, layouts = device.profile, [layout for layout, _ in found]
+    every, memory, lengths = stacked(layouts), stacked([memory for _, memory in found]), [len(a.accum) for a in layouts]
+    rates = [tokens_per_second_many(profile, a.workloads, a.accum, a.gpus) for a in layouts]
     tries = Tries(
-        setting=group_keys(joined(lambda a: a.gpus), joined(lambda a: a.shape)),
-        target=joined(lambda a: a.target),
-        micro_batch=joined(lambda a: a.sizes[a.size]),
-        grad_accum=joined(lambda a: a.accum),
-        kind=joined(lambda a: np.full(len(a.accum), a.kind)),
-        rate=joined(lambda a: tokens_per_second_many(device.profile, a.workloads, a.accum, a.gpus)),
+        setting=group_keys(every.gpus, every.shape),
+        target=every.target,
+        micro_batch=np.array(every.sizes)[every.size],
+        grad_accum=every.accum,
+        kind=np.repeat([layout.kind for layout in layouts], lengths),
+        rate=np.concatenate(rates),
         memory=memory.high,
     )
-    fitting = fits(memory, memory_bytes)
-    spare = fitting & (memory.high <= ROOMY * (memory_bytes or math.inf))
+    fitting = fits(memory, profile.device_memory_bytes)
+    spare = fitting & (memory.high <= ROOMY * (profile.device_memory_bytes or math.inf))
     ruled, spared = one_micro_batch(tries, fitting), one_micro_batch(tries, spare) & spare
-    ends = np.cumsum([len(layout.accum) for layout in layouts])[:-1]
+    ends = np.cumsum(lengths)[:-1]
     return np.split(ruled, ends), np.split(spared, ends)
 
 
-def _rows(device: Device, layout: _Layout, memory: EstimateArrays) -> Candidates:
-    """Return all columns of these rows except `device`, `offer`, `ruled` and `spared`."""
+def _rows(machines: Machines, device: Device, layout: _Layout, memory: EstimateArrays) -> Candidates:
+    """Return the columns of these rows except those of their offers and `ruled` and `spared`."""
     a, accum, gpus = layout.workloads, layout.accum, layout.gpus
     empty = np.zeros(len(accum), dtype=int)
     # Use the mean of each step time, because the lowest of many uncertain medians is probably too low.
@@ -329,9 +273,10 @@ def _rows(device: Device, layout: _Layout, memory: EstimateArrays) -> Candidates
     peak = device.profile.peak_flops(device.brief.precision)
     rate = step_tokens / step.value
     return Candidates(
-        machines=Machines(devices=(device,), offers=device.offers),
+        machines=machines,
         device=empty,
         offer=empty,
+        spot=empty.astype(bool),
         gpus=gpus,
         depth=a.depth,
         micro_batch=a.micro_batch,
@@ -378,13 +323,3 @@ def _memory(device: Device, layout: _Layout, tables: _Tables) -> EstimateArrays:
     place = np.ravel_multi_index((layout.shape, layout.size, (layout.accum > 1) + 0, count), shape)
     value, low, high = (side[place] for side in tables[name])
     return EstimateArrays(value=value, low=low, high=high)
-
-
-def _joined(machines: Machines, parts: Sequence[Candidates]) -> Candidates:
-    assert parts  # every device has an offer: `search_space.devices_of` leaves out those without
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
-    step, memory = stacked([part.step for part in parts]), stacked([part.memory for part in parts])
-    return Candidates(machines=machines, step=step, memory=memory, **columns)
-
-
-_COLUMNS = tuple(f.name for f in dataclasses.fields(Candidates) if f.name not in ("machines", "step", "memory"))

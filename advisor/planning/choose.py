@@ -16,7 +16,7 @@ from advisor.planning.costs import Costs
 from advisor.planning.evaluate import NOTHING, Runs, Violation, runs_of
 from advisor.planning.goal import UNLIMITED_SECONDS, Limits, price_missing, waiting_price
 from advisor.planning.offers import within_a_node
-from advisor.planning.recipe import Window, batch_octaves
+from advisor.planning.recipe import recommended_batch
 from advisor.planning.search_space import SearchSpace, open_space
 from advisor.prediction.comm import caution
 from advisor.prediction.profile import Profile
@@ -55,76 +55,57 @@ def search(
     Raises as `open_space` does.
     """
     near = within_a_node(goal)
-    space, chosen = _search(near, profiles, data_meta, today, enough=math.inf if near == goal else HOPELESS_SECONDS)
-    if near == goal:
-        return space, chosen
-    # One node is enough for a run of a few days, unless the deadline leaves much of the budget unspent.
-    late, dear = space.limits.patient.overruns(chosen.seconds, chosen.usd) if chosen else (USED_UP, 0.0)
-    short = chosen is not None and chosen.seconds <= LONG_SECONDS
-    if short and (late < USED_UP or space.limits.budget_usd is None or not dear < USED_UP):
-        return replace(space, goal=replace(space.goal, counts=goal.counts)), chosen
-    return _search(goal, profiles, data_meta, today)
-
-
-def _search(
-    goal: Goal,
-    profiles: Sequence[Profile],
-    data_meta: TokenMeta | None,
-    today: datetime.date | None,
-    enough: float = math.inf,
-) -> tuple[SearchSpace, Selection | None]:
-    """Return the searched space and the best run for exactly the goal's numbers of GPUs.
-
-    The space is widened until the chosen run lies inside it: its best global batch was tried, and its depth is neither
-    the deepest nor the shallowest. The space is also widened if no run stays within the limits, but not any more once a
-    chosen run takes `enough` seconds.
-    """
-    space = open_space(goal, profiles, data_meta, today)
-    chosen = select(space, space.limits)
-    while chosen is None or chosen.seconds < enough:
-        wanted = _wanted_window(space, chosen), _wanted_depths(space, chosen)
-        if wanted == (space.window, space.depths):
-            break
-        space = space.widened(*wanted)
+    for asked, enough in ((near, HOPELESS_SECONDS), (goal, math.inf)):
+        enough = math.inf if asked == goal else enough
+        space = open_space(asked, profiles, data_meta, today)
         chosen = select(space, space.limits)
+        while (chosen is None or chosen.seconds < enough) and (wider := _wider(space, chosen)) is not None:
+            space, chosen = wider, select(wider, wider.limits)
+        if asked == goal:
+            break
+        # One node is enough for a run of a few days, unless the deadline leaves much of the budget unspent.
+        late, dear = space.limits.patient.overruns(chosen.seconds, chosen.usd) if chosen else (USED_UP, 0.0)
+        short = chosen is not None and chosen.seconds <= LONG_SECONDS
+        if short and (late < USED_UP or space.limits.budget_usd is None or not dear < USED_UP):
+            return replace(space, goal=replace(space.goal, counts=goal.counts)), chosen
     return space, chosen
 
 
-def _wanted_depths(space: SearchSpace, chosen: Selection | None) -> tuple[int, int]:
-    """Return the range of depths that all devices have, or a wider one if the choice lies at its device's end."""
-    least, most = space.depths
-    if chosen is None or space.goal.depth is not None:
-        return least, most
-    depth, tried = int(space.candidates.depth[chosen.place]), space.device(chosen.place).brief.depths
-    # With a fixed number of tokens, a deeper model always scores better, so only the limits restrict the depth.
-    ended = space.goal.tokens is not None and space.brief.limited
-    if depth == tried[-1] and not ended:
-        # More tokens than recommended belong to a larger model. At equal compute, parameters grow with the square root
-        # of that surplus, and depth with their cube root. One jump there saves searches that end at the deepest again.
-        place = chosen.place
-        tokens = chosen.steps * float(space.candidates.step_tokens[place])
-        surplus = tokens / (float(space.candidates.counted[place]) * space.brief.ratio)
-        deeper = max(_DEEPER, _BEYOND * surplus ** (1 / 6))
-        most = max(most, min(math.ceil(deeper * depth), MOST_DEPTH))
-    return 1 if depth == tried[0] else least, most
+def _wider(space: SearchSpace, chosen: Selection | None) -> SearchSpace | None:
+    """Return a wider space if the choice lies at the edge of this one, or None if it lies inside.
 
-
-def _wanted_window(space: SearchSpace, chosen: Selection | None) -> Window:
-    """Return the space's window of global batches, or a wider one if the batch for the choice lies outside."""
-    least, most = space.window
-    brief, candidates = space.brief, space.candidates
-    if brief.settled or brief.goal.global_batch_tokens is not None:
-        return space.window
+    Inside means that its best global batch was tried, and that its depth is neither its device's deepest nor its
+    shallowest. Without a choice, all global batches are tried.
+    """
+    c, brief, goal = space.candidates, space.brief, space.goal
+    low, high = space.window
+    tried = [device.brief.depths for device in c.machines.devices]
+    least, most = max(depths[0] for depths in tried), min(depths[-1] for depths in tried)  # tried on every device
+    before = low, high, least, most
+    fixed_batch = brief.settled or brief.goal.global_batch_tokens is not None
     if chosen is None:
-        return min(least, WIDEST_WINDOW[0]), most
-    place = chosen.place
-    tokens = chosen.steps * float(candidates.step_tokens[place])
-    wanted = float(batch_octaves(brief, candidates.scale[place], candidates.counted[place], tokens))
-    if wanted < least - 0.5:
-        least = max(math.floor(wanted) - _FURTHER, WIDEST_WINDOW[0])
-    if wanted > most + 0.5:
-        most = min(math.ceil(wanted) + _FURTHER, WIDEST_WINDOW[1])
-    return min(least, space.window[0]), max(most, space.window[1])
+        low = low if fixed_batch else min(low, WIDEST_WINDOW[0])
+    else:
+        place, counted = chosen.place, float(c.counted[chosen.place])
+        tokens = chosen.steps * float(c.step_tokens[place])
+        if not fixed_batch:
+            # By how many half octaves the batch for these tokens lies above the batch for the recommended tokens.
+            usual, wanted = recommended_batch(c.scale[place], np.array([brief.ratio * counted, tokens]))
+            octaves = 2 * math.log2(wanted / usual)
+            if octaves < low - 0.5:
+                low = min(low, max(math.floor(octaves) - _FURTHER, WIDEST_WINDOW[0]))
+            if octaves > high + 0.5:
+                high = max(high, min(math.ceil(octaves) + _FURTHER, WIDEST_WINDOW[1]))
+        if goal.depth is None:
+            depth, own = int(c.depth[place]), space.device(place).brief.depths
+            # With a fixed number of tokens, a deeper model always scores better, so only the limits restrict the depth.
+            if depth == own[-1] and (goal.tokens is None or not brief.limited):
+                # More tokens than recommended belong to a larger model. At equal compute, parameters grow with the
+                # square root of that surplus, and depth with their cube root. One jump saves searches in between.
+                deeper = max(_DEEPER, _BEYOND * (tokens / (counted * brief.ratio)) ** (1 / 6))
+                most = max(most, min(math.ceil(deeper * depth), MOST_DEPTH))
+            least = 1 if depth == own[0] else least
+    return None if (low, high, least, most) == before else space.widened((low, high), (least, most))
 
 
 def select(
@@ -142,9 +123,9 @@ def select(
     is returned.
     """
     chosen_from = space.candidates if candidates is None else candidates
-    spot = space.spot if spot is None else spot
+    spot = space.goal.spot != "none" if spot is None else spot
     # Leave out at once what does not fit and unwanted spot machines, which saves computing their tokens.
-    standing = chosen_from.fits & (spot | ~chosen_from.of_offers("spot").astype(bool))
+    standing = chosen_from.fits & (spot | ~chosen_from.spot)
     places = np.nonzero(standing if allowed is None else standing & allowed)[0]
     if not len(places):
         return None
@@ -169,7 +150,7 @@ def best_of(space: SearchSpace, candidates: Candidates, runs: Runs, limits: Limi
     """
     goal, brief = space.goal, space.brief
     rows = np.arange(len(runs))
-    cautious = cautions(candidates)[candidates.offer[runs.place]]
+    cautious = candidates.machines.cautions[candidates.offer[runs.place]]
     seconds, score = runs.seconds * cautious, runs.score
     if not brief.settled and (unsure := np.flatnonzero(cautious > 1)).size:
         slower = runs.steps[unsure] / cautious[unsure]
@@ -186,7 +167,7 @@ def best_of(space: SearchSpace, candidates: Candidates, runs: Runs, limits: Limi
         return int(rows[np.lexsort((seconds[rows], usd[rows]))[0]])
     if goal.objective == "time":
         return int(rows[np.lexsort((usd[rows], seconds[rows]))[0]])
-    unlimited = UNLIMITED_SECONDS[space.candidates.devices[0].profile.device_type]
+    unlimited = UNLIMITED_SECONDS[space.candidates.machines.devices[0].profile.device_type]
     if not brief.limited and (runs.seconds[rows] <= unlimited).any():
         rows = rows[runs.seconds[rows] <= unlimited]
     rows = rows[score[rows] <= LEVEL * score[rows].min()]
@@ -215,13 +196,6 @@ def sorted_by_preference(goal: Goal, runs: Sequence[Run]) -> list[Run]:
         return bool(run.standing.against), dollars, seconds
 
     return sorted(runs, key=rank)
-
-
-def cautions(candidates: Candidates) -> np.ndarray:
-    """Return `comm.caution` of each offer."""
-    machines = candidates.machines
-    pairs = zip(machines.owners, machines.offers, strict=True)
-    return np.array([caution(device.profile.spec, offer.gpus) for device, offer in pairs])
 
 
 def selection(runs: Runs, row: int) -> Selection:

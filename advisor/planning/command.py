@@ -53,39 +53,35 @@ def call(function: str, options: Mapping[str, Any]) -> str:
 
 
 def _stated(goal: Goal) -> Iterator[tuple[Option, Any]]:
-    """Yield the options that a goal states, with their values: its machines first, no defaults."""
+    """Yield the options that a goal states, with their values: its machines first, no defaults.
+
+    An option whose value follows from other options of the goal is left out.
+    """
+    follow: set[str] = set()
+    if goal.model or goal.parameters:
+        follow |= {"depth", "width", "heads", "kv_heads", "ffn_width"}
+    for names, settled in (
+        (("params", "family"), goal.model),
+        (("tokens",), goal.epochs),
+        (("vocab_size",), goal.finetune),
+        (("ratio_counts",), not goal.ratio),
+        (("optimizer",), goal.optimizer == table()[goal.software or OWN_NAME].optimizer),
+    ):
+        follow |= set(names) if settled else set()
+    counts = goal.counts or (goal.gpus,)
+    alone = () if goal.usd_per_gpu_hour is None else (_number(goal.usd_per_gpu_hour),)
+    written = {
+        "gpu": None if goal.gpu == OWN else goal.gpu,
+        "gpus": None if counts == usual_counts(goal.gpu, goal.own) else ",".join(map(str, counts)),
+        "own": tuple(f"{machine.gpu}:{machine.gpus}" for machine in goal.own),
+        "price": (*alone, *(f"{price.gpu}={_number(price.usd_per_gpu_hour)}" for price in goal.prices)),
+    }
+    if goal.deadline_seconds is not None and goal.deadline_at is not None:
+        written["deadline"] = goal.deadline_at
     for option in sorted(OPTIONS.values(), key=lambda option: option.name not in ("gpu", "own", "gpus")):
-        value = _value(goal, option)
-        if value != option.default and value not in (None, ()):
+        value = written[option.name] if option.name in written else getattr(goal, option.field)
+        if option.name not in follow and value != option.default and value not in (None, ()):
             yield option, value
-
-
-def _value(goal: Goal, option: Option) -> Any:
-    """Return the goal's value of an option, or None if other options of the goal determine the value."""
-    name = option.name
-    if name == "gpu":
-        return None if goal.gpu == OWN else goal.gpu
-    if name == "gpus":
-        counts = goal.counts or (goal.gpus,)
-        return None if counts == usual_counts(goal.gpu, goal.own) else ",".join(map(str, counts))
-    if name == "own":
-        return tuple(f"{machine.gpu}:{machine.gpus}" for machine in goal.own)
-    if name == "price":
-        alone = () if goal.usd_per_gpu_hour is None else (_number(goal.usd_per_gpu_hour),)
-        return (*alone, *(f"{price.gpu}={_number(price.usd_per_gpu_hour)}" for price in goal.prices))
-    if name in ("depth", "width", "heads", "kv_heads", "ffn_width") and (goal.model or goal.parameters):
-        return None
-    if (name == "params" and goal.model) or (name == "tokens" and goal.epochs) or (name == "family" and goal.model):
-        return None
-    if name == "vocab_size" and goal.finetune:
-        return None
-    if name == "ratio_counts" and not goal.ratio:
-        return None
-    if name == "optimizer" and goal.optimizer == table()[goal.software or OWN_NAME].optimizer:
-        return None
-    if name == "deadline" and goal.deadline_seconds is not None and goal.deadline_at is not None:
-        return goal.deadline_at
-    return getattr(goal, option.field)
 
 
 def _written(option: Option, value: Any) -> str:

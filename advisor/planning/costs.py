@@ -16,14 +16,20 @@ from advisor.options import Goal
 from advisor.planning import recipe
 from advisor.planning.candidates import KINDS, Candidates, Machines
 from advisor.planning.goal import LONGEST_SECONDS, Limits, interruptions
-from advisor.prediction.energy import JOULES_PER_KWH, SITE_FACTOR, STORAGE_USD_PER_BYTE_HOUR, energy_kwh, run_cost_usd
-from advisor.prediction.intervals import EstimateArrays, columns, known, product, reciprocal, sum_shared
-from advisor.prediction.loss import allocation_score, expected_loss
+from advisor.prediction.intervals import BASES, EstimateArrays, columns, known, product, reciprocal, sum_shared
+from advisor.prediction.loss import allocation_score
 from advisor.prediction.micro_batch import group_keys
-from advisor.prediction.notice import NOTICE_SECONDS
-from advisor.prediction.power import PowerModel
+from advisor.prediction.power import (
+    JOULES_PER_KWH,
+    SITE_FACTOR,
+    STORAGE_USD_PER_BYTE_HOUR,
+    PowerModel,
+    energy_kwh,
+    run_cost_usd,
+)
 from advisor.prediction.wallclock import (
     GPUS_A_NODE,
+    NOTICE_SECONDS,
     Checkpoints,
     RunTerms,
     Setup,
@@ -31,6 +37,7 @@ from advisor.prediction.wallclock import (
     between_failures,
     checkpoint_interval_seconds,
     expected_seconds,
+    rented_setup,
     stalls,
     wall_clocks,
 )
@@ -56,37 +63,40 @@ class Costs:
 
     def __init__(self, candidates: Candidates):
         self.candidates = candidates
-        self.brief = candidates.devices[0].brief  # data and goal are the same on all devices
-        tariffs = np.array([d.brief.usd_per_kwh for d in candidates.devices])
+        self.brief = candidates.machines.devices[0].brief  # data and goal are the same on all devices
+        tariffs = np.array([d.brief.usd_per_kwh for d in candidates.machines.devices])
         self.usd_per_kwh = float(tariffs.max())  # the tariff of all devices that have one
         self._has_meter = (tariffs > 0)[candidates.device][:, None]
-        self.ratio = np.array([d.brief.ratio for d in candidates.devices])[candidates.device][:, None]
+        self.ratio = np.array([d.brief.ratio for d in candidates.machines.devices])[candidates.device][:, None]
         self.counted = candidates.counted[:, None]
         self.step_tokens = candidates.step_tokens[:, None].astype(float)
         self._micro_tokens = candidates.micro_tokens[:, None].astype(float)
         self._gpus = candidates.gpus[:, None].astype(float)
+        self.most_by_data = self.brief.most_steps(self.step_tokens)  # the steps that repeat the data MOST_EPOCHS times
         self.terms = _run_terms(candidates)
-
-    @cached_property
-    def _rent(self) -> EstimateArrays:
-        """Dollars per hour for machine and checkpoint disk; NaN where the price is unknown."""
-        price, most = (self.candidates.of_offers(name)[:, None] for name in ("usd_per_hour", "most_usd_per_hour"))
-        disk = self._storage_usd_per_hour
-        drift = _machine_terms(self.candidates.machines).drift[self.candidates.offer]
-        high = np.fmax(price, most) * drift + disk  # fmax skips the NaN of a price that does not move
+        # Dollars per hour for the disk that the checkpoints fill, and for the machine with this disk; NaN: unknown.
+        machine, offer = _machine_terms(candidates.machines), candidates.offer
+        kept = (recipe.KEPT_CHECKPOINTS + 1) * candidates.state_bytes[:, None]
+        self._disk = np.where(machine.ordered[offer], STORAGE_USD_PER_BYTE_HOUR * kept, 0.0)
+        price, drift = machine.price[offer], machine.drift[offer]
+        high = np.fmax(price, machine.most_price[offer]) * drift  # fmax skips the NaN of a price that does not move
         basis = np.zeros(price.shape, dtype=int)  # measured, because the price is listed
-        return EstimateArrays(value=price + disk, low=price / drift + disk, high=high, basis=basis)
-
-    @cached_property
-    def _storage_usd_per_hour(self) -> np.ndarray:
-        """Dollars per hour for the disk that the checkpoints fill; 0 on the user's own machine."""
-        rented = np.array([offer.ordered for offer in self.candidates.offers])[self.candidates.offer]
-        kept = (recipe.KEPT_CHECKPOINTS + 1) * self.candidates.state_bytes
-        return np.where(rented, STORAGE_USD_PER_BYTE_HOUR * kept, 0.0)[:, None]
+        rent = EstimateArrays(value=price, low=price / drift, high=high, basis=basis)
+        self._rent = sum_shared(rent, EstimateArrays(value=self._disk, low=self._disk, high=self._disk, basis=basis))
 
     @cached_property
     def _watts(self) -> EstimateArrays:
-        return self.candidates.watts.rows((slice(None), None))
+        """The power of all GPUs of each row; NaN where unknown."""
+        c = self.candidates
+        sides = np.full((3, len(c)), math.nan)
+        bases = np.zeros(len(c), dtype=int)
+        for number, device in enumerate(c.machines.devices):
+            if (power := device.brief.power) is not None:
+                mine = c.device == number
+                sides[:, mine] = power.sides(c.mfu[mine], device.brief.goal.power_cap_watts)
+                bases[mine] = BASES.index(power.basis)
+        value, low, high = (sides * c.gpus)[[1, 0, 2], :, None]
+        return EstimateArrays(value=value, low=low, high=high, basis=bases[:, None])
 
     @cached_property
     def _tariff(self) -> np.ndarray | float:
@@ -101,10 +111,6 @@ class Costs:
         value, low, high = (np.where(self._has_meter, side, 0.0) for side in (site.value, site.low, site.high))
         return replace(drawn, value=value, low=low, high=high)
 
-    def checkpoint_seconds(self, row: int) -> float:
-        """Return the seconds between checkpoints of one row."""
-        return float(np.asarray(self.terms.checkpoints.every_seconds).flat[row])
-
     def seconds(self, steps: np.ndarray) -> np.ndarray:
         """Return the expected seconds from ordering the machine to the end of the run."""
         return expected_seconds(self.terms, steps, self._eval_batches(steps))
@@ -118,7 +124,7 @@ class Costs:
         clock = wall_clocks(self.terms, steps, self._eval_batches(steps))
         kwh = energy_kwh(clock.loop_seconds, self._watts)
         usd = run_cost_usd(clock.total_seconds, self._rent, self._metered(kwh), self.usd_per_kwh)
-        storage = clock.total_seconds.scaled(self._storage_usd_per_hour / 3600)
+        storage = clock.total_seconds.scaled(self._disk / 3600)
         return Bills(clock=clock, watts=self._watts, kwh=kwh, usd=usd, storage_usd=storage)
 
     def overruns(self, steps: np.ndarray, limits: Limits) -> tuple[np.ndarray, np.ndarray]:
@@ -129,13 +135,18 @@ class Costs:
         seconds = self.seconds(steps)
         return limits.overruns(seconds, self.usd(seconds, steps))
 
-    def keeps(self, steps: np.ndarray, limits: Limits) -> np.ndarray:
-        """Mark the runs of this many steps that stay within the limits."""
-        return np.maximum(*self.overruns(steps, limits)) <= 1
-
     def most_steps(self, limits: Limits, *, within_data: bool = True) -> np.ndarray:
         """Return the most steps, shape (n, 1), within the limits and MOST_EPOCHS of the data; 0 if there are none."""
-        step, allowed = limits.counted(self.terms.step), self._allowed_seconds(limits)
+        # Seconds that the limits allow for the whole run, at the expected rate of spending.
+        allowed = np.full_like(self.terms.before, limits.deadline_seconds or LONGEST_SECONDS)
+        if limits.budget_usd is not None:
+            dollars, rate = limits.budget_usd + self.terms.before * self._tariff, self._rent.value / 3600 + self._tariff
+            with np.errstate(divide="ignore"):  # a budget sets no end to a run that costs nothing
+                allowed = np.minimum(allowed, dollars / rate)
+            waiting, free_seconds = limits.waiting
+            if waiting and not limits.settled:
+                allowed = np.minimum(allowed, (dollars + waiting * free_seconds) / (rate + waiting))
+        step = limits.counted(self.terms.step)
         if limits.sure and self.terms.fetch is not None:
             step = step + self.terms.fetch.high
         most = np.floor(allowed / step)
@@ -157,29 +168,11 @@ class Costs:
         kept = np.zeros_like(steps)
         # One more checkpoint or evaluation may break a limit; then slightly fewer steps keep it.
         for fewer in (steps, steps - 1, np.floor(0.999 * steps - 1)):
-            kept = np.where((kept == 0) & (fewer >= 1) & self.keeps(np.maximum(fewer, 1.0), limits), fewer, kept)
+            keeps = np.maximum(*self.overruns(np.maximum(fewer, 1.0), limits)) <= 1
+            kept = np.where((kept == 0) & (fewer >= 1) & keeps, fewer, kept)
             if (kept > 0).all():
                 break
         return kept
-
-    def _allowed_seconds(self, limits: Limits) -> np.ndarray:
-        """Seconds that the limits allow for the whole run, at the expected rate of spending."""
-        allowed = np.full_like(self.terms.before, limits.deadline_seconds or LONGEST_SECONDS)
-        if limits.budget_usd is not None:
-            unmetered = self.terms.before * self._tariff
-            rate = self._rent.value / 3600 + self._tariff
-            with np.errstate(divide="ignore"):  # a budget sets no end to a run that costs nothing
-                allowed = np.minimum(allowed, (limits.budget_usd + unmetered) / rate)
-            waiting = 0.0 if limits.settled else limits.usd_per_waiting_second
-            if waiting:
-                free = waiting * limits.free_seconds
-                allowed = np.minimum(allowed, (limits.budget_usd + free + unmetered) / (rate + waiting))
-        return allowed
-
-    @cached_property
-    def most_by_data(self) -> np.ndarray:
-        """The steps, of shape (n, 1), that repeat the data MOST_EPOCHS times."""
-        return self.brief.most_steps(self.step_tokens)
 
     def settled_steps(self) -> np.ndarray | None:
         """Return the steps for the tokens that the goal fixes, of shape (n, 1), or None if the limits decide.
@@ -195,18 +188,9 @@ class Costs:
             return None
         return np.maximum(1.0, np.minimum(np.rint(tokens / self.step_tokens), most))
 
-    def tokens(self, steps: np.ndarray) -> np.ndarray:
-        """Return the tokens of runs of this many steps."""
-        return steps * self.step_tokens
-
     def scores(self, steps: np.ndarray) -> np.ndarray:
         """Return the scores by which runs are ranked (`loss.allocation_score`); lower is better."""
-        return allocation_score(self.counted, self.tokens(steps), self.brief.unique_tokens, best_ratio=self.ratio)
-
-    def losses(self, steps: np.ndarray) -> np.ndarray:
-        """Return the predicted validation losses, NaN outside the range of the laws."""
-        parameters, brief = self.candidates.parameters[:, None], self.brief
-        return expected_loss(parameters, self.tokens(steps), brief.unique_tokens, brief.vocab_size)
+        return allocation_score(self.counted, steps * self.step_tokens, self.brief.unique_tokens, best_ratio=self.ratio)
 
     def batch_is_nearest(self, steps: np.ndarray) -> np.ndarray:
         """Mark the rows whose global batch is nearest (by ratio) to the batch that the laws recommend for the run.
@@ -215,7 +199,7 @@ class Costs:
         apart.
         """
         c = self.candidates
-        wanted = recipe.recommended_batch(c.scale[:, None], self.tokens(steps))
+        wanted = recipe.recommended_batch(c.scale[:, None], steps * self.step_tokens)
         off = np.abs(np.log(self.step_tokens / wanted))
         groups = np.unique(group_keys(c.offer, c.depth, c.fits + 0), return_inverse=True)[1]
         order = np.argsort(groups, kind="stable")
@@ -241,7 +225,8 @@ class Costs:
 
     def _eval_batches(self, steps: np.ndarray) -> np.ndarray:
         """Return the number of micro-batches of all evaluations on the busiest device."""
-        every, batches = recipe.evaluation(steps, self.tokens(steps), self._micro_tokens, self.brief.validation_tokens)
+        tokens, validation = steps * self.step_tokens, self.brief.validation_tokens
+        every, batches = recipe.evaluation(steps, tokens, self._micro_tokens, validation)
         return np.ceil(steps / every) * np.ceil(batches / self._gpus)
 
 
@@ -261,8 +246,11 @@ class _MachineTerms:
     download: EstimateArrays
     between_interruptions: EstimateArrays
     taken: np.ndarray  # bool: the provider may take the machine back, with the files on it
+    ordered: np.ndarray  # bool: rented, so that its disk is paid for
+    price: np.ndarray  # dollars per hour; NaN: unknown
+    most_price: np.ndarray  # of a price that moves, else NaN
     drift: np.ndarray  # factor by which the price may have changed since it was listed
-    notice: np.ndarray  # seconds between the notice and the end of the machine; infinity if there is none or unknown
+    notice: np.ndarray  # (offers,) seconds until the machine is gone; infinity if there is no notice or it is unknown
 
 
 @lru_cache(maxsize=4)
@@ -271,11 +259,12 @@ def _machine_terms(machines: Machines) -> _MachineTerms:
     devices, offers = machines.devices, machines.offers
     costs = [device.profile.costs for device in devices]
     ready = Setup(provisioning_seconds=known(0.0), download_seconds=known(0.0))
-    setups = [device.brief.setup(offer) or ready for device, offer in zip(machines.owners, offers, strict=True)]
-    taken = [
-        interruptions(device.brief.goal, spot=offer.spot, gpus=offer.gpus)
-        for device, offer in zip(machines.owners, offers, strict=True)
-    ]
+    setups, taken = [], []
+    for brief, offer in zip((device.brief for device in machines.owners), offers, strict=True):
+        # Token files hold two bytes per token, four with more than 65,536 in the vocabulary.
+        here = 0 if brief.bytes_to_fetch else (brief.unique_tokens or 0) * (2 if brief.vocab_size <= 65536 else 4)
+        setups.append(rented_setup(here) if offer.ordered and not brief.calibrated else ready)
+        taken.append(interruptions(brief.goal, spot=offer.spot, gpus=offer.gpus))
     means = [mean or between_failures(offer.gpus) for mean, offer in zip(taken, offers, strict=True)]
     notices = [NOTICE_SECONDS.get(offer.provider or "", math.inf) if offer.spot else math.inf for offer in offers]
     return _MachineTerms(
@@ -289,6 +278,9 @@ def _machine_terms(machines: Machines) -> _MachineTerms:
         download=columns([setup.download_seconds for setup in setups]),
         between_interruptions=columns(means),
         taken=np.array([mean is not None for mean in taken])[:, None],
+        ordered=np.array([offer.ordered for offer in offers])[:, None],
+        price=np.array([offer.usd_per_hour for offer in offers], dtype=float)[:, None],  # None becomes NaN
+        most_price=np.array([offer.most_usd_per_hour for offer in offers], dtype=float)[:, None],
         drift=np.array([offer.price_factor for offer in offers])[:, None],
         notice=np.array(notices),
     )
@@ -299,7 +291,7 @@ def _run_terms(candidates: Candidates) -> RunTerms:
     machine, device, offer = _machine_terms(candidates.machines), candidates.device, candidates.offer
     step = candidates.step.rows((slice(None), None))
     build = machine.build.rows(device).scaled(candidates.parameters[:, None])
-    brief = candidates.devices[0].brief
+    brief = candidates.machines.devices[0].brief
     step_tokens = candidates.step_tokens[:, None].astype(float)
     fetch = None
     if brief.bytes_to_fetch:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from advisor.laws.repetition import FREE_EPOCHS
 from advisor.options import Goal
 from advisor.planning.candidates import OVERSHOOT
 from advisor.planning.costs import Costs
@@ -19,7 +18,7 @@ from advisor.planning.recipe import MICRO_BATCHES
 from advisor.planning.search_space import open_space
 from advisor.prediction.batch import fits, predict_batch
 from advisor.prediction.depths import memory_bill
-from advisor.prediction.loss import loss_range_problem, predict_loss
+from advisor.prediction.loss import FREE_EPOCHS, loss_range_problem, predict_loss
 from advisor.prediction.profile import Profile
 from advisor.prediction.throughput import sizes, terms
 from advisor.records import Estimate, Plan, Prediction, Workload

@@ -14,7 +14,8 @@ import numpy as np
 from advisor.planning.candidates import Candidates
 from advisor.planning.costs import Costs
 from advisor.planning.goal import Limits
-from advisor.planning.pareto import best_by_group
+from advisor.prediction.intervals import Table, stacked
+from advisor.prediction.loss import expected_loss
 from advisor.prediction.profile import FIT_MARGIN
 
 RATIO_MULTIPLES = (0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # token budgets to try, as factors of the recommended one
@@ -41,7 +42,7 @@ _MISSED = [int(v) for v in (Violation.MEMORY, Violation.TIME, Violation.MONEY, V
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runs:
+class Runs(Table):
     """Runs as columns of shape (n,)."""
 
     place: np.ndarray  # indices of the candidates
@@ -55,10 +56,6 @@ class Runs:
 
     def __len__(self) -> int:
         return len(self.place)
-
-    def rows(self, places: np.ndarray) -> Runs:
-        """Return the runs at these places, given as a boolean mask or indices."""
-        return Runs(**{name: getattr(self, name)[places] for name in Runs.__dataclass_fields__})
 
     @property
     def paid(self) -> np.ndarray:
@@ -82,7 +79,7 @@ def evaluate(candidates: Candidates, limits: Limits, *, spot: bool) -> Evaluated
     the most tokens within the limits.
     """
     standing, missed, count = [], [], 0
-    usable = FIT_MARGIN * np.array([d.profile.device_memory_bytes or np.inf for d in candidates.devices])
+    usable = FIT_MARGIN * np.array([d.profile.device_memory_bytes or np.inf for d in candidates.machines.devices])
     # Work on whole offers, about _ROWS_AT_ONCE rows together.
     starts = np.nonzero(np.diff(candidates.offer, prepend=-1))[0]
     full = np.diff(starts // _ROWS_AT_ONCE, prepend=-1) > 0
@@ -98,11 +95,7 @@ def evaluate(candidates: Candidates, limits: Limits, *, spot: bool) -> Evaluated
         near = (runs.overrun <= _NEAR) & ~(over > _NEAR)  # unknown memory is never exceeded
         missed.append(runs.rows(np.isin(runs.violation, _MISSED) & near))
 
-    def joined(parts: Sequence[Runs]) -> Runs:
-        names = Runs.__dataclass_fields__
-        return Runs(**{name: np.concatenate([getattr(runs, name) for runs in parts]) for name in names})
-
-    return Evaluated(standing=joined(standing), missed=joined(missed), candidates=count)
+    return Evaluated(standing=stacked(standing), missed=stacked(missed), candidates=count)
 
 
 def runs_of(
@@ -138,11 +131,14 @@ def runs_at(costs: Costs, places: np.ndarray, steps: np.ndarray, limits: Limits,
         violation += np.where(steps < least_steps(costs), int(Violation.THIN), 0)
     violation += np.where(costs.batch_is_nearest(steps), 0, int(Violation.BATCH))
     if not spot:
-        violation += np.where(part.of_offers("spot").astype(bool), int(Violation.SPOT), 0)[:, None]
+        violation += np.where(part.spot, int(Violation.SPOT), 0)[:, None]
     if (taken := costs.taken_before_saving(steps)) is not None:
         violation += np.where(taken, int(Violation.NOTICE), 0)
+    losses = expected_loss(
+        part.parameters[:, None], steps * costs.step_tokens, costs.brief.unique_tokens, costs.brief.vocab_size
+    )
     columns = {"steps": steps, "seconds": seconds, "usd": usd, "score": costs.scores(steps),
-               "loss": costs.losses(steps), "violation": violation, "overrun": np.maximum(late, dear)}  # fmt: skip
+               "loss": losses, "violation": violation, "overrun": np.maximum(late, dear)}  # fmt: skip
     flat = {name: np.broadcast_to(column, steps.shape).ravel() for name, column in columns.items()}
     return Runs(place=np.repeat(places, steps.shape[1]), **flat)
 
@@ -151,3 +147,52 @@ def least_steps(costs: Costs) -> np.ndarray:
     """Return the fewest useful steps, of shape (n, 1): LEAST_STEPS, and THINNEST of the tokens if the data suffice."""
     enough = np.ceil(THINNEST * costs.ratio * costs.counted / costs.step_tokens)
     return np.maximum(LEAST_STEPS, np.minimum(enough, costs.most_by_data))
+
+
+_AT_ONCE = 256  # rows compared in one block; its memory grows with the square
+
+
+def non_dominated(points: np.ndarray) -> np.ndarray:
+    """Return the indices of the Pareto front of `points`, shape (n, k), ascending; lower is better in each column.
+
+    A row is left out if another is at least as good in every column and better in one, or if it repeats an earlier row.
+    """
+    if not len(points):
+        return np.zeros(0, dtype=int)
+    order = np.lexsort((np.arange(len(points)), *points.T[::-1]))  # no row can beat an earlier one
+    kept = np.zeros(0, dtype=int)
+    for start in range(0, len(order), _AT_ONCE):
+        some = order[start : start + _AT_ONCE]
+        if len(kept):
+            some = some[~beaten(points[some], points[kept]).any(axis=1)]
+        # Within the block only earlier rows can beat a row. It does not matter whether they are beaten themselves.
+        among = np.triu(beaten(points[some], points[some]).T, 1).any(axis=0)
+        kept = np.concatenate([kept, some[~among]])
+    return np.sort(kept)
+
+
+def best_by_group(group: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the indices of the Pareto front of (first, second) within each group; all arrays have shape (n,)."""
+    order = np.lexsort((second, first, group))
+    rank = np.cumsum(np.diff(group[order], prepend=group[order[:1]]) != 0)
+    # One running minimum serves all groups, because each group is shifted below all earlier ones. Equal values share
+    # one rank.
+    scaled = np.unique(second[order], return_inverse=True)[1].astype(float)
+    least = np.minimum.accumulate(scaled - rank * (len(order) + 1))
+    before = np.concatenate([[np.inf], least[:-1]])
+    return order[(scaled - rank * (len(order) + 1)) < before]
+
+
+def spread_out(values: np.ndarray, count: int) -> np.ndarray:
+    """Return the indices of at most `count` values, with both ends, spread evenly by their logarithms."""
+    if len(values) <= count:
+        return np.arange(len(values))
+    logs = np.log(np.maximum(values, 1e-12))
+    wanted = np.linspace(logs.min(), logs.max(), count)[1:-1]
+    between = np.abs(logs[:, None] - wanted).argmin(axis=0)
+    return np.array(sorted({int(values.argmin()), int(values.argmax()), *between.tolist()}))
+
+
+def beaten(points: np.ndarray, by: np.ndarray) -> np.ndarray:
+    """Return, in shape (n, m), whether the m-th row of `by` is at least as good as the n-th point in every column."""
+    return np.logical_and.reduce([mine[None] <= own[:, None] for mine, own in zip(by.T, points.T, strict=True)])

@@ -11,16 +11,16 @@ from advisor.laws.text import SHARD_BYTES
 from advisor.planning import recipe
 from advisor.planning.candidates import Device
 from advisor.planning.choose import ALIKE_USD, LEVEL
-from advisor.planning.goal import MOST_EPOCHS, Brief, Limits, describe_limits
+from advisor.planning.goal import MOST_EPOCHS, Brief, Limits
 from advisor.planning.run import config_of
 from advisor.prediction.batch import BACKWARD
 from advisor.prediction.comm import exposed_seconds
 from advisor.prediction.intervals import known, reciprocal
 from advisor.prediction.loss import effective_tokens
 from advisor.prediction.micro_batch import ENOUGH
-from advisor.prediction.notice import save_seconds, short_notice
+from advisor.prediction.nearest import closest_run, whose
 from advisor.prediction.profile import FIT_MARGIN, Profile
-from advisor.prediction.whose import closest_run, whose
+from advisor.prediction.wallclock import save_seconds, short_notice
 from advisor.records import Estimate, Run
 from advisor.settings import SHARDINGS
 from advisor.units import (
@@ -49,8 +49,7 @@ def reasons(
     requested micro-batch forces activation checkpointing, `plain` is the run that needs none.
     """
     brief, goal, workload = device.brief, device.brief.goal, chosen.workload
-    yield _why_tokens(brief, chosen)
-    yield _why_depth(brief, chosen, depths)
+    yield from _why_size(brief, chosen, depths)
     yield _why_batch(brief, chosen)
     yield (
         f"learning rate {run.optimizer.learning_rate:g}: the lower of the DeepSeek and Step Law values, scaled to the "
@@ -183,29 +182,28 @@ def _not_fitting(run: Run) -> str:
     return f"does not fit memory: up to {format_bytes(used.high)} of {format_bytes(FIT_MARGIN * memory)} usable"
 
 
-def _why_tokens(brief: Brief, chosen: Run) -> str:
+def _why_size(brief: Brief, chosen: Run, depths: Sequence[Run]) -> Iterator[str]:
+    """Yield the reason for the tokens, and the reason for the depth."""
+    goal, shape, depth = brief.goal, chosen.workload.shape, chosen.depth
+    stated = ((goal.deadline_seconds, format_seconds), (goal.budget_usd, format_usd))
+    limits = " and ".join(form(limit) for limit, form in stated if limit is not None)
     per = COUNTED[brief.ratio_counts]
     seen = f"{format_number(chosen.standing.ratio)} tokens per {per} ({format_number(brief.ratio)} recommended)"
-    tokens = format_tokens(chosen.tokens)
-    if brief.goal.epochs is not None:
-        return f"{tokens} tokens, the data {format_number(brief.goal.epochs)} times over as asked: {seen}"
-    if brief.goal.tokens is not None:
-        exact = "" if chosen.tokens == brief.goal.tokens else ", to the nearest whole step"
-        return f"{tokens} tokens as asked{exact}: {seen}"
-    if brief.data_bound(chosen):
-        return f"{tokens} tokens: the data {MOST_EPOCHS} times over, more repetition is mostly waste; {seen}"
-    if brief.settled:
-        asked = "asked for" if brief.goal.ratio is not None else f"the custom for {brief.goal.family}"
-        if brief.goal.inference_tokens is not None:
+    tokens = f"{format_tokens(chosen.tokens)} tokens"
+    if goal.epochs is not None:
+        yield f"{tokens}, the data {format_number(goal.epochs)} times over as asked: {seen}"
+    elif goal.tokens is not None:
+        exact = "" if chosen.tokens == goal.tokens else ", to the nearest whole step"
+        yield f"{tokens} as asked{exact}: {seen}"
+    elif brief.data_bound(chosen):
+        yield f"{tokens}: the data {MOST_EPOCHS} times over, more repetition is mostly waste; {seen}"
+    elif brief.settled:
+        asked = "asked for" if goal.ratio is not None else f"the custom for {goal.family}"
+        if goal.inference_tokens is not None:
             asked = "for the tokens to serve"
-        return f"{tokens} tokens: {format_number(brief.ratio)} per {per}, {asked}"
-    limits = describe_limits(brief)
-    return f"{tokens} tokens: as many as {limits} allow, with start-up, evaluations and checkpoints; {seen}"
-
-
-def _why_depth(brief: Brief, chosen: Run, depths: Sequence[Run]) -> str:
-    goal, shape = brief.goal, chosen.workload.shape
-    depth = shape.depth
+        yield f"{tokens}: {format_number(brief.ratio)} per {per}, {asked}"
+    else:
+        yield f"{tokens}: as many as {limits} allow, with start-up, evaluations and checkpoints; {seen}"
     if goal.depth is not None:
         sizes = f"depth {depth} and width {shape.width}"
         why = f"depth {depth}{f' and width {shape.width}' if goal.width else ''} as asked"
@@ -213,24 +211,24 @@ def _why_depth(brief: Brief, chosen: Run, depths: Sequence[Run]) -> str:
             why = f"{sizes} as in {goal.model}, vocabulary {shape.vocab_size}"
         elif goal.parameters is not None:
             why = f"{sizes}: of {goal.family}'s shapes the nearest to {format_tokens(goal.parameters)}"
-        return f"{why}: {chosen.prediction.parameters:,} parameters"
-    if goal.objective != "loss":
-        return f"depth {depth}: the run of least {goal.objective} among those that do the work"
-    if goal.tokens is not None and not brief.limited:
-        return f"depth {depth}: of {len(depths)} depths the one that brings these tokens nearest the recommended ratio"
-    if not brief.limited:
+        yield f"{why}: {chosen.prediction.parameters:,} parameters"
+    elif goal.objective != "loss":
+        yield f"depth {depth}: the run of least {goal.objective} among those that do the work"
+    elif goal.tokens is not None and not brief.limited:
+        yield f"depth {depth}: of {len(depths)} depths the one that brings these tokens nearest the recommended ratio"
+    elif not brief.limited:
         limit = format_seconds(brief.deadline_seconds)
-        return f"depth {depth}: the best that ends within {limit}, assumed because no limit was given"
-    runners = sorted((t for t in depths if t is not chosen and not t.standing.against), key=lambda trial: trial.score)
-    text = (
-        f"depth {depth}: lowest score of {len(depths)} depths within {describe_limits(brief)} "
-        "(by a loss law outside the sizes it was fitted on)"
-    )
-    if runners:
-        gap = runners[0].score / chosen.score - 1
-        other = f"depth {runners[0].depth}"
-        text += f"; {other} comes next, {format_percent(gap)} higher" if gap > 0.001 else f"; {other} is level with it"
-    return text
+        yield f"depth {depth}: the best that ends within {limit}, assumed because no limit was given"
+    else:
+        text = f"depth {depth}: lowest score of {len(depths)} depths within {limits} "
+        text += "(by a loss law outside the sizes it was fitted on)"
+        runners = [run for run in depths if run is not chosen and not run.standing.against]
+        if runners:
+            second = min(runners, key=lambda run: run.score)
+            gap = second.score / chosen.score - 1
+            behind = f" comes next, {format_percent(gap)} higher" if gap > 0.001 else " is level with it"
+            text += f"; depth {second.depth}{behind}"
+        yield text
 
 
 def _why_batch(brief: Brief, chosen: Run) -> str:
@@ -265,11 +263,12 @@ def _cost_of_waiting(brief: Brief, chosen: Run) -> Iterator[str]:
             "waiting has a price where machines do the same work: each day after the first costs the square root of "
             "the cheapest run's dollars (assumed)"
         )
-    if not limits.usd_per_waiting_second or limits.budget_usd is None or cost is None:
+    rate, _ = limits.waiting
+    if not rate or limits.budget_usd is None or cost is None:
         return
     seconds = limits.counted(chosen.total_seconds)
     if brief.usd_per_waiting_hour is None:
-        price = f"{format_usd(86400 * limits.usd_per_waiting_second)} for each day after the first (√budget, assumed)"
+        price = f"{format_usd(86400 * rate)} for each day after the first (√budget, assumed)"
         other = "--value-of-time sets another price, --deadline a time limit instead"
     else:
         price, other = f"{format_usd(brief.usd_per_waiting_hour)} an hour", "as asked"

@@ -64,13 +64,12 @@ def chances(goal: Goal, run: Run) -> Chances:
 
     A run that costs nothing cannot exceed a budget, so None is returned for its budget.
     """
-
-    def chance(limit: float | None, e: Estimate | None) -> float | None:
-        return None if limit is None or e is None or e.high == 0 else chance_below(limit, e.value, e.low, e.high)
-
-    return Chances(
-        budget=chance(goal.budget_usd, run.cost_usd), deadline=chance(goal.deadline_seconds, run.total_seconds)
+    pairs = ((goal.budget_usd, run.cost_usd), (goal.deadline_seconds, run.total_seconds))
+    budget, deadline = (
+        None if limit is None or e is None or e.high == 0 else chance_below(limit, e.value, e.low, e.high)
+        for limit, e in pairs
     )
+    return Chances(budget=budget, deadline=deadline)
 
 
 def run_id(run: Run) -> str:

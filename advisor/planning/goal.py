@@ -9,26 +9,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.laws import flops
 from advisor.laws.hyperparameters import Number
-from advisor.laws.repetition import WASTEFUL_EPOCHS
 from advisor.laws.text import compressed_bytes_per_token
 from advisor.offer import Offer
-from advisor.options import Goal
+from advisor.options import OPTIONS, Goal, Kind, Option, options_of
 from advisor.planning.offers import SPOT_MEAN_SECONDS
-from advisor.planning.ranges import check_ranges
 from advisor.prediction.intervals import EstimateArrays, known
+from advisor.prediction.loss import WASTEFUL_EPOCHS
 from advisor.prediction.power import PowerModel, datasheet_power
 from advisor.prediction.profile import Profile
 from advisor.prediction.software import OWN_NAME, software_of, table
-from advisor.prediction.wallclock import DOWNLOAD_BYTES_PER_SECOND, GPUS_A_NODE, Setup, rented_setup
+from advisor.prediction.wallclock import DOWNLOAD_BYTES_PER_SECOND, GPUS_A_NODE
 from advisor.records import Basis, Estimate, Run, Software
-from advisor.units import format_seconds, format_usd, format_watts
+from advisor.units import format_seconds, format_watts
 from trainer.schema import ModelShape, make_shape
 from trainer.token_folder import TokenMeta
 
@@ -82,20 +80,16 @@ class Limits:
         return replace(self, usd_per_waiting_hour=0.0)
 
     @property
-    def usd_per_waiting_second(self) -> float:
-        """The price of a second of waiting after `free_seconds`."""
+    def waiting(self) -> tuple[float, float]:
+        """The price of a second of waiting, and the seconds of free waiting: 0 if the user gave a price."""
         if self.usd_per_waiting_hour is not None:
-            return self.usd_per_waiting_hour / 3600
-        return math.sqrt(self.budget_usd or 0.0) / 86400
-
-    @property
-    def free_seconds(self) -> float:
-        """The time of free waiting, which is 0 if the user gave a price."""
-        return FREE_WAIT_SECONDS if self.usd_per_waiting_hour is None else 0.0
+            return self.usd_per_waiting_hour / 3600, 0.0
+        return math.sqrt(self.budget_usd or 0.0) / 86400, FREE_WAIT_SECONDS
 
     def waiting_usd(self, seconds: Numbers) -> Numbers:
         """Return the price of waiting this long."""
-        return self.usd_per_waiting_second * np.maximum(seconds - self.free_seconds, 0.0)
+        rate, free_seconds = self.waiting
+        return rate * np.maximum(seconds - free_seconds, 0.0)
 
     @overload
     def counted(self, estimate: Estimate) -> float: ...
@@ -109,10 +103,10 @@ class Limits:
         """Return time over deadline and money over budget as ratios: up to 1 is within the limit, 0 means no limit."""
         late = seconds * 0.0 if self.deadline_seconds is None else seconds / self.deadline_seconds
         dear = seconds * 0.0 if self.budget_usd is None else usd / self.budget_usd
-        rate = self.usd_per_waiting_second
+        rate, free_seconds = self.waiting
         if rate and self.budget_usd is not None and not self.settled:
             # rent and paid waiting must fit the budget; in this form the ratio is proportional to the length of a run
-            dear = np.maximum(dear, (usd + rate * seconds) / (self.budget_usd + rate * self.free_seconds))
+            dear = np.maximum(dear, (usd + rate * seconds) / (self.budget_usd + rate * free_seconds))
         return late, dear
 
     def broken(self, seconds: Estimate, usd: Estimate | None) -> tuple[bool, bool]:
@@ -142,6 +136,7 @@ class Brief:
     calibrated: bool = False  # the GPU was measured, so its machine is available without ordering
     software: Software | None = None  # None: this project's trainer
     sharding: str = "none"  # the default over several GPUs
+    bytes_to_fetch: float = 0.0  # for each fresh token; 0 if the data are on this machine
     usd_per_waiting_hour: float | None = 0.0  # as in `Limits`
 
     @property
@@ -158,19 +153,13 @@ class Brief:
     @property
     def limits(self) -> Limits:
         """The limits of a run."""
-        stated = replace(Limits.of(self.goal), deadline_seconds=self.deadline_seconds)
-        return replace(stated, usd_per_waiting_hour=self.usd_per_waiting_hour, settled=self.settled)
-
-    def setup(self, offer: Offer) -> Setup | None:
-        """Return the time to order a rented machine and load the data, or None if the machine is already available."""
-        # Token files hold two bytes per token, four with more than 65,536 in the vocabulary.
-        here = 0 if self.bytes_to_fetch else (self.unique_tokens or 0) * (2 if self.vocab_size <= 65536 else 4)
-        return rented_setup(here) if offer.ordered and not self.calibrated else None
-
-    @property
-    def bytes_to_fetch(self) -> float:
-        """Bytes to download for each fresh token; 0 if the data are on this machine."""
-        return compressed_bytes_per_token(self.vocab_size) if self.goal.data_tokens else 0.0
+        return Limits(
+            deadline_seconds=self.deadline_seconds,
+            budget_usd=self.goal.budget_usd,
+            sure=self.goal.sure,
+            usd_per_waiting_hour=self.usd_per_waiting_hour,
+            settled=self.settled,
+        )
 
     @property
     def download_rate(self) -> Estimate:
@@ -197,10 +186,6 @@ class Brief:
         """Return the model of this depth in the proportions of the goal and its family."""
         sizes = {name: getattr(self.goal, name) for name in ("width", "heads", "kv_heads", "ffn_width")}
         return _make_shape(self.goal.family, depth=depth, vocab_size=self.vocab_size, seq_len=self.seq_len, **sizes)
-
-    def counted(self, shape: ModelShape) -> int:
-        """Return the number of parameters to which the tokens per parameter refer."""
-        return flops.scaling_parameters(shape, self.ratio_counts)
 
 
 def waiting_price(goal: Goal) -> float | None:
@@ -234,7 +219,7 @@ def make_brief(goal: Goal, profile: Profile, data_meta: TokenMeta | None, offer:
     `data_meta` is the token folder's metadata (None: synthetic tokens). `offer` is one offer of the device; its price
     is needed for a budget. Raises AdvisorError (exit code 2) with the value and the option to change.
     """
-    check_ranges(goal)
+    check_options(goal)
     if goal.tokens is not None and goal.ratio is not None and goal.depth is not None:
         raise AdvisorError(
             "--tokens, --ratio and --depth together say the same thing twice", "leave one of them out", exit_code=2
@@ -254,10 +239,11 @@ def make_brief(goal: Goal, profile: Profile, data_meta: TokenMeta | None, offer:
     ratio, counts = FAMILY_RATIO[goal.family]
     limited = goal.budget_usd is not None or goal.deadline_seconds is not None
     open_ended = not limited and goal.tokens is None and goal.depth is None
+    vocab_size = vocab_size_of(goal, profile, data_meta)
     return Brief(
         goal=goal,
-        seq_len=seq_len_of(goal, profile),
-        vocab_size=vocab_size_of(goal, profile, data_meta),
+        seq_len=goal.seq_len or profile.seq_len or SEQ_LEN[profile.device_type],
+        vocab_size=vocab_size,
         precision=profile.precision if goal.precision == "auto" else goal.precision,
         compile=profile.compile if goal.compile is None else goal.compile,
         ratio=goal.ratio or ratio,
@@ -271,7 +257,8 @@ def make_brief(goal: Goal, profile: Profile, data_meta: TokenMeta | None, offer:
         deadline_seconds=UNLIMITED_SECONDS[profile.device_type] if open_ended else goal.deadline_seconds,
         calibrated=profile.calibrated,
         software=software_of(goal.software) if goal.software else None,
-        sharding=table()[goal.software or OWN_NAME].sharding,
+        sharding=table()[goal.software or OWN_NAME].shardings[0],
+        bytes_to_fetch=compressed_bytes_per_token(vocab_size) if goal.data_tokens else 0.0,
     )
 
 
@@ -284,12 +271,6 @@ def cap_is_too_low(goal: Goal, profile: Profile) -> bool:
 def power_of(profile: Profile) -> PowerModel | None:
     """Return the power model of one device: calibrated, or by the data sheet's limit, or None if unknown."""
     return profile.costs.power or datasheet_power(profile.spec.tdp_watts if profile.spec else None)
-
-
-def describe_limits(brief: Brief) -> str:
-    """Return the limits in words, such as "8 h and $20", or "" if there are none."""
-    limits = ((brief.goal.deadline_seconds, format_seconds), (brief.goal.budget_usd, format_usd))
-    return " and ".join(form(limit) for limit, form in limits if limit is not None)
 
 
 def budget_problem(goal: Goal, profile: Profile, offer: Offer) -> AdvisorError | None:
@@ -321,11 +302,6 @@ def price_missing(offer: Offer) -> AdvisorError:
     return AdvisorError(f"--budget needs a price: {offer.source}", hint, exit_code=2)
 
 
-def seq_len_of(goal: Goal, profile: Profile) -> int:
-    """Return the context length: the requested one, or the calibration's, or the default."""
-    return goal.seq_len or profile.seq_len or SEQ_LEN[profile.device_type]
-
-
 def vocab_size_of(goal: Goal, profile: Profile, data_meta: TokenMeta | None) -> int:
     """Return the vocabulary size; raises AdvisorError (exit 2) if it is smaller than the data's tokenizer needs."""
     if data_meta is None:
@@ -343,3 +319,36 @@ def vocab_size_of(goal: Goal, profile: Profile, data_meta: TokenMeta | None) -> 
 def depths_between(low: int, high: int) -> tuple[int, ...]:
     """Return all depths up to 12 and every second depth above, where neighbours differ by less than their intervals."""
     return tuple(depth for depth in range(low, high + 1) if depth <= 12 or depth % 2 == 0)
+
+
+def check_options(record: Any) -> None:
+    """Raises AdvisorError (exit code 2) if a number of a command's options lies outside its option's range."""
+    for option in options_of(type(record)).values():
+        if option.least is not None:
+            check_range(option, getattr(record, option.field))
+    if isinstance(record, Goal):
+        for count in (*record.counts, *(machine.gpus for machine in record.own)):
+            check_range(OPTIONS["gpus"], count)
+        for price in record.prices:
+            check_range(OPTIONS["price"], price.usd_per_gpu_hour)
+
+
+def check_range(option: Option, value: float | None) -> None:
+    """Raises AdvisorError (exit code 2) if this number lies outside the option's range."""
+    least, most, name = option.least, option.most, option.flag
+    if value is None or least is None or most is None or least <= value <= most:
+        return
+    if least == 0 and value < 0:
+        fault, hint = "must not be negative", f"give {name} 0 for what costs nothing, or leave it out"
+    elif not value > 0:
+        fault, hint = "must be more than 0", f"give more than 0, or leave {name} out"
+    else:
+        fault = f"must be at {'least' if value < least else 'most'} {_words(option, min(max(value, least), most))}"
+        hint = f"give {_words(option, least)} to {_words(option, most)}, or leave {name} out"
+    raise AdvisorError(f"{name} {_words(option, value)}: {fault}", hint, exit_code=2)
+
+
+def _words(option: Option, value: float) -> str:
+    if option.kind in (Kind.SECONDS, Kind.DEADLINE):
+        return format_seconds(value)
+    return f"{value:g}" if value > 1e6 else f"{value:,.12g}"

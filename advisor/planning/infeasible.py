@@ -15,8 +15,8 @@ from advisor.planning.costs import Costs
 from advisor.planning.evaluate import LEAST_STEPS
 from advisor.planning.offers import ANY, OWN
 from advisor.planning.search_space import SearchSpace
-from advisor.prediction.notice import NOTICE_SECONDS
 from advisor.prediction.profile import FIT_MARGIN
+from advisor.prediction.wallclock import NOTICE_SECONDS
 from advisor.settings import SHARDINGS
 from advisor.units import (
     format_bytes,
@@ -208,7 +208,7 @@ def _memory(space: SearchSpace, goal: Goal) -> tuple[str, Iterator[Way]]:
     nearest = int((high / sizes).argmin())
     place, usable = int(rows[nearest]), FIT_MARGIN * float(sizes[nearest])
     workload = space.candidates.workload(place)
-    single = len(space.candidates.devices) == 1
+    single = len(space.candidates.machines.devices) == 1
     message = f"nothing fits the memory of {space.brief.goal.gpu if single else 'any GPU'}: {_who(space, place)}"
     if not single:
         message += f" at {_micro_batch(space, place)}"
@@ -316,7 +316,8 @@ def _fewer_parameters(goal: Goal, most: float) -> Way:
 def _who(space: SearchSpace, place: int, rank: str = "") -> str:
     """Return the name of a configuration; among several machines, also its machine and rank, such as "cheapest"."""
     depth = f"depth {space.candidates.depth[place]}"
-    if len(space.candidates.offers) == 1 or len(space.candidates.devices) == 1 and not space.goal.counts:
+    machines = space.candidates.machines
+    if len(machines.offers) == 1 or len(machines.devices) == 1 and not space.goal.counts:
         return f"{depth} at {_micro_batch(space, place)}"
     offer = space.offer(int(place))
     described = f"{depth} on {offer.gpus} x {offer.gpu}{' spot' if offer.spot else ''}"

@@ -39,32 +39,24 @@ def offers_for(
     if gpu == "cpu":
         return (_own(goal, gpu, gpus),)
     kinds = {"none": (False,), "only": (True,), "any": (False, True)}[goal.spot]
-    found = [cheapest_offer(gpu, gpus, spot=s, providers=goal.providers, rows=rows, today=today) for s in kinds]
-    offers = [offer for offer in found if offer is not None]
-    if not goal.providers:
-        offers = [replace(offer, source=f"{offer.source}{_passed_over(offer, rows)}") for offer in offers]
+    offers = []
+    for spot in kinds:
+        offer = cheapest_offer(gpu, gpus, spot=spot, providers=goal.providers, rows=rows, today=today)
+        if offer is None:
+            continue
+        # A cheaper marketplace counts only if the goal names it, so the offer says that there is one.
+        other = None if goal.providers else cheapest_offer(gpu, gpus, spot=spot, providers=MARKETPLACES, rows=rows)
+        if other and other.machines == 1 and 0 < (other.usd_per_hour or 0.0) < (offer.usd_per_hour or 0.0):
+            cheaper = f"{other.provider} {format_usd_rate(other.usd_per_hour)} (--provider {other.provider})"
+            source = f"{offer.source}; cheaper on a marketplace, taken only if asked for: {cheaper}"
+            offer = replace(offer, source=source)
+        offers.append(offer)
     return tuple(offers)
-
-
-def _passed_over(offer: Offer, rows: RowsByGpu | None) -> str:
-    """Return the name of a cheaper marketplace, which counts only if the goal names it, or "" if none is cheaper."""
-    other = cheapest_offer(offer.gpu, offer.gpus, spot=offer.spot, providers=MARKETPLACES, rows=rows)
-    if other is None or other.machines > 1 or not 0 < (other.usd_per_hour or 0.0) < (offer.usd_per_hour or 0.0):
-        return ""
-    price = format_usd_rate(other.usd_per_hour)
-    return (
-        f"; cheaper on a marketplace, taken only if asked for: {other.provider} {price} (--provider {other.provider})"
-    )
 
 
 def own_offers(goal: Goal, machine: OwnMachine) -> tuple[Offer, ...]:
     """Return the user's own machine as an offer, for each number of its GPUs that the goal allows."""
     return tuple(_own(goal, machine.gpu, count) for count in goal.counts or (goal.gpus,) if count <= machine.gpus)
-
-
-def rents(goal: Goal, gpu: str) -> bool:
-    """Return True if the goal may rent this GPU, given that it allows the GPU at all."""
-    return owned(goal, gpu) is None or goal.gpu == ANY or gpu in goal.gpu.split(",")
 
 
 def owned(goal: Goal, gpu: str) -> OwnMachine | None:

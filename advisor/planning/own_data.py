@@ -9,8 +9,14 @@ from typing import Any
 
 from advisor.options import Goal
 from advisor.planning.goal import FAMILY_RATIO
-from advisor.prediction.loss import bits_per_byte
-from advisor.prediction.loss_own import LEAST_RUNS, LossCalibration, calibrate_loss, on_own_data, overtraining_factor
+from advisor.prediction.loss import (
+    LEAST_RUNS,
+    LossCalibration,
+    bits_per_byte,
+    calibrate_loss,
+    on_own_data,
+    overtraining_factor,
+)
 from advisor.records import Plan, Run
 from advisor.units import format_number, format_percent, format_tokens
 from trainer.token_folder import TokenMeta

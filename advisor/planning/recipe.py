@@ -36,12 +36,6 @@ def recommended_batch(scale: Number, tokens: Number) -> Number:
     return np.minimum(batch_band(scale, tokens).median, tokens / FEWEST_STEPS)
 
 
-def batch_octaves(brief: Brief, scale: Number, counted: Number, tokens: Number) -> Number:
-    """Return how many half octaves the batch for these tokens lies above the batch for the recommended tokens."""
-    usual = recommended_batch(scale, brief.ratio * counted)
-    return 2 * np.log2(recommended_batch(scale, tokens) / usual)
-
-
 def micro_batches(brief: Brief) -> np.ndarray:
     """Return the micro-batches to try: the requested one, or the usual ones and all that divide the global batch."""
     goal = brief.goal
@@ -50,16 +44,6 @@ def micro_batches(brief: Brief) -> np.ndarray:
     sizes = np.arange(1, MICRO_BATCHES[-1] + 1)
     asked = goal.global_batch_tokens
     return sizes[np.isin(sizes, MICRO_BATCHES) | (asked is not None and asked % (sizes * brief.seq_len) == 0)]
-
-
-def as_asked(share: np.ndarray) -> np.ndarray:
-    """Mark the micro-batches that reach the requested global batch exactly, or else within CLOSE, or else most closely.
-
-    `share` is the global batch of each configuration over the requested one; the last axis holds the micro-batches.
-    """
-    off = np.abs(np.log(share))
-    least = off.min(axis=-1, keepdims=True)
-    return off <= np.where(least == 0, 0.0, np.maximum(least, math.log1p(CLOSE)))
 
 
 def global_batches(brief: Brief, shapes: WorkloadArrays, window: Window) -> np.ndarray:

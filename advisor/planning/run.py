@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from advisor.laws.flops import scaling_parameters
 from advisor.planning import recipe
 from advisor.planning.candidates import Candidates, Device
 from advisor.planning.choose import Selection
 from advisor.planning.costs import Costs
 from advisor.prediction.batch import predict_batch
-from advisor.prediction.energy import WORLD_GRAMS_PER_KWH, carbon_kg
-from advisor.prediction.intervals import EstimateArrays
 from advisor.prediction.loss import predict_loss
+from advisor.prediction.power import WORLD_GRAMS_PER_KWH, carbon_kg
 from advisor.prediction.prior import published_runs
 from advisor.prediction.profile import Profile
-from advisor.records import Bill, Estimate, Grounds, Prediction, Run, Standing
+from advisor.records import Bill, Grounds, Prediction, Run, Standing
 from trainer.schema import CheckpointConfig, DataConfig, EvalConfig, RunConfig
 
 
@@ -31,23 +31,20 @@ def make_runs(candidates: Candidates, selections: Sequence[Selection]) -> list[R
     for number in sorted(set(rows.device.tolist())):  # one prediction for all rows of a device
         places = np.nonzero(rows.device == number)[0].tolist()
         workloads = [rows.workload(place) for place in places]
-        found = predict_batch(rows.devices[number].profile, workloads, expected=True)
+        found = predict_batch(rows.machines.devices[number].profile, workloads, expected=True)
         predictions |= zip(places, found, strict=True)
-
-    def at(many: EstimateArrays, row: int) -> Estimate | None:
-        return None if np.isnan(many.value[row]).any() else many.at(row)
 
     runs = []
     for row, chosen in enumerate(selections):
-        device, prediction = rows.devices[rows.device[row]], predictions[row]
+        device, prediction = rows.machines.devices[rows.device[row]], predictions[row]
         brief = device.brief
         assert prediction.step_seconds is not None  # a configuration over unknown links is no candidate
-        tokens, unique, kwh = chosen.steps * prediction.workload.step_tokens, brief.unique_tokens, at(bills.kwh, row)
+        tokens, unique, kwh = chosen.steps * prediction.workload.step_tokens, brief.unique_tokens, bills.kwh.at(row)
         grid = WORLD_GRAMS_PER_KWH if brief.goal.grid_grams_per_kwh is None else brief.goal.grid_grams_per_kwh
         bill = Bill(
             wall_clock=bills.clock.at(row),
-            cost_usd=at(bills.usd, row),
-            power_watts=at(bills.watts, row),
+            cost_usd=bills.usd.at(row),
+            power_watts=bills.watts.at(row),
             energy_kwh=kwh,
             carbon_kg=carbon_kg(kwh, grid),
             grid_grams_per_kwh=grid if kwh else None,
@@ -60,7 +57,7 @@ def make_runs(candidates: Candidates, selections: Sequence[Selection]) -> list[R
             loss = predict_loss(prediction.parameters, tokens, unique, brief.vocab_size)
         standing = Standing(
             score=float(scores[row, 0]),
-            ratio=tokens / brief.counted(prediction.workload.shape),
+            ratio=tokens / scaling_parameters(prediction.workload.shape, brief.ratio_counts),
             epochs=tokens / unique if unique else None,
             loss=loss,
             against=tuple(violation.name.lower() for violation in chosen.violation if violation.name),
@@ -69,7 +66,7 @@ def make_runs(candidates: Candidates, selections: Sequence[Selection]) -> list[R
             prediction=prediction,
             steps=chosen.steps,
             tokens=tokens,
-            offer=rows.offers[rows.offer[row]],
+            offer=rows.machines.offers[rows.offer[row]],
             bill=bill,
             standing=standing,
             grounds=grounds_of(device.profile),

@@ -13,7 +13,7 @@ from advisor.hardware.catalog import GPUS_PER_NODE
 from advisor.hardware.offers import check_providers, rows_by_gpu, unpriced
 from advisor.offer import Offer
 from advisor.options import OPTIONS, Goal
-from advisor.planning.candidates import Candidates, Device, first_window, make_candidates
+from advisor.planning.candidates import USUAL_WINDOW, WIDEST_WINDOW, Candidates, Device, make_candidates
 from advisor.planning.goal import (
     SEQ_LEN,
     VOCAB_SIZE,
@@ -23,12 +23,11 @@ from advisor.planning.goal import (
     cap_is_too_low,
     depths_between,
     make_brief,
-    seq_len_of,
     vocab_size_of,
     waiting_price,
 )
 from advisor.planning.models import nearest_shape
-from advisor.planning.offers import ANY, offers_for, own_offers, owned, rents, within_a_node
+from advisor.planning.offers import ANY, offers_for, own_offers, owned, within_a_node
 from advisor.planning.recipe import Window
 from advisor.prediction.comm import joins_machines
 from advisor.prediction.profile import Profile
@@ -51,45 +50,28 @@ class SearchSpace:
     safe: Candidates  # chosen by the batch rule among the configurations that leave memory free
     window: Window  # the range of global batches that was tried
     left_out: tuple[str, ...]
-
-    @property
-    def brief(self) -> Brief:
-        return self.candidates.devices[0].brief
-
-    @property
-    def limits(self) -> Limits:
-        return self.brief.limits
-
-    @property
-    def spot(self) -> bool:
-        """Whether spot machines may be chosen."""
-        return self.goal.spot != "none"
-
-    @property
-    def depths(self) -> tuple[int, int]:
-        """The smallest and the largest depth that was tried on every device."""
-        tried = [device.brief.depths for device in self.candidates.devices]
-        return max(depths[0] for depths in tried), min(depths[-1] for depths in tried)
+    brief: Brief  # of the first device; data, work and limits are the same on all devices
+    limits: Limits
 
     @property
     def allowed(self) -> np.ndarray:
         """Mark the configurations on offers that the goal allows."""
-        return self.spot | ~self.candidates.of_offers("spot").astype(bool)
+        return ~self.candidates.spot | (self.goal.spot != "none")
 
     def device(self, place: int) -> Device:
-        return self.candidates.devices[self.candidates.device[place]]
+        return self.candidates.machines.devices[self.candidates.device[place]]
 
     def device_of(self, run: Run) -> Device:
         """Return the device of a run of this space."""
-        return next(device for device in self.candidates.devices if run.offer in device.offers)
+        return next(device for device in self.candidates.machines.devices if run.offer in device.offers)
 
     def offer(self, place: int) -> Offer:
-        return self.candidates.offers[self.candidates.offer[place]]
+        return self.candidates.machines.offers[self.candidates.offer[place]]
 
     def widened(self, window: Window, depths: tuple[int, int]) -> SearchSpace:
         """Return this space with another range of global batches and with at least this range of depths."""
         devices = []
-        for device in self.candidates.devices:
+        for device in self.candidates.machines.devices:
             own = device.brief.depths
             wider = own if device.brief.goal.depth else depths_between(min(depths[0], *own), max(depths[1], *own))
             devices.append(replace(device, brief=replace(device.brief, depths=wider)))
@@ -107,53 +89,6 @@ def open_space(
     # After this allocation and release, glibc keeps arrays of up to this size on its heap, where they cause no page
     # faults. A search takes an eighth less time.
     np.empty(1 << 24, dtype=np.uint8)
-    check_goal(goal)
-    goal = settled(goal, profiles, data_meta)
-    devices, left_out = devices_of(goal, profiles, data_meta, today)
-    if not devices:
-        raise NothingOffered(f"nothing to choose from: {'; '.join(left_out[:5])}", exit_code=3)
-    return space_of(goal, devices, tuple(left_out), first_window(devices))
-
-
-def settled(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None) -> Goal:
-    """Return the goal with its number of parameters turned into a shape, and its epochs turned into tokens."""
-    unique = data_meta.tokens if data_meta else goal.data_tokens
-    if goal.epochs is not None and unique:
-        goal = replace(goal, tokens=max(1, round(goal.epochs * unique)))
-    if goal.parameters is None or not profiles:
-        return goal
-    first = _goal_on(goal, profiles[0], several=len(profiles) > 1)
-    vocab_size, seq_len = vocab_size_of(first, profiles[0], data_meta), seq_len_of(first, profiles[0])
-    shape = nearest_shape(goal.family, goal.parameters, vocab_size=vocab_size, seq_len=seq_len)
-    usual = make_shape(goal.family, depth=shape.depth, vocab_size=vocab_size, seq_len=seq_len)
-    return replace(goal, depth=shape.depth, width=None if shape == usual else shape.width)
-
-
-def space_of(goal: Goal, devices: Sequence[Device], left_out: tuple[str, ...], window: Window) -> SearchSpace:
-    """Return every configuration on these devices with global batches of the window; raises as `open_space` does."""
-    every = make_candidates(devices, window=window)
-    unlinked = np.isnan(every.step.value)
-    without_links: tuple[str, ...] = ()
-    if unlinked.any():
-        counts: dict[str, list[int]] = {}
-        for offer in (every.offers[o] for o in sorted(set(every.offer[unlinked].tolist()))):
-            counts.setdefault(offer.gpu, []).append(offer.gpus)
-        keys = [f"{' or '.join(map(str, sorted(set(numbers))))} x {gpu}" for gpu, numbers in sorted(counts.items())]
-        without_links = (f"{', '.join(keys)}: the links between the GPUs are unknown",)
-        every = every.rows(~unlinked)
-    if not len(every):
-        raise NothingOffered(f"no time can be predicted for {without_links[0]}", exit_code=3)
-    return SearchSpace(
-        goal=goal,
-        candidates=every.rows(every.ruled),
-        safe=every.rows(every.spared),
-        window=window,
-        left_out=(*left_out, *without_links),
-    )
-
-
-def check_goal(goal: Goal) -> None:
-    """Raises AdvisorError (exit code 2) if the goal does not define a choice between devices."""
     check_providers(goal.providers)
     for name, value in (("family", goal.family), ("spot", goal.spot), ("objective", goal.objective)):
         option = OPTIONS[name]
@@ -174,6 +109,53 @@ def check_goal(goal: Goal) -> None:
             "give --budget, --deadline, --tokens or --depth",
             exit_code=2,
         )
+    goal = settled(goal, profiles, data_meta)
+    devices, left_out = devices_of(goal, profiles, data_meta, today)
+    if not devices:
+        raise NothingOffered(f"nothing to choose from: {'; '.join(left_out[:5])}", exit_code=3)
+    window = WIDEST_WINDOW if len(devices) == 1 or devices[0].brief.goal.depth is not None else USUAL_WINDOW
+    return space_of(goal, devices, tuple(left_out), window)
+
+
+def settled(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None) -> Goal:
+    """Return the goal with its number of parameters turned into a shape, and its epochs turned into tokens."""
+    unique = data_meta.tokens if data_meta else goal.data_tokens
+    if goal.epochs is not None and unique:
+        goal = replace(goal, tokens=max(1, round(goal.epochs * unique)))
+    if goal.parameters is None or not profiles:
+        return goal
+    first = _goal_on(goal, profiles[0], several=len(profiles) > 1)
+    vocab_size = vocab_size_of(first, profiles[0], data_meta)
+    seq_len = first.seq_len or profiles[0].seq_len or SEQ_LEN[profiles[0].device_type]
+    shape = nearest_shape(goal.family, goal.parameters, vocab_size=vocab_size, seq_len=seq_len)
+    usual = make_shape(goal.family, depth=shape.depth, vocab_size=vocab_size, seq_len=seq_len)
+    return replace(goal, depth=shape.depth, width=None if shape == usual else shape.width)
+
+
+def space_of(goal: Goal, devices: Sequence[Device], left_out: tuple[str, ...], window: Window) -> SearchSpace:
+    """Return every configuration on these devices with global batches of the window; raises as `open_space` does."""
+    every = make_candidates(devices, window=window)
+    unlinked = np.isnan(every.step.value)
+    without_links: tuple[str, ...] = ()
+    if unlinked.any():
+        counts: dict[str, list[int]] = {}
+        for offer in (every.machines.offers[o] for o in sorted(set(every.offer[unlinked].tolist()))):
+            counts.setdefault(offer.gpu, []).append(offer.gpus)
+        keys = [f"{' or '.join(map(str, sorted(set(numbers))))} x {gpu}" for gpu, numbers in sorted(counts.items())]
+        without_links = (f"{', '.join(keys)}: the links between the GPUs are unknown",)
+        every = every.rows(~unlinked)
+    if not len(every):
+        raise NothingOffered(f"no time can be predicted for {without_links[0]}", exit_code=3)
+    brief = devices[0].brief
+    return SearchSpace(
+        goal=goal,
+        brief=brief,
+        limits=brief.limits,
+        candidates=every.rows(every.ruled),
+        safe=every.rows(every.spared),
+        window=window,
+        left_out=(*left_out, *without_links),
+    )
 
 
 def devices_of(
@@ -195,42 +177,44 @@ def devices_of(
         profiles = [p for p in profiles if p.key not in high]
     rows = rows_by_gpu()
     machines = [(p, machine) for p in profiles if (machine := owned(goal, p.key)) is not None]
-    rented = [profile for profile in profiles if rents(goal, profile.key)]
+    named = [] if goal.gpu == ANY else goal.gpu.split(",")
+    rented = [p for p in profiles if owned(goal, p.key) is None or goal.gpu == ANY or p.key in named]
     several = len(machines) + len(rented) > 1
 
-    def add(asked: Goal, profile: Profile, offers: tuple[Offer, ...], first: Offer, waiting: float | None) -> None:
+    wide = replace(goal, spot="only" if goal.spot == "only" else "any")
+    waiting: float | None
+    for profile, machine in [*machines, *((profile, None) for profile in rented)]:
+        if machine is not None:
+            asked, waiting, offers = goal, goal.usd_per_waiting_hour or 0.0, own_offers(goal, machine)
+            if not offers:
+                left_out.append(f"{profile.key}: your machine has {machine.gpus} of them")
+                continue
+            first = offers[0]
+        else:
+            counts = (goal.counts or (goal.gpus,)) if profile.key != "cpu" else (1,)
+            if within_a_node(goal) != goal and profile.spec is not None and not joins_machines(profile.spec):
+                # Nobody asked for these numbers of GPUs, and a guess at the network must not win a search.
+                counts = tuple(count for count in counts if count <= GPUS_PER_NODE)
+            offers = tuple(offer for count in counts for offer in offers_for(wide, profile.key, count, rows, today))
+            allowed = [offer for offer in offers if goal.spot != "none" or not offer.spot]
+            if not allowed:
+                if several:
+                    (apart if offers_for(wide, profile.key, 1, rows) else without_price).append(profile.key)
+                    continue
+                offers = tuple(unpriced(profile.key, count, goal.providers, rows) for count in counts)
+                allowed = list(offers)
+            if goal.gpu != ANY and within_a_node(goal) == goal:  # the goal names the numbers of GPUs
+                had = {offer.gpus for offer in allowed}
+                if missing := [str(count) for count in counts if count not in had]:
+                    left_out.append(f"{' or '.join(missing)} x {profile.key}: not offered together on these terms")
+            asked = replace(goal, usd_per_kwh=None) if goal.own else goal  # the tariff is for own machines
+            first, waiting = allowed[0], waiting_price(goal)
         mine = _goal_on(asked, profile, several=len(profiles) > 1)
         if several and (problem := budget_problem(mine, profile, first)) is not None:
             left_out.append(f"{profile.key}: {problem.message}")
-            return
+            continue
         brief = replace(make_brief(mine, profile, data_meta, first), usd_per_waiting_hour=waiting)
         devices.append(Device(profile=profile, brief=brief, offers=offers))
-
-    for profile, machine in machines:
-        if offers := own_offers(goal, machine):
-            add(goal, profile, offers, offers[0], goal.usd_per_waiting_hour or 0.0)
-        else:
-            left_out.append(f"{profile.key}: your machine has {machine.gpus} of them")
-    wide = replace(goal, spot="only" if goal.spot == "only" else "any")
-    for profile in rented:
-        counts = (goal.counts or (goal.gpus,)) if profile.key != "cpu" else (1,)
-        if within_a_node(goal) != goal and profile.spec is not None and not joins_machines(profile.spec):
-            # Nobody asked for these numbers of GPUs, and a guess at the network must not win a search.
-            counts = tuple(count for count in counts if count <= GPUS_PER_NODE)
-        offers = tuple(offer for count in counts for offer in offers_for(wide, profile.key, count, rows, today))
-        allowed = [offer for offer in offers if goal.spot != "none" or not offer.spot]
-        if not allowed:
-            if several:
-                (apart if offers_for(wide, profile.key, 1, rows) else without_price).append(profile.key)
-                continue
-            offers = tuple(unpriced(profile.key, count, goal.providers, rows) for count in counts)
-            allowed = list(offers)
-        if goal.gpu != ANY and within_a_node(goal) == goal:  # the goal names the numbers of GPUs
-            had = {offer.gpus for offer in allowed}
-            if missing := [str(count) for count in counts if count not in had]:
-                left_out.append(f"{' or '.join(missing)} x {profile.key}: not offered together on these terms")
-        asked = replace(goal, usd_per_kwh=None) if goal.own else goal  # the tariff is for own machines
-        add(asked, profile, offers, allowed[0], waiting_price(goal))
     if without_price:
         kind = "spot price" if goal.spot == "only" else "price"
         left_out.append(f"no {kind} known for {', '.join(without_price)}")

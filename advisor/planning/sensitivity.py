@@ -55,7 +55,7 @@ class Sensitivity:
 def sensitivity(space: SearchSpace, plan: Run, chosen: Selection) -> Iterator[Sensitivity]:
     """Yield what more or less money, more time, and fewer tokens per second would change."""
     settled, limits = space.brief.settled, space.limits
-    budget, deadline = limits.budget_usd, limits.deadline_seconds
+    budget, deadline, paid = limits.budget_usd, limits.deadline_seconds, plan.cost_usd.value if plan.cost_usd else 0.0
     # Settled work leaves the depth open if a limit decides it.
     wider = not settled or (space.goal.objective == "loss" and space.goal.depth is None and space.brief.limited)
     if wider and budget is not None:
@@ -65,20 +65,27 @@ def sensitivity(space: SearchSpace, plan: Run, chosen: Selection) -> Iterator[Se
         if (less := select(space, half)) is not None:
             choice = make_run(space.candidates, less)
             alike = less.score <= plan.score * (1 + BETTER)
-            buys = f"the same quality: {_where(choice)}" if alike else _change(plan, choice)
+            buys = f"the same quality: {machine(choice, depth=True)}" if alike else _change(plan, choice)
             yield Sensitivity(
                 text=f"{format_usd(budget / 2)} would be enough for {buys}", limits=half, depth=choice.depth
             )
     if space.brief.limited and deadline is not None:
-        later = [nice_seconds(share * deadline) for share in _LATER]
-        put_off = [(replace(limits, deadline_seconds=deadline + m), f"{format_seconds(m)} more") for m in later]
-        if wider:
-            yield _more(space, plan, *put_off[0])
-        if not settled:
-            cheaper = (_cheaper(space, plan, *each) for each in put_off)
-            yield from [item for item in cheaper if item is not None][:1]
+        for share in _LATER:
+            more = nice_seconds(share * deadline)
+            later, words = replace(limits, deadline_seconds=deadline + more), f"{format_seconds(more)} more"
+            if wider and share == _LATER[0]:
+                yield _more(space, plan, later, words)
+            # How much cheaper the same quality is with more time.
+            runs = as_good(space, plan.score * LEVEL, later) if paid and not settled else None
+            if runs is not None and len(runs) and runs.usd.min() <= (1 - WORTH_SAYING) * paid:
+                choice = make_run(space.candidates, selection(runs, int(runs.usd.argmin())))
+                before, after = (format_centre(run.cost_usd, format_usd) for run in (plan, choice))
+                saved = f"{before} to {after} ({format_error(plan.cost_usd, choice.cost_usd, format_usd)})"
+                text = f"{words} would take the price from {saved} at the same quality: {machine(choice, depth=True)}"
+                yield Sensitivity(text=text, limits=later, depth=choice.depth)
+                break
     yield from _waiting(space, plan)
-    if not settled or len(space.candidates.devices) > 1:
+    if not settled or len(space.candidates.machines.devices) > 1:
         yield _slower(space, plan, chosen)
 
 
@@ -113,19 +120,6 @@ def _more(space: SearchSpace, plan: Run, wider: Limits, words: str) -> Sensitivi
     return Sensitivity(text=f"{words} would not help{why}", limits=wider, depth=plan.depth)
 
 
-def _cheaper(space: SearchSpace, plan: Run, limits: Limits, words: str) -> Sensitivity | None:
-    """Return how much cheaper the same quality is with more time, or None if it is not cheaper."""
-    paid = plan.cost_usd.value if plan.cost_usd else 0.0
-    cheapest = cheapest_as_good(space, plan.score * LEVEL, limits)
-    if not paid or cheapest is None or cheapest.usd > (1 - WORTH_SAYING) * paid:
-        return None
-    choice = make_run(space.candidates, cheapest)
-    before, after = format_centre(plan.cost_usd, format_usd), format_centre(choice.cost_usd, format_usd)
-    saved = f"{before} to {after} ({format_error(plan.cost_usd, choice.cost_usd, format_usd)})"
-    text = f"{words} would take the price from {saved} at the same quality: {_where(choice)}"
-    return Sensitivity(text=text, limits=limits, depth=choice.depth)
-
-
 def _waiting(space: SearchSpace, plan: Run) -> Iterator[Sensitivity]:
     """Yield the run that free waiting would allow, and the cheapest and fastest runs about as good as the plan."""
     limits = space.limits.patient
@@ -137,11 +131,12 @@ def _waiting(space: SearchSpace, plan: Run) -> Iterator[Sensitivity]:
         buys = f"{_change(plan, choice)} in {format_seconds(choice.total_seconds.value)}"
         text = f"if waiting cost nothing (--value-of-time 0) {budget} would buy {buys}"
         yield Sensitivity(text=text, limits=limits, depth=choice.depth)
-    runs = _as_good(space, plan.score * AS_GOOD, limits)
+    runs = as_good(space, plan.score * AS_GOOD, limits)
     if len(runs) and plan.cost_usd is not None:
         ends = [make_run(space.candidates, selection(runs, int(o.argmin()))) for o in (runs.usd, runs.seconds)]
         cheapest, fastest = [
-            f"{_where(end)} for {format_usd(end.cost_usd.value)} in {format_seconds(end.total_seconds.value)}"
+            f"{machine(end, depth=True)} for {format_usd(end.cost_usd.value)} "
+            f"in {format_seconds(end.total_seconds.value)}"
             for end in ends
             if end.cost_usd
         ]
@@ -149,14 +144,8 @@ def _waiting(space: SearchSpace, plan: Run) -> Iterator[Sensitivity]:
         yield Sensitivity(text=text, limits=limits)
 
 
-def cheapest_as_good(space: SearchSpace, score: float, limits: Limits) -> Selection | None:
-    """Return the cheapest run within the limits with at most this score, or None if no such run has a price."""
-    runs = _as_good(space, score, limits)
-    return selection(runs, int(runs.usd.argmin())) if len(runs) else None
-
-
-def _as_good(space: SearchSpace, score: float, limits: Limits) -> Runs:
-    """Return for each configuration the shortest run within the limits with at most this score."""
+def as_good(space: SearchSpace, score: float, limits: Limits) -> Runs:
+    """Return for each configuration the shortest run of known price within the limits with at most this score."""
     costs = Costs(space.candidates)
     law, counted = DATA_CONSTRAINED, costs.counted
     # Solve the loss law for the tokens that reach the score, taking all tokens as fresh.
@@ -165,7 +154,7 @@ def _as_good(space: SearchSpace, score: float, limits: Limits) -> Runs:
         tokens = np.where(left > 0, (left / law.token_scale) ** (-1 / law.token_exponent), np.inf)
     reachable = np.isfinite(tokens) & (tokens < 1e16)
     steps = np.maximum(np.where(reachable, np.ceil(tokens / costs.step_tokens), 1.0), least_steps(costs))
-    runs = runs_at(costs, np.arange(len(space.candidates)), steps, limits, spot=space.spot)
+    runs = runs_at(costs, np.arange(len(space.candidates)), steps, limits, spot=space.goal.spot != "none")
     good = (runs.violation == NOTHING) & reachable[:, 0] & (runs.score <= score * 1.0001) & ~np.isnan(runs.usd)
     return runs.rows(good)
 
@@ -173,14 +162,15 @@ def _as_good(space: SearchSpace, score: float, limits: Limits) -> Runs:
 def _slower(space: SearchSpace, plan: Run, chosen: Selection) -> Sensitivity:
     """Return how much slower than estimated the plan's device may be before another choice is better."""
     field = space.candidates
-    keys = np.array([device.profile.key for device in field.devices])[field.device]
+    keys = np.array([device.profile.key for device in field.machines.devices])[field.device]
     mine = keys == plan.offer.gpu
     same = mine & (field.offer == field.offer[chosen.place]) & (field.depth == plan.depth)
     others = select(space, space.limits, allowed=~mine)
 
-    def rival(speed: float) -> Selection | None:
-        """Return the best other choice at this speed, or None if the plan's choice is still the best."""
-        slowed = _slowed(space, mine, speed)
+    def rival(speed: float) -> tuple[SearchSpace, Selection] | None:
+        """Return the best other choice with this share of the speed, or None if the plan's choice is still the best."""
+        step = field.step.scaled(np.where(mine, 1 / speed, 1.0))
+        slowed = replace(space, candidates=replace(field, step=step))
         own = select(slowed, space.limits, allowed=same)
         picks = [p for p in (own, others, select(slowed, space.limits, allowed=mine & ~same)) if p is not None]
         if not picks:
@@ -192,7 +182,7 @@ def _slower(space: SearchSpace, plan: Run, chosen: Selection) -> Sensitivity:
         nothing = np.zeros(len(picks), dtype=int)
         runs = Runs(**columns, loss=np.full(len(picks), np.nan), violation=nothing, overrun=nothing)
         first = picks[best_of(slowed, slowed.candidates, runs, space.limits)]
-        return None if first is own else first
+        return None if first is own else (slowed, first)
 
     name = "this machine" if plan.offer.gpu == "cpu" else plan.offer.gpu
     if rival(SLOWEST) is None:
@@ -201,23 +191,17 @@ def _slower(space: SearchSpace, plan: Run, chosen: Selection) -> Sensitivity:
     for _ in range(_HALVINGS):
         middle = (holds + fails) / 2
         holds, fails = (middle, fails) if rival(middle) is None else (holds, middle)
-    first = rival(fails)
-    assert first is not None
+    slower = rival(fails)
+    assert slower is not None
+    better = make_run(slower[0].candidates, slower[1])
     rate = plan.tokens_per_second
     low = rate.low / rate.value
     likely = "quite possible" if fails >= low else "unlikely"
-    better = make_run(_slowed(space, mine, fails).candidates, first)
     text = (
         f"this choice holds unless {name} is more than {format_percent(1 - fails)} slower than estimated, which is "
-        f"{likely}: then {_where(better)} is better"
+        f"{likely}: then {machine(better, depth=True)} is better"
     )
     return Sensitivity(text=text, slower=1 - fails, depth=better.depth)
-
-
-def _slowed(space: SearchSpace, mine: np.ndarray, speed: float) -> SearchSpace:
-    """Return the space with this share of the speed on the marked candidates."""
-    step = space.candidates.step.scaled(np.where(mine, 1 / speed, 1.0))
-    return replace(space, candidates=replace(space.candidates, step=step))
 
 
 def _change(plan: Run, other: Run) -> str:
@@ -235,19 +219,15 @@ def _change(plan: Run, other: Run) -> str:
     return " ".join(parts)
 
 
-def _where(choice: Run) -> str:
-    return f"depth {choice.depth} on {machine(choice)}"
-
-
-def machine(run: Run, provided: str = " from ") -> str:
-    """Return the machine of a run in words; `provided` is the text before the provider."""
-    offer = run.offer
+def machine(run: Run, provided: str = " from ", *, depth: bool = False) -> str:
+    """Return the machine of a run in words, after its depth if asked; `provided` is the text before the provider."""
+    offer, on = run.offer, f"depth {run.depth} on " if depth else ""
     if offer.gpu == "cpu":
-        return "this CPU"
+        return f"{on}this CPU"
     provider = f"{provided}{offer.provider}" if offer.provider else ""
     if offer.source == OWN_MACHINE:
         provider = " of your own"
-    return f"{offer.gpus} x {offer.gpu}{provider}{' spot' if offer.spot else ''}"
+    return f"{on}{offer.gpus} x {offer.gpu}{provider}{' spot' if offer.spot else ''}"
 
 
 def scaling(space: SearchSpace, plan: Run, chosen: Selection) -> tuple[tuple[ScalingPoint, ...], int | None]:
@@ -257,20 +237,12 @@ def scaling(space: SearchSpace, plan: Run, chosen: Selection) -> tuple[tuple[Sca
     The curve ends where the global batch cannot be split further or the links are unknown. It skips numbers of GPUs
     that no provider rents together, and is empty for a CPU.
     """
-    if plan.workload.gpu == "cpu":
+    workload, device, mine = plan.workload, space.device(chosen.place), space.offer(chosen.place)
+    if workload.gpu == "cpu":
         return (), None
-    seq_len, step_tokens = plan.workload.shape.seq_len, plan.workload.step_tokens
-    counts = [count for count in GPU_COUNTS if count * seq_len <= OVERSHOOT * step_tokens]
-    offers = (_offer(space.goal, space.offer(chosen.place), count) for count in counts)
-    points = _points(space.device(chosen.place), plan, tuple(offer for offer in offers if offer is not None))
-    burdens = [(p.cost_usd if p.cost_usd else p.gpus * p.total_seconds) * p.total_seconds for p in points]
-    least = min(range(len(points)), key=burdens.__getitem__, default=-1)
-    return points, None if least == len(points) - 1 else points[least].gpus
-
-
-def _points(device: Device, plan: Run, offers: tuple[Offer, ...]) -> tuple[ScalingPoint, ...]:
-    """Return a point for each offer, up to the first that cannot run the plan."""
-    workload = plan.workload
+    counts = [n for n in GPU_COUNTS if n * workload.shape.seq_len <= OVERSHOOT * workload.step_tokens]
+    found = (_offer(space.goal, mine, count) for count in counts)
+    offers = tuple(offer for offer in found if offer is not None)
     brief = device.brief.pinned(depth=plan.depth, global_batch_tokens=workload.step_tokens, tokens=plan.tokens)
     brief = replace(brief, goal=replace(brief.goal, micro_batch=None))
     candidates = make_candidates([Device(profile=device.profile, brief=brief, offers=offers)])
@@ -285,7 +257,7 @@ def _points(device: Device, plan: Run, offers: tuple[Offer, ...]) -> tuple[Scali
     points: list[ScalingPoint] = []
     for row, offer in enumerate(offers):
         if not candidates.fits[row] or math.isnan(rate[row]):
-            break
+            break  # this number of GPUs cannot run the plan
         per_gpu = points[0].tokens_per_second / points[0].gpus if points else rate[row] / offer.gpus
         points.append(
             ScalingPoint(
@@ -299,7 +271,9 @@ def _points(device: Device, plan: Run, offers: tuple[Offer, ...]) -> tuple[Scali
                 other_batch_tokens=None if tokens[row] == workload.step_tokens else int(tokens[row]),
             )
         )
-    return tuple(points)
+    burdens = [(p.cost_usd if p.cost_usd else p.gpus * p.total_seconds) * p.total_seconds for p in points]
+    least = min(range(len(points)), key=burdens.__getitem__, default=-1)
+    return tuple(points), None if least == len(points) - 1 else points[least].gpus
 
 
 def _offer(goal: Goal, mine: Offer, count: int) -> Offer | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from advisor.hardware.catalog import GPUS_PER_NODE
-from advisor.laws.repetition import FREE_EPOCHS, OVERFIT_EPOCHS, WASTEFUL_EPOCHS
+from advisor.laws.flops import scaling_parameters
 from advisor.laws.text import PREPARED_BYTES_PER_CORE_SECOND, bytes_per_token
 from advisor.planning import recipe
 from advisor.planning.candidates import Device
@@ -15,7 +15,14 @@ from advisor.planning.explain import COUNTED, off_request, rejection
 from advisor.planning.goal import LONGEST_SECONDS, Brief
 from advisor.planning.offers import SEVERAL_NODES
 from advisor.prediction.comm import assumed_network
-from advisor.prediction.loss import effective_tokens, loss_range_problem, predict_loss
+from advisor.prediction.loss import (
+    FREE_EPOCHS,
+    OVERFIT_EPOCHS,
+    WASTEFUL_EPOCHS,
+    effective_tokens,
+    loss_range_problem,
+    predict_loss,
+)
 from advisor.records import Basis, Run
 from advisor.units import DAY, format_number, format_percent, format_seconds, format_tokens, format_usd, format_watts
 
@@ -89,7 +96,7 @@ def _work_warnings(brief: Brief, chosen: Run) -> Iterator[str]:
 
 def _more_data(brief: Brief, chosen: Run) -> str | None:
     """Return what more data would give, or None unless the run ends because its data are used up."""
-    wanted = round(brief.ratio * brief.counted(chosen.workload.shape))
+    wanted = round(brief.ratio * scaling_parameters(chosen.workload.shape, brief.ratio_counts))
     if not brief.data_bound(chosen) or wanted <= chosen.tokens:
         return None
     loss = predict_loss(chosen.parameters, wanted, wanted, brief.vocab_size) if chosen.loss else None

@@ -69,28 +69,25 @@ def forward_share(w: Workload) -> float:
     return 2 / ((6 if adapters is None else 4) + (2 if w.activation_checkpointing == "full" else 0))
 
 
-def looped_seconds(a: WorkloadArrays) -> float:
-    """Return the seconds that loops over experts add to a micro-batch; at the high end of the time, twice as much."""
-    again = _LOOP_AGAIN_SECONDS if a.activation_checkpointing == "full" else 0.0
-    return (_LOOP_SECONDS + again) * (a.software.looped_experts if a.software is not None else 0)
-
-
 def _apart(a: WorkloadArrays) -> bool:
     """Return True if adapters run as separate operations, as in eager code without hand-written kernels."""
     return a.software is not None and not a.compile and not a.software.fused_kernels
 
 
-def seconds_besides(a: WorkloadArrays, spec: GpuSpec | None) -> np.ndarray | float:
+def seconds_besides(a: WorkloadArrays, spec: GpuSpec | None) -> tuple[np.ndarray | float, float]:
     """Return the seconds that adapters and loops over experts add to a micro-batch, shape (n,), or 0 without either.
 
+    The second value is what loops add once more at the high end of the time: they take up to twice as long.
     4-bit weights are converted to 16 bits. In eager code, the adapters' own operations also pass through memory.
     """
-    if a.software is None or spec is None:
-        return 0.0
+    if a.software is None:
+        return 0.0, 0.0
     again = a.activation_checkpointing == "full"
-    looped = looped_seconds(a)
+    looped = (_LOOP_SECONDS + (_LOOP_AGAIN_SECONDS if again else 0.0)) * a.software.looped_experts
+    if spec is None:
+        return 0.0, looped
     if (adapters := a.software.adapters) is None:
-        return looped
+        return looped, looped
     moved = np.zeros(len(a.depth))
     if adapters.quantized:
         moved = (3.0 if again else 2.0) * _UNPACKED_BYTES * (a.block_matrices + a.software.expert_parameters)
@@ -98,4 +95,4 @@ def seconds_besides(a: WorkloadArrays, spec: GpuSpec | None) -> np.ndarray | flo
         entering, leaving = flops.adapted_widths(a, adapters.targets)
         passes = 4 / 3 if again else 1.0
         moved = moved + passes * a.tokens * a.depth * (_BYTES_IN * entering + _BYTES_OUT * leaving)
-    return looped + moved / spec.memory_bytes_per_second
+    return looped + moved / spec.memory_bytes_per_second, looped

@@ -53,9 +53,14 @@ def predict_batch(
     for places in by_kind(workloads):
         kind = [workloads[i] for i in places]
         arrays = WorkloadArrays.of(kind)
-        steps, memory = _steps(profile, arrays, kind, expected), _memory(profile, arrays, kind, ran)
+        accum, gpus = np.array([w.grad_accum for w in kind]), np.full(len(kind), arrays.gpus)
+        many = step_seconds_many(profile, arrays, accum, gpus, expected=expected)
+        assert many.basis is not None
+        steps = _estimates(many, [BASES[basis] for basis in many.basis.tolist()])
+        memory = _memory(profile, arrays, kind, ran)
         for place, workload, step, held in zip(places, kind, steps, memory, strict=True):
-            predictions[place] = _prediction(profile, workload, step, *held)
+            # The step time is NaN if the links are unknown.
+            predictions[place] = _prediction(profile, workload, None if math.isnan(step.value) else step, *held)
     return [predictions[place] for place in range(len(workloads))]
 
 
@@ -74,14 +79,15 @@ def step_seconds_many(
     machine = np.where(gpus > 1, comm.machine_deviation(profile.spec, 2), 0.0)
     besides = posterior.drift**2 + unlike**2 + share.deviation**2 + machine**2
     own = np.sqrt(logs.deviation**2 + besides)
-    value = np.exp(logs.mean) * share.of_time + grad_accum * adapters.seconds_besides(a, profile.spec)
+    beside, more = adapters.seconds_besides(a, profile.spec)
+    value = np.exp(logs.mean) * share.of_time + grad_accum * beside
     spread = np.exp(Z80 * profile.widening * own)
     basis = basis_of(posterior, z, logs.distance)
     if unlike:
         basis = np.maximum(basis, BASES.index(Basis.EXTRAPOLATED))
     middle = value * np.exp(logs.expected - logs.mean + besides / 2) if expected else value
-    late = grad_accum * adapters.looped_seconds(a)
-    alone = EstimateArrays(value=middle, low=value / spread, high=value * spread + late, basis=basis)
+    high = value * spread + grad_accum * more
+    alone = EstimateArrays(value=middle, low=value / spread, high=high, basis=basis)
     if not (gpus > 1).any():
         return alone
     exchange = comm.exchange_of(a, grad_accum, gpus)
@@ -96,7 +102,7 @@ def tokens_per_second_many(profile: Profile, a: WorkloadArrays, grad_accum: np.n
     """
     seconds = np.exp(expected_log(profile.posterior_of(a.sharding), sizes_of(a, grad_accum, gpus)))
     seconds = seconds * adapters.share_of_a_step(a).of_time
-    seconds = seconds + grad_accum * adapters.seconds_besides(a, profile.spec)
+    seconds = seconds + grad_accum * adapters.seconds_besides(a, profile.spec)[0]
     if (gpus > 1).any():
         exchange = comm.exchange_of(a, grad_accum, gpus)
         backward = BACKWARD * seconds / grad_accum
@@ -113,25 +119,11 @@ def fits(device_bytes: Estimate | EstimateArrays, memory_bytes: int | None) -> b
     return device_bytes.high <= FIT_MARGIN * (math.inf if memory_bytes is None else memory_bytes)
 
 
-def fit_probability(device_bytes: Estimate, memory_bytes: int) -> float:
-    """Return the probability that a configuration fits the device with a margin. `fits` requires 0.9."""
-    return chance_below(FIT_MARGIN * memory_bytes, device_bytes.value, device_bytes.low, device_bytes.high)
-
-
 def verdict_of(probability: float | None) -> bool | None:
-    """Return True if the probability of fitting is above 0.9, False if it is below 0.1, else None."""
+    """Return True if a probability of fitting (with the margin of `fits`) is above 0.9, False below 0.1, else None."""
     if probability is None or 0.1 < probability < 0.9 - 1e-9:
         return None
     return probability > 0.5
-
-
-def _steps(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload], expected: bool) -> list[Estimate | None]:
-    """Return the step time of each workload, or None if the links are unknown."""
-    accum, gpus = np.array([w.grad_accum for w in workloads]), np.full(len(workloads), a.gpus)
-    steps = step_seconds_many(profile, a, accum, gpus, expected=expected)
-    assert steps.basis is not None
-    bases = [BASES[place] for place in steps.basis.tolist()]
-    return [None if math.isnan(step.value) else step for step in _estimates(steps, bases)]
 
 
 def _memory(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload], ran: bool) -> list[_Memory]:
@@ -153,9 +145,10 @@ def _memory(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload], 
     for i, w in enumerate(workloads if measured else ()):
         if w in measured:
             estimates[i] = (model.allocated_bytes(w), model.reserved_bytes(w), model.device_total_bytes(w))
+    usable = None if room is None else FIT_MARGIN * room
     return [
-        (allocated, reserved, total, fit_probability(total, room) if room is not None else None)
-        for allocated, reserved, total in estimates
+        (*held, total, None if usable is None else chance_below(usable, total.value, total.low, total.high))
+        for *held, total in estimates
     ]
 
 

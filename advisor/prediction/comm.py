@@ -14,8 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
-from advisor.hardware.links import Link, read_link
+from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, Link, read_link
 from advisor.laws.intervals import Z80
 from advisor.prediction.adapters import NF4_BYTES
 from advisor.prediction.intervals import BASES, EstimateArrays
@@ -147,18 +146,10 @@ def caution(spec: GpuSpec | None, gpus: int) -> float:
     return math.exp(Z80 * machine_deviation(spec, gpus))
 
 
+@cache
 def owners_of_several(gpu: str) -> int:
     """Return how many owners have published runs on several GPUs of this type."""
-    return len(_owners_of_several().get(gpu, ()))
-
-
-@cache
-def _owners_of_several() -> dict[str, set[str]]:
-    owners: dict[str, set[str]] = {}
-    for run in published_runs():
-        if run.gpus > 1:
-            owners.setdefault(run.gpu, set()).add(run.owner)
-    return owners
+    return len({run.owner for run in published_runs() if run.gpu == gpu and run.gpus > 1})
 
 
 def unsure(spec: GpuSpec | None, gpus: int) -> tuple[float, tuple[float, float, float]]:
@@ -211,7 +202,7 @@ def exposed_seconds(
     accum, gpus = np.array([workload.grad_accum]), np.array([workload.gpus])
     exchange = exchange_of(WorkloadArrays.of([workload]), accum, gpus)
     exposed = exposed_many(exchange, spec, np.array([backward_seconds]), expected=expected)
-    return None if math.isnan(exposed.value[0]) else exposed.at(0)
+    return exposed.at(0)
 
 
 @dataclass(frozen=True, kw_only=True)

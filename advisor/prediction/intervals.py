@@ -7,11 +7,12 @@ because intervals are not symmetric. Every function takes one `Estimate` or the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -21,7 +22,34 @@ BASES = tuple(Basis)  # best first; arrays store the index of a basis in this tu
 
 
 @dataclass(frozen=True, kw_only=True)
-class EstimateArrays:
+class Table:
+    """A record whose arrays are columns of equal length. Tables among its fields are columns too."""
+
+    def rows(self, places: np.ndarray | slice | tuple) -> Self:
+        """Return the rows at these places: a mask, indices, or selections along the first axes."""
+        columns: dict[str, Any] = {
+            name: column[places] if isinstance(column, np.ndarray) else column.rows(places)
+            for name, column in vars(self).items()
+            if isinstance(column, np.ndarray | Table)
+        }
+        return type(self)(**vars(self) | columns)  # a third of the time of `replace`
+
+
+_Table = TypeVar("_Table", bound=Table)
+
+
+def stacked(parts: Sequence[_Table]) -> _Table:
+    """Return the rows of several tables, concatenated. What is no column comes from the first."""
+    columns: dict[str, Any] = {
+        name: (np.concatenate if isinstance(column, np.ndarray) else stacked)([getattr(part, name) for part in parts])
+        for name, column in vars(parts[0]).items()
+        if isinstance(column, np.ndarray | Table)
+    }
+    return replace(parts[0], **columns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateArrays(Table):
     """Many estimates as arrays that broadcast; `basis` contains indices into BASES and may be None if unused."""
 
     value: np.ndarray
@@ -34,17 +62,17 @@ class EstimateArrays:
         value, low, high = self.value * factor, self.low * factor, self.high * factor
         return EstimateArrays(value=value, low=low, high=high, basis=self.basis)
 
-    def rows(self, places: np.ndarray | slice | tuple) -> EstimateArrays:
-        """Return the estimates that `places` selects along the first axes."""
-        value, low, high = self.value[places], self.low[places], self.high[places]
-        return EstimateArrays(value=value, low=low, high=high, basis=None if self.basis is None else self.basis[places])
+    def at(self, row: int) -> Estimate | None:
+        """Return the estimate of one row of arrays of shape (n, 1) or (1, 1), or None if it is NaN.
 
-    def at(self, row: int) -> Estimate:
-        """Return the estimate of one row of arrays of shape (n, 1) or (1, 1). An exact zero counts as measured."""
+        An exact zero counts as measured.
+        """
         assert self.basis is not None
         value, low, high, basis = (
             side.flat[row if side.size > 1 else 0].item() for side in (self.value, self.low, self.high, self.basis)
         )
+        if math.isnan(value):
+            return None
         return Estimate(value=value, low=low, high=high, basis=BASES[basis] if value or high else Basis.MEASURED)
 
 
@@ -100,15 +128,6 @@ def columns(estimates: Sequence[Estimate]) -> EstimateArrays:
     sides = np.array([(e.value, e.low, e.high) for e in estimates], dtype=float)
     bases = np.array([BASES.index(e.basis) for e in estimates])
     return EstimateArrays(value=sides[:, :1], low=sides[:, 1:2], high=sides[:, 2:], basis=bases[:, None])
-
-
-def stacked(parts: Sequence[EstimateArrays]) -> EstimateArrays:
-    """Return the rows of several arrays, concatenated."""
-    value, low, high = (np.concatenate([getattr(part, side) for part in parts]) for side in ("value", "low", "high"))
-    bases = [part.basis for part in parts if part.basis is not None]
-    return EstimateArrays(
-        value=value, low=low, high=high, basis=np.concatenate(bases) if len(bases) == len(parts) else None
-    )
 
 
 def sum_shared(*parts: Many) -> Many:

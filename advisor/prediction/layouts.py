@@ -15,8 +15,7 @@ import numpy as np
 
 from advisor.architecture import Experts, Layout, Model
 from advisor.errors import AdvisorError
-from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, peak_flops
-from advisor.hardware.links import read_link
+from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, peak_flops, read_link
 from advisor.prediction.comm import reached, through_host, unsure, usual_network
 from advisor.prediction.software import require_software
 from advisor.prediction.throughput import READ_BYTES

@@ -16,12 +16,16 @@ from typing import Any
 
 import numpy as np
 
+from advisor.laws.intervals import Z80
+from advisor.prediction.prior import datasheet_rates, load_prior
+from advisor.prediction.profile import Profile
 from advisor.prediction.published import PublishedSetting
-from advisor.prediction.throughput import Nearby, coordinates, sizes
-from advisor.records import Workload
+from advisor.prediction.software import software_of, table, words_of
+from advisor.prediction.throughput import Nearby, coordinates, sizes, terms
+from advisor.records import Software, Workload
 from advisor.settings import SHARDINGS
 from advisor.store.folders import profiles_folder
-from advisor.units import format_tokens
+from advisor.units import format_number, format_tokens
 
 # Correlation of the residuals of one software between two GPU types, and between two settings of switches. Chosen by
 # cross-validation over owners, together with the spreads of benchmarks/prior_model.py.
@@ -50,11 +54,6 @@ class PublishedRun:
     residual: float = 0.0  # log of measured over predicted step seconds
     noise: float = 0.0  # standard deviation of this run's residual
     owner_deviation: float = 0.0  # standard deviation of the error that all runs of the owner share
-
-
-def software_key(setting: PublishedSetting) -> str:
-    """Return the name or kind of the software. Residuals of runs with different keys are unrelated."""
-    return setting.software.name or setting.software.kind
 
 
 def switches_of(w: Workload) -> str:
@@ -123,7 +122,7 @@ def nearby_of(name: str | None, gpu: str, switches: str, deviation: float) -> Ne
 def as_published(w: Workload, setting: PublishedSetting) -> PublishedRun:
     """Return a workload as a row of the table, without owner and measurements."""
     return PublishedRun(
-        software=software_key(setting),
+        software=setting.software.name or setting.software.kind,  # others are unrelated
         gpu=w.gpu,
         gpus=w.gpus,
         switches=switches_of(w),
@@ -132,9 +131,14 @@ def as_published(w: Workload, setting: PublishedSetting) -> PublishedRun:
     )
 
 
-def closest(w: Workload, setting: PublishedSetting) -> str:
-    """Return a sentence about the most similar published run, with its speed and the differences."""
-    here, runs = as_published(w, setting), published_runs()
+def closest_run(profile: Profile, w: Workload) -> str | None:
+    """Return a sentence about the most similar published run, with its speed and the differences.
+
+    Returns None if the device was calibrated.
+    """
+    if profile.calibrated or profile.spec is None:
+        return None
+    here, runs = as_published(w, PublishedSetting.of(w, profile.spec)), published_runs()
     alike = correlation([here], runs)[0]
     for of, otherwise in _UNLIKE.items():
         alike = alike * np.where([getattr(run, of) == getattr(here, of) for run in runs], 1.0, otherwise)
@@ -155,3 +159,45 @@ def closest(w: Workload, setting: PublishedSetting) -> str:
         if differs
         else f"{words}, the same in all that is known"
     )
+
+
+# The most common software, with which a prediction for our own trainer is compared; None: a custom eager loop.
+_OTHERS = ("hf-trainer", None, "megatron")
+
+
+def whose(profile: Profile, workload: Workload) -> str:
+    """Return a sentence that names the software of a prediction and says how long other software takes."""
+    software = workload.software
+    if software is not None and software.name is not None:
+        return f"{words_of(software)} as its defaults are, {'compiled' if workload.compile else 'eager'}"
+    if software is not None:
+        return (
+            "software that is not said: the interval holds a loss in chunks (torchtune, Unsloth) as well as one over "
+            "whole logits (TRL, axolotl); --software says whose"
+        )
+    own = f"this project's trainer, {'compiled' if workload.compile else 'eager'}"
+    if profile.calibrated or profile.spec is None:
+        return f"{own}, as measured here"
+    names = {name: table()[name].words if name else "a PyTorch loop without compilation" for name in _OTHERS}
+    others = ", ".join(f"{words} {_times(profile, workload, name)}" for name, words in names.items())
+    return f"{own}; the expected step time of other software, relative to that: {others}"
+
+
+def _times(profile: Profile, workload: Workload, name: str | None) -> str:
+    """Return the step time with other software relative to this prediction, with its 80 % interval, as text."""
+    spec = profile.spec
+    assert spec is not None
+    rates = datasheet_rates(spec, workload.precision)
+    assert rates is not None  # every GPU with a prior has them
+    middles, deviation = [], 0.0
+    other = Software() if name is None else software_of(name)
+    compiled = name is not None and table()[name].compiled
+    for on, software in ((workload.compile, None), (compiled, other)):
+        prior = load_prior(spec.generation, workload.precision, on, spec, software=software)
+        seconds = terms(sizes([workload]), rates)[0] * np.exp(prior.mean)
+        share = seconds / seconds.sum()
+        middles.append(float(seconds.sum()))
+        deviation = float(np.sqrt(share @ prior.covariance @ share))
+    ratio = middles[1] / middles[0]
+    low, value, high = (format_number(float(f"{ratio * np.exp(n * Z80 * deviation):.2g}")) for n in (-1, 0, 1))
+    return f"{value} ({low}-{high})"

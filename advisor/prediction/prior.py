@@ -121,9 +121,14 @@ def load_prior(
     k = len(TERMS)
     mean = sum((m for m, _ in beliefs), np.zeros(k)) / len(beliefs)
     covariance = sum((c + np.outer(m - mean, m - mean) for m, c in beliefs), np.zeros((k, k))) / len(beliefs)
-    return CoefficientPrior(
-        mean=mean, covariance=covariance, discrepancy=shared.spreads.unexplained, source=shared.source(generation)
-    )
+    # Of a configuration without similar published runs.
+    unexplained = float(np.hypot(shared.spreads.row, shared.spreads.near))
+    rows, own = sum(shared.rows_by_generation.values()), shared.rows_by_generation.get(generation or "", 0)
+    source = f"{rows} published runs, {own} of them on {generation} ({shared.dated})"
+    if not own:
+        here = generation or "this device"
+        source = f"{rows} published runs of other generations, none of {here} ({shared.dated})"
+    return CoefficientPrior(mean=mean, covariance=covariance, discrepancy=unexplained, source=source)
 
 
 def _setting(
@@ -141,7 +146,11 @@ def near_deviation() -> float:
 def published_runs(key: str, generation: str | None) -> tuple[int, int, int]:
     """Return the numbers of published runs behind `load_prior`, encoders included: of the GPU, its generation, all."""
     shared = _shared()
-    return shared.rows_by_card.get(key, 0), shared.rows_of(generation), sum(shared.rows_by_card.values())
+    return (
+        shared.rows_by_card.get(key, 0),
+        shared.rows_by_generation.get(generation or "", 0),
+        sum(shared.rows_by_card.values()),
+    )
 
 
 def bounded(mean: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -263,17 +272,7 @@ class SharedBelief:
             mean, covariance = bounded(mean, covariance)
         unseen = [name for name in software_effects(setting, generation) if name not in self.place]
         covariance = covariance + self.spreads.of_unknown(unseen)
-        return mean, covariance + self.spreads.of_software(setting) + self.spreads.of_machine()
-
-    def rows_of(self, generation: str | None) -> int:
-        return self.rows_by_generation.get(generation or "", 0)
-
-    def source(self, generation: str | None) -> str:
-        """Return a description of the published runs behind the prior."""
-        rows, own = sum(self.rows_by_generation.values()), self.rows_of(generation)
-        if not own:
-            return f"{rows} published runs of other generations, none of {generation or 'this device'} ({self.dated})"
-        return f"{rows} published runs, {own} of them on {generation} ({self.dated})"
+        return mean, covariance + self.spreads.between(setting, setting) + self.spreads.of_machine()
 
 
 @cache

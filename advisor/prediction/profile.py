@@ -14,6 +14,7 @@ from advisor.settings import SHARDINGS
 from advisor.store.calibration import HeldOutSummary
 
 _UNLIKE_DEVIATION = 0.15  # for each switch that differs: half the typical gain by compiling (sources §3.2: up to 1.3x)
+FORWARD_FRACTION = 1 / 3  # of a step, if not measured: backward has twice the FLOPs of forward (sources §1.2)
 FIT_MARGIN = 0.97  # usable share of device memory: allocators fail a little before the last byte
 
 
@@ -68,7 +69,9 @@ class Profile:
 
     def with_network(self, bytes_per_second: float | None) -> Profile:
         """Return the profile on machines whose network has this rate; None leaves the usual one."""
-        return self if self.spec is None else replace(self, spec=self.spec.with_network(bytes_per_second))
+        if self.spec is None or bytes_per_second is None:
+            return self
+        return replace(self, spec=self.spec.with_network(bytes_per_second))
 
     def posterior_of(self, sharding: str) -> Posterior:
         """Return what is known of the speed of runs with this sharding; published runs of ZeRO-1 and 2 are alike."""
@@ -90,22 +93,13 @@ def unlikeness(posterior: Posterior, tag: str) -> float:
     return _UNLIKE_DEVIATION * (len(tag.split("/")) - nearest) ** 0.5
 
 
-def forward_fraction_prior() -> float:
-    """Return the forward share of a step: a third, because backward has twice the FLOPs of forward (sources §1.2)."""
-    return 1 / 3
-
-
-def unknown_costs() -> RunCosts:
-    """Return wide priors of start-up, compilation and checkpoint speed, for a device without measurements.
-
-    Published logs show 8-40 s of start-up (imports, CUDA context, model build, first batch) and 15-90 s of cold block
-    compilation (sources §3.2: 22-47 s cold, up to 168 s autotuned). Disks write between 0.2 GB/s (network) and 2 GB/s
-    (local NVMe).
-    """
-    return RunCosts(
-        startup_seconds=Estimate(value=15.0, low=6.0, high=40.0, basis=Basis.PRIOR),
-        build_seconds_per_parameter=5e-9,
-        compile_seconds=Estimate(value=35.0, low=12.0, high=100.0, basis=Basis.PRIOR),
-        checkpoint_bytes_per_second=Estimate(value=6e8, low=2e8, high=2e9, basis=Basis.PRIOR),
-        forward_fraction=forward_fraction_prior(),
-    )
+# Wide priors of start-up, compilation and checkpoint speed, for a device without measurements. Published logs show 8-40
+# s of start-up (imports, CUDA context, model build, first batch) and 15-90 s of cold block compilation (sources §3.2:
+# 22-47 s cold, up to 168 s autotuned). Disks write between 0.2 GB/s (network) and 2 GB/s (local NVMe).
+UNKNOWN_COSTS = RunCosts(
+    startup_seconds=Estimate(value=15.0, low=6.0, high=40.0, basis=Basis.PRIOR),
+    build_seconds_per_parameter=5e-9,
+    compile_seconds=Estimate(value=35.0, low=12.0, high=100.0, basis=Basis.PRIOR),
+    checkpoint_bytes_per_second=Estimate(value=6e8, low=2e8, high=2e9, basis=Basis.PRIOR),
+    forward_fraction=FORWARD_FRACTION,
+)

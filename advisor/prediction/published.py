@@ -141,15 +141,6 @@ class Spreads:
     near: float  # of the residual that similar configurations with one software share (see `nearest`)
     launch: float  # of the launch terms between configurations: launches may be hidden behind work or not
 
-    @property
-    def unexplained(self) -> float:
-        """Deviation of a configuration without similar published runs."""
-        return float(np.hypot(self.row, self.near))
-
-    def of_software(self, setting: PublishedSetting) -> np.ndarray:
-        """Return the covariance (k, k) of the coefficients between owners of software in one setting."""
-        return self.between(setting, setting)
-
     def between(self, one: PublishedSetting, other: PublishedSetting) -> np.ndarray:
         """Return the covariance (k, k) of one owner's deviations in two settings, from the classes that both share."""
         shared = set(classes(one)) & set(classes(other))

@@ -47,11 +47,6 @@ class NamedSoftware:
     source: str
 
     @property
-    def sharding(self) -> str:
-        """Default sharding on several GPUs."""
-        return self.shardings[0]
-
-    @property
     def software(self) -> Software:
         """The software of a run that states only its name."""
         return Software(

@@ -10,9 +10,8 @@ from advisor.hardware.software_support import can, can_train_in, usual_precision
 from advisor.prediction.memory import load_memory_model
 from advisor.prediction.nearest import nearby_of, switches_in_words
 from advisor.prediction.prior import OtherCalibration, datasheet_rates, load_prior, near_deviation, transferred
-from advisor.prediction.profile import Profile, unknown_costs
+from advisor.prediction.profile import UNKNOWN_COSTS, Profile
 from advisor.prediction.published import SHARDED
-from advisor.prediction.throughput import Nearby
 from advisor.records import Software
 
 
@@ -41,7 +40,11 @@ def prior_profile(
         prior = load_prior(spec.generation, precision, compile, capped, software=software, sharding=sharding)
         if elsewhere is not None and elsewhere.precision == precision:
             prior = transferred(prior, spec, compile, elsewhere)
-        nearby = _nearby(spec, precision, compile, software, sharding)
+        nearby = None
+        if software is not None and software.name is not None:
+            # What similar published runs of the same software add to the coefficients.
+            switches = switches_in_words(precision, compile, sharding, fp8=software.fp8)
+            nearby = nearby_of(software.name, spec.key, switches, near_deviation())
         known[sharding] = replace(prior.posterior(rates), nearby=nearby)
     return Profile(
         key=spec.key,
@@ -52,16 +55,8 @@ def prior_profile(
         posterior=known.pop("none"),
         sharded=known,
         memory=load_memory_model(),
-        costs=unknown_costs(),
+        costs=UNKNOWN_COSTS,
         precision=precision,
         compile=compile,
         sources=(prior.source, f"profiles/gpus.csv row {spec.key}"),
     )
-
-
-def _nearby(spec: GpuSpec, precision: str, compile: bool, software: Software | None, sharding: str) -> Nearby | None:
-    """Return what similar published runs of the same software add to the coefficients, or None for our trainer."""
-    if software is None or software.name is None:
-        return None
-    switches = switches_in_words(precision, compile, sharding, fp8=software.fp8)
-    return nearby_of(software.name, spec.key, switches, near_deviation())

@@ -16,6 +16,7 @@ from advisor.laws import flops
 from advisor.prediction.intervals import EstimateArrays, columns, product, reciprocal, sum_independent, sum_shared
 from advisor.records import Basis, Estimate, WallClock
 from advisor.settings import OPTIMIZERS
+from advisor.units import format_seconds
 from trainer.schema import RunConfig
 
 _Count = TypeVar("_Count", int, np.ndarray)
@@ -78,12 +79,6 @@ class RunTerms:
         """Expected seconds until the loop starts, for the first time and after each interruption."""
         return sum_shared(self.startup, self.compile, self.provisioning, self.download).value
 
-    def downloads(self, steps: np.ndarray) -> EstimateArrays:
-        """Return the seconds of all downloads before runs of this many steps."""
-        if self.fetch is None:
-            return self.download
-        return sum_shared(self.download, self.fetch.scaled(np.minimum(steps, self.fresh_steps)))
-
     def idle(self, steps: np.ndarray) -> np.ndarray:
         """Return the expected seconds until the loop of runs with this many steps starts."""
         if self.fetch is None:
@@ -103,11 +98,6 @@ class RunTerms:
             math.inf if self.checkpoints.every_seconds is None else self.checkpoints.every_seconds, working
         )
         return lost_share(every, self.stall.value, again, mean)
-
-    def writing(self, steps: np.ndarray, working: np.ndarray) -> EstimateArrays:
-        """Return the seconds that runs pause for checkpoints, and for the last checkpoint until it is on disk."""
-        count, last = checkpoint_count(self.checkpoints, steps, working), float(self.checkpoints.final)
-        return sum_shared(self.stall.scaled(count - last), self.write.scaled(last))
 
 
 def expected_seconds(terms: RunTerms, steps: np.ndarray, eval_batches: np.ndarray) -> np.ndarray:
@@ -139,8 +129,8 @@ class WallClocks:
         always = ("startup", "compile", "steps", "evals", "checkpoints", "total", "write")
         parts = {f"{name}_seconds": getattr(self, f"{name}_seconds").at(row) for name in always}
         for name in ("interruptions", "provisioning", "download"):
-            part: Estimate = getattr(self, f"{name}_seconds").at(row)
-            parts[f"{name}_seconds"] = part if part.high else None
+            part: Estimate | None = getattr(self, f"{name}_seconds").at(row)
+            parts[f"{name}_seconds"] = part if part and part.high else None
         return WallClock(**parts)
 
 
@@ -154,7 +144,9 @@ def wall_clocks(terms: RunTerms, steps: np.ndarray, eval_batches: np.ndarray) ->
     spread = columns([_EVAL_SPREAD])
     evals = product(terms.forward.scaled(eval_batches), spread)
     working = sum_shared(stepping, evals)
-    writing = terms.writing(steps, working.value)
+    # Pauses for checkpoints, and for the last one until it is on disk.
+    count, last = checkpoint_count(terms.checkpoints, steps, working.value), float(terms.checkpoints.final)
+    writing = sum_shared(terms.stall.scaled(count - last), terms.write.scaled(last))
     # Rarer interruptions cost less, so the high end of the time between them gives the low end of the loss.
     mean = terms.between_interruptions
     value, low, high = (terms.lost(side, steps, working.value) for side in (mean.value, mean.high, mean.low))
@@ -162,7 +154,9 @@ def wall_clocks(terms: RunTerms, steps: np.ndarray, eval_batches: np.ndarray) ->
     shares = EstimateArrays(value=value, low=low, high=high, basis=basis)
     lost = shares.scaled(working.value + writing.value)
     loop = sum_independent(working, writing, lost)
-    download = terms.downloads(steps)
+    download = terms.download
+    if terms.fetch is not None:  # the data are elsewhere
+        download = sum_shared(download, terms.fetch.scaled(np.minimum(steps, terms.fresh_steps)))
     before = (terms.startup, terms.compile, terms.provisioning, download)
     return WallClocks(
         startup_seconds=terms.startup,
@@ -319,3 +313,33 @@ def lost_share(
     segment = interval_seconds + write_seconds
     again = np.exp(np.minimum(restart_seconds / mean_seconds, _ENDLESS))
     return mean_seconds * again * np.expm1(np.minimum(segment / mean_seconds, _ENDLESS)) / segment - 1
+
+
+# Seconds between a spot machine's notice and its end, as the providers document them (AWS, Google Cloud, Azure).
+NOTICE_SECONDS = {"aws": 120, "gcp": 30, "azure": 30}
+
+
+def save_seconds(run: RunConfig, clock: WallClock, step_seconds: Estimate) -> float:
+    """Return the seconds from a notice to a saved checkpoint, at the high ends of the intervals.
+
+    The checkpoint is written after the current step or evaluation.
+    """
+    assert clock.evals_seconds and clock.checkpoints_seconds  # the trainer's plans have every part
+    evaluation = clock.evals_seconds.high / max(1, planned_evals(run))
+    if clock.write_seconds is not None:
+        write = clock.write_seconds.high
+    else:  # plans of older versions, whose checkpoints were synchronous
+        checkpoints = max(1, planned_checkpoints(run, clock.steps_seconds.value + clock.evals_seconds.value))
+        write = clock.checkpoints_seconds.high / checkpoints
+    return max(step_seconds.high, evaluation) + write
+
+
+def short_notice(provider: str | None, needed_seconds: float) -> str | None:
+    """Return a warning if the provider's notice is too short to save, or None if it suffices or is not documented."""
+    notice = NOTICE_SECONDS.get(provider or "")
+    if notice is None or needed_seconds <= notice:
+        return None
+    return (
+        f"{provider} gives a spot machine {notice} s of notice, a step or an evaluation and a checkpoint take up to "
+        f"{format_seconds(needed_seconds)}"
+    )

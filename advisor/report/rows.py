@@ -15,7 +15,7 @@ from advisor.findings.measured import CardReadings, Spread, spread_of
 from advisor.findings.run_facts import planned_steps, step_tokens, steps_done
 from advisor.findings.run_metrics import power_limit_watts
 from advisor.history.comparison import Comparison
-from advisor.prediction.energy import JOULES_PER_KWH
+from advisor.prediction.power import JOULES_PER_KWH
 from advisor.report import words
 from advisor.report.comparison import differences, groups, side_by_side, speed_changes
 from advisor.report.table import Table

@@ -18,7 +18,7 @@ from advisor.history.adopted_scores import score_adopted, why_not_learnt, with_r
 from advisor.history.comparison import Comparison, compare_runs
 from advisor.history.ledger_rows import score_rows
 from advisor.history.scoring import ScoredRun, run_kwh, score_run
-from advisor.prediction.energy import JOULES_PER_KWH
+from advisor.prediction.power import JOULES_PER_KWH
 from advisor.readers import own_log
 from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable

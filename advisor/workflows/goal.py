@@ -16,6 +16,7 @@ from advisor.hardware.here import device_key
 from advisor.hardware.offers import read_providers
 from advisor.laws.flops import parameters
 from advisor.options import EIGHT_BIT, OPTIONS, Goal, GpuPrice, Kind, Option, OwnMachine, Record, filled, options_of
+from advisor.planning.goal import check_options
 from advisor.planning.models import (
     Architecture,
     NamedModel,
@@ -27,7 +28,6 @@ from advisor.planning.models import (
     require_model,
 )
 from advisor.planning.offers import ANY, OWN, usual_counts
-from advisor.planning.ranges import check_options, check_ranges
 from advisor.prediction.software import OWN_NAME, require_software, table
 from advisor.prediction.whole_models import with_heads_of
 from advisor.workflows.machines import FILES_OF_MACHINES, read_machines
@@ -160,6 +160,8 @@ def goal_from(typed: Options) -> Goal:
     paths: dict[str, str] = {
         name: str(Path(given[name]).expanduser().resolve()) for name in ("data", "measured") if name in given
     }
+    family = given.get("family", OPTIONS["family"].default)
+    usual_ratio = "matrices+head" if family == "nanochat" else "total"
     settled: dict[str, Any] = {
         "gpu": gpu,
         "gpus": numbers[0],
@@ -168,14 +170,14 @@ def goal_from(typed: Options) -> Goal:
         "usd_per_gpu_hour": alone,
         "prices": by_card,
         **paths,
-        "ratio_counts": given.get("ratio_counts") or ("matrices+head" if _family(given) == "nanochat" else "total"),
+        "ratio_counts": given.get("ratio_counts") or usual_ratio,
         "software": software,
         "optimizer": given.get("optimizer") or table()[software or OWN_NAME].optimizer,
         "deadline_at": deadline_at,
     }
     plain = {option.field: given[name] for name, option in OPTIONS.items() if name in given}
     goal = Goal(**(plain | settled))
-    check_ranges(goal)
+    check_options(goal)
     return goal
 
 
@@ -268,10 +270,6 @@ def _refuse_contradictions(options: Options) -> None:
         raise AdvisorError("--lora-rank: a full fine-tune has no adapters", "leave it out", exit_code=2)
 
 
-def _family(options: Options) -> str:
-    return str(options.get("family", OPTIONS["family"].default))
-
-
 def _refuse_without_effect(options: Options, named: set[str], by_card: Sequence[GpuPrice], *, rented: bool) -> None:
     """Raise AdvisorError (exit 2) for an option that cannot affect the answer."""
     priced = {price.gpu for price in by_card}
@@ -312,9 +310,10 @@ def with_shape(options: Options, *, mixtures: bool = False) -> dict[str, Any]:
         return dict(options)
     named = find_any_model(options["model"]) if mixtures else find_model(options["model"])
     shape = named.shape
-    if _family(options) not in (OPTIONS["family"].default, shape.family):
+    family = options.get("family", OPTIONS["family"].default)
+    if family not in (OPTIONS["family"].default, shape.family):
         raise AdvisorError(
-            f"--model {named.name} is a {shape.family}, not a {_family(options)}", "leave --family out", exit_code=2
+            f"--model {named.name} is a {shape.family}, not a {family}", "leave --family out", exit_code=2
         )
     sizes = {name: getattr(shape, name) for name in ("family", "depth", "width", "heads", "kv_heads", "ffn_width")}
     vocabulary = options.get("vocab_size") or (shape.vocab_size if options.get("data") is None else None)

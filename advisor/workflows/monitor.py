@@ -14,7 +14,7 @@ from typing import IO, Any, TextIO
 
 from advisor.errors import AdvisorError
 from advisor.findings.measured import CardReadings, Spread, silence
-from advisor.laws.throttling import reasons_in
+from advisor.laws.device_faults import reasons_in
 
 SAMPLER = "trainer.monitor"
 _ENDING = (signal.SIGINT, signal.SIGTERM)

@@ -10,8 +10,7 @@ from typing import Any
 
 from advisor.architecture import Layout
 from advisor.errors import AdvisorError
-from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, load_gpus, require_gpu
-from advisor.hardware.links import read_link
+from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, load_gpus, read_link, require_gpu
 from advisor.laws.hyperparameters import step_law_batch
 from advisor.offer import Offer
 from advisor.options import Goal

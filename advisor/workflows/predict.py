@@ -11,18 +11,17 @@ from advisor.hardware.catalog import GpuSpec, load_gpus, read_gpus
 from advisor.hardware.here import device_key
 from advisor.hardware.software_support import usual_precision
 from advisor.options import LAYOUT_DEGREES, OPTIONS, SHARDINGS, PredictOptions, options_of
-from advisor.planning.goal import SEQ_LEN, VOCAB_SIZE
+from advisor.planning.goal import SEQ_LEN, VOCAB_SIZE, check_options
 from advisor.planning.models import Architecture, NamedModel, nearest_shape
-from advisor.planning.ranges import check_options
 from advisor.planning.recipe import MICRO_BATCHES
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.comm import AssumedNetwork, assumed_network
 from advisor.prediction.depths import DepthOption, Download, MemoryBill, at_depths, download, memory_bill
 from advisor.prediction.micro_batch import fast_enough
+from advisor.prediction.nearest import closest_run, whose
 from advisor.prediction.profile import Profile
 from advisor.prediction.software import OWN_NAME, software_of, table, words_of
 from advisor.prediction.whole_models import with_heads_of
-from advisor.prediction.whose import closest_run, whose
 from advisor.records import Adapters, Prediction, Workload
 from advisor.store.store import Store
 from advisor.workflows.goal import Options, find_any_model, find_architecture, refuse_idle_network, with_shape
@@ -169,7 +168,7 @@ def _asked(options: PredictOptions, store: Store) -> _Asked:
         raise AdvisorError(f"{key} has no units for 8-bit floats", hint, exit_code=2)
     name = None if options.software == OWN_NAME else options.software
     usual = table()[name or OWN_NAME]
-    sharding = options.sharding or (usual.sharding if gpus > 1 else "none")
+    sharding = options.sharding or (usual.shardings[0] if gpus > 1 else "none")
     if sharding != "none" and gpus == 1:
         raise AdvisorError(f"--sharding {sharding} needs several GPUs", "say how many: --gpus 8", exit_code=2)
     adapters, frozen = _adapters(key, options, named), _frozen(key, options, stated.get("depth"))

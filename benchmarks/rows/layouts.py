@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from advisor.architecture import Experts, Layout, Model
-from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
-from advisor.hardware.links import read_link
+from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, read_link
 from advisor.prediction.comm import usual_network
 from advisor.prediction.layouts import LayoutRun
 from benchmarks.rows.gpu_names import named_cards, possible_cards
@@ -127,7 +126,7 @@ def read_layout_row(row: Mapping[str, str], cards: Mapping[str, GpuSpec]) -> Lay
         model = replace(model, ahead=int(ahead[1]))
     words = "; ".join(row.get(name, "") for name in ("software", "source", "parallelism"))
     named = software_in(row.get("software", "")) or software_in(words)
-    layout = _layout(row, model, named.sharding if named else "optimizer", assumed)
+    layout = _layout(row, model, named.shardings[0] if named else "optimizer", assumed)
     if isinstance(layout, Refusal):
         return layout
     batch = _batch(row, layout, assumed)

@@ -12,10 +12,10 @@ from advisor.hardware.offers import Offer
 from advisor.laws import flops
 from advisor.options import Goal
 from advisor.planning.answer import weigh
-from advisor.planning.candidates import Device, first_window, make_candidates
+from advisor.planning.candidates import WIDEST_WINDOW, Device
 from advisor.planning.choose import select
 from advisor.planning.goal import make_brief
-from advisor.planning.search_space import SearchSpace
+from advisor.planning.search_space import space_of
 from advisor.prediction.intervals import EstimateArrays
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.prior import measured_prior
@@ -158,14 +158,7 @@ def big_gpu(key: str = "h200-141gb-sxm", *, memory_bytes: int | None = None) -> 
 def plan_on(offer: Offer, goal: Goal, profile: Profile, now: datetime) -> Plan:
     """The plan for a goal on one device at one price."""
     device = Device(profile=profile, brief=make_brief(goal, profile, None, offer), offers=(offer,))
-    candidates = make_candidates([device])
-    space = SearchSpace(
-        goal=goal,
-        candidates=candidates.rows(candidates.ruled),
-        safe=candidates.rows(candidates.spared),
-        window=first_window([device]),
-        left_out=(),
-    )
+    space = space_of(goal, [device], (), WIDEST_WINDOW)
     chosen = select(space, space.limits, spot=True)
     assert chosen is not None
     return weigh(space, chosen, now)

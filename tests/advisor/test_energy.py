@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.prediction.energy import STORAGE_USD_PER_BYTE_HOUR, carbon_kg, energy_kwh, run_cost_usd
+from advisor.prediction import power as powers
 from advisor.prediction.intervals import known
-from advisor.prediction.power import datasheet_power, measured_power
+from advisor.prediction.power import carbon_kg, datasheet_power, energy_kwh, measured_power, run_cost_usd
 from advisor.records import Basis, Estimate
 from tests.terminal import advisor, document
 
@@ -83,7 +83,7 @@ def test_carbon_is_the_sites_energy_at_a_stated_grid():
 
 
 def test_disk_is_a_tenth_of_a_dollar_per_gigabyte_and_month():
-    month = 1e9 * 730 * STORAGE_USD_PER_BYTE_HOUR
+    month = 1e9 * 730 * powers.STORAGE_USD_PER_BYTE_HOUR
     assert month == pytest.approx(0.10)
 
 

@@ -21,12 +21,14 @@ from advisor.prediction.loss import (
     CHINCHILLA,
     allocation_score,
     bits_per_byte,
+    calibrate_loss,
     effective_parameters,
     effective_tokens,
     loss_range_problem,
+    on_own_data,
+    overtraining_factor,
     predict_loss,
 )
-from advisor.prediction.loss_own import calibrate_loss, on_own_data, overtraining_factor
 from advisor.prediction.trajectory import expected_trajectory
 from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Basis, Estimate, Plan

@@ -343,7 +343,8 @@ def test_batches_are_tried_as_far_out_as_the_chosen_run_wants():
     assert off_by(usual, select(usual, usual.limits)) > 2**1.25
     space, chosen = search(goal, PROFILES, None)
     assert 2**-0.3 < off_by(space, chosen) < 2**0.3 and space.window[1] > USUAL_WINDOW[1]
-    every = usual.widened(WIDEST_WINDOW, space.depths)
+    tried = [device.brief.depths for device in space.candidates.machines.devices]
+    every = usual.widened(WIDEST_WINDOW, (max(own[0] for own in tried), min(own[-1] for own in tried)))
     widest = select(every, every.limits)
     assert (chosen.steps, chosen.score) == (widest.steps, pytest.approx(widest.score, rel=1e-12))
     assert answer(goal, PROFILES, now=NOW).run.steps == chosen.steps

@@ -11,13 +11,13 @@ import pytest
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.options import Goal, GpuPrice
-from advisor.planning import curves
+from advisor.planning import choose, curves
 from advisor.planning.answer import answer
 from advisor.planning.choose import LEVEL, search, select
 from advisor.planning.goal import Limits
 from advisor.planning.run import make_run
 from advisor.planning.search_space import open_space
-from advisor.planning.sensitivity import cheapest_as_good, nice, nice_seconds, sensitivity
+from advisor.planning.sensitivity import as_good, nice, nice_seconds, sensitivity
 from advisor.prediction.profile import Profile
 from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Plan
@@ -138,7 +138,7 @@ def test_cards_that_cannot_be_capped_so_far_are_left_out():
     """A fifth of the data sheets' 700, 400 and 72 W: 60 W is too little for the first two."""
     profiles = [prior_profile(require_gpu(key)) for key in ("h100-80gb-sxm", "a100-80gb-sxm", "l4")]
     space = open_space(replace(GOAL, power_cap_watts=60.0), profiles, None)
-    assert {offer.gpu for offer in space.candidates.offers} == {"l4"}
+    assert {offer.gpu for offer in space.candidates.machines.offers} == {"l4"}
     assert "cannot be limited to 60 W: h100-80gb-sxm, a100-80gb-sxm" in space.left_out
 
 
@@ -149,7 +149,8 @@ def test_more_time_can_be_cheaper():
     profiles = [prior_profile(require_gpu(key)) for key in ("h100-80gb-sxm", "rtx-6000-ada")]
     space = open_space(goal, profiles, None)
     tight = select(space, space.limits)
-    loose = cheapest_as_good(space, tight.score * LEVEL, Limits(deadline_seconds=12 * 3600.0))
+    alike = as_good(space, tight.score * LEVEL, Limits(deadline_seconds=12 * 3600.0))
+    loose = choose.selection(alike, int(alike.usd.argmin()))
     assert loose.score <= tight.score * 1.002 and 3 * 3600 < loose.seconds <= 12 * 3600
     assert loose.usd < 0.9 * tight.usd
     plan = answer(goal, profiles, now=NOW)
@@ -161,7 +162,8 @@ def test_the_cheapest_run_as_good_as_a_poor_one_keeps_every_rule_of_the_search()
     """However poor, never under 20 steps or a tenth of 12 tokens per parameter: it was 9 steps and 0.01 tokens."""
     space = open_space(GOAL, PROFILES, None)
     best = select(space, space.limits)
-    poor = cheapest_as_good(space, 30 * best.score, space.limits)
+    alike = as_good(space, 30 * best.score, space.limits)
+    poor = choose.selection(alike, int(alike.usd.argmin()))
     tokens = poor.steps * space.candidates.step_tokens[poor.place]
     assert poor.steps >= 20 and tokens >= 0.1 * 12 * space.candidates.counted[poor.place]
     assert poor.usd < best.usd and not space.offer(poor.place).spot

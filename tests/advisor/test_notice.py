@@ -12,8 +12,8 @@ import pytest
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.planning.answer import bare_plan
-from advisor.prediction.notice import NOTICE_SECONDS, save_seconds, short_notice
 from advisor.prediction.uncalibrated import prior_profile
+from advisor.prediction.wallclock import NOTICE_SECONDS, save_seconds, short_notice
 from advisor.store.store import Store
 from tests.advisor.plans import goal_of, guess, small_plan
 from trainer.schema import EvalConfig

@@ -79,14 +79,14 @@ def test_what_was_counted_as_ones_own_is_said():
 
 def test_own_machines_pay_energy_and_rented_ones_rent(mixed):
     space = open_space(*profiles_of(MIXED), None)
-    for device in space.candidates.devices:
+    for device in space.candidates.machines.devices:
         own = {offer.source == OWN_MACHINE for offer in device.offers}
         assert len(own) == 1
         assert device.brief.usd_per_kwh == (0.35 if own == {True} else 0.0)
         assert all((offer.usd_per_hour == 0) == (offer.source == OWN_MACHINE) for offer in device.offers)
-    assert {(o.gpu, o.gpus) for o in space.candidates.offers if o.source == OWN_MACHINE} == {
+    assert {(o.gpu, o.gpus) for o in space.candidates.machines.offers if o.source == OWN_MACHINE} == {
         ("rtx-4090", 1), ("rtx-4090", 2)}  # fmt: skip
-    assert {o.gpu for o in space.candidates.offers if o.provider} == {"rtx-4090", "h100-80gb-sxm"}
+    assert {o.gpu for o in space.candidates.machines.offers if o.provider} == {"rtx-4090", "h100-80gb-sxm"}
     assert mixed.offer.source == OWN_MACHINE and mixed.workload.gpus == 2
     assert mixed.bill.cost_usd.value == pytest.approx(0.35 * 1.15 * 1.25 * mixed.bill.energy_kwh.value)  # of the site
 
@@ -177,5 +177,5 @@ def test_a_file_without_a_machine_or_with_a_bad_number_is_refused(tmp_path):
 
 def test_goals_without_own_machines_have_the_tariff_everywhere():
     goal = replace(goal_of(["--gpu", "l4", "--deadline", "5h", "--kwh-price", "0.3"]))
-    [device] = open_space(goal, [PROFILES["l4"]], None).candidates.devices
+    [device] = open_space(goal, [PROFILES["l4"]], None).candidates.machines.devices
     assert device.brief.usd_per_kwh == 0.3

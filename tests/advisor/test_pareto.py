@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from advisor.planning.pareto import best_by_group, non_dominated, spread_out
+from advisor.planning.evaluate import best_by_group, non_dominated, spread_out
 
 values = st.integers(0, 6)
 points = st.lists(st.tuples(values, values, values), max_size=60)

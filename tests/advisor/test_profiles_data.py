@@ -204,6 +204,6 @@ def test_every_software_is_found_by_its_names_and_has_a_source() -> None:
         assert named.written is None or software_in(named.words) is named
         assert named.kind in ("c", "fused", "wrapper", "megatron", "tuned", "plain")
         assert named.state in ("fp32", "copied", "16bit") and named.gradients in ("fp32", "16bit")
-        assert named.sharding in ("none", "optimizer", "full") and named.optimizer in ("adamw", "muon")
+        assert named.shardings[0] in ("none", "optimizer", "full") and named.optimizer in ("adamw", "muon")
     with pytest.raises(AdvisorError, match="no software 'nanogtp' is known"):
         require_software("nanogtp")

@@ -18,7 +18,7 @@ from advisor.engines.export.targets import TARGETS, slurm_time
 from advisor.engines.guards import GuardLimits
 from advisor.errors import AdvisorError
 from advisor.options import ExportOptions
-from advisor.prediction.notice import save_seconds
+from advisor.prediction.wallclock import save_seconds
 from advisor.workflows.export import export
 from tests.advisor.plans import altered, changed, guess, small_plan
 from tests.waiting import waited

@@ -21,8 +21,7 @@ from advisor.engines.templates import script
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec, find_gpu
 from advisor.hardware.software_support import runs_trainer, trainer_release, wheels_for
-from advisor.prediction.notice import save_seconds, short_notice
-from advisor.prediction.wallclock import GPUS_A_NODE
+from advisor.prediction.wallclock import GPUS_A_NODE, save_seconds, short_notice
 from advisor.records import Estimate, Plan
 from advisor.run_records import Arriving, Place
 from advisor.store import adopted
@@ -107,7 +106,7 @@ def common_files(job: ExportJob) -> dict[str, str]:
 
 def torch_install(spec: GpuSpec | None) -> str:
     """Return pip's arguments for a PyTorch that has kernels for the GPU and that the trainer runs on."""
-    wheels = wheels_for(spec) if spec is not None and runs_trainer(spec) else ()
+    wheels = (wheels_for(spec) if spec is not None and runs_trainer(spec) else None) or ()
     usable = [wheel for wheel in wheels if wheel.torch == trainer_release()] or list(wheels)
     if not usable or (usable[0].is_default and usable[0].torch == trainer_release()):
         return f"'torch=={trainer_release()}.*'"

@@ -8,8 +8,7 @@ from advisor.findings.case import Case, Verdict, finding, lacking
 from advisor.findings.curves import curve
 from advisor.findings.run_facts import from_scratch, number, planned_steps, step_tokens, steps_done, vocabulary
 from advisor.findings.savings import cost_of_steps, stake_steps
-from advisor.laws.repetition import FREE_EPOCHS, OVERFIT_EPOCHS, WASTEFUL_EPOCHS
-from advisor.prediction.loss import MOST_PREDICTED_EPOCHS, effective_tokens
+from advisor.prediction import loss
 from advisor.readers.run_table import Status
 from advisor.units import format_percent
 
@@ -50,25 +49,25 @@ def detect_repeated_data(case: Case) -> Verdict:
     if epochs is None or vocab is None:
         return lacking("repeated_data", "token counts of the data set and the run (or epochs), and the vocabulary size")
     scratch = from_scratch(case)
-    if epochs > FREE_EPOCHS and scratch is None:
+    if epochs > loss.FREE_EPOCHS and scratch is None:
         return lacking("repeated_data", "a first loss that shows whether weights were fresh")
-    if epochs <= FREE_EPOCHS or not scratch or _ended_before(case, FREE_EPOCHS):
+    if epochs <= loss.FREE_EPOCHS or not scratch or _ended_before(case, loss.FREE_EPOCHS):
         return None
-    worth = effective_tokens(epochs, 1.0) / epochs
+    worth = loss.effective_tokens(epochs, 1.0) / epochs
     tokens, unique = training_tokens(case), number(case.run.facts, "dataset_tokens")
     amounts = f": {tokens:,.4g} tokens over {unique:,.4g} unique ones" if tokens and unique else ""
     # no problem while the validation loss still falls
-    evals, severity = curve(case.run, "eval_loss").value, "error" if epochs > WASTEFUL_EPOCHS else "warning"
+    evals, severity = curve(case.run, "eval_loss").value, "error" if epochs > loss.WASTEFUL_EPOCHS else "warning"
     falls = len(evals) >= 3 and int(np.argmin(evals)) >= 0.9 * (len(evals) - 1)
     return finding(
         "repeated_data",
         severity="note" if falls or 1 - worth < _LITTLE else severity,
         title=f"The data repeat {epochs:.3g} times; {format_percent(1 - worth)} of the compute adds nothing",
         evidence=f"{epochs:.4g} epochs{amounts}, worth {worth * epochs:.3g} epochs of fresh data",
-        confidence="high" if epochs <= MOST_PREDICTED_EPOCHS else "medium",
+        confidence="high" if epochs <= loss.MOST_PREDICTED_EPOCHS else "medium",
         actions=(
-            f"train {FREE_EPOCHS:g} epochs, or find {epochs / FREE_EPOCHS:.2g}× the data",
-            ("watch the validation loss: beyond 40 epochs overfitting is likely" if epochs > OVERFIT_EPOCHS else ""),
+            f"train {loss.FREE_EPOCHS:g} epochs, or find {epochs / loss.FREE_EPOCHS:.2g}× the data",
+            "watch the validation loss: beyond 40 epochs overfitting is likely" if epochs > loss.OVERFIT_EPOCHS else "",
         ),
         saved=cost_of_steps(case, (1 - worth) * (stake_steps(case) or 0)),
     )

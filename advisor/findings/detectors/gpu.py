@@ -10,7 +10,7 @@ from advisor.findings.detectors.out_of_memory import ROWS, memory_growth, memory
 from advisor.findings.run_facts import number, parameters
 from advisor.findings.run_metrics import telemetry
 from advisor.findings.savings import saved_by_speedup
-from advisor.laws.cpu_fallback import CONVICTING, IDLE_UTILIZATION, FallbackReadings, convict, cpu_signs
+from advisor.laws.device_faults import CONVICTING, IDLE_UTILIZATION, FallbackReadings, convict, cpu_signs
 from advisor.prediction.profile import FIT_MARGIN
 from advisor.readers.run_table import Status
 from advisor.units import format_bytes, format_centre, format_count, format_number, format_percent, format_watts

@@ -11,7 +11,7 @@ from advisor.findings.measured import cards as measured_cards
 from advisor.findings.run_facts import number
 from advisor.findings.run_metrics import telemetry
 from advisor.findings.savings import saved_share
-from advisor.laws.throttling import ALARMS, POWER_CAP, REASONS
+from advisor.laws.device_faults import ALARMS, POWER_CAP, REASONS
 from advisor.units import format_bytes, format_count, format_number, format_percent, format_seconds, format_watts
 
 _CAPPED_CLOCK = 0.85  # of the run's own best clock; below this the cap costs speed

@@ -13,8 +13,7 @@ import pytest
 from advisor.cli import main
 from advisor.errors import AdvisorError
 from advisor.findings.make_case import make_case
-from advisor.hardware.catalog import GpuSpec, load_gpus
-from advisor.hardware.links import read_link
+from advisor.hardware.catalog import GpuSpec, load_gpus, read_link
 from advisor.hardware.offers import (
     cheapest_offer,
     check_providers,

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor.laws import annealing
 from advisor.laws.annealing import FULL_DECAY_NATS, annealing_sums, cosine, learning_rate_shares, planned_shares
 from advisor.laws.benchmarks import BENCHMARKS, Benchmark, benchmark_of, chance_interval
-from advisor.laws.cpu_fallback import CONVICTING, FallbackReadings, cpu_signs
+from advisor.laws.device_faults import ALARMS, CONVICTING, POWER_CAP, REASONS, FallbackReadings, cpu_signs, reasons_in
 from advisor.laws.hyperparameters import (
     BatchBand,
     batch_band,
@@ -34,9 +35,7 @@ from advisor.laws.initial_loss import (
     unscaled_loss,
 )
 from advisor.laws.pace import drift_spread, log_spread, mean_error, mean_seconds
-from advisor.laws.phase import SAME_PHASE, phase_problem, same_phase
 from advisor.laws.text import LAW_BYTES_PER_TOKEN, bytes_per_token
-from advisor.laws.throttling import ALARMS, POWER_CAP, REASONS, reasons_in
 from trainer.optim import learning_rate_factor
 from trainer.schema import ScheduleConfig, make_shape
 
@@ -334,34 +333,34 @@ def multi_power(above: float, below: float) -> float:
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.15, 0.1])
 def test_a_fall_is_worth_the_same_wherever_it_happens(share):
-    assert multi_power(share, share - SAME_PHASE) == pytest.approx(tissue(SAME_PHASE), rel=0.1)
-    assert tissue(SAME_PHASE) < 0.007  # nats
+    assert multi_power(share, share - annealing.SAME_PHASE) == pytest.approx(tissue(annealing.SAME_PHASE), rel=0.1)
+    assert tissue(annealing.SAME_PHASE) < 0.007  # nats
 
 
 def test_nanochats_pair_of_runs():
     # sources §4.5: at step 12,000 d16 is at multiplier 0.3125, d24 still at 1.0; at step 8,000 both are at 1.0
-    assert not same_phase((0.3125, 1.0)) and same_phase((1.0, 1.0))
-    assert phase_problem((0.3125, 1.0), ("d16", "d24")) == (
+    assert not annealing.same_phase((0.3125, 1.0)) and annealing.same_phase((1.0, 1.0))
+    assert annealing.phase_problem((0.3125, 1.0), ("d16", "d24")) == (
         "not in the same learning-rate phase: d16 at 31 %, d24 at 100 % of the peak"
     )
-    assert phase_problem((1.0, 1.0), ("d16", "d24")) is None
+    assert annealing.phase_problem((1.0, 1.0), ("d16", "d24")) is None
 
 
 def test_a_tenth_and_a_fiftieth_of_the_peak_are_two_phases():
     assert multi_power(0.1, 0.02) == pytest.approx(0.0098, abs=1e-4)  # as much as many a change under test is worth
-    assert phase_problem((0.1, 0.02)) == (
+    assert annealing.phase_problem((0.1, 0.02)) == (
         "not in the same learning-rate phase: learning rates at 2 % and 10 % of their peaks"
     )
 
 
 def test_the_difference_counts_not_the_ratio():
-    assert same_phase((0.05, 0.01)) and not same_phase((1.0, 0.8))
-    assert same_phase((0.15, 0.1)) and not same_phase((0.151, 0.1))
+    assert annealing.same_phase((0.05, 0.01)) and not annealing.same_phase((1.0, 0.8))
+    assert annealing.same_phase((0.15, 0.1)) and not annealing.same_phase((0.151, 0.1))
 
 
 def test_an_unknown_share_is_left_out():
-    assert same_phase((None, 1.0)) and same_phase(()) and not same_phase((None, 1.0, 0.5))
-    assert phase_problem((None, 1.0, 0.5), ("a", "b", "c")) == (
+    assert annealing.same_phase((None, 1.0)) and annealing.same_phase(()) and not annealing.same_phase((None, 1.0, 0.5))
+    assert annealing.phase_problem((None, 1.0, 0.5), ("a", "b", "c")) == (
         "not in the same learning-rate phase: b at 100 %, c at 50 % of the peak"
     )
 

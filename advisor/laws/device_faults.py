@@ -1,8 +1,9 @@
-"""Detect a run that pays for a GPU but computes on the CPU, from five signs (sources §7.5)."""
+"""Detect a GPU that does not work as it should: a run that computes on the CPU in its place (five signs, sources §7.5),
+and clocks that the driver has lowered (NVML's clocks-event bits, nvml.h; sources §7.4)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from advisor.units import format_bytes, format_flops, format_number, format_percent, format_seconds, format_watts
@@ -72,3 +73,26 @@ def cpu_signs(readings: FallbackReadings) -> list[FallbackSign]:
 def convict(signs: Sequence[FallbackSign]) -> bool:
     """Return True if the signs suffice: any three, or too little memory together with the FLOP/s of a CPU."""
     return sum(sign.applies for sign in signs) >= CONVICTING or sum(s.applies and s.physical for s in signs) > 1
+
+
+# The meaning of the clocks-event bits. The bit 0x1 (idle GPU) is omitted, because it slows no run.
+REASONS = {
+    0x2: "clocks set by an application",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+    0x100: "display clocks",
+}
+POWER_CAP = 0x4  # normal under full load
+ALARMS = (0x8, 0x20, 0x40, 0x80)  # cut clocks by half or more
+
+
+def reasons_in(masks: Iterable[int]) -> tuple[str, ...]:
+    """Return descriptions of the reasons in NVML bitmasks, each once."""
+    seen = 0
+    for mask in masks:
+        seen |= mask
+    return tuple(words for bit, words in REASONS.items() if seen & bit)
