@@ -26,7 +26,7 @@ from advisor.report.table import capital
 from advisor.store.plan_files import dump_plan
 from advisor.ui import launch_form, loaders, plan_answers, plan_elsewhere, plan_form, plan_what_if
 from advisor.ui.controls import PLAN, QUERY, commands, download, go, grid, in_words, products, to_address
-from advisor.ui.plan_tabs import THIN, draw, narrow, plain, tabs, worded
+from advisor.ui.plan_tabs import THIN, draw, narrow, numbers, plain, tabs, worded
 from advisor.units import HOUR, format_count, format_tokens
 
 PICK = "pick"  # in the session and in the address: the run of the search that is shown
@@ -163,26 +163,12 @@ def _answer(
     chosen = shown.chosen
     model = f"a {format_count(chosen.parameters)} model ({chosen.depth} layers)"
     st.markdown(products(plain(f"## {name.capitalize() + ': ' if name else ''}Train {model} on {device(shown)}")))
-    numbers = ((COST, shown.chosen.cost_usd), (TIME, shown.chosen.total_seconds), (LOSS, shown.chosen.loss))
-    chances = explore.chances(goal, shown.chosen)
-    odds = {COST: ("budget", chances.budget), TIME: ("deadline", chances.deadline)}
-    columns = st.container(key="pair-numbers").columns(len(numbers) + 1)
-    for column, (quantity, estimate) in zip(columns, numbers, strict=False):
-        centre = quantity.expected(estimate)
-        span = quantity.of(estimate).removeprefix(centre).strip(" ()")
-        column.metric(
-            capital(quantity.name), centre, span or None, delta_color="off", delta_arrow="off",
-            delta_description="80 % interval" if span else None,
-        )  # fmt: skip
-        limit, chance = odds.get(quantity, ("", None))
-        if chance is not None:
-            column.caption(runs.chance_within(limit, chance))
-        if quantity is LOSS and estimate is not None:
-            # Compare the loss with that of a well-known model.
-            known, name_of = min(ANCHORS, key=lambda anchor: abs(anchor[0] - estimate.value))
-            apart = "worse than" if estimate.value > known else "better than"
-            close = "close to" if abs(known - estimate.value) <= NEAR else apart
-            column.caption(f"{close} {name_of} ({known} on web text)")
+    columns = numbers(goal, chosen, {COST: chosen.cost_usd, TIME: chosen.total_seconds, LOSS: chosen.loss}, more=1)
+    if chosen.loss is not None:  # compared with that of a well-known model
+        loss = chosen.loss.value
+        known, name_of = min(ANCHORS, key=lambda anchor: abs(anchor[0] - loss))
+        apart = "close to" if abs(known - loss) <= NEAR else "worse than" if loss > known else "better than"
+        columns[2].caption(f"{apart} {name_of} ({known} on web text)")
     columns[-1].metric("Tokens", format_tokens(shown.chosen.tokens))
     with columns[-1]:
         _badge(shown.chosen.step_seconds.basis, its, "speed: ")

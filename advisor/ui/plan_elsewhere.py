@@ -8,16 +8,18 @@ import streamlit as st
 
 from advisor.hardware.catalog import require_gpu
 from advisor.options import Goal
+from advisor.planning import explore
 from advisor.planning.command import plan_call, plan_command
 from advisor.planning.curves import gib
 from advisor.prediction.layout_batch import memory_by_stage
 from advisor.prediction.layout_memory import MEMORY_PARTS
 from advisor.records import Plan
 from advisor.report import charts, elsewhere
+from advisor.report.quantities import COST, DEVICE_MEMORY, THROUGHPUT, TIME
 from advisor.report.table import Table, capital
 from advisor.ui import plan_answers
 from advisor.ui.controls import commands, grid, products
-from advisor.ui.plan_tabs import plain, worded
+from advisor.ui.plan_tabs import numbers, plain, worded
 from advisor.units import format_bytes, format_estimate
 
 MOST = 40  # number of machines listed for a fine-tune
@@ -28,10 +30,17 @@ def show(goal: Goal) -> bool:
     if not goal.needs_other_software:
         return False
     plan = plan_answers.plan(goal, plan_answers.world(goal))
+    run = plan.chosen
+    st.markdown(f"## {plain(products(elsewhere.sentence(plan)))}")
+    memory = run.prediction.device_bytes or run.prediction.peak_allocated_bytes
+    figures = {COST: run.cost_usd, TIME: run.total_seconds, THROUGHPUT: run.tokens_per_second, DEVICE_MEMORY: memory}
+    numbers(goal, run, figures)
+    for text in explore.broken_limits(goal, run):
+        st.warning(plain(f"{capital(text)}."), icon=":material/warning:")
     if plan.workload.layout is None:
-        _show(elsewhere.sentence(plan), elsewhere.machines(plan, MOST), elsewhere.notes(plan))
+        _show("Machines", elsewhere.machines(plan, MOST), elsewhere.notes(plan), level=3)
     else:
-        _show(elsewhere.sentence(plan), elsewhere.machines(plan), (elsewhere.parts(plan),))
+        _show("Machines", elsewhere.machines(plan), (elsewhere.parts(plan),), level=3)
         _memory(plan)
         title = f"Other layouts of the {plan.offer.gpus} GPUs"
         _show(title, elsewhere.layouts(plan), elsewhere.notes(plan), level=3)

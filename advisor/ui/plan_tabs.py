@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from advisor import units
 from advisor.engines.guards import NO_DATA
 from advisor.options import Goal
-from advisor.planning import curves
+from advisor.planning import curves, explore
 from advisor.planning.stages import largest_first
 from advisor.prediction.profile import Profile
-from advisor.records import Plan, Workload
+from advisor.records import Estimate, Plan, Run, Workload
 from advisor.report import charts
 from advisor.report import plan as report
 from advisor.report import search as runs
-from advisor.report.quantities import COST, TIME
+from advisor.report.quantities import COST, TIME, Quantity
 from advisor.report.table import STAR, Table, capital, on_page
 from advisor.ui import plan_answers
 from advisor.ui.controls import PLAN, from_address, in_controls, in_words, products, to_address, typed
@@ -49,6 +50,27 @@ def tabs(goal: Goal, shown: Plan, own: Profile, answered: Plan, scaled: Callable
             to_address("tab", name if name != next(iter(drawn)) else None)
             with tab:
                 draw()
+
+
+def numbers(goal: Goal, run: Run, figures: Mapping[Quantity, Estimate | None], more: int = 0) -> list[DeltaGenerator]:
+    """Draw the main numbers of a run with their intervals and the odds of the goal's limits.
+
+    Returns their columns and `more` empty ones.
+    """
+    chances = explore.chances(goal, run)
+    odds = {COST: ("budget", chances.budget), TIME: ("deadline", chances.deadline)}
+    columns = st.container(key="pair-numbers").columns(len(figures) + more)
+    for column, (quantity, estimate) in zip(columns, figures.items(), strict=False):
+        centre = quantity.expected(estimate)
+        span = quantity.of(estimate).removeprefix(centre).strip(" ()")
+        column.metric(
+            capital(quantity.name), centre, span or None, delta_color="off", delta_arrow="off",
+            delta_description="80 % interval" if span else None,
+        )  # fmt: skip
+        limit, chance = odds.get(quantity, ("", None))
+        if chance is not None:
+            column.caption(runs.chance_within(limit, chance))
+    return columns
 
 
 def plain(text: str) -> str:

@@ -23,6 +23,7 @@ from advisor.records import Plan
 from advisor.report import charts
 from advisor.report.plan import briefly, speed_rests_on
 from advisor.store.calibration import Quality, Verdict
+from advisor.store.plan_files import load_plan
 from advisor.store.store import Store, default_store, load_calibration
 from advisor.ui import launch_form
 from advisor.ui.controls import products
@@ -445,7 +446,7 @@ def test_a_calibrated_cpu_shows_its_points_and_hands_over_to_launch(calibrated):
     ok(frame.run())
     launch = next(button for button in frame.button if button.label == "Launch…")
     ok(launch.click().run())
-    saved = calibrated.load_plan(frame.session_state[launch_form.PLAN_KEY])
+    saved = load_plan(frame.session_state[launch_form.PLAN_KEY])
     assert saved.goal == Goal(gpu="cpu", deadline_seconds=1200.0)
     assert frame.title[0].value == "Launch and watch"
 
@@ -455,7 +456,7 @@ def test_a_run_picked_beside_the_plan_is_launched_within_the_limits_of_the_quest
     frame.query_params.update({"gpu": "l4", "budget": "$20", "deadline": "30 h", "if_gpus": "2"})
     ok(frame.run())
     ok(next(button for button in frame.button if button.label == "Launch…").click().run())
-    saved = calibrated.load_plan(frame.session_state[launch_form.PLAN_KEY])
+    saved = load_plan(frame.session_state[launch_form.PLAN_KEY])
     assert saved.workload.gpus == 2 and (saved.goal.budget_usd, saved.goal.deadline_seconds) == (20, 30 * 3600)
 
 
