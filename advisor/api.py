@@ -104,6 +104,8 @@ def plan(*, measure: bool = False, gates: Sequence[str] = (), **options: Any) ->
     store = default_store()
     goal = goal_from(read_options(options))
     refuse_idle_budget(goal)
+    if goal.needs_other_software and (measure or gates):
+        raise AdvisorError("measure and gates are of the trainer here, and other software trains this", exit_code=2)
     made = with_gates(recommend(goal, store, measure=measure), gates)
     return plan_answer(made, None if made.run is None else beside(made, store))
 
@@ -323,7 +325,7 @@ def _run_row(run: Run) -> dict[str, Any]:
         "loss": run.loss,
         "tokens_per_second": run.tokens_per_second,
         "mfu": run.prediction.mfu,
-        "device_bytes": run.prediction.device_bytes or run.prediction.peak_allocated_bytes,
+        "device_bytes": run.prediction.device_bytes,
         "keeps_deadline": "time" not in run.standing.against,
         "keeps_budget": "money" not in run.standing.against,
     }

@@ -8,6 +8,7 @@ from typing import Any
 
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import find_gpu, peak_flops
+from advisor.prediction.layout_runs import beyond_steps
 from advisor.records import Basis, Estimate, Plan, Prediction
 from advisor.report.prediction import layout_words
 
@@ -36,7 +37,7 @@ class Formula:
 
 _PEAK = Formula(
     words="weights, gradients and optimizer state + the largest moment's activations and logits + what no tensor holds",
-    inputs=(*_WORK, *_MEMORY, "memory_parts"), section="Memory",
+    inputs=(*_WORK, *_MEMORY, "peak_parts"), section="Memory",
 )  # fmt: skip
 FORMULAS = {
     "step_seconds": Formula(
@@ -60,13 +61,13 @@ FORMULAS = {
     ),
     "total_seconds": Formula(
         words="ordering and downloads (rented machines) + start-up + compile + steps * step_seconds + evaluations + "
-        "checkpoints + interruptions",
-        inputs=("steps", "step_seconds", *_CLOCK, "failures", "failures_share", "checkpoints_share"),
+        "checkpoints + interruptions; layouts: steps * step_seconds * beyond_steps, which includes evaluations",
+        inputs=("steps", "step_seconds", "beyond_steps", *_CLOCK, "failures", "failures_share", "checkpoints_share"),
         section="Wall clock",
     ),
     "steps": Formula(words="tokens / step_tokens", inputs=("tokens", "step_tokens"), section="Planning"),
     "tokens": Formula(
-        words="as given, or what the limits and the loss law leave as best, in whole steps",
+        words="as given, by examples and passes, by the ratio, or what the limits and the loss law leave as best",
         inputs=("parameters", "ratio", "epochs", "steps", "step_tokens"), section="Planning",
     ),
     "cost_usd": Formula(
@@ -124,7 +125,7 @@ def explain(record: Any, number: str) -> Explanation:
         raise AdvisorError(f"there is no number {number!r} to explain", hint, exit_code=2)
     formula, value = FORMULAS[name], values[name]
     inputs = {one: values[one] for one in formula.inputs if values.get(one) is not None}
-    rests_on = next((found for field in ("inputs", "sources", "assumed") if (found := getattr(record, field, ()))), ())
+    rests_on = [one for field in ("inputs", "sources", "assumed") for one in getattr(record, field, ())]
     basis = f"{value.basis}, {BASES[value.basis]}" if isinstance(value, Estimate) else None
     return Explanation(number=name, value=value, formula=formula.words, inputs=inputs, basis=basis,
                        section=formula.section, rests_on=tuple(rests_on))  # fmt: skip
@@ -140,18 +141,24 @@ def _numbers(record: Any) -> dict[str, Any]:
     run, clock = record.chosen, record.bill.wall_clock
     found = vars(run.offer) | _of_prediction(run.prediction) | vars(run.standing) | vars(clock) | vars(record.bill)
     found |= {"steps": run.steps, "tokens": run.tokens}
+    if record.run is not None:
+        return found
+    # of runs of other software not every number is known
+    found = {name: value for name, value in found.items() if value is not None}
     if run.workload.layout is None:
         return found
     lost = {"failures_share": clock.interruptions_seconds, "checkpoints_share": clock.checkpoints_seconds}
     found |= {name: part.value / clock.steps_seconds.value for name, part in lost.items() if part is not None}
-    return found | {"layout": layout_words(run.workload.layout)}
+    return found | {"beyond_steps": beyond_steps()}
 
 
 def _of_prediction(prediction: Prediction) -> dict[str, Any]:
     work, spec = prediction.workload, find_gpu(prediction.workload.gpu)
     peak = None if spec is None else peak_flops(spec, work.precision)
-    return {**vars(prediction), **vars(work), "seq_len": work.shape.seq_len, "step_tokens": work.step_tokens,
-            "peak_flops": peak}  # fmt: skip
+    fp8 = {"precision": "fp8"} if work.software is not None and work.software.fp8 else {}
+    layout = {"layout": layout_words(work.layout)} if work.layout is not None else {}
+    more = {"seq_len": work.shape.seq_len, "step_tokens": work.step_tokens, "peak_flops": peak}
+    return {**vars(prediction), **vars(work), **fp8, **layout, **more}
 
 
 def _words(value: Any) -> str:

@@ -271,6 +271,8 @@ def _shortly(
         told["assumed"] = assumed
     if isinstance(answer.record, Plan) and (odds := broken(answer.record)) is not None:
         told["odds"] = odds
+    if isinstance(answer.record, Plan) and answer.record.run is None and answer.record.warnings:
+        told["warnings"] = list(answer.record.warnings)
     search = answer.record.search if isinstance(answer.record, Plan) else None
     if search is not None and search.does_not_fit:
         told["left_out"] = list(search.does_not_fit[:ROWS])  # machines, with the reason if it is not memory

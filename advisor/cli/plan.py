@@ -79,10 +79,10 @@ def command(context: click.Context, again_of: str | None, was: str | None, confi
         render.remark(reading)
     refuse_idle_budget(goal)
     if goal.needs_other_software:
-        if origin is not None or gate or depths:
-            message = "a run of other software is not planned from a run of the trainer here"
-            raise AdvisorError(message, "leave --from, --gate and --depths out", exit_code=2)
-        return _show_for_other_software(goal, store, out, measure)
+        if origin is not None or gate or depths or measure:
+            message = "--from, --gate, --depths and --measure are of the trainer here, and other software trains this"
+            raise AdvisorError(message, "leave them out", exit_code=2)
+        return _show_for_other_software(goal, store, out)
     seen = origin.seen if origin else None
     declare.warn_of_others([*goal.gpu.split(","), *(machine.gpu for machine in goal.own)])
     plan = recommend(goal, store, measure=measure, on_text=render.remark, seen=seen)
@@ -123,7 +123,7 @@ def _write_for_other_software(plan: Plan, out: Path | None) -> list[str]:
     return ["", *wrote, where, f"watched, capped and compared: advisor adopt -- {done.command}"]
 
 
-def _show_for_other_software(goal: Goal, store: Store, out: Path | None, measure: bool) -> int:
+def _show_for_other_software(goal: Goal, store: Store, out: Path | None) -> int:
     """Show fine-tunes or the best layout on each machine, the best first; write the file for --out.
 
     Returns the exit code: 3 if the best breaks a limit.
@@ -132,7 +132,7 @@ def _show_for_other_software(goal: Goal, store: Store, out: Path | None, measure
     from advisor.report.elsewhere import lines
     from advisor.workflows.plan import recommend
 
-    plan = recommend(goal, store, measure=measure)
+    plan = recommend(goal, store)
     written = _write_for_other_software(plan, out)
     print_answer(plan_answer(plan), lambda: [*lines(plan), *written], path=out)
     return NOTHING_FITS if plan.chosen.standing.against else DONE

@@ -61,7 +61,6 @@ class Search:
     best: Choice | None  # None: no layout surely fits
     others: tuple[Choice, ...]
     tried: int
-    least_bytes: float  # on the fullest GPU of the layout that needs least memory
 
 
 def search(run: LayoutRun, gpus: int, sequences: int, own: OwnRuns | None = None) -> Search:
@@ -73,12 +72,12 @@ def search(run: LayoutRun, gpus: int, sequences: int, own: OwnRuns | None = None
     """
     cuts = _cuts(run, gpus, sequences)
     if not len(cuts["tensor"]):
-        return Search(best=None, others=(), tried=0, least_bytes=math.inf)
+        return Search(best=None, others=(), tried=0)
     seconds, chance, peak = timed(run, cuts, sequences, own)
     order = np.lexsort((cuts["micro_batch"], seconds))
     fitting = order[chance[order] >= SURE]
     if not len(fitting):
-        return Search(best=None, others=(), tried=len(seconds), least_bytes=float(peak.min()))
+        return Search(best=None, others=(), tried=len(seconds))
     # Among about equally fast layouts, take the one with the fewest kinds of splitting, then with the fewest pieces.
     plain = fitting[np.prod([cuts[name][fitting] for name in _PIECES], axis=0) == 1]
     if run.model.experts is None and len(plain) and seconds[plain[0]] <= (1 + _PLAIN_STEP) * seconds[fitting[0]]:
@@ -106,7 +105,7 @@ def search(run: LayoutRun, gpus: int, sequences: int, own: OwnRuns | None = None
         Choice(run=one, prediction=p, lost=_why(p, predictions[0]) if number else "")
         for number, (one, p) in enumerate(zip(runs, predictions, strict=True))
     ]
-    return Search(best=choices[0], others=tuple(choices[1:]), tried=len(seconds), least_bytes=float(peak.min()))
+    return Search(best=choices[0], others=tuple(choices[1:]), tried=len(seconds))
 
 
 def timed(

@@ -52,7 +52,7 @@ def predict_layouts(runs: Sequence[LayoutRun], own: OwnRuns | None = None) -> li
     predictions = []
     for i, run in enumerate(runs):
         step_parts = {name: float(part[i]) for name, part in parts.items()}
-        peak, memory_parts, chance = memory[i]
+        peak, needed, memory_parts, chance = memory[i]
         late = law.unbalanced if run.model.experts else 1.0
         value, low, high = (float(side[i]) for side in (seconds.value, seconds.low, seconds.high))
         took = Estimate(value=value, low=low, high=high * late, basis=basis)
@@ -66,6 +66,7 @@ def predict_layouts(runs: Sequence[LayoutRun], own: OwnRuns | None = None) -> li
                 mfu=reciprocal(took, run.mfu),
                 peak_allocated_bytes=peak,
                 peak_reserved_bytes=None,  # nobody publishes it for layouts
+                device_bytes=needed,
                 device_memory_bytes=run.gpu.memory_bytes,
                 step_parts=step_parts,
                 peak_parts=memory_parts,
@@ -82,19 +83,22 @@ def predict_layouts(runs: Sequence[LayoutRun], own: OwnRuns | None = None) -> li
     return predictions
 
 
-def _memory(runs: Sequence[LayoutRun]) -> list[tuple[Estimate, dict[str, float], float]]:
-    """Return the peak of each run, its likeliest parts, and the probability that it fits."""
+def _memory(runs: Sequence[LayoutRun]) -> list[tuple[Estimate, Estimate, dict[str, float], float]]:
+    """Return for each run the peak, what the GPU must provide, the likeliest parts, and the chance that it fits."""
     found = {}
     for name in {run.software for run in runs}:
         places = [at for at, run in enumerate(runs) if run.software == name]
         some, software = [runs[at] for at in places], software_of(name)
         z, stage = columns_of(some), np.array([STAGES.index(run.stage) for run in some])
-        peaks = layout_mixture(z, software, "allocated", stage).estimates()
+        both = [layout_mixture(z, software, counts, stage).estimates() for counts in ("allocated", "needed")]
         parts = peak_parts(z, software, likeliest(software), "allocated", stage)
         chances = chance_to_fit(z, software, np.array([float(run.gpu.memory_bytes) for run in some]))
         for i, at in enumerate(places):
-            sides = {side: float(getattr(peaks, side)[i]) for side in ("value", "low", "high")}
-            found[at] = Estimate(**sides, basis=Basis.PRIOR), summed(parts, i), float(chances[i])
+            peak, needed = (
+                Estimate(value=float(of.value[i]), low=float(of.low[i]), high=float(of.high[i]), basis=Basis.PRIOR)
+                for of in both
+            )
+            found[at] = peak, needed, summed(parts, i), float(chances[i])
     return [found[at] for at in range(len(runs))]
 
 

@@ -133,10 +133,8 @@ def broken(plan: Plan) -> str | None:
         )
         if probability is not None and probability < SURE_ENOUGH
     ]
-    if not parts:
+    if not parts or plan.chosen.standing.against:  # the answer already says which limit nothing keeps
         return None
-    if plan.run is None:
-        return f"{', '.join(parts)}; --sure plans for 90 %"
     other = "finds nothing" if search.sure is None else f"plans for 90 %: {_run(search.sure, plan)}"
     return f"{', '.join(parts)}; --sure {other}"
 
@@ -151,6 +149,8 @@ def _run(run: Run, plan: Plan, *, anyway: bool = False) -> str:
     """Describes another run, with its machine only if that differs or with `anyway`."""
     own, other = ((offer.gpu, offer.gpus, offer.provider, offer.spot) for offer in (plan.offer, run.offer))
     where = "" if own == other and not anyway else f" on {machine(run, ', ')}"
+    if plan.run is None:  # the same model and tokens everywhere
+        return f"{machine(run, ', ')}, {_numbers(run)}"
     return f"depth {run.depth}{where}, {units.format_tokens(run.tokens)} tokens, {_numbers(run)}"
 
 

@@ -15,6 +15,7 @@ from advisor.prediction.layout_runs import beyond_steps
 from advisor.prediction.software import words_of
 from advisor.records import Plan, Run, Workload
 from advisor.report.brief import broken
+from advisor.report.plan import speed_by_own_runs
 from advisor.report.prediction import layout_words, network, partial_words
 from advisor.report.quantities import COST, TIME
 from advisor.report.table import Table, on_console
@@ -47,16 +48,16 @@ _OTHERS = ("layout", "micro-batch", "step", "memory per GPU", "why not")
 def sentence(plan: Plan) -> str:
     """Says what to train with which software on which machine, and the time and cost."""
     run, work, model = plan.chosen, plan.workload, _model(plan)
-    size = f"{format_count(plan.prediction.parameters)} parameters"
     if work.layout is None:
         what = f"Fine-tune {model.name} ({partial_words(work) or 'all weights'})"
         what += " by DPO on preference pairs" if plan.goal.stage == "dpo" else ""
         how = "" if plan.goal.examples is None else f", {format_count(plan.goal.examples)} examples"
     else:
-        active = "" if model.experts is None else f", {format_count(model.active)} active"
-        what, how = f"Train {model.name} ({size}{active})", f" as {layout_words(work.layout)}"
-    broken = " and the ".join(_LIMITS[name][0] for name in run.standing.against)
-    nearest = f"No run keeps the {broken}. The nearest: " if broken else ""
+        size = f"{format_count(plan.prediction.parameters)} parameters"
+        size += "" if model.experts is None else f", {format_count(model.active)} active"
+        what, how = f"Train {model.name} ({size})", f" as {layout_words(work.layout)}"
+    limits = " and the ".join(_LIMITS[name][0] for name in run.standing.against)
+    nearest = f"No run keeps the {limits}. The nearest: " if limits else ""
     cost = COST.of(run.cost_usd) if run.cost_usd is not None else "unknown cost"
     return (
         f"{nearest}{what} on {rented(run.offer)} with {words_of(work.software)}{how}, {format_tokens(run.tokens)} "
@@ -67,9 +68,10 @@ def sentence(plan: Plan) -> str:
 def machines(plan: Plan, most: int | None = None) -> Table:
     """Lists the best run on each GPU, in plans over layouts on each number of GPUs; the best machine comes first."""
     kind = "finetune" if plan.workload.layout is None else "layout"
-    best: dict[tuple[str, int], Run] = {}
+    best: dict[tuple[str, int, bool], Run] = {}
     for run in (plan.chosen, *(plan.search.machines if plan.search else ())):
-        best.setdefault((run.offer.gpu, run.offer.gpus if kind == "layout" else 0), run)
+        offer, each = run.offer, kind == "layout"
+        best.setdefault((offer.gpu, offer.gpus if each else 0, offer.spot and each), run)
     columns = COLUMNS[kind]
     rows = [_row(run, plan) for run in list(best.values())[: most or _SHOWN[kind]]]
     return Table(
@@ -85,7 +87,10 @@ def _row(run: Run, plan: Plan) -> dict[str, str]:
     price = run.offer.usd_per_gpu_hour if work.layout is not None else run.offer.usd_per_hour
     rent = "" if price is None else f", {format_usd_rate(price)}{' a GPU' if work.layout is not None else ''}"
     unsold = "given" if run.offer.ordered else "your own" if run.offer.source == OWN_MACHINE else "no price known"
-    late = ", ".join(_LIMITS[name][1] for name in run.standing.against)
+    broken_words = {name: word for name, (_, word) in _LIMITS.items()}
+    if run.cost_usd is None:  # nobody knows whether it is within the budget
+        broken_words["money"] = "price unknown"
+    late = ", ".join(broken_words[name] for name in run.standing.against)
     row = {
         "GPUs": f"{run.offer.gpus} x {run.offer.gpu}",
         "from": f"{run.offer.provider or unsold}{' spot' if run.offer.spot else ''}{rent}",
@@ -93,6 +98,7 @@ def _row(run: Run, plan: Plan) -> dict[str, str]:
         "MFU": "unknown" if answer.mfu is None else format_percent(answer.mfu.value),
         "time": TIME.of(run.total_seconds) + (f" ({late})" if late else ""),
         "cost": COST.of(run.cost_usd),
+        "memory per GPU": format_estimate(answer.device_bytes, format_bytes),
         "longest context": format_count(run.longest_context) if run.longest_context else "none",
     }
     if work.layout is None:
@@ -100,13 +106,12 @@ def _row(run: Run, plan: Plan) -> dict[str, str]:
         how += filter(None, [SHARDINGS[work.sharding].words])
         pairs = " in pairs" if plan.goal.stage == "dpo" else ""
         batch = f"{work.micro_batch} x {work.shape.seq_len}{pairs}" + (f" ({', '.join(how)})" if how else "")
-        return row | {"micro-batch": batch, "memory per GPU": format_estimate(answer.device_bytes, format_bytes)}
+        return row | {"micro-batch": batch}
     steps = clock.steps_seconds.value
     lost = [part.value / steps if part else 0.0 for part in (clock.interruptions_seconds, clock.checkpoints_seconds)]
     return row | {
         "layout": layout_words(work.layout),
         "micro-batch": _batch(work),
-        "memory per GPU": format_estimate(answer.peak_allocated_bytes, format_bytes),
         "failures, checkpoints": ", ".join(map(format_percent, lost)),
     }
 
@@ -122,11 +127,11 @@ def layouts(plan: Plan) -> Table:
             layout_words(run.workload.layout),
             _batch(run.workload),
             format_seconds(run.step_seconds.value),
-            format_bytes(run.prediction.peak_allocated_bytes.value),
+            format_bytes(run.prediction.device_bytes.value),
             run.standing.why or "the best",
         )
         for run in (plan.chosen, *plan.considered)
-        if run.workload.layout and run.prediction.peak_allocated_bytes
+        if run.workload.layout and run.prediction.device_bytes
     )
     return Table(columns=_OTHERS, rows=rows, numbers=_OTHERS[2:4], chosen=(0,))
 
@@ -146,27 +151,24 @@ def notes(plan: Plan) -> Iterator[str]:
     work, search = plan.workload, plan.search
     yield from plan.warnings
     yield from filter(None, [broken(plan)])
-    yield from _cheaper_but_unsure(plan) if work.layout is None else ()
+    yield from _cheaper_but_unsure(plan)
     yield from _about_layout(plan) if work.layout is not None else _about_finetune(plan)
     if plan.assumed:
         yield f"not given, so taken: {'; '.join(plan.assumed)}"
     if search is not None and search.does_not_fit:
-        many = len(search.does_not_fit) > _NAMED and work.layout is None
-        named = (f"{len(search.does_not_fit)} kinds of GPU",) if many else search.does_not_fit[:_NAMED]
-        yield f"does not surely fit: {', '.join(named)}"
+        named, more = search.does_not_fit[:_NAMED], len(search.does_not_fit) - _NAMED
+        yield f"does not surely fit: {', '.join(named)}{f' and {more} more' if more > 0 else ''}"
     if work.layout is None:
         yield "speed and memory by published runs (80 % intervals); `advisor adopt` plans your own script"
         return
-    grounds = plan.grounds
-    if grounds is None or grounds.own_slowdown is None:
+    own = speed_by_own_runs(plan.grounds)
+    if own is None:
         yield (
             "speed and memory by published runs of other people (80 % intervals); a few runs that you time on one "
             "machine correct the speed: --measured runs.csv"
         )
         return
-    runs, off = f"{grounds.own_runs} measured run{'s' if grounds.own_runs > 1 else ''} of yours", grounds.own_slowdown
-    than = f"{format_percent(abs(off - 1))} {'slower' if off > 1 else 'faster'} than published runs of other people"
-    yield f"speed by {runs}, {than}; memory by published runs (80 % intervals)"
+    yield f"{own}; memory by published runs (80 % intervals)"
 
 
 def _about_layout(plan: Plan) -> Iterator[str]:
@@ -176,8 +178,8 @@ def _about_layout(plan: Plan) -> Iterator[str]:
         yield "published runs of experts force an even load; uneven routing takes longer (the high end)"
     seq_len = work.shape.seq_len
     yield (
-        f"{work.step_tokens // seq_len:,} sequences of {seq_len:,} tokens a step; {search.candidates:,} layouts tried; "
-        f"probability that it fits: {format_percent(min(plan.prediction.fit_probability, 0.99))}"
+        f"{work.step_tokens // seq_len:,} sequences of {seq_len:,} tokens a step; {search.candidates:,} layouts tried "
+        f"on these machines; probability that it fits: {format_percent(min(plan.prediction.fit_probability, 0.99))}"
     )
     spec = require_gpu(work.gpu).with_network(plan.goal.network_bytes_per_second)
     yield from filter(None, [network(network_of(work, spec))])

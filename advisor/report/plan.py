@@ -121,6 +121,8 @@ def speed_rests_on(plan: Plan) -> str | None:
         return None
     if grounds.calibration is not None:
         return f"The speed was measured here ({grounds.calibration})."
+    if (own := speed_by_own_runs(grounds)) is not None:
+        return f"{own.capitalize()}."
     others = grounds.other_runs
     text = (
         f"The speed is an estimate from data sheets and published runs: {grounds.card_runs or 'none'} of this GPU, "
@@ -131,10 +133,19 @@ def speed_rests_on(plan: Plan) -> str | None:
     if count > 1:
         text += (
             f" {count} kinds of GPU were compared by their expected times, and machines of several GPUs "
-            "on which few have published a run by their cautious ones, so that none wins by an optimistic estimate. "
-            "A calibration narrows the estimates."
+            "on which few have published a run by their cautious ones, so that none wins by an optimistic estimate."
         )
+        text += " A calibration narrows the estimates." if plan.run is not None else ""
     return text
+
+
+def speed_by_own_runs(grounds: Grounds | None) -> str | None:
+    """Says how runs that the user timed correct the speed, or returns None if there are none."""
+    if grounds is None or grounds.own_slowdown is None:
+        return None
+    runs, off = f"{grounds.own_runs} measured run{'s' if grounds.own_runs > 1 else ''} of yours", grounds.own_slowdown
+    than = f"{units.format_percent(abs(off - 1))} {'slower' if off > 1 else 'faster'}"
+    return f"speed by {runs}, {than} than published runs of other people"
 
 
 def briefly(grounds: Grounds | None) -> str:

@@ -21,6 +21,9 @@ def dump_plan(plan: Plan) -> str:
 def load_plan(path: str | Path) -> Plan:
     """Read a plan file. Raises AdvisorError that names the file and every wrong field."""
     raw = read_yaml(path, "plan")
+    if "run" in raw and raw["run"] is None:
+        hint = "write the file from which that software starts: advisor plan ... --out FILE"
+        raise AdvisorError(f"{path}: other software trains this plan, and nothing here starts it", hint, exit_code=2)
     schema = raw.get("schema", 1)
     if isinstance(schema, int) and schema > Plan.schema:
         newer = f"the plan {path} was written by a newer version (schema {schema})"

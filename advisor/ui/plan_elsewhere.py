@@ -32,9 +32,8 @@ def show(goal: Goal) -> bool:
     plan = plan_answers.plan(goal, plan_answers.world(goal))
     run = plan.chosen
     st.markdown(f"## {plain(products(elsewhere.sentence(plan)))}")
-    memory = run.prediction.device_bytes or run.prediction.peak_allocated_bytes
-    figures = {COST: run.cost_usd, TIME: run.total_seconds, THROUGHPUT: run.tokens_per_second, DEVICE_MEMORY: memory}
-    numbers(goal, run, figures)
+    figures = {COST: run.cost_usd, TIME: run.total_seconds, THROUGHPUT: run.tokens_per_second}
+    numbers(goal, run, figures | {DEVICE_MEMORY: run.prediction.device_bytes})
     for text in explore.broken_limits(goal, run):
         st.warning(plain(f"{capital(text)}."), icon=":material/warning:")
     if plan.workload.layout is None:

@@ -60,7 +60,8 @@ def judge(documents: Sequence[Mapping[str, Any]], slower: float = SLOWER) -> tup
     found: list[CheckedRun] = []
     for document in documents:
         if (answer := answers.get(document["document"])) is None:
-            hint = "predict, plan, compare of two runs, ab"
+            older = document["document"] in ("plan-finetune", "plan-layouts")
+            hint = "an older version wrote it: write it again" if older else "predict, plan, compare of two runs, ab"
             raise AdvisorError(f"a document {document['document']!r} answers nothing here", hint, exit_code=2)
         found += answer(document)
     return tuple(found)

@@ -44,9 +44,6 @@ def recommend(
     `on_text` receives a sentence when the burst begins; `seen` is a measured run that shows the speed of the software.
     Raises AdvisorError for unknown devices and unusable data.
     """
-    if goal.needs_other_software and (measure or seen is not None):
-        message = "a run of other software is not planned from a run of the trainer here"
-        raise AdvisorError(message, "leave --from and --measure out", exit_code=2)
     if goal.layout == "any":
         return plan_layouts(goal)
     if goal.finetune is not None:

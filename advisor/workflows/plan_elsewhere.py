@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from advisor.hardware.offers import rows_by_gpu, unpriced
@@ -17,8 +17,11 @@ from advisor.planning.costs import whole_usd
 from advisor.planning.goal import Limits
 from advisor.planning.offers import ANY, OWN, offers_for, own_offers
 from advisor.prediction.power import PowerModel
-from advisor.records import Bill, Grounds, Plan, Prediction, Run, SearchReport, Standing, WallClock
+from advisor.records import Bill, Estimate, Grounds, Plan, Prediction, Run, SearchReport, Standing, WallClock
 from advisor.units import format_seconds
+
+ON_DEMAND = "feasible with machines on demand: --spot none, without --interruptions"
+_ENDLESS = 50.0  # seconds lost to interruptions per second of work; no such run is worth its start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +42,7 @@ class Duration:
 
     clock: WallClock
     failures: float | None = None
-    endless_after: float | None = None  # seconds between interruptions that keep the run from ending; None: it ends
+    taken: Estimate | None = None  # seconds between interruptions of the run; None: its machines are not taken away
 
 
 class Work(Protocol):
@@ -49,8 +52,15 @@ class Work(Protocol):
     def goal(self) -> Goal: ...
     @property
     def tokens(self) -> int: ...
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What speed and memory rest on."""
+
     def gpus(self) -> Sequence[str]:
         """Return the GPUs that may be rented."""
+
+    def lacks(self, gpu: str) -> str:
+        """Return what a GPU of this kind lacks for the work, or ""."""
 
     def best_on(self, gpu: str, gpus: int) -> Found | str:
         """Return the best way on this many GPUs, or why there is none, which may be empty."""
@@ -67,7 +77,7 @@ class Tried:
     does_not_fit: tuple[str, ...]
     best: dict[tuple[str, int], Found]  # by GPU and number of GPUs
     refused: tuple[tuple[str, int], ...]
-    endless: bool  # interruptions keep a run from ending
+    endless: tuple[str, ...]  # machines whose interruptions keep a run from ending, with the reason
 
 
 def try_machines(work: Work) -> Tried:
@@ -75,9 +85,13 @@ def try_machines(work: Work) -> Tried:
     runs: list[Run] = []
     does_not_fit: dict[str, str] = {}
     best: dict[tuple[str, int], Found | str] = {}
-    endless = False
+    endless: dict[str, str] = {}
     for gpu, offers in _machines(work):
-        for offer in offers:
+        lacks = work.lacks(gpu)
+        if lacks and offers:
+            does_not_fit[gpu] = f" ({lacks})"
+            best |= {(gpu, offer.gpus): lacks for offer in offers}
+        for offer in () if lacks else offers:
             key = (gpu, offer.gpus)
             if key not in best:
                 best[key] = work.best_on(*key)
@@ -86,19 +100,19 @@ def try_machines(work: Work) -> Tried:
                 does_not_fit[name] = f" ({found})" if found else ""
                 continue
             run, lasts = _run(work, found, found.prediction, offer)
-            if lasts.endless_after is None:
+            lost = lasts.clock.interruptions_seconds
+            if lasts.taken is None or lost is None or lost.value < _ENDLESS * lasts.clock.steps_seconds.value:
                 runs.append(run)
                 continue
-            endless = True
-            every = format_seconds(lasts.endless_after)
+            every = format_seconds(lasts.taken.value)
             name += " spot" if offer.spot else ""
-            does_not_fit[name] = f" (one machine is taken away every {every}: it never ends)"
+            endless[name] = f" (one machine is taken away every {every}: it never ends)"
     return Tried(
         runs=tuple(runs),
-        does_not_fit=tuple(f"{name}{why}" for name, why in does_not_fit.items()),
+        does_not_fit=tuple(f"{name}{why}" for name, why in (does_not_fit | endless).items()),
         best={key: found for key, found in best.items() if isinstance(found, Found)},
         refused=tuple(key for key, found in best.items() if isinstance(found, str)),
-        endless=endless,
+        endless=tuple(f"{name}{why}" for name, why in endless.items()),
     )
 
 
@@ -107,6 +121,9 @@ def plan_of(work: Work, tried: Tried, *, assumed: Sequence[str], warnings: Seque
     chosen, *others = sorted_by_preference(work.goal, tried.runs)
     found = tried.best[chosen.offer.gpu, chosen.offer.gpus]
     losers = [_run(work, found, prediction, chosen.offer)[0].judged(why=why) for prediction, why in found.others]
+    # the run that keeps the limits even at the high ends, if another one or nothing does
+    surely = [run for run in tried.runs if not _against(replace(work.goal, sure=True), run.total_seconds, run.cost_usd)]
+    sure = sorted_by_preference(work.goal, surely)[0] if surely and _limited(work.goal) else None
     now = datetime.datetime.now(datetime.UTC)
     return Plan(
         id=new_id(work.goal, now),
@@ -117,11 +134,11 @@ def plan_of(work: Work, tried: Tried, *, assumed: Sequence[str], warnings: Seque
         considered=tuple(losers),
         reasons=(),
         warnings=tuple(warnings),
-        inputs=tuple(filter(None, [chosen.offer.source])),
+        inputs=(*work.sources, *filter(None, [chosen.offer.source])),
         assumed=tuple(assumed),
         search=SearchReport(
             candidates=sum(one.tried for one in tried.best.values()),
-            devices=tuple(dict.fromkeys(gpu for gpu, _ in tried.best)),
+            devices=tuple(dict.fromkeys(gpu for gpu, _ in (*tried.best, *tried.refused))),
             options=(),
             front=(),
             front_size=0,
@@ -129,8 +146,20 @@ def plan_of(work: Work, tried: Tried, *, assumed: Sequence[str], warnings: Seque
             sensitivity=(),
             does_not_fit=tried.does_not_fit,
             machines=tuple(others),
+            sure=None if sure == chosen else sure,
         ),
     )
+
+
+def _limited(goal: Goal) -> bool:
+    return goal.budget_usd is not None or goal.deadline_seconds is not None
+
+
+def _against(goal: Goal, seconds: Estimate, usd: Estimate | None) -> tuple[str, ...]:
+    """Return the limits that a run breaks; an unknown cost does not keep a budget."""
+    late, dear = Limits.of(goal).broken(seconds, usd)
+    dear |= usd is None and goal.budget_usd is not None
+    return tuple(name for name, broken in (("time", late), ("money", dear)) if broken)
 
 
 def _machines(work: Work) -> Iterator[tuple[str, Sequence[Offer]]]:
@@ -160,8 +189,7 @@ def _run(work: Work, found: Found, prediction: Prediction, offer: Offer) -> tupl
     goal, lasts = work.goal, work.duration(prediction, offer)
     seconds = lasts.clock.total_seconds
     usd = whole_usd(goal, offer, seconds, prediction.mfu, found.power)
-    late, dear = Limits.of(goal).broken(seconds, usd)
-    dear |= usd is None and goal.budget_usd is not None
+    model = prediction.workload.model
     run = Run(
         prediction=prediction,
         steps=math.ceil(work.tokens / prediction.workload.step_tokens),
@@ -170,8 +198,8 @@ def _run(work: Work, found: Found, prediction: Prediction, offer: Offer) -> tupl
         bill=Bill(wall_clock=lasts.clock, cost_usd=usd, failures=lasts.failures),
         standing=Standing(
             score=None,
-            ratio=work.tokens / prediction.parameters,
-            against=tuple(name for name, broken in (("time", late), ("money", dear)) if broken),
+            ratio=work.tokens / (prediction.parameters if model is None else model.active),
+            against=_against(goal, seconds, usd),
         ),
         grounds=found.grounds,
         longest_context=found.longest_context,

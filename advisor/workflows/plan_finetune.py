@@ -23,12 +23,12 @@ from advisor.prediction.intervals import reciprocal, sum_shared
 from advisor.prediction.layout_runs import STATE_BYTES, interrupted
 from advisor.prediction.micro_batch import ALIKE
 from advisor.prediction.profile import Profile
-from advisor.prediction.software import software_of, table
+from advisor.prediction.software import software_of, table, words_of
 from advisor.prediction.wallclock import rented_setup
 from advisor.records import Adapters, Estimate, Plan, Prediction, Software, WallClock
 from advisor.store.store import Store
 from advisor.workflows.goal import find_any_model, find_architecture
-from advisor.workflows.plan_elsewhere import Duration, Found, plan_of, try_machines
+from advisor.workflows.plan_elsewhere import ON_DEMAND, Duration, Found, plan_of, try_machines
 
 BYTES_PER_TOKEN = 4  # of text to fetch; small compared with the model
 RANK, LENGTH, EPOCHS = 16, 1024, 3.0  # defaults, as in most tutorials
@@ -51,6 +51,13 @@ class FinetuneWork:
     sizes: Model  # exact
     software: Software
     tokens: int  # trained on, in all epochs
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (f"published runs (profiles/public_runs.csv); {words_of(self.software)} by profiles/software.csv",)
+
+    def lacks(self, gpu: str) -> str:
+        return ""
 
     def gpus(self) -> Sequence[str]:
         asked = self.goal.gpu
@@ -93,9 +100,8 @@ class FinetuneWork:
         before, after = clock.total_seconds, interrupted(clock.total_seconds, taken, held_bytes=held)
         low, value, high = (getattr(after, end) - getattr(before, end) for end in ("low", "value", "high"))
         lost = Estimate(value=value, low=low, high=high, basis=after.basis)
-        return Duration(
-            clock=replace(clock, interruptions_seconds=lost, total_seconds=after), failures=after.value / taken.value
-        )
+        clock = replace(clock, interruptions_seconds=lost, total_seconds=after)
+        return Duration(clock=clock, failures=after.value / taken.value, taken=taken)
 
 
 def plan_finetune(goal: Goal, store: Store) -> Plan:
@@ -123,8 +129,10 @@ def plan_finetune(goal: Goal, store: Store) -> Plan:
         raise AdvisorError("nothing says how much is to be trained", "say it: --examples 50k", exit_code=2)
     tokens = round(per_epoch * (epochs if goal.examples is not None else 1))
     if goal.finetune == "full" and model.expert_width is not None:  # of all its weights only layouts have a law
-        gpus = ",".join(map(str, goal.counts or (goal.gpus,)))
-        words = f"--gpu {goal.gpu} --gpus {gpus} --tokens {tokens} --seq-len {context}"
+        gpu, counts = goal.gpu, goal.counts or (goal.gpus,)
+        if goal.own:
+            gpu, counts = goal.own[0].gpu, (goal.own[0].gpus,)
+        words = f"--gpu {gpu} --gpus {','.join(map(str, counts))} --tokens {tokens} --seq-len {context}"
         message = f"all weights of {model.name}, a mixture of experts, are planned over layouts"
         raise AdvisorError(message, f"advisor plan --layout any --model {model.name} {words}", exit_code=2)
     software = _software(goal, model, rank)
@@ -136,11 +144,16 @@ def plan_finetune(goal: Goal, store: Store) -> Plan:
     fitting = {run.offer.gpu for run in tried.runs}  # a GPU of which some number can hold it needs no mention
     no_room = [key for key in dict.fromkeys(gpu for gpu, _ in tried.refused) if key not in fitting]
     too_long = model.details.past_longest(model.name, context)
+    if not tried.runs and tried.endless:
+        raise AdvisorError(f"no run ends on {', '.join(tried.endless)}", ON_DEMAND, exit_code=3)
+    if not tried.runs and not no_room:
+        message = "no machine that these options allow is offered"
+        raise AdvisorError(message, "leave --provider, --spot or --gpus out, or name a --price", exit_code=3)
     if not tried.runs:
         message = f"{model.name} does not surely fit {', '.join(no_room)}"
         message += f", and {too_long}" if too_long is not None else ""
         raise AdvisorError(message, _would_fit(work, rank, length), exit_code=3)
-    tried = replace(tried, does_not_fit=tuple(no_room))
+    tried = replace(tried, does_not_fit=(*no_room, *tried.endless))
     return plan_of(work, tried, assumed=assumed, warnings=[*filter(None, [too_long])])
 
 

@@ -27,13 +27,12 @@ from advisor.prediction.software import require_software
 from advisor.records import Grounds, Plan, Prediction
 from advisor.workflows.goal import find_architecture
 from advisor.workflows.own_runs import read_own_runs
-from advisor.workflows.plan_elsewhere import Duration, Found, Tried, plan_of, try_machines
+from advisor.workflows.plan_elsewhere import ON_DEMAND, Duration, Found, Tried, plan_of, try_machines
 
 SOFTWARE = "nemo"
 TOKENS_PER_PARAMETER = 20  # Chinchilla's ratio, per parameter active for a token
 _COUNTS = tuple(2**power for power in range(11))  # of GPUs to try where none fits
 _SHORT = 2048  # tokens of a sequence that training usually has at least
-_ENDLESS = 50.0  # seconds lost to interruptions per second of work; no such run is worth its start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,20 +52,26 @@ class LayoutWork:
         if self.goal.gpu == ANY:
             return [key for key, spec in cards.items() if _joined(spec, ("nvlink", "xgmi"))]
         keys = self.goal.gpu.split(",")
-        if unjoined := next((key for key in keys if not _joined(cards[key])), None):
+        if unjoined := next((key for key in keys if key not in cards or not _joined(cards[key])), None):
             hint = "GPUs joined by NVLink or PCIe: --gpu h100"
             raise AdvisorError(f"nothing is known of what joins GPUs of the kind {unjoined}", hint, exit_code=2)
         return keys
 
-    def run_on(self, gpu: str, gpus: int) -> LayoutRun | None:
-        """Return a run on these GPUs whose layout is still open, or None if they have no units for the precision."""
-        spec = require_gpu(gpu).with_network(self.goal.network_bytes_per_second)
-        rates = {"bf16": spec.bf16_flops, "fp16": spec.fp16_flops, "fp8": spec.fp8_flops}
-        precision = self.goal.precision
+    @property
+    def sources(self) -> tuple[str, ...]:
+        own = [self.goal.measured] if self.goal.measured is not None else []
+        return ("published runs over layouts (profiles/layouts.yaml)", *own)
+
+    def lacks(self, gpu: str) -> str:
+        spec, precision = require_gpu(gpu), self.goal.precision
+        rates = {"auto": True, "bf16": spec.bf16_flops, "fp16": spec.fp16_flops, "fp8": spec.fp8_flops}
+        return "" if rates[precision] else f"it has no {precision}"
+
+    def run_on(self, gpu: str, gpus: int) -> LayoutRun:
+        """Return a run on these GPUs whose layout is still open."""
+        spec, precision = require_gpu(gpu).with_network(self.goal.network_bytes_per_second), self.goal.precision
         if precision == "auto":
             precision = "bf16" if spec.bf16_flops else "fp16"
-        elif not rates[precision]:
-            return None
         return LayoutRun(
             model=self.architecture.model,
             layout=Layout(),
@@ -81,8 +86,6 @@ class LayoutWork:
 
     def best_on(self, gpu: str, gpus: int) -> Found | str:
         run = self.run_on(gpu, gpus)
-        if run is None:
-            return f"it has no {self.goal.precision}"
         if self.goal.measured is not None and gpu not in self.own_runs:
             self.own_runs[gpu] = read_own_runs(self.goal, run)
         own = self.own_runs.get(gpu)
@@ -109,10 +112,7 @@ class LayoutWork:
         clock, failures = whole_run(
             prediction.step_seconds, steps, offer.gpus, self.architecture.parameters, taken=taken
         )
-        assert clock.interruptions_seconds is not None
-        lost = clock.interruptions_seconds.value / clock.steps_seconds.value
-        endless = taken.value if taken is not None and lost > _ENDLESS else None
-        return Duration(clock=clock, failures=failures, endless_after=endless)
+        return Duration(clock=clock, failures=failures, taken=taken)
 
 
 def plan_layouts(goal: Goal) -> Plan:
@@ -135,8 +135,7 @@ def plan_layouts(goal: Goal) -> Plan:
     if not tried.runs:
         named = ", ".join(tried.does_not_fit) or "any GPU that is rented"
         message = f"{architecture.name} with {sequences} sequences a step surely fits none of: {named}"
-        on_demand = "feasible with machines on demand: --spot none, without --interruptions"
-        raise AdvisorError(message, on_demand if tried.endless else _would_fit(work, tried), exit_code=3)
+        raise AdvisorError(message, ON_DEMAND if tried.endless else _would_fit(work, tried), exit_code=3)
     too_long = architecture.details.past_longest(architecture.name, seq_len)
     return plan_of(work, tried, assumed=assumed, warnings=[*filter(None, [too_long])])
 
@@ -162,7 +161,7 @@ def _work(goal: Goal, architecture: Architecture) -> tuple[int, int, int, list[s
 def _would_fit(work: LayoutWork, tried: Tried) -> str:
     """Returns the options with which a layout surely fits, by the first GPU of those asked for that has any."""
     goal = work.goal
-    runs = {(gpu, gpus): run for gpu, gpus in tried.refused if (run := work.run_on(gpu, gpus)) is not None}
+    runs = {(gpu, gpus): work.run_on(gpu, gpus) for gpu, gpus in tried.refused if not work.lacks(gpu)}
     if not runs:  # none of these GPUs has units for the precision
         others: dict[str, dict[str, Any]] = {"16 bits: --precision auto": {"precision": "auto"}}
         others |= {"GPUs that have it: --gpu any": {"gpu": ANY}} if goal.usd_per_gpu_hour is None else {}

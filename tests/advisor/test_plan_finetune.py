@@ -83,6 +83,25 @@ def test_limits_and_the_objective_decide_the_order():
     assert text.startswith("No run keeps the deadline. The nearest: Fine-tune") and "(late)" in text
 
 
+def test_the_odds_name_the_machine_that_keeps_the_limit_nine_times_in_ten():
+    """--sure with the same options chooses the run that the odds name, or finds none."""
+    words = {"finetune": "qlora", "model": "qwen3-8b", "examples": "50k", "gpu": "l4,a100-80gb-sxm,h100-80gb-sxm"}
+    within = dict.fromkeys(("deadline", "budget"))
+    for limit, value in (("deadline", "12h"), ("budget", "26")):
+        plan = advisor.plan(**words, gpus=1, **{limit: value})
+        sure = advisor.plan(**words, gpus=1, sure=True, **{limit: value}).chosen
+        within[limit] = not sure.standing.against
+        named = plan.search.sure or plan.chosen
+        assert (plan.search.sure is not None) == (within[limit] and sure.offer != plan.chosen.offer)
+        assert not within[limit] or named.offer == sure.offer
+    said = command("plan", "--finetune", "qlora", "--model", "qwen3-8b", "--examples", "50k", "--gpu", "a100-80gb-sxm",
+                   "--gpus", "1", "--budget", "24", expect=0).stdout  # fmt: skip
+    assert "of going over $24; --sure finds nothing" in " ".join(said.split())
+    asked = "plan --finetune qlora --model qwen3-8b --examples 50k --gpu l4 --budget 1"
+    broken = command(*asked.split(), expect=3).stdout
+    assert "No run keeps the budget" in broken and "--sure" not in broken
+
+
 def test_a_frame_has_a_row_for_each_machine():
     frame = advisor.plan(gpu="any", model="llama-3-8b", finetune="lora", examples=1000).to_frame()
     assert {"gpu", "gpus", "hours", "hours_low", "usd", "usd_high", "keeps_budget"} <= set(frame.columns)
@@ -103,6 +122,10 @@ def test_a_frame_has_a_row_for_each_machine():
         ("--gpu l4 --model llama-2-70b --finetune full --examples 5", "llama-2-70b does not surely fit l4"),
         ("--gpu h200 --model qwen3-30b-a3b --finetune full --examples 5", "are planned over layouts"),
         ("--gpu l4 --model gpt2 --finetune lora --examples 5 --out plan.yaml", "trl starts from a .sh file"),
+        ("--gpu l4 --model gpt2 --finetune lora --examples 5k --interruptions 1min", "it never ends"),
+        ("--own 4090 --gpus 2 --model gpt2 --finetune lora --examples 5k", "no machine that these options allow"),
+        ("--own 8xh100 --model mixtral-8x7b --finetune full --examples 1k", "--gpu h100-80gb-sxm --gpus 8 --tokens"),
+        ("--gpu l4 --model gpt2 --finetune lora --examples 5 --measure", "of the trainer here, and other software"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_a_sentence(words, message, tmp_path, monkeypatch):

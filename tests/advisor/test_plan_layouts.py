@@ -147,7 +147,46 @@ def test_products_in_8_bits_are_planned_where_the_gpu_has_units_for_them(call):
         assert "h100" in answer["chosen"]["offer"]["gpu"]
         hours[precision] = answer["chosen"]["bill"]["wall_clock"]["total_seconds"]["value"]
     assert 1.1 < hours["bf16"] / hours["fp8"] < 1.6
-    assert answer["search"]["does_not_fit"] == ["64 x a100-80gb-sxm (it has no fp8)"]
+    assert answer["search"]["does_not_fit"] == ["a100-80gb-sxm (it has no fp8)"]
+
+
+def test_a_plan_for_other_software_is_not_launched_and_its_numbers_are_explained(call, tmp_path: Path):
+    file = tmp_path / "plan.json"
+    file.write_text(
+        call(
+            "plan",
+            *[
+                "--layout",
+                "any",
+                "--model",
+                "mixtral-8x7b",
+                "--gpu",
+                "h100",
+                "--gpus",
+                "16",
+                "--tokens",
+                "1B",
+                "--json",
+            ],
+        )[1]
+    )
+    for words in (("launch", str(file)), ("export", str(file), "--to", "script")):
+        code, _, error = call(*words)
+        assert code == 2 and "other software trains this plan" in error, error
+    plan = api.plan(layout="any", model="mixtral-8x7b", gpu="h100", gpus=16, tokens="1B")
+    run, row = plan.chosen, plan.rows[0]
+    assert row["device_bytes"] == run.prediction.device_bytes and run.standing.ratio == pytest.approx(
+        1 / 12.9, rel=0.01
+    )
+    assert run.prediction.device_bytes.value > run.prediction.peak_allocated_bytes.value  # the driver's come on top
+    memory = api.explain(plan, "memory")
+    assert memory.record.value == run.prediction.device_bytes and "activations" in memory.record.inputs["peak_parts"]
+    hours = api.explain(plan, "hours").record
+    took = hours.inputs["beyond_steps"] * run.steps * run.step_seconds.value
+    assert run.bill.wall_clock.steps_seconds.value == pytest.approx(took, rel=0.01)
+    assert any("layouts.yaml" in one for one in hours.rests_on) and any("--seq-len" in one for one in hours.rests_on)
+    with pytest.raises(api.AdvisorError, match="no number 'loss'"):
+        api.explain(plan, "loss")
 
 
 def test_an_answer_explains_only_the_stages_that_it_has(call):

@@ -94,7 +94,7 @@ def test_what_a_backend_starts_is_a_job_a_measurement_or_a_command_of_somebody_e
                 given = {ast.unparse(a.annotation) for a in node.args.args if a.annotation is not None}
                 if ast.unparse(node.returns) == "LaunchRequest":
                     makers[f"{path.stem}.{node.name}"] = given & {"Job", "Measuring"}
-    assert {"local.dryrun", "ssh.dryrun", "slurm.dryrun"} <= makers.keys() and all(makers.values()), makers
+    assert {"backend.dryrun", "ssh.dryrun", "slurm.dryrun"} <= makers.keys() and all(makers.values()), makers
     with pytest.raises(AdvisorError, match=REFUSED):
         Job(folder=Path(), trainer=None, config=small_run(3, data=DataConfig()), plan=None, files={}, record=None)
 
