@@ -2,8 +2,9 @@
 
     python benchmarks/adapters.py
 
-Memory: no part of the rule was fitted to these rows. Speed: the bytes that adapters move in eager code are fitted, so
-each owner is predicted with the level that fits the other owners best (`LEVELS`, in units of the shipped level).
+Memory: `fit_memory.py` fits its factors to these rows and others. Speed: the bytes that adapters move in eager code
+are fitted, so each owner is predicted with the level that fits the other owners best (`LEVELS`, in units of the shipped
+level).
 
 The rows are those of profiles/public_runs.csv with a model like Llama of known sizes and a stated context. LitGPT's
 sequences have at most 512 tokens and are padded to the longest of each batch, so their memory is a peak over a data

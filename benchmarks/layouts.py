@@ -501,7 +501,8 @@ def score_failures(rows: Sequence[Measured]) -> None:
     rows = [m for m in rows if m.source.startswith("Ultra-Scale")]
     found = predict_layouts([replace(m.run, stage="most") for m in rows])
     ran, chance = np.array([m.ran for m in rows]), np.array([p.fit_probability for p in found])
-    small = np.array([p.peak_allocated_bytes.value < 0.7 * p.run.gpu.memory_bytes for p in found])
+    room = [m.run.gpu.memory_bytes for m in rows]
+    small = np.array([p.peak_allocated_bytes.value < 0.7 * memory for p, memory in zip(found, room, strict=True)])
     rank = rankdata(chance)
     area = (rank[ran].sum() - ran.sum() * (ran.sum() + 1) / 2) / (ran.sum() * (~ran).sum())
     print(

@@ -43,9 +43,9 @@ _THROUGH_HOST, _HOST_SPREAD = 0.33, 2.0
 # More nodes count as 64: what further ones add is not known, and whole runs on 256 to 2,048 nodes do not show it.
 _STRAGGLING_LOW, _STRAGGLING, _STRAGGLING_HIGH = 0.002, 0.016, 0.04
 _DOUBLINGS = 6
-# Sharded runs need this share of their work in addition to the collectives: 3.7 % in published runs
-# (profiles/prior.yaml, the effect "sharding full"). The share is added only for this project's trainer, for which
-# nobody has measured it. The estimates for other software contain it already.
+# Sharded runs need this share of their work in addition to the collectives: our judgement. An earlier fit to published
+# runs gave 3.7 %, the present one 1.1 ± 4.2 % (profiles/prior.yaml, "sharding full"). The share is added only for this
+# project's trainer, for which nobody has measured it. The estimates for other software contain the fitted effect.
 _SHARDED_LOW, _SHARDED, _SHARDED_HIGH = 0.0, 0.037, 0.08
 # The share of the backward pass that hides communication: 0.7-0.9 for DDP's buckets (sources §3.4, unverified there,
 # hence the wide low end). Less is hidden when each byte crosses the host's memory twice. The value for such machines is

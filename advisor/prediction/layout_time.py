@@ -4,8 +4,8 @@
 
 The first sum is `throughput.terms` for the slowest pipeline stage, with the coefficients and the residuals of published
 runs that any prediction uses. Filling the pipeline adds (p - 1)/v micro-batches (Narayanan et al. 2021, §2.2). The
-exchange is that of `comm`. The last sum is zero if nothing is split. It contains the communication of the split, and
-the loss from matrix products that become too small; its coefficients are fitted to measured runs
+exchange is that of `comm`. The last sum contains the communication of the split, and the loss from matrix products
+that become too small. It is zero for a dense model that is not split. Its coefficients are fitted to measured runs
 (profiles/layouts.yaml, written by `benchmarks/layouts.py`).
 """
 

@@ -74,7 +74,7 @@ def test_the_import_contract_names_every_trainer_module() -> None:
     assert modules - OPEN_TO_THE_ADVISOR == {name.removeprefix("trainer.") for name in closed} - {"torch"}
 
 
-@pytest.mark.parametrize(("page", "least", "most"), [("architecture", 60, 20_000), ("how-it-predicts", 25, 40_000)])
+@pytest.mark.parametrize(("page", "least", "most"), [("architecture", 60, 16_000), ("how-it-predicts", 25, 30_000)])
 def test_what_the_documents_name_is_there(page: str, least: int, most: int) -> None:
     """Each `path` and `path:name` of a document exists; NAME stands for a file that the reader is to write."""
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
