@@ -151,33 +151,15 @@ def test_products_in_8_bits_are_planned_where_the_gpu_has_units_for_them(call):
 
 
 def test_a_plan_for_other_software_is_not_launched_and_its_numbers_are_explained(call, tmp_path: Path):
-    file = tmp_path / "plan.json"
-    file.write_text(
-        call(
-            "plan",
-            *[
-                "--layout",
-                "any",
-                "--model",
-                "mixtral-8x7b",
-                "--gpu",
-                "h100",
-                "--gpus",
-                "16",
-                "--tokens",
-                "1B",
-                "--json",
-            ],
-        )[1]
-    )
+    asked = "plan --layout any --model mixtral-8x7b --gpu h100 --gpus 16 --tokens 1B --json"
+    (file := tmp_path / "plan.json").write_text(call(*asked.split())[1])
     for words in (("launch", str(file)), ("export", str(file), "--to", "script")):
         code, _, error = call(*words)
         assert code == 2 and "other software trains this plan" in error, error
     plan = api.plan(layout="any", model="mixtral-8x7b", gpu="h100", gpus=16, tokens="1B")
     run, row = plan.chosen, plan.rows[0]
-    assert row["device_bytes"] == run.prediction.device_bytes and run.standing.ratio == pytest.approx(
-        1 / 12.9, rel=0.01
-    )
+    assert row["device_bytes"] == run.prediction.device_bytes
+    assert run.standing.ratio == pytest.approx(1 / 12.9, rel=0.01)
     assert run.prediction.device_bytes.value > run.prediction.peak_allocated_bytes.value  # the driver's come on top
     memory = api.explain(plan, "memory")
     assert memory.record.value == run.prediction.device_bytes and "activations" in memory.record.inputs["peak_parts"]
