@@ -165,6 +165,13 @@ def attended_tokens(software: Software | None, seq_len: int | np.ndarray) -> flo
     return seq_len if windows is None else np.minimum(windows, seq_len)
 
 
+def products(z: Sizes) -> tuple[np.ndarray, np.ndarray]:
+    """Return the FLOPs of a step's matrix products, and of attention as if nothing were masked, each of shape (n,)."""
+    micro = z.grad_accum * z.tokens
+    matmul = 6 * (z.block_matmul * z.recompute / z.block_speed + z.head_matmul) * micro + z.step_flops
+    return matmul, 12 * z.layers * z.attention_width * z.attended * micro * z.recompute
+
+
 def terms(z: Sizes, rates: Rates) -> np.ndarray:
     """Return the seconds of each term at coefficient one, shape (n, len(TERMS)).
 
@@ -172,9 +179,10 @@ def terms(z: Sizes, rates: Rates) -> np.ndarray:
     """
     micro = z.grad_accum * z.tokens
     flop, byte, launch = 1 / rates.matmul_flops, 1 / rates.bandwidth, rates.launch_seconds
+    matmul, attention = products(z)
     columns = (
-        (6 * (z.block_matmul * z.recompute / z.block_speed + z.head_matmul) * micro + z.step_flops) * flop,
-        12 * z.layers * z.attention_width * z.attended * micro * z.recompute * flop,
+        matmul * flop,
+        attention * flop,
         z.layers * z.lanes * z.element_bytes * micro * z.passes * byte,
         4 * z.vocab * micro * byte,
         z.read_bytes * (z.block_matmul + z.head_matmul) * z.grad_accum * byte,
