@@ -43,7 +43,7 @@ class Variable:
 class Knob:
     """A canonical setting of a trainer, and how the trainer is given its value."""
 
-    name: str  # micro_batch | grad_accum | seq_len | steps | …: see adopt/knobs
+    name: str  # micro_batch | grad_accum | seq_len | steps | …: the names in profiles/trainers
     key: str  # the option or the environment variable
     # option: --key V | equals: --key=V | word: key=V | env | launcher: an option of the program that starts the
     # processes
