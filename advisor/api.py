@@ -99,13 +99,13 @@ def plan(*, measure: bool = False, gates: Sequence[str] = (), **options: Any) ->
     from advisor.planning.stages import with_gates
     from advisor.store.store import default_store
     from advisor.workflows.goal import goal_from, read_options, refuse_idle_budget
-    from advisor.workflows.plan import beside, recommend
+    from advisor.workflows.plan import plan_details, recommend
 
     store = default_store()
     goal = goal_from(read_options(options))
     refuse_idle_budget(goal)
     made = with_gates(recommend(goal, store, measure=measure), gates)
-    return plan_answer(made, None if made.run is None else beside(made, store))
+    return plan_answer(made, None if made.run is None else plan_details(made, store))
 
 
 def plan_answer(made: Plan, more: PlanDetails | None = None) -> Answer[Plan]:

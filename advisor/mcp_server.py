@@ -69,7 +69,7 @@ def plan_training(
     write it; leave out what nobody said.
     """
     given = _given(locals())
-    return _told(lambda: api.plan(**given), "plan", given, page, ROWS)
+    return _reply(lambda: api.plan(**given), "plan", given, page, ROWS)
 
 
 def explain_number(number: str, of: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def predict_run(
     torchtitan, megatron, nanogpt, …); without it the numbers are of this project's own trainer.
     """
     given = _given(locals())
-    return _told(lambda: api.predict(**given), "predict", given, 1, ROWS, ("fits", "fit_probability", "would_fit"))
+    return _reply(lambda: api.predict(**given), "predict", given, 1, ROWS, ("fits", "fit_probability", "would_fit"))
 
 
 def compare_gpus(gpu: str = "", count: int | None = None, provider: str = "", page: int = 1) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def compare_gpus(gpu: str = "", count: int | None = None, provider: str = "", pa
     """
     typed = {"": gpu, "gpus": str(count) if count else "", "provider": provider}
     given = {name: value for name, value in typed.items() if value}
-    return _told(lambda: api.gpus(gpu or None, count=count, provider=provider or None), "gpus", given, page, 3 * ROWS)
+    return _reply(lambda: api.gpus(gpu or None, count=count, provider=provider or None), "gpus", given, page, 3 * ROWS)
 
 
 def audit_schema() -> str:
@@ -139,7 +139,7 @@ def audit_judge(report: str, answer: str, page: int = 1) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="audit-") as folder:
         path = Path(folder) / "report.md"
         path.write_text(report, encoding="utf-8")
-        return _told(lambda: api.audit(path, answer=answer), "audit", {}, page, FINDINGS)
+        return _reply(lambda: api.audit(path, answer=answer), "audit", {}, page, FINDINGS)
 
 
 def log_reader(roots: Sequence[Path]) -> Callable[..., dict[str, Any]]:
@@ -155,7 +155,7 @@ def log_reader(roots: Sequence[Path]) -> Callable[..., dict[str, Any]]:
             allowed = ", ".join(map(str, roots))
             return {"error": f"{path} is outside the folders that may be read", "hint": f"allowed: {allowed}"}
         given = {name: value for name, value in (("gpu", gpu), ("gpus", gpus), ("price", price)) if value}
-        return _told(lambda: api.analyze(found, **given), "analyze", {"": str(found)} | given, page, FINDINGS)
+        return _reply(lambda: api.analyze(found, **given), "analyze", {"": str(found)} | given, page, FINDINGS)
 
     return analyze_log
 
@@ -245,7 +245,7 @@ def _text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def _told(
+def _reply(
     ask: Callable[[], Any], verb: str, given: Mapping[str, Any], page: int, most: int, more: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return a short answer, or the reason why there is none and what to do."""

@@ -250,13 +250,13 @@ class LogWatch:
             return
         self._read()
         processes = tree(pid)
-        self.elsewhere = self.elsewhere or any(asked(process.name) in _CLIENTS for process in processes)
+        self.elsewhere = self.elsewhere or any(answer_or_none(process.name) in _CLIENTS for process in processes)
         used = used_by({process.pid for process in processes})
         for name, bytes_ in (("resident_peak_bytes", resident_bytes(processes)), ("device_peak_bytes", used)):
             if bytes_:
                 self.peaks[name] = max(self.peaks.get(name, 0), bytes_)
         # the launcher tells each process how many train together
-        worlds = [(asked(process.environ) or {}).get("WORLD_SIZE", "") for process in processes]
+        worlds = [(answer_or_none(process.environ) or {}).get("WORLD_SIZE", "") for process in processes]
         self.processes = max([self.processes, *(int(world) for world in worlds if world.isdigit())])
         self._next_look = time.monotonic() + max(self._seconds, (time.monotonic() - now) / self._share)
 
@@ -294,12 +294,12 @@ def tree(pid: int) -> list[psutil.Process]:
 
 def resident_bytes(processes: Sequence[psutil.Process]) -> int:
     """Returns the bytes of host memory that processes hold now."""
-    return sum(memory.rss for process in processes if (memory := asked(process.memory_info)) is not None)
+    return sum(memory.rss for process in processes if (memory := answer_or_none(process.memory_info)) is not None)
 
 
-def asked(question: Callable[[], Any]) -> Any:
+def answer_or_none(ask: Callable[[], Any]) -> Any:
     """Returns the answer of a process, or None if it has ended or may not be asked."""
     try:
-        return question()
+        return ask()
     except psutil.Error:
         return None

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from advisor.engines import process as processes
-from advisor.engines.gpu_locks import held_cards
+from advisor.engines.gpu_locks import lock_gpus
 from advisor.engines.guards import refuse_without_data
 from advisor.engines.state import RunState, RunStatus, run_status
 from advisor.errors import AdvisorError
@@ -178,7 +178,7 @@ class LocalBackend(Backend):
         write_files(request)
         write_launch(folder, record)  # no process yet, so that the folder shows the intent whatever happens next
         self.store.register_run(run_row(folder))
-        with held_cards(request.cards, record.place.gpu_ids, folder) as held:
+        with lock_gpus(request.cards, record.place.gpu_ids, folder) as held:
             variables = {**request.environment, **held.variables}
             process = processes.start_detached(request.command, folder, folder / STDOUT, variables, keep=held.files)
         started = replace(record, pid=process.pid, process_started=process.started, cards=held.ids)

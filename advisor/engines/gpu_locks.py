@@ -14,14 +14,14 @@ from pathlib import Path
 
 from advisor.engines.process import try_lock
 from advisor.errors import AdvisorError
-from advisor.hardware.here import VISIBLE, FoundCard, named_by_words, visible_cards
+from advisor.hardware.here import VISIBLE, DetectedGpu, names_not_numbers, visible_cards
 from advisor.store.disk import disk_errors
 
 LOCKS = Path("/tmp")  # not TMPDIR, which differs from user to user
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class LockedGpus:
     """GPUs locked by this process and by every process that inherits its open files."""
 
     ids: tuple[int, ...]  # numbered as by nvidia-smi
@@ -36,7 +36,7 @@ class Held:
 
 
 @contextlib.contextmanager
-def held_cards(count: int, asked: Sequence[int], run: Path) -> Iterator[Held]:
+def lock_gpus(count: int, asked: Sequence[int], run: Path) -> Iterator[LockedGpus]:
     """Lock this many GPUs for a run: those asked for, or else the first free ones in the order of `choice`.
 
     Yields None if there are no GPUs, or if CUDA_VISIBLE_DEVICES names them by words, which hides their numbers. Raises
@@ -44,7 +44,7 @@ def held_cards(count: int, asked: Sequence[int], run: Path) -> Iterator[Held]:
     """
     present = visible_ids()
     if count == 0 or not (present or asked):
-        yield Held(ids=(), files=())
+        yield LockedGpus(ids=(), files=())
         return
     if asked and len(set(asked)) != count:
         message = f"--gpu-ids names {len(set(asked))} GPUs, the plan is for {count}"
@@ -74,7 +74,7 @@ def held_cards(count: int, asked: Sequence[int], run: Path) -> Iterator[Held]:
         if len(held) < count:
             who = "; ".join(f"GPU {number} is taken by {run}" for number, run in taken.items())
             raise AdvisorError(f"{count} free GPUs are needed: {who}", "wait for it, or end it: advisor stop RUN")
-        yield Held(ids=tuple(held), files=tuple(held.values()))
+        yield LockedGpus(ids=tuple(held), files=tuple(held.values()))
     finally:
         for file in held.values():
             os.close(file)
@@ -90,15 +90,15 @@ def parse_gpu_ids(text: str | None) -> tuple[int, ...]:
 
 def visible_ids() -> tuple[int, ...] | None:
     """Return the GPUs in CUDA_VISIBLE_DEVICES, or all GPUs if it is unset, or None if it names them by words."""
-    return None if named_by_words() else tuple(card.number for card in visible_cards())
+    return None if names_not_numbers() else tuple(card.number for card in visible_cards())
 
 
-def choice() -> list[FoundCard]:
+def choice() -> list[DetectedGpu]:
     """Return the visible GPUs in the order in which a run takes them: unused ones first."""
     return sorted(visible_cards(), key=lambda card: card.in_use)
 
 
-def taken_by() -> dict[int, str]:
+def runs_by_gpu() -> dict[int, str]:
     """Return the visible GPUs that runs hold now, each with its run."""
     found = {}
     for number in visible_ids() or ():

@@ -221,7 +221,7 @@ def sources() -> dict[str, Path]:
     return copies
 
 
-def engine_says(
+def engine_state(
     words: Sequence[str],
     *,
     inside: Path | None = None,

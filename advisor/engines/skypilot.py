@@ -29,7 +29,7 @@ LAST_LINES, MORE_LINES = 1000, 8  # lines of output per look, and the factor for
 # sky.jobs.ManagedJobStatus of 0.14; a job in any other state is over
 WAITS = {"PENDING", "SUBMITTED", "STARTING", "RECOVERING"}
 RUNS = {"RUNNING", "WINDING_DOWN", "CANCELLING"}
-TOLD_BY_LOG = {"SUCCEEDED", "FAILED"}  # for these, the log has details
+ENDED_BY_LOG = {"SUCCEEDED", "FAILED"}  # for these, the log has details
 LOG_STATUS = (0, 100, 101)  # exit statuses of `sky jobs logs`: the job succeeded, failed, is running (its --help)
 _COPY = {"S3": ("aws", "s3", "sync", "--only-show-errors"), "GCS": ("gcloud", "storage", "rsync", "--recursive")}
 DATA_AT = "/data"
@@ -171,7 +171,7 @@ class SkyBackend(RemoteBackend):
         follow(run_dir, lambda lines: _run((*words, "--tail", str(lines)), fine=LOG_STATUS), over=status not in RUNS)
         if status in RUNS:
             return RunState.RUNNING, None
-        said = None if status in TOLD_BY_LOG else f"SkyPilot says {_words(status)}"
+        said = None if status in ENDED_BY_LOG else f"SkyPilot says {_words(status)}"
         return RunState.FINISHED, f"{said}: {reason}" if said and reason else said
 
     def ask_to_stop(self, run_dir: Path, run: str, *, again: bool) -> None:
@@ -188,7 +188,7 @@ class SkyBackend(RemoteBackend):
         name = bucket(self._id(run_dir))
         command = copy_command(sky_says("storage", "ls", "--verbose"), name, run_dir / CHECKPOINTS)
         (run_dir / CHECKPOINTS).mkdir(exist_ok=True)
-        remote.engine_says(command, seconds=None)
+        remote.engine_state(command, seconds=None)
         return f"checkpoints of the bucket {name} are in {run_dir / CHECKPOINTS}"
 
 

@@ -31,7 +31,7 @@ MOST_GPUS = 100_000  # a larger number is taken for a typing error
 NO_SINGLE_GPU = ("auto", "any", "cpu")  # values of --gpu that name no single GPU in the catalog
 _MAKERS = {"nvidia", "geforce", "tesla", "amd", "instinct"}
 _SPELT = {"blackwell": "bw", "mobile": "laptop"}  # how keys spell these words
-_ALWAYS_SAID = {"laptop", "super"}  # parts of a product's name that must be typed
+_ALWAYS_NAMED = {"laptop", "super"}  # parts of a product's name that must be typed
 _RAN_SHORT = 0.92  # a GPU has at least this share of its marketed GB (ECC and firmware take some)
 _RAN_OVER = 1.08  # and at most this share: GPUs with "80 GB" have 80 GiB
 
@@ -237,7 +237,7 @@ def _matching_keys(name: str, gpus: Mapping[str, GpuSpec]) -> list[str]:
         return exact
     parts = set(_words(name))
     found = [key for key, spec in gpus.items() if parts <= _name_parts(key, spec.memory_gb) or wanted in _prefixes(key)]
-    return [key for key in found if all(word in wanted for word in _ALWAYS_SAID & set(key.split("-")))]
+    return [key for key in found if all(word in wanted for word in _ALWAYS_NAMED & set(key.split("-")))]
 
 
 @lru_cache(maxsize=4096)

@@ -71,7 +71,7 @@ def _causes(run: RunTable, plan: AdoptedPlan, gap: float, step: float, steps: in
     yield Cause(name="unexplained", seconds=gap - sum(seconds for _, seconds, _ in parts), note=note)
 
 
-def why_not_learnt(scored: ScoredRun, plan: AdoptedPlan, run: RunTable) -> str | None:
+def why_not_recorded(scored: ScoredRun, plan: AdoptedPlan, run: RunTable) -> str | None:
     """Say why a run's step time is not added to the bursts of its command. Returns None if it is added."""
     step = scored.actual("step_seconds")
     if step is None:

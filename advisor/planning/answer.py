@@ -224,7 +224,7 @@ def same_work(plan: Plan, gpu: str) -> Goal:
     return replace(goal, tokens=plan.chosen.tokens, ratio=None, budget_usd=None, deadline_seconds=None, sure=False)
 
 
-def what_is_left(plan: Plan, gpu: str, *, spent_seconds: float, may_change_depth: bool) -> Goal:
+def remaining_goal(plan: Plan, gpu: str, *, spent_seconds: float, may_change_depth: bool) -> Goal:
     """Return the goal to use the rest of a plan's budget and time on this GPU.
 
     The global batch stays, while steps, micro-batch and checkpointing are chosen again. `may_change_depth` also frees

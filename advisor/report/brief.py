@@ -268,11 +268,11 @@ def against_origin(replan: Replan, plan: Plan) -> Table:
 def origin_sentences(replan: Replan) -> tuple[str, ...]:
     """Says what was kept, what changed, what the speed is based on, and what had to be assumed about the run."""
     names = [(knob, _SETTING_NAMES.get(knob.name, knob.name.replace("_", " "))) for knob in replan.knobs]
-    same = ", ".join(f"{name} {q.setting_value(knob.name, knob.here)}" for knob, name in names if knob.kept)
+    same = ", ".join(f"{name} {q.setting_value(knob.name, knob.here)}" for knob, name in names if knob.unchanged)
     changed = ", ".join(
         f"{name} {q.setting_value(knob.name, knob.there)} → {q.setting_value(knob.name, knob.here)}"
         for knob, name in names
-        if not knob.kept
+        if not knob.unchanged
     )
     assumed = (f"assumed about the run: {text}" for text in replan.unsure)
     fate = (f"result of the run that is planned again: {replan.fate}",) if replan.fate else ()

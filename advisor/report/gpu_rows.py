@@ -13,7 +13,7 @@ from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.live_prices import Refreshed
 from advisor.hardware.offers import Offer, PricedGpus, ProviderOffers, price_row
 from advisor.hardware.prices import PriceRow
-from advisor.hardware.software_support import lacks, short_words, support_words, what_it_needs, wheels_for
+from advisor.hardware.software_support import lacks, pytorch_it_needs, short_words, support_in_words, wheels_for
 from advisor.report.table import capital
 from advisor.settings import SHARDINGS
 from advisor.units import DAY, GIB
@@ -45,7 +45,7 @@ def card_facts(spec: GpuSpec) -> list[tuple[str, str]]:
         ("best matmul measured", f"{units.format_flops(spec.mamf_bf16_flops)} (bf16)"),
         ("power limit", units.format_watts(spec.tdp_watts)),
         ("interconnect, GB/s both ways", spec.interconnect or "unknown"),
-        ("PyTorch wheels", support_words(spec)),
+        ("PyTorch wheels", support_in_words(spec)),
         ("cannot do", ", ".join(lacks(spec)) or "-"),
         ("multiprocessors / L2", f"{spec.sm_count or 'unknown'} / {units.format_bytes(spec.l2_bytes)}"),
         ("source", spec.source),
@@ -222,7 +222,7 @@ def document(spec: GpuSpec, offer: Offer | None, today: datetime.date) -> dict[s
     pytorch = {
         "newest": wheels[0].torch if wheels else None,
         "variant": wheels[0].variant if wheels else None,
-        "needs": what_it_needs(spec),
+        "needs": pytorch_it_needs(spec),
         "lacks": lacks(spec),
     }
     return {**fields, "memory_bytes": spec.memory_bytes, "pytorch": pytorch, "price": price}

@@ -75,7 +75,7 @@ def sentence(plan: Plan) -> str:
     if epochs is not None and epochs > 1:
         tokens += f", {units.format_number(epochs)} passes over your {units.format_tokens(plan.chosen.tokens / epochs)}"
     time = TIME.of(plan.chosen.total_seconds)
-    return f"{what(plan)}, {how(plan)}, by {words_of(plan.workload.software)}, for {tokens}: {time}, {cost}."
+    return f"{what_to_train(plan)}, {how(plan)}, by {words_of(plan.workload.software)}, for {tokens}: {time}, {cost}."
 
 
 def document(plan: Plan, more: PlanDetails | None = None) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def document(plan: Plan, more: PlanDetails | None = None) -> dict[str, Any]:
     return to_plain(plan) | words | to_plain(beside)
 
 
-def what(plan: Plan) -> str:
+def what_to_train(plan: Plan) -> str:
     """Says what to train, and on what."""
     size = units.format_count(plan.chosen.parameters)
     return f"Train depth {plan.chosen.depth} ({size} parameters) on {device(plan)}"
@@ -185,8 +185,8 @@ def bill(plan: Plan) -> Table:
     if standing.bits_per_byte is not None:
         rows.append(BITS.row(standing.bits_per_byte))
     if bill.disk_bytes:
-        each, kept = units.format_bytes(bill.checkpoint_bytes), units.format_bytes(bill.disk_bytes)
-        rows.append(("disk for checkpoints", f"{kept} ({each} each)", "exact"))
+        each, total = units.format_bytes(bill.checkpoint_bytes), units.format_bytes(bill.disk_bytes)
+        rows.append(("disk for checkpoints", f"{total} ({each} each)", "exact"))
     return Table(columns=(WHAT, INTERVAL, BASIS), rows=tuple(rows))
 
 
@@ -291,7 +291,7 @@ def unpriced(before: Run, after: Run) -> str:
     return f"cost unknown: {after.offer.source}" if before.cost_usd and after.cost_usd is None else ""
 
 
-def in_words(effect: Effect) -> str:
+def effect_in_words(effect: Effect) -> str:
     """Returns an effect in one line: "+3 h · +$7 · +5 GiB · loss -0.04"."""
     if effect.refused:
         return effect.refused
@@ -332,7 +332,7 @@ def comparison(base: Run, shown: Run, effect: Effect) -> Table:
     return Table(columns=("", "as chosen", "what if", "change"), rows=cells)
 
 
-def kept(base: Run, shown: Run) -> str:
+def changes(base: Run, shown: Run) -> str:
     """Says what a what-if left unchanged and what it chose again."""
     runs = (base, shown)
     named = [

@@ -125,7 +125,7 @@ def document(prediction: Predicted) -> dict[str, object]:
         "would_fit": prediction.would_fit,
         "depths": prediction.other_depths,
         "data": prediction.data,
-        **beside(prediction),
+        **sources(prediction),
         "too_long": prediction.too_long,
         "layout": None if (cut := prediction.workload.layout) is None else layout_words(cut),
         "sources": prediction.sources,
@@ -134,7 +134,7 @@ def document(prediction: Predicted) -> dict[str, object]:
     }
 
 
-def beside(predicted: Predicted) -> dict[str, str | None]:
+def sources(predicted: Predicted) -> dict[str, str | None]:
     """Says which software a prediction is for, which published run is closest, and what joins the machines."""
     return {
         "for": predicted.made_for,

@@ -255,7 +255,7 @@ class Store:
         self.ledger.withdraw(run_id, now)
         return True
 
-    def taken_back(self) -> set[str]:
+    def withdrawn_runs(self) -> set[str]:
         """Return the runs whose records were taken back and not recorded again."""
         return self.ledger.withdrawn() if self.ledger.path.exists() else set()
 

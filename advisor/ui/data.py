@@ -11,7 +11,7 @@ import streamlit as st
 from advisor.errors import AdvisorError
 from advisor.report.rows import token_folder
 from advisor.ui import loaders
-from advisor.ui.controls import QUERY, go, pairs, plain, side_by_side, table
+from advisor.ui.controls import QUERY, escaped, go, pairs, side_by_side, table
 from advisor.ui.uploads import MOST_MEGABYTES, safe_name
 from advisor.workflows.data import prepare_data, preview, read_data
 from trainer.token_folder import TokenMeta
@@ -51,7 +51,7 @@ def _picked() -> Path | None:
         with st.container(horizontal=True):
             for path, words in folders.items():
                 pick: Any = {"on_click": st.session_state.update, "args": ({FOLDER: path},)}
-                st.button(plain(words), key=f"pick-{Path(path).name}", icon=":material/dataset:", **pick)
+                st.button(escaped(words), key=f"pick-{Path(path).name}", icon=":material/dataset:", **pick)
     if text.strip():
         return Path(text.strip()).expanduser()
     if not folders:

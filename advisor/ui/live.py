@@ -23,7 +23,7 @@ from advisor.store.run_folder import STDOUT
 from advisor.trainers.known import trainer_of_run
 from advisor.ui import loaders
 from advisor.ui.analyze import dearest_first, finding_card, nothing_found
-from advisor.ui.controls import plain, side_by_side
+from advisor.ui.controls import escaped, side_by_side
 from advisor.workflows.analysis import Analysis, Given
 from advisor.workflows.analyze import analyze
 
@@ -107,7 +107,7 @@ def devices(folder: Path) -> None:
     try:
         devices_now = read_devices(folder)
     except AdvisorError as error:
-        st.caption(f"Telemetry cannot be read: {plain(error.message)}")
+        st.caption(f"Telemetry cannot be read: {escaped(error.message)}")
         return
     if not devices_now:
         st.caption("No readings of the machine yet. They come once a minute, unless telemetry is off.")

@@ -25,8 +25,8 @@ from advisor.report.quantities import COST, LOSS, TIME
 from advisor.report.table import capital
 from advisor.store.plan_files import dump_plan
 from advisor.ui import launch_form, loaders, plan_answers, plan_elsewhere, plan_form, plan_what_if
-from advisor.ui.controls import PLAN, QUERY, commands, download, go, grid, in_words, products, to_address
-from advisor.ui.plan_tabs import THIN, draw, narrow, plain, tabs, worded
+from advisor.ui.controls import PLAN, QUERY, as_text, commands, download, go, grid, products, to_address
+from advisor.ui.plan_tabs import THIN, draw, escape_dollars, narrow, tabs, with_controls
 from advisor.units import HOUR, format_count, format_tokens
 
 PICK = "pick"  # in the session and in the address: the run of the search that is shown
@@ -128,7 +128,7 @@ def _varied(answered: Plan, run: Run, changes: explore.Changes, its: Profile, no
 def _refused(error: AdvisorError) -> None:
     """Say why a goal is impossible and what to do, naming the controls of this page."""
     kind = st.warning if error.exit_code == 3 else st.error
-    message, hint = (worded(text) for text in (f"{error.message}.", error.hint or ""))
+    message, hint = (with_controls(text) for text in (f"{error.message}.", error.hint or ""))
     if other := "--layout any" in hint:
         hint = plan_form.OTHER_SOFTWARE
     kind("  \n".join(capital(text) for text in (message, hint)), icon=":material/block:")
@@ -162,7 +162,9 @@ def _answer(
     name = "What if" if varied else (run.standing.name or "From the front") if shown is not answered else ""
     chosen = shown.chosen
     model = f"a {format_count(chosen.parameters)} model ({chosen.depth} layers)"
-    st.markdown(products(plain(f"## {name.capitalize() + ': ' if name else ''}Train {model} on {device(shown)}")))
+    st.markdown(
+        products(escape_dollars(f"## {name.capitalize() + ': ' if name else ''}Train {model} on {device(shown)}"))
+    )
     numbers = ((COST, shown.chosen.cost_usd), (TIME, shown.chosen.total_seconds), (LOSS, shown.chosen.loss))
     chances = explore.chances(goal, shown.chosen)
     odds = {COST: ("budget", chances.budget), TIME: ("deadline", chances.deadline)}
@@ -189,16 +191,16 @@ def _answer(
     if problem is not None:
         _refused(problem)
     for text in explore.broken_limits(goal, shown.chosen):
-        st.warning(plain(f"{capital(text)}."), icon=":material/warning:")
+        st.warning(escape_dollars(f"{capital(text)}."), icon=":material/warning:")
     for text in shown.warnings:
         if text.startswith(THIN):
             st.warning(
-                f"Hardly worth it: {worded(text)}. Fine-tuning a published model may do better: page What fits.",
+                f"Hardly worth it: {with_controls(text)}. Fine-tuning a published model may do better: page What fits.",
                 icon=":material/warning:",
             )
     if its.widening > 1:
         st.warning(
-            f"{worded(' '.join(its.caveats))}. Repeat it with nothing else running, on the page Calibrate.",
+            f"{with_controls(' '.join(its.caveats))}. Repeat it with nothing else running, on the page Calibrate.",
             icon=":material/warning:",
         )
 
@@ -241,12 +243,12 @@ def _cards(goal: Goal, answered: Plan, shown: Run, now: plan_answers.World) -> N
             _card(
                 option,
                 words,
-                "" if option is own_plan else plan_words.in_words(explore.against(option, own_plan)),
+                "" if option is own_plan else plan_words.effect_in_words(explore.against(option, own_plan)),
                 plan_answers.profile(goal, option.offer.gpu, now),
                 shown=explore.run_id(option) == explore.run_id(shown),
             )
     if alike := [products(f"{name} {words}") for name, words in common.items() if name in _ALIKE]:
-        st.caption(plain(f"Common to all: {', '.join(alike)}."))
+        st.caption(escape_dollars(f"Common to all: {', '.join(alike)}."))
     with st.expander("Side by side: memory, batch, and what each estimate rests on", icon=":material/table_rows:"):
         side_by_side = replace(runs.options(options, goal), columns=("quantity", *(o.standing.name for o in options)))
         grid(side_by_side)
@@ -260,7 +262,7 @@ def _card(option: Run, words: dict[str, str], beyond: str, profile: Profile, *, 
         _badge(basis, profile)
     heading = [products(words[name]) for name in ("model", "on") if name in words]
     if heading:
-        st.markdown(plain(f"### {heading[0]}"))
+        st.markdown(escape_dollars(f"### {heading[0]}"))
     lines = [
         *heading[1:],
         " · ".join(f"**{words[name]}**" for name in (TIME.column, COST.column) if name in words),
@@ -268,8 +270,8 @@ def _card(option: Run, words: dict[str, str], beyond: str, profile: Profile, *, 
         f"compared with balanced: {beyond}" if beyond else "",
         f"{runs.CHANCE}: {words[runs.CHANCE]}" if words.get(runs.CHANCE) else "",
     ]
-    st.markdown(plain("  \n".join(line for line in lines if line)))
-    st.caption(worded(capital(option.standing.why)))
+    st.markdown(escape_dollars("  \n".join(line for line in lines if line)))
+    st.caption(with_controls(capital(option.standing.why)))
     st.space("stretch")
     label = "Shown" if shown else "Show this one"
     st.button(label, key=f"card-{name}", disabled=shown, on_click=_pick, args=(name,), width="stretch")
@@ -349,6 +351,6 @@ def _front_row(run: Run, answered: Plan, shown: Run, named: dict[str, str], *, b
         "model": model,
         "on": machine_words,
         **{quantity.column: quantity.of(value) for quantity, value in numbers.items()},
-        "remark": "the plan" if run is answered.chosen else in_words(run.standing.why, PLAN) or "-",
+        "remark": "the plan" if run is answered.chosen else as_text(run.standing.why, PLAN) or "-",
         "words": f"{model} on {machine_words}: {spoken}",
     }

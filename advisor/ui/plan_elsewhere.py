@@ -17,7 +17,7 @@ from advisor.report import charts, elsewhere
 from advisor.report.table import Table, capital
 from advisor.ui import plan_answers
 from advisor.ui.controls import commands, grid, products
-from advisor.ui.plan_tabs import plain, worded
+from advisor.ui.plan_tabs import escape_dollars, with_controls
 from advisor.units import format_bytes, format_estimate
 
 MOST = 40  # number of machines listed for a fine-tune
@@ -59,7 +59,7 @@ def _memory(plan: Plan) -> None:
 
 
 def _show(title: str, table: Table, notes: Iterable[str], level: int = 2) -> None:
-    st.markdown(f"{'#' * level} {plain(products(title))}")
+    st.markdown(f"{'#' * level} {escape_dollars(products(title))}")
     grid(table)
     for note in notes:
-        st.caption(worded(capital(note)))
+        st.caption(with_controls(capital(note)))

@@ -22,7 +22,7 @@ from advisor.store.run_folder import read_launch, read_run_plan
 from advisor.trainers.adopted import ADOPTED
 from advisor.trainers.known import trainer_of_run
 from advisor.ui import launch_form, live, loaders
-from advisor.ui.controls import RUN, go, plain, to_address
+from advisor.ui.controls import RUN, escaped, go, to_address
 from advisor.units import MINUTE, Formatter
 from advisor.workflows.launch import resume, stop
 
@@ -89,7 +89,7 @@ def _look(folder: Path, was_running: bool) -> None:
             st.session_state[key] = follower(folder, loaders.store())
         progress = st.session_state[key].look()
     except AdvisorError as error:
-        st.error(plain(f"{error.message}. {error.hint or ''}"), icon=":material/error:")
+        st.error(escaped(f"{error.message}. {error.hint or ''}"), icon=":material/error:")
         return
     if was_running and not goes_on(progress.state):
         st.rerun()  # the whole page: the list of runs has changed, and a click on a button of this look would be lost
@@ -100,11 +100,11 @@ def _look(folder: Path, was_running: bool) -> None:
         st.progress(min(1.0, progress.step / progress.steps))
     if not goes_on(progress.state):
         *lines, _ = closing_lines(progress, folder)  # the buttons show what to do next
-        st.markdown("  \n".join(map(plain, lines)))
+        st.markdown("  \n".join(map(escaped, lines)))
     elif progress.state != RunState.RUNNING:
-        st.info(plain(line(progress)), icon=":material/hourglass_empty:")
+        st.info(escaped(line(progress)), icon=":material/hourglass_empty:")
     elif progress.message:
-        st.warning(plain(progress.message), icon=":material/warning:")
+        st.warning(escaped(progress.message), icon=":material/warning:")
     _buttons(progress, folder)
     if adopted:
         live.steps(folder, progress.step_seconds_predicted)
@@ -201,6 +201,6 @@ def _buttons(progress: Progress, folder: Path) -> None:
 
 def _resume(folder: Path, limits: GuardLimits) -> None:
     started = resume(loaders.store(), folder, limits=limits)
-    st.session_state[launch_form.WARNINGS] = str(folder), [plain(text) for text in started.warnings]
+    st.session_state[launch_form.WARNINGS] = str(folder), [escaped(text) for text in started.warnings]
     st.session_state[launch_form.WATCHED] = str(folder)
     st.rerun()

@@ -20,8 +20,8 @@ from advisor.adopt.command import launcher_knob, launcher_of
 from advisor.adopt.help_text import KNOBS, by_command, by_help, draft_recipe, in_bursts
 from advisor.adopt.plan import make_plan
 from advisor.adopt.session import Command, adopt
-from advisor.engines.beside import Beside
-from advisor.engines.beside import Started as BesideStarted
+from advisor.engines.background import BackgroundCommand
+from advisor.engines.background import Started as StartedCommand
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import find_gpu
 from advisor.options import AdoptedGoal
@@ -239,12 +239,12 @@ def start_adopting(
     return called
 
 
-def adopting(store: Store) -> Beside:
+def adopting(store: Store) -> BackgroundCommand:
     """Returns the adoption beside a page, by which it is watched and cancelled."""
-    return Beside(home=store.home, name="adopting", what="an adoption")
+    return BackgroundCommand(home=store.home, name="adopting", description="an adoption")
 
 
-def was_adopted(store: Store, state: BesideStarted) -> bool:
+def was_adopted(store: Store, state: StartedCommand) -> bool:
     """Tells whether an adoption beside a page has ended with a command that can be planned."""
     path = store.home / FOLDER / f"{state.subject}.yaml"
     return not state.running and path.exists() and path.stat().st_mtime >= state.unix_seconds

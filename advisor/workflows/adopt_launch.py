@@ -21,7 +21,7 @@ from advisor.store.store import Store
 from advisor.units import format_seconds
 from advisor.workflows.export import Exported, place_there
 from advisor.workflows.launch import HERE, Launching, StartedRun, dry_run, launch, offered, place_of
-from advisor.workflows.preflight import Check, Readiness, told
+from advisor.workflows.preflight import Check, Readiness, raise_if_missing
 from trainer.schema import to_dict
 
 COMMAND_TARGETS = tuple(name for name, target in TARGETS.items() if target.commands)
@@ -80,7 +80,7 @@ def launching(store: Store, source: Path | AdoptedPlan, options: LaunchOptions, 
 
     def start() -> StartedRun:
         if place.engine == HERE.engine:
-            said = told(looked_at_adopted(store, plan, place))
+            said = raise_if_missing(looked_at_adopted(store, plan, place))
         else:  # ask before creating a folder, so that the engine's own message is shown
             said = backend_of(place.engine, store).offer(dry_run(store, plan, options.run_dir, place=place, again=True))
             said += warnings_of(plan, shared=place.engine == "slurm")

@@ -26,7 +26,7 @@ from advisor.engines.export.bundle import CONFIG_AFTER, STOPS
 from advisor.engines.guards import limit_seconds
 from advisor.errors import AdvisorError
 from advisor.options import CalibrationOptions, Goal
-from advisor.planning.answer import same_work, what_is_left
+from advisor.planning.answer import remaining_goal, same_work
 from advisor.records import Plan
 from advisor.run_records import ArrivalRecord, Arriving, Place
 from advisor.store.calibration import Calibration, Verdict, calibration_to_dict
@@ -162,7 +162,7 @@ def _decided(arrival: Arrival, plan: Plan, asked: Arriving, store: Store, began:
         after, why = None, f"the planned work {how} here, and {format_percent(asked.stop_if_over)} more was allowed"
     else:
         spent = time.monotonic() - began
-        goal = what_is_left(plan, key, spent_seconds=spent, may_change_depth=asked.may_change_depth)
+        goal = remaining_goal(plan, key, spent_seconds=spent, may_change_depth=asked.may_change_depth)
         if record.reason and goal.micro_batch is None:
             goal = replace(goal, micro_batch=max(1, plan.config.micro_batch // 2))
         after, why = _plan_again(plan, goal, store, over)
@@ -223,7 +223,7 @@ def _store(job: Path) -> Store:
     return Store(job / STORE, profiles_folder() / "calibrations")
 
 
-def asked_text(options: CalibrationOptions) -> str:
+def options_text(options: CalibrationOptions) -> str:
     """Returns the options of `calibrate` as text for another machine, which has no data or earlier measurements."""
     return json.dumps(asdict(replace(options, data=None, fresh=False)), indent=1) + "\n"
 

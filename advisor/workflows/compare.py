@@ -14,7 +14,7 @@ from advisor.findings.case import Case
 from advisor.findings.make_case import make_case
 from advisor.findings.workload_of import infer
 from advisor.hardware.catalog import find_gpu
-from advisor.history.adopted_scores import score_adopted, why_not_learnt, with_run
+from advisor.history.adopted_scores import score_adopted, why_not_recorded, with_run
 from advisor.history.comparison import Comparison, compare_runs
 from advisor.history.ledger_rows import score_rows
 from advisor.history.scoring import ScoredRun, run_kwh, score_run
@@ -105,7 +105,7 @@ def review(store: Store, text: str, *, record: bool | None, plan: Path | None = 
     scored = reviewed.scored
     if record is False:
         return reviewed
-    if record is None and scored.run_id in store.taken_back():
+    if record is None and scored.run_id in store.withdrawn_runs():
         return replace(reviewed, not_recorded="it was taken back; --record enters it again")
     if scored.outcome is None:
         return replace(reviewed, not_recorded="it has not ended")
@@ -120,7 +120,7 @@ def review(store: Store, text: str, *, record: bool | None, plan: Path | None = 
 
 def take_back(store: Store, text: str, now: datetime) -> TakenBack:
     """Remove a run from the ledger and the profiles. `text` is as for `review`, or an id if the folder is gone."""
-    if store.is_recorded(text) or text in store.taken_back():
+    if store.is_recorded(text) or text in store.withdrawn_runs():
         name = text
     else:
         path, ours = _find(store, text)
@@ -151,7 +151,7 @@ def learn_adopted(store: Store, reviewed: Reviewed, created: str) -> str | None:
         return f"it ran on {place}, and its command was measured here"
     if plan.trainer not in adopted_names(store.home):
         return "its command is not adopted here any more"
-    if (why := why_not_learnt(scored, plan, run)) is not None:
+    if (why := why_not_recorded(scored, plan, run)) is not None:
         return why
     step = scored.actual("step_seconds")
     assert step is not None  # a run without it was refused above

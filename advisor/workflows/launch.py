@@ -39,7 +39,7 @@ from advisor.trainers.adapter import Trainer
 from advisor.trainers.adopted import ADOPTED
 from advisor.trainers.own import OWN
 from advisor.units import HOUR, format_estimate, format_seconds
-from advisor.workflows.preflight import Check, Readiness, checkpoint_checks, data_checks, preflight, told
+from advisor.workflows.preflight import Check, Readiness, checkpoint_checks, data_checks, preflight, raise_if_missing
 from trainer.schema import RunConfig, to_dict
 
 if TYPE_CHECKING:
@@ -333,7 +333,7 @@ def offered(engine: str, ask: Callable[[], list[str]]) -> list[Check]:
 
 def beforehand(store: Store, source: Plan | RunConfig, place: Place, limits: GuardLimits) -> list[str]:
     """Returns warnings before a launch elsewhere; raises AdvisorError with all that is missing if it cannot start."""
-    return told(looked_at(store, source, place, limits))
+    return raise_if_missing(looked_at(store, source, place, limits))
 
 
 def _job(

@@ -22,7 +22,7 @@ from advisor.units import format_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class BestWay:
     """The best way to do a piece of work on some GPUs of one kind."""
 
     prediction: Prediction
@@ -52,7 +52,7 @@ class Work(Protocol):
     def gpus(self) -> Sequence[str]:
         """Return the GPUs that may be rented."""
 
-    def best_on(self, gpu: str, gpus: int) -> Found | str:
+    def best_on(self, gpu: str, gpus: int) -> BestWay | str:
         """Return the best way on this many GPUs, or why there is none, which may be empty."""
 
     def duration(self, prediction: Prediction, offer: Offer) -> Duration:
@@ -65,7 +65,7 @@ class Tried:
 
     runs: tuple[Run, ...]
     does_not_fit: tuple[str, ...]
-    best: dict[tuple[str, int], Found]  # by GPU and number of GPUs
+    best: dict[tuple[str, int], BestWay]  # by GPU and number of GPUs
     refused: tuple[tuple[str, int], ...]
     endless: bool  # interruptions keep a run from ending
 
@@ -74,7 +74,7 @@ def try_machines(work: Work) -> Tried:
     """Return the run on each machine that the goal allows."""
     runs: list[Run] = []
     does_not_fit: dict[str, str] = {}
-    best: dict[tuple[str, int], Found | str] = {}
+    best: dict[tuple[str, int], BestWay | str] = {}
     endless = False
     for gpu, offers in _machines(work):
         for offer in offers:
@@ -96,7 +96,7 @@ def try_machines(work: Work) -> Tried:
     return Tried(
         runs=tuple(runs),
         does_not_fit=tuple(f"{name}{why}" for name, why in does_not_fit.items()),
-        best={key: found for key, found in best.items() if isinstance(found, Found)},
+        best={key: found for key, found in best.items() if isinstance(found, BestWay)},
         refused=tuple(key for key, found in best.items() if isinstance(found, str)),
         endless=endless,
     )
@@ -155,7 +155,7 @@ def _machines(work: Work) -> Iterator[tuple[str, Sequence[Offer]]]:
         )
 
 
-def _run(work: Work, found: Found, prediction: Prediction, offer: Offer) -> tuple[Run, Duration]:
+def _run(work: Work, found: BestWay, prediction: Prediction, offer: Offer) -> tuple[Run, Duration]:
     """Return the whole run in one of the ways that were found."""
     goal, lasts = work.goal, work.duration(prediction, offer)
     seconds = lasts.clock.total_seconds

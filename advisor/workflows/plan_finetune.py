@@ -28,7 +28,7 @@ from advisor.prediction.wallclock import rented_setup
 from advisor.records import Adapters, Estimate, Plan, Prediction, Software, WallClock
 from advisor.store.store import Store
 from advisor.workflows.goal import find_any_model, find_architecture
-from advisor.workflows.plan_elsewhere import Duration, Found, plan_of, try_machines
+from advisor.workflows.plan_elsewhere import BestWay, Duration, plan_of, try_machines
 
 BYTES_PER_TOKEN = 4  # of text to fetch; small compared with the model
 RANK, LENGTH, EPOCHS = 16, 1024, 3.0  # defaults, as in most tutorials
@@ -56,14 +56,14 @@ class FinetuneWork:
         asked = self.goal.gpu
         return [key for key, spec in load_gpus().items() if spec.is_cuda] if asked == ANY else asked.split(",")
 
-    def best_on(self, gpu: str, gpus: int) -> Found | str:
+    def best_on(self, gpu: str, gpus: int) -> BestWay | str:
         together = SEQUENCES[self.goal.stage or "sft"]
         network = self.goal.network_bytes_per_second
         profile, found = finetune_batch(self.store, gpu, gpus, self.model, self.software, together, network)
         if not found.fits or found.tokens_per_second is None:
             return ""
         leanest = replace(found.workload, micro_batch=together, activation_checkpointing="full")
-        return Found(
+        return BestWay(
             prediction=replace(found, workload=replace(found.workload, model=self.sizes)),
             power=power_of(profile),
             grounds=grounds_of(profile),

@@ -27,7 +27,7 @@ from advisor.prediction.software import require_software
 from advisor.records import Grounds, Plan, Prediction
 from advisor.workflows.goal import find_architecture
 from advisor.workflows.own_runs import read_own_runs
-from advisor.workflows.plan_elsewhere import Duration, Found, Tried, plan_of, try_machines
+from advisor.workflows.plan_elsewhere import BestWay, Duration, Tried, plan_of, try_machines
 
 SOFTWARE = "nemo"
 TOKENS_PER_PARAMETER = 20  # Chinchilla's ratio, per parameter active for a token
@@ -79,7 +79,7 @@ class LayoutWork:
             software=self.software,
         )
 
-    def best_on(self, gpu: str, gpus: int) -> Found | str:
+    def best_on(self, gpu: str, gpus: int) -> BestWay | str:
         run = self.run_on(gpu, gpus)
         if run is None:
             return f"it has no {self.goal.precision}"
@@ -94,7 +94,7 @@ class LayoutWork:
             calibration=None, generation=run.gpu.generation, card_runs=same_gpu, generation_runs=same_generation,
             all_runs=everything, own_runs=own.count if own else 0, own_slowdown=math.exp(own.usual) if own else None,
         )  # fmt: skip
-        return Found(
+        return BestWay(
             prediction=found.best.prediction,
             others=tuple((choice.prediction, choice.lost) for choice in found.others),
             tried=found.tried,

@@ -61,7 +61,7 @@ class Predicted(Prediction):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Asked:
+class _Requested:
     """What a configuration is predicted to do, and on which profile."""
 
     profile: Profile
@@ -81,13 +81,13 @@ def predict(options: PredictOptions, store: Store) -> Predicted:
     degrees = any((getattr(options, name) or 1) > 1 for name in LAYOUT_DEGREES)
     if degrees or (options.model and options.lora_rank is None and find_any_model(options.model).expert_width):
         return _over_layout(options)
-    asked = _asked(options, store)
+    asked = _requested(options, store)
     profile, workload = asked.profile, asked.prediction.workload
     step, vocabulary, fits = asked.prediction.step_seconds, workload.shape.vocab_size, asked.prediction.fits
     return Predicted(
         **vars(asked.prediction),
         memory_parts=memory_bill(profile, workload),
-        would_fit=would_fit(options, workload, lambda o: _asked(o, store).prediction) if fits is False else (),
+        would_fit=would_fit(options, workload, lambda o: _requested(o, store).prediction) if fits is False else (),
         other_depths=tuple(at_depths(profile, workload, options.depths)) if options.depths else (),
         data=download(options.tokens, vocabulary, options.download_rate) if options.tokens else None,
         made_for=whose(profile, workload),
@@ -147,7 +147,7 @@ def _over_layout(options: PredictOptions) -> Predicted:
     )
 
 
-def _asked(options: PredictOptions, store: Store) -> _Asked:
+def _requested(options: PredictOptions, store: Store) -> _Requested:
     """Predict the configuration alone, without the details beside it."""
     # Ask for the model first: without one, nothing can be predicted on any device.
     given = vars(options)
@@ -218,7 +218,7 @@ def _asked(options: PredictOptions, store: Store) -> _Asked:
     )
     prediction, chosen = _predicted(profile, workload, micro_batch_given=options.micro_batch is not None)
     differences = (_PARTLY if partly else _OTHER_SOFTWARE,) if elsewhere else ()
-    return _Asked(
+    return _Requested(
         profile=profile,
         prediction=prediction,
         assumed=(*chosen, *assumed),

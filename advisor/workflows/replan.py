@@ -98,7 +98,7 @@ class ReplanKnob:
     here: Any
 
     @property
-    def kept(self) -> bool:
+    def unchanged(self) -> bool:
         return bool(self.there == self.here)
 
 
@@ -225,39 +225,39 @@ def _seen(case: Case, work: Workload, known: bool, own: bool, path: Path) -> tup
 
 def options_of(origin: Origin, typed: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the run as options of a plan; typed options replace the run's. Raises AdvisorError (exit 2)."""
-    work, kept = origin.workload, _kept(origin, typed)
+    work, unchanged = origin.workload, _kept(origin, typed)
     if "gpu" not in typed and not typed.get("own"):
         if not origin.card_known:
             hint = "say what it ran on, --was h100:8, or where it shall run, --gpu l4"
             raise AdvisorError(f"{origin.source} does not name its GPU", hint, exit_code=2)
-        kept |= {"gpu": work.gpu}
+        unchanged |= {"gpu": work.gpu}
     same_card = typed.get("gpu", work.gpu) == work.gpu and origin.card_known
     if not typed.get("own") and "," not in typed.get("gpu", "") and typed.get("gpu") != "any":
-        kept |= {"gpus": (work.gpus,)}
+        unchanged |= {"gpus": (work.gpus,)}
     if same_card and origin.case.notes.get("price") == "stated" and (usd := price(origin.case)) is not None:
-        kept |= {"price": (repr(usd / work.gpus),)}
-    return {**kept, **typed}
+        unchanged |= {"price": (repr(usd / work.gpus),)}
+    return {**unchanged, **typed}
 
 
 def _kept(origin: Origin, typed: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the run's model, tokens, global batch, precision and data, except those that typed options replace."""
     work, shape = origin.workload, origin.workload.shape
-    kept: dict[str, Any] = {"global_batch": origin.step_tokens, "optimizer": work.optimizer}
-    kept |= {"seq_len": shape.seq_len, "vocab_size": shape.vocab_size}
-    kept |= {name: getattr(work, name) for name in ("precision", "compile") if _states(origin, name)}
+    unchanged: dict[str, Any] = {"global_batch": origin.step_tokens, "optimizer": work.optimizer}
+    unchanged |= {"seq_len": shape.seq_len, "vocab_size": shape.vocab_size}
+    unchanged |= {name: getattr(work, name) for name in ("precision", "compile") if _states(origin, name)}
     if "model" not in typed:
-        kept["family"] = shape.family
+        unchanged["family"] = shape.family
     if not _OTHER_SIZE & typed.keys():
-        kept |= {name: getattr(shape, name) for name in _SIZES}
+        unchanged |= {name: getattr(shape, name) for name in _SIZES}
     if not _OTHER_LENGTH & typed.keys():
         if origin.tokens is None:
             missing = f"{origin.source} does not say how many steps it has"
             raise AdvisorError(missing, "say how much is to be trained: --tokens 500M", exit_code=2)
-        kept["tokens"] = origin.tokens
+        unchanged["tokens"] = origin.tokens
     data = origin.config.data.path if origin.config else None
     if data and Path(data).is_dir() and not {"data", "data_tokens"} & typed.keys():
-        kept["data"] = Path(data)
-    return {name: value for name, value in kept.items() if name not in typed}
+        unchanged["data"] = Path(data)
+    return {name: value for name, value in unchanged.items() if name not in typed}
 
 
 def _states(origin: Origin, setting: str) -> bool:

@@ -101,7 +101,7 @@ def test_a_command_that_fails_says_so_and_one_that_is_cancelled_leaves_nothing_r
     start_adopting(store, f"{sys.executable} {SCRIPT}", tmp_path, name="long", budget_seconds=100)
     with pytest.raises(AdvisorError, match="an adoption is running already"):
         start_adopting(store, f"{sys.executable} {SCRIPT}", tmp_path)
-    waited(lambda: any("as it is" in line for line in adopting(store).said()))
+    waited(lambda: any("as it is" in line for line in adopting(store).last_lines()))
     assert "Cancel" in [button.label for button in app().run().button]
     adopting(store).cancel(with_children=True)
     state = adopting(store).look()
