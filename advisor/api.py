@@ -204,7 +204,7 @@ def compare(*runs: str | Path, plan: str | Path | None = None, record: bool | No
     from advisor.workflows.compare import review_all
 
     if not runs:
-        raise AdvisorError("which run is meant?", "compare('latest')", exit_code=2)
+        raise AdvisorError("no run is given", "compare('latest')", exit_code=2)
     beside = None if plan is None else Path(plan)
     compared = review_all(default_store(), [str(run) for run in runs], record=record, plan=beside)
     reviewed, (name, document) = compared.runs, compared.document()
@@ -232,7 +232,7 @@ def audit(
     from advisor.workflows.audit import audit_cards
 
     if not papers:
-        raise AdvisorError("which report is meant?", "audit('report.md')", exit_code=2)
+        raise AdvisorError("no report is given", "audit('report.md')", exit_code=2)
     asks = of_command(reader) if isinstance(reader, str) else reader
     audits = audit_cards([Path(paper) for paper in papers], default_store(), asks, answer)
     documents = [document(one) for one in audits]

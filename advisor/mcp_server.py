@@ -288,7 +288,7 @@ def _rule_of_tokens(record: Any) -> Sequence[str]:
     if not isinstance(record, Plan) or record.run is None or record.goal.tokens is not None:
         return ()
     rule = f"{record.chosen.standing.ratio:.3g} tokens per {COUNTED[record.goal.ratio_counts]}"
-    return (f"no tokens were given, so taken: {rule} ({record.reasons[0]}; Chinchilla's rule is 20 per parameter)",)
+    return (f"assumed without given tokens: {rule} ({record.reasons[0]}; Chinchilla's rule is 20 per parameter)",)
 
 
 def _short(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def end_to_end(recipe: Recipe, base: AdoptedBurst, others: Iterable[AdoptedBurst
 
 
 def cut_apart(recipe: Recipe, burst: AdoptedBurst) -> AdoptedBurst:
-    """Returns a burst whose rows were packed end to end with the batch that was asked for."""
+    """Returns a burst with the requested batch in place of rows that were packed end to end."""
     shape, rows = burst.shape, burst.value("micro_batch") or _value(recipe, "micro_batch")
     if shape is None or shape.length is None or shape.rows != 1 or not rows:
         return burst

@@ -121,10 +121,10 @@ def _refuse_without_steps(command: Command, base: AdoptedBurst) -> None:
             raise AdvisorError(message, hint)
         return
     if base.outcome == "failed":
-        raise AdvisorError(f"the command fails as it is: {base.reason}", "it must train before it can be adopted")
+        raise AdvisorError(f"the unchanged command fails: {base.reason}", "it must train before it can be adopted")
     if base.outcome in ("completed", "stopped", "timed_out") and base.steps == 0:
         raise AdvisorError(
-            f"not one step was seen in {base.seconds:.0f} s ({outcome})",
+            f"no step was seen in {base.seconds:.0f} s ({outcome})",
             "steps are seen from inside by PyTorch 2.5 or later, else by a log that prints a loss; output that is held "
             "back shows when PYTHONUNBUFFERED=1 or python -u is set where it runs. More time: --budget-seconds",
         )

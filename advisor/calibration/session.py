@@ -242,7 +242,7 @@ class _Session:
                 return
 
     def run_late_bursts(self, notes: Notebook, fewest: int) -> None:
-        """Measure new configurations after the end of the budget, until there are `fewest` or as many bursts failed."""
+        """Measure more configurations beyond the budget, until `fewest` are measured or as many bursts have failed."""
         settings, failed = self.settings, 0
         while failed < fewest and (measured := configurations(notes.calibration)) < fewest:
             bursts = notes.calibration.bursts

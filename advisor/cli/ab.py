@@ -1,4 +1,4 @@
-"""`advisor ab`: variants of a run against a base, over several seeds, run here one after another."""
+"""`advisor ab` runs variants of a base run with several seeds on this machine and compares them."""
 
 from __future__ import annotations
 

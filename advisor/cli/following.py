@@ -32,7 +32,7 @@ PLAIN_SECONDS = 30.0  # between lines where stderr is not a terminal
 
 
 def follow(run_dir: Path, store: Store, serving: Prometheus | None = None) -> Progress | None:
-    """Show a run on stderr until it ends; None if the user leaves with Ctrl-C while the run continues.
+    """Show a run on stderr until it ends. Returns None if the user leaves with Ctrl-C while it continues.
 
     `serving` gets the state of the run.
     """

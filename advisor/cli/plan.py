@@ -156,7 +156,7 @@ def _stated(
     origin_path, was, config = run
     if origin_path is None:
         if config is not None or was is not None:
-            raise AdvisorError("--was and --config are of the run of --from", "name the run: --from LOG", exit_code=2)
+            raise AdvisorError("--was and --config describe the run of --from", "name the run: --from LOG", exit_code=2)
         return given, None
     from advisor.workflows.replan import given_of, options_of, origin_of
 

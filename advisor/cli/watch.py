@@ -60,7 +60,7 @@ def command(run: str, once: bool, fetch: bool, port: int | None) -> int:
 @click.option("--csv", type=NEW_FILE, help="Write every reading to a new file that `advisor analyze` can read.")
 @option("for", Kind.SECONDS, "Stop after this time. Default: until Ctrl-C.")
 def monitor_command(hz: float, csv: Path | None, **asked: Any) -> None:
-    """Watch every NVIDIA GPU of this machine, whatever runs on it: a live table, then a summary.
+    """Watch all NVIDIA GPUs of this machine in a live table, and show a summary at the end.
 
     The summary shows mean, minimum and maximum for each GPU, its energy and throttling, and the achieved reading rate.
     """

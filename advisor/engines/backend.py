@@ -211,7 +211,7 @@ class LocalBackend(Backend):
 
 
 def engine_of(handle: str) -> str:
-    """Return the engine of a handle, or of an engine's own name; raises AdvisorError if it is neither."""
+    """Return the engine that a handle or a name means. Raises AdvisorError if it is neither."""
     engine, separator, _ = handle.partition("://")
     if not engine or (not separator and "/" in engine):
         raise AdvisorError(f"{handle!r} is no handle of a run: it should be ENGINE://ID", "see all runs: advisor runs")

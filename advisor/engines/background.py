@@ -54,7 +54,7 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True)
 class BackgroundCommand:
-    """One kind of command that runs beside a page, one at a time; its files are NAME.json and NAME.log in `home`."""
+    """A kind of command that runs in the background, one at a time. Its files are NAME.json and NAME.log in `home`."""
 
     home: Path
     name: str

@@ -29,7 +29,7 @@ class LockedGpus:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Return the environment variables that show a process these GPUs and no others."""
+        """Return the environment variables that make only these GPUs visible to a process."""
         if not self.ids:
             return {}
         return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", VISIBLE: ",".join(map(str, self.ids))}
@@ -51,7 +51,7 @@ def lock_gpus(count: int, asked: Sequence[int], run: Path) -> Iterator[LockedGpu
         raise AdvisorError(message, "name as many", exit_code=2)
     if present is not None and (unknown := sorted(set(asked) - set(present))):
         has = ", ".join(map(str, present)) or "none"
-        raise AdvisorError(f"--gpu-ids: there is no GPU {unknown[0]} here", f"there are: {has}", exit_code=2)
+        raise AdvisorError(f"--gpu-ids: there is no GPU {unknown[0]} here", f"GPUs here: {has}", exit_code=2)
     held: dict[int, int] = {}
     taken: dict[int, str] = {}
     try:
@@ -84,12 +84,12 @@ def parse_gpu_ids(text: str | None) -> tuple[int, ...]:
     """Return the GPUs of "0,1"; raises AdvisorError (exit 2) for anything else."""
     words = [word.strip() for word in text.split(",")] if text is not None else []
     if any(not re.fullmatch(r"[0-9]{1,3}", word) for word in words):
-        raise AdvisorError(f"--gpu-ids {text}: that is no list of GPUs", "write it like 0,1", exit_code=2)
+        raise AdvisorError(f"--gpu-ids {text}: this is not a list of GPUs", "write it like 0,1", exit_code=2)
     return tuple(map(int, words))
 
 
 def visible_ids() -> tuple[int, ...] | None:
-    """Return the GPUs in CUDA_VISIBLE_DEVICES, or all GPUs if it is unset, or None if it names them by words."""
+    """Return the GPU numbers in CUDA_VISIBLE_DEVICES, all GPUs if it is unset, or None if it has other names."""
     return None if names_not_numbers() else tuple(card.number for card in visible_cards())
 
 

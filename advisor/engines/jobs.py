@@ -171,7 +171,7 @@ def refuse_a_second_run(folder: Path, trainer: Trainer, store: Store) -> None:
     if status.state is RunState.NEVER_STARTED and not (folder / trainer.log_name).exists():
         return  # a launch that failed before it began, or a run.yaml written by hand
     hint = f"go on with it: advisor resume {folder}; or leave out --run-dir for a new folder"
-    raise AdvisorError(f"{folder} holds a run already ({status.words})", hint)
+    raise AdvisorError(f"{folder} already contains a run ({status.words})", hint)
 
 
 def _files(trainer: Trainer, config: RunConfig) -> dict[str, str]:

@@ -108,7 +108,7 @@ class SkyBackend(RemoteBackend):
         return self._ready_request(job.folder, job.record, command, files, copies, run=export.name)
 
     def offer(self, request: LaunchRequest) -> list[str]:
-        """Return SkyPilot's price beside the plan's; raises AdvisorError if every offer exceeds the task's limit.
+        """Return SkyPilot's price and the plan's price. Raises AdvisorError if every offer exceeds the task's limit.
 
         Prices come from SkyPilot's own catalog, without renting and without an account.
         """
@@ -210,7 +210,7 @@ def copy_command(listed: str, name: str, folder: Path) -> tuple[str, ...]:
 
 
 def sky_says(*words: str) -> str:
-    """Return what SkyPilot's command prints; raises Unreachable with its words if it fails."""
+    """Return what SkyPilot's command prints. Raises Unreachable with its message if it fails."""
     return _run((*_sky(), *words))
 
 

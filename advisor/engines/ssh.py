@@ -104,7 +104,7 @@ class SshBackend(RemoteBackend):
         if len(cards := by.get("card", [])) < plan_cards:
             lacking.append(f"the plan is for {plan_cards} GPUs, and {len(cards) or 'no'} are there")
         if lacking:
-            raise AdvisorError(f"{host} cannot run it: {'; '.join(lacking)}", "mend that there, or name another host")
+            raise AdvisorError(f"{host} cannot run it: {'; '.join(lacking)}", "fix this there, or name another host")
         free = int(by["free"][0]) * 1024
         shown = "; ".join(cards) if cards else "no NVIDIA GPU"
         return [f"{host}: {shown}; {free / 1e9:.0f} GB free on disk; {by['python'][0]}"]

@@ -85,7 +85,7 @@ class GpuSpec:
         return f"{name}{form} {self.memory_gb:g} GB"
 
     def with_network(self, bytes_per_second: float | None) -> GpuSpec:
-        """Return the GPU in machines whose network has this rate; None leaves it as it is."""
+        """Return the GPU in machines with this network rate. None changes nothing."""
         return self if bytes_per_second is None else replace(self, network_bytes_per_second=bytes_per_second)
 
     @property
@@ -176,7 +176,7 @@ def read_gpus(text: str, *, counted: bool = True) -> NamedGpus:
         raise AdvisorError(message, hint, exit_code=2)
     count = int(said[0]) if said else None
     if count is not None and not counted:
-        raise AdvisorError(f"{text!r} says how many GPUs, which is not asked here", "name it alone", exit_code=2)
+        raise AdvisorError(f"{text!r} includes a number of GPUs, not allowed here", "name it alone", exit_code=2)
     if name.lower() in NO_SINGLE_GPU:
         return NamedGpus(key=name.lower(), count=count, reading=None)
     key = require_gpu(name).key
@@ -259,7 +259,7 @@ def _parsed_gpus(path: str, _modified_ns: int, _bytes: int) -> Mapping[str, GpuS
     for line, row in read_table(Path(path), GPU_COLUMNS, REQUIRED_GPU_COLUMNS):
         spec = _gpu(row, f"{path}, line {line}")
         if spec.key in specs:
-            raise AdvisorError(f"{path}, line {line}: the key {spec.key!r} is there twice", "remove one of the rows")
+            raise AdvisorError(f"{path}, line {line}: the key {spec.key!r} occurs twice", "remove one of the rows")
         specs[spec.key] = spec
     return specs
 

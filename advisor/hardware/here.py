@@ -69,7 +69,7 @@ def broken_cards() -> dict[int, str]:
 
 
 def visible_cards() -> list[DetectedGpu]:
-    """Return the GPUs in CUDA_VISIBLE_DEVICES, in its order. Returns all if it names none, or names them by words.
+    """Return the GPUs in CUDA_VISIBLE_DEVICES, in its order. Returns all GPUs if it is unset or not numbers.
 
     CUDA stops at the first number that is not a GPU (CUDA programming guide), and so does this function.
     """
@@ -86,7 +86,7 @@ def visible_cards() -> list[DetectedGpu]:
 
 
 def names_not_numbers() -> bool:
-    """Tell whether CUDA_VISIBLE_DEVICES names GPUs by words, in which case their numbers are not known."""
+    """Tell whether CUDA_VISIBLE_DEVICES has names in place of numbers."""
     words = [word.strip() for word in os.environ.get(VISIBLE, "").split(",")]
     return any(word and not word.isdigit() for word in words)
 

@@ -36,7 +36,7 @@ class ProviderOffers:
 
 @dataclass(frozen=True, kw_only=True)
 class PricedGpus:
-    """A number of GPUs of one kind, and the cheapest on-demand offer. None if nobody rents so many together."""
+    """A number of GPUs of one type and their cheapest on-demand offer, or None if nobody rents that many together."""
 
     spec: GpuSpec
     gpus: int
@@ -61,7 +61,7 @@ def cheapest_offer(
     rows: RowsByGpu | None = None,
     today: datetime.date | None = None,
 ) -> Offer | None:
-    """Return the cheapest bill for `gpus` GPUs of one key, on demand or spot. Returns None if nobody rents so many.
+    """Return the cheapest offer of `gpus` GPUs, on demand or spot, or None if nobody rents that many.
 
     Only these `providers` count; empty means all. `rows` is `rows_by_gpu()`, for callers that ask many times. `today`
     is the date from which the price's age is counted; by default it is the current date.
@@ -130,7 +130,7 @@ def price_row(offer: Offer) -> PriceRow | None:
 
 
 def unpriced(gpu: str, gpus: int, providers: Sequence[str] = (), rows: RowsByGpu | None = None) -> Offer:
-    """Return an offer of unknown price for `gpus` GPUs that nobody rents together. Its source says so in words."""
+    """Return an offer of unknown price for `gpus` GPUs that nobody rents together. Its source states this."""
     listed = any(not providers or row.provider in providers for row in (rows or rows_by_gpu()).get(gpu, ()))
     source = f"no provider offers {gpus} x {gpu} together" if listed and gpus > 1 else f"no price known for {gpu}"
     source += f" at {' or '.join(providers)}" if providers else ""

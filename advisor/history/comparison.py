@@ -99,7 +99,7 @@ class SpeedChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A comparison of several runs. The first group is the one that all others are compared with."""
+    """A comparison of several runs. All other groups are compared with the first one."""
 
     groups: tuple[Group, ...]
     points: tuple[Point, ...]

@@ -48,7 +48,7 @@ class RunFollower:
                 with disk_errors("read", path):
                     records, self._offset = read_records(path, self._offset)
             except RunLogError as error:
-                raise AdvisorError(f"the log is damaged: {error}", f"mend or remove that line of {path}") from error
+                raise AdvisorError(f"the log is damaged: {error}", f"fix or remove that line of {path}") from error
             history.add(records)
         self._read_plan()
         # the folder's configuration, read anew since resuming changes it; else that of the log's header

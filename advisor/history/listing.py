@@ -1,4 +1,4 @@
-"""Lists the runs, one line each, from the index and the end of each log. A folder is read again only if it changed."""
+"""Lists the runs, one line each, from the index and the end of each log. Unchanged folders are not read again."""
 
 from __future__ import annotations
 

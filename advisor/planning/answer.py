@@ -175,7 +175,7 @@ def _plan(
 
 
 def new_id(goal: Goal, now: datetime) -> str:
-    """Return the identifier of a plan: they sort by time, and a digest tells goals of the same second apart."""
+    """Return an identifier for a plan. Identifiers sort by time, and a digest distinguishes goals of one second."""
     digest = hashlib.sha256(json.dumps(to_dict(goal), sort_keys=True).encode()).hexdigest()
     return f"plan-{now:%Y%m%d-%H%M%S}-{digest[:6]}"
 

@@ -207,7 +207,7 @@ class Costs:
         return off <= np.minimum.reduceat(off[order], starts, axis=0)[groups]
 
     def taken_before_saving(self, steps: np.ndarray) -> np.ndarray | None:
-        """Mark runs on machines whose notice may be too short to save (`notice.save_seconds`), of shape (n, k).
+        """Return True where a notice may be too short for saving (`notice.save_seconds`), of shape (n, k).
 
         Returns None if no machine here has a known notice.
         """

@@ -62,7 +62,7 @@ def hint(ways: Iterable[Way], feasible: Callable[[Goal], bool]) -> str:
 
 
 def other_offers(goal: Goal) -> Iterator[Way]:
-    """Yield what else a goal may rent that finds no machine, or only machines whose speed cannot be predicted."""
+    """Yield other offers for a goal that finds no machine, or only machines whose speed cannot be predicted."""
     if goal.providers:
         yield "the machines of any provider", [("without --provider", replace(goal, providers=()))]
     if goal.spot == "only":

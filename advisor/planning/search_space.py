@@ -98,7 +98,7 @@ def open_space(
     open_ended = goal.tokens is None and goal.epochs is None and goal.depth is None and goal.parameters is None
     if goal.objective != "loss" and open_ended:
         raise AdvisorError(
-            f"--objective {goal.objective} needs work to do: otherwise the best run is no run",
+            f"--objective {goal.objective} needs fixed work: otherwise the best run has no steps",
             "say what to train: --depth 12, --tokens 2B, or both",
             exit_code=2,
         )

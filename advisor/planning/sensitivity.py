@@ -220,7 +220,7 @@ def _change(plan: Run, other: Run) -> str:
 
 
 def machine(run: Run, provided: str = " from ", *, depth: bool = False) -> str:
-    """Return the machine of a run in words, after its depth if asked; `provided` is the text before the provider."""
+    """Return the machine of a run as text, with the depth if asked. `provided` is the text before the provider."""
     offer, on = run.offer, f"depth {run.depth} on " if depth else ""
     if offer.gpu == "cpu":
         return f"{on}this CPU"

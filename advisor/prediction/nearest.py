@@ -57,12 +57,12 @@ class PublishedRun:
 
 
 def switches_of(w: Workload) -> str:
-    """Return precision, compilation and sharding of a workload in words."""
+    """Return precision, compilation and sharding of a workload as text."""
     return switches_in_words(w.precision, w.compile, w.sharding, fp8=w.software is not None and w.software.fp8)
 
 
 def switches_in_words(precision: str, compile: bool, sharding: str, *, fp8: bool = False) -> str:
-    """Return precision, compilation and sharding in words."""
+    """Return precision, compilation and sharding as text."""
     words = ["fp8" if fp8 else precision, "compiled" if compile else "eager"]
     return ", ".join(filter(None, [*words, SHARDINGS[sharding].words]))
 
@@ -78,7 +78,7 @@ def correlation(ones: Sequence[PublishedRun], others: Sequence[PublishedRun]) ->
 
 
 def nearby(runs: Sequence[PublishedRun], name: str | None, gpu: str, switches: str, deviation: float) -> Nearby | None:
-    """Return the correction from runs of the software `name` for one GPU type and its switches; None without runs."""
+    """Return the correction from runs of the software `name` on one GPU type, or None without such runs."""
     mine = [run for run in runs if name is not None and run.software == name]
     if not mine:
         return None

@@ -97,7 +97,7 @@ def require_software(name: str) -> NamedSoftware:
         return names[asked]
     near = difflib.get_close_matches(asked, names, n=3, cutoff=0.6)
     hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(table())}"
-    raise AdvisorError(f"no software {name!r} is known", hint, exit_code=2)
+    raise AdvisorError(f"unknown software {name!r}", hint, exit_code=2)
 
 
 def software_of(

@@ -58,7 +58,7 @@ class Checkpoints:
 
 @dataclass(frozen=True, kw_only=True)
 class RunTerms:
-    """The times that make up runs, apart from their numbers of steps and evaluations; shapes (n, 1)."""
+    """The times of the parts of runs, in shapes (n, 1). The numbers of steps and evaluations are not included."""
 
     step: EstimateArrays  # seconds per optimizer step
     forward: EstimateArrays  # forward pass of one micro-batch on one device, with the same error as `step`

@@ -22,7 +22,7 @@ RECOMPUTED_AS = {ours: theirs for theirs, ours in _RECOMPUTED.items()}
 
 
 def with_heads_of(shape: ModelShape, size: int | None) -> ModelShape:
-    """Return the shape with the weights of heads of another size added as feed-forward width; None adds nothing."""
+    """Return the shape with the extra weights of larger heads added as feed-forward width. None adds nothing."""
     if size is None:
         return shape
     more = 2 * (shape.heads + shape.kv_heads) * (size - shape.head_dim)
@@ -67,7 +67,7 @@ def described(run: LayoutRun) -> Workload:
 
 
 def layout_run(w: Workload, spec: GpuSpec) -> LayoutRun:
-    """Return the run whose workload `described` gives, on machines of the catalog."""
+    """Return the layout run for the workload of `described`, on machines of the catalog."""
     assert w.model is not None and w.layout is not None
     fp8 = w.software is not None and w.software.fp8
     return LayoutRun(

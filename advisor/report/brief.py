@@ -1,4 +1,4 @@
-"""Shows a plan on the console: in 20 lines of 80 columns, 22 with neighbours; all tables; the run that it repeats."""
+"""Shows a plan on the console, in at most 22 lines of 80 columns or with all tables, and the run that it repeats."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _height(warning: str) -> int:
 
 
 def rest(warnings_left: int) -> str:
-    """Says what is not shown, and how to see it."""
+    """Names what is not shown, and how to see it."""
     left = {0: " and reasons", 1: ", reasons and a warning more"}
     more = left.get(warnings_left, f", reasons and {warnings_left} warnings more")
     return f"All tables{more}: the same command with --all"
@@ -120,7 +120,7 @@ def _rows(plan: Plan) -> Iterator[Row]:
 
 
 def broken(plan: Plan) -> str | None:
-    """Says how likely the plan exceeds its limits, and what --sure would do; None if it is sure enough or unknown."""
+    """Gives the probability that the plan exceeds its limits. Returns None if it is low or unknown."""
     search = plan.search
     if search is None or plan.goal.sure:
         return None
@@ -148,7 +148,7 @@ def odds(chance: float) -> str:
 
 
 def _run(run: Run, plan: Plan, *, anyway: bool = False) -> str:
-    """Describes another run, with its machine only if that differs or with `anyway`."""
+    """Describes another run. Its machine is named if it differs, and always with `anyway`."""
     own, other = ((offer.gpu, offer.gpus, offer.provider, offer.spot) for offer in (plan.offer, run.offer))
     where = "" if own == other and not anyway else f" on {machine(run, ', ')}"
     return f"depth {run.depth}{where}, {units.format_tokens(run.tokens)} tokens, {_numbers(run)}"
@@ -266,7 +266,7 @@ def against_origin(replan: Replan, plan: Plan) -> Table:
 
 
 def origin_sentences(replan: Replan) -> tuple[str, ...]:
-    """Says what was kept, what changed, what the speed is based on, and what had to be assumed about the run."""
+    """Says which settings are the same or changed, where the speed comes from, and what was assumed."""
     names = [(knob, _SETTING_NAMES.get(knob.name, knob.name.replace("_", " "))) for knob in replan.knobs]
     same = ", ".join(f"{name} {q.setting_value(knob.name, knob.here)}" for knob, name in names if knob.unchanged)
     changed = ", ".join(

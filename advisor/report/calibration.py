@@ -80,7 +80,7 @@ def elsewhere_table(places: Sequence[MeasuredPlace]) -> Table:
              "-" if error is None else units.format_percent(error.median),
              units.format_seconds(calibration.cost.seconds), "-" if quality is None else verdict(quality))
         )  # fmt: skip
-    other = "{}: not stored: it is of another CPU than this machine's, and all CPUs share one name"
+    other = "{}: not stored: it is from another CPU, and all CPUs share one name"
     notes = tuple(other.format(one.name) for one in places if one.calibrated is not None and not one.kept)
     return Table(columns=COLUMNS, rows=tuple(rows), notes=notes, numbers=COLUMNS[3:7])
 

@@ -129,7 +129,7 @@ def fits_sentence(row: CardRow) -> str:
             return f"Unknown on the {row.spec.product}: {row.problem}"
         if (over := row.needs.value - row.spec.memory_bytes) > 0:
             takes, more = units.format_bytes(row.needs.value), units.format_bytes(over)
-            return f"No: it takes {takes}, {more} more than the {has} there are"
+            return f"No: it takes {takes}, {more} more than the {has} available"
         takes = units.format_estimate(row.needs, units.format_bytes)
         return f"Perhaps: it takes {takes} of {has}, and 3 % must stay free"
     tight = row.needs is not None and row.needs.high > TIGHT * row.spec.memory_bytes
@@ -192,18 +192,18 @@ def likely_words(offer: Offer) -> str:
     if offer.likely_usd_per_gpu_hour is None:
         return ""
     low, high = map(units.format_usd_rate, offer.likely_usd_per_gpu_hour)
-    return f" (likely {low} to {high} per GPU-hour: by others' prices of it, and its prices of other GPUs)"
+    return f" (likely {low} to {high} per GPU-hour: from other providers' prices and its own other prices)"
 
 
 def refreshed_words(done: Refreshed) -> list[str]:
     """Describes in lines the result of asking for today's prices."""
     providers = sorted({row.provider for row in done.rows})
-    lines = [f"{len(done.rows)} prices of today from {', '.join(providers)}"]
+    lines = [f"{len(done.rows)} prices fetched today from {', '.join(providers)}"]
     lines += [f"no answer from {name}: {why.splitlines()[0][:100]}" for name, why in sorted(done.failures.items())]
     if done.rejected:
-        lines.append(f"{done.rejected} rows left out that are no prices (0.00, 700.0, hosts without a GPU)")
+        lines.append(f"{done.rejected} rows left out because they are not prices (0.00, 700.0, hosts without a GPU)")
     if done.unmatched:
-        lines.append(f"GPUs not told apart or not in the catalog: {', '.join(done.unmatched)}")
+        lines.append(f"GPUs that are ambiguous or not in the catalog: {', '.join(done.unmatched)}")
     return lines
 
 

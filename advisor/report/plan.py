@@ -130,7 +130,7 @@ def speed_rests_on(plan: Plan) -> str | None:
     count = len(plan.search.devices) if plan.search else 1
     if count > 1:
         text += (
-            f" {count} kinds of GPU were compared by their expected times, and machines of several GPUs "
+            f" {count} GPU types were compared by their expected times, and machines of several GPUs "
             "on which few have published a run by their cautious ones, so that none wins by an optimistic estimate. "
             "A calibration narrows the estimates."
         )
@@ -138,7 +138,7 @@ def speed_rests_on(plan: Plan) -> str | None:
 
 
 def briefly(grounds: Grounds | None) -> str:
-    """Says in a table cell that the speed was measured here, or on how many published runs it is based."""
+    """Says in a table cell that the speed was measured here, or how many published runs it is based on."""
     if grounds is None:
         return "unknown"
     if grounds.calibration is not None:
@@ -333,7 +333,7 @@ def comparison(base: Run, shown: Run, effect: Effect) -> Table:
 
 
 def changes(base: Run, shown: Run) -> str:
-    """Says what a what-if left unchanged and what it chose again."""
+    """Lists the settings that a what-if changed and those that it did not."""
     runs = (base, shown)
     named = [
         ("depth", *(units.format_count(run.depth) for run in runs)),

@@ -41,7 +41,7 @@ CHANCE = "chance of staying within"
 
 
 def chance_within(limit: str, chance: float) -> str:
-    """Says how likely a run stays within one limit, as a remark on its number. It never says "certain"."""
+    """Gives the probability that a run stays within one limit, from 1 to 99 %."""
     return f"{_percent(chance)} chance of staying within the {limit}"
 
 
@@ -100,7 +100,7 @@ def model(run: Run) -> str:
 
 def weighed(search: SearchReport) -> str:
     """Says how many runs were considered."""
-    return f"{units.format_count(search.candidates)} runs on {len(search.devices)} kinds of GPUs were compared."
+    return f"{units.format_count(search.candidates)} runs on {len(search.devices)} GPU types were compared."
 
 
 def front(plan: Plan, search: SearchReport) -> Table:

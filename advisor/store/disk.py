@@ -122,13 +122,13 @@ def read_toml(path: str | Path, what: str) -> dict[str, Any]:
 def _mapping(raw: Any, what: str, path: str | Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         content = "nothing" if raw is None else f"a {type(raw).__name__}"
-        raise AdvisorError(f"{path} is not a {what}: it should hold named fields, found {content}",
+        raise AdvisorError(f"{path} is not a {what}: it should contain named fields, but contains {content}",
                            "was the file only half written, or is it another kind of file?")  # fmt: skip
     return raw
 
 
 def read_record(kind: Any, path: Path, what: str, *, why: str = "to go on without it") -> Any:
-    """Return the record in a YAML or JSON file, or None if there is no such file. `why` says why one may remove it."""
+    """Return the record in a YAML or JSON file, or None without a file. `why` explains why it may be removed."""
     if not path.exists():
         return None
     read = read_json if path.suffix == ".json" else read_yaml

@@ -136,7 +136,7 @@ def checked(about: About) -> About:
     for tag in tags:
         if not _TAG.fullmatch(tag):
             raise AdvisorError(
-                f"{tag[:40]!r} is no tag", "letters, digits and . + - _, 30 at most: wide-batch", exit_code=2
+                f"{tag[:40]!r} is not a tag", "letters, digits and . + - _, 30 at most: wide-batch", exit_code=2
             )
     if len(tags) > MOST_TAGS:
         raise AdvisorError(f"a run has at most {MOST_TAGS} tags", "drop one: --untag TAG", exit_code=2)

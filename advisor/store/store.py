@@ -99,7 +99,7 @@ class Store:
         entry = self._calibration_entry(calibration_id)
         if entry.shipped:
             hint = f"one of your own goes before it: advisor calibrate --gpu {entry.device_key}"
-            raise AdvisorError(f"{calibration_id} came with the program and stays", hint, exit_code=2)
+            raise AdvisorError(f"{calibration_id} came with the program and cannot be removed", hint, exit_code=2)
         with disk_errors("remove the calibration", entry.path):
             entry.path.unlink(missing_ok=True)
         return entry.path
@@ -221,7 +221,7 @@ class Store:
         if len(matched) > 1:
             listed_names = ", ".join(Path(row.path).name for row in matched[:5])
             message = f"{text} could be any of {len(matched)} runs: {listed_names}"
-            raise AdvisorError(message, "say more of the name", exit_code=2)
+            raise AdvisorError(message, "type more of the name", exit_code=2)
         if matched:
             raise AdvisorError(f"the folder of run {text} is gone: {matched[0].path}", "see what is left: advisor runs")
         if path.is_dir():
@@ -256,7 +256,7 @@ class Store:
         return True
 
     def withdrawn_runs(self) -> set[str]:
-        """Return the runs whose records were taken back and not recorded again."""
+        """Return the runs whose records were withdrawn and not recorded again."""
         return self.ledger.withdrawn() if self.ledger.path.exists() else set()
 
 
@@ -337,7 +337,7 @@ def _read_head(path: Path, shipped: bool, changed: int, size: int) -> Calibratio
 
 def _broken_calibration(path: str | Path, error: ValueError) -> AdvisorError:
     shown = listed(error.problems) if isinstance(error, ConfigError) else error
-    return AdvisorError(f"{path} is not a whole calibration: {shown}", f"measure again, or remove it: rm {path}")
+    return AdvisorError(f"{path} is not a complete calibration: {shown}", f"measure again, or remove it: rm {path}")
 
 
 def _file_name(name: str) -> str:

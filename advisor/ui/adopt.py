@@ -90,7 +90,7 @@ def _form(busy: str, *, opened: bool) -> None:
     with st.expander("Measure your own command", icon=":material/add:", expanded=opened):
         if busy:
             st.info(
-                f"{escaped(busy)} is training on this machine: bursts beside it would be too slow.",
+                f"{escaped(busy)} is training on this machine: bursts at the same time would be too slow.",
                 icon=":material/hourglass_empty:",
             )
         lasting: Any = {"persist_state": "session"}  # a command that fails can be corrected without typing it again

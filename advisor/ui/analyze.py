@@ -140,7 +140,7 @@ def _curves(analyses: Sequence[Analysis]) -> None:
     """Draw the controls, and a chart for each selected scalar, which at first is the loss of all runs."""
     offered = scalars(analyses)
     if not offered:
-        st.caption("No curve can be drawn of these logs.")
+        st.caption("These logs have no curves to draw.")
         return
     names, look = _controls(offered)
     drawn = [(name, overlay(analyses, name, look, validation=True)) for name in names]
@@ -204,7 +204,7 @@ def _downloads(judged: Judged, stem: str) -> None:
 
 
 def nothing_found(analysis: Analysis, words: str) -> None:
-    """Say in these words that nothing was found, and how much was checked. It is green only if most was checked."""
+    """Show that nothing was found, and how much was checked. The box is green only if most was checked."""
     looked = coverage(analysis.case, analysis.insufficient)
     how_much = f"{looked.possible} of {looked.checks} checks were possible"
     if 2 * looked.possible > looked.checks:

@@ -44,7 +44,7 @@ def page() -> None:
     answer = None if Path(name).suffix.lower() in CARDS else _answer(name, content)
     judged, card = _judged(name, content, answer, loaders.store_stamp())
     if judged is None:
-        st.info("No table and no line like “depth: 12” is in this text: its sentences are checked once an assistant "
+        st.info("This text has no table and no line like “depth: 12”. Its sentences are checked once an assistant "
                 "has read them.", icon=":material/forum:")  # fmt: skip
         return
     stem = Path(name).stem

@@ -50,7 +50,7 @@ def page() -> None:
         _form(card is not None, busy)
         if now is not None and (last := calibrated_since(loaders.store(), now.unix_seconds)) is None:
             printed = escaped(" / ".join(calibrating(loaders.store()).last_lines()))
-            st.warning(f"The last calibration measured nothing. It said: {printed}", icon=":material/warning:")
+            st.warning(f"The last calibration measured nothing. It printed: {printed}", icon=":material/warning:")
         elif now is not None and last is not None:
             if last.status != COMPLETE:
                 st.info("The last calibration was interrupted; the same settings continue it.")

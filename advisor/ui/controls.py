@@ -1,4 +1,4 @@
-"""What all pages draw with: text that names controls instead of options, tables, downloads, links and addresses."""
+"""Shared parts of all pages: text that names controls instead of options, tables, downloads, addresses."""
 
 from __future__ import annotations
 

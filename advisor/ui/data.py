@@ -55,7 +55,7 @@ def _picked() -> Path | None:
     if text.strip():
         return Path(text.strip()).expanduser()
     if not folders:
-        st.info("No data were prepared here yet: give some text above.", icon=":material/lightbulb:")
+        st.info("Nothing is prepared yet: add some text above.", icon=":material/lightbulb:")
     return None
 
 
@@ -100,7 +100,7 @@ def _prepare() -> None:
             inputs[-1].write_bytes(file.getvalue())
         for one in inputs:
             if not one.exists():
-                raise AdvisorError(f"there is no file {one}", "name one that is on the machine of this app")
+                raise AdvisorError(f"there is no file {one}", "name one on the machine where this app runs")
         prepare_data(None if corpus else inputs, out, vocab_size=int(vocabulary), on_progress=moved)
     st.session_state[FOLDER] = str(out)
     st.rerun()

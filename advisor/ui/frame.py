@@ -72,7 +72,7 @@ def _path() -> str:
 
 
 def guarded(page: Callable[[], None]) -> Callable[[], None]:
-    """Wrap a page so that an error appears as a sentence with a way out, never as a traceback.
+    """Wrap a page so that an error appears as a sentence with a hint, never as a traceback.
 
     ADVISOR_DEBUG=1 shows where errors came from, and leaves faults of the program to Streamlit.
     """

@@ -83,7 +83,7 @@ def page() -> None:
 
     shown = [row for row in rows if passes(row)]  # those that do not fit stay in the list
     if not shown:
-        st.info("No GPU passes the filter.", icon=":material/filter_alt_off:")
+        st.info("No GPU matches the filter.", icon=":material/filter_alt_off:")
         return
     _table(shown)
     _prices(datetime.date.today())
@@ -133,7 +133,7 @@ def _question() -> FitQuestion | None:
     try:
         model = _model(str(name or ""), text, length)
         if method in ("scratch", "full") and model.expert_width is not None:
-            st.error(f"**Model**: all weights of a mixture of experts are planned over layouts.  \n{OTHER_SOFTWARE}")
+            st.error(f"**Model**: all weights of a mixture of experts are planned with layouts.  \n{OTHER_SOFTWARE}")
             if st.button(PLAN_LAYOUT, icon=":material/account_tree:"):
                 limits = {"budget": "", "deadline": ""}  # none was stated here
                 go("plan", {"model": model.name, "layout": "any", "gpu": keys or ["h100-80gb-sxm"], **limits})
@@ -197,7 +197,7 @@ def _answer(asked: FitQuestion, rows: list[CardRow], chosen: list[CardRow]) -> N
         st.caption(escaped(f"{task} on {number}{row.spec.product}{rent}{more}."))
     if not chosen:
         fitting = [row for row in rows if row.prediction is not None]
-        st.markdown(f"## {escaped(f'It fits on {len(fitting)} of {len(rows)} kinds of GPU')}")
+        st.markdown(f"## {escaped(f'It fits on {len(fitting)} of {len(rows)} GPU types')}")
         if fitting and fitting[0].usd_per_billion_tokens is not None:
             best = fitting[0]
             st.markdown(

@@ -46,7 +46,7 @@ _BASES: dict[Basis, tuple[Literal["green", "orange", "gray"], str]] = {
 
 
 def page() -> None:
-    """Draw the form and the answer. If there is no answer, say what is wrong, and dim the last answer."""
+    """Draw the form and the plan. If no plan is possible, show why and dim the last one."""
     st.title("What can I train?", anchor=False)
     plan_form.begin()
     try:
@@ -59,7 +59,7 @@ def page() -> None:
     except AdvisorError as error:
         _refused(error)
         if last := st.session_state.get(_LAST):
-            st.caption("Below is the answer to the last question that has one.")
+            st.caption("Below is the last plan that could be made.")
             now = plan_answers.world(last)
             with st.container(key="stale-answer"):
                 _shown(last, plan_answers.plan(last, now), now, stale=True)
@@ -219,7 +219,7 @@ def _downloads(goal: Goal, goal_shown: Goal, shown: Plan) -> None:
         with st.popover("Command", icon=":material/terminal:", help="The same plan in a terminal or in Python."):
             commands(plan_command(goal_shown, "plan.yaml"), plan_call(goal_shown))
         with st.popover("Link", icon=":material/link:", help="The address of this page holds everything."):
-            st.caption("Copy the address of this page: it holds the goal, the run picked and the sliders.")
+            st.caption("Copy the address of this page: it contains the goal, the selected run and the sliders.")
             query, base = st.query_params.to_dict(), (st.context.url or "").split("?")[0]  # as the server sees it
             link = f"{base}?{urlencode(query, doseq=True)}" if query else base
             st.code(link, language=None, wrap_lines=True)

@@ -34,7 +34,7 @@ _CHOSEN_AGAIN = ("micro_batch", "usd_per_gpu_hour")  # what another change may c
 
 
 def begin(run: Run, base: object) -> Changes:
-    """Return the user's changes of a run; none when another run (`base`) is shown; at first those of the address."""
+    """Return the user's changes of a run, at first from the address, or none if another run (`base`) is shown."""
     state, allowed = st.session_state, ranges(run)
     if _MOVED not in state:
         asked = {name: st.query_params.get(PREFIX + name, "") for name in ("gpu", *allowed)}

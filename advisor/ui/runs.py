@@ -142,7 +142,7 @@ def _choose(summaries: list[RunSummary]) -> list[Path]:
         column_config=numbers_in({"Step": "localized", "Done": "percent", "Training loss": "%.3f", "Spent": "$%.2f"}),
         key="runs-table",
     )
-    st.caption("Tick one run to compare it with its plan, several to overlay them.")
+    st.caption("Tick one run to compare it with its plan, or several to overlay them.")
     chosen = [Path(summaries[number].path) for number in picked.selection.rows if number < len(summaries)]
     to_address(RUN, [folder.name for folder in chosen])
     return chosen
@@ -227,7 +227,7 @@ def _several(reviewed: list[Reviewed]) -> None:
         st.header("What differs", anchor=False)
         show(words.setting_differences(settings))
     else:
-        st.caption("No setting of the training differs.")
+        st.caption("The training settings do not differ.")
 
 
 def _curves(reviewed: list[Reviewed], axis: str) -> None:
@@ -274,7 +274,7 @@ def _about(folder: Path) -> None:
 def _delete(folder: Path) -> None:
     store = loaders.store()
     if goes_on(describe(folder, store).state):
-        st.caption("The run is going on; it can be deleted after its end.")
+        st.caption("The run is still going; it can be deleted when it has ended.")
         return
     with st.popover("Delete this run", icon=":material/delete:"):
         st.markdown(

@@ -55,7 +55,7 @@ def _watch(summaries: dict[str, RunSummary]) -> None:
     wanted = st.session_state.get(launch_form.WATCHED) or asked or (running[0] if running else paths[0])
 
     def title(path: str) -> str:
-        """Return the owner's name for a run, or else that of its folder, which is unique, and how it stands."""
+        """Return the user's name for a run or else its folder's unique name, and the state of the run."""
         run, folder = summaries[path], Path(path).name
         name = folder if folder.startswith(run.name) else f"{run.name} ({folder})"
         return f"{name}  ·  {(run.outcome or run.state).replace('_', ' ')}"
@@ -178,7 +178,7 @@ def _buttons(progress: Progress, folder: Path) -> None:
     elif progress.more_hours is not None:
         # Offer to resume a run that its limit ended; the field begins with the time that the rest takes at its pace.
         reached = f"{units.format_count(progress.step)} of {units.format_count(progress.steps)}"
-        st.info(f"Its limit ended it at step {reached}.")
+        st.info(f"Its limit stopped it at step {reached}.")
         used = progress.elapsed_seconds / MINUTE
         enough = math.ceil(10 * (60 * progress.more_hours - used)) / 10
         with st.container(horizontal=True, vertical_alignment="bottom"):

@@ -68,7 +68,7 @@ def run_ab(store: Store, paths: Sequence[Path], seeds: int, folder: Path, on_tex
 
 
 def other_text(base: RunConfig, arm: RunConfig) -> bool:
-    """Tells whether an arm trains on other tokens than the base, in which case their losses cannot be compared."""
+    """Tells whether an arm trains on other tokens than the base, so that their losses cannot be compared."""
     return (base.data, base.model.vocab_size) != (arm.data, arm.model.vocab_size)
 
 

@@ -72,7 +72,7 @@ def adopt_command(
     program = Path(command[0]).name
     if program in _CONTAINERS and "run" in command and "--init" not in command:
         raise AdvisorError(
-            f"{program} run without --init hands no signal on: a burst would go on in its container when it is ended",
+            f"{program} run without --init does not pass signals on: a stopped burst would continue in its container",
             f"{program} run --init --rm -e PYTHONUNBUFFERED=1 …, or advisor adopt inside the container",
             exit_code=2,
         )
@@ -143,7 +143,7 @@ def named_knobs(words: Sequence[str]) -> dict[str, str]:
 
 
 def can_be_planned(adopted: Adopted, goal: AdoptedGoal) -> bool:
-    """Tells whether the goal or the command itself says how long it trains."""
+    """Tells whether the goal or the command states how long it trains."""
     asked = replace(goal, usd_per_gpu_hour=None, gpus=None) != AdoptedGoal()
     given = {knob.name for knob in adopted.recipe.knobs if knob.value is not None and knob.value > 0}
     own = bool(given & {"steps", "tokens"}) or ("epochs" in given and adopted.bursts[0].step_epochs is not None)
@@ -210,7 +210,7 @@ def typed_command(text: str) -> tuple[str, ...]:
         raise AdvisorError("which command?", "as it is typed in a terminal: python train.py …", exit_code=2)
     if found := [word for word in words if word in _OF_A_SHELL or word.startswith(("$(", "`"))]:
         hint = "leave it out; or put the whole into a script: bash train.sh"
-        raise AdvisorError(f"{found[0]} is a shell's, and the command is started without one", hint, exit_code=2)
+        raise AdvisorError(f"{found[0]} needs a shell, and the command is started without one", hint, exit_code=2)
     return ("env", *words) if VARIABLE.match(words[0]) else tuple(words)
 
 
@@ -240,12 +240,12 @@ def start_adopting(
 
 
 def adopting(store: Store) -> BackgroundCommand:
-    """Returns the adoption beside a page, by which it is watched and cancelled."""
+    """Returns the adoption in the background, with which a page can watch and cancel it."""
     return BackgroundCommand(home=store.home, name="adopting", description="an adoption")
 
 
 def was_adopted(store: Store, state: StartedCommand) -> bool:
-    """Tells whether an adoption beside a page has ended with a command that can be planned."""
+    """Tells whether an adoption in the background has ended with a command that can be planned."""
     path = store.home / FOLDER / f"{state.subject}.yaml"
     return not state.running and path.exists() and path.stat().st_mtime >= state.unix_seconds
 

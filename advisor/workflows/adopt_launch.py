@@ -35,11 +35,11 @@ def placed(plan: AdoptedPlan, place: Place, options: LaunchOptions | ExportOptio
     """
     folder, line = options.folder or plan.folder, options.bootstrap
     if place.engine == HERE.engine and (options.folder, line) != (None, None):
-        raise AdvisorError("--bootstrap and --folder are of another machine", "leave them out, or --on", exit_code=2)
+        raise AdvisorError("--bootstrap and --folder are for another machine", "leave them out, or --on", exit_code=2)
     if place.engine != HERE.engine and not folder.startswith(("/", "~/")):
-        raise AdvisorError(f"--folder {folder} could lie anywhere", "a whole path, or one from ~/ on", exit_code=2)
+        raise AdvisorError(f"--folder {folder} is not a full path", "give one, or one that begins with ~/", exit_code=2)
     if line is not None and ("\n" in line or not line.strip()):
-        raise AdvisorError("--bootstrap is one line of a shell", "like 'source .venv/bin/activate'", exit_code=2)
+        raise AdvisorError("--bootstrap must be one shell line", "like 'source .venv/bin/activate'", exit_code=2)
     return replace(plan, folder=folder, bootstrap=line or plan.bootstrap)
 
 

@@ -134,7 +134,7 @@ def runs_of(path: Path) -> list[Path]:
 
 
 def located(text: Path, store: Store) -> Path:
-    """Returns an existing path, or the folder of the run of this name. Raises AdvisorError (exit 2) for neither."""
+    """Returns an existing path, or the folder of the run with this name. Raises AdvisorError if there is neither."""
     if text.exists():
         return text
     try:

@@ -99,7 +99,7 @@ def calibration_seconds(plan: Plan) -> float:
 
 
 def arrive(plan: Plan, asked: Arriving, store: Store, measure: Measure = calibrate) -> Arrival:
-    """Calibrate this machine for a plan, plan again with what is left of the limits, and decide whether to go on.
+    """Calibrate this machine for a plan, plan again within the remaining limits, and decide whether to continue.
 
     Raises AdvisorError if this machine does not have the planned device.
     """
@@ -229,7 +229,7 @@ def options_text(options: CalibrationOptions) -> str:
 
 
 def calibrate_there(asked: Path, out: Path) -> None:
-    """Measure this machine and write its calibration to a folder; started again, it continues. Raises AdvisorError."""
+    """Measure this machine and write its calibration to a folder. Continues an interrupted calibration."""
     options = CalibrationOptions(**read_json(asked, "calibration's options"))
     done = calibrate(options, _store(asked.parent), on_event=lambda event: print(event.text, flush=True))
     with disk_errors("leave the calibration in", out):
@@ -238,7 +238,7 @@ def calibrate_there(asked: Path, out: Path) -> None:
 
 
 def main() -> int:
-    """Do what a job asks for, and print how it ended; the exit status says whether to go on."""
+    """Calibrate or arrive as a job requests, and print the result. The exit status tells whether to continue."""
     asked, out = sys.argv[1], Path(sys.argv[2]).resolve()
     try:
         if asked.endswith(".json"):

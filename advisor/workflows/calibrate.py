@@ -139,12 +139,12 @@ def to_document(done: Calibrated) -> dict[str, Any]:
 
 
 def calibrating(store: Store) -> BackgroundCommand:
-    """Returns the calibration beside a page, by which it is watched and cancelled; what it measured is kept."""
+    """Returns the calibration in the background, with which a page can watch and cancel it. Measurements are stored."""
     return BackgroundCommand(home=store.home, name="calibrating", description="a calibration")
 
 
 def start_calibrating(store: Store, options: Sequence[str], seconds: float) -> None:
-    """Run `advisor calibrate` with these options beside a page. Raises AdvisorError if one is already running."""
+    """Run `advisor calibrate` with these options in the background. Raises AdvisorError if one is already running."""
     calibrating(store).start(("calibrate", "--budget-seconds", f"{seconds:g}", *options), seconds)
 
 

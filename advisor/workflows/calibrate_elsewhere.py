@@ -58,10 +58,10 @@ def several(places: Sequence[Place], options: CalibrationOptions) -> list[Place]
     """
     if other := [place.engine for place in places if place.engine not in MEASURED_THERE]:
         hint = "calibrate on that machine itself: advisor calibrate"
-        raise AdvisorError(f"--on {other[0]}: its machines are not calibrated from here", hint, exit_code=2)
+        raise AdvisorError(f"--on {other[0]}: this engine's machines cannot be calibrated from here", hint, exit_code=2)
     if options.data is not None:
         hint = "leave out --data; --vocab-size says what decides the speed"
-        raise AdvisorError("elsewhere a machine is calibrated with synthetic tokens", hint, exit_code=2)
+        raise AdvisorError("another machine is calibrated with random tokens", hint, exit_code=2)
     found: dict[Place, None] = {}
     for place in places:
         names = place.name.split(",") if place.engine == "slurm" and place.name else [place.name]

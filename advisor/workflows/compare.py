@@ -184,11 +184,11 @@ def _read_launched(run_dir: Path) -> RunTable:
     trainer = trainer_of_run(run_dir)
     path = run_dir / trainer.log_name
     if not path.exists():
-        raise AdvisorError(f"{run_dir} has no log: the run has not started", f"see how it is: advisor watch {run_dir}")
+        raise AdvisorError(f"{run_dir} has no log: the run has not started", f"see its state: advisor watch {run_dir}")
     try:
         run = trainer.read_log(run_dir)
     except AdvisorError as error:
-        raise AdvisorError(f"the log is damaged: {error.message}", f"mend or remove that line of {path}") from error
+        raise AdvisorError(f"the log is damaged: {error.message}", f"fix or remove that line of {path}") from error
     if not run.attempts and not run.rows:
         raise AdvisorError(f"the run in {run_dir} ended before its first step", f"see why: {run_dir / 'stdout.log'}")
     return run
@@ -266,7 +266,7 @@ def learn_own(store: Store, reviewed: Reviewed, created: str) -> str | None:
 
 
 def workload_of(run: RunTable, device_key: str) -> Workload | None:
-    """Returns the workload of a run of this program, whose header has everything but the GPU's key."""
+    """Returns the workload of a run of this program, whose header has everything except the GPU's key."""
     workload = infer(run, {"gpu": "cpu"}).workload
     return replace(workload, gpu=device_key) if workload is not None else None
 

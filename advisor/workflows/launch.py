@@ -96,7 +96,7 @@ def launching(
     if options.gate:
         if not isinstance(source, Plan):
             hint = f"write them into {path} under stop.gates, each with step and above"
-            raise AdvisorError("--gate is for plans, which say what to expect", hint, exit_code=2)
+            raise AdvisorError("--gate needs a plan, which predicts the loss", hint, exit_code=2)
         from advisor.planning.stages import with_gates  # needs numpy, which other launches start without
 
         source = with_gates(source, options.gate)
@@ -171,7 +171,7 @@ def refuse_other_software(source: Plan | RunConfig) -> None:
     if isinstance(source, Plan) and source.goal.software is not None:
         name = words_of(software_of(source.goal.software))
         hint = "start it by its own command under `advisor adopt`, or plan again without --software"
-        raise AdvisorError(f"this plan is for {name}: its hours are not those of the trainer here", hint, exit_code=2)
+        raise AdvisorError(f"this plan is for {name}: its hours are not those of this trainer", hint, exit_code=2)
 
 
 def with_notice(source: Plan | RunConfig, notice: str | None) -> Plan | RunConfig:
@@ -180,7 +180,7 @@ def with_notice(source: Plan | RunConfig, notice: str | None) -> Plan | RunConfi
         return source
     if "://" not in notice and not Path(notice).is_absolute():
         hint = "name its whole path: a run starts in its own folder"
-        raise AdvisorError(f"--notice {notice}: that file may be anywhere", hint, exit_code=2)
+        raise AdvisorError(f"--notice {notice}: this is not a full path", hint, exit_code=2)
     config = source.config if isinstance(source, Plan) else source
     config = replace(config, stop=replace(config.stop, notice=notice))
     if problems := [problem for problem in config.problems() if problem.startswith("stop.notice")]:
@@ -198,7 +198,7 @@ def with_synthetic(source: Plan | RunConfig, asked: bool) -> Plan | RunConfig:
     if not asked:
         return source
     if config.data.path is not None:
-        raise AdvisorError(f"--synthetic: it trains on {config.data.path}", "leave --synthetic out", exit_code=2)
+        raise AdvisorError(f"--synthetic: the run trains on {config.data.path}", "leave --synthetic out", exit_code=2)
     config = replace(config, data=replace(config.data, synthetic=True))
     if not isinstance(source, Plan):
         return config

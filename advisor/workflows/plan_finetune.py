@@ -120,7 +120,7 @@ def plan_finetune(goal: Goal, store: Store) -> Plan:
     model = model.at(context)
     per_epoch = goal.examples * SEQUENCES[stage] * length if goal.examples is not None else goal.tokens
     if per_epoch is None:
-        raise AdvisorError("nothing says how much is to be trained", "say it: --examples 50k", exit_code=2)
+        raise AdvisorError("the amount of training is not given", "state it: --examples 50k", exit_code=2)
     tokens = round(per_epoch * (epochs if goal.examples is not None else 1))
     if goal.finetune == "full" and model.expert_width is not None:  # of all its weights only layouts have a law
         gpus = ",".join(map(str, goal.counts or (goal.gpus,)))

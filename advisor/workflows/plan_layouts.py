@@ -55,7 +55,7 @@ class LayoutWork:
         keys = self.goal.gpu.split(",")
         if unjoined := next((key for key in keys if not _joined(cards[key])), None):
             hint = "GPUs joined by NVLink or PCIe: --gpu h100"
-            raise AdvisorError(f"nothing is known of what joins GPUs of the kind {unjoined}", hint, exit_code=2)
+            raise AdvisorError(f"the link between GPUs of type {unjoined} is unknown", hint, exit_code=2)
         return keys
 
     def run_on(self, gpu: str, gpus: int) -> LayoutRun | None:
@@ -131,7 +131,7 @@ def plan_layouts(goal: Goal) -> Plan:
     tried = try_machines(work)
     if goal.measured is not None and not any(work.own_runs.values()):
         message = f"{goal.measured} has no run of {software.words} on {goal.gpu.replace(',', ', ')}"
-        raise AdvisorError(message, "name them as measured: --gpu GPU --software NAME", exit_code=2)
+        raise AdvisorError(message, "name those of the measured runs: --gpu GPU --software NAME", exit_code=2)
     if not tried.runs:
         named = ", ".join(tried.does_not_fit) or "any GPU that is rented"
         message = f"{architecture.name} with {sequences} sequences a step surely fits none of: {named}"

@@ -62,7 +62,7 @@ class Predicted(Prediction):
 
 @dataclass(frozen=True, kw_only=True)
 class _Requested:
-    """What a configuration is predicted to do, and on which profile."""
+    """The prediction of a configuration, and the profile that it is based on."""
 
     profile: Profile
     prediction: Prediction
@@ -74,7 +74,7 @@ class _Requested:
 def predict(options: PredictOptions, store: Store) -> Predicted:
     """Predict the configuration that the options describe; raises AdvisorError if they do not describe one."""
     if options.download_rate is not None and options.tokens is None:
-        raise AdvisorError("--download-rate: of how much data?", "say how many tokens: --tokens 10B", exit_code=2)
+        raise AdvisorError("--download-rate needs an amount of data", "say how many tokens: --tokens 10B", exit_code=2)
     if options.network is not None:
         refuse_idle_network(_machine(options.gpu, options.gpus)[1])
     options = with_stage(options)
@@ -118,7 +118,7 @@ def require_layout(options: PredictOptions) -> tuple[Architecture, GpuSpec, int]
     if options.model is None or refused:
         words = ", ".join(known[name].flag for name in refused) or "one without a name"
         hint = "name the model, as --model llama-3.1-8b, without these options"
-        raise AdvisorError(f"a layout is predicted of a published model, not with {words}", hint, exit_code=2)
+        raise AdvisorError(f"a layout is predicted for a published model, without {words}", hint, exit_code=2)
     key, gpus = _machine(options.gpu, options.gpus)
     spec = load_gpus().get(key)
     if spec is None or not spec.is_cuda:
@@ -148,7 +148,7 @@ def _over_layout(options: PredictOptions) -> Predicted:
 
 
 def _requested(options: PredictOptions, store: Store) -> _Requested:
-    """Predict the configuration alone, without the details beside it."""
+    """Predict the configuration without the details shown with it."""
     # Ask for the model first: without one, nothing can be predicted on any device.
     given = vars(options)
     check_options(options)

@@ -279,7 +279,7 @@ def as_it_was(plan: Plan, origin: Origin) -> Plan:
 
 
 def current_run(origin: Origin | None, plan: Plan) -> Workload | None:
-    """Returns the run's own configuration if the plan uses the same GPUs; None for other GPUs or without a run."""
+    """Returns the run's configuration if the plan uses the same GPUs, or else None."""
     if origin is None or not origin.card_known:
         return None
     work = origin.workload

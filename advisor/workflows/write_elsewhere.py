@@ -48,7 +48,7 @@ class Written:
 
 
 def write_elsewhere(plan: Plan, path: Path) -> Written:
-    """Write the plan's chosen run for its software; AdvisorError (exit 2) if its way of starting is unknown."""
+    """Write the plan's run for its software. Raises AdvisorError if the format of its start file is unknown."""
     assert plan.goal.model is not None  # other software trains published models
     kind = "finetune" if plan.workload.layout is None else "layouts"
     architecture = find_architecture(plan.goal.model)

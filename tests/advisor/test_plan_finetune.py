@@ -219,8 +219,8 @@ def test_moments_of_eight_bits_fit_where_those_of_the_usual_size_do_not(tmp_path
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [({"budget": 20}, "is of a fine-tune of all weights"), ({"model": "gpt2", "finetune": "lora", "examples": 9},
-      "is of a fine-tune of all weights")],
+    [({"budget": 20}, "is only for fine-tuning all weights"), ({"model": "gpt2", "finetune": "lora", "examples": 9},
+      "is only for fine-tuning all weights")],
 )  # fmt: skip
 def test_moments_of_eight_bits_are_refused_elsewhere(words, said):
     with pytest.raises(advisor.AdvisorError, match=said):

@@ -93,7 +93,7 @@ def test_what_a_row_says_beside_its_numbers(rows: dict[str, dict]):
                                                  "parallelism is now sharding, tp, pp, cp and ep")),
         ("gpu,micro_bach,colour", ("micro_bach is no option (did you mean micro_batch", "colour is no option")),
         ("gpu,depth,tensor-parallel-size", ("tensor-parallel-size is now tp",)),
-        ("gpu,micro-batch,Micro_Batch", ("Micro_Batch is there twice",)),
+        ("gpu,micro-batch,Micro_Batch", ("Micro_Batch occurs twice",)),
         ("", ("there is no column",)),
     ],
 )  # fmt: skip
@@ -147,4 +147,5 @@ def test_equal_rows_are_predicted_once_and_a_table_that_fits_nowhere_is_3(tmp_pa
 
 
 def test_options_beside_a_table_are_refused():
-    assert "--gpu beside --rows" in advisor("predict", "--gpu", "l4", "--rows", __file__, expect=2).stderr
+    done = advisor("predict", "--gpu", "l4", "--rows", __file__, expect=2)
+    assert "--gpu cannot be combined with --rows" in done.stderr

@@ -199,12 +199,12 @@ def test_places_are_read_and_what_is_none_is_refused():
     assert parse_place("local", gpu_ids=(1,)).gpu_ids == (1,)
     refusals = (
         ("dstack", {}, "advisor export PLAN.yaml --to dstack"),
-        ("skypilot:--infra", {}, "no place"),
-        ("skypilot:aws;true", {}, "no place"),
+        ("skypilot:--infra", {}, "is not a place"),
+        ("skypilot:aws;true", {}, "is not a place"),
         ("slum", {}, "did you mean"),
-        ("ssh", {}, "no place"),
-        ("local:x", {}, "no place"),
-        ("slurm", {"qos": "--wrap=x"}, "no place"),
+        ("ssh", {}, "is not a place"),
+        ("local:x", {}, "is not a place"),
+        ("slurm", {"qos": "--wrap=x"}, "is not a place"),
         ("local", {"qos": "a"}, "Slurm's alone"),
         ("ssh:a", {"gpu_ids": (0,)}, "of this machine"),
     )

@@ -136,7 +136,7 @@ def test_what_the_person_got_wrong_is_said_in_one_sentence(plan, tmp_path):
         (("launch", plan(5), "--budget", "cheap"), 2, "cheap"),
         (("watch",), 2, "no run was started yet"),
         (("stop", "nothing"), 2, "no run is called nothing"),
-        (("stop", tmp_path), 2, "holds no run"),
+        (("stop", tmp_path), 2, "contains no run"),
     ]
     for words, code, sentence in wrong:
         done = advisor(*words, expect=code)

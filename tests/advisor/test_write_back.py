@@ -68,7 +68,7 @@ def test_prediction_interval_cost_and_score_go_to_the_run(tmp_path):
     for quantity in ("step_seconds", "cost_usd"):
         low, value, high = (told[f"advisor.{quantity}.{name}"] for name in ("low", "predicted", "high"))
         assert low <= value <= high
-    assert "advisor.mfu.predicted" not in told  # nothing was predicted of it
+    assert "advisor.mfu.predicted" not in told  # nothing was predicted for it
 
 
 def test_a_run_is_found_by_id_or_name_and_never_guessed(tmp_path):

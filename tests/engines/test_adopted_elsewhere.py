@@ -202,7 +202,7 @@ def test_the_job_of_slurm_and_the_task_of_skypilot_say_what_the_plan_says(store,
 @pytest.mark.parametrize(
     ("needs", "said"),
     [
-        ({"folder": "code"}, "could lie anywhere"),
+        ({"folder": "code"}, "is not a full path"),
         ({"bootstrap": "a\nb"}, "one line of a shell"),
     ],
 )
