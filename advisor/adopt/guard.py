@@ -92,7 +92,7 @@ class Guard:
         if self.asked is not None:
             outcome, reason = Outcome.STOPPED, self.asked
         elif code == 0:
-            outcome, reason = Outcome.COMPLETED, "the command ended by itself"
+            outcome, reason = Outcome.COMPLETED, "the command ended on its own"
         else:
             out_of_memory, reason = how_it_died(code)
             outcome = Outcome.OUT_OF_MEMORY if out_of_memory else Outcome.FAILED

@@ -68,7 +68,7 @@ def batch_options(adopted: Adopted, gpus: int | None = None) -> list[Option]:
     if not splits:
         raise AdvisorError(
             f"its batch of {base.rows * base.calls * base.processes:g} rows cannot stay with {many:g} processes: "
-            "nothing that was seen to work sets the rows of each",
+            "no working option sets the rows of each",
             "name the option: --knob micro_batch=--OPTION or grad_accum=--OPTION, and adopt it again",
             exit_code=3,
         )
@@ -283,7 +283,7 @@ def _why_this_batch(adopted: Adopted, options: Sequence[Option], chosen: Option)
         words = [v.words for v in adopted.verdicts if v.name in ("micro_batch", "grad_accum") and v.verdict != WORKS]
         return f"batch unchanged: {words[0] if words else 'no option sets micro-batch and gradient accumulation'}"
     if not chosen.settings:
-        return f"its own micro-batch stays: none of {len(options)} splits of its global batch is surely faster"
+        return f"its own micro-batch stays: no split among {len(options)} splits of its global batch is surely faster"
     faster = 1 - chosen.step_seconds.value / options[0].step_seconds.value
     return f"a micro-batch of {batch.rows:g} takes {faster:.0%} off a step at the same global batch"
 

@@ -21,7 +21,7 @@ from advisor.errors import AdvisorError
 
 Reader = Callable[[str], str]  # a prompt in, the answer out
 KEY = "ADVISOR_READER_KEY"  # environment variable
-ELSE = "mend it, or give an answer that another assistant wrote: --answer FILE"
+ELSE = "fix it, or give an answer that another assistant wrote: --answer FILE"
 SECONDS = 1800.0  # longest time for an answer
 _MOST_BYTES = 16 * 2**20
 _FENCE = re.compile(r"```(?:json)?\s*(\{.*\})\s*```", re.DOTALL)

@@ -73,7 +73,7 @@ def _measure_elsewhere(options: CalibrationOptions, places: Sequence[Place], *, 
             for line in (line for line, old in zip(shown, before, strict=True) if line != old):
                 render.remark(line)
     except KeyboardInterrupt:
-        render.remark("left; the calibrations go on. The same command shows their results")
+        render.remark("left; the calibrations continue. The same command shows their results")
         measured = [look(one, store) for one in measured]
     documents = [
         {"place": one.name, "state": one.state, "words": one.words, "starts_at": one.starts_at, "kept": one.kept,

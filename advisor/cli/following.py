@@ -57,7 +57,7 @@ def follow(run_dir: Path, store: Store, serving: Prometheus | None = None) -> Pr
                     remark(line(progress))
                 time.sleep(LOOK_SECONDS)
     except KeyboardInterrupt:
-        remark(f"left; the run goes on. Back to it: advisor watch {run_dir}   end it: advisor stop {run_dir}")
+        remark(f"left; the run continues. Back to it: advisor watch {run_dir}   end it: advisor stop {run_dir}")
         return None
 
 
@@ -75,7 +75,7 @@ def follow_log(path: Path, serving: Prometheus | None = None, *, once: bool) -> 
             following.wait(seen)
             seen = following.look()
     except KeyboardInterrupt:
-        remark("left; the program goes on")
+        remark("left; the program continues")
     answer(
         "watch-log",
         lambda: {**vars(seen), "left_seconds": seen.left_seconds, "over": seen.over},

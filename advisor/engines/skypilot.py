@@ -141,7 +141,7 @@ class SkyBackend(RemoteBackend):
         elsewhere = f", elsewhere up to {_rate(dearest[price])}" if dearest[price] > usd else ""
         words = f"SkyPilot's catalog: {machine} for {costs}{elsewhere}"
         if not request.record.usd_per_hour:
-            return [f"{words}; the plan has no price: --budget cannot be kept by it"]
+            return [f"{words}; the plan has no price, so that --budget cannot be enforced"]
         planned, offer = request.record.usd_per_hour / task["num_nodes"], plan["chosen"]["offer"]
         off = usd / planned - 1.0
         words += f"; the plan reckons with {_rate(planned)}"

@@ -59,7 +59,7 @@ class RunFollower:
                 config = config_from_dict(history.header["config"])
             except ConfigError as error:
                 message = f"the header of {path} has a configuration of another version: {error}"
-                hint = f"upgrade training-advisor, or put the run's {CONFIG} beside the log"
+                hint = f"upgrade training-advisor, or put the run's {CONFIG} next to the log"
                 raise AdvisorError(message, hint) from error
         with disk_errors("read the budget in", self.run_dir):
             spent = read_spent(self.run_dir)  # empty if the file is not on this machine yet

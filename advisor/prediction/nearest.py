@@ -172,7 +172,7 @@ def whose(profile: Profile, workload: Workload) -> str:
         return f"{words_of(software)} as its defaults are, {'compiled' if workload.compile else 'eager'}"
     if software is not None:
         return (
-            "software that is not said: the interval holds a loss in chunks (torchtune, Unsloth) as well as one over "
+            "unstated software: the interval contains a loss in chunks (torchtune, Unsloth) as well as one over "
             "whole logits (TRL, axolotl); --software says whose"
         )
     own = f"this project's trainer, {'compiled' if workload.compile else 'eager'}"

@@ -116,7 +116,7 @@ def _rows(plan: Plan) -> Iterator[Row]:
         yield from (("not", text) for text in plan.search.left_out)
     for stage in stages(plan, shares=()):
         spent = f"{TIME.words(stage.seconds)}{'' if stage.usd is None else f', {COST.words(stage.usd)}'}"
-        yield "gate", f"at step {stage.step:,} ({spent}): go on if the loss is at most {LOSS.words(stage.at_most)}"
+        yield "gate", f"at step {stage.step:,} ({spent}): continue if the loss is at most {LOSS.words(stage.at_most)}"
 
 
 def broken(plan: Plan) -> str | None:

@@ -114,7 +114,7 @@ def lines(done: Calibrated, *, bursts: bool = True) -> Iterator[RenderableType]:
         yield (
             f"held-out error (each configuration left out once): median {errors.median:.1%}, p90 {errors.p90:.1%}, "
             f"{errors.coverage:.0%} of {errors.configurations} inside the 80 % interval; "
-            f"the machine's own speed moved by ±{profile.posterior.drift:.0%}"
+            f"the machine's own speed varied by ±{profile.posterior.drift:.0%}"
         )
     mark = "" if quality.verdict == "good" else "! "
     yield f"{mark}this calibration is {consequence(quality, calibration.device_key)}"

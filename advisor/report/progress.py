@@ -109,7 +109,7 @@ def closing_lines(progress: Progress, run_dir: Path) -> list[str]:
     elif progress.outcome is not None:
         step = _NEXT[Outcome(progress.outcome)].format(run=run_dir)
     elif progress.checkpoint_step is not None:
-        step = f"go on from step {units.format_count(progress.checkpoint_step)}: advisor resume {run_dir}"
+        step = f"continue from step {units.format_count(progress.checkpoint_step)}: advisor resume {run_dir}"
     else:
         step = f"read {run_dir}/stdout.log; start it again: advisor resume {run_dir}"
     return [*lines, f"next: {step}"]

@@ -80,7 +80,7 @@ def read_yaml(path: str | Path, what: str) -> dict[str, Any]:
     try:
         raw = yaml.load(raw_bytes, Loader=_LOADER)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        hint = f"mend that line, or name another file; a training log is read by: advisor analyze {path}"
+        hint = f"fix that line, or name another file; a training log is read by: advisor analyze {path}"
         raise AdvisorError(f"{path} is not a {what}: not valid YAML, {yaml_problem(error)}", hint) from error
     return _mapping(raw, what, path)
 
@@ -104,7 +104,7 @@ def read_json(path: str | Path, what: str) -> dict[str, Any]:
     try:
         raw = json.loads(raw_bytes)
     except ValueError as error:
-        hint = "mend that line, or remove the file"
+        hint = "fix that line, or remove the file"
         raise AdvisorError(f"the {what} {path} is not valid JSON: {error}", hint) from error
     return _mapping(raw, what, path)
 

@@ -68,7 +68,7 @@ def read_launch(run_dir: Path) -> LaunchRecord | None:
     try:
         return record_from_dict(LaunchRecord, raw)
     except ConfigError as error:
-        raise bad_fields("launch record", path, error, f"remove it to go on without it: rm {path}") from error
+        raise bad_fields("launch record", path, error, f"remove it to continue without it: rm {path}") from error
 
 
 def read_run_plan(run_dir: Path) -> Plan | None:

@@ -128,7 +128,7 @@ class Store:
             try:
                 found.append(calibrations.measured_run_from_dict(read_json(path, "observation")))
             except ConfigError as error:
-                raise bad_fields("observation", path, error, f"remove it to go on without it: rm {path}") from error
+                raise bad_fields("observation", path, error, f"remove it to continue without it: rm {path}") from error
         return found
 
     def _observation_folder(self, device_key: str) -> Path:
@@ -168,7 +168,7 @@ class Store:
                     continue
                 return path
         message = f"a thousand runs called {base.name} were started this second"
-        raise AdvisorError(message, "name a folder of its own: advisor launch PLAN.yaml --run-dir DIR")
+        raise AdvisorError(message, "name another folder: advisor launch PLAN.yaml --run-dir DIR")
 
     def register_run(self, row: RunRow) -> None:
         """Add a run to the index, or replace the row with the same id."""

@@ -96,7 +96,7 @@ def _source() -> tuple[str, bytes] | None:
         type=["md", "txt", "html", "htm", *(ending[1:] for ending in CARDS)],
         max_upload_size=MOST_MEGABYTES,
         key="audit-file",
-        help="Read on this machine and not kept.",
+        help="Read on this machine and not stored.",
     )
     if file is not None:
         return safe_name(file.name), file.getvalue()

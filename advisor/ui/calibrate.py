@@ -102,8 +102,8 @@ def _form(has_card: bool, busy: str) -> None:
     """Draw the form that starts one. It is disabled while a run trains here, because both would be measured wrong."""
     if busy:
         st.info(
-            f"{escaped(busy)} is training on this machine. A calibration beside it would slow the run and measure "
-            "too slow steps. Wait for its end, or stop it on the page Launch and watch.",
+            f"{escaped(busy)} is training on this machine. A calibration now would slow the run and measure "
+            "slow steps. Wait for its end, or stop it on the page Launch and watch.",
             icon=":material/hourglass_empty:",
         )
     defaults = CUDA_DEFAULTS if has_card else CPU_DEFAULTS
@@ -138,7 +138,7 @@ def _live() -> None:
         st.caption(printed[-1])
     if (calibration := calibrated_since(loaders.store(), now.unix_seconds)) is not None:
         _bursts(calibration)
-    if st.button("Cancel", icon=":material/cancel:", help="The measurements are kept; a new start continues."):
+    if st.button("Cancel", icon=":material/cancel:", help="The measurements are stored; a new start continues."):
         with st.spinner("stopping"):
             background.cancel()
         st.rerun()

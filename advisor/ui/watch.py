@@ -62,7 +62,7 @@ def _watch(summaries: dict[str, RunSummary]) -> None:
 
     path = st.selectbox(
         "Run", paths, index=paths.index(wanted) if wanted in paths else 0, format_func=title,
-        help="Runs go on when this page is closed; reopen it and they are here.",
+        help="Runs continue when this page is closed; reopen it to see them.",
     )  # fmt: skip
     st.session_state[launch_form.WATCHED] = path
     to_address(RUN, Path(path).name)

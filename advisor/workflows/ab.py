@@ -87,7 +87,7 @@ def _run(store: Store, config: RunConfig, folder: Path, on_text: Callable[[str],
             on_text(f"{config.name}: {status.words} before")
             return
         if status.state is not RunState.RUNNING:
-            on_text(f"{config.name}: goes on from step {status.step or 0}")
+            on_text(f"{config.name}: continues from step {status.step or 0}")
             resume(store, run_dir)
     try:
         while run_status(run_dir).state is RunState.RUNNING:

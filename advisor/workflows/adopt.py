@@ -209,7 +209,7 @@ def typed_command(text: str) -> tuple[str, ...]:
     if not words:
         raise AdvisorError("which command?", "as it is typed in a terminal: python train.py …", exit_code=2)
     if found := [word for word in words if word in _OF_A_SHELL or word.startswith(("$(", "`"))]:
-        hint = "leave it out; or put the whole into a script: bash train.sh"
+        hint = "leave it out; or put all of it into a script: bash train.sh"
         raise AdvisorError(f"{found[0]} needs a shell, and the command is started without one", hint, exit_code=2)
     return ("env", *words) if VARIABLE.match(words[0]) else tuple(words)
 

@@ -65,7 +65,7 @@ class Arrival:
     def write(self, before: Plan, folder: Path) -> None:
         """Write what came of a plan to its run folder. The record comes last and makes the rest valid."""
         count(folder, self.record.seconds, before)
-        with disk_errors("write what was learnt on arrival to", folder):
+        with disk_errors("write the measurements on arrival to", folder):
             write_atomic(folder / PLAN_BEFORE, dump_plan(before))
             if self.calibration is not None:
                 write_atomic(folder / CALIBRATION, dump_yaml(calibration_to_dict(self.calibration)))

@@ -280,7 +280,7 @@ def resume(
         job = resumed_job(run_dir, status, limits=limits, usd_per_gpu_hour=usd_per_gpu_hour, synthetic=synthetic)
         started = _submit(backend_of(handle_of(run_dir), store), job)
     if isinstance(job.plan, AdoptedPlan):
-        unknown = "nothing is known that makes this program go on: it starts again at its first step"
+        unknown = "no known option makes this program continue: it starts again at its first step"
         again = None if job.plan.resume_args else unknown
     else:
         again = steps_again(run_dir, status.step)
@@ -318,7 +318,7 @@ def looked_at(store: Store, source: Plan | RunConfig, place: Place, limits: Guar
     checks += data_checks(config) if brought else ()  # data that are already elsewhere cannot be checked from here
     limits = with_limits_of(source if isinstance(source, Plan) else None, limits)
     if (limits.max_usd, limits.max_hours, config.stop.max_seconds) == (None, None, None):
-        words = "nobody limits what it may spend there, and it starts again after a failure: --budget or --deadline"
+        words = "its spending there has no limit, and it starts again after a failure: --budget or --deadline"
         checks.append(Check(of="limits", finding=Readiness.WARNING, words=words))
     return checks
 

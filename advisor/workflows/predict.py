@@ -30,7 +30,7 @@ from advisor.workflows.would_fit import would_fit
 from trainer.schema import ModelShape, make_shape
 
 # reasons why a prediction describes other software
-_PARTLY = "published software, less by what frozen weights save: the trainer here trains whole models"
+_PARTLY = "published software, minus what frozen weights save: this trainer trains all weights"
 _OTHER_SOFTWARE = "published software: the trainer here has no fp8, ties no head and does not shard the optimizer alone"
 
 

@@ -357,7 +357,7 @@ def _speed(seen: MeasuredStep, predicted: Prediction | None, plan: Plan, store: 
         ratio = seen.step_seconds / expected.value
         text += f", {units.format_number(ratio)} times what is predicted without it"
         if not 1 / run_metrics.BROKEN_FACTOR < ratio < run_metrics.BROKEN_FACTOR:
-            text += " (no shape or batch explains so much: `advisor analyze` says what may have held it back)"
+            text += " (no shape or batch explains so much: `advisor analyze` says what may have slowed it)"
     profile = profile_after(
         seen,
         work.gpu,

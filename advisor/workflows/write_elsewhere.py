@@ -107,7 +107,7 @@ def _missing(architecture: Architecture) -> str:
         return ""
     base = "" if details.rope_base is None else "other than the base of its positions "
     return (
-        f"what {name} has beyond its sizes {base}is not known here, and Megatron-LM's defaults stand: hold "
+        f"what {name} has beyond its sizes {base}is not known here, so Megatron-LM's defaults are used: check "
         "--rotary-base, --qk-layernorm, --add-qkv-bias, --norm-epsilon and the router against its config.json"
     )
 

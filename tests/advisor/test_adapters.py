@@ -137,7 +137,7 @@ def run(*words: str):
 
 def test_the_command_says_what_is_trained():
     text = run("--lora-rank", "16").output
-    assert "LoRA of rank 16" in text and "trained)" in text and "trains whole models" in text
+    assert "LoRA of rank 16" in text and "trained)" in text and "trains all weights" in text
     found = json.loads(run("--lora-rank", "16", "--qlora", "--json").output)
     whole = json.loads(run("--json").output)
     assert found["peak_reserved_bytes"]["value"] < whole["peak_reserved_bytes"]["value"]

@@ -203,7 +203,7 @@ def test_a_page_among_shards_is_found_and_fetched_again(server, tmp_path, call):
     code, out, _ = call("data", "check", str(folder), "--refetch", "--json")
     document = json.loads(out)
     assert (code, document["files"], document["left"]) == (0, 2, 0)
-    assert document["damaged"][0]["again"] == "fetched again, and whole"
+    assert document["damaged"][0]["again"] == "fetched again, and complete"
     assert (folder / "shard_1.parquet").read_bytes() == good
     code, out, _ = call("data", "check", str(folder))
     assert code == 0 and "2 files: nothing is wrong" in out

@@ -42,8 +42,8 @@ def says_next(call: ast.Call) -> bool:
 @pytest.mark.parametrize(
     ("name", "text", "where", "step"),
     [
-        ("a.yaml", "depth: 6\nwidth: [1,\n", "line 3", "mend that line"),
-        ("a.toml", "depth = 6\nwidth = = 1\n", "line 2", "mend that line"),
+        ("a.yaml", "depth: 6\nwidth: [1,\n", "line 3", "fix that line"),
+        ("a.toml", "depth = 6\nwidth = = 1\n", "line 2", "fix that line"),
         ("a.json", '{"depth": 6', "char 11", "was it cut while being copied?"),
         ("a.yml", "- 6\n", "holds no names", "give the file that holds the run's settings"),
     ],
@@ -81,6 +81,6 @@ def test_a_header_of_another_version_asks_for_the_configuration(tmp_path):
         log.write("header", config={"from": "the future"})
     with pytest.raises(AdvisorError, match=r"the header of .*log\.jsonl") as caught:
         RunFollower(tmp_path, Store(tmp_path / "home")).look()
-    assert "run.yaml beside the log" in caught.value.hint
+    assert "run.yaml next to the log" in caught.value.hint
     with pytest.raises(AdvisorError, match=r"run\.yaml"):
         read_run_config(tmp_path)

@@ -271,8 +271,8 @@ def test_the_other_side_is_asked_for_the_same():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--on", "slurm:a", "--on", "skypilot"], "not calibrated from here"),
-        (["--on", "local"], "not calibrated from here"),
+        (["--on", "slurm:a", "--on", "skypilot"], "cannot be calibrated from here"),
+        (["--on", "local"], "cannot be calibrated from here"),
         (["--on", "ssh:there", "--data", "."], "synthetic tokens"),
         (["--on", "ssh:-oProxyCommand=x"], "is not a place"),
         (["--detach"], "--detach is for a calibration on another machine"),

@@ -98,7 +98,7 @@ def test_a_frame_has_a_row_for_each_machine():
         ("--gpu l4 --model gpt2 --finetune lora --examples 5 --ratio 3", "--ratio changes nothing of a fine-tune"),
         ("--gpu l4 --model gpt2 --finetune full --examples 5 --lora-rank 4", "a full fine-tune has no adapters"),
         ("--gpu l4 --model gpt2 --finetune lora --examples 5 --tokens 1M", "both say how much"),
-        ("--gpu l4 --model gpt2 --finetune lora", "nothing says how much"),
+        ("--gpu l4 --model gpt2 --finetune lora", "the amount of training is not given"),
         ("--gpu l4 --model gpt2 --finetune lora --examples 5 --seq-len 100", "cuts examples of 1024 tokens"),
         ("--gpu l4 --model llama-2-70b --finetune full --examples 5", "llama-2-70b does not surely fit l4"),
         ("--gpu h200 --model qwen3-30b-a3b --finetune full --examples 5", "are planned over layouts"),

@@ -80,7 +80,9 @@ def test_a_row_is_the_command_with_its_options(rows: dict[str, dict], command: s
 
 def test_what_a_row_says_beside_its_numbers(rows: dict[str, dict]):
     assert "error" not in rows[COMMANDS[12]] and sum("error" in row for row in rows.values()) == 6
-    assert "--seq-len 2048" in rows[COMMANDS[1]]["assumed"] and "joins 8 GPUs" in rows[COMMANDS[13]]["time_unknown"]
+    assert (
+        "--seq-len 2048" in rows[COMMANDS[1]]["assumed"] and "link between 8 GPUs" in rows[COMMANDS[13]]["time_unknown"]
+    )
     assert rows[COMMANDS[6]]["would_fit"] and rows[COMMANDS[10]]["network"]
     assert rows[COMMANDS[11]]["workload"]["compile"] is False
 

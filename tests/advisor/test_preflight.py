@@ -115,7 +115,7 @@ def test_somebody_elses_link_is_not_followed(machine, tmp_path):
 
 @pytest.mark.parametrize("text", ["", "a", "0,", "-1", "0;1", "1e3"])
 def test_what_is_no_list_of_cards_is_refused(text):
-    with pytest.raises(AdvisorError, match="no list of GPUs"):
+    with pytest.raises(AdvisorError, match="not a list of GPUs"):
         parse_gpu_ids(text)
     assert parse_gpu_ids("0, 3") == (0, 3) and parse_gpu_ids(None) == ()
 
@@ -205,7 +205,7 @@ def test_places_are_read_and_what_is_none_is_refused():
         ("ssh", {}, "is not a place"),
         ("local:x", {}, "is not a place"),
         ("slurm", {"qos": "--wrap=x"}, "is not a place"),
-        ("local", {"qos": "a"}, "Slurm's alone"),
+        ("local", {"qos": "a"}, "only with Slurm"),
         ("ssh:a", {"gpu_ids": (0,)}, "of this machine"),
     )
     for text, more, words in refusals:

@@ -203,7 +203,7 @@ def test_the_job_of_slurm_and_the_task_of_skypilot_say_what_the_plan_says(store,
     ("needs", "said"),
     [
         ({"folder": "code"}, "is not a full path"),
-        ({"bootstrap": "a\nb"}, "one line of a shell"),
+        ({"bootstrap": "a\nb"}, "one shell line"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(store, tmp_path, needs, said):

@@ -164,7 +164,7 @@ def export_job(plan: Plan, config: RunConfig, data: Path | None, **engine: Any) 
     else:
         if gpus % GPUS_A_NODE:
             hint = f"plan again with --gpus {gpus // GPUS_A_NODE * GPUS_A_NODE}"
-            raise AdvisorError(f"{gpus} GPUs are no whole number of nodes of {GPUS_A_NODE}", hint)
+            raise AdvisorError(f"{gpus} GPUs do not fill whole nodes of {GPUS_A_NODE}", hint)
         nodes, per_node = gpus // GPUS_A_NODE, GPUS_A_NODE
     grace = grace_seconds(save)
     limit = engine_limit(limit_seconds(config.stop), plan.bill.wall_clock.total_seconds, grace)
