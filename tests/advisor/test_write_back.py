@@ -104,8 +104,8 @@ def test_what_is_refused(tmp_path):
     (tmp_path / "text.db").write_text("no database, and long enough to be read as one")
     (tmp_path / "empty.wandb").write_bytes(log_file([message(21)]))
     run = finished_run(tmp_path)
-    for path, said in ((other, "not a run of a known tracker"), (tmp_path / "text.db", "cannot be read as SQLite"),
-                       (tmp_path, "not a run of a known tracker"), (tmp_path / "empty.wandb", "not a run of a known tracker"),
+    for path, said in ((other, "of a known tracker"), (tmp_path / "text.db", "cannot be read as SQLite"),
+                       (tmp_path, "of a known tracker"), (tmp_path / "empty.wandb", "not a run of a known tracker"),
                        (mlflow_folder(tmp_path), f"{sys.executable} does not have mlflow")):  # fmt: skip
         done = advisor("compare", run, "--write-to", path, "--tracker-python", sys.executable, "--no-record")
         assert done.returncode in (1, 2) and said in done.stderr, done.stderr

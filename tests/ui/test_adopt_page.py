@@ -128,7 +128,7 @@ def test_from_a_pasted_command_to_its_score_on_a_telephone(advisor_home, tmp_pat
         assert {v.name: v.verdict for v in kept.verdicts}["micro_batch"] == "works"
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         page.get_by_role("button", name="Launch it").click()
-        page.get_by_text("of a step (80 % interval)").wait_for()  # its steps are drawn
+        page.get_by_text("planned step time (80 % interval)").wait_for()  # its steps are drawn
         page.get_by_role("button", name="Compare with its plan").click()  # it has ended
         page.get_by_text("lie inside their 80 % intervals").first.wait_for()  # it is scored
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
