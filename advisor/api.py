@@ -142,8 +142,8 @@ def calibrate(on_text: Callable[[str], None] = lambda text: None, **options: Any
     from advisor.workflows.calibrate import calibrate as calibrated
     from advisor.workflows.calibrate import to_document
 
-    asked = _read(CalibrationOptions, options)
-    done = calibrated(asked, default_store(), lambda settings: None, lambda event: on_text(event.text))
+    requested = _read(CalibrationOptions, options)
+    done = calibrated(requested, default_store(), lambda settings: None, lambda event: on_text(event.text))
     rows = [dataclasses.asdict(line) for line in burst_lines(done.calibration, done.held_out)]
     sentence = f"calibration {done.calibration.id} of {done.profile.name}, {len(done.calibration.bursts)} bursts"
     return Answer(done, sentence, "calibrate", to_document(done), rows)
@@ -163,11 +163,11 @@ def launch(plan: Plan | Answer[Plan] | str | Path, **options: Any) -> Answer[Sta
 
     source: Any = plan.record if isinstance(plan, Answer) else plan
     source = Path(source) if isinstance(source, str) else source
-    asked, store = _read(LaunchOptions, options), default_store()
-    flow = flow_of(trainer_of_plan(source) if isinstance(source, Path) else OWN, "launch", asked)
-    asked = dataclasses.replace(asked, calibrate=bool(asked.calibrate))
+    requested, store = _read(LaunchOptions, options), default_store()
+    flow = flow_of(trainer_of_plan(source) if isinstance(source, Path) else OWN, "launch", requested)
+    requested = dataclasses.replace(requested, calibrate=bool(requested.calibrate))
     measure = partial(arrive, store=store)
-    started = flow.launching(store, source, asked, warnings.warn, measure).start()
+    started = flow.launching(store, source, requested, warnings.warn, measure).start()
     document = {"run_dir": started.run_dir, "launch": started.launch}
     sentence = f"started {started.launch.name} in {started.run_dir}"
     return Answer(started, sentence, "launch", document, [document])
@@ -205,8 +205,8 @@ def compare(*runs: str | Path, plan: str | Path | None = None, record: bool | No
 
     if not runs:
         raise AdvisorError("no run is given", "compare('latest')", exit_code=2)
-    beside = None if plan is None else Path(plan)
-    compared = review_all(default_store(), [str(run) for run in runs], record=record, plan=beside)
+    plan_path = None if plan is None else Path(plan)
+    compared = review_all(default_store(), [str(run) for run in runs], record=record, plan=plan_path)
     reviewed, (name, document) = compared.runs, compared.document()
     rows = [
         {"run": one.name, "quantity": score.quantity, "predicted": score.predicted, "actual": score.actual,

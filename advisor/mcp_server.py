@@ -166,8 +166,8 @@ def serve(roots: Sequence[Path], port: int | None) -> None:
     from mcp.server import MCPServer
     from mcp.types import CallToolResult, TextContent
 
-    asked = (plan_training, predict_run, compare_gpus, explain_number, log_reader(roots), audit_schema, audit_judge)
-    tools = {tool.__name__: tool for tool in asked}
+    served = (plan_training, predict_run, compare_gpus, explain_number, log_reader(roots), audit_schema, audit_judge)
+    tools = {tool.__name__: tool for tool in served}
 
     class Server(MCPServer):
         """Refuses arguments by name, takes numbers for text, and marks an error as one."""
@@ -185,7 +185,7 @@ def serve(roots: Sequence[Path], port: int | None) -> None:
             return done
 
     server: Any = Server("training-advisor", instructions=INSTRUCTIONS, log_level="WARNING")
-    for tool in asked:
+    for tool in served:
         server.tool()(with_help(tool))
     if port is None:
         server.run("stdio")
@@ -212,12 +212,12 @@ def with_help(tool: Callable[..., Any]) -> Callable[..., Any]:
         parameters.append(one.replace(annotation=Annotated[one.annotation, help_]))
 
     @functools.wraps(tool)
-    def asked(**given: Any) -> Any:
+    def described(**given: Any) -> Any:
         return tool(**given)
 
     returns = inspect.signature(tool, eval_str=True).return_annotation
-    asked.__signature__ = inspect.Signature(parameters, return_annotation=returns)  # type: ignore[attr-defined]
-    return asked
+    described.__signature__ = inspect.Signature(parameters, return_annotation=returns)  # type: ignore[attr-defined]
+    return described
 
 
 def _arguments(tool: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -265,22 +265,22 @@ def _shortly(
 ) -> dict[str, Any]:
     pages = max(1, math.ceil(len(answer.rows) / most))
     rows = [_short(row) for row in answer.rows[(page - 1) * most : page * most]]
-    beside = {name: _plain(answer.document[name]) for name in more if name in answer.document}
-    told = {"answer": answer.sentence, "rows": rows} | beside
+    added = {name: _plain(answer.document[name]) for name in more if name in answer.document}
+    reply = {"answer": answer.sentence, "rows": rows} | added
     if assumed := [*getattr(answer.record, "assumed", ()), *_rule_of_tokens(answer.record)]:
-        told["assumed"] = assumed
+        reply["assumed"] = assumed
     if isinstance(answer.record, Plan) and (odds := broken(answer.record)) is not None:
-        told["odds"] = odds
+        reply["odds"] = odds
     search = answer.record.search if isinstance(answer.record, Plan) else None
     if search is not None and search.does_not_fit:
-        told["left_out"] = list(search.does_not_fit[:ROWS])  # machines, with the reason if it is not memory
+        reply["left_out"] = list(search.does_not_fit[:ROWS])  # machines, with the reason if it is not memory
     if pages > 1:
-        told["page"] = f"{page} of {pages}"
+        reply["page"] = f"{page} of {pages}"
     words = ["advisor", verb]
     for name, value in given.items():
         words += [f"--{name.replace('_', '-')}"] if name else []
         words += [shlex.quote(value)] if value is not True else []
-    return told | {"command": " ".join(words)}
+    return reply | {"command": " ".join(words)}
 
 
 def _rule_of_tokens(record: Any) -> Sequence[str]:

@@ -216,15 +216,15 @@ def _steps(
         return goal.steps, f"{goal.steps:,} steps were asked for"
     if goal.tokens is not None or goal.rows is not None:
         # The given data, times the epochs.
-        what, asked, each = ("tokens", goal.tokens, tokens) if goal.tokens else ("samples", goal.rows or 0, rows)
+        what, requested, each = ("tokens", goal.tokens, tokens) if goal.tokens else ("samples", goal.rows or 0, rows)
         if each is None and goal.tokens:
             raise AdvisorError("the tokens of this program cannot be counted", "--steps or --samples", exit_code=2)
         if each is None:
             hint = "--steps, or name the option: --knob micro_batch=--OPTION"
             raise AdvisorError("nothing says how many samples a step has", hint, exit_code=2)
-        steps = math.ceil(asked * (1.0 if goal.epochs is None else goal.epochs) / each)
+        steps = math.ceil(requested * (1.0 if goal.epochs is None else goal.epochs) / each)
         often = f"{goal.epochs:g} epochs of " if goal.epochs is not None else ""
-        return steps, f"{often}{asked:,} {what} are {steps:,} steps of {each:,.0f}"
+        return steps, f"{often}{requested:,} {what} are {steps:,} steps of {each:,.0f}"
     if goal.epochs is not None:
         return _steps_of_epochs(adopted, goal.epochs, "were asked for")
     if limit is not None:

@@ -36,26 +36,26 @@ class LockedGpus:
 
 
 @contextlib.contextmanager
-def lock_gpus(count: int, asked: Sequence[int], run: Path) -> Iterator[LockedGpus]:
+def lock_gpus(count: int, requested: Sequence[int], run: Path) -> Iterator[LockedGpus]:
     """Lock this many GPUs for a run: those asked for, or else the first free ones in the order of `choice`.
 
     Yields None if there are no GPUs, or if CUDA_VISIBLE_DEVICES names them by words, which hides their numbers. Raises
     AdvisorError with the holders of the missing GPUs.
     """
     present = visible_ids()
-    if count == 0 or not (present or asked):
+    if count == 0 or not (present or requested):
         yield LockedGpus(ids=(), files=())
         return
-    if asked and len(set(asked)) != count:
-        message = f"--gpu-ids names {len(set(asked))} GPUs, the plan is for {count}"
+    if requested and len(set(requested)) != count:
+        message = f"--gpu-ids names {len(set(requested))} GPUs, the plan is for {count}"
         raise AdvisorError(message, "name as many", exit_code=2)
-    if present is not None and (unknown := sorted(set(asked) - set(present))):
+    if present is not None and (unknown := sorted(set(requested) - set(present))):
         has = ", ".join(map(str, present)) or "none"
         raise AdvisorError(f"--gpu-ids: there is no GPU {unknown[0]} here", f"GPUs here: {has}", exit_code=2)
     held: dict[int, int] = {}
     taken: dict[int, str] = {}
     try:
-        for number in asked or (card.number for card in choice()):
+        for number in requested or (card.number for card in choice()):
             if len(held) == count:
                 break
             file = _opened(number)

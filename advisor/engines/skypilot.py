@@ -43,21 +43,21 @@ def follow(run_dir: Path, last_lines: Callable[[int], str], *, over: bool) -> No
     The last line of the log here marks what is already known. A machine that has just started prints the log from its
     beginning, so nothing changes until it has passed that line.
     """
-    asked = LAST_LINES
+    requested = LAST_LINES
     with disk_errors("read", run_dir / LOG):
         known = (run_dir / LOG).read_text(encoding="utf-8").splitlines() if (run_dir / LOG).exists() else []
     here = known[-1] if known else None
     while here is not None:
-        lines = last_lines(asked).splitlines()
+        lines = last_lines(requested).splitlines()
         if places := [place for place, line in enumerate(lines) if line.endswith(LOG_LINE + here)]:
             new = lines[places[-1] + 1 :]
             for name, mine in zip((LOG, STDOUT), _parted(new if over else _up_to_the_log(new)), strict=True):
                 with disk_errors("write", run_dir / name), (run_dir / name).open("a", encoding="utf-8") as file:
                     file.writelines(f"{line}\n" for line in mine)
             return
-        if len(lines) < asked:
+        if len(lines) < requested:
             break  # there were no more lines
-        asked *= MORE_LINES
+        requested *= MORE_LINES
     bring(run_dir, last_lines(0), over=over)
 
 

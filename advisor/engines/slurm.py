@@ -43,20 +43,20 @@ class SlurmBackend(RemoteBackend):
         files, copies = remote.bundle(job, export, slurm(export))
         return self._batch(job.folder, job.record, files, copies)
 
-    def measuring(self, asked: Measuring) -> LaunchRequest:
+    def measuring(self, requested: Measuring) -> LaunchRequest:
         """Return the request for a job that calibrates: one GPU if the partition has any, else a node."""
-        place, cards = asked.record.place, asked.gpu != "cpu"
-        if asked.gpu == "auto":  # whether the partition, or else the default one, has nodes with GPUs
+        place, cards = requested.record.place, requested.gpu != "cpu"
+        if requested.gpu == "auto":  # whether the partition, or else the default one, has nodes with GPUs
             which = [f"--partition={place.name}"] if place.name else []
             said = engine_state(("sinfo", "--noheader", "--format=%P|%G", *which))
             rows = [line.partition("|") for line in said.decode().splitlines()]
             kinds = [kind for name, _, kind in rows if place.name or name.endswith("*")]
             cards = any(kind.startswith("gpu") or ",gpu" in kind for kind in kinds)
         script = calibration_script(
-            place, cards=int(cards), limit_seconds=remote.limit_seconds(asked), command=remote.COMMAND
+            place, cards=int(cards), limit_seconds=remote.limit_seconds(requested), command=remote.COMMAND
         )
-        files = {**remote.measuring_files(asked), f"{JOB}/{SCRIPT}": script}
-        return self._batch(asked.folder, asked.record, files, remote.sources())
+        files = {**remote.measuring_files(requested), f"{JOB}/{SCRIPT}": script}
+        return self._batch(requested.folder, requested.record, files, remote.sources())
 
     def _batch(
         self, folder: Path, record: LaunchRecord, files: Mapping[str, str], copies: Mapping[str, Path]

@@ -35,16 +35,16 @@ class DetectedGpu:
         return bool(self.processes) or (total is not None and free is not None and total - free > _IN_USE * total)
 
 
-def device_key(asked: str) -> str:
+def device_key(requested: str) -> str:
     """Return the key of the device that --gpu means: a catalog key or alias, "cpu", or "auto".
 
     "auto" is the first GPU of this machine, or else "cpu". A GPU missing from the catalog keeps its own name, as in its
     calibration. Raises AdvisorError with close matches for an unknown name.
     """
-    if asked == "cpu":
+    if requested == "cpu":
         return "cpu"
-    if asked != "auto":
-        return require_gpu(asked).key
+    if requested != "auto":
+        return require_gpu(requested).key
     found = visible_cards()
     if not found:
         return "cpu"

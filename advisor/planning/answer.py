@@ -230,22 +230,22 @@ def remaining_goal(plan: Plan, gpu: str, *, spent_seconds: float, may_change_dep
     The global batch stays, while steps, micro-batch and checkpointing are chosen again. `may_change_depth` also frees
     model and batch as far as the plan's own goal left them open.
     """
-    asked = plan.goal
+    requested = plan.goal
     spent_usd = (plan.offer.usd_per_hour or 0.0) * spent_seconds / HOUR
-    limited = asked.budget_usd is not None or asked.deadline_seconds is not None
+    limited = requested.budget_usd is not None or requested.deadline_seconds is not None
     goal = replace(
         _there(plan, gpu),
-        micro_batch=asked.micro_batch,
-        activation_checkpointing=asked.activation_checkpointing,
-        sharding=asked.sharding,
-        budget_usd=None if asked.budget_usd is None else asked.budget_usd - spent_usd,
-        deadline_seconds=None if asked.deadline_seconds is None else asked.deadline_seconds - spent_seconds,
+        micro_batch=requested.micro_batch,
+        activation_checkpointing=requested.activation_checkpointing,
+        sharding=requested.sharding,
+        budget_usd=None if requested.budget_usd is None else requested.budget_usd - spent_usd,
+        deadline_seconds=None if requested.deadline_seconds is None else requested.deadline_seconds - spent_seconds,
         # The limits end the run, maybe before its learning rate has decayed, so the high ends must stay within them.
-        sure=asked.sure or (limited and asked.tokens is None),
+        sure=requested.sure or (limited and requested.tokens is None),
     )
     if may_change_depth:
         names = ("depth", "parameters", "epochs", "tokens", "ratio", "global_batch_tokens")
-        goal = replace(goal, **{name: getattr(asked, name) for name in names})
+        goal = replace(goal, **{name: getattr(requested, name) for name in names})
     return goal
 
 

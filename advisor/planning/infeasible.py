@@ -114,9 +114,9 @@ def _limits(
         message += f"{_who(space, places[first], 'fastest')} needs {up_to}{format_seconds(seconds[first])}{least}"
     elif dear.min() > 1:
         first = int(needed.argmin())
-        asked, most = limits.budget_usd, float(needed[first])
-        form = format_usd if format_usd(asked) != format_usd(most) else format_usd_rate  # shows parts of a cent
-        message = f"no plan costs {form(asked)} or less{', waiting counted' if waited else ''}: "
+        requested, most = limits.budget_usd, float(needed[first])
+        form = format_usd if format_usd(requested) != format_usd(most) else format_usd_rate  # shows parts of a cent
+        message = f"no plan costs {form(requested)} or less{', waiting counted' if waited else ''}: "
         message += f"{_who(space, places[first], 'cheapest')} needs {up_to}{form(most)}{least}"
     else:
         money, time = format_usd(limits.budget_usd), format_seconds(limits.deadline_seconds)
@@ -256,8 +256,8 @@ def _smaller_activations(goal: Goal, seq_len: int) -> Iterator[Way]:
 def _each(name: str, values: Iterable[Any], *beside: tuple[str, Goal]) -> list[tuple[str, Goal]]:
     """Return each value of an option, alone and beside the other options that were already changed."""
     return [
-        (f"--{name.replace('_', '-')} {value} {more}".rstrip(), replace(asked, **{name: value}))
-        for more, asked in dict.fromkeys(beside)
+        (f"--{name.replace('_', '-')} {value} {more}".rstrip(), replace(requested, **{name: value}))
+        for more, requested in dict.fromkeys(beside)
         for value in values
     ]
 

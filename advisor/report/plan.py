@@ -82,8 +82,8 @@ def document(plan: Plan, more: PlanDetails | None = None) -> dict[str, Any]:
     """Returns a plan for JSON, with its answer in words and the details shown with it."""
     way = stages(plan) if plan.run is not None else ()  # the course of the loss is known of the trainer's runs
     words = {"sentence": sentence(plan), "speed_rests_on": speed_rests_on(plan), "on_the_way": to_plain(way)}
-    beside = {"memory_parts": more.memory, "depths": more.depths, "data_to_fetch": more.data} if more else {}
-    return to_plain(plan) | words | to_plain(beside)
+    details = {"memory_parts": more.memory, "depths": more.depths, "data_to_fetch": more.data} if more else {}
+    return to_plain(plan) | words | to_plain(details)
 
 
 def what_to_train(plan: Plan) -> str:

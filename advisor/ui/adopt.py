@@ -187,7 +187,7 @@ def _launch(plan: AdoptedPlan) -> None:
         key="adopted-where",
         help="Another machine must have its program, data and environment; the guard and the probe are copied.",
     )  # fmt: skip
-    engine, asked, explained = PLACES[where]
+    engine, requested, explained = PLACES[where]
     if where == FILES:
         needs = ExportOptions(**_there())
         # Offer the run as a zip of files for another engine.
@@ -197,8 +197,8 @@ def _launch(plan: AdoptedPlan) -> None:
             controls=ADOPT,
         )  # fmt: skip
         return
-    name = st.text_input(asked, key=f"adopted-at-{engine}", help=explained).strip() if asked else ""
-    there = _there() if asked else {}
+    name = st.text_input(requested, key=f"adopted-at-{engine}", help=explained).strip() if requested else ""
+    there = _there() if requested else {}
     with st.container(horizontal=True):
         pressed = st.button("Launch it", type="primary", icon=":material/play_arrow:", key="launch-adopted")
         text, name_of_file = dump_adopted_plan(plan), f"{plan.trainer}-plan.yaml"

@@ -130,8 +130,8 @@ def from_address(name: str, known: Collection[str] | None = None) -> None:
     """
     if name in st.session_state or name not in st.query_params:
         return
-    asked = st.query_params.get_all(name)
-    st.session_state[name] = asked[0] if known is None else [value for value in asked if value in known]
+    requested = st.query_params.get_all(name)
+    st.session_state[name] = requested[0] if known is None else [value for value in requested if value in known]
 
 
 def to_address(name: str, value: str | Sequence[str] | None) -> None:

@@ -78,12 +78,12 @@ def _prepare() -> None:
             help="Size of the vocabulary to train; 256 tokens are single bytes.",
         )  # fmt: skip
         name = columns[2].text_input("Name", "my-data", key="data-name", help="Name of the new folder.")
-        asked = st.form_submit_button("Prepare", icon=":material/play_arrow:")
+        requested = st.form_submit_button("Prepare", icon=":material/play_arrow:")
     corpus = str(loaders.data_home() / CORPUS) not in folders and st.button(
         "No text at hand? Make a small corpus from Python's standard library", icon=":material/auto_stories:",
         key="make-corpus", help="The source code that came with this Python: about 7 M tokens, in less than a minute.",
     )  # fmt: skip
-    if not asked and not corpus:
+    if not requested and not corpus:
         return
     if not corpus and not files and not path.strip():
         raise AdvisorError("there is no text to prepare", "upload some, or name a file or folder on this machine")

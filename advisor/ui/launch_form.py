@@ -163,9 +163,9 @@ def _data(plan: Plan) -> None:
         st.rerun()
 
 
-def with_limits(plan: Plan, asked: Goal) -> Plan:
+def with_limits(plan: Plan, requested: Goal) -> Plan:
     """Return a plan with the limits of its search, because a plan made from one of its other runs has no limits."""
-    limits = {name: getattr(asked, name) for name in ("budget_usd", "deadline_seconds", "deadline_at")}
+    limits = {name: getattr(requested, name) for name in ("budget_usd", "deadline_seconds", "deadline_at")}
     return replace(plan, goal=replace(plan.goal, **limits))
 
 
@@ -178,11 +178,11 @@ def _checks_here(home: str, plan_id: str, _plan: Plan) -> list[Check]:
 
 def _start(plan: Plan, where: str, here: list[Check]) -> None:
     """Draw the limits, what is there and what is missing, and the button. Another place is asked first."""
-    engine, asked, explained = PLACES[where]
-    name = st.text_input(asked, key=f"launch-at-{engine}", help=explained).strip() if asked else ""
+    engine, requested, explained = PLACES[where]
+    name = st.text_input(requested, key=f"launch-at-{engine}", help=explained).strip() if requested else ""
     limits = _guard(plan)
     store, place, checks = loaders.store(), HERE, here
-    if asked:
+    if requested:
         question = (plan.id, engine, name, limits)
         if st.button("Check that machine", icon=":material/fact_check:", key="launch-check"):
             place = parse_place(f"{engine}:{name}" if name else str(engine))

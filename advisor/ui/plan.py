@@ -141,12 +141,12 @@ def _refused(error: AdvisorError) -> None:
 
 def _picked(goal: Goal, answered: Plan) -> Run:
     """Return the run that is shown. A new goal begins with its own plan."""
-    asked = st.session_state.get(PICK, st.query_params.get(PICK))
+    requested = st.session_state.get(PICK, st.query_params.get(PICK))
     if st.session_state.get("plan-goal", goal) != goal:
-        asked = None
+        requested = None
     st.session_state["plan-goal"] = goal
-    run = explore.find_run(answered, asked) if asked else None
-    _pick(asked if run is not None else None)
+    run = explore.find_run(answered, requested) if requested else None
+    _pick(requested if run is not None else None)
     return answered.chosen if run is None or explore.run_id(run) == explore.run_id(answered.chosen) else run
 
 
@@ -291,11 +291,11 @@ def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float |
     missed = [_front_row(run, answered, shown, named, by_loss=by_loss) for run in search.near_misses]
     priced = all(row["usd"] for row in (*dots, *missed))
     sights = [name for name, sight in charts.SIGHTS.items() if priced or "usd" not in sight[:2]]
-    asked = sights[0]
+    requested = sights[0]
     if len(sights) > 1:
         settings: Any = {"required": True, "key": AXES, "bind": QUERY, "label_visibility": "collapsed"}
-        asked = st.segmented_control("Axes", sights, default=sights[0], **settings) or sights[0]
-    drawn = _front_spec(dots, missed, by_loss, asked, limits)
+        requested = st.segmented_control("Axes", sights, default=sights[0], **settings) or sights[0]
+    drawn = _front_spec(dots, missed, by_loss, requested, limits)
     ring = varied or next((run for run in search.near_misses if explore.run_id(run) == explore.run_id(shown)), None)
     if ring is not None and not (by_loss and ring.loss is None) and (ring.cost_usd or not priced):
         row = _front_row(ring, answered, shown, named, by_loss=by_loss)

@@ -110,8 +110,8 @@ def _drawer(
 ) -> dict[str, Any]:
     """Draw rows of controls in a drawer once it is opened or a control in it has a value. Empty until then."""
     drawer = st.expander(label, icon=f":material/{icon}:", key=f"drawer-{icon}", on_change="rerun")
-    state, asked = st.session_state.to_dict(), st.query_params
-    if not drawer.open and not any(name in asked or _is_changed(name, state.get(name)) for name in chain(*names)):
+    state, requested = st.session_state.to_dict(), st.query_params
+    if not drawer.open and not any(name in requested or _is_changed(name, state.get(name)) for name in chain(*names)):
         return {}
     with drawer:
         return rows(names, widths)

@@ -37,11 +37,11 @@ def begin(run: Run, base: object) -> Changes:
     """Return the user's changes of a run, at first from the address, or none if another run (`base`) is shown."""
     state, allowed = st.session_state, ranges(run)
     if _MOVED not in state:
-        asked = {name: st.query_params.get(PREFIX + name, "") for name in ("gpu", *allowed)}
+        requested = {name: st.query_params.get(PREFIX + name, "") for name in ("gpu", *allowed)}
         choices = {name: options for name, (_, options) in allowed.items()} | {"gpu": plan_form.devices()}
-        if re.fullmatch(r"\d+\.\d+", price := asked["usd_per_gpu_hour"]):
+        if re.fullmatch(r"\d+\.\d+", price := requested["usd_per_gpu_hour"]):
             choices["usd_per_gpu_hour"] = (float(price),)  # it may be of another GPU
-        state[_MOVED] = {name: each for name in asked for each in choices[name] if str(each) == asked[name]}
+        state[_MOVED] = {name: each for name in requested for each in choices[name] if str(each) == requested[name]}
     own = {"gpu": run.offer.gpu} | {name: value for name, (value, _) in allowed.items()}
     # A change back to the run's own value counts beside other changes, for which a value may be chosen again.
     if state.get(_BASE, base) != base or all(own[name] == value for name, value in state[_MOVED].items()):

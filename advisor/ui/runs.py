@@ -132,13 +132,13 @@ def _choose(summaries: list[RunSummary]) -> list[Path]:
         summaries = [run for run in summaries if wanted <= set(run.tags)]
     problems, any_tags = any(run.problem for run in summaries), any(run.tags for run in summaries)
     names = [Path(run.path).name for run in summaries]
-    asked = [names.index(name) for name in st.query_params.get_all(RUN) if name in names]
+    requested = [names.index(name) for name in st.query_params.get_all(RUN) if name in names]
     picked = st.dataframe(
         pd.DataFrame([_run_row(run, problems, any_tags) for run in summaries]),
         hide_index=True,
         on_select="rerun",
         selection_mode="multi-row",
-        selection_default={"selection": {"rows": asked or [0]}},
+        selection_default={"selection": {"rows": requested or [0]}},
         column_config=numbers_in({"Step": "localized", "Done": "percent", "Training loss": "%.3f", "Spent": "$%.2f"}),
         key="runs-table",
     )

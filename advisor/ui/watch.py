@@ -51,8 +51,8 @@ def _watch(summaries: dict[str, RunSummary]) -> None:
     paths = list(summaries)
     running = [path for path in paths if goes_on(summaries[path].state)]
     named = {Path(path).name: path for path in paths}
-    asked = named.get(st.query_params.get(RUN, ""))
-    wanted = st.session_state.get(launch_form.WATCHED) or asked or (running[0] if running else paths[0])
+    requested = named.get(st.query_params.get(RUN, ""))
+    wanted = st.session_state.get(launch_form.WATCHED) or requested or (running[0] if running else paths[0])
 
     def title(path: str) -> str:
         """Return the user's name for a run or else its folder's unique name, and the state of the run."""

@@ -144,10 +144,10 @@ def named_knobs(words: Sequence[str]) -> dict[str, str]:
 
 def can_be_planned(adopted: Adopted, goal: AdoptedGoal) -> bool:
     """Tells whether the goal or the command states how long it trains."""
-    asked = replace(goal, usd_per_gpu_hour=None, gpus=None) != AdoptedGoal()
+    requested = replace(goal, usd_per_gpu_hour=None, gpus=None) != AdoptedGoal()
     given = {knob.name for knob in adopted.recipe.knobs if knob.value is not None and knob.value > 0}
     own = bool(given & {"steps", "tokens"}) or ("epochs" in given and adopted.bursts[0].step_epochs is not None)
-    return asked or own
+    return requested or own
 
 
 def with_named(recipe: Recipe, knobs: Mapping[str, str]) -> Recipe:

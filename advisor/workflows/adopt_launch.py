@@ -99,10 +99,10 @@ def looked_at_adopted(store: Store, plan: AdoptedPlan, place: Place) -> list[Che
     if place.engine == HERE.engine:
         folder, program = Path(plan.folder).expanduser(), plan.command[0]
         found = shutil.which(program, path=None if "/" not in program else os.fspath(folder))
-        beside = (folder / program).is_file() and os.access(folder / program, os.X_OK)
+        in_folder = (folder / program).is_file() and os.access(folder / program, os.X_OK)
         needed = (
             ("folder", folder.is_dir(), f"it is typed in {folder}", f"there is no folder {folder}"),
-            ("program", bool(found) or beside, f"its program is {found or program}", f"there is no {program}"),
+            ("program", bool(found) or in_folder, f"its program is {found or program}", f"there is no {program}"),
         )
         return [Check(of=of, finding=Readiness.FINE if fine else Readiness.MISSING, words=words if fine else lacking)
                 for of, fine, words, lacking in needed]  # fmt: skip

@@ -94,14 +94,14 @@ def review(store: Store, text: str, *, record: bool | None, plan: Path | None = 
     """
     path, ours = _find(store, text)
     folder = path if path.is_dir() else path.parent
-    beside = read_run_plan(folder) if (folder / PLAN).is_file() else None
-    promised = beside or (load_plan(plan) if plan else None)
+    own_plan = read_run_plan(folder) if (folder / PLAN).is_file() else None
+    run_plan = own_plan or (load_plan(plan) if plan else None)
     flow = flow_of(trainer_of_run(path))
     if ours:
-        reviewed = flow.read(path, promised)
+        reviewed = flow.read(path, run_plan)
     else:  # any trainer's log, or a folder with one
         run = read_run(path)
-        reviewed = _reviewed(path, run, promised, None, run_id=_id_of(path, run), usd_per_hour=None)
+        reviewed = _reviewed(path, run, run_plan, None, run_id=_id_of(path, run), usd_per_hour=None)
     scored = reviewed.scored
     if record is False:
         return reviewed

@@ -126,12 +126,12 @@ def goal_from(typed: Options) -> Goal:
     if "finetune" in given:  # the context is as long as the examples, not as in pretraining
         shaped["seq_len"] = given.get("seq_len")
     # Replace names of GPUs by their keys, and take the number of GPUs from --gpu, as in 8xh100.
-    asked, gpus = shaped.get("gpu", OPTIONS["gpu"].default), shaped.get("gpus")
-    read = [read_gpus(text) for text in asked.split(",") if text.strip()]
+    requested, gpus = shaped.get("gpu", OPTIONS["gpu"].default), shaped.get("gpus")
+    read = [read_gpus(text) for text in requested.split(",") if text.strip()]
     counts = {one.count for one in read}
     if counts != {None} and (len(counts) > 1 or (gpus and set(gpus) != counts)):
         hint = "name the GPUs alone, and all the numbers to choose from: --gpu h100,a100 --gpus 8,16"
-        raise AdvisorError(f"--gpu {asked} states several numbers of GPUs", hint, exit_code=2)
+        raise AdvisorError(f"--gpu {requested} states several numbers of GPUs", hint, exit_code=2)
     said = tuple(count for count in counts if count is not None)
     given = {**shaped, "gpu": ",".join(one.key for one in read), "gpus": said or gpus}
     alone, by_card = read_prices(given.get("price", ()))
@@ -413,9 +413,9 @@ def _devices(
     return rented, own, tuple(price for price in prices if price.gpu not in free)
 
 
-def device_keys(asked: str) -> list[str]:
+def device_keys(requested: str) -> list[str]:
     """Returns the device keys that --gpu names, each once; ["any"] stands for all."""
-    names = [name.strip() for name in asked.split(",") if name.strip()]
+    names = [name.strip() for name in requested.split(",") if name.strip()]
     if not names:
         raise AdvisorError("--gpu does not name a GPU", "give --gpu l4, or --gpu any to choose from all", exit_code=2)
     if ANY in names:

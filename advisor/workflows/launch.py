@@ -101,8 +101,8 @@ def launching(
 
         source = with_gates(source, options.gate)
     source = with_notice(with_synthetic(source, options.synthetic), options.notice)
-    asked = Arriving(may_change_depth=options.may_change == "depth", stop_if_over=options.stop_if_over)
-    arriving = _arriving(store, source, place, asked, options.calibrate)
+    requested = Arriving(may_change_depth=options.may_change == "depth", stop_if_over=options.stop_if_over)
+    arriving = _arriving(store, source, place, requested, options.calibrate)
 
     def start() -> StartedRun:
         for words in beforehand(store, source, place, limits):
@@ -117,7 +117,7 @@ def launching(
                 say("the plan rests on no measurement of this machine: it is calibrated first (--no-calibrate: not)")
             if unknown or options.calibrate:
                 left = replace(with_limits_of(source, limits), from_plan=False)  # those of before: measuring counts
-                arrival = measure(source, asked)
+                arrival = measure(source, requested)
                 if arrival.after is None:
                     hint = "plan again with the measurements: advisor plan; or launch it as it is: --no-calibrate"
                     raise AdvisorError(f"not started: {arrival.record.reason}", hint, exit_code=3)
@@ -142,14 +142,14 @@ def place_of(options: LaunchOptions) -> Place:
 
 
 def _arriving(
-    store: Store, source: Plan | RunConfig, place: Place, asked: Arriving, first: bool | None
+    store: Store, source: Plan | RunConfig, place: Place, requested: Arriving, first: bool | None
 ) -> Arriving | None:
     """Returns how to measure another machine before its run starts; None if the run is here or nothing is measured.
 
     `first` asks for the measurement; None means: only if this store has no calibration of that machine.
     """
     if place.engine not in MEASURED_THERE:
-        if place.engine != HERE.engine and (first or asked != Arriving()):
+        if place.engine != HERE.engine and (first or requested != Arriving()):
             hint = "leave out --calibrate, --may-change and --stop-if-over; or launch it on that machine itself"
             raise AdvisorError(f"a run on {place.engine} is not calibrated before it starts", hint, exit_code=2)
         return None
@@ -157,7 +157,7 @@ def _arriving(
 
     if not isinstance(source, Plan) or first is False:
         return None
-    return asked if first or is_unknown(source, store, place) else None
+    return requested if first or is_unknown(source, store, place) else None
 
 
 def read_source(path: Path) -> Plan | RunConfig:
@@ -189,13 +189,13 @@ def with_notice(source: Plan | RunConfig, notice: str | None) -> Plan | RunConfi
 
 
 @overload
-def with_synthetic(source: Plan, asked: bool) -> Plan: ...
+def with_synthetic(source: Plan, requested: bool) -> Plan: ...
 @overload
-def with_synthetic(source: Plan | RunConfig, asked: bool) -> Plan | RunConfig: ...
-def with_synthetic(source: Plan | RunConfig, asked: bool) -> Plan | RunConfig:
+def with_synthetic(source: Plan | RunConfig, requested: bool) -> Plan | RunConfig: ...
+def with_synthetic(source: Plan | RunConfig, requested: bool) -> Plan | RunConfig:
     """Returns the plan or configuration with random tokens if asked for; raises AdvisorError if it has data."""
     config = source.config if isinstance(source, Plan) else source
-    if not asked:
+    if not requested:
         return source
     if config.data.path is not None:
         raise AdvisorError(f"--synthetic: the run trains on {config.data.path}", "leave --synthetic out", exit_code=2)
@@ -248,10 +248,10 @@ def dry_run(
     run_dir: Path | None = None,
     *,
     again: bool = False,
-    **asked: Any,
+    **requested: Any,
 ) -> LaunchRequest:
     """Returns what `launch` would write and start with these options. Writes nothing and raises the same errors."""
-    job = _job(store, source, run_dir, **asked)
+    job = _job(store, source, run_dir, **requested)
     if not isinstance(source, RunConfig) and not again:
         refuse_a_running_plan(store, source.id)
     refuse_a_second_run(job.folder, job.trainer, store)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from advisor.calibration.learnt import profile_after
+from advisor.calibration.observed_run import profile_after
 from advisor.calibration.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu, load_gpus

@@ -53,8 +53,8 @@ class FinetuneWork:
     tokens: int  # trained on, in all epochs
 
     def gpus(self) -> Sequence[str]:
-        asked = self.goal.gpu
-        return [key for key, spec in load_gpus().items() if spec.is_cuda] if asked == ANY else asked.split(",")
+        requested = self.goal.gpu
+        return [key for key, spec in load_gpus().items() if spec.is_cuda] if requested == ANY else requested.split(",")
 
     def best_on(self, gpu: str, gpus: int) -> BestWay | str:
         together = SEQUENCES[self.goal.stage or "sft"]
@@ -159,9 +159,9 @@ def _would_fit(work: FinetuneWork, rank: int, length: int) -> str:
     goal, model = work.goal, work.model
 
     def fits(context: int = model.shape.seq_len, **changed: Any) -> bool:
-        asked = replace(goal, **changed)
+        requested = replace(goal, **changed)
         shorter = model.at(context)
-        other = replace(work, goal=asked, model=shorter, software=_software(asked, shorter, rank))
+        other = replace(work, goal=requested, model=shorter, software=_software(requested, shorter, rank))
         return bool(try_machines(other).runs)
 
     found = []

@@ -184,8 +184,8 @@ def _changes(run: LayoutRun, most: int, sequences: int, seq_len: int) -> Iterato
     """Yields changes, in words and as options, with which a layout of the run surely fits; each was searched."""
 
     def fits(gpus: int, of: int = sequences, length: int = seq_len) -> bool:
-        asked = replace(run, node_gpus=min(GPUS_PER_NODE, gpus), seq_len=length)
-        return search(asked, gpus, of).best is not None
+        requested = replace(run, node_gpus=min(GPUS_PER_NODE, gpus), seq_len=length)
+        return search(requested, gpus, of).best is not None
 
     count = next((count for count in _COUNTS if count > most and fits(count)), None)
     if count is not None:

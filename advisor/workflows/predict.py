@@ -81,11 +81,11 @@ def predict(options: PredictOptions, store: Store) -> Predicted:
     degrees = any((getattr(options, name) or 1) > 1 for name in LAYOUT_DEGREES)
     if degrees or (options.model and options.lora_rank is None and find_any_model(options.model).expert_width):
         return _over_layout(options)
-    asked = _requested(options, store)
-    profile, workload = asked.profile, asked.prediction.workload
-    step, vocabulary, fits = asked.prediction.step_seconds, workload.shape.vocab_size, asked.prediction.fits
+    requested = _requested(options, store)
+    profile, workload = requested.profile, requested.prediction.workload
+    step, vocabulary, fits = requested.prediction.step_seconds, workload.shape.vocab_size, requested.prediction.fits
     return Predicted(
-        **vars(asked.prediction),
+        **vars(requested.prediction),
         memory_parts=memory_bill(profile, workload),
         would_fit=would_fit(options, workload, lambda o: _requested(o, store).prediction) if fits is False else (),
         other_depths=tuple(at_depths(profile, workload, options.depths)) if options.depths else (),
@@ -93,9 +93,9 @@ def predict(options: PredictOptions, store: Store) -> Predicted:
         made_for=whose(profile, workload),
         closest_run=closest_run(profile, workload),
         network=assumed_network(workload, profile.spec, step.value) if step else None,
-        sources=(*profile.sources, *asked.differences),
-        assumed=asked.assumed,
-        too_long=asked.too_long,
+        sources=(*profile.sources, *requested.differences),
+        assumed=requested.assumed,
+        too_long=requested.too_long,
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor import units
-from advisor.calibration.learnt import FEWEST_STEPS, has_seen, profile_after
+from advisor.calibration.observed_run import FEWEST_STEPS, includes_run, profile_after
 from advisor.errors import AdvisorError
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Severity
@@ -139,8 +139,8 @@ def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -
     known = workload is not None
     if inferred is not None:
         known = inferred.gpu is not None
-        asked = inferred if known else infer(run, {**lacking, "gpu": _UNKNOWN_CARD})
-        workload, unsure = asked.workload, asked.unsure
+        requested = inferred if known else infer(run, {**lacking, "gpu": _UNKNOWN_CARD})
+        workload, unsure = requested.workload, requested.unsure
         if workload is None:
             # Name the options that state what the log lacks.
             supply = {
@@ -150,9 +150,9 @@ def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -
                 "vocabulary": "--vocab-size 50304",
                 "batch": "--global-batch 512k",
             }
-            options = dict.fromkeys(o for words in asked.missing for name, o in supply.items() if name in words)
+            options = dict.fromkeys(o for words in requested.missing for name, o in supply.items() if name in words)
             hint = "give its configuration, --config FILE" + (f", or say it: {' '.join(options)}" if options else "")
-            raise AdvisorError(f"{text} does not say {'; '.join(asked.missing)}", hint, exit_code=2)
+            raise AdvisorError(f"{text} does not say {'; '.join(requested.missing)}", hint, exit_code=2)
     assert workload is not None
     _refuse_part(text, analysis.case, workload, typed)
     each = round(step_tokens(analysis.case) or workload.step_tokens)
@@ -367,7 +367,8 @@ def _speed(seen: MeasuredStep, predicted: Prediction | None, plan: Plan, store: 
         compile=work.compile,
         power_cap_watts=plan.goal.power_cap_watts,
     )
-    rests = "the plan's speed rests on it, too" if has_seen(profile, seen) else "the plan's speed does not rest on it"
+    based = includes_run(profile, seen)
+    rests = "the plan's speed is based on it, too" if based else "the plan's speed is not based on it"
     return f"{text}; {rests}"
 
 

@@ -52,12 +52,12 @@ def write_elsewhere(plan: Plan, path: Path) -> Written:
     assert plan.goal.model is not None  # other software trains published models
     kind = "finetune" if plan.workload.layout is None else "layouts"
     architecture = find_architecture(plan.goal.model)
-    asked = plan.goal.software or ("trl" if kind == "finetune" else "nemo")
+    requested = plan.goal.software or ("trl" if kind == "finetune" else "nemo")
     known = [key for key, row in _exports().items() if row["for"] == kind]
-    able = [name for name in (asked, _SAME.get(asked)) if name in known]
+    able = [name for name in (requested, _SAME.get(requested)) if name in known]
     name = next((one for one in able if _exports()[one]["suffix"] == path.suffix), able[0] if able else None)
     if name is None:
-        message = f"no file is written for {asked} from here"
+        message = f"no file is written for {requested} from here"
         raise AdvisorError(message, f"name software of which it is: --software {' or '.join(known)}", exit_code=2)
     row = _exports()[name]
     if path.suffix != row["suffix"]:

@@ -112,10 +112,10 @@ def _lines(options: list[str], job: ExportJob | AdoptedJob) -> str:
 
 def place_options(place: Place) -> list[str]:
     """Return the options that the user gave."""
-    asked = {
+    requested = {
         "partition": place.name, "account": place.account, "qos": place.qos, "constraint": place.constraint,
     }  # fmt: skip
-    return [f"--{name}={value}" for name, value in asked.items() if value]
+    return [f"--{name}={value}" for name, value in requested.items() if value]
 
 
 def slurm_time(seconds: int) -> str:
