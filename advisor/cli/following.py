@@ -89,7 +89,7 @@ def show_arrival(run_dir: Path) -> bool:
     launch, record = read_launch(run_dir), read_arrival(run_dir)
     if record is None or launch is None or launch.arriving is None or not launch.arriving.told:
         return False
-    remark(f"{'goes on' if record.goes_on else 'stopped on arrival'}: {record.reason}")
+    remark(f"{'continues' if record.goes_on else 'stopped on arrival'}: {record.reason}")
     if record.goes_on and (before := run_dir / PLAN_BEFORE).exists():
         from advisor.report.plan import before_and_after  # formats plans, which other runs do not need
 

@@ -77,6 +77,6 @@ def _measured(plan: Plan, settings: Arriving) -> Arrival:
         measure = partial(calibrate, on_start=on_start, on_event=on_event)
         arrival = arrive(plan, settings, default_store(), measure)
     if arrival.after is not None:
-        remark(f"goes on: {arrival.record.reason}")
+        remark(f"continues: {arrival.record.reason}")
         error_console().print(on_console(before_and_after(plan, arrival.after)))
     return arrival

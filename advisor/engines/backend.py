@@ -110,7 +110,7 @@ class Backend(ABC):
         """Write files and launch record, start the run so that it outlives this process, and return its handle."""
 
     def describe(self, run_dir: Path) -> RunStatus:
-        """Return the state of a folder's run; raises AdvisorError if the folder holds no run."""
+        """Return the state of a folder's run; raises AdvisorError if the folder contains no run."""
         return run_status(run_dir)
 
     @abstractmethod

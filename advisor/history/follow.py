@@ -40,7 +40,7 @@ class RunFollower:
         self._read_plan()
 
     def look(self, now: float | None = None) -> Progress:
-        """Return the run's progress now. Raises AdvisorError if the folder is damaged or holds no run."""
+        """Return the run's progress now. Raises AdvisorError if the folder is damaged or contains no run."""
         status = describe(self.run_dir, self._store)  # read before the log, so the next look sees an end in between
         path, history = self.run_dir / LOG, self._history
         if path.exists():

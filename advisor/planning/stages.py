@@ -59,7 +59,7 @@ class Stage:
     seconds: float
     usd: float | None  # None: the price is unknown
     loss: Estimate | None  # of training; None: no loss is predicted
-    at_most: float | None = None  # the run goes on only with at most this evaluation loss; None: no gate
+    at_most: float | None = None  # the run continues only with at most this evaluation loss; None: no gate
 
 
 def stages(plan: Plan, shares: Sequence[float] = SHARES) -> tuple[Stage, ...]:

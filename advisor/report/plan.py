@@ -60,7 +60,7 @@ DEPENDS, RESTS_ON, LEFT_OUT = (
     "Sources and assumptions",
     "Not searched",
 )  # headings of a plan's texts
-COLUMNS = ("", "as planned", "as it goes on")
+COLUMNS = ("", "as planned", "as it continues")
 _QUANTITIES = (STEP_TIME, THROUGHPUT, TIME, COST, LOSS)
 
 

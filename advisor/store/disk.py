@@ -127,7 +127,7 @@ def _mapping(raw: Any, what: str, path: str | Path) -> dict[str, Any]:
     return raw
 
 
-def read_record(kind: Any, path: Path, what: str, *, why: str = "to go on without it") -> Any:
+def read_record(kind: Any, path: Path, what: str, *, why: str = "to continue without it") -> Any:
     """Return the record in a YAML or JSON file, or None without a file. `why` explains why it may be removed."""
     if not path.exists():
         return None

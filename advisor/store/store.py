@@ -225,7 +225,7 @@ class Store:
         if matched:
             raise AdvisorError(f"the folder of run {text} is gone: {matched[0].path}", "see what is left: advisor runs")
         if path.is_dir():
-            message = f"{path} holds no run (no {CONFIG}, {LOG} or {LAUNCH})"
+            message = f"{path} contains no run (no {CONFIG}, {LOG} or {LAUNCH})"
             raise AdvisorError(message, "see all runs: advisor runs", exit_code=2)
         near = close_matches(text, [name for row in rows for name in {row.id, row.name}])
         hint = f"did you mean {' or '.join(near)}?" if near else "see all runs: advisor runs"

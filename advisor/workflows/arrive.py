@@ -248,7 +248,7 @@ def main() -> int:
     except AdvisorError as error:
         print(f"error: {error.message}", file=sys.stderr)
         return 1
-    print(f"{'goes on' if record.goes_on else 'stops on arrival'}: {record.reason}", file=sys.stderr)
+    print(f"{'continues' if record.goes_on else 'stops on arrival'}: {record.reason}", file=sys.stderr)
     return 0 if record.goes_on else STOPS
 
 

@@ -218,7 +218,7 @@ def test_a_full_disk_reaches_the_user_in_words(store):
 
 def test_yaml_that_is_no_mapping_is_refused(tmp_path):
     (tmp_path / "a.yaml").write_text("- 1\n- 2\n")
-    with pytest.raises(AdvisorError, match="found a list"):
+    with pytest.raises(AdvisorError, match="contains a list"):
         read_yaml(tmp_path / "a.yaml", "plan")
     (tmp_path / "a.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(AdvisorError, match="is not a plan: not valid YAML, .*character"):

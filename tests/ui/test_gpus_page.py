@@ -67,7 +67,7 @@ def test_a_mixture_of_experts_is_fine_tuned_and_not_trained_from_scratch(monkeyp
     [said] = [m.value.replace("\\", "") for m in at.markdown if m.value.startswith("## ")]
     assert said.startswith("## RTX A6000 48 GB. Yes")
     at = app(card_model="qwen3-30b-a3b", card_method="scratch").run()
-    assert "planned over layouts" in at.error[0].value
+    assert "planned with layouts" in at.error[0].value
     asked: list[dict[str, object]] = []
     monkeypatch.setattr("advisor.ui.controls.st.switch_page", lambda page, query_params: asked.append(query_params))
     next(button for button in at.button if button.label == "Plan its layout").click().run()
