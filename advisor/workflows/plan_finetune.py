@@ -125,7 +125,7 @@ def plan_finetune(goal: Goal, store: Store) -> Plan:
     if goal.finetune == "full" and model.expert_width is not None:  # of all its weights only layouts have a law
         gpus = ",".join(map(str, goal.counts or (goal.gpus,)))
         words = f"--gpu {goal.gpu} --gpus {gpus} --tokens {tokens} --seq-len {context}"
-        message = f"all weights of {model.name}, a mixture of experts, are planned over layouts"
+        message = f"all weights of {model.name}, a mixture of experts, are planned with layouts"
         raise AdvisorError(message, f"advisor plan --layout any --model {model.name} {words}", exit_code=2)
     software = _software(goal, model, rank)
     work = FinetuneWork(

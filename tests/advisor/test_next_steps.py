@@ -59,7 +59,7 @@ def test_a_damaged_log_names_its_line(tmp_path):
     (tmp_path / "log.jsonl").write_text('{"kind":"step","step":1,"loss":2.0}\ngarbage\n')
     with pytest.raises(AdvisorError, match=r"log\.jsonl, line 2") as caught:
         read(tmp_path / "log.jsonl")
-    assert caught.value.hint.startswith("mend or remove that line")
+    assert caught.value.hint.startswith("fix or remove that line")
 
 
 def test_what_cannot_be_used_says_what_to_do(tmp_path):

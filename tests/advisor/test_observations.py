@@ -273,7 +273,7 @@ def test_the_other_side_is_asked_for_the_same():
     [
         (["--on", "slurm:a", "--on", "skypilot"], "cannot be calibrated from here"),
         (["--on", "local"], "cannot be calibrated from here"),
-        (["--on", "ssh:there", "--data", "."], "synthetic tokens"),
+        (["--on", "ssh:there", "--data", "."], "random tokens"),
         (["--on", "ssh:-oProxyCommand=x"], "is not a place"),
         (["--detach"], "--detach is for a calibration on another machine"),
         (["--qos", "high"], "--qos is for a calibration on another machine"),
