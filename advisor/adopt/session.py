@@ -163,7 +163,7 @@ def tries(
 
 
 def in_words(settings: Sequence[Setting], recipe: Recipe) -> str:
-    """Describes the settings of a burst as they are typed."""
+    """Describes the settings of a burst as text."""
     words = [f"{knob.key} {setting.value:g}" for setting in settings if (knob := recipe.knob(setting.name)) is not None]
     return ", ".join(words) if words else "the command once more"
 

@@ -150,7 +150,7 @@ class GpuQuantities:
         return exactly(PRICES[0] * least / 3600, f"{PRICES[0]:g} of the lowest listed price of {key} by its peak")
 
     def power_hertz(self) -> Known | None:
-        """Return how often a GPU's power is read anew."""
+        """Return how many times per second a GPU updates its power reading."""
         spec = next(iter(self.specs), None)
         if spec is None:
             return None

@@ -80,7 +80,7 @@ def expected(q: Question, setup: CardSetup | None = None) -> Prediction | None:
 
 
 class RunQuantities:
-    """What the card of a claim implies for its run, under the names that the expressions of `kinds.yaml` use."""
+    """The quantities of a claim's run that its card implies, by the names that expressions in `kinds.yaml` use."""
 
     def __init__(self, q: Question) -> None:
         self.q, self.s, self.spec = q, q.setup, spec_of(q.setup)

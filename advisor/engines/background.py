@@ -1,4 +1,4 @@
-"""Runs one of our commands as a separate process, which a page can start, watch and cancel and which outlives it."""
+"""Runs a command of this program in the background. A page can start, watch and cancel it, and it outlives the page."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class BackgroundCommand:
         return tuple(line for line in lines if line.strip())[-_LINES_SHOWN:]
 
     def cancel(self, seconds: float = CANCEL_SECONDS, *, with_children: bool = False) -> None:
-        """Interrupt it as Ctrl-C would, then with SIGTERM; `with_children` then kills it and all that it started."""
+        """Interrupt the command as Ctrl-C would, then with SIGTERM, or with `with_children` kill it and its children."""
         state = self.look()
         if state is None or not state.running:
             return

@@ -38,7 +38,7 @@ _NO_DATA_HINT = (
 
 
 def refuse_without_data(data: DataConfig) -> None:
-    """Raise AdvisorError for a run without data, unless synthetic tokens were asked for.
+    """Raise AdvisorError for a run without data, unless random tokens were requested.
 
     Every job and every export calls this, so that no way to start a run can forget it.
     """

@@ -193,7 +193,7 @@ class Costs:
         return allocation_score(self.counted, steps * self.step_tokens, self.brief.unique_tokens, best_ratio=self.ratio)
 
     def batch_is_nearest(self, steps: np.ndarray) -> np.ndarray:
-        """Mark the rows whose global batch is nearest (by ratio) to the batch that the laws recommend for the run.
+        """Return True for rows whose global batch is nearest by ratio to the batch that the laws recommend.
 
         A row competes with rows of the same offer and depth. Rows that fit the memory and rows that do not compete
         apart.

@@ -115,7 +115,7 @@ def published_runs() -> tuple[PublishedRun, ...]:
 
 @lru_cache(maxsize=4096)
 def nearby_of(name: str | None, gpu: str, switches: str, deviation: float) -> Nearby | None:
-    """Return `nearby` for the published runs."""
+    """Return `nearby` for all published runs."""
     return None if name is None else nearby(published_runs(), name, gpu, switches, deviation)
 
 

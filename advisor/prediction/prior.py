@@ -144,7 +144,7 @@ def near_deviation() -> float:
 
 
 def published_runs(key: str, generation: str | None) -> tuple[int, int, int]:
-    """Return the numbers of published runs behind `load_prior`, encoders included: of the GPU, its generation, all."""
+    """Return the numbers of published runs in `load_prior`: on the GPU, on its generation, and in all."""
     shared = _shared()
     return (
         shared.rows_by_card.get(key, 0),

@@ -1,4 +1,4 @@
-"""Runs over GPUs as workloads. Those that split only the batch are predicted as any other run of published software."""
+"""Turns layout runs into workloads. Runs that split only the batch are predicted like other published software."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def with_heads_of(shape: ModelShape, size: int | None) -> ModelShape:
 
 
 def shape_of(model: Model, seq_len: int) -> ModelShape:
-    """Return a model in the trainer's terms.
+    """Return the trainer's shape for a model.
 
     A model that the trainer does not build becomes a dense one with as many weights for each token, which may break the
     trainer's rules (`ModelShape.problems`).

@@ -88,7 +88,7 @@ TRAINING_NUMBERS = {
 
 
 def training_row(row: CardRow) -> dict[str, str | float | None]:
-    """Returns a GPU with the model's memory, speed and cost on it; a model that does not fit shows by how much."""
+    """Returns a row with the model's memory, speed and cost on a GPU, or how much memory is missing."""
     prediction, price, per_token = row.prediction, row.price, row.usd_per_billion_tokens
     rate = prediction.tokens_per_second if prediction else None
     needs, batch = row.needs.value / GIB if row.needs else None, ""

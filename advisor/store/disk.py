@@ -116,7 +116,7 @@ def read_toml(path: str | Path, what: str) -> dict[str, Any]:
     try:
         return tomllib.loads(raw_bytes.decode())
     except ValueError as error:  # not UTF-8, or not TOML
-        raise AdvisorError(f"the {what} {path} is not valid TOML: {error}", "mend that line") from error
+        raise AdvisorError(f"the {what} {path} is not valid TOML: {error}", "fix that line") from error
 
 
 def _mapping(raw: Any, what: str, path: str | Path) -> dict[str, Any]:

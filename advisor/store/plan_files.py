@@ -30,7 +30,7 @@ def load_plan(path: str | Path) -> Plan:
     except ConfigError as error:
         raise bad_fields("plan", path, error, "advisor plan --out plan.yaml writes a complete one") from error
     if problems := plan.config.problems():
-        raise bad_fields("plan", path, ConfigError([f"run.{text}" for text in problems]), "mend these settings")
+        raise bad_fields("plan", path, ConfigError([f"run.{text}" for text in problems]), "fix these settings")
     return plan
 
 

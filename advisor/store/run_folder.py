@@ -41,7 +41,7 @@ def read_run_config(run_dir: Path) -> RunConfig:
     try:
         return config_from_dict(read_yaml(path, "run configuration"))
     except ConfigError as error:
-        raise bad_fields("run configuration", path, error, "mend these settings") from error
+        raise bad_fields("run configuration", path, error, "fix these settings") from error
 
 
 def write_launch(run_dir: Path, record: LaunchRecord) -> None:

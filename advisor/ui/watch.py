@@ -55,7 +55,7 @@ def _watch(summaries: dict[str, RunSummary]) -> None:
     wanted = st.session_state.get(launch_form.WATCHED) or requested or (running[0] if running else paths[0])
 
     def title(path: str) -> str:
-        """Return the user's name for a run or else its folder's unique name, and the state of the run."""
+        """Return a run's title: the user's name or else the folder's name, and its state."""
         run, folder = summaries[path], Path(path).name
         name = folder if folder.startswith(run.name) else f"{run.name} ({folder})"
         return f"{name}  ·  {(run.outcome or run.state).replace('_', ' ')}"

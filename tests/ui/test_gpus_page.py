@@ -114,7 +114,7 @@ def test_a_pasted_config_is_predicted_and_a_wrong_one_is_said_beside_the_questio
     assert fits["H100 SXM 80 GB"] == "yes"
     assert fits["V100 SXM2 16 GB"] == "no" and fits["V100 SXM2 32 GB"] == "yes"  # its state alone is 17.6 GB
     at.text_area(key="card_config").set_value(json.dumps(CONFIG | {"model_type": "bert"})).run()
-    assert not at.exception and at.error[0].value.startswith("**Model**: config.json describes no model")
+    assert not at.exception and at.error[0].value.startswith("**Model**: config.json does not describe a known model")
     assert at.selectbox(key="card_model") is not None  # the question is still there
 
 
