@@ -99,7 +99,8 @@ def _read(paths: Sequence[Path]) -> dict[str, np.ndarray]:
             continue  # the parts were joined and deleted in the meantime; the next look reads the joined file
         except (pa.ArrowException, OSError) as error:
             reason = " ".join(str(error).split())[:120]
-            raise AdvisorError(f"{path} is damaged: {reason}", f"remove it and continue: rm {path}") from error
+            hint = f"remove it to continue without it: rm {path}"
+            raise AdvisorError(f"{path} is damaged: {reason}", hint) from error
     if not tables:
         return {name: np.empty(0) for name in wanted}
     table = pa.concat_tables(tables)

@@ -42,8 +42,8 @@ def says_next(call: ast.Call) -> bool:
 @pytest.mark.parametrize(
     ("name", "text", "where", "step"),
     [
-        ("a.yaml", "depth: 6\nwidth: [1,\n", "line 3", "fix that line"),
-        ("a.toml", "depth = 6\nwidth = = 1\n", "line 2", "fix that line"),
+        ("a.yaml", "depth: 6\nwidth: [1,\n", "line 3", "mend that line"),
+        ("a.toml", "depth = 6\nwidth = = 1\n", "line 2", "mend that line"),
         ("a.json", '{"depth": 6', "char 11", "was it cut while being copied?"),
         ("a.yml", "- 6\n", "holds no names", "give the file that holds the run's settings"),
     ],
@@ -59,7 +59,7 @@ def test_a_damaged_log_names_its_line(tmp_path):
     (tmp_path / "log.jsonl").write_text('{"kind":"step","step":1,"loss":2.0}\ngarbage\n')
     with pytest.raises(AdvisorError, match=r"log\.jsonl, line 2") as caught:
         read(tmp_path / "log.jsonl")
-    assert caught.value.hint.startswith("fix or remove that line")
+    assert caught.value.hint.startswith("mend or remove that line")
 
 
 def test_what_cannot_be_used_says_what_to_do(tmp_path):

@@ -79,7 +79,7 @@ class ExportJob:
 
     @property
     def config_words(self) -> str:
-        """Return the path of the trainer's configuration as shell text. After an arrival this is the new configuration."""
+        """Return the shell text of the configuration path. After an arrival it is the new configuration."""
         return CONFIG if self.arriving is None else f'"$RUN/{CONFIG_AFTER}"'
 
 
