@@ -67,7 +67,7 @@ def test_what_cannot_be_used_says_what_to_do(tmp_path):
     for asked in (lambda: read_devices(tmp_path), lambda: read_telemetry(tmp_path)):
         with pytest.raises(AdvisorError, match=r"telemetry\.parquet is damaged") as caught:
             asked()
-        assert "remove it to continue without it" in caught.value.hint
+        assert "without it" in caught.value.hint
     with pytest.raises(AdvisorError, match="no handle of a run") as caught:
         engine_of("/some/folder")
     assert caught.value.hint == "see all runs: advisor runs"
