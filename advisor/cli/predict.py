@@ -39,8 +39,7 @@ def command(rows: Path | None, **typed: Any) -> int:
     given = [name for name in typed if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
     if rows is not None and given:
         option = f"--{given[0].replace('_', '-')}"
-        message = f"{option} cannot be combined with --rows: each row of the table states it"
-        raise AdvisorError(message, "add a column for it", exit_code=2)
+        raise AdvisorError(f"{option} cannot be combined with --rows", "add a column for it", exit_code=2)
     if rows is not None:
         return _show_rows(rows)
     for words in readings({"gpu": typed["gpu"]}):

@@ -99,8 +99,7 @@ def _read(paths: Sequence[Path]) -> dict[str, np.ndarray]:
             continue  # the parts were joined and deleted in the meantime; the next look reads the joined file
         except (pa.ArrowException, OSError) as error:
             reason = " ".join(str(error).split())[:120]
-            hint = f"remove it to continue without it: rm {path}"
-            raise AdvisorError(f"{path} is damaged: {reason}", hint) from error
+            raise AdvisorError(f"{path} is damaged: {reason}", f"to continue without it: rm {path}") from error
     if not tables:
         return {name: np.empty(0) for name in wanted}
     table = pa.concat_tables(tables)

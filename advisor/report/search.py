@@ -146,8 +146,7 @@ def _runs(title: str, runs: Sequence[Run], last: str, plan: Plan | None = None) 
         for run in runs
     )
     marked = tuple(number for number, run in enumerate(runs) if run is chosen)
-    numbers = tuple(name for name in names if name not in ("on", last, "batch"))
-    return Table(columns=names, rows=rows, title=title, numbers=numbers, chosen=marked, notes=(SCORE,))
+    return Table(columns=names, rows=rows, title=title, numbers=names[1:-2], chosen=marked, notes=(SCORE,))
 
 
 def candidates(plan: Plan) -> list[Table]:

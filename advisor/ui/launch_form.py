@@ -82,8 +82,8 @@ def _title(path: str, stamped: int) -> str:
         return f"{Path(path).name}: {error.message}"
     cost = f", {COST.expected(plan.chosen.cost_usd)}" if plan.chosen.cost_usd else ""
     planned = datetime.datetime.fromtimestamp(Path(path).stat().st_mtime)
-    time = TIME.expected(plan.chosen.total_seconds)
-    return f"{products(what_to_train(plan))}, {time}{cost} · planned {planned:%d %b %H:%M}"
+    train, time = products(what_to_train(plan)), TIME.expected(plan.chosen.total_seconds)
+    return f"{train}, {time}{cost} · planned {planned:%d %b %H:%M}"
 
 
 def form(plan: Plan) -> None:

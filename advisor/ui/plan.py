@@ -162,9 +162,8 @@ def _answer(
     name = "What if" if varied else (run.standing.name or "From the front") if shown is not answered else ""
     chosen = shown.chosen
     model = f"a {format_count(chosen.parameters)} model ({chosen.depth} layers)"
-    st.markdown(
-        products(escape_dollars(f"## {name.capitalize() + ': ' if name else ''}Train {model} on {device(shown)}"))
-    )
+    title = f"{name.capitalize() + ': ' if name else ''}Train {model} on {device(shown)}"
+    st.markdown(products(escape_dollars(f"## {title}")))
     numbers = ((COST, shown.chosen.cost_usd), (TIME, shown.chosen.total_seconds), (LOSS, shown.chosen.loss))
     chances = explore.chances(goal, shown.chosen)
     odds = {COST: ("budget", chances.budget), TIME: ("deadline", chances.deadline)}

@@ -367,8 +367,7 @@ def _speed(seen: MeasuredStep, predicted: Prediction | None, plan: Plan, store: 
         compile=work.compile,
         power_cap_watts=plan.goal.power_cap_watts,
     )
-    based = includes_run(profile, seen)
-    rests = "the plan's speed is based on it, too" if based else "the plan's speed is not based on it"
+    rests = f"the plan's speed {'is' if includes_run(profile, seen) else 'is not'} based on it"
     return f"{text}; {rests}"
 
 
