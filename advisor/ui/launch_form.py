@@ -111,9 +111,7 @@ def form(plan: Plan) -> None:
     if lacking:
         # Say that the plan cannot run here, and who rents the GPU.
         workload, today = plan.workload, datetime.date.today()
-        st.info(
-            f"It cannot run on this machine: {escaped(products(lacking))}. Run it elsewhere:", icon=":material/dns:"
-        )
+        st.info(f"It cannot run on this machine: {escaped(products(lacking))}. Elsewhere:", icon=":material/dns:")
         if rows := offer_rows(offers_by_provider(workload.gpu, workload.gpus), today):
             with st.expander(f"Who rents {workload.gpus} x {products(workload.gpu)}, and how old the prices are"):
                 table(rows, right=OFFER_NUMBERS)
