@@ -99,7 +99,7 @@ def plan(*, measure: bool = False, gates: Sequence[str] = (), **options: Any) ->
     from advisor.planning.stages import with_gates
     from advisor.store.store import default_store
     from advisor.workflows.goal import goal_from, read_options, refuse_idle_budget
-    from advisor.workflows.plan import beside, recommend
+    from advisor.workflows.plan import plan_details, recommend
 
     store = default_store()
     goal = goal_from(read_options(options))
@@ -107,7 +107,7 @@ def plan(*, measure: bool = False, gates: Sequence[str] = (), **options: Any) ->
     if goal.needs_other_software and (measure or gates):
         raise AdvisorError("measure and gates are of the trainer here, and other software trains this", exit_code=2)
     made = with_gates(recommend(goal, store, measure=measure), gates)
-    return plan_answer(made, None if made.run is None else beside(made, store))
+    return plan_answer(made, None if made.run is None else plan_details(made, store))
 
 
 def plan_answer(made: Plan, more: PlanDetails | None = None) -> Answer[Plan]:
@@ -144,8 +144,8 @@ def calibrate(on_text: Callable[[str], None] = lambda text: None, **options: Any
     from advisor.workflows.calibrate import calibrate as calibrated
     from advisor.workflows.calibrate import to_document
 
-    asked = _read(CalibrationOptions, options)
-    done = calibrated(asked, default_store(), lambda settings: None, lambda event: on_text(event.text))
+    requested = _read(CalibrationOptions, options)
+    done = calibrated(requested, default_store(), lambda settings: None, lambda event: on_text(event.text))
     rows = [dataclasses.asdict(line) for line in burst_lines(done.calibration, done.held_out)]
     sentence = f"calibration {done.calibration.id} of {done.profile.name}, {len(done.calibration.bursts)} bursts"
     return Answer(done, sentence, "calibrate", to_document(done), rows)
@@ -165,11 +165,11 @@ def launch(plan: Plan | Answer[Plan] | str | Path, **options: Any) -> Answer[Sta
 
     source: Any = plan.record if isinstance(plan, Answer) else plan
     source = Path(source) if isinstance(source, str) else source
-    asked, store = _read(LaunchOptions, options), default_store()
-    flow = flow_of(trainer_of_plan(source) if isinstance(source, Path) else OWN, "launch", asked)
-    asked = dataclasses.replace(asked, calibrate=bool(asked.calibrate))
+    requested, store = _read(LaunchOptions, options), default_store()
+    flow = flow_of(trainer_of_plan(source) if isinstance(source, Path) else OWN, "launch", requested)
+    requested = dataclasses.replace(requested, calibrate=bool(requested.calibrate))
     measure = partial(arrive, store=store)
-    started = flow.launching(store, source, asked, warnings.warn, measure).start()
+    started = flow.launching(store, source, requested, warnings.warn, measure).start()
     document = {"run_dir": started.run_dir, "launch": started.launch}
     sentence = f"started {started.launch.name} in {started.run_dir}"
     return Answer(started, sentence, "launch", document, [document])
@@ -206,9 +206,9 @@ def compare(*runs: str | Path, plan: str | Path | None = None, record: bool | No
     from advisor.workflows.compare import review_all
 
     if not runs:
-        raise AdvisorError("which run is meant?", "compare('latest')", exit_code=2)
-    beside = None if plan is None else Path(plan)
-    compared = review_all(default_store(), [str(run) for run in runs], record=record, plan=beside)
+        raise AdvisorError("no run is given", "compare('latest')", exit_code=2)
+    plan_path = None if plan is None else Path(plan)
+    compared = review_all(default_store(), [str(run) for run in runs], record=record, plan=plan_path)
     reviewed, (name, document) = compared.runs, compared.document()
     rows = [
         {"run": one.name, "quantity": score.quantity, "predicted": score.predicted, "actual": score.actual,
@@ -234,7 +234,7 @@ def audit(
     from advisor.workflows.audit import audit_cards
 
     if not papers:
-        raise AdvisorError("which report is meant?", "audit('report.md')", exit_code=2)
+        raise AdvisorError("no report is given", "audit('report.md')", exit_code=2)
     asks = of_command(reader) if isinstance(reader, str) else reader
     audits = audit_cards([Path(paper) for paper in papers], default_store(), asks, answer)
     documents = [document(one) for one in audits]

@@ -54,7 +54,7 @@ def explain(error: Exception) -> tuple[str, str | None, int]:
 
     if isinstance(error, ConfigError):
         problems = "".join(f"\n  {problem}" for problem in error.problems)
-        return f"the run configuration cannot be used:{problems}", "mend the settings named above", 2
+        return f"the run configuration cannot be used:{problems}", "fix the settings named above", 2
     if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in _EXTRAS:
         return explain(_not_installed(package))
     if isinstance(error, OSError) and error.strerror:

@@ -69,7 +69,7 @@ def plan_training(
     write it; leave out what nobody said.
     """
     given = _given(locals())
-    return _told(lambda: api.plan(**given), "plan", given, page, ROWS)
+    return _reply(lambda: api.plan(**given), "plan", given, page, ROWS)
 
 
 def explain_number(number: str, of: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def predict_run(
     torchtitan, megatron, nanogpt, …); without it the numbers are of this project's own trainer.
     """
     given = _given(locals())
-    return _told(lambda: api.predict(**given), "predict", given, 1, ROWS, ("fits", "fit_probability", "would_fit"))
+    return _reply(lambda: api.predict(**given), "predict", given, 1, ROWS, ("fits", "fit_probability", "would_fit"))
 
 
 def compare_gpus(gpu: str = "", count: int | None = None, provider: str = "", page: int = 1) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def compare_gpus(gpu: str = "", count: int | None = None, provider: str = "", pa
     """
     typed = {"": gpu, "gpus": str(count) if count else "", "provider": provider}
     given = {name: value for name, value in typed.items() if value}
-    return _told(lambda: api.gpus(gpu or None, count=count, provider=provider or None), "gpus", given, page, 3 * ROWS)
+    return _reply(lambda: api.gpus(gpu or None, count=count, provider=provider or None), "gpus", given, page, 3 * ROWS)
 
 
 def audit_schema() -> str:
@@ -139,7 +139,7 @@ def audit_judge(report: str, answer: str, page: int = 1) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="audit-") as folder:
         path = Path(folder) / "report.md"
         path.write_text(report, encoding="utf-8")
-        return _told(lambda: api.audit(path, answer=answer), "audit", {}, page, FINDINGS)
+        return _reply(lambda: api.audit(path, answer=answer), "audit", {}, page, FINDINGS)
 
 
 def log_reader(roots: Sequence[Path]) -> Callable[..., dict[str, Any]]:
@@ -155,7 +155,7 @@ def log_reader(roots: Sequence[Path]) -> Callable[..., dict[str, Any]]:
             allowed = ", ".join(map(str, roots))
             return {"error": f"{path} is outside the folders that may be read", "hint": f"allowed: {allowed}"}
         given = {name: value for name, value in (("gpu", gpu), ("gpus", gpus), ("price", price)) if value}
-        return _told(lambda: api.analyze(found, **given), "analyze", {"": str(found)} | given, page, FINDINGS)
+        return _reply(lambda: api.analyze(found, **given), "analyze", {"": str(found)} | given, page, FINDINGS)
 
     return analyze_log
 
@@ -166,8 +166,8 @@ def serve(roots: Sequence[Path], port: int | None) -> None:
     from mcp.server import MCPServer
     from mcp.types import CallToolResult, TextContent
 
-    asked = (plan_training, predict_run, compare_gpus, explain_number, log_reader(roots), audit_schema, audit_judge)
-    tools = {tool.__name__: tool for tool in asked}
+    served = (plan_training, predict_run, compare_gpus, explain_number, log_reader(roots), audit_schema, audit_judge)
+    tools = {tool.__name__: tool for tool in served}
 
     class Server(MCPServer):
         """Refuses arguments by name, takes numbers for text, and marks an error as one."""
@@ -185,7 +185,7 @@ def serve(roots: Sequence[Path], port: int | None) -> None:
             return done
 
     server: Any = Server("training-advisor", instructions=INSTRUCTIONS, log_level="WARNING")
-    for tool in asked:
+    for tool in served:
         server.tool()(with_help(tool))
     if port is None:
         server.run("stdio")
@@ -212,12 +212,12 @@ def with_help(tool: Callable[..., Any]) -> Callable[..., Any]:
         parameters.append(one.replace(annotation=Annotated[one.annotation, help_]))
 
     @functools.wraps(tool)
-    def asked(**given: Any) -> Any:
+    def described(**given: Any) -> Any:
         return tool(**given)
 
     returns = inspect.signature(tool, eval_str=True).return_annotation
-    asked.__signature__ = inspect.Signature(parameters, return_annotation=returns)  # type: ignore[attr-defined]
-    return asked
+    described.__signature__ = inspect.Signature(parameters, return_annotation=returns)  # type: ignore[attr-defined]
+    return described
 
 
 def _arguments(tool: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,7 +245,7 @@ def _text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def _told(
+def _reply(
     ask: Callable[[], Any], verb: str, given: Mapping[str, Any], page: int, most: int, more: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return a short answer, or the reason why there is none and what to do."""
@@ -265,24 +265,24 @@ def _shortly(
 ) -> dict[str, Any]:
     pages = max(1, math.ceil(len(answer.rows) / most))
     rows = [_short(row) for row in answer.rows[(page - 1) * most : page * most]]
-    beside = {name: _plain(answer.document[name]) for name in more if name in answer.document}
-    told = {"answer": answer.sentence, "rows": rows} | beside
+    added = {name: _plain(answer.document[name]) for name in more if name in answer.document}
+    reply = {"answer": answer.sentence, "rows": rows} | added
     if assumed := [*getattr(answer.record, "assumed", ()), *_rule_of_tokens(answer.record)]:
-        told["assumed"] = assumed
+        reply["assumed"] = assumed
     if isinstance(answer.record, Plan) and (odds := broken(answer.record)) is not None:
-        told["odds"] = odds
+        reply["odds"] = odds
     if isinstance(answer.record, Plan) and answer.record.run is None and answer.record.warnings:
-        told["warnings"] = list(answer.record.warnings)
+        reply["warnings"] = list(answer.record.warnings)
     search = answer.record.search if isinstance(answer.record, Plan) else None
     if search is not None and search.does_not_fit:
-        told["left_out"] = list(search.does_not_fit[:ROWS])  # machines, with the reason if it is not memory
+        reply["left_out"] = list(search.does_not_fit[:ROWS])  # machines, with the reason if it is not memory
     if pages > 1:
-        told["page"] = f"{page} of {pages}"
+        reply["page"] = f"{page} of {pages}"
     words = ["advisor", verb]
     for name, value in given.items():
         words += [f"--{name.replace('_', '-')}"] if name else []
         words += [shlex.quote(value)] if value is not True else []
-    return told | {"command": " ".join(words)}
+    return reply | {"command": " ".join(words)}
 
 
 def _rule_of_tokens(record: Any) -> Sequence[str]:
@@ -290,7 +290,7 @@ def _rule_of_tokens(record: Any) -> Sequence[str]:
     if not isinstance(record, Plan) or record.run is None or record.goal.tokens is not None:
         return ()
     rule = f"{record.chosen.standing.ratio:.3g} tokens per {COUNTED[record.goal.ratio_counts]}"
-    return (f"no tokens were given, so taken: {rule} ({record.reasons[0]}; Chinchilla's rule is 20 per parameter)",)
+    return (f"assumed without given tokens: {rule} ({record.reasons[0]}; Chinchilla's rule is 20 per parameter)",)
 
 
 def _short(row: Mapping[str, Any]) -> dict[str, Any]:

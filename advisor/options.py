@@ -200,7 +200,7 @@ class Goal:
     )  # fmt: skip
     finetune: str | None = _option(
         "finetune", Kind.CHOICE, _GOAL, "Fine-tune",
-        "How to fine-tune --model: train adapters beside frozen weights (lora), adapters beside frozen 4-bit "
+        "How to fine-tune --model: train adapters on frozen weights (lora), adapters on frozen 4-bit "
         "weights (qlora), or all weights (full).", empty="train from scratch", choices=("lora", "qlora", "full"),
     )  # fmt: skip
     stage: str | None = _option(
@@ -210,7 +210,7 @@ class Goal:
     )  # fmt: skip
     examples: int | None = _option(
         "examples", Kind.COUNT, _GOAL, "Examples", "Number of examples (with dpo: pairs) to fine-tune on, e.g. 50k.",
-        empty="fine-tunes only", least=1, most=1e12,
+        empty="fine-tunes only", metavar="COUNT", least=1, most=1e12,
     )  # fmt: skip
     length: int | None = _option(
         "length", Kind.WHOLE, _GOAL, "Tokens per example",
@@ -230,7 +230,8 @@ class Goal:
     )  # fmt: skip
     parameters: int | None = _option(
         "params", Kind.COUNT, _MODEL, "Parameters",
-        "Number of parameters, e.g. 1.5B. The family's nearest shape is used.", empty="the best", least=1, most=1e14,
+        "Number of parameters, e.g. 1.5B. The family's nearest shape is used.", empty="the best", metavar="COUNT",
+        least=1, most=1e14,
     )  # fmt: skip
     family: str = _option(
         "family", Kind.CHOICE, _MODEL, "Model family",
@@ -243,20 +244,20 @@ class Goal:
     )  # fmt: skip
     width: int | None = _option(
         "width", Kind.WHOLE, _MODEL, "Width",
-        "Size of the residual stream. Default: the family's.", empty="default",
+        "Size of the residual stream. Default: usual for the family.", empty="default",
         least=1, most=1_000_000,
     )  # fmt: skip
     heads: int | None = _option(
-        "heads", Kind.WHOLE, _MODEL, "Heads", "Number of query heads. Default: the family's.", empty="default",
+        "heads", Kind.WHOLE, _MODEL, "Heads", "Number of query heads. Default: usual for the family.", empty="default",
         least=1, most=100_000,
     )  # fmt: skip
     kv_heads: int | None = _option(
-        "kv_heads", Kind.WHOLE, _MODEL, "Key/value heads", "Number of key/value heads. Default: the family's.",
+        "kv_heads", Kind.WHOLE, _MODEL, "Key/value heads", "Number of key/value heads. Default: usual for the family.",
         empty="default", least=1, most=100_000,
     )  # fmt: skip
     ffn_width: int | None = _option(
         "ffn_width", Kind.WHOLE, _MODEL, "Feed-forward width",
-        "Hidden size of the feed-forward blocks. Default: the family's.", empty="default", least=1,
+        "Hidden size of the feed-forward blocks. Default: usual for the family.", empty="default", least=1,
         most=10_000_000,
     )  # fmt: skip
     seq_len: int | None = _option(
@@ -265,7 +266,7 @@ class Goal:
     )  # fmt: skip
     vocab_size: int | None = _option(
         "vocab_size", Kind.WHOLE, _MODEL, "Vocabulary",
-        "Rows of the embedding table. Default: the data's, else as calibrated, else 32768.", empty="default",
+        "Rows of the embedding table. Default: as in the data, else as calibrated, else 32768.", empty="default",
         least=2, most=10_000_000,
     )  # fmt: skip
     software: str | None = _option(
@@ -500,16 +501,17 @@ class PredictOptions:
     zero: int | None = _own("zero", Kind.WHOLE, "The same as a stage of ZeRO: 0 to 3.", section=_ADVANCED, least=0,
                             most=3)  # fmt: skip
     optimizer: str | None = _like("optimizer", "The optimizer. Default: adamw, or the software's.", choices=_OPTIMIZERS)
-    lora_rank: int | None = _like("lora_rank", "Train adapters of this rank beside frozen 16-bit weights (LoRA).",
+    lora_rank: int | None = _like("lora_rank", "Train adapters of this rank on frozen 16-bit weights (LoRA).",
                                   section=_ADVANCED)  # fmt: skip
     lora_targets: str | None = _own(
-        "lora_targets", Kind.CHOICE, "Which matrices of a block have adapters. Default: all, with experts attention.",
+        "lora_targets", Kind.CHOICE,
+        "Which matrices of a block have adapters. Default: all; for a mixture of experts, attention.",
         section=_ADVANCED, choices=("all", "attention"),
     )  # fmt: skip
     qlora: bool = _own("qlora", Kind.SWITCH, "With --lora-rank: store the frozen weights of the blocks in 4 bits.",
                        section=_ADVANCED, default=False)  # fmt: skip
     freeze_blocks: int | None = _own(
-        "freeze_blocks", Kind.WHOLE, "Number of blocks to freeze, from the first on, with the embeddings.",
+        "freeze_blocks", Kind.WHOLE, "Number of first blocks to freeze. The embeddings are frozen too.",
         section=_ADVANCED, least=1, most=100_000,
     )  # fmt: skip
     tp: int | None = _degree("tp", "tensor", "Tensor-parallel GPUs: pieces of each matrix.")
@@ -533,7 +535,7 @@ class _BurstOptions:
     family: str = _like("family")
     seq_len: int | None = _like("seq_len", "Tokens per sequence. Default: 256 on a CPU, 2048 on a GPU.")
     vocab_size: int | None = _like(
-        "vocab_size", "Rows of the embedding table. Default: the data's, else 4096 on a CPU, 32768 on a GPU."
+        "vocab_size", "Rows of the embedding table. Default: as in the data, else 4096 on a CPU, 32768 on a GPU."
     )  # fmt: skip
     data: Path | None = _like("data", "Token folder from `advisor data prepare`. Default: random tokens.")
     precision: str = _like("precision", choices=PRECISIONS)
@@ -694,7 +696,7 @@ class SampleOptions:
     temperature: float = _own("temperature", Kind.NUMBER, "0: the likeliest token.", default=0.8, least=0, most=1e6)
     top_k: int | None = _own("top_k", Kind.WHOLE, "Draw only from this number of likeliest tokens.", least=1, most=1e7)
     top_p: float | None = _own(
-        "top_p", Kind.NUMBER, "Draw only from the likeliest tokens of this total probability.", least=1e-6, most=1
+        "top_p", Kind.NUMBER, "Draw only from the likeliest tokens with this total probability.", least=1e-6, most=1
     )
     seed: int = _own("seed", Kind.WHOLE, "Seed of the first text.", default=0, least=0, most=1e7)
     chat: bool = _own("chat", Kind.SWITCH, "Treat the prompt as a user's message to a chat model.", default=False)

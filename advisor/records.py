@@ -323,7 +323,7 @@ class ScalingPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchReport:
-    """The results of a search besides the plan's own run."""
+    """The results of a search other than the plan's run."""
 
     candidates: int  # number of evaluated configurations
     devices: tuple[str, ...]  # keys of the searched devices
@@ -365,7 +365,7 @@ class Plan:
         """Return the trainer's configuration. Raises AdvisorError (exit 2) if the trainer cannot run this plan."""
         if self.run is None:
             hint = "write the file that it starts from: advisor plan ... --out FILE"
-            raise AdvisorError("other software trains this plan, and nothing here starts it", hint, exit_code=2)
+            raise AdvisorError("this plan is for other software, which cannot be started from here", hint, exit_code=2)
         return self.run
 
     @property

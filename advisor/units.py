@@ -255,14 +255,14 @@ def parse_deadline(text: str, now: datetime) -> float:
     moment = _moment(text.strip().lower(), now)
     if re.fullmatch(_NUMBER, text.strip()):  # refused, because nearly everybody means hours, not seconds
         number = text.strip()
-        raise AdvisorError(f"{text!r} says no unit", f"{number}h, {number}min or {number}s?", exit_code=2)
+        raise AdvisorError(f"{text!r} has no unit", f"{number}h, {number}min or {number}s?", exit_code=2)
     if moment is None:
         return parse_seconds(text, f"{_DURATION_EXAMPLES}; a moment like 'Monday 9:00' or 2026-12-01T09:00")
     ahead = moment.year - now.year  # distant years would overflow the clock
     left = (moment.astimezone() - now.astimezone()).total_seconds() if 0 <= ahead <= _MOST_YEARS else float(ahead)
     if left <= 0:
         said = f"{moment:%Y-%m-%d %H:%M}, which is past"
-        raise AdvisorError(f"{text!r} is {said}", "give a moment to come, or a duration as 8h", exit_code=2)
+        raise AdvisorError(f"{text!r} is {said}", "give a moment in the future, or a duration such as 8h", exit_code=2)
     if ahead > _MOST_YEARS:
         raise AdvisorError(
             f"{text!r} is {ahead} years away", f"at most {_MOST_YEARS} years, or leave it out", exit_code=2
@@ -394,7 +394,7 @@ def parse_numbers(text: str) -> tuple[int, ...]:
 def parse_whole(text: str) -> int:
     """Parse a whole number."""
     if re.fullmatch(r"[+-]?\d{1,30}", text.strip()) is None:
-        raise AdvisorError(f"{text!r} is no whole number", "write it like 12", exit_code=2)
+        raise AdvisorError(f"{text!r} is not a whole number", "write it like 12", exit_code=2)
     return int(text)
 
 
@@ -405,7 +405,7 @@ def parse_number(text: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise AdvisorError(f"{text!r} is no number", "write it like 0.5", exit_code=2)
+        raise AdvisorError(f"{text!r} is not a number", "write it like 0.5", exit_code=2)
     return number
 
 

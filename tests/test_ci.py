@@ -95,8 +95,8 @@ def test_what_does_not_fit_or_is_slower_than_the_noise_fails(tmp_path: Path) -> 
 def test_documents_that_answer_nothing_are_refused(tmp_path: Path) -> None:
     (tmp_path / "gpus.json").write_text(advisor("gpus", "--json").stdout)
     (tmp_path / "none.json").write_text("{}")
-    assert "answers nothing here" in document("check", tmp_path / "gpus.json", expect=2)["error"]
-    assert "no document of this program" in document("check", tmp_path / "none.json", expect=2)["error"]
+    assert "contains nothing to check" in document("check", tmp_path / "gpus.json", expect=2)["error"]
+    assert "not a document of this program" in document("check", tmp_path / "none.json", expect=2)["error"]
 
 
 def test_pairs_of_runs_fail_only_where_the_difference_is_certain(tmp_path: Path) -> None:

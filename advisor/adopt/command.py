@@ -147,7 +147,7 @@ def launcher_of(command: Sequence[str]) -> Launcher | None:
 
 
 def launcher_knob(command: Sequence[str]) -> Knob | None:
-    """Returns the knob for the number of processes that a launcher starts; None without one, or with several hosts."""
+    """Returns the knob for a launcher's number of processes, or None without a launcher or with several hosts."""
     if (launcher := launcher_of(command)) is None:
         return None
     own = command[launcher.first : launcher.end]

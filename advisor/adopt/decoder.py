@@ -32,7 +32,7 @@ class Weights:
 
     @property
     def elements(self) -> int:
-        """The number of elements in one of them."""
+        """The number of elements in one of these tensors."""
         return math.prod(self.shape)
 
 

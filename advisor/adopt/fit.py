@@ -118,7 +118,7 @@ def seen_times(bursts: Sequence[AdoptedBurst]) -> list[Seen]:
 
 
 def memory_kind(bursts: Sequence[AdoptedBurst]) -> str:
-    """Returns the counter of the bursts' memory: PyTorch's or the driver's for a GPU, or else that of the processes."""
+    """Returns who counted the bursts' memory: PyTorch or the driver on a GPU, or else the operating system."""
     kinds = ("allocated", "device")
     return next((kind for kind in kinds if any(getattr(b, f"{kind}_peak_bytes") for b in bursts)), "resident")
 
@@ -259,7 +259,7 @@ def fit_law(model: ModelShape, seen: Sequence[Seen]) -> Fitted:
 
 
 def hold_each_out(seen: Sequence[Seen], fitted: Callable[[Sequence[Seen]], Fitted]) -> HeldOut | None:
-    """Predicts each batch from the others; None with fewer than four."""
+    """Predicts each batch from the others. Returns None for fewer than four batches."""
     return leave_one_out(
         seen,
         configuration=lambda one: one.batch,
@@ -299,6 +299,6 @@ def choose_fit(adopted: Adopted) -> Chosen:
 
 
 def time_of(adopted: Adopted, many: float | None = None) -> Fitted:
-    """Returns the model of a command's step time with this many processes (None: its own number)."""
+    """Returns the model of a command's step time with this many processes, or with its own number if None."""
     own = many in (None, adopted.bursts[0].processes)
     return choose_fit(adopted).fitted if own else fit_time(seen_times(adopted.bursts))

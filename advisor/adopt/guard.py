@@ -46,7 +46,7 @@ class Guard:
         self.began = time.time()
         self._clock = self.began - time.monotonic()  # changing the system clock moves no limit
         self.log = RunLogWriter(folder / STEPS, clock=self.now)
-        self.asked: str | None = None  # why the command is being ended
+        self.stop_reason: str | None = None  # why the command is being ended
         self.asked_at = 0.0
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -89,10 +89,10 @@ class Guard:
         seen.finish()
         self._note(seen)
         code = self.process.returncode
-        if self.asked is not None:
-            outcome, reason = Outcome.STOPPED, self.asked
+        if self.stop_reason is not None:
+            outcome, reason = Outcome.STOPPED, self.stop_reason
         elif code == 0:
-            outcome, reason = Outcome.COMPLETED, "the command ended by itself"
+            outcome, reason = Outcome.COMPLETED, "the command ended on its own"
         else:
             out_of_memory, reason = how_it_died(code)
             outcome = Outcome.OUT_OF_MEMORY if out_of_memory else Outcome.FAILED
@@ -124,13 +124,13 @@ class Guard:
         if limit is not None and used >= limit - self.plan.ending_seconds:
             by_time = limit == self.plan.max_seconds
             self._end(f"its limit of {limit:.0f} s" if by_time else f"its limit of ${self.plan.max_usd:g}")
-        if self.asked is not None and self.now() - self.asked_at > grace_seconds(self.plan.ending_seconds):
+        if self.stop_reason is not None and self.now() - self.asked_at > grace_seconds(self.plan.ending_seconds):
             end(process, signal.SIGKILL, tree(process.pid))
 
     def _end(self, why: str) -> None:
         """Ask the command once to end."""
-        if self.asked is None and self.process is not None:
-            self.asked, self.asked_at = why, self.now()
+        if self.stop_reason is None and self.process is not None:
+            self.stop_reason, self.asked_at = why, self.now()
             end(self.process, signal.SIGTERM)
 
 

@@ -78,7 +78,7 @@ def draft_recipe(name: str, text: str, command: Sequence[str]) -> Recipe:
 
 
 def in_bursts(name: str) -> str | None:
-    """Returns a knob's value for bursts, which log each step, save nothing and evaluate nothing; None: unchanged."""
+    """Returns a knob's value for bursts, which log each step and never save or evaluate, or None if it stays."""
     return {"log_every": "1", "save_every": "1000000000", "eval_every": "1000000000"}.get(name)
 
 
@@ -106,7 +106,7 @@ def _plain(option: str) -> str:
 
 
 def by_command(command: Sequence[str]) -> Recipe | None:
-    """The shipped recipe that matches the words of a command, or None."""
+    """Returns the shipped recipe that matches a command, or None."""
     line = " ".join(Path(word).name if word.startswith("/") else word for word in command)
     return _first(line, command, "detect")
 

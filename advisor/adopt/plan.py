@@ -58,17 +58,17 @@ def batch_options(adopted: Adopted, gpus: int | None = None) -> list[Option]:
         # Another number of processes needs a knob for it that no test contradicted.
         if (knob := adopted.recipe.knob("gpus")) is None:
             hint = "start it by torchrun --nproc-per-node 1 …, or name its own option: --knob gpus=--OPTION"
-            raise AdvisorError(f"nothing is known that makes it {many:g} processes", hint, exit_code=2)
+            raise AdvisorError(f"no known option starts it with {many:g} processes", hint, exit_code=2)
         lies = (v for v in adopted.verdicts if v.name == "gpus" and v.verdict not in (WORKS, UNTESTED))
         if (lie := next(lies, None)) is not None:
-            raise AdvisorError(f"{knob.key} cannot be believed: {lie.words}", "leave --gpus out", exit_code=3)
+            raise AdvisorError(f"{knob.key} does not do what it says: {lie.words}", "leave --gpus out", exit_code=3)
     splits = list(_splits(adopted, base, time, many))
     if many != base.processes:
         splits.sort(key=lambda batch: abs(math.log(batch.rows / base.rows)))
     if not splits:
         raise AdvisorError(
             f"its batch of {base.rows * base.calls * base.processes:g} rows cannot stay with {many:g} processes: "
-            "nothing that was seen to work sets the rows of each",
+            "no working option sets the rows of each",
             "name the option: --knob micro_batch=--OPTION or grad_accum=--OPTION, and adopt it again",
             exit_code=3,
         )
@@ -194,7 +194,7 @@ def _choose(options: Sequence[Option], goal: AdoptedGoal) -> Option:
     fitting = [o for o in options if room is None or o.memory_bytes is None or o.memory_bytes.high <= room]
     if not fitting:
         hint = "a smaller batch, or a shorter sequence, in the command itself"
-        raise AdvisorError("no split of its batch fits the memory", hint, exit_code=3)
+        raise AdvisorError("no split of its batch fits in memory", hint, exit_code=3)
     enough = min(o.step_seconds.value for o in fitting) / ENOUGH
     best = min((o for o in fitting if o.step_seconds.value <= enough), key=lambda o: o.batch.rows)
     own = options[0]
@@ -216,15 +216,15 @@ def _steps(
         return goal.steps, f"{goal.steps:,} steps were asked for"
     if goal.tokens is not None or goal.rows is not None:
         # The given data, times the epochs.
-        what, asked, each = ("tokens", goal.tokens, tokens) if goal.tokens else ("samples", goal.rows or 0, rows)
+        what, requested, each = ("tokens", goal.tokens, tokens) if goal.tokens else ("samples", goal.rows or 0, rows)
         if each is None and goal.tokens:
-            raise AdvisorError("this program has no tokens that could be counted", "--steps or --samples", exit_code=2)
+            raise AdvisorError("the tokens of this program cannot be counted", "--steps or --samples", exit_code=2)
         if each is None:
             hint = "--steps, or name the option: --knob micro_batch=--OPTION"
             raise AdvisorError("nothing says how many samples a step has", hint, exit_code=2)
-        steps = math.ceil(asked * (1.0 if goal.epochs is None else goal.epochs) / each)
+        steps = math.ceil(requested * (1.0 if goal.epochs is None else goal.epochs) / each)
         often = f"{goal.epochs:g} epochs of " if goal.epochs is not None else ""
-        return steps, f"{often}{asked:,} {what} are {steps:,} steps of {each:,.0f}"
+        return steps, f"{often}{requested:,} {what} are {steps:,} steps of {each:,.0f}"
     if goal.epochs is not None:
         return _steps_of_epochs(adopted, goal.epochs, "were asked for")
     if limit is not None:
@@ -232,7 +232,7 @@ def _steps(
         if steps < 1:
             least = format_seconds(fixed.high + step.high)
             hint = f"start, one step and the end take up to {least}"
-            raise AdvisorError(f"not one step ends within {format_seconds(limit)}", hint, exit_code=3)
+            raise AdvisorError(f"no step ends within {format_seconds(limit)}", hint, exit_code=3)
         return steps, f"as many steps as surely end within {format_seconds(limit)}"
     # What the command itself says.
     given = {knob.name: (knob.key, knob.value) for knob in adopted.recipe.knobs if knob.value and knob.value > 0}
@@ -247,7 +247,7 @@ def _steps(
         key, value = given["epochs"]
         return _steps_of_epochs(adopted, value, f"are what {key} says")
     hint = "--deadline 3h, --budget with --price, --steps, --epochs, --tokens or --samples"
-    raise AdvisorError("how long is it to train?", hint, exit_code=2)
+    raise AdvisorError("nothing says how long to train", hint, exit_code=2)
 
 
 def _steps_of_epochs(adopted: Adopted, epochs: float, why: str) -> tuple[int, str]:
@@ -283,7 +283,7 @@ def _why_this_batch(adopted: Adopted, options: Sequence[Option], chosen: Option)
         words = [v.words for v in adopted.verdicts if v.name in ("micro_batch", "grad_accum") and v.verdict != WORKS]
         return f"batch unchanged: {words[0] if words else 'no option sets micro-batch and gradient accumulation'}"
     if not chosen.settings:
-        return f"its own micro-batch stays: none of {len(options)} splits of its global batch is surely faster"
+        return f"its own micro-batch stays: no split among {len(options)} splits of its global batch is surely faster"
     faster = 1 - chosen.step_seconds.value / options[0].step_seconds.value
     return f"a micro-batch of {batch.rows:g} takes {faster:.0%} off a step at the same global batch"
 

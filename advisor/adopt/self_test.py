@@ -54,7 +54,7 @@ def end_to_end(recipe: Recipe, base: AdoptedBurst, others: Iterable[AdoptedBurst
 
 
 def cut_apart(recipe: Recipe, burst: AdoptedBurst) -> AdoptedBurst:
-    """Returns a burst whose rows were packed end to end with the batch that was asked for."""
+    """Returns a burst with the requested batch in place of rows that were packed end to end."""
     shape, rows = burst.shape, burst.value("micro_batch") or _value(recipe, "micro_batch")
     if shape is None or shape.length is None or shape.rows != 1 or not rows:
         return burst
@@ -162,18 +162,18 @@ def _processes(recipe: Recipe, base: AdoptedBurst, others: Iterable[AdoptedBurst
         before, after = rows_of_all(base), rows_of_all(burst)
         stays = before == after
         batch = ", and the global batch stays" if stays else f", and {before:g} rows of a step become {after:g}"
-    return WORKS, f"{knob.key} {value:g}: so many train together{batch}"
+    return WORKS, f"{knob.key} {value:g}: this many train together{batch}"
 
 
 def _steps(name: str, each: float, others: Iterable[AdoptedBurst]) -> _Judged:
     """Judges whether a run ends by itself after the requested steps. `each`: how much the knob counts per step."""
     tried = [(round(value / each), b) for b in others if (value := b.value(name)) is not None]
     if not tried:
-        return UNTESTED, "no burst was left to end by itself"
+        return UNTESTED, "no burst was run to its own end"
     value, burst = tried[-1]
     if burst.outcome == "completed":
         if burst.steps == value:
-            return WORKS, f"it ends by itself after {burst.steps} steps, as asked"
+            return WORKS, f"it ends on its own after {burst.steps} steps, as asked"
         return CAPPED, f"{value:g} steps were asked for, it ended after {burst.steps}"
     if burst.steps > value:
         return DEAD, f"{value:g} steps were asked for, it had done {burst.steps} when it was ended"

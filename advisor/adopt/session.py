@@ -116,16 +116,16 @@ def _refuse_without_steps(command: Command, base: AdoptedBurst) -> None:
     if base.measured and base.steady:
         log_every = command.recipe.knob("log_every")
         if base.source == LOG and not base.step_printed and (log_every is None or log_every.in_bursts != "1"):
-            message = "its log does not say how many steps lie between two of its lines, and nothing sets that"
+            message = "its log does not say how many steps pass between two lines, and no option sets this"
             hint = "name what makes it log each step: --knob log_every=--OPTION"
             raise AdvisorError(message, hint)
         return
     if base.outcome == "failed":
-        raise AdvisorError(f"the command fails as it is: {base.reason}", "it must train before it can be adopted")
+        raise AdvisorError(f"the unchanged command fails: {base.reason}", "it must train before it can be adopted")
     if base.outcome in ("completed", "stopped", "timed_out") and base.steps == 0:
         raise AdvisorError(
-            f"not one step was seen in {base.seconds:.0f} s ({outcome})",
-            "steps are seen from inside by PyTorch 2.5 or later, else by a log that prints a loss; output that is held "
+            f"no step was seen in {base.seconds:.0f} s ({outcome})",
+            "steps are seen inside PyTorch 2.5 or later, or in a log that prints a loss; output that is held "
             "back shows when PYTHONUNBUFFERED=1 or python -u is set where it runs. More time: --budget-seconds",
         )
     raise AdvisorError(
@@ -163,7 +163,7 @@ def tries(
 
 
 def in_words(settings: Sequence[Setting], recipe: Recipe) -> str:
-    """Describes the settings of a burst as they are typed."""
+    """Describes the settings of a burst as text."""
     words = [f"{knob.key} {setting.value:g}" for setting in settings if (knob := recipe.knob(setting.name)) is not None]
     return ", ".join(words) if words else "the command once more"
 

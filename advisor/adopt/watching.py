@@ -78,7 +78,7 @@ def end(process: subprocess.Popen[bytes], number: int, started: Iterable[psutil.
 
 
 def how_it_died(code: int) -> tuple[bool, str]:
-    """Returns whether a process that failed ran out of memory, as far as its exit status says, and the reason."""
+    """Returns True if a failed process ran out of memory, judged by its exit status, and the reason of its failure."""
     if code == -signal.SIGKILL:
         return True, "killed (SIGKILL), as the kernel does when memory runs out"
     return False, f"exit code {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
@@ -96,7 +96,7 @@ class ProbedProcess:
         self._held: dict[int, float] = {}
 
     def add(self, record: dict[str, Any]) -> None:
-        """Note one record; kinds from other versions are never asked for."""
+        """Add one record. Records of unknown kinds are ignored."""
         if record["kind"] == "step":
             number, now = record["optimizer"], record["time"]
             if (last := self._last.get(number)) is not None:
@@ -118,7 +118,7 @@ class ProbedProcess:
 
     @property
     def main(self) -> dict[str, Any] | None:
-        """The program's main optimizer: the one with the most tensor elements of those that have done a step."""
+        """The program's main optimizer, which has stepped and has the most tensor elements."""
         stepped = (each for each in self.records["optimizer"] if each["optimizer"] in self._ends)
         return max(stepped, key=lambda each: each["elements"], default=None)
 
@@ -129,7 +129,7 @@ class ProbedProcess:
 
     @property
     def durations(self) -> list[float]:
-        """Seconds from each step's end to the next one's, by the GPU's own clock if it has recorded them."""
+        """The seconds from the end of each step to the end of the next, by the GPU's clock if it was recorded."""
         return [] if (main := self.main) is None else self._durations[main["optimizer"]]
 
     @property
@@ -250,13 +250,13 @@ class LogWatch:
             return
         self._read()
         processes = tree(pid)
-        self.elsewhere = self.elsewhere or any(asked(process.name) in _CLIENTS for process in processes)
+        self.elsewhere = self.elsewhere or any(answer_or_none(process.name) in _CLIENTS for process in processes)
         used = used_by({process.pid for process in processes})
         for name, bytes_ in (("resident_peak_bytes", resident_bytes(processes)), ("device_peak_bytes", used)):
             if bytes_:
                 self.peaks[name] = max(self.peaks.get(name, 0), bytes_)
         # the launcher tells each process how many train together
-        worlds = [(asked(process.environ) or {}).get("WORLD_SIZE", "") for process in processes]
+        worlds = [(answer_or_none(process.environ) or {}).get("WORLD_SIZE", "") for process in processes]
         self.processes = max([self.processes, *(int(world) for world in worlds if world.isdigit())])
         self._next_look = time.monotonic() + max(self._seconds, (time.monotonic() - now) / self._share)
 
@@ -284,7 +284,7 @@ class LogWatch:
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """Returns a process and all that it started; empty if it has just ended."""
+    """Returns a process and its descendants, or an empty list if it has ended."""
     try:
         parent = psutil.Process(pid)
         return [parent, *parent.children(recursive=True)]
@@ -294,12 +294,12 @@ def tree(pid: int) -> list[psutil.Process]:
 
 def resident_bytes(processes: Sequence[psutil.Process]) -> int:
     """Returns the bytes of host memory that processes hold now."""
-    return sum(memory.rss for process in processes if (memory := asked(process.memory_info)) is not None)
+    return sum(memory.rss for process in processes if (memory := answer_or_none(process.memory_info)) is not None)
 
 
-def asked(question: Callable[[], Any]) -> Any:
+def answer_or_none(ask: Callable[[], Any]) -> Any:
     """Returns the answer of a process, or None if it has ended or may not be asked."""
     try:
-        return question()
+        return ask()
     except psutil.Error:
         return None

@@ -117,7 +117,7 @@ def _carried(judged: JudgedClaim, others: Mapping[str, JudgedClaim]) -> JudgedCl
 
 
 def objects(judged: JudgedClaim) -> bool:
-    """Return True if the reader's objection to a claim remains beside the verdict.
+    """Return True if the reader's objection to a claim is shown in addition to the verdict.
 
     It does not remain against arithmetic that holds, unless the reader states another value (`correct`) for the claim.
     """

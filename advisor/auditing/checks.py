@@ -79,7 +79,7 @@ def expression(q: Question, spelt: Sequence[str] = (), *, strict: bool = False) 
     results = [(result, value) for _, result in solved] if in_units else []
     results = results or [pair for reading in readings for pair in _senses(reading, value)]
     if not results:
-        return unknown("the expression cannot be reckoned: each printed number stands in brackets, as [24] * [2,048]")
+        return unknown("the expression cannot be computed: each printed number must be in brackets, as [24] * [2,048]")
     words = "; or ".join(f"{result.text} = {_shown(result, value)}" for _, result in solved[:3])
     spread = [result for _, result in solved if result.high > _WIDE * result.low > 0]
     if in_units and value.high > _WIDE * value.low > 0 and len(spread) == len(solved):
@@ -197,7 +197,7 @@ def agreement(q: Question) -> Judgement:
     if words:
         different = list(dict.fromkeys(word.strip().lower() for word in words))
         if len(different) == 1:
-            return holds("said the same way each time", " = ".join(words))
+            return holds("stated the same way each time", " = ".join(words))
         with suppress(ValueError):  # they are numbers: one may be rounded, or have a sign that the other omits
             read = [parse_quantity(word.strip().removeprefix("+")) for word in words]
             same = len({number.dimension for number in read}) == 1
@@ -209,7 +209,7 @@ def agreement(q: Question) -> Judgement:
     texts = " / ".join(number.text for number in numbers)
     if max(number.least for number in numbers) <= min(number.most for number in numbers):
         return holds("the statements agree within their rounding", texts)
-    consequence = "at most one of them can be right, or they are of different kinds, which is not said"
+    consequence = "at most one of them can be right, or they are of different kinds, which the text does not state"
     return wrong(f"one quantity, given as {texts}", texts, consequence=consequence)
 
 
@@ -232,7 +232,7 @@ def multiples(q: Question) -> Judgement:
     """Check a list of steps that should hold every multiple of an interval, and the last step."""
     every, last = int(q.get("every").low), int(q.get("last").low)
     if every < 1 or last / every > _MOST_MULTIPLES:
-        return unknown("the interval is no whole number of steps, or the list would have no end")
+        return unknown("the interval is not a whole number of steps, or the list would have no end")
     expected, listed = [*range(every, last, every), last], [int(step.low) for step in q.get("listed")]
     words = f"every {every:,} up to {last:,}: {len(expected)} of them; {len(listed)} are listed"
     both: list[tuple[Any, str]] = [(set(expected) - set(listed), "missing"), (set(listed) - set(expected), "not due")]

@@ -59,8 +59,7 @@ def vocabulary(setup: CardSetup) -> tuple[int, int]:
 
 
 def counts(setup: CardSetup) -> Counts | None:
-    """Return every reading of the declared shape (family, head tied or not, vocabulary); None without depth and
-    width."""
+    """Return every reading of the declared shape (family, tied head, vocabulary), or None without depth and width."""
     readings = []
     # a declaration means nanochat's blocks only if it names them
     for family in (setup.family,) if setup.family else tuple(f for f in FAMILIES if f != "nanochat"):
@@ -97,7 +96,7 @@ def shape_of(setup: CardSetup, family: str, vocab_size: int) -> ModelShape | Non
 
 
 def workload_of(setup: CardSetup, gpu: str) -> Workload | None:
-    """Return the run as a workload on one GPU that can be predicted; None without declared shape, batch and length.
+    """Return the run as a workload on one GPU, or None if shape, batch or length is not declared.
 
     If the family is open, GPT-2's blocks stand for all families: they have the same matrix products at the same width.
     """

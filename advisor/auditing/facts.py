@@ -45,7 +45,7 @@ def quantity_of(number: float) -> ClaimedQuantity:
 
 
 def dense_peak(spec: GpuSpec, precision: str | None) -> float | None:
-    """Return the dense peak in a format, or the 16-bit peak if the format is unnamed or has no rate of its own."""
+    """Return the dense peak rate in a format, or the 16-bit rate if no rate of the format is known."""
     if precision in ("fp32", "tf32"):
         return spec.fp32_flops if precision == "fp32" else spec.tf32_flops
     own = {"fp8": spec.fp8_flops, "fp16": spec.fp16_flops}.get(precision or "")
@@ -66,7 +66,7 @@ def _rents(specs: Sequence[GpuSpec], machine: str | None = None) -> list[tuple[f
 
 
 def known(q: Question, name: str, *, alone: bool) -> Known | None:
-    """Return a limit, a quantity of the claim's GPU or (not with `alone`) of its run; None if it is unknown."""
+    """Return a limit or a quantity of the claim's GPU, or without `alone` of its run. Returns None if unknown."""
     if name in _LIMITS:
         return exactly(_LIMITS[name], f"{_LIMITS[name]:g}")
     found = getattr(GpuQuantities(q), name)() if name in vars(GpuQuantities) else None
@@ -76,7 +76,7 @@ def known(q: Question, name: str, *, alone: bool) -> Known | None:
 
 
 class GpuQuantities:
-    """What is known of the GPUs and the price of a claim, under the names that the expressions of `kinds.yaml` use."""
+    """The known facts about a claim's GPUs and price, by the names that expressions in `kinds.yaml` use."""
 
     def __init__(self, q: Question) -> None:
         self.q, spec, name = q, run.spec_of(q.setup), q.setup.gpu
@@ -109,7 +109,7 @@ class GpuQuantities:
         return PRICES[0] * rents[0], PRICES[1] * rents[-1], words
 
     def price(self) -> Known | None:
-        """Return the claim's price, or that of its configuration unless the claim is about another GPU."""
+        """Return the claim's price, or else its configuration's price if the claim is about the same GPU."""
         price = self.q.get("price") or (self.q.setup.price if self._is_of_run() else None)
         return (price.low, price.high, price.text) if price else None
 
@@ -134,14 +134,14 @@ class GpuQuantities:
         return self.price() if for_all or (self.q.get("price") is None and self.q.setup.price_of == "machine") else None
 
     def gpus_paid(self) -> Known:
-        """Return the claim's GPUs, or those of its configuration unless the claim is about another GPU."""
+        """Return the claim's number of GPUs, or else its configuration's if the claim is about the same GPU."""
         if (stated := self.q.get("gpus")) and not self.q.get("per_gpu"):
             return stated.low, stated.high, stated.text
         count = self.q.setup.gpus if self._is_of_run() and not self.q.get("per_gpu") else 1
         return exactly(count, f"{count}")
 
     def listed_rent_per_flop(self) -> Known | None:
-        """Return the lowest possible price of a FLOP: 0.3 of the lowest price over the peak, of the cheapest GPU."""
+        """Return the lowest possible price of a FLOP: 0.3 times the lowest price of a GPU, divided by its peak rate."""
         specs = self.specs if self.q.get("gpu") else list(load_gpus().values())
         each = [(rent / rate, spec.key) for rent, spec in _rents(specs) if (rate := dense_peak(spec, "fp8"))]
         if not each:
@@ -150,7 +150,7 @@ class GpuQuantities:
         return exactly(PRICES[0] * least / 3600, f"{PRICES[0]:g} of the lowest listed price of {key} by its peak")
 
     def power_hertz(self) -> Known | None:
-        """Return how often a GPU's power is read anew."""
+        """Return how many times per second a GPU updates its power reading."""
         spec = next(iter(self.specs), None)
         if spec is None:
             return None
@@ -158,7 +158,7 @@ class GpuQuantities:
         return exactly(1.0, "one reading a second") if averaged else (0.0, math.inf, "as fast as it is sampled")
 
     def memory_of_value(self) -> Known | None:
-        """Return the memory that a claim states, or else that of the largest GPU."""
+        """Return the memory that a claim states, or else the memory of the largest GPU."""
         value = self.q.get("value")
         if value is not None:
             return value.least, value.most, value.text

@@ -265,7 +265,7 @@ class _Functions:
         return exactly(right, f"a {name} has {', '.join(f'{number:g} × {key}' for key, number in sorted(listed))}")
 
     def relates(self, name: str, fact: str) -> Known:
-        """Return whether a format has the claimed range or precision in comparison with another format."""
+        """Return True if one format has the claimed range or precision compared with the other format."""
         other = self.q.get("as")
         if other is None:
             raise UnstatedError("a format to compare it with")
@@ -296,7 +296,7 @@ class _Functions:
         return exactly(right, f"{name} was trained on {' or '.join(names)} ({row['source']})")
 
     def fault_above(self, first: Any) -> Known:
-        """Return the first loss above which something is broken, and what may explain this first loss in words."""
+        """Return the highest plausible first loss, and a text that explains a higher one."""
         s, base = self.s, run.RunQuantities(self.q).uniform_loss()
         least = (base[0] if base else math.log(VOCABULARIES[1])) + initial_loss.FAULT_ABOVE
         if base is None or s.vocab_size is None:
@@ -392,7 +392,7 @@ class _Functions:
         return exactly(share, f"{len(norms)} printed norms against {clip:g}")
 
     def steps_trained(self) -> Known:
-        """Return the step at which the claim's own words say that a loss was read; 1 if they name none."""
+        """Return the step at which the claim says that a loss was read, or 1 if it names none."""
         named = _STEP.search(f"{self.q.claim.quote} {self.q.claim.text}")
         step = float(named[1]) if named else 1.0
         return exactly(step, f"{step:g}")

@@ -86,7 +86,7 @@ def kinds() -> dict[str, ClaimKind]:
 
 @cache
 def forms() -> dict[str, Form]:
-    """Return every form by its name. If a kind has one form, the form has the kind's name."""
+    """Return all forms by name. The only form of a kind has the name of the kind."""
     return {
         name: _form(name, entry, raw["kind"], raw.get("fields", {}))
         for raw in table()["kinds"]
@@ -105,7 +105,7 @@ def _form(name: str, entry: Mapping[str, Any], kind: str, shared: Mapping[str, s
 
 
 def named(claim: Mapping[str, Any]) -> tuple[Form, dict[str, Any]] | None:
-    """Return the form of a claim as written, with its fields in that form's names; None if no form has the name."""
+    """Return the form that a claim names, with the claim's fields in its terms, or None if there is no such form."""
     entry = dict(claim)
     kind, that = str(entry.pop("kind", "")), entry.pop("that", None)
     name = kind if kind in forms() or kind in table()["aliases"] else ""

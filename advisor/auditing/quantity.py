@@ -85,7 +85,7 @@ def parse_quantity(raw: str | float | int, dimensions: Sequence[str] = ()) -> Cl
     text = str(raw)
     found = figures(text)
     if _TIME_OF_DAY.search(text):
-        raise ValueError(f"{raw!r} is a time of day, or a duration whose unit is not said: write it like 1 h 30 min")
+        raise ValueError(f"{raw!r} is a time of day, or a duration without a unit: write it like 1 h 30 min")
     spelt = found[0].quantity if len(found) == 1 and not any(map(str.isdigit, text[found[0].end :])) else None
     try:
         plain = _parsed(text)

@@ -21,7 +21,7 @@ from advisor.errors import AdvisorError
 
 Reader = Callable[[str], str]  # a prompt in, the answer out
 KEY = "ADVISOR_READER_KEY"  # environment variable
-ELSE = "mend it, or give an answer that another assistant wrote: --answer FILE"
+ELSE = "fix it, or give an answer that another assistant wrote: --answer FILE"
 SECONDS = 1800.0  # longest time for an answer
 _MOST_BYTES = 16 * 2**20
 _FENCE = re.compile(r"```(?:json)?\s*(\{.*\})\s*```", re.DOTALL)
@@ -31,7 +31,7 @@ def of_command(command: str) -> Reader:
     """Return a reader that runs a command: prompt on its stdin, answer on its stdout, as in `ollama run NAME`."""
     words = shlex.split(command)
     if not words:
-        raise AdvisorError("--reader names no command", "--reader 'ollama run NAME'", exit_code=2)
+        raise AdvisorError("--reader does not name a command", "--reader 'ollama run NAME'", exit_code=2)
 
     def ask(prompt: str) -> str:
         try:
@@ -56,7 +56,7 @@ def of_server(base: str, model: str, schema: Mapping[str, Any]) -> Reader:
     """
     parts = urlsplit(base)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise AdvisorError(f"--reader-url {base}: no http address", "http://127.0.0.1:11434/v1", exit_code=2)
+        raise AdvisorError(f"--reader-url {base}: not an http address", "http://127.0.0.1:11434/v1", exit_code=2)
     try:
         is_here = ipaddress.ip_address(parts.hostname).is_loopback
     except ValueError:
@@ -81,13 +81,13 @@ def of_server(base: str, model: str, schema: Mapping[str, Any]) -> Reader:
             reason = getattr(error, "reason", error)
             raise AdvisorError(f"--reader-url {base} does not answer: {reason}", "is the server running?") from error
         except (ValueError, KeyError, IndexError, TypeError) as error:
-            raise AdvisorError(f"--reader-url {base} answered something else than a chat completion", ELSE) from error
+            raise AdvisorError(f"--reader-url {base} did not answer with a chat completion", ELSE) from error
 
     return ask
 
 
 def card_in(answer: str) -> dict[str, Any]:
-    """Return the JSON object in an answer, in a code fence or between other words. Raises AdvisorError without one."""
+    """Return the JSON object in an answer, with or without a code fence. Raises AdvisorError if there is none."""
     fenced = _FENCE.search(answer)
     start, end = answer.find("{"), answer.rfind("}")
     text = fenced[1] if fenced else answer[start : end + 1] if start >= 0 else ""
@@ -95,7 +95,7 @@ def card_in(answer: str) -> dict[str, Any]:
         found = json.loads(text)
     except ValueError as error:
         reason = str(error) if text else "there is no { in it"
-        raise AdvisorError(f"the reader's answer is no JSON: {reason}", "ask it again for one JSON object") from error
+        raise AdvisorError(f"the reader's answer is not JSON: {reason}", "ask it again for one JSON object") from error
     if not isinstance(found, dict):
-        raise AdvisorError("the reader's answer is no JSON object", "ask it again for one JSON object")
+        raise AdvisorError("the reader's answer is not a JSON object", "ask it again for one JSON object")
     return found

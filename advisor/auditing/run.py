@@ -80,7 +80,7 @@ def expected(q: Question, setup: CardSetup | None = None) -> Prediction | None:
 
 
 class RunQuantities:
-    """What the card of a claim implies for its run, under the names that the expressions of `kinds.yaml` use."""
+    """The quantities of a claim's run that its card implies, by the names that expressions in `kinds.yaml` use."""
 
     def __init__(self, q: Question) -> None:
         self.q, self.s, self.spec = q, q.setup, spec_of(q.setup)
@@ -237,7 +237,7 @@ class RunQuantities:
         return exactly(len(signs), "; ".join(signs) or "no sign")
 
     def norm_growth(self) -> Known | None:
-        """Return the mean of the later printed gradient norms over that of the earlier ones, without warm-up."""
+        """Return the mean of the later gradient norms divided by the mean of the earlier ones after warm-up."""
         norms = column(self.q, "grad_norm")
         if len(norms) < 6:
             return None
@@ -252,7 +252,7 @@ class RunQuantities:
         return self._need("wide") if s.gpus == 1 and not has_run else None
 
     def predicted_need(self) -> Known | None:
-        """Return the predicted bytes of the run, with those of its GPU in words."""
+        """Return the predicted bytes of the run, and the memory of its GPU as text."""
         prediction = expected(self.q)
         if prediction is None or prediction.peak_reserved_bytes is None or prediction.device_memory_bytes is None:
             return None
@@ -278,7 +278,7 @@ class RunQuantities:
         return None if each is None else _one(entropy_of_text(each))
 
     def random_floor(self) -> Known | None:
-        """Return the lowest loss on random tokens: that of a uniform guess, because they contain nothing to learn."""
+        """Return the lowest possible loss on random tokens, which is the loss of a uniform guess."""
         base = self.uniform_loss() if self.s.data == "random" else None
         return exactly(base[0] - initial_loss.SOUND, base[2]) if base else None
 
@@ -313,7 +313,7 @@ class RunQuantities:
         return low, high, f"{between((low, high), '{:,.1f} h'.format)}{bill}"
 
     def uniform_loss(self) -> Known | None:
-        """Return ln V, the loss of a model that knows nothing, or None without a stated vocabulary."""
+        """Return ln V, the loss of an untrained model, or None if the vocabulary is not stated."""
         size = self.s.vocab_size
         return _one(initial_loss.uniform_loss(size), f"ln {size:,}") if size else None
 

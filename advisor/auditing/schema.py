@@ -83,12 +83,12 @@ def prompt(text: str | None = None) -> str:
                 choices += [f"name: {', '.join(table()['techniques'])}"] if name == "technique" else []
                 listed = f" ({'; '.join(choices)})" if choices else ""
                 lines.append(f"  - {name}: {one['says']!r} → {one['fields']}{listed}")
-    asked = Path(__file__).with_name("prompt.md").read_text(encoding="utf-8")
-    asked = asked.format(kinds="\n".join(lines), schema=json.dumps(schema, ensure_ascii=False))
+    template = Path(__file__).with_name("prompt.md").read_text(encoding="utf-8")
+    template = template.format(kinds="\n".join(lines), schema=json.dumps(schema, ensure_ascii=False))
     if text is None:
-        return f"{asked}\nThe text follows.\n"
+        return f"{template}\nThe text follows.\n"
     numbered = "\n".join(f"{number}: {line}" for number, line in enumerate(text.split("\n"), 1))
-    return f"{asked}\nThe text, each line with its number (which is no part of it):\n\n{numbered}\n"
+    return f"{template}\nThe text, each line with its number (which is no part of it):\n\n{numbered}\n"
 
 
 def examples() -> dict[str, dict[str, Any]]:

@@ -18,7 +18,7 @@ from advisor.units import Formatter, format_bytes, format_percent, format_tokens
 
 
 class UnstatedError(Exception):
-    """Names something that neither the claim nor its configuration states, or that is unknown here."""
+    """Raised if neither the claim nor its configuration states a quantity, or if it is unknown."""
 
 
 class Ruling(StrEnum):
@@ -51,7 +51,7 @@ Believe = Callable[[GpuSpec, CardSetup], Profile | None]  # the profile of a GPU
 
 
 def exactly(number: float, words: str = "") -> Known:
-    """Return a quantity of which one value is known."""
+    """Return a quantity with one known value."""
     return float(number), float(number), words
 
 
@@ -70,7 +70,7 @@ class Question:
 
     @property
     def steps(self) -> float | None:
-        """The steps that the claim is about: its own, or those of the configuration; None if neither is stated."""
+        """The steps that the claim states, or else those of its configuration. None if neither states any."""
         own = self.get("steps")
         return own.low if own else self.setup.steps
 

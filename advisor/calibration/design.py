@@ -21,7 +21,7 @@ _LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 @dataclass(frozen=True, kw_only=True)
 class BurstCost:
-    """The cost of a burst besides its timed steps: seconds to build the model, and steps until the speed is steady."""
+    """The cost of a burst in addition to its timed steps: seconds to build the model, and warm-up steps."""
 
     build_seconds_per_parameter: float = 6e-9
     fixed_seconds: float = 0.15
@@ -134,7 +134,7 @@ _CONTRASTS: tuple[Callable[[Workload], int], ...] = (
 
 
 def missing_contrast(done: Sequence[Workload], pool: Sequence[Workload]) -> list[Workload]:
-    """Return candidates that vary what all bursts so far share: depth, micro-batch, context length or accumulation."""
+    """Return candidates that differ from all bursts so far in depth, micro-batch, context length or accumulation."""
     wanted = []
     for value in _CONTRASTS:
         seen = {value(w) for w in done}

@@ -40,31 +40,31 @@ CUDA_DEFAULTS = Defaults(
 )
 
 
-def device_for(asked: str) -> str:
+def device_for(requested: str) -> str:
     """Return the worker's --device for a --gpu option. Unknown names fail here, before any process starts."""
-    if asked in ("auto", "cpu"):
-        return asked
-    read_gpus(asked, counted=False)  # only one GPU is measured, however many there are
+    if requested in ("auto", "cpu"):
+        return requested
+    read_gpus(requested, counted=False)  # only one GPU is measured, however many there are
     return "cuda"
 
 
-def resolve_key(asked: str, device: WorkerDevice) -> str:
+def resolve_key(requested: str, device: WorkerDevice) -> str:
     """Return the catalog key of the device in this machine. Raises AdvisorError if the user asked for another one.
 
     A GPU that is not in the catalog gets a key made from its name, so that it can be calibrated too.
     """
     if device.type == "cpu":
-        if asked in ("auto", "cpu"):
+        if requested in ("auto", "cpu"):
             return "cpu"
-        message = f"--gpu {asked}: this machine has no such GPU; torch finds only the CPU ({device.name})"
+        message = f"--gpu {requested}: this machine has no such GPU; torch finds only the CPU ({device.name})"
         hint = "run this on the machine with the GPU, or calibrate what is here: advisor calibrate --gpu cpu"
         raise AdvisorError(message, hint)
     name = device.name or device.type
     spec = find_gpu(name, device.memory_bytes)
     key = spec.key if spec is not None else re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    if asked not in ("auto", key) and key not in {named.key for named in gpus_named(asked)}:
+    if requested not in ("auto", key) and key not in {named.key for named in gpus_named(requested)}:
         hint = f"calibrate what is here: advisor calibrate --gpu {key}"
-        raise AdvisorError(f"--gpu {asked}: this machine has a {device.name} ({key})", hint)
+        raise AdvisorError(f"--gpu {requested}: this machine has a {device.name} ({key})", hint)
     return key
 
 

@@ -159,7 +159,7 @@ class FitEvidence:
         return calibration_prior(spec, settings.precision, settings.compile, self.rates)
 
     def posterior(self, steps: Sequence[MeasuredStep] | None = None) -> Posterior:
-        """Return the posterior after these steps; None means the calibration's own steps."""
+        """Return the posterior after these steps, or after all steps of the calibration if `steps` is None."""
         return fit(self.steps if steps is None else steps, self.rates, self.prior, self.drift.deviation)
 
     def held_out(self) -> HeldOut | None:

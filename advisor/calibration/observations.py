@@ -24,7 +24,7 @@ _LONGER = 1.5  # a run lasts longer than a calibration, so the machine's speed v
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """Changes in the machine's own speed during a calibration, seen in the reference kernel timed beside each burst."""
+    """Changes in the machine's own speed during a calibration, seen in the reference kernel timed with each burst."""
 
     reference_seconds: float | None  # the median; later runs are compared with it
     exponent: float  # step time ∝ reference^exponent

@@ -137,7 +137,7 @@ class BurstLine:
 
 
 def burst_lines(calibration: Calibration, held: HeldOut | None = None) -> list[BurstLine]:
-    """Return one line per configuration, smallest first, then failed bursts. `held` has predictions from the others."""
+    """Return one line per configuration, smallest first, then failed bursts. `held` has the held-out predictions."""
     from advisor.calibration.measure import describe  # imports the worker, which no plan needs
 
     runs = [burst.workload for burst in observations.completed(calibration.bursts)]

@@ -115,7 +115,7 @@ def calibrate(
 ) -> Calibration:
     """Run a calibration within its budget. It is saved after every burst and judged at its end, even an early one.
 
-    If fewer than `fewest` configurations were measured when the budget ends, it goes on until they are.
+    If fewer than `fewest` configurations were measured when the budget ends, it continues until they are.
     `switch_settings` then also measures the effect of each setting.
     Raises AdvisorError if the worker cannot start, the store cannot be written or no burst could be measured.
     KeyboardInterrupt passes through after everything measured so far has been written to disk.
@@ -242,7 +242,7 @@ class _Session:
                 return
 
     def run_late_bursts(self, notes: Notebook, fewest: int) -> None:
-        """Measure new configurations after the end of the budget, until there are `fewest` or as many bursts failed."""
+        """Measure more configurations beyond the budget, until `fewest` are measured or as many bursts have failed."""
         settings, failed = self.settings, 0
         while failed < fewest and (measured := configurations(notes.calibration)) < fewest:
             bursts = notes.calibration.bursts

@@ -59,7 +59,7 @@ def switched(settings: Settings, base: Workload, capability: str | None) -> Iter
 
 
 def base_of(calibration: Calibration) -> Workload:
-    """Return the largest measured configuration of which a burst times three steps, or else the fastest one."""
+    """Return the largest measured configuration whose burst times three steps, or else the fastest one."""
 
     def rank(burst: Burst) -> tuple[bool, int, float]:
         seconds, work = statistics.median(burst.step_seconds), burst.workload

@@ -92,7 +92,7 @@ FORMER = {
 
 
 def formed(words: list[str]) -> tuple[str, list[str]]:
-    """Return the command that words call and the remaining words; former option names are replaced by present ones."""
+    """Return the command in these words and the remaining words, with present names in place of former ones."""
     name, rest = words[0], words[1:]
     if name == "adopt":  # its words belong to another program
         return name, rest

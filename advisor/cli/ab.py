@@ -1,4 +1,4 @@
-"""`advisor ab`: variants of a run against a base, over several seeds, run here one after another."""
+"""`advisor ab` runs variants of a base run with several seeds on this machine and compares them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from advisor.report import render
 @click.argument("base", metavar="BASE.yaml", type=FILE)
 @click.argument("variants", metavar="VARIANT.yaml...", nargs=-1, required=True, type=FILE)
 @option("seeds", Kind.WHOLE, "Number of runs of each configuration.", default=3, least=1, most=100)
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs. Default: ab-BASE beside BASE.yaml.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs. Default: ab-BASE next to BASE.yaml.")
 def command(base: Path, variants: tuple[Path, ...], seeds: int, out: Path | None) -> None:
     """Train BASE and each VARIANT (run.yaml or plan.yaml) here with several seeds, in turn, and compare them in pairs.
 

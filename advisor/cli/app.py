@@ -44,6 +44,6 @@ def command(port: int) -> None:
             raise AdvisorError(f"port {port} of 127.0.0.1 cannot be used: {error.strerror}", hint) from error
     frame = Path(__file__).resolve().parents[1] / "ui" / "frame.py"
     options = [part for name, value in _SERVER.items() for part in (f"--{name}", value)]
-    render.remark(f"the app is at http://127.0.0.1:{port} (Ctrl-C ends it; runs go on)")
+    render.remark(f"the app is at http://127.0.0.1:{port} (Ctrl-C ends it; runs continue)")
     command = [sys.executable, "-m", "advisor.ui.serve", str(frame), "--server.port", str(port), *options]
     os.execv(sys.executable, command)

@@ -51,11 +51,11 @@ def command(papers: tuple[Path, ...], card: Path | None, kinds: bool, schema: bo
     if len(papers) != 1 and (card is not None or answered is not None):
         raise click.UsageError("--card and --answer take one report")
     if schema:
-        asked = asking(papers[0] if papers else None)
+        request = asking(papers[0] if papers else None)
         if json_asked():
-            print_json("audit-schema", asked)
+            print_json("audit-schema", request)
         else:
-            click.echo(asked.prompt)  # as it is: neither wrapped nor coloured
+            click.echo(request.prompt)  # as it is: neither wrapped nor coloured
         return
     if not papers:
         raise click.UsageError("name a report or a card, or ask for --kinds or --schema")

@@ -35,7 +35,7 @@ LOOK_SECONDS = 1.0
 @options("account", "qos", "constraint")
 @click.option("--detach", is_flag=True, help="With --on: return at once; the same command shows the result later.")
 def command(on: tuple[str, ...], account: str | None, qos: str | None, constraint: str | None, detach: bool,
-            **asked: Any) -> int:  # fmt: skip
+            **given: Any) -> int:  # fmt: skip
     """Measure this device: its best rates first, then training bursts where they improve predictions most.
 
     The exit code is 1 for a rejected calibration, which no plan uses.
@@ -45,12 +45,12 @@ def command(on: tuple[str, ...], account: str | None, qos: str | None, constrain
 
     if on:
         places = [parse_place(text, account=account, qos=qos, constraint=constraint) for text in on]
-        return _measure_elsewhere(CalibrationOptions(**asked), places, detach=detach)
+        return _measure_elsewhere(CalibrationOptions(**given), places, detach=detach)
     elsewhere = {"--account": account, "--qos": qos, "--constraint": constraint, "--detach": detach}
-    if given := ", ".join(name for name, value in elsewhere.items() if value):
+    if unused := ", ".join(name for name, value in elsewhere.items() if value):
         hint = "say where: --on slurm:PARTITION"
-        raise AdvisorError(f"{given} is for a calibration on another machine", hint, exit_code=2)
-    done = run(CalibrationOptions(**asked))
+        raise AdvisorError(f"{unused} is for a calibration on another machine", hint, exit_code=2)
+    done = run(CalibrationOptions(**given))
     answer("calibrate", lambda: to_document(done), lambda: lines(done))
     return int(is_rejected(done))
 
@@ -73,7 +73,7 @@ def _measure_elsewhere(options: CalibrationOptions, places: Sequence[Place], *, 
             for line in (line for line, old in zip(shown, before, strict=True) if line != old):
                 render.remark(line)
     except KeyboardInterrupt:
-        render.remark("left; the calibrations go on. The same command shows their results")
+        render.remark("left; the calibrations continue. The same command shows their results")
         measured = [look(one, store) for one in measured]
     documents = [
         {"place": one.name, "state": one.state, "words": one.words, "starts_at": one.starts_at, "kept": one.kept,

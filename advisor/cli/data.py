@@ -18,7 +18,7 @@ from trainer.token_folder import TokenMeta
 
 STAGES = {"read": "reading", "tokenizer": "training the tokenizer", "encode": "encoding"}
 SHOWN_SKIPPED = 5
-FETCHED = "fetched again, and whole"
+FETCHED = "fetched again, and complete"
 
 
 @click.group()
@@ -61,7 +61,7 @@ def prepare(inputs: tuple[Path, ...], out: Path, vocab_size: int, tokenizer: Pat
 
         if conversations:
             if tokenizer is None or not inputs:
-                raise click.UsageError("--conversations needs files, and the --tokenizer of the run that is to go on")
+                raise click.UsageError("--conversations needs files, and the --tokenizer of the run to continue")
             meta = prepare_conversations(inputs, out, tokenizer=tokenizer, validation_fraction=held_out,
                                          skip_bad=skip_bad, force=force, on_progress=moved)  # fmt: skip
         else:
@@ -90,7 +90,7 @@ def show_folder(folder: Path) -> None:
 @click.argument("paths", nargs=-1, required=True, type=EXISTING)
 @click.option("--refetch", "again", is_flag=True, help="Fetch damaged files again if their address is known.")
 @click.option("--urls", type=FILE,
-              help="Addresses, one per line, matched to files by name. Default: urls.txt beside them.")  # fmt: skip
+              help="Addresses, one per line, matched to files by name. Default: urls.txt next to them.")  # fmt: skip
 def check_files(paths: tuple[Path, ...], again: bool, urls: Path | None) -> int:
     """Find downloaded files that hold no data: error pages, Git LFS pointers, truncated or empty files.
 

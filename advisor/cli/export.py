@@ -28,7 +28,7 @@ HUGGINGFACE = "huggingface"
 @options_in(ExportOptions)
 @options("tokenizer", tokenizer="With --to huggingface: the tokenizer. Default: that of the run's data.")
 @click.pass_context
-def command(ctx: click.Context, source: str, to: str, out: Path | None, tokenizer: Path | None, **asked: Any) -> None:
+def command(ctx: click.Context, source: str, to: str, out: Path | None, tokenizer: Path | None, **given: Any) -> None:
     """Write PLAN.yaml as files that run without this program: a script, a Slurm or Kubernetes job, a cloud task.
 
     The folder holds the trainer's sources, the run's configuration and a script that makes its environment. A stopped
@@ -38,14 +38,14 @@ def command(ctx: click.Context, source: str, to: str, out: Path | None, tokenize
     configuration and tokenizer for the library transformers, which then computes the same logits.
     """
     if to == HUGGINGFACE:
-        if other := next((name for name, value in asked.items() if value), None):
+        if other := next((name for name, value in given.items() if value), None):
             raise click.UsageError(f"--{other.replace('_', '-')} is for a plan, --to {HUGGINGFACE} for a trained run")
         _trained(source, out, tokenizer)
         return
     if tokenizer is not None:
         raise click.UsageError(f"--tokenizer is for --to {HUGGINGFACE}")
     plan = FILE.convert(source, ctx.command.params[0], ctx)
-    wanted = ExportOptions(**asked)
+    wanted = ExportOptions(**given)
     exported = flow_of(trainer_of_plan(plan), "export", wanted).export(default_store(), plan, to, wanted)
     if out is not None:
         exported.write(out)

@@ -32,7 +32,7 @@ PLAIN_SECONDS = 30.0  # between lines where stderr is not a terminal
 
 
 def follow(run_dir: Path, store: Store, serving: Prometheus | None = None) -> Progress | None:
-    """Show a run on stderr until it ends; None if the user leaves with Ctrl-C while the run continues.
+    """Show a run on stderr until it ends. Returns None if the user leaves with Ctrl-C while it continues.
 
     `serving` gets the state of the run.
     """
@@ -57,7 +57,7 @@ def follow(run_dir: Path, store: Store, serving: Prometheus | None = None) -> Pr
                     remark(line(progress))
                 time.sleep(LOOK_SECONDS)
     except KeyboardInterrupt:
-        remark(f"left; the run goes on. Back to it: advisor watch {run_dir}   end it: advisor stop {run_dir}")
+        remark(f"left; the run continues. Back to it: advisor watch {run_dir}   end it: advisor stop {run_dir}")
         return None
 
 
@@ -75,7 +75,7 @@ def follow_log(path: Path, serving: Prometheus | None = None, *, once: bool) -> 
             following.wait(seen)
             seen = following.look()
     except KeyboardInterrupt:
-        remark("left; the program goes on")
+        remark("left; the program continues")
     answer(
         "watch-log",
         lambda: {**vars(seen), "left_seconds": seen.left_seconds, "over": seen.over},
@@ -89,7 +89,7 @@ def show_arrival(run_dir: Path) -> bool:
     launch, record = read_launch(run_dir), read_arrival(run_dir)
     if record is None or launch is None or launch.arriving is None or not launch.arriving.told:
         return False
-    remark(f"{'goes on' if record.goes_on else 'stopped on arrival'}: {record.reason}")
+    remark(f"{'continues' if record.goes_on else 'stopped on arrival'}: {record.reason}")
     if record.goes_on and (before := run_dir / PLAN_BEFORE).exists():
         from advisor.report.plan import before_and_after  # formats plans, which other runs do not need
 

@@ -41,8 +41,8 @@ def command(gpu: str | None, gpus: int | None, provider: str | None, refresh: bo
     def shown() -> Iterator[RenderableType]:
         if len(priced) == 1:
             yield from (table(["", ""], gpu_rows.card_facts(priced[0].spec)), "")
-            asked = priced[0].spec.key, priced[0].gpus, providers
-            yield from offers_shown(offers.offers_by_provider(*asked), unpriced(*asked), today)
+            requested = priced[0].spec.key, priced[0].gpus, providers
+            yield from offers_shown(offers.offers_by_provider(*requested), unpriced(*requested), today)
             return
         counts, rows = {one.gpus for one in priced}, offers.rows_by_gpu()
         dollars = "$/h for all" if len(counts) > 1 else "$/h" if counts == {1} else f"$/h for {min(counts)}"

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("--check", is_flag=True,
               help="Only check that the run would start: GPU, PyTorch, memory, disk and data.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the files and the command as shell commands; start nothing.")
-def command(plan: Path, detach: bool, check: bool, dry_run: bool, **asked: Any) -> int:
+def command(plan: Path, detach: bool, check: bool, dry_run: bool, **given: Any) -> int:
     """Start the run of PLAN.yaml (or of a bare run.yaml) and follow it, here or on another machine.
 
     The run is a separate process: it continues when this terminal closes, and Ctrl-C ends only the display. If a run of
@@ -43,7 +43,7 @@ def command(plan: Path, detach: bool, check: bool, dry_run: bool, **asked: Any) 
     the data to a host in ~/.ssh/config; skypilot rents a machine through SkyPilot, within the plan's price, and
     returns it.
     """
-    store, wanted = default_store(), LaunchOptions(**asked)
+    store, wanted = default_store(), LaunchOptions(**given)
     launching = flow_of(trainer_of_plan(plan), "launch", wanted).launching(store, plan, wanted, remark, _measured)
     if check:
         checks = launching.checks()
@@ -67,7 +67,7 @@ def command(plan: Path, detach: bool, check: bool, dry_run: bool, **asked: Any) 
     return 0
 
 
-def _measured(plan: Plan, asked: Arriving) -> Arrival:
+def _measured(plan: Plan, settings: Arriving) -> Arrival:
     """Measure this machine for a plan and show the result."""
     from advisor.report.plan import before_and_after
     from advisor.workflows.arrive import arrive
@@ -75,8 +75,8 @@ def _measured(plan: Plan, asked: Arriving) -> Arrival:
 
     with bar() as (on_start, on_event):
         measure = partial(calibrate, on_start=on_start, on_event=on_event)
-        arrival = arrive(plan, asked, default_store(), measure)
+        arrival = arrive(plan, settings, default_store(), measure)
     if arrival.after is not None:
-        remark(f"goes on: {arrival.record.reason}")
+        remark(f"continues: {arrival.record.reason}")
         error_console().print(on_console(before_and_after(plan, arrival.after)))
     return arrival

@@ -30,11 +30,11 @@ def command() -> None:
 @click.argument("run", default="latest")
 @click.option("--prompt", default="", help="How the text begins; - reads it from stdin. Default: a new document.")
 @options_in(SampleOptions)
-def sample_command(run: str, prompt: str, **asked: Any) -> None:
+def sample_command(run: str, prompt: str, **given: Any) -> None:
     """Generate text with a trained model: RUN is a run's folder, name or id, or `latest`."""
     from advisor.workflows.trained import sample
 
-    options, as_json = filled(SampleOptions, asked), json_asked()
+    options, as_json = filled(SampleOptions, given), json_asked()
     folder = default_store().find_run(run)
     if prompt == "-":
         prompt = sys.stdin.read()
@@ -75,14 +75,14 @@ def _size(model: dict[str, Any]) -> str:
               help="Questions as JSON lines: context, choices and answer, or HellaSwag's ctx, endings and label. "
               "Default: forty everyday sentences that come with the program.")  # fmt: skip
 @options("device", "tokenizer")
-def eval_command(run: str, max_tokens: int, tasks: tuple[Path, ...], **asked: Any) -> None:
+def eval_command(run: str, max_tokens: int, tasks: tuple[Path, ...], **given: Any) -> None:
     """Evaluate a run's newest checkpoint: held-out loss, and multiple-choice questions. RUN: see `model sample`."""
     from advisor.workflows.trained import evaluate
 
     folder = default_store().find_run(run)
     files = tasks or (profiles_folder() / "tasks" / "everyday.jsonl",)
     records: dict[str, list[dict[str, Any]]] = {"model": [], "held_out": [], "task": []}
-    for record in evaluate(folder, tokens=max_tokens, tasks=files, **asked):
+    for record in evaluate(folder, tokens=max_tokens, tasks=files, **given):
         if (kind := record.pop("kind")) == "message":
             render.remark(f"! {record['text']}")
         elif kind in records:

@@ -28,8 +28,8 @@ PREPARED = "data"  # the token folder that a next step names if the plan has non
 
 
 @verb(cls=declare.SectionedCommand)
-@click.option("--from", "again_of", metavar="RUN|LOG", help="Plan this run again, with its model, tokens, global batch "
-              "and precision, on its own GPUs or on the GPUs given here.")  # fmt: skip
+@click.option("--from", "origin_path", metavar="RUN|LOG", help="Plan this run again, with its model, tokens, global "
+              "batch and precision, on the same GPUs or on the GPUs given here.")  # fmt: skip
 @click.option(
     "--was",
     type=declare.GPU,
@@ -54,7 +54,7 @@ PREPARED = "data"  # the token folder that a next step names if the plan has non
 @refused("plan a fine-tune: advisor plan --gpu any --model llama-3-8b --finetune qlora --examples 50k", "--qlora",
          takes_value=False)  # fmt: skip
 @click.pass_context
-def command(context: click.Context, again_of: str | None, was: str | None, config: Path | None, measure: bool,
+def command(context: click.Context, origin_path: str | None, was: str | None, config: Path | None, measure: bool,
             gate: tuple[str, ...], depths: tuple[int, ...] | None, out: Path | None, everything: bool,
             **typed: Any) -> int:  # fmt: skip
     """Recommend a model, a batch and the GPUs for a goal; --all shows the whole bill and the rejected runs.
@@ -70,10 +70,10 @@ def command(context: click.Context, again_of: str | None, was: str | None, confi
     from advisor.report.plan import document
     from advisor.report.table import on_console
     from advisor.store.store import default_store
-    from advisor.workflows.plan import beside, recommend
+    from advisor.workflows.plan import plan_details, recommend
 
     store = default_store()
-    stated, origin = _stated(context, (again_of, was, config), typed, store)
+    stated, origin = _stated(context, (origin_path, was, config), typed, store)
     goal = goal_from(stated | {"deadline_at": context.meta.get(DEADLINE_AT)})
     for reading in readings(typed):
         render.remark(reading)
@@ -86,7 +86,7 @@ def command(context: click.Context, again_of: str | None, was: str | None, confi
     seen = origin.seen if origin else None
     declare.warn_of_others([*goal.gpu.split(","), *(machine.gpu for machine in goal.own)])
     plan = recommend(goal, store, measure=measure, on_text=render.remark, seen=seen)
-    plan, replanned, current = _beside_origin(plan, origin, store)
+    plan, replanned, current = _with_origin(plan, origin, store)
     plan = with_gates(plan, gate)
     if out is not None:
         from advisor.workflows.launch import refuse_other_software
@@ -95,7 +95,7 @@ def command(context: click.Context, again_of: str | None, was: str | None, confi
     path = store.save_plan(plan, out) if out is not None else None
     everything = everything or depths is not None or goal.download_bytes_per_second is not None
     shown = everything or json_asked()
-    more = beside(plan, store, depths=depths or (), seen=seen, current=current) if shown else None
+    more = plan_details(plan, store, depths=depths or (), seen=seen, current=current) if shown else None
     if json_asked():
         run = {"from": replanned} if replanned is not None else {}
         print_json("plan", document(plan, more) | run | {"path": path})
@@ -105,7 +105,7 @@ def command(context: click.Context, again_of: str | None, was: str | None, confi
 
         render.show(on_console(against_origin(replanned, plan)), *origin_sentences(replanned), "")
     render.show(*(recommendation(plan, more) if everything else in_brief(plan)), "")
-    given = {"--from": again_of, "--was": was, "--config": config}
+    given = {"--from": origin_path, "--was": was, "--config": config}
     _show_next(plan, path, _typed(goal, given, gate, measure=measure))
     return DONE
 
@@ -153,20 +153,20 @@ def _stated(
     context: click.Context, run: tuple[str | None, str | None, Path | None], given: dict[str, Any], store: Store
 ) -> tuple[dict[str, Any], Origin | None]:
     """Return the plan's options, including those of the --from run, and that run; `run`: --from, --was, --config."""
-    again_of, was, config = run
-    if again_of is None:
+    origin_path, was, config = run
+    if origin_path is None:
         if config is not None or was is not None:
-            raise AdvisorError("--was and --config are of the run of --from", "name the run: --from LOG", exit_code=2)
+            raise AdvisorError("--was and --config describe the run of --from", "name the run: --from LOG", exit_code=2)
         return given, None
     from advisor.workflows.replan import given_of, options_of, origin_of
 
     default = click.core.ParameterSource.DEFAULT
     typed = {name: value for name, value in given.items() if context.get_parameter_source(name) is not default}
-    origin = origin_of(again_of, given_of(was, config), typed, store)
+    origin = origin_of(origin_path, given_of(was, config), typed, store)
     return options_of(origin, typed), origin
 
 
-def _beside_origin(plan: Plan, origin: Origin | None, store: Store) -> tuple[Plan, Replan | None, Workload | None]:
+def _with_origin(plan: Plan, origin: Origin | None, store: Store) -> tuple[Plan, Replan | None, Workload | None]:
     """Return the plan with the run's settings where possible, their comparison, and the run if it is on these GPUs."""
     if origin is None:
         return plan, None, None

@@ -39,7 +39,7 @@ def command(rows: Path | None, **typed: Any) -> int:
     given = [name for name in typed if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
     if rows is not None and given:
         option = f"--{given[0].replace('_', '-')}"
-        raise AdvisorError(f"{option} beside --rows: a row of the table says it", "add a column for it", exit_code=2)
+        raise AdvisorError(f"{option} cannot be combined with --rows", "add a column for it", exit_code=2)
     if rows is not None:
         return _show_rows(rows)
     for words in readings({"gpu": typed["gpu"]}):
@@ -76,7 +76,7 @@ def _show_rows(path: Path) -> int:
 def shown(predicted: Predicted) -> Iterator[RenderableType]:
     """Show one configuration: each number with its interval and its basis."""
     from advisor.report import prediction
-    from advisor.report.prediction import beside, heading, quantities, time_unknown, verdict
+    from advisor.report.prediction import heading, quantities, sources, time_unknown, verdict
     from advisor.report.table import on_console
 
     yield from (heading(predicted), "", on_console(quantities(predicted)), "")
@@ -90,5 +90,5 @@ def shown(predicted: Predicted) -> Iterator[RenderableType]:
     yield verdict(predicted)
     yield from filter(None, [predicted.too_long])
     yield from (f"would fit: {change}" for change in predicted.would_fit)
-    yield from (f"{name}: {words}" for name, words in beside(predicted).items() if words)
+    yield from (f"{name}: {words}" for name, words in sources(predicted).items() if words)
     yield from (f"from: {source}" for source in predicted.sources)

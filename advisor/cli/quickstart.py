@@ -115,7 +115,7 @@ def _train(plan: Plan, store: Store) -> Path:
     )  # a newcomer's first run is not cut off by seconds
     progress = follow(handle.run_dir, store)
     if progress is None:
-        raise AdvisorError("left before the run ended; it goes on", f"advisor watch {handle.run_dir}", exit_code=130)
+        raise AdvisorError("interrupted, but the run continues", f"advisor watch {handle.run_dir}", exit_code=130)
     if progress.outcome != Outcome.COMPLETED:
         ended = progress.outcome or progress.state
         raise AdvisorError(f"the run ended as {ended}", f"read {handle.run_dir}/stdout.log")

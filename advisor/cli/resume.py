@@ -19,12 +19,12 @@ from advisor.workflows.launch import limits_of, resume
 @click.argument("run")
 @options_in(ResumeOptions)
 @click.option("--detach/--follow", default=False, help="Return at once, or show the run (the default).")
-def command(run: str, detach: bool, **asked: Any) -> int:
+def command(run: str, detach: bool, **given: Any) -> int:
     """Continue RUN in its own folder from its last checkpoint, or from the start if it has none.
 
     RUN is a folder, a name or its beginning, or `latest`. A new limit replaces only the old one of its kind.
     """
-    store, options = default_store(), ResumeOptions(**asked)
+    store, options = default_store(), ResumeOptions(**given)
     run_dir = store.find_run(run)
     flow_of(trainer_of_run(run_dir), "resume", options)  # refuses options that its trainer does not support
     started = resume(store, run_dir, limits=limits_of(options), usd_per_gpu_hour=options.price,

@@ -37,7 +37,7 @@ def command(run: str | None, name: str | None, note: str | None, tags: tuple[str
     store = default_store()
     if run is None:
         if delete or name is not None or note is not None or untags:
-            raise AdvisorError("which run is meant?", "advisor runs RUN --name NAME; RUN may be latest", exit_code=2)
+            raise AdvisorError("no run is given", "advisor runs RUN --name NAME; RUN may be latest", exit_code=2)
         _list(store, tags)
     elif delete:
         if name is not None or note is not None or tags or untags:

@@ -26,7 +26,7 @@ Changes = str | Mapping[str, Any]  # another help text, or other fields of an op
 
 
 class GpuName(click.ParamType):
-    """A parameter that names one GPU, or several with commas; a line says how a short name was read."""
+    """A parameter that names one GPU, or several with commas. A printed line shows how a short name was read."""
 
     name = "gpu"
 
@@ -86,7 +86,7 @@ class NamedPath(click.Path):
 
 
 class OwnFile(NamedPath):
-    """A YAML file to write. An existing file is overwritten only if it has these fields, so is of the same kind."""
+    """A YAML file to write. An existing file is overwritten only if it has these fields."""
 
     def __init__(self, kind: str, *fields: str):
         super().__init__(dir_okay=False, writable=True)
@@ -100,7 +100,7 @@ class OwnFile(NamedPath):
             except AdvisorError:  # the file is not YAML, or not a mapping
                 found = set()
             if found != self.fields:
-                self.fail(f"{path} is there already and is no {self.kind}: name another file.", param, ctx)
+                self.fail(f"{path} already exists and is no {self.kind}: name another file.", param, ctx)
         return path
 
 
@@ -128,7 +128,7 @@ class Typed(click.ParamType):
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str | None:
         choices = self._option.choices
-        return f"[{'|'.join(choices)}]" if choices else None
+        return f"[{'|'.join(choices)}]" if choices else self._option.metavar
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         from advisor.planning.goal import check_range
@@ -202,7 +202,7 @@ class SectionedOption(click.Option):
 
 
 class SectionedCommand(click.Command):
-    """A command whose help lists its options by section, those without a section first."""
+    """A command whose help lists its options by section. Options without a section come first."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         by_section: dict[str, list[tuple[str, str]]] = {}
@@ -217,7 +217,7 @@ class SectionedCommand(click.Command):
 def verb(
     name: str | None = None, cls: type[click.Command] = click.Command, **settings: Any
 ) -> Callable[[Command], click.Command]:
-    """Make a function a command that takes --json beside its own options; `json_asked` says whether it was given."""
+    """Make a function a command with its own options and --json. `json_asked` tells whether --json was given."""
 
     def make(command: Command) -> click.Command:
         made = click.command(name, cls=cls, **settings)(command)

@@ -59,8 +59,8 @@ def command(run: str, once: bool, fetch: bool, port: int | None) -> int:
 @option("hz", Kind.NUMBER, "Power readings per second, at most 100.", default=10.0, least=1e-6, most=100)
 @click.option("--csv", type=NEW_FILE, help="Write every reading to a new file that `advisor analyze` can read.")
 @option("for", Kind.SECONDS, "Stop after this time. Default: until Ctrl-C.")
-def monitor_command(hz: float, csv: Path | None, **asked: Any) -> None:
-    """Watch every NVIDIA GPU of this machine, whatever runs on it: a live table, then a summary.
+def monitor_command(hz: float, csv: Path | None, **given: Any) -> None:
+    """Watch all NVIDIA GPUs of this machine in a live table, and show a summary at the end.
 
     The summary shows mean, minimum and maximum for each GPU, its energy and throttling, and the achieved reading rate.
     """
@@ -81,7 +81,7 @@ def monitor_command(hz: float, csv: Path | None, **asked: Any) -> None:
             else:
                 remark(words.headline(watched))
 
-        seen = monitor(hz=hz, seconds=asked["for"], csv=csv, on_look=look)
+        seen = monitor(hz=hz, seconds=given["for"], csv=csv, on_look=look)
     written = () if csv is None else ("", f"written to {csv}: advisor analyze {csv}")
     rows = words.summary(seen)
     answer("watch-gpus", lambda: seen, lambda: [words.headline(seen), "", table(words.GPU_READINGS, rows), *written])

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from advisor.engines import process as processes
-from advisor.engines.gpu_locks import held_cards
+from advisor.engines.gpu_locks import lock_gpus
 from advisor.engines.guards import refuse_without_data
 from advisor.engines.state import RunState, RunStatus, run_status
 from advisor.errors import AdvisorError
@@ -110,7 +110,7 @@ class Backend(ABC):
         """Write files and launch record, start the run so that it outlives this process, and return its handle."""
 
     def describe(self, run_dir: Path) -> RunStatus:
-        """Return the state of a folder's run; raises AdvisorError if the folder holds no run."""
+        """Return the state of a folder's run; raises AdvisorError if the folder contains no run."""
         return run_status(run_dir)
 
     @abstractmethod
@@ -178,7 +178,7 @@ class LocalBackend(Backend):
         write_files(request)
         write_launch(folder, record)  # no process yet, so that the folder shows the intent whatever happens next
         self.store.register_run(run_row(folder))
-        with held_cards(request.cards, record.place.gpu_ids, folder) as held:
+        with lock_gpus(request.cards, record.place.gpu_ids, folder) as held:
             variables = {**request.environment, **held.variables}
             process = processes.start_detached(request.command, folder, folder / STDOUT, variables, keep=held.files)
         started = replace(record, pid=process.pid, process_started=process.started, cards=held.ids)
@@ -211,7 +211,7 @@ class LocalBackend(Backend):
 
 
 def engine_of(handle: str) -> str:
-    """Return the engine of a handle, or of an engine's own name; raises AdvisorError if it is neither."""
+    """Return the engine that a handle or a name means. Raises AdvisorError if it is neither."""
     engine, separator, _ = handle.partition("://")
     if not engine or (not separator and "/" in engine):
         raise AdvisorError(f"{handle!r} is no handle of a run: it should be ENGINE://ID", "see all runs: advisor runs")

@@ -62,11 +62,11 @@ def parse_place(text: str, *, account: str | None = None, qos: str | None = None
                            f"did you mean {' or '.join(near)}?" if near else usage, exit_code=2)  # fmt: skip
     options = {"account": account, "qos": qos, "constraint": constraint}
     if engine != "slurm" and (given := [f"--{key}" for key, value in options.items() if value]):
-        raise AdvisorError(f"{', '.join(given)} is Slurm's alone", "leave it out, or --on slurm", exit_code=2)
+        raise AdvisorError(f"{', '.join(given)} works only with Slurm", "leave it out, or --on slurm", exit_code=2)
     if gpu_ids and engine != LocalBackend.engine:
-        raise AdvisorError("--gpu-ids are of this machine", "elsewhere the engine chooses", exit_code=2)
+        raise AdvisorError("--gpu-ids selects GPUs of this machine", "elsewhere the engine chooses", exit_code=2)
     if not PLACES[engine].fullmatch(name) or any(not _WORD.fullmatch(value) for value in options.values() if value):
-        raise AdvisorError(f"--on {text}: that is no place", usage, exit_code=2)
+        raise AdvisorError(f"--on {text} is not a place to run", usage, exit_code=2)
     return Place(engine=engine, name=name or None, gpu_ids=gpu_ids, **options)
 
 

@@ -22,7 +22,7 @@ HANG_FACTOR = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class GuardLimits:
-    """The limits that may end a run early. None: the plan's limit, or for a resumed run the limit it had."""
+    """The limits that may end a run early. None: the limit of the plan, or the former limit of a resumed run."""
 
     max_usd: float | None = None
     max_hours: float | None = None
@@ -38,7 +38,7 @@ _NO_DATA_HINT = (
 
 
 def refuse_without_data(data: DataConfig) -> None:
-    """Raise AdvisorError for a run without data, unless synthetic tokens were asked for.
+    """Raise AdvisorError for a run without data, unless random tokens were requested.
 
     Every job and every export calls this, so that no way to start a run can forget it.
     """
@@ -67,7 +67,7 @@ def refuse_edited(plan: Plan) -> None:
         raise AdvisorError(
             f"the run differs from what was predicted: {', '.join(changed)}",
             "plan again with these as options (advisor plan --help), or launch the `run:` part alone as a run.yaml, "
-            "for which nothing is promised",
+            "which has no predictions",
         )
 
 

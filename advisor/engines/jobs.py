@@ -170,8 +170,8 @@ def refuse_a_second_run(folder: Path, trainer: Trainer, store: Store) -> None:
     check_not_running(folder, status)
     if status.state is RunState.NEVER_STARTED and not (folder / trainer.log_name).exists():
         return  # a launch that failed before it began, or a run.yaml written by hand
-    hint = f"go on with it: advisor resume {folder}; or leave out --run-dir for a new folder"
-    raise AdvisorError(f"{folder} holds a run already ({status.words})", hint)
+    hint = f"continue it: advisor resume {folder}; or leave out --run-dir for a new folder"
+    raise AdvisorError(f"{folder} already contains a run ({status.words})", hint)
 
 
 def _files(trainer: Trainer, config: RunConfig) -> dict[str, str]:
@@ -222,7 +222,7 @@ def refuse_a_running_plan(store: Store, plan_id: str) -> None:
     """Raise AdvisorError if a run of this plan is active."""
     if (running := running_with(store, plan_id)) is not None:
         message = f"this plan is running already: {running.name}, in {running}"
-        again = "start a second run beside it: advisor launch PLAN.yaml --again"
+        again = "start a second run: advisor launch PLAN.yaml --again"
         raise AdvisorError(message, f"advisor watch {running}, or {again}")
 
 

@@ -1,4 +1,4 @@
-"""Shares what all remote engines do: submit, look from time to time, stop. Each engine says how."""
+"""Implements what all remote engines share: submitting, polling and stopping runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ START_SECONDS = 600.0  # for imports, data and a slow file system
 
 
 class Unreachable(AdvisorError):
-    """The engine does not answer. Nothing is known of its runs, which does not mean that they died."""
+    """The engine does not answer, so the state of its runs is unknown."""
 
 
 class RemoteBackend(Backend):
@@ -59,7 +59,7 @@ class RemoteBackend(Backend):
 
     @abstractmethod
     def ask(self, run_dir: Path, run: str) -> tuple[RunState, str | None]:
-        """Return the run's state and the engine's words; "finished" if it no longer has the run. Raises Unreachable."""
+        """Return the run's state and the engine's message, or "finished" if it lacks the run. Raises Unreachable."""
 
     @abstractmethod
     def ask_to_stop(self, run_dir: Path, run: str, *, again: bool) -> None:
@@ -85,7 +85,7 @@ class RemoteBackend(Backend):
         return None
 
     def waits_in_vain(self, words: str | None) -> bool:
-        """Tell whether the engine's words about a queued job mean that it will never start."""
+        """Tell whether the engine's message about a queued job means that it will never start."""
         return False
 
     def submit(self, request: LaunchRequest, *, is_run: bool = True) -> str:
@@ -181,13 +181,13 @@ def exported(job: Job, data_at: str | None = None) -> ExportJob | AdoptedJob:
         return AdoptedJob(plan=job.plan, recipe=job.files[RECIPE], run_id=job.record.id, place=job.record.place)
     if job.plan is None or job.config is None:
         hint = "make one: advisor plan; or start the run there by hand: python -m trainer run.yaml --out DIR"
-        raise AdvisorError("elsewhere only plans are started: a bare run.yaml says nothing of GPUs and hours", hint)
+        raise AdvisorError("only a plan can be started elsewhere: a run.yaml does not state GPUs and hours", hint)
     if job.trainer is not OWN:
         raise AdvisorError(f"the trainer {job.trainer.name} cannot be sent elsewhere", "start it there by hand")
     config, place = job.config, job.record.place
     if config.init_from is not None and place.engine != "slurm":  # Slurm's file system is shared
         hint = "start it here, or there by hand: python -m trainer run.yaml --out DIR"
-        raise AdvisorError(f"it begins with the weights of {config.init_from}, which are not there", hint)
+        raise AdvisorError(f"it starts from the weights in {config.init_from}, which that machine does not have", hint)
     data = Path(config.data.path) if config.data.path is not None else None
     if data is not None and data_at is not None:
         config = replace(config, data=replace(config.data, path=data_at))
@@ -221,14 +221,14 @@ def sources() -> dict[str, Path]:
     return copies
 
 
-def engine_says(
+def engine_state(
     words: Sequence[str],
     *,
     inside: Path | None = None,
     variables: Mapping[str, str] | None = None,
     seconds: float | None = COMMAND_SECONDS,
 ) -> bytes:
-    """Return what an engine's command prints; raises Unreachable with its last words if it fails or takes too long."""
+    """Return what an engine's command prints. Raises Unreachable with its last line if it fails or takes too long."""
     done = engine_run(words, inside=inside, variables=variables, seconds=seconds)
     if done.returncode:
         raise Unreachable(f"{words[0]}: {last_words(done)}", "try again")
@@ -236,7 +236,7 @@ def engine_says(
 
 
 def last_words(done: subprocess.CompletedProcess[bytes]) -> str:
-    """Return the last line in which a command says why it failed, else its exit status."""
+    """Return the last line in which a command explains its failure, or else its exit status."""
     lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
     return lines[-1] if lines else f"exit status {done.returncode}"
 

@@ -29,7 +29,7 @@ LAST_LINES, MORE_LINES = 1000, 8  # lines of output per look, and the factor for
 # sky.jobs.ManagedJobStatus of 0.14; a job in any other state is over
 WAITS = {"PENDING", "SUBMITTED", "STARTING", "RECOVERING"}
 RUNS = {"RUNNING", "WINDING_DOWN", "CANCELLING"}
-TOLD_BY_LOG = {"SUCCEEDED", "FAILED"}  # for these, the log has details
+ENDED_BY_LOG = {"SUCCEEDED", "FAILED"}  # for these, the log has details
 LOG_STATUS = (0, 100, 101)  # exit statuses of `sky jobs logs`: the job succeeded, failed, is running (its --help)
 _COPY = {"S3": ("aws", "s3", "sync", "--only-show-errors"), "GCS": ("gcloud", "storage", "rsync", "--recursive")}
 DATA_AT = "/data"
@@ -43,21 +43,21 @@ def follow(run_dir: Path, last_lines: Callable[[int], str], *, over: bool) -> No
     The last line of the log here marks what is already known. A machine that has just started prints the log from its
     beginning, so nothing changes until it has passed that line.
     """
-    asked = LAST_LINES
+    requested = LAST_LINES
     with disk_errors("read", run_dir / LOG):
         known = (run_dir / LOG).read_text(encoding="utf-8").splitlines() if (run_dir / LOG).exists() else []
     here = known[-1] if known else None
     while here is not None:
-        lines = last_lines(asked).splitlines()
+        lines = last_lines(requested).splitlines()
         if places := [place for place, line in enumerate(lines) if line.endswith(LOG_LINE + here)]:
             new = lines[places[-1] + 1 :]
             for name, mine in zip((LOG, STDOUT), _parted(new if over else _up_to_the_log(new)), strict=True):
                 with disk_errors("write", run_dir / name), (run_dir / name).open("a", encoding="utf-8") as file:
                     file.writelines(f"{line}\n" for line in mine)
             return
-        if len(lines) < asked:
+        if len(lines) < requested:
             break  # there were no more lines
-        asked *= MORE_LINES
+        requested *= MORE_LINES
     bring(run_dir, last_lines(0), over=over)
 
 
@@ -108,7 +108,7 @@ class SkyBackend(RemoteBackend):
         return self._ready_request(job.folder, job.record, command, files, copies, run=export.name)
 
     def offer(self, request: LaunchRequest) -> list[str]:
-        """Return SkyPilot's price beside the plan's; raises AdvisorError if every offer exceeds the task's limit.
+        """Return SkyPilot's price and the plan's price. Raises AdvisorError if every offer exceeds the task's limit.
 
         Prices come from SkyPilot's own catalog, without renting and without an account.
         """
@@ -141,7 +141,7 @@ class SkyBackend(RemoteBackend):
         elsewhere = f", elsewhere up to {_rate(dearest[price])}" if dearest[price] > usd else ""
         words = f"SkyPilot's catalog: {machine} for {costs}{elsewhere}"
         if not request.record.usd_per_hour:
-            return [f"{words}; the plan has no price: --budget cannot be kept by it"]
+            return [f"{words}; the plan has no price, so that --budget cannot be enforced"]
         planned, offer = request.record.usd_per_hour / task["num_nodes"], plan["chosen"]["offer"]
         off = usd / planned - 1.0
         words += f"; the plan reckons with {_rate(planned)}"
@@ -171,7 +171,7 @@ class SkyBackend(RemoteBackend):
         follow(run_dir, lambda lines: _run((*words, "--tail", str(lines)), fine=LOG_STATUS), over=status not in RUNS)
         if status in RUNS:
             return RunState.RUNNING, None
-        said = None if status in TOLD_BY_LOG else f"SkyPilot says {_words(status)}"
+        said = None if status in ENDED_BY_LOG else f"SkyPilot says {_words(status)}"
         return RunState.FINISHED, f"{said}: {reason}" if said and reason else said
 
     def ask_to_stop(self, run_dir: Path, run: str, *, again: bool) -> None:
@@ -188,7 +188,7 @@ class SkyBackend(RemoteBackend):
         name = bucket(self._id(run_dir))
         command = copy_command(sky_says("storage", "ls", "--verbose"), name, run_dir / CHECKPOINTS)
         (run_dir / CHECKPOINTS).mkdir(exist_ok=True)
-        remote.engine_says(command, seconds=None)
+        remote.engine_state(command, seconds=None)
         return f"checkpoints of the bucket {name} are in {run_dir / CHECKPOINTS}"
 
 
@@ -210,7 +210,7 @@ def copy_command(listed: str, name: str, folder: Path) -> tuple[str, ...]:
 
 
 def sky_says(*words: str) -> str:
-    """Return what SkyPilot's command prints; raises Unreachable with its words if it fails."""
+    """Return what SkyPilot's command prints. Raises Unreachable with its message if it fails."""
     return _run((*_sky(), *words))
 
 

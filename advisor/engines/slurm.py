@@ -17,7 +17,7 @@ from pathlib import Path
 from advisor.engines import remote
 from advisor.engines.backend import Job, LaunchRequest, Measuring
 from advisor.engines.export.targets import SCRIPT, STOP_ASKED, calibration_script, slurm
-from advisor.engines.remote import JOB, RemoteBackend, Unreachable, engine_says
+from advisor.engines.remote import JOB, RemoteBackend, Unreachable, engine_state
 from advisor.engines.state import RunState
 from advisor.errors import AdvisorError
 from advisor.run_records import LaunchRecord
@@ -43,20 +43,20 @@ class SlurmBackend(RemoteBackend):
         files, copies = remote.bundle(job, export, slurm(export))
         return self._batch(job.folder, job.record, files, copies)
 
-    def measuring(self, asked: Measuring) -> LaunchRequest:
+    def measuring(self, requested: Measuring) -> LaunchRequest:
         """Return the request for a job that calibrates: one GPU if the partition has any, else a node."""
-        place, cards = asked.record.place, asked.gpu != "cpu"
-        if asked.gpu == "auto":  # whether the partition, or else the default one, has nodes with GPUs
+        place, cards = requested.record.place, requested.gpu != "cpu"
+        if requested.gpu == "auto":  # whether the partition, or else the default one, has nodes with GPUs
             which = [f"--partition={place.name}"] if place.name else []
-            said = engine_says(("sinfo", "--noheader", "--format=%P|%G", *which))
+            said = engine_state(("sinfo", "--noheader", "--format=%P|%G", *which))
             rows = [line.partition("|") for line in said.decode().splitlines()]
             kinds = [kind for name, _, kind in rows if place.name or name.endswith("*")]
             cards = any(kind.startswith("gpu") or ",gpu" in kind for kind in kinds)
         script = calibration_script(
-            place, cards=int(cards), limit_seconds=remote.limit_seconds(asked), command=remote.COMMAND
+            place, cards=int(cards), limit_seconds=remote.limit_seconds(requested), command=remote.COMMAND
         )
-        files = {**remote.measuring_files(asked), f"{JOB}/{SCRIPT}": script}
-        return self._batch(asked.folder, asked.record, files, remote.sources())
+        files = {**remote.measuring_files(requested), f"{JOB}/{SCRIPT}": script}
+        return self._batch(requested.folder, requested.record, files, remote.sources())
 
     def _batch(
         self, folder: Path, record: LaunchRecord, files: Mapping[str, str], copies: Mapping[str, Path]
@@ -79,7 +79,7 @@ class SlurmBackend(RemoteBackend):
         """Submit the job and return its id, CLUSTER/JOB."""
         (request.folder / STOP_ASKED).unlink(missing_ok=True)
         variables = {**os.environ, **request.environment}
-        said = engine_says(request.command, inside=request.folder / JOB, variables=variables).decode()
+        said = engine_state(request.command, inside=request.folder / JOB, variables=variables).decode()
         number, _, cluster = said.strip().partition(";")
         if not number.isdigit():
             raise AdvisorError(f"sbatch gave no job number: {said.strip()!r}", "see the queue: squeue --me")
@@ -91,7 +91,7 @@ class SlurmBackend(RemoteBackend):
 
     def find(self, run_dir: Path) -> str | None:
         """Return the queued job that was submitted from this folder."""
-        for line in engine_says(("squeue", "--me", "--noheader", "--format=%i|%Z")).decode().splitlines():
+        for line in engine_state(("squeue", "--me", "--noheader", "--format=%i|%Z")).decode().splitlines():
             number, _, folder = line.partition("|")
             if Path(folder) == run_dir / JOB:
                 return f"{_cluster()}/{number}"
@@ -109,7 +109,7 @@ class SlurmBackend(RemoteBackend):
         if not state:
             words = ("sacct", "--noheader", "--parsable2", "--allocations", "--format=State", f"--jobs={number}")
             with contextlib.suppress(Unreachable):  # without accounting, only the log says how it ended
-                state = engine_says(words).decode().strip().partition("\n")[0].split(" ")[0]  # "CANCELLED by 1000"
+                state = engine_state(words).decode().strip().partition("\n")[0].split(" ")[0]  # "CANCELLED by 1000"
         over = state in ("", "COMPLETED", "FAILED")  # for these, the log has details
         return RunState.FINISHED, None if over else f"Slurm says {state.lower().replace('_', ' ')}"
 
@@ -123,13 +123,13 @@ class SlurmBackend(RemoteBackend):
         number = _number(run)
         state, _, _ = _in_queue(number)
         if state in _WAITS:
-            engine_says(("scancel", number))
+            engine_state(("scancel", number))
         elif state == "RUNNING":
-            engine_says(("scancel", "--signal=TERM", number))
+            engine_state(("scancel", "--signal=TERM", number))
 
     def kill(self, run_dir: Path, run: str) -> None:
         """Cancel the job: Slurm sends SIGTERM, then SIGKILL after the site's KillWait."""
-        engine_says(("scancel", _number(run)))
+        engine_state(("scancel", _number(run)))
 
 
 def _tested(request: LaunchRequest) -> list[str]:
@@ -137,7 +137,7 @@ def _tested(request: LaunchRequest) -> list[str]:
     done = remote.engine_run(("sbatch", "--test-only"), given=request.files[f"{JOB}/{SCRIPT}"].encode())
     said = [line.removeprefix("sbatch: ") for line in done.stderr.decode("utf-8", "replace").splitlines()]
     if done.returncode:
-        raise AdvisorError(f"Slurm would not take it: {'; '.join(said)}", "see the partitions: sinfo")
+        raise AdvisorError(f"Slurm would reject it: {'; '.join(said)}", "see the partitions: sinfo")
     return said
 
 
@@ -152,7 +152,7 @@ def _number(run: str) -> str:
 @lru_cache(maxsize=1)
 def _cluster() -> str:
     """Return the name of the cluster that this machine belongs to."""
-    said = engine_says(("scontrol", "show", "config")).decode()
+    said = engine_state(("scontrol", "show", "config")).decode()
     found = re.search(r"^ClusterName\s*=\s*(\S+)", said, flags=re.MULTILINE)
     if found is None:
         raise Unreachable("scontrol does not say which cluster this is", "try it by hand: scontrol show config")
@@ -163,7 +163,7 @@ def _in_queue(number: str) -> tuple[str, str, str]:
     """Return state, reason and expected start of a job; empty words if Slurm has forgotten it."""
     words = ("squeue", "--noheader", "--states=all", "--format=%T|%r|%S", f"--jobs={number}")
     try:
-        said = engine_says(words).decode().strip()
+        said = engine_state(words).decode().strip()
     except Unreachable as error:
         if "Invalid job id" in error.message:
             return "", "", ""

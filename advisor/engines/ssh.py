@@ -104,7 +104,7 @@ class SshBackend(RemoteBackend):
         if len(cards := by.get("card", [])) < plan_cards:
             lacking.append(f"the plan is for {plan_cards} GPUs, and {len(cards) or 'no'} are there")
         if lacking:
-            raise AdvisorError(f"{host} cannot run it: {'; '.join(lacking)}", "mend that there, or name another host")
+            raise AdvisorError(f"{host} cannot run it: {'; '.join(lacking)}", "fix this there, or name another host")
         free = int(by["free"][0]) * 1024
         shown = "; ".join(cards) if cards else "no NVIDIA GPU"
         return [f"{host}: {shown}; {free / 1e9:.0f} GB free on disk; {by['python'][0]}"]
@@ -128,7 +128,7 @@ class SshBackend(RemoteBackend):
                     source.seek(size)
                     done = subprocess.run(_words(host, "append", target), stdin=source, capture_output=True)
                 if done.returncode:
-                    hint = "the same command goes on where it was cut off"
+                    hint = "the same command continues where it was cut off"
                     raise Unreachable(f"sending {target} to {host}: {remote.last_words(done)}", hint)
         _remote(host, "start", _id(run))
         return run
@@ -240,7 +240,7 @@ def _bring(run: str, section: str, run_dir: Path, *arguments: str) -> None:
             except tarfile.TarError as error:
                 raise Unreachable(f"what came from {_host(run)} is not whole: {error}", "try again") from error
         if child.returncode:
-            raise Unreachable(f"ssh {_host(run)}: the files did not come whole", "try again")
+            raise Unreachable(f"ssh {_host(run)}: the files are incomplete", "try again")
         for path in list(Path(name).iterdir()):
             if path.name in _OURS and not (section == "saved" and path.name == CHECKPOINTS):
                 continue

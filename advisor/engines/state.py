@@ -69,18 +69,18 @@ class RunStatus:
 
     @property
     def words(self) -> str:
-        """Return the state in words; "completed" says more than "finished"."""
+        """Return the state as text. "completed" is more specific than "finished"."""
         return self.outcome.value.replace("_", " ") if self.outcome is not None else self.state.value
 
 
 def run_status(run_dir: Path) -> RunStatus:
     """Return the state of a run folder, from `run.json`, the end of the trainer's log and the process table.
 
-    For a run that was started elsewhere it is the engine's last answer. Raises AdvisorError if the folder holds no run
-    or its files are damaged.
+    For a run that was started elsewhere it is the engine's last answer. Raises AdvisorError without a run, or if its
+    files are damaged.
     """
     if not is_run_folder(run_dir):
-        raise AdvisorError(f"{run_dir} holds no run", "see all runs: advisor runs", exit_code=2)
+        raise AdvisorError(f"{run_dir} contains no run", "see all runs: advisor runs", exit_code=2)
     launch, end = read_launch(run_dir), trainer_of_run(run_dir).log_end(run_dir)
     outcome = reason = process = None
     if (sighting := last_sighting(run_dir)) is not None:
@@ -124,7 +124,7 @@ def run_status(run_dir: Path) -> RunStatus:
 
 
 def last_sighting(run_dir: Path) -> Sighting | None:
-    """Return the last answer of a run's engine; None if the run was started on this machine."""
+    """Return the last answer of a run's engine, or None if the run was started on this machine."""
     return read_record(Sighting, run_dir / SIGHTING, "sighting", why="to ask the engine anew")
 
 
@@ -140,7 +140,7 @@ def log_bytes(run_dir: Path) -> int:
 
 
 def last_words(run_dir: Path) -> str | None:
-    """Return the last line a run's process printed, the likeliest reason for its death; None if it printed nothing."""
+    """Return the last line that a run's process printed, often the reason for its end, or None if there is none."""
     path = run_dir / STDOUT
     if not path.exists():
         return None

@@ -31,7 +31,7 @@ MOST_GPUS = 100_000  # a larger number is taken for a typing error
 NO_SINGLE_GPU = ("auto", "any", "cpu")  # values of --gpu that name no single GPU in the catalog
 _MAKERS = {"nvidia", "geforce", "tesla", "amd", "instinct"}
 _SPELT = {"blackwell": "bw", "mobile": "laptop"}  # how keys spell these words
-_ALWAYS_SAID = {"laptop", "super"}  # parts of a product's name that must be typed
+_ALWAYS_NAMED = {"laptop", "super"}  # parts of a product's name that must be typed
 _RAN_SHORT = 0.92  # a GPU has at least this share of its marketed GB (ECC and firmware take some)
 _RAN_OVER = 1.08  # and at most this share: GPUs with "80 GB" have 80 GiB
 
@@ -85,7 +85,7 @@ class GpuSpec:
         return f"{name}{form} {self.memory_gb:g} GB"
 
     def with_network(self, bytes_per_second: float | None) -> GpuSpec:
-        """Return the GPU in machines whose network has this rate; None leaves it as it is."""
+        """Return the GPU in machines with this network rate. None changes nothing."""
         return self if bytes_per_second is None else replace(self, network_bytes_per_second=bytes_per_second)
 
     @property
@@ -176,7 +176,7 @@ def read_gpus(text: str, *, counted: bool = True) -> NamedGpus:
         raise AdvisorError(message, hint, exit_code=2)
     count = int(said[0]) if said else None
     if count is not None and not counted:
-        raise AdvisorError(f"{text!r} says how many GPUs, which is not asked here", "name it alone", exit_code=2)
+        raise AdvisorError(f"{text!r} includes a number of GPUs, not allowed here", "name it alone", exit_code=2)
     if name.lower() in NO_SINGLE_GPU:
         return NamedGpus(key=name.lower(), count=count, reading=None)
     key = require_gpu(name).key
@@ -237,7 +237,7 @@ def _matching_keys(name: str, gpus: Mapping[str, GpuSpec]) -> list[str]:
         return exact
     parts = set(_words(name))
     found = [key for key, spec in gpus.items() if parts <= _name_parts(key, spec.memory_gb) or wanted in _prefixes(key)]
-    return [key for key in found if all(word in wanted for word in _ALWAYS_SAID & set(key.split("-")))]
+    return [key for key in found if all(word in wanted for word in _ALWAYS_NAMED & set(key.split("-")))]
 
 
 @lru_cache(maxsize=4096)
@@ -259,7 +259,7 @@ def _parsed_gpus(path: str, _modified_ns: int, _bytes: int) -> Mapping[str, GpuS
     for line, row in read_table(Path(path), GPU_COLUMNS, REQUIRED_GPU_COLUMNS):
         spec = _gpu(row, f"{path}, line {line}")
         if spec.key in specs:
-            raise AdvisorError(f"{path}, line {line}: the key {spec.key!r} is there twice", "remove one of the rows")
+            raise AdvisorError(f"{path}, line {line}: the key {spec.key!r} occurs twice", "remove one of the rows")
         specs[spec.key] = spec
     return specs
 

@@ -18,7 +18,7 @@ _IN_USE = 0.05  # of its memory; idle H100s hold 1 to 4 MiB (github.com/grantwil
 
 
 @dataclass(frozen=True, kw_only=True)
-class FoundCard:
+class DetectedGpu:
     """A GPU of this machine as its driver describes it. In MIG mode, its first instance: CUDA sees no other."""
 
     number: int = 0  # the number that nvidia-smi gives it
@@ -35,16 +35,16 @@ class FoundCard:
         return bool(self.processes) or (total is not None and free is not None and total - free > _IN_USE * total)
 
 
-def device_key(asked: str) -> str:
+def device_key(requested: str) -> str:
     """Return the key of the device that --gpu means: a catalog key or alias, "cpu", or "auto".
 
     "auto" is the first GPU of this machine, or else "cpu". A GPU missing from the catalog keeps its own name, as in its
     calibration. Raises AdvisorError with close matches for an unknown name.
     """
-    if asked == "cpu":
+    if requested == "cpu":
         return "cpu"
-    if asked != "auto":
-        return require_gpu(asked).key
+    if requested != "auto":
+        return require_gpu(requested).key
     found = visible_cards()
     if not found:
         return "cpu"
@@ -58,23 +58,23 @@ def first_card() -> str | None:
     return found[0].name if found else None
 
 
-def cards() -> list[FoundCard]:
+def cards() -> list[DetectedGpu]:
     """Return this machine's usable NVIDIA GPUs. The list is empty without a driver or a GPU."""
-    return [card for card in _looked_at().values() if isinstance(card, FoundCard)]
+    return [card for card in _looked_at().values() if isinstance(card, DetectedGpu)]
 
 
 def broken_cards() -> dict[int, str]:
     """Return the GPUs that the driver lists but that cannot be used, each with the reason."""
-    return {number: card for number, card in _looked_at().items() if not isinstance(card, FoundCard)}
+    return {number: card for number, card in _looked_at().items() if not isinstance(card, DetectedGpu)}
 
 
-def visible_cards() -> list[FoundCard]:
-    """Return the GPUs in CUDA_VISIBLE_DEVICES, in its order. Returns all if it names none, or names them by words.
+def visible_cards() -> list[DetectedGpu]:
+    """Return the GPUs in CUDA_VISIBLE_DEVICES, in its order. Returns all GPUs if it is unset or not numbers.
 
     CUDA stops at the first number that is not a GPU (CUDA programming guide), and so does this function.
     """
     found = cards()
-    if VISIBLE not in os.environ or named_by_words():
+    if VISIBLE not in os.environ or names_not_numbers():
         return found
     by_number = {str(card.number): card for card in found}
     visible = []
@@ -85,8 +85,8 @@ def visible_cards() -> list[FoundCard]:
     return visible
 
 
-def named_by_words() -> bool:
-    """Tell whether CUDA_VISIBLE_DEVICES names GPUs by words, in which case their numbers are not known."""
+def names_not_numbers() -> bool:
+    """Tell whether CUDA_VISIBLE_DEVICES has names in place of numbers."""
     words = [word.strip() for word in os.environ.get(VISIBLE, "").split(",")]
     return any(word and not word.isdigit() for word in words)
 
@@ -126,11 +126,11 @@ def _nvml() -> Iterator[dict[int, Any]]:
         pynvml.nvmlShutdown()
 
 
-def _looked_at() -> dict[int, FoundCard | str]:
+def _looked_at() -> dict[int, DetectedGpu | str]:
     """Return each GPU that the driver lists, or the reason why the GPU cannot be used."""
     import pynvml
 
-    found: dict[int, FoundCard | str] = {}
+    found: dict[int, DetectedGpu | str] = {}
     with _nvml() as handles:
         for number, handle in handles.items():
             try:
@@ -150,7 +150,7 @@ def _running(handle: Any) -> list[Any]:
         return []
 
 
-def _card(number: int, handle: Any) -> FoundCard | str:
+def _card(number: int, handle: Any) -> DetectedGpu | str:
     """Return the driver's description of a GPU. Raises pynvml.NVMLError if the GPU is lost."""
     import pynvml
 
@@ -163,7 +163,7 @@ def _card(number: int, handle: Any) -> FoundCard | str:
     memory = None
     with contextlib.suppress(pynvml.NVMLError):
         memory = pynvml.nvmlDeviceGetMemoryInfo(instance)
-    return FoundCard(
+    return DetectedGpu(
         number=number,
         name=name.decode() if isinstance(name, bytes) else name,
         memory_bytes=int(memory.total) if memory else None,

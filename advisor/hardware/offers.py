@@ -36,7 +36,7 @@ class ProviderOffers:
 
 @dataclass(frozen=True, kw_only=True)
 class PricedGpus:
-    """A number of GPUs of one kind, and the cheapest on-demand offer. None if nobody rents so many together."""
+    """A number of GPUs of one type and their cheapest on-demand offer, or None if nobody rents that many together."""
 
     spec: GpuSpec
     gpus: int
@@ -61,7 +61,7 @@ def cheapest_offer(
     rows: RowsByGpu | None = None,
     today: datetime.date | None = None,
 ) -> Offer | None:
-    """Return the cheapest bill for `gpus` GPUs of one key, on demand or spot. Returns None if nobody rents so many.
+    """Return the cheapest offer of `gpus` GPUs, on demand or spot, or None if nobody rents that many.
 
     Only these `providers` count; empty means all. `rows` is `rows_by_gpu()`, for callers that ask many times. `today`
     is the date from which the price's age is counted; by default it is the current date.
@@ -130,7 +130,7 @@ def price_row(offer: Offer) -> PriceRow | None:
 
 
 def unpriced(gpu: str, gpus: int, providers: Sequence[str] = (), rows: RowsByGpu | None = None) -> Offer:
-    """Return an offer of unknown price for `gpus` GPUs that nobody rents together. Its source says so in words."""
+    """Return an offer of unknown price for `gpus` GPUs that nobody rents together. Its source states this."""
     listed = any(not providers or row.provider in providers for row in (rows or rows_by_gpu()).get(gpu, ()))
     source = f"no provider offers {gpus} x {gpu} together" if listed and gpus > 1 else f"no price known for {gpu}"
     source += f" at {' or '.join(providers)}" if providers else ""
@@ -160,29 +160,29 @@ def expected_price(gpu: str, provider: str, rows: RowsByGpu | None = None) -> tu
     The middle is the median of the other providers, moved by what this one asks beside the others for its other GPUs;
     the fewer of them there are, the less it moves. Returns None if fewer than two others rent the GPU.
     """
-    asked = _usual_prices(rows)
-    if (middle := _median_of_others(asked.get(gpu, {}), provider)) is None:
+    requested = _usual_prices(rows)
+    if (middle := _median_of_others(requested.get(gpu, {}), provider)) is None:
         return None
-    besides = [
+    ratios = [
         by_provider[provider] - others
-        for key, by_provider in asked.items()
+        for key, by_provider in requested.items()
         if key != gpu and provider in by_provider
         if (others := _median_of_others(by_provider, provider)) is not None
     ]
-    share = _LEVEL_VARIANCE / (_LEVEL_VARIANCE + _GPU_VARIANCE / len(besides)) if besides else 0.0
-    level = share * statistics.fmean(besides) if besides else 0.0
+    share = _LEVEL_VARIANCE / (_LEVEL_VARIANCE + _GPU_VARIANCE / len(ratios)) if ratios else 0.0
+    level = share * statistics.fmean(ratios) if ratios else 0.0
     return middle + level, math.sqrt((1 - share) * _LEVEL_VARIANCE + _GPU_VARIANCE)
 
 
 def _usual_prices(rows: RowsByGpu | None) -> dict[str, dict[str, float]]:
     """Return the log of each provider's lowest dated price per GPU-hour, for each GPU."""
-    asked: dict[str, dict[str, float]] = {}
+    requested: dict[str, dict[str, float]] = {}
     for gpu, of_gpu in (rows or rows_by_gpu()).items():
         for row in of_gpu:
             if row.on_demand_usd_per_hour and row.snapshot_date and row.gpu_count >= 1:
-                price, by_provider = math.log(row.on_demand_usd_per_hour / row.gpu_count), asked.setdefault(gpu, {})
+                price, by_provider = math.log(row.on_demand_usd_per_hour / row.gpu_count), requested.setdefault(gpu, {})
                 by_provider[row.provider] = min(price, by_provider.get(row.provider, math.inf))
-    return asked
+    return requested
 
 
 def _median_of_others(by_provider: Mapping[str, float], provider: str) -> float | None:

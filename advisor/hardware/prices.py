@@ -84,7 +84,7 @@ class PriceRow:
 
     @property
     def dated(self) -> str:
-        """Return the date in words."""
+        """Return the date as text."""
         if self.snapshot_date:
             return self.snapshot_date.isoformat()
         return f"{self.earliest:%Y-%m} or later" if self.earliest else "undated"

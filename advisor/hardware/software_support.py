@@ -89,7 +89,7 @@ def runs_trainer(spec: GpuSpec) -> bool:
     return found is None or any(_number(wheel.torch) >= oldest for wheel in found)
 
 
-def support_words(spec: GpuSpec) -> str:
+def support_in_words(spec: GpuSpec) -> str:
     """Name the newest PyTorch that runs on a GPU, and the oldest one if that is newer than the table's oldest."""
     found = wheels_for(spec)
     if not found:
@@ -100,14 +100,14 @@ def support_words(spec: GpuSpec) -> str:
 
 
 def short_words(spec: GpuSpec) -> str:
-    """Return `support_words` for a column, such as "2.15", with the variant if it is not pip's default."""
+    """Return `support_in_words` for a column, such as "2.15", with the variant if it is not pip's default."""
     found = wheels_for(spec)
     if not found:
         return "-"
     return found[0].torch if found[0].is_default else f"{found[0].torch} {found[0].variant}"
 
 
-def what_it_needs(spec: GpuSpec) -> str | None:
+def pytorch_it_needs(spec: GpuSpec) -> str | None:
     """Say which PyTorch a GPU needs, with the command. Returns None if pip's default suffices or nothing is known."""
     found, default = wheels_for(spec), wheels()[0]
     if found is None:

@@ -18,7 +18,7 @@ from trainer.schema import Outcome
 
 
 def score_adopted(run: RunTable, plan: AdoptedPlan, *, run_id: str, place: str = "") -> tuple[Case, ScoredRun]:
-    """Score an adopted run against its plan, by the same measures as other runs. `place` is set if it ran elsewhere."""
+    """Score an adopted run against its plan by the measures of other runs. `place` is set for another machine."""
     case = make_case(run, given={"usd_per_hour": plan.offer.usd_per_hour})
     where = f" on {place}" if place else ""
     found = score_run(case, None, run_id=run_id, device_key=f"{plan.offer.gpu}, {plan.trainer}{where}")
@@ -71,7 +71,7 @@ def _causes(run: RunTable, plan: AdoptedPlan, gap: float, step: float, steps: in
     yield Cause(name="unexplained", seconds=gap - sum(seconds for _, seconds, _ in parts), note=note)
 
 
-def why_not_learnt(scored: ScoredRun, plan: AdoptedPlan, run: RunTable) -> str | None:
+def why_not_recorded(scored: ScoredRun, plan: AdoptedPlan, run: RunTable) -> str | None:
     """Say why a run's step time is not added to the bursts of its command. Returns None if it is added."""
     step = scored.actual("step_seconds")
     if step is None:

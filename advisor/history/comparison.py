@@ -99,7 +99,7 @@ class SpeedChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A comparison of several runs. The first group is the one that all others are compared with."""
+    """A comparison of several runs. All other groups are compared with the first one."""
 
     groups: tuple[Group, ...]
     points: tuple[Point, ...]
@@ -188,7 +188,7 @@ def compare_runs(cases: Sequence[Case], names: Sequence[str] = (), *, seed: int 
     members = {chr(ord("A") + place): runs for place, runs in enumerate(groups.values())}
     if len(members) == 1:
         members = {chr(ord("A") + place): [entrant] for place, entrant in enumerate(usable)}
-        notes.append("the runs declare the same configuration: each is held against the first, by its own noise alone")
+        notes.append("the runs declare the same configuration: each is compared with the first")
     shared = set.intersection(*(set(entrant.courses) for entrant in usable))
     axes = ["tokens" if "tokens" in shared else "step", *(a for a in ("hours", "usd", "schedule") if a in shared)]
     for axis in (axis for axis in ("tokens", "hours", "usd") if axis not in shared):

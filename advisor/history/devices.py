@@ -99,7 +99,7 @@ def _read(paths: Sequence[Path]) -> dict[str, np.ndarray]:
             continue  # the parts were joined and deleted in the meantime; the next look reads the joined file
         except (pa.ArrowException, OSError) as error:
             reason = " ".join(str(error).split())[:120]
-            raise AdvisorError(f"{path} is damaged: {reason}", f"remove it to go on without it: rm {path}") from error
+            raise AdvisorError(f"{path} is damaged: {reason}", f"to continue without it: rm {path}") from error
     if not tables:
         return {name: np.empty(0) for name in wanted}
     table = pa.concat_tables(tables)
@@ -108,8 +108,8 @@ def _read(paths: Sequence[Path]) -> dict[str, np.ndarray]:
 
 def _device(columns: dict[str, np.ndarray], gpu: int | None, course: Sequence[dict[str, float]]) -> ListedDevice:
     mine = np.isnan(columns["gpu"]) if gpu is None else columns["gpu"] == gpu
-    gauges, asked = [], columns["time_ms"][mine] / 1000
-    answered = np.zeros(len(asked), bool)
+    gauges, request_seconds = [], columns["time_ms"][mine] / 1000
+    answered = np.zeros(len(request_seconds), bool)
     for column, (name, unit, divisor) in (_OF_THE_HOST if gpu is None else _OF_A_CARD).items():
         values = columns[column][mine]
         answered |= np.isfinite(values)
@@ -120,9 +120,9 @@ def _device(columns: dict[str, np.ndarray], gpu: int | None, course: Sequence[di
     reasons = columns["throttle_reasons"][mine]
     return ListedDevice(
         gpu=gpu,
-        unix_seconds=float(asked.max()),
+        unix_seconds=float(request_seconds.max()),
         gauges=tuple(gauges),
-        silent_seconds=silent_seconds(answered, asked),
+        silent_seconds=silent_seconds(answered, request_seconds),
         throttled=reasons_in(int(r) for r in reasons[np.isfinite(reasons)]),
     )
 

@@ -40,7 +40,7 @@ class RunFollower:
         self._read_plan()
 
     def look(self, now: float | None = None) -> Progress:
-        """Return the run's progress now. Raises AdvisorError if the folder is damaged or holds no run."""
+        """Return the run's progress now. Raises AdvisorError if the folder is damaged or contains no run."""
         status = describe(self.run_dir, self._store)  # read before the log, so the next look sees an end in between
         path, history = self.run_dir / LOG, self._history
         if path.exists():
@@ -48,7 +48,7 @@ class RunFollower:
                 with disk_errors("read", path):
                     records, self._offset = read_records(path, self._offset)
             except RunLogError as error:
-                raise AdvisorError(f"the log is damaged: {error}", f"mend or remove that line of {path}") from error
+                raise AdvisorError(f"the log is damaged: {error}", f"fix or remove that line of {path}") from error
             history.add(records)
         self._read_plan()
         # the folder's configuration, read anew since resuming changes it; else that of the log's header
@@ -59,7 +59,7 @@ class RunFollower:
                 config = config_from_dict(history.header["config"])
             except ConfigError as error:
                 message = f"the header of {path} has a configuration of another version: {error}"
-                hint = f"upgrade training-advisor, or put the run's {CONFIG} beside the log"
+                hint = f"upgrade training-advisor, or put the run's {CONFIG} next to the log"
                 raise AdvisorError(message, hint) from error
         with disk_errors("read the budget in", self.run_dir):
             spent = read_spent(self.run_dir)  # empty if the file is not on this machine yet

@@ -1,4 +1,4 @@
-"""Lists the runs, one line each, from the index and the end of each log. A folder is read again only if it changed."""
+"""Lists the runs, one line each, from the index and the end of each log. Unchanged folders are not read again."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ DAMAGED, GONE = "damaged", "gone"
 
 
 def files_state(folder: str) -> str | None:
-    """Return a text that changes whenever a file behind the run's line does. Returns None if the folder holds no run or
-    is gone.
+    """Return a text that changes whenever a file behind the run's line does. Returns None without a run or
+    a folder.
 
     A replaced file has another inode. So the change shows even if the file system's clock is coarse and both files are
     equally long.

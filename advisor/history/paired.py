@@ -61,7 +61,7 @@ class Contrast:
 
 
 def contrasts(measured: Mapping[str, Mapping[int, Mapping[str, float | None]]]) -> list[Contrast]:
-    """Return every quantity of every other arm against the first arm. `measured` is by arm, seed and quantity."""
+    """Compare every quantity of each arm with the first arm. `measured` is by arm, seed and quantity."""
     first, *others = measured
     found = [
         (arm, quantity, pairs)

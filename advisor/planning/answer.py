@@ -175,7 +175,7 @@ def _plan(
 
 
 def new_id(goal: Goal, now: datetime) -> str:
-    """Return the identifier of a plan: they sort by time, and a digest tells goals of the same second apart."""
+    """Return an identifier for a plan. Identifiers sort by time, and a digest distinguishes goals of one second."""
     digest = hashlib.sha256(json.dumps(to_dict(goal), sort_keys=True).encode()).hexdigest()
     return f"plan-{now:%Y%m%d-%H%M%S}-{digest[:6]}"
 
@@ -224,28 +224,28 @@ def same_work(plan: Plan, gpu: str) -> Goal:
     return replace(goal, tokens=plan.chosen.tokens, ratio=None, budget_usd=None, deadline_seconds=None, sure=False)
 
 
-def what_is_left(plan: Plan, gpu: str, *, spent_seconds: float, may_change_depth: bool) -> Goal:
+def remaining_goal(plan: Plan, gpu: str, *, spent_seconds: float, may_change_depth: bool) -> Goal:
     """Return the goal to use the rest of a plan's budget and time on this GPU.
 
     The global batch stays, while steps, micro-batch and checkpointing are chosen again. `may_change_depth` also frees
     model and batch as far as the plan's own goal left them open.
     """
-    asked = plan.goal
+    requested = plan.goal
     spent_usd = (plan.offer.usd_per_hour or 0.0) * spent_seconds / HOUR
-    limited = asked.budget_usd is not None or asked.deadline_seconds is not None
+    limited = requested.budget_usd is not None or requested.deadline_seconds is not None
     goal = replace(
         _there(plan, gpu),
-        micro_batch=asked.micro_batch,
-        activation_checkpointing=asked.activation_checkpointing,
-        sharding=asked.sharding,
-        budget_usd=None if asked.budget_usd is None else asked.budget_usd - spent_usd,
-        deadline_seconds=None if asked.deadline_seconds is None else asked.deadline_seconds - spent_seconds,
+        micro_batch=requested.micro_batch,
+        activation_checkpointing=requested.activation_checkpointing,
+        sharding=requested.sharding,
+        budget_usd=None if requested.budget_usd is None else requested.budget_usd - spent_usd,
+        deadline_seconds=None if requested.deadline_seconds is None else requested.deadline_seconds - spent_seconds,
         # The limits end the run, maybe before its learning rate has decayed, so the high ends must stay within them.
-        sure=asked.sure or (limited and asked.tokens is None),
+        sure=requested.sure or (limited and requested.tokens is None),
     )
     if may_change_depth:
         names = ("depth", "parameters", "epochs", "tokens", "ratio", "global_batch_tokens")
-        goal = replace(goal, **{name: getattr(asked, name) for name in names})
+        goal = replace(goal, **{name: getattr(requested, name) for name in names})
     return goal
 
 

@@ -193,7 +193,7 @@ class Costs:
         return allocation_score(self.counted, steps * self.step_tokens, self.brief.unique_tokens, best_ratio=self.ratio)
 
     def batch_is_nearest(self, steps: np.ndarray) -> np.ndarray:
-        """Mark the rows whose global batch is nearest (by ratio) to the batch that the laws recommend for the run.
+        """Return True for rows whose global batch is nearest by ratio to the batch that the laws recommend.
 
         A row competes with rows of the same offer and depth. Rows that fit the memory and rows that do not compete
         apart.
@@ -207,7 +207,7 @@ class Costs:
         return off <= np.minimum.reduceat(off[order], starts, axis=0)[groups]
 
     def taken_before_saving(self, steps: np.ndarray) -> np.ndarray | None:
-        """Mark runs on machines whose notice may be too short to save (`notice.save_seconds`), of shape (n, k).
+        """Return True where a notice may be too short for saving (`notice.save_seconds`), of shape (n, k).
 
         Returns None if no machine here has a known notice.
         """
@@ -240,7 +240,7 @@ class _MachineTerms:
     startup: EstimateArrays
     compile: EstimateArrays
     bytes_per_second: EstimateArrays
-    beside: np.ndarray  # bool: the run goes on while a checkpoint is written, as the trainer does on CUDA
+    asynchronous: np.ndarray  # bool: the run continues while a checkpoint is written, as with our trainer on CUDA
     # of each offer, shape (offers, 1) or (offers,)
     provisioning: EstimateArrays
     download: EstimateArrays
@@ -273,7 +273,7 @@ def _machine_terms(machines: Machines) -> _MachineTerms:
         startup=columns([c.startup_seconds for c in costs]),
         compile=columns([d.profile.costs.compile_seconds.scaled(float(d.brief.compile)) for d in devices]),
         bytes_per_second=columns([c.checkpoint_bytes_per_second for c in costs]),
-        beside=np.array([d.profile.device_type == "cuda" for d in devices])[:, None],
+        asynchronous=np.array([d.profile.device_type == "cuda" for d in devices])[:, None],
         provisioning=columns([setup.provisioning_seconds for setup in setups]),
         download=columns([setup.download_seconds for setup in setups]),
         between_interruptions=columns(means),
@@ -302,7 +302,7 @@ def _run_terms(candidates: Candidates) -> RunTerms:
     held = (candidates.state_bytes / np.where(sharded, candidates.gpus, 1))[:, None]
     hosts = np.where(sharded, np.ceil(candidates.gpus / GPUS_A_NODE), 1)
     write = reciprocal(machine.bytes_per_second.rows(device), (candidates.state_bytes / hosts)[:, None])
-    stall = stalls(write, held, beside=machine.beside[device])
+    stall = stalls(write, held, asynchronous=machine.asynchronous[device])
     between, taken = machine.between_interruptions.rows(offer), machine.taken[offer]
     asked = brief.goal.checkpoint_seconds
     every = (

@@ -53,7 +53,7 @@ def reasons(
     yield _why_batch(brief, chosen)
     yield (
         f"learning rate {run.optimizer.learning_rate:g}: the lower of the DeepSeek and Step Law values, scaled to the "
-        f"batch and kept between 1e-4 and 3e-3; {run.schedule.warmup_steps} steps of warm-up, then cosine to a tenth"
+        f"batch and limited to 1e-4 to 3e-3; {run.schedule.warmup_steps} steps of warm-up, then cosine to a tenth"
     )
     yield _why_memory(brief, chosen)
     if SHARDINGS[workload.sharding].weights:

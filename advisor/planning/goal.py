@@ -147,7 +147,7 @@ class Brief:
 
     @property
     def asks_for_tokens(self) -> bool:
-        """Whether the user said how many tokens to train on, however often that repeats the data."""
+        """Whether the user stated the number of training tokens, repetitions of the data included."""
         return self.goal.tokens is not None or self.goal.ratio is not None
 
     @property
@@ -280,7 +280,7 @@ def budget_problem(goal: Goal, profile: Profile, offer: Offer) -> AdvisorError |
     if goal.usd_per_kwh and power_of(profile) is None:
         return AdvisorError(
             f"--budget with --kwh-price needs the power of {goal.gpu}, which is unknown",
-            "give a price per hour that holds the energy: --price 0.50",
+            "give a price per hour that includes the energy: --price 0.50",
             exit_code=2,
         )
     if offer.usd_per_hour is None:

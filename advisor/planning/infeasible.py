@@ -62,7 +62,7 @@ def hint(ways: Iterable[Way], feasible: Callable[[Goal], bool]) -> str:
 
 
 def other_offers(goal: Goal) -> Iterator[Way]:
-    """Yield what else a goal may rent that finds no machine, or only machines whose speed cannot be predicted."""
+    """Yield other offers for a goal that finds no machine, or only machines whose speed cannot be predicted."""
     if goal.providers:
         yield "the machines of any provider", [("without --provider", replace(goal, providers=()))]
     if goal.spot == "only":
@@ -114,9 +114,9 @@ def _limits(
         message += f"{_who(space, places[first], 'fastest')} needs {up_to}{format_seconds(seconds[first])}{least}"
     elif dear.min() > 1:
         first = int(needed.argmin())
-        asked, most = limits.budget_usd, float(needed[first])
-        form = format_usd if format_usd(asked) != format_usd(most) else format_usd_rate  # shows parts of a cent
-        message = f"no plan costs {form(asked)} or less{', waiting counted' if waited else ''}: "
+        requested, most = limits.budget_usd, float(needed[first])
+        form = format_usd if format_usd(requested) != format_usd(most) else format_usd_rate  # shows parts of a cent
+        message = f"no plan costs {form(requested)} or less{', waiting counted' if waited else ''}: "
         message += f"{_who(space, places[first], 'cheapest')} needs {up_to}{form(most)}{least}"
     else:
         money, time = format_usd(limits.budget_usd), format_seconds(limits.deadline_seconds)
@@ -256,8 +256,8 @@ def _smaller_activations(goal: Goal, seq_len: int) -> Iterator[Way]:
 def _each(name: str, values: Iterable[Any], *beside: tuple[str, Goal]) -> list[tuple[str, Goal]]:
     """Return each value of an option, alone and beside the other options that were already changed."""
     return [
-        (f"--{name.replace('_', '-')} {value} {more}".rstrip(), replace(asked, **{name: value}))
-        for more, asked in dict.fromkeys(beside)
+        (f"--{name.replace('_', '-')} {value} {more}".rstrip(), replace(requested, **{name: value}))
+        for more, requested in dict.fromkeys(beside)
         for value in values
     ]
 

@@ -36,7 +36,7 @@ _GATED = {"gpt2": False, "nanochat": False, "llama": True}  # whether a family's
 
 @dataclass(frozen=True, kw_only=True)
 class Details:
-    """What a model's config.json says beyond its sizes; None is unknown."""
+    """The facts of a model's config.json other than its sizes. None means unknown."""
 
     longest: int | None = None  # sequence that it reads, in tokens
     rope_base: float | None = None
@@ -124,7 +124,7 @@ def _details(name: str) -> Details:
 
 
 def details_of_config(raw: Mapping[str, Any]) -> Details:
-    """Return what a config.json of the transformers library says beyond the sizes."""
+    """Return the facts of a config.json of the transformers library other than the sizes."""
     kind, known = raw.get("model_type"), ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gpt2")
     return Details(
         longest=raw.get("max_position_embeddings") or raw.get("n_positions"),
@@ -169,14 +169,14 @@ def require_model(name: str, *, nearly: bool = False) -> NamedModel:
         more = f"--head-dim {other['head_dim']} " if "head_dim" in other else ""
         more += "--tied" if "tied" in other else ""
         raise AdvisorError(
-            f"--model {name}: the trainer does not build it, {other['why']}",
+            f"--model {name}: the trainer cannot build it, {other['why']}",
             f"the nearest model that it builds has {ours} parameters ({name} has {theirs}): --family {other['family']} "
             f"{options}{f'; `advisor predict` also takes {more}' if more else ''}",
             exit_code=2,
         )
     if named_row(name, mixture_rows()) is not None or _MIXTURE.search(key):
         raise AdvisorError(
-            f"--model {name}: the trainer here builds no mixtures of experts",
+            f"--model {name}: this trainer does not build mixtures of experts",
             f"plan it for other software: advisor plan --layout any --model {name} --gpu h100 --gpus 64 --tokens 100B",
             exit_code=2,
         )
@@ -210,7 +210,7 @@ def _bare(name: str) -> str:
 
 
 def nearest_shape(family: str, count: int, *, vocab_size: int, seq_len: int) -> ModelShape:
-    """Return the shape of a family whose number of parameters, embeddings included, is nearest to `count`.
+    """Return the shape in a family with the number of parameters nearest to `count`, embeddings included.
 
     Shapes in the family's own proportions are preferred; if none is close, the width may change by one head. Raises
     AdvisorError (exit 2) if the vocabulary alone has too many parameters, or if `count` is too large.

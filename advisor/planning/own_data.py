@@ -67,7 +67,7 @@ def for_inference(goal: Goal, training_tokens: int) -> Goal:
 
 
 def why_overtrained(goal: Goal, served: float) -> str:
-    """Return the reason for the ratio of `for_inference` in words."""
+    """Return the reason for the ratio of `for_inference` as text."""
     return (
         f"{format_number(goal.ratio or 0.0)} tokens per parameter, more than for training alone: "
         f"{format_tokens(served)} tokens are to be served, at 2·N FLOPs each (Sardana et al. 2024)"

@@ -98,7 +98,7 @@ def open_space(
     open_ended = goal.tokens is None and goal.epochs is None and goal.depth is None and goal.parameters is None
     if goal.objective != "loss" and open_ended:
         raise AdvisorError(
-            f"--objective {goal.objective} needs work to do: otherwise the best run is no run",
+            f"--objective {goal.objective} needs fixed work: otherwise the best run has no steps",
             "say what to train: --depth 12, --tokens 2B, or both",
             exit_code=2,
         )
@@ -185,7 +185,7 @@ def devices_of(
     waiting: float | None
     for profile, machine in [*machines, *((profile, None) for profile in rented)]:
         if machine is not None:
-            asked, waiting, offers = goal, goal.usd_per_waiting_hour or 0.0, own_offers(goal, machine)
+            requested, waiting, offers = goal, goal.usd_per_waiting_hour or 0.0, own_offers(goal, machine)
             if not offers:
                 left_out.append(f"{profile.key}: your machine has {machine.gpus} of them")
                 continue
@@ -207,9 +207,9 @@ def devices_of(
                 had = {offer.gpus for offer in allowed}
                 if missing := [str(count) for count in counts if count not in had]:
                     left_out.append(f"{' or '.join(missing)} x {profile.key}: not offered together on these terms")
-            asked = replace(goal, usd_per_kwh=None) if goal.own else goal  # the tariff is for own machines
+            requested = replace(goal, usd_per_kwh=None) if goal.own else goal  # the tariff is for own machines
             first, waiting = allowed[0], waiting_price(goal)
-        mine = _goal_on(asked, profile, several=len(profiles) > 1)
+        mine = _goal_on(requested, profile, several=len(profiles) > 1)
         if several and (problem := budget_problem(mine, profile, first)) is not None:
             left_out.append(f"{profile.key}: {problem.message}")
             continue

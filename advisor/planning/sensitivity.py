@@ -35,7 +35,7 @@ from advisor.units import (
 )
 
 AS_GOOD = 1.02  # a score within this factor of the plan's is about as good
-WORTH_SAYING = 0.05  # share of the price; a smaller saving is not mentioned
+WORTH_SHOWING = 0.05  # share of the price; a smaller saving is not mentioned
 BETTER = 0.005  # share of the score; a smaller improvement does not count
 SLOWEST = 0.5  # share of the estimated tokens/s; slower devices are not considered
 _LATER = (0.25, 1.0, 3.0)  # extensions to try, as shares of the deadline
@@ -77,7 +77,7 @@ def sensitivity(space: SearchSpace, plan: Run, chosen: Selection) -> Iterator[Se
                 yield _more(space, plan, later, words)
             # How much cheaper the same quality is with more time.
             runs = as_good(space, plan.score * LEVEL, later) if paid and not settled else None
-            if runs is not None and len(runs) and runs.usd.min() <= (1 - WORTH_SAYING) * paid:
+            if runs is not None and len(runs) and runs.usd.min() <= (1 - WORTH_SHOWING) * paid:
                 choice = make_run(space.candidates, selection(runs, int(runs.usd.argmin())))
                 before, after = (format_centre(run.cost_usd, format_usd) for run in (plan, choice))
                 saved = f"{before} to {after} ({format_error(plan.cost_usd, choice.cost_usd, format_usd)})"
@@ -220,7 +220,7 @@ def _change(plan: Run, other: Run) -> str:
 
 
 def machine(run: Run, provided: str = " from ", *, depth: bool = False) -> str:
-    """Return the machine of a run in words, after its depth if asked; `provided` is the text before the provider."""
+    """Return the machine of a run as text, with the depth if asked. `provided` is the text before the provider."""
     offer, on = run.offer, f"depth {run.depth} on " if depth else ""
     if offer.gpu == "cpu":
         return f"{on}this CPU"

@@ -14,7 +14,7 @@ from trainer.schema import Gate
 
 SHARES = (0.02, 0.1, 0.25, 0.5, 0.75, 1.0)  # of the steps, at which a plan states its expectations
 _ONCE = ("provisioning", "download", "startup", "compile")  # parts of the bill before the first step
-_HOW = "write it like 10k, 50% or 10k:4.2 (go on after step 10,000 only if the evaluation's loss is 4.2 at most)"
+_HOW = "write it like 10k, 50% or 10k:4.2 (continue after step 10,000 only if the evaluation's loss is 4.2 at most)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Stage:
     seconds: float
     usd: float | None  # None: the price is unknown
     loss: Estimate | None  # of training; None: no loss is predicted
-    at_most: float | None = None  # the run goes on only with at most this evaluation loss; None: no gate
+    at_most: float | None = None  # the run continues only with at most this evaluation loss; None: no gate
 
 
 def stages(plan: Plan, shares: Sequence[float] = SHARES) -> tuple[Stage, ...]:

@@ -59,8 +59,8 @@ def warnings(device: Device, chosen: Run, depths: Sequence[Run]) -> Iterator[str
         least = workload.gpus * workload.shape.seq_len * (goal.micro_batch or 1)
         devices = f"{workload.gpus} GPUs" if workload.gpus > 1 else "one GPU"
         yield (
-            f"{workload.step_tokens:,} tokens per step are {off}, which no whole number of micro-batches on {devices} "
-            f"comes to: --global-batch takes multiples of {least:,} here"
+            f"{workload.step_tokens:,} tokens per step are {off}, because {devices} take whole micro-batches: "
+            f"--global-batch takes multiples of {least:,} here"
         )
 
 

@@ -24,7 +24,7 @@ from advisor.records import Workload
 # one asks the GPU for the expert's tokens, and 20 in a backward pass, of 5 to 10 µs each and 20 µs for the question. So
 # with LoRA on H200 30B-A3B takes 1.6 times as long as a dense 32B at micro-batches of 1,024 tokens, as long at 2,048.
 # Measured was 1.6, at sizes that are not stated (github.com/hiyouga/LlamaFactory/issues/7921).
-_LOOP_SECONDS, _LOOP_AGAIN_SECONDS = 200e-6, 80e-6
+_LOOP_SECONDS, _LOOP_RECOMPUTED_SECONDS = 200e-6, 80e-6
 NF4_BYTES = 0.5 + 4 / 64  # bytes of a 4-bit weight: 64 weights share a 32-bit scale (QLoRA, Dettmers et al. 2023, §3)
 _DEVIATION = 0.12  # log standard deviation of the measurements around the formula
 _EAGER_DEVIATION = 0.25  # the same for eager code, between runs of different owners (`benchmarks/adapters.py`)
@@ -49,15 +49,15 @@ class Share:
 def share_of_a_step(a: WorkloadArrays) -> Share:
     """Return the share of a step's computing time that remains, shape (n,), or 1 if all weights are trained."""
     adapters = a.software.adapters if a.software is not None else None
-    again = 2.0 if a.activation_checkpointing == "full" else 0.0
+    recomputed = 2.0 if a.activation_checkpointing == "full" else 0.0
     if adapters is None:
         through = a.trained_share
         if isinstance(through, float):
             return Share()
-        return Share(of_time=(2.0 + (4.0 + again) * through) / (6.0 + again), deviation=_FROZEN_DEVIATION)
+        return Share(of_time=(2.0 + (4.0 + recomputed) * through) / (6.0 + recomputed), deviation=_FROZEN_DEVIATION)
     trained = flops.adapter_parameters(a, adapters.rank, adapters.targets) / flops.matmul_parameters(a)
-    deviation = _EAGER_DEVIATION if _apart(a) else _DEVIATION
-    return Share(of_time=(4.0 + again + 6.0 * trained) / (6.0 + again), deviation=deviation)
+    deviation = _EAGER_DEVIATION if _unfused(a) else _DEVIATION
+    return Share(of_time=(4.0 + recomputed + 6.0 * trained) / (6.0 + recomputed), deviation=deviation)
 
 
 def forward_share(w: Workload) -> float:
@@ -69,12 +69,12 @@ def forward_share(w: Workload) -> float:
     return 2 / ((6 if adapters is None else 4) + (2 if w.activation_checkpointing == "full" else 0))
 
 
-def _apart(a: WorkloadArrays) -> bool:
+def _unfused(a: WorkloadArrays) -> bool:
     """Return True if adapters run as separate operations, as in eager code without hand-written kernels."""
     return a.software is not None and not a.compile and not a.software.fused_kernels
 
 
-def seconds_besides(a: WorkloadArrays, spec: GpuSpec | None) -> tuple[np.ndarray | float, float]:
+def seconds_added(a: WorkloadArrays, spec: GpuSpec | None) -> tuple[np.ndarray | float, float]:
     """Return the seconds that adapters and loops over experts add to a micro-batch, shape (n,), or 0 without either.
 
     The second value is what loops add once more at the high end of the time: they take up to twice as long.
@@ -82,17 +82,17 @@ def seconds_besides(a: WorkloadArrays, spec: GpuSpec | None) -> tuple[np.ndarray
     """
     if a.software is None:
         return 0.0, 0.0
-    again = a.activation_checkpointing == "full"
-    looped = (_LOOP_SECONDS + (_LOOP_AGAIN_SECONDS if again else 0.0)) * a.software.looped_experts
+    recomputed = a.activation_checkpointing == "full"
+    looped = (_LOOP_SECONDS + (_LOOP_RECOMPUTED_SECONDS if recomputed else 0.0)) * a.software.looped_experts
     if spec is None:
         return 0.0, looped
     if (adapters := a.software.adapters) is None:
         return looped, looped
     moved = np.zeros(len(a.depth))
     if adapters.quantized:
-        moved = (3.0 if again else 2.0) * _UNPACKED_BYTES * (a.block_matrices + a.software.expert_parameters)
-    if _apart(a):
+        moved = (3.0 if recomputed else 2.0) * _UNPACKED_BYTES * (a.block_matrices + a.software.expert_parameters)
+    if _unfused(a):
         entering, leaving = flops.adapted_widths(a, adapters.targets)
-        passes = 4 / 3 if again else 1.0
+        passes = 4 / 3 if recomputed else 1.0
         moved = moved + passes * a.tokens * a.depth * (_BYTES_IN * entering + _BYTES_OUT * leaving)
     return looped + moved / spec.memory_bytes_per_second, looped

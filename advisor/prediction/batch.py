@@ -78,15 +78,15 @@ def step_seconds_many(
     unlike = unlikeness(posterior, tag_of(a))
     share = adapters.share_of_a_step(a)
     machine = np.where(gpus > 1, comm.machine_deviation(profile.spec, 2), 0.0)
-    besides = posterior.drift**2 + unlike**2 + share.deviation**2 + machine**2
-    own = np.sqrt(logs.deviation**2 + besides)
-    beside, more = adapters.seconds_besides(a, profile.spec)
-    value = np.exp(logs.mean) * share.of_time + grad_accum * beside
-    spread = np.exp(Z80 * profile.widening * own)
+    other_variance = posterior.drift**2 + unlike**2 + share.deviation**2 + machine**2
+    deviation = np.sqrt(logs.deviation**2 + other_variance)
+    added, more = adapters.seconds_added(a, profile.spec)
+    value = np.exp(logs.mean) * share.of_time + grad_accum * added
+    spread = np.exp(Z80 * profile.widening * deviation)
     basis = basis_of(posterior, z, logs.distance)
     if unlike:
         basis = np.maximum(basis, BASES.index(Basis.EXTRAPOLATED))
-    middle = value * np.exp(logs.expected - logs.mean + besides / 2) if expected else value
+    middle = value * np.exp(logs.expected - logs.mean + other_variance / 2) if expected else value
     high, low = value * spread + grad_accum * more, value / spread
     spec = profile.spec
     if spec is not None and spec.mamf_bf16_flops and spec.bf16_flops and not profile.calibrated:
@@ -110,7 +110,7 @@ def tokens_per_second_many(profile: Profile, a: WorkloadArrays, grad_accum: np.n
     """
     seconds = np.exp(expected_log(profile.posterior_of(a.sharding), sizes_of(a, grad_accum, gpus)))
     seconds = seconds * adapters.share_of_a_step(a).of_time
-    seconds = seconds + grad_accum * adapters.seconds_besides(a, profile.spec)[0]
+    seconds = seconds + grad_accum * adapters.seconds_added(a, profile.spec)[0]
     if (gpus > 1).any():
         exchange = comm.exchange_of(a, grad_accum, gpus)
         backward = BACKWARD * seconds / grad_accum

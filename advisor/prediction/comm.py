@@ -102,7 +102,7 @@ def reached(link: Link, host: bool) -> float:
 
 
 def joins_machines(spec: GpuSpec) -> bool:
-    """Return True if the network between machines with this GPU is stated, or known of the vendor's machines."""
+    """Return True if the network between machines is stated or known from the vendor's reference machine."""
     link = read_link(spec.interconnect)
     stated = spec.network_bytes_per_second is not None
     return stated or (link is not None and link.generation in NETWORK_PER_GPU)

@@ -39,7 +39,7 @@ _Table = TypeVar("_Table", bound=Table)
 
 
 def stacked(parts: Sequence[_Table]) -> _Table:
-    """Return the rows of several tables, concatenated. What is no column comes from the first."""
+    """Return the rows of several tables, concatenated. Fields that are not columns come from the first table."""
     columns: dict[str, Any] = {
         name: (np.concatenate if isinstance(column, np.ndarray) else stacked)([getattr(part, name) for part in parts])
         for name, column in vars(parts[0]).items()

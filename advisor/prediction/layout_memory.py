@@ -131,7 +131,7 @@ def peak_parts(
 def fullest(
     both: Sequence[Parts], kind: Kind, counts: str, factor: Mapping[str, float], stage: np.ndarray | int
 ) -> dict[str, np.ndarray]:
-    """Return the bytes at the peak of the first or the last stage, as `stage` says: indices into STAGES."""
+    """Return the peak bytes of the first or last stage. `stage` holds indices into STAGES."""
     found = [law.peak(held, kind, counts, factor) for held in both]
     totals = [np.sum(np.broadcast_arrays(*held.values()), axis=0) for held in found]
     first = np.where(stage == 0, totals[0] >= totals[1], stage == 1)

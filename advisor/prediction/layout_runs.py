@@ -65,7 +65,7 @@ def whole_run(
     held = np.array([[parameters * STATE_BYTES / gpus]])
     seconds = held.item() / _DISK_BYTES_PER_SECOND
     write = Estimate(value=seconds, low=seconds / 3, high=3 * seconds, basis=Basis.PRIOR)
-    stall = stalls(columns([write]), held, beside=np.array([[True]])).at(0)
+    stall = stalls(columns([write]), held, asynchronous=np.array([[True]])).at(0)
     assert stall is not None
     mean = taken or between_failures(gpus)
     ordered = rented_setup(0).seconds if taken else 0.0  # another machine in its place

@@ -94,7 +94,7 @@ def read_time_law(raw: Mapping[str, Any]) -> LayoutLaw:
 
 @lru_cache(maxsize=4096)
 def posteriors(gpu: GpuSpec, precision: str, software: str | None, fused_attention: bool) -> tuple[Posterior, ...]:
-    """Return what is known of one GPU's speed with each of SHARDINGS, from its data sheet and published runs.
+    """Return the posterior of one GPU's speed for each of SHARDINGS, from its data sheet and published runs.
 
     Raises AdvisorError if the GPU has no units for the precision.
     """
@@ -264,7 +264,7 @@ class Work:
 
 
 def measure(z: Columns, known: Sequence[Posterior], gpu: GpuSpec, software: str | None) -> Work:
-    """Return the work of runs of one software on one kind of GPU; `known` is what `posteriors` returns."""
+    """Return the work of runs with one software on one GPU type. `known` is the result of `posteriors`."""
     work = work_of(z)
     n = work.layers.shape
     sharding = np.where(z.dense_ranks > 1, z.sharding, 0).astype(int) * np.ones(n, dtype=int)

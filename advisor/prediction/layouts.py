@@ -21,7 +21,7 @@ from advisor.prediction.software import require_software
 from advisor.prediction.throughput import READ_BYTES
 
 # What the backward pass recomputes: nothing, the core of attention (Megatron's selective), every other matrix product
-# of a block (torchtitan's selective), or the whole block.
+# of a block (torchtitan's selective), or the whole block. `whole_models` translates them to the levels of `Workload`.
 RECOMPUTE = ("none", "attention", "operators", "full")
 SHARDINGS = ("none", "optimizer", "full")  # over data-parallel GPUs: nothing, the optimizer, all (FSDP)
 # Peak of low-precision products divided by the 16-bit peak, used if the data sheet does not give it.

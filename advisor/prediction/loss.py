@@ -174,7 +174,7 @@ def allocation_score(
     *,
     best_ratio: Numbers = DATA_CONSTRAINED_RATIO,
 ) -> Numbers:
-    """Return a score that ranks runs of equal duration at any size; lower is better. It is no forecast of the loss.
+    """Return a score that ranks runs of equal duration at any size; lower is better. It does not forecast the loss.
 
     `parameters` must be counted as `best_ratio` (tokens per parameter) counts them: by default all parameters, with a
     ratio of 19.6. Muennighoff et al. fitted one exponent for parameters and tokens, so the best ratio is the same at
@@ -246,12 +246,12 @@ def overtraining_factor(training_tokens: float, inference_tokens: float) -> floa
     fixed point f is found by bisection.
     """
 
-    def asked(factor: float) -> float:
+    def requested(factor: float) -> float:
         seen = training_tokens * math.sqrt(factor)
         return (1 + inference_tokens / (3 * seen)) ** (1 / DATA_CONSTRAINED.token_exponent)
 
-    low, high = 1.0, asked(1.0)
+    low, high = 1.0, requested(1.0)
     for _ in range(100):
         middle = (low + high) / 2
-        low, high = (middle, high) if asked(middle) > middle else (low, middle)
+        low, high = (middle, high) if requested(middle) > middle else (low, middle)
     return (low + high) / 2

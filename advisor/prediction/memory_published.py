@@ -95,7 +95,7 @@ class Kind:
 
     @property
     def loss(self) -> str:
-        """The one of CLASSES whose loss it has: eager software with its own count of logits has Megatron's."""
+        """The entry of CLASSES whose loss it uses. Eager software with its own count of logits uses Megatron's loss."""
         named = table().get((self.software or Software()).name or "")
         own = self.name == "plain" and named is not None and named.logit_bytes is not None and not named.compiled
         return "megatron" if own else self.name

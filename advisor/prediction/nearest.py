@@ -57,12 +57,12 @@ class PublishedRun:
 
 
 def switches_of(w: Workload) -> str:
-    """Return precision, compilation and sharding of a workload in words."""
+    """Return precision, compilation and sharding of a workload as text."""
     return switches_in_words(w.precision, w.compile, w.sharding, fp8=w.software is not None and w.software.fp8)
 
 
 def switches_in_words(precision: str, compile: bool, sharding: str, *, fp8: bool = False) -> str:
-    """Return precision, compilation and sharding in words."""
+    """Return precision, compilation and sharding as text."""
     words = ["fp8" if fp8 else precision, "compiled" if compile else "eager"]
     return ", ".join(filter(None, [*words, SHARDINGS[sharding].words]))
 
@@ -78,7 +78,7 @@ def correlation(ones: Sequence[PublishedRun], others: Sequence[PublishedRun]) ->
 
 
 def nearby(runs: Sequence[PublishedRun], name: str | None, gpu: str, switches: str, deviation: float) -> Nearby | None:
-    """Return the correction from runs of the software `name` for one GPU type and its switches; None without runs."""
+    """Return the correction from runs of the software `name` on one GPU type, or None without such runs."""
     mine = [run for run in runs if name is not None and run.software == name]
     if not mine:
         return None
@@ -115,7 +115,7 @@ def published_runs() -> tuple[PublishedRun, ...]:
 
 @lru_cache(maxsize=4096)
 def nearby_of(name: str | None, gpu: str, switches: str, deviation: float) -> Nearby | None:
-    """Return `nearby` for the published runs."""
+    """Return `nearby` for all published runs."""
     return None if name is None else nearby(published_runs(), name, gpu, switches, deviation)
 
 
@@ -172,7 +172,7 @@ def whose(profile: Profile, workload: Workload) -> str:
         return f"{words_of(software)} as its defaults are, {'compiled' if workload.compile else 'eager'}"
     if software is not None:
         return (
-            "software that is not said: the interval holds a loss in chunks (torchtune, Unsloth) as well as one over "
+            "unstated software: the interval contains a loss in chunks (torchtune, Unsloth) as well as one over "
             "whole logits (TRL, axolotl); --software says whose"
         )
     own = f"this project's trainer, {'compiled' if workload.compile else 'eager'}"

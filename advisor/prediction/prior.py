@@ -52,7 +52,7 @@ class CoefficientPrior:
 
 
 def measured_prior() -> CoefficientPrior:
-    """Return the prior for a device whose own limits were measured, without a data sheet.
+    """Return the prior for a device with measured limits and without a data sheet.
 
     The means are typical factors on the physical minimum of each term (sources §3.1). Matrix products reach 80-90 % of
     the best measured product, attention 30-40 % (fitted a2/a1 of 1.5-2.4). Activations pass through memory 20-60 times
@@ -144,7 +144,7 @@ def near_deviation() -> float:
 
 
 def published_runs(key: str, generation: str | None) -> tuple[int, int, int]:
-    """Return the numbers of published runs behind `load_prior`, encoders included: of the GPU, its generation, all."""
+    """Return the numbers of published runs in `load_prior`: on the GPU, on its generation, and in all."""
     shared = _shared()
     return (
         shared.rows_by_card.get(key, 0),
@@ -281,14 +281,14 @@ def _shared() -> SharedBelief:
     document = read_yaml(path, "table of beliefs")
     if document.get("schema") != PRIOR_SCHEMA or document.get("terms") != list(TERMS):
         raise AdvisorError(
-            f"{path} does not hold beliefs about the terms {', '.join(TERMS)}",
+            f"{path} has no estimates of the terms {', '.join(TERMS)}",
             "python benchmarks/fit_prior.py makes it",
         )
     return read_belief(document)
 
 
 def read_belief(document: Mapping[str, Any]) -> SharedBelief:
-    """Return the posterior in a prior.yaml. Its covariance is a lower triangle of 32-bit floats in base64."""
+    """Read the posterior from a prior.yaml. The covariance is a lower triangle of 32-bit floats in base64."""
     names = names_of_unknowns(document["generations"], document["cards"], document["software"])
     lower = np.zeros((len(names),) * 2)
     lower[np.tril_indices(len(names))] = np.frombuffer(base64.b64decode(document["covariance"]), dtype="<f4")

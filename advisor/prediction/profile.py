@@ -20,7 +20,7 @@ FIT_MARGIN = 0.97  # usable share of device memory: allocators fail a little bef
 
 @dataclass(frozen=True, kw_only=True)
 class RunCosts:
-    """The costs of a run besides its steps."""
+    """The costs of a run other than its steps."""
 
     startup_seconds: Estimate  # from process start to loop start, without building the model
     build_seconds_per_parameter: float
@@ -68,13 +68,13 @@ class Profile:
         return self.posterior.rates.matmul_flops if precision == self.precision else None
 
     def with_network(self, bytes_per_second: float | None) -> Profile:
-        """Return the profile on machines whose network has this rate; None leaves the usual one."""
+        """Return the profile on machines with this network rate. None means the usual network."""
         if self.spec is None or bytes_per_second is None:
             return self
         return replace(self, spec=self.spec.with_network(bytes_per_second))
 
     def posterior_of(self, sharding: str) -> Posterior:
-        """Return what is known of the speed of runs with this sharding; published runs of ZeRO-1 and 2 are alike."""
+        """Return the posterior of the speed with this sharding. Published runs with ZeRO-1 and ZeRO-2 count as one."""
         return self.sharded.get(SHARDINGS[sharding].published, self.posterior)
 
     @property

@@ -31,7 +31,7 @@ LAUNCHES = ("layer_overhead", "micro_overhead", "step_overhead")
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedSetting:
-    """The settings of a run that determine its coefficients, besides the GPU."""
+    """The settings of a run, other than the GPU, that determine its coefficients."""
 
     precision: str
     compile: bool

@@ -91,13 +91,13 @@ def table() -> dict[str, NamedSoftware]:
 
 def require_software(name: str) -> NamedSoftware:
     """Return the software with a name or alias. Raises AdvisorError (exit 2), which lists the closest names."""
-    asked = name.strip().lower()
+    requested = name.strip().lower()
     names = {also: named for named in table().values() for also in (named.name, *named.also)}
-    if asked in names:
-        return names[asked]
-    near = difflib.get_close_matches(asked, names, n=3, cutoff=0.6)
+    if requested in names:
+        return names[requested]
+    near = difflib.get_close_matches(requested, names, n=3, cutoff=0.6)
     hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(table())}"
-    raise AdvisorError(f"no software {name!r} is known", hint, exit_code=2)
+    raise AdvisorError(f"unknown software {name!r}", hint, exit_code=2)
 
 
 def software_of(

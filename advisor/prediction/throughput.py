@@ -150,7 +150,7 @@ def newton_schulz_flops(s: flops.Shape[int] | flops.Shape[np.ndarray]) -> float 
 
 
 def all_parameters(w: Workload) -> int:
-    """Return the parameters of a model: those of its shape, and those that the shape lacks, such as an untied head."""
+    """Return the parameters of a model, including those that its shape lacks, such as an untied head."""
     return flops.parameters(w.shape) + extra_parameters(w.software)
 
 

@@ -58,7 +58,7 @@ class Checkpoints:
 
 @dataclass(frozen=True, kw_only=True)
 class RunTerms:
-    """The times that make up runs, apart from their numbers of steps and evaluations; shapes (n, 1)."""
+    """The times of the parts of runs, in shapes (n, 1). The numbers of steps and evaluations are not included."""
 
     step: EstimateArrays  # seconds per optimizer step
     forward: EstimateArrays  # forward pass of one micro-batch on one device, with the same error as `step`
@@ -211,19 +211,19 @@ def checkpoint_interval_seconds(stall_seconds: np.ndarray | float, mean_seconds:
     return np.maximum(np.ceil(daly_interval_seconds(stall_seconds, mean_seconds)), LEAST_INTERVAL_SECONDS)[()]
 
 
-def stalls(write: EstimateArrays, held_bytes: np.ndarray, *, beside: np.ndarray) -> EstimateArrays:
+def stalls(write: EstimateArrays, held_bytes: np.ndarray, *, asynchronous: np.ndarray) -> EstimateArrays:
     """Return the pause for one checkpoint, shape (n, 1).
 
-    Asynchronous checkpoints (`beside`) pause the run until they are copied to host memory. Other checkpoints pause it
-    until they are on disk. `held_bytes` is the number of bytes that one GPU copies.
+    An asynchronous checkpoint pauses the run until it is copied to host memory, any other until it is on disk.
+    `held_bytes` is the number of bytes that one GPU copies.
     """
     copy = sum_shared(reciprocal(columns([_HOST_COPY_BYTES_PER_SECOND]), held_bytes), columns([_AGREEMENT]))
     sides: dict[str, np.ndarray] = {
-        side: np.where(beside, np.minimum(getattr(copy, side), getattr(write, side)), getattr(write, side))
+        side: np.where(asynchronous, np.minimum(getattr(copy, side), getattr(write, side)), getattr(write, side))
         for side in ("value", "low", "high")
     }
     assert copy.basis is not None and write.basis is not None
-    return EstimateArrays(**sides, basis=np.where(beside, copy.basis, write.basis))
+    return EstimateArrays(**sides, basis=np.where(asynchronous, copy.basis, write.basis))
 
 
 def between_failures(gpus: int) -> Estimate:

@@ -1,4 +1,4 @@
-"""Runs over GPUs as workloads. Those that split only the batch are predicted as any other run of published software."""
+"""Turns layout runs into workloads. Runs that split only the batch are predicted like other published software."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECOMPUTED_AS = {ours: theirs for theirs, ours in _RECOMPUTED.items()}
 
 
 def with_heads_of(shape: ModelShape, size: int | None) -> ModelShape:
-    """Return the shape with the weights of heads of another size added as feed-forward width; None adds nothing."""
+    """Return the shape with the extra weights of larger heads added as feed-forward width. None adds nothing."""
     if size is None:
         return shape
     more = 2 * (shape.heads + shape.kv_heads) * (size - shape.head_dim)
@@ -30,7 +30,7 @@ def with_heads_of(shape: ModelShape, size: int | None) -> ModelShape:
 
 
 def shape_of(model: Model, seq_len: int) -> ModelShape:
-    """Return a model in the trainer's terms.
+    """Return the trainer's shape for a model.
 
     A model that the trainer does not build becomes a dense one with as many weights for each token, which may break the
     trainer's rules (`ModelShape.problems`).
@@ -67,7 +67,7 @@ def described(run: LayoutRun) -> Workload:
 
 
 def layout_run(w: Workload, spec: GpuSpec) -> LayoutRun:
-    """Return the run whose workload `described` gives, on machines of the catalog."""
+    """Return the layout run for the workload of `described`, on machines of the catalog."""
     assert w.model is not None and w.layout is not None
     fp8 = w.software is not None and w.software.fp8
     return LayoutRun(

@@ -16,8 +16,8 @@ _ORDER = (Ruling.WRONG, Ruling.DOES_NOT_FOLLOW, Ruling.CANNOT_BE_JUDGED, Ruling.
 _SEVERITIES = list(Severity)
 _CLAUSE = re.compile(r"(?:; |\. )")
 IS_SO, ARITHMETIC = "in fact", "arithmetic"
-BESIDES = "What else follows from the declared facts"
-OBJECTIONS = "What the reader objects to and this program does not find wrong"
+OTHER_FACTS = "What else follows from the declared facts"
+OBJECTIONS = "Objections of the reader that this program does not confirm"
 ASSUMED = "Assumed, because the report does not say"
 UNPLACED = "Numbers that were not checked"
 _MOST_UNPLACED = 12  # on the console; the page and Markdown show all
@@ -195,7 +195,7 @@ def notes(audit: Audit) -> Iterator[tuple[str, Sequence[str]]]:
     """Yields titles and lines of what is shown below the claims."""
     sections = (
         (OBJECTIONS, list(objections(audit))),
-        (BESIDES, list(_volunteered(audit))),
+        (OTHER_FACTS, list(_volunteered(audit))),
         (ASSUMED, audit.card.assumed),
         (UNPLACED, audit.card.unplaced),
     )

@@ -1,4 +1,4 @@
-"""Shows a plan on the console: in 20 lines of 80 columns, 22 with neighbours; all tables; the run that it repeats."""
+"""Shows a plan on the console, in at most 22 lines of 80 columns or with all tables, and the run that it repeats."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _height(warning: str) -> int:
 
 
 def rest(warnings_left: int) -> str:
-    """Says what is not shown, and how to see it."""
+    """Names what is not shown, and how to see it."""
     left = {0: " and reasons", 1: ", reasons and a warning more"}
     more = left.get(warnings_left, f", reasons and {warnings_left} warnings more")
     return f"All tables{more}: the same command with --all"
@@ -116,11 +116,11 @@ def _rows(plan: Plan) -> Iterator[Row]:
         yield from (("not", text) for text in plan.search.left_out)
     for stage in stages(plan, shares=()):
         spent = f"{TIME.words(stage.seconds)}{'' if stage.usd is None else f', {COST.words(stage.usd)}'}"
-        yield "gate", f"at step {stage.step:,} ({spent}): go on if the loss is at most {LOSS.words(stage.at_most)}"
+        yield "gate", f"at step {stage.step:,} ({spent}): continue if the loss is at most {LOSS.words(stage.at_most)}"
 
 
 def broken(plan: Plan) -> str | None:
-    """Says how likely the plan exceeds its limits, and what --sure would do; None if it is sure enough or unknown."""
+    """Gives the probability that the plan exceeds its limits. Returns None if it is low or unknown."""
     search = plan.search
     if search is None or plan.goal.sure:
         return None
@@ -146,7 +146,7 @@ def odds(chance: float) -> str:
 
 
 def _run(run: Run, plan: Plan, *, anyway: bool = False) -> str:
-    """Describes another run, with its machine only if that differs or with `anyway`."""
+    """Describes another run. Its machine is named if it differs, and always with `anyway`."""
     own, other = ((offer.gpu, offer.gpus, offer.provider, offer.spot) for offer in (plan.offer, run.offer))
     where = "" if own == other and not anyway else f" on {machine(run, ', ')}"
     if plan.run is None:  # the same model and tokens everywhere
@@ -266,13 +266,13 @@ def against_origin(replan: Replan, plan: Plan) -> Table:
 
 
 def origin_sentences(replan: Replan) -> tuple[str, ...]:
-    """Says what was kept, what changed, what the speed is based on, and what had to be assumed about the run."""
+    """Says which settings are the same or changed, where the speed comes from, and what was assumed."""
     names = [(knob, _SETTING_NAMES.get(knob.name, knob.name.replace("_", " "))) for knob in replan.knobs]
-    same = ", ".join(f"{name} {q.setting_value(knob.name, knob.here)}" for knob, name in names if knob.kept)
+    same = ", ".join(f"{name} {q.setting_value(knob.name, knob.here)}" for knob, name in names if knob.unchanged)
     changed = ", ".join(
         f"{name} {q.setting_value(knob.name, knob.there)} → {q.setting_value(knob.name, knob.here)}"
         for knob, name in names
-        if not knob.kept
+        if not knob.unchanged
     )
     assumed = (f"assumed about the run: {text}" for text in replan.unsure)
     fate = (f"result of the run that is planned again: {replan.fate}",) if replan.fate else ()

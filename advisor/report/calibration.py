@@ -80,7 +80,7 @@ def elsewhere_table(places: Sequence[MeasuredPlace]) -> Table:
              "-" if error is None else units.format_percent(error.median),
              units.format_seconds(calibration.cost.seconds), "-" if quality is None else verdict(quality))
         )  # fmt: skip
-    other = "{}: not stored: it is of another CPU than this machine's, and all CPUs share one name"
+    other = "{}: not stored: it is from another CPU, and all CPUs share one name"
     notes = tuple(other.format(one.name) for one in places if one.calibrated is not None and not one.kept)
     return Table(columns=COLUMNS, rows=tuple(rows), notes=notes, numbers=COLUMNS[3:7])
 
@@ -114,7 +114,7 @@ def lines(done: Calibrated, *, bursts: bool = True) -> Iterator[RenderableType]:
         yield (
             f"held-out error (each configuration left out once): median {errors.median:.1%}, p90 {errors.p90:.1%}, "
             f"{errors.coverage:.0%} of {errors.configurations} inside the 80 % interval; "
-            f"the machine's own speed moved by ±{profile.posterior.drift:.0%}"
+            f"the machine's own speed varied by ±{profile.posterior.drift:.0%}"
         )
     mark = "" if quality.verdict == "good" else "! "
     yield f"{mark}this calibration is {consequence(quality, calibration.device_key)}"

@@ -242,7 +242,7 @@ def lines(
 
 
 def against_prediction(points: Sequence[ChartPoint], predicted: Estimate | None, title: str) -> alt.LayerChart:
-    """Draws measured values over steps, and the interval that was predicted for all of them."""
+    """Draws measured values over steps, and the predicted interval."""
     ends = (points[0], points[-1]) if predicted is not None and points else ()
     band = [{"step": p.step, "low": predicted.low, "high": predicted.high} for p in ends] if predicted else []
     rows = [{"step": p.step, "value": p.value, "series": title} for p in points]
@@ -300,7 +300,7 @@ def _diagonal(scale: alt.Scale) -> alt.Chart:
 
 
 def coverage(rows: Rows) -> alt.LayerChart:
-    """Compares the promised coverage of intervals with their actual one; rows hold promised, held (0…1) and `label`."""
+    """Compares the nominal coverage of intervals with their actual coverage. Rows: promised, held (0…1), label."""
     scale = alt.Scale(domain=[0.0, 1.0])
     ends: dict[str, Any] = {"scale": scale, "axis": alt.Axis(format=".0%", tickCount=6)}
     line = _chart(rows).mark_line(color=PREDICTED, point={"size": 50, "color": PREDICTED}).encode(

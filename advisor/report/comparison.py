@@ -51,7 +51,7 @@ _AT: dict[str, Callable[[float], str]] = {
 
 def ending(scored: ScoredRun) -> str:
     """Describes the status of a run."""
-    ended = (scored.outcome or "no end in the log: the run is going on, or was killed").replace("_", " ")
+    ended = (scored.outcome or "the log has no end: the run is still going, or was killed").replace("_", " ")
     done = "uncounted" if scored.steps is None else str(scored.steps)
     of = f"{done} of {scored.steps_planned} steps" if scored.steps_planned is not None else f"{done} steps"
     again = f", {scored.attempts} attempts" if scored.attempts > 1 else ""
@@ -104,18 +104,18 @@ def departures(scored: ScoredRun) -> str | None:
     """Says why a run with a plan has no prediction to compare, or returns None if it has one."""
     if not scored.departures:
         return None
-    return f"not the run of its plan, so not scored: {'; '.join(scored.departures)}"
+    return f"not scored, because it differs from its plan: {'; '.join(scored.departures)}"
 
 
 def recorded(reviewed: Reviewed) -> str | None:
-    """Says what the ledger and the device's profile now hold of a run; None if nobody asked to record it."""
+    """Says where a run was recorded, in the ledger or the device's profile. Returns None if it was not to be."""
     if reviewed.not_recorded is not None:
         return f"not recorded: {reviewed.not_recorded}"
     if not reviewed.recorded:
         return None
     device, back = reviewed.scored.device_key, f"advisor compare --forget {reviewed.scored.run_id} removes it"
     if reviewed.not_learnt is not None:
-        return f"recorded in the ledger ({back}); the profile of {device} learns nothing: {reviewed.not_learnt}"
+        return f"recorded in the ledger ({back}); the profile of {device} does not change: {reviewed.not_learnt}"
     return f"recorded in the ledger and in the profile of {device}; {back}"
 
 
@@ -144,7 +144,7 @@ def signed_percent(share: float) -> str:
 
 
 def gap(scored: ScoredRun) -> Table | None:
-    """Lists the parts of the gap between predicted and actual wall clock, the sum last; None if there is no gap."""
+    """Lists the parts of the gap between predicted and actual wall clock, then their sum. None without a gap."""
     if scored.gap_seconds is None:
         return None
     rows = [(_CAUSES.get(cause.name, cause.name), f"{cause.seconds:+.2f}", cause.note) for cause in scored.causes]
@@ -291,7 +291,7 @@ def variant_lines(experiment: Experiment) -> Iterator[RenderableType]:
         if missing := [seed for seed in experiment.seeds if seed not in experiment.measured[name]]:
             yield f"{name} did not finish with seed {', '.join(map(str, missing))}: left out of the pairs"
         if other_text(experiment.arms[first], config):
-            yield f"{name} learns other data, or another vocabulary: its loss cannot be compared with the base's"
+            yield f"{name} has other data or another vocabulary: its loss cannot be compared with the base's"
     yield f"the runs: {experiment.folder}"
 
 

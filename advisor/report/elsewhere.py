@@ -154,21 +154,21 @@ def notes(plan: Plan) -> Iterator[str]:
     yield from _cheaper_but_unsure(plan)
     yield from _about_layout(plan) if work.layout is not None else _about_finetune(plan)
     if plan.assumed:
-        yield f"not given, so taken: {'; '.join(plan.assumed)}"
+        yield f"assumed, because not given: {'; '.join(plan.assumed)}"
     if search is not None and search.does_not_fit:
         named, more = search.does_not_fit[:_NAMED], len(search.does_not_fit) - _NAMED
         yield f"does not surely fit: {', '.join(named)}{f' and {more} more' if more > 0 else ''}"
     if work.layout is None:
-        yield "speed and memory by published runs (80 % intervals); `advisor adopt` plans your own script"
+        yield "speed and memory from published runs (80 % intervals); `advisor adopt` plans your own script"
         return
     own = speed_by_own_runs(plan.grounds)
     if own is None:
         yield (
-            "speed and memory by published runs of other people (80 % intervals); a few runs that you time on one "
+            "speed and memory from published runs of other people (80 % intervals); a few runs that you time on one "
             "machine correct the speed: --measured runs.csv"
         )
         return
-    yield f"{own}; memory by published runs (80 % intervals)"
+    yield f"{own}; memory from published runs (80 % intervals)"
 
 
 def _about_layout(plan: Plan) -> Iterator[str]:
@@ -178,8 +178,8 @@ def _about_layout(plan: Plan) -> Iterator[str]:
         yield "published runs of experts force an even load; uneven routing takes longer (the high end)"
     seq_len = work.shape.seq_len
     yield (
-        f"{work.step_tokens // seq_len:,} sequences of {seq_len:,} tokens a step; {search.candidates:,} layouts tried "
-        f"on these machines; probability that it fits: {format_percent(min(plan.prediction.fit_probability, 0.99))}"
+        f"{work.step_tokens // seq_len:,} sequences of {seq_len:,} tokens per step; {search.candidates:,} layouts "
+        f"tried on these machines; probability that it fits: {format_percent(min(plan.prediction.fit_probability, 0.99))}"
     )
     spec = require_gpu(work.gpu).with_network(plan.goal.network_bytes_per_second)
     yield from filter(None, [network(network_of(work, spec))])
@@ -187,7 +187,7 @@ def _about_layout(plan: Plan) -> Iterator[str]:
     stages = f"PP{layout.pipeline}: {layout.pipeline} pipeline stages{pieces}; " if layout.pipeline > 1 else ""
     precision = "fp8" if work.software is not None and work.software.fp8 else work.precision
     yield (
-        f"{precision} products; MFU counts attention without its mask; {stages}"
+        f"{precision} matrix products; MFU counts attention without its mask; {stages}"
         f"failures expected: {plan.bill.failures or 0.0:.1f}"
     )
     yield (
@@ -204,7 +204,7 @@ def _about_finetune(plan: Plan) -> Iterator[str]:
             "packed, so answers of unequal length take longer"
         )
     elif share > 1.01:
-        yield f"packed, examples share sequences; padded to the context it takes {share:.1f} times as long"
+        yield f"examples are packed into shared sequences; padded to the context, it takes {share:.1f} times as long"
     software = plan.workload.software
     if software is not None and software.looped_experts:
         yield (

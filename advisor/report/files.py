@@ -74,7 +74,7 @@ def as_csv(analyses: Sequence[Analysis]) -> str:
     tables = [analysis.run.columns or analysis.run.telemetry or {} for analysis in analyses]
     names = sorted({name for table in tables for name in table})
     if not any(len(values) for table in tables for values in table.values()):
-        raise AdvisorError(f"{analyses[0].run.source} holds no row: there is no table to write", "leave --table out")
+        raise AdvisorError(f"{analyses[0].run.source} has no rows, so there is no table to write", "leave --table out")
     out = io.StringIO()
     writer = csv.writer(out)
     several = len(analyses) > 1

@@ -13,7 +13,7 @@ from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.live_prices import Refreshed
 from advisor.hardware.offers import Offer, PricedGpus, ProviderOffers, price_row
 from advisor.hardware.prices import PriceRow
-from advisor.hardware.software_support import lacks, short_words, support_words, what_it_needs, wheels_for
+from advisor.hardware.software_support import lacks, pytorch_it_needs, short_words, support_in_words, wheels_for
 from advisor.report.table import capital
 from advisor.settings import SHARDINGS
 from advisor.units import DAY, GIB
@@ -45,7 +45,7 @@ def card_facts(spec: GpuSpec) -> list[tuple[str, str]]:
         ("best matmul measured", f"{units.format_flops(spec.mamf_bf16_flops)} (bf16)"),
         ("power limit", units.format_watts(spec.tdp_watts)),
         ("interconnect, GB/s both ways", spec.interconnect or "unknown"),
-        ("PyTorch wheels", support_words(spec)),
+        ("PyTorch wheels", support_in_words(spec)),
         ("cannot do", ", ".join(lacks(spec)) or "-"),
         ("multiprocessors / L2", f"{spec.sm_count or 'unknown'} / {units.format_bytes(spec.l2_bytes)}"),
         ("source", spec.source),
@@ -88,7 +88,7 @@ TRAINING_NUMBERS = {
 
 
 def training_row(row: CardRow) -> dict[str, str | float | None]:
-    """Returns a GPU with the model's memory, speed and cost on it; a model that does not fit shows by how much."""
+    """Returns a row with the model's memory, speed and cost on a GPU, or how much memory is missing."""
     prediction, price, per_token = row.prediction, row.price, row.usd_per_billion_tokens
     rate = prediction.tokens_per_second if prediction else None
     needs, batch = row.needs.value / GIB if row.needs else None, ""
@@ -129,7 +129,7 @@ def fits_sentence(row: CardRow) -> str:
             return f"Unknown on the {row.spec.product}: {row.problem}"
         if (over := row.needs.value - row.spec.memory_bytes) > 0:
             takes, more = units.format_bytes(row.needs.value), units.format_bytes(over)
-            return f"No: it takes {takes}, {more} more than the {has} there are"
+            return f"No: it takes {takes}, {more} more than the {has} available"
         takes = units.format_estimate(row.needs, units.format_bytes)
         return f"Perhaps: it takes {takes} of {has}, and 3 % must stay free"
     tight = row.needs is not None and row.needs.high > TIGHT * row.spec.memory_bytes
@@ -192,18 +192,18 @@ def likely_words(offer: Offer) -> str:
     if offer.likely_usd_per_gpu_hour is None:
         return ""
     low, high = map(units.format_usd_rate, offer.likely_usd_per_gpu_hour)
-    return f" (likely {low} to {high} per GPU-hour: by others' prices of it, and its prices of other GPUs)"
+    return f" (likely {low} to {high} per GPU-hour: from other providers' prices and its own other prices)"
 
 
 def refreshed_words(done: Refreshed) -> list[str]:
     """Describes in lines the result of asking for today's prices."""
     providers = sorted({row.provider for row in done.rows})
-    lines = [f"{len(done.rows)} prices of today from {', '.join(providers)}"]
+    lines = [f"{len(done.rows)} prices fetched today from {', '.join(providers)}"]
     lines += [f"no answer from {name}: {why.splitlines()[0][:100]}" for name, why in sorted(done.failures.items())]
     if done.rejected:
-        lines.append(f"{done.rejected} rows left out that are no prices (0.00, 700.0, hosts without a GPU)")
+        lines.append(f"{done.rejected} rows left out because they are not prices (0.00, 700.0, hosts without a GPU)")
     if done.unmatched:
-        lines.append(f"GPUs not told apart or not in the catalog: {', '.join(done.unmatched)}")
+        lines.append(f"GPUs that are ambiguous or not in the catalog: {', '.join(done.unmatched)}")
     return lines
 
 
@@ -222,7 +222,7 @@ def document(spec: GpuSpec, offer: Offer | None, today: datetime.date) -> dict[s
     pytorch = {
         "newest": wheels[0].torch if wheels else None,
         "variant": wheels[0].variant if wheels else None,
-        "needs": what_it_needs(spec),
+        "needs": pytorch_it_needs(spec),
         "lacks": lacks(spec),
     }
     return {**fields, "memory_bytes": spec.memory_bytes, "pytorch": pytorch, "price": price}

@@ -60,7 +60,7 @@ DEPENDS, RESTS_ON, LEFT_OUT = (
     "Sources and assumptions",
     "Not searched",
 )  # headings of a plan's texts
-COLUMNS = ("", "as planned", "as it goes on")
+COLUMNS = ("", "as planned", "as it continues")
 _QUANTITIES = (STEP_TIME, THROUGHPUT, TIME, COST, LOSS)
 
 
@@ -75,18 +75,18 @@ def sentence(plan: Plan) -> str:
     if epochs is not None and epochs > 1:
         tokens += f", {units.format_number(epochs)} passes over your {units.format_tokens(plan.chosen.tokens / epochs)}"
     time = TIME.of(plan.chosen.total_seconds)
-    return f"{what(plan)}, {how(plan)}, by {words_of(plan.workload.software)}, for {tokens}: {time}, {cost}."
+    return f"{what_to_train(plan)}, {how(plan)}, by {words_of(plan.workload.software)}, for {tokens}: {time}, {cost}."
 
 
 def document(plan: Plan, more: PlanDetails | None = None) -> dict[str, Any]:
     """Returns a plan for JSON, with its answer in words and the details shown with it."""
     way = stages(plan) if plan.run is not None else ()  # the course of the loss is known of the trainer's runs
     words = {"sentence": sentence(plan), "speed_rests_on": speed_rests_on(plan), "on_the_way": to_plain(way)}
-    beside = {"memory_parts": more.memory, "depths": more.depths, "data_to_fetch": more.data} if more else {}
-    return to_plain(plan) | words | to_plain(beside)
+    details = {"memory_parts": more.memory, "depths": more.depths, "data_to_fetch": more.data} if more else {}
+    return to_plain(plan) | words | to_plain(details)
 
 
-def what(plan: Plan) -> str:
+def what_to_train(plan: Plan) -> str:
     """Says what to train, and on what."""
     size = units.format_count(plan.chosen.parameters)
     return f"Train depth {plan.chosen.depth} ({size} parameters) on {device(plan)}"
@@ -132,7 +132,7 @@ def speed_rests_on(plan: Plan) -> str | None:
     count = len(plan.search.devices) if plan.search else 1
     if count > 1:
         text += (
-            f" {count} kinds of GPU were compared by their expected times, and machines of several GPUs "
+            f" {count} GPU types were compared by their expected times, and machines of several GPUs "
             "on which few have published a run by their cautious ones, so that none wins by an optimistic estimate."
         )
         text += " A calibration narrows the estimates." if plan.run is not None else ""
@@ -145,11 +145,11 @@ def speed_by_own_runs(grounds: Grounds | None) -> str | None:
         return None
     runs, off = f"{grounds.own_runs} measured run{'s' if grounds.own_runs > 1 else ''} of yours", grounds.own_slowdown
     than = f"{units.format_percent(abs(off - 1))} {'slower' if off > 1 else 'faster'}"
-    return f"speed by {runs}, {than} than published runs of other people"
+    return f"speed from {runs}, {than} than published runs of other people"
 
 
 def briefly(grounds: Grounds | None) -> str:
-    """Says in a table cell that the speed was measured here, or on how many published runs it is based."""
+    """Says in a table cell that the speed was measured here, or how many published runs it is based on."""
     if grounds is None:
         return "unknown"
     if grounds.calibration is not None:
@@ -196,8 +196,8 @@ def bill(plan: Plan) -> Table:
     if standing.bits_per_byte is not None:
         rows.append(BITS.row(standing.bits_per_byte))
     if bill.disk_bytes:
-        each, kept = units.format_bytes(bill.checkpoint_bytes), units.format_bytes(bill.disk_bytes)
-        rows.append(("disk for checkpoints", f"{kept} ({each} each)", "exact"))
+        each, total = units.format_bytes(bill.checkpoint_bytes), units.format_bytes(bill.disk_bytes)
+        rows.append(("disk for checkpoints", f"{total} ({each} each)", "exact"))
     return Table(columns=(WHAT, INTERVAL, BASIS), rows=tuple(rows))
 
 
@@ -302,7 +302,7 @@ def unpriced(before: Run, after: Run) -> str:
     return f"cost unknown: {after.offer.source}" if before.cost_usd and after.cost_usd is None else ""
 
 
-def in_words(effect: Effect) -> str:
+def effect_in_words(effect: Effect) -> str:
     """Returns an effect in one line: "+3 h · +$7 · +5 GiB · loss -0.04"."""
     if effect.refused:
         return effect.refused
@@ -343,8 +343,8 @@ def comparison(base: Run, shown: Run, effect: Effect) -> Table:
     return Table(columns=("", "as chosen", "what if", "change"), rows=cells)
 
 
-def kept(base: Run, shown: Run) -> str:
-    """Says what a what-if left unchanged and what it chose again."""
+def changes(base: Run, shown: Run) -> str:
+    """Lists the settings that a what-if changed and those that it did not."""
     runs = (base, shown)
     named = [
         ("depth", *(units.format_count(run.depth) for run in runs)),

@@ -264,7 +264,7 @@ def write_pictures(analyses: Sequence[Analysis], folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise AdvisorError(f"{folder} cannot be made: {error.strerror}", "name another folder", exit_code=2) from error
+        raise AdvisorError(f"cannot create {folder}: {error.strerror}", "name another folder", exit_code=2) from error
     for plot in overlays(analyses) if len(analyses) > 1 else plots(analyses[0]):
         spec = plot.chart.properties(width=900, title=plot.title).to_dict()
         name = re.sub(r"[^a-z0-9]+", "-", plot.title.lower()).strip("-")

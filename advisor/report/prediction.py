@@ -61,7 +61,7 @@ def heading(prediction: Prediction) -> str:
     precision = "fp8" if w.software is not None and w.software.fp8 else w.precision
     if w.model is not None and w.layout is not None:
         active = f", {units.format_count(w.model.active)} active" if w.model.experts else ""
-        batch = f"micro-batches of {w.micro_batch} x {w.shape.seq_len} tokens, {w.grad_accum} of a replica a step"
+        batch = f"micro-batches of {w.micro_batch} x {w.shape.seq_len} tokens, {w.grad_accum} per replica and step"
         return (
             f"{w.model.name} ({units.format_count(prediction.parameters)} parameters{active}) on {w.gpus} x {w.gpu} "
             f"as {layout_words(w.layout)} ({precision}): {batch}, by {words_of(w.software)}"
@@ -125,7 +125,7 @@ def document(prediction: Predicted) -> dict[str, object]:
         "would_fit": prediction.would_fit,
         "depths": prediction.other_depths,
         "data": prediction.data,
-        **beside(prediction),
+        **sources(prediction),
         "too_long": prediction.too_long,
         "layout": None if (cut := prediction.workload.layout) is None else layout_words(cut),
         "sources": prediction.sources,
@@ -134,8 +134,8 @@ def document(prediction: Predicted) -> dict[str, object]:
     }
 
 
-def beside(predicted: Predicted) -> dict[str, str | None]:
-    """Says which software a prediction is for, which published run is closest, and what joins the machines."""
+def sources(predicted: Predicted) -> dict[str, str | None]:
+    """Names the software of a prediction, the closest published run, and the network between machines."""
     return {
         "for": predicted.made_for,
         "closest published run": predicted.closest_run,
@@ -145,7 +145,7 @@ def beside(predicted: Predicted) -> dict[str, str | None]:
 
 def unjoined(w: Workload) -> str:
     """Say that the link between a workload's GPUs is unknown."""
-    return f"the catalog does not say what joins {w.gpus} GPUs of type {w.gpu}"
+    return f"the link between {w.gpus} GPUs of type {w.gpu} is not in the catalog"
 
 
 def memory(bill: MemoryBill) -> Table:
@@ -190,7 +190,7 @@ def _option(one: DepthOption) -> tuple[str, ...]:
 
 
 def to_fetch(data: Download, *, billed: bool = True) -> str:
-    """Says how much to download and how long that takes, and unless `billed` that the bill does not include it."""
+    """Says how much to download and how long that takes, and whether the bill includes it."""
     unbilled = "" if billed else "; not in the bill, because no data are given (--data-tokens adds them)"
     size = f"{data.shards:,} compressed shards of 100 MB, {units.format_number(data.download_bytes / 1e9)} GB"
     return (

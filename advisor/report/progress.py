@@ -21,7 +21,7 @@ _NEXT = {
     Outcome.STOPPED: "advisor resume {run}",
     Outcome.OUT_OF_MEMORY: "plan again with a smaller micro-batch: advisor plan --micro-batch N",
     Outcome.DIVERGED: "look at the losses in {run}/log.jsonl; plan again and lower learning_rate in the plan's run",
-    Outcome.FAILED: "read {run}/stdout.log, mend the cause, then: advisor resume {run}",
+    Outcome.FAILED: "read {run}/stdout.log, fix the cause, then: advisor resume {run}",
 }
 
 
@@ -29,7 +29,7 @@ def line(progress: Progress) -> str:
     """Describes an active run on one line: steps, loss, tokens/s, time left and cost; or what it waits for."""
     if progress.state != RunState.RUNNING:
         because = f": {progress.reason}" if progress.reason else ""
-        seen = f"; last heard of at step {units.format_count(progress.step)}" if progress.step else ""
+        seen = f"; last seen at step {units.format_count(progress.step)}" if progress.step else ""
         return f"{progress.state}{because}{seen}"
     if progress.step_seconds is None:
         expected = progress.eta_seconds
@@ -105,11 +105,11 @@ def closing_lines(progress: Progress, run_dir: Path) -> list[str]:
     lines.append(f"run folder: {run_dir}")
     if progress.outcome == Outcome.STOPPED and progress.more_hours is not None:
         enough = units.write_duration(math.ceil(progress.more_hours * HOUR))  # for the rest, as a user would type it
-        step = f"its limit has no room for a step more: advisor resume {run_dir} --deadline {enough}"
+        step = f"its limit leaves no time for another step: advisor resume {run_dir} --deadline {enough}"
     elif progress.outcome is not None:
         step = _NEXT[Outcome(progress.outcome)].format(run=run_dir)
     elif progress.checkpoint_step is not None:
-        step = f"go on from step {units.format_count(progress.checkpoint_step)}: advisor resume {run_dir}"
+        step = f"continue from step {units.format_count(progress.checkpoint_step)}: advisor resume {run_dir}"
     else:
         step = f"read {run_dir}/stdout.log; start it again: advisor resume {run_dir}"
     return [*lines, f"next: {step}"]

@@ -33,7 +33,7 @@ class Quantity:
         return units.format_estimate(estimate, self.words)
 
     def expected(self, estimate: Estimate | None) -> str:
-        """Returns an estimate's value alone, with the digits it has beside its interval; "unknown" for None."""
+        """Returns an estimate's value without its interval but with the same digits, or "unknown" for None."""
         return units.format_centre(estimate, self.words)
 
     def row(self, estimate: Estimate | None) -> tuple[str, str, str]:
@@ -70,7 +70,7 @@ def memory_of(gpu: str) -> Quantity:
 
 
 def setting_value(name: str, given: Any) -> str:
-    """Returns a setting's value as people write it."""
+    """Returns a setting's value as text."""
     if given is None:
         return "unknown"
     if isinstance(given, bool):

@@ -220,7 +220,7 @@ def comparison_notes(comparison: Comparison) -> list[str]:
 def headline(watched: MonitoredGpus) -> str:
     """Returns the watched time and the readings per second."""
     rate = units.UNKNOWN if watched.hz is None else f"{watched.hz:.1f}"
-    return f"{units.format_seconds(watched.seconds)}, {rate} readings a second of each GPU"
+    return f"{units.format_seconds(watched.seconds)}, {rate} readings per second and GPU"
 
 
 def live(card: WatchedCard) -> tuple[str, ...]:

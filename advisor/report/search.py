@@ -41,7 +41,7 @@ CHANCE = "chance of staying within"
 
 
 def chance_within(limit: str, chance: float) -> str:
-    """Says how likely a run stays within one limit, as a remark on its number. It never says "certain"."""
+    """Gives the probability that a run stays within one limit, from 1 to 99 %."""
     return f"{_percent(chance)} chance of staying within the {limit}"
 
 
@@ -100,7 +100,7 @@ def model(run: Run) -> str:
 
 def weighed(search: SearchReport) -> str:
     """Says how many runs were considered."""
-    return f"{units.format_count(search.candidates)} runs on {len(search.devices)} kinds of GPUs were compared."
+    return f"{units.format_count(search.candidates)} runs on {len(search.devices)} GPU types were compared."
 
 
 def front(plan: Plan, search: SearchReport) -> Table:
@@ -146,7 +146,7 @@ def _runs(title: str, runs: Sequence[Run], last: str, plan: Plan | None = None) 
         for run in runs
     )
     marked = tuple(number for number, run in enumerate(runs) if run is chosen)
-    return Table(columns=names, rows=rows, title=title, numbers=names[1:8], chosen=marked, notes=(SCORE,))
+    return Table(columns=names, rows=rows, title=title, numbers=names[1:-2], chosen=marked, notes=(SCORE,))
 
 
 def candidates(plan: Plan) -> list[Table]:

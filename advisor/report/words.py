@@ -88,7 +88,7 @@ def _bill(name: str, hours: Estimate | None, usd: Estimate | None) -> tuple[str,
 
 
 def runs(analysis: Analysis) -> list[tuple[str, ...]]:
-    """Lists the runs of a log with several (columns `RUNS`): how each ended, how far it got, its time and cost."""
+    """Lists the runs of a log that contains several, with their ends, steps, times and costs (columns `RUNS`)."""
     parts, usd = analysis.run.runs, price(analysis.case)
     if len(parts) < 2:
         return []
@@ -115,7 +115,7 @@ def _range(first: float | None, last: float | None, shown: Callable[[float], str
 
 
 def saving(finding: Finding) -> str:
-    """Says what acting on a finding saves; empty if that is unknown or almost nothing."""
+    """Says what fixing a finding saves. Returns an empty text if this is unknown or almost nothing."""
     if finding.saved_hours is None or not worth_saying(finding.saved_hours, finding.saved_usd):
         return ""
     dear = finding.saved_usd is not None and finding.saved_usd.value > 0  # the user's own machine is free

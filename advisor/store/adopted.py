@@ -43,7 +43,7 @@ class Variable:
 class Knob:
     """A canonical setting of a trainer, and how the trainer is given its value."""
 
-    name: str  # micro_batch | grad_accum | seq_len | steps | …: see adopt/knobs
+    name: str  # micro_batch | grad_accum | seq_len | steps | …: the names in profiles/trainers
     key: str  # the option or the environment variable
     # option: --key V | equals: --key=V | word: key=V | env | launcher: an option of the program that starts the
     # processes
@@ -204,7 +204,7 @@ class AdoptedPlan:
 
     @property
     def limit_seconds(self) -> float | None:
-        """Return the time after which the run is ended, by the tighter of its limits. Returns None if it has none."""
+        """Return the seconds after which the tighter limit stops the run, or None without limits."""
         return tightest(self.max_seconds, self.max_usd, self.offer.usd_per_hour)
 
     @property
@@ -215,7 +215,7 @@ class AdoptedPlan:
 
 
 def tightest(max_seconds: float | None, max_usd: float | None, usd_per_hour: float | None) -> float | None:
-    """Return the tighter of two limits in seconds; None without a limit that can be reached."""
+    """Return the tighter of two limits in seconds, or None if there is no limit that can be reached."""
     by_money = max_usd / usd_per_hour * HOUR if max_usd is not None and usd_per_hour else None
     return min((limit for limit in (max_seconds, by_money) if limit is not None), default=None)
 

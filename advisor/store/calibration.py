@@ -54,7 +54,7 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """A real run of a few steps. It shows what every run costs besides its steps, evaluations and checkpoints."""
+    """A real run of a few steps. It shows the costs of a run other than steps, evaluations and checkpoints."""
 
     overhead_seconds: float  # imports, device, data, telemetry, building the model, first batch, shutting down
     checkpoint_bytes: int

@@ -80,7 +80,7 @@ def read_yaml(path: str | Path, what: str) -> dict[str, Any]:
     try:
         raw = yaml.load(raw_bytes, Loader=_LOADER)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        hint = f"mend that line, or name another file; a training log is read by: advisor analyze {path}"
+        hint = f"fix that line, or name another file; a training log is read by: advisor analyze {path}"
         raise AdvisorError(f"{path} is not a {what}: not valid YAML, {yaml_problem(error)}", hint) from error
     return _mapping(raw, what, path)
 
@@ -104,7 +104,7 @@ def read_json(path: str | Path, what: str) -> dict[str, Any]:
     try:
         raw = json.loads(raw_bytes)
     except ValueError as error:
-        hint = "mend that line, or remove the file"
+        hint = "fix that line, or remove the file"
         raise AdvisorError(f"the {what} {path} is not valid JSON: {error}", hint) from error
     return _mapping(raw, what, path)
 
@@ -116,19 +116,19 @@ def read_toml(path: str | Path, what: str) -> dict[str, Any]:
     try:
         return tomllib.loads(raw_bytes.decode())
     except ValueError as error:  # not UTF-8, or not TOML
-        raise AdvisorError(f"the {what} {path} is not valid TOML: {error}", "mend that line") from error
+        raise AdvisorError(f"the {what} {path} is not valid TOML: {error}", "fix that line") from error
 
 
 def _mapping(raw: Any, what: str, path: str | Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         content = "nothing" if raw is None else f"a {type(raw).__name__}"
-        raise AdvisorError(f"{path} is not a {what}: it should hold named fields, found {content}",
+        raise AdvisorError(f"{path} is not a {what}: it should contain named fields, but contains {content}",
                            "was the file only half written, or is it another kind of file?")  # fmt: skip
     return raw
 
 
-def read_record(kind: Any, path: Path, what: str, *, why: str = "to go on without it") -> Any:
-    """Return the record in a YAML or JSON file, or None if there is no such file. `why` says why one may remove it."""
+def read_record(kind: Any, path: Path, what: str, *, why: str = "to continue without it") -> Any:
+    """Return the record in a YAML or JSON file, or None without a file. `why` explains why it may be removed."""
     if not path.exists():
         return None
     read = read_json if path.suffix == ".json" else read_yaml

@@ -12,7 +12,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 @cache
 def profiles_folder() -> Path:
-    """Return the folder of shipped profiles: inside an installed package, or beside the package in a checkout."""
+    """Return the folder of shipped profiles: inside an installed package, or next to the package in a checkout."""
     installed = _PACKAGE / "_profiles"
     return installed if installed.is_dir() else _PACKAGE.parent / "profiles"
 

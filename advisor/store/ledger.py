@@ -18,11 +18,11 @@ from advisor.run_records import RunRow, ScoreRow
 from advisor.store.disk import disk_errors
 
 BUSY_SECONDS = 15.0
-_HELD = f"another process has held it for {BUSY_SECONDS:.0f} s: wait for it to end, then repeat the command"
+_LOCKED = f"another process has held it for {BUSY_SECONDS:.0f} s: wait for it to end, then repeat the command"
 _DAMAGED = "move it aside (mv {path} {path}.damaged) and compare runs again: their folders are not touched"
 _HINTS: tuple[tuple[tuple[str, ...], str], ...] = (  # how SQLite's name of an error begins, and what to do
     (("SQLITE_FULL",), "the disk is full: free some space; what was recorded before is intact"),
-    (("SQLITE_BUSY", "SQLITE_LOCKED"), _HELD),
+    (("SQLITE_BUSY", "SQLITE_LOCKED"), _LOCKED),
     (("SQLITE_NOTADB", "SQLITE_CORRUPT"), _DAMAGED),
     (("",), "check that the folder is writable, or set ADVISOR_HOME to a folder of yours"),
 )

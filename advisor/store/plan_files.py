@@ -31,9 +31,9 @@ def load_plan(path: str | Path) -> Plan:
     try:
         plan = record_from_dict(Plan, raw if schema == Plan.schema else _upgraded(raw))
     except ConfigError as error:
-        raise bad_fields("plan", path, error, "advisor plan --out plan.yaml writes a whole one") from error
+        raise bad_fields("plan", path, error, "advisor plan --out plan.yaml writes a complete one") from error
     if problems := plan.config.problems():
-        raise bad_fields("plan", path, ConfigError([f"run.{text}" for text in problems]), "mend these settings")
+        raise bad_fields("plan", path, ConfigError([f"run.{text}" for text in problems]), "fix these settings")
     return plan
 
 

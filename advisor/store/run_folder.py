@@ -41,7 +41,7 @@ def read_run_config(run_dir: Path) -> RunConfig:
     try:
         return config_from_dict(read_yaml(path, "run configuration"))
     except ConfigError as error:
-        raise bad_fields("run configuration", path, error, "mend these settings") from error
+        raise bad_fields("run configuration", path, error, "fix these settings") from error
 
 
 def write_launch(run_dir: Path, record: LaunchRecord) -> None:
@@ -68,7 +68,7 @@ def read_launch(run_dir: Path) -> LaunchRecord | None:
     try:
         return record_from_dict(LaunchRecord, raw)
     except ConfigError as error:
-        raise bad_fields("launch record", path, error, f"remove it to go on without it: rm {path}") from error
+        raise bad_fields("launch record", path, error, f"remove it to continue without it: rm {path}") from error
 
 
 def read_run_plan(run_dir: Path) -> Plan | None:
@@ -136,7 +136,7 @@ def checked(about: About) -> About:
     for tag in tags:
         if not _TAG.fullmatch(tag):
             raise AdvisorError(
-                f"{tag[:40]!r} is no tag", "letters, digits and . + - _, 30 at most: wide-batch", exit_code=2
+                f"{tag[:40]!r} is not a tag", "letters, digits and . + - _, 30 at most: wide-batch", exit_code=2
             )
     if len(tags) > MOST_TAGS:
         raise AdvisorError(f"a run has at most {MOST_TAGS} tags", "drop one: --untag TAG", exit_code=2)

@@ -99,7 +99,7 @@ class Store:
         entry = self._calibration_entry(calibration_id)
         if entry.shipped:
             hint = f"one of your own goes before it: advisor calibrate --gpu {entry.device_key}"
-            raise AdvisorError(f"{calibration_id} came with the program and stays", hint, exit_code=2)
+            raise AdvisorError(f"{calibration_id} came with the program and cannot be removed", hint, exit_code=2)
         with disk_errors("remove the calibration", entry.path):
             entry.path.unlink(missing_ok=True)
         return entry.path
@@ -128,7 +128,7 @@ class Store:
             try:
                 found.append(calibrations.measured_run_from_dict(read_json(path, "observation")))
             except ConfigError as error:
-                raise bad_fields("observation", path, error, f"remove it to go on without it: rm {path}") from error
+                raise bad_fields("observation", path, error, f"remove it to continue without it: rm {path}") from error
         return found
 
     def _observation_folder(self, device_key: str) -> Path:
@@ -168,7 +168,7 @@ class Store:
                     continue
                 return path
         message = f"a thousand runs called {base.name} were started this second"
-        raise AdvisorError(message, "name a folder of its own: advisor launch PLAN.yaml --run-dir DIR")
+        raise AdvisorError(message, "name another folder: advisor launch PLAN.yaml --run-dir DIR")
 
     def register_run(self, row: RunRow) -> None:
         """Add a run to the index, or replace the row with the same id."""
@@ -221,11 +221,11 @@ class Store:
         if len(matched) > 1:
             listed_names = ", ".join(Path(row.path).name for row in matched[:5])
             message = f"{text} could be any of {len(matched)} runs: {listed_names}"
-            raise AdvisorError(message, "say more of the name", exit_code=2)
+            raise AdvisorError(message, "type more of the name", exit_code=2)
         if matched:
             raise AdvisorError(f"the folder of run {text} is gone: {matched[0].path}", "see what is left: advisor runs")
         if path.is_dir():
-            message = f"{path} holds no run (no {CONFIG}, {LOG} or {LAUNCH})"
+            message = f"{path} contains no run (no {CONFIG}, {LOG} or {LAUNCH})"
             raise AdvisorError(message, "see all runs: advisor runs", exit_code=2)
         near = close_matches(text, [name for row in rows for name in {row.id, row.name}])
         hint = f"did you mean {' or '.join(near)}?" if near else "see all runs: advisor runs"
@@ -255,8 +255,8 @@ class Store:
         self.ledger.withdraw(run_id, now)
         return True
 
-    def taken_back(self) -> set[str]:
-        """Return the runs whose records were taken back and not recorded again."""
+    def withdrawn_runs(self) -> set[str]:
+        """Return the runs whose records were withdrawn and not recorded again."""
         return self.ledger.withdrawn() if self.ledger.path.exists() else set()
 
 
@@ -337,7 +337,7 @@ def _read_head(path: Path, shipped: bool, changed: int, size: int) -> Calibratio
 
 def _broken_calibration(path: str | Path, error: ValueError) -> AdvisorError:
     shown = listed(error.problems) if isinstance(error, ConfigError) else error
-    return AdvisorError(f"{path} is not a whole calibration: {shown}", f"measure again, or remove it: rm {path}")
+    return AdvisorError(f"{path} is not a complete calibration: {shown}", f"measure again, or remove it: rm {path}")
 
 
 def _file_name(name: str) -> str:

@@ -29,7 +29,7 @@ class LogEnd:
 
 
 class Trainer(Protocol):
-    """A training program that runs in a run folder of its own."""
+    """A training program that runs in a run folder."""
 
     @property
     def name(self) -> str:
@@ -62,7 +62,7 @@ class Trainer(Protocol):
         """Return the planned number of steps. Raises AdvisorError for a damaged folder."""
 
     def booked(self, folder: Path) -> Spent:
-        """Return what all attempts have used so far, without reading a long log."""
+        """Return the time and dollars that all attempts have used so far, without reading a long log."""
 
     def spent(self, folder: Path) -> Spent:
         """Return what all attempts count towards the limits of a resumed run. Raises AdvisorError for a damaged log."""

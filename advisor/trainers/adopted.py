@@ -52,8 +52,8 @@ class AdoptedTrainer(OwnTrainer):
         program = shutil.which(load_adopted_plan(folder / PLAN).command[0])
         if program is None or Path(program).name.startswith("python"):
             return program or sys.executable
-        beside = Path(program).parent / "python"
-        return str(beside) if beside.exists() else sys.executable
+        neighbour = Path(program).parent / "python"
+        return str(neighbour) if neighbour.exists() else sys.executable
 
     def read_log(self, folder: Path) -> RunTable:
         """Read the steps from the probe or from the command's own log."""

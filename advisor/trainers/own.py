@@ -25,7 +25,7 @@ TAIL_BYTES = 65536  # enough for the last records of any run
 
 
 class OwnTrainer:
-    """Trains with `run.yaml` and writes `log.jsonl` beside the checkpoints."""
+    """Trains with `run.yaml` and writes `log.jsonl` next to the checkpoints."""
 
     name = "own"
     log_name = LOG
@@ -117,7 +117,7 @@ def log_records(path: Path, most_bytes: float = math.inf) -> list[dict[str, Any]
         try:
             return read_records(path, int(start) + first_line)[0]
         except RunLogError as error:
-            raise AdvisorError(f"the log is damaged: {error}", f"mend or remove that line of {path}") from error
+            raise AdvisorError(f"the log is damaged: {error}", f"fix or remove that line of {path}") from error
 
 
 def _last(records: Sequence[dict[str, Any]], *kinds: str) -> dict[str, Any]:

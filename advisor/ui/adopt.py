@@ -17,7 +17,7 @@ from advisor.report import adoption as words
 from advisor.report import charts
 from advisor.store.adopted import Adopted, AdoptedPlan, adopted_names, dump_adopted_plan, load_adopted
 from advisor.ui import controls, loaders, plan_form
-from advisor.ui.controls import ADOPT, QUERY, RUN, download, go, in_controls, plain, show, side_by_side
+from advisor.ui.controls import ADOPT, QUERY, RUN, download, escaped, go, in_controls, show, side_by_side
 from advisor.ui.launch_form import FILES, PLACES, WARNINGS, WATCHED, offer_files
 from advisor.units import format_percent
 from advisor.workflows import adopt as workflow
@@ -45,8 +45,8 @@ def page() -> None:
         st.fragment(_live, run_every=LOOK_SECONDS)()
     else:
         if now is not None and not workflow.was_adopted(store, now):
-            printed = "  \n".join(in_controls(line, ADOPT) for line in background.said()) or "it said nothing"
-            st.error(f"**{plain(now.subject)}** was not adopted.  \n{printed}", icon=":material/error:")
+            printed = "  \n".join(in_controls(line, ADOPT) for line in background.last_lines()) or "it said nothing"
+            st.error(f"**{escaped(now.subject)}** was not adopted.  \n{printed}", icon=":material/error:")
         _form(", ".join(training_here(store)), opened=not adopted_names(store.home))
     newest = now.subject if now is not None and workflow.was_adopted(store, now) else None
     name = _picked(adopted_names(store.home), newest)
@@ -55,7 +55,7 @@ def page() -> None:
         adopted = load_adopted(store.home, name)
         held_out = choose_fit(adopted).held_out
         st.code(" ".join(adopted.command), language="bash", wrap_lines=True)
-        st.markdown("\n".join(f"- {plain(line)}" for line in words.adoption_lines(adopted)))
+        st.markdown("\n".join(f"- {escaped(line)}" for line in words.adoption_lines(adopted)))
         if held_out is not None and held_out.median > BELIEVED_MEDIAN:
             # The page Calibrate rejects a calibration whose error is this large.
             error, limit = format_percent(round(held_out.median, 2)), format_percent(BELIEVED_MEDIAN)
@@ -90,7 +90,7 @@ def _form(busy: str, *, opened: bool) -> None:
     with st.expander("Measure your own command", icon=":material/add:", expanded=opened):
         if busy:
             st.info(
-                f"{plain(busy)} is training on this machine: bursts beside it would be too slow.",
+                f"{escaped(busy)} is training on this machine: bursts at the same time would be too slow.",
                 icon=":material/hourglass_empty:",
             )
         lasting: Any = {"persist_state": "session"}  # a command that fails can be corrected without typing it again
@@ -131,9 +131,9 @@ def _live() -> None:
             st.session_state[_NEW] = now.subject
         st.rerun()
         return
-    controls.time_progress(now, f"{plain(now.subject)}: ")
-    for line in background.said():
-        st.caption(plain(line))
+    controls.time_progress(now, f"{escaped(now.subject)}: ")
+    for line in background.last_lines():
+        st.caption(escaped(line))
     if st.button("Cancel", icon=":material/cancel:", help="The burst is stopped; its measurements are lost."):
         with st.spinner("ending it"):
             background.cancel(with_children=True)
@@ -172,11 +172,11 @@ def _plan(adopted: Adopted) -> None:
         st.warning(controls.error_words(error, ADOPT))
         return
     left, right = side_by_side("adopted-plan", (1, 1))
-    left.markdown("\n".join(f"- {plain(line)}" for line in words.plan_lines(plan, adopted.recipe)))
+    left.markdown("\n".join(f"- {escaped(line)}" for line in words.plan_lines(plan, adopted.recipe)))
     with right:
         show(words.options_table(batch_options(adopted, goal.gpus), plan))
         if plan.values:
-            st.caption(plain(f"It sets {in_words(plan.values, adopted.recipe)}."))
+            st.caption(escaped(f"It sets {in_words(plan.values, adopted.recipe)}."))
     _launch(plan)
 
 
@@ -187,7 +187,7 @@ def _launch(plan: AdoptedPlan) -> None:
         key="adopted-where",
         help="Another machine must have its program, data and environment; the guard and the probe are copied.",
     )  # fmt: skip
-    engine, asked, explained = PLACES[where]
+    engine, requested, explained = PLACES[where]
     if where == FILES:
         needs = ExportOptions(**_there())
         # Offer the run as a zip of files for another engine.
@@ -197,8 +197,8 @@ def _launch(plan: AdoptedPlan) -> None:
             controls=ADOPT,
         )  # fmt: skip
         return
-    name = st.text_input(asked, key=f"adopted-at-{engine}", help=explained).strip() if asked else ""
-    there = _there() if asked else {}
+    name = st.text_input(requested, key=f"adopted-at-{engine}", help=explained).strip() if requested else ""
+    there = _there() if requested else {}
     with st.container(horizontal=True):
         pressed = st.button("Launch it", type="primary", icon=":material/play_arrow:", key="launch-adopted")
         text, name_of_file = dump_adopted_plan(plan), f"{plan.trainer}-plan.yaml"

@@ -20,7 +20,7 @@ from advisor.report.table import capital
 from advisor.store.folders import example_run
 from advisor.ui import controls, loaders
 from advisor.ui import uploads as form
-from advisor.ui.controls import ANALYZE, QUERY, download, in_controls, pairs, plain, show, side_by_side
+from advisor.ui.controls import ANALYZE, QUERY, download, escaped, in_controls, pairs, show, side_by_side
 from advisor.ui.uploads import Upload
 from advisor.workflows.analysis import Analysis, Given
 from advisor.workflows.analyze import Judged, analyze, names_of
@@ -54,7 +54,7 @@ def page() -> None:
         if not uploads:
             # Say which report is shown although its log is not in the form, and offer a way to another report.
             with st.container(horizontal=True, vertical_alignment="center"):
-                st.caption(f"Report on {plain(form.title_of(logs))}, as uploaded before.")
+                st.caption(f"Report on {escaped(form.title_of(logs))}, as uploaded before.")
                 st.button("Close it", icon=":material/close:", key="analyze-close", on_click=form.close)
         try:
             with st.spinner("reading and judging the log"):
@@ -94,14 +94,14 @@ def _report(judged: Judged, uploads: list[Upload]) -> None:
     """Draw the report."""
     if len(judged.analyses) == 1:
         for text in judged.left_out:
-            st.warning(plain(text), icon=":material/warning:")
+            st.warning(escaped(text), icon=":material/warning:")
         _single(judged.analyses[0], judged, uploads)
         return
     names = names_of(judged.analyses)
     with st.container(border=True):
         show(report_rows.run_table(judged.analyses), right=())
         for text in judged.left_out:
-            st.warning(plain(text), icon=":material/warning:")
+            st.warning(escaped(text), icon=":material/warning:")
         _downloads(judged, f"{len(names)}-runs")
     _curves(judged.analyses)
     if judged.comparison is not None:
@@ -109,7 +109,7 @@ def _report(judged: Judged, uploads: list[Upload]) -> None:
         for shown in report_rows.compared(judged.comparison):
             show(shown, right=())
         for text in report_rows.comparison_notes(judged.comparison):
-            st.caption(plain(text))
+            st.caption(escaped(text))
     st.header("One of them", anchor=False)
     name = st.selectbox("Run", names, key="analyze-run", help="Its own report is below.")
     _single(judged.analyses[names.index(name) if name in names else 0], None, uploads)
@@ -119,7 +119,7 @@ def _single(analysis: Analysis, judged: Judged | None, uploads: list[Upload]) ->
     """Draw the report of one run. `judged` is what can be downloaded, or None if the download is offered above."""
     happened, cost, todo = analysis.verdict
     with st.container(border=True):
-        st.markdown(f"**{plain(happened)}**  \n{plain(cost)}  \n:material/arrow_forward: {plain(todo)}")
+        st.markdown(f"**{escaped(happened)}**  \n{escaped(cost)}  \n:material/arrow_forward: {escaped(todo)}")
         if judged is not None:
             _downloads(judged, PurePosixPath(analysis.run.source).name or "run")
     if judged is not None:
@@ -131,7 +131,7 @@ def _single(analysis: Analysis, judged: Judged | None, uploads: list[Upload]) ->
         finding_card(finding)
     if analysis.insufficient:
         with st.expander(f"{len(analysis.insufficient)} checks were not possible: what they need"):
-            missing = ((c.code.replace("_", " "), controls.in_words(c.missing, ANALYZE)) for c in analysis.insufficient)
+            missing = ((c.code.replace("_", " "), controls.as_text(c.missing, ANALYZE)) for c in analysis.insufficient)
             pairs(missing, ("Check", "What is missing"))
     _tables(analysis, uploads)
 
@@ -140,7 +140,7 @@ def _curves(analyses: Sequence[Analysis]) -> None:
     """Draw the controls, and a chart for each selected scalar, which at first is the loss of all runs."""
     offered = scalars(analyses)
     if not offered:
-        st.caption("No curve can be drawn of these logs.")
+        st.caption("These logs have no curves to draw.")
         return
     names, look = _controls(offered)
     drawn = [(name, overlay(analyses, name, look, validation=True)) for name in names]
@@ -152,7 +152,7 @@ def _curves(analyses: Sequence[Analysis]) -> None:
                 known = "no value above zero" if look.log_x or look.log_y else "not known"
                 column.caption(f"{offered[name]} against {AXES[look.axis]}: {known} of these logs.")
                 continue
-            column.markdown(f"**{plain(plot.title)}**")
+            column.markdown(f"**{escaped(plot.title)}**")
             column.altair_chart(plot.chart, width="stretch", key=f"curve-{name}")
             column.caption(in_controls(plot.caption, ANALYZE))
 
@@ -204,7 +204,7 @@ def _downloads(judged: Judged, stem: str) -> None:
 
 
 def nothing_found(analysis: Analysis, words: str) -> None:
-    """Say in these words that nothing was found, and how much was checked. It is green only if most was checked."""
+    """Show that nothing was found, and how much was checked. The box is green only if most was checked."""
     looked = coverage(analysis.case, analysis.insufficient)
     how_much = f"{looked.possible} of {looked.checks} checks were possible"
     if 2 * looked.possible > looked.checks:
@@ -233,9 +233,9 @@ def finding_card(finding: Finding) -> None:
     """Draw one finding with its evidence, likely causes, what to do, and what that saves."""
     with st.container(border=True):
         badge = f":{COLOURS[finding.severity]}-badge[{ICONS[finding.severity]} {finding.severity.value}]"
-        st.markdown(f"{badge}  \n**{plain(finding.title)}**")
+        st.markdown(f"{badge}  \n**{escaped(finding.title)}**")
         st.markdown("\n".join(f"- {in_controls(capital(text), ANALYZE)}" for text in words.finding_lines(finding)))
-        st.caption(plain(words.grounds(finding)))
+        st.caption(escaped(words.grounds(finding)))
 
 
 def _tables(analysis: Analysis, uploads: list[Upload]) -> None:
@@ -249,13 +249,13 @@ def _tables(analysis: Analysis, uploads: list[Upload]) -> None:
         for one in report_rows.details(analysis, TABLE_ROWS):
             show(one, cell=controls.products)
     with st.expander("How it was read, and how to get this report again"):
-        for note in (*(in_controls(text, ANALYZE) for text in analysis.case.unsure), *map(plain, analysis.run.notes)):
+        for note in (*(in_controls(text, ANALYZE) for text in analysis.case.unsure), *map(escaped, analysis.run.notes)):
             st.markdown(f"- {note}")
         # Show the command for this report, and what it needs if the log is not in a file yet.
         source = analysis.run.source
         if uploads and uploads[0].name == form.PASTED:
             st.caption(f"Save the pasted text as {form.PASTED}, then:")
         elif uploads and source == form.title_of(uploads) and len(uploads) > 1:
-            st.caption(f"With these files in one folder: {plain(', '.join(upload.name for upload in uploads))}")
+            st.caption(f"With these files in one folder: {escaped(', '.join(upload.name for upload in uploads))}")
             source = "FOLDER"
         st.code(words.reproduce(analysis, source), language="bash", wrap_lines=True)

@@ -15,7 +15,7 @@ from advisor.auditing.verdict import Ruling
 from advisor.errors import AdvisorError
 from advisor.report import audit as words
 from advisor.ui import loaders
-from advisor.ui.controls import download, pairs, plain
+from advisor.ui.controls import download, escaped, pairs
 from advisor.ui.uploads import safe_name
 from advisor.workflows.audit import CARDS, asking, audit_cards, drafted
 
@@ -44,14 +44,14 @@ def page() -> None:
     answer = None if Path(name).suffix.lower() in CARDS else _answer(name, content)
     judged, card = _judged(name, content, answer, loaders.store_stamp())
     if judged is None:
-        st.info("No table and no line like “depth: 12” is in this text: its sentences are checked once an assistant "
+        st.info("This text has no table and no line like “depth: 12”. Its sentences are checked once an assistant "
                 "has read them.", icon=":material/forum:")  # fmt: skip
         return
     stem = Path(name).stem
     with st.container(border=True):
-        st.markdown(f"**{plain(words.verdict_line(judged))}**")
+        st.markdown(f"**{escaped(words.verdict_line(judged))}**")
         if facts := words.facts_line(judged):
-            st.caption(plain(facts))
+            st.caption(escaped(facts))
         with st.container(horizontal=True):
             text, about = words.markdown([judged]), "The whole audit as text."
             download("Markdown", text, f"{stem}-audit.md", "text/markdown", "download", about)
@@ -71,14 +71,14 @@ def page() -> None:
             with st.container(border=True):
                 for claim in group.claims:
                     st.markdown(
-                        f":{colour}-badge[{claim.judgement.severity.value}] **{plain(claim.claim.text)}**  \n"
-                        f":gray[{plain(words.where(claim))}]"
+                        f":{colour}-badge[{claim.judgement.severity.value}] **{escaped(claim.claim.text)}**  \n"
+                        f":gray[{escaped(words.where(claim))}]"
                     )
-                st.markdown("\n".join(f"- {plain(label)}: {plain(text)}" for label, text in group.details))
+                st.markdown("\n".join(f"- {escaped(label)}: {escaped(text)}" for label, text in group.details))
     for title, lines in words.notes(judged):
         is_open = not judged.judged and title in (words.ASSUMED, words.UNPLACED)
         with st.expander(f"{title} ({len(lines)})", expanded=is_open):
-            st.markdown("\n".join(f"- {plain(line)}" for line in lines))
+            st.markdown("\n".join(f"- {escaped(line)}" for line in lines))
 
 
 def _source() -> tuple[str, bytes] | None:
@@ -96,7 +96,7 @@ def _source() -> tuple[str, bytes] | None:
         type=["md", "txt", "html", "htm", *(ending[1:] for ending in CARDS)],
         max_upload_size=MOST_MEGABYTES,
         key="audit-file",
-        help="Read on this machine and not kept.",
+        help="Read on this machine and not stored.",
     )
     if file is not None:
         return safe_name(file.name), file.getvalue()

@@ -20,7 +20,7 @@ from advisor.report.table import capital
 from advisor.store.calibration import COMPLETE, Calibration, Verdict
 from advisor.store.store import CalibrationEntry
 from advisor.ui import loaders
-from advisor.ui.controls import go, grid, plain, side_by_side, table, time_progress, typed
+from advisor.ui.controls import escaped, go, grid, side_by_side, table, time_progress, typed
 from advisor.units import HOUR
 from advisor.workflows.calibrate import calibrated_since, calibrating, start_calibrating
 from advisor.workflows.preflight import training_here
@@ -49,8 +49,8 @@ def page() -> None:
             _newest(own[0], used[0] if used else None, busy)
         _form(card is not None, busy)
         if now is not None and (last := calibrated_since(loaders.store(), now.unix_seconds)) is None:
-            printed = plain(" / ".join(calibrating(loaders.store()).said()))
-            st.warning(f"The last calibration measured nothing. It said: {printed}", icon=":material/warning:")
+            printed = escaped(" / ".join(calibrating(loaders.store()).last_lines()))
+            st.warning(f"The last calibration measured nothing. It printed: {printed}", icon=":material/warning:")
         elif now is not None and last is not None:
             if last.status != COMPLETE:
                 st.info("The last calibration was interrupted; the same settings continue it.")
@@ -74,7 +74,7 @@ def _newest(entry: CalibrationEntry, used: CalibrationEntry | None, busy: str) -
     if used is not None and used is not entry and used.quality is not None:
         judged += f". Plans keep using {used.id} ({used.quality.verdict})"
     kind, icon = (st.success, ":material/check_circle:") if good else (st.warning, ":material/warning:")
-    kind(f"**{plain(entry.device_name or entry.device_key)}** ({plain(entry.id)})  \n{plain(judged)}.", icon=icon)
+    kind(f"**{escaped(entry.device_name or entry.device_key)}** ({escaped(entry.id)})  \n{escaped(judged)}.", icon=icon)
     with st.container(horizontal=True):
         if used is not None and st.button(
             "Plan with it", icon=":material/arrow_forward:", type="primary" if good else "secondary"
@@ -102,8 +102,8 @@ def _form(has_card: bool, busy: str) -> None:
     """Draw the form that starts one. It is disabled while a run trains here, because both would be measured wrong."""
     if busy:
         st.info(
-            f"{plain(busy)} is training on this machine. A calibration beside it would slow the run and measure "
-            "too slow steps. Wait for its end, or stop it on the page Launch and watch.",
+            f"{escaped(busy)} is training on this machine. A calibration now would slow the run and measure "
+            "slow steps. Wait for its end, or stop it on the page Launch and watch.",
             icon=":material/hourglass_empty:",
         )
     defaults = CUDA_DEFAULTS if has_card else CPU_DEFAULTS
@@ -134,11 +134,11 @@ def _live() -> None:
         st.rerun()
         return
     time_progress(now)
-    if printed := background.said():
+    if printed := background.last_lines():
         st.caption(printed[-1])
     if (calibration := calibrated_since(loaders.store(), now.unix_seconds)) is not None:
         _bursts(calibration)
-    if st.button("Cancel", icon=":material/cancel:", help="The measurements are kept; a new start continues."):
+    if st.button("Cancel", icon=":material/cancel:", help="The measurements are stored; a new start continues."):
         with st.spinner("stopping"):
             background.cancel()
         st.rerun()
@@ -196,11 +196,11 @@ def _known(entries: list[CalibrationEntry]) -> None:
 def _one(entry: CalibrationEntry) -> None:
     """Draw what plans do with a calibration, and the button that removes it."""
     if entry.quality is not None:
-        st.caption(plain(f"{entry.id}: {consequence(entry.quality, entry.device_key)}"))
+        st.caption(escaped(f"{entry.id}: {consequence(entry.quality, entry.device_key)}"))
     if (settings := settings_table(loaders.calibration(entry))) is not None:
-        st.markdown(plain(capital(settings.title)))
+        st.markdown(escaped(capital(settings.title)))
         grid(settings)
-        st.caption(plain("; ".join(settings.notes)))
+        st.caption(escaped("; ".join(settings.notes)))
     if entry.shipped:
         st.caption("It came with the program and cannot be removed; a calibration of your own replaces it.")
         return

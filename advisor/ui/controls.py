@@ -1,4 +1,4 @@
-"""What all pages draw with: text that names controls instead of options, tables, downloads, links and addresses."""
+"""Shared parts of all pages: text that names controls instead of options, tables, downloads, addresses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 from streamlit.elements.lib.column_types import ColumnConfig
 
-from advisor.engines.beside import Started
+from advisor.engines.background import Started
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus
 from advisor.options import OPTIONS, AdoptedGoal, options_of
@@ -50,12 +50,12 @@ _FORMATTERS = (format_usd, format_percent, format_seconds, format_bytes, format_
 _NUMBER = {"text-align": "right !important", "white-space": "nowrap"}  # Streamlit writes "left" into each cell
 
 
-def plain(text: object) -> str:
+def escaped(text: object) -> str:
     """Escape text so that Markdown, formulas and directives of Streamlit in it appear literally."""
     return _LIST_MARK.sub(r"\1\\\2", _MARKUP.sub(r"\\\1", str(text)))
 
 
-def in_controls(text: str, controls: Mapping[str, str], literal: Callable[[str], str] = plain) -> str:
+def in_controls(text: str, controls: Mapping[str, str], literal: Callable[[str], str] = escaped) -> str:
     """Return `text` as Markdown that names a page's `controls` in place of options. `literal` escapes other words.
 
     Commands stay as they are. So does an option without a control, because it may belong to another program.
@@ -82,7 +82,7 @@ def error_words(error: AdvisorError, controls: Mapping[str, str] = MappingProxyT
     return "  \n".join(in_controls(text, controls) for text in (error.message, error.hint) if text)
 
 
-def in_words(text: str, controls: Mapping[str, str]) -> str:
+def as_text(text: str, controls: Mapping[str, str]) -> str:
     """Return the same as plain text, for a table's cell."""
     return in_controls(text, controls, str).replace("**", "").replace("`", "")
 
@@ -130,8 +130,8 @@ def from_address(name: str, known: Collection[str] | None = None) -> None:
     """
     if name in st.session_state or name not in st.query_params:
         return
-    asked = st.query_params.get_all(name)
-    st.session_state[name] = asked[0] if known is None else [value for value in asked if value in known]
+    requested = st.query_params.get_all(name)
+    st.session_state[name] = requested[0] if known is None else [value for value in requested if value in known]
 
 
 def to_address(name: str, value: str | Sequence[str] | None) -> None:
@@ -148,7 +148,7 @@ def table(rows: Iterable[Mapping[str, object]], right: Sequence[str] = ()) -> No
     frame = pd.DataFrame(list(rows))
     if frame.empty:
         return
-    frame = frame.map(plain)
+    frame = frame.map(escaped)
     numbers: list[Hashable] = [name for name in frame.columns if name in right]
     style = frame.style.set_properties(subset=numbers, **_NUMBER).set_table_styles(
         [

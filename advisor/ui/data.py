@@ -11,7 +11,7 @@ import streamlit as st
 from advisor.errors import AdvisorError
 from advisor.report.rows import token_folder
 from advisor.ui import loaders
-from advisor.ui.controls import QUERY, go, pairs, plain, side_by_side, table
+from advisor.ui.controls import QUERY, escaped, go, pairs, side_by_side, table
 from advisor.ui.uploads import MOST_MEGABYTES, safe_name
 from advisor.workflows.data import prepare_data, preview, read_data
 from trainer.token_folder import TokenMeta
@@ -51,11 +51,11 @@ def _picked() -> Path | None:
         with st.container(horizontal=True):
             for path, words in folders.items():
                 pick: Any = {"on_click": st.session_state.update, "args": ({FOLDER: path},)}
-                st.button(plain(words), key=f"pick-{Path(path).name}", icon=":material/dataset:", **pick)
+                st.button(escaped(words), key=f"pick-{Path(path).name}", icon=":material/dataset:", **pick)
     if text.strip():
         return Path(text.strip()).expanduser()
     if not folders:
-        st.info("No data were prepared here yet: give some text above.", icon=":material/lightbulb:")
+        st.info("Nothing is prepared yet: add some text above.", icon=":material/lightbulb:")
     return None
 
 
@@ -78,12 +78,12 @@ def _prepare() -> None:
             help="Size of the vocabulary to train; 256 tokens are single bytes.",
         )  # fmt: skip
         name = columns[2].text_input("Name", "my-data", key="data-name", help="Name of the new folder.")
-        asked = st.form_submit_button("Prepare", icon=":material/play_arrow:")
+        requested = st.form_submit_button("Prepare", icon=":material/play_arrow:")
     corpus = str(loaders.data_home() / CORPUS) not in folders and st.button(
         "No text at hand? Make a small corpus from Python's standard library", icon=":material/auto_stories:",
         key="make-corpus", help="The source code that came with this Python: about 7 M tokens, in less than a minute.",
     )  # fmt: skip
-    if not asked and not corpus:
+    if not requested and not corpus:
         return
     if not corpus and not files and not path.strip():
         raise AdvisorError("there is no text to prepare", "upload some, or name a file or folder on this machine")
@@ -100,7 +100,7 @@ def _prepare() -> None:
             inputs[-1].write_bytes(file.getvalue())
         for one in inputs:
             if not one.exists():
-                raise AdvisorError(f"there is no file {one}", "name one that is on the machine of this app")
+                raise AdvisorError(f"there is no file {one}", "name one on the machine where this app runs")
         prepare_data(None if corpus else inputs, out, vocab_size=int(vocabulary), on_progress=moved)
     st.session_state[FOLDER] = str(out)
     st.rerun()

@@ -12,7 +12,7 @@ import streamlit as st
 
 from advisor.errors import AdvisorError, explain
 from advisor.ui import adopt, analyze, audit, calibrate, data, gpus, plan, runs, watch
-from advisor.ui.controls import ENTERED, IN_ADDRESS, OF_PAGE, error_words, plain
+from advisor.ui.controls import ENTERED, IN_ADDRESS, OF_PAGE, error_words, escaped
 
 # In the session state: the page of the last run, what the address asked of it, and a path that belongs to no page.
 _SHOWN, _ASKED, _NO_PAGE = "page-shown", "page-asked", "no-page"
@@ -72,7 +72,7 @@ def _path() -> str:
 
 
 def guarded(page: Callable[[], None]) -> Callable[[], None]:
-    """Wrap a page so that an error appears as a sentence with a way out, never as a traceback.
+    """Wrap a page so that an error appears as a sentence with a hint, never as a traceback.
 
     ADVISOR_DEBUG=1 shows where errors came from, and leaves faults of the program to Streamlit.
     """
@@ -103,7 +103,7 @@ def guarded(page: Callable[[], None]) -> Callable[[], None]:
         unknown = [f"page {path}"] if (path := st.session_state.pop(_NO_PAGE, "")) else []
         unknown += _without_control(st.session_state.pop(_ASKED, {}))
         if unknown:
-            named = ", ".join(map(plain, unknown))
+            named = ", ".join(map(escaped, unknown))
             above.warning(f"Left out, because it is unknown here: {named}.", icon=":material/link_off:")
 
     run.__name__ = name

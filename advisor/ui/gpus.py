@@ -29,7 +29,7 @@ from advisor.records import Workload
 from advisor.report import gpu_rows
 from advisor.report.gpu_rows import fits_sentence, sold
 from advisor.ui import controls, loaders
-from advisor.ui.controls import QUERY, commands, from_address, go, plain, products, table, to_address
+from advisor.ui.controls import QUERY, commands, escaped, from_address, go, products, table, to_address
 from advisor.ui.plan_form import OTHER_SOFTWARE, PLAN_LAYOUT
 from advisor.ui.plan_tabs import memory_bars
 from advisor.units import DAY
@@ -83,7 +83,7 @@ def page() -> None:
 
     shown = [row for row in rows if passes(row)]  # those that do not fit stay in the list
     if not shown:
-        st.info("No GPU passes the filter.", icon=":material/filter_alt_off:")
+        st.info("No GPU matches the filter.", icon=":material/filter_alt_off:")
         return
     _table(shown)
     _prices(datetime.date.today())
@@ -133,17 +133,17 @@ def _question() -> FitQuestion | None:
     try:
         model = _model(str(name or ""), text, length)
         if method in ("scratch", "full") and model.expert_width is not None:
-            st.error(f"**Model**: all weights of a mixture of experts are planned over layouts.  \n{OTHER_SOFTWARE}")
+            st.error(f"**Model**: all weights of a mixture of experts are planned with layouts.  \n{OTHER_SOFTWARE}")
             if st.button(PLAN_LAYOUT, icon=":material/account_tree:"):
                 limits = {"budget": "", "deadline": ""}  # none was stated here
                 go("plan", {"model": model.name, "layout": "any", "gpu": keys or ["h100-80gb-sxm"], **limits})
             return None
     except AdvisorError as error:
-        st.error(f"**Model**: {plain(error.message)}  \n{plain(error.hint or '')}", icon=":material/error:")
+        st.error(f"**Model**: {escaped(error.message)}  \n{escaped(error.hint or '')}", icon=":material/error:")
         return None
     if model.differs:
         stand_in = f"{model.name} is predicted as a {model.shape.family} of the same sizes, although {model.differs}."
-        st.caption(plain(stand_in))
+        st.caption(escaped(stand_in))
     providers = () if provider == "any" else (provider,)
     return FitQuestion(model=model, method=method, rank=rank, gpus=gpus, providers=providers)
 
@@ -190,20 +190,20 @@ def _answer(asked: FitQuestion, rows: list[CardRow], chosen: list[CardRow]) -> N
     task = f"{asked.model.name}, {METHODS[asked.method]}, {asked.model.shape.seq_len:,} tokens"
     number = f"{asked.gpus} x " if asked.gpus > 1 else ""
     for row in chosen:
-        st.markdown(f"## {plain(f'{row.spec.product}. {fits_sentence(row)}')}")
+        st.markdown(f"## {escaped(f'{row.spec.product}. {fits_sentence(row)}')}")
         price = row.price
         rent = f", {units.format_usd_rate(price.usd_per_gpu_hour)} per GPU-hour from {price.provider}" if price else ""
         more = f", sold {sold(price)}" if price and sold(price) else ""
-        st.caption(plain(f"{task} on {number}{row.spec.product}{rent}{more}."))
+        st.caption(escaped(f"{task} on {number}{row.spec.product}{rent}{more}."))
     if not chosen:
         fitting = [row for row in rows if row.prediction is not None]
-        st.markdown(f"## {plain(f'It fits on {len(fitting)} of {len(rows)} kinds of GPU')}")
+        st.markdown(f"## {escaped(f'It fits on {len(fitting)} of {len(rows)} GPU types')}")
         if fitting and fitting[0].usd_per_billion_tokens is not None:
             best = fitting[0]
             st.markdown(
-                plain(f"The cheapest is {number}{best.spec.product}: {fits_sentence(best).partition(': ')[2]}.")
+                escaped(f"The cheapest is {number}{best.spec.product}: {fits_sentence(best).partition(': ')[2]}.")
             )
-        st.caption(plain(f"{task}. Choose a GPU above for a yes-or-no answer."))
+        st.caption(escaped(f"{task}. Choose a GPU above for a yes-or-no answer."))
 
 
 def _table(shown: list[CardRow]) -> None:
@@ -258,7 +258,7 @@ def _prices(today: datetime.date) -> None:
         st.caption(f"Prices are per GPU-hour, {ages}, {origin}.{needs}")
     if _REFRESHED in st.session_state:
         worked, lines = st.session_state[_REFRESHED]
-        (st.success if worked else st.error)("  \n".join(plain(line) for line in lines))
+        (st.success if worked else st.error)("  \n".join(escaped(line) for line in lines))
 
 
 def _looked_at(chosen: list[CardRow], asked: FitQuestion) -> None:
@@ -327,7 +327,7 @@ def _one(row: CardRow, asked: FitQuestion, today: datetime.date) -> None:
             options |= {"lora_rank": adapters.rank, "lora_targets": adapters.targets, "qlora": adapters.quantized}
         commands(predict_command(options), call("predict", options))
     elif row.problem:
-        st.warning(f"{plain(row.problem)}.", icon=":material/memory:")
+        st.warning(f"{escaped(row.problem)}.", icon=":material/memory:")
     left, right = controls.side_by_side("gpu", (2, 3))
     with left:
         controls.pairs(gpu_rows.card_facts(require_gpu(spec.key)), ("Specification", "Value"))
@@ -339,7 +339,7 @@ def _one(row: CardRow, asked: FitQuestion, today: datetime.date) -> None:
             why = unpriced(spec.key, asked.gpus, asked.providers).source
             st.info(f"{why.capitalize()}; give your own price on the page Plan.")
         if notes := gpu_rows.offer_notes(entries, asked.gpus):
-            st.caption(plain("  \n".join(notes)))
+            st.caption(escaped("  \n".join(notes)))
 
 
 def _fits(profile: Profile, workload: Workload, *, drawn: bool) -> None:

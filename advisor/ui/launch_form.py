@@ -24,12 +24,12 @@ from advisor.options import Goal
 from advisor.planning.explore import chances
 from advisor.records import Plan
 from advisor.report.gpu_rows import OFFER_NUMBERS, offer_rows
-from advisor.report.plan import sentence, what
+from advisor.report.plan import sentence, what_to_train
 from advisor.report.quantities import COST, TIME
 from advisor.report.table import capital
 from advisor.store.plan_files import dump_plan, load_plan
 from advisor.ui import loaders, plan_answers
-from advisor.ui.controls import LAUNCH, SPEED_TEST, download, go, in_controls, plain, products, table
+from advisor.ui.controls import LAUNCH, SPEED_TEST, download, escaped, go, in_controls, products, table
 from advisor.units import HOUR, format_percent
 from advisor.workflows.export import Exported, export
 from advisor.workflows.launch import HERE, beforehand, launch, looked_at, with_synthetic
@@ -82,12 +82,13 @@ def _title(path: str, stamped: int) -> str:
         return f"{Path(path).name}: {error.message}"
     cost = f", {COST.expected(plan.chosen.cost_usd)}" if plan.chosen.cost_usd else ""
     planned = datetime.datetime.fromtimestamp(Path(path).stat().st_mtime)
-    return f"{products(what(plan))}, {TIME.expected(plan.chosen.total_seconds)}{cost} · planned {planned:%d %b %H:%M}"
+    train, time = products(what_to_train(plan)), TIME.expected(plan.chosen.total_seconds)
+    return f"{train}, {time}{cost} · planned {planned:%d %b %H:%M}"
 
 
 def form(plan: Plan) -> None:
     """Review the plan, ask where it runs and when it must stop, and start it."""
-    st.markdown(f"**{plain(products(sentence(plan)))}**")
+    st.markdown(f"**{escaped(products(sentence(plan)))}**")
     running = running_with(loaders.store(), plan.id)
     if running is not None:
         st.info(f"This plan is running already: `{running.name}`. It is shown below.", icon=":material/play_circle:")
@@ -110,7 +111,7 @@ def form(plan: Plan) -> None:
     if lacking:
         # Say that the plan cannot run here, and who rents the GPU.
         workload, today = plan.workload, datetime.date.today()
-        st.info(f"It cannot run on this machine: {plain(products(lacking))}. Run it elsewhere:", icon=":material/dns:")
+        st.info(f"It cannot run on this machine: {escaped(products(lacking))}. Elsewhere:", icon=":material/dns:")
         if rows := offer_rows(offers_by_provider(workload.gpu, workload.gpus), today):
             with st.expander(f"Who rents {workload.gpus} x {products(workload.gpu)}, and how old the prices are"):
                 table(rows, right=OFFER_NUMBERS)
@@ -160,9 +161,9 @@ def _data(plan: Plan) -> None:
         st.rerun()
 
 
-def with_limits(plan: Plan, asked: Goal) -> Plan:
+def with_limits(plan: Plan, requested: Goal) -> Plan:
     """Return a plan with the limits of its search, because a plan made from one of its other runs has no limits."""
-    limits = {name: getattr(asked, name) for name in ("budget_usd", "deadline_seconds", "deadline_at")}
+    limits = {name: getattr(requested, name) for name in ("budget_usd", "deadline_seconds", "deadline_at")}
     return replace(plan, goal=replace(plan.goal, **limits))
 
 
@@ -175,11 +176,11 @@ def _checks_here(home: str, plan_id: str, _plan: Plan) -> list[Check]:
 
 def _start(plan: Plan, where: str, here: list[Check]) -> None:
     """Draw the limits, what is there and what is missing, and the button. Another place is asked first."""
-    engine, asked, explained = PLACES[where]
-    name = st.text_input(asked, key=f"launch-at-{engine}", help=explained).strip() if asked else ""
+    engine, requested, explained = PLACES[where]
+    name = st.text_input(requested, key=f"launch-at-{engine}", help=explained).strip() if requested else ""
     limits = _guard(plan)
     store, place, checks = loaders.store(), HERE, here
-    if asked:
+    if requested:
         question = (plan.id, engine, name, limits)
         if st.button("Check that machine", icon=":material/fact_check:", key="launch-check"):
             place = parse_place(f"{engine}:{name}" if name else str(engine))
@@ -193,7 +194,7 @@ def _start(plan: Plan, where: str, here: list[Check]) -> None:
         for check in (check for check in checks if check.finding is finding):
             draw(f"{capital(check.of)}: {in_controls(check.words, LAUNCH)}", icon=icon)
     if fine := [f"{check.of}: {check.words}" for check in checks if check.finding is Readiness.FINE]:
-        st.caption(":material/check_circle: " + plain("; ".join(fine)))
+        st.caption(":material/check_circle: " + escaped("; ".join(fine)))
     ready = bool(checks) and not any(check.finding is Readiness.MISSING for check in checks)
     label = SPEED_TEST if plan.config.data.synthetic else "Launch"
     kind: Literal["primary", "secondary"] = "secondary" if plan.config.data.synthetic else "primary"

@@ -1,4 +1,4 @@
-"""What the watch page shows besides a run's four numbers: curves, devices, findings. It reads only the run folder."""
+"""Curves, devices and findings of a run on the watch page. Reads only the run folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from advisor.store.run_folder import STDOUT
 from advisor.trainers.known import trainer_of_run
 from advisor.ui import loaders
 from advisor.ui.analyze import dearest_first, finding_card, nothing_found
-from advisor.ui.controls import plain, side_by_side
+from advisor.ui.controls import escaped, side_by_side
 from advisor.workflows.analysis import Analysis, Given
 from advisor.workflows.analyze import analyze
 
@@ -96,10 +96,10 @@ def steps(folder: Path, planned: Estimate | None) -> None:
     except (OSError, AdvisorError):
         points = []
     if len(points) < 2:
-        st.caption("No two steps have ended yet.")
+        st.caption("Fewer than two steps have finished.")
         return
     st.altair_chart(charts.against_prediction(points, planned, "seconds of a step"), width="stretch")
-    st.caption("Orange: this run. Blue band: what was planned of a step (80 % interval).")
+    st.caption("Orange: this run. Blue band: the planned step time (80 % interval).")
 
 
 def devices(folder: Path) -> None:
@@ -107,7 +107,7 @@ def devices(folder: Path) -> None:
     try:
         devices_now = read_devices(folder)
     except AdvisorError as error:
-        st.caption(f"Telemetry cannot be read: {plain(error.message)}")
+        st.caption(f"Telemetry cannot be read: {escaped(error.message)}")
         return
     if not devices_now:
         st.caption("No readings of the machine yet. They come once a minute, unless telemetry is off.")
@@ -124,9 +124,9 @@ def devices(folder: Path) -> None:
                         st.altair_chart(charts.sparkline(gauge.over_run, words), width="stretch")
         if device.silent_seconds is not None:
             silent = units.format_seconds(device.silent_seconds)
-            st.error(f"{name} gave no answer in the last {silent}.", icon=":material/error:")
+            st.error(f"{name} has not answered for {silent}.", icon=":material/error:")
         if device.throttled:
-            st.warning(f"{name} was held back: {', '.join(device.throttled)}.", icon=":material/thermostat:")
+            st.warning(f"{name} was throttled: {', '.join(device.throttled)}.", icon=":material/thermostat:")
     newest = max(device.unix_seconds for device in devices_now)
     at = datetime.fromtimestamp(newest, UTC)
     st.caption(f"Values at {at:%H:%M} UTC; curves: the whole run.")

@@ -25,8 +25,8 @@ from advisor.report.quantities import COST, LOSS, TIME
 from advisor.report.table import capital
 from advisor.store.plan_files import dump_plan
 from advisor.ui import launch_form, loaders, plan_answers, plan_elsewhere, plan_form, plan_what_if
-from advisor.ui.controls import PLAN, QUERY, commands, download, go, grid, in_words, products, to_address
-from advisor.ui.plan_tabs import THIN, draw, narrow, numbers, plain, tabs, worded
+from advisor.ui.controls import PLAN, QUERY, as_text, commands, download, go, grid, products, to_address
+from advisor.ui.plan_tabs import THIN, draw, escape_dollars, narrow, numbers, tabs, with_controls
 from advisor.units import HOUR, format_count, format_tokens
 
 PICK = "pick"  # in the session and in the address: the run of the search that is shown
@@ -46,7 +46,7 @@ _BASES: dict[Basis, tuple[Literal["green", "orange", "gray"], str]] = {
 
 
 def page() -> None:
-    """Draw the form and the answer. If there is no answer, say what is wrong, and dim the last answer."""
+    """Draw the form and the plan. If no plan is possible, show why and dim the last one."""
     st.title("What can I train?", anchor=False)
     plan_form.begin()
     try:
@@ -59,7 +59,7 @@ def page() -> None:
     except AdvisorError as error:
         _refused(error)
         if last := st.session_state.get(_LAST):
-            st.caption("Below is the answer to the last question that has one.")
+            st.caption("Below is the last plan that could be made.")
             now = plan_answers.world(last)
             with st.container(key="stale-answer"):
                 _shown(last, plan_answers.plan(last, now), now, stale=True)
@@ -128,7 +128,7 @@ def _varied(answered: Plan, run: Run, changes: explore.Changes, its: Profile, no
 def _refused(error: AdvisorError) -> None:
     """Say why a goal is impossible and what to do, naming the controls of this page."""
     kind = st.warning if error.exit_code == 3 else st.error
-    message, hint = (worded(text) for text in (f"{error.message}.", error.hint or ""))
+    message, hint = (with_controls(text) for text in (f"{error.message}.", error.hint or ""))
     if other := "--layout any" in hint:
         hint = plan_form.OTHER_SOFTWARE
     kind("  \n".join(capital(text) for text in (message, hint)), icon=":material/block:")
@@ -141,12 +141,12 @@ def _refused(error: AdvisorError) -> None:
 
 def _picked(goal: Goal, answered: Plan) -> Run:
     """Return the run that is shown. A new goal begins with its own plan."""
-    asked = st.session_state.get(PICK, st.query_params.get(PICK))
+    requested = st.session_state.get(PICK, st.query_params.get(PICK))
     if st.session_state.get("plan-goal", goal) != goal:
-        asked = None
+        requested = None
     st.session_state["plan-goal"] = goal
-    run = explore.find_run(answered, asked) if asked else None
-    _pick(asked if run is not None else None)
+    run = explore.find_run(answered, requested) if requested else None
+    _pick(requested if run is not None else None)
     return answered.chosen if run is None or explore.run_id(run) == explore.run_id(answered.chosen) else run
 
 
@@ -162,7 +162,9 @@ def _answer(
     name = "What if" if varied else (run.standing.name or "From the front") if shown is not answered else ""
     chosen = shown.chosen
     model = f"a {format_count(chosen.parameters)} model ({chosen.depth} layers)"
-    st.markdown(products(plain(f"## {name.capitalize() + ': ' if name else ''}Train {model} on {device(shown)}")))
+    st.markdown(
+        products(escape_dollars(f"## {name.capitalize() + ': ' if name else ''}Train {model} on {device(shown)}"))
+    )
     columns = numbers(goal, chosen, {COST: chosen.cost_usd, TIME: chosen.total_seconds, LOSS: chosen.loss}, more=1)
     if chosen.loss is not None:  # compared with that of a well-known model
         loss = chosen.loss.value
@@ -175,16 +177,16 @@ def _answer(
     if problem is not None:
         _refused(problem)
     for text in explore.broken_limits(goal, shown.chosen):
-        st.warning(plain(f"{capital(text)}."), icon=":material/warning:")
+        st.warning(escape_dollars(f"{capital(text)}."), icon=":material/warning:")
     for text in shown.warnings:
         if text.startswith(THIN):
             st.warning(
-                f"Hardly worth it: {worded(text)}. Fine-tuning a published model may do better: page What fits.",
+                f"Hardly worth it: {with_controls(text)}. Fine-tuning a published model may do better: page What fits.",
                 icon=":material/warning:",
             )
     if its.widening > 1:
         st.warning(
-            f"{worded(' '.join(its.caveats))}. Repeat it with nothing else running, on the page Calibrate.",
+            f"{with_controls(' '.join(its.caveats))}. Repeat it with nothing else running, on the page Calibrate.",
             icon=":material/warning:",
         )
 
@@ -203,7 +205,7 @@ def _downloads(goal: Goal, goal_shown: Goal, shown: Plan) -> None:
         with st.popover("Command", icon=":material/terminal:", help="The same plan in a terminal or in Python."):
             commands(plan_command(goal_shown, "plan.yaml"), plan_call(goal_shown))
         with st.popover("Link", icon=":material/link:", help="The address of this page holds everything."):
-            st.caption("Copy the address of this page: it holds the goal, the run picked and the sliders.")
+            st.caption("Copy the address of this page: it contains the goal, the selected run and the sliders.")
             query, base = st.query_params.to_dict(), (st.context.url or "").split("?")[0]  # as the server sees it
             link = f"{base}?{urlencode(query, doseq=True)}" if query else base
             st.code(link, language=None, wrap_lines=True)
@@ -227,12 +229,12 @@ def _cards(goal: Goal, answered: Plan, shown: Run, now: plan_answers.World) -> N
             _card(
                 option,
                 words,
-                "" if option is own_plan else plan_words.in_words(explore.against(option, own_plan)),
+                "" if option is own_plan else plan_words.effect_in_words(explore.against(option, own_plan)),
                 plan_answers.profile(goal, option.offer.gpu, now),
                 shown=explore.run_id(option) == explore.run_id(shown),
             )
     if alike := [products(f"{name} {words}") for name, words in common.items() if name in _ALIKE]:
-        st.caption(plain(f"Common to all: {', '.join(alike)}."))
+        st.caption(escape_dollars(f"Common to all: {', '.join(alike)}."))
     with st.expander("Side by side: memory, batch, and what each estimate rests on", icon=":material/table_rows:"):
         side_by_side = replace(runs.options(options, goal), columns=("quantity", *(o.standing.name for o in options)))
         grid(side_by_side)
@@ -246,7 +248,7 @@ def _card(option: Run, words: dict[str, str], beyond: str, profile: Profile, *, 
         _badge(basis, profile)
     heading = [products(words[name]) for name in ("model", "on") if name in words]
     if heading:
-        st.markdown(plain(f"### {heading[0]}"))
+        st.markdown(escape_dollars(f"### {heading[0]}"))
     lines = [
         *heading[1:],
         " · ".join(f"**{words[name]}**" for name in (TIME.column, COST.column) if name in words),
@@ -254,8 +256,8 @@ def _card(option: Run, words: dict[str, str], beyond: str, profile: Profile, *, 
         f"compared with balanced: {beyond}" if beyond else "",
         f"{runs.CHANCE}: {words[runs.CHANCE]}" if words.get(runs.CHANCE) else "",
     ]
-    st.markdown(plain("  \n".join(line for line in lines if line)))
-    st.caption(worded(capital(option.standing.why)))
+    st.markdown(escape_dollars("  \n".join(line for line in lines if line)))
+    st.caption(with_controls(capital(option.standing.why)))
     st.space("stretch")
     label = "Shown" if shown else "Show this one"
     st.button(label, key=f"card-{name}", disabled=shown, on_click=_pick, args=(name,), width="stretch")
@@ -275,11 +277,11 @@ def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float |
     missed = [_front_row(run, answered, shown, named, by_loss=by_loss) for run in search.near_misses]
     priced = all(row["usd"] for row in (*dots, *missed))
     sights = [name for name, sight in charts.SIGHTS.items() if priced or "usd" not in sight[:2]]
-    asked = sights[0]
+    requested = sights[0]
     if len(sights) > 1:
         settings: Any = {"required": True, "key": AXES, "bind": QUERY, "label_visibility": "collapsed"}
-        asked = st.segmented_control("Axes", sights, default=sights[0], **settings) or sights[0]
-    drawn = _front_spec(dots, missed, by_loss, asked, limits)
+        requested = st.segmented_control("Axes", sights, default=sights[0], **settings) or sights[0]
+    drawn = _front_spec(dots, missed, by_loss, requested, limits)
     ring = varied or next((run for run in search.near_misses if explore.run_id(run) == explore.run_id(shown)), None)
     if ring is not None and not (by_loss and ring.loss is None) and (ring.cost_usd or not priced):
         row = _front_row(ring, answered, shown, named, by_loss=by_loss)
@@ -335,6 +337,6 @@ def _front_row(run: Run, answered: Plan, shown: Run, named: dict[str, str], *, b
         "model": model,
         "on": machine_words,
         **{quantity.column: quantity.of(value) for quantity, value in numbers.items()},
-        "remark": "the plan" if run is answered.chosen else in_words(run.standing.why, PLAN) or "-",
+        "remark": "the plan" if run is answered.chosen else as_text(run.standing.why, PLAN) or "-",
         "words": f"{model} on {machine_words}: {spoken}",
     }

@@ -19,7 +19,7 @@ from advisor.report.quantities import COST, DEVICE_MEMORY, THROUGHPUT, TIME
 from advisor.report.table import Table, capital
 from advisor.ui import plan_answers
 from advisor.ui.controls import commands, grid, products
-from advisor.ui.plan_tabs import numbers, plain, worded
+from advisor.ui.plan_tabs import escape_dollars, numbers, with_controls
 from advisor.units import format_bytes, format_estimate
 
 MOST = 40  # number of machines listed for a fine-tune
@@ -31,11 +31,11 @@ def show(goal: Goal) -> bool:
         return False
     plan = plan_answers.plan(goal, plan_answers.world(goal))
     run = plan.chosen
-    st.markdown(f"## {plain(products(elsewhere.sentence(plan)))}")
+    st.markdown(f"## {escape_dollars(products(elsewhere.sentence(plan)))}")
     figures = {COST: run.cost_usd, TIME: run.total_seconds, THROUGHPUT: run.tokens_per_second}
     numbers(goal, run, figures | {DEVICE_MEMORY: run.prediction.device_bytes})
     for text in explore.broken_limits(goal, run):
-        st.warning(plain(f"{capital(text)}."), icon=":material/warning:")
+        st.warning(escape_dollars(f"{capital(text)}."), icon=":material/warning:")
     if plan.workload.layout is None:
         _show("Machines", elsewhere.machines(plan, MOST), elsewhere.notes(plan), level=3)
     else:
@@ -67,7 +67,7 @@ def _memory(plan: Plan) -> None:
 
 
 def _show(title: str, table: Table, notes: Iterable[str], level: int = 2) -> None:
-    st.markdown(f"{'#' * level} {plain(products(title))}")
+    st.markdown(f"{'#' * level} {escape_dollars(products(title))}")
     grid(table)
     for note in notes:
-        st.caption(worded(capital(note)))
+        st.caption(with_controls(capital(note)))

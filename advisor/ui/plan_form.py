@@ -16,7 +16,7 @@ from advisor.planning.models import mixture_rows, named_models
 from advisor.planning.offers import GPU_COUNTS
 from advisor.prediction.software import table
 from advisor.ui import controls, loaders
-from advisor.ui.controls import ENTERED, PLAN, QUERY, device_names, from_address, go, plain, to_address
+from advisor.ui.controls import ENTERED, PLAN, QUERY, device_names, escaped, from_address, go, to_address
 from advisor.workflows.goal import goal_from, read_options, readings
 
 OPENS_WITH = {"budget": "$50", "deadline": "24 h"}  # the goal with which the page opens
@@ -90,7 +90,7 @@ def _read_form() -> Goal:
     deadline = typed["deadline"] or ""
     typed["deadline"] = controls.typed_deadline(deadline)
     if typed["deadline"] != deadline:
-        st.caption(f"Deadline {plain(deadline)} read as {plain(typed['deadline'])}.")
+        st.caption(f"Deadline {escaped(deadline)} read as {escaped(typed['deadline'])}.")
     read = read_options({name: value for name, value in typed.items() if value not in (None, "", ())})
     goal = goal_from({"gpu": "any"} | read)
     # A moment comes nearer with each click. Only what takes away more than a hundredth of the time is another question.
@@ -110,8 +110,8 @@ def _drawer(
 ) -> dict[str, Any]:
     """Draw rows of controls in a drawer once it is opened or a control in it has a value. Empty until then."""
     drawer = st.expander(label, icon=f":material/{icon}:", key=f"drawer-{icon}", on_change="rerun")
-    state, asked = st.session_state.to_dict(), st.query_params
-    if not drawer.open and not any(name in asked or _is_changed(name, state.get(name)) for name in chain(*names)):
+    state, requested = st.session_state.to_dict(), st.query_params
+    if not drawer.open and not any(name in requested or _is_changed(name, state.get(name)) for name in chain(*names)):
         return {}
     with drawer:
         return rows(names, widths)

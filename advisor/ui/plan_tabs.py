@@ -22,7 +22,7 @@ from advisor.report import search as runs
 from advisor.report.quantities import COST, TIME, Quantity
 from advisor.report.table import STAR, Table, capital, on_page
 from advisor.ui import plan_answers
-from advisor.ui.controls import PLAN, from_address, in_controls, in_words, products, to_address, typed
+from advisor.ui.controls import PLAN, as_text, from_address, in_controls, products, to_address, typed
 
 THIN = "every depth sees few tokens"  # the beginning of a warning from the planner
 
@@ -73,14 +73,14 @@ def numbers(goal: Goal, run: Run, figures: Mapping[Quantity, Estimate | None], m
     return columns
 
 
-def plain(text: str) -> str:
+def escape_dollars(text: str) -> str:
     """Return text that Markdown shows literally. A dollar sign would otherwise begin a formula."""
     return text.replace("$", "\\$")
 
 
-def worded(text: str) -> str:
+def with_controls(text: str) -> str:
     """Return the planner's words, with this page's controls in place of the command's options."""
-    return in_controls(text, PLAN, lambda words: plain(products(words)))
+    return in_controls(text, PLAN, lambda words: escape_dollars(products(words)))
 
 
 def _throughput(shown: Plan, own: Profile) -> None:
@@ -176,7 +176,7 @@ def _bill(shown: Plan) -> None:
     st.altair_chart(charts.bill(rows, parts=[name for name, _ in parts]), width="stretch")
     draw(report.spending(shown))
     disk = units.format_bytes(shown.bill.disk_bytes)
-    st.caption(worded(f"Price: {shown.offer.source}. The run keeps {disk} on disk."))
+    st.caption(with_controls(f"Price: {shown.offer.source}. The run keeps {disk} on disk."))
 
 
 def _scaling(shown: Plan) -> None:
@@ -206,7 +206,7 @@ def _considered(answered: Plan) -> None:
     _tables(candidates, above=runs.notes(choices))
     if search is not None and search.left_out:
         st.markdown(f"**{report.LEFT_OUT}**")
-        st.markdown("\n".join(f"- {worded(text)}" for text in search.left_out))
+        st.markdown("\n".join(f"- {with_controls(text)}" for text in search.left_out))
 
 
 def _tables(tables: Sequence[Table], above: Collection[str] = ()) -> None:
@@ -214,7 +214,7 @@ def _tables(tables: Sequence[Table], above: Collection[str] = ()) -> None:
     for table in tables:
         draw(narrow(table))
     for note in runs.notes(tables, above):
-        st.caption(plain(capital(note).replace(STAR, f"\\{STAR}")))
+        st.caption(escape_dollars(capital(note).replace(STAR, f"\\{STAR}")))
 
 
 def narrow(table: Table) -> Table:
@@ -223,7 +223,7 @@ def narrow(table: Table) -> Table:
     behind = [name for name in ("parameters", "steps", "batch") if name in table.columns]
     order = [name for name in table.columns if name not in (last, *behind)]
     place = table.columns.index(last)
-    rows = tuple((*map(products, row[:place]), in_words(row[place], PLAN), *row[place + 1 :]) for row in table.rows)
+    rows = tuple((*map(products, row[:place]), as_text(row[place], PLAN), *row[place + 1 :]) for row in table.rows)
     return replace(table, rows=rows).only(*order, last, *behind)
 
 
@@ -243,7 +243,7 @@ def _why(shown: Plan, answered: Plan) -> None:
 
 
 def _points(texts: Iterable[str]) -> None:
-    st.markdown("\n".join(f"- {worded(capital(text))}" for text in texts))
+    st.markdown("\n".join(f"- {with_controls(capital(text))}" for text in texts))
 
 
 def _notes(shown: Plan, own: Profile) -> list[str]:

@@ -16,7 +16,7 @@ from advisor.report import plan as plan_words
 from advisor.report.quantities import COST, LOSS, TIME
 from advisor.ui import plan_form
 from advisor.ui.controls import device_names, grid, to_address
-from advisor.ui.plan_tabs import plain, worded
+from advisor.ui.plan_tabs import escape_dollars, with_controls
 from advisor.units import format_tokens, format_usd_rate
 
 PREFIX = "if_"  # of the sliders' keys, which are also their names in the address
@@ -34,14 +34,14 @@ _CHOSEN_AGAIN = ("micro_batch", "usd_per_gpu_hour")  # what another change may c
 
 
 def begin(run: Run, base: object) -> Changes:
-    """Return the user's changes of a run; none when another run (`base`) is shown; at first those of the address."""
+    """Return the user's changes of a run, at first from the address, or none if another run (`base`) is shown."""
     state, allowed = st.session_state, ranges(run)
     if _MOVED not in state:
-        asked = {name: st.query_params.get(PREFIX + name, "") for name in ("gpu", *allowed)}
+        requested = {name: st.query_params.get(PREFIX + name, "") for name in ("gpu", *allowed)}
         choices = {name: options for name, (_, options) in allowed.items()} | {"gpu": plan_form.devices()}
-        if re.fullmatch(r"\d+\.\d+", price := asked["usd_per_gpu_hour"]):
+        if re.fullmatch(r"\d+\.\d+", price := requested["usd_per_gpu_hour"]):
             choices["usd_per_gpu_hour"] = (float(price),)  # it may be of another GPU
-        state[_MOVED] = {name: each for name in asked for each in choices[name] if str(each) == asked[name]}
+        state[_MOVED] = {name: each for name in requested for each in choices[name] if str(each) == requested[name]}
     own = {"gpu": run.offer.gpu} | {name: value for name, (value, _) in allowed.items()}
     # A change back to the run's own value counts beside other changes, for which a value may be chosen again.
     if state.get(_BASE, base) != base or all(own[name] == value for name, value in state[_MOVED].items()):
@@ -62,7 +62,7 @@ def total(shown: Run, *, varied: bool) -> None:
     numbers.append(COST.expected(shown.cost_usd) if shown.cost_usd else f"cost unknown: {shown.offer.source}")
     numbers += [f"{LOSS.column} {LOSS.expected(shown.loss)}"] if shown.loss is not None else []
     with st.container(key="sticky-total", horizontal=True, vertical_alignment="center"):
-        st.markdown(plain(f"{'What if' if varied else 'As chosen'}: **{' · '.join(numbers)}**"))
+        st.markdown(escape_dollars(f"{'What if' if varied else 'As chosen'}: **{' · '.join(numbers)}**"))
         st.button(
             "Reset", icon=":material/restart_alt:", key="what-if-reset", disabled=not varied,
             on_click=lambda: st.session_state.update({_MOVED: {}}),
@@ -104,7 +104,7 @@ def sliders(run: Run, shown: Run, changes: Changes, varied: Callable[[Changes], 
                 further = next((option for option in options if used is None or option > used), None)
                 tried = further if moved is None else moved
                 if tried is not None:
-                    st.caption(worded(f"at {words(tried)}: {_alone(name, tried, others_changed, varied)}"))
+                    st.caption(with_controls(f"at {words(tried)}: {_alone(name, tried, others_changed, varied)}"))
 
 
 def _alone(name: str, tried: Any, changes: Changes, varied: Callable[[Changes], Plan]) -> str:
@@ -113,7 +113,7 @@ def _alone(name: str, tried: Any, changes: Changes, varied: Callable[[Changes], 
         run, other = (varied(replace(changes, **{name: value})).chosen for value in (None, tried))
     except AdvisorError as error:
         return error.message
-    effects = [plan_words.in_words(difference(run, other)), plan_words.unpriced(run, other)]
+    effects = [plan_words.effect_in_words(difference(run, other)), plan_words.unpriced(run, other)]
     before, after = ranges(run), ranges(other)
     for again, label, words, _ in _SLIDERS:
         if again in _CHOSEN_AGAIN and again != name and (ends := (before[again][0], after[again][0]))[0] != ends[1]:
@@ -125,4 +125,4 @@ def comparison(base: Run, shown: Run) -> None:
     """Show the chosen run and the changed run, number by number, with the differences."""
     table = plan_words.comparison(base, shown, difference(base, shown))
     grid(table)
-    st.caption(worded(plan_words.kept(base, shown)))
+    st.caption(with_controls(plan_words.changes(base, shown)))

@@ -26,7 +26,7 @@ from advisor.run_records import ScoreRow
 from advisor.store.folders import example_run
 from advisor.store.run_folder import LONGEST_NAME, LONGEST_NOTE, MOST_TAGS, is_run_folder, read_about
 from advisor.ui import loaders
-from advisor.ui.controls import RUN, numbers_in, plain, show, side_by_side, to_address
+from advisor.ui.controls import RUN, escaped, numbers_in, show, side_by_side, to_address
 from advisor.ui.live import printed_last
 from advisor.units import format_percent
 from advisor.workflows.compare import Reviewed, review
@@ -53,7 +53,7 @@ def page() -> None:
     summaries = list_runs(store)
     # Enter finished planned runs into the ledger if they were not compared yet. Each is tried once per session.
     tried = st.session_state.setdefault("scored-runs", set())
-    done = {row.run_id for row in store.scores()} | store.taken_back() | tried
+    done = {row.run_id for row in store.scores()} | store.withdrawn_runs() | tried
     for run in summaries:
         if run.outcome is None or run.plan_id is None or run.id in done:
             continue
@@ -61,12 +61,12 @@ def page() -> None:
         try:
             review(store, run.path, record=None)
         except AdvisorError as error:
-            st.warning(plain(f"{run.name} cannot be scored: {error.message}"), icon=":material/warning:")
+            st.warning(escaped(f"{run.name} cannot be scored: {error.message}"), icon=":material/warning:")
     scores = store.scores()
     if scores:
         _track_record(scores)
-    if words_of_deletion := st.session_state.pop(DELETED, None):
-        st.success(plain(words_of_deletion), icon=":material/check:")
+    if deletion_message := st.session_state.pop(DELETED, None):
+        st.success(escaped(deletion_message), icon=":material/check:")
     chosen = _choose(summaries)
     if not chosen:
         return
@@ -132,17 +132,17 @@ def _choose(summaries: list[RunSummary]) -> list[Path]:
         summaries = [run for run in summaries if wanted <= set(run.tags)]
     problems, any_tags = any(run.problem for run in summaries), any(run.tags for run in summaries)
     names = [Path(run.path).name for run in summaries]
-    asked = [names.index(name) for name in st.query_params.get_all(RUN) if name in names]
+    requested = [names.index(name) for name in st.query_params.get_all(RUN) if name in names]
     picked = st.dataframe(
         pd.DataFrame([_run_row(run, problems, any_tags) for run in summaries]),
         hide_index=True,
         on_select="rerun",
         selection_mode="multi-row",
-        selection_default={"selection": {"rows": asked or [0]}},
+        selection_default={"selection": {"rows": requested or [0]}},
         column_config=numbers_in({"Step": "localized", "Done": "percent", "Training loss": "%.3f", "Spent": "$%.2f"}),
         key="runs-table",
     )
-    st.caption("Tick one run to compare it with its plan, several to overlay them.")
+    st.caption("Tick one run to compare it with its plan, or several to overlay them.")
     chosen = [Path(summaries[number].path) for number in picked.selection.rows if number < len(summaries)]
     to_address(RUN, [folder.name for folder in chosen])
     return chosen
@@ -168,7 +168,7 @@ def _read(folder: Path) -> Reviewed | None:
         called = read_about(folder).name or _started(folder.name)
         return replace(review(loaders.store(), str(folder), record=False), called=called)
     except AdvisorError as error:
-        st.warning(plain(f"{folder.name}: {error.message}. {error.hint or ''}"), icon=":material/warning:")
+        st.warning(escaped(f"{folder.name}: {error.message}. {error.hint or ''}"), icon=":material/warning:")
         return None
 
 
@@ -181,9 +181,9 @@ def _started(name: str) -> str:
 def _single(reviewed: Reviewed) -> None:
     st.header(f"{reviewed.name}: {words.ending(reviewed.scored)}", anchor=False)
     for note in (*reviewed.case.run.notes, *filter(None, [words.departures(reviewed.scored)])):
-        st.caption(plain(note))
+        st.caption(escaped(note))
     if judged := words.judgement(reviewed.scored):
-        st.markdown(plain(judged))
+        st.markdown(escaped(judged))
     left, right = side_by_side("run", (3, 2))
     with left:
         scores = words.scores(reviewed.scored).without(BASIS)
@@ -197,7 +197,7 @@ def _single(reviewed: Reviewed) -> None:
     _curves([reviewed], "tokens")
     printed_last(reviewed.path)
     _about(reviewed.path)
-    st.caption(f"Run folder: {plain(reviewed.path)}")
+    st.caption(f"Run folder: {escaped(reviewed.path)}")
 
 
 def _several(reviewed: list[Reviewed]) -> None:
@@ -209,25 +209,25 @@ def _several(reviewed: list[Reviewed]) -> None:
     try:
         comparison = compare_runs([run.case for run in reviewed], [run.name for run in reviewed])
     except AdvisorError as error:
-        st.warning(plain(error.message), icon=":material/warning:")
+        st.warning(escaped(error.message), icon=":material/warning:")
         return
     tables = words.side_by_side(comparison.points), words.differences(comparison), words.speed_changes(comparison)
     for shown in tables:
         show(shown, right=shown.columns[:1])
     st.caption("Losses can be compared only in the same learning-rate phase: annealing alone lowers the loss.")
-    st.caption(plain("; ".join((*words.groups(comparison), *comparison.notes))))
+    st.caption(escaped("; ".join((*words.groups(comparison), *comparison.notes))))
     if len(reviewed) != 2:
         return
     try:
         settings = diff(loaders.store(), *(str(run.path) for run in reviewed))
     except AdvisorError as error:
-        st.caption(plain(f"The differences are unknown: {error.message}"))
+        st.caption(escaped(f"The differences are unknown: {error.message}"))
         return
     if settings.differences:
         st.header("What differs", anchor=False)
         show(words.setting_differences(settings))
     else:
-        st.caption("No setting of the training differs.")
+        st.caption("The training settings do not differ.")
 
 
 def _curves(reviewed: list[Reviewed], axis: str) -> None:
@@ -252,7 +252,7 @@ def _about(folder: Path) -> None:
         return
     now = read_about(folder)
     if now.note:
-        st.markdown(plain(now.note))
+        st.markdown(escaped(now.note))
     with st.expander("Name, note and tags", icon=":material/edit:"):
         with st.form(f"about-{folder.name}", border=False):
             name = st.text_input("Name", now.name, max_chars=LONGEST_NAME, placeholder=folder.name)
@@ -265,7 +265,7 @@ def _about(folder: Path) -> None:
                 try:
                     annotate(folder, name=name, note=note, tags=tags, untags=untags)
                 except AdvisorError as error:
-                    st.error(plain(f"{error.message}: {error.hint}"))
+                    st.error(escaped(f"{error.message}: {error.hint}"))
                 else:
                     st.rerun()
         _delete(folder)
@@ -274,11 +274,11 @@ def _about(folder: Path) -> None:
 def _delete(folder: Path) -> None:
     store = loaders.store()
     if goes_on(describe(folder, store).state):
-        st.caption("The run is going on; it can be deleted after its end.")
+        st.caption("The run is still going; it can be deleted when it has ended.")
         return
     with st.popover("Delete this run", icon=":material/delete:"):
         st.markdown(
-            plain(f"{folder} and its checkpoints are removed for good. Predictions still use its measurements.")
+            escaped(f"{folder} and its checkpoints are removed for good. Predictions still use its measurements.")
         )
         if st.button(f"Delete {folder.name}", key=f"delete-{folder.name}"):
             stays = f"{folder.name} is not listed; its folder lies outside the advisor's own and stays: {folder}"

@@ -137,7 +137,7 @@ def judge_uploads(uploads: Sequence[Upload], given: Given, store: Store) -> Judg
     """
     if len(uploads) > MOST_FILES:
         raise AdvisorError(
-            f"{len(uploads)} files are more than the {MOST_FILES} that are taken", "give the log and its configuration"
+            f"{len(uploads)} files were given, but at most {MOST_FILES} are read", "give the log and its configuration"
         )
     title = title_of(uploads)
     with tempfile.TemporaryDirectory(prefix="advisor-upload-") as name:

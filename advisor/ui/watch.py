@@ -22,7 +22,7 @@ from advisor.store.run_folder import read_launch, read_run_plan
 from advisor.trainers.adopted import ADOPTED
 from advisor.trainers.known import trainer_of_run
 from advisor.ui import launch_form, live, loaders
-from advisor.ui.controls import RUN, go, plain, to_address
+from advisor.ui.controls import RUN, escaped, go, to_address
 from advisor.units import MINUTE, Formatter
 from advisor.workflows.launch import resume, stop
 
@@ -51,18 +51,18 @@ def _watch(summaries: dict[str, RunSummary]) -> None:
     paths = list(summaries)
     running = [path for path in paths if goes_on(summaries[path].state)]
     named = {Path(path).name: path for path in paths}
-    asked = named.get(st.query_params.get(RUN, ""))
-    wanted = st.session_state.get(launch_form.WATCHED) or asked or (running[0] if running else paths[0])
+    requested = named.get(st.query_params.get(RUN, ""))
+    wanted = st.session_state.get(launch_form.WATCHED) or requested or (running[0] if running else paths[0])
 
     def title(path: str) -> str:
-        """Return the owner's name for a run, or else that of its folder, which is unique, and how it stands."""
+        """Return a run's title: the user's name or else the folder's name, and its state."""
         run, folder = summaries[path], Path(path).name
         name = folder if folder.startswith(run.name) else f"{run.name} ({folder})"
         return f"{name}  ·  {(run.outcome or run.state).replace('_', ' ')}"
 
     path = st.selectbox(
         "Run", paths, index=paths.index(wanted) if wanted in paths else 0, format_func=title,
-        help="Runs go on when this page is closed; reopen it and they are here.",
+        help="Runs continue when this page is closed; reopen it to see them.",
     )  # fmt: skip
     st.session_state[launch_form.WATCHED] = path
     to_address(RUN, Path(path).name)
@@ -89,7 +89,7 @@ def _look(folder: Path, was_running: bool) -> None:
             st.session_state[key] = follower(folder, loaders.store())
         progress = st.session_state[key].look()
     except AdvisorError as error:
-        st.error(plain(f"{error.message}. {error.hint or ''}"), icon=":material/error:")
+        st.error(escaped(f"{error.message}. {error.hint or ''}"), icon=":material/error:")
         return
     if was_running and not goes_on(progress.state):
         st.rerun()  # the whole page: the list of runs has changed, and a click on a button of this look would be lost
@@ -100,11 +100,11 @@ def _look(folder: Path, was_running: bool) -> None:
         st.progress(min(1.0, progress.step / progress.steps))
     if not goes_on(progress.state):
         *lines, _ = closing_lines(progress, folder)  # the buttons show what to do next
-        st.markdown("  \n".join(map(plain, lines)))
+        st.markdown("  \n".join(map(escaped, lines)))
     elif progress.state != RunState.RUNNING:
-        st.info(plain(line(progress)), icon=":material/hourglass_empty:")
+        st.info(escaped(line(progress)), icon=":material/hourglass_empty:")
     elif progress.message:
-        st.warning(plain(progress.message), icon=":material/warning:")
+        st.warning(escaped(progress.message), icon=":material/warning:")
     _buttons(progress, folder)
     if adopted:
         live.steps(folder, progress.step_seconds_predicted)
@@ -178,7 +178,7 @@ def _buttons(progress: Progress, folder: Path) -> None:
     elif progress.more_hours is not None:
         # Offer to resume a run that its limit ended; the field begins with the time that the rest takes at its pace.
         reached = f"{units.format_count(progress.step)} of {units.format_count(progress.steps)}"
-        st.info(f"Its limit ended it at step {reached}.")
+        st.info(f"Its limit stopped it at step {reached}.")
         used = progress.elapsed_seconds / MINUTE
         enough = math.ceil(10 * (60 * progress.more_hours - used)) / 10
         with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -201,6 +201,6 @@ def _buttons(progress: Progress, folder: Path) -> None:
 
 def _resume(folder: Path, limits: GuardLimits) -> None:
     started = resume(loaders.store(), folder, limits=limits)
-    st.session_state[launch_form.WARNINGS] = str(folder), [plain(text) for text in started.warnings]
+    st.session_state[launch_form.WARNINGS] = str(folder), [escaped(text) for text in started.warnings]
     st.session_state[launch_form.WATCHED] = str(folder)
     st.rerun()

@@ -68,7 +68,7 @@ def run_ab(store: Store, paths: Sequence[Path], seeds: int, folder: Path, on_tex
 
 
 def other_text(base: RunConfig, arm: RunConfig) -> bool:
-    """Tells whether an arm trains on other tokens than the base, in which case their losses cannot be compared."""
+    """Tells whether an arm trains on other tokens than the base, so that their losses cannot be compared."""
     return (base.data, base.model.vocab_size) != (arm.data, arm.model.vocab_size)
 
 
@@ -87,7 +87,7 @@ def _run(store: Store, config: RunConfig, folder: Path, on_text: Callable[[str],
             on_text(f"{config.name}: {status.words} before")
             return
         if status.state is not RunState.RUNNING:
-            on_text(f"{config.name}: goes on from step {status.step or 0}")
+            on_text(f"{config.name}: continues from step {status.step or 0}")
             resume(store, run_dir)
     try:
         while run_status(run_dir).state is RunState.RUNNING:

@@ -20,8 +20,8 @@ from advisor.adopt.command import launcher_knob, launcher_of
 from advisor.adopt.help_text import KNOBS, by_command, by_help, draft_recipe, in_bursts
 from advisor.adopt.plan import make_plan
 from advisor.adopt.session import Command, adopt
-from advisor.engines.beside import Beside
-from advisor.engines.beside import Started as BesideStarted
+from advisor.engines.background import BackgroundCommand
+from advisor.engines.background import Started as StartedCommand
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import find_gpu
 from advisor.options import AdoptedGoal
@@ -72,7 +72,7 @@ def adopt_command(
     program = Path(command[0]).name
     if program in _CONTAINERS and "run" in command and "--init" not in command:
         raise AdvisorError(
-            f"{program} run without --init hands no signal on: a burst would go on in its container when it is ended",
+            f"{program} run without --init does not pass signals on: a stopped burst would continue in its container",
             f"{program} run --init --rm -e PYTHONUNBUFFERED=1 …, or advisor adopt inside the container",
             exit_code=2,
         )
@@ -143,11 +143,11 @@ def named_knobs(words: Sequence[str]) -> dict[str, str]:
 
 
 def can_be_planned(adopted: Adopted, goal: AdoptedGoal) -> bool:
-    """Tells whether the goal or the command itself says how long it trains."""
-    asked = replace(goal, usd_per_gpu_hour=None, gpus=None) != AdoptedGoal()
+    """Tells whether the goal or the command states how long it trains."""
+    requested = replace(goal, usd_per_gpu_hour=None, gpus=None) != AdoptedGoal()
     given = {knob.name for knob in adopted.recipe.knobs if knob.value is not None and knob.value > 0}
     own = bool(given & {"steps", "tokens"}) or ("epochs" in given and adopted.bursts[0].step_epochs is not None)
-    return asked or own
+    return requested or own
 
 
 def with_named(recipe: Recipe, knobs: Mapping[str, str]) -> Recipe:
@@ -209,8 +209,8 @@ def typed_command(text: str) -> tuple[str, ...]:
     if not words:
         raise AdvisorError("which command?", "as it is typed in a terminal: python train.py …", exit_code=2)
     if found := [word for word in words if word in _OF_A_SHELL or word.startswith(("$(", "`"))]:
-        hint = "leave it out; or put the whole into a script: bash train.sh"
-        raise AdvisorError(f"{found[0]} is a shell's, and the command is started without one", hint, exit_code=2)
+        hint = "leave it out; or put all of it into a script: bash train.sh"
+        raise AdvisorError(f"{found[0]} needs a shell, and the command is started without one", hint, exit_code=2)
     return ("env", *words) if VARIABLE.match(words[0]) else tuple(words)
 
 
@@ -239,13 +239,13 @@ def start_adopting(
     return called
 
 
-def adopting(store: Store) -> Beside:
-    """Returns the adoption beside a page, by which it is watched and cancelled."""
-    return Beside(home=store.home, name="adopting", what="an adoption")
+def adopting(store: Store) -> BackgroundCommand:
+    """Returns the adoption in the background, with which a page can watch and cancel it."""
+    return BackgroundCommand(home=store.home, name="adopting", description="an adoption")
 
 
-def was_adopted(store: Store, state: BesideStarted) -> bool:
-    """Tells whether an adoption beside a page has ended with a command that can be planned."""
+def was_adopted(store: Store, state: StartedCommand) -> bool:
+    """Tells whether an adoption in the background has ended with a command that can be planned."""
     path = store.home / FOLDER / f"{state.subject}.yaml"
     return not state.running and path.exists() and path.stat().st_mtime >= state.unix_seconds
 

@@ -21,7 +21,7 @@ from advisor.store.store import Store
 from advisor.units import format_seconds
 from advisor.workflows.export import Exported, place_there
 from advisor.workflows.launch import HERE, Launching, StartedRun, dry_run, launch, offered, place_of
-from advisor.workflows.preflight import Check, Readiness, told
+from advisor.workflows.preflight import Check, Readiness, raise_if_missing
 from trainer.schema import to_dict
 
 COMMAND_TARGETS = tuple(name for name, target in TARGETS.items() if target.commands)
@@ -35,11 +35,11 @@ def placed(plan: AdoptedPlan, place: Place, options: LaunchOptions | ExportOptio
     """
     folder, line = options.folder or plan.folder, options.bootstrap
     if place.engine == HERE.engine and (options.folder, line) != (None, None):
-        raise AdvisorError("--bootstrap and --folder are of another machine", "leave them out, or --on", exit_code=2)
+        raise AdvisorError("--bootstrap and --folder are for another machine", "leave them out, or --on", exit_code=2)
     if place.engine != HERE.engine and not folder.startswith(("/", "~/")):
-        raise AdvisorError(f"--folder {folder} could lie anywhere", "a whole path, or one from ~/ on", exit_code=2)
+        raise AdvisorError(f"--folder {folder} is not a full path", "give one, or one that begins with ~/", exit_code=2)
     if line is not None and ("\n" in line or not line.strip()):
-        raise AdvisorError("--bootstrap is one line of a shell", "like 'source .venv/bin/activate'", exit_code=2)
+        raise AdvisorError("--bootstrap must be one shell line", "like 'source .venv/bin/activate'", exit_code=2)
     return replace(plan, folder=folder, bootstrap=line or plan.bootstrap)
 
 
@@ -80,7 +80,7 @@ def launching(store: Store, source: Path | AdoptedPlan, options: LaunchOptions, 
 
     def start() -> StartedRun:
         if place.engine == HERE.engine:
-            said = told(looked_at_adopted(store, plan, place))
+            said = raise_if_missing(looked_at_adopted(store, plan, place))
         else:  # ask before creating a folder, so that the engine's own message is shown
             said = backend_of(place.engine, store).offer(dry_run(store, plan, options.run_dir, place=place, again=True))
             said += warnings_of(plan, shared=place.engine == "slurm")
@@ -99,10 +99,10 @@ def looked_at_adopted(store: Store, plan: AdoptedPlan, place: Place) -> list[Che
     if place.engine == HERE.engine:
         folder, program = Path(plan.folder).expanduser(), plan.command[0]
         found = shutil.which(program, path=None if "/" not in program else os.fspath(folder))
-        beside = (folder / program).is_file() and os.access(folder / program, os.X_OK)
+        in_folder = (folder / program).is_file() and os.access(folder / program, os.X_OK)
         needed = (
             ("folder", folder.is_dir(), f"it is typed in {folder}", f"there is no folder {folder}"),
-            ("program", bool(found) or beside, f"its program is {found or program}", f"there is no {program}"),
+            ("program", bool(found) or in_folder, f"its program is {found or program}", f"there is no {program}"),
         )
         return [Check(of=of, finding=Readiness.FINE if fine else Readiness.MISSING, words=words if fine else lacking)
                 for of, fine, words, lacking in needed]  # fmt: skip

@@ -326,7 +326,7 @@ def loss_words(loss: float) -> str:
 
 def _what_it_cost(case: Case, outlook: Forecast, hours: float | None, usd: float | None) -> str:
     if hours is None and run_metrics.pace(case) is not None:
-        return "its time and cost cannot be told: the log prints a rate, but neither the tokens of a step nor any time"
+        return "its time and cost are unknown: the log prints a rate, but neither the tokens of a step nor any time"
     if hours is None:
         return "its time and cost are unknown: the log has neither step times nor time stamps nor a total"
     money = f", {units.format_usd(usd)}" if usd is not None else ""

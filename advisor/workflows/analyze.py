@@ -106,8 +106,8 @@ def _as_it_is(run: RunTable, path: Path) -> RunTable:
         state = run_status(path).state
         if state is RunState.RUNNING:
             return replace(run, status=Status.RUNNING, status_reason="its process lives")
-        asked = launch.stop_asked_at is not None and run.status in (Status.STOPPED, *_OPEN, Status.KILLED)
-        return replace(run, status=Status.STOPPED, status_reason="you stopped it") if asked else run
+        requested = launch.stop_asked_at is not None and run.status in (Status.STOPPED, *_OPEN, Status.KILLED)
+        return replace(run, status=Status.STOPPED, status_reason="you stopped it") if requested else run
     if run.status in _OPEN and (len(run) or run.telemetry is None) and path.is_file() and is_being_written(path):
         return replace(run, status=Status.RUNNING, status_reason="its log is being written")
     stamps = series.finite(run.column("unix_seconds"))
@@ -134,7 +134,7 @@ def runs_of(path: Path) -> list[Path]:
 
 
 def located(text: Path, store: Store) -> Path:
-    """Returns an existing path, or the folder of the run of this name. Raises AdvisorError (exit 2) for neither."""
+    """Returns an existing path, or the folder of the run with this name. Raises AdvisorError if there is neither."""
     if text.exists():
         return text
     try:

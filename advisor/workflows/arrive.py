@@ -26,7 +26,7 @@ from advisor.engines.export.bundle import CONFIG_AFTER, STOPS
 from advisor.engines.guards import limit_seconds
 from advisor.errors import AdvisorError
 from advisor.options import CalibrationOptions, Goal
-from advisor.planning.answer import same_work, what_is_left
+from advisor.planning.answer import remaining_goal, same_work
 from advisor.records import Plan
 from advisor.run_records import ArrivalRecord, Arriving, Place
 from advisor.store.calibration import Calibration, Verdict, calibration_to_dict
@@ -65,7 +65,7 @@ class Arrival:
     def write(self, before: Plan, folder: Path) -> None:
         """Write what came of a plan to its run folder. The record comes last and makes the rest valid."""
         count(folder, self.record.seconds, before)
-        with disk_errors("write what was learnt on arrival to", folder):
+        with disk_errors("write the measurements on arrival to", folder):
             write_atomic(folder / PLAN_BEFORE, dump_plan(before))
             if self.calibration is not None:
                 write_atomic(folder / CALIBRATION, dump_yaml(calibration_to_dict(self.calibration)))
@@ -98,20 +98,20 @@ def calibration_seconds(plan: Plan) -> float:
     return min(CALIBRATION_SECONDS, max(LEAST_SECONDS, _SHARE * plan.bill.wall_clock.total_seconds.value))
 
 
-def arrive(plan: Plan, asked: Arriving, store: Store, measure: Measure = calibrate) -> Arrival:
-    """Calibrate this machine for a plan, plan again with what is left of the limits, and decide whether to go on.
+def arrive(plan: Plan, requested: Arriving, store: Store, measure: Measure = calibrate) -> Arrival:
+    """Calibrate this machine for a plan, plan again within the remaining limits, and decide whether to continue.
 
     Raises AdvisorError if this machine does not have the planned device.
     """
     began = time.monotonic()
-    arrival = _measured(plan, asked, store, measure)
+    arrival = _measured(plan, requested, store, measure)
     if arrival.record.device_key is not None:
-        arrival = _decided(arrival, plan, asked, store, began)
+        arrival = _decided(arrival, plan, requested, store, began)
     seconds = round(time.monotonic() - began, 2)
     return replace(arrival, record=replace(arrival.record, goes_on=arrival.after is not None, seconds=seconds))
 
 
-def _measured(plan: Plan, asked: Arriving, store: Store, measure: Measure) -> Arrival:
+def _measured(plan: Plan, requested: Arriving, store: Store, measure: Measure) -> Arrival:
     """Calibrate this machine, and on a single device also measure the planned configuration."""
     depth = plan.workload.shape.depth
     half = max(1, depth // 2)
@@ -119,7 +119,7 @@ def _measured(plan: Plan, asked: Arriving, store: Store, measure: Measure) -> Ar
         replace(plan.config, precision=plan.workload.precision),
         gpu="cpu" if plan.workload.gpu == "cpu" else "auto",
         # the planned depth and a smaller one, or depths around the chosen one if the depth is open
-        depths=tuple(dict.fromkeys((half, depth, depth + half) if asked.may_change_depth else (half, depth))),
+        depths=tuple(dict.fromkeys((half, depth, depth + half) if requested.may_change_depth else (half, depth))),
         budget_seconds=calibration_seconds(plan) - _CHOICE_SECONDS,
         price=plan.offer.usd_per_hour,
     )
@@ -147,7 +147,7 @@ def unmeasured(plan: Plan, problem: str, seconds: float = 0.0) -> Arrival:
     return Arrival(after=plan, record=record)
 
 
-def _decided(arrival: Arrival, plan: Plan, asked: Arriving, store: Store, began: float) -> Arrival:
+def _decided(arrival: Arrival, plan: Plan, requested: Arriving, store: Store, began: float) -> Arrival:
     """Predict the planned work on the machine that was measured, and plan again unless it exceeds too much."""
     record, key, same, over = arrival.record, str(arrival.record.device_key), None, None
     if not record.reason:  # else the planned configuration does not run here
@@ -157,12 +157,12 @@ def _decided(arrival: Arrival, plan: Plan, asked: Arriving, store: Store, began:
         whole = same.total_seconds.value + arrival.calibration.cost.seconds
         over = whole / plan.chosen.total_seconds.value - 1
         record = replace(record, found_step_seconds=same.step_seconds, over=round(over, 4))
-    if asked.stop_if_over is not None and (over is None or over > asked.stop_if_over):
+    if requested.stop_if_over is not None and (over is None or over > requested.stop_if_over):
         how = "cannot be done" if over is None else f"takes {format_percent(over)} more than planned"
-        after, why = None, f"the planned work {how} here, and {format_percent(asked.stop_if_over)} more was allowed"
+        after, why = None, f"the planned work {how} here, and {format_percent(requested.stop_if_over)} more was allowed"
     else:
         spent = time.monotonic() - began
-        goal = what_is_left(plan, key, spent_seconds=spent, may_change_depth=asked.may_change_depth)
+        goal = remaining_goal(plan, key, spent_seconds=spent, may_change_depth=requested.may_change_depth)
         if record.reason and goal.micro_batch is None:
             goal = replace(goal, micro_batch=max(1, plan.config.micro_batch // 2))
         after, why = _plan_again(plan, goal, store, over)
@@ -189,7 +189,7 @@ def _plan_again(plan: Plan, goal: Goal, store: Store, over: float | None) -> tup
     return replace(after, id=plan.id, run=replace(after.config, stop=stop)), why
 
 
-def arrive_there(job: Path, run: Path, asked: Arriving) -> ArrivalRecord:
+def arrive_there(job: Path, run: Path, requested: Arriving) -> ArrivalRecord:
     """Measure, plan again, and write the results to the run folder; raises AdvisorError for damaged files."""
     if (record := read_arrival(run)) is not None:
         return record
@@ -203,7 +203,7 @@ def arrive_there(job: Path, run: Path, asked: Arriving) -> ArrivalRecord:
         data = config.data.path and str((job / config.data.path).resolve())
         goal, its_run = replace(plan.goal, data=plan.goal.data and data), replace(plan.config.data, path=data)
         try:
-            arrival = arrive(replace(plan, goal=goal, run=replace(plan.config, data=its_run)), asked, _store(job))
+            arrival = arrive(replace(plan, goal=goal, run=replace(plan.config, data=its_run)), requested, _store(job))
         except AdvisorError as error:
             arrival = unmeasured(plan, error.message)
         seconds = round(max(arrival.record.seconds, time.time() - psutil.Process().create_time()), 2)
@@ -223,32 +223,32 @@ def _store(job: Path) -> Store:
     return Store(job / STORE, profiles_folder() / "calibrations")
 
 
-def asked_text(options: CalibrationOptions) -> str:
+def options_text(options: CalibrationOptions) -> str:
     """Returns the options of `calibrate` as text for another machine, which has no data or earlier measurements."""
     return json.dumps(asdict(replace(options, data=None, fresh=False)), indent=1) + "\n"
 
 
-def calibrate_there(asked: Path, out: Path) -> None:
-    """Measure this machine and write its calibration to a folder; started again, it continues. Raises AdvisorError."""
-    options = CalibrationOptions(**read_json(asked, "calibration's options"))
-    done = calibrate(options, _store(asked.parent), on_event=lambda event: print(event.text, flush=True))
+def calibrate_there(requested: Path, out: Path) -> None:
+    """Measure this machine and write its calibration to a folder. Continues an interrupted calibration."""
+    options = CalibrationOptions(**read_json(requested, "calibration's options"))
+    done = calibrate(options, _store(requested.parent), on_event=lambda event: print(event.text, flush=True))
     with disk_errors("leave the calibration in", out):
         out.mkdir(parents=True, exist_ok=True)
         write_atomic(out / CALIBRATION, dump_yaml(calibration_to_dict(done.calibration)))
 
 
 def main() -> int:
-    """Do what a job asks for, and print how it ended; the exit status says whether to go on."""
-    asked, out = sys.argv[1], Path(sys.argv[2]).resolve()
+    """Calibrate or arrive as a job requests, and print the result. The exit status tells whether to continue."""
+    requested, out = sys.argv[1], Path(sys.argv[2]).resolve()
     try:
-        if asked.endswith(".json"):
-            calibrate_there(Path(asked).resolve(), out)
+        if requested.endswith(".json"):
+            calibrate_there(Path(requested).resolve(), out)
             return 0
-        record = arrive_there(Path.cwd(), out, Arriving(**json.loads(asked)))
+        record = arrive_there(Path.cwd(), out, Arriving(**json.loads(requested)))
     except AdvisorError as error:
         print(f"error: {error.message}", file=sys.stderr)
         return 1
-    print(f"{'goes on' if record.goes_on else 'stops on arrival'}: {record.reason}", file=sys.stderr)
+    print(f"{'continues' if record.goes_on else 'stops on arrival'}: {record.reason}", file=sys.stderr)
     return 0 if record.goes_on else STOPS
 
 

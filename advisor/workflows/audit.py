@@ -95,7 +95,7 @@ def _card(path: Path, reader: Reader | None, answer: str | None) -> Card:
     card = card_from_dict(_read(path, reader, answer), problems)
     if card is None:
         lines = "".join(f"\n  {problem}" for problem in problems)
-        raise AdvisorError(f"the card that was read of {path} cannot be used:{lines}", "ask the reader again")
+        raise AdvisorError(f"the card that was read from {path} cannot be used:{lines}", "ask the reader again")
     return card
 
 

@@ -42,7 +42,7 @@ def bring_in(store: Store, path: Path, *, plan: Path | None = None, checkpoints:
     try:
         header = load_run_log(source / LOG).header
     except (RunLogError, OSError) as error:
-        raise AdvisorError(f"the log is damaged: {error}", f"mend or remove that line of {source / LOG}") from error
+        raise AdvisorError(f"the log is damaged: {error}", f"fix or remove that line of {source / LOG}") from error
     if header is None:
         raise AdvisorError(f"{source / LOG} has no header: the run ended before it began", "see what it printed")
     promised = load_plan(plan) if plan is not None else _plan_of(source)
@@ -70,7 +70,7 @@ def _run_folder_in(given: Path) -> Path:
     if given.is_dir() and is_run_folder(given):
         raise AdvisorError(f"{given} has no {LOG}: the run never started", "bring it in once it has trained")
     hint = f"of another trainer's log: advisor compare {given} --plan plan.yaml"
-    raise AdvisorError(f"{given} holds no run of our trainer: there is no {LOG}", hint)
+    raise AdvisorError(f"{given} is not a run folder of this trainer: it has no {LOG}", hint)
 
 
 def _config(source: Path, header: dict[str, Any]) -> RunConfig:
@@ -78,7 +78,7 @@ def _config(source: Path, header: dict[str, Any]) -> RunConfig:
     try:
         return config_from_dict(header["config"])
     except (ConfigError, KeyError) as error:
-        raise AdvisorError(f"the header of {source / LOG} is of another version: {error}", "upgrade") from error
+        raise AdvisorError(f"the header of {source / LOG} has another version: {error}", "upgrade") from error
 
 
 def _plan_of(source: Path) -> Plan | None:

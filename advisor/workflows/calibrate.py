@@ -14,7 +14,7 @@ from advisor.calibration.profiles import profile_of
 from advisor.calibration.session import CalibrationEvent
 from advisor.calibration.session import calibrate as run_bursts
 from advisor.calibration.setting_effects import effects
-from advisor.engines.beside import Beside
+from advisor.engines.background import BackgroundCommand
 from advisor.errors import require_package
 from advisor.laws.held_out import HeldOut
 from advisor.options import CalibrationOptions
@@ -138,13 +138,13 @@ def to_document(done: Calibrated) -> dict[str, Any]:
     }
 
 
-def calibrating(store: Store) -> Beside:
-    """Returns the calibration beside a page, by which it is watched and cancelled; what it measured is kept."""
-    return Beside(home=store.home, name="calibrating", what="a calibration")
+def calibrating(store: Store) -> BackgroundCommand:
+    """Returns the calibration in the background, with which a page can watch and cancel it. Measurements are stored."""
+    return BackgroundCommand(home=store.home, name="calibrating", description="a calibration")
 
 
 def start_calibrating(store: Store, options: Sequence[str], seconds: float) -> None:
-    """Run `advisor calibrate` with these options beside a page. Raises AdvisorError if one is already running."""
+    """Run `advisor calibrate` with these options in the background. Raises AdvisorError if one is already running."""
     calibrating(store).start(("calibrate", "--budget-seconds", f"{seconds:g}", *options), seconds)
 
 

@@ -24,7 +24,7 @@ from advisor.options import CalibrationOptions
 from advisor.run_records import LaunchRecord, Place
 from advisor.store.disk import disk_errors
 from advisor.store.store import Store, load_calibration
-from advisor.workflows.arrive import asked_text
+from advisor.workflows.arrive import options_text
 from advisor.workflows.calibrate import Calibrated, judged
 
 COLLECTED = "collected"  # file in the folder: the result was already returned
@@ -58,10 +58,10 @@ def several(places: Sequence[Place], options: CalibrationOptions) -> list[Place]
     """
     if other := [place.engine for place in places if place.engine not in MEASURED_THERE]:
         hint = "calibrate on that machine itself: advisor calibrate"
-        raise AdvisorError(f"--on {other[0]}: its machines are not calibrated from here", hint, exit_code=2)
+        raise AdvisorError(f"--on {other[0]}: this engine's machines cannot be calibrated from here", hint, exit_code=2)
     if options.data is not None:
         hint = "leave out --data; --vocab-size says what decides the speed"
-        raise AdvisorError("elsewhere a machine is calibrated with synthetic tokens", hint, exit_code=2)
+        raise AdvisorError("another machine is calibrated with random tokens", hint, exit_code=2)
     found: dict[Place, None] = {}
     for place in places:
         names = place.name.split(",") if place.engine == "slurm" and place.name else [place.name]
@@ -83,7 +83,7 @@ def begin(options: CalibrationOptions, place: Place, store: Store, now: datetime
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
         try:
-            request = backend.measuring(_asked(options, place, folder, now))
+            request = backend.measuring(_request(options, place, folder, now))
             backend.offer(request)
             starts_at = backend.starts_at(request)
             backend.submit(request, is_run=False)
@@ -130,7 +130,7 @@ def _backend(place: Place, store: Store) -> RemoteBackend:
     return backend
 
 
-def _asked(options: CalibrationOptions, place: Place, folder: Path, now: datetime) -> Measuring:
+def _request(options: CalibrationOptions, place: Place, folder: Path, now: datetime) -> Measuring:
     usual = CPU_DEFAULTS if options.gpu == "cpu" else CUDA_DEFAULTS
     record = LaunchRecord(
         id=f"calibration-{folder.name}-{now:%Y%m%d-%H%M%S}",
@@ -143,4 +143,4 @@ def _asked(options: CalibrationOptions, place: Place, folder: Path, now: datetim
         place=place,
     )
     seconds = (options.budget_seconds or usual.budget_seconds) * (1 + BUDGETS * options.settings)
-    return Measuring(folder=folder, gpu=options.gpu, asked=asked_text(options), seconds=seconds, record=record)
+    return Measuring(folder=folder, gpu=options.gpu, asked=options_text(options), seconds=seconds, record=record)

@@ -41,9 +41,9 @@ def read_documents(paths: Sequence[Path]) -> list[dict[str, Any]]:
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise AdvisorError(f"{path} holds no JSON: {error}", "write it by --json > FILE", exit_code=2) from error
+            raise AdvisorError(f"{path} is not JSON: {error}", "write it with --json > FILE", exit_code=2) from error
         if not isinstance(document, dict) or "document" not in document:
-            raise AdvisorError(f"{path} is no document of this program", "write it by --json > FILE", exit_code=2)
+            raise AdvisorError(f"{path} is not a document of this program", "write it with --json > FILE", exit_code=2)
         found.append(document)
     return found
 
@@ -62,7 +62,7 @@ def judge(documents: Sequence[Mapping[str, Any]], slower: float = SLOWER) -> tup
         if (answer := answers.get(document["document"])) is None:
             older = document["document"] in ("plan-finetune", "plan-layouts")
             hint = "an older version wrote it: write it again" if older else "predict, plan, compare of two runs, ab"
-            raise AdvisorError(f"a document {document['document']!r} answers nothing here", hint, exit_code=2)
+            raise AdvisorError(f"a document {document['document']!r} contains nothing to check", hint, exit_code=2)
         found += answer(document)
     return tuple(found)
 

@@ -14,7 +14,7 @@ from advisor.findings.case import Case
 from advisor.findings.make_case import make_case
 from advisor.findings.workload_of import infer
 from advisor.hardware.catalog import find_gpu
-from advisor.history.adopted_scores import score_adopted, why_not_learnt, with_run
+from advisor.history.adopted_scores import score_adopted, why_not_recorded, with_run
 from advisor.history.comparison import Comparison, compare_runs
 from advisor.history.ledger_rows import score_rows
 from advisor.history.scoring import ScoredRun, run_kwh, score_run
@@ -94,18 +94,18 @@ def review(store: Store, text: str, *, record: bool | None, plan: Path | None = 
     """
     path, ours = _find(store, text)
     folder = path if path.is_dir() else path.parent
-    beside = read_run_plan(folder) if (folder / PLAN).is_file() else None
-    promised = beside or (load_plan(plan) if plan else None)
+    own_plan = read_run_plan(folder) if (folder / PLAN).is_file() else None
+    run_plan = own_plan or (load_plan(plan) if plan else None)
     flow = flow_of(trainer_of_run(path))
     if ours:
-        reviewed = flow.read(path, promised)
+        reviewed = flow.read(path, run_plan)
     else:  # any trainer's log, or a folder with one
         run = read_run(path)
-        reviewed = _reviewed(path, run, promised, None, run_id=_id_of(path, run), usd_per_hour=None)
+        reviewed = _reviewed(path, run, run_plan, None, run_id=_id_of(path, run), usd_per_hour=None)
     scored = reviewed.scored
     if record is False:
         return reviewed
-    if record is None and scored.run_id in store.taken_back():
+    if record is None and scored.run_id in store.withdrawn_runs():
         return replace(reviewed, not_recorded="it was taken back; --record enters it again")
     if scored.outcome is None:
         return replace(reviewed, not_recorded="it has not ended")
@@ -120,7 +120,7 @@ def review(store: Store, text: str, *, record: bool | None, plan: Path | None = 
 
 def take_back(store: Store, text: str, now: datetime) -> TakenBack:
     """Remove a run from the ledger and the profiles. `text` is as for `review`, or an id if the folder is gone."""
-    if store.is_recorded(text) or text in store.taken_back():
+    if store.is_recorded(text) or text in store.withdrawn_runs():
         name = text
     else:
         path, ours = _find(store, text)
@@ -151,7 +151,7 @@ def learn_adopted(store: Store, reviewed: Reviewed, created: str) -> str | None:
         return f"it ran on {place}, and its command was measured here"
     if plan.trainer not in adopted_names(store.home):
         return "its command is not adopted here any more"
-    if (why := why_not_learnt(scored, plan, run)) is not None:
+    if (why := why_not_recorded(scored, plan, run)) is not None:
         return why
     step = scored.actual("step_seconds")
     assert step is not None  # a run without it was refused above
@@ -184,11 +184,11 @@ def _read_launched(run_dir: Path) -> RunTable:
     trainer = trainer_of_run(run_dir)
     path = run_dir / trainer.log_name
     if not path.exists():
-        raise AdvisorError(f"{run_dir} has no log: the run has not started", f"see how it is: advisor watch {run_dir}")
+        raise AdvisorError(f"{run_dir} has no log: the run has not started", f"see its state: advisor watch {run_dir}")
     try:
         run = trainer.read_log(run_dir)
     except AdvisorError as error:
-        raise AdvisorError(f"the log is damaged: {error.message}", f"mend or remove that line of {path}") from error
+        raise AdvisorError(f"the log is damaged: {error.message}", f"fix or remove that line of {path}") from error
     if not run.attempts and not run.rows:
         raise AdvisorError(f"the run in {run_dir} ended before its first step", f"see why: {run_dir / 'stdout.log'}")
     return run
@@ -266,7 +266,7 @@ def learn_own(store: Store, reviewed: Reviewed, created: str) -> str | None:
 
 
 def workload_of(run: RunTable, device_key: str) -> Workload | None:
-    """Returns the workload of a run of this program, whose header has everything but the GPU's key."""
+    """Returns the workload of a run of this program, whose header has everything except the GPU's key."""
     workload = infer(run, {"gpu": "cpu"}).workload
     return replace(workload, gpu=device_key) if workload is not None else None
 

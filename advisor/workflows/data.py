@@ -101,7 +101,7 @@ def preview(folder: Path, meta: TokenMeta, first: int, count: int) -> tuple[str,
 
 @dataclass(frozen=True, kw_only=True)
 class DamagedData:
-    """A file whose content is not what its name promises."""
+    """A data file whose content is damaged or is not what its name says."""
 
     path: Path
     what: str  # description of the damage
@@ -135,7 +135,7 @@ def check(files: Sequence[Path], urls: Mapping[str, str]) -> Iterator[DamagedDat
 
 
 def read_urls(given: Path | None, files: Sequence[Path]) -> dict[str, str]:
-    """Returns addresses by file name, from the given list or else from `urls.txt` beside the files.
+    """Returns addresses by file name, from the given list or else from `urls.txt` next to the files.
 
     A file name shared by two addresses gets neither. Raises AdvisorError for a line that is not an address.
     """
@@ -151,7 +151,7 @@ def read_urls(given: Path | None, files: Sequence[Path]) -> dict[str, str]:
             if not url or url.startswith("#"):
                 continue
             if urlsplit(url).scheme not in ("http", "https"):
-                raise AdvisorError(f"{path}, line {number}: {url[:80]!r} is no address", "one a line: https://…")
+                raise AdvisorError(f"{path}, line {number}: {url[:80]!r} is not an address", "one per line: https://…")
             name = unquote(urlsplit(url).path).rsplit("/", 1)[-1]
             found[name] = url if found.get(name, url) == url else None
     return {name: url for name, url in found.items() if url is not None}

@@ -24,7 +24,7 @@ CALIBRATION = "calibration"
 
 @dataclass(frozen=True, kw_only=True)
 class SettingDifference:
-    """A setting that differs; None: the other kind of run has no such setting."""
+    """A setting that differs. None means that the other kind of run has no such setting."""
 
     setting: str
     one: Any
@@ -41,7 +41,7 @@ class SettingsDiff:
 
 
 def diff(store: Store, one: str, other: str, gpu: str | None = None) -> SettingsDiff:
-    """Compare two runs, plans, configurations or calibrations; `gpu` is that of bare configurations.
+    """Compare two runs, plans, configurations or calibrations. `gpu` is the GPU of configurations.
 
     Raises AdvisorError if one cannot be read, or if one is a calibration and the other is not.
     """
@@ -72,7 +72,7 @@ def _read(store: Store, text: str, gpu: str | None) -> tuple[str, dict[str, Any]
         return "configuration", _of_run(source, workload_of_config(source, gpu))
     if path.is_file():
         message = f"{text} is no plan, configuration or calibration: those are YAML"
-        raise AdvisorError(message, f"a log beside another: advisor analyze {text} OTHER", exit_code=2)
+        raise AdvisorError(message, f"to compare two logs: advisor analyze {text} OTHER", exit_code=2)
     if not path.exists() and any(entry.id == text for entry in store.list_calibrations()):
         return CALIBRATION, _of_calibration(store.load_calibration(text))
     folder = path if path.is_dir() and is_run_folder(path) else store.find_run(text)

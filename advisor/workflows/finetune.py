@@ -56,9 +56,9 @@ def plan_stage(
     try:
         log = load_run_log(run_dir / LOG_NAME)
     except (RunLogError, OSError) as error:
-        raise AdvisorError(f"{run_dir} has no log to learn its pace from: {error}", "advisor runs") from error
+        raise AdvisorError(f"{run_dir} has no log that shows its speed: {error}", "advisor runs") from error
     if log.header is None or not log.steps:
-        raise AdvisorError(f"{run_dir} has done no step yet: its pace is not known", "let it train first")
+        raise AdvisorError(f"{run_dir} has not done a step yet, so its speed is unknown", "let it train first")
     gpus = int(log.header.get("world_size") or 1)
     # a configuration without a plan runs on one GPU, with more micro-batches to keep the batch the same
     before = replace(before, grad_accum=before.grad_accum * gpus)
@@ -94,7 +94,7 @@ def write_stage(stage: FinetuneStage, out: Path) -> str:
     """Write the stage's configuration; returns the command that starts it. Raises AdvisorError if the file exists."""
     path = out / f"{stage.name}.yaml"
     if path.exists():
-        raise AdvisorError(f"{path} is there already", "name another --out")
+        raise AdvisorError(f"{path} already exists", "name another --out")
     assert stage.config is not None
     write_atomic(path, dump_config(stage.config))
     return f"advisor launch {path} --run-dir {stage.run_dir}"

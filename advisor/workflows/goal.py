@@ -77,7 +77,7 @@ def read_option(option: Option, value: Any) -> Any:
 
 
 def read_options(given: Mapping[str, Any], known: Mapping[str, Option] = OPTIONS) -> dict[str, Any]:
-    """Returns option values by name after reading them; None means that the option was not given.
+    """Returns the parsed values of options by name. None means that the option was not given.
 
     Raises AdvisorError (exit 2) for an option that is not `known`, or a value that is invalid for its option.
     """
@@ -108,7 +108,7 @@ def read_record(record: type[Record], given: Mapping[str, Any]) -> Record:
 
 
 def readings(typed: Options, deadline: str = "") -> list[str]:
-    """Says how ambiguous names of GPUs, and a deadline given as a moment, were read."""
+    """Says how ambiguous GPU names and a deadline given as a moment were understood."""
     names = [*str(typed.get("gpu", "")).split(","), *(text.rpartition("=")[0] for text in typed.get("price", ()))]
     names += [text for text in typed.get("own", ()) if Path(text).suffix.lower() not in FILES_OF_MACHINES]
     read = [read_gpus(name).reading for name in names if name.strip()]
@@ -126,12 +126,12 @@ def goal_from(typed: Options) -> Goal:
     if "finetune" in given:  # the context is as long as the examples, not as in pretraining
         shaped["seq_len"] = given.get("seq_len")
     # Replace names of GPUs by their keys, and take the number of GPUs from --gpu, as in 8xh100.
-    asked, gpus = shaped.get("gpu", OPTIONS["gpu"].default), shaped.get("gpus")
-    read = [read_gpus(text) for text in asked.split(",") if text.strip()]
+    requested, gpus = shaped.get("gpu", OPTIONS["gpu"].default), shaped.get("gpus")
+    read = [read_gpus(text) for text in requested.split(",") if text.strip()]
     counts = {one.count for one in read}
     if counts != {None} and (len(counts) > 1 or (gpus and set(gpus) != counts)):
         hint = "name the GPUs alone, and all the numbers to choose from: --gpu h100,a100 --gpus 8,16"
-        raise AdvisorError(f"--gpu {asked} says several numbers of GPUs", hint, exit_code=2)
+        raise AdvisorError(f"--gpu {requested} states several numbers of GPUs", hint, exit_code=2)
     said = tuple(count for count in counts if count is not None)
     given = {**shaped, "gpu": ",".join(one.key for one in read), "gpus": said or gpus}
     alone, by_card = read_prices(given.get("price", ()))
@@ -143,7 +143,7 @@ def goal_from(typed: Options) -> Goal:
     named = {*keys, *(machine.gpu for machine in own)} - {OWN}
     if alone is not None and (ANY in named or len(named) > 1):
         message = "--price without a GPU's name is for one kind of GPU, and several are looked at"
-        raise AdvisorError(message, "say of which: --price l4=0.50", exit_code=2)
+        raise AdvisorError(message, "say for which GPU: --price l4=0.50", exit_code=2)
     if alone is not None and own:
         by_card += (GpuPrice(gpu=own[0].gpu, usd_per_gpu_hour=alone),)
         alone = None
@@ -263,7 +263,7 @@ def _refuse_contradictions(options: Options) -> None:
     method, optimizer = options.get("finetune"), options.get("optimizer")
     if optimizer == EIGHT_BIT and method != "full":
         hint = "leave it out, or: --finetune full --model NAME --examples 50k"
-        raise AdvisorError(f"--optimizer {EIGHT_BIT} is of a fine-tune of all weights", hint, exit_code=2)
+        raise AdvisorError(f"--optimizer {EIGHT_BIT} is only for fine-tuning all weights", hint, exit_code=2)
     if method is not None and optimizer == "muon":
         raise AdvisorError("--optimizer muon: fine-tunes are planned with AdamW", "leave it out", exit_code=2)
     if method == "full" and "lora_rank" in given:
@@ -367,7 +367,7 @@ def find_any_model(text: str) -> NamedModel:
 
 
 def config_file(text: str) -> Path | None:
-    """Returns the config.json at a path, or None if the text is no path; AdvisorError (exit 2) if it is missing."""
+    """Returns the config.json at a path, or None if the text is not a path. Raises AdvisorError if it is missing."""
     path = Path(text).expanduser()
     file = path / "config.json" if path.is_dir() else path
     if file.suffix != ".json" and not path.is_dir():
@@ -380,7 +380,7 @@ def config_file(text: str) -> Path | None:
 def _checked(model: NamedModel, nearly: bool) -> NamedModel:
     if model.differs and not nearly:
         hint = f"`advisor predict --model {model.name}` takes it as its nearest shape"
-        raise AdvisorError(f"--model {model.name}: the trainer does not build it, {model.differs}", hint, exit_code=2)
+        raise AdvisorError(f"--model {model.name}: the trainer cannot build it, {model.differs}", hint, exit_code=2)
     return model
 
 
@@ -413,11 +413,11 @@ def _devices(
     return rented, own, tuple(price for price in prices if price.gpu not in free)
 
 
-def device_keys(asked: str) -> list[str]:
+def device_keys(requested: str) -> list[str]:
     """Returns the device keys that --gpu names, each once; ["any"] stands for all."""
-    names = [name.strip() for name in asked.split(",") if name.strip()]
+    names = [name.strip() for name in requested.split(",") if name.strip()]
     if not names:
-        raise AdvisorError("--gpu names no GPU", "give --gpu l4, or --gpu any to choose from all", exit_code=2)
+        raise AdvisorError("--gpu does not name a GPU", "give --gpu l4, or --gpu any to choose from all", exit_code=2)
     if ANY in names:
         return [ANY]
     return list(dict.fromkeys(device_key(name) for name in names))
@@ -463,9 +463,9 @@ def model_of_config(text: str, *, name: str = "config.json", seq_len: int | None
     family = "llama" if named in _LIKE_LLAMA else named
     example = f"{', '.join(_LIKE_LLAMA)} and gpt2 are known; or give a family and a depth"
     if isinstance(raw, dict) and any(isinstance(raw.get(key), int) and raw[key] > 1 for key in _EXPERTS):
-        raise AdvisorError("config.json is of a mixture of experts, which is not predicted", example, exit_code=2)
+        raise AdvisorError("config.json is a mixture of experts, which cannot be predicted", example, exit_code=2)
     if family not in ("llama", "gpt2") or not facts.get("depth"):
-        raise AdvisorError(f"config.json describes no model that is known here ({named or 'no model_type'})", example,
+        raise AdvisorError(f"config.json does not describe a known model ({named or 'no model_type'})", example,
                            exit_code=2)  # fmt: skip
     sees = int(facts.get("seq_len") or raw.get("max_position_embeddings") or _LONGEST_TRAINED)
     sizes = {key: facts.get(key) for key in ("width", "heads", "kv_heads", "ffn_width")}

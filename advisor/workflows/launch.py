@@ -39,7 +39,7 @@ from advisor.trainers.adapter import Trainer
 from advisor.trainers.adopted import ADOPTED
 from advisor.trainers.own import OWN
 from advisor.units import HOUR, format_estimate, format_seconds
-from advisor.workflows.preflight import Check, Readiness, checkpoint_checks, data_checks, preflight, told
+from advisor.workflows.preflight import Check, Readiness, checkpoint_checks, data_checks, preflight, raise_if_missing
 from trainer.schema import RunConfig, to_dict
 
 if TYPE_CHECKING:
@@ -96,13 +96,13 @@ def launching(
     if options.gate:
         if not isinstance(source, Plan):
             hint = f"write them into {path} under stop.gates, each with step and above"
-            raise AdvisorError("--gate is for plans, which say what to expect", hint, exit_code=2)
+            raise AdvisorError("--gate needs a plan, which predicts the loss", hint, exit_code=2)
         from advisor.planning.stages import with_gates  # needs numpy, which other launches start without
 
         source = with_gates(source, options.gate)
     source = with_notice(with_synthetic(source, options.synthetic), options.notice)
-    asked = Arriving(may_change_depth=options.may_change == "depth", stop_if_over=options.stop_if_over)
-    arriving = _arriving(store, source, place, asked, options.calibrate)
+    requested = Arriving(may_change_depth=options.may_change == "depth", stop_if_over=options.stop_if_over)
+    arriving = _arriving(store, source, place, requested, options.calibrate)
 
     def start() -> StartedRun:
         for words in beforehand(store, source, place, limits):
@@ -117,7 +117,7 @@ def launching(
                 say("the plan rests on no measurement of this machine: it is calibrated first (--no-calibrate: not)")
             if unknown or options.calibrate:
                 left = replace(with_limits_of(source, limits), from_plan=False)  # those of before: measuring counts
-                arrival = measure(source, asked)
+                arrival = measure(source, requested)
                 if arrival.after is None:
                     hint = "plan again with the measurements: advisor plan; or launch it as it is: --no-calibrate"
                     raise AdvisorError(f"not started: {arrival.record.reason}", hint, exit_code=3)
@@ -142,14 +142,14 @@ def place_of(options: LaunchOptions) -> Place:
 
 
 def _arriving(
-    store: Store, source: Plan | RunConfig, place: Place, asked: Arriving, first: bool | None
+    store: Store, source: Plan | RunConfig, place: Place, requested: Arriving, first: bool | None
 ) -> Arriving | None:
     """Returns how to measure another machine before its run starts; None if the run is here or nothing is measured.
 
     `first` asks for the measurement; None means: only if this store has no calibration of that machine.
     """
     if place.engine not in MEASURED_THERE:
-        if place.engine != HERE.engine and (first or asked != Arriving()):
+        if place.engine != HERE.engine and (first or requested != Arriving()):
             hint = "leave out --calibrate, --may-change and --stop-if-over; or launch it on that machine itself"
             raise AdvisorError(f"a run on {place.engine} is not calibrated before it starts", hint, exit_code=2)
         return None
@@ -157,7 +157,7 @@ def _arriving(
 
     if not isinstance(source, Plan) or first is False:
         return None
-    return asked if first or is_unknown(source, store, place) else None
+    return requested if first or is_unknown(source, store, place) else None
 
 
 def read_source(path: Path) -> Plan | RunConfig:
@@ -171,7 +171,7 @@ def refuse_other_software(source: Plan | RunConfig) -> None:
     if isinstance(source, Plan) and source.goal.software is not None:
         name = words_of(software_of(source.goal.software))
         hint = "start it by its own command under `advisor adopt`, or plan again without --software"
-        raise AdvisorError(f"this plan is for {name}: its hours are not those of the trainer here", hint, exit_code=2)
+        raise AdvisorError(f"this plan is for {name}: its hours are not those of this trainer", hint, exit_code=2)
 
 
 def with_notice(source: Plan | RunConfig, notice: str | None) -> Plan | RunConfig:
@@ -180,7 +180,7 @@ def with_notice(source: Plan | RunConfig, notice: str | None) -> Plan | RunConfi
         return source
     if "://" not in notice and not Path(notice).is_absolute():
         hint = "name its whole path: a run starts in its own folder"
-        raise AdvisorError(f"--notice {notice}: that file may be anywhere", hint, exit_code=2)
+        raise AdvisorError(f"--notice {notice}: this is not a full path", hint, exit_code=2)
     config = source.config if isinstance(source, Plan) else source
     config = replace(config, stop=replace(config.stop, notice=notice))
     if problems := [problem for problem in config.problems() if problem.startswith("stop.notice")]:
@@ -189,16 +189,16 @@ def with_notice(source: Plan | RunConfig, notice: str | None) -> Plan | RunConfi
 
 
 @overload
-def with_synthetic(source: Plan, asked: bool) -> Plan: ...
+def with_synthetic(source: Plan, requested: bool) -> Plan: ...
 @overload
-def with_synthetic(source: Plan | RunConfig, asked: bool) -> Plan | RunConfig: ...
-def with_synthetic(source: Plan | RunConfig, asked: bool) -> Plan | RunConfig:
+def with_synthetic(source: Plan | RunConfig, requested: bool) -> Plan | RunConfig: ...
+def with_synthetic(source: Plan | RunConfig, requested: bool) -> Plan | RunConfig:
     """Returns the plan or configuration with random tokens if asked for; raises AdvisorError if it has data."""
     config = source.config if isinstance(source, Plan) else source
-    if not asked:
+    if not requested:
         return source
     if config.data.path is not None:
-        raise AdvisorError(f"--synthetic: it trains on {config.data.path}", "leave --synthetic out", exit_code=2)
+        raise AdvisorError(f"--synthetic: the run trains on {config.data.path}", "leave --synthetic out", exit_code=2)
     config = replace(config, data=replace(config.data, synthetic=True))
     if not isinstance(source, Plan):
         return config
@@ -248,10 +248,10 @@ def dry_run(
     run_dir: Path | None = None,
     *,
     again: bool = False,
-    **asked: Any,
+    **requested: Any,
 ) -> LaunchRequest:
     """Returns what `launch` would write and start with these options. Writes nothing and raises the same errors."""
-    job = _job(store, source, run_dir, **asked)
+    job = _job(store, source, run_dir, **requested)
     if not isinstance(source, RunConfig) and not again:
         refuse_a_running_plan(store, source.id)
     refuse_a_second_run(job.folder, job.trainer, store)
@@ -280,7 +280,7 @@ def resume(
         job = resumed_job(run_dir, status, limits=limits, usd_per_gpu_hour=usd_per_gpu_hour, synthetic=synthetic)
         started = _submit(backend_of(handle_of(run_dir), store), job)
     if isinstance(job.plan, AdoptedPlan):
-        unknown = "nothing is known that makes this program go on: it starts again at its first step"
+        unknown = "no known option makes this program continue: it starts again at its first step"
         again = None if job.plan.resume_args else unknown
     else:
         again = steps_again(run_dir, status.step)
@@ -318,7 +318,7 @@ def looked_at(store: Store, source: Plan | RunConfig, place: Place, limits: Guar
     checks += data_checks(config) if brought else ()  # data that are already elsewhere cannot be checked from here
     limits = with_limits_of(source if isinstance(source, Plan) else None, limits)
     if (limits.max_usd, limits.max_hours, config.stop.max_seconds) == (None, None, None):
-        words = "nobody limits what it may spend there, and it starts again after a failure: --budget or --deadline"
+        words = "its spending there has no limit, and it starts again after a failure: --budget or --deadline"
         checks.append(Check(of="limits", finding=Readiness.WARNING, words=words))
     return checks
 
@@ -333,7 +333,7 @@ def offered(engine: str, ask: Callable[[], list[str]]) -> list[Check]:
 
 def beforehand(store: Store, source: Plan | RunConfig, place: Place, limits: GuardLimits) -> list[str]:
     """Returns warnings before a launch elsewhere; raises AdvisorError with all that is missing if it cannot start."""
-    return told(looked_at(store, source, place, limits))
+    return raise_if_missing(looked_at(store, source, place, limits))
 
 
 def _job(

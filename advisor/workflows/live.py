@@ -144,7 +144,7 @@ class Prometheus:
             self._server, self._thread = start_http_server(port, addr="127.0.0.1", registry=registry)
         except OSError as error:
             message = f"port {port} cannot be served: {error.strerror}"
-            raise AdvisorError(message, "another one: --prometheus 9101", exit_code=2) from error
+            raise AdvisorError(message, "choose another one: --prometheus 9101", exit_code=2) from error
 
     def collect(self) -> Iterable[Any]:
         """Returns what a scrape reads: one gauge per known number, and three samples per estimate."""

@@ -24,7 +24,7 @@ def read_machines(text: str) -> tuple[OwnMachine, ...]:
     else:
         found = tuple(_machine(f"{gpu}:{gpus}", str(path)) for gpu, gpus in read_yaml(path, "machines").items())
     if not found:
-        raise AdvisorError(f"{path} names no machine", "write one a line: rtx-4090: 2", exit_code=2)
+        raise AdvisorError(f"{path} does not name a machine", "write one per line: rtx-4090: 2", exit_code=2)
     return found
 
 

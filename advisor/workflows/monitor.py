@@ -199,6 +199,6 @@ def _opened(csv: Path | None) -> AbstractContextManager[TextIO | None]:
     try:
         return open(csv, "x", encoding="utf-8", buffering=1)
     except FileExistsError as error:
-        raise AdvisorError(f"{csv} is there already", "name another file, or remove it", exit_code=2) from error
+        raise AdvisorError(f"{csv} already exists", "name another file, or remove it", exit_code=2) from error
     except OSError as error:
         raise AdvisorError(f"{csv} cannot be written: {error.strerror}", "name another file", exit_code=2) from error

@@ -67,7 +67,7 @@ def _columns(path: Path, header: list[str]) -> list[str | None]:
         former = _FORMER.get(name) or also.get(f"--{name.replace('_', '-')}")
         columns.append(name if name in known else None)
         if name in known and columns.count(name) > 1:
-            problems.append(f"{typed} is there twice")
+            problems.append(f"{typed} occurs twice")
         elif former is not None:
             problems.append(f"{typed} is now {former}")
         elif name not in known and name not in _NOTES and not name.startswith("#"):

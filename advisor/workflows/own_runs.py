@@ -46,7 +46,7 @@ def _timed(row: OptionRow, goal: Goal, planned: LayoutRun) -> tuple[LayoutRun, f
     layers = options.depth  # runs on few GPUs often have fewer layers, which `predict` does not take with a layout
     options = replace(options, depth=None)
     if options.micro_batch is None:
-        raise AdvisorError("micro-batch is not given", "the sequences that a GPU took at once", exit_code=2)
+        raise AdvisorError("micro-batch is not given", "give the sequences that a GPU processes at once", exit_code=2)
     architecture, spec, gpus = require_layout(options)
     if layers is not None:
         architecture = replace(architecture, model=_with_layers(architecture.model, layers))
@@ -57,7 +57,7 @@ def _timed(row: OptionRow, goal: Goal, planned: LayoutRun) -> tuple[LayoutRun, f
     took = stated.get("step_seconds") or run.step_tokens / stated["tokens_per_second"]
     if (mfu := run.mfu / took) > 1:
         message = f"{took:g} s would be {mfu:.0%} of the peak of {gpus} x {spec.key}"
-        raise AdvisorError(message, "step_seconds is of one optimizer step, in seconds", exit_code=2)
+        raise AdvisorError(message, "step_seconds is the time of one optimizer step in seconds", exit_code=2)
     return run, took
 
 

@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from advisor.calibration.learnt import profile_after
+from advisor.calibration.observed_run import profile_after
 from advisor.calibration.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu, load_gpus
-from advisor.hardware.software_support import can, runs_trainer, trainer_release, what_it_needs
+from advisor.hardware.software_support import can, pytorch_it_needs, runs_trainer, trainer_release
 from advisor.history.ledger_rows import own_loss_ratios
 from advisor.options import Goal
 from advisor.planning import answer as planner
@@ -96,7 +96,7 @@ def _finished(plan: Plan, store: Store, data_meta: TokenMeta | None) -> Plan:
     calibrated = {run.offer.gpu for run in plan.options if run.grounds and run.grounds.calibration}
     for key in dict.fromkeys(run.offer.gpu for run in (plan.chosen, *plan.options)):
         spec = find_gpu(key)
-        if spec and key not in calibrated and (need := what_it_needs(spec)):
+        if spec and key not in calibrated and (need := pytorch_it_needs(spec)):
             needs.append(need)
     return replace(plan, warnings=(*plan.warnings, *needs))
 
@@ -110,7 +110,7 @@ class PlanDetails:
     data: Download | None  # None: the data are here
 
 
-def beside(
+def plan_details(
     plan: Plan,
     store: Store,
     *,

@@ -25,7 +25,7 @@ _ENDLESS = 50.0  # seconds lost to interruptions per second of work; no such run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class BestWay:
     """The best way to do a piece of work on some GPUs of one kind."""
 
     prediction: Prediction
@@ -62,7 +62,7 @@ class Work(Protocol):
     def lacks(self, gpu: str) -> str:
         """Return what a GPU of this kind lacks for the work, or ""."""
 
-    def best_on(self, gpu: str, gpus: int) -> Found | str:
+    def best_on(self, gpu: str, gpus: int) -> BestWay | str:
         """Return the best way on this many GPUs, or why there is none, which may be empty."""
 
     def duration(self, prediction: Prediction, offer: Offer) -> Duration:
@@ -75,7 +75,7 @@ class Tried:
 
     runs: tuple[Run, ...]
     does_not_fit: tuple[str, ...]
-    best: dict[tuple[str, int], Found]  # by GPU and number of GPUs
+    best: dict[tuple[str, int], BestWay]  # by GPU and number of GPUs
     refused: tuple[tuple[str, int], ...]
     endless: tuple[str, ...]  # machines whose interruptions keep a run from ending, with the reason
 
@@ -84,7 +84,7 @@ def try_machines(work: Work) -> Tried:
     """Return the run on each machine that the goal allows."""
     runs: list[Run] = []
     does_not_fit: dict[str, str] = {}
-    best: dict[tuple[str, int], Found | str] = {}
+    best: dict[tuple[str, int], BestWay | str] = {}
     endless: dict[str, str] = {}
     for gpu, offers in _machines(work):
         lacks = work.lacks(gpu)
@@ -110,7 +110,7 @@ def try_machines(work: Work) -> Tried:
     return Tried(
         runs=tuple(runs),
         does_not_fit=tuple(f"{name}{why}" for name, why in (does_not_fit | endless).items()),
-        best={key: found for key, found in best.items() if isinstance(found, Found)},
+        best={key: found for key, found in best.items() if isinstance(found, BestWay)},
         refused=tuple(key for key, found in best.items() if isinstance(found, str)),
         endless=tuple(f"{name}{why}" for name, why in endless.items()),
     )
@@ -184,7 +184,7 @@ def _machines(work: Work) -> Iterator[tuple[str, Sequence[Offer]]]:
         )
 
 
-def _run(work: Work, found: Found, prediction: Prediction, offer: Offer) -> tuple[Run, Duration]:
+def _run(work: Work, found: BestWay, prediction: Prediction, offer: Offer) -> tuple[Run, Duration]:
     """Return the whole run in one of the ways that were found."""
     goal, lasts = work.goal, work.duration(prediction, offer)
     seconds = lasts.clock.total_seconds

@@ -28,7 +28,7 @@ from advisor.prediction.wallclock import rented_setup
 from advisor.records import Adapters, Estimate, Plan, Prediction, Software, WallClock
 from advisor.store.store import Store
 from advisor.workflows.goal import find_any_model, find_architecture
-from advisor.workflows.plan_elsewhere import ON_DEMAND, Duration, Found, plan_of, try_machines
+from advisor.workflows.plan_elsewhere import ON_DEMAND, BestWay, Duration, plan_of, try_machines
 
 BYTES_PER_TOKEN = 4  # of text to fetch; small compared with the model
 RANK, LENGTH, EPOCHS = 16, 1024, 3.0  # defaults, as in most tutorials
@@ -60,17 +60,17 @@ class FinetuneWork:
         return ""
 
     def gpus(self) -> Sequence[str]:
-        asked = self.goal.gpu
-        return [key for key, spec in load_gpus().items() if spec.is_cuda] if asked == ANY else asked.split(",")
+        requested = self.goal.gpu
+        return [key for key, spec in load_gpus().items() if spec.is_cuda] if requested == ANY else requested.split(",")
 
-    def best_on(self, gpu: str, gpus: int) -> Found | str:
+    def best_on(self, gpu: str, gpus: int) -> BestWay | str:
         together = SEQUENCES[self.goal.stage or "sft"]
         network = self.goal.network_bytes_per_second
         profile, found = finetune_batch(self.store, gpu, gpus, self.model, self.software, together, network)
         if not found.fits or found.tokens_per_second is None:
             return ""
         leanest = replace(found.workload, micro_batch=together, activation_checkpointing="full")
-        return Found(
+        return BestWay(
             prediction=replace(found, workload=replace(found.workload, model=self.sizes)),
             power=power_of(profile),
             grounds=grounds_of(profile),
@@ -126,7 +126,7 @@ def plan_finetune(goal: Goal, store: Store) -> Plan:
     model = model.at(context)
     per_epoch = goal.examples * SEQUENCES[stage] * length if goal.examples is not None else goal.tokens
     if per_epoch is None:
-        raise AdvisorError("nothing says how much is to be trained", "say it: --examples 50k", exit_code=2)
+        raise AdvisorError("the amount of training is not given", "state it: --examples 50k", exit_code=2)
     tokens = round(per_epoch * (epochs if goal.examples is not None else 1))
     if goal.finetune == "full" and model.expert_width is not None:  # of all its weights only layouts have a law
         gpu, counts = goal.gpu, goal.counts or (goal.gpus,)
@@ -172,9 +172,9 @@ def _would_fit(work: FinetuneWork, rank: int, length: int) -> str:
     goal, model = work.goal, work.model
 
     def fits(context: int = model.shape.seq_len, **changed: Any) -> bool:
-        asked = replace(goal, **changed)
+        requested = replace(goal, **changed)
         shorter = model.at(context)
-        other = replace(work, goal=asked, model=shorter, software=_software(asked, shorter, rank))
+        other = replace(work, goal=requested, model=shorter, software=_software(requested, shorter, rank))
         return bool(try_machines(other).runs)
 
     found = []

@@ -27,7 +27,7 @@ from advisor.prediction.software import require_software
 from advisor.records import Grounds, Plan, Prediction
 from advisor.workflows.goal import find_architecture
 from advisor.workflows.own_runs import read_own_runs
-from advisor.workflows.plan_elsewhere import ON_DEMAND, Duration, Found, Tried, plan_of, try_machines
+from advisor.workflows.plan_elsewhere import ON_DEMAND, BestWay, Duration, Tried, plan_of, try_machines
 
 SOFTWARE = "nemo"
 TOKENS_PER_PARAMETER = 20  # Chinchilla's ratio, per parameter active for a token
@@ -54,7 +54,7 @@ class LayoutWork:
         keys = self.goal.gpu.split(",")
         if unjoined := next((key for key in keys if key not in cards or not _joined(cards[key])), None):
             hint = "GPUs joined by NVLink or PCIe: --gpu h100"
-            raise AdvisorError(f"nothing is known of what joins GPUs of the kind {unjoined}", hint, exit_code=2)
+            raise AdvisorError(f"the link between GPUs of type {unjoined} is unknown", hint, exit_code=2)
         return keys
 
     @property
@@ -84,7 +84,7 @@ class LayoutWork:
             software=self.software,
         )
 
-    def best_on(self, gpu: str, gpus: int) -> Found | str:
+    def best_on(self, gpu: str, gpus: int) -> BestWay | str:
         run = self.run_on(gpu, gpus)
         if self.goal.measured is not None and gpu not in self.own_runs:
             self.own_runs[gpu] = read_own_runs(self.goal, run)
@@ -97,7 +97,7 @@ class LayoutWork:
             calibration=None, generation=run.gpu.generation, card_runs=same_gpu, generation_runs=same_generation,
             all_runs=everything, own_runs=own.count if own else 0, own_slowdown=math.exp(own.usual) if own else None,
         )  # fmt: skip
-        return Found(
+        return BestWay(
             prediction=found.best.prediction,
             others=tuple((choice.prediction, choice.lost) for choice in found.others),
             tried=found.tried,
@@ -131,7 +131,7 @@ def plan_layouts(goal: Goal) -> Plan:
     tried = try_machines(work)
     if goal.measured is not None and not any(work.own_runs.values()):
         message = f"{goal.measured} has no run of {software.words} on {goal.gpu.replace(',', ', ')}"
-        raise AdvisorError(message, "name them as measured: --gpu GPU --software NAME", exit_code=2)
+        raise AdvisorError(message, "name those of the measured runs: --gpu GPU --software NAME", exit_code=2)
     if not tried.runs:
         named = ", ".join(tried.does_not_fit) or "any GPU that is rented"
         message = f"{architecture.name} with {sequences} sequences a step surely fits none of: {named}"
@@ -183,8 +183,8 @@ def _changes(run: LayoutRun, most: int, sequences: int, seq_len: int) -> Iterato
     """Yields changes, in words and as options, with which a layout of the run surely fits; each was searched."""
 
     def fits(gpus: int, of: int = sequences, length: int = seq_len) -> bool:
-        asked = replace(run, node_gpus=min(GPUS_PER_NODE, gpus), seq_len=length)
-        return search(asked, gpus, of).best is not None
+        requested = replace(run, node_gpus=min(GPUS_PER_NODE, gpus), seq_len=length)
+        return search(requested, gpus, of).best is not None
 
     count = next((count for count in _COUNTS if count > most and fits(count)), None)
     if count is not None:

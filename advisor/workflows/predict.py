@@ -30,7 +30,7 @@ from advisor.workflows.would_fit import would_fit
 from trainer.schema import ModelShape, make_shape
 
 # reasons why a prediction describes other software
-_PARTLY = "published software, less by what frozen weights save: the trainer here trains whole models"
+_PARTLY = "published software, minus what frozen weights save: this trainer trains all weights"
 _OTHER_SOFTWARE = "published software: the trainer here has no fp8, ties no head and does not shard the optimizer alone"
 
 
@@ -61,8 +61,8 @@ class Predicted(Prediction):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Asked:
-    """What a configuration is predicted to do, and on which profile."""
+class _Requested:
+    """The prediction of a configuration, and the profile that it is based on."""
 
     profile: Profile
     prediction: Prediction
@@ -74,28 +74,28 @@ class _Asked:
 def predict(options: PredictOptions, store: Store) -> Predicted:
     """Predict the configuration that the options describe; raises AdvisorError if they do not describe one."""
     if options.download_rate is not None and options.tokens is None:
-        raise AdvisorError("--download-rate: of how much data?", "say how many tokens: --tokens 10B", exit_code=2)
+        raise AdvisorError("--download-rate needs an amount of data", "say how many tokens: --tokens 10B", exit_code=2)
     if options.network is not None:
         refuse_idle_network(_machine(options.gpu, options.gpus)[1])
     options = with_stage(options)
     degrees = any((getattr(options, name) or 1) > 1 for name in LAYOUT_DEGREES)
     if degrees or (options.model and options.lora_rank is None and find_any_model(options.model).expert_width):
         return _over_layout(options)
-    asked = _asked(options, store)
-    profile, workload = asked.profile, asked.prediction.workload
-    step, vocabulary, fits = asked.prediction.step_seconds, workload.shape.vocab_size, asked.prediction.fits
+    requested = _requested(options, store)
+    profile, workload = requested.profile, requested.prediction.workload
+    step, vocabulary, fits = requested.prediction.step_seconds, workload.shape.vocab_size, requested.prediction.fits
     return Predicted(
-        **vars(asked.prediction),
+        **vars(requested.prediction),
         memory_parts=memory_bill(profile, workload),
-        would_fit=would_fit(options, workload, lambda o: _asked(o, store).prediction) if fits is False else (),
+        would_fit=would_fit(options, workload, lambda o: _requested(o, store).prediction) if fits is False else (),
         other_depths=tuple(at_depths(profile, workload, options.depths)) if options.depths else (),
         data=download(options.tokens, vocabulary, options.download_rate) if options.tokens else None,
         made_for=whose(profile, workload),
         closest_run=closest_run(profile, workload),
         network=assumed_network(workload, profile.spec, step.value) if step else None,
-        sources=(*profile.sources, *asked.differences),
-        assumed=asked.assumed,
-        too_long=asked.too_long,
+        sources=(*profile.sources, *requested.differences),
+        assumed=requested.assumed,
+        too_long=requested.too_long,
     )
 
 
@@ -118,7 +118,7 @@ def require_layout(options: PredictOptions) -> tuple[Architecture, GpuSpec, int]
     if options.model is None or refused:
         words = ", ".join(known[name].flag for name in refused) or "one without a name"
         hint = "name the model, as --model llama-3.1-8b, without these options"
-        raise AdvisorError(f"a layout is predicted of a published model, not with {words}", hint, exit_code=2)
+        raise AdvisorError(f"a layout is predicted for a published model, without {words}", hint, exit_code=2)
     key, gpus = _machine(options.gpu, options.gpus)
     spec = load_gpus().get(key)
     if spec is None or not spec.is_cuda:
@@ -147,8 +147,8 @@ def _over_layout(options: PredictOptions) -> Predicted:
     )
 
 
-def _asked(options: PredictOptions, store: Store) -> _Asked:
-    """Predict the configuration alone, without the details beside it."""
+def _requested(options: PredictOptions, store: Store) -> _Requested:
+    """Predict the configuration without the details shown with it."""
     # Ask for the model first: without one, nothing can be predicted on any device.
     given = vars(options)
     check_options(options)
@@ -218,7 +218,7 @@ def _asked(options: PredictOptions, store: Store) -> _Asked:
     )
     prediction, chosen = _predicted(profile, workload, micro_batch_given=options.micro_batch is not None)
     differences = (_PARTLY if partly else _OTHER_SOFTWARE,) if elsewhere else ()
-    return _Asked(
+    return _Requested(
         profile=profile,
         prediction=prediction,
         assumed=(*chosen, *assumed),

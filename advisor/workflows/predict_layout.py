@@ -50,11 +50,11 @@ def choose_layout(
         software=name,
     )
     # Of the shardings and micro-batches that are not given, take the plainest that fits and is about as fast as any.
-    asked = options.sharding
-    if asked == "gradients":
+    requested = options.sharding
+    if requested == "gradients":
         assumed.append("ZeRO-2 as ZeRO-1, which needs more memory and as much time")
-        asked = "optimizer"
-    shardings = [asked] if asked or gpus == 1 else ["optimizer", "full"]
+        requested = "optimizer"
+    shardings = [requested] if requested or gpus == 1 else ["optimizer", "full"]
     sizes = [options.micro_batch] if options.micro_batch else _MICRO_BATCHES
     first, fitting = None, []
     for sharding in shardings:

@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 
 from advisor.engines.engines import PLACES, describe
-from advisor.engines.gpu_locks import choice, taken_by, visible_ids
+from advisor.engines.gpu_locks import choice, runs_by_gpu, visible_ids
 from advisor.engines.guards import refuse_without_data
 from advisor.engines.state import RunState, this_host
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu
-from advisor.hardware.here import FoundCard, broken_cards, check_is_here, device_key
+from advisor.hardware.here import DetectedGpu, broken_cards, check_is_here, device_key
 from advisor.hardware.software_support import installed_problem
 from advisor.records import Plan
 from advisor.run_records import Place
@@ -71,7 +71,7 @@ def preflight(store: Store, source: Plan | RunConfig, place: Place) -> list[Chec
     return checks
 
 
-def told(checks: list[Check]) -> list[str]:
+def raise_if_missing(checks: list[Check]) -> list[str]:
     """Returns the warnings and the engine's answers as text; raises AdvisorError with everything that is missing."""
     lacking = [f"{check.of}: {check.words}" for check in checks if check.finding is Readiness.MISSING]
     if lacking:
@@ -93,7 +93,7 @@ def _cards(source: Plan | RunConfig, config: RunConfig, place: Place) -> Iterato
             return
         if warning:
             yield Check(of="card", finding=Readiness.WARNING, words=warning)
-    visible, taken, order = visible_ids() or (), taken_by(), _order(place)
+    visible, taken, order = visible_ids() or (), runs_by_gpu(), _order(place)
     unknown = [number for number in place.gpu_ids if number not in visible]
     if unknown:
         has = ", ".join(map(str, visible)) or "none"
@@ -112,13 +112,13 @@ def _cards(source: Plan | RunConfig, config: RunConfig, place: Place) -> Iterato
             yield Check(of="card", finding=Readiness.FINE, words=f"GPU {card.number} is free{broken}")
 
 
-def _order(place: Place) -> list[FoundCard]:
+def _order(place: Place) -> list[DetectedGpu]:
     """Returns the GPUs in the order in which the run takes them."""
     by_number = {card.number: card for card in choice()}
     return [by_number[number] for number in place.gpu_ids or by_number if number in by_number]
 
 
-def _shared(card: FoundCard) -> str:
+def _shared(card: DetectedGpu) -> str:
     """Says who uses a GPU that the run would take."""
     who = f"process {', '.join(map(str, card.processes))}" if card.processes else "another program"
     total, free = card.memory_bytes, card.free_bytes
@@ -143,7 +143,7 @@ def _memory(plan: Plan, config: RunConfig, place: Place) -> Iterator[Check]:
     if config.device == "cpu" or plan.workload.gpu == "cpu":
         free: int | None = psutil.virtual_memory().available
     else:
-        taken = taken_by()
+        taken = runs_by_gpu()
         chosen = sorted(_order(place), key=lambda card: card.number in taken)[: plan.workload.gpus]
         free = min((card.free_bytes for card in chosen if card.free_bytes is not None), default=None)
     if peak is None or free is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor import units
-from advisor.calibration.learnt import FEWEST_STEPS, has_seen, profile_after
+from advisor.calibration.observed_run import FEWEST_STEPS, includes_run, profile_after
 from advisor.errors import AdvisorError
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Severity
@@ -98,7 +98,7 @@ class ReplanKnob:
     here: Any
 
     @property
-    def kept(self) -> bool:
+    def unchanged(self) -> bool:
         return bool(self.there == self.here)
 
 
@@ -139,8 +139,8 @@ def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -
     known = workload is not None
     if inferred is not None:
         known = inferred.gpu is not None
-        asked = inferred if known else infer(run, {**lacking, "gpu": _UNKNOWN_CARD})
-        workload, unsure = asked.workload, asked.unsure
+        requested = inferred if known else infer(run, {**lacking, "gpu": _UNKNOWN_CARD})
+        workload, unsure = requested.workload, requested.unsure
         if workload is None:
             # Name the options that state what the log lacks.
             supply = {
@@ -150,9 +150,9 @@ def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -
                 "vocabulary": "--vocab-size 50304",
                 "batch": "--global-batch 512k",
             }
-            options = dict.fromkeys(o for words in asked.missing for name, o in supply.items() if name in words)
+            options = dict.fromkeys(o for words in requested.missing for name, o in supply.items() if name in words)
             hint = "give its configuration, --config FILE" + (f", or say it: {' '.join(options)}" if options else "")
-            raise AdvisorError(f"{text} does not say {'; '.join(asked.missing)}", hint, exit_code=2)
+            raise AdvisorError(f"{text} does not say {'; '.join(requested.missing)}", hint, exit_code=2)
     assert workload is not None
     _refuse_part(text, analysis.case, workload, typed)
     each = round(step_tokens(analysis.case) or workload.step_tokens)
@@ -225,39 +225,39 @@ def _seen(case: Case, work: Workload, known: bool, own: bool, path: Path) -> tup
 
 def options_of(origin: Origin, typed: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the run as options of a plan; typed options replace the run's. Raises AdvisorError (exit 2)."""
-    work, kept = origin.workload, _kept(origin, typed)
+    work, unchanged = origin.workload, _kept(origin, typed)
     if "gpu" not in typed and not typed.get("own"):
         if not origin.card_known:
             hint = "say what it ran on, --was h100:8, or where it shall run, --gpu l4"
             raise AdvisorError(f"{origin.source} does not name its GPU", hint, exit_code=2)
-        kept |= {"gpu": work.gpu}
+        unchanged |= {"gpu": work.gpu}
     same_card = typed.get("gpu", work.gpu) == work.gpu and origin.card_known
     if not typed.get("own") and "," not in typed.get("gpu", "") and typed.get("gpu") != "any":
-        kept |= {"gpus": (work.gpus,)}
+        unchanged |= {"gpus": (work.gpus,)}
     if same_card and origin.case.notes.get("price") == "stated" and (usd := price(origin.case)) is not None:
-        kept |= {"price": (repr(usd / work.gpus),)}
-    return {**kept, **typed}
+        unchanged |= {"price": (repr(usd / work.gpus),)}
+    return {**unchanged, **typed}
 
 
 def _kept(origin: Origin, typed: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the run's model, tokens, global batch, precision and data, except those that typed options replace."""
     work, shape = origin.workload, origin.workload.shape
-    kept: dict[str, Any] = {"global_batch": origin.step_tokens, "optimizer": work.optimizer}
-    kept |= {"seq_len": shape.seq_len, "vocab_size": shape.vocab_size}
-    kept |= {name: getattr(work, name) for name in ("precision", "compile") if _states(origin, name)}
+    unchanged: dict[str, Any] = {"global_batch": origin.step_tokens, "optimizer": work.optimizer}
+    unchanged |= {"seq_len": shape.seq_len, "vocab_size": shape.vocab_size}
+    unchanged |= {name: getattr(work, name) for name in ("precision", "compile") if _states(origin, name)}
     if "model" not in typed:
-        kept["family"] = shape.family
+        unchanged["family"] = shape.family
     if not _OTHER_SIZE & typed.keys():
-        kept |= {name: getattr(shape, name) for name in _SIZES}
+        unchanged |= {name: getattr(shape, name) for name in _SIZES}
     if not _OTHER_LENGTH & typed.keys():
         if origin.tokens is None:
             missing = f"{origin.source} does not say how many steps it has"
             raise AdvisorError(missing, "say how much is to be trained: --tokens 500M", exit_code=2)
-        kept["tokens"] = origin.tokens
+        unchanged["tokens"] = origin.tokens
     data = origin.config.data.path if origin.config else None
     if data and Path(data).is_dir() and not {"data", "data_tokens"} & typed.keys():
-        kept["data"] = Path(data)
-    return {name: value for name, value in kept.items() if name not in typed}
+        unchanged["data"] = Path(data)
+    return {name: value for name, value in unchanged.items() if name not in typed}
 
 
 def _states(origin: Origin, setting: str) -> bool:
@@ -279,7 +279,7 @@ def as_it_was(plan: Plan, origin: Origin) -> Plan:
 
 
 def current_run(origin: Origin | None, plan: Plan) -> Workload | None:
-    """Returns the run's own configuration if the plan uses the same GPUs; None for other GPUs or without a run."""
+    """Returns the run's configuration if the plan uses the same GPUs, or else None."""
     if origin is None or not origin.card_known:
         return None
     work = origin.workload
@@ -357,7 +357,7 @@ def _speed(seen: MeasuredStep, predicted: Prediction | None, plan: Plan, store: 
         ratio = seen.step_seconds / expected.value
         text += f", {units.format_number(ratio)} times what is predicted without it"
         if not 1 / run_metrics.BROKEN_FACTOR < ratio < run_metrics.BROKEN_FACTOR:
-            text += " (no shape or batch explains so much: `advisor analyze` says what may have held it back)"
+            text += " (no shape or batch explains so much: `advisor analyze` says what may have slowed it)"
     profile = profile_after(
         seen,
         work.gpu,
@@ -367,7 +367,7 @@ def _speed(seen: MeasuredStep, predicted: Prediction | None, plan: Plan, store: 
         compile=work.compile,
         power_cap_watts=plan.goal.power_cap_watts,
     )
-    rests = "the plan's speed rests on it, too" if has_seen(profile, seen) else "the plan's speed does not rest on it"
+    rests = f"the plan's speed {'is' if includes_run(profile, seen) else 'is not'} based on it"
     return f"{text}; {rests}"
 
 

@@ -25,7 +25,7 @@ def sample(run_dir: Path, prompt: str, options: SampleOptions) -> Iterator[dict[
 def evaluate(
     run_dir: Path, *, tokens: int, tasks: Sequence[Path], device: str = "auto", tokenizer: Path | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yields the held-out loss and the scores on tasks, record by record (`trainer/evaluate.py`)."""
+    """Yields records with the held-out loss and the scores on tasks (`trainer/evaluate.py`)."""
     words = ["--tokens", str(tokens), "--device", device, *(word for task in tasks for word in ("--task", str(task)))]
     if tokenizer is not None:
         words += ["--tokenizer", str(tokenizer)]
@@ -60,7 +60,7 @@ def _records(words: Sequence[str], prompt: str) -> Iterator[dict[str, Any]]:
             if process.wait() != 0:
                 errors.seek(0)
                 last = (errors.read().strip().splitlines() or [f"exit code {process.returncode}"])[-1]
-                raise AdvisorError(f"the model's process failed: {last}", "on less memory: --device cpu")
+                raise AdvisorError(f"the model's process failed: {last}", "if GPU memory is short: --device cpu")
         finally:  # also if the caller stops reading
             process.kill()
             process.wait()

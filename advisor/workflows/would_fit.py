@@ -52,13 +52,13 @@ def _changes(options: PredictOptions, w: Workload) -> Iterator[tuple[str, list[d
     adapters, four_bits = {"lora_rank": options.lora_rank or 16}, {"qlora": True}
     if options.freeze_blocks is None and not options.qlora:
         if options.lora_rank is None:
-            yield "adapters beside frozen weights", [{**adapters, **least}]
+            yield "adapters on frozen weights", [{**adapters, **least}]
         else:
             adapters = {}
-        yield "adapters beside weights of 4 bits", [{**adapters, **four_bits, **least}]
+        yield "adapters on 4-bit weights", [{**adapters, **four_bits, **least}]
     yield "shorter sequences", shorter
     if options.freeze_blocks is None and not options.qlora:
-        yield "shorter sequences beside weights of 4 bits", [{**adapters, **four_bits, **one} for one in shorter]
+        yield "shorter sequences with 4-bit weights", [{**adapters, **four_bits, **one} for one in shorter]
 
 
 def _flags(changed: dict[str, Any]) -> str:

@@ -69,12 +69,12 @@ def parameters_of(scored: ScoredRun) -> dict[str, float | str]:
                       "actual": score.actual, "inside": inside, "error": score.error}  # fmt: skip
             found |= {f"advisor.{score.quantity}.{name}": one for name, one in values.items() if one is not None}
     if len(found) == 2:
-        raise AdvisorError(f"nothing was predicted of {scored.run_id}", "give its plan: --plan plan.yaml", exit_code=2)
+        raise AdvisorError(f"nothing was predicted for {scored.run_id}", "give its plan: --plan plan.yaml", exit_code=2)
     return found
 
 
 def target_of(path: Path, run: str | None) -> Target:
-    """Returns the tracker's run at a path. Raises AdvisorError if there is none, or several and none is named."""
+    """Returns the tracker's run at a path. Raises AdvisorError unless there is one run or one is named."""
     if path.is_dir() and mlflow_files.is_run_folder(path):
         return {"library": "mlflow", "run": path.name, "store": path.parent.parent.as_uri()}
     for file in sorted(path.glob("run-*.wandb")) if path.is_dir() else [path] if path.suffix == ".wandb" else []:
@@ -84,7 +84,7 @@ def target_of(path: Path, run: str | None) -> Target:
     if path.suffix == ".db" and path.exists() and (found := _of_database(path, run)):
         return found
     hint = "give a W&B offline run's folder, an MLflow run's folder or mlflow.db, or trackio's PROJECT.db"
-    raise AdvisorError(f"{path} is no run of a tracker that is known", hint, exit_code=2)
+    raise AdvisorError(f"{path} is not a run of a known tracker", hint, exit_code=2)
 
 
 def _of_database(path: Path, run: str | None) -> Target | None:
@@ -99,7 +99,7 @@ def _of_database(path: Path, run: str | None) -> Target | None:
                 named = {"run": _chosen(path, rows, run), "project": path.stem, "folder": str(path.parent)}
                 return {"library": "trackio", **named}
     except sqlite3.Error as error:
-        raise AdvisorError(f"{path} cannot be read as SQLite: {error}", "give the tracker's own file, whole") from error
+        raise AdvisorError(f"{path} cannot be read as SQLite: {error}", "give the tracker's whole file") from error
     return None
 
 

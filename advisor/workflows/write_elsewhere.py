@@ -48,16 +48,16 @@ class Written:
 
 
 def write_elsewhere(plan: Plan, path: Path) -> Written:
-    """Write the plan's chosen run for its software; AdvisorError (exit 2) if its way of starting is unknown."""
+    """Write the plan's run for its software. Raises AdvisorError if the format of its start file is unknown."""
     assert plan.goal.model is not None  # other software trains published models
     kind = "finetune" if plan.workload.layout is None else "layouts"
     architecture = find_architecture(plan.goal.model)
-    asked = plan.goal.software or ("trl" if kind == "finetune" else "nemo")
+    requested = plan.goal.software or ("trl" if kind == "finetune" else "nemo")
     known = [key for key, row in _exports().items() if row["for"] == kind]
-    able = [name for name in (asked, _SAME.get(asked)) if name in known]
+    able = [name for name in (requested, _SAME.get(requested)) if name in known]
     name = next((one for one in able if _exports()[one]["suffix"] == path.suffix), able[0] if able else None)
     if name is None:
-        message = f"no file is written for {asked} from here"
+        message = f"no file is written for {requested} from here"
         raise AdvisorError(message, f"name software of which it is: --software {' or '.join(known)}", exit_code=2)
     row = _exports()[name]
     if path.suffix != row["suffix"]:
@@ -107,7 +107,7 @@ def _missing(architecture: Architecture) -> str:
         return ""
     base = "" if details.rope_base is None else "other than the base of its positions "
     return (
-        f"what {name} has beyond its sizes {base}is not known here, and Megatron-LM's defaults stand: hold "
+        f"what {name} has beyond its sizes {base}is not known here, so Megatron-LM's defaults are used: check "
         "--rotary-base, --qk-layernorm, --add-qkv-bias, --norm-epsilon and the router against its config.json"
     )
 

@@ -33,7 +33,7 @@ def goal_of(words: list[str]) -> Goal:
     with command.make_context("plan", words) as context:
         # what is done with the plan, not what is planned
         beside = ("measure", "out", "everything", "gates", "depths", "as_json")
-        beside += ("again_of", "was", "config")
+        beside += ("origin_path", "was", "config")
         return goal_from({name: value for name, value in context.params.items() if name not in beside})
 
 

@@ -14,7 +14,7 @@ from advisor.cli.predict import command
 from advisor.hardware.catalog import load_gpus
 from advisor.laws import flops
 from advisor.planning.what_fits import adapted, largest_context
-from advisor.prediction.adapters import seconds_besides, share_of_a_step
+from advisor.prediction.adapters import seconds_added, share_of_a_step
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.memory_published import cases, parts
 from advisor.prediction.memory_terms import WorkloadArrays
@@ -137,7 +137,7 @@ def run(*words: str):
 
 def test_the_command_says_what_is_trained():
     text = run("--lora-rank", "16").output
-    assert "LoRA of rank 16" in text and "trained)" in text and "trains whole models" in text
+    assert "LoRA of rank 16" in text and "trained)" in text and "trains all weights" in text
     found = json.loads(run("--lora-rank", "16", "--qlora", "--json").output)
     whole = json.loads(run("--json").output)
     assert found["peak_reserved_bytes"]["value"] < whole["peak_reserved_bytes"]["value"]
@@ -169,7 +169,7 @@ def test_adapters_in_eager_code_pass_what_enters_and_leaves_their_matrices_throu
     d, f, kv = shape.width, shape.ffn_width, shape.kv_heads * shape.head_dim
     moved = tokens * shape.depth * (75 * (6 * d + f) + 150 * (3 * d + 2 * kv + 2 * f))
     spec = load_gpus()["h100-80gb-sxm"]
-    found = seconds_besides(WorkloadArrays.of([eager]), spec)[0]
+    found = seconds_added(WorkloadArrays.of([eager]), spec)[0]
     assert found == pytest.approx(moved / spec.memory_bytes_per_second)
-    compiled = seconds_besides(WorkloadArrays.of([replace(eager, compile=True)]), spec)[0]
+    compiled = seconds_added(WorkloadArrays.of([replace(eager, compile=True)]), spec)[0]
     assert compiled == 0.0  # the compiler joins them with their neighbours

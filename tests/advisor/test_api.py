@@ -112,7 +112,7 @@ def test_a_frame_has_each_estimate_with_its_ends_and_shows_itself():
     ("call", "message", "hint"),
     [
         (lambda: advisor.plan(budgt=3), "there is no option 'budgt'", "did you mean budget"),
-        (lambda: advisor.plan(gpu="l4", deadline=8), "'8' says no unit", "8h"),
+        (lambda: advisor.plan(gpu="l4", deadline=8), "'8' has no unit", "8h"),
         (lambda: advisor.plan(gpu="l4", tokens="many"), "--tokens: ", "3.7B"),
         (lambda: advisor.plan(gpu="l4", spot="maybe"), "--spot maybe: there is no such choice", "none, any or only"),
         (lambda: advisor.plan(gpu="l4", sure="yes"), "neither True nor False", "give one of them"),
@@ -124,8 +124,8 @@ def test_a_frame_has_each_estimate_with_its_ends_and_shows_itself():
         (lambda: advisor.analyze("nowhere.log"), "nowhere.log", None),
         (lambda: advisor.analyze("nowhere.log", card="l4"), "there is no option 'card'", "gpu"),
         (lambda: advisor.analyze("nowhere.log", price="much"), "'much' is not an amount of dollars", "$20"),
-        (lambda: advisor.compare(), "which run is meant?", "latest"),
-        (lambda: advisor.audit(), "which report is meant?", "report.md"),
+        (lambda: advisor.compare(), "no run is given", "latest"),
+        (lambda: advisor.audit(), "no report is given", "report.md"),
     ],
 )
 def test_what_cannot_be_meant_is_an_error_with_the_next_step(call, message, hint):

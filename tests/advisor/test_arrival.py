@@ -23,7 +23,7 @@ from advisor.engines.state import RunState, RunStatus
 from advisor.errors import AdvisorError
 from advisor.hardware.here import cpu_name
 from advisor.options import LaunchOptions
-from advisor.planning.answer import same_work, what_is_left
+from advisor.planning.answer import remaining_goal, same_work
 from advisor.records import Plan
 from advisor.run_records import ArrivalRecord, Arriving
 from advisor.store.calibration import Calibration, Verdict, calibration_to_dict
@@ -68,7 +68,7 @@ def test_what_is_left_is_planned_with_what_is_there(recorded, tmp_path, factor):
     before = planned(tmp_path / "a", slowed(recorded, factor), "--depth", "4", "--deadline", "2h")
     store = Store(tmp_path / "b")
     store.save_calibration(recorded)
-    goal = what_is_left(before, "cpu", spent_seconds=720.0, may_change_depth=False)
+    goal = remaining_goal(before, "cpu", spent_seconds=720.0, may_change_depth=False)
     assert goal.deadline_seconds == 7200.0 - 720.0 and goal.depth == 4 and goal.sure
     after = recommend(goal, store)
     assert after.workload.step_tokens == before.workload.step_tokens
@@ -82,7 +82,7 @@ def test_what_is_left_is_planned_with_what_is_there(recorded, tmp_path, factor):
 def test_planned_again_it_still_knows_where_the_end_of_its_machine_is_announced(recorded, tmp_path):
     before = planned(tmp_path, recorded, "--depth", "4", "--deadline", "2h")
     before = with_notice(before, "http://127.0.0.1:80/spot")
-    goal = what_is_left(before, "cpu", spent_seconds=720.0, may_change_depth=False)
+    goal = remaining_goal(before, "cpu", spent_seconds=720.0, may_change_depth=False)
     after, _ = _plan_again(before, goal, Store(tmp_path), 0.0)
     assert after.run.steps < before.run.steps and after.run.stop.notice == "http://127.0.0.1:80/spot"
 
@@ -90,11 +90,11 @@ def test_planned_again_it_still_knows_where_the_end_of_its_machine_is_announced(
 def test_dollars_are_left_as_hours_are(recorded, tmp_path):
     words = ("--price", "0.5", "--budget", "1", "--depth", "4", "--micro-batch", "8")
     before = planned(tmp_path, recorded, *words)
-    goal = what_is_left(before, "cpu", spent_seconds=360.0, may_change_depth=False)
+    goal = remaining_goal(before, "cpu", spent_seconds=360.0, may_change_depth=False)
     assert goal.budget_usd == pytest.approx(1 - 0.5 * 0.1) and goal.micro_batch == 8
-    free = what_is_left(before, "cpu", spent_seconds=360.0, may_change_depth=True)
+    free = remaining_goal(before, "cpu", spent_seconds=360.0, may_change_depth=True)
     assert free.depth == 4 and free.global_batch_tokens is None, "the goal itself asked for the depth"
-    other = what_is_left(before, "l4", spent_seconds=0.0, may_change_depth=False)
+    other = remaining_goal(before, "l4", spent_seconds=0.0, may_change_depth=False)
     assert (other.gpu, other.usd_per_gpu_hour) == ("l4", 0.5)
 
 

@@ -219,7 +219,7 @@ def test_own_cards_join_the_catalog_and_win(advisor_home: Path) -> None:
         ("key,memory_gb,mem_bw_gbs,source\nmine,12,0,me\n", "line 2: mem_bw_gbs is '0'"),
         ("key,memory_gb,mem_bw_gbs,source\nmine,12,400,me\nyours,12,,me\n", "line 3: mem_bw_gbs is empty"),
         ("key,memory_gb,source\nmine,12,me\n", "lacks the column mem_bw_gbs"),
-        ("key,memory_gb,mem_bw_gbs,source\nmine,12,400,me\nmine,12,400,me\n", "line 3: the key 'mine' is there twice"),
+        ("key,memory_gb,mem_bw_gbs,source\nmine,12,400,me\nmine,12,400,me\n", "line 3: the key 'mine' occurs twice"),
     ],
 )
 def test_a_broken_own_row_is_named_by_file_and_line(advisor_home: Path, text: str, words: str) -> None:

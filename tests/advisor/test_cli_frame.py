@@ -103,7 +103,7 @@ def test_wrong_usage_exits_2_with_the_next_step(arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["plan", "--gpu", ",", "--budget", "5"], "--gpu names no GPU"),
+        (["plan", "--gpu", ",", "--budget", "5"], "--gpu does not name a GPU"),
         (["gpus", "--provider", "runpo"], "unknown provider 'runpo'"),
         (["gpus", "l4", "--provider", "runpo"], "known: aws, "),
     ],

@@ -203,7 +203,7 @@ def test_a_page_among_shards_is_found_and_fetched_again(server, tmp_path, call):
     code, out, _ = call("data", "check", str(folder), "--refetch", "--json")
     document = json.loads(out)
     assert (code, document["files"], document["left"]) == (0, 2, 0)
-    assert document["damaged"][0]["again"] == "fetched again, and whole"
+    assert document["damaged"][0]["again"] == "fetched again, and complete"
     assert (folder / "shard_1.parquet").read_bytes() == good
     code, out, _ = call("data", "check", str(folder))
     assert code == 0 and "2 files: nothing is wrong" in out
@@ -255,7 +255,7 @@ def test_lists_of_addresses(tmp_path):
     urls.write_text("https://a/x.bin\nhttps://b/x.bin\n\nhttps://a/my%20file.bin?sig=1\n")
     assert read_urls(urls, []) == {"my file.bin": "https://a/my%20file.bin?sig=1"}  # x.bin may be either
     urls.write_text("file:///etc/passwd\n")
-    with pytest.raises(AdvisorError, match="line 1: 'file:///etc/passwd' is no address"):
+    with pytest.raises(AdvisorError, match="line 1: 'file:///etc/passwd' is not an address"):
         read_urls(urls, [])
     with pytest.raises(AdvisorError, match="no data file"):
         files_of([Path(tmp_path)])

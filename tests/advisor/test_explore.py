@@ -340,6 +340,6 @@ def test_the_page_and_the_command_leave_out_the_same_options():
     with command.make_context("plan", []) as context:
         for name, option in OPTIONS.items():
             assert context.params.pop(name) == option.default, name
-        runs = {"again_of", "was", "config"}  # plan --from is asked in the terminal
+        runs = {"origin_path", "was", "config"}  # plan --from is asked in the terminal
         asked = {"measure", "gate", "depths", "out", "everything"}
         assert set(context.params) == asked | runs

@@ -75,7 +75,7 @@ def test_stages_run_one_after_the_other(home, tmp_path, call):
         (source / "run.yaml").write_text(dump_config(config))
     words = ("finetune", str(home / "run"), "--data", str(home / "mid"), "--out")
     code, _, err = call(*words, str(out))
-    assert code == 1 and "is there already" in err
+    assert code == 1 and "already exists" in err
     code, text, _ = call(*words, str(tmp_path / "again"), "--price", "2")
     assert code == 0 and "mid" in text and "$" in text and "next: advisor launch" in " ".join(text.split())
 

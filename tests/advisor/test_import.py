@@ -81,7 +81,7 @@ def test_checkpoints_come_only_when_they_are_asked_for(export, store):
 
 
 def test_what_is_no_run_of_ours_is_refused_with_what_to_do(store, tmp_path):
-    with pytest.raises(AdvisorError, match="no run of our trainer") as refused:
+    with pytest.raises(AdvisorError, match="not a run folder of this trainer") as refused:
         bring_in(store, tmp_path)
     assert "advisor compare" in refused.value.hint
     (tmp_path / "log.jsonl").write_text("{}\nnot json\n{}\n")

@@ -61,7 +61,7 @@ def test_the_list_is_filtered_by_tags(call, run):
     [
         (("--name", "x" * 81), "one line of at most 80"),
         (("--name", "two\nlines"), "one line"),
-        (("--tag", "two words"), "is no tag"),
+        (("--tag", "two words"), "is not a tag"),
         (("--note", "x" * 10_001), "at most 10,000"),
         (("--delete", "--tag", "x"), "either deleted or described"),
         (("--delete",), "cannot be undone"),  # nobody is there to be asked
@@ -75,7 +75,7 @@ def test_what_cannot_be_kept_is_refused_and_nothing_changes(call, run, words, sa
 
 def test_a_run_must_be_named_to_be_changed(call, run):
     code, _, err = call("runs", "--name", "x")
-    assert code == 2 and "which run is meant" in err
+    assert code == 2 and "no run is given" in err
 
 
 def test_a_deleted_run_is_gone_and_what_it_taught_is_not(call, run):

@@ -233,7 +233,7 @@ def test_a_folder_from_another_machine(tmp_path):
 
 
 def test_half_written_folders(store, tmp_path):
-    with pytest.raises(AdvisorError, match="holds no run"):
+    with pytest.raises(AdvisorError, match="contains no run"):
         run_status(tmp_path)
     (tmp_path / "run.yaml").write_text(dump_config(small_run()), encoding="utf-8")
     assert run_status(tmp_path).state is RunState.NEVER_STARTED
@@ -297,7 +297,7 @@ def test_a_finished_folder_is_not_overwritten(replay, tmp_path):
     waited(lambda: run_status(folder).state is RunState.FINISHED)
     settle(folder)
     before = (folder / "log.jsonl").read_bytes()
-    with pytest.raises(AdvisorError, match=r"holds a run already \(completed\)"):
+    with pytest.raises(AdvisorError, match=r"already contains a run \(completed\)"):
         replay().launch(small_plan(60), folder)
     with pytest.raises(AdvisorError, match="has completed: nothing to resume"):
         replay().resume(folder)
@@ -390,7 +390,8 @@ def test_what_a_dry_run_prints_is_the_same_run(store, tmp_path):
     assert run_status(folder).outcome is Outcome.COMPLETED
     assert read_run_plan(folder) == small_plan(5) and read_run_config(folder).stop.max_seconds == 3600.0
     assert OWN.read_log(folder).last_step == 5
-    with pytest.raises(AdvisorError, match="holds a run already|is running already"):  # its process may still be ending
+    # its process may still be ending
+    with pytest.raises(AdvisorError, match="already contains a run|is running already"):
         dry_run(store, small_plan(5), folder)
 
 

@@ -101,9 +101,9 @@ def test_a_row_is_the_run_that_predict_predicts(tmp_path):
         ("8,8,1,8,1,8,", "line 2: no step_seconds"),
         ("8,8,1,8,1,8,0.01", "of the peak of 8 x h100-80gb-sxm"),
         ("8,3,1,8,1,8,3.2", "line 2: --tp 3 x --pp 1 does not divide 8 GPUs"),
-        ("8,8,1,8,1.5,8,3.2", "line 2: --micro-batch: '1.5' is no whole number"),
+        ("8,8,1,8,1.5,8,3.2", "line 2: --micro-batch: '1.5' is not a whole number"),
         ("8,8,1,8,,8,3.2", "line 2: micro-batch is not given"),
-        ("8,8,1,8,1,8,fast", "line 2: 'fast' is no number"),
+        ("8,8,1,8,1,8,fast", "line 2: 'fast' is not a number"),
     ],
 )
 def test_rows_that_say_nothing_are_named(tmp_path, row: str, said: str):

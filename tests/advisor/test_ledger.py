@@ -31,9 +31,9 @@ def test_scoring_a_run_twice_replaces(store):
     assert not score(actual=1.3).inside and score().inside
     assert score(actual=2.718281828459045).log_error == pytest.approx(1.0)
     assert store.take_back("r1", NOW) and not store.take_back("r1", NOW)
-    assert store.scores("cpu") == [] and store.taken_back() == {"r1"}
+    assert store.scores("cpu") == [] and store.withdrawn_runs() == {"r1"}
     store.record_scores("r1", [score()])
-    assert store.scores("cpu") == [score()] and store.taken_back() == set()
+    assert store.scores("cpu") == [score()] and store.withdrawn_runs() == set()
 
 
 def test_a_ledger_of_the_first_version_is_upgraded(store):
@@ -42,7 +42,7 @@ def test_a_ledger_of_the_first_version_is_upgraded(store):
         db.execute("DROP TABLE withdrawn")
         db.execute("PRAGMA user_version = 1")
     db.close()
-    assert store.taken_back() == set() and store.scores() == [score()]
+    assert store.withdrawn_runs() == set() and store.scores() == [score()]
 
 
 def test_scores_are_readable_without_this_program(store):

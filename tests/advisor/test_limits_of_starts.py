@@ -110,7 +110,7 @@ def test_the_final_evaluation_is_named_and_resume_is_not_offered(call, tmp_path,
     code, out, err = call("launch", str(tmp_path / "run.yaml"), "--run-dir", run, "--deadline", "144s")
     told = " ".join(out.split())
     assert "of the 144 s allowed are used" in told and "the evaluation of 50,000,000 tokens" in told, out + err
-    assert "5 of 6 steps" in told and "its limit has no room for a step more: advisor resume" in told
+    assert "5 of 6 steps" in told and "its limit leaves no time for another step: advisor resume" in told
     more = told.rpartition("--deadline ")[2].split()[0]
     code, _, err = call("resume", run)
     assert code == 1 and "of the 144 s it was given, and the next step needs" in err and "give it more" in err
@@ -192,7 +192,7 @@ def test_only_a_file_of_the_same_kind_is_overwritten(call, tmp_path, monkeypatch
     mine.write_text(content)
     typed = [str(report) if word == "REPORT" else word for word in words]
     code, _, err = call(*typed, str(mine))
-    assert code == 2 and "is there already and is no " in err and mine.read_text() == content
+    assert code == 2 and "already exists and is no " in err and mine.read_text() == content
     for _ in range(2):  # its own it replaces
         code, _, err = call(*typed, str(tmp_path / "ours.yaml"))
         assert code in (0, 1) and "already" not in err, err

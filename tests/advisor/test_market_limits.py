@@ -209,7 +209,7 @@ def test_no_memory_is_enough():
         ({"budget_usd": None, "deadline_seconds": None}, "needs a limit or a task", "--deadline"),
         ({"depth": -2}, "--depth -2", "--depth"),
         ({"ratio": 0.0}, "--ratio 0", "--ratio"),
-        ({"objective": "cost"}, "needs work to do", "--depth 12"),
+        ({"objective": "cost"}, "needs fixed work", "--depth 12"),
         ({"spot": "sometimes"}, "--spot sometimes: unknown", "choose one of none, any, only"),
         ({"objective": "fame"}, "--objective fame: unknown", "choose one of loss, cost, time"),
         ({"family": "bert"}, "--family bert: unknown", "choose one of nanochat, gpt2, llama"),

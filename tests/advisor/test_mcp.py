@@ -95,7 +95,7 @@ def test_each_tool_says_when_to_use_it_and_answers_shortly(tmp_path: Path):
     several = found["several"]["rows"]
     assert [(row["gpu"], row["gpus"]) for row in several] == [("l4", 1), ("h100-80gb-sxm", 8)]
     assert several[1]["usd_per_hour"] > 8 * several[0]["usd_per_hour"] > 0 and several[1]["price_age_days"] > 0
-    assert "no tokens were given, so taken: 12 tokens per " in found["sized"]["assumed"][0]
+    assert "assumed without given tokens: 12 tokens per " in found["sized"]["assumed"][0]
     assert "do not divide by it" in found["uneven"]["left_out"][0] and found["uneven"]["rows"][0]["gpus"] == 64
     assert found["gpus"]["page"].startswith("2 of ")
     assert "after 200 steps" in found["log"]["answer"]

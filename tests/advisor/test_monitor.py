@@ -21,7 +21,7 @@ def test_a_machine_without_a_card_says_so_in_a_sentence(tmp_path):
 def test_a_table_that_is_there_is_not_written_over(tmp_path, call):
     (tmp_path / "m.csv").write_text("mine")
     code, _, err = call("monitor", "--csv", str(tmp_path / "m.csv"))
-    assert code == 2 and "is there already" in err and (tmp_path / "m.csv").read_text() == "mine"
+    assert code == 2 and "already exists" in err and (tmp_path / "m.csv").read_text() == "mine"
 
 
 def test_other_monitors_tables_are_read_with_statistics_and_written_whole(tmp_path):

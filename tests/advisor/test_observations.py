@@ -31,8 +31,8 @@ from advisor.store.calibration import (
 )
 from advisor.store.disk import read_yaml
 from advisor.store.store import Store, load_calibration
-from advisor.workflows.arrive import asked_text
-from advisor.workflows.calibrate_elsewhere import _asked, several
+from advisor.workflows.arrive import options_text
+from advisor.workflows.calibrate_elsewhere import _request, several
 from tests.advisor.test_security import SECRETS
 from trainer.messages import Ceilings, CopyTiming, MatmulTiming
 from trainer.schema import ConfigError, make_shape
@@ -264,17 +264,17 @@ def test_partitions_that_are_named_together_are_places_of_their_own():
 
 def test_the_other_side_is_asked_for_the_same():
     options = CalibrationOptions(gpu="cpu", depths=(1, 2), seq_len=64, price=0.5, fresh=True)
-    there = CalibrationOptions(**json.loads(asked_text(options)))
+    there = CalibrationOptions(**json.loads(options_text(options)))
     assert there == CalibrationOptions(gpu="cpu", depths=[1, 2], seq_len=64, price=0.5)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--on", "slurm:a", "--on", "skypilot"], "not calibrated from here"),
-        (["--on", "local"], "not calibrated from here"),
-        (["--on", "ssh:there", "--data", "."], "synthetic tokens"),
-        (["--on", "ssh:-oProxyCommand=x"], "no place"),
+        (["--on", "slurm:a", "--on", "skypilot"], "cannot be calibrated from here"),
+        (["--on", "local"], "cannot be calibrated from here"),
+        (["--on", "ssh:there", "--data", "."], "random tokens"),
+        (["--on", "ssh:-oProxyCommand=x"], "is not a place"),
         (["--detach"], "--detach is for a calibration on another machine"),
         (["--qos", "high"], "--qos is for a calibration on another machine"),
     ],
@@ -288,10 +288,10 @@ def test_what_nobody_elsewhere_can_be_asked_is_refused_before_anything_is_handed
 def test_what_is_handed_over_has_nothing_of_the_environment(tmp_path, monkeypatch):
     for name, secret in SECRETS.items():
         monkeypatch.setenv(name, secret)
-    asked = _asked(CalibrationOptions(gpu="cpu"), parse_place("ssh:there"), tmp_path, datetime.now(UTC))
+    asked = _request(CalibrationOptions(gpu="cpu"), parse_place("ssh:there"), tmp_path, datetime.now(UTC))
     assert asked.seconds == 90  # and with --settings up to twice that besides
     more = CalibrationOptions(gpu="cpu", settings=True)
-    assert _asked(more, parse_place("ssh:there"), tmp_path, datetime.now(UTC)).seconds == 270
+    assert _request(more, parse_place("ssh:there"), tmp_path, datetime.now(UTC)).seconds == 270
     request = backend_of("ssh", Store(tmp_path / "home")).measuring(asked)
     assert "job/calibrate.json" in request.files and "workflows.arrive calibrate.json" in request.files["job/run.sh"]
     handed_over = "\n".join([*request.files.values(), request.script, str(request.record)])

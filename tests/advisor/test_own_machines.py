@@ -168,7 +168,7 @@ def test_what_is_no_machine_is_refused_with_a_next_step(text):
 def test_a_file_without_a_machine_or_with_a_bad_number_is_refused(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text("gpu,gpus\n")
-    with pytest.raises(AdvisorError, match="names no machine"):
+    with pytest.raises(AdvisorError, match="does not name a machine"):
         read_machines(str(path))
     path.write_text("gpu,gpus\nrtx-4090,two\n")
     with pytest.raises(AdvisorError, match="line 2: .*how many GPUs is not a whole number from 1 on: 'two'"):

@@ -117,10 +117,10 @@ def test_a_frame_has_a_row_for_each_machine():
         ("--gpu l4 --model gpt2 --finetune lora --examples 5 --ratio 3", "--ratio changes nothing of a fine-tune"),
         ("--gpu l4 --model gpt2 --finetune full --examples 5 --lora-rank 4", "a full fine-tune has no adapters"),
         ("--gpu l4 --model gpt2 --finetune lora --examples 5 --tokens 1M", "both say how much"),
-        ("--gpu l4 --model gpt2 --finetune lora", "nothing says how much"),
+        ("--gpu l4 --model gpt2 --finetune lora", "the amount of training is not given"),
         ("--gpu l4 --model gpt2 --finetune lora --examples 5 --seq-len 100", "cuts examples of 1024 tokens"),
         ("--gpu l4 --model llama-2-70b --finetune full --examples 5", "llama-2-70b does not surely fit l4"),
-        ("--gpu h200 --model qwen3-30b-a3b --finetune full --examples 5", "are planned over layouts"),
+        ("--gpu h200 --model qwen3-30b-a3b --finetune full --examples 5", "are planned with layouts"),
         ("--gpu l4 --model gpt2 --finetune lora --examples 5 --out plan.yaml", "trl starts from a .sh file"),
         ("--gpu l4 --model gpt2 --finetune lora --examples 5k --interruptions 1min", "it never ends"),
         ("--own 4090 --gpus 2 --model gpt2 --finetune lora --examples 5k", "no machine that these options allow"),
@@ -242,8 +242,8 @@ def test_moments_of_eight_bits_fit_where_those_of_the_usual_size_do_not(tmp_path
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [({"budget": 20}, "is of a fine-tune of all weights"), ({"model": "gpt2", "finetune": "lora", "examples": 9},
-      "is of a fine-tune of all weights")],
+    [({"budget": 20}, "is only for fine-tuning all weights"), ({"model": "gpt2", "finetune": "lora", "examples": 9},
+      "is only for fine-tuning all weights")],
 )  # fmt: skip
 def test_moments_of_eight_bits_are_refused_elsewhere(words, said):
     with pytest.raises(advisor.AdvisorError, match=said):

@@ -80,7 +80,9 @@ def test_a_row_is_the_command_with_its_options(rows: dict[str, dict], command: s
 
 def test_what_a_row_says_beside_its_numbers(rows: dict[str, dict]):
     assert "error" not in rows[COMMANDS[12]] and sum("error" in row for row in rows.values()) == 6
-    assert "--seq-len 2048" in rows[COMMANDS[1]]["assumed"] and "joins 8 GPUs" in rows[COMMANDS[13]]["time_unknown"]
+    assert (
+        "--seq-len 2048" in rows[COMMANDS[1]]["assumed"] and "link between 8 GPUs" in rows[COMMANDS[13]]["time_unknown"]
+    )
     assert rows[COMMANDS[6]]["would_fit"] and rows[COMMANDS[10]]["network"]
     assert rows[COMMANDS[11]]["workload"]["compile"] is False
 
@@ -93,7 +95,7 @@ def test_what_a_row_says_beside_its_numbers(rows: dict[str, dict]):
                                                  "parallelism is now sharding, tp, pp, cp and ep")),
         ("gpu,micro_bach,colour", ("micro_bach is no option (did you mean micro_batch", "colour is no option")),
         ("gpu,depth,tensor-parallel-size", ("tensor-parallel-size is now tp",)),
-        ("gpu,micro-batch,Micro_Batch", ("Micro_Batch is there twice",)),
+        ("gpu,micro-batch,Micro_Batch", ("Micro_Batch occurs twice",)),
         ("", ("there is no column",)),
     ],
 )  # fmt: skip
@@ -147,4 +149,5 @@ def test_equal_rows_are_predicted_once_and_a_table_that_fits_nowhere_is_3(tmp_pa
 
 
 def test_options_beside_a_table_are_refused():
-    assert "--gpu beside --rows" in advisor("predict", "--gpu", "l4", "--rows", __file__, expect=2).stderr
+    done = advisor("predict", "--gpu", "l4", "--rows", __file__, expect=2)
+    assert "--gpu cannot be combined with --rows" in done.stderr

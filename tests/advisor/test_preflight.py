@@ -14,12 +14,12 @@ import pytest
 
 from advisor.engines import gpu_locks as locks
 from advisor.engines.engines import parse_place
-from advisor.engines.gpu_locks import held_cards, parse_gpu_ids, taken_by
+from advisor.engines.gpu_locks import lock_gpus, parse_gpu_ids, runs_by_gpu
 from advisor.engines.guards import GuardLimits
 from advisor.engines.process import ProcessId, kill_tree, start_detached
 from advisor.errors import AdvisorError
 from advisor.hardware import here
-from advisor.hardware.here import FoundCard
+from advisor.hardware.here import DetectedGpu
 from advisor.run_records import Place
 from advisor.store.run_folder import read_launch
 from advisor.store.store import Store
@@ -27,11 +27,11 @@ from advisor.trainers.own import OwnTrainer
 from advisor.workflows import preflight as flow
 from advisor.workflows.data import prepare_data
 from advisor.workflows.launch import beforehand, launch
-from advisor.workflows.preflight import Readiness, preflight, told
+from advisor.workflows.preflight import Readiness, preflight, raise_if_missing
 from tests.advisor.plans import altered, changed, guess, small_plan
 from trainer.schema import CheckpointConfig, DataConfig, StopConfig, dump_config, make_shape
 
-H100 = FoundCard(name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 2**30, free_bytes=79 * 2**30)
+H100 = DetectedGpu(name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 2**30, free_bytes=79 * 2**30)
 RUN = Path("/runs/mine")
 
 
@@ -66,41 +66,41 @@ def found(checks, of):
 
 def test_the_first_free_cards_are_held_until_the_last_holder_ends(machine, tmp_path):
     machine(H100, H100, H100)
-    with held_cards(1, (), RUN) as first:
+    with lock_gpus(1, (), RUN) as first:
         process = start_detached([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path, tmp_path / "out",
                                  first.variables, keep=first.files)  # fmt: skip
     assert first.ids == (0,) and first.variables == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0"}
-    assert taken_by() == {0: "/runs/mine"}  # by the process alone: whoever started it has let go
-    with held_cards(2, (), Path("/runs/other")) as rest:
+    assert runs_by_gpu() == {0: "/runs/mine"}  # by the process alone: whoever started it has let go
+    with lock_gpus(2, (), Path("/runs/other")) as rest:
         assert rest.ids == (1, 2)
         with pytest.raises(AdvisorError, match="1 free GPUs are needed: GPU 0 is taken by /runs/mine; GPU 1"), \
-             held_cards(1, (), RUN):  # fmt: skip
+             lock_gpus(1, (), RUN):  # fmt: skip
             pass
     kill_tree(process)
     deadline = time.monotonic() + 300
-    while taken_by():
+    while runs_by_gpu():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
 def test_cards_that_are_asked_for_are_those_or_none(machine):
     machine(H100, H100)
-    with held_cards(1, (1,), RUN) as held:
+    with lock_gpus(1, (1,), RUN) as held:
         assert held.ids == (1,)
-        with pytest.raises(AdvisorError, match="GPU 1 is taken by /runs/mine"), held_cards(1, (1,), RUN):
+        with pytest.raises(AdvisorError, match="GPU 1 is taken by /runs/mine"), lock_gpus(1, (1,), RUN):
             pass
     for asked, words in (((0, 1), "names 2 GPUs, the plan is for 1"), ((7,), "there is no GPU 7")):
-        with pytest.raises(AdvisorError, match=words), held_cards(1, asked, RUN):
+        with pytest.raises(AdvisorError, match=words), lock_gpus(1, asked, RUN):
             pass
 
 
 def test_cards_hidden_by_the_environment_are_not_taken(machine, monkeypatch):
     machine(H100, H100)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    with held_cards(1, (), RUN) as held:
+    with lock_gpus(1, (), RUN) as held:
         assert held.ids == (1,)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-12345678")
-    with held_cards(1, (), RUN) as held:  # nobody can say which it is: left as it is
+    with lock_gpus(1, (), RUN) as held:  # nobody can say which it is: left as it is
         assert held.ids == () and held.variables == {}
 
 
@@ -108,14 +108,14 @@ def test_somebody_elses_link_is_not_followed(machine, tmp_path):
     machine(H100)
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "training-advisor-gpu-0.lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(AdvisorError, match="cannot lock the GPU"), held_cards(1, (), RUN):
+    with pytest.raises(AdvisorError, match="cannot lock the GPU"), lock_gpus(1, (), RUN):
         pass
     assert (tmp_path / "precious").read_text() == "mine"
 
 
 @pytest.mark.parametrize("text", ["", "a", "0,", "-1", "0;1", "1e3"])
 def test_what_is_no_list_of_cards_is_refused(text):
-    with pytest.raises(AdvisorError, match="no list of GPUs"):
+    with pytest.raises(AdvisorError, match="not a list of GPUs"):
         parse_gpu_ids(text)
     assert parse_gpu_ids("0, 3") == (0, 3) and parse_gpu_ids(None) == ()
 
@@ -143,8 +143,8 @@ def test_all_that_is_missing_is_said_at_once(machine, tmp_path, monkeypatch):
     machine(replace(H100, free_bytes=2**30))
     plan = on_card(data=DataConfig(path=str(tmp_path / "nowhere")))
     plan = altered(plan, peak_reserved_bytes=guess(40e9), disk_bytes=10**18)
-    with held_cards(1, (), RUN), pytest.raises(AdvisorError) as refused:
-        told(preflight(Store(tmp_path), plan, Place()))
+    with lock_gpus(1, (), RUN), pytest.raises(AdvisorError) as refused:
+        raise_if_missing(preflight(Store(tmp_path), plan, Place()))
     words = refused.value.message
     for part in ("card: 1 free ones are needed: GPU 0 is taken by /runs/mine", "GiB are free now, 37",
                  "disk: ", "data: token folder"):  # fmt: skip
@@ -162,7 +162,7 @@ def test_too_few_cards_are_missing_and_a_peak_near_the_limit_is_a_warning(machin
     [(finding, words)] = found(checks, "card")
     assert found(checks, "memory")[0][0] is finding is Readiness.WARNING
     assert "GPU 0 is in use by another program with 40.9 GiB of memory" in words
-    assert any("free now" in words for words in told(checks))
+    assert any("free now" in words for words in raise_if_missing(checks))
 
 
 def test_data_are_whole_and_fit_the_model(tmp_path):
@@ -199,13 +199,13 @@ def test_places_are_read_and_what_is_none_is_refused():
     assert parse_place("local", gpu_ids=(1,)).gpu_ids == (1,)
     refusals = (
         ("dstack", {}, "advisor export PLAN.yaml --to dstack"),
-        ("skypilot:--infra", {}, "no place"),
-        ("skypilot:aws;true", {}, "no place"),
+        ("skypilot:--infra", {}, "is not a place"),
+        ("skypilot:aws;true", {}, "is not a place"),
         ("slum", {}, "did you mean"),
-        ("ssh", {}, "no place"),
-        ("local:x", {}, "no place"),
-        ("slurm", {"qos": "--wrap=x"}, "no place"),
-        ("local", {"qos": "a"}, "Slurm's alone"),
+        ("ssh", {}, "is not a place"),
+        ("local:x", {}, "is not a place"),
+        ("slurm", {"qos": "--wrap=x"}, "is not a place"),
+        ("local", {"qos": "a"}, "only with Slurm"),
         ("ssh:a", {"gpu_ids": (0,)}, "of this machine"),
     )
     for text, more, words in refusals:
@@ -240,7 +240,7 @@ def test_a_run_that_writes_no_checkpoint_on_its_way_says_what_is_at_stake(tmp_pa
     store, plan = Store(tmp_path), small_plan(steps=200_000, step_seconds=0.9)
     [(finding, words)] = found(preflight(store, plan, Place()), "checkpoints")
     assert finding is Readiness.WARNING and "up to all 200,000 steps, 2.08 days and $180;" in words
-    assert f"warning: {words}" in told(preflight(store, plan, Place()))
+    assert f"warning: {words}" in raise_if_missing(preflight(store, plan, Place()))
     bare = replace(
         plan.run, stop=StopConfig(step_seconds=0.9), checkpoint=CheckpointConfig(every_seconds=None, final=False)
     )

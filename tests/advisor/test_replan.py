@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.calibration.learnt import has_seen, profile_after
+from advisor.calibration.observed_run import includes_run, profile_after
 from advisor.prediction.batch import predict_batch
 from advisor.records import MeasuredStep, Workload
 from advisor.store.store import default_store
@@ -67,7 +67,7 @@ def test_a_slow_run_makes_a_slow_plan_and_a_fast_one_a_fast(call, tmp_path):
         path = log(tmp_path / f"{name}.jsonl", seconds=seconds, gpus=1)
         plan = plan_json(call, "--from", path, "--micro-batch", 16)
         found[name] = plan["chosen"]["prediction"]["step_seconds"]
-        assert "rests on it" in plan["from"]["speed"]
+        assert "based on it" in plan["from"]["speed"]
         assert found[name]["value"] == pytest.approx(seconds, rel=0.05)  # the very configuration that was measured
         assert found[name]["low"] < seconds < found[name]["high"]
     alone = plan_json(call, "--from", log(tmp_path / "x.jsonl", gpus=1), "--micro-batch", 16)["from"]["predicted_there"]
@@ -81,7 +81,7 @@ def test_what_was_seen_on_one_card_moves_another_the_same_way(advisor_home):
     for factor in (0.7, 1.6):
         seen = MeasuredStep(run_id="a", own=False, workload=workload(), step_seconds=before * factor, steps=100)
         other = profile_after(seen, "a100-80gb-sxm", store, precision="bf16", compile=True)
-        assert has_seen(other, seen)
+        assert includes_run(other, seen)
         expected[factor] = predict_batch(other, [workload(gpu="a100-80gb-sxm")])[0].step_seconds.value
     plain = profile_after(None, "a100-80gb-sxm", store, precision="bf16", compile=True)
     middle = predict_batch(plain, [workload(gpu="a100-80gb-sxm")])[0].step_seconds.value

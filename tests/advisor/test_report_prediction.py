@@ -24,7 +24,7 @@ def test_what_is_not_predicted_says_why():
         predicted(), step_seconds=None, tokens_per_second=None, mfu=None, fits=None, fit_probability=None
     )
     unjoined = replace(unjoined, device_memory_bytes=None, workload=replace(unjoined.workload, gpus=3))
-    why = "the catalog does not say what joins 3 GPUs of type l4"
+    why = "the link between 3 GPUs of type l4 is not in the catalog"
     assert words.time_unknown(unjoined) == f"time is unknown: {why}" and words.time_unknown(predicted()) is None
     assert ("step time", "unknown", "-") in words.quantities(unjoined).rows
     assert words.verdict(unjoined) == "how much memory the GPU has is unknown"

@@ -73,7 +73,7 @@ def test_a_detached_run_outlives_its_terminal_stops_with_a_checkpoint_and_goes_o
     waited(lambda: document("watch")["progress"]["step"] > stopped["step"])
     watcher.send_signal(signal.SIGINT)  # Ctrl-C leaves the view, not the run
     _, said = watcher.communicate(timeout=300)
-    assert watcher.returncode == 0 and f"the run goes on. Back to it: advisor watch {folder}" in said
+    assert watcher.returncode == 0 and f"the run continues. Back to it: advisor watch {folder}" in said
     assert run_status(folder).state is RunState.RUNNING
 
     os.kill(read_launch(folder).pid, signal.SIGKILL)
@@ -136,7 +136,7 @@ def test_what_the_person_got_wrong_is_said_in_one_sentence(plan, tmp_path):
         (("launch", plan(5), "--budget", "cheap"), 2, "cheap"),
         (("watch",), 2, "no run was started yet"),
         (("stop", "nothing"), 2, "no run is called nothing"),
-        (("stop", tmp_path), 2, "holds no run"),
+        (("stop", tmp_path), 2, "contains no run"),
     ]
     for words, code, sentence in wrong:
         done = advisor(*words, expect=code)

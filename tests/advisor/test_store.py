@@ -218,7 +218,7 @@ def test_a_full_disk_reaches_the_user_in_words(store):
 
 def test_yaml_that_is_no_mapping_is_refused(tmp_path):
     (tmp_path / "a.yaml").write_text("- 1\n- 2\n")
-    with pytest.raises(AdvisorError, match="found a list"):
+    with pytest.raises(AdvisorError, match="contains a list"):
         read_yaml(tmp_path / "a.yaml", "plan")
     (tmp_path / "a.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(AdvisorError, match="is not a plan: not valid YAML, .*character"):
@@ -263,9 +263,9 @@ def test_the_list_reads_the_head_whatever_the_order_of_fields(store):
 def test_a_damaged_calibration_is_named(store):
     path = store.save_calibration(calibration())
     path.write_text("schema: 1\nkind: calibration\n")
-    with pytest.raises(AdvisorError, match="cpu-1.yaml is not a whole calibration: missing id, created, device"):
+    with pytest.raises(AdvisorError, match="cpu-1.yaml is not a complete calibration: missing id, created, device"):
         store.list_calibrations()
-    with pytest.raises(AdvisorError, match="cpu-1.yaml is not a whole calibration: id: missing; created: missing"):
+    with pytest.raises(AdvisorError, match="cpu-1.yaml is not a complete calibration: id: missing; created: missing"):
         store.load_calibration(path)
 
 
@@ -353,7 +353,7 @@ def test_an_ambiguous_or_vanished_run_is_said_so(store, tmp_path):
     store.register_run(RunRow(id="gone", name="gone", path=str(tmp_path / "nowhere"), created="2026-01-01"))
     with pytest.raises(AdvisorError, match="the folder of run gone is gone"):
         store.find_run("gone")
-    with pytest.raises(AdvisorError, match="holds no run"):
+    with pytest.raises(AdvisorError, match="contains no run"):
         store.find_run(tmp_path)
     with pytest.raises(AdvisorError, match="no run was started yet"):
         Store(tmp_path / "empty").find_run("latest")

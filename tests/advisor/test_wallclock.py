@@ -263,14 +263,15 @@ def test_writing_beside_the_run_costs_the_copy_and_at_a_failure_the_work_done_wh
     """Stalls of 2 s where writing takes 60: ten of them and one whole write; a failure loses 58 s more."""
     run = run_of(steps=10_000, checkpoint=CheckpointConfig(every_seconds=500.0, final=True))
     failures = between_failures(64)
-    waiting, beside = (
+    waiting, asynchronous = (
         wall_clock(run, measured(0.5, 0.1), COSTS, interruption_seconds=failures, taken=False, write=60.0, stall=stall)
         for stall in (60.0, 2.0)
     )
     assert waiting.checkpoints_seconds.value == pytest.approx(10 * 60.0)
-    assert beside.checkpoints_seconds.value == pytest.approx(9 * 2.0 + 60.0)
+    assert asynchronous.checkpoints_seconds.value == pytest.approx(9 * 2.0 + 60.0)
     shares = [
-        c.interruptions_seconds.value / (c.steps_seconds.value + c.checkpoints_seconds.value) for c in (waiting, beside)
+        c.interruptions_seconds.value / (c.steps_seconds.value + c.checkpoints_seconds.value)
+        for c in (waiting, asynchronous)
     ]
     assert shares[1] - shares[0] == pytest.approx((58.0 - 58.0 / 2) / failures.value, rel=0.05)
 

@@ -42,12 +42,12 @@ def test_a_price_names_a_gpu_alike():
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("plan", "--gpu", "8xh100", "--gpus", "4", "--tokens", "1B"), "says several numbers of GPUs"),
-        (("plan", "--gpu", "h100:8,a100:16", "--tokens", "1B"), "says several numbers of GPUs"),
+        (("plan", "--gpu", "8xh100", "--gpus", "4", "--tokens", "1B"), "states several numbers of GPUs"),
+        (("plan", "--gpu", "h100:8,a100:16", "--tokens", "1B"), "states several numbers of GPUs"),
         (("plan", "--gpu", "m3-max"), "of Apple's GPUs the catalog has none"),
-        (("calibrate", "--gpu", "8xh100"), "'8xh100' says how many GPUs, which is not asked here"),
-        (("plan", "--gpu", "l4", "--price", "2xl4=0.5", "--tokens", "1B"), "'2xl4' says how many GPUs"),
-        (("diff", "a.yaml", "b.yaml", "--gpu", "h100:8"), "'h100:8' says how many GPUs"),
+        (("calibrate", "--gpu", "8xh100"), "'8xh100' includes a number of GPUs, not allowed here"),
+        (("plan", "--gpu", "l4", "--price", "2xl4=0.5", "--tokens", "1B"), "'2xl4' includes a number of GPUs"),
+        (("diff", "a.yaml", "b.yaml", "--gpu", "h100:8"), "'h100:8' includes a number of GPUs"),
         (("plan", "--gpu", "h100", "--precision", "fp8"), "the trainer here has no fp8 yet"),
         (("plan", "--gpus", "0"), "'0' is neither a whole number above zero"),
         (("plan", "--budget", "-5"), "'-5' is below zero"),
@@ -59,7 +59,7 @@ def test_a_price_names_a_gpu_alike():
             ("plan", "--tp", "8", "--gpu", "h100", "--tokens", "1B"),
             "has no --tensor-parallel hint: the best layout",
         ),
-        (("plan", "--gpu", "h100", "--model", "gpt-oss-20b"), "builds no mixtures of experts"),
+        (("plan", "--gpu", "h100", "--model", "gpt-oss-20b"), "does not build mixtures of experts"),
     ],
 )
 def test_what_cannot_be_taken_says_what_can(words, problem):

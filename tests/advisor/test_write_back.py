@@ -68,7 +68,7 @@ def test_prediction_interval_cost_and_score_go_to_the_run(tmp_path):
     for quantity in ("step_seconds", "cost_usd"):
         low, value, high = (told[f"advisor.{quantity}.{name}"] for name in ("low", "predicted", "high"))
         assert low <= value <= high
-    assert "advisor.mfu.predicted" not in told  # nothing was predicted of it
+    assert "advisor.mfu.predicted" not in told  # nothing was predicted for it
 
 
 def test_a_run_is_found_by_id_or_name_and_never_guessed(tmp_path):
@@ -104,8 +104,8 @@ def test_what_is_refused(tmp_path):
     (tmp_path / "text.db").write_text("no database, and long enough to be read as one")
     (tmp_path / "empty.wandb").write_bytes(log_file([message(21)]))
     run = finished_run(tmp_path)
-    for path, said in ((other, "no run of a tracker"), (tmp_path / "text.db", "cannot be read as SQLite"),
-                       (tmp_path, "no run of a tracker"), (tmp_path / "empty.wandb", "no run of a tracker"),
+    for path, said in ((other, "of a known tracker"), (tmp_path / "text.db", "cannot be read as SQLite"),
+                       (tmp_path, "of a known tracker"), (tmp_path / "empty.wandb", "not a run of a known tracker"),
                        (mlflow_folder(tmp_path), f"{sys.executable} does not have mlflow")):  # fmt: skip
         done = advisor("compare", run, "--write-to", path, "--tracker-python", sys.executable, "--no-record")
         assert done.returncode in (1, 2) and said in done.stderr, done.stderr

@@ -228,7 +228,7 @@ def test_every_grouping_of_heads_is_found_by_its_exact_count(ask, heads: int, kv
         *[({"gpu": text}, "not in the catalog") for text in ("H900", "RTX 4090 Max-Q", "Laptop")],
         *[({"gpu": text}, "does not name a whole") for text in ("MI250 (1 GCD)", "Blackwell (model not named)")],
         ({"gpu": ""}, "not named"),
-        ({"gpu": "TPU v4"}, "joins 8 GPUs"),
+        ({"gpu": "TPU v4"}, "link between 8 GPUs"),
         ({"gpu": "V100 32GB SXM2", "precision": "bf16"}, "no bf16"),
         ({"layers": ""}, "layers is not given"),
         ({"dim": "-768"}, "'-768'"),

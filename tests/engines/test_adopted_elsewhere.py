@@ -202,15 +202,15 @@ def test_the_job_of_slurm_and_the_task_of_skypilot_say_what_the_plan_says(store,
 @pytest.mark.parametrize(
     ("needs", "said"),
     [
-        ({"folder": "code"}, "could lie anywhere"),
-        ({"bootstrap": "a\nb"}, "one line of a shell"),
+        ({"folder": "code"}, "is not a full path"),
+        ({"bootstrap": "a\nb"}, "one shell line"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(store, tmp_path, needs, said):
     with pytest.raises(AdvisorError, match=said) as caught:
         placed(plan_of(store, tmp_path, 5), parse_place("slurm"), LaunchOptions(**needs))
     assert caught.value.hint
-    with pytest.raises(AdvisorError, match="of another machine"):
+    with pytest.raises(AdvisorError, match="for another machine"):
         launching(store, plan_of(store, tmp_path, 5), LaunchOptions(**needs))
 
 
@@ -233,7 +233,7 @@ def test_skypilot_and_limits_of_a_launch_are_refused_with_a_way_out(store, tmp_p
     for words, said in (
         (("launch", str(path), "--on", "skypilot"), "advisor export PLAN.yaml --to skypilot"),
         (("launch", str(path), "--deadline", "1h"), "its limits are the plan's"),
-        (("launch", str(path), "--bootstrap", "true"), "of another machine"),
+        (("launch", str(path), "--bootstrap", "true"), "for another machine"),
         (("export", str(path), "--to", "dockerfile"), "not exported to dockerfile"),
         (("export", str(path), "--to", "script", "--deadline", "1h"), "are its plan's"),
     ):

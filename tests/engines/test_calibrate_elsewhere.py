@@ -18,7 +18,7 @@ from advisor.engines.state import RunState
 from advisor.options import CalibrationOptions
 from advisor.store.run_folder import read_launch
 from advisor.store.store import Store
-from advisor.workflows.calibrate_elsewhere import _asked, begin, look
+from advisor.workflows.calibrate_elsewhere import _request, begin, look
 from tests.engines.test_ssh import there  # noqa: F401 - a fixture
 
 SMALL = CalibrationOptions(gpu="cpu", depths=(1, 2), seq_len=64, vocab_size=256, budget_seconds=20.0, price=0.5)
@@ -90,7 +90,7 @@ def test_a_card_that_is_not_there_fails_in_its_own_words(cluster, tmp_path):
     """Slurm was asked for a CPU's node; the machine finds no card and says so at home."""
     store = Store(tmp_path / "home")
     place = parse_place("slurm:debug")
-    asked = _asked(SMALL, place, tmp_path / "f", datetime.now(UTC))
+    asked = _request(SMALL, place, tmp_path / "f", datetime.now(UTC))
     script = backend_of("slurm", store).measuring(asked).files["job/job.sbatch"]
     assert "#SBATCH --exclusive" in script and "--partition=debug" in script and "gpus" not in script
     refused = begin(CalibrationOptions(gpu="h100", budget_seconds=20.0), place, store, datetime.now(UTC))
@@ -101,7 +101,7 @@ def test_a_host_is_measured_through_ssh(there, tmp_path, monkeypatch):  # noqa: 
     monkeypatch.setenv("ADVISOR_SSH", f"ssh -F {there.config}")
     monkeypatch.setattr(SshBackend, "look_seconds", 0.3)
     store, place = Store(tmp_path / "home"), parse_place("ssh:there")
-    there.has_environment(backend_of("ssh", store).measuring(_asked(SMALL, place, tmp_path, datetime.now(UTC))))
+    there.has_environment(backend_of("ssh", store).measuring(_request(SMALL, place, tmp_path, datetime.now(UTC))))
     found = ended(begin(SMALL, place, store, datetime.now(UTC)), store)
     assert found.calibrated is not None, found.words
     assert found.kept and [entry.id for entry in store.list_calibrations()] == [found.calibrated.calibration.id]

@@ -134,7 +134,9 @@ def test_the_same_plan_here_and_there_has_the_same_losses_and_comes_home(there, 
     plan = changed(plan, data=DataConfig(path=str(tokens)), model=replace(plan.run.model, vocab_size=size))
     warning, offer = beforehand(store, plan, parse_place(HERE), GuardLimits(max_hours=1))
     assert "no checkpoint is written on the way" in warning
-    assert any("nobody limits" in words for words in beforehand(store, plan, parse_place(HERE), GuardLimits()))
+    assert any(
+        "spending there has no limit" in words for words in beforehand(store, plan, parse_place(HERE), GuardLimits())
+    )
     assert offer.startswith("there: no NVIDIA GPU; ") and "Python 3." in offer
     folder = start(plan)
     assert read_launch(folder).handle == f"ssh://there/{folder.name}"
@@ -219,7 +221,7 @@ def test_what_comes_home_stays_inside_and_replaces_nothing_of_ours(there, start,
 
 @pytest.mark.parametrize("host", ["", "-oProxyCommand=touch x", "a b", "a;b", "$(id)"])
 def test_a_host_that_is_none_never_reaches_a_command_line(host):
-    with pytest.raises(AdvisorError, match="that is no place"):
+    with pytest.raises(AdvisorError, match="is not a place to run"):
         parse_place(f"ssh:{host}")
 
 

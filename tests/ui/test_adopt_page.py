@@ -83,7 +83,7 @@ def test_without_a_limit_it_asks_and_a_wrong_one_is_one_sentence(advisor_home):
     at.text_input(key="adopt_deadline").set_value("soon").run()
     assert not at.exception and len(at.error) == 1 and "soon" in at.error[0].value
     at.text_input(key="adopt_deadline").set_value("1 s").run()
-    assert not at.exception and "not one step ends within" in words(at)
+    assert not at.exception and "no step ends within" in words(at)
 
 
 def test_a_command_that_fails_says_so_and_one_that_is_cancelled_leaves_nothing_running(advisor_home, tmp_path):
@@ -101,7 +101,7 @@ def test_a_command_that_fails_says_so_and_one_that_is_cancelled_leaves_nothing_r
     start_adopting(store, f"{sys.executable} {SCRIPT}", tmp_path, name="long", budget_seconds=100)
     with pytest.raises(AdvisorError, match="an adoption is running already"):
         start_adopting(store, f"{sys.executable} {SCRIPT}", tmp_path)
-    waited(lambda: any("as it is" in line for line in adopting(store).said()))
+    waited(lambda: any("as it is" in line for line in adopting(store).last_lines()))
     assert "Cancel" in [button.label for button in app().run().button]
     adopting(store).cancel(with_children=True)
     state = adopting(store).look()
@@ -128,7 +128,7 @@ def test_from_a_pasted_command_to_its_score_on_a_telephone(advisor_home, tmp_pat
         assert {v.name: v.verdict for v in kept.verdicts}["micro_batch"] == "works"
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         page.get_by_role("button", name="Launch it").click()
-        page.get_by_text("of a step (80 % interval)").wait_for()  # its steps are drawn
+        page.get_by_text("planned step time (80 % interval)").wait_for()  # its steps are drawn
         page.get_by_role("button", name="Compare with its plan").click()  # it has ended
         page.get_by_text("lie inside their 80 % intervals").first.wait_for()  # it is scored
         assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -19,7 +19,7 @@ from advisor.records import Basis, Estimate
 from advisor.store.folders import example_run
 from advisor.store.store import Store
 from advisor.ui.analyze import dearest_first
-from advisor.ui.controls import plain
+from advisor.ui.controls import escaped
 from advisor.ui.uploads import Given, Upload, judge_uploads, safe_name
 from tests import terminal
 from tests.ui import driver
@@ -71,9 +71,9 @@ def test_an_uploaded_log_says_what_the_command_line_says(advisor_home, tmp_path)
     said = words(at)
     assert document["throughput"] == pytest.approx(65536)  # as written in every line
     for line in document["verdict"]:
-        assert plain(line) in said
+        assert escaped(line) in said
     for finding in document["findings"]:
-        assert plain(finding["title"]) in said
+        assert escaped(finding["title"]) in said
     assert "65.5 k tok/s" in said
     assert len(at.get("download_button")) == 3
 
@@ -195,9 +195,9 @@ def test_names_from_the_browser_cannot_lead_anywhere():
 
 
 def test_a_log_cannot_put_markup_on_the_page():
-    assert plain("![x](http://a/b.png)") == "\\!\\[x\\](http\\://a/b.png)"
-    assert plain("$5 <b>*bold*</b> :red[x]") == "\\$5 \\<b\\>\\*bold\\*\\</b\\> \\:red\\[x\\]"
-    assert plain("- 3") == "\\- 3" and plain("-2.5 %") == "-2.5 %"
+    assert escaped("![x](http://a/b.png)") == "\\!\\[x\\](http\\://a/b.png)"
+    assert escaped("$5 <b>*bold*</b> :red[x]") == "\\$5 \\<b\\>\\*bold\\*\\</b\\> \\:red\\[x\\]"
+    assert escaped("- 3") == "\\- 3" and escaped("-2.5 %") == "-2.5 %"
 
 
 def test_cards_come_by_money_then_hours_then_as_judged():
@@ -239,7 +239,7 @@ def test_logs_of_two_programs_are_two_reports_and_a_file_that_says_nothing_is_na
     at.file_uploader[0].upload("nano.log", done.encode())
     at.file_uploader[0].upload("other.err", KILLED.encode()).run()
     assert not at.exception
-    assert [note.value for note in at.warning] == [plain("1 file was not read as part of this: other.err")]
+    assert [note.value for note in at.warning] == [escaped("1 file was not read as part of this: other.err")]
     at = app().run()
     at.file_uploader[0].upload("nano.log", LINES.encode())
     at.file_uploader[0].upload("other.err", KILLED.encode()).run()

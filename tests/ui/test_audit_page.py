@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 
 from advisor.report.audit import verdict_line
 from advisor.store.store import default_store
-from advisor.ui.controls import plain
+from advisor.ui.controls import escaped
 from advisor.workflows.audit import audit_cards
 from tests.ui import driver
 
@@ -47,7 +47,7 @@ def test_a_pasted_plan_is_judged_as_the_command_judges_it(advisor_home, tmp_path
     path.write_text(PLAN)
     [judged] = audit_cards([path], default_store())
     said = words(at)
-    assert plain(verdict_line(judged)) in said
+    assert escaped(verdict_line(judged)) in said
     assert "--reader" in said  # how the sentences can be read
     assert "7: We train a 7B model" in at.code[0].value  # the prompt to copy
     assert len(at.get("download_button")) == 2
@@ -65,7 +65,7 @@ def test_what_an_assistant_answered_is_judged(advisor_home):
     said = words(at)
     assert "it takes three days" in said and "Wrong (1)" in said and "line 7" in said
     at.text_area(key="audit-answer").set_value("I cannot do that").run()
-    assert "the reader's answer is no JSON" in words(at)
+    assert "the reader's answer is not JSON" in words(at)
 
 
 def test_sentences_alone_wait_for_an_assistant():

@@ -33,7 +33,7 @@ def prepared(tmp_path):
 def test_a_path_becomes_a_token_folder_that_is_looked_at_and_offered_again(advisor_home, tmp_path):
     (tmp_path / "text.txt").write_text(text())
     at = app().run()
-    assert not at.exception and any("No data were prepared here yet" in info.value for info in at.info)
+    assert not at.exception and any("Nothing is prepared yet" in info.value for info in at.info)
     at.text_input(key="data-path").set_value(str(tmp_path / "text.txt"))
     at.text_input(key="data-name").set_value("my words")
     at.number_input(key="data-vocabulary").set_value(300)

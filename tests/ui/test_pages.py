@@ -102,7 +102,7 @@ def test_gpus_rank_by_what_training_costs(advisor_home):
     narrowed = at.dataframe[0].value
     assert 0 < len(narrowed) < before and narrowed["GPU"].str.contains("H100").all()
     at.text_input[0].set_value("no such card").run()
-    assert "No GPU passes the filter" in words(at)
+    assert "No GPU matches the filter" in words(at)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_several_runs_are_laid_over_each_other(with_a_run):
     # by hand: the log's last step is 501 x 4608 tokens, and at its own end a run is at the foot of its schedule
     assert list(table["Training loss at"][:4]) == ["577 k tokens", "1.15 M tokens", "1.73 M tokens", "2.31 M tokens"]
     assert (table["Comparable"] == "yes").all()
-    assert "No setting of the training differs." in words(at)
+    assert "The training settings do not differ." in words(at)
     for axis in ("hours", "usd"):
         at.segmented_control[0].set_value(axis).run()
         assert not at.exception and len(at.get("arrow_vega_lite_chart")) + len(at.get("vega_lite_chart")) == 1
@@ -234,10 +234,10 @@ def test_prices_say_their_age_and_can_be_asked_for_anew(advisor_home, monkeypatc
     at.button(key="refresh-prices").click().run()
     assert not at.exception
     said = words(at)
-    assert "1 prices of today from aws" in said and "no answer from vast" in said
+    assert "1 prices fetched today from aws" in said and "no answer from vast" in said
     assert f"refreshed {today}" in said.replace("\\", "")
     at.run()
-    assert "prices of today" in words(at)  # it stays said
+    assert "prices fetched today" in words(at)  # it stays said
 
 
 def test_the_price_of_a_whole_node_is_not_that_of_one_of_its_gpus():

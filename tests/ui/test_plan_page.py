@@ -373,10 +373,10 @@ def test_an_error_keeps_the_last_answer():
     before = sentence(at)
     at.text_input(key="budget").set_value("much").run()
     assert not at.exception and "Budget" in at.error[0].value
-    assert sentence(at) == before and any("the last question that has one" in c.value for c in at.caption)
+    assert sentence(at) == before and any("the last plan that could be made" in c.value for c in at.caption)
     assert "Launch…" not in [button.label for button in at.button]  # it answers another question
     ok(at.text_input(key="budget").set_value("$20").run())
-    assert not any("the last question that has one" in c.value for c in at.caption)
+    assert not any("the last plan that could be made" in c.value for c in at.caption)
 
 
 def test_tab_and_axes_are_in_the_address():

@@ -129,7 +129,7 @@ def test_a_plan_for_a_card_that_is_not_here_can_be_run_elsewhere(store):
     assert at.button(key="launch-now").disabled  # until that host was asked
     at.text_input(key="launch-at-ssh").set_value("no such host!")
     at.button(key="launch-check").click().run()
-    assert not at.exception and "that is no place" in at.error[0].value
+    assert not at.exception and "is not a place to run" in at.error[0].value
     assert store.runs() == []
 
 

@@ -79,7 +79,7 @@ class ExportJob:
 
     @property
     def config_words(self) -> str:
-        """Return the path of the trainer's configuration for a shell; after an arrival it is the new configuration."""
+        """Return the shell text of the configuration path. After an arrival it is the new configuration."""
         return CONFIG if self.arriving is None else f'"$RUN/{CONFIG_AFTER}"'
 
 
@@ -114,7 +114,7 @@ def torch_install(spec: GpuSpec | None) -> str:
 
 
 def setup_script(torch: str | None) -> str:
-    """Return a script that makes `.venv` beside the export once, with this PyTorch; None: only for a guard."""
+    """Return a script that creates `.venv` with this PyTorch. None: the script is only for a guard."""
     install = f"\n.venv.new/bin/python -m pip install --quiet {torch}" if torch else ""
     return script("job.sh#setup", of="this run" if torch else "the guard alone", install=install)
 
@@ -157,14 +157,14 @@ def export_job(plan: Plan, config: RunConfig, data: Path | None, **engine: Any) 
     """
     save = save_seconds(plan.config, plan.bill.wall_clock, plan.chosen.step_seconds)
     if plan.offer.spot and (problem := short_notice(plan.offer.provider, save)) is not None:
-        raise AdvisorError(problem, "plan again on demand: --spot none; or with a smaller model, or another --provider")
+        raise AdvisorError(problem, "plan again with --spot none, a smaller model or another --provider")
     gpus = plan.workload.gpus
     if gpus <= GPUS_A_NODE:
         nodes, per_node = 1, gpus
     else:
         if gpus % GPUS_A_NODE:
             hint = f"plan again with --gpus {gpus // GPUS_A_NODE * GPUS_A_NODE}"
-            raise AdvisorError(f"{gpus} GPUs are no whole number of nodes of {GPUS_A_NODE}", hint)
+            raise AdvisorError(f"{gpus} GPUs do not fill whole nodes of {GPUS_A_NODE}", hint)
         nodes, per_node = gpus // GPUS_A_NODE, GPUS_A_NODE
     grace = grace_seconds(save)
     limit = engine_limit(limit_seconds(config.stop), plan.bill.wall_clock.total_seconds, grace)

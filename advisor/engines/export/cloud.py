@@ -108,7 +108,7 @@ def dstack(job: ExportJob) -> dict[str, str]:
 
 
 def disk_gb(job: ExportJob) -> int:
-    """Return the gigabytes that a machine needs: software, data, all kept checkpoints and one being written."""
+    """Return the gigabytes that a machine needs for software, data, stored checkpoints and the one being written."""
     data = sum(path.stat().st_size for path in job.data.rglob("*") if path.is_file()) if job.data else 0
     needed = (job.plan.bill.disk_bytes or 0) + data + 30e9
     return max(DISK_GB, int(needed / 1e9 * 1.2))
@@ -124,5 +124,5 @@ def card_name(key: str, engine: str) -> str:
     """Return the engine's name of a GPU of the catalog; raises AdvisorError for a CPU, or if there is none."""
     name = _names().get(key, {}).get(engine)
     if not name:
-        raise AdvisorError(f"{engine} has no name for {key} that is known here", "export it as a script: --to script")
+        raise AdvisorError(f"{engine} has no known name for {key}", "export it as a script: --to script")
     return name

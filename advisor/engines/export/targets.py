@@ -86,7 +86,7 @@ def calibration_script(place: Place, *, cards: int, limit_seconds: float, comman
     """Return `job.sbatch` of a calibration: one task that runs `command`; after a preemption it is queued again."""
     options = [f"--job-name=calibrate-{place.name or 'default'}", "--nodes=1", "--ntasks=1", *card_options(cards),
                f"--time={slurm_time(math.ceil(limit_seconds))}", "--requeue", "--open-mode=append",
-               "--output=%x-%j.out", *asked_options(place)]  # fmt: skip
+               "--output=%x-%j.out", *place_options(place)]  # fmt: skip
     lines = "\n".join(f"#SBATCH {option}" for option in options)
     return script("slurm.sh#calibrate", options=lines, here=script("slurm.sh#here").rstrip("\n"), command=command)
 
@@ -105,17 +105,17 @@ def _lines(options: list[str], job: ExportJob | AdoptedJob) -> str:
         "--open-mode=append",
         "--output=%x-%j.out",
         f"--comment=advisor:{job.plan.id}",
-        *asked_options(job.place),
+        *place_options(job.place),
     ]
     return "\n".join(f"#SBATCH {option}" for option in every)
 
 
-def asked_options(place: Place) -> list[str]:
+def place_options(place: Place) -> list[str]:
     """Return the options that the user gave."""
-    asked = {
+    requested = {
         "partition": place.name, "account": place.account, "qos": place.qos, "constraint": place.constraint,
     }  # fmt: skip
-    return [f"--{name}={value}" for name, value in asked.items() if value]
+    return [f"--{name}={value}" for name, value in requested.items() if value]
 
 
 def slurm_time(seconds: int) -> str:

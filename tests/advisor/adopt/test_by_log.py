@@ -161,6 +161,6 @@ def test_a_log_that_numbers_no_step_needs_a_line_of_each(tmp_path):
     )
     command = Command(arguments=(sys.executable, "-I", "-c", program), folder=tmp_path, environment=os.environ,
                       recipe=Recipe(name="x"))  # fmt: skip
-    with pytest.raises(AdvisorError, match="how many steps lie between") as refused:
+    with pytest.raises(AdvisorError, match="how many steps pass between") as refused:
         adopt(command, "x", 60.0, lambda text, gone: None)
     assert "--knob log_every=" in refused.value.hint

@@ -154,15 +154,15 @@ def test_memory_of_the_host_is_that_of_all_processes():
 def test_what_cannot_be_set_is_refused_with_a_way_out():
     without = replace(RECIPE, knobs=KNOBS[:3])
     for subject, gpus, said in (
-        (adopted(BASE, *ALONE, recipe=without), 2, "nothing is known that makes it 2 processes"),
+        (adopted(BASE, *ALONE, recipe=without), 2, "no known option starts it with 2 processes"),
         (adopted(BASE, *ALONE), 3, "cannot stay with 3 processes"),
-        (adopted(BASE, *ALONE, works=("gpus",)), 2, "nothing that was seen to work sets the rows"),
+        (adopted(BASE, *ALONE, works=("gpus",)), 2, "no working option sets the rows"),
     ):
         with pytest.raises(AdvisorError, match=said) as caught:
             batch_options(subject, gpus)
         assert caught.value.hint
     lied = replace(adopted(BASE), verdicts=(KnobVerdict(name="gpus", verdict="dead", words="as before"),))
-    with pytest.raises(AdvisorError, match="cannot be believed: as before"):
+    with pytest.raises(AdvisorError, match="does not do what it says: as before"):
         batch_options(lied, 2)
     never = plan(adopted(BASE, *ALONE, works=("micro_batch", "grad_accum", "steps")), gpus=2)
     assert any("2 processes were never measured" in words for words in never.warnings)

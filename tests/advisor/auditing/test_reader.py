@@ -113,7 +113,7 @@ def test_the_schema_has_every_field_and_kind():
         (("--reader-url", "http://127.0.0.1:1"), "belong together"),
         (("--reader-url", "http://127.0.0.1:1", "--reader-model", "m"), "does not answer"),
         (("--reader-url", "http://example.org/v1", "--reader-model", "m"), "unencrypted"),
-        (("--reader-url", "127.0.0.1", "--reader-model", "m"), "no http address"),
+        (("--reader-url", "127.0.0.1", "--reader-model", "m"), "not an http address"),
         (("--answer", "nowhere.json"), "nowhere.json"),
     ],
 )
@@ -123,7 +123,7 @@ def test_a_door_that_is_shut_says_so_in_a_sentence(report, arguments, said):
 
 
 def test_a_server_that_speaks_something_else_is_an_error(server):
-    with pytest.raises(AdvisorError, match="something else than a chat completion"):
+    with pytest.raises(AdvisorError, match="did not answer with a chat completion"):
         of_server(server[0], "broken", {})("x")
 
 

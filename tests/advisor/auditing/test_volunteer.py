@@ -9,7 +9,7 @@ import pytest
 from advisor.auditing.audit import Audit, audit
 from advisor.auditing.load import card_from_dict
 from advisor.auditing.verdict import Ruling
-from advisor.report.audit import BESIDES, facts_line, markdown, text_lines
+from advisor.report.audit import OTHER_FACTS, facts_line, markdown, text_lines
 from tests.advisor.auditing.made_up import RUN, believe
 
 HARMLESS = [
@@ -44,7 +44,7 @@ def test_two_harmless_claims_are_not_all_that_is_said() -> None:
     assert "80 GiB" in facts["memory_total"][1]
     assert facts["checkpoint_size"][1].startswith("563 MB to 844 MB")  # 8 and 12 bytes · 70,371,840
     assert facts_line(one) == f"From its declared facts alone: {len(facts)} more figures, none with a problem"
-    assert BESIDES in "\n".join(text_lines(one)) and BESIDES in markdown([one])
+    assert OTHER_FACTS in "\n".join(text_lines(one)) and OTHER_FACTS in markdown([one])
 
 
 def test_a_bill_is_the_price_times_gpus_times_hours() -> None:

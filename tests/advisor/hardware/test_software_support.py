@@ -16,11 +16,11 @@ from advisor.hardware.software_support import (
     can_train_in,
     installed_problem,
     lacks,
+    pytorch_it_needs,
     runs_trainer,
-    support_words,
+    support_in_words,
     trainer_release,
     usual_precision,
-    what_it_needs,
     wheels,
     wheels_for,
 )
@@ -58,14 +58,14 @@ def test_the_newest_wheel_of_a_card(key: str, newest: tuple[str, str], pip: bool
     spec = require_gpu(key)
     first = wheels_for(spec)[0]
     assert (first.torch, first.variant) == newest
-    assert (what_it_needs(spec) is None) == first.is_default == pip
+    assert (pytorch_it_needs(spec) is None) == first.is_default == pip
     assert runs_trainer(spec)
 
 
 def test_blackwell_began_with_2_7_and_cuda_12_8() -> None:
     for key in ("b200", "rtx-5090", "gb10"):
         assert (wheels_for(require_gpu(key))[-1].torch, wheels_for(require_gpu(key))[-1].variant) == ("2.7", "cu128")
-        assert support_words(require_gpu(key)).endswith("at the earliest PyTorch 2.7 with CUDA 12.8")
+        assert support_in_words(require_gpu(key)).endswith("at the earliest PyTorch 2.7 with CUDA 12.8")
 
 
 def test_volta_left_the_wheels_of_cuda_12_8_with_2_11() -> None:
@@ -76,11 +76,11 @@ def test_volta_left_the_wheels_of_cuda_12_8_with_2_11() -> None:
 
 
 def test_a_card_that_pip_does_not_serve_names_its_wheel() -> None:
-    words = what_it_needs(require_gpu("v100-16gb-sxm2"))
+    words = pytorch_it_needs(require_gpu("v100-16gb-sxm2"))
     assert words and "PyTorch 2.14 with CUDA 12.6" in words
     assert "pip install 'torch==2.14.*' --index-url https://download.pytorch.org/whl/cu126" in words
-    assert what_it_needs(require_gpu("t4")) is None
-    assert "torch_xla" in (what_it_needs(require_gpu("tpu-v6e")) or "")
+    assert pytorch_it_needs(require_gpu("t4")) is None
+    assert "torch_xla" in (pytorch_it_needs(require_gpu("tpu-v6e")) or "")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_any_leaves_out_what_no_wheel_for_the_trainer_runs(advisor_home: Path) -
     keys = {profile.key for profile in profiles}
     assert {"t4", "v100-16gb-sxm2", "rtx-4070-laptop"} <= keys and "k80" not in keys
     assert f"no official wheel of PyTorch {trainer_release()} or later runs k80" in left_out
-    assert what_it_needs(require_gpu("k80")) == "k80: no official PyTorch wheel runs it"
+    assert pytorch_it_needs(require_gpu("k80")) == "k80: no official PyTorch wheel runs it"
 
 
 @pytest.mark.parametrize("key", ["gtx-1080ti", "p100-16gb-pcie", "t4", "rtx-5060ti-16gb"])
@@ -166,7 +166,7 @@ def test_a_plan_asks_for_nothing_that_the_card_cannot_do(key: str) -> None:
 
 def test_a_card_of_unknown_capability_is_not_judged() -> None:
     mine: GpuSpec = replace(require_gpu("l4"), key="mine", architecture="", compute_capability="")
-    assert runs_trainer(mine) and what_it_needs(mine) is None and lacks(mine) == ()
+    assert runs_trainer(mine) and pytorch_it_needs(mine) is None and lacks(mine) == ()
     assert usual_precision(mine) == "bf16"
 
 
@@ -183,4 +183,4 @@ def test_the_table_is_whole() -> None:
         release["torch"] for release in document["releases"]
     }
     for spec in CARDS.values():
-        assert support_words(spec) != "unknown", spec.key
+        assert support_in_words(spec) != "unknown", spec.key

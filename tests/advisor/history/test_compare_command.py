@@ -132,7 +132,7 @@ def test_a_run_that_was_taken_back_is_entered_again_only_if_asked(call, run_fold
     assert "not recorded: it was taken back; --record enters it again" in out and store.scores() == []
     assert not review(store, folder, record=None).recorded  # as the page Runs asks
     assert json.loads(call("compare", folder, "--record", "--json")[1])["recorded"]
-    assert store.scores() and store.observations("cpu") and store.taken_back() == set()
+    assert store.scores() and store.observations("cpu") and store.withdrawn_runs() == set()
 
 
 def test_forgetting_a_run_nobody_knows_is_a_usage_error(call):

@@ -19,7 +19,7 @@ import pynvml
 import pytest
 
 from advisor.engines import gpu_locks as locks
-from advisor.engines.gpu_locks import held_cards
+from advisor.engines.gpu_locks import lock_gpus
 from advisor.hardware.here import broken_cards, device_key, used_by
 from advisor.store.store import Store
 from advisor.workflows.monitor import Watching
@@ -204,7 +204,7 @@ def test_a_run_takes_the_card_that_preflight_names(machine, monkeypatch, tmp_pat
     assert words in " ".join(check["words"] for check in checks if check["of"] == "card")
     free = 9.74 if lines is SPLIT else 14.5 if "in use" in words else 79.6
     assert any(check["of"] == "memory" and f"{free} GiB are free" in check["words"] for check in checks)
-    with held_cards(1, (), tmp_path) as held:
+    with lock_gpus(1, (), tmp_path) as held:
         assert held.ids == (taken,)
 
 

@@ -77,7 +77,7 @@ def profile_after(
     )
 
 
-def has_seen(profile: Profile, seen: MeasuredStep) -> bool:
+def includes_run(profile: Profile, seen: MeasuredStep) -> bool:
     """Tell whether a profile already includes the run."""
     return any(seen.source in source for source in profile.sources)
 

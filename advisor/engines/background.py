@@ -1,4 +1,4 @@
-"""Runs one of our commands as a separate process, which a page can start, watch and cancel and which outlives it."""
+"""Runs a command of this program in the background. A page can start, watch and cancel it, and it outlives the page."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class Started:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
-    """One kind of command that runs beside a page, one at a time; its files are NAME.json and NAME.log in `home`."""
+class BackgroundCommand:
+    """A kind of command that runs in the background, one at a time. Its files are NAME.json and NAME.log in `home`."""
 
     home: Path
     name: str
-    what: str  # the kind in words, with its article
+    description: str  # the kind in words, with its article
 
     def start(
         self, words: Sequence[str], budget_seconds: float, *, folder: Path | None = None, subject: str = ""
@@ -68,7 +68,7 @@ class Beside:
         with processes.folder_lock(self.home):
             before = self.look()
             if before is not None and before.running:
-                raise AdvisorError(f"{self.what} is running already", "wait for it, or cancel it")
+                raise AdvisorError(f"{self.description} is running already", "wait for it, or cancel it")
             self.output.unlink(missing_ok=True)
             variables = processes.python_variables() | {"ADVISOR_HOME": str(self.home)}
             process = processes.start_detached(
@@ -85,9 +85,9 @@ class Beside:
 
     def look(self) -> Started | None:
         """Return the newest command of this kind, or None if there was none."""
-        return read_record(Started, self._state, f"state of {self.what}")
+        return read_record(Started, self._state, f"state of {self.description}")
 
-    def said(self) -> tuple[str, ...]:
+    def last_lines(self) -> tuple[str, ...]:
         """Return the newest lines it printed."""
         if not self.output.exists():
             return ()
@@ -95,7 +95,7 @@ class Beside:
         return tuple(line for line in lines if line.strip())[-_LINES_SHOWN:]
 
     def cancel(self, seconds: float = CANCEL_SECONDS, *, with_children: bool = False) -> None:
-        """Interrupt it as Ctrl-C would, then with SIGTERM; `with_children` then kills it and all that it started."""
+        """Send Ctrl-C and then SIGTERM, or with `with_children` kill the command and its children."""
         state = self.look()
         if state is None or not state.running:
             return
@@ -110,7 +110,7 @@ class Beside:
         else:
             os.kill(process.pid, signal.SIGTERM)
         if not processes.wait_until_gone(process, seconds):
-            raise AdvisorError(f"{self.what} does not stop", f"end it by hand: kill -9 {process.pid}")
+            raise AdvisorError(f"{self.description} does not stop", f"end it by hand: kill -9 {process.pid}")
 
     @property
     def output(self) -> Path:
