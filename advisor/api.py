@@ -226,7 +226,7 @@ def audit(
     `reader` is the assistant that reads a report: a function from a prompt to an answer, or a command. `answer` is an
     answer it gave already. The frame has a row for each claim, and for each text that became no claim, with the reason.
     """
-    from advisor.auditing.reader import of_command
+    from advisor.assistant import of_command
     from advisor.report.audit import document, verdict_line
     from advisor.store.store import default_store
     from advisor.workflows.audit import audit_cards

@@ -10,11 +10,11 @@ from typing import Any
 
 import yaml
 
+from advisor.assistant import Reader, json_in
 from advisor.auditing.audit import Audit, audit
 from advisor.auditing.card import SCHEMA, Card, CardSetup
 from advisor.auditing.gate import gated
 from advisor.auditing.load import card_from_dict, load_card
-from advisor.auditing.reader import Reader, card_in
 from advisor.auditing.schema import card_schema, examples, prompt
 from advisor.auditing.tables import declared
 from advisor.calibration.profiles import load_profile
@@ -22,6 +22,7 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec
 from advisor.prediction.profile import Profile
 from advisor.readers.chunks import read_text
+from advisor.redact import for_sending
 from advisor.store.disk import write_atomic
 from advisor.store.store import Store
 
@@ -63,7 +64,7 @@ def audit_cards(
 
 def asking(paper: Path | None = None) -> Asking:
     """Returns the prompt for a report (None: for a text that follows) and the schema of the answer."""
-    return Asking(prompt=prompt(None if paper is None else _text(paper)), schema=card_schema())
+    return Asking(prompt=for_sending(prompt(None if paper is None else _text(paper))), schema=card_schema())
 
 
 def kinds_with_examples() -> list[Mapping[str, Any]]:
@@ -106,7 +107,7 @@ def _read(path: Path, reader: Reader | None, answer: str | None) -> dict[str, An
     head = {"schema": SCHEMA, "id": stem, "title": next(filter(None, lines), path.name)[:200], "source": path.name}
     if answer is not None or reader is not None:
         said = answer if answer is not None else reader(prompt(text)) if reader is not None else ""
-        return gated({**card_in(said), **head}, text)
+        return gated({**json_in(said), **head}, text)
     stated, how = declared(path), HOW_TO_READ.format(name=path.name)
     if not stated:
         raise AdvisorError(f'only an assistant can read {path}: it has no table and no line like "depth: 12"', how)
