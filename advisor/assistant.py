@@ -100,7 +100,7 @@ def json_in(answer: str) -> dict[str, Any]:
     text = fenced[1] if fenced else answer[start : end + 1] if start >= 0 else ""
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         reason = str(error) if text else "there is no { in it"
         raise AdvisorError(f"the reader's answer is no JSON: {reason}", "ask it again for one JSON object") from error
     if not isinstance(found, dict):

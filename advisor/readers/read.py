@@ -218,7 +218,8 @@ def best_reader(path: Path) -> Reader:
     if found is None:
         raise AdvisorError(
             f"{path} holds nothing that looks like a training log",
-            "Give the run's console output, its CSV or JSONL metrics or its folder; --format NAME forces a format.",
+            "Give the run's console output, its CSV or JSONL metrics or its folder; --format forces a format, and an "
+            "assistant of yours can describe it: --reader CMD.",
         )
     return found[1]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 
+import jsonschema
 import pytest
 
 from advisor.readers import own_formats
@@ -100,3 +102,158 @@ def test_a_pattern_that_tries_a_line_in_every_division_is_ended(log, tmp_path, m
     began = time.monotonic()
     done = advisor("analyze", log, "--format", file, expect=1)
     assert "more than 1 s" in " ".join(done.stderr.split()) and time.monotonic() - began < 30
+
+
+OUTCOME = {"status": "crashed", "cause": "the oven was too cold", "lines": [108, 109],
+           "first_loss": f"{cost(1):.4f}", "last_loss": f"{cost(102):.4f}", "last_step": "102"}  # fmt: skip
+ANSWER = {"format": ENTRY, "outcome": OUTCOME}
+COLD = ("~ oven 17 below 200", "~ oven 17 below 200")
+SECRETS = ("hf_" + "a1B2" * 6, "ada@lab.example.org", "geheim77")
+
+
+@pytest.fixture
+def broken(tmp_path, home):
+    """109 lines, the last two of them in words that only its own people understand; with secrets in the head."""
+    lines = zorp(102, ends=False).splitlines()
+    lines[1:1] = [f"token {SECRETS[0]} of {SECRETS[1]}", f"password={SECRETS[2]}"]
+    path = tmp_path / "broken.log"
+    path.write_text("\n".join([*lines, *COLD]) + "\n")
+    return path
+
+
+@pytest.fixture
+def reader(tmp_path):
+    """A command that notes what it is asked and gives the answer in a file, between other words."""
+
+    def answering(answer: object) -> str:
+        said = answer if isinstance(answer, str) else f"Gladly:\n```json\n{json.dumps(answer)}\n```\n"
+        (tmp_path / "said").write_text(said)
+        script = tmp_path / "assistant.py"
+        script.write_text(
+            f"import pathlib, sys\npathlib.Path({str(tmp_path / 'asked')!r}).write_text(sys.stdin.read())\n"
+            f"sys.stdout.write(pathlib.Path({str(tmp_path / 'said')!r}).read_text())\n"
+        )
+        return f"{sys.executable} {script}"
+
+    return answering
+
+
+def test_an_answer_that_holds_gives_rows_and_words_and_the_next_log_needs_no_assistant(broken, home, reader, tmp_path):
+    found = document("analyze", broken, "--reader", reader(ANSWER))
+    assert (found["format"], found["rows"], found["first_loss"], found["last_loss"]) == (
+        "zorp",
+        102,
+        cost(1),
+        cost(102),
+    )
+    assert found["last_step"] == 102 and found["facts"]["planned_steps"] == 102
+    [kept] = (home / "formats").glob("*.yaml")
+    assert found["assistant"] == {"accepted": True, "refused": None, "format": kept.name, "status": "crashed",
+                                  "cause": "the oven was too cold", "lines": [108, 109]}  # fmt: skip
+    words = "an assistant read: the oven was too cold (crashed); lines 108, 109"
+    assert words in found["notes"]
+    asked = (tmp_path / "asked").read_text()
+    assert "\n7: ~ u3 :: cost" in asked and not any(secret in asked for secret in SECRETS)
+    assert not any(secret in kept.read_text() for secret in SECRETS)
+    second = tmp_path / "second.log"
+    second.write_text(zorp())
+    again = document("analyze", second)
+    read_as_zorp(again)
+    assert again["assistant"] is None
+    assert f"by the format zorp ({kept.name}), which an assistant described" in again["notes"]
+    other = tmp_path / "other.log"  # of another program: read without that format
+    other.write_text("".join(f"iter {i}: loss {cost(i)}, time 50.00ms, mfu 30.00%\n" for i in range(50)))
+    assert document("analyze", other)["format"] == "nanogpt"
+
+
+def test_where_the_log_leaves_the_end_open_the_assistants_status_counts_as_its_own(broken, reader):
+    broken.write_text(broken.read_text().replace("planning 102 updates", "planning many updates"))
+    settings = {"settings": {"gpu": "on card"}}
+    command = reader({"format": ENTRY | settings, "outcome": OUTCOME | {"lines": [108]}})
+    done = advisor("analyze", broken, "--reader", command, expect=0, COLUMNS=200)
+    assert "crashed after 102 steps" in done.stdout
+    assert "(an assistant read: the oven was too cold (crashed); line 108)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("format", "outcome", "why"),
+    [
+        ({"rows": [r"-- u(?P<step>\d+) (?P<loss>\S+)"]}, {}, "its patterns match no line of the log"),
+        ({"rows": [r"(?P<step>\d*)(?P<loss>\d*)"]}, {}, "match 119 of 119 lines, of 17 kinds"),
+        ({"rows": [r"cost \d+\.(?P<step>\d+) ; pace (?P<loss>\d+)"]}, {}, "its steps fall from 9403 to 8812 at line 6"),
+        ({}, {"first_loss": "9.9999"}, f"its first_loss is 9.9999, and its patterns find {cost(1):.4f} at line 5"),
+        ({}, {"last_loss": None}, f"its last_loss is None, and its patterns find {cost(102):.4f} at line 107"),
+        ({}, {"last_step": "600"}, "its last_step is 600, and its patterns find 102 at line 107"),
+        ({}, {"lines": []}, "names no line as evidence"),
+        ({}, {"lines": [119, 120]}, "the log has 119 lines, and none of number 120"),
+        ({}, {"lines": ["109"]}, "the log has 119 lines, and none of number 109"),
+        ({}, {"status": "great"}, "status: it is one of completed"),
+        ({}, {"cause": " "}, "cause: there is none"),
+        ({"run": "__import__('os').system('touch pwned')"}, {}, "its format: run: no such field"),
+        ({"name": "../../../pwned"}, {}, "its format: name"),
+        ({"rows": ["(a+)+(?P<step>\\d)(?P<loss>\\d)$"]}, {}, "its patterns need more than 1 s"),
+        ({"rows": [ROW] * 9}, {}, "at most 8 texts"),
+        ("no json at all", {}, "no JSON"),
+        ('{"format": {"name": ', {}, "no JSON"),
+        ("[" * 50_000, {}, "no JSON"),
+        ("{" + '"a":{' * 10_000 + "}" * 10_001, {}, "no JSON"),
+        ('{"format": 3, "outcome": []}', {}, "it has no format or no outcome"),
+        ("x" * 70_000, {}, "it has 70,000 characters, more than 65,536"),
+    ],
+)  # fmt: skip
+def test_an_answer_that_does_not_hold_is_refused_and_the_log_is_read_without_it(
+    broken, home, reader, tmp_path, monkeypatch, format, outcome, why
+):
+    monkeypatch.setattr(own_formats, "SECONDS", 1.0)
+    kinds = [f"{letter * 60} warming {letter}" for letter in "cdefghijk"]
+    broken.write_text("\n".join([broken.read_text().strip(), *kinds, "a" * 60 + "b"]) + "\n")
+    alone = document("analyze", broken)
+    answer = format if isinstance(format, str) else {"format": ENTRY | format, "outcome": OUTCOME | outcome}
+    found = document("analyze", broken, "--reader", reader(answer))
+    assert not found["assistant"]["accepted"] and why in found["assistant"]["refused"], found["assistant"]
+    assert any(note.startswith("an assistant's answer was refused") and why in note for note in found["notes"])
+    same = ("format", "rows", "status", "status_reason", "first_loss", "last_loss", "last_step", "verdict")
+    assert [found[name] for name in same] == [alone[name] for name in same]
+    assert not (home / "formats").exists() and not (tmp_path / "pwned").exists()
+
+
+def test_the_prompt_can_be_carried_by_hand(broken, tmp_path):
+    asked = document("analyze", broken, "--schema")
+    shown = advisor("analyze", broken, "--schema", expect=0).stdout
+    assert shown.strip() == asked["prompt"].strip() and not any(secret in shown for secret in SECRETS)
+    jsonschema.validate(ANSWER, asked["schema"])
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"format": ENTRY}, asked["schema"])
+    for line in ("1: ZORP trainer 3, host gold-102", "109: ~ oven 17 below 200"):
+        assert line in shown.splitlines()
+    answer = tmp_path / "answer.json"
+    answer.write_text(json.dumps(ANSWER))
+    by_file = document("analyze", broken, "--answer", answer)
+    assert by_file["assistant"]["accepted"] and by_file["rows"] == 102
+    assert document("analyze", broken, "--answer", "-", given=json.dumps(ANSWER))["assistant"] == by_file["assistant"]
+    assert document("analyze", broken, "--format", answer)["rows"] == 102
+    assert "take one log" in advisor("analyze", broken, broken, "--answer", answer, expect=2).stderr
+
+
+def test_a_sample_is_the_head_three_places_of_the_middle_and_the_tail_of_a_long_log(tmp_path, home):
+    long = tmp_path / "long.log"
+    long.write_text("".join(f"line {i} {'y' * 400}\n" for i in range(1, 10_001)))
+    shown = advisor("analyze", long, "--schema", expect=0).stdout.partition("The lines:\n\n")[2].strip().split("\n")
+    numbers = [int(line.partition(":")[0]) for line in shown]
+    assert len(numbers) == 250 and numbers[:110] == list(range(1, 111)) and numbers[-80:] == list(range(9921, 10_001))
+    assert numbers == sorted(set(numbers)) and numbers[110] == pytest.approx(110 + 9810 / 4, abs=20)
+    assert all(text == f"{number}: line {number} {'y' * 400}"[: len(f"{number}: ") + 300]
+               for number, text in zip(numbers, shown, strict=True))  # fmt: skip
+
+
+def test_lines_that_are_not_understood_are_named_with_the_way_to_an_assistant(tmp_path, home):
+    strange = tmp_path / "strange.log"
+    lines = ["using cuda", "model has 1234567 parameters, training starts"]
+    lines += [f"<< {i} | err {cost(i)} | {i * 3} >>" for i in range(1, 30)]
+    strange.write_text("\n".join([*lines, "CUDA out of memory. Tried to allocate 2.00 GiB"]) + "\n")
+    done = advisor("analyze", strange, expect=0)
+    assert "not read as rows with a loss: lines like 3; an assistant" in " ".join(done.stdout.split())
+    assert "advisor analyze strange.log --reader CMD" in " ".join(done.stdout.split())
+    nothing = tmp_path / "nothing.log"
+    nothing.write_text("".join(f"<< {i} | qq {cost(i)} >>\n" for i in range(30)))
+    assert "--reader CMD" in advisor("analyze", nothing, expect=1).stderr
