@@ -74,7 +74,8 @@ class MatchedRow:
 class MatchedRows:
     """What a format's patterns find in a log."""
 
-    rows: tuple[MatchedRow, ...]  # those of training
+    rows: tuple[MatchedRow, ...]  # those of training; empty if they are only counted
+    trained: int  # number of those of training
     lines: int  # of the log
     written: int  # of them, lines that are not blank
     matched: int  # by any pattern
@@ -99,7 +100,7 @@ class OwnFormat:
 
     def read(self, path: Path, progress: Progress | None = None) -> RunTable:
         """Read a log. Raises AdvisorError if its patterns find no row there or take too long."""
-        if not rows_by(self.format, path, self.source).rows:
+        if not rows_by(self.format, path, self.source).trained:
             hint = "compare its patterns with the log's lines, or read it without --format"
             raise AdvisorError(
                 f"the format {self.name} ({self.source}): rows: no pattern matches a line of {path.name}", hint
@@ -157,7 +158,7 @@ def own_format_of(path: Path, head: bytes) -> OwnFormat | None:
         if share < LEAST_SHARED or (best is not None and share <= best[0]):
             continue
         own = load_format(file)
-        if len(rows_by(own.format, path, own.source).rows) >= (1 if known else FEWEST_ROWS):
+        if rows_by(own.format, path, own.source).trained >= (1 if known else FEWEST_ROWS):
             best = share, own
     return None if best is None else best[1]
 
@@ -275,7 +276,7 @@ import json, re, sys
 lines, out = sys.stdin.buffer, open(1, "w", encoding="utf-8")
 asked = json.loads(lines.readline())
 patterns = [re.compile(one.encode()) for one in asked["patterns"]]
-total = written = matched = 0
+total = written = matched = trained = 0
 shapes = set()
 for raw in lines:
     line = raw[:-1]
@@ -286,28 +287,34 @@ for raw in lines:
         if found is None:
             continue
         matched += 1
+        trained += rule in asked["training"]
         if len(shapes) < 1000:
             shapes.add(line.translate(None, b"0123456789."))
+        if not asked["listed"] or rule not in asked["training"]:
+            break
         said = {name.partition("__")[0]: text for name, text in found.groupdict().items() if text is not None}
         step = said.get("step", said.get("epoch", said.get("tokens", b"")))
         loss = said.get("loss", b"")
         words = [text[:40].decode("utf-8", "replace").replace("\t", " ") for text in (step, loss)]
         print(total - 1, rule, *words, sep="\t", file=out)
         break
-print(json.dumps([total, written, matched, len(shapes)]), file=out)
+print(json.dumps([trained, written, matched, len(shapes)]), file=out)
 """
 
 
-def rows_by(format: LineFormat, path: Path, source: str) -> MatchedRows:
+def rows_by(format: LineFormat, path: Path, source: str, *, listed: bool = False) -> MatchedRows:
     """Return what a format's patterns find in a log, found in a process of its own within a time limit.
+
+    Its rows are counted, and returned one by one if they are to be `listed`.
 
     Raises AdvisorError if they take longer, as patterns do that try a line in every division.
     """
     patterns = [row.pattern.decode() for row in format.rows if isinstance(row, Row)]
-    training = {index for index, row in enumerate(format.rows) if row.kind != EVAL}
+    training = [index for index, row in enumerate(format.rows) if row.kind != EVAL]
+    asked = {"patterns": patterns, "longest": LONGEST_RECORD, "training": training, "listed": listed}
     numbers = [np.zeros(0, np.int64)]
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile("w+", encoding="utf-8") as found:
-        given.write(json.dumps({"patterns": patterns, "longest": LONGEST_RECORD}).encode() + b"\n")
+        given.write(json.dumps(asked).encode() + b"\n")
         for chunk in chunks(path):
             lines = Lines.of(chunk)
             numbers.append(lines.numbers(np.arange(len(lines.ends))))
@@ -329,8 +336,7 @@ def rows_by(format: LineFormat, path: Path, source: str) -> MatchedRows:
     at, rows = np.concatenate(numbers), []
     for text in matches:
         index, rule, step, loss = text.split("\t")
-        if int(rule) in training:
-            rows.append(MatchedRow(line=int(at[int(index)]), rule=int(rule), step=step, loss=loss))
-    _, written, matched, shapes = json.loads(counts)
+        rows.append(MatchedRow(line=int(at[int(index)]), rule=int(rule), step=step, loss=loss))
+    trained, written, matched, shapes = json.loads(counts)
     last = int(at[-1]) if len(at) else 0
-    return MatchedRows(rows=tuple(rows), lines=last, written=written, matched=matched, shapes=shapes)
+    return MatchedRows(rows=tuple(rows), trained=trained, lines=last, written=written, matched=matched, shapes=shapes)

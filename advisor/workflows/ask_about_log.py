@@ -45,6 +45,8 @@ NEARLY_ALL, MANY_SHAPES = 0.9, 8  # share of the lines, and kinds of line: more 
 BANNER = 3  # lines between two rows, after which a smaller step is a new start
 MOST_FALLS = 0.01  # share of rows whose step falls without a start: ranks print out of order
 STATUSES = tuple(status.value for status in Status if status is not Status.RUNNING)
+FEWEST_ALIKE = 3  # lines with other decimals in the same words, which may be rows
+_DECIMAL = re.compile(rb"(?<![\w.:])-?\d+\.\d+(?![\w.:])")
 _NUMBER = re.compile(r"[-+]?(?:nan|inf\w*|[\d,]*\.?\d+(?:e[-+]?\d+)?)", re.IGNORECASE)
 _PROMPT = """\
 Below are lines of the log of a training run, each behind its number in the file, which is no part of it. Lines longer
@@ -206,7 +208,7 @@ def _accepted(said: str, path: Path) -> tuple[Mapping[str, Any], AssistantReadin
     format = as_format(entry, "its format")
     if unknown := [str(name) for name in entry if name not in FIELDS]:
         raise AdvisorError(f"its format: {unknown[0][:60]}: no such field")
-    found = rows_by(format, path, "its format")
+    found = rows_by(format, path, "its format", listed=True)
     _check_rows(found, any("rank" in row.targets for row in format.rows))
     _check_quotes(found.rows, outcome, {number for number, _ in sampled(path)})
     status, cause, lines = outcome.get("status"), outcome.get("cause"), outcome.get("lines")
@@ -275,12 +277,12 @@ def unplaced(run: RunTable, path: Path) -> RunTable:
     first = next(iter(chunks(path)), None)
     if first is None or HOLE in first.text:
         return run
-    lines, kinds = Lines.of(first), dict[bytes, list[int]]()
+    lines, kinds = Lines.of(first), dict[bytes, dict[bytes, int]]()
     for at, key in enumerate(shape(first.text).split(b"\n")[: len(lines.ends)]):
         line = lines.line(at)
-        if any(48 <= letter <= 57 for letter in line) and any(letter > 64 for letter in line):
-            kinds.setdefault(key, []).append(at)
-    often = sorted((found for found in kinds.values() if len(found) > 1), key=len, reverse=True)[:3]
+        if _DECIMAL.search(line):
+            kinds.setdefault(key, {}).setdefault(line, at)
+    often = sorted((list(one.values()) for one in kinds.values() if len(one) >= FEWEST_ALIKE), key=len)[-3:]
     if not often:
         return run
     at = lines.numbers(np.array(sorted(found[0] for found in often)))
