@@ -13,6 +13,37 @@ import click
 import advisor
 from advisor.cli import VERBS, command
 
+OWN_FORMAT = r"""## A format of your own
+
+A program whose lines are not understood is described in a YAML file. For a log such as
+
+```
+planning 2000 updates on card RTX 4090
+~ u100 :: cost 4.1718 ; 812 ms
+~~ exam at u100 :: cost 4.2031
+nothing left to do
+```
+
+the file is
+
+```yaml
+name: zorp
+rows: ['~ u(?P<step>\d+) :: cost (?P<loss><<LOSS>>) ; (?P<seconds__ms>\d+) ms']
+validation: ['exam at u(?P<step>\d+) :: cost (?P<eval_loss><<LOSS>>)']
+ends: {finished: [nothing left to do]}
+settings: {planned_steps: planning, gpu: on card}
+```
+
+{fields}
+
+`advisor analyze LOG --format zorp.yaml` reads by it; in `formats/` of the data folder (`ADVISOR_HOME`) it is found by
+itself. Your assistant can write it: `advisor analyze LOG --reader 'ollama run NAME'` sends up to 250 lines of the log,
+with credentials and e-mail addresses masked; `--schema` prints the same for any assistant, `--answer FILE` takes its
+JSON. The answer is used only if its patterns hold on every line of the log: they must find the losses and the step that
+it quotes, and its evidence must be lines of the log. Else it is refused with the reason, and the log is read without
+it. What the assistant says of the end is shown as its words. The format is kept in `formats/` under a fingerprint of
+the log's first lines, so that the next log of that program is read without an assistant.
+"""
 PREFACE = Path(__file__).with_name("reference.md")
 
 
@@ -105,10 +136,13 @@ def llms(readme: str) -> str:
 
 
 def findings() -> str:
-    """Return docs/findings.md: every log format, and the detectors in the order in which they run."""
+    """Return docs/findings.md: every log format, one of your own, and the detectors in the order in which they run."""
     from advisor.findings.registry import DETECTORS
+    from advisor.readers.own_formats import ENDS, FIELDS
     from advisor.readers.read import READERS
 
+    fields = "\n".join(f"- `{name}`: {meaning}" for name, meaning in FIELDS.items())
+    own = OWN_FORMAT.replace("{fields}", f"{fields}\n\nEnds are {', '.join(f'`{end}`' for end in ENDS)}.")
     formats = ", ".join(f"`{name}`" for name in sorted({reader.name for reader in READERS}))
     first = [" ".join((inspect.getdoc(one) or "").split("\n\n")[0].split()).replace("|", "\\|") for one in DETECTORS]
     rows = [(one.__name__.removeprefix("detect_"), text) for one, text in zip(DETECTORS, first, strict=True)]
@@ -126,6 +160,7 @@ def findings() -> str:
         "A folder is read as one run: log, configuration, telemetry and checkpoints together; a `.gz` or a",
         "`.zip` of one log is unpacked. The format is recognised by the text; `--format NAME` forces one.",
         "",
+        *own.split("\n"),
         f"## {len(DETECTORS)} detectors",
         "",
         "| detector | looks for |",

@@ -36,7 +36,7 @@ FIELDS = {
     "name": "the program's name: letters, digits, dots and dashes",
     "rows": "list of regular expressions (Python) of the lines with a training loss, each found anywhere in a line. "
     "Named groups are columns, with the printed unit after two underscores if it is not the column's own: "
-    r"(?P<step>\d+), (?P<loss><<LOSS>>), (?P<seconds__ms>[\d.]+). <<LOSS>> and <<NUMBER>> are any number",
+    r"`(?P<step>\d+)`, `(?P<loss><<LOSS>>)`, `(?P<seconds__ms>[\d.]+)`. `<<LOSS>>` and `<<NUMBER>>` are any number",
     "validation": "list of the same for lines with a validation loss (group eval_loss); optional",
     "steps": "how a step is counted: printed (the default), bar (only a progress bar shows it) or rows (by no number)",
     "ends": "what an end means → list of words, verbatim, that only a line about the end has; optional",
@@ -143,16 +143,18 @@ def named_format(name: str) -> OwnFormat | None:
     return load_format(found[0]) if found else None
 
 
-def own_format_of(path: Path, head: bytes) -> OwnFormat | None:
+def own_format_of(path: Path, head: bytes, *, kept: bool) -> OwnFormat | None:
     """Return the format in the data folder by which a log is read, or None.
 
-    A format that was kept after reading a log is taken if this log's head has the same shape. Another one is taken if
-    its patterns find rows.
+    A format that the user wrote is taken if its patterns find rows. A format that was kept after reading a log is taken
+    if this log's head has the same shape, but only with `kept`: not where a shipped format knows the log.
     """
     shapes, best = None, None
     for file in _files():
         raw = _raw(file)
         known = {str(one) for one in raw["shapes"]} if isinstance(raw.get("shapes"), list) else set()
+        if known and not kept:
+            continue
         shapes = frozenset(shapes_of(head)) if shapes is None else shapes
         share = len(known & shapes) / len(known) if known else LEAST_SHARED
         if share < LEAST_SHARED or (best is not None and share <= best[0]):
@@ -226,8 +228,11 @@ def as_format(entry: Mapping[str, Any], source: str) -> LineFormat:
     ]
     settings = [_setting(fact, one) for fact, said in mapping("settings", tuple(names_of("facts"))).items()
                 for one in texts(f"settings.{fact}", said, LONGEST_WORDS)]  # fmt: skip
+    from advisor.readers.read import READERS  # which imports this module
+
+    shipped = name in {reader.name for reader in READERS}  # what is known of that format must not be said of this one
     return LineFormat(
-        name=name,
+        name=f"{name}-own" if shipped else name,
         framework=name,
         rows=(*rows, *(_row(one, wrong, "validation", False) for one in held)),
         facts=tuple(settings),

@@ -157,6 +157,8 @@ def _read(path: Path, progress: Progress | None) -> RunTable:
     table = reader.read(path, progress)
     if table.rows or table.telemetry is not None or reader is GENERIC:
         return table
+    if (kept := own_format_of(path, sample(path), kept=True)) is not None:
+        return kept.read(path, progress)
     if GENERIC.score(sample(path), path) < FEW:
         return table
     learnt = GENERIC.read(path, progress)
@@ -168,9 +170,9 @@ def known_reader(path: Path) -> tuple[float, Reader] | None:
     head = sample(path)
     if not head.strip():
         return None
-    if (own_format := own_format_of(path, head)) is not None:
-        return own_format.score(head, path), own_format
     best, index = max((reader.score(head, path), -index) for index, reader in enumerate(_KNOWN))
+    if (written := own_format_of(path, head, kept=best <= MOST)) is not None:
+        return written.score(head, path), written
     if best <= MOST and (own := GENERIC.score(head, path)) > best:
         return (own, GENERIC) if own >= LEAST_SCORE else None
     return (best, _more_telling(_KNOWN[-index], head)) if best >= LEAST_SCORE else None

@@ -182,7 +182,7 @@ def reading_of(path: Path, reader: Reader | None, answer: str | None) -> tuple[A
     try:
         entry, told = _accepted(said, path)
     except AdvisorError as error:
-        why = hide_secrets(" ".join(error.message.split()))[:MOST_CAUSE]
+        why = _shown(error.message)
         return AssistantReading(accepted=False, refused=why, format=None, status=None, cause=None, lines=()), None
     file = keep_format(entry, path, ASSISTANT)
     return replace(told, format=file.name), file
@@ -220,9 +220,13 @@ def _accepted(said: str, path: Path) -> tuple[Mapping[str, Any], AssistantReadin
         raise AdvisorError("its outcome names no line as evidence")
     if absent := [one for one in lines if type(one) is not int or not 1 <= one <= found.lines]:
         raise AdvisorError(f"its outcome: the log has {found.lines:,} lines, and none of number {str(absent[0])[:40]}")
-    words = hide_secrets("".join(filter(str.isprintable, " ".join(cause.split()))))[:MOST_CAUSE]
-    return entry, AssistantReading(accepted=True, refused=None, format=None, status=status, cause=words,
+    return entry, AssistantReading(accepted=True, refused=None, format=None, status=status, cause=_shown(cause),
                                    lines=tuple(lines[:MOST_EVIDENCE]))  # fmt: skip
+
+
+def _shown(text: str) -> str:
+    """Return an assistant's text as it may be printed: one line without control characters and credentials."""
+    return hide_secrets("".join(filter(str.isprintable, " ".join(text.split()))))[:MOST_CAUSE]
 
 
 def _check_rows(found: MatchedRows, by_rank: bool) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import time
 
 import jsonschema
 import pytest
 
+from advisor.cli.reference import findings
 from advisor.readers import own_formats
 from tests.terminal import advisor, document
 
@@ -257,3 +259,51 @@ def test_lines_that_are_not_understood_are_named_with_the_way_to_an_assistant(tm
     nothing = tmp_path / "nothing.log"
     nothing.write_text("".join(f"<< {i} | qq {cost(i)} >>\n" for i in range(30)))
     assert "--reader CMD" in advisor("analyze", nothing, expect=1).stderr
+
+
+def test_the_documents_example_of_a_format_reads_the_documents_example_of_a_log(tmp_path, home):
+    section = findings().partition("## A format of your own")[2].partition("\n## ")[0]
+    log, form = re.findall(r"```(?:yaml)?\n(.*?)```", section, re.DOTALL)
+    (tmp_path / "zorp.log").write_text(log)
+    (tmp_path / "zorp.yaml").write_text(form)
+    found = document("analyze", tmp_path / "zorp.log", "--format", tmp_path / "zorp.yaml")
+    assert (found["format"], found["last_step"], found["last_loss"], found["status"]) == (
+        "zorp",
+        100,
+        4.1718,
+        "completed",
+    )
+    assert (found["facts"]["planned_steps"], found["facts"]["gpu"]) == (2000, "RTX 4090")
+    assert all(f"- `{name}`: " in section for name in own_formats.FIELDS)
+
+
+def test_a_kept_format_does_not_stand_in_for_a_shipped_one_and_has_a_name_of_its_own(tmp_path, home):
+    log = tmp_path / "nano.log"
+    log.write_text("".join(f"iter {i}: loss {cost(i):.4f}, time 50.00ms, mfu 30.00%\n" for i in range(1, 51)))
+    said = {"format": {"name": "nanogpt", "rows": [r"iter (?P<step>\d+): loss (?P<loss><<LOSS>>)"]},
+            "outcome": {"status": "incomplete", "cause": "no end \x1b[31m is printed", "lines": [50],
+                        "first_loss": cost(1), "last_loss": cost(50), "last_step": 50}}  # fmt: skip
+    found = document("analyze", log, "--answer", "-", given=json.dumps(said))
+    assert (found["format"], found["rows"]) == ("nanogpt-own", 50) and "seconds" not in found["columns"]
+    assert found["assistant"]["cause"] == "no end [31m is printed"
+    again = document("analyze", log)
+    assert again["format"] == "nanogpt" and "seconds" in again["columns"] and list((home / "formats").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("steps", "lines", "row", "last"),
+    [
+        ("rows", [f"## cost {cost(i):.4f}" for i in range(1, 41)], r"## cost (?P<loss><<LOSS>>)", None),
+        ("bar", [line for i in range(1, 401)
+                 for line in (f"{i // 4:3d}%|####      | {i}/400 [00:{i % 60:02d}<00:30,  1.00it/s]",
+                              *([f"## cost {cost(i):.4f}"] if i % 10 == 0 else []))],
+         r"## cost (?P<loss><<LOSS>>)", 400),
+        ("printed", [f"pass {1 + i // 10} u{i % 10 + 1} cost {cost(i):.4f}" for i in range(40)],
+         r"pass (?P<epoch>\d+) u(?P<step>\d+) cost (?P<loss><<LOSS>>)", 4),  # in passes
+    ],
+)  # fmt: skip
+def test_steps_are_counted_as_the_format_says(tmp_path, home, steps, lines, row, last):
+    (tmp_path / "a.log").write_text("\n".join(["zap on cuda", *lines]) + "\n")
+    (tmp_path / "zap.yaml").write_text(json.dumps({"name": "zap", "rows": [row], "steps": steps}))
+    found = document("analyze", tmp_path / "a.log", "--format", tmp_path / "zap.yaml")
+    assert (found["rows"], found["last_step"]) == (40, last), found["notes"]
