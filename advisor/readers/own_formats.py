@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.readers.chunks import Progress, chunks, sample
 from advisor.readers.fact_lines import FLAG_FACTS, TEXT_FACTS
-from advisor.readers.line_format import EVAL, HIDDEN, LOSS, NUMBER, Facts, LineFormat, Mark, Row
+from advisor.readers.line_format import EVAL, HIDDEN, LOSS, MORE, NUMBER, SETS, TRAIN, Facts, LineFormat, Mark, Row
 from advisor.readers.line_reader import LineReader, Lines
 from advisor.readers.line_templates import LONGEST_RECORD
 from advisor.readers.run_table import RunTable, names_of
@@ -38,6 +38,9 @@ FIELDS = {
     "Named groups are columns, with the printed unit after two underscores if it is not the column's own: "
     r"`(?P<step>\d+)`, `(?P<loss><<LOSS>>)`, `(?P<seconds__ms>[\d.]+)`. `<<LOSS>>` and `<<NUMBER>>` are any number",
     "validation": "list of the same for lines with a validation loss (group eval_loss); optional",
+    "context": "list of the same for lines whose numbers hold for the rows after them, as a step or an epoch on a line "
+    "of its own; optional",
+    "more": "list of the same for lines that complete the row before them; optional",
     "steps": "how a step is counted: printed (the default), bar (only a progress bar shows it) or rows (by no number)",
     "ends": "what an end means → list of words, verbatim, that only a line about the end has; optional",
     "settings": "name of a setting → the words before its value in the banner, verbatim; optional",
@@ -56,6 +59,12 @@ SHAPES, LEAST_SHARED = 100, 0.5  # lines of the head that make its shape; share 
 FEWEST_ROWS = 3  # by which a format without shapes is recognised
 _NAME = re.compile(r"[\w.-]{1,60}")
 _FLAGS = re.compile(r"\(\?([imsx]+)\)")
+_KINDS = {"rows": TRAIN, "validation": EVAL, "context": SETS, "more": MORE}
+_NEEDED = {
+    TRAIN: ("loss", "reward", "accuracy"),
+    EVAL: ("eval_loss", "eval_bits_per_byte", "eval_accuracy", "eval_reward"),
+}
+_COUNTERS = {"step", "epoch", "tokens", "iteration"}
 _PARTS = {"<<LOSS>>": LOSS.decode(), "<<NUMBER>>": NUMBER.decode()}
 _MASKS = re.compile(rb"([\"'])[^\"']*\1|\S*[/\\@]\S*|\w*\d[\w.,:+-]*")
 
@@ -65,7 +74,6 @@ class MatchedRow:
     """A line that a pattern matches, with the step and the loss as they are printed there."""
 
     line: int
-    rule: int  # index of the format's rows
     step: str
     loss: str
 
@@ -76,6 +84,7 @@ class MatchedRows:
 
     rows: tuple[MatchedRow, ...]  # those of training; empty if they are only counted
     trained: int  # number of those of training
+    rule_of: np.ndarray  # index of the format's row that reads each line; -1 for none
     lines: int  # of the log
     written: int  # of them, lines that are not blank
     matched: int  # by any pattern
@@ -100,12 +109,13 @@ class OwnFormat:
 
     def read(self, path: Path, progress: Progress | None = None) -> RunTable:
         """Read a log. Raises AdvisorError if its patterns find no row there or take too long."""
-        if not rows_by(self.format, path, self.source).trained:
+        found = rows_by(self.format, path, self.source)
+        if not found.trained:
             hint = "compare its patterns with the log's lines, or read it without --format"
             raise AdvisorError(
                 f"the format {self.name} ({self.source}): rows: no pattern matches a line of {path.name}", hint
             )
-        table = LineReader(self.format).read(path, progress)
+        table = LineReader(self.format, found.rule_of).read(path, progress)
         by = f", which {self.entry['by']} described" if self.entry.get("by") else ""
         return dataclasses.replace(table, notes=(*table.notes, f"by the format {self.name} ({self.source}){by}"))
 
@@ -217,10 +227,17 @@ def as_format(entry: Mapping[str, Any], source: str) -> LineFormat:
         raise wrong("name", FIELDS["name"])
     if steps not in STEPS:
         raise wrong("steps", f"it is one of {', '.join(STEPS)}")
-    rows = [_row(one, wrong, "rows", steps == STEPS[0]) for one in texts("rows", entry.get("rows"), LONGEST_PATTERN)]
-    if not rows:
+    rows = {
+        kind: [_row(one, wrong, field, kind) for one in texts(field, entry.get(field) or [], LONGEST_PATTERN)]
+        for field, kind in _KINDS.items()
+    }
+    if not rows[TRAIN]:
         raise wrong("rows", FIELDS["rows"])
-    held = texts("validation", entry.get("validation") or [], LONGEST_PATTERN)
+    given = {target.partition("__")[0] for kind in (SETS, MORE) for row in rows[kind] for target in row.targets}
+    for row in rows[TRAIN] if steps == STEPS[0] else ():
+        if not _COUNTERS & {*given, *(target.partition("__")[0] for target in row.targets)}:
+            why = "the pattern has no group step, epoch or tokens: add one, or say steps: bar or steps: rows"
+            raise wrong("rows", why)
     ends = [
         Mark(pattern=re.escape(words).encode(), kind=kind, needs=words.encode())
         for kind, listed in mapping("ends", ENDS).items()
@@ -234,7 +251,7 @@ def as_format(entry: Mapping[str, Any], source: str) -> LineFormat:
     return LineFormat(
         name=f"{name}-own" if shipped else name,
         framework=name,
-        rows=(*rows, *(_row(one, wrong, "validation", False) for one in held)),
+        rows=tuple(row for kind in _KINDS.values() for row in rows[kind]),
         facts=tuple(settings),
         marks=tuple(ends),
         steps_by_bar=steps == "bar",
@@ -242,26 +259,21 @@ def as_format(entry: Mapping[str, Any], source: str) -> LineFormat:
     )
 
 
-def _row(pattern: str, wrong: Any, field: str, counted: bool) -> Row:
+def _row(pattern: str, wrong: Callable[[str, str], AdvisorError], field: str, kind: int) -> Row:
     for part, meant in _PARTS.items():
         pattern = pattern.replace(part, meant)
     flags = _FLAGS.match(pattern)
     inner = f"(?{flags[1]}:{pattern[flags.end() :]})" if flags else f"(?:{pattern})"
-    validation = field == "validation"
-    row = Row(pattern=f".*?{inner}".encode(), kind=EVAL if validation else 0)
+    row = Row(pattern=f".*?{inner}".encode(), kind=kind)
     try:
-        targets = row.targets
+        bases = {target.partition("__")[0] for target in row.targets}
     except ValueError as error:
         raise wrong(field, f"group {error}; columns are {', '.join(columns())}") from error
     except (re.error, RecursionError, OverflowError) as error:
         raise wrong(field, f"no regular expression: {error}") from error
-    bases = {target.partition("__")[0] for target in targets}
-    needed = ("eval_loss", "eval_bits_per_byte") if validation else ("loss",)
-    if not bases & {*needed, "eval_accuracy", "reward", "accuracy", "epoch_seconds"}:
-        raise wrong(field, f"the pattern has no group {' or '.join(needed)}")
-    if counted and not bases & {"step", "epoch", "tokens", "iteration"}:
-        raise wrong(field, "the pattern has no group step, epoch or tokens: add one, or say steps: bar or steps: rows")
-    return dataclasses.replace(row, step="previous") if validation and "step" not in bases else row
+    if not bases.intersection(_NEEDED.get(kind, bases)):
+        raise wrong(field, f"the pattern has no group {' or '.join(_NEEDED.get(kind, ['of a column']))}")
+    return dataclasses.replace(row, step="previous") if kind == EVAL and "step" not in bases else row
 
 
 def columns() -> list[str]:
@@ -278,32 +290,34 @@ def _setting(fact: str, words: str) -> Facts:
 # It has nothing but the standard library, reads patterns and lines from its input, and is ended if it takes too long.
 _IN_ITS_OWN_PROCESS = r"""
 import json, re, sys
-lines, out = sys.stdin.buffer, open(1, "w", encoding="utf-8")
+lines, out = sys.stdin.buffer, sys.stdout.buffer
 asked = json.loads(lines.readline())
 patterns = [re.compile(one.encode()) for one in asked["patterns"]]
-total = written = matched = trained = 0
-shapes = set()
+training, sets = frozenset(asked["training"]), frozenset(asked["sets"])
+written, rules, shapes, context, rows = 0, bytearray(), set(), {}, []
 for raw in lines:
     line = raw[:-1]
-    total += 1
     written += bool(line.strip())
+    rules.append(255)
     for rule, pattern in enumerate(patterns if len(line) <= asked["longest"] else ()):
-        found = pattern.match(line)
-        if found is None:
-            continue
-        matched += 1
-        trained += rule in asked["training"]
-        if len(shapes) < 1000:
-            shapes.add(line.translate(None, b"0123456789."))
-        if not asked["listed"] or rule not in asked["training"]:
+        if (found := pattern.match(line)) is not None:
             break
-        said = {name.partition("__")[0]: text for name, text in found.groupdict().items() if text is not None}
+    else:
+        continue
+    rules[-1] = rule
+    if not asked["listed"]:
+        continue
+    if len(shapes) < 1000:
+        shapes.add(line.translate(None, b"0123456789."))
+    said = {name.partition("__")[0]: text for name, text in found.groupdict().items() if text is not None}
+    if rule in sets:
+        context |= said
+    if rule in training:
+        said = context | said
         step = said.get("step", said.get("epoch", said.get("tokens", b"")))
-        loss = said.get("loss", b"")
-        words = [text[:40].decode("utf-8", "replace").replace("\t", " ") for text in (step, loss)]
-        print(total - 1, rule, *words, sep="\t", file=out)
-        break
-print(json.dumps([trained, written, matched, len(shapes)]), file=out)
+        words = [text[:40].decode("utf-8", "replace").split() for text in (step, said.get("loss", b""))]
+        rows.append(json.dumps([len(rules) - 1, *map(" ".join, words)]))
+out.write(json.dumps([written, len(shapes), len(rules)]).encode() + b"\n" + rules + "\n".join(rows).encode())
 """
 
 
@@ -315,10 +329,11 @@ def rows_by(format: LineFormat, path: Path, source: str, *, listed: bool = False
     Raises AdvisorError if they take longer, as patterns do that try a line in every division.
     """
     patterns = [row.pattern.decode() for row in format.rows if isinstance(row, Row)]
-    training = [index for index, row in enumerate(format.rows) if row.kind != EVAL]
-    asked = {"patterns": patterns, "longest": LONGEST_RECORD, "training": training, "listed": listed}
+    training = [index for index, row in enumerate(format.rows) if row.kind == TRAIN]
+    sets = [index for index, row in enumerate(format.rows) if row.kind == SETS]
+    asked = {"patterns": patterns, "longest": LONGEST_RECORD, "training": training, "sets": sets, "listed": listed}
     numbers = [np.zeros(0, np.int64)]
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile("w+", encoding="utf-8") as found:
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as found:
         given.write(json.dumps(asked).encode() + b"\n")
         for chunk in chunks(path):
             lines = Lines.of(chunk)
@@ -337,11 +352,19 @@ def rows_by(format: LineFormat, path: Path, source: str, *, listed: bool = False
             said = " ".join(done.stderr.decode("utf-8", "replace").split())[-200:]
             raise AdvisorError(f"the format {format.name} ({source}) cannot be used: {said}", "mend its patterns")
         found.seek(0)
-        *matches, counts = found.read().splitlines()
+        written, shapes, total = json.loads(found.readline())
+        rule_of = np.frombuffer(found.read(total), np.int8)
+        listed_rows = found.read().splitlines()
     at, rows = np.concatenate(numbers), []
-    for text in matches:
-        index, rule, step, loss = text.split("\t")
-        rows.append(MatchedRow(line=int(at[int(index)]), rule=int(rule), step=step, loss=loss))
-    trained, written, matched, shapes = json.loads(counts)
-    last = int(at[-1]) if len(at) else 0
-    return MatchedRows(rows=tuple(rows), trained=trained, lines=last, written=written, matched=matched, shapes=shapes)
+    for text in listed_rows:
+        index, step, loss = json.loads(text)
+        rows.append(MatchedRow(line=int(at[index]), step=step, loss=loss))
+    return MatchedRows(
+        rows=tuple(rows),
+        trained=int(np.isin(rule_of, training).sum()),
+        rule_of=rule_of,
+        lines=int(at[-1]) if len(at) else 0,
+        written=written,
+        matched=int((rule_of >= 0).sum()),
+        shapes=shapes,
+    )

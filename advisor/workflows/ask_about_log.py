@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -121,7 +122,7 @@ def answer_schema() -> dict[str, Any]:
     printed = {"type": ["string", "number", "null"]}
     of = {
         "rows": {**texts, "minItems": 1},
-        "validation": texts,
+        **dict.fromkeys(("validation", "context", "more"), texts),
         "steps": {"enum": list(STEPS)},
         "ends": {"type": "object", "additionalProperties": False, "properties": dict.fromkeys(ENDS, texts)},
         "settings": {"type": "object", "additionalProperties": text},
@@ -289,7 +290,7 @@ def unplaced(run: RunTable, path: Path) -> RunTable:
     often = sorted((list(one.values()) for one in kinds.values() if len(one) >= FEWEST_ALIKE), key=len)[-3:]
     if not often:
         return run
-    at = lines.numbers(np.array(sorted(found[0] for found in often)))
-    note = f"not read as rows with a loss: lines like {', '.join(map(str, at.tolist()))}; "
-    note += f"an assistant of yours can describe them: advisor analyze {path.name} --reader CMD"
+    numbers = lines.numbers(np.array(sorted(found[0] for found in often))).tolist()
+    note = f"not read as rows with a loss: lines like {', '.join(map(str, numbers))}; "
+    note += f"an assistant of yours can describe them: advisor analyze {shlex.quote(path.name)} --reader CMD"
     return replace(run, notes=(*run.notes, note))

@@ -307,3 +307,25 @@ def test_steps_are_counted_as_the_format_says(tmp_path, home, steps, lines, row,
     (tmp_path / "zap.yaml").write_text(json.dumps({"name": "zap", "rows": [row], "steps": steps}))
     found = document("analyze", tmp_path / "a.log", "--format", tmp_path / "zap.yaml")
     assert (found["rows"], found["last_step"]) == (40, last), found["notes"]
+
+
+def test_digits_tell_kinds_of_rows_apart_and_a_line_above_or_below_adds_its_numbers(tmp_path, home):
+    lines = ["zap on cuda"]
+    for epoch in (1, 2, 3):
+        lines.append(f"== round {epoch} of 3")
+        for i in range(10, 41, 10):
+            lines += [f"{i}/40 - cost {cost(40 * epoch + i):.4f}", f"   took {i} ms"]
+        lines.append(f"5/5 - cost {cost(40 * epoch + 50):.4f}")
+    log = tmp_path / "a.log"
+    log.write_text("\n".join(lines) + "\n")
+    form = {"name": "zap", "context": [r"== round (?P<epoch>\d+) of (?P<planned_epochs>\d+)"],
+            "rows": [r"(?P<step>\d+)/40 - cost (?P<loss><<LOSS>>)"], "more": [r"took (?P<seconds__ms>\d+) ms"],
+            "validation": [r"5/5 - cost (?P<eval_loss><<LOSS>>)"]}  # fmt: skip
+    outcome = {"status": "completed", "cause": "three rounds of three", "lines": [len(lines)],
+               "first_loss": cost(50), "last_loss": cost(160), "last_step": 40}  # fmt: skip
+    found = document("analyze", log, "--answer", "-", given=json.dumps({"format": form, "outcome": outcome}))
+    assert found["assistant"]["accepted"], found["assistant"]
+    assert (found["rows"], found["first_loss"], found["last_loss"]) == (12, cost(50), cost(160))
+    assert (found["last_step"], found["status"], found["status_reason"]) == (3, "completed", "reached epoch 3 of 3")
+    assert found["measured"]["step_seconds"]["mean"] == pytest.approx(0.025)  # of 10, 20, 30 and 40 ms
+    assert found["columns"]["eval_loss"] == "as printed"
