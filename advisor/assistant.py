@@ -15,6 +15,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,6 +28,14 @@ ELSE = "mend it, or give an answer that another assistant wrote: --answer FILE"
 SECONDS = 1800.0  # longest time for an answer
 _MOST_BYTES = 16 * 2**20
 _FENCE = re.compile(r"```(?:json)?\s*(\{.*\})\s*```", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """What an assistant receives: the prompt, and the schema of its answer."""
+
+    prompt: str
+    schema: Mapping[str, Any]
 
 
 def of_command(command: str) -> Reader:

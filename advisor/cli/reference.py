@@ -38,11 +38,10 @@ settings: {planned_steps: planning, gpu: on card}
 
 `advisor analyze LOG --format zorp.yaml` reads by it; in `formats/` of the data folder (`ADVISOR_HOME`) it is found by
 itself. Your assistant can write it: `advisor analyze LOG --reader 'ollama run NAME'` sends up to 250 lines of the log,
-with credentials and e-mail addresses masked; `--schema` prints the same for any assistant, `--answer FILE` takes its
-JSON. The answer is used only if its patterns hold on every line of the log: they must find the losses and the step that
-it quotes, and its evidence must be lines of the log. Else it is refused with the reason, and the log is read without
-it. What the assistant says of the end is shown as its words. The format is kept in `formats/` under a fingerprint of
-the log's first lines, so that the next log of that program is read without an assistant.
+with credentials and e-mail addresses masked; `--schema` prints what it sends, `--answer FILE` takes an answer. It is
+used only if its patterns find the losses and the step that it quotes and its evidence is lines of the log; else it is
+refused with the reason. What it says of the end is shown as its words. Its format is kept in `formats/` under a
+fingerprint of the log's first lines, so that the next log of that program is read without an assistant.
 """
 PREFACE = Path(__file__).with_name("reference.md")
 

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,8 +49,9 @@ STEPS = ("printed", "bar", "rows")
 # what words may mean, as kinds of events (`status.py`)
 ENDS = ("finished", "stopped", "early_stop", "exception", "out_of_memory", "disk_full", "killed", "interrupt",
         "time_limit", "diverged", "nccl_timeout")  # fmt: skip
+FOLDER = "formats"  # of the data folder
 NO_COLUMNS = ("loss_is_nan", "phase", "clipped", "skipped")
-_OWN = ("shapes", "by")  # what this program adds to a format that it keeps
+KEPT = ("shapes", "by")  # what this program adds to a format that it keeps
 MOST_BYTES, MOST_FILES = 1 << 16, 200  # of a file; of the folder
 MOST_PATTERNS, LONGEST_PATTERN, LONGEST_WORDS = 8, 2000, 200
 SECONDS, BYTES_PER_SECOND = 20.0, 2e6  # the time for a log: so long, and longer by its size
@@ -60,17 +61,13 @@ FEWEST_ROWS = 3  # by which a format without shapes is recognised
 _NAME = re.compile(r"[\w.-]{1,60}")
 _FLAGS = re.compile(r"\(\?([imsx]+)\)")
 _KINDS = {"rows": TRAIN, "validation": EVAL, "context": SETS, "more": MORE}
-_NEEDED = {
-    TRAIN: ("loss", "reward", "accuracy"),
-    EVAL: ("eval_loss", "eval_bits_per_byte", "eval_accuracy", "eval_reward"),
-}
+_NEEDED = {TRAIN: ("loss", "reward", "accuracy"), EVAL: ("eval_loss", "eval_bits_per_byte", "eval_accuracy")}
 _COUNTERS = {"step", "epoch", "tokens", "iteration"}
 _PARTS = {"<<LOSS>>": LOSS.decode(), "<<NUMBER>>": NUMBER.decode()}
 _MASKS = re.compile(rb"([\"'])[^\"']*\1|\S*[/\\@]\S*|\w*\d[\w.,:+-]*")
 
 
-@dataclass(frozen=True, kw_only=True)
-class MatchedRow:
+class MatchedRow(NamedTuple):
     """A line that a pattern matches, with the step and the loss as they are printed there."""
 
     line: int
@@ -111,38 +108,28 @@ class OwnFormat:
         """Read a log. Raises AdvisorError if its patterns find no row there or take too long."""
         found = rows_by(self.format, path, self.source)
         if not found.trained:
-            hint = "compare its patterns with the log's lines, or read it without --format"
-            raise AdvisorError(
-                f"the format {self.name} ({self.source}): rows: no pattern matches a line of {path.name}", hint
-            )
+            why = f"rows: no pattern matches a line of {path.name}"
+            raise AdvisorError(f"the format {self.name} ({self.source}): {why}", "read the log without --format")
         table = LineReader(self.format, found.rule_of).read(path, progress)
         by = f", which {self.entry['by']} described" if self.entry.get("by") else ""
         return dataclasses.replace(table, notes=(*table.notes, f"by the format {self.name} ({self.source}){by}"))
 
 
-def formats_folder() -> Path:
-    """Return the folder of the user's own formats; it may not exist yet."""
-    return advisor_home() / "formats"
-
-
 def load_format(path: Path) -> OwnFormat:
     """Read a format file. Raises AdvisorError, naming the entry and the field, if it cannot be used."""
     raw = _raw(path)
-    entry = (
-        raw["format"] if isinstance(raw.get("format"), dict) else raw
-    )  # an assistant's answer has an outcome beside it
+    entry = raw["format"] if isinstance(raw.get("format"), dict) else raw  # an answer has an outcome beside it
     return OwnFormat(format=as_format(entry, path.name), entry=entry, source=path.name)
 
 
 def _raw(path: Path) -> dict[str, Any]:
+    hint = "name a format's file"
     if path.is_file() and path.stat().st_size > MOST_BYTES:
-        raise AdvisorError(
-            f"{path} is larger than {MOST_BYTES // 1024} KiB, so it is no format", "name a format's file"
-        )
+        raise AdvisorError(f"{path} is larger than {MOST_BYTES // 1024} KiB, so it is no format", hint)
     try:
         return read_yaml(path, "log format")
     except RecursionError as error:
-        raise AdvisorError(f"{path} is nested too deeply to be a format", "name a format's file") from error
+        raise AdvisorError(f"{path} is nested too deeply to be a format", hint) from error
 
 
 def named_format(name: str) -> OwnFormat | None:
@@ -179,7 +166,7 @@ def keep_format(entry: Mapping[str, Any], path: Path, by: str) -> Path:
     """Keep a format in the data folder under the fingerprint of a log's shape; returns its file."""
     shapes = shapes_of(sample(path))
     mark = hashlib.sha256(" ".join(shapes).encode()).hexdigest()[:8]
-    file = formats_folder() / f"{entry['name']}-{mark}.yaml"
+    file = advisor_home() / FOLDER / f"{entry['name']}-{mark}.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(file, dump_yaml({**entry, "by": by, "shapes": shapes}))
     return file
@@ -193,7 +180,7 @@ def shapes_of(head: bytes) -> list[str]:
 
 
 def _files() -> list[Path]:
-    return sorted(formats_folder().glob("*.y*ml"))[:MOST_FILES] if formats_folder().is_dir() else []
+    return sorted((advisor_home() / FOLDER).glob("*.y*ml"))[:MOST_FILES]
 
 
 def as_format(entry: Mapping[str, Any], source: str) -> LineFormat:
@@ -220,7 +207,7 @@ def as_format(entry: Mapping[str, Any], source: str) -> LineFormat:
         return value
 
     for field in entry:
-        if field not in (*FIELDS, *_OWN):
+        if field not in (*FIELDS, *KEPT):
             raise wrong(str(field)[:60], f"no such field; there are {', '.join(FIELDS)}")
     name, steps = entry.get("name"), entry.get("steps") or STEPS[0]
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.startswith("."):
@@ -249,14 +236,9 @@ def as_format(entry: Mapping[str, Any], source: str) -> LineFormat:
 
     shipped = name in {reader.name for reader in READERS}  # what is known of that format must not be said of this one
     return LineFormat(
-        name=f"{name}-own" if shipped else name,
-        framework=name,
-        rows=tuple(row for kind in _KINDS.values() for row in rows[kind]),
-        facts=tuple(settings),
-        marks=tuple(ends),
-        steps_by_bar=steps == "bar",
-        learnt=True,
-    )
+        name=f"{name}-own" if shipped else name, framework=name, facts=tuple(settings), marks=tuple(ends), learnt=True,
+        rows=tuple(row for kind in _KINDS.values() for row in rows[kind]), steps_by_bar=steps == "bar",
+    )  # fmt: skip
 
 
 def _row(pattern: str, wrong: Callable[[str, str], AdvisorError], field: str, kind: int) -> Row:
@@ -324,14 +306,13 @@ out.write(json.dumps([written, len(shapes), len(rules)]).encode() + b"\n" + rule
 def rows_by(format: LineFormat, path: Path, source: str, *, listed: bool = False) -> MatchedRows:
     """Return what a format's patterns find in a log, found in a process of its own within a time limit.
 
-    Its rows are counted, and returned one by one if they are to be `listed`.
-
-    Raises AdvisorError if they take longer, as patterns do that try a line in every division.
+    Its rows are counted, and returned one by one if they are to be `listed`. Raises AdvisorError if it takes longer, as
+    patterns do that try a line in every division.
     """
     patterns = [row.pattern.decode() for row in format.rows if isinstance(row, Row)]
-    training = [index for index, row in enumerate(format.rows) if row.kind == TRAIN]
-    sets = [index for index, row in enumerate(format.rows) if row.kind == SETS]
+    training, sets = ([i for i, row in enumerate(format.rows) if row.kind == kind] for kind in (TRAIN, SETS))
     asked = {"patterns": patterns, "longest": LONGEST_RECORD, "training": training, "sets": sets, "listed": listed}
+    cannot = f"the format {format.name} ({source}) cannot be used"
     numbers = [np.zeros(0, np.int64)]
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as found:
         given.write(json.dumps(asked).encode() + b"\n")
@@ -345,26 +326,18 @@ def rows_by(format: LineFormat, path: Path, source: str, *, listed: bool = False
             command = [sys.executable, "-I", "-S", "-c", _IN_ITS_OWN_PROCESS]
             done = subprocess.run(command, stdin=given, stdout=found, stderr=subprocess.PIPE, timeout=limit)
         except subprocess.TimeoutExpired as error:
-            why = f"its patterns need more than {limit:.0f} s for the lines of {path.name}"
             hint = "write them without repeats inside repeats, as (a+)+"
-            raise AdvisorError(f"the format {format.name} ({source}) cannot be used: {why}", hint) from error
+            why = f"its patterns need more than {limit:.0f} s for the lines of {path.name}"
+            raise AdvisorError(f"{cannot}: {why}", hint) from error
         if done.returncode:
-            said = " ".join(done.stderr.decode("utf-8", "replace").split())[-200:]
-            raise AdvisorError(f"the format {format.name} ({source}) cannot be used: {said}", "mend its patterns")
+            raise AdvisorError(f"{cannot}: {done.stderr.decode('utf-8', 'replace')[-200:]}", "mend its patterns")
         found.seek(0)
         written, shapes, total = json.loads(found.readline())
         rule_of = np.frombuffer(found.read(total), np.int8)
-        listed_rows = found.read().splitlines()
-    at, rows = np.concatenate(numbers), []
-    for text in listed_rows:
-        index, step, loss = json.loads(text)
-        rows.append(MatchedRow(line=int(at[index]), step=step, loss=loss))
+        rows = [json.loads(text) for text in found.read().splitlines()]
+    at = np.concatenate(numbers)
     return MatchedRows(
-        rows=tuple(rows),
-        trained=int(np.isin(rule_of, training).sum()),
-        rule_of=rule_of,
-        lines=int(at[-1]) if len(at) else 0,
-        written=written,
-        matched=int((rule_of >= 0).sum()),
-        shapes=shapes,
-    )
+        rows=tuple(MatchedRow(int(at[index]), step, loss) for index, step, loss in rows),
+        trained=int(np.isin(rule_of, training).sum()), rule_of=rule_of, lines=int(at[-1]) if len(at) else 0,
+        written=written, matched=int((rule_of >= 0).sum()), shapes=shapes,
+    )  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from advisor.assistant import Reader, json_in
+from advisor.assistant import Asking, Reader, json_in
 from advisor.errors import AdvisorError
 from advisor.readers.chunks import HOLE, chunks
 from advisor.readers.generic import NAME
@@ -25,6 +25,7 @@ from advisor.readers.line_templates import shape
 from advisor.readers.own_formats import (
     ENDS,
     FIELDS,
+    KEPT,
     MOST_BYTES,
     STEPS,
     MatchedRow,
@@ -74,14 +75,6 @@ The lines:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogQuestion:
-    """What an assistant receives: the prompt with a sample of the log, and the schema of its answer."""
-
-    prompt: str
-    schema: Mapping[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
 class AssistantReading:
     """What an assistant said of a log; nothing of it is the program's own judgement."""
 
@@ -101,58 +94,31 @@ class AssistantReading:
         return f"{ASSISTANT} read: {self.cause} ({self.status}); {where}"
 
 
-def question(path: Path) -> LogQuestion:
+def question(path: Path) -> Asking:
     """Return what an assistant is asked about a log. Raises AdvisorError if it has no lines of text."""
-    fields = "\n".join(f"- {name}: {meaning}" for name, meaning in FIELDS.items())
     prompt = _PROMPT.format(
-        longest=LONGEST,
-        fields=fields,
-        columns=", ".join(columns()),
-        ends=", ".join(ENDS),
-        settings=", ".join(names_of("facts")),
-        schema=json.dumps(answer_schema()),
-        lines="\n".join(f"{number}: {text}" for number, text in sampled(path)),
-    )
-    return LogQuestion(prompt=for_sending(prompt), schema=answer_schema())
+        longest=LONGEST, fields="\n".join(f"- {name}: {meaning}" for name, meaning in FIELDS.items()),
+        columns=", ".join(columns()), ends=", ".join(ENDS), settings=", ".join(names_of("facts")),
+        schema=json.dumps(answer_schema()), lines="\n".join(f"{number}: {text}" for number, text in sampled(path)),
+    )  # fmt: skip
+    return Asking(prompt=for_sending(prompt), schema=answer_schema())
 
 
 def answer_schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of an answer."""
     text, texts = {"type": "string"}, {"type": "array", "items": {"type": "string"}}
-    printed = {"type": ["string", "number", "null"]}
-    of = {
-        "rows": {**texts, "minItems": 1},
-        **dict.fromkeys(("validation", "context", "more"), texts),
-        "steps": {"enum": list(STEPS)},
-        "ends": {"type": "object", "additionalProperties": False, "properties": dict.fromkeys(ENDS, texts)},
-        "settings": {"type": "object", "additionalProperties": text},
-    }
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "training log",
-        "type": "object",
-        "required": ["format", "outcome"],
-        "additionalProperties": False,
-        "properties": {
-            "format": {
-                "type": "object",
-                "required": ["name", "rows"],
-                "additionalProperties": False,
-                "properties": {name: of.get(name, text) for name in FIELDS},
-            },
-            "outcome": {
-                "type": "object",
-                "required": ["status", "cause", "lines", "first_loss", "last_loss", "last_step"],
-                "additionalProperties": False,
-                "properties": {
-                    "status": {"enum": list(STATUSES)},
-                    "cause": {**text, "maxLength": MOST_CAUSE},
-                    "lines": {"type": "array", "minItems": 1, "maxItems": MOST_EVIDENCE, "items": {"type": "integer"}},
-                    **dict.fromkeys(("first_loss", "last_loss", "last_step"), printed),
-                },
-            },
-        },
-    }
+    form = dict.fromkeys(FIELDS, texts) | {"name": text, "steps": {"enum": list(STEPS)}}
+    form["ends"] = _object(dict.fromkeys(ENDS, texts), [])
+    form["settings"] = {"type": "object", "additionalProperties": text}
+    lines = {"type": "array", "minItems": 1, "maxItems": MOST_EVIDENCE, "items": {"type": "integer"}}
+    outcome = {"status": {"enum": list(STATUSES)}, "cause": text, "lines": lines}
+    outcome |= dict.fromkeys(("first_loss", "last_loss", "last_step"), {"type": ["string", "number", "null"]})
+    whole = {"format": _object(form, ["name", "rows"]), "outcome": _object(outcome, list(outcome))}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_object(whole, list(whole))}
+
+
+def _object(properties: Mapping[str, Any], required: Sequence[str]) -> dict[str, Any]:
+    return {"type": "object", "required": required, "additionalProperties": False, "properties": properties}
 
 
 def sampled(path: Path) -> list[tuple[int, str]]:
@@ -205,10 +171,8 @@ def _accepted(said: str, path: Path) -> tuple[Mapping[str, Any], AssistantReadin
     entry, outcome = given.get("format"), given.get("outcome")
     if not isinstance(entry, Mapping) or not isinstance(outcome, Mapping):
         raise AdvisorError("it has no format or no outcome")
-    entry = {name: value for name, value in entry.items() if value is not None}
+    entry = {name: value for name, value in entry.items() if value is not None and name not in KEPT}
     format = as_format(entry, "its format")
-    if unknown := [str(name) for name in entry if name not in FIELDS]:
-        raise AdvisorError(f"its format: {unknown[0][:60]}: no such field")
     found = rows_by(format, path, "its format", listed=True)
     _check_rows(found, any("rank" in row.targets for row in format.rows))
     _check_quotes(found.rows, outcome, {number for number, _ in sampled(path)})

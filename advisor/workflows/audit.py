@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from advisor.assistant import Reader, json_in
+from advisor.assistant import Asking, Reader, json_in
 from advisor.auditing.audit import Audit, audit
 from advisor.auditing.card import SCHEMA, Card, CardSetup
 from advisor.auditing.gate import gated
@@ -32,14 +31,6 @@ HOW_TO_READ = (
     "`advisor audit {name} --schema` prints, and pass its answer with `--answer FILE`"
 )
 _LONGEST = 400_000  # characters of text sent to an assistant
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asking:
-    """What an assistant receives: the prompt with the text, and the schema of its answer."""
-
-    prompt: str
-    schema: Mapping[str, Any]
 
 
 def audit_cards(
