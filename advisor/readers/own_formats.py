@@ -82,8 +82,7 @@ class MatchedRows:
     rows: tuple[MatchedRow, ...]  # those of training; empty if they are only counted
     trained: int  # number of those of training
     rule_of: np.ndarray  # index of the format's row that reads each line; -1 for none
-    lines: int  # of the log
-    written: int  # of them, lines that are not blank
+    written: int  # lines of the log that are not blank
     matched: int  # by any pattern
     shapes: int  # of the matched lines, apart from digits
 
@@ -338,6 +337,6 @@ def rows_by(format: LineFormat, path: Path, source: str, *, listed: bool = False
     at = np.concatenate(numbers)
     return MatchedRows(
         rows=tuple(MatchedRow(int(at[index]), step, loss) for index, step, loss in rows),
-        trained=int(np.isin(rule_of, training).sum()), rule_of=rule_of, lines=int(at[-1]) if len(at) else 0,
+        trained=int(np.isin(rule_of, training).sum()), rule_of=rule_of,
         written=written, matched=int((rule_of >= 0).sum()), shapes=shapes,
     )  # fmt: skip

@@ -329,3 +329,22 @@ def test_digits_tell_kinds_of_rows_apart_and_a_line_above_or_below_adds_its_numb
     assert (found["last_step"], found["status"], found["status_reason"]) == (3, "completed", "reached epoch 3 of 3")
     assert found["measured"]["step_seconds"]["mean"] == pytest.approx(0.025)  # of 10, 20, 30 and 40 ms
     assert found["columns"]["eval_loss"] == "as printed"
+
+
+def test_of_a_log_without_rows_the_outcome_alone_is_told(tmp_path, home):
+    log = tmp_path / "early.log"
+    log.write_text(
+        "cuda, batch size 8, dataset ready\nStarting training\n" + "".join(f"widget {i} fell off\n" for i in range(9))
+    )
+    outcome = {"status": "crashed", "cause": "the widgets fell off", "lines": [3, 11], "first_loss": None,
+               "last_loss": None, "last_step": None}  # fmt: skip
+
+    def answered(**change: object) -> dict:
+        said = json.dumps({"format": None, "outcome": outcome | change})
+        return document("analyze", log, "--answer", "-", given=said)
+
+    told = answered()
+    assert (told["status"], told["rows"], told["assistant"]["format"]) == ("crashed", 0, None)
+    assert told["status_reason"] == "an assistant read: the widgets fell off (crashed); lines 3, 11"
+    assert answered(last_step="7")["assistant"]["refused"] == "its last_step is 7, and its patterns find none"
+    assert "none of number 12" in answered(lines=[12])["assistant"]["refused"] and not (home / "formats").exists()
