@@ -126,20 +126,27 @@ def sampled(path: Path) -> list[tuple[int, str]]:
     """Return lines from the head, the middle and the tail of a log with their numbers, cut and without credentials."""
     if path.is_dir():
         raise AdvisorError(f"{path} is a folder: {ASSISTANT} reads one log", "name the log's file", exit_code=2)
-    total = sum(chunk.text.count(b"\n") for chunk in chunks(path))
+    of_chunks = [(lines := Lines.of(chunk)).numbers(np.arange(len(lines.ends))) for chunk in chunks(path)]
+    if not of_chunks:
+        raise AdvisorError(f"{path} is empty", "nothing was written to it yet, or the output went elsewhere")
+    numbers = np.concatenate(of_chunks)
+    moves = np.concatenate(([True], np.diff(numbers) != 0, [True]))
+    kept = np.flatnonzero(moves[:-1] | moves[1:])  # of a bar that overwrites its line, the first and the last state
+    total = len(kept)
     rest = max(0, total - HEAD - TAIL)
-    wanted = {*range(min(HEAD, total)), *range(max(0, total - TAIL), total)}
+    places = {*range(min(HEAD, total)), *range(max(0, total - TAIL), total)}
     for part in (1, 2, 3):
-        wanted |= set(range(first := HEAD + max(0, rest * part // 4 - MIDDLE // 2), min(first + MIDDLE, total)))
+        first = HEAD + max(0, rest * part // 4 - MIDDLE // 2)
+        places |= set(range(first, min(first + MIDDLE, total)))
+    wanted = kept[sorted(places)]
     found, done = [], 0
     for chunk in chunks(path):
         lines = Lines.of(chunk)
-        for at in sorted(at for at in wanted if done <= at < done + len(lines.ends)):
+        for at in wanted[(wanted >= done) & (wanted < done + len(lines.ends))].tolist():
             line = lines.line(at - done)
             if HOLE[:1] in line:
                 raise AdvisorError(f"{path} is no text, so {ASSISTANT} cannot read it", "name the log that was printed")
-            number = int(lines.numbers(np.array([at - done]))[0])
-            found.append((number, for_sending(line[: 1 << 14].decode("utf-8", "replace"))[:LONGEST]))
+            found.append((int(numbers[at]), for_sending(line[: 1 << 14].decode("utf-8", "replace"))[:LONGEST]))
         done += len(lines.ends)
     return found
 

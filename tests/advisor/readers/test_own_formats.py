@@ -248,6 +248,16 @@ def test_a_sample_is_the_head_three_places_of_the_middle_and_the_tail_of_a_long_
                for number, text in zip(numbers, shown, strict=True))  # fmt: skip
 
 
+def test_of_a_bar_that_overwrites_its_line_a_sample_has_the_first_and_the_last_state(tmp_path, home):
+    bar = "\r".join(f"loading {i}/900" for i in range(1, 901))
+    (tmp_path / "bar.log").write_text(f"zap\n{bar}\nit=1 err=2.5\n")
+    shown = advisor("analyze", tmp_path / "bar.log", "--schema", expect=0).stdout.partition("The lines:\n\n")[2]
+    assert shown.split("\n")[:4] == ["1: zap", "2: loading 1/900", "2: loading 900/900", "3: it=1 err=2.5"]
+    (tmp_path / "empty.log").touch()
+    assert "is empty" in advisor("analyze", tmp_path / "empty.log", "--schema", expect=1).stderr
+    assert "a folder" in advisor("analyze", tmp_path, "--schema", expect=2).stderr
+
+
 def test_lines_that_are_not_understood_are_named_with_the_way_to_an_assistant(tmp_path, home):
     strange = tmp_path / "strange.log"
     lines = ["using cuda", "model has 1234567 parameters, training starts"]
