@@ -175,18 +175,27 @@ def launch(plan: Plan | Answer[Plan] | str | Path, **options: Any) -> Answer[Sta
     return Answer(started, sentence, "launch", document, [document])
 
 
-def analyze(*paths: str | Path, **given: Any) -> Answer[tuple[Analysis, ...]]:
+def analyze(
+    *paths: str | Path, reader: Callable[[str], str] | str | None = None, answer: str | None = None, **given: Any
+) -> Answer[tuple[Analysis, ...]]:
     """Judge training logs, run folders or runs by name, as `advisor analyze` does. Returns an Analysis for each run.
 
     `given` has the options of the command: gpu, gpus, price (dollars per GPU-hour), config, telemetry, plan, format,
-    target_loss, budget, deadline. The frame has a row for each finding.
+    target_loss, budget, deadline. `reader` is an assistant that describes each log: a function from a prompt to an
+    answer, or a command. `answer` is an answer that it gave already. The frame has a row for each finding.
     """
+    from advisor.assistant import of_command
     from advisor.store.store import default_store
     from advisor.workflows.analyze import analyze as analyzed
     from advisor.workflows.analyze import given_of, judge_all
 
     stated, store = given_of(_read(AnalyzeOptions, given)), default_store()
-    judged = judge_all([Path(path) for path in paths], store, lambda path: analyzed(path, stated, store))
+    asks = of_command(reader) if isinstance(reader, str) else reader
+
+    def judge(path: Path) -> Analysis:
+        return analyzed(path, stated, store, reader=asks, answer=answer)
+
+    judged = judge_all([Path(path) for path in paths], store, judge)
     rows = [
         {"run": analysis.run.source, "severity": str(finding.severity), "code": finding.code, "title": finding.title}
         for analysis in judged.analyses
@@ -228,7 +237,7 @@ def audit(
     `reader` is the assistant that reads a report: a function from a prompt to an answer, or a command. `answer` is an
     answer it gave already. The frame has a row for each claim, and for each text that became no claim, with the reason.
     """
-    from advisor.auditing.reader import of_command
+    from advisor.assistant import of_command
     from advisor.report.audit import document, verdict_line
     from advisor.store.store import default_store
     from advisor.workflows.audit import audit_cards

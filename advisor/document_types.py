@@ -49,6 +49,7 @@ from advisor.store.adopted import Adopted, AdoptedPlan
 from advisor.store.calibration import Burst, Calibration, Cost, HeldOutSummary, Quality, Settings
 from advisor.store.store import CalibrationEntry
 from advisor.workflows import finetune, preflight
+from advisor.workflows.ask_about_log import AssistantReading
 from advisor.workflows.check import CheckedRun
 from advisor.workflows.compare import TakenBack
 from advisor.workflows.diff import SettingsDiff
@@ -100,7 +101,7 @@ _ANALYSIS = {
              "whole_run_hours": Estimate | None, "whole_run_usd": Estimate | None, "savings": Savings | None},
     "findings": [Finding], "insufficient": [Insufficient], "checks": Coverage, "forecast": Forecast,
     "facts": dict[str, Any], "assumed": [str], "columns": dict[str, str], "notes": [str],
-    "events": [Event],
+    "assistant": AssistantReading | None, "events": [Event],
 }  # fmt: skip
 _AGAINST = {
     "side_by_side": [Point],
@@ -171,7 +172,7 @@ DOCUMENTS: dict[str, Shape] = {
     "audit": _AUDIT,
     "audit-several": {"audits": [_AUDIT]},
     "audit-kinds": {"kinds": [{"that": str, "kind": str, "says": str, "fields": dict[str, Any]}]},
-    "audit-schema": {"prompt": str, "schema": dict[str, Any]},
+    **dict.fromkeys(("audit-schema", "analyze-schema"), {"prompt": str, "schema": dict[str, Any]}),
     "completion": {"shell": str, "script": str},
     "schemas": {"schemas": [{"name": str, "version": int}]},
     "gpus": {"gpus": [_GPU]},

@@ -51,7 +51,8 @@ _WRITTEN = {
     "options": "What that tool was given, by name.",
     "path": "A log file or run folder, below the folders that may be read.",
     "report": "The whole text of the report.",
-    "answer": "Your JSON for the prompt of audit_schema.",
+    "answer": "Your JSON for the prompt of audit_schema, or of analyze_log with schema=true.",
+    "schema": "Return the prompt for a description of the log instead of the analysis.",
 }
 
 
@@ -145,17 +146,35 @@ def audit_judge(report: str, answer: str, page: int = 1) -> dict[str, Any]:
 def log_reader(roots: Sequence[Path]) -> Callable[..., dict[str, Any]]:
     """Return the tool that reads logs below these folders, and nowhere else."""
 
-    def analyze_log(path: str, gpu: str = "", gpus: str = "", price: str = "", page: int = 1) -> dict[str, Any]:
+    def analyze_log(
+        path: str, gpu: str = "", gpus: str = "", price: str = "", answer: str = "", schema: bool = False, page: int = 1
+    ) -> dict[str, Any]:
         """Read a training log or run folder: progress, loss, speed, what went wrong, what it cost, what to do.
 
         gpu ("h100"), gpus and price (dollars per GPU-hour) add facts that the log lacks (without a price, no dollars).
+        If it says that lines were not read as rows, call it with schema=true: you get lines of the log, without
+        credentials, and the schema of a description. Pass your JSON as answer. It is used only if its patterns hold on
+        every line, and kept for the next log of that program.
         """
         found = Path(path).expanduser().resolve()
         if not any(found.is_relative_to(root.resolve()) for root in roots):
             allowed = ", ".join(map(str, roots))
             return {"error": f"{path} is outside the folders that may be read", "hint": f"allowed: {allowed}"}
         given = {name: value for name, value in (("gpu", gpu), ("gpus", gpus), ("price", price)) if value}
-        return _reply(lambda: api.analyze(found, **given), "analyze", {"": str(found)} | given, page, FINDINGS)
+
+        def read() -> dict[str, Any]:
+            from advisor.workflows.ask_about_log import question
+
+            if schema:
+                return {"prompt": question(found).prompt}
+            analyses = api.analyze(found, answer=answer or None, **given)
+            told = _shortly(analyses, "analyze", {"": str(found)} | given, page, FINDINGS, ())
+            notes = [
+                note for one in analyses for note in one.run.notes if note.startswith(("an assistant", "not read"))
+            ]
+            return told | ({"how_it_was_read": notes} if notes else {})
+
+        return _or_error(read)
 
     return analyze_log
 

@@ -656,7 +656,7 @@ class AnalyzeOptions:
     config: Path | None = _own("config", Kind.EXISTING, "The run's configuration, if the log does not contain it.")
     telemetry: Path | None = _own("telemetry", Kind.EXISTING, "Readings of the GPU by nvidia-smi or another program.")
     plan: Path | None = _like("plan")
-    format: str | None = _own("format", Kind.TEXT, "Read the log in this format instead of detecting its format.")
+    format: str | None = _own("format", Kind.TEXT, "Read the log in this format: a name, or a YAML file of your own.")
     target_loss: float | None = _own(
         "target_loss", Kind.NUMBER, "Say whether the run will reach this loss.", least=0, most=1e6
     )

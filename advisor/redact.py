@@ -1,4 +1,4 @@
-"""Masks credentials that appear in quotes from logs, because people share reports."""
+"""Masks credentials in quotes from logs, because people share reports, and in what is sent to an assistant."""
 
 from __future__ import annotations
 
@@ -24,3 +24,21 @@ _CALLED = re.compile(
 def hide_secrets(text: str) -> str:
     """Return the text with credentials masked."""
     return _CALLED.sub(rf"\1{MASK}", _FORMS.sub(MASK, text))
+
+
+_SENT = re.compile(  # a login in an address, a JSON web token, an e-mail address
+    r"(?<=://)[^\s/@:]+:[^\s/@]+(?=@)"
+    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
+    r"|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,5}"
+)
+# what is called a password, however short, and a mix of letters and digits that is called a token or a key
+_SENT_CALLED = re.compile(
+    r"(?i)((?:password|passwd|secret)\w*[\"']?\s*[:=]\s*[\"']?)([^\s\"',;]{4,})"
+    r"|((?:[a-z]_token|-token|api[_-]?key)[\"']?[\s:=]\s*[\"']?)"
+    r"(?=[^\s\"',;]{0,80}\d)(?=[^\s\"',;]{0,80}[a-z])([^\s\"',;<>()\[\]{}|]{8,})"
+)
+
+
+def for_sending(text: str) -> str:
+    """Return the text with credentials and e-mail addresses masked, as it may leave the machine."""
+    return _SENT_CALLED.sub(lambda found: f"{found[1] or found[3]}{MASK}", _SENT.sub(MASK, hide_secrets(text)))

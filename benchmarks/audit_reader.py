@@ -25,9 +25,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from advisor.assistant import json_in
 from advisor.auditing.audit import JudgedClaim, objects
 from advisor.auditing.card import Claim
-from advisor.auditing.reader import card_in
 from advisor.auditing.verdict import BAD, Judgement, Ruling
 from advisor.errors import AdvisorError
 from advisor.readers.chunks import read_text
@@ -71,7 +71,7 @@ def accusations(
     (audit,) = audit_cards([text], store, answer=answer)
     program = [one for one in audit.judged if one.judgement.ruling in BAD]
     judged = {one.claim.text: one for one in audit.judged}
-    opinions = [_opinion(claim, judged) for claim in card_in(answer).get("claims", ()) if isinstance(claim, Mapping)]
+    opinions = [_opinion(claim, judged) for claim in json_in(answer).get("claims", ()) if isinstance(claim, Mapping)]
     alone = [one for one in opinions if one.judgement.ruling in BAD]
     refuted = {one.claim.id for one in audit.judged if not objects(one)}
     named = {one.claim.id for one in program}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,20 +26,48 @@ if TYPE_CHECKING:
 @click.option("--table", type=NEW_FILE, help="Write the table that was read to a CSV file.")
 @click.option("--tables", type=NEW_FOLDER, help="Write one CSV file per run, with all columns, to this folder.")
 @click.option("--plots", type=NEW_FOLDER, help="Write the charts as PNG and SVG to this folder.")
+@click.option("--schema", is_flag=True, help="Print the prompt for an assistant that describes the log.")
+@click.option("--reader", metavar="CMD",
+              help="Command of an assistant that describes the log's lines. It gets the prompt on stdin.")  # fmt: skip
+@click.option("--reader-url", metavar="BASE", help="Address of an assistant with a chat-completions API.")
+@click.option("--reader-model", metavar="NAME", help="The model of --reader-url.")
+@click.option("--answer", "answered", metavar="FILE", help="File with an assistant's answer; - reads it from stdin.")
 @click.option("--all", "everything", is_flag=True, help="List each check that could not be made, and what it needs.")
-def command(paths: tuple[Path, ...], everything: bool, **options: Any) -> None:
+def command(paths: tuple[Path, ...], everything: bool, schema: bool, reader: str | None, reader_url: str | None,
+            reader_model: str | None, answered: str | None, **options: Any) -> None:  # fmt: skip
     """Read a training log (or a run's folder): what happened, what it cost, what was wasted, what to change.
 
     The format is recognised: nanochat, nanoGPT, llm.c, Megatron, Hugging Face, Lightning, TensorBoard, W&B and many
     more. Several paths, or the logs of one format in a folder, are compared with each other. A run started here may be
     given by its name, or as `latest`.
+
+    An assistant of yours can describe a log that is not recognised: --reader sends it 250 lines of the log without
+    credentials. Its patterns are applied to every line, and its answer is used only if it holds there. The format is
+    kept, so that the next log of that program needs no assistant. docs/findings.md shows a format that you can write.
     """
+    from advisor.assistant import reader_of
+    from advisor.readers.archive import opened
+    from advisor.readers.chunks import read_text
     from advisor.report import terminal
     from advisor.report.files import write_reports
     from advisor.store.store import default_store
     from advisor.workflows.analyze import analyze, given_of, judge_all
+    from advisor.workflows.ask_about_log import answer_schema, question
     from advisor.workflows.goal import readings
 
+    if len(paths) != 1 and (schema or answered is not None):
+        raise click.UsageError("--schema and --answer take one log")
+    if schema:
+        with opened(paths[0]) as inside:
+            asked = question(inside)
+        if json_asked():
+            print_json("analyze-schema", asked)
+        else:
+            click.echo(asked.prompt)  # as it is: neither wrapped nor coloured
+        return
+    asks, said = reader_of(reader, reader_url, reader_model, answer_schema), None
+    if answered is not None:
+        said = sys.stdin.read() if answered == "-" else read_text(Path(answered))
     reports = {name: options.pop(name) for name in ("html", "md", "table", "tables", "plots")}
     given, store = given_of(AnalyzeOptions(**options)), default_store()
     for words in readings({"gpu": options["gpu"] or ""}):
@@ -46,7 +75,8 @@ def command(paths: tuple[Path, ...], everything: bool, **options: Any) -> None:
 
     def with_progress(path: Path) -> Analysis:
         with render.progress(f"reading {path.name}", None) as update:
-            return analyze(path, given, store, lambda done, total: update(completed=done, total=total))
+            return analyze(path, given, store, lambda done, total: update(completed=done, total=total),
+                           reader=asks, answer=said)  # fmt: skip
 
     judged = judge_all(paths, store, with_progress)
     analyses, comparison, left_out = judged.analyses, judged.comparison, judged.left_out

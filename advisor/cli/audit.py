@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from advisor.cli.verb import CARD_FILE, FILE, answer, json_asked, options, print_answer, verb
 from advisor.documents import print_json
 from advisor.report import render
-
-if TYPE_CHECKING:
-    from advisor.auditing.reader import Reader
 
 
 @verb()
@@ -39,6 +35,8 @@ def command(papers: tuple[Path, ...], card: Path | None, kinds: bool, schema: bo
     Speeds are compared with this machine's calibration of the GPU, or else with published runs.
     """
     from advisor import api
+    from advisor.assistant import reader_of
+    from advisor.auditing.schema import card_schema
     from advisor.readers.chunks import read_text
     from advisor.report.audit import kind_lines, markdown, text_lines
     from advisor.store.disk import write_atomic
@@ -59,7 +57,7 @@ def command(papers: tuple[Path, ...], card: Path | None, kinds: bool, schema: bo
         return
     if not papers:
         raise click.UsageError("name a report or a card, or ask for --kinds or --schema")
-    asks, given = _reader(reader, reader_url, reader_model), None
+    asks, given = reader_of(reader, reader_url, reader_model, card_schema), None
     if answered is not None:
         given = sys.stdin.read() if answered == "-" else read_text(Path(answered))
     if card is not None:
@@ -71,16 +69,3 @@ def command(papers: tuple[Path, ...], card: Path | None, kinds: bool, schema: bo
         write_atomic(md, markdown(audits.record))
         render.remark(f"written to {md}")
     print_answer(audits, lambda: (line for one in audits.record for line in (*text_lines(one), "")))
-
-
-def _reader(command: str | None, url: str | None, model: str | None) -> Reader | None:
-    from advisor.auditing.reader import of_command, of_server
-    from advisor.auditing.schema import card_schema
-
-    if command is not None and (url is not None or model is not None):
-        raise click.UsageError("--reader and --reader-url both say who reads")
-    if (url is None) != (model is None):
-        raise click.UsageError("--reader-url and --reader-model belong together")
-    if command is not None:
-        return of_command(command)
-    return of_server(url, model, card_schema()) if url is not None and model is not None else None

@@ -13,6 +13,36 @@ import click
 import advisor
 from advisor.cli import VERBS, command
 
+OWN_FORMAT = r"""## A format of your own
+
+A program whose lines are not understood is described in a YAML file. For a log such as
+
+```
+planning 2000 updates on card RTX 4090
+~ u100 :: cost 4.1718 ; 812 ms
+~~ exam at u100 :: cost 4.2031
+nothing left to do
+```
+
+the file is
+
+```yaml
+name: zorp
+rows: ['~ u(?P<step>\d+) :: cost (?P<loss><<LOSS>>) ; (?P<seconds__ms>\d+) ms']
+validation: ['exam at u(?P<step>\d+) :: cost (?P<eval_loss><<LOSS>>)']
+ends: {finished: [nothing left to do]}
+settings: {planned_steps: planning, gpu: on card}
+```
+
+{fields}
+
+`advisor analyze LOG --format zorp.yaml` reads by it; in `formats/` of the data folder (`ADVISOR_HOME`) it is found by
+itself. Your assistant can write it: `advisor analyze LOG --reader 'ollama run NAME'` sends up to 250 lines of the log,
+with credentials and e-mail addresses masked; `--schema` prints what it sends, `--answer FILE` takes an answer. It is
+used only if its patterns find the losses and the step that it quotes and its evidence is lines of the log; else it is
+refused with the reason. What it says of the end is shown as its words. Its format is kept in `formats/` under a
+fingerprint of the log's first lines, so that the next log of that program is read without an assistant.
+"""
 PREFACE = Path(__file__).with_name("reference.md")
 
 
@@ -105,10 +135,13 @@ def llms(readme: str) -> str:
 
 
 def findings() -> str:
-    """Return docs/findings.md: every log format, and the detectors in the order in which they run."""
+    """Return docs/findings.md: every log format, one of your own, and the detectors in the order in which they run."""
     from advisor.findings.registry import DETECTORS
+    from advisor.readers.own_formats import ENDS, FIELDS
     from advisor.readers.read import READERS
 
+    fields = "\n".join(f"- `{name}`: {meaning}" for name, meaning in FIELDS.items())
+    own = OWN_FORMAT.replace("{fields}", f"{fields}\n\nEnds are {', '.join(f'`{end}`' for end in ENDS)}.")
     formats = ", ".join(f"`{name}`" for name in sorted({reader.name for reader in READERS}))
     first = [" ".join((inspect.getdoc(one) or "").split("\n\n")[0].split()).replace("|", "\\|") for one in DETECTORS]
     rows = [(one.__name__.removeprefix("detect_"), text) for one, text in zip(DETECTORS, first, strict=True)]
@@ -126,6 +159,7 @@ def findings() -> str:
         "A folder is read as one run: log, configuration, telemetry and checkpoints together; a `.gz` or a",
         "`.zip` of one log is unpacked. The format is recognised by the text; `--format NAME` forces one.",
         "",
+        *own.split("\n"),
         f"## {len(DETECTORS)} detectors",
         "",
         "| detector | looks for |",

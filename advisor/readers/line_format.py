@@ -240,11 +240,12 @@ class LineFormat:
 
 
 def check_target(name: str) -> None:
-    """Assert that a group names a column with a known unit, because a misspelt one would be read but never seen."""
+    """Raise ValueError unless a group names a column with a known unit: a misspelt one would be read but never seen."""
     base, _, unit = name.partition("__")
-    assert base in names_of("columns") or base in HIDDEN, f"{name} is not a column"
-    known = unit in UNITS or unit in ("", "unit", INVERSE) or (base == "unix_seconds" and unit in DATE_PARTS)
-    assert known, f"{name} has no known unit"
+    if base not in names_of("columns") and base not in HIDDEN:
+        raise ValueError(f"{name} is not a column")
+    if not (unit in UNITS or unit in ("", "unit", INVERSE) or (base == "unix_seconds" and unit in DATE_PARTS)):
+        raise ValueError(f"{name} has no known unit")
 
 
 def normal(key: bytes) -> str:

@@ -83,6 +83,7 @@ class Engine:
     plans: list[LinePlan] = field(default_factory=list)
     shapes: dict[bytes, int] = field(default_factory=dict)  # shape → index of its plan
     told: dict[int, int] = field(default_factory=dict)  # plan → lines whose tails were passed on
+    rule_of: np.ndarray | None = None  # the rule of each line (-1: none), where digits decide which one it is
     read_bytes: int = 0
     done: int = 0  # lines before the present chunk, CR-separated ones included; it orders the records
 
@@ -108,6 +109,9 @@ class Engine:
     def _plan_ids(self, lines: Lines) -> np.ndarray:
         """Return the plan of each line; a new shape is learnt from its first line."""
         shapes = shape(lines.text).split(b"\n")[: len(lines.ends)]
+        if self.rule_of is not None:
+            rules = self.rule_of[self.done : self.done + len(shapes)].tolist()
+            shapes = [b"%d %s" % (rule, one) for rule, one in zip(rules, shapes, strict=True)]
         if len(self.shapes) > MOST_SHAPES:
             self.shapes, self.plans, self.told = {}, [], {}
         ids = np.fromiter(map(self.shapes.get, shapes, itertools.repeat(-1)), np.int64, len(shapes))
@@ -116,7 +120,7 @@ class Engine:
             if known is None:
                 line = lines.line(i)
                 known = self._learn(line)
-                if self.plans[known].rule != NOT_A_RECORD or self._surely_none(line):
+                if self.plans[known].rule != NOT_A_RECORD or self.rule_of is not None or self._surely_none(line):
                     self.shapes[shapes[i]] = known
             ids[i] = known
         return ids
@@ -187,6 +191,7 @@ class LineReader:
     """Reads logs of one line format."""
 
     format: LineFormat
+    rule_of: np.ndarray | None = None  # for one log: the rule of each line
 
     @property
     def name(self) -> str:
@@ -209,7 +214,7 @@ class LineReader:
         stages = StageLines()
         heard: list[Listener] = [facts, events, starts, plans, banner, stages]
         marks = ConsoleMarks() if self.format.steps_by_bar else None
-        engine = Engine(format=self.format, store=store, listeners=heard, marks=marks)
+        engine = Engine(format=self.format, store=store, listeners=heard, marks=marks, rule_of=self.rule_of)
         for chunk in chunks(path, progress):
             engine.feed(chunk)
         records, said = store.records(), events.finish()

@@ -39,6 +39,7 @@ from advisor.readers.learning import FEWEST, learn
 from advisor.readers.line_clock import with_clocks
 from advisor.readers.line_format import TRAIN, Found
 from advisor.readers.line_reader import LineReader
+from advisor.readers.own_formats import named_format, own_format_of
 from advisor.readers.run_table import RunTable
 from advisor.readers.sniff import distinct_lines, is_signed
 from advisor.readers.telemetry_table import telemetry_run
@@ -118,7 +119,9 @@ _NO_RUNS = {"predict": "a prediction", "audit": "an audit", "schema": "a JSON Sc
 
 @np.errstate(all="ignore")  # a damaged log prints infinite numbers, which should become NaN without a warning
 def read_run(path: str | Path, format: str | None = None, progress: Progress | None = None) -> RunTable:
-    """Read a training log of any known format, or of the named one. A folder is one run, a zip archive one log.
+    """Read a training log of any known format, or of the one that is named or in a named file.
+
+    A folder is one run, a zip archive one log.
 
     Raises AdvisorError if the file cannot be opened, nothing in it is recognisable, or the format's name is unknown.
     `progress` is called with the bytes done and the total bytes.
@@ -154,6 +157,8 @@ def _read(path: Path, progress: Progress | None) -> RunTable:
     table = reader.read(path, progress)
     if table.rows or table.telemetry is not None or reader is GENERIC:
         return table
+    if (kept := own_format_of(path, sample(path), kept=True)) is not None:
+        return kept.read(path, progress)
     if GENERIC.score(sample(path), path) < FEW:
         return table
     learnt = GENERIC.read(path, progress)
@@ -166,6 +171,8 @@ def known_reader(path: Path) -> tuple[float, Reader] | None:
     if not head.strip():
         return None
     best, index = max((reader.score(head, path), -index) for index, reader in enumerate(_KNOWN))
+    if (written := own_format_of(path, head, kept=best <= MOST)) is not None:
+        return written.score(head, path), written
     if best <= MOST and (own := GENERIC.score(head, path)) > best:
         return (own, GENERIC) if own >= LEAST_SCORE else None
     return (best, _more_telling(_KNOWN[-index], head)) if best >= LEAST_SCORE else None
@@ -213,7 +220,8 @@ def best_reader(path: Path) -> Reader:
     if found is None:
         raise AdvisorError(
             f"{path} holds nothing that looks like a training log",
-            "Give the run's console output, its CSV or JSONL metrics or its folder; --format NAME forces a format.",
+            "Give the run's console output, its CSV or JSONL metrics or its folder; --format forces a format, and an "
+            "assistant of yours can describe it: --reader CMD.",
         )
     return found[1]
 
@@ -222,10 +230,14 @@ def _named(name: str) -> Reader:
     for reader in READERS:
         if reader.name == name:
             return reader
+    if (own := named_format(name)) is not None:
+        return own
     names = sorted({reader.name for reader in READERS})
     close = close_matches(name, names)
     raise AdvisorError(
         f"there is no log format {name!r}",
-        f"Did you mean {close[0]}?" if close else f"Known formats: {', '.join(names)}.",
+        f"Did you mean {close[0]}?"
+        if close
+        else f"Known formats: {', '.join(names)}; or the file of your own, FILE.yaml.",
         exit_code=2,
     )

@@ -177,9 +177,10 @@ def _about_layout(plan: Plan) -> Iterator[str]:
     if _model(plan).experts is not None:
         yield "published runs of experts force an even load; uneven routing takes longer (the high end)"
     seq_len = work.shape.seq_len
+    chance = format_percent(min(plan.prediction.fit_probability, 0.99))
     yield (
         f"{work.step_tokens // seq_len:,} sequences of {seq_len:,} tokens per step; {search.candidates:,} layouts "
-        f"tried on these machines; probability that it fits: {format_percent(min(plan.prediction.fit_probability, 0.99))}"
+        f"tried on these machines; probability that it fits: {chance}"
     )
     spec = require_gpu(work.gpu).with_network(plan.goal.network_bytes_per_second)
     yield from filter(None, [network(network_of(work, spec))])

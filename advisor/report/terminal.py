@@ -51,7 +51,7 @@ def report(analysis: Analysis, everything: bool = False, *, brief: bool = False)
     if analysis.run.notes:
         yield ""
         for note in analysis.run.notes:
-            yield Text(note if note.startswith("not read") else f"read: {note}", style="dim")
+            yield Text(note if note.startswith(("not read", "an assistant")) else f"read: {note}", style="dim")
     yield ""
     # The end of the report stays on the screen, so it has the errors and warnings, or says that there are none.
     loud = [finding for finding in analysis.findings if finding.severity is not Severity.NOTE][:_MATTERING]

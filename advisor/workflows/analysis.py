@@ -34,6 +34,7 @@ from advisor.readers.telemetry_file import read_telemetry
 from advisor.records import Plan
 from advisor.store.plan_files import load_plan
 from advisor.store.store import Store
+from advisor.workflows.ask_about_log import AssistantReading
 
 # fields of a part of a log that its document repeats unchanged
 _OF_A_PART = ("name", "status", "status_reason", "first_line", "last_line", "first_step", "last_step", "starts")
@@ -77,6 +78,7 @@ class Analysis:
     savings: Savings | None = None  # of all findings, without counting a second twice; None: unknown
     run_seconds: tuple[float | None, ...] = ()  # of each run in the log, by its own clocks
     given: Given = Given()  # facts that the user stated
+    assistant: AssistantReading | None = None  # what an assistant said of the log; None if none was asked
 
     @property
     def run(self) -> RunTable:
@@ -173,6 +175,7 @@ def to_document(analysis: Analysis) -> dict[str, Any]:
         "assumed": case.unsure,
         "columns": run.provenance,
         "notes": run.notes,
+        "assistant": analysis.assistant,
         "events": run.events,
     }
 

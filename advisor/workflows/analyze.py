@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from advisor.assistant import Reader
 from advisor.engines.process import is_being_written, was_just_written
 from advisor.engines.state import RunState, run_status
 from advisor.errors import AdvisorError
@@ -28,6 +29,7 @@ from advisor.store.store import Store
 from advisor.trainers.known import TRAINERS
 from advisor.units import HOUR
 from advisor.workflows.analysis import Analysis, Given, judge_run, to_document
+from advisor.workflows.ask_about_log import reading_of, unplaced, with_reading
 
 _OPEN = (Status.INCOMPLETE, Status.UNKNOWN)
 
@@ -89,14 +91,29 @@ def names_of(analyses: Sequence[Analysis]) -> list[str]:
     return names_apart([analysis.run.source for analysis in analyses])
 
 
-def analyze(path: Path, given: Given, store: Store, progress: Progress | None = None) -> Analysis:
+def analyze(
+    path: Path,
+    given: Given,
+    store: Store,
+    progress: Progress | None = None,
+    *,
+    reader: Reader | None = None,
+    answer: str | None = None,
+) -> Analysis:
     """Read and judge a log, a zip archive of one, or a run folder.
 
-    Raises AdvisorError if it or a stated fact cannot be read.
+    `reader` asks an assistant to describe a log, or `answer` is what an assistant answered earlier. Raises AdvisorError
+    if the log or a stated fact cannot be read.
     """
     with opened(path) as inside:
-        run = replace(_read(inside, given, progress), source=str(path))
-        return replace(judge_run(_as_it_is(run, inside), _with_folder(inside, given), store), given=given)
+        asked, told = given, None
+        if reader is not None or answer is not None:
+            told, file = reading_of(inside, reader, answer)
+            asked = given if file is None else replace(given, format=str(file))
+        run = replace(_read(inside, asked, progress), source=str(path))
+        run = with_reading(run, told) if told is not None else unplaced(run, inside)
+        judged = judge_run(_as_it_is(run, inside), _with_folder(inside, given), store)
+        return replace(judged, given=given, assistant=told)
 
 
 def _as_it_is(run: RunTable, path: Path) -> RunTable:

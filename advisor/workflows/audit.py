@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from advisor.assistant import Asking, Reader, json_in
 from advisor.auditing.audit import Audit, audit
 from advisor.auditing.card import SCHEMA, Card, CardSetup
 from advisor.auditing.gate import gated
 from advisor.auditing.load import card_from_dict, load_card
-from advisor.auditing.reader import Reader, card_in
 from advisor.auditing.schema import card_schema, examples, prompt
 from advisor.auditing.tables import declared
 from advisor.calibration.profiles import load_profile
@@ -22,6 +21,7 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec
 from advisor.prediction.profile import Profile
 from advisor.readers.chunks import read_text
+from advisor.redact import for_sending
 from advisor.store.disk import write_atomic
 from advisor.store.store import Store
 
@@ -31,14 +31,6 @@ HOW_TO_READ = (
     "`advisor audit {name} --schema` prints, and pass its answer with `--answer FILE`"
 )
 _LONGEST = 400_000  # characters of text sent to an assistant
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asking:
-    """What an assistant receives: the prompt with the text, and the schema of its answer."""
-
-    prompt: str
-    schema: Mapping[str, Any]
 
 
 def audit_cards(
@@ -63,7 +55,7 @@ def audit_cards(
 
 def asking(paper: Path | None = None) -> Asking:
     """Returns the prompt for a report (None: for a text that follows) and the schema of the answer."""
-    return Asking(prompt=prompt(None if paper is None else _text(paper)), schema=card_schema())
+    return Asking(prompt=for_sending(prompt(None if paper is None else _text(paper))), schema=card_schema())
 
 
 def kinds_with_examples() -> list[Mapping[str, Any]]:
@@ -106,7 +98,7 @@ def _read(path: Path, reader: Reader | None, answer: str | None) -> dict[str, An
     head = {"schema": SCHEMA, "id": stem, "title": next(filter(None, lines), path.name)[:200], "source": path.name}
     if answer is not None or reader is not None:
         said = answer if answer is not None else reader(prompt(text)) if reader is not None else ""
-        return gated({**card_in(said), **head}, text)
+        return gated({**json_in(said), **head}, text)
     stated, how = declared(path), HOW_TO_READ.format(name=path.name)
     if not stated:
         raise AdvisorError(f'only an assistant can read {path}: it has no table and no line like "depth: 12"', how)

@@ -201,3 +201,30 @@ def test_the_instructions_are_short():
     from advisor.mcp_server import INSTRUCTIONS
 
     assert len(INSTRUCTIONS.encode()) < 2048
+
+
+def test_an_assistant_describes_a_log_that_is_not_recognised(tmp_path: Path):
+    log = tmp_path / "logs" / "odd.log"
+    log.parent.mkdir()
+    rows = [f"<< {i} | err {4 - i / 50:.2f} | api_key={'k3y' * 6} >>" for i in range(1, 51)]
+    log.write_text("\n".join(["training starts on cuda", *rows, "RuntimeError: CUDA out of memory."]) + "\n")
+    said = {"format": {"name": "odd", "rows": [r"<< (?P<step>\d+) \| err (?P<loss><<LOSS>>)"]},
+            "outcome": {"status": "out_of_memory", "cause": "the GPU was full", "lines": [52], "first_loss": "3.98",
+                        "last_loss": "3.00", "last_step": "50"}}  # fmt: skip
+
+    async def ask(client: Any) -> dict[str, Any]:
+        return {
+            "alone": await told(client, "analyze_log", path=str(log)),
+            "prompt": await told(client, "analyze_log", path=str(log), schema=True),
+            "wrong": await told(client, "analyze_log", path=str(log), answer=json.dumps(said).replace("3.98", "9.98")),
+            "right": await told(client, "analyze_log", path=str(log), answer=json.dumps(said)),
+            "again": await told(client, "analyze_log", path=str(log)),
+        }
+
+    found = asked(server(tmp_path / "home", tmp_path / "logs"), ask)
+    assert "not read as rows with a loss: lines like 2" in found["alone"]["how_it_was_read"][0]
+    assert "2: << 1 | err 3.98" in found["prompt"]["prompt"] and "k3yk3y" not in found["prompt"]["prompt"]
+    assert "its first_loss is 9.98, and its patterns find 3.98 at line 2" in found["wrong"]["how_it_was_read"][0]
+    assert "an assistant read: the GPU was full (out_of_memory); line 52" in found["right"]["how_it_was_read"]
+    assert "after 50 steps, loss 3.98 to 3" in found["right"]["answer"]
+    assert found["again"]["answer"] == found["right"]["answer"] and "how_it_was_read" not in found["again"]

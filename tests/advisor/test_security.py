@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from advisor.auditing.schema import prompt
 from advisor.errors import AdvisorError
 from advisor.options import ExportOptions
 from advisor.readers.run_table import Event
-from advisor.redact import MASK, hide_secrets
+from advisor.redact import MASK, for_sending, hide_secrets
 from advisor.store.plan_files import dump_plan
 from advisor.workflows.export import export, place_there
 from tests.advisor.plans import small_plan
@@ -119,6 +120,25 @@ def test_what_the_environment_hides_is_in_no_file_of_a_run(tmp_path):
 )
 def test_credentials_are_hidden_and_words_are_not(text, hidden):
     assert hide_secrets(text) == hidden and Event(kind="exception", text=text).text == hidden
+
+
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [
+        ("mail to ada.l+x@lab.example.org, done", f"mail to {MASK}, done"),
+        ("clone https://ada:geheim7@git.example/x", f"clone https://{MASK}@git.example/x"),
+        ("password: geheim", f"password: {MASK}"),
+        ("run --hub-token abcd1234efgh now", f"run --hub-token {MASK} now"),
+        (f"WANDB_API_KEY={SECRETS['WANDB_API_KEY']}", f"WANDB_API_KEY={MASK}"),
+        (
+            "eos_token: <|end|> eos_token_id: 50256 step 10 @ 3.1 it/s",
+            "eos_token: <|end|> eos_token_id: 50256 step 10 @ 3.1 it/s",
+        ),
+        (prompt(), prompt()),  # what is asked of a report has nothing to mask
+    ],
+)
+def test_what_is_sent_to_an_assistant_has_neither_credentials_nor_addresses(text, sent):
+    assert for_sending(text) == sent == for_sending(sent)
 
 
 def test_a_report_does_not_hand_on_what_a_log_gave_away(tmp_path):

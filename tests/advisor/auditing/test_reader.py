@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from advisor.assistant import KEY, json_in, of_command, of_server
 from advisor.auditing.card import SETUP_FIELDS
 from advisor.auditing.kinds import forms, kinds
-from advisor.auditing.reader import KEY, card_in, of_command, of_server
 from advisor.auditing.schema import card_schema, prompt
 from advisor.errors import AdvisorError
 from tests.terminal import advisor
@@ -130,8 +130,8 @@ def test_a_server_that_speaks_something_else_is_an_error(server):
 @pytest.mark.parametrize("answer", ["", "nothing", "{broken", "[1, 2]", '{"a": 1', "NaN"])
 def test_what_is_no_object_is_refused(answer):
     with pytest.raises(AdvisorError, match="reader's answer"):
-        card_in(answer)
+        json_in(answer)
 
 
 def test_a_command_may_say_something_before_its_answer():
-    assert card_in(of_command(f'{sys.executable} -c "print(\'ok {{\\"a\\": 1}} done\')"')("")) == {"a": 1}
+    assert json_in(of_command(f'{sys.executable} -c "print(\'ok {{\\"a\\": 1}} done\')"')("")) == {"a": 1}
