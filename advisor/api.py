@@ -105,7 +105,8 @@ def plan(*, measure: bool = False, gates: Sequence[str] = (), **options: Any) ->
     goal = goal_from(read_options(options))
     refuse_idle_budget(goal)
     if goal.needs_other_software and (measure or gates):
-        raise AdvisorError("measure and gates are of the trainer here, and other software trains this", exit_code=2)
+        message = "measure and gates are of the trainer here, and other software trains this"
+        raise AdvisorError(message, "leave them out", exit_code=2)
     made = with_gates(recommend(goal, store, measure=measure), gates)
     return plan_answer(made, None if made.run is None else plan_details(made, store))
 

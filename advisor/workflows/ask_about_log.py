@@ -74,6 +74,13 @@ The lines:
 """
 
 
+class RefusedAnswer(AdvisorError):
+    """The reason why the lines of a log do not bear out an assistant's answer."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why, "correct the answer by the rules of: advisor analyze LOG --schema")
+
+
 @dataclass(frozen=True, kw_only=True)
 class AssistantReading:
     """What an assistant said of a log; nothing of it is the program's own judgement."""
@@ -179,11 +186,11 @@ def _accepted(said: str, path: Path) -> tuple[Mapping[str, Any] | None, Assistan
     Raises AdvisorError with the reason if the answer does not hold.
     """
     if len(said) > MOST_BYTES:
-        raise AdvisorError(f"it has {len(said):,} characters, more than {MOST_BYTES:,}")
+        raise RefusedAnswer(f"it has {len(said):,} characters, more than {MOST_BYTES:,}")
     given = json_in(said)
     entry, outcome = given.get("format"), given.get("outcome")
     if not isinstance(entry, Mapping | None) or "format" not in given or not isinstance(outcome, Mapping):
-        raise AdvisorError("it has no format or no outcome")
+        raise RefusedAnswer("it has no format or no outcome")
     shown = {number for number, _ in sampled(path)}
     rows: Sequence[MatchedRow] = ()
     if entry is not None:
@@ -195,13 +202,13 @@ def _accepted(said: str, path: Path) -> tuple[Mapping[str, Any] | None, Assistan
     _check_quotes(rows, outcome, shown)
     status, cause, lines = outcome.get("status"), outcome.get("cause"), outcome.get("lines")
     if status not in STATUSES:
-        raise AdvisorError(f"its outcome: status: it is one of {', '.join(STATUSES)}")
+        raise RefusedAnswer(f"its outcome: status: it is one of {', '.join(STATUSES)}")
     if not isinstance(cause, str) or not cause.strip():
-        raise AdvisorError("its outcome: cause: there is none")
+        raise RefusedAnswer("its outcome: cause: there is none")
     if not isinstance(lines, list) or not lines:
-        raise AdvisorError("its outcome names no line as evidence")
+        raise RefusedAnswer("its outcome names no line as evidence")
     if absent := [one for one in lines if type(one) is not int or not 1 <= one <= max(shown)]:
-        raise AdvisorError(f"its outcome: the log has {max(shown):,} lines, and none of number {str(absent[0])[:40]}")
+        raise RefusedAnswer(f"its outcome: the log has {max(shown):,} lines, and none of number {str(absent[0])[:40]}")
     return entry, AssistantReading(accepted=True, refused=None, format=None, status=status, cause=_shown(cause),
                                    lines=tuple(lines[:MOST_EVIDENCE]))  # fmt: skip
 
@@ -215,10 +222,10 @@ def _check_rows(found: MatchedRows, by_rank: bool) -> None:
     """Raise AdvisorError unless the patterns match some lines, not nearly all, and steps grow."""
     rows = found.rows
     if not rows:
-        raise AdvisorError("its patterns match no line of the log")
+        raise RefusedAnswer("its patterns match no line of the log")
     if found.matched > NEARLY_ALL * found.written and found.shapes > MANY_SHAPES:
         share = f"{found.matched:,} of {found.written:,} lines"
-        raise AdvisorError(f"its patterns match {share}, of {found.shapes} kinds: they do not tell rows from others")
+        raise RefusedAnswer(f"its patterns match {share}, of {found.shapes} kinds: they do not tell rows from others")
     if by_rank:
         return  # each rank counts for itself
     steps = [_number(row.step) for row in rows]
@@ -230,7 +237,7 @@ def _check_rows(found: MatchedRows, by_rank: bool) -> None:
             falls.append((last, step, row.line))
     if len(falls) > MOST_FALLS * len(rows):
         last, step, line = falls[0]
-        raise AdvisorError(f"its steps fall from {last:.10g} to {step:.10g} at line {line}, where nothing starts")
+        raise RefusedAnswer(f"its steps fall from {last:.10g} to {step:.10g} at line {line}, where nothing starts")
 
 
 def _check_quotes(rows: Sequence[MatchedRow], outcome: Mapping[str, Any], shown: set[int]) -> None:
@@ -247,7 +254,7 @@ def _check_quotes(rows: Sequence[MatchedRow], outcome: Mapping[str, Any], shown:
         numbers = [_number(getattr(row, field)) for row in ends]
         if quoted is None or not any(np.isclose(_number(str(quoted)), one, 1e-9, equal_nan=True) for one in numbers):
             there = f"{getattr(ends[0], field)} at line {ends[0].line}" if ends else "none"
-            raise AdvisorError(f"its {name} is {str(quoted)[:40]}, and its patterns find {there}")
+            raise RefusedAnswer(f"its {name} is {str(quoted)[:40]}, and its patterns find {there}")
 
 
 def _number(text: str) -> float:

@@ -69,7 +69,7 @@ def test_measured_runs_move_the_plan_and_narrow_it(tmp_path):
     plain, found = planned(), planned(table(tmp_path, *rows))
     before, after = (answer.record.chosen.step_seconds for answer in (plain, found))
     assert 1.1 < after.value / before.value < 1.25
-    assert after.high / after.low < 0.9 * before.high / before.low
+    assert after.high / after.low < 0.95 * before.high / before.low  # before, the low end is what products take
     assert found.record.grounds.own_runs == 2
     assert json.loads(found.to_json())["chosen"]["grounds"]["own_slowdown"] == pytest.approx(1.25, abs=0.1)
 

@@ -237,7 +237,7 @@ def test_a_config_that_is_nearly_one_is_predicted_and_not_planned(tmp_path, chan
     path = tmp_path / "config.json"
     path.write_text(json.dumps(LLAMA | changed))
     assert any(said in words for words in advisor.predict(gpu="h100", model=str(path)).assumed)
-    with pytest.raises(AdvisorError, match=f"does not build it, {said}") as refused:
+    with pytest.raises(AdvisorError, match=f"cannot build it, {said}") as refused:
         goal_of(["--gpu", "h100", "--model", str(path), "--tokens", "1B"])
     assert "advisor predict" in refused.value.hint
 
@@ -246,7 +246,7 @@ def test_a_config_that_is_nearly_one_is_predicted_and_not_planned(tmp_path, chan
     ("changed", "said"),
     [
         ({"model_type": "mixtral", "num_local_experts": 8}, "a mixture of experts"),
-        ({"model_type": "mamba"}, "no model that is known here (mamba)"),
+        ({"model_type": "mamba"}, "does not describe a known model (mamba)"),
         ({"hidden_size": 2047}, "not a multiple of heads"),
     ],
 )

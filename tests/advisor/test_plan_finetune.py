@@ -120,7 +120,7 @@ def test_a_frame_has_a_row_for_each_machine():
         ("--gpu l4 --model gpt2 --finetune lora", "the amount of training is not given"),
         ("--gpu l4 --model gpt2 --finetune lora --examples 5 --seq-len 100", "cuts examples of 1024 tokens"),
         ("--gpu l4 --model llama-2-70b --finetune full --examples 5", "llama-2-70b does not surely fit l4"),
-        ("--gpu h200 --model qwen3-30b-a3b --finetune full --examples 5", "are planned with layouts"),
+        ("--gpu h200 --model qwen3-30b-a3b --finetune full --examples 5", "are planned over layouts"),
         ("--gpu l4 --model gpt2 --finetune lora --examples 5 --out plan.yaml", "trl starts from a .sh file"),
         ("--gpu l4 --model gpt2 --finetune lora --examples 5k --interruptions 1min", "it never ends"),
         ("--own 4090 --gpus 2 --model gpt2 --finetune lora --examples 5k", "no machine that these options allow"),

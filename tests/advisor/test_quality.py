@@ -124,7 +124,7 @@ def test_a_verdict_is_of_errors_and_of_intervals_that_held(errors: list[float], 
     ("errors", "drift", "words"),
     [
         ([-0.47, -0.14, -0.11, 0.13, 0.05, 0.02], 0.42, "-47% off when predicted from the others and the"),
-        ([0.05] * 6, 0.42, "but the machine's own speed varied by ±42%"),
+        ([0.05] * 6, 0.42, "but the machine's own speed moved by ±42%"),
         ([0.45] + [0.05] * 9, 0.1, "but one configuration is +45% off when predicted from the others"),
         ([-0.25] + [0.05] * 9, 0.28, None),  # log(0.75) = -0.29, log(1.4) = 0.34
     ],

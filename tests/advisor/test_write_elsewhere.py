@@ -176,7 +176,7 @@ def test_torchtitan_gets_a_function_of_its_registry(call, tmp_path: Path):
         (f"{FINETUNE} --software torchtune", "run.yaml", "no file is written for torchtune from here"),
         (f"{LAYOUT} --model gpt2 --gpus 8 --software torchtitan", "run.py", "torchtitan has no gpt2"),
         (f"{LAYOUT} --model llama-65b --gpus 64", "run.py", "this one is from https://arxiv.org/abs/2302.13971"),
-        (f"{FINETUNE} --depths 4,8", "run.sh", "is not planned from a run of the trainer here"),
+        (f"{FINETUNE} --depths 4,8", "run.sh", "are of the trainer here"),
     ],
 )
 def test_what_cannot_be_written_says_what_can(call, tmp_path: Path, words: str, name: str, said: str):
