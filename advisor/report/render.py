@@ -68,7 +68,7 @@ def error_console() -> Console:
 
 
 def _console(*, stderr: bool) -> Console:
-    made = Console(stderr=stderr, highlight=False, markup=False, soft_wrap=False)
+    made = Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=False)
     if not made.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
         made.width = PLAIN_WIDTH
     return made

@@ -106,11 +106,10 @@ def analyze(
     if the log or a stated fact cannot be read.
     """
     with opened(path) as inside:
-        asked, told = given, None
-        if reader is not None or answer is not None:
-            told, file = reading_of(inside, reader, answer)
-            asked = given if file is None else replace(given, format=str(file))
-        run = replace(_read(inside, asked, progress), source=str(path))
+        # The format of an accepted answer is kept, and reads this log unless the program knows the log's format, which
+        # tells more than one that was written from a sample.
+        told = reading_of(inside, reader, answer) if reader is not None or answer is not None else None
+        run = replace(_read(inside, given, progress), source=str(path))
         run = with_reading(run, told) if told is not None else unplaced(run, inside)
         judged = judge_run(_as_it_is(run, inside), _with_folder(inside, given), store)
         return replace(judged, given=given, assistant=told)

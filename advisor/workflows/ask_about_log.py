@@ -63,7 +63,7 @@ Ends: {ends}.
 Settings: {settings}.
 
 "outcome" is what became of this run: its status, the cause in one sentence of your own, the numbers of the lines that
-show it, and, verbatim, the first and the last training loss and the last step (null where none is printed).
+show it, and, verbatim, the first and the last training loss and the last step (null where these lines show none).
 
 The schema:
 {schema}
@@ -158,18 +158,15 @@ def sampled(path: Path) -> list[tuple[int, str]]:
     return found
 
 
-def reading_of(path: Path, reader: Reader | None, answer: str | None) -> tuple[AssistantReading, Path | None]:
-    """Return what an assistant says of a log, and the file of its format, which is kept if the answer holds."""
+def reading_of(path: Path, reader: Reader | None, answer: str | None) -> AssistantReading:
+    """Return what an assistant says of a log. Its format is kept if the answer holds."""
     said = answer if answer is not None else reader(question(path).prompt) if reader is not None else ""
     try:
         entry, told = _accepted(said, path)
     except AdvisorError as error:
         why = _shown(error.message)
-        return AssistantReading(accepted=False, refused=why, format=None, status=None, cause=None, lines=()), None
-    if entry is None:
-        return told, None
-    file = keep_format(entry, path, ASSISTANT)
-    return replace(told, format=file.name), file
+        return AssistantReading(accepted=False, refused=why, format=None, status=None, cause=None, lines=())
+    return told if entry is None else replace(told, format=keep_format(entry, path, ASSISTANT).name)
 
 
 def with_reading(run: RunTable, told: AssistantReading) -> RunTable:
@@ -247,9 +244,10 @@ def _check_quotes(rows: Sequence[MatchedRow], outcome: Mapping[str, Any], shown:
     """
     for name, end, field in (("first_loss", 0, "loss"), ("last_loss", -1, "loss"), ("last_step", -1, "step")):
         with_it = [row for row in rows if getattr(row, field)]
-        ends = [some[end] for some in (with_it, [row for row in with_it if row.line in shown]) if some]
+        seen = [row for row in with_it if row.line in shown]
+        ends = [some[end] for some in (with_it, seen) if some]
         quoted = outcome.get(name)
-        if quoted is None and not ends:
+        if quoted is None and not seen:  # the sample shows no such row
             continue
         numbers = [_number(getattr(row, field)) for row in ends]
         if quoted is None or not any(np.isclose(_number(str(quoted)), one, 1e-9, equal_nan=True) for one in numbers):
