@@ -277,8 +277,8 @@ def test_a_notice_too_short_for_a_checkpoint_is_refused():
     ("to", "plan", "words"),
     [
         ("jobset", on_card(small_plan()), "image"),
-        ("skypilot", small_plan(), "no name for cpu"),
-        ("slurm", on_card(small_plan(), 12), "whole number of nodes"),
+        ("skypilot", small_plan(), "no known name for cpu"),
+        ("slurm", on_card(small_plan(), 12), "do not fill whole nodes"),
     ],
 )
 def test_what_an_engine_cannot_take_is_refused_with_a_next_step(to, plan, words):
