@@ -104,7 +104,7 @@ def _block(z: Columns, name: str, *, autocast: np.ndarray) -> np.ndarray:
     """
     t, gated = z.tensor, z.matrices == 3
 
-    def kept(ffn: np.ndarray) -> np.ndarray:
+    def block_bytes(ffn: np.ndarray) -> np.ndarray:
         return law.block_bytes(
             name, gated=gated, residual=z.width * np.where(z.sequence, 1 / t, 1.0), queries=z.heads * z.head_dim / t,
             keys=z.kv_heads * z.head_dim / t, ffn=ffn, autocast=autocast,
@@ -114,9 +114,9 @@ def _block(z: Columns, name: str, *, autocast: np.ndarray) -> np.ndarray:
     scores = np.where(z.fused_attention | (z.recompute > 0), 0.0, np.where(gated, 2, 5) * z.heads * z.seq_len / t)
     # Copies of a token: the one sent, those received by each GPU that shares the expert, and the expert's output.
     copies = z.per_token * 2 * z.width / t * (1 + 2 * z.expert_tensor)
-    met = kept((z.per_token + z.shared) * z.expert_width) + copies
+    met = block_bytes((z.per_token + z.shared) * z.expert_width) + copies
     sparse = z.expert_layers / z.layers
-    return (1 - sparse) * kept(z.ffn_width / t) + sparse * met + scores * z.attending
+    return (1 - sparse) * block_bytes(z.ffn_width / t) + sparse * met + scores * z.attending
 
 
 def peak_parts(

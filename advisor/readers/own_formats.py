@@ -229,8 +229,8 @@ def as_format(entry: Mapping[str, Any], source: str) -> LineFormat:
         for kind, listed in mapping("ends", ENDS).items()
         for words in texts(f"ends.{kind}", listed, LONGEST_WORDS)
     ]
-    settings = [_setting(fact, one) for fact, said in mapping("settings", tuple(names_of("facts"))).items()
-                for one in texts(f"settings.{fact}", said, LONGEST_WORDS)]  # fmt: skip
+    settings = [_setting(fact, one) for fact, written in mapping("settings", tuple(names_of("facts"))).items()
+                for one in texts(f"settings.{fact}", written, LONGEST_WORDS)]  # fmt: skip
     from advisor.readers.read import READERS  # which imports this module
 
     shipped = name in {reader.name for reader in READERS}  # what is known of that format must not be said of this one
@@ -290,13 +290,13 @@ for raw in lines:
         continue
     if len(shapes) < 1000:
         shapes.add(line.translate(None, b"0123456789."))
-    said = {name.partition("__")[0]: text for name, text in found.groupdict().items() if text is not None}
+    groups = {name.partition("__")[0]: text for name, text in found.groupdict().items() if text is not None}
     if rule in sets:
-        context |= said
+        context |= groups
     if rule in training:
-        said = context | said
-        step = said.get("step", said.get("epoch", said.get("tokens", b"")))
-        words = [text[:40].decode("utf-8", "replace").split() for text in (step, said.get("loss", b""))]
+        groups = context | groups
+        step = groups.get("step", groups.get("epoch", groups.get("tokens", b"")))
+        words = [text[:40].decode("utf-8", "replace").split() for text in (step, groups.get("loss", b""))]
         rows.append(json.dumps([len(rules) - 1, *map(" ".join, words)]))
 out.write(json.dumps([written, len(shapes), len(rules)]).encode() + b"\n" + rules + "\n".join(rows).encode())
 """

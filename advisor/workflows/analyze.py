@@ -108,11 +108,11 @@ def analyze(
     with opened(path) as inside:
         # The format of an accepted answer is kept, and reads this log unless the program knows the log's format, which
         # tells more than one that was written from a sample.
-        told = reading_of(inside, reader, answer) if reader is not None or answer is not None else None
+        reading = reading_of(inside, reader, answer) if reader is not None or answer is not None else None
         run = replace(_read(inside, given, progress), source=str(path))
-        run = with_reading(run, told) if told is not None else unplaced(run, inside)
+        run = with_reading(run, reading) if reading is not None else unplaced(run, inside)
         judged = judge_run(_as_it_is(run, inside), _with_folder(inside, given), store)
-        return replace(judged, given=given, assistant=told)
+        return replace(judged, given=given, assistant=reading)
 
 
 def _as_it_is(run: RunTable, path: Path) -> RunTable:

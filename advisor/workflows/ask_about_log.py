@@ -138,14 +138,14 @@ def sampled(path: Path) -> list[tuple[int, str]]:
         raise AdvisorError(f"{path} is empty", "nothing was written to it yet, or the output went elsewhere")
     numbers = np.concatenate(of_chunks)
     moves = np.concatenate(([True], np.diff(numbers) != 0, [True]))
-    kept = np.flatnonzero(moves[:-1] | moves[1:])  # of a bar that overwrites its line, the first and the last state
-    total = len(kept)
+    shown_at = np.flatnonzero(moves[:-1] | moves[1:])  # of a bar that overwrites its line, the first and the last state
+    total = len(shown_at)
     rest = max(0, total - HEAD - TAIL)
     places = {*range(min(HEAD, total)), *range(max(0, total - TAIL), total)}
     for part in (1, 2, 3):
         first = HEAD + max(0, rest * part // 4 - MIDDLE // 2)
         places |= set(range(first, min(first + MIDDLE, total)))
-    wanted = kept[sorted(places)]
+    wanted = shown_at[sorted(places)]
     found, done = [], 0
     for chunk in chunks(path):
         lines = Lines.of(chunk)
@@ -160,31 +160,31 @@ def sampled(path: Path) -> list[tuple[int, str]]:
 
 def reading_of(path: Path, reader: Reader | None, answer: str | None) -> AssistantReading:
     """Return what an assistant says of a log. Its format is kept if the answer holds."""
-    said = answer if answer is not None else reader(question(path).prompt) if reader is not None else ""
+    text = answer if answer is not None else reader(question(path).prompt) if reader is not None else ""
     try:
-        entry, told = _accepted(said, path)
+        entry, reading = _accepted(text, path)
     except AdvisorError as error:
         why = _shown(error.message)
         return AssistantReading(accepted=False, refused=why, format=None, status=None, cause=None, lines=())
-    return told if entry is None else replace(told, format=keep_format(entry, path, ASSISTANT).name)
+    return reading if entry is None else replace(reading, format=keep_format(entry, path, ASSISTANT).name)
 
 
-def with_reading(run: RunTable, told: AssistantReading) -> RunTable:
+def with_reading(run: RunTable, reading: AssistantReading) -> RunTable:
     """Return the run with the assistant's words, and with its status where the log itself leaves the end open."""
-    ended = Status(told.status) if told.status is not None else Status.UNKNOWN
+    ended = Status(reading.status) if reading.status is not None else Status.UNKNOWN
     if is_open(run) and ended not in (Status.UNKNOWN, Status.INCOMPLETE):
-        run = by_tracker(run, ended, told.words)
-    return replace(run, notes=(*run.notes, told.words))
+        run = by_tracker(run, ended, reading.words)
+    return replace(run, notes=(*run.notes, reading.words))
 
 
-def _accepted(said: str, path: Path) -> tuple[Mapping[str, Any] | None, AssistantReading]:
+def _accepted(text: str, path: Path) -> tuple[Mapping[str, Any] | None, AssistantReading]:
     """Return the format (None: no row in the log) and the outcome in an answer.
 
     Raises AdvisorError with the reason if the answer does not hold.
     """
-    if len(said) > MOST_BYTES:
-        raise RefusedAnswer(f"it has {len(said):,} characters, more than {MOST_BYTES:,}")
-    given = json_in(said)
+    if len(text) > MOST_BYTES:
+        raise RefusedAnswer(f"it has {len(text):,} characters, more than {MOST_BYTES:,}")
+    given = json_in(text)
     entry, outcome = given.get("format"), given.get("outcome")
     if not isinstance(entry, Mapping | None) or "format" not in given or not isinstance(outcome, Mapping):
         raise RefusedAnswer("it has no format or no outcome")

@@ -122,8 +122,9 @@ def plan_of(work: Work, tried: Tried, *, assumed: Sequence[str], warnings: Seque
     found = tried.best[chosen.offer.gpu, chosen.offer.gpus]
     losers = [_run(work, found, prediction, chosen.offer)[0].judged(why=why) for prediction, why in found.others]
     # the run that keeps the limits even at the high ends, if another one or nothing does
-    surely = [run for run in tried.runs if not _against(replace(work.goal, sure=True), run.total_seconds, run.cost_usd)]
-    sure = sorted_by_preference(work.goal, surely)[0] if surely and _limited(work.goal) else None
+    goal, limited = replace(work.goal, sure=True), (work.goal.budget_usd, work.goal.deadline_seconds) != (None, None)
+    surely = [run for run in tried.runs if limited and not _against(goal, run.total_seconds, run.cost_usd)]
+    sure = sorted_by_preference(work.goal, surely)[0] if surely else None
     now = datetime.datetime.now(datetime.UTC)
     return Plan(
         id=new_id(work.goal, now),
@@ -149,10 +150,6 @@ def plan_of(work: Work, tried: Tried, *, assumed: Sequence[str], warnings: Seque
             sure=None if sure == chosen else sure,
         ),
     )
-
-
-def _limited(goal: Goal) -> bool:
-    return goal.budget_usd is not None or goal.deadline_seconds is not None
 
 
 def _against(goal: Goal, seconds: Estimate, usd: Estimate | None) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from advisor.prediction.throughput import (
     terms,
 )
 from advisor.records import Basis, MeasuredStep, Workload
+from benchmarks.prior_model import published_cards, read_runs
 from trainer.schema import make_shape
 
 RATES = Rates(matmul_flops=3e11, bandwidth=5e10, launch_seconds=3e-6)
@@ -187,3 +188,15 @@ def test_more_work_never_takes_less_time(depth, micro_batch, grad_accum, seq_len
     more = [replace(w, micro_batch=micro_batch + 1), replace(w, grad_accum=grad_accum + 1)]
     base, *larger = predict_log(posterior, sizes([w, *more])).mean
     assert all(x > base for x in larger)
+
+
+def test_no_published_run_is_faster_than_products_at_the_best_rate_measured_on_its_gpu():
+    """The bound on the low ends of step times: of all published runs the fastest takes 1.1 times as long."""
+    known, shares = published_cards(), []
+    for run in read_runs():
+        likeliest = max(run.meanings, key=lambda meaning: meaning.weight)
+        spec = known[likeliest.workload.gpu]
+        if spec.mamf_bf16_flops and spec.bf16_flops:
+            products, attention = likeliest.x[:2]  # seconds at the data sheet's rate over measured seconds
+            shares.append((products + attention / 2) * spec.bf16_flops / spec.mamf_bf16_flops)
+    assert len(shares) > 300 and 0.85 < max(shares) < 0.95
