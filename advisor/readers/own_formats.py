@@ -23,7 +23,7 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.readers.chunks import Progress, chunks, sample
-from advisor.readers.fact_lines import FLAG_FACTS, TEXT_FACTS
+from advisor.readers.fact_lines import COUNT_FACTS, FLAG_FACTS, TEXT_FACTS
 from advisor.readers.line_format import EVAL, HIDDEN, LOSS, MORE, NUMBER, SETS, TRAIN, Facts, LineFormat, Mark, Row
 from advisor.readers.line_reader import LineReader, Lines
 from advisor.readers.line_templates import LONGEST_RECORD
@@ -57,6 +57,7 @@ MOST_PATTERNS, LONGEST_PATTERN, LONGEST_WORDS = 8, 2000, 200
 SECONDS, BYTES_PER_SECOND = 20.0, 2e6  # the time for a log: so long, and longer by its size
 SURE = 0.99  # score of a format of the user's own: above that of any other reader
 SHAPES, LEAST_SHARED = 100, 0.5  # lines of the head that make its shape; share of them that another log must show
+COUNTS = "[kKMBGT]|million|billion"  # letters after a count
 FEWEST_ROWS = 3  # by which a format without shapes is recognised
 _NAME = re.compile(r"[\w.-]{1,60}")
 _FLAGS = re.compile(r"\(\?([imsx]+)\)")
@@ -68,11 +69,12 @@ _MASKS = re.compile(rb"([\"'])[^\"']*\1|\S*[/\\@]\S*|\w*\d[\w.,:+-]*")
 
 
 class MatchedRow(NamedTuple):
-    """A line that a pattern matches, with the step and the loss as they are printed there."""
+    """A line that a pattern matches, with the step, the loss and the seconds as they are printed there."""
 
     line: int
     step: str
     loss: str
+    clock: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,8 +265,11 @@ def columns() -> list[str]:
 
 
 def _setting(fact: str, words: str) -> Facts:
-    value = r"[^\s,;|\"']+(?: [^\s,;|\"'=:]+){0,3}" if fact in TEXT_FACTS | FLAG_FACTS else NUMBER.decode()
-    pattern = rf"{re.escape(words)}[\"']?[ \t]*[:=]?[ \t]*[\"']?(?P<{fact}>{value})"
+    value = rf"(?P<{fact}>[^\s,;|\"']+(?: [^\s,;|\"'=:]+){{0,3}})"
+    if fact not in TEXT_FACTS | FLAG_FACTS:
+        letters = COUNTS if fact in COUNT_FACTS else "k|K"
+        value = rf"(?P<{fact}>{NUMBER.decode()})(?:[ \t]?(?P<{fact}__unit>{letters})\b)?"
+    pattern = rf"{re.escape(words)}[\"']?[ \t]*[:=]?[ \t]*[\"']?{value}"
     return Facts(pattern=pattern.encode(), needs=words.encode())
 
 
@@ -296,7 +301,8 @@ for raw in lines:
     if rule in training:
         groups = context | groups
         step = groups.get("step", groups.get("epoch", groups.get("tokens", b"")))
-        words = [text[:40].decode("utf-8", "replace").split() for text in (step, groups.get("loss", b""))]
+        clock = groups.get("elapsed_seconds", groups.get("seconds", b""))
+        words = [text[:40].decode("utf-8", "replace").split() for text in (step, groups.get("loss", b""), clock)]
         rows.append(json.dumps([len(rules) - 1, *map(" ".join, words)]))
 out.write(json.dumps([written, len(shapes), len(rules)]).encode() + b"\n" + rules + "\n".join(rows).encode())
 """
@@ -336,7 +342,7 @@ def rows_by(format: LineFormat, path: Path, source: str, *, listed: bool = False
         rows = [json.loads(text) for text in found.read().splitlines()]
     at = np.concatenate(numbers)
     return MatchedRows(
-        rows=tuple(MatchedRow(int(at[index]), step, loss) for index, step, loss in rows),
+        rows=tuple(MatchedRow(int(at[index]), *words) for index, *words in rows),
         trained=int(np.isin(rule_of, training).sum()), rule_of=rule_of,
         written=written, matched=int((rule_of >= 0).sum()), shapes=shapes,
     )  # fmt: skip
