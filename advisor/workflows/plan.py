@@ -26,6 +26,7 @@ from advisor.store.store import Store
 from advisor.workflows.data import read_data
 from advisor.workflows.plan_finetune import plan_finetune
 from advisor.workflows.plan_layouts import plan_layouts
+from advisor.workflows.plan_rl import plan_rl
 from trainer.token_folder import TokenMeta
 
 
@@ -46,6 +47,8 @@ def recommend(
     """
     if goal.layout == "any":
         return plan_layouts(goal)
+    if goal.rl is not None:
+        return plan_rl(goal, store)
     if goal.finetune is not None:
         return plan_finetune(goal, store)
     data_meta = read_data(goal.data)

@@ -186,10 +186,11 @@ def _run(work: Work, found: BestWay, prediction: Prediction, offer: Offer) -> tu
     goal, lasts = work.goal, work.duration(prediction, offer)
     seconds = lasts.clock.total_seconds
     usd = whole_usd(goal, offer, seconds, prediction.mfu, found.power)
-    model = prediction.workload.model
+    model, rollouts = prediction.workload.model, prediction.workload.rollouts
+    step_tokens = rollouts.step_tokens if rollouts is not None else prediction.workload.step_tokens
     run = Run(
         prediction=prediction,
-        steps=math.ceil(work.tokens / prediction.workload.step_tokens),
+        steps=math.ceil(work.tokens / step_tokens),
         tokens=work.tokens,
         offer=offer,
         bill=Bill(wall_clock=lasts.clock, cost_usd=usd, failures=lasts.failures),

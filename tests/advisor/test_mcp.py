@@ -224,7 +224,7 @@ def test_an_assistant_describes_a_log_that_is_not_recognised(tmp_path: Path):
     found = asked(server(tmp_path / "home", tmp_path / "logs"), ask)
     assert "not read as rows with a loss: lines like 2" in found["alone"]["how_it_was_read"][0]
     assert "2: << 1 | err 3.98" in found["prompt"]["prompt"] and "k3yk3y" not in found["prompt"]["prompt"]
-    assert "its first_loss is 9.98, and its patterns find 3.98 at line 2" in found["wrong"]["how_it_was_read"][0]
+    assert "its first_loss 9.98 is not what its patterns find at line 2" in found["wrong"]["how_it_was_read"][0]
     assert "an assistant read: the GPU was full (out_of_memory); line 52" in found["right"]["how_it_was_read"]
     assert "after 50 steps, loss 3.98 to 3" in found["right"]["answer"]
     assert found["again"]["answer"] == found["right"]["answer"] and "how_it_was_read" not in found["again"]
