@@ -30,13 +30,13 @@ from advisor.workflows.analyze import analyze
 # statuses here that agree with each word of a manifest
 STATUS = {
     "completed": {Status.COMPLETED},
-    "incomplete": {Status.INCOMPLETE},
+    "incomplete": {Status.INCOMPLETE, Status.NO_END},
     "killed": {Status.KILLED},
     "time_limit": {Status.TIME_LIMIT},
     "out_of_memory": {Status.OUT_OF_MEMORY},
     "failed": {Status.CRASHED, Status.DIVERGED},  # a non-finite loss is a failure of training
     "stopped": {Status.STOPPED},
-    "unknown": {Status.UNKNOWN, Status.INCOMPLETE},
+    "unknown": {Status.NO_END, Status.INCOMPLETE},
 }
 HOURS_OFF = 0.05
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|nan|inf")
@@ -108,7 +108,7 @@ def _status(row: dict[str, str], analysis: Analysis) -> Check:
     run = analysis.run
     if run.status in STATUS[row["status"]]:
         return Check(Mark.RIGHT)
-    mark = Mark.SILENT if run.status is Status.UNKNOWN else Mark.WRONG
+    mark = Mark.SILENT if run.status is Status.NO_END else Mark.WRONG
     return Check(mark, f"{run.status} for {row['status']}: {run.status_reason}")
 
 

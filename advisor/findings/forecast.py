@@ -219,7 +219,7 @@ def stop_advice(
 
 def limits(case: Case, targets: Targets, outlook: Forecast) -> list[tuple[str, str]]:
     """Return each stated target or limit, and whether the run kept it, will keep it, or may."""
-    over = case.run.status not in (Status.RUNNING, Status.INCOMPLETE, Status.UNKNOWN)
+    over = case.run.status not in (Status.RUNNING, Status.INCOMPLETE, Status.NO_END)
     held_out = finite(case.run.column("eval_loss"))
     last = float(held_out[-1]) if len(held_out) else case.run.last_loss
     asked = (

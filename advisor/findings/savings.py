@@ -32,7 +32,7 @@ from advisor.units import HOUR
 
 _LEAST_HOURS = 1 / 60  # a saving below this and below the next number is not worth reading
 _LEAST_USD = 0.05
-GO_ON = (Status.INCOMPLETE, Status.UNKNOWN, Status.RUNNING)  # the log does not say that the run has ended
+GO_ON = (Status.INCOMPLETE, Status.NO_END, Status.RUNNING)  # the log does not say that the run has ended
 _FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.DIVERGED)  # somebody had to fix the run
 CLOCK_MISSES = 0.9  # share of the steps' own times below which a clock misses some of them
 

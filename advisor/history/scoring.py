@@ -27,7 +27,7 @@ from advisor.readers.run_table import RunTable, Status
 from advisor.records import Estimate, Plan, Run
 from trainer.schema import Outcome
 
-_ONGOING = (Status.UNKNOWN, Status.INCOMPLETE, Status.RUNNING)  # or the run ended without a final record
+_ONGOING = (Status.NO_END, Status.INCOMPLETE, Status.RUNNING)  # or the run ended without a final record
 _SAME = 0.01  # a smaller relative difference is rounding
 # words in the source of a value that mean what PyTorch's allocator handed out; "memory" alone may be nvidia-smi's
 _ALLOCATED = ("alloc", "active")

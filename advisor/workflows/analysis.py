@@ -264,8 +264,8 @@ def _what_happened(case: Case) -> str:
     ends = dict.fromkeys(loss_words(loss) for loss in (run.first_loss, run.last_loss) if loss is not None)
     losses = f", loss {' to '.join(ends)}" if ends else ""
     ended, far = run.status.words, _how_far(case)
-    if run.status is Status.UNKNOWN:
-        ended = far or "no training step"
+    if run.status is Status.NO_END:
+        ended = f"{far or 'no training step'}, {ended}"
     elif run.status is Status.COMPLETED:
         ended += f" after {far}" if far else ", no step printed"
     elif run.status is Status.RUNNING:

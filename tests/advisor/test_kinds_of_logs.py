@@ -207,10 +207,10 @@ ENDS = {
     "a start that was stopped at once": ([*WHOLE, *BANNER, *STOPPED, *TRACKER], {"status": "stopped"}),
     "a start that breaks off": ([*WHOLE, *BANNER, *EPOCHS[:3]], {"status": "incomplete"}),
     # steps that look round because every hundredth is printed
-    "round steps": (HUNDREDTHS, {"status": "incomplete"}),
-    "round steps and a checkpoint": ([*HUNDREDTHS, "saving checkpoint to out/ckpt.pt"], {"status": "incomplete"}),
+    "round steps": (HUNDREDTHS, {"status": "no_end_recorded"}),
+    "round steps and a checkpoint": ([*HUNDREDTHS, "saving checkpoint to out/ckpt.pt"], {"status": "no_end_recorded"}),
     "round epochs": ([f"epoch {e} train loss {loss(e):.4f} val loss {loss(e) + 0.1:.4f}" for e in range(1, 101)],
-        {"status": "incomplete"}),
+        {"status": "no_end_recorded"}),
     "as far as was said": (["max_steps: 10000", *HUNDREDTHS], {"status": "completed"}),
     # the last epoch has only begun when it is first named
     "the only epoch": (["Epochs: 1", "Total steps: 4000", *(f"epoch 1/1 {step}" for step in STEPS)],
@@ -221,9 +221,9 @@ ENDS = {
     "finished": logged("SUCCESS | app:train:97 - finished, best model saved", "completed"),
     "done": logged("INFO    | app:train:97 - Done, the best model has been saved", "completed"),
     "all done": logged("SUCCESS | app:train:97 - All done!", "completed"),
-    "saved, as after any epoch": logged("INFO    | app:train:97 - best model saved", "incomplete"),
-    "done with whatever it did": logged("INFO    | app:save:12 - done", "incomplete"),
-    "an epoch finished": logged("SUCCESS | app:train:97 - epoch 19 finished", "incomplete"),
+    "saved, as after any epoch": logged("INFO    | app:train:97 - best model saved", "no_end_recorded"),
+    "done with whatever it did": logged("INFO    | app:save:12 - done", "no_end_recorded"),
+    "an epoch finished": logged("SUCCESS | app:train:97 - epoch 19 finished", "no_end_recorded"),
     # an installer's error is none of the run
     "installers before": ([*INSTALLERS, *EPOCHS, "Training complete."], {"status": "completed", "silent": NO_FAULT}),
     "installers after": ([*EPOCHS, "Training complete.", *INSTALLERS], {"status": "completed", "silent": NO_FAULT}),
@@ -241,7 +241,7 @@ ENDS = {
          " OpType=ALLREDUCE, NumelIn=33, Timeout(ms)=1800000) ran for 1800403 milliseconds before timing out."]))},
     "a rate lowered where the loss stands.csv": (
         ["epoch,loss,lr", *(f"{e},{loss(e, 24):.4f},{0.001 * 0.2 ** (e // 5):.2e}" for e in range(24))],
-            {"status": "unknown"}),
+            {"status": "no_end_recorded"}),
 }  # fmt: skip
 
 
@@ -328,7 +328,7 @@ def test_each_stage_of_a_script_is_judged(tmp_path):
     assert ends[0] == ("stage 1", "completed", "stage 2 follows it") and ends[1][1] == "completed"
     verify(found, says={"other_runs": "“stage 1”: Overfitting: validation loss is best at step 40"})
     cut = analysed(tmp_path, lines[:-5], "cut.log")
-    assert [part.status for part in cut.run.runs] == ["completed", "incomplete"]
+    assert [part.status for part in cut.run.runs] == ["completed", "no_end_recorded"]
     failed = ["=== Stage 1 ===", *first, *FAILED, "=== Stage 2 ===", *STEPS]
     assert analysed(tmp_path, failed, "failed.log").run.runs[0].status == "crashed"
 
