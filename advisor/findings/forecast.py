@@ -11,10 +11,11 @@ import numpy as np
 
 from advisor.findings.case import Case
 from advisor.findings.curves import curve, main_rows
+from advisor.findings.durations import spent_seconds
 from advisor.findings.loss_forecast import LossForecast, forecast_loss
 from advisor.findings.run_facts import COMPLETE_SHARE, nats_per_unit, number, planned_steps, price, steps_done
 from advisor.findings.run_metrics import FROM_CLOCK, step_times
-from advisor.findings.savings import mean_step_seconds, spent_seconds
+from advisor.findings.savings import mean_step_seconds
 from advisor.findings.schedule import schedules_of
 from advisor.findings.series import finite, median, period_of
 from advisor.laws.intervals import Z80

@@ -16,13 +16,14 @@ from advisor.errors import AdvisorError
 from advisor.findings import run_metrics
 from advisor.findings.case import Case, Finding, Insufficient, Severity
 from advisor.findings.chart_data import parts_of_step
+from advisor.findings.durations import file_seconds, main_part, run_seconds
 from advisor.findings.forecast import Forecast, ForecastPlace, Targets, forecast, limits
 from advisor.findings.make_case import make_case
 from advisor.findings.measured import Measured, measured
 from advisor.findings.overlap import Savings, savings
 from advisor.findings.registry import Coverage, coverage, judge
 from advisor.findings.run_facts import number, planned_steps, price, print_gap, steps_done
-from advisor.findings.savings import file_seconds, main_part, run_seconds, worth_saying
+from advisor.findings.savings import worth_saying
 from advisor.findings.series import finite
 from advisor.findings.workload_of import infer
 from advisor.hardware.offers import cheapest_offer

@@ -13,6 +13,7 @@ from advisor.findings.detectors.held_out import detect_overfitting
 from advisor.findings.detectors.learning_rate import detect_learning_rate_zero
 from advisor.findings.detectors.loss import detect_loss_divergence, detect_loss_not_finite
 from advisor.findings.detectors.nothing_learnt import detect_frozen, detect_no_learning
+from advisor.findings.durations import file_seconds, spent_seconds
 from advisor.findings.run_facts import (
     COMPLETE_SHARE,
     has_level,
@@ -24,7 +25,7 @@ from advisor.findings.run_facts import (
     steps_done,
     vocabulary,
 )
-from advisor.findings.savings import cost_of_steps, file_seconds, spent_seconds
+from advisor.findings.savings import cost_of_steps
 from advisor.laws.initial_loss import FAULT_BELOW, uniform_loss
 from advisor.readers.run_table import Phase, RunTable, Status
 from advisor.units import format_centre, format_seconds, format_usd

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from advisor.errors import AdvisorError
+from advisor.findings.durations import file_seconds, run_seconds, spent_seconds
 from advisor.findings.make_case import make_case
-from advisor.findings.savings import file_seconds, run_seconds, spent_seconds
 from advisor.readers.cells import duration_seconds
 from advisor.readers.event_lines import read_line
 from advisor.readers.line_clock import BAR, STAMPS, _bars
