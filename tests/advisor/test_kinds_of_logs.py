@@ -434,6 +434,9 @@ FOUND = {
     "a GPU asked for": (["Namespace(device='cuda', epochs=3)", "Using device: cpu", *STEPS],
         {"says": {"cpu_fallback": "warning: A GPU was asked for, and it trains on the CPU"}}),
     "a GPU asked for and used": (["Namespace(device='cuda', epochs=3)", "Using device: cuda", *STEPS], CPU),
+    "a test on the CPU": (
+        ["GPU available: True (cuda), used: True", *STEPS, "GPU available: True (cuda), used: False"], CPU),
+    "a teacher on the CPU": (["--device cuda", "Using device: cuda:0", "Using device: cpu", *STEPS], CPU),
     "an optimizer on the CPU": (["accelerator: gpu", "  offload_optimizer:", "    device: cpu", *STEPS], CPU),
     "no GPU, and none asked for": (["CUDA available: False", "Device: cpu", *STEPS],
         {"says": {"cpu_fallback": "note: No GPU was found"}}),

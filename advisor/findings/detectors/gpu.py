@@ -58,6 +58,8 @@ def _said_to_be_on_cpu(case: Case) -> Finding | None:
     said: dict[str, str] = {}
     for event in case.run.events:
         said.setdefault(event.kind, event.text)
+    if "gpu_used" in said:
+        return None  # something else ran on the CPU
     if "gpu_unused" in said:
         return finding("cpu_fallback", text="gpu_unused", evidence=said["gpu_unused"])
     if case.run.facts.get("gpu") not in (None, "cpu") or len(telemetry(case, "utilization")):

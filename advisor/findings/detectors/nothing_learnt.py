@@ -54,7 +54,7 @@ _FROZEN_SHARE = 0.3  # of the run, at its end
 _DIGITS = 4  # significant ones that must repeat
 _STUCK_ROWS_DEAD, _STUCK_WITHIN, _STUCK_BELOW = 10, 0.005, 0.5
 _GUESS_ROWS, _NEAR_CHANCE = 4, 0.1  # rows; of the accuracy of a guess
-_ALL_RIGHT = 0.99
+_ALL_RIGHT, _MOST_OF_ONE_CLASS = 0.99, 0.9  # of the examples
 _TREND_ROWS, _TREND_ERRORS = 20, 2.0  # of an accuracy of single batches; standard errors of its gain
 _ZERO_LOSSES, _ZERO_LOSS_SHARE = 3, 0.3  # rows at the end; of all
 _FOLLOWS = 0.1  # of its first value: a held-out loss that falls this far is learning
@@ -262,7 +262,8 @@ def _guessed(case: Case) -> Finding | None:
         classes = round(1 / float(np.median(scores.value)))
         by_chance = classes > 1 and np.abs(losses / math.log(max(classes, 2)) - 1).max() <= _GUESS
         near = by_chance and np.abs(scores.value * classes - 1).max() <= _NEAR_CHANCE
-        still = not np.ptp(scores.value) and len(scores) >= _STUCK_ROWS_DEAD and np.ptp(losses) <= _SURE * losses.max()
+        alike = not np.ptp(scores.value) and len(scores) >= _STUCK_ROWS_DEAD and scores.value[0] < _MOST_OF_ONE_CLASS
+        still = alike and np.ptp(losses) <= _SURE * losses.max()
         if near or still:
             guess = (
                 f"that of a guess among {classes} classes, as is the loss" if near else "one class is always predicted"
