@@ -40,7 +40,7 @@ from advisor.workflows.analyze import analyze
 STATUS = {
     "completed": {Status.COMPLETED},
     "finished": {Status.COMPLETED},
-    "incomplete": {Status.INCOMPLETE},
+    "incomplete": {Status.INCOMPLETE, Status.NO_END},
     "killed": {Status.KILLED},
     "time_limit": {Status.TIME_LIMIT},
     "out_of_memory": {Status.OUT_OF_MEMORY},
@@ -48,8 +48,8 @@ STATUS = {
     "crashed": {Status.CRASHED},
     "diverged": {Status.DIVERGED},
     "stopped": {Status.STOPPED},
-    "unknown": {Status.UNKNOWN, Status.INCOMPLETE},
-    "no_end": {Status.UNKNOWN, Status.INCOMPLETE},
+    "unknown": {Status.NO_END, Status.INCOMPLETE},
+    "no_end": {Status.NO_END},
 }
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|nan|inf")
 
@@ -159,7 +159,7 @@ def _values(row: dict[str, str], run: RunTable, names: tuple[str, ...], off_by: 
 def _status(row: dict[str, str], run: RunTable) -> Check:
     if any(run.status in STATUS[word] for word in row["status"].split("|")):
         return Check(Mark.RIGHT)
-    mark = Mark.SILENT if run.status is Status.UNKNOWN else Mark.WRONG
+    mark = Mark.SILENT if run.status is Status.NO_END else Mark.WRONG
     return Check(mark, f"{run.status} for {row['status']}: {run.status_reason}")
 
 

@@ -11,10 +11,11 @@ import numpy as np
 
 from advisor.findings.case import Case
 from advisor.findings.curves import curve, main_rows
+from advisor.findings.durations import spent_seconds
 from advisor.findings.loss_forecast import LossForecast, forecast_loss
 from advisor.findings.run_facts import COMPLETE_SHARE, nats_per_unit, number, planned_steps, price, steps_done
 from advisor.findings.run_metrics import FROM_CLOCK, step_times
-from advisor.findings.savings import mean_step_seconds, spent_seconds
+from advisor.findings.savings import mean_step_seconds
 from advisor.findings.schedule import schedules_of
 from advisor.findings.series import finite, median, period_of
 from advisor.laws.intervals import Z80
@@ -219,7 +220,7 @@ def stop_advice(
 
 def limits(case: Case, targets: Targets, outlook: Forecast) -> list[tuple[str, str]]:
     """Return each stated target or limit, and whether the run kept it, will keep it, or may."""
-    over = case.run.status not in (Status.RUNNING, Status.INCOMPLETE, Status.UNKNOWN)
+    over = case.run.status not in (Status.RUNNING, Status.INCOMPLETE, Status.NO_END)
     held_out = finite(case.run.column("eval_loss"))
     last = float(held_out[-1]) if len(held_out) else case.run.last_loss
     asked = (

@@ -33,7 +33,7 @@ from advisor.readers.stamps import (
     unwrapped,
     worked_seconds,
 )
-from advisor.readers.status import NO_END, rejudged, shown_complete
+from advisor.readers.status import rejudged, shown_complete
 from advisor.readers.yaml_rows import regex
 from advisor.units import format_seconds
 
@@ -169,9 +169,10 @@ def _by_its_bar(run: RunPart, bars: Sequence[_Bars], span: tuple[int, int]) -> R
         return run
     if bar.done == bar.total:
         return shown_complete(run, f"its progress bar came to {bar.done:,} of {bar.total:,}")
-    if run.phase is None or run.status is not Status.INCOMPLETE or NO_END not in run.status_reason:
+    if run.phase is None or run.status is not Status.NO_END:
         return run
-    return dataclasses.replace(run, status_reason=f"its progress bar ends at {bar.done:,} of {bar.total:,}")
+    reason = f"its progress bar ends at {bar.done:,} of {bar.total:,}"
+    return dataclasses.replace(run, status=Status.INCOMPLETE, status_reason=reason)
 
 
 def _nothing_left(parts: Sequence[tuple[int, bytes]]) -> str:

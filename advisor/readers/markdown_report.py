@@ -53,10 +53,10 @@ def read(path: Path) -> RunTable:
     tables = [part for part in found if isinstance(part, MarkdownTable)]
     facts, notes = _facts(found)
     table = _rows([table for table in tables if _is_steps(table)]).table(path, NAME, facts=facts, notes=notes)
-    if table.rows and (table.status not in (Status.UNKNOWN, Status.INCOMPLETE) or "planned_steps" in table.facts):
+    if table.rows and (table.status not in (Status.NO_END, Status.INCOMPLETE) or "planned_steps" in table.facts):
         return table
     reason = "a report: somebody's word on how the run went; `advisor audit` judges what it claims"
-    return dataclasses.replace(table, status=Status.UNKNOWN, status_reason=reason)
+    return dataclasses.replace(table, status=Status.NO_END, status_reason=reason)
 
 
 def _is_steps(table: MarkdownTable) -> bool:

@@ -153,7 +153,7 @@ def _part(table: RunTable, segment: Segment, stretch: Stretch | None, events: Se
         phase=segment.phase,
         first_line=segment.first_line,
         last_line=None if np.isinf(segment.end_line) else int(segment.end_line) - 1,
-        status=Status.UNKNOWN,
+        status=Status.NO_END,
         status_reason="",
         declared_seconds=_declared(events),
     )

@@ -31,7 +31,7 @@ from advisor.units import HOUR
 from advisor.workflows.analysis import Analysis, Given, judge_run, to_document
 from advisor.workflows.ask_about_log import reading_of, unplaced, with_reading
 
-_OPEN = (Status.INCOMPLETE, Status.UNKNOWN)
+_OPEN = (Status.INCOMPLETE, Status.NO_END)
 
 
 @dataclass(frozen=True, kw_only=True)

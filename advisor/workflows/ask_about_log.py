@@ -209,8 +209,8 @@ def reading_of(path: Path, reader: Reader | None, answer: str | None) -> Assista
 
 def with_reading(run: RunTable, reading: AssistantReading) -> RunTable:
     """Return the run with the assistant's words, and with its status where the log itself leaves the end open."""
-    ended = Status(reading.status) if reading.status is not None else Status.UNKNOWN
-    if is_open(run) and ended not in (Status.UNKNOWN, Status.INCOMPLETE):
+    ended = Status(reading.status) if reading.status is not None else Status.NO_END
+    if is_open(run) and ended not in (Status.NO_END, Status.INCOMPLETE):
         run = by_tracker(run, ended, reading.words)
     return replace(run, notes=(*run.notes, reading.words))
 

@@ -98,7 +98,7 @@ def test_each_tool_says_when_to_use_it_and_answers_shortly(tmp_path: Path):
     assert "assumed without given tokens: 12 tokens per " in found["sized"]["assumed"][0]
     assert "do not divide by it" in found["uneven"]["left_out"][0] and found["uneven"]["rows"][0]["gpus"] == 64
     assert found["gpus"]["page"].startswith("2 of ")
-    assert "after 200 steps" in found["log"]["answer"]
+    assert "200 steps, no end is recorded" in found["log"]["answer"]
     assert "outside the folders" in found["outside"]["error"]
     assert "unknown" in found["wrong"]["error"] and found["wrong"]["hint"]
     assert all(len(json.dumps(answer)) < 12_000 for answer in found.values())

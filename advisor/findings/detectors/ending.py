@@ -9,9 +9,10 @@ import re
 from typing import Any
 
 from advisor.findings.case import Case, Evidence, Insufficient, Verdict, finding, lacking, seen, texts
+from advisor.findings.durations import main_part
 from advisor.findings.run_facts import has_words, last_checkpoint, planned_steps, price, steps_done
 from advisor.findings.run_metrics import step_seconds
-from advisor.findings.savings import main_part, whole_run_seconds
+from advisor.findings.savings import whole_run_seconds
 from advisor.readers.run_table import Event, Status
 from advisor.units import HOUR, format_percent, format_seconds, format_usd
 

@@ -17,12 +17,15 @@ from advisor.findings.series import theil_sen
 from advisor.laws.benchmarks import BENCHMARKS, benchmark_of, chance_interval
 from advisor.readers.generic import NAME as GENERIC
 from advisor.readers.run_table import Status
+from advisor.units import format_centre, format_seconds, format_usd
 
 _FEWEST_EVALS = 3
 _RISE = 0.01  # of the best evaluation; less is not worth acting on
 _SURE_RISE = 0.02  # of the best evaluation, of few that fall up to it and rise after it
 _BAD_RISE = 0.1
 _SLIGHT_RISE = 0.05  # a note
+# if the training loss fell by so much since the best evaluation, data are learnt by heart, and this rise is a warning
+_STILL_FALLS, _CREEPING = 0.1, 0.03
 _MOST_PAIRS = 0.6
 _FEW_EVALS = 12  # with fewer, noise cannot be told from the course
 _RISES = 3  # evaluations after the best, all above it
@@ -31,7 +34,7 @@ _BAD_WASTE = 0.2  # of the run after its best evaluation
 _SEVERAL = 6  # evaluations
 _BARELY_LOWER = 0.01  # of the examples: a score within this of its best has lost nothing
 _LATE = 0.05  # of the run after its best evaluation: so little was wasted
-_MANY_EPOCHS = 10
+_MANY_EPOCHS, _ROWS, _FEW_ROWS = 10, 10, 5
 _GAP_SCORE, _BAD_GAP_SCORE, _FALLEN_SCORE = 0.05, 0.2, 0.01  # of all examples
 _OF_CHANCE, _GUESSED = 0.02, 1.15  # of the loss of a guess; times the accuracy of a guess
 _BEGAN = 0.3  # of the loss of a guess: the first training loss, which may be the mean of an epoch
@@ -181,14 +184,20 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
         top = int(np.argmax(scores.value))
         holds = scores.value[top] - float(np.median(tail(scores.value, share=0.05, least=1))) <= _BARELY_LOWER
         improves = bool(holds or (scores.step[top] > step and top >= 0.75 * (len(scores) - 1)))
-    mild = a_part or stopped or worst.relative < slight or improves
-    lost = is_language(case) or end > float(evals.value[0])  # for classifiers accuracy counts, not confidence
-    bad = not mild and lost and len(rises) > sets / 2 and worst.relative > _BAD_RISE and waste > _BAD_WASTE
-    of_set, gap = f" of {worst.name}" if sets > 1 else "", ""
+    gap = ""
     if len(losses) >= 4 and losses.counted == evals.counted:
         then, now = float(np.interp(step, losses.step, losses.value)), float(np.median(tail(losses.value)))
         gaps = f"{low - then:.3g} → {evals.value[-1] - now:.3g}"
         gap = f"training loss {then:.4g} → {now:.4g}, gap to validation {gaps}"
+        if then - now >= _STILL_FALLS * then > 0 and not len(scores):
+            slight = _CREEPING + 3 * row_noise(evals.value) / low  # the best of many is a lucky one
+    mild = a_part or stopped or worst.relative < slight or improves
+    lost = is_language(case) or end > float(evals.value[0])  # for classifiers accuracy counts, not confidence
+    bad = not mild and lost and len(rises) > sets / 2 and worst.relative > _BAD_RISE and waste > _BAD_WASTE
+    of_set = f" of {worst.name}" if sets > 1 else ""
+    hours, usd = cost_of_steps(case, last - step) if evals.counted else (None, None)
+    since = f": {format_centre(hours.scaled(3600), format_seconds)}" if hours is not None else ""
+    since += f", {format_centre(usd, format_usd)}" if usd is not None else ""
     causes = texts()["overfitting"]["causes"]
     others = ", ".join(f"{r.name} +{r.relative:.0%} since step {r.evals.step[r.best]:g}" for r in rises)
     return finding(
@@ -200,7 +209,7 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
             seen(f"validation loss{of_set} {low:.5g} → {end:.5g} (+{end / low - 1:.1%})", step, last),
             gap,
             (f"{len(rises)} of {sets} sets rise: {others}" if sets > 1 else ""),
-            seen(f"{waste:.0%} of the run came after its best evaluation", step, last),
+            seen(f"{waste:.0%} of the run came after its best evaluation{since}", step, last),
         ),
         confidence="low" if a_part else "high" if len(evals) >= 5 else "medium",
         causes=("the other parts of the loss pay for it: the measure that counts decides" if a_part else "", *causes),
@@ -210,7 +219,7 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
             else f"keep the checkpoint of step {step:g}; stop there next time (early stopping on the validation loss)",
             *texts()["overfitting"]["actions"],
         ),
-        saved=cost_of_steps(case, last - step) if evals.counted and not mild else (None, None),
+        saved=(None, None) if mild else (hours, usd),
     )
 
 
@@ -246,15 +255,15 @@ def _train_falls(losses: Curve, evals: Curve, best: int) -> bool:
 
 def detect_memorised(case: Case) -> Verdict:
     """A training loss that falls to almost nothing without a validation loss that follows it."""
-    losses, evals = curve(case.run, "loss"), curve(case.run, "eval_loss")
-    if len(losses) < 10:
-        return lacking("memorised", "ten rows with a training loss")
+    losses, evals, epochs = curve(case.run, "loss"), curve(case.run, "eval_loss"), curve(case.run, "epoch").value
+    if len(losses) < (_FEW_ROWS if len(epochs) and epochs.max() >= _MANY_EPOCHS else _ROWS):
+        return lacking("memorised", f"{_ROWS} rows with a training loss, or {_FEW_ROWS} and ten epochs")
     first, end = float(losses.value[0]), float(np.median(tail(losses.value)))
     if first < _STARTED or not 0 <= end < _NEAR_ZERO or end > (1 - _FALLEN) * first:
         return None
     if len(evals) and (evals.value[-1] < 3 * max(end, _NEAR_ZERO) or not is_language(case)):
         return None  # a solvable task: validation data are solved too; `overfitting` reports other tasks
-    below, epochs = losses.step[losses.value < _NEAR_ZERO], curve(case.run, "epoch").value
+    below = losses.step[losses.value < _NEAR_ZERO]
     # Nothing repeats within an epoch, so data solved there are too easy or leak (too_good). Without a sign that data
     # repeated, the loss is also too good rather than memorised.
     if (len(epochs) and epochs.max() <= 1) or not (len(evals) or len(epochs)):

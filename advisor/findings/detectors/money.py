@@ -8,9 +8,10 @@ from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Verdict, finding, lacking, seen
 from advisor.findings.curves import curve
 from advisor.findings.detectors.machine import lost_seconds, quiet_times, slowdown
+from advisor.findings.durations import spent_seconds, steps_covered
 from advisor.findings.run_facts import number, planned_steps, positive, price, restarts, steps_done
 from advisor.findings.run_metrics import seconds_beside
-from advisor.findings.savings import mean_step_seconds, priced, saved_share, spent_seconds, steps_covered
+from advisor.findings.savings import mean_step_seconds, priced, saved_share
 from advisor.prediction.wallclock import BETWEEN_FAILURES, daly_interval_seconds, state_bytes
 from advisor.records import Basis, Estimate
 from advisor.units import HOUR, format_bytes, format_percent, format_seconds, format_usd

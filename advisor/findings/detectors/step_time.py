@@ -10,9 +10,10 @@ from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Verdict, finding, lacking, seen
 from advisor.findings.curves import Curve, curve, main_rows
 from advisor.findings.detectors.machine import quiet_times
+from advisor.findings.durations import main_part, spent_seconds
 from advisor.findings.run_facts import planned_steps, positive, price, steps_done
 from advisor.findings.run_metrics import FROM_CLOCK, StepTimes, step_times, waits
-from advisor.findings.savings import GO_ON, main_part, priced, saved_share, spent_seconds
+from advisor.findings.savings import GO_ON, priced, saved_share
 from advisor.readers.line_clock import BAR
 from advisor.readers.run_table import RunTable, Status
 from advisor.records import Basis, Estimate
