@@ -21,6 +21,7 @@ from advisor.assistant import Asking, Reader, json_in
 from advisor.errors import AdvisorError
 from advisor.readers.chunks import HOLE, chunks
 from advisor.readers.generic import NAME
+from advisor.readers.line_format import UNITS
 from advisor.readers.line_reader import Lines
 from advisor.readers.line_templates import shape
 from advisor.readers.own_formats import (
@@ -52,6 +53,7 @@ BANNER = 3  # lines between two rows, after which a smaller step is a new start
 MOST_FALLS = 0.01  # share of rows whose step falls without a start: ranks print out of order
 STATUSES = tuple(status.value for status in Status if status is not Status.RUNNING)
 FEWEST_CLOCKS = 8  # rows with a time, of which nearly all falls if it is the time that is left
+MOST_BINARY = 0.1  # share of lines with zero bytes; a log that a machine left behind when it died has few
 FEWEST_ALIKE = 3  # lines with other decimals in the same words, which may be rows
 _WORDS = re.compile(r"[^\W\d_]{2,}")
 _DECIMAL = re.compile(rb"(?<![\w.:])-?\d+\.\d+(?![\w.:])")
@@ -65,13 +67,17 @@ and refuses the answer if they find something else than you quote.
 
 "format" describes the program's lines, so that its next log can be read without you (null if no line has a loss):
 {fields}
-Columns: {columns}.
+Columns: {columns}. Accuracies and mfu are shares of 1.
+Units: {units}.
 Ends: {ends}.
 Settings: {settings}.
 
-"outcome" is what became of this run: its status, the cause in one sentence of your own, the numbers of the lines that
+"outcome" is what became of this run, of several the last: its status, the cause or the main problem in one sentence of
+your own (nothing learnt, overfitting, a GPU that is not used …; or that it is healthy), the numbers of the lines that
 show it, and, verbatim, the first and the last training loss that these lines show and the step (or, where no step is
-printed, the epoch) of the last line with a training loss; null where these lines show none.
+printed, the epoch) of the last line with a training loss; null where these lines show none. Statuses:
+{statuses}
+
 
 The schema:
 {schema}
@@ -80,6 +86,16 @@ The lines:
 
 {lines}
 """
+
+# what an assistant may say of the end
+_ENDED = {
+    Status.COMPLETED: "a line says so, or a planned end that these lines state was reached",
+    Status.INCOMPLETE: "these lines state a planned end, and the log stops before it without a word",
+    Status.NO_END: "the log stops without a word, and no planned end is stated",
+    Status.STOPPED: "a person or an early stop ended it",
+    Status.KILLED: "the system or a scheduler ended it",
+}
+_AGAIN = "{prompt}\n\nYou answered the following, which the log does not bear out: {why}. Answer again.\n\n{text}\n"
 
 
 class RefusedAnswer(AdvisorError):
@@ -111,8 +127,10 @@ class AssistantReading:
 
 def question(path: Path) -> Asking:
     """Return what an assistant is asked about a log. Raises AdvisorError if it has no lines of text."""
+    statuses = [f"- {one}: {_ENDED[one]}" if one in _ENDED else f"- {one}" for one in map(Status, STATUSES)]
+    fields = [f"- {name}: {meaning}" for name, meaning in FIELDS.items()]
     prompt = _PROMPT.format(
-        longest=LONGEST, mask=MASK, fields="\n".join(f"- {name}: {meaning}" for name, meaning in FIELDS.items()),
+        statuses="\n".join(statuses), units=", ".join(UNITS), longest=LONGEST, mask=MASK, fields="\n".join(fields),
         columns=", ".join(columns()), ends=", ".join(ENDS), settings=", ".join(names_of("facts")),
         schema=json.dumps(answer_schema()), lines="\n".join(f"{number}: {text}" for number, text in sampled(path)),
     )  # fmt: skip
@@ -151,12 +169,12 @@ def sampled(path: Path) -> list[tuple[int, str]]:
     # of a bar that overwrites its line, the first and the last state
     ends = [every[0][0] - 1, *(number for number, _ in every), every[-1][0] + 1]
     every = [one for before, one, after in zip(ends, every, ends[2:], strict=False) if not before == one[0] == after]
+    if sum(HOLE[:1] in line for _, line in every) > MOST_BINARY * len(every):
+        raise AdvisorError(f"{path} is no text, so {ASSISTANT} cannot read it", "name the log that was printed")
     found = []
     for at in sorted(_places([line for _, line in every])):
         number, line = every[at]
-        if HOLE[:1] in line:
-            raise AdvisorError(f"{path} is no text, so {ASSISTANT} cannot read it", "name the log that was printed")
-        text = for_sending(line[: 1 << 14].decode("utf-8", "replace"))
+        text = for_sending(line[: 1 << 14].replace(HOLE[:1], b"").decode("utf-8", "replace"))
         if len(text) > LONGEST:
             text = f"{text[:LONGEST_START]} … {text[LONGEST_START - LONGEST + 3 :]}"
         found.append((number, text))
@@ -198,9 +216,16 @@ def _places(lines: Sequence[bytes]) -> set[int]:
 
 def reading_of(path: Path, reader: Reader | None, answer: str | None) -> AssistantReading:
     """Return what an assistant says of a log. Its format is kept if the answer holds."""
-    text = answer if answer is not None else reader(question(path).prompt) if reader is not None else ""
+    prompt = question(path).prompt if answer is None else ""
+    text = answer if answer is not None else reader(prompt) if reader is not None else ""
     try:
-        entry, reading = _accepted(text, path)
+        try:
+            entry, reading = _accepted(text, path)
+        except AdvisorError as error:
+            if answer is not None or reader is None:
+                raise
+            # what an assistant overlooked it often mends, once it knows what the lines do not bear out
+            entry, reading = _accepted(reader(_AGAIN.format(prompt=prompt, why=_shown(error.message), text=text)), path)
     except AdvisorError as error:
         why = _shown(error.message)
         return AssistantReading(accepted=False, refused=why, format=None, status=None, cause=None, lines=())
@@ -236,6 +261,7 @@ def _accepted(text: str, path: Path) -> tuple[Mapping[str, Any] | None, Assistan
         rows = found.rows
     _check_quotes(rows, outcome, shown)
     status, cause, lines = outcome.get("status"), outcome.get("cause"), outcome.get("lines")
+    status = Status.NO_END.value if status == "unknown" else status
     if status not in STATUSES:
         raise RefusedAnswer(f"its outcome: status: it is one of {', '.join(STATUSES)}")
     if not isinstance(cause, str) or not cause.strip():
