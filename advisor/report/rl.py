@@ -114,6 +114,20 @@ def parts(plan: Plan) -> str:
     return f"a step of {format_estimate(plan.prediction.step_seconds, format_seconds)}: {times}{both}"
 
 
+def bars(plan: Plan, most: int = 3) -> list[dict[str, object]]:
+    """Return the parts of a step of the best ways as rows of a chart; two groups of GPUs have a bar each."""
+    rows: list[dict[str, object]] = []
+    for run in (plan.chosen, *plan.considered)[:most]:
+        rollouts, found = rollouts_of(run.prediction), run.prediction.step_parts or {}
+        for order, (name, words) in enumerate(PARTS.items()):
+            side = "" if rollouts.colocated else "engines" if name in ("generation", "reward") else "trainer"
+            place = ": ".join(filter(None, (short_use(run.prediction), side)))
+            seconds = found.get(name, 0.0)
+            rows.append({"place": place, "part": words, "order": order, "value": seconds,
+                         "label": format_seconds(seconds)})  # fmt: skip
+    return rows
+
+
 def notes(plan: Plan) -> Iterator[str]:
     """Yield what sets the step and what would change it, and what the numbers rest on."""
     found, rollouts = plan.prediction.step_parts or {}, rollouts_of(plan.prediction)

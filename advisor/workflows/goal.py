@@ -156,10 +156,11 @@ def goal_from(typed: Options) -> Goal:
         message = "--sharding full shares a model out over several GPUs, and there is one"
         raise AdvisorError(message, "say how many: --gpus 8", exit_code=2)
     software = given.get("software")
+    software = None if software == OWN_NAME else software
     if "rl" in given:
         software = require_rl_software(software or RL_SOFTWARE).name
-    else:
-        software = None if software in (None, OWN_NAME) else require_software(software).name
+    elif software is not None:
+        software = require_software(software).name
     if software is not None and "cpu" in named:
         raise AdvisorError(f"--software {software}: published runs are on GPUs", "--gpu rtx-4090", exit_code=2)
     if "provider" in given:

@@ -39,10 +39,10 @@ PLANS = {
     "a model": ("--gpu", "l4", "--model", "tinyllama-1.1b", "--tokens", "1B"),
     "a fine-tune": ("--gpu", "l4", "--model", "qwen2.5-7b", "--finetune", "qlora", "--examples", "50k"),
     "layouts": ("--layout", "any", "--model", "mixtral-8x7b", "--gpu", "h100-80gb-sxm", "--gpus", "64"),
-    "RL": tuple("--rl grpo --model qwen2.5-7b --gpu h100-80gb-sxm --gpus 2,8 --prompts 20k".split())
-    + ("--response-len", "1000", "--response-max", "2500"),
+    "RL": ("--rl", "grpo", "--model", "qwen2.5-7b", "--gpu", "h100-80gb-sxm", "--gpus", "2,8",
+           "--prompts", "20k", "--response-len", "1000", "--response-max", "2500"),
     "again": ("--from", "LOG", "--gpu", "a100-80gb-sxm"),
-}
+}  # fmt: skip
 # where an option rightly changes nothing, and why
 PLAN_ALIKE = {
     ("rented", "--compile"): "as is usual on this card",

@@ -516,3 +516,17 @@ def test_the_form_takes_a_published_model_and_own_machines():
     assert (goal.model, goal.family, goal.depth, goal.vocab_size) == ("gpt2", "gpt2", 12, 50257)
     assert [(machine.gpu, machine.gpus) for machine in goal.own] == [("rtx-4090", 1)]
     assert "(12 layers)" in sentence(at)
+
+
+def test_rl_post_training_gets_the_answer_and_a_bar_of_its_step(advisor_home):
+    at = AppTest.from_string(PAGE, default_timeout=120)
+    asked = {"rl": "grpo", "model": "qwen3-8b", "gpu": "h100-80gb-sxm", "gpus": "8", "prompts": "20k"}
+    asked |= {"response_len": "1200", "response_max": "4096", "budget": "$300", "deadline": "24h"}
+    for name, value in asked.items():
+        at.query_params[name] = value
+    at.run()
+    assert not at.exception
+    shown = words(at)
+    assert "Post-train qwen3-8b by GRPO with verl on 8" in shown and "157 steps of 1,024 answers" in shown
+    assert "Ways to use the 8 GPUs" in shown and "the longer bar sets the step" in shown
+    assert "the longest of 1,024 answers sets the time of generation".lower() in shown.lower()
