@@ -124,6 +124,8 @@ class Rollouts:
     colocated: bool  # engines and trainer take turns on the same GPUs
     staleness: float = 0.0  # steps that the answers may be older than the weights
     updates: int = 1  # optimizer steps on the answers of one step
+    memory_share: float | None = None  # of a GPU's memory that an engine may fill
+    offloaded: bool = False  # the trainer's weights and optimizer are in the host's memory while engines generate
 
     @property
     def step_tokens(self) -> int:

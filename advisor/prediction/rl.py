@@ -282,6 +282,7 @@ def prediction_of(run: RlRun, step: RlStep) -> Prediction:
         algorithm="ppo" if run.critic else "dapo" if run.kept < 1 else "grpo", prompts=a.prompts, group=a.group,
         prompt_len=a.prompt_len, response_len=a.response_len, response_max=a.response_max, engine_gpus=run.engine_gpus,
         engine_tensor=run.tensor, colocated=run.colocated, staleness=run.staleness, updates=run.updates,
+        memory_share=run.engines.memory_share, offloaded=step.offloaded,
     )  # fmt: skip
     fullest = max(step.bytes.values())
     needed = run.update.device_bytes

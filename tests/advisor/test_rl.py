@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import shlex
 
 import pytest
 
@@ -145,3 +146,28 @@ def test_rows_of_runs_are_predicted_with_what_was_assumed(tmp_path):
     assert any(one.startswith("response_len_mean") for one in second["assumed"])
     assert second["step_seconds"]["high"] / second["step_seconds"]["low"] > 4  # the lengths are a guess
     assert third["error"] == "no gpu is stated"
+
+
+def test_the_start_of_verl_and_trl_has_what_the_plan_says(tmp_path):
+    one = (*QWEN[1:], *LENGTHS, "--gpu", "8xh100", "--placement", "colocated")
+    plan = document("plan", *one)
+    rollouts = (plan["run"] or plan["chosen"])["prediction"]["workload"]["rollouts"]
+    advisor("plan", *one, "--out", tmp_path / "run.sh", expect=0)
+    verl = dict(
+        word.split("=", 1) for word in shlex.split((tmp_path / "run.sh").read_text().replace("\\\n", " "), True)[3:]
+    )
+    assert verl["algorithm.adv_estimator"] == "grpo" and verl["trainer.total_training_steps"] == "157"
+    assert verl["data.train_batch_size"] == "128" and verl["actor_rollout_ref.rollout.n"] == "8"
+    assert verl["data.max_response_length"] == "4096" and verl["actor_rollout_ref.model.path"] == "Qwen/Qwen3-8B"
+    assert int(verl["actor_rollout_ref.rollout.tensor_model_parallel_size"]) == rollouts["engine_tensor"]
+    assert float(verl["actor_rollout_ref.rollout.gpu_memory_utilization"]) == rollouts["memory_share"]
+    advisor("plan", *one, "--software", "trl", "--lora", "--out", tmp_path / "trl.sh", expect=0)
+    words = shlex.split((tmp_path / "trl.sh").read_text().replace("\\\n", " "), True)
+    assert words[:2] == ["trl", "grpo"] and words[words.index("--num_generations") + 1] == "8"
+    assert words[words.index("--lora_r") + 1] == "16"
+    done = advisor("plan", *one[:-1], "split", "--out", tmp_path / "split.sh", expect=2)
+    assert "--placement colocated" in done.stderr
+    assert (
+        "no file is written for skyrl"
+        in advisor("plan", *one, "--software", "skyrl", "--out", tmp_path / "sky.sh", expect=2).stderr
+    )

@@ -18,6 +18,36 @@ print(json.dumps({"micro": training.per_device_train_batch_size, "length": train
                   "peft": model.use_peft, "four_bits": model.load_in_4bit, "packing": training.packing,
                   "checkpointing": training.gradient_checkpointing, "model": model.model_name_or_path}))
 """
+PARSE_GRPO = """
+import json, sys
+from trl import GRPOConfig, ModelConfig, ScriptArguments, TrlParser
+try:
+    from trl.scripts.grpo import GRPOScriptArguments as ScriptArguments
+except ImportError:
+    pass
+data, training, model = TrlParser((ScriptArguments, GRPOConfig, ModelConfig)).parse_args_and_config(args=sys.argv[1:])
+print(json.dumps({"group": training.num_generations, "longest": training.max_completion_length,
+                  "steps": training.max_steps, "mode": training.vllm_mode, "share": training.vllm_gpu_memory_utilization, "beta": training.beta,
+                  "rewards": data.reward_funcs}))
+"""
+
+
+def test_trl_takes_every_option_of_a_script_for_grpo(trainers_python: Path, tmp_path: Path):
+    script = tmp_path / "run.sh"
+    words = ("--rl", "grpo", "--model", "Qwen/Qwen3-8B", "--gpu", "8xh100", "--prompts", "1280",
+             "--response-max", "2048", "--software", "trl", "--placement", "colocated")  # fmt: skip
+    advisor("plan", *words, "--out", str(script), expect=0)
+    given = shlex.split(script.read_text().replace("\\\n", " "), comments=True)
+    assert given[:2] == ["trl", "grpo"]
+    options = given[given.index("--model_name_or_path") :]  # without those of accelerate
+    at = options.index("--bf16")
+    options[at : at + 2] = ["--use_cpu", "true"]
+    done = subprocess.run([trainers_python, "-c", PARSE_GRPO, *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "group": 8, "longest": 2048, "steps": 10, "mode": "colocate", "share": 0.3, "beta": 0.001,
+        "rewards": ["accuracy_reward"],
+    }  # fmt: skip
 
 
 def test_trl_takes_every_option_of_the_script(trainers_python: Path, tmp_path: Path):
