@@ -27,8 +27,8 @@ except ImportError:
     pass
 data, training, model = TrlParser((ScriptArguments, GRPOConfig, ModelConfig)).parse_args_and_config(args=sys.argv[1:])
 print(json.dumps({"group": training.num_generations, "longest": training.max_completion_length,
-                  "steps": training.max_steps, "mode": training.vllm_mode, "share": training.vllm_gpu_memory_utilization, "beta": training.beta,
-                  "rewards": data.reward_funcs}))
+                  "steps": training.max_steps, "mode": training.vllm_mode, "beta": training.beta,
+                  "share": training.vllm_gpu_memory_utilization, "rewards": data.reward_funcs}))
 """
 
 
