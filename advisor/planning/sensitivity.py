@@ -17,10 +17,10 @@ from advisor.options import Goal
 from advisor.planning.candidates import OVERSHOOT, Device, make_candidates
 from advisor.planning.choose import LEVEL, USED_UP, Selection, best_of, select, selection
 from advisor.planning.costs import Costs
-from advisor.planning.evaluate import NOTHING, Runs, least_steps, runs_at
+from advisor.planning.evaluate import NOTHING, Runs, least_steps, runs_at, runs_of
 from advisor.planning.goal import Limits
 from advisor.planning.offers import GPU_COUNTS, owned, same_machine
-from advisor.planning.run import make_run
+from advisor.planning.run import make_run, make_runs
 from advisor.planning.search_space import SearchSpace
 from advisor.prediction.loss import DATA_CONSTRAINED
 from advisor.records import Run, ScalingPoint
@@ -247,28 +247,25 @@ def scaling(space: SearchSpace, plan: Run, chosen: Selection) -> tuple[tuple[Sca
     brief = replace(brief, goal=replace(brief.goal, micro_batch=None))
     candidates = make_candidates([Device(profile=device.profile, brief=brief, offers=offers)])
     candidates = candidates.rows(candidates.ruled)
-    costs = Costs(candidates)
-    steps = costs.settled_steps()
-    assert steps is not None  # the plan's tokens are pinned
-    seconds = costs.seconds(steps)
-    usd = costs.usd(seconds, steps)
-    tokens = candidates.step_tokens
-    rate = tokens / candidates.step.value
+    # The curve ends at the first number of GPUs that cannot run the plan.
+    lost = np.flatnonzero(~candidates.fits | np.isnan(candidates.step.value))
+    places = np.arange(len(candidates))[: lost[0] if len(lost) else None]
+    sized = runs_of(candidates, places, space.limits, spot=True)  # one run for each offer, as the tokens are pinned
     points: list[ScalingPoint] = []
-    for row, offer in enumerate(offers):
-        if not candidates.fits[row] or math.isnan(rate[row]):
-            break  # this number of GPUs cannot run the plan
-        per_gpu = points[0].tokens_per_second / points[0].gpus if points else rate[row] / offer.gpus
+    for sized_run in make_runs(candidates, [selection(sized, row) for row in range(len(sized))]):
+        run = plan if sized_run.offer == mine else sized_run  # whose micro-batch may be the one that the goal fixes
+        rate, gpus, tokens = run.tokens_per_second.value, run.offer.gpus, run.workload.step_tokens
+        per_gpu = points[0].tokens_per_second / points[0].gpus if points else rate / gpus
         points.append(
             ScalingPoint(
-                gpus=offer.gpus,
-                tokens_per_second=float(rate[row]),
-                total_seconds=float(seconds[row, 0]),
-                cost_usd=None if math.isnan(usd[row, 0]) else float(usd[row, 0]),
-                efficiency=float(rate[row] / offer.gpus / per_gpu),
-                provider=offer.provider,
-                rented=offer.rented,
-                other_batch_tokens=None if tokens[row] == workload.step_tokens else int(tokens[row]),
+                gpus=gpus,
+                tokens_per_second=rate,
+                total_seconds=run.total_seconds.value,
+                cost_usd=run.cost_usd.value if run.cost_usd else None,
+                efficiency=rate / gpus / per_gpu,
+                provider=run.offer.provider,
+                rented=run.offer.rented,
+                other_batch_tokens=None if tokens == workload.step_tokens else tokens,
             )
         )
     burdens = [(p.cost_usd if p.cost_usd else p.gpus * p.total_seconds) * p.total_seconds for p in points]
