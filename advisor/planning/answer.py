@@ -60,7 +60,8 @@ def answer(
     # The price of waiting is left out here, because the reader sees time as a column of its own.
     evaluated = evaluate(space.candidates, space.limits.patient, spot=goal.spot != "none")
     others, sure = options(space, plan.chosen)
-    points, pays = scaling(space, plan.chosen, chosen)
+    profile = space.device(chosen.place).profile
+    points, pays = scaling(space.goal, plan.chosen, profile, data_meta, now.date())
     shown, size = front(space, evaluated, plan.chosen)
     report = SearchReport(
         candidates=evaluated.candidates,
@@ -99,7 +100,7 @@ def what_if(
     plan = _plan(space, chosen, run, [run], None, now)
     if not scaled:
         return plan
-    points, pays = scaling(space, run, chosen)
+    points, pays = scaling(space.goal, run, profile, data_meta, now.date())
     report = SearchReport(
         candidates=1, devices=(profile.key,), options=(), front=(), front_size=1, near_misses=(), sensitivity=(),
         scaling=points, pays_up_to_gpus=pays,
