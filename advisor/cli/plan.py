@@ -110,19 +110,6 @@ def command(context: click.Context, origin_path: str | None, was: str | None, co
     return DONE
 
 
-def _write_for_other_software(plan: Plan, out: Path | None) -> list[str]:
-    """Write the file that the software starts from; returns lines that say how."""
-    if out is None:
-        return []
-    from advisor.workflows.write_elsewhere import write_elsewhere
-
-    done = write_elsewhere(plan, out)
-    blanks = f", with your data in place of {' and '.join(done.to_fill_in)}" if done.to_fill_in else ""
-    where = f"run on the machine where {done.software} is installed{blanks}: {done.command}"
-    wrote = [f"wrote {done.path}", *filter(None, [done.missing])]
-    return ["", *wrote, where, f"watched, capped and compared: advisor adopt -- {done.command}"]
-
-
 def _show_for_other_software(goal: Goal, store: Store, out: Path | None) -> int:
     """Show fine-tunes or the best layout on each machine, the best first; write the file for --out.
 
@@ -133,7 +120,15 @@ def _show_for_other_software(goal: Goal, store: Store, out: Path | None) -> int:
     from advisor.workflows.plan import recommend
 
     plan = recommend(goal, store)
-    written = _write_for_other_software(plan, out)
+    written: list[str] = []
+    if out is not None:
+        from advisor.workflows.write_elsewhere import write_elsewhere
+
+        done = write_elsewhere(plan, out)
+        blanks = f", with your data in place of {' and '.join(done.to_fill_in)}" if done.to_fill_in else ""
+        where = f"run on the machine where {done.software} is installed{blanks}: {done.command}"
+        wrote = [f"wrote {done.path}", *filter(None, [done.missing])]
+        written = ["", *wrote, where, f"watched, capped and compared: advisor adopt -- {done.command}"]
     print_answer(plan_answer(plan), lambda: [*lines(plan), *written], path=out)
     return NOTHING_FITS if plan.chosen.standing.against else DONE
 

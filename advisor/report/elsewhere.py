@@ -151,7 +151,13 @@ def notes(plan: Plan) -> Iterator[str]:
     work, search = plan.workload, plan.search
     yield from plan.warnings
     yield from filter(None, [broken(plan)])
-    yield from _cheaper_but_unsure(plan)
+    # A machine without published runs may be cheaper and yet come later in the table.
+    for run in search.machines if search is not None and plan.bill.cost_usd else ():
+        unsure = caution(require_gpu(run.offer.gpu), run.offer.gpus) > 1 and not run.standing.against
+        if unsure and run.cost_usd and run.cost_usd.value < plan.bill.cost_usd.value:
+            cost = f"{TIME.expected(run.total_seconds)}, {COST.expected(run.cost_usd)}"
+            yield f"{rented(run.offer)} would be cheaper ({cost}) {unpublished(run.offer)}"
+            break
     yield from _about_layout(plan) if work.layout is not None else _about_finetune(plan)
     if plan.assumed:
         yield f"assumed, because not given: {'; '.join(plan.assumed)}"
@@ -212,17 +218,6 @@ def _about_finetune(plan: Plan) -> Iterator[str]:
             f"{words_of(software)} runs the {software.looped_experts:,} experts of a pass one after the other, which "
             "is most of the time of a small micro-batch; software with grouped products does not: --layout any"
         )
-
-
-def _cheaper_but_unsure(plan: Plan) -> Iterator[str]:
-    """Says that a machine without published runs would be cheaper, so that its place in the table is understood."""
-    chosen = plan.chosen.cost_usd
-    for run in plan.search.machines if plan.search else ():
-        unsure = caution(require_gpu(run.offer.gpu), run.offer.gpus) > 1 and not run.standing.against
-        if unsure and chosen and run.cost_usd and run.cost_usd.value < chosen.value:
-            cost = f"{TIME.expected(run.total_seconds)}, {COST.expected(run.cost_usd)}"
-            yield f"{rented(run.offer)} would be cheaper ({cost}) {unpublished(run.offer)}"
-            return
 
 
 def lines(plan: Plan) -> list[RenderableType]:
