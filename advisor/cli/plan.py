@@ -85,7 +85,10 @@ def command(context: click.Context, origin_path: str | None, was: str | None, co
         return _show_for_other_software(goal, store, out)
     seen = origin.seen if origin else None
     declare.warn_of_others([*goal.gpu.split(","), *(machine.gpu for machine in goal.own)])
-    plan = recommend(goal, store, measure=measure, on_text=render.remark, seen=seen)
+    everything = everything or depths is not None or goal.download_bytes_per_second is not None
+    shown = everything or json_asked()
+    brief = not (shown or measure or out or origin)
+    plan = recommend(goal, store, measure=measure, brief=brief, on_text=render.remark, seen=seen)
     plan, replanned, current = _with_origin(plan, origin, store)
     plan = with_gates(plan, gate)
     if out is not None:
@@ -93,8 +96,6 @@ def command(context: click.Context, origin_path: str | None, was: str | None, co
 
         refuse_other_software(plan)
     path = store.save_plan(plan, out) if out is not None else None
-    everything = everything or depths is not None or goal.download_bytes_per_second is not None
-    shown = everything or json_asked()
     more = plan_details(plan, store, depths=depths or (), seen=seen, current=current) if shown else None
     if json_asked():
         run = {"from": replanned} if replanned is not None else {}

@@ -148,13 +148,13 @@ def parts(plan: Plan) -> str:
 
 def notes(plan: Plan) -> Iterator[str]:
     """Yields notes about the numbers: limits of the model, what was assumed, what does not fit, the basis."""
-    work, search = plan.workload, plan.search
+    work, search, chosen = plan.workload, plan.search, plan.bill.cost_usd
     yield from plan.warnings
     yield from filter(None, [broken(plan)])
     # A machine without published runs may be cheaper and yet come later in the table.
-    for run in search.machines if search is not None and plan.bill.cost_usd else ():
+    for run in search.machines if search is not None else ():
         unsure = caution(require_gpu(run.offer.gpu), run.offer.gpus) > 1 and not run.standing.against
-        if unsure and run.cost_usd and run.cost_usd.value < plan.bill.cost_usd.value:
+        if unsure and chosen and run.cost_usd and run.cost_usd.value < chosen.value:
             cost = f"{TIME.expected(run.total_seconds)}, {COST.expected(run.cost_usd)}"
             yield f"{rented(run.offer)} would be cheaper ({cost}) {unpublished(run.offer)}"
             break
