@@ -225,7 +225,7 @@ def _promise(promised: Run | None, quantity: str) -> Estimate | None:
 def _causes(case: Case, plan: Plan, drift: float | None, gap: float, steps: float) -> list[Cause]:
     """Split the gap into parts that sum to it. The last part is what no other part explains."""
     run, spent, clock = case.run, time_spent(case), plan.bill.wall_clock
-    step, median = plan.chosen.step_seconds.value, run_metrics.step_seconds(case)
+    step, median = clock.steps_seconds.value / plan.config.steps, run_metrics.step_seconds(case)
     parts: dict[str, tuple[float, str]] = {}
     drift_seconds = steps * step * ((drift or 1.0) - 1)
     plain = spent.plain_steps if spent is not None else (steps * median if median is not None else None)

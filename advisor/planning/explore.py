@@ -16,7 +16,7 @@ from advisor.options import Goal
 from advisor.planning.goal import DEEPEST, Limits, depths_between
 from advisor.planning.offers import GPU_COUNTS, SPOT_MEAN_SECONDS, on_machine
 from advisor.planning.recipe import MICRO_BATCHES
-from advisor.records import Estimate, Plan, Run
+from advisor.records import Bill, Estimate, Plan, Run
 from advisor.units import format_seconds, format_usd
 
 _SEQ_LENS = (128, 256, 512, 1024, 2048, 4096, 8192)
@@ -59,12 +59,12 @@ class Chances:
     deadline: float | None = None
 
 
-def chances(goal: Goal, run: Run) -> Chances:
-    """Return the probabilities that a run costs no more than the budget and ends before the deadline.
+def chances(limits: Goal | Limits, bill: Bill) -> Chances:
+    """Return the probabilities that a run of this bill costs no more than the budget and ends before the deadline.
 
     A run that costs nothing cannot exceed a budget, so None is returned for its budget.
     """
-    pairs = ((goal.budget_usd, run.cost_usd), (goal.deadline_seconds, run.total_seconds))
+    pairs = ((limits.budget_usd, bill.cost_usd), (limits.deadline_seconds, bill.wall_clock.total_seconds))
     budget, deadline = (
         None if limit is None or e is None or e.high == 0 else chance_below(limit, e.value, e.low, e.high)
         for limit, e in pairs

@@ -164,10 +164,16 @@ def parts(plan: Plan) -> str:
 
 def notes(plan: Plan) -> Iterator[str]:
     """Yields notes about the numbers: limits of the model, what was assumed, what does not fit, the basis."""
-    work, search = plan.workload, plan.search
+    work, search, chosen = plan.workload, plan.search, plan.bill.cost_usd
     yield from plan.warnings
     yield from filter(None, [broken(plan)])
-    yield from _cheaper_but_unsure(plan)
+    # A machine without published runs may be cheaper and yet come later in the table.
+    for run in search.machines if search is not None else ():
+        unsure = caution(require_gpu(run.offer.gpu), run.offer.gpus) > 1 and not run.standing.against
+        if unsure and chosen and run.cost_usd and run.cost_usd.value < chosen.value:
+            cost = f"{TIME.expected(run.total_seconds)}, {COST.expected(run.cost_usd)}"
+            yield f"{rented(run.offer)} would be cheaper ({cost}) {unpublished(run.offer)}"
+            break
     about = {"rl": rl.notes, "layout": _about_layout, "finetune": _about_finetune}
     yield from about[kind_of(plan)](plan)
     if plan.assumed:
@@ -231,17 +237,6 @@ def _about_finetune(plan: Plan) -> Iterator[str]:
             f"{words_of(software)} runs the {software.looped_experts:,} experts of a pass one after the other, which "
             "is most of the time of a small micro-batch; software with grouped products does not: --layout any"
         )
-
-
-def _cheaper_but_unsure(plan: Plan) -> Iterator[str]:
-    """Says that a machine without published runs would be cheaper, so that its place in the table is understood."""
-    chosen = plan.chosen.cost_usd
-    for run in plan.search.machines if plan.search else ():
-        unsure = caution(require_gpu(run.offer.gpu), run.offer.gpus) > 1 and not run.standing.against
-        if unsure and chosen and run.cost_usd and run.cost_usd.value < chosen.value:
-            cost = f"{TIME.expected(run.total_seconds)}, {COST.expected(run.cost_usd)}"
-            yield f"{rented(run.offer)} would be cheaper ({cost}) {unpublished(run.offer)}"
-            return
 
 
 def lines(plan: Plan) -> list[RenderableType]:

@@ -62,7 +62,7 @@ def common_and_own(runs: Sequence[Run], goal: Goal) -> tuple[dict[str, str], lis
 
 def option(run: Run, goal: Goal) -> dict[str, str]:
     """Returns everything about one named option, by label."""
-    likely = ("budget", chances(goal, run).budget), ("deadline", chances(goal, run).deadline)
+    likely = ("budget", chances(goal, run.bill).budget), ("deadline", chances(goal, run.bill).deadline)
     return {
         "on": machine(run, ", "),
         "speed from": briefly(run.grounds),

@@ -232,7 +232,7 @@ def _guard(plan: Plan) -> GuardLimits:
         help="Checked from that step on.",
     )  # fmt: skip
     goal = replace(plan.goal, budget_usd=usd or None, deadline_seconds=hours * HOUR if hours else None)
-    for limit, chance in zip(("budget", "deadline"), astuple(chances(goal, plan.chosen)), strict=True):
+    for limit, chance in zip(("budget", "deadline"), astuple(chances(goal, plan.bill)), strict=True):
         if chance is not None and chance < SURE:
             st.caption(
                 f":material/casino: {format_percent(round(1 - chance, 2))} chance that the {limit} stops it before its "

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-import numpy as np
-
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Verdict, finding, lacking, texts
 from advisor.findings.detectors.machine import slowdown
@@ -14,7 +12,7 @@ from advisor.findings.run_facts import parameters
 from advisor.findings.run_metrics import BROKEN_FACTOR, prediction_confidence, promised_rate
 from advisor.findings.savings import saved_by_speedup
 from advisor.prediction.batch import predict_batch
-from advisor.prediction.micro_batch import Tries, one_micro_batch
+from advisor.prediction.micro_batch import choose_prediction
 from advisor.prediction.throughput import OPTIMIZER_BYTES
 from advisor.records import Estimate
 from advisor.units import (
@@ -113,22 +111,11 @@ def best_batch(case: Case) -> BatchChoice | None:
         accum, rest = divmod(w.grad_accum, times)
         if w.grad_accum == 1 or not rest:
             doubled.append(dataclasses.replace(w, micro_batch=w.micro_batch * times, grad_accum=max(1, accum)))
-    predicted = [(p, p.tokens_per_second) for p in predict_batch(profile, doubled) if p.fits]
-    options = [(p.workload, rate) for p, rate in predicted if rate is not None]
-    if not options:
+    answers = [p for p in predict_batch(profile, doubled) if p.tokens_per_second is not None]
+    if (best := choose_prediction(answers)) is None:
         return None
-    # the one that the rule of plans would take
-    alike = np.zeros(len(options), dtype=int)
-    tries = Tries(
-        setting=alike,
-        target=alike,
-        micro_batch=np.array([work.micro_batch for work, _ in options]),
-        grad_accum=np.array([work.grad_accum for work, _ in options]),
-        kind=alike,
-        rate=np.array([rate.value for _, rate in options]),
-        memory=alike,
-    )
-    chosen, rate = options[int(one_micro_batch(tries, alike == 0).argmax())]
+    chosen, rate = best.workload, best.tokens_per_second
+    assert rate is not None
     return BatchChoice(
         micro_batch=chosen.micro_batch,
         grad_accum=chosen.grad_accum,
