@@ -26,7 +26,7 @@ from advisor.readers.line_format import HIDDEN, TRAIN
 from advisor.readers.records import Records
 from advisor.readers.run_table import ROW_NUMBERS, ZERO_FOR_NAN, Event, Phase, RunTable, names_of
 from advisor.readers.runs import Cuts, ends_of, loss_rows, stated, with_runs
-from advisor.readers.starts import StageLines
+from advisor.readers.starts import Stage, stage_names
 from advisor.readers.status import DECISIVE
 from advisor.readers.telemetry_names import PREFIX, with_readings_of_rows
 
@@ -48,7 +48,7 @@ def assemble(
     starts: Sequence[int] = (),
     plans: Sequence[Planned] = (),
     further: Sequence[tuple[int, float]] = (),
-    stages: StageLines | None = None,
+    stages: Sequence[Stage] = (),
 ) -> RunTable:
     """Join the records of a log into one table: drop repeats, join restarts, number phases and merge evaluations.
 
@@ -69,8 +69,7 @@ def assemble(
     axis = axis_of(records, dict(borrowed or {}))
     if axis.note:
         notes.append(axis.note)
-    of_stages = None if stages is None else stages.names(records.line)
-    found = attempts(records, axis.values, phase_names, of_stages)
+    found = attempts(records, axis.values, phase_names, stage_names(stages, records.line))
     pieces = [_rows(phase.records, records, axis, notes) for phase in found.phases]
     step = axis.values if axis.printed else row_numbers(records)
     columns = {**records.columns, "step": step} if len(records) else {}
@@ -84,8 +83,7 @@ def assemble(
         phases=_phases(pieces, found),
         facts=dict(facts or {}),
         rows=whole.losses or (whole.evals if whole.train else 0),
-        duplicates=found.duplicates * records.kept_every,
-        kept_every=records.kept_every,
+        duplicates=found.duplicates,
         lines=records.line[kept],
     )
     table = with_readings_of_rows(_with_main_phase(table, found, axis))
@@ -261,8 +259,6 @@ def _told(found: Attempts, table: RunTable) -> list[str]:
         notes.append(f"{table.duplicates} records were printed twice, value for value: dropped, not a restart")
     for _, first, last in found.restarts[:5]:
         notes.append(f"restarted at step {first:.10g} after step {last:.10g}: the later attempt wins")
-    if table.kept_every > 1:
-        notes.append(f"a very long log: one step in {table.kept_every} is kept, counts and ends are exact")
     return notes
 
 

@@ -28,7 +28,7 @@ from advisor.readers.generic_lines import (
     readings,
 )
 from advisor.readers.line_format import EVAL, MORE, UNITS, Found, Rule
-from advisor.readers.line_templates import number
+from advisor.readers.records import number_in
 from advisor.readers.slots import COUNTED, LONGEST, slots
 from advisor.readers.sniff import distinct_lines
 from advisor.readers.table_lines import TableRow, headers
@@ -311,7 +311,7 @@ def _series(head: bytes, kind: _Kind, needs: bytes) -> dict[str, list[float]]:
             text = line[reading.slot.start : reading.slot.end]
             clock = sum(UNITS[unit][0] * float(line[start:end]) for unit, start, end in reading.slot.parts)
             bar = reading.kind == "clock"
-            out.setdefault(column, []).append(float("nan") if bar else clock if reading.slot.parts else number(text))
+            out.setdefault(column, []).append(float("nan") if bar else clock if reading.slot.parts else number_in(text))
             if reading.slot.parts and (bar or column in _HANDS):
                 out.setdefault(_BAR_CLOCK if bar else _HANDS[column], []).append(clock)
         rows += 1

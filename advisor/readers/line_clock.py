@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from advisor.readers.cells import clock_seconds, seconds_of
-from advisor.readers.chunks import ANSI, UTF16, chunks, open_binary, read_block
+from advisor.readers.chunks import ANSI, UTF16, open_binary, read_block, read_lines
 from advisor.readers.names import SECONDS
 from advisor.readers.run_table import RunPart, RunTable, Status
 from advisor.readers.stamps import (
@@ -83,7 +83,7 @@ def _opened(path: Path) -> Iterator[bytes | mmap.mmap]:
         return
     with open_binary(path) as stream:
         if isinstance(stream, gzip.GzipFile) or read_block(stream, 2) in UTF16:
-            yield b"".join(chunk.text for chunk in chunks(path)) if size <= MOST_PACKED_BYTES else b""
+            yield read_lines(path).text if size <= MOST_PACKED_BYTES else b""
             return
         with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             yield data

@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 
 from advisor.readers.line_format import EVAL, TRAIN, LineFormat
-from advisor.readers.line_templates import shape
 from advisor.readers.run_table import Event
 from advisor.readers.yaml_rows import regex
 
 SURE_RECORDS = 3  # records of one format; fewer may be a coincidence
 _MOST_DISTINCT = 1 << 14  # lines of different shapes that are examined
+DIGITS = b"0123456789."
 _LONGEST = 1 << 13  # bytes of a line; embedded JSON can be very long
 
 
@@ -20,7 +20,7 @@ _LONGEST = 1 << 13  # bytes of a line; embedded JSON can be very long
 def distinct_lines(head: bytes) -> tuple[tuple[bytes, int], ...]:
     """Return one line of each shape in a sample, and how many lines have that shape."""
     seen: dict[bytes, list[int]] = {}
-    shapes = shape(head).split(b"\n")
+    shapes = head.translate(None, DIGITS).split(b"\n")
     lines = head.split(b"\n")
     for index, key in enumerate(shapes):
         known = seen.get(key)
