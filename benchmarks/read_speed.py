@@ -4,7 +4,7 @@ Writes synthetic logs in the style of nanochat, nanoGPT, llm.c and of an unknown
 reads each with `read_run` (everything: events, facts, table) and with the loop (only records), and prints MB/s, their
 ratio and the peak of resident memory. Asked of the reader: 5 MB/s, and at most 6 times the file in memory.
 
-    python benchmarks/read_speed.py [--megabytes 64] [--huge]       # --huge: also one log of 2 GB, of which parts are read
+    python benchmarks/read_speed.py [--megabytes 64] [--huge]       # --huge: also parts of a log of 2 GB
 """
 
 from __future__ import annotations

@@ -24,9 +24,8 @@ from advisor.findings.run_metrics import (
 )
 from advisor.laws import pace
 from advisor.laws.intervals import Z80
-from advisor.readers.line_clock import BAR, STAMPS
+from advisor.readers.clock import BAR, SPOKEN, STAMPS, worked_seconds
 from advisor.readers.run_table import RunPart, RunTable, Status
-from advisor.readers.stamps import SPOKEN, worked_seconds
 from advisor.records import Basis, Estimate
 from advisor.units import HOUR
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from advisor.readers.assemble import assemble
 from advisor.readers.chunks import Lines, Progress, read_lines, sample
+from advisor.readers.clock import with_clocks
 from advisor.readers.console_steps import marks_in, with_steps
 from advisor.readers.events import events_in
 from advisor.readers.fact_lines import banner_facts, marks_of, plans_in, stated_facts
@@ -75,4 +76,4 @@ class LineReader:
             stages=stages_in(others),
         )
         table = table if self.format.finish is None else self.format.finish(table)
-        return replace(table, notes=(*table.notes, *lines.notes))
+        return with_clocks(replace(table, notes=(*table.notes, *lines.notes)), lines)

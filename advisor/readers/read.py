@@ -30,13 +30,13 @@ from advisor.readers import (
     wandb_folder,
 )
 from advisor.readers.archive import opened
-from advisor.readers.chunks import Progress, decode, sample
+from advisor.readers.chunks import Progress, decode, read_head, read_lines, sample
+from advisor.readers.clock import with_clocks
 from advisor.readers.folder import read_folder
 from advisor.readers.formats import line_formats
 from advisor.readers.generic import FEW, MOST, GenericReader
 from advisor.readers.generic_lines import Reading, readings
 from advisor.readers.learning import FEWEST, learn
-from advisor.readers.line_clock import with_clocks
 from advisor.readers.line_format import TRAIN, Found
 from advisor.readers.line_reader import LineReader
 from advisor.readers.own_formats import named_format, own_format_of
@@ -62,6 +62,8 @@ class FileReader:
     def read(self, path: Path, progress: Progress | None = None) -> RunTable:
         """Read the file. Raises AdvisorError if it does not have the expected format."""
         table = self.read_file(path)
+        if path.is_file() and b"\0" not in read_head(path, 4096):  # a text
+            table = with_clocks(table, read_lines(path))
         if progress is not None:
             size = path.stat().st_size
             progress(size, size)
@@ -132,7 +134,6 @@ def read_run(path: str | Path, format: str | None = None, progress: Progress | N
             table = read_folder(inside, known_reader)
         else:
             table = _named(format).read(inside, progress) if format is not None else _read(inside, progress)
-            table = with_clocks(table, inside)
     return table if inside == path else dataclasses.replace(table, source=str(path))
 
 

@@ -16,11 +16,11 @@ import numpy as np
 
 from advisor.readers.attempts import Stretch, distinct
 from advisor.readers.axis import JOINED
+from advisor.readers.clock import GREW
 from advisor.readers.events import joined
 from advisor.readers.fact_lines import Planned, planned_before
 from advisor.readers.records import has_loss
 from advisor.readers.run_table import Event, RunPart, RunTable, Status
-from advisor.readers.stamps import GREW
 from advisor.readers.starts import Segment, Words, segments
 from advisor.readers.status import (
     CAUSES,

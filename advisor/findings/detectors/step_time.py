@@ -13,7 +13,7 @@ from advisor.findings.detectors.machine import quiet_times
 from advisor.findings.run_facts import planned_steps, positive, price, steps_done
 from advisor.findings.run_metrics import FROM_CLOCK, StepTimes, step_times, waits
 from advisor.findings.savings import GO_ON, main_part, priced, saved_share, spent_seconds
-from advisor.readers.line_clock import BAR
+from advisor.readers.clock import BAR
 from advisor.readers.run_table import RunTable, Status
 from advisor.records import Basis, Estimate
 from advisor.units import HOUR, format_number, format_percent, format_seconds, format_usd
