@@ -29,7 +29,7 @@ PRECISIONS = {
 FLAG_FACTS = {"compile"}
 SHORTENED = 300
 # marks of all formats: the pattern's name, and a text that must be present
-_MARKS_OF_ALL = (("lm_eval_row", b"|\xc2\xb1"), ("perplexity_line", b""))
+_MARKS_OF_ALL = (("lm_eval_row", b"|\xc2\xb1"), ("hellaswag_line", b"ella"), ("perplexity_line", b""))
 _COUNTS = ("world", "mesh", "rank", "processes", "per_node", "nodes", "tasks")  # patterns that count devices
 _HALVES = ("fp16", "bf16")  # patterns of precisions
 
@@ -88,6 +88,8 @@ def values_of(match: re.Match[bytes]) -> dict[str, Any]:
         elif fact in FLAG_FACTS:
             values[fact] = text.strip().lower() in (b"true", b"1", b"yes", b"on", b"enabled")
         elif np.isfinite(value := number_in(text.strip())):
+            if unit == "index":  # of the last of several that are counted from 0
+                value, unit = value + 1, ""
             unit = unit or texts.get(f"{fact}__unit", b"").decode("utf-8", "replace")
             multiply, divide = fact_unit(unit, fact)
             scaled = value * multiply / divide
@@ -148,6 +150,7 @@ def planned_before(plans: Iterable[Planned], line: int, fact: str, done: float) 
 MOST_BANNER_BYTES = 1 << 17  # text before the first record; a longer one is not a banner
 MOST_BANNER_LINES = 1 << 14
 NOTHING_LEFT = 0.1  # nats: no model knows a text this well, so a lower loss of a language model shows an error
+FEWEST_PARAMETERS = 1000  # fewer are tensors or layers
 FEWEST_WORDS = 100  # words in a vocabulary; one of characters has 65
 # times ln V: a classifier of few classes over text starts lower, a sum over many tokens higher
 LEAST_OF_A_GUESS, MOST_OF_A_GUESS = 0.35, 4.0
@@ -197,6 +200,8 @@ def _facts_of_banner(banner: bytes, first_loss: float | None, *, of_tokens: bool
             said[fact] = counted(match)
     if (family := regex("model_family").search(banner)) is not None:
         said.setdefault("family", family["family"].decode().lower())
+    if said.get("parameters", FEWEST_PARAMETERS) < FEWEST_PARAMETERS:
+        del said["parameters"]
     facts = {name: said[name] for name in _KEPT if name in said}
     facts |= {name: in_words[name] for name in _SPOKEN_ALONE if name in in_words}
     for fact in ("driver", "cuda"):

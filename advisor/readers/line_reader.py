@@ -52,8 +52,8 @@ class LineReader:
         for index in np.unique(records.rule).tolist():
             of_rows |= rows[index].facts
         told = banner_facts(others, records, of_rows)
-        if not self.format.learnt:  # a known format has its own names for everything but the machine
-            told = {name: told[name] for name in ("gpu", "driver", "cuda") if name in told}
+        if not self.format.learnt:  # it counts the tokens of a step in words of its own, over all devices
+            told.pop("step_tokens", None)
         facts = {**told, **of_rows, **stated_facts(self.format, others)}
         ends = [event.line for event in events if event.kind in FAILURES and event.line is not None][:1]
         first = min([*records.line[:1].tolist(), *ends], default=np.inf)

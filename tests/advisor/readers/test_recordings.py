@@ -51,8 +51,8 @@ READ = {
                  "eval_train_loss": {0: 4.2874 / math.log(2)}},
         facts={"loss_unit": "bits", "parameters": 10_650_000, "planned_steps": 5000},
     ),
-    "build_nanogpt.txt": ends("build_nanogpt", 4, 0, 3, 10.95501, 8.938062),
-    "build_nanogpt_console.log": ends("build_nanogpt", 2, 0, 1, 10.95501, 10.901234),
+    "build_nanogpt.txt": ends("generic", 4, 0, 3, 10.95501, 8.938062),
+    "build_nanogpt_console.log": ends("generic", 2, 0, 1, 10.95501, 10.901234),
     # source code before the log is no record, step_avg:nanms no loss; one card in nvidia-smi's table
     "modded_source_first.txt": ends(
         "modded_nanogpt", 6, 1, 6, 10.9184, 7.1, status="completed",
@@ -101,7 +101,7 @@ READ = {
     "olmo_core.log": ends("olmo", 2, 100, 200, 6.2341, 5.8817,
         columns={"mfu": {0: 0.415}, "learning_rate": {0: 0.0003}},
                           facts={"planned_steps": 2000}),
-    "torchtune.txt": ends("torchtune", 3, 1, 3, 1.9874, 1.7654),
+    "torchtune.txt": ends("generic", 3, 1, 3, 1.9874, 1.7654),
     # a restart overlaps, and the later attempt wins
     "rust_restart.log": ends(
         "generic", 8, 50, 300, 8.4285, 6.0, facts={"parameters": 3_700_000, "planned_steps": 500, "gpu": "cpu"},
@@ -169,7 +169,7 @@ READ = {
             "[transformers/trainer.py:547, from me/finetune.py:46]")),
     "trl_dpo.log": ends("trl", 3, None, None, 0.6931, 0.5, status="incomplete", facts={"loss_unit": "preference"},
                         columns={"loss": [0.6931, 0.625, NAN, 0.5]}),
-    "axolotl.log": ends("axolotl", 2, 1, 2, 4.75, 2.0312, status="out_of_memory", columns={
+    "axolotl.log": ends("hf_stdout", 2, 1, 2, 4.75, 2.0312, status="out_of_memory", columns={
         "memory_bytes": [25.5 * GIB, 34.75 * GIB], "reserved_bytes": [30.25 * GIB, 41.25 * GIB]}),
     # steps are updates, losses bits; `clipped` is in percent, 0 epochs mean no limit
     "fairseq_simple.log": ends(
@@ -193,10 +193,6 @@ READ = {
     "verl_crash.log": ends("verl", 0, None, None, None, None, status="crashed", says=(
         "ImportError: flash_attn_2_cuda.so: undefined symbol", "AssertionError: failed to get register_center_actor")),
     # metrics belong to their batch; hours
-    "composer.log": ends("composer", 4, 1, 4, 11.6525, 7.5, status="completed", columns={
-        "loss": [11.6525, 9.5237, 8.125, 7.5], "eval_loss": [NAN, 9.25, NAN, NAN], "mfu": [0.2677] * 4,
-        "tokens": [0, 1048576, 2097152, 3145728], "memory_bytes": [44.642e9] * 4,
-            "elapsed_seconds": [36, 72, 108, 144]}),
     "torchrun_time_limit.err": ends("generic", 0, None, None, None, None, status="time_limit"),
 }  # fmt: skip
 
