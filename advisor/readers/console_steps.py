@@ -199,7 +199,11 @@ def _run(
     done = np.append(own[:, 1], np.nan)
     steps = Span(low=total, high=total) if total else next(iter(stated), None)
     reached = float(own[:, 1].max()) if len(own) else -math.inf
-    over = reached >= total if total else bool(ends) and not _may_have_stopped(records, rows, within)
+    # a run may have stopped early if it was evaluated and its learning rate had not come down
+    evaluated = np.any((records.kind == EVAL) & (records.order > within[0]) & (records.order < within[1]))
+    rates = records.column("learning_rate")[rows]
+    stopped = evaluated and not rates[-1] <= COME_DOWN * np.nanmax(rates, initial=0.0)
+    over = reached >= total if total else bool(ends) and not stopped
     each = next((one.epoch_steps for one in begins if one.epoch_steps), None)
     every = facts.get("logging_steps")
     epoch = records.column("epoch")[rows]
@@ -216,13 +220,6 @@ def _run(
         late=len(own) > 0 and len(at) > 1 and float(np.mean(np.diff(at) == 0)) > MOST_SHARED,
     )
     return run, total
-
-
-def _may_have_stopped(records: Records, rows: np.ndarray, within: tuple[float, float]) -> bool:
-    """Return whether a run may have stopped early: it was evaluated and its learning rate had not come down."""
-    evaluated = np.any((records.kind == EVAL) & (records.order > within[0]) & (records.order < within[1]))
-    rates = records.column("learning_rate")[rows]
-    return bool(evaluated and not rates[-1] <= COME_DOWN * np.nanmax(rates, initial=0.0))
 
 
 def _training_bar(bars: np.ndarray, place: np.ndarray, stated: Sequence[Span]) -> tuple[float | None, np.ndarray]:
@@ -263,30 +260,18 @@ def _steps(run: _Run) -> np.ndarray | None:
     if each is not None and each.low == each.high and np.all(run.epoch == np.round(run.epoch)):
         by_epoch = run.epoch * each.low  # one row per epoch
         return by_epoch if _agrees(by_epoch, run, each.low) else None
-    for form in (_grid, _with_first):
-        grids = ((every, form(every, run)) for every in _intervals(run))
-        answers = [(every, steps) for every, steps in grids if steps is not None and _agrees(steps, run, every)]
+    longest = _most(run) / max(1, len(run.epoch) - 1)
+    intervals = range(1, int(min(longest, MOST_INTERVAL)) + 1) if np.isfinite(longest) else []
+    rows = np.arange(1.0, len(run.epoch) + 1)
+    for first in (False, True):  # with a row for step 1 before the others (`logging_first_step`)
+        grids = ((every, every * rows) for every in ([run.every] if run.every else intervals) if every > 1 or not first)
+        grids = ((every, np.concatenate(([1.0], steps[:-1])) if first else steps) for every, steps in grids)
+        answers = [(every, steps) for every, steps in grids if _agrees(steps, run, every)]
         if answers:
             every, steps = max(answers, key=lambda one: grain(int(one[0])))
             rounder = all(grain(int(every)) >= ROUNDER * grain(int(other)) for other, _ in answers if other != every)
             return steps if rounder and _is_told(every, run) else None
     return None
-
-
-def _intervals(run: _Run) -> Sequence[float]:
-    if run.every:
-        return [run.every]
-    longest = _most(run) / max(1, len(run.epoch) - 1)
-    return range(1, int(min(longest, MOST_INTERVAL)) + 1) if np.isfinite(longest) else []
-
-
-def _grid(every: float, run: _Run) -> np.ndarray:
-    return every * np.arange(1.0, len(run.epoch) + 1)
-
-
-def _with_first(every: float, run: _Run) -> np.ndarray | None:
-    """Return the grid of steps with a row for step 1 before the others (`logging_first_step`)."""
-    return np.concatenate(([1.0], _grid(every, run)[:-1])) if every > 1 else None
 
 
 def _most(run: _Run) -> float:

@@ -23,6 +23,7 @@ from advisor.readers.yaml_rows import regex
 START = b"Traceback (most recent call last)"
 MOST_LINES = 400  # deeper stacks exist, but each frame takes two lines with its source, so recursion errors end here
 _FRAME = re.compile(rb'\s+File "([^"\n]+)", line (\d+)')
+_INSTALLED = ("site-packages", "dist-packages", "<frozen", "/lib/python", ".pyx")
 _ANSI = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -86,14 +87,10 @@ class OpenTraceback:
 
     def _end(self, found: re.Match[bytes]) -> Raised:
         file, line = self.frames[-1]
-        own = next((frame for frame in reversed(self.frames) if not _installed(frame[0])), None)
+        own = next((one for one in reversed(self.frames) if not any(part in one[0] for part in _INSTALLED)), None)
         caller = None if own is None or own == (file, line) else f"{_short(own[0])}:{own[1]}"
         message = _text(found[3] or b"").strip()
         return Raised(name=_text(found[1]), message=message, file=file, file_line=line, caller=caller)
-
-
-def _installed(path: str) -> bool:
-    return any(part in path for part in ("site-packages", "dist-packages", "<frozen", "/lib/python", ".pyx"))
 
 
 def _short(path: str) -> str:
@@ -278,7 +275,8 @@ def joined(events: Sequence[Event]) -> list[Event]:
     same: dict[tuple[object, ...], int] = {}  # what identifies an event → its index in `out`
     for event in events:
         key = (event.kind, event.step, _what(event))
-        if event.kind == "checkpoint" and out and out[-1].kind == "checkpoint" and _is_duration(event, out[-1]):
+        only_duration = "seconds" in event.numbers and "step" not in event.numbers  # of the checkpoint before
+        if only_duration and out and event.kind == out[-1].kind == "checkpoint" and event.step == out[-1].step:
             key = (event.kind, event.step, _what(out[-1]))
         if event.kind != "overflow" and key in same:
             out[same[key]] = _joined(out[same[key]], event)
@@ -286,11 +284,6 @@ def joined(events: Sequence[Event]) -> list[Event]:
             same[key] = len(out)
             out.append(event)
     return out
-
-
-def _is_duration(event: Event, before: Event) -> bool:
-    """Return whether a line only says how long the previous checkpoint took."""
-    return event.step == before.step and "seconds" in event.numbers and "step" not in event.numbers
 
 
 def _what(event: Event) -> object:

@@ -191,7 +191,10 @@ def banner_facts(lines: Lines, records: Records, of_rows: Mapping[str, Any]) -> 
 
 def _facts_of_banner(banner: bytes, first_loss: float | None, *, of_tokens: bool, of_sequences: bool) -> dict[str, Any]:
     settings = _settings(banner)
-    in_words = _lengths(settings) | spoken(banner)
+    # the sequence length on a line of its own, by names that are not a model's own limit
+    lengths = {int(text) for name, text in settings.items() if spoken_name(name) == "seq_len" and text.isdigit()}
+    in_words = {"seq_len": lengths.pop()} if len(lengths) == 1 and min(lengths) >= _SHORTEST else {}
+    in_words |= spoken(banner)
     if (tokens := regex("step_tokens").search(banner)) is not None:
         in_words["step_tokens"] = counted(tokens)
     said = in_words | facts_of_settings(settings)
@@ -214,7 +217,11 @@ def _facts_of_banner(banner: bytes, first_loss: float | None, *, of_tokens: bool
     of_words = (
         first_loss is not None and 0 <= first_loss < NOTHING_LEFT and regex("of_words").search(banner) is not None
     )
-    if of_words or _guesses(facts.get("vocab_size"), first_loss):
+    # a first loss from guessing among the words of a vocabulary is near ln V or far above it
+    words = facts.get("vocab_size", 0)
+    guess = math.log(words) if words >= FEWEST_WORDS and first_loss is not None else math.inf
+    guesses = first_loss is not None and LEAST_OF_A_GUESS * guess <= first_loss <= MOST_OF_A_GUESS * guess < math.inf
+    if of_words or guesses:
         return facts | {name: said[name] for name in _OF_LANGUAGE if name in said}
     of_language = of_tokens or "step_tokens" in facts or regex("of_tokens").search(banner) is not None
     if not (of_language and (of_sequences or "seq_len" in in_words)):
@@ -243,12 +250,6 @@ def spoken_name(name: str) -> str | None:
     """Return the fact that a person means by a name, such as "Sequence length" or "seq"; None for any other name."""
     plain = re.sub(r"[ -]+", "_", name.strip().lower())
     return meanings("spoken").get(re.sub(r"_(?:size|len(?:gth)?|dim)$", "", plain))
-
-
-def _lengths(settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the sequence length among settings on one line each, by names that are not a model's own limit."""
-    lengths = {int(value) for name, value in settings.items() if spoken_name(name) == "seq_len" and value.isdigit()}
-    return {"seq_len": lengths.pop()} if len(lengths) == 1 and min(lengths) >= _SHORTEST else {}
 
 
 def spoken(banner: bytes) -> dict[str, Any]:
@@ -293,10 +294,3 @@ def counted(match: re.Match[bytes]) -> int:
     groups = match.groupdict()
     times = _TIMES.get((groups.get("unit") or groups.get("unit_after") or b"").lower(), 1.0)
     return round(float((groups["value"] or groups["after"]).replace(b",", b"")) * times)
-
-
-def _guesses(vocabulary: Any, loss: float | None) -> bool:
-    """Return whether a first loss can come from guessing among these words: it is near ln V or far above it."""
-    if not isinstance(vocabulary, int | float) or vocabulary < FEWEST_WORDS or loss is None or not math.isfinite(loss):
-        return False
-    return LEAST_OF_A_GUESS * math.log(vocabulary) <= loss <= MOST_OF_A_GUESS * math.log(vocabulary)

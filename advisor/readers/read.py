@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,7 +35,7 @@ from advisor.readers.clock import with_clocks
 from advisor.readers.folder import read_folder
 from advisor.readers.formats import line_formats
 from advisor.readers.generic import FEW, MOST, GenericReader
-from advisor.readers.generic_lines import Reading, readings
+from advisor.readers.generic_lines import readings
 from advisor.readers.learning import FEWEST, learn
 from advisor.readers.line_format import TRAIN, Found
 from advisor.readers.line_reader import LineReader
@@ -74,18 +74,16 @@ def _of(module: Any) -> FileReader:
     return FileReader(module.NAME, module.score, module.read)
 
 
-def _of_telemetry(module: Any) -> FileReader:
-    """Return the reader of a tool's telemetry, whose table holds nothing else."""
-    return FileReader(
-        module.NAME, module.score, lambda path: telemetry_run(path, module.NAME, *module.read_readings(path))
-    )
-
-
 # if two readers know a file equally well, the first is used
 STRUCTURED = (
     *map(_of, (own_log, hf_trainer_state)),
     *map(_of, (wandb_folder, wandb_file, tfevents, mlflow_files, sqlite_runs, parquet_table, telemetry_file)),
-    *map(_of_telemetry, (gpu_csv, smi_tables)),
+    *(  # telemetry of tools, whose table holds nothing else
+        FileReader(
+            tool.NAME, tool.score, lambda path, tool=tool: telemetry_run(path, tool.NAME, *tool.read_readings(path))
+        )
+        for tool in (gpu_csv, smi_tables)
+    ),
     _of(markdown_report),
     FileReader(jsonl.LLAMA_FACTORY, jsonl.llama_factory_score, jsonl.read_llama_factory),
     *map(_of, (jsonl, csv_table, sheets)),
@@ -192,7 +190,7 @@ def _more_telling(reader: Reader, head: bytes) -> Reader:
         found = next((seen[0] for rule in rules if (seen := rule.find(line)) is not None), None)
         if found is None:
             continue
-        if not _reads_more(readings(line), found):
+        if len(readings(line).keys() - _columns_of(found)) < FEWEST_MORE:
             return reader  # judged only by the most common record
         lesson = learn(head)
         learnt = next((seen[0] for rule in lesson.rules if (seen := rule.find(line)) is not None), [])
@@ -203,10 +201,6 @@ def _more_telling(reader: Reader, head: bytes) -> Reader:
             return GENERIC
         return LineReader(replace(reader.format, rows=(*lesson.rules, *reader.format.rows)))
     return reader
-
-
-def _reads_more(read: Mapping[str, Reading], found: Sequence[Found]) -> bool:
-    return len(read.keys() - _columns_of(found)) >= FEWEST_MORE
 
 
 def _columns_of(found: Sequence[Found]) -> set[str]:

@@ -149,24 +149,26 @@ def segments(
     last_rows = {line: max(before for _, before in phases if before < line) for line in outside if line > phases[0][1]}
     alone = any(not any(before < one < line for one in decisive) for line, before in last_rows.items())
     each = set(outside) if alone and len(outside) >= MANY_STARTS else set()
+    # a failure after "training is over" and before the next training is a stage of its own
+    over = [next((line for line in words.finished if before < line < after), None) for before, after in gaps[1:]]
+    stages = {
+        line + 1
+        for line, (_, after) in zip(over, gaps[1:], strict=True)
+        if line is not None and any(line < failed < after for failed in words.failed)
+    }
     kept = [1]
-    for line in sorted({*begins, *outside, *_next_stages(phases, words)} - {1}):
+    for line in sorted({*begins, *outside, *stages} - {1}):
         # several ranks each print the banner, and an evaluation repeats earlier lines, without any end in between
         if line in begins or line in each or any(kept[-1] <= one < line for one in decisive):
             kept.append(line)
     between = {int(np.searchsorted(records, line)): line for line in starts if _ended_before(line, decisive, records)}
     resumed = list(between.values())  # once, however many ranks print it
-    return [_segment(first, end, phases, resumed) for first, end in zip(kept, [*kept[1:], float("inf")], strict=True)]
-
-
-def _next_stages(phases: Sequence[tuple[int, int]], words: Words) -> list[int]:
-    """Return lines after "training is over" if something fails before the next training."""
-    stages = []
-    for (_, last), (following, _) in zip(phases, [*phases[1:], (float("inf"), 0)], strict=True):
-        over = next((line for line in words.finished if last < line < following), None)
-        if over is not None and any(over < line < following for line in words.failed):
-            stages.append(over + 1)
-    return stages
+    found = []
+    for first, end in zip(kept, [*kept[1:], float("inf")], strict=True):
+        phase = next((at for at, (begins, _) in enumerate(phases) if first <= begins < end), None)
+        inside = [line for line in resumed if phase is not None and phases[phase][0] < line <= phases[phase][1]]
+        found.append(Segment(first_line=first, end_line=end, phase=phase, starts=1 + len(inside)))
+    return found
 
 
 def _ended_before(start: int, decisive: Sequence[int], records: np.ndarray) -> bool:
@@ -174,9 +176,3 @@ def _ended_before(start: int, decisive: Sequence[int], records: np.ndarray) -> b
     at = int(np.searchsorted(records, start))
     before, after = (records[at - 1] if at else 0), (records[at] if at < len(records) else np.inf)
     return any(before < line < after for line in decisive)
-
-
-def _segment(first: int, end: float, phases: Sequence[tuple[int, int]], starts: Sequence[int]) -> Segment:
-    phase = next((at for at, (begins, _) in enumerate(phases) if first <= begins < end), None)
-    inside = [line for line in starts if phase is not None and phases[phase][0] < line <= phases[phase][1]]
-    return Segment(first_line=first, end_line=end, phase=phase, starts=1 + len(inside))
