@@ -49,12 +49,6 @@ def line_score(format: LineFormat, head: bytes, path: Path) -> float:
     return max(score, _record_score(format, lines, prose))
 
 
-def is_signed(format: LineFormat, head: bytes) -> bool:
-    """Return whether a sample has words of the format's own program, since other programs may print such records."""
-    prose = _prose(head)
-    return any(sign.compiled.search(prose) is not None for sign in format.signs)
-
-
 def _record_score(format: LineFormat, lines: tuple[tuple[bytes, int], ...], prose: bytes) -> float:
     found = {TRAIN: 0, EVAL: 0}
     weight = 0.0

@@ -169,7 +169,7 @@ READ = {
             "[transformers/trainer.py:547, from me/finetune.py:46]")),
     "trl_dpo.log": ends("trl", 3, None, None, 0.6931, 0.5, status="incomplete", facts={"loss_unit": "preference"},
                         columns={"loss": [0.6931, 0.625, NAN, 0.5]}),
-    "axolotl.log": ends("hf_stdout", 2, 1, 2, 4.75, 2.0312, status="out_of_memory", columns={
+    "axolotl.log": ends("axolotl", 2, 1, 2, 4.75, 2.0312, status="out_of_memory", columns={
         "memory_bytes": [25.5 * GIB, 34.75 * GIB], "reserved_bytes": [30.25 * GIB, 41.25 * GIB]}),
     # steps are updates, losses bits; `clipped` is in percent, 0 epochs mean no limit
     "fairseq_simple.log": ends(
