@@ -20,9 +20,8 @@ from advisor.findings.run_metrics import (
     step_times,
     telemetry,
 )
-from advisor.readers.line_clock import BAR, STAMPS
+from advisor.readers.clock import BAR, SPOKEN, STAMPS, worked_seconds
 from advisor.readers.run_table import RunPart, RunTable, Status
-from advisor.readers.stamps import SPOKEN, worked_seconds
 
 _FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.DIVERGED)  # somebody had to fix the run
 CLOCK_MISSES = 0.9  # share of the steps' own times below which a clock misses some of them

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers.chunks import Progress, chunks, sample
+from advisor.readers.chunks import Progress, read_lines, sample
 from advisor.readers.fact_lines import COUNT_FACTS, FLAG_FACTS, TEXT_FACTS
 from advisor.readers.line_format import EVAL, HIDDEN, LOSS, MORE, NUMBER, SETS, TRAIN, Facts, LineFormat, Mark, Row
-from advisor.readers.line_reader import LineReader, Lines
-from advisor.readers.line_templates import LONGEST_RECORD
+from advisor.readers.line_reader import LineReader
+from advisor.readers.records import LONGEST_RECORD
 from advisor.readers.run_table import RunTable, names_of
 from advisor.store.disk import dump_yaml, read_yaml, write_atomic
 from advisor.store.folders import advisor_home
@@ -329,13 +329,10 @@ def rows_by(format: LineFormat, path: Path, source: str, *, listed: bool = False
     asked = {"patterns": patterns, "longest": LONGEST_RECORD, "training": training, "sets": of_kind[SETS],
              "more": of_kind[MORE], "listed": listed}  # fmt: skip
     cannot = f"the format {format.name} ({source}) cannot be used"
-    numbers = [np.zeros(0, np.int64)]
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as found:
         given.write(json.dumps(asked).encode() + b"\n")
-        for chunk in chunks(path):
-            lines = Lines.of(chunk)
-            numbers.append(lines.numbers(np.arange(len(lines.ends))))
-            given.write(chunk.text)
+        lines = read_lines(path)
+        given.write(lines.text)
         limit = SECONDS + given.tell() / BYTES_PER_SECOND
         given.seek(0)
         try:
@@ -351,9 +348,8 @@ def rows_by(format: LineFormat, path: Path, source: str, *, listed: bool = False
         written, shapes, total = json.loads(found.readline())
         rule_of = np.frombuffer(found.read(total), np.int8)
         rows = [json.loads(text) for text in found.read().splitlines()]
-    at = np.concatenate(numbers)
     return MatchedRows(
-        rows=tuple(MatchedRow(int(at[index]), *words) for index, *words in rows),
+        rows=tuple(MatchedRow(int(lines.numbers[index]), *words) for index, *words in rows),
         trained=int(np.isin(rule_of, training).sum()), rule_of=rule_of,
         written=written, matched=int((rule_of >= 0).sum()), shapes=shapes,
     )  # fmt: skip

@@ -134,7 +134,7 @@ class RunTable:
     attempts: tuple[Attempt, ...] = ()  # in order; empty if the log does not distinguish processes
     telemetry: dict[str, np.ndarray] | None = None  # names from `columns.yaml`; all have the same length
     host_telemetry: dict[str, np.ndarray] | None = None  # the same for the machine, on a run without GPUs
-    rows: int = 0  # records with a training loss (or a validation loss if the log has no other), before thinning
+    rows: int = 0  # records with a training loss (or a validation loss if the log has no other)
     first_step: float | None = (
         None  # of the main phase, as printed; the epoch if no step is printed or steps restart with each epoch
     )
@@ -142,7 +142,6 @@ class RunTable:
     first_loss: float | None = None  # of the main phase, as printed; NaN if NaN was printed
     last_loss: float | None = None
     duplicates: int = 0  # records dropped because the same run was printed twice
-    kept_every: int = 1  # factor by which rows of a very long log are thinned
     lines: np.ndarray | None = None  # 1-based line of the file that printed each row; None if its rows are not lines
     notes: tuple[str, ...] = ()  # how ambiguous content was read, in words
 

@@ -19,11 +19,9 @@ import numpy as np
 
 from advisor.assistant import Asking, Reader, json_in
 from advisor.errors import AdvisorError
-from advisor.readers.chunks import HOLE, chunks
+from advisor.readers.chunks import HOLE, read_lines
 from advisor.readers.generic import NAME
 from advisor.readers.line_format import UNITS
-from advisor.readers.line_reader import Lines
-from advisor.readers.line_templates import shape
 from advisor.readers.own_formats import (
     ENDS,
     FIELDS,
@@ -38,6 +36,7 @@ from advisor.readers.own_formats import (
     rows_by,
 )
 from advisor.readers.run_table import RunTable, Status, names_of
+from advisor.readers.sniff import DIGITS
 from advisor.readers.status import by_tracker, is_open
 from advisor.redact import MASK, for_sending, hide_secrets
 
@@ -159,16 +158,12 @@ def sampled(path: Path) -> list[tuple[int, str]]:
     """Return lines that show each kind of line of a log, with their numbers, cut and without credentials."""
     if path.is_dir():
         raise AdvisorError(f"{path} is a folder: {ASSISTANT} reads one log", "name the log's file", exit_code=2)
-    every: list[tuple[int, bytes]] = []
-    for chunk in chunks(path):
-        lines = Lines.of(chunk)
-        numbers = lines.numbers(np.arange(len(lines.ends))).tolist()
-        every += [(number, lines.line(at)) for at, number in enumerate(numbers)]
-    if not every:
+    lines = read_lines(path)
+    if not len(lines):
         raise AdvisorError(f"{path} is empty", "nothing was written to it yet, or the output went elsewhere")
-    # of a bar that overwrites its line, the first and the last state
-    ends = [every[0][0] - 1, *(number for number, _ in every), every[-1][0] + 1]
-    every = [one for before, one, after in zip(ends, every, ends[2:], strict=False) if not before == one[0] == after]
+    moves = np.concatenate(([True], np.diff(lines.numbers) != 0, [True]))
+    shown_at = np.flatnonzero(moves[:-1] | moves[1:])  # of a bar that overwrites its line, the first and the last state
+    every = [(int(lines.numbers[at]), lines.each[at]) for at in shown_at.tolist()]
     if sum(HOLE[:1] in line for _, line in every) > MOST_BINARY * len(every):
         raise AdvisorError(f"{path} is no text, so {ASSISTANT} cannot read it", "name the log that was printed")
     found = []
@@ -335,18 +330,16 @@ def unplaced(run: RunTable, path: Path) -> RunTable:
     read = any(np.isfinite(run.column(name)).any() for name in ("loss", "eval_loss", "reward", "accuracy"))
     if read or not path.is_file() or run.telemetry is not None or (run.format != NAME and run.rows):
         return run
-    first = next(iter(chunks(path)), None)
-    if first is None or HOLE in first.text:
+    lines, kinds = read_lines(path), dict[bytes, dict[bytes, int]]()
+    if HOLE in lines.text:
         return run
-    lines, kinds = Lines.of(first), dict[bytes, dict[bytes, int]]()
-    for at, key in enumerate(shape(first.text).split(b"\n")[: len(lines.ends)]):
-        line = lines.line(at)
+    for at, line in enumerate(lines.each):
         if _DECIMAL.search(line):
-            kinds.setdefault(key, {}).setdefault(line, at)
+            kinds.setdefault(line.translate(None, DIGITS), {}).setdefault(line, at)
     often = sorted((list(one.values()) for one in kinds.values() if len(one) >= FEWEST_ALIKE), key=len)[-3:]
     if not often:
         return run
-    numbers = lines.numbers(np.array(sorted(found[0] for found in often))).tolist()
+    numbers = lines.numbers[sorted(found[0] for found in often)].tolist()
     note = f"not read as rows with a loss: lines like {', '.join(map(str, numbers))}; "
     note += f"an assistant of yours can describe them: advisor analyze {shlex.quote(path.name)} --reader CMD"
     return replace(run, notes=(*run.notes, note))

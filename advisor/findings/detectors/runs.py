@@ -181,7 +181,7 @@ def detect_copies(case: Case) -> Verdict:
 def _printed_often(run: RunTable) -> Verdict:
     """Return the finding of a log with several records of each step, of which the table has one."""
     steps = [len(np.unique(run.column("step")[phase.rows][_has_loss(run, phase)])) for phase in run.phases]
-    distinct = sum(steps) * run.kept_every
+    distinct = sum(steps)
     # bars are drawn several times at each step, mostly in one line
     of_bars = run.lines is not None and len(np.unique(run.lines)) < len(run)
     if not run.counts_steps or distinct < _COPIED_STEPS or run.rows < _COPIED * distinct or of_bars:

@@ -14,7 +14,7 @@ from advisor.findings.durations import main_part, spent_seconds
 from advisor.findings.run_facts import planned_steps, positive, price, steps_done
 from advisor.findings.run_metrics import FROM_CLOCK, StepTimes, step_times, waits
 from advisor.findings.savings import GO_ON, priced, saved_share
-from advisor.readers.line_clock import BAR
+from advisor.readers.clock import BAR
 from advisor.readers.run_table import RunTable, Status
 from advisor.records import Basis, Estimate
 from advisor.units import HOUR, format_number, format_percent, format_seconds, format_usd

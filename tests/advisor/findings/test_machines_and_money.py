@@ -10,7 +10,7 @@ import pytest
 from advisor.findings.case import Case
 from advisor.findings.detectors import out_of_memory, speed
 from advisor.findings.registry import judge
-from advisor.readers.line_clock import BAR
+from advisor.readers.clock import BAR
 from advisor.readers.run_table import RunPart, Status
 from advisor.records import Workload
 from tests.advisor.findings import build

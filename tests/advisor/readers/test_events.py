@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from advisor.readers.chunks import lines_of
 from advisor.readers.event_lines import memory_sizes, pattern_of, read_line
-from advisor.readers.events import EventScanner, joined, scan_text
+from advisor.readers.events import events_in, joined
 from advisor.readers.run_table import Event, Status
 from advisor.readers.status import status_of
 from advisor.readers.yaml_rows import rows_of_file
 
 MIB, GIB = 2**20, 2**30
+
+
+def scan_text(text):
+    return events_in(lines_of(text))
+
 
 NEW_TORCH = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 3 has a total capacity of 79.11 GiB of"
@@ -196,14 +202,10 @@ CHUNKS = [
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(CHUNKS), max_size=8), st.integers(1, 7))
-def test_events_do_not_depend_on_how_the_log_is_cut(parts, size):
+def test_events_do_not_depend_on_what_stands_before_them(parts, more):
     text = b"".join(parts)
-    lines = text.splitlines(keepends=True)
-    scanner = EventScanner()
-    for first in range(0, len(lines), size):
-        piece = lines[first : first + size]
-        scanner.feed(b"".join(piece), np.arange(first + 1, first + 1 + len(piece)))
-    assert scanner.finish() == scan_text(text)
+    moved = scan_text(b"plain line\n" * more + text)
+    assert moved == [dataclasses.replace(event, line=event.line + more) for event in scan_text(text)]
 
 
 @settings(max_examples=100, deadline=None)

@@ -105,8 +105,6 @@ OTHER = {
     "YOLO": (
         rows("   Epoch  GPU_mem  box_loss\n   {n}/9  3.31G  {l:.4f}  0.03  0.01  35  640: 100%|███| 8/8 [00:05<00:00]"),
              BY_NUMBER | {"format": "yolo"}),
-    "Darknet": (rows(" {n}: 12.5, {l:.4f} avg loss, 0.001 rate, 3.2 seconds, 6400 images"),
-        BY_NUMBER | {"format": "darknet"}),
     # steps that start again with every epoch: what goes on is the epoch
     "DCGAN": (rows("[{n}/9][0/1583]\tLoss_D: {l:.4f}\tLoss_G: 4.9\n[{n}/9][50/1583]\tLoss_D: {l:.4f}\tLoss_G: 4.9"),
               BY_NUMBER | {"rows": 12}),
@@ -119,29 +117,13 @@ OTHER = {
                     "elapsed_seconds": [9, 18, 27, 36]}}),
     "Deeplearning4j": (rows("06:38:0{k}.402 [main] INFO org.x.ScoreIterationListener - Score at iteration {n} is {l}"),
                        BY_NUMBER | {"format": "deeplearning4j", "framework": "Deeplearning4j"}),
-    "LightGBM": (rows(ROUND, every=100), {"format": "boosted_trees", "ends": (100, 600, 5.875, 5.25), "rows": 6,
-                                          "columns": {"eval_loss": {0: 6.375}}}),
     "XGBoost": (rows("[{n}]\ttrain-logloss:{l}\teval-logloss:{v}"),
         {"ends": (1, 6, 5.875, 5.25), "columns": {"eval_loss": {-1: 5.75}}}),
     "XGBoost with other scores": (
         rows("[12:00:1{k}] [{n}]\ttrain-auc:0.7\ttrain-rmse:{l}\tvalid-auc:0.6\tvalid-rmse:{v}"),
         {"ends": (1, 6, 5.875, 5.25), "columns": {"eval_loss": {-1: 5.75}}},
     ),
-    "XGBoost with a held-out set alone": (rows("[{n}]\tvalidation_0-mlogloss:{v}"),
-        {"ends": (1, 6, 6.375, 5.75), "absent": ("loss",)}),
-    "LightGBM with a held-out set alone": (rows("[{n}]\tvalid_0's auc: 0.7\tvalid_0's l2: {v}"),
-                                           {"ends": (1, 6, 6.375, 5.75), "absent": ("loss",)}),
     # the best round is printed once more, which is no restart
-    "LightGBM, stopped early": (
-        [*rows(ROUND, every=100), "Early stopping, best iteration is:", rows(ROUND, every=100)[2]],
-        {"last_step": 600, "runs": [{"status": "completed", "starts": 1}], "status": "completed"},
-    ),
-    "Ray Tune": (
-        rows("Result for PPO_game_9_0:\n  episode_reward_mean: {n}.5\n  info:\n    learner:\n      default_policy:\n"
-             "        total_loss: {l}\n  time_total_s: {n}.25\n  timesteps_total: {n}\n  training_iteration: 3\n"
-             "  trial_id: '9_0'\n\n== Status ==\nNumber of trials: 1/1 (1 RUNNING)", every=4000),
-        {"ends": (4000, 24000, 5.875, 5.25), "status": "no_end_recorded"},
-    ),
     "the end of a fine-tune, with a warning's line of code": (
         ["  Train Loss: 0.2, ACC: 0.9", "Training complete. Best val ACC: 0.9", "Loading test set...",
             "  state = torch.load(path)"],

@@ -12,9 +12,8 @@ from advisor.errors import AdvisorError
 from advisor.findings.durations import file_seconds, run_seconds, spent_seconds
 from advisor.findings.make_case import make_case
 from advisor.readers.cells import duration_seconds
+from advisor.readers.clock import BAR, SPOKEN, STAMPS, bars_in, spoken_seconds
 from advisor.readers.event_lines import read_line
-from advisor.readers.line_clock import BAR, STAMPS, _bars
-from advisor.readers.stamps import SPOKEN, spoken_seconds
 from advisor.readers.starts import Words, segments
 from tests.advisor.findings import build
 from tests.advisor.readers.reading import read, verify
@@ -252,7 +251,7 @@ def test_bars_that_fill_one_line_take_time_in_proportion():
 
     def seconds(count: int) -> float:
         began = time.process_time()
-        assert [bar.seconds for bar in _bars([(0, line * count)])] == [2]
+        assert [bar.seconds for bar in bars_in([(0, line * count)])] == [2]
         return time.process_time() - began
 
     assert seconds(20_000) < 10 * max(seconds(5_000), 0.005)  # in proportion 4, quadratic 16
