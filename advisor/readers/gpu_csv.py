@@ -4,96 +4,95 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers.cells import looks_like_date, number_with_unit, plain_numbers
+from advisor.readers.cells import is_number, looks_like_date, number_with_unit, numbers_in, plain_numbers, texts_in
 from advisor.readers.chunks import decode
-from advisor.readers.csv_table import layout
-from advisor.readers.delimited import Block, blocks, dialect_of, recognised
-from advisor.readers.telemetry_names import MEASURED, reading_of
-from advisor.readers.telemetry_table import ReadingStore, Telemetry, is_telemetry
+from advisor.readers.csv_table import layout_of, read_frame, recognised
+from advisor.readers.telemetry_names import MEASURED, Telemetry, is_telemetry, reading_of
+from advisor.readers.telemetry_table import telemetry_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NAME = "gpu_csv"
 _SAMPLED = 2000  # rows from which a table without header and units is recognised
+_CLOCK, _POWER, _HEAT, _BUSY = "timestamp", "power.draw [W]", "temperature.gpu", "utilization.gpu [%]"
+_USED, _TOTAL = "memory.used [MiB]", "memory.total [MiB]"
 # the column that a unit in unnamed cells means: the first column with that unit, then the second
 _IN_ORDER = {
-    "%": ("utilization.gpu [%]", "utilization.memory [%]"),
-    "mib": ("memory.used [MiB]", "memory.total [MiB]"),
-    "w": ("power.draw [W]",),
+    "%": (_BUSY, "utilization.memory [%]"),
+    "mib": (_USED, _TOTAL),
+    "w": (_POWER,),
     "mhz": ("clocks.sm",),
-    "c": ("temperature.gpu",),
+    "c": (_HEAT,),
 }
 
 
 def score(head: bytes, path: Path) -> float:
     """Return the score: high for a header of GPU quantities without a loss, or for headerless cells with GPU units."""
-    dialect = dialect_of(decode(head))
-    if dialect is None:
+    text = decode(head)
+    layout = layout_of(text)
+    if layout is None:
         return 0.0
-    if dialect.header:
-        found = recognised(dialect.header)
-        if "loss" in found or "eval_loss" in found or not is_telemetry(dialect.header):
+    if layout.header:
+        found = recognised(layout.header)
+        if "loss" in found or "eval_loss" in found or not is_telemetry(layout.header):
             return 0.0
         return 0.7 if "step" in found else 0.9
     if b"loss" in head.lower():
         return 0.0
-    rows = decode(head).split("\n")[:20]
-    units = {_unit(cell) for row in rows for cell in row.split(dialect.delimiter)} - {None}
+    rows = [row.split(layout.delimiter) for row in text.split("\n")[:_SAMPLED]]
+    units = {_unit(cell) for row in rows[:20] for cell in row} - {None}
     if units:
         return 0.9 if units & {"w", "mib"} else 0.0
-    cells = [row.split(dialect.delimiter) for row in decode(head).split("\n")[:_SAMPLED]]
-    columns = zip(*(row for row in cells if len(row) == dialect.width), strict=True)
+    columns = zip(*(row for row in rows if len(row) == layout.width), strict=True)
     return 0.6 if names_by_numbers([plain_numbers(column) for column in columns]) else 0.0
 
 
 def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     """Return columns, number of readings and notes. Raises AdvisorError if no column is a GPU quantity."""
-    dialect = layout(path)
-    names = list(dialect.header)
+    layout, frame = read_frame(path)
     notes: tuple[str, ...] = ()
-    if not names:
-        first = next(blocks(path, dialect), None)
-        names = _infer(first) if first is not None else []
-        notes = (f"no header: columns taken as {', '.join(name or 'unknown' for name in names)}",)
-    if not any((reading := reading_of(name)) is not None and reading.column in MEASURED for name in names):
+    if not layout.header:
+        frame = frame.set_axis(_infer(frame.head(20_000)), axis=1)
+        notes = (f"no header: columns taken as {', '.join(name or 'unknown' for name in frame)}",)
+        frame = frame.loc[:, ~frame.columns.duplicated()]
+    if not any((reading := reading_of(name)) is not None and reading.column in MEASURED for name in frame):
         raise AdvisorError(
             f"{path} holds no power, use, memory, temperature or clock of a GPU",
             "columns are known by nvidia-smi's names, such as power.draw [W]",
         )
-    store = ReadingStore(names=names)
-    for block in blocks(path, dialect):
-        store.add(block.columns)
-    telemetry, readings, more = store.finish()
+    telemetry, readings, more = telemetry_of(frame)
     return telemetry, readings, (*notes, *more)
 
 
-def _infer(block: Block) -> list[str]:
+def _infer(frame: pd.DataFrame) -> list[str]:
     """Name headerless columns by the units in their cells, in the order in which people usually query them."""
-    if not any(_unit(cell) for cells in block.columns for cell in cells[:20]):
-        bare = names_by_numbers([plain_numbers(cells) for cells in block.columns])
-        if bare is not None:
-            return bare
+    columns = [numbers_in(frame[name]) for name in frame]
+    firsts = [[] if is_number(frame[name]) else texts_in(frame[name].head(20)) for name in frame]
+    if not any(_unit(cell) for cells in firsts for cell in cells) and (bare := names_by_numbers(columns)):
+        return bare
     left = {unit: list(names) for unit, names in _IN_ORDER.items()}
     names: list[str] = []
-    for number, cells in enumerate(block.columns):
-        unit = next((found for cell in cells[:20] if (found := _unit(cell))), None)
+    for number, (values, cells) in enumerate(zip(columns, firsts, strict=True)):
+        unit = next((found for cell in cells if (found := _unit(cell))), None)
         if any(looks_like_date(cell) for cell in cells[:3]):
-            names.append("timestamp")
+            names.append(_CLOCK)
         elif unit is not None:
             names.append(left[unit].pop(0) if left[unit] else "")
         else:
-            names.append(_without_unit(plain_numbers(cells), first=number <= 1))
+            names.append(_without_unit(values, first=number <= 1))
     # if two columns are memory sizes, the one that never changes is the total
-    used, total = _IN_ORDER["mib"]
-    if used in names and total in names:
-        one, other = names.index(used), names.index(total)
-        first, second = plain_numbers(block.columns[one]), plain_numbers(block.columns[other])
-        if np.ptp(first) == 0:
-            names[one], names[other] = total, used
-        elif np.ptp(second) > 0:
-            names[other] = "memory.free [MiB]" if np.ptp(first + second) <= 64 else ""  # the driver reserves a little
+    if _USED in names and _TOTAL in names:
+        one, other = names.index(_USED), names.index(_TOTAL)
+        if np.ptp(columns[one]) == 0:
+            names[one], names[other] = _TOTAL, _USED
+        elif np.ptp(columns[other]) > 0:  # the driver reserves a little
+            names[other] = "memory.free [MiB]" if np.ptp(columns[one] + columns[other]) <= 64 else ""
     return names
 
 
@@ -104,7 +103,7 @@ def _without_unit(values: np.ndarray, *, first: bool) -> str:
         return ""
     if first and known.max() < 16:
         return "index"
-    return "temperature.gpu" if 15 <= np.median(known) <= 110 else ""
+    return _HEAT if 15 <= np.median(known) <= 110 else ""
 
 
 def _unit(cell: str) -> str | None:
@@ -130,10 +129,9 @@ def names_by_numbers(columns: Sequence[np.ndarray]) -> list[str] | None:
     memory = _memory(columns, clock)
     if clock is None or memory is None:
         return None
-    names[clock], names[memory[0]], names[memory[1]] = "timestamp", "memory.used [MiB]", "memory.total [MiB]"
+    names[clock], names[memory[0]], names[memory[1]] = _CLOCK, _USED, _TOTAL
     for at, values in enumerate(columns):
-        if not names[at] and (name := _name_by_numbers(values, names)):
-            names[at] = name
+        names[at] = names[at] or _name_by_numbers(values, names)
     return names
 
 
@@ -152,12 +150,10 @@ def _memory(columns: Sequence[np.ndarray], clock: int | None) -> tuple[int, int]
 def _name_by_numbers(values: np.ndarray, taken: Sequence[str]) -> str:
     low, high = float(values.min()), float(values.max())
     if not _whole(values):
-        return "power.draw [W]" if low >= 1 and high <= _MOST_WATTS and "power.draw [W]" not in taken else ""
-    if low >= _COOLEST and high <= _HOTTEST and high - low <= 50 and "temperature.gpu" not in taken:
-        return "temperature.gpu"
-    if low >= 0 and high <= 100 and "utilization.gpu [%]" not in taken and high > 8:
-        return "utilization.gpu [%]"
-    return ""
+        return _POWER if low >= 1 and high <= _MOST_WATTS and _POWER not in taken else ""
+    if low >= _COOLEST and high <= _HOTTEST and high - low <= 50 and _HEAT not in taken:
+        return _HEAT
+    return _BUSY if low >= 0 and 8 < high <= 100 and _BUSY not in taken else ""
 
 
 def _whole(values: np.ndarray) -> bool:

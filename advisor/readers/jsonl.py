@@ -14,7 +14,7 @@ from advisor.readers.chunks import chunks, json_object, parse_json, read_documen
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.events import EventScanner
 from advisor.readers.fact_lines import counted, facts_above, with_step_tokens
-from advisor.readers.gather import Gathered, JsonRows, flatten, not_read, rows_of
+from advisor.readers.gather import Gathered, flatten, not_read, rows_of
 from advisor.readers.generic import without_losses
 from advisor.readers.names import Named, column_of
 from advisor.readers.run_table import RunTable
@@ -50,22 +50,17 @@ def _document_score(head: bytes) -> float:
 
 def read(path: Path) -> RunTable:
     """Read JSON lines, or one JSON document that holds a list of such objects. Raises AdvisorError on failure."""
-    rows, keys = JsonRows(name_of=_name_of), dict[str, None]()
-    settings: dict[str, Any] = {}
-    count = 0
     scanner = EventScanner()
-    for line, record in objects(path, scanner):
-        count += 1
-        keys |= dict.fromkeys(record) if count <= _OBJECTS_TRIED else {}
-        if not _is_record(record):
-            settings |= record  # the configuration before the rows, or a summary behind them
-        else:
-            rows.add(record, line)
-    gathered = rows.finish()
+    found = list(objects(path, scanner))
+    records = [(line, record) for line, record in found if _is_record(record)]
+    # the configuration before the rows, or a summary behind them
+    settings = {key: value for _, record in found if not _is_record(record) for key, value in record.items()}
+    gathered = rows_of((record for _, record in records), _name_of, [line for line, _ in records])
     if not _holds_a_run(gathered):
-        if count > 1:
+        if len(found) > 1:
+            keys = list(dict.fromkeys(key for _, record in found[:_OBJECTS_TRIED] for key in record))
             raise AdvisorError(
-                f"{path} holds {count} objects, none with a loss; their keys are {', '.join(list(keys)[:8])}",
+                f"{path} holds {len(found)} objects, none with a loss; their keys are {', '.join(keys[:8])}",
                 'rows like {"step": 1, "loss": 2.5} are read; is the training log another file?',
             )
         gathered = _from_document(path)
@@ -163,8 +158,7 @@ def llama_factory_score(head: bytes, path: Path) -> float:
 
 def read_llama_factory(path: Path) -> RunTable:
     """Read the log, or only steps and times if the run has no losses. Raises AdvisorError on failure."""
-    rows = JsonRows(name_of=_name_of)
-    for line, record in objects(path):
-        rows.add(record, line)
-    table = rows.finish().table(path, LLAMA_FACTORY, "LLaMA-Factory")
+    found = list(objects(path))
+    gathered = rows_of((record for _, record in found), _name_of, [line for line, _ in found])
+    table = gathered.table(path, LLAMA_FACTORY, "LLaMA-Factory")
     return table if table.rows else without_losses(table)

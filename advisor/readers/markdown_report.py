@@ -17,8 +17,8 @@ import numpy as np
 from advisor.readers.cells import number_with_unit
 from advisor.readers.chunks import decode, read_text
 from advisor.readers.config_names import name_of, value_of
-from advisor.readers.delimited import recognised
-from advisor.readers.gather import Gathered, Gatherer
+from advisor.readers.csv_table import recognised
+from advisor.readers.gather import Gathered, gather
 from advisor.readers.markdown_text import MarkdownTable, Pair, parts, repaired
 from advisor.readers.names import SECONDS, scaled
 from advisor.readers.run_table import RunTable, Status
@@ -72,12 +72,14 @@ def _is_steps(table: MarkdownTable) -> bool:
 
 def _rows(tables: list[MarkdownTable]) -> Gathered:
     """Return the records of the longest step table, because shorter tables usually repeat part of it."""
-    gatherer = Gatherer()
-    if tables:
-        main = max(tables, key=lambda table: (len(table.rows), len(table.header)))
-        cells = {name: [row[i] for row in main.rows] for i, name in enumerate(main.header) if name}
-        gatherer.add(cells, np.arange(main.line + 1, main.line + 1 + len(main.rows)))
-    return gatherer.finish()
+    import pandas as pd
+
+    main = max(tables, key=lambda table: (len(table.rows), len(table.header)), default=None)
+    if main is None:
+        return gather(pd.DataFrame())
+    lines = range(main.line + 1, main.line + 1 + len(main.rows))
+    frame = pd.DataFrame(main.rows, columns=list(main.header), index=lines, dtype=object)
+    return gather(frame.loc[:, (frame.columns != "") & ~frame.columns.duplicated(keep="last")])
 
 
 def _facts(found: Iterable[MarkdownTable | Pair]) -> tuple[dict[str, Any], list[str]]:

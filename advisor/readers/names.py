@@ -7,7 +7,7 @@ tables. A name that could mean several columns is given to none of them, to avoi
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
@@ -128,13 +128,12 @@ def _some_loss(stem: str) -> Named | None:
     return Named(column="eval_loss" if _pattern("held_out").search(stem) else "loss", kind="loss", unit=None, rank=rank)
 
 
-def normalise(name: str) -> tuple[str, str | None]:
+def normalise(name: str, units: Container[str] = _UNITS) -> tuple[str, str | None]:
     """Return a name in lower case with underscores, and the unit in brackets: "Step Time (ms)" → "step_time", "ms"."""
     text, unit = english(name).strip(), None
-    if match := re.search(r"[(\[]\s*([a-zA-Zµμ%/]+)\s*[)\]]", text):
+    if match := re.search(r"[(\[]\s*([^)\]\s]{1,12})\s*[)\]]", text):
         word = match[1].lower()
-        if word in _UNITS:
-            unit = word
+        unit = word if word in units else None
         text = text[: match.start()] + (" " if unit else f" {word} ") + text[match.end() :]
     if text.rstrip().endswith("%"):
         unit, text = "%", text.rstrip()[:-1]

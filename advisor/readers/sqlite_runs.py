@@ -20,7 +20,7 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.readers import mlflow_files
 from advisor.readers.chunks import json_object
-from advisor.readers.gather import JsonRows
+from advisor.readers.gather import rows_of
 from advisor.readers.names import column_of
 from advisor.readers.run_table import RunTable
 from advisor.readers.status import by_tracker
@@ -85,10 +85,7 @@ def _trackio(path: Path, database: sqlite3.Connection) -> RunTable:
     if not counts:
         raise AdvisorError(f"{path} holds no metric", "was the run logged to another project?")
     run = counts.most_common(1)[0][0]
-    rows = JsonRows()
-    for number, record in enumerate(_objects(database, run), 1):
-        rows.add(record, number)
-    return rows.finish().table(path, NAME, "trackio", notes=_others(run, counts))
+    return rows_of(_objects(database, run)).table(path, NAME, "trackio", notes=_others(run, counts))
 
 
 def _objects(database: sqlite3.Connection, run: str) -> Iterator[dict[str, object]]:

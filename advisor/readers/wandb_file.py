@@ -21,7 +21,7 @@ from advisor.errors import AdvisorError
 from advisor.readers.chunks import json_value, open_binary
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.events import EventScanner
-from advisor.readers.gather import JsonRows
+from advisor.readers.gather import rows_of
 from advisor.readers.protobuf import BYTES, MAX_RECORD_BYTES, Damaged, fields, signed
 from advisor.readers.run_table import RunTable, Status
 from advisor.readers.status import by_tracker, is_open
@@ -47,7 +47,8 @@ def score(head: bytes, path: Path) -> float:
 class _Run:
     """What the records of one file hold."""
 
-    rows: JsonRows = field(default_factory=lambda: JsonRows(name_of=metric_name))
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)  # numbers of the rows' records
     settings: dict[str, Any] = field(default_factory=dict)
     stats: list[dict[str, Any]] = field(default_factory=list)
     console: EventScanner = field(default_factory=EventScanner)
@@ -69,7 +70,8 @@ def read(path: Path) -> RunTable:
                 ) from error
             note = f"{path.name}: {error}; what came before it is read"
     facts, notes = facts_of_settings(run.settings), [note] if note else []
-    table = run.rows.finish().table(path, FOLDER_NAME, facts=facts, events=run.console.finish(), notes=notes)
+    gathered = rows_of(run.rows, metric_name, run.places)
+    table = gathered.table(path, FOLDER_NAME, facts=facts, events=run.console.finish(), notes=notes)
     # rows and events were placed by their record numbers, which are not line numbers
     events = tuple(dataclasses.replace(event, line=None) for event in table.events)
     table = dataclasses.replace(table, events=events, telemetry=system_metrics(run.stats))
@@ -138,7 +140,8 @@ def _add(run: _Run, record: bytes) -> None:
         if wire != BYTES or not isinstance(value, bytes):
             continue
         if number == _HISTORY:
-            run.rows.add(_items(value, 1) | _history_step(value), run.records)
+            run.rows.append(_items(value, 1) | _history_step(value))
+            run.places.append(run.records)
         elif number in (_CONFIG, _RUN) and len(run.settings) < _MOST_SETTINGS:
             for config in [value] if number == _CONFIG else _inner(value, 4):
                 run.settings |= _items(config, 1)
