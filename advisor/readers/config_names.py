@@ -66,10 +66,11 @@ def _facts_by_name() -> dict[str, tuple[str, str, int]]:
 
 def name_of(path: tuple[str, ...]) -> tuple[str, str, int] | None:
     """Return the fact, its kind and a rank for how surely the last words of a setting's path name it."""
-    last = plain_name(path[-1])
-    if len(path) > 1 and (found := _facts_by_name().get(f"{plain_name(path[-2])}_{last}")):
+    *outer, last = (plain_name(part) for part in path)
+    if outer and (found := _facts_by_name().get(f"{outer[-1]}_{last}")):
         return found
-    return _facts_by_name().get(last)
+    blocks = re.compile(rf"(?:{rows_of_file('names')['other_blocks']})(?:_.*)?")
+    return None if any(blocks.fullmatch(part) for part in outer) else _facts_by_name().get(last)
 
 
 def plain_name(name: str) -> str:

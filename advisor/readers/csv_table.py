@@ -31,8 +31,7 @@ from advisor.readers.chunks import UTF16, decode, read_document, read_head
 from advisor.readers.fact_lines import facts_above
 from advisor.readers.gather import gather, not_read
 from advisor.readers.names import PART, Named, column_of
-from advisor.readers.run_table import RunTable, Status
-from advisor.readers.status import by_tracker
+from advisor.readers.run_table import RunTable
 from advisor.readers.telemetry_names import column_or_card, is_telemetry
 
 if TYPE_CHECKING:
@@ -45,7 +44,6 @@ _MOST_COLUMNS = 2000  # a table with more columns is a data matrix, not a log
 _LINES_BEFORE_HEADER = 20
 _SUFFIXES = (".csv", ".tsv")
 _SAID = re.compile(r"=\s{0,3}[-+]?\d")  # `loss=4.1, acc=0.9` is a record, not a header
-_SUM = "train_runtime"
 _AXES = ("step", "epoch", "tokens", "elapsed_seconds", "unix_seconds")
 _OF_EPOCHS = "the loss is the mean over each epoch"
 # programs recognised by their header: framework, header, facts, notes; the first match is used
@@ -110,11 +108,6 @@ def read(path: Path) -> RunTable:
         frame, told = _named_by_numbers(path, frame)
         notes = (told,)
     pair = _pair_of_sets(layout.header)
-    if pair:
-        known, notes = (
-            {"loss_unit": "one of several losses"},
-            (f"the run has several losses: {next(iter(pair))} is read",),
-        )
     counted = recognised(tuple(frame.columns)).keys() & {"step", "tokens"}
     other = column_or_card if counted else _of_an_epoch
     gathered = gather(frame, lambda name: pair.get(name) or other(name))
@@ -124,22 +117,21 @@ def read(path: Path) -> RunTable:
             "name them step, loss, val_loss, lr, tokens, step_time_ms … in the first line",
         )
     facts = {**facts_above(read_head(path), gathered.records), **known}
-    sums = numbers_in(frame[_SUM]) if _SUM in frame else np.zeros(0)
-    ended = Status.COMPLETED if np.isfinite(sums).any() else None
-    if ended:
-        facts["total_seconds"] = float(sums[np.isfinite(sums)][-1])
-    table = gathered.table(path, NAME, framework, facts=facts, notes=(*not_read(gathered.unread), *notes))
-    return by_tracker(table, ended, f"a row sums the training up ({_SUM})")
+    return gathered.table(path, NAME, framework, facts=facts, notes=(*not_read(gathered.unread), *notes))
 
 
 def _pair_of_sets(header: tuple[str, ...]) -> dict[str, Named]:
-    """Return the first name that both data sets have (`train/box`, `val/box`), as their losses if none is named so."""
+    """Return the names that both data sets have (`train/box`, `val/box`) as their losses if none is named so."""
     found = recognised(header)
     if "loss" in found or "eval_loss" in found:
         return {}
-    own = next((name for name in header if name[:6] == "train/" and f"val/{name[6:]}" in header), None)
-    pairs = {} if own is None else {own: "loss", f"val/{own[6:]}": "eval_loss"}
-    return {name: Named(column=column, kind="loss", unit=None, rank=PART) for name, column in pairs.items()}
+    parts = [name[6:] for name in header if name[:6] == "train/" and f"val/{name[6:]}" in header]
+    named = {"train": "loss", "val": "eval_loss"}
+    return {
+        f"{part_of}/{part}": Named(column=column, kind="loss", unit=None, rank=PART + 100)
+        for part in parts
+        for part_of, column in named.items()
+    }
 
 
 def _of_an_epoch(name: str) -> Named | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +26,10 @@ from advisor.readers.cells import (
     unix_seconds,
     unix_times,
 )
-from advisor.readers.names import BYTES, SECONDS, SHARES, Named, by_letters, column_of, in_unit
+from advisor.readers.names import BYTES, PART, SECONDS, SHARES, Named, by_letters, column_of, in_unit
 from advisor.readers.records import EVAL, TRAIN, Records, RecordStore, has_loss
-from advisor.readers.run_table import Event, RunTable
-from advisor.readers.status import without_words
+from advisor.readers.run_table import Event, RunTable, Status
+from advisor.readers.status import by_tracker, without_words
 from advisor.readers.telemetry_names import KIND, card_column, column_or_card, converted, unit_in_cells
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 NameOf = Callable[[str], Named | None]
 Series = tuple[np.ndarray, np.ndarray, np.ndarray]  # Unix seconds, values, steps
 _OF_NUMBERS = ("csv", "jsonl", "parquet", "hf_trainer_state")  # formats that cannot say how a run ended
+_SUM = "train_runtime"  # in the last row of a Hugging Face Trainer, which sums the training up
 _MOST_TOLD = 12  # skipped names that are listed
 _FEWEST_KEYS = 3  # fewest keys that must share a stage's name
 _ROW_NUMBERS = ("index", "idx", "unnamed: 0")
@@ -55,6 +56,8 @@ class Gathered:
     provenance: dict[str, str]
     unread: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    summed: bool = False  # whether the last row sums the training up, as a Trainer does at its end
 
     def table(
         self,
@@ -73,11 +76,13 @@ class Gathered:
             source=str(source),
             format=format,
             framework=framework,
-            facts=facts,
+            facts={**self.facts, **(facts or {})},
             events=events,
             provenance={**self.provenance, **(provenance or {})},
             notes=(*self.notes, *notes),
         )
+        if self.summed:
+            return by_tracker(table, Status.COMPLETED, f"a row sums the training up ({_SUM})")
         return without_words(table) if format in _OF_NUMBERS else table
 
 
@@ -89,10 +94,12 @@ def not_read(names: Sequence[str]) -> list[str]:
 
 def gather(frame: pd.DataFrame, name_of: NameOf = column_or_card) -> Gathered:
     """Return the records of a table whose columns have names. `name_of` returns what a name means."""
+    sums = [numbers_in(frame.pop(name)) for name in list(frame) if str(name).rpartition("/")[2] == _SUM]
     chosen, unread = _chosen(frame, name_of)
     frame = frame if chosen else frame.iloc[:0]
     columns: dict[str, np.ndarray] = {}
-    provenance, notes, evaluated = {}, [], np.zeros(len(frame), bool)
+    provenance, notes, facts = {}, [], {}
+    evaluated = np.zeros(len(frame), bool)
     for column, (key, named) in chosen.items():
         cells = frame[key]
         target, values, said = _converted(named, cells)
@@ -106,16 +113,32 @@ def gather(frame: pd.DataFrame, name_of: NameOf = column_or_card) -> Gathered:
         provenance[target] = f"{key!r}" + (f", {said}" if said else "")
         if "size" in said:
             notes.append(f"{key!r} has no unit: read {said}")
+        alike = [other for name in unread if (other := name_of(name)) is not None and other.column == column == "loss"]
+        if named.rank in range(PART, PART + 300) and any(other.rank == named.rank for other in alike):
+            notes.append(f"the run has several losses: {key} is read")
+            facts["loss_unit"] = "one of several losses"
     trained = has_loss(columns, len(frame))
+    known = sums[0][np.isfinite(sums[0])] if sums else np.zeros(0)
+    if len(known):
+        facts["total_seconds"] = float(known[-1])
+    summed = len(known) > 0 and trained.any() and np.isfinite(sums[0][np.flatnonzero(trained)[-1] :]).any()
     # a row without a loss (validation, or an epoch's summary) completes the row with a loss that it belongs to
     is_eval = ~trained if "loss" in chosen else evaluated & ~trained
+    only_sum = np.isfinite(sums[0]) & ~trained & ~evaluated if summed else np.zeros(len(frame), bool)
     store, order = RecordStore(kinds=(TRAIN, EVAL)), np.arange(len(frame))
-    for rule, mask in ((0, ~is_eval), (1, is_eval)):
+    for rule, mask in ((0, ~is_eval), (1, is_eval & ~only_sum)):
         if mask.any():
             rows = {name: values[mask] for name, values in columns.items()}
             store.add(order=order[mask], line=frame.index.to_numpy(np.int64)[mask], rule=rule, columns=rows)
     store.end_of_chunk()
-    return Gathered(records=store.records(), provenance=provenance, unread=unread, notes=tuple(notes))
+    return Gathered(
+        records=store.records(),
+        provenance=provenance,
+        unread=unread,
+        notes=tuple(notes),
+        facts=facts,
+        summed=bool(summed),
+    )
 
 
 def _chosen(frame: pd.DataFrame, name_of: NameOf) -> tuple[dict[str, tuple[str, Named]], tuple[str, ...]]:
@@ -132,6 +155,13 @@ def _chosen(frame: pd.DataFrame, name_of: NameOf) -> tuple[dict[str, tuple[str, 
         if named.column in found:
             unread[found[named.column][0]] = None
         found[named.column] = (key, named)
+    if "loss" in found and "eval_loss" in found:  # the same part of both sets
+        own, (other, rank) = found["loss"][0], (found["eval_loss"][0], found["eval_loss"][1].rank)
+        for key in keys:
+            named = meaning(letters.get(key, key), stage, name_of)
+            if named and (named.column, named.rank) == ("eval_loss", rank) and key == own.replace("train", "val", 1):
+                found["eval_loss"] = (key, named)
+                unread = {name: None for name in (*unread, other) if name != key}
     if "step" in found and (going_on := _going_on(frame, found["step"][0])) is not None:
         found["step"] = (going_on, found["step"][1])
     return found, tuple(unread)

@@ -43,13 +43,14 @@ def read(path: Path) -> RunTable:
             f"{path} has no log_history: it is no trainer state", "give the trainer_state.json of the newest checkpoint"
         )
     rows = [row for row in history if isinstance(row, Mapping)]
-    records = [row for row in rows if "train_runtime" not in row]
-    gathered = rows_of(records)
-    table = gathered.table(path, NAME, "huggingface", facts=_facts(raw, rows), notes=_notes(records))
-    if rows and "train_runtime" in rows[-1] and not table.facts.get("planned_steps"):
-        words = f"the Trainer summed it up: train_runtime {rows[-1]['train_runtime']}"
-        return by_tracker(table, Status.COMPLETED, words)
-    return _with_status(table, raw)
+    table = rows_of(rows).table(path, NAME, "huggingface", facts=_facts(raw, rows), notes=_notes(rows))
+    # the state knows the last step, which may be after the last logged row
+    done, planned = as_number(raw.get("global_step")), as_number(raw.get("max_steps"))
+    if done is None or not planned or planned <= 0:
+        return table
+    if done >= planned:
+        return by_tracker(table, Status.COMPLETED, f"{done:.0f} of {planned:.0f} steps done")
+    return by_tracker(table, Status.INCOMPLETE, f"the state was saved at step {done:.0f} of {planned:.0f}")
 
 
 def _sets(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:
@@ -65,11 +66,7 @@ def _sets(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, floa
 
 
 def _facts(raw: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    last: Mapping[str, Any] = next((row for row in reversed(rows) if "train_runtime" in row), {})
-    seconds = as_number(last.get("train_runtime"))
     facts: dict[str, Any] = {"grad_norm_kind": "pre_clip"}  # accelerate returns the norm before clipping
-    if seconds:
-        facts["total_seconds"] = seconds
     for fact, key in (
         ("planned_steps", "max_steps"),
         ("planned_epochs", "num_train_epochs"),
@@ -99,13 +96,3 @@ def _notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         f"{len(names)} sets are evaluated ({', '.join(name or 'eval' for name in names[:8])}): the column has {chosen}"
     ]
-
-
-def _with_status(table: RunTable, raw: Mapping[str, Any]) -> RunTable:
-    """Return the table with its status. The state knows the last step, which may be after the last logged row."""
-    done, planned = as_number(raw.get("global_step")), as_number(raw.get("max_steps"))
-    if done is None or not planned or planned <= 0:
-        return table
-    if done >= planned:
-        return by_tracker(table, Status.COMPLETED, f"{done:.0f} of {planned:.0f} steps done")
-    return by_tracker(table, Status.INCOMPLETE, f"the state was saved at step {done:.0f} of {planned:.0f}")
