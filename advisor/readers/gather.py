@@ -124,6 +124,8 @@ def gather(frame: pd.DataFrame, name_of: NameOf = column_or_card) -> Gathered:
     summed = len(known) > 0 and trained.any() and np.isfinite(sums[0][np.flatnonzero(trained)[-1] :]).any()
     # a row without a loss (validation, or an epoch's summary) completes the row with a loss that it belongs to
     is_eval = ~trained if "loss" in chosen else evaluated & ~trained
+    if summed and (step := columns.get("step", np.full(len(frame), np.nan))[np.isfinite(sums[0])][-1]) > 0:
+        facts["planned_steps"] = int(step)  # the last row of losses may be of an earlier step
     only_sum = np.isfinite(sums[0]) & ~trained & ~evaluated if summed else np.zeros(len(frame), bool)
     store, order = RecordStore(kinds=(TRAIN, EVAL)), np.arange(len(frame))
     for rule, mask in ((0, ~is_eval), (1, is_eval & ~only_sum)):

@@ -73,4 +73,4 @@ def _format(path: Path) -> str | None:
     return found[1].name
 
 
-_READINGS = frozenset(("gpu_csv", "smi tables", "telemetry.parquet", "markdown"))
+_READINGS = frozenset(("gpu_csv", "smi tables", "telemetry.parquet"))
