@@ -6,6 +6,7 @@ other files are sorted by kind. Only logs, configurations and telemetry are open
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterator
@@ -176,15 +177,9 @@ def _event_files(contents: Contents) -> list[tuple[Path, RunTable]]:
     contents.logs = [path for path in contents.logs if path not in set(paths)]
     out = []
     for parent in sorted({path.parent for path in paths}):
-        scalars, notes, mine = tfevents.Scalars(), [], sorted(path for path in paths if path.parent == parent)
-        for path in mine:
-            try:
-                notes.append(tfevents.read_events(path, scalars))
-            except AdvisorError as error:
-                notes.append(error.message)
-        if scalars.by_tag:
-            said = tuple(note for note in notes if note)
-            out.append((mine[0], tfevents.table_of(scalars, source=str(parent), notes=said)))
+        mine = sorted(path for path in paths if path.parent == parent)
+        with contextlib.suppress(AdvisorError):
+            out.append((mine[0], tfevents.read_files(mine, str(parent))))
     return out
 
 

@@ -22,6 +22,9 @@ NAME = "gpu_csv"
 _SAMPLED = 2000  # rows from which a table without header and units is recognised
 _CLOCK, _POWER, _HEAT, _BUSY = "timestamp", "power.draw [W]", "temperature.gpu", "utilization.gpu [%]"
 _USED, _TOTAL = "memory.used [MiB]", "memory.total [MiB]"
+_LEAST_MEMORY = 2000  # MiB; no GPU with less is used for training
+_MOST_WATTS = 1500
+_COOLEST, _HOTTEST = 15, 110  # °C
 # the column that a unit in unnamed cells means: the first column with that unit, then the second
 _IN_ORDER = {
     "%": (_BUSY, "utilization.memory [%]"),
@@ -79,13 +82,17 @@ def _infer(frame: pd.DataFrame) -> list[str]:
     left = {unit: list(names) for unit, names in _IN_ORDER.items()}
     names: list[str] = []
     for number, (values, cells) in enumerate(zip(columns, firsts, strict=True)):
-        unit = next((found for cell in cells if (found := _unit(cell))), None)
+        unit, known = next((found for cell in cells if (found := _unit(cell))), None), values[np.isfinite(values)]
         if any(looks_like_date(cell) for cell in cells[:3]):
             names.append(_CLOCK)
         elif unit is not None:
             names.append(left[unit].pop(0) if left[unit] else "")
+        elif not len(known) or np.any(known != np.round(known)):
+            names.append("")
+        elif number <= 1 and known.max() < 16:
+            names.append("index")
         else:
-            names.append(_without_unit(values, first=number <= 1))
+            names.append(_HEAT if _COOLEST <= np.median(known) <= _HOTTEST else "")
     # if two columns are memory sizes, the one that never changes is the total
     if _USED in names and _TOTAL in names:
         one, other = names.index(_USED), names.index(_TOTAL)
@@ -96,69 +103,29 @@ def _infer(frame: pd.DataFrame) -> list[str]:
     return names
 
 
-def _without_unit(values: np.ndarray, *, first: bool) -> str:
-    """Name a bare whole number: a GPU index in the first columns, otherwise a temperature, judged by its size."""
-    known = values[np.isfinite(values)]
-    if not len(known) or np.any(known != np.round(known)):
-        return ""
-    if first and known.max() < 16:
-        return "index"
-    return _HEAT if 15 <= np.median(known) <= 110 else ""
-
-
 def _unit(cell: str) -> str | None:
     found = number_with_unit(cell)
     return found[1].lower() if found and found[1].lower() in _IN_ORDER else None
 
 
-# Columns of a telemetry table without header and units, recognised where their numbers can mean only one thing. Nothing
-# is read without this evidence: a memory size that never changes beside the amount in use.
-
-_LEAST_MEMORY = 2000  # MiB; no GPU with less is used for training
-_MOST_WATTS = 1500
-_HOTTEST = 110  # °C, and the coolest a room can be
-_COOLEST = 15
-
-
 def names_by_numbers(columns: Sequence[np.ndarray]) -> list[str] | None:
-    """Return names of columns of plain numbers, "" for unknown columns; None if they are not telemetry."""
-    if len(columns) < 3 or any(not np.isfinite(values).any() for values in columns):
+    """Return names of columns of plain numbers, "" for unknown columns; None if they are not telemetry.
+
+    Nothing is read without a clock and a memory size that never changes beside the amount in use.
+    """
+    names: list[str] = []
+    if not all(len(values) and np.isfinite(values).all() for values in columns):
         return None
-    names = [""] * len(columns)
-    clock = next((at for at, values in enumerate(columns) if np.nanmedian(values) > 1e9 and _rises(values)), None)
-    memory = _memory(columns, clock)
-    if clock is None or memory is None:
-        return None
-    names[clock], names[memory[0]], names[memory[1]] = _CLOCK, _USED, _TOTAL
-    for at, values in enumerate(columns):
-        names[at] = names[at] or _name_by_numbers(values, names)
-    return names
-
-
-def _memory(columns: Sequence[np.ndarray], clock: int | None) -> tuple[int, int] | None:
-    """Return the column of used memory and the column of total memory, which never changes and is never smaller."""
-    for total, values in enumerate(columns):
-        if total == clock or np.ptp(values) != 0 or not _LEAST_MEMORY <= values[0] < 1e7:
-            continue
-        for used, other in enumerate(columns):
-            apart = used not in (clock, total) and _whole(other)
-            if apart and other.min() >= 0 and _HOTTEST < other.max() <= values[0]:
-                return used, total
-    return None
-
-
-def _name_by_numbers(values: np.ndarray, taken: Sequence[str]) -> str:
-    low, high = float(values.min()), float(values.max())
-    if not _whole(values):
-        return _POWER if low >= 1 and high <= _MOST_WATTS and _POWER not in taken else ""
-    if low >= _COOLEST and high <= _HOTTEST and high - low <= 50 and _HEAT not in taken:
-        return _HEAT
-    return _BUSY if low >= 0 and 8 < high <= 100 and _BUSY not in taken else ""
-
-
-def _whole(values: np.ndarray) -> bool:
-    return bool(np.all(values == np.round(values)))
-
-
-def _rises(values: np.ndarray) -> bool:
-    return bool(np.all(np.diff(values) >= 0)) and values[-1] > values[0]
+    total = max((float(values[0]) for values in columns if np.ptp(values) == 0), default=0.0)
+    for values in columns:
+        low, high, whole = float(values.min()), float(values.max()), bool(np.all(values == np.round(values)))
+        guesses = {
+            _CLOCK: np.median(values) > 1e9 and low < high and np.all(np.diff(values) >= 0),
+            _TOTAL: whole and low == high == total and _LEAST_MEMORY <= low < 1e7,
+            _USED: whole and low >= 0 and _HOTTEST < high <= total,
+            _POWER: not whole and low >= 1 and high <= _MOST_WATTS,
+            _HEAT: whole and low >= _COOLEST and high <= _HOTTEST and high - low <= 50,
+            _BUSY: whole and low >= 0 and 8 < high <= 100,
+        }
+        names.append(next((name for name, fits in guesses.items() if fits and name not in names), ""))
+    return names if {_CLOCK, _TOTAL, _USED} <= set(names) else None
