@@ -33,7 +33,11 @@ def score(head: bytes, path: Path) -> float:
     objects = [record for line in lines if (record := _object(line)) is not None]
     alone = len(objects) == 1 and not _has_loss(objects[0])  # a whole document on one line
     if not objects or alone or len(objects) < 0.6 * (len(lines) - 1):
-        return _document_score(head)
+        # one document: a list of objects with losses, or an object that holds such a list
+        named = any(key in head for key in (b'"loss"', b'"train_loss"', b"/loss"))
+        return 0.4 if head.lstrip()[:1] in (b"[", b"{") and named else 0.0
+    if _of_llama_factory(objects[0]):
+        return 0.95
     columns = {named.column for record in objects for key in record if (named := column_of(str(key)))}
     if columns & {"loss", "eval_loss"}:
         # lines of pure JSON are not the dictionaries that a Trainer prints (0.855), although they look alike
@@ -41,11 +45,9 @@ def score(head: bytes, path: Path) -> float:
     return 0.3 if columns else 0.0
 
 
-def _document_score(head: bytes) -> float:
-    """Return the score of a list of objects with losses, or of an object that holds such a list."""
-    if head.lstrip()[:1] not in (b"[", b"{") or not any(key in head for key in (b'"loss"', b'"train_loss"', b"/loss")):
-        return 0.0
-    return 0.4
+def _of_llama_factory(record: Mapping[str, Any]) -> bool:
+    """Return whether an object is of LLaMA-Factory's `trainer_log.jsonl`. In a prediction run it has no loss."""
+    return {"current_steps", "total_steps"} <= record.keys()
 
 
 def read(path: Path) -> RunTable:
@@ -56,7 +58,8 @@ def read(path: Path) -> RunTable:
     # the configuration before the rows, or a summary behind them
     settings = {key: value for _, record in found if not _is_record(record) for key, value in record.items()}
     gathered = rows_of((record for _, record in records), _name_of, [line for line, _ in records])
-    if not _holds_a_run(gathered):
+    llama = bool(records) and _of_llama_factory(records[0][1])
+    if not llama and not _holds_a_run(gathered):
         if len(found) > 1:
             keys = list(dict.fromkeys(key for _, record in found[:_OBJECTS_TRIED] for key in record))
             raise AdvisorError(
@@ -66,7 +69,12 @@ def read(path: Path) -> RunTable:
         gathered = _from_document(path)
     facts = {**facts_above(read_head(path), gathered.records), **_counts(settings), **facts_of_settings(settings)}
     facts = with_step_tokens(facts, json.dumps(settings, default=str).encode())
-    return gathered.table(path, NAME, facts=facts, events=scanner.finish(), notes=not_read(gathered.unread))
+    framework, notes = "LLaMA-Factory" if llama else None, not_read(gathered.unread)
+    table = gathered.table(path, NAME, framework, facts=facts, events=scanner.finish(), notes=notes)
+    return table if table.rows else without_losses(table)
+
+
+_PLANNED = Named(column="planned_steps", kind="count", unit=None, rank=0)
 
 
 def _name_of(name: str) -> Named | None:
@@ -80,7 +88,7 @@ def _counts(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {fact: counted(match) for fact, name in said.items() if (match := regex(name).search(words))}
 
 
-def objects(path: Path, scanner: EventScanner | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def objects(path: Path, scanner: EventScanner) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the objects of a file with their line numbers; all other lines go to the scanner."""
     for chunk in chunks(path):
         others: dict[int, bytes] = {}
@@ -90,7 +98,7 @@ def objects(path: Path, scanner: EventScanner | None = None) -> Iterator[tuple[i
                 yield number, record
             elif line.strip():
                 others[number] = line
-        if others and scanner is not None:
+        if others:
             scanner.feed(b"\n".join(others.values()) + b"\n", np.array(list(others)))
 
 
@@ -126,39 +134,14 @@ def _from_document(path: Path) -> Gathered:
 
 
 def _candidates(raw: Any, depth: int = 0) -> Iterator[list[Mapping[str, Any]]]:
-    lists = [raw] if isinstance(raw, list) else []
-    if isinstance(raw, Mapping):
-        lists += [value for value in raw.values() if isinstance(value, list)]
-        columns = {key: value for key, value in raw.items() if isinstance(value, list) and _has_loss({key: 0})}
-        length = len(next(iter(columns.values()), []))
-        alike = {k: v for k, v in raw.items() if isinstance(v, list) and len(v) == length}
-        if length:
-            yield [dict(zip(alike, row, strict=True)) for row in zip(*alike.values(), strict=True)]
-        yield [raw]
+    inside = raw if isinstance(raw, Mapping) else {}
+    lists = [value for value in (*inside.values(), raw) if isinstance(value, list)]
+    if length := next((len(v) for k, v in inside.items() if isinstance(v, list) and _has_loss({k: 0})), 0):
+        alike = {key: value for key, value in inside.items() if isinstance(value, list) and len(value) == length}
+        yield [dict(zip(alike, row, strict=True)) for row in zip(*alike.values(), strict=True)]
+    yield [inside]
     for rows in sorted(lists, key=len, reverse=True):
         yield [row for row in rows if isinstance(row, Mapping)]
-    for value in raw.values() if isinstance(raw, Mapping) and depth < _DEEPEST else ():
+    for value in inside.values() if depth < _DEEPEST else ():
         if isinstance(value, Mapping):  # {"history": {"loss": [...]}}
             yield from _candidates(value, depth + 1)
-
-
-# LLaMA-Factory's `trainer_log.jsonl` has one object per logged step, with the planned steps and two clocks. Its
-# `LogCallback` writes the keys current_steps, total_steps, loss, eval_loss, lr (learning_rate before 2023-12), epoch,
-# percentage, elapsed_time and remaining_time as h:mm:ss. A prediction run has steps and clocks but no loss.
-
-LLAMA_FACTORY = "llama_factory"
-_PLANNED = Named(column="planned_steps", kind="count", unit=None, rank=0)
-
-
-def llama_factory_score(head: bytes, path: Path) -> float:
-    """Return the score: high if both of its counters are on the first line."""
-    first = head.lstrip().partition(b"\n")[0]
-    return 0.95 if first[:1] == b"{" and b'"current_steps"' in first and b'"total_steps"' in first else 0.0
-
-
-def read_llama_factory(path: Path) -> RunTable:
-    """Read the log, or only steps and times if the run has no losses. Raises AdvisorError on failure."""
-    found = list(objects(path))
-    gathered = rows_of((record for _, record in found), _name_of, [line for line, _ in found])
-    table = gathered.table(path, LLAMA_FACTORY, "LLaMA-Factory")
-    return table if table.rows else without_losses(table)

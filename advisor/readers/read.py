@@ -83,7 +83,6 @@ STRUCTURED = (
     *map(_of, (own_log, hf_trainer_state)),
     *map(_of, (wandb_folder, wandb_file, tfevents, mlflow_files, sqlite_runs, parquet_table, telemetry_file)),
     *map(_of_telemetry, (gpu_csv, smi_tables)),
-    FileReader(jsonl.LLAMA_FACTORY, jsonl.llama_factory_score, jsonl.read_llama_factory),
     *map(_of, (jsonl, csv_table, sheets)),
 )
 
