@@ -85,9 +85,9 @@ def plain_numbers(cells: Sequence[str]) -> np.ndarray:
     return np.fromiter((_plain(cell) for cell in cells), dtype=float, count=len(cells))
 
 
-def is_number(column: pd.Series | Sequence[str]) -> bool:
+def is_number(column: pd.Series) -> bool:
     """Return whether a column of a frame has numbers, or dates that pandas read; otherwise it has texts."""
-    return getattr(column, "dtype", np.dtype(object)).kind in "iufM"
+    return column.dtype.kind in "iufM"
 
 
 def texts_in(column: pd.Series) -> list[str]:
@@ -95,23 +95,11 @@ def texts_in(column: pd.Series) -> list[str]:
     return ["" if cell is None or cell != cell else str(cell) for cell in column.tolist()]
 
 
-def numbers_in(column: pd.Series | Sequence[str]) -> np.ndarray:
-    """Return a frame's column, or cells, as floats; NaN where no number is written. A date is in nanoseconds."""
-    if not hasattr(column, "dtype"):
-        return plain_numbers(column)
+def numbers_in(column: pd.Series) -> np.ndarray:
+    """Return a frame's column as floats; NaN where no number is written. A date is in nanoseconds."""
     if column.dtype.kind == "M":
         return np.where(column.isna(), np.nan, column.to_numpy("datetime64[ns]").astype(np.int64))
     return column.to_numpy(float) if is_number(column) else plain_numbers(texts_in(column))
-
-
-def printed_non_finite(cells: Sequence[str]) -> np.ndarray:
-    """Return 1 for a cell that prints NaN, 2 for an infinity and 0 for any other cell, also an empty one."""
-    flags = np.zeros(len(cells))
-    for row, cell in enumerate(cells):
-        known = NON_FINITE.get(cell.strip().lower())
-        if known is not None:
-            flags[row] = 1 if math.isnan(known) else 2
-    return flags
 
 
 def _plain(cell: str) -> float:

@@ -21,7 +21,7 @@ from advisor.readers.cells import (
     is_number,
     looks_like_date,
     numbers_in,
-    printed_non_finite,
+    plain_numbers,
     texts_in,
     unix_seconds,
     unix_times,
@@ -94,11 +94,12 @@ def not_read(names: Sequence[str]) -> list[str]:
 
 def gather(frame: pd.DataFrame, name_of: NameOf = column_or_card) -> Gathered:
     """Return the records of a table whose columns have names. `name_of` returns what a name means."""
-    sums = [numbers_in(frame.pop(name)) for name in list(frame) if str(name).rpartition("/")[2] == _SUM]
+    sums = [numbers_in(frame.pop(name)) for name in map(str, frame) if name.rpartition("/")[2] == _SUM]
     chosen, unread = _chosen(frame, name_of)
     frame = frame if chosen else frame.iloc[:0]
     columns: dict[str, np.ndarray] = {}
-    provenance, notes, facts = {}, [], {}
+    provenance, notes = {}, []
+    facts: dict[str, Any] = {}
     evaluated = np.zeros(len(frame), bool)
     for column, (key, named) in chosen.items():
         cells = frame[key]
@@ -223,9 +224,8 @@ def _printed(cells: pd.Series, values: np.ndarray) -> np.ndarray:
     """Return 0 for a finite loss, 1 for a printed NaN, 2 for a printed infinity and NaN for an empty cell."""
     flags = np.where(np.isfinite(values), 0.0, np.where(np.isinf(values), 2.0, np.nan))
     if not is_number(cells):
-        unknown = np.flatnonzero(~np.isfinite(values))
-        printed = printed_non_finite(texts_in(cells.iloc[unknown]))
-        flags[unknown] = np.where(printed > 0, printed, flags[unknown])
+        texts = texts_in(cells)
+        flags[[row for row in np.flatnonzero(np.isnan(values)) if texts[row].strip().lower() in NON_FINITE]] = 1
     return flags
 
 
@@ -237,15 +237,26 @@ def rows_of(
 ) -> Gathered:
     """Return the records of objects, whose nested keys are joined by slashes. Without lines they are numbered from 1.
 
-    Numbers written as text count; everything else that is not a number is skipped.
+    `lines` may be filled while the objects are made. Numbers written as text count; everything else that is no number
+    is skipped.
     """
     import pandas as pd
 
-    rows = [dict(_values(row)) for row in objects]
-    stage = stage_of(list(rows[0])) if rows else ""
-    named = {key: meaning(key, stage, name_of) for row in rows for key in row}
-    known = {key: [row.get(key) for row in rows] for key, found in named.items() if found is not None}
-    frame = pd.DataFrame(known, index=range(1, len(rows) + 1) if lines is None else lines)
+    named: dict[str, Named | None] = {}
+    columns: dict[str, list[Any]] = {}
+    count, stage = 0, ""
+    for count, row in enumerate(objects, 1):
+        values = dict(_values(row))
+        stage = stage_of(list(values)) if count == 1 else stage
+        for key, value in values.items():
+            if key not in named:
+                named[key] = meaning(key, stage, name_of)
+            if named[key] is not None:
+                column = columns.setdefault(key, [])
+                column += [None] * (count - 1 - len(column)) + [value]
+    for column in columns.values():
+        column += [None] * (count - len(column))
+    frame = pd.DataFrame(columns, index=list(range(1, count + 1) if lines is None else lines))
     gathered = gather(frame, named.get)
     unread = (*gathered.unread, *[key for key, found in named.items() if found is None][:_MOST_KEYS])
     return replace(gathered, unread=unread)
@@ -254,18 +265,18 @@ def rows_of(
 def _values(row: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     """Yield an object's numbers, dates and clocks, with `"global_step/max_steps": "10/210"` as two numbers."""
     for key, value in flatten(row):
-        both = _COUNTER.fullmatch(value) if isinstance(value, str) else None
-        if both is not None and key.count("/") == 1:
-            yield from zip(key.split("/"), both.groups(), strict=True)
-        elif isinstance(value, int | float):
+        if isinstance(value, int | float):
             if not isinstance(value, bool):
                 yield key, value if value == value else "nan"
-        elif isinstance(value, str) and len(value) < _LONGEST_VALUE and _is_quantity(value):
-            yield key, value
+        elif isinstance(value, str) and len(value) < _LONGEST_VALUE:
+            if key.count("/") == 1 and (both := _COUNTER.fullmatch(value)) is not None:
+                yield from zip(key.split("/"), both.groups(), strict=True)
+            elif _is_quantity(value):
+                yield key, value
 
 
 def _is_quantity(text: str) -> bool:
-    return looks_like_date(text) or text.strip().lower() in NON_FINITE or bool(np.isfinite(numbers_in([text])[0]))
+    return looks_like_date(text) or text.strip().lower() in NON_FINITE or bool(np.isfinite(plain_numbers([text])[0]))
 
 
 def rows_of_series(series: Mapping[str, Series]) -> Gathered:
@@ -298,7 +309,7 @@ def flatten(row: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterabl
     for number, (key, value) in enumerate(row.items()):
         if number > _MOST_KEYS:
             return
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             if depth < _DEEPEST:
                 yield from flatten(value, f"{prefix}{key}/", depth + 1)
         else:

@@ -62,9 +62,9 @@ def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     notes: tuple[str, ...] = ()
     if not layout.header:
         frame = frame.set_axis(_infer(frame.head(20_000)), axis=1)
-        notes = (f"no header: columns taken as {', '.join(name or 'unknown' for name in frame)}",)
+        notes = (f"no header: columns taken as {', '.join(name or 'unknown' for name in map(str, frame))}",)
         frame = frame.loc[:, ~frame.columns.duplicated()]
-    if not any((reading := reading_of(name)) is not None and reading.column in MEASURED for name in frame):
+    if not any((reading := reading_of(name)) is not None and reading.column in MEASURED for name in map(str, frame)):
         raise AdvisorError(
             f"{path} holds no power, use, memory, temperature or clock of a GPU",
             "columns are known by nvidia-smi's names, such as power.draw [W]",

@@ -24,6 +24,7 @@ from advisor.readers.yaml_rows import regex
 NAME = "jsonl"
 _LONGEST_LINE = 2**20
 _OBJECTS_TRIED = 50
+_OF_RECORDS = frozenset(("loss", "eval_loss", "step", "epoch", "elapsed_seconds", "seconds"))
 _DEEPEST = 3  # levels of nested objects that are searched for loss columns
 
 
@@ -34,11 +35,11 @@ def score(head: bytes, path: Path) -> float:
     alone = len(objects) == 1 and not _has_loss(objects[0])  # a whole document on one line
     if not objects or alone or len(objects) < 0.6 * (len(lines) - 1):
         # one document: a list of objects with losses, or an object that holds such a list
-        named = any(key in head for key in (b'"loss"', b'"train_loss"', b"/loss"))
-        return 0.4 if head.lstrip()[:1] in (b"[", b"{") and named else 0.0
+        has_loss = any(key in head for key in (b'"loss"', b'"train_loss"', b"/loss"))
+        return 0.4 if head.lstrip()[:1] in (b"[", b"{") and has_loss else 0.0
     if _of_llama_factory(objects[0]):
         return 0.95
-    columns = {named.column for record in objects for key in record if (named := column_of(str(key)))}
+    columns = {one.column for record in objects for key in record if (one := column_of(str(key)))}
     if columns & {"loss", "eval_loss"}:
         # lines of pure JSON are not the dictionaries that a Trainer prints (0.855), although they look alike
         return 0.87 if sum(line.startswith(b'{"') for line in lines) >= len(objects) else 0.8
@@ -52,18 +53,26 @@ def _of_llama_factory(record: Mapping[str, Any]) -> bool:
 
 def read(path: Path) -> RunTable:
     """Read JSON lines, or one JSON document that holds a list of such objects. Raises AdvisorError on failure."""
-    scanner = EventScanner()
-    found = list(objects(path, scanner))
-    records = [(line, record) for line, record in found if _is_record(record)]
-    # the configuration before the rows, or a summary behind them
-    settings = {key: value for _, record in found if not _is_record(record) for key, value in record.items()}
-    gathered = rows_of((record for _, record in records), _name_of, [line for line, _ in records])
-    llama = bool(records) and _of_llama_factory(records[0][1])
+    scanner, lines = EventScanner(), list[int]()
+    keys, settings = dict[str, None](), dict[str, Any]()
+    count = 0
+
+    def records() -> Iterator[Mapping[str, Any]]:
+        nonlocal count
+        for count, (line, record) in enumerate(objects(path, scanner), 1):
+            keys.update(dict.fromkeys(record) if count <= _OBJECTS_TRIED else {})
+            if _is_record(record):
+                lines.append(line)
+                yield record
+            else:  # the configuration before the rows, or a summary behind them
+                settings.update(record)
+
+    gathered = rows_of(records(), _name_of, lines)
+    llama = _of_llama_factory(keys)
     if not llama and not _holds_a_run(gathered):
-        if len(found) > 1:
-            keys = list(dict.fromkeys(key for _, record in found[:_OBJECTS_TRIED] for key in record))
+        if count > 1:
             raise AdvisorError(
-                f"{path} holds {len(found)} objects, none with a loss; their keys are {', '.join(keys[:8])}",
+                f"{path} holds {count} objects, none with a loss; their keys are {', '.join([*keys][:8])}",
                 'rows like {"step": 1, "loss": 2.5} are read; is the training log another file?',
             )
         gathered = _from_document(path)
@@ -115,8 +124,8 @@ def _has_loss(record: Mapping[str, Any]) -> bool:
 
 
 def _is_record(record: Mapping[str, Any]) -> bool:
-    columns = {named.column for key, _ in flatten(record) if (named := column_of(key))}
-    return bool(columns & {"loss", "eval_loss", "step", "epoch", "elapsed_seconds", "seconds"})
+    named = (column_of(key) for key, _ in flatten(record))
+    return any(one is not None and one.column in _OF_RECORDS for one in named)
 
 
 def _holds_a_run(gathered: Gathered) -> bool:

@@ -80,9 +80,9 @@ class Message:
             self.parts.setdefault(number, []).append(data[at : at + length])
             at += length
 
-    def int(self, number: int, missing: int = 0) -> int:
-        """Return a varint as int64, which may be negative."""
-        value = self.ints.get(number, missing)
+    def whole(self, number: int) -> int:
+        """Return a varint as int64, which may be negative; 0 if there is none."""
+        value = self.ints.get(number, 0)
         return value - (1 << 64) if value >= 1 << 63 else value
 
     def last(self, number: int) -> bytes:
@@ -118,7 +118,7 @@ def float_of(data: bytes) -> float | None:
 
 def first_number(tensor: Message) -> float | None:
     """Return the number in a TensorProto that holds a scalar; None for any other. Source: TensorFlow's tensor.proto."""
-    kind = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8"}.get(tensor.int(1))  # DT_FLOAT, DT_DOUBLE, DT_INT32, DT_INT64
+    kind = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8"}.get(tensor.whole(1))  # DT_FLOAT, DT_DOUBLE, DT_INT32, DT_INT64
     content = next((tensor.last(number) for number in (4, 5, 6) if number in tensor.parts), b"")
     if kind is None or len(content) != np.dtype(kind).itemsize:
         return None

@@ -68,10 +68,10 @@ def _read(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     for module in (gpu_csv, smi_tables):
         if module.score(head, path) > 0:
             return module.read_readings(path)
-    telemetry = system_metrics(map(json_object, read_text(path).split("\n"))) if head.lstrip()[:1] == b"{" else None
-    if telemetry is None:
+    found = system_metrics(map(json_object, read_text(path).split("\n"))) if head.lstrip()[:1] == b"{" else None
+    if found is None:
         raise AdvisorError(f"{path} holds no telemetry of a GPU that is known", _RECORD)
-    return telemetry, len(telemetry["unix_seconds"]), ()
+    return found, len(found["unix_seconds"]), ()
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -117,7 +117,7 @@ def system_metrics(objects: Iterable[Mapping[str, Any]]) -> Telemetry | None:
 
     rows = [{key: as_number(value) for key, value in one.items() if _of_wandb(key) is not None} for one in objects]
     frame = pd.DataFrame([row for row in rows if row], dtype=float)
-    if not any(_of_wandb(key).card is not None for key in frame):  # type: ignore[union-attr]  # only known keys are left
+    if all((reading := _of_wandb(str(key))) is None or reading.card is None for key in frame):
         return None
     return telemetry_of(frame, _of_wandb)[0]
 

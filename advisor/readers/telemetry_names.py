@@ -185,7 +185,8 @@ def with_readings_of_rows(table: RunTable) -> RunTable:
         return table
     columns = {name: values for name, values in table.columns.items() if name not in found}
     table = dataclasses.replace(table, columns=columns)
-    times, parts = _times(table), {}
+    times = _times(table)
+    parts: dict[int | None, Telemetry] = {}
     for card in sorted({int(name.split()[1]) for name in found}):
         part = {name.split()[2]: values for name, values in found.items() if int(name.split()[1]) == card}
         read = np.any([np.isfinite(values) for values in part.values()], axis=0)

@@ -33,7 +33,7 @@ def telemetry_of(
     """Return columns sorted by time, the number of readings in the table, and notes."""
     import pandas as pd
 
-    named = {name: reading for name in frame if (reading := name_of(name)) is not None}
+    named = {name: reading for name in map(str, frame) if (reading := name_of(name)) is not None}
     cards = {reading.card for reading in named.values() if reading.card is not None}
     readings, notes = len(frame) * max(1, len(cards)), []
     if (every := -(-readings // MOST_READINGS)) > 1:

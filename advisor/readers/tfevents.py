@@ -85,4 +85,4 @@ def _add(event: Message, wall_time: float, scalars: _Scalars, settings: dict[str
         elif number is None and 0 < len(value.last(8)) < 256:
             number = first_number(Message(value.last(8)))
         if number is not None and (tag in scalars or len(scalars) < _MOST_TAGS):
-            scalars.setdefault(tag, []).append((wall_time, number, event.int(2)))
+            scalars.setdefault(tag, []).append((wall_time, number, event.whole(2)))

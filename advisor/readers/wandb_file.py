@@ -134,21 +134,21 @@ def identity(path: Path) -> Identity | None:
 def _add(run: _Run, record: Message) -> None:
     run.records += 1
     for history in record.inner(_HISTORY):
-        steps = [float(step.int(1)) for step in history.inner(2)]
+        steps = [float(step.whole(1)) for step in history.inner(2)]
         run.rows.append(_items(history, 1) | ({"_step": steps[0]} if steps else {}))
         run.places.append(run.records)
     configs = [*record.inner(_CONFIG), *(config for one in record.inner(_RUN) for config in one.inner(4))]
     for config in configs if len(run.settings) < _MOST_SETTINGS else ():
         run.settings |= _items(config, 1)
     for stats in record.inner(_STATS) if len(run.stats) < _MOST_STATS else ():
-        stamps = [one.int(1) + one.int(2) / 1e9 for one in stats.inner(2)]  # seconds, nanoseconds
+        stamps = [one.whole(1) + one.whole(2) / 1e9 for one in stats.inner(2)]  # seconds, nanoseconds
         run.stats.append(_items(stats, 3) | {"_timestamp": next(iter(stamps), None)})
     for output in (*record.inner(_OUTPUT), *record.inner(_OUTPUT_RAW)):
         for line in output.parts.get(3, ()):
             text = line if line.endswith(b"\n") else line + b"\n"
             run.console.feed(text, np.full(text.count(b"\n"), run.records))
     for ended in record.inner(_EXIT):
-        run.exit_code = ended.int(1)
+        run.exit_code = ended.whole(1)
 
 
 def _items(message: Message, wanted: int) -> dict[str, Any]:
