@@ -45,6 +45,7 @@ _LINES_BEFORE_HEADER = 20
 _SUFFIXES = (".csv", ".tsv")
 _SAID = re.compile(r"=\s{0,3}[-+]?\d")  # `loss=4.1, acc=0.9` is a record, not a header
 _AXES = ("step", "epoch", "tokens", "elapsed_seconds", "unix_seconds")
+_OF_TENSORBOARD = ("Wall time", "Step", "Value")
 _OF_EPOCHS = "the loss is the mean over each epoch"
 # programs recognised by their header: framework, header, facts, notes; the first match is used
 _PROGRAMS: tuple[tuple[str | None, str, Mapping[str, Any], tuple[str, ...]], ...] = (
@@ -83,7 +84,7 @@ def score(head: bytes, path: Path) -> float:
     if any(_SAID.search(name) for name in layout.header):
         return 0.0
     found = recognised(layout.header)
-    losses = "loss" in found or "eval_loss" in found
+    losses = "loss" in found or "eval_loss" in found or layout.header[:3] == _OF_TENSORBOARD
     if losses and any(axis in found for axis in _AXES):
         return 0.75
     if is_telemetry(layout.header):
@@ -107,6 +108,13 @@ def read(path: Path) -> RunTable:
     if not layout.header:
         frame, told = _named_by_numbers(path, frame)
         notes = (told,)
+    elif layout.header == _OF_TENSORBOARD:  # TensorBoard's page exports one scalar, named in the file
+        frame = frame.rename(columns={"Wall time": "unix_time", "Value": path.stem.rpartition("tag-")[2]})
+    elif exported := [name for name in layout.header if f"{name}__MIN" in layout.header]:  # W&B's page: RUN - METRIC
+        runs = list(dict.fromkeys(name.partition(" - ")[0] for name in exported))
+        mine = {name: name.partition(" - ")[2] for name in exported if name.startswith(f"{runs[0]} - ")}
+        frame = frame[[name for name in frame if " - " not in name or name in mine]].rename(columns=mine)
+        notes = (f"the table holds {len(runs)} runs: {runs[0]} is read",) if len(runs) > 1 else ()
     pair = _pair_of_sets(layout.header)
     counted = recognised(tuple(frame.columns)).keys() & {"step", "tokens"}
     other = column_or_card if counted else _of_an_epoch
@@ -177,7 +185,7 @@ def layout_of(head: str) -> Layout | None:
     lines = head.replace("\r\n", "\n").replace("\r", "\n").split("\n")[:200]
     whole = lines[:-1] if len(lines) > 1 and len(head) > 4096 else lines
     found = [one for delimiter in DELIMITERS if (one := _try(whole, delimiter)) is not None]
-    return max(found, key=lambda one: one[0])[1] if found else None
+    return max(found, key=lambda one: (bool(one[1].header), one[0]))[1] if found else None
 
 
 def _try(lines: list[str], delimiter: str) -> tuple[float, Layout] | None:
@@ -234,7 +242,7 @@ def read_frame(path: Path) -> tuple[Layout, pd.DataFrame]:
     """
     import pandas as pd
 
-    layout = layout_of(decode(read_head(path)))
+    layout = layout_of(head := decode(read_head(path)))
     if layout is None:
         raise AdvisorError(f"{path} is not a table", "separate columns by commas and name them in the first line")
     text = read_document(path, MOST_BYTES)
@@ -251,6 +259,8 @@ def read_frame(path: Path) -> tuple[Layout, pd.DataFrame]:
         frame = pd.read_csv(
             io.BytesIO(text),
             sep=layout.delimiter,
+            # a spreadsheet of a country in which 0,5 is a half
+            decimal="," if layout.delimiter == ";" and re.search(r";\s*-?\d+,\d+\s*;", head) else ".",
             names=list(places),
             usecols=list(places),  # longer rows are then no error
             header=None,

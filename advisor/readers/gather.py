@@ -42,6 +42,8 @@ _SUM = "train_runtime"  # in the last row of a Hugging Face Trainer, which sums 
 _MOST_TOLD = 12  # skipped names that are listed
 _FEWEST_KEYS = 3  # fewest keys that must share a stage's name
 _ROW_NUMBERS = ("index", "idx", "unnamed: 0")
+_SETS = ("split", "phase", "mode", "set", "subset", "stage")  # names of a column that says which data a row is about
+_HELD_OUT = re.compile("val|valid|validation|eval|evaluation|test|dev")
 _DEEPEST = 4  # level of nested objects whose values count
 _MOST_KEYS = 5000  # an object with more keys is data
 _COUNTER = re.compile(r"(\d{1,12})/(\d{1,12})")
@@ -94,9 +96,9 @@ def not_read(names: Sequence[str]) -> list[str]:
 
 def gather(frame: pd.DataFrame, name_of: NameOf = column_or_card) -> Gathered:
     """Return the records of a table whose columns have names. `name_of` returns what a name means."""
-    sums = [numbers_in(frame.pop(name)) for name in map(str, frame) if name.rpartition("/")[2] == _SUM]
+    sums = [numbers_in(frame.pop(name)) for name in [*map(str, frame)] if name.rpartition("/")[2] == _SUM]
     chosen, unread = _chosen(frame, name_of)
-    frame = frame if chosen else frame.iloc[:0]
+    frame = _sets_apart(frame, chosen) if chosen else frame.iloc[:0]
     columns: dict[str, np.ndarray] = {}
     provenance, notes = {}, []
     facts: dict[str, Any] = {}
@@ -125,7 +127,7 @@ def gather(frame: pd.DataFrame, name_of: NameOf = column_or_card) -> Gathered:
     summed = len(known) > 0 and trained.any() and np.isfinite(sums[0][np.flatnonzero(trained)[-1] :]).any()
     # a row without a loss (validation, or an epoch's summary) completes the row with a loss that it belongs to
     is_eval = ~trained if "loss" in chosen else evaluated & ~trained
-    if summed and (step := columns.get("step", np.full(len(frame), np.nan))[np.isfinite(sums[0])][-1]) > 0:
+    if summed and "step" in columns and np.isfinite(step := columns["step"][np.isfinite(sums[0])][-1]) and step > 0:
         facts["planned_steps"] = int(step)  # the last row of losses may be of an earlier step
     only_sum = np.isfinite(sums[0]) & ~trained & ~evaluated if summed else np.zeros(len(frame), bool)
     store, order = RecordStore(kinds=(TRAIN, EVAL)), np.arange(len(frame))
@@ -137,11 +139,28 @@ def gather(frame: pd.DataFrame, name_of: NameOf = column_or_card) -> Gathered:
     return Gathered(
         records=store.records(),
         provenance=provenance,
-        unread=unread,
+        unread=tuple(name for name in unread if name.lower() not in _SETS),
         notes=tuple(notes),
         facts=facts,
         summed=bool(summed),
     )
+
+
+def _sets_apart(frame: pd.DataFrame, chosen: dict[str, tuple[str, Named]]) -> pd.DataFrame:
+    """Return the table with the losses of validation in a column of their own if a word in each row names its set."""
+    for name in (name for name in frame if str(name).lower() in _SETS and not is_number(frame[name])):
+        words = [word.strip().lower() for word in texts_in(frame[name])]
+        held_out = np.array([_HELD_OUT.fullmatch(word) is not None for word in words])
+        if not held_out.any() or not any(word.startswith("train") for word in words):
+            continue
+        for column in ("loss", "accuracy", "reward"):
+            if column in chosen and f"eval_{column}" not in chosen:
+                key, named = chosen[column]
+                frame = frame.assign(
+                    **{f"{key} of {name}": frame[key].where(held_out), key: frame[key].where(~held_out)}
+                )
+                chosen[f"eval_{column}"] = f"{key} of {name}", replace(named, column=f"eval_{column}")
+    return frame
 
 
 def _chosen(frame: pd.DataFrame, name_of: NameOf) -> tuple[dict[str, tuple[str, Named]], tuple[str, ...]]:
@@ -251,14 +270,17 @@ def rows_of(
         for key, value in values.items():
             if key not in named:
                 named[key] = meaning(key, stage, name_of)
-            if named[key] is not None:
+            if named[key] is not None or key in _SETS:
                 column = columns.setdefault(key, [])
                 column += [None] * (count - 1 - len(column)) + [value]
     for column in columns.values():
         column += [None] * (count - len(column))
     frame = pd.DataFrame(columns, index=list(range(1, count + 1) if lines is None else lines))
     gathered = gather(frame, named.get)
-    unread = (*gathered.unread, *[key for key, found in named.items() if found is None][:_MOST_KEYS])
+    unread = (
+        *gathered.unread,
+        *[key for key, found in named.items() if found is None and key not in _SETS][:_MOST_KEYS],
+    )
     return replace(gathered, unread=unread)
 
 
@@ -271,12 +293,12 @@ def _values(row: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
         elif isinstance(value, str) and len(value) < _LONGEST_VALUE:
             if key.count("/") == 1 and (both := _COUNTER.fullmatch(value)) is not None:
                 yield from zip(key.split("/"), both.groups(), strict=True)
-            elif _is_quantity(value):
+            elif key in _SETS or looks_like_date(value) or _is_number_written(value):
                 yield key, value
 
 
-def _is_quantity(text: str) -> bool:
-    return looks_like_date(text) or text.strip().lower() in NON_FINITE or bool(np.isfinite(plain_numbers([text])[0]))
+def _is_number_written(text: str) -> bool:
+    return text.strip().lower() in NON_FINITE or bool(np.isfinite(plain_numbers([text])[0]))
 
 
 def rows_of_series(series: Mapping[str, Series]) -> Gathered:

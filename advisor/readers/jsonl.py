@@ -39,7 +39,7 @@ def score(head: bytes, path: Path) -> float:
         return 0.4 if head.lstrip()[:1] in (b"[", b"{") and has_loss else 0.0
     if _of_llama_factory(objects[0]):
         return 0.95
-    columns = {one.column for record in objects for key in record if (one := column_of(str(key)))}
+    columns = {one.column for record in objects for key, _ in flatten(record) if (one := column_of(key))}
     if columns & {"loss", "eval_loss"}:
         # lines of pure JSON are not the dictionaries that a Trainer prints (0.855), although they look alike
         return 0.87 if sum(line.startswith(b'{"') for line in lines) >= len(objects) else 0.8

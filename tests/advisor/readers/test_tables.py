@@ -223,6 +223,46 @@ def test_one_of_several_losses_is_read_for_both_sets_and_said_to_be_one(tmp_path
     assert f"the run has several losses: {own} is read" in run.notes
 
 
+LOSSES = [(10, 3.5), (20, 2.75), (30, 2.25)]  # of steps; validation's is half a nat more
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "evaluated"),
+    [
+        # a word in each row says which data it is about
+        ("log.csv", "step,split,loss\n" + "".join(f"{s},train,{x}\n{s},val,{x + 0.5}\n" for s, x in LOSSES), True),
+        (
+            "log.jsonl",
+            as_lines([{"step": s, "mode": m, "loss": x + d} for s, x in LOSSES for m, d in (("train", 0), ("eval", 0.5))]),
+            True,
+        ),
+        ("log.jsonl", as_lines([{"step": s, "train": {"loss": x}, "val": {"loss": x + 0.5}} for s, x in LOSSES]), True),
+        # exports of the pages of W&B, of two runs, and of TensorBoard
+        (
+            "wandb_export.csv",
+            as_csv([{"Step": s, **{f"{r} - {m}{e}": x + 0.5 * (m != "loss") + 9 * (r == "b")
+             for r in "ab" for m in ("loss", "val_loss") for e in ("", "__MIN", "__MAX")}} for s, x in LOSSES]),
+            True,
+        ),
+        ("r-tag-train_loss.csv", "Wall time,Step,Value\n" + "".join(f"{1.7e9 + s},{s},{x}\n" for s, x in LOSSES), False),
+        # a half is 0,5
+        ("log.csv", "step;loss;lr\n" + "".join(f"{s};{x};{x}\n".replace(".", ",") for s, x in LOSSES), False),
+    ],
+)  # fmt: skip
+def test_tables_as_pages_spreadsheets_and_own_scripts_write_them(tmp_path, name, text, evaluated):
+    path = tmp_path / name
+    path.write_text(text)
+    run = read_run(path)
+    assert list(zip(run.column("step"), run.column("loss"), strict=True)) == LOSSES
+    assert (
+        run.column("eval_loss").tolist() == [x + 0.5 for _, x in LOSSES]
+        if evaluated
+        else "eval_loss" not in run.columns
+    )
+    assert "loss_unit" not in run.facts and (run.first_loss, run.last_loss) == (3.5, 2.25)
+    assert not any("not read" in note for note in run.notes)
+
+
 @pytest.mark.parametrize("name", ["duration_min", "epoch_time_min", "Epoch time (min)"])
 def test_minutes_of_each_epoch_in_a_table_that_counts_epochs(tmp_path, name):
     path = tmp_path / "epochs.csv"
