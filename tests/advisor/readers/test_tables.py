@@ -223,6 +223,7 @@ def test_one_of_several_losses_is_read_for_both_sets_and_said_to_be_one(tmp_path
     assert f"the run has several losses: {own} is read" in run.notes
 
 
+SETS = (("train", 0), ("val", 0.5))
 LOSSES = [(10, 3.5), (20, 2.75), (30, 2.25)]  # of steps; validation's is half a nat more
 
 
@@ -233,7 +234,7 @@ LOSSES = [(10, 3.5), (20, 2.75), (30, 2.25)]  # of steps; validation's is half a
         ("log.csv", "step,split,loss\n" + "".join(f"{s},train,{x}\n{s},val,{x + 0.5}\n" for s, x in LOSSES), True),
         (
             "log.jsonl",
-            as_lines([{"step": s, "mode": m, "loss": x + d} for s, x in LOSSES for m, d in (("train", 0), ("eval", 0.5))]),
+            as_lines([{"step": s, "mode": m, "loss": x + d} for s, x in LOSSES for m, d in SETS]),
             True,
         ),
         ("log.jsonl", as_lines([{"step": s, "train": {"loss": x}, "val": {"loss": x + 0.5}} for s, x in LOSSES]), True),
@@ -244,7 +245,7 @@ LOSSES = [(10, 3.5), (20, 2.75), (30, 2.25)]  # of steps; validation's is half a
              for r in "ab" for m in ("loss", "val_loss") for e in ("", "__MIN", "__MAX")}} for s, x in LOSSES]),
             True,
         ),
-        ("r-tag-train_loss.csv", "Wall time,Step,Value\n" + "".join(f"{1.7e9 + s},{s},{x}\n" for s, x in LOSSES), False),
+        ("tag-train_loss.csv", "Wall time,Step,Value\n" + "".join(f"{1.7e9 + s},{s},{x}\n" for s, x in LOSSES), False),
         # a half is 0,5
         ("log.csv", "step;loss;lr\n" + "".join(f"{s};{x};{x}\n".replace(".", ",") for s, x in LOSSES), False),
     ],
