@@ -37,7 +37,7 @@ def positive(facts: Mapping[str, Any], name: str) -> float | None:
 _NUMBERS_ONLY = frozenset(
     (
         *("csv", "jsonl", "two_columns", "mlflow", "mlperf", "tfevents", "wandb"),
-        *("hf_trainer_state", "markdown", "torchtitan", "llmc_mainlog", "gpu_csv", "keras"),
+        *("hf_trainer_state", "torchtitan", "llmc_mainlog", "gpu_csv", "keras"),
     )
 )
 

@@ -64,8 +64,16 @@ def checkpoint_events(folder: Path, files: Iterable[Path]) -> list[Event]:
     groups: dict[Path, list[Path]] = {}
     for path in files:
         if is_weights(path) and path.stat().st_size >= _LEAST_BYTES:
-            groups.setdefault(_unit(path, folder), []).append(path)
-    events = [_event(unit, paths, folder) for unit, paths in groups.items()]
+            # a checkpoint is the nearest folder named after a step, else the file itself
+            inside = path.relative_to(folder).parents
+            named = next((folder / parent for parent in inside if step_of(parent.name) is not None), path)
+            groups.setdefault(named, []).append(path)
+    events = []
+    for unit, paths in groups.items():
+        stats, step = [path.stat() for path in paths], step_of(unit.name)
+        numbers = {"bytes": float(sum(stat.st_size for stat in stats))}
+        numbers |= {"unix_seconds": max(stat.st_mtime for stat in stats)} | ({} if step is None else {"step": step})
+        events.append(Event(kind="checkpoint", text=str(unit.relative_to(folder)), step=step, numbers=numbers))
     return sorted(events, key=lambda event: (event.step is None, event.step or 0.0, event.text))
 
 
@@ -73,25 +81,3 @@ def step_of(name: str) -> float | None:
     """Return the step in a checkpoint's name; None if it has none."""
     match = _STEP.search(name.lower()) or _NUMBERED.search(name.lower())
     return float(match[1]) if match and len(match[1]) < 12 else None
-
-
-def _unit(path: Path, folder: Path) -> Path:
-    """Return the checkpoint that a file belongs to: its nearest folder named after a step, else the file itself."""
-    for parent in path.parents:
-        if parent == folder:
-            break
-        if step_of(parent.name) is not None:
-            return parent
-    return path
-
-
-def _event(unit: Path, paths: list[Path], folder: Path) -> Event:
-    stats = [path.stat() for path in paths]
-    numbers = {
-        "bytes": float(sum(stat.st_size for stat in stats)),
-        "unix_seconds": max(stat.st_mtime for stat in stats),
-    }
-    step = step_of(unit.name)
-    if step is not None:
-        numbers["step"] = step
-    return Event(kind="checkpoint", text=str(unit.relative_to(folder)), step=step, numbers=numbers)

@@ -7,6 +7,9 @@ import shlex
 import subprocess
 from pathlib import Path
 
+import pytest
+import yaml
+
 from tests.terminal import advisor
 
 PARSE = """
@@ -48,6 +51,28 @@ def test_trl_takes_every_option_of_a_script_for_grpo(trainers_python: Path, tmp_
         "group": 8, "longest": 2048, "steps": 10, "mode": "colocate", "share": 0.3, "beta": 0.001,
         "rewards": ["accuracy_reward"],
     }  # fmt: skip
+
+
+VERL = "import importlib.util; print(importlib.util.find_spec('verl').submodule_search_locations[0])"
+
+
+def test_verl_has_every_option_of_the_script(trainers_python: Path, tmp_path: Path):
+    where = subprocess.run([trainers_python, "-c", VERL], capture_output=True, text=True)
+    if where.returncode:
+        pytest.skip("verl is not installed: make engines")
+    whole = Path(where.stdout.strip()) / "trainer" / "config" / "_generated_ppo_trainer.yaml"
+    options = yaml.safe_load(whole.read_text())
+    words = ("--model", "Qwen/Qwen3-8B", "--gpu", "4xh100", "--prompts", "1280", "--placement", "colocated", "--lora")
+    for algorithm in ("grpo", "ppo"):
+        script = tmp_path / f"{algorithm}.sh"
+        advisor("plan", "--rl", algorithm, *words, "--out", str(script), expect=0)
+        given = shlex.split(script.read_text().replace("\\\n", " "), comments=True)
+        assert given[:3] == ["python3", "-m", "verl.trainer.main_ppo"]
+        for word in given[3:]:
+            place = options
+            for name in word.partition("=")[0].split("."):
+                assert name in place, word
+                place = place[name]
 
 
 def test_trl_takes_every_option_of_the_script(trainers_python: Path, tmp_path: Path):
