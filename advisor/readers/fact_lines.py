@@ -162,7 +162,10 @@ _TOLD = (
     *(("parameters", "parameter_count"), ("vocab_size", "vocabulary_size")),
     *(("step_samples", "deepspeed_batch"), ("micro_batch", "deepspeed_micro_batch")),
 )
-_KEPT = ("vocab_size", "step_samples", "parameters", "micro_batch", "world_size", "family", "grad_accum")
+_KEPT = (
+    *("vocab_size", "step_samples", "parameters", "micro_batch", "world_size", "family", "grad_accum", "learning_rate"),
+    *("min_learning_rate", "warmup_steps", "weight_decay", "grad_clip", "dropout", "eval_every_steps"),
+)
 _SPOKEN_ALONE = ("planned_steps", "learning_rate", "step_tokens")  # not `num_steps: 1000`, maybe a sampler
 # only for language models, because other models have other lengths, depths and widths
 _OF_LANGUAGE = ("seq_len", "step_tokens", "depth", "width", "heads", "kv_heads", "ffn_width")
@@ -205,6 +208,8 @@ def _facts_of_banner(banner: bytes, first_loss: float | None, *, of_tokens: bool
         said.setdefault("family", family["family"].decode().lower())
     if said.get("parameters", FEWEST_PARAMETERS) < FEWEST_PARAMETERS:
         del said["parameters"]
+    if said.get("warmup_steps") == 0:  # it may be given as a share of the run
+        del said["warmup_steps"]
     facts = {name: said[name] for name in _KEPT if name in said}
     facts |= {name: in_words[name] for name in _SPOKEN_ALONE if name in in_words}
     for fact in ("driver", "cuda"):
@@ -279,7 +284,8 @@ def _settings(banner: bytes) -> Mapping[str, str]:
     """Return names beside numbers. A name that appears with two different numbers is left out."""
     found: dict[str, str] = {}
     unsure: set[str] = set()
-    for match in regex("setting").finditer(regex("other_block").sub(b"", banner)):
+    text = regex("other_block").sub(b"", banner)
+    for match in (*regex("setting").finditer(text), *regex("option").finditer(text)):
         name = match["name"].decode("ascii", "replace").strip()
         if name.lower() in _WHICH:
             continue

@@ -34,10 +34,12 @@ from advisor.readers.clock import with_clocks
 from advisor.readers.folder import read_folder
 from advisor.readers.formats import line_formats
 from advisor.readers.generic import FEW, MOST, GenericReader
-from advisor.readers.learning import FEWEST
+from advisor.readers.learning import FEWEST, learn
+from advisor.readers.line_format import TRAIN, LineFormat
 from advisor.readers.line_reader import LineReader
 from advisor.readers.own_formats import named_format, own_format_of
 from advisor.readers.run_table import RunTable
+from advisor.readers.sniff import distinct_lines
 from advisor.readers.telemetry_table import telemetry_run
 
 # Readers of structured files, each made of a score and a function, as `read.READERS` needs them.
@@ -169,7 +171,25 @@ def known_reader(path: Path) -> tuple[float, Reader] | None:
         return written.score(head, path), written
     if best <= MOST and (own := GENERIC.score(head, path)) > best:
         return (own, GENERIC) if own >= LEAST_SCORE else None
-    return (best, _KNOWN[-index]) if best >= LEAST_SCORE else None
+    reader = _KNOWN[-index]
+    if isinstance(reader, LineReader) and not reader.format.steps_by_bar and _reads_less(reader.format, head):
+        return best, GENERIC
+    return (best, reader) if best >= LEAST_SCORE else None
+
+
+def _reads_less(format: LineFormat, head: bytes) -> bool:
+    """Return whether a program that does not name itself prints more in its most common record than a format reads."""
+    if any(sign.compiled.search(head) is not None for sign in format.signs):
+        return False
+    rules = [rule for rule in format.rows if rule.kind == TRAIN]
+    for line, _ in sorted(distinct_lines(head), key=lambda one: -one[1]):
+        seen = (
+            next((seen[0] for rule in some if (seen := rule.find(line))), ()) for some in (rules, learn(head).rules)
+        )
+        known, learnt = ({found.target.partition("__")[0] for found in one} - {"unix_seconds"} for one in seen)
+        if known:
+            return known < learnt
+    return False
 
 
 def best_reader(path: Path) -> Reader:
