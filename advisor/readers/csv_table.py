@@ -134,12 +134,8 @@ def _pair_of_sets(header: tuple[str, ...]) -> dict[str, Named]:
     if "loss" in found or "eval_loss" in found:
         return {}
     parts = [name[6:] for name in header if name[:6] == "train/" and f"val/{name[6:]}" in header]
-    named = {"train": "loss", "val": "eval_loss"}
-    return {
-        f"{part_of}/{part}": Named(column=column, kind="loss", unit=None, rank=PART + 100)
-        for part in parts
-        for part_of, column in named.items()
-    }
+    pairs = {f"{data}/{part}": column for part in parts for data, column in (("train", "loss"), ("val", "eval_loss"))}
+    return {name: Named(column=column, kind="loss", unit=None, rank=PART + 100) for name, column in pairs.items()}
 
 
 def _of_an_epoch(name: str) -> Named | None:

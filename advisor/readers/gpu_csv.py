@@ -12,8 +12,7 @@ from advisor.errors import AdvisorError
 from advisor.readers.cells import is_number, looks_like_date, number_with_unit, numbers_in, plain_numbers, texts_in
 from advisor.readers.chunks import decode
 from advisor.readers.csv_table import layout_of, read_frame, recognised
-from advisor.readers.telemetry_names import MEASURED, Telemetry, is_telemetry, reading_of
-from advisor.readers.telemetry_table import telemetry_of
+from advisor.readers.telemetry_names import MEASURED, Telemetry, is_telemetry, reading_of, telemetry_of
 
 if TYPE_CHECKING:
     import pandas as pd

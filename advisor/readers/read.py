@@ -40,7 +40,7 @@ from advisor.readers.line_reader import LineReader
 from advisor.readers.own_formats import named_format, own_format_of
 from advisor.readers.run_table import RunTable
 from advisor.readers.sniff import distinct_lines
-from advisor.readers.telemetry_table import telemetry_run
+from advisor.readers.telemetry_names import telemetry_run
 
 # Readers of structured files, each made of a score and a function, as `read.READERS` needs them.
 

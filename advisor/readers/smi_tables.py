@@ -16,8 +16,7 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.readers.chunks import read_text
-from advisor.readers.telemetry_names import Telemetry
-from advisor.readers.telemetry_table import telemetry_of
+from advisor.readers.telemetry_names import Telemetry, telemetry_of
 from advisor.readers.yaml_rows import text_regex
 
 NAME = "smi tables"

@@ -13,8 +13,14 @@ from advisor.errors import AdvisorError
 from advisor.readers import gpu_csv, smi_tables
 from advisor.readers.chunks import as_number, clean, json_object, read_head, read_text
 from advisor.readers.run_table import RunTable
-from advisor.readers.telemetry_names import MEASURED, Telemetry, TelemetryReading, reading_of
-from advisor.readers.telemetry_table import telemetry_of, telemetry_run
+from advisor.readers.telemetry_names import (
+    MEASURED,
+    Telemetry,
+    TelemetryReading,
+    reading_of,
+    telemetry_of,
+    telemetry_run,
+)
 
 NAME = "telemetry.parquet"
 _MAGIC = b"PAR1"

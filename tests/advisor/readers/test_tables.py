@@ -231,7 +231,7 @@ LOSSES = [(10, 3.5), (20, 2.75), (30, 2.25)]  # of steps; validation's is half a
     ("name", "text", "evaluated"),
     [
         # a word in each row says which data it is about
-        ("log.csv", "step,split,loss\n" + "".join(f"{s},train,{x}\n{s},val,{x + 0.5}\n" for s, x in LOSSES), True),
+        ("log.csv", "step,split,loss\n" + "".join(f"{s},train,{x}\n{s},val_seen,{x + 0.5}\n" for s, x in LOSSES), True),
         (
             "log.jsonl",
             as_lines([{"step": s, "mode": m, "loss": x + d} for s, x in LOSSES for m, d in SETS]),
