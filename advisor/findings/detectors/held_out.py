@@ -135,22 +135,21 @@ def _rise(name: str, losses: Curve, evals: Curve) -> _Rise | None:
     # most pairs of values rise: the trend of a few values, in spite of one outlier
     one, other = np.triu_indices(len(after), 1)
     steadily = len(after) >= _RISES and np.mean(after[other] > after[one]) >= _MOST_PAIRS and len(evals) < _FEW_EVALS
+    # each value is lower than the one before it up to the best, and higher after it, by 2 % in all: with noise of 1 %
+    # of the loss, this happens by chance in at most one of a hundred runs that level off
+    down, up = np.diff(evals.value[: best + 1]), np.diff(evals.value[best:])
+    turned = len(down) > 1 and len(up) > 1 and len(evals) < _FEW_EVALS and np.all(down < 0) and np.all(up > 0)
+    turned = turned and evals.value[-1] - low >= _SURE_RISE * low
     trend = _drift(evals, best)
     above = end - low >= 3 * row_noise(evals.value) if trend is None else trend
-    clear = steadily or _turned_once(evals.value, best) or above
-    if not clear or not _train_falls(losses, evals, best):
+    if not (steadily or turned or above):
         return None
+    # the training loss ends no higher than at the best validation loss, or is not logged
+    if losses.counted == evals.counted and len(trained := losses.since(float(evals.step[best])).value) >= 4:
+        part = max(1, len(trained) // 4)
+        if np.median(trained[-part:]) > np.median(trained[:part]) + row_noise(losses.value):
+            return None
     return _Rise(name=name, evals=evals, best=best, low=low, end=end)
-
-
-def _turned_once(values: np.ndarray, best: int) -> bool:
-    """Return True if each value is lower than the one before it up to the best, and higher after it, by 2 % in all.
-
-    With noise of 1 % of the loss, this happens by chance in at most one of a hundred runs that level off.
-    """
-    down, up = np.diff(values[: best + 1]), np.diff(values[best:])
-    turned = len(down) > 1 and len(up) > 1 and len(values) < _FEW_EVALS and np.all(down < 0) and np.all(up > 0)
-    return bool(turned and values[-1] - values[best] >= _SURE_RISE * values[best])
 
 
 def _drift(evals: Curve, best: int) -> bool | None:
@@ -240,17 +239,6 @@ def _wide_gap(case: Case, losses: Curve, evals: Curve) -> Verdict:
         title=f"Validation loss {held_out:.4g} is far above the training loss {train:.4g}",
         evidence=seen(f"gap {held_out - train:.3g}", last=evals.step[-1]),
     )
-
-
-def _train_falls(losses: Curve, evals: Curve, best: int) -> bool:
-    """Return True if the training loss ends no higher than at the best validation loss, or is not logged."""
-    if len(losses) < 4 or losses.counted != evals.counted:
-        return True
-    after = losses.value[losses.step >= evals.step[best]]
-    if len(after) < 4:
-        return True
-    part = max(1, len(after) // 4)
-    return float(np.median(after[-part:])) <= float(np.median(after[:part])) + row_noise(losses.value)
 
 
 def detect_memorised(case: Case) -> Verdict:
