@@ -25,7 +25,6 @@ from advisor.findings.detectors import (
     money,
     nothing_learnt,
     out_of_memory,
-    rates,
     rewards,
     runs,
     several_gpus,
@@ -52,7 +51,7 @@ def _detectors(*modules: ModuleType) -> tuple[Detector, ...]:
     )
 
 
-PHYSICAL = _detectors(out_of_memory, ending, rates, speed, gpu, several_gpus, machine, step_time, money)
+PHYSICAL = _detectors(out_of_memory, ending, speed, gpu, several_gpus, machine, step_time, money)
 # in the order in which a curve is read: start, accidents, gradients, rates, data, end
 LEARNING = _detectors(
     *(first_loss, loss, gradients, learning_rate, nothing_learnt, rewards, held_out, data_budget, runs)

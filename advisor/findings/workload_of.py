@@ -123,7 +123,9 @@ def _gpus(run: RunTable, facts: Mapping[str, Any], gpu: str | None, shape: Model
 
 
 def _shape(facts: Mapping[str, Any], framework: str, notes: _Notes) -> ModelShape | None:
-    family = _family(facts, framework)
+    said = str(facts.get("family") or "").lower()
+    by_words = [name for words, name in _FAMILY_WORDS if any(word in said for word in words)]
+    family = said if said in FAMILIES else by_words[0] if by_words else _FRAMEWORK_FAMILY.get(framework)
     seq_len = _whole(facts, "seq_len") or _USUAL_CONTEXT.get(family or "")
     if seq_len and not _whole(facts, "seq_len"):
         notes.unsure.append(f"the context length: not stated, {family}'s usual {seq_len} assumed")
@@ -149,14 +151,6 @@ def _shape(facts: Mapping[str, Any], framework: str, notes: _Notes) -> ModelShap
     if count and abs(exact / count - 1) > _COUNT_TOLERANCE:
         notes.unsure.append(f"the shape: {shape.family} of these sizes has {exact:,} parameters, {count:,.0f} declared")
     return shape
-
-
-def _family(facts: Mapping[str, Any], framework: str) -> str | None:
-    said = str(facts.get("family") or "").lower()
-    if said in FAMILIES:
-        return said
-    by_words = [family for words, family in _FAMILY_WORDS if any(word in said for word in words)]
-    return by_words[0] if by_words else _FRAMEWORK_FAMILY.get(framework)
 
 
 def _vocabularies(facts: Mapping[str, Any], family: str) -> tuple[int, ...]:

@@ -74,7 +74,22 @@ def detect_overfitting(case: Case) -> Verdict:
     if _is_guessed(case, losses):
         return _at_chance(case, losses)
     if max(map(len, sets.values()), default=0) < _FEWEST_EVALS:
-        return _wide_gap(case, losses, curve(case.run, "eval_loss"))
+        # too few to show a course, but enough for a wide gap
+        few, evals = lacking("overfitting", f"{_FEWEST_EVALS} validation losses"), curve(case.run, "eval_loss")
+        before = losses.value
+        if len(evals) and losses.counted == evals.counted:
+            before = before[losses.step <= evals.step[-1]]
+        if not len(evals) or not len(before):  # without one, or of an untrained model
+            return few
+        train, held_out = float(np.median(tail(before))), float(evals.value[-1])
+        if train <= 0 or held_out < train * _GAP_RATIO or held_out < train + _GAP_NATS:
+            return few
+        return finding(
+            "generalisation_gap",
+            severity="warning" if is_language(case) else "note",
+            title=f"Validation loss {held_out:.4g} is far above the training loss {train:.4g}",
+            evidence=seen(f"gap {held_out - train:.3g}", last=evals.step[-1]),
+        )
     rises = [rise for name, evals in sets.items() if (rise := _rise(name, losses, evals)) is not None]
     return _overfitting(case, losses, rises, len(sets)) if rises else None
 
@@ -219,25 +234,6 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
             *texts()["overfitting"]["actions"],
         ),
         saved=(None, None) if mild else (hours, usd),
-    )
-
-
-def _wide_gap(case: Case, losses: Curve, evals: Curve) -> Verdict:
-    """Return the finding for a wide gap, for a log with too few validation losses to show a course."""
-    few = lacking("overfitting", f"{_FEWEST_EVALS} validation losses")
-    if not len(evals) or not len(losses):
-        return few
-    before = losses.value[losses.step <= evals.step[-1]] if losses.counted == evals.counted else losses.value
-    if not len(before):  # an evaluation of an untrained model
-        return few
-    train, held_out = float(np.median(tail(before))), float(evals.value[-1])
-    if train <= 0 or held_out < train * _GAP_RATIO or held_out < train + _GAP_NATS:
-        return few
-    return finding(
-        "generalisation_gap",
-        severity="warning" if is_language(case) else "note",
-        title=f"Validation loss {held_out:.4g} is far above the training loss {train:.4g}",
-        evidence=seen(f"gap {held_out - train:.3g}", last=evals.step[-1]),
     )
 
 

@@ -168,20 +168,17 @@ def detect_same_results(case: Case) -> Verdict:
 def detect_copies(case: Case) -> Verdict:
     """Several processes that print each step into one log, each with a loss of its own; or one run printed again."""
     event = next((event for event in case.run.events if event.kind == "copies"), None)
-    if event is None:
-        return _printed_often(case.run) if len(case.run) else lacking("copies_of_one_run", "rows with a training loss")
-    count = event.numbers["count"]
-    return finding(
-        "copies_of_one_run",
-        title=f"{count:g} processes print each step, each with a loss of its own: ranks of one run, or copies",
-        evidence=event.text,
-    )
-
-
-def _printed_often(run: RunTable) -> Verdict:
-    """Return the finding of a log with several records of each step, of which the table has one."""
-    steps = [len(np.unique(run.column("step")[phase.rows][_has_loss(run, phase)])) for phase in run.phases]
-    distinct = sum(steps) * run.kept_every
+    if event is not None:
+        count = event.numbers["count"]
+        title = f"{count:g} processes print each step, each with a loss of its own: ranks of one run, or copies"
+        return finding("copies_of_one_run", title=title, evidence=event.text)
+    run = case.run
+    if not len(run):
+        return lacking("copies_of_one_run", "rows with a training loss")
+    # records of a step, of which the table has one
+    trained = [np.isfinite(run.column("loss_is_nan")[phase.rows]) for phase in run.phases]
+    steps = [run.column("step")[phase.rows][rows] for phase, rows in zip(run.phases, trained, strict=True)]
+    distinct = sum(len(np.unique(of_phase)) for of_phase in steps) * run.kept_every
     # bars are drawn several times at each step, mostly in one line
     of_bars = run.lines is not None and len(np.unique(run.lines)) < len(run)
     if not run.counts_steps or distinct < _COPIED_STEPS or run.rows < _COPIED * distinct or of_bars:
@@ -194,10 +191,6 @@ def _printed_often(run: RunTable) -> Verdict:
         title=f"Each step is in the log {run.rows / distinct:.2g} times: {why}",
         evidence=f"{run.rows:,} records of {distinct:,} steps",
     )
-
-
-def _has_loss(run: RunTable, phase: Phase) -> np.ndarray:
-    return np.isfinite(run.column("loss_is_nan")[phase.rows])
 
 
 def _losses(run: RunTable, phase: Phase) -> np.ndarray:
