@@ -203,7 +203,7 @@ def detect_steps_missing(case: Case) -> Verdict:
     status, planned, done = case.run.status, planned_steps(case), steps_done(case.run)
     if status is Status.RUNNING or status in _SAID:
         return None
-    ended = f"status {status.value}: {case.run.status_reason or 'no word in the log'}"
+    ended = f"status {status.words}: {case.run.status_reason or 'no word in the log'}"
     if planned and done is None and status is Status.INCOMPLETE and not len(case.run):
         ran = spent_seconds(case) or file_seconds(case) or 0.0
         went_on = ran > _STARTED_SECONDS  # in this case its steps are only not printed

@@ -67,10 +67,10 @@ def detect_lasting_slowdown(case: Case) -> Verdict:
         return None
     # later steps may hold more tokens or samples, or more memory, than those before
     tokens = curve(case.run, "tokens")
-    each = np.diff(tokens.value) / np.maximum(np.diff(tokens.step), 1e-9)
-    for size in (Curve(step=tokens.step[1:], value=each), *(curve(case.run, name) for name in _SIZES)):
-        before, after = (series.median(size.value[side]) for side in (size.step < slow.step, size.step > slow.step))
-        if after > _LARGER_BATCH * before:
+    step_tokens = np.diff(tokens.value) / np.maximum(np.diff(tokens.step), 1e-9)
+    for size in (Curve(step=tokens.step[1:], value=step_tokens), *(curve(case.run, name) for name in _SIZES)):
+        sooner, later = (series.median(size.value[side]) for side in (size.step < slow.step, size.step > slow.step))
+        if later > _LARGER_BATCH * sooner:
             return None
     done, planned = steps_done(case.run) or slow.step, planned_steps(case) or 0.0
     left = max(0.0, planned - done) if case.run.status in GO_ON else 0.0
