@@ -14,7 +14,6 @@ from advisor.findings.run_metrics import (
     FROM_CLOCK,
     FROM_PARTS,
     PRINTED,
-    StepTimes,
     main_column,
     seconds_beside,
     step_times,
@@ -26,6 +25,7 @@ from advisor.readers.run_table import RunPart, RunTable, Status
 _FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.DIVERGED)  # somebody had to fix the run
 CLOCK_MISSES = 0.9  # share of the steps' own times below which a clock misses some of them
 ATTEMPTS, DECLARED, ELAPSED = "the lives of its processes", "its own statement", "its clock since the start"
+WALL_CLOCKS = (ATTEMPTS, DECLARED, STAMPS, ELAPSED)
 STEPS, EPOCHS, READINGS = "the sum of its steps", "the sum of its epochs", "the readings of its devices"
 
 
@@ -43,22 +43,29 @@ def durations(case: Case) -> Iterator[Duration]:
     A clock that shows less than the steps timed one by one started late, and is left out. If attempts can be separated,
     the hours between them in which nothing ran do not count.
     """
-    times, part, epochs = step_times(case), main_part(case.run), _sum_of_epochs(case)
+    times, part, covered = step_times(case), main_part(case.run), steps_covered(case)
+    # epochs without a printed time count as the median of the others
+    epochs = series.finite(printed := main_column(case.run, "epoch_seconds"))
+    of_epochs = float(epochs.sum()) + (len(printed) - len(epochs)) * series.median(epochs) if len(epochs) else 0.0
     # a rate of tokens over a stated batch is not timed: where a clock contradicts it, the clock is right
     is_timed = times is not None and times.source in (PRINTED, FROM_PARTS)
-    timed = max(float(times.seconds.sum()) if times is not None and is_timed else 0.0, epochs)
+    timed = max(float(times.seconds.sum()) if times is not None and is_timed else 0.0, of_epochs)
     lived = [attempt.seconds for attempt in case.run.attempts]
     # the times in the lines between the records, added over epochs
     spoken = (part.clock_seconds or 0.0) if part is not None and part.clock == SPOKEN else 0.0
-    steps, stamps = _sum_of_steps(case, times), series.finite(telemetry(case, "unix_seconds"))
+    of_steps, readings = 0.0, series.finite(telemetry(case, "unix_seconds"))
+    if times is not None and covered is not None and times.source != FROM_CLOCK:
+        # rows that were not printed took as long as the others, but each printed pause happened once
+        of_steps = float(times.seconds.sum()) + max(0.0, covered - len(times.seconds)) * series.median(times.seconds)
+        of_steps += covered * seconds_beside(case)
     found = (
         (sum(one or 0.0 for one in lived) if None not in lived else 0.0, ATTEMPTS),
         *_clocks(case, part, timed),
         # between its steps an epoch loads and evaluates, so its own time is longer
-        (max(steps, spoken) if steps else 0.0, STEPS),
-        (epochs, EPOCHS),
+        (max(of_steps, spoken) if of_steps else 0.0, STEPS),
+        (of_epochs, EPOCHS),
         (spoken, SPOKEN),
-        (float(np.ptp(stamps)) if len(stamps) > 1 else 0.0, READINGS),
+        (float(np.ptp(readings)) if len(readings) > 1 else 0.0, READINGS),
     )
     yield from (Duration(seconds=seconds, basis=basis) for seconds, basis in found if seconds > 0)
 
@@ -101,23 +108,6 @@ def _clocks(case: Case, part: RunPart | None, timed: float) -> Iterator[tuple[fl
     yield max(elapsed, timed, of_lines if clock == BAR else 0.0) if elapsed else 0.0, ELAPSED
     yield of_lines if clock == BAR else 0.0, BAR
     yield declared, DECLARED
-
-
-def _sum_of_steps(case: Case, times: StepTimes | None) -> float:
-    """Return the sum of all steps with the waiting between them, or 0 without times of steps."""
-    covered = steps_covered(case)
-    if times is None or covered is None or times.source == FROM_CLOCK:
-        return 0.0
-    # rows that were not printed took as long as the others, but each printed pause happened once
-    own = float(times.seconds.sum()) + max(0.0, covered - len(times.seconds)) * series.median(times.seconds)
-    return own + covered * seconds_beside(case)
-
-
-def _sum_of_epochs(case: Case) -> float:
-    """Return the sum of all epochs, where epochs without a printed time count as the median of the others; else 0."""
-    printed = main_column(case.run, "epoch_seconds")
-    known = series.finite(printed)
-    return float(known.sum()) + (len(printed) - len(known)) * series.median(known) if len(known) else 0.0
 
 
 def main_part(run: RunTable) -> RunPart | None:

@@ -447,6 +447,12 @@ FOUND = {
     "two classes guessed": (classes(0.6931, 0.5), {"says": {"accuracy_stuck": "warning: Accuracy stays at 50.0%"}}),
     "ten classes guessed": (classes(2.3026, 0.1)[:4], {"says": {"accuracy_stuck": "of a guess among 10 classes"}}),
     "one class for all": (classes(0.661, 0.6239, 12), {"says": {"accuracy_stuck": "one class is always predicted"}}),
+    "one class for all, by the Trainer": (
+        [str({"eval_loss": 0.6, "eval_accuracy": 0.712, "eval_runtime": 3.1, "epoch": float(e)}) for e in range(1, 12)],
+        {"says": {"accuracy_stuck": "71.2%"}}),
+    "no token learnt": (
+        [f"step {10 * i} loss {10.82 + (i % 3) / 100:.2f} tokens {81920 * i}" for i in range(1, 40)],
+        {"says": {"no_learning": "error: No learning: loss 10.83"}}),
     "right of 2,000, and still": (classes(0.02, 0.9945, 12), {"silent": ["accuracy_stuck"]}),
     "nearly as good as at first": (classes(0.61, 0.66), {"silent": ["accuracy_stuck"]}),
     "few rows of many epochs": (

@@ -74,7 +74,22 @@ def detect_overfitting(case: Case) -> Verdict:
     if _is_guessed(case, losses):
         return _at_chance(case, losses)
     if max(map(len, sets.values()), default=0) < _FEWEST_EVALS:
-        return _wide_gap(case, losses, curve(case.run, "eval_loss"))
+        # too few to show a course, but enough for a wide gap
+        few, evals = lacking("overfitting", f"{_FEWEST_EVALS} validation losses"), curve(case.run, "eval_loss")
+        before = losses.value
+        if len(evals) and losses.counted == evals.counted:
+            before = before[losses.step <= evals.step[-1]]
+        if not len(evals) or not len(before):  # without one, or of an untrained model
+            return few
+        train, held_out = float(np.median(tail(before))), float(evals.value[-1])
+        if train <= 0 or held_out < train * _GAP_RATIO or held_out < train + _GAP_NATS:
+            return few
+        return finding(
+            "generalisation_gap",
+            severity="warning" if is_language(case) else "note",
+            title=f"Validation loss {held_out:.4g} is far above the training loss {train:.4g}",
+            evidence=seen(f"gap {held_out - train:.3g}", last=evals.step[-1]),
+        )
     rises = [rise for name, evals in sets.items() if (rise := _rise(name, losses, evals)) is not None]
     return _overfitting(case, losses, rises, len(sets)) if rises else None
 
@@ -135,22 +150,21 @@ def _rise(name: str, losses: Curve, evals: Curve) -> _Rise | None:
     # most pairs of values rise: the trend of a few values, in spite of one outlier
     one, other = np.triu_indices(len(after), 1)
     steadily = len(after) >= _RISES and np.mean(after[other] > after[one]) >= _MOST_PAIRS and len(evals) < _FEW_EVALS
+    # each value is lower than the one before it up to the best, and higher after it, by 2 % in all: with noise of 1 %
+    # of the loss, this happens by chance in at most one of a hundred runs that level off
+    down, up = np.diff(evals.value[: best + 1]), np.diff(evals.value[best:])
+    turned = len(down) > 1 and len(up) > 1 and len(evals) < _FEW_EVALS and np.all(down < 0) and np.all(up > 0)
+    turned = turned and evals.value[-1] - low >= _SURE_RISE * low
     trend = _drift(evals, best)
     above = end - low >= 3 * row_noise(evals.value) if trend is None else trend
-    clear = steadily or _turned_once(evals.value, best) or above
-    if not clear or not _train_falls(losses, evals, best):
+    if not (steadily or turned or above):
         return None
+    # the training loss ends no higher than at the best validation loss, or is not logged
+    if losses.counted == evals.counted and len(trained := losses.since(float(evals.step[best])).value) >= 4:
+        part = max(1, len(trained) // 4)
+        if np.median(trained[-part:]) > np.median(trained[:part]) + row_noise(losses.value):
+            return None
     return _Rise(name=name, evals=evals, best=best, low=low, end=end)
-
-
-def _turned_once(values: np.ndarray, best: int) -> bool:
-    """Return True if each value is lower than the one before it up to the best, and higher after it, by 2 % in all.
-
-    With noise of 1 % of the loss, this happens by chance in at most one of a hundred runs that level off.
-    """
-    down, up = np.diff(values[: best + 1]), np.diff(values[best:])
-    turned = len(down) > 1 and len(up) > 1 and len(values) < _FEW_EVALS and np.all(down < 0) and np.all(up > 0)
-    return bool(turned and values[-1] - values[best] >= _SURE_RISE * values[best])
 
 
 def _drift(evals: Curve, best: int) -> bool | None:
@@ -221,36 +235,6 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
         ),
         saved=(None, None) if mild else (hours, usd),
     )
-
-
-def _wide_gap(case: Case, losses: Curve, evals: Curve) -> Verdict:
-    """Return the finding for a wide gap, for a log with too few validation losses to show a course."""
-    few = lacking("overfitting", f"{_FEWEST_EVALS} validation losses")
-    if not len(evals) or not len(losses):
-        return few
-    before = losses.value[losses.step <= evals.step[-1]] if losses.counted == evals.counted else losses.value
-    if not len(before):  # an evaluation of an untrained model
-        return few
-    train, held_out = float(np.median(tail(before))), float(evals.value[-1])
-    if train <= 0 or held_out < train * _GAP_RATIO or held_out < train + _GAP_NATS:
-        return few
-    return finding(
-        "generalisation_gap",
-        severity="warning" if is_language(case) else "note",
-        title=f"Validation loss {held_out:.4g} is far above the training loss {train:.4g}",
-        evidence=seen(f"gap {held_out - train:.3g}", last=evals.step[-1]),
-    )
-
-
-def _train_falls(losses: Curve, evals: Curve, best: int) -> bool:
-    """Return True if the training loss ends no higher than at the best validation loss, or is not logged."""
-    if len(losses) < 4 or losses.counted != evals.counted:
-        return True
-    after = losses.value[losses.step >= evals.step[best]]
-    if len(after) < 4:
-        return True
-    part = max(1, len(after) // 4)
-    return float(np.median(after[-part:])) <= float(np.median(after[:part])) + row_noise(losses.value)
 
 
 def detect_memorised(case: Case) -> Verdict:

@@ -85,7 +85,8 @@ def detect_no_learning(case: Case) -> Verdict:
     # the number of classes for which a guess gives this loss from start to end
     near = [k for k in _CLASSES if max(abs(x / math.log(k) - 1) for x in (first, end)) < _GUESS]
     guess = None if is_language(case) or not near else near[0]
-    fresh = zero or guess is not None or from_scratch(case) is True
+    unlearnt = is_language(case) and _UNLEARNT[0] <= min(first, end) * (nats_per_unit(case.run) or 0.0) <= _UNLEARNT[1]
+    fresh = zero or guess is not None or from_scratch(case) is True or unlearnt
     # a flat loss may come from weights that were trained before: a resumed run, a late part, a fine-tune
     late = losses.counted and losses.step[0] > max(100.0, 0.1 * float(losses.step[-1] - losses.step[0]))
     tuned = late or (is_language(case) and float(losses.value[0]) < _SMALL_LOSS)

@@ -168,20 +168,17 @@ def detect_same_results(case: Case) -> Verdict:
 def detect_copies(case: Case) -> Verdict:
     """Several processes that print each step into one log, each with a loss of its own; or one run printed again."""
     event = next((event for event in case.run.events if event.kind == "copies"), None)
-    if event is None:
-        return _printed_often(case.run) if len(case.run) else lacking("copies_of_one_run", "rows with a training loss")
-    count = event.numbers["count"]
-    return finding(
-        "copies_of_one_run",
-        title=f"{count:g} processes print each step, each with a loss of its own: ranks of one run, or copies",
-        evidence=event.text,
-    )
-
-
-def _printed_often(run: RunTable) -> Verdict:
-    """Return the finding of a log with several records of each step, of which the table has one."""
-    steps = [len(np.unique(run.column("step")[phase.rows][_has_loss(run, phase)])) for phase in run.phases]
-    distinct = sum(steps)
+    if event is not None:
+        count = event.numbers["count"]
+        title = f"{count:g} processes print each step, each with a loss of its own: ranks of one run, or copies"
+        return finding("copies_of_one_run", title=title, evidence=event.text)
+    run = case.run
+    if not len(run):
+        return lacking("copies_of_one_run", "rows with a training loss")
+    # records of a step, of which the table has one
+    trained = [np.isfinite(run.column("loss_is_nan")[phase.rows]) for phase in run.phases]
+    steps = [run.column("step")[phase.rows][rows] for phase, rows in zip(run.phases, trained, strict=True)]
+    distinct = sum(len(np.unique(of_phase)) for of_phase in steps)
     # bars are drawn several times at each step, mostly in one line
     of_bars = run.lines is not None and len(np.unique(run.lines)) < len(run)
     if not run.counts_steps or distinct < _COPIED_STEPS or run.rows < _COPIED * distinct or of_bars:
@@ -196,10 +193,6 @@ def _printed_often(run: RunTable) -> Verdict:
     )
 
 
-def _has_loss(run: RunTable, phase: Phase) -> np.ndarray:
-    return np.isfinite(run.column("loss_is_nan")[phase.rows])
-
-
 def _losses(run: RunTable, phase: Phase) -> np.ndarray:
     loss = run.column("loss")[phase.rows]
     return loss[np.isfinite(loss)]
@@ -210,7 +203,7 @@ def detect_steps_missing(case: Case) -> Verdict:
     status, planned, done = case.run.status, planned_steps(case), steps_done(case.run)
     if status is Status.RUNNING or status in _SAID:
         return None
-    ended = f"status {status.value}: {case.run.status_reason or 'no word in the log'}"
+    ended = f"status {status.words}: {case.run.status_reason or 'no word in the log'}"
     if planned and done is None and status is Status.INCOMPLETE and not len(case.run):
         ran = spent_seconds(case) or file_seconds(case) or 0.0
         went_on = ran > _STARTED_SECONDS  # in this case its steps are only not printed
