@@ -197,8 +197,7 @@ def _choose(options: Sequence[Option], goal: AdoptedGoal) -> Option:
     if (row := choose_row(rates, sizes, np.array(fits))) is None:
         hint = "a smaller batch, or a shorter sequence, in the command itself"
         raise AdvisorError("no split of its batch fits in memory", hint, exit_code=3)
-    best = options[row]
-    own = options[0]
+    best, own = options[row], options[0]
     # keep the user's own choice unless another is clearly better
     return own if fits[0] and best.step_seconds.high >= own.step_seconds.value else best
 

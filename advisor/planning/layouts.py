@@ -214,6 +214,8 @@ def _why(loser: Prediction, best: Prediction) -> str:
         return "not sure to fit" if loser.fit_probability > 1 - SURE else "does not fit"
     part = max(ours, key=lambda name: theirs[name] - ours[name])
     slower = loser.step_seconds.value / best.step_seconds.value - 1
+    if slower < -_EQUAL:
+        return f"{-slower:.0%} faster, but it splits the model"
     if slower < _EQUAL:
         return f"about equal ({abs(slower):.0%} {'slower' if slower > 0 else 'faster'})"
     return f"{slower:.0%} slower, most of it in {_PART_WORDS[part]}"

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
 
 import numpy as np
@@ -171,8 +172,7 @@ def _slower(space: SearchSpace, plan: Run, chosen: Selection) -> Sensitivity:
     same = mine & (field.offer == field.offer[chosen.place]) & (field.depth == plan.depth)
     others = select(space, space.limits, allowed=~mine)
 
-    def rival(speed: float) -> tuple[SearchSpace, Selection] | None:
-        """Return the best other choice with this share of the speed, or None if the plan's choice is still the best."""
+    def rival(speed: float) -> Callable[[], Run] | None:
         step = field.step.scaled(np.where(mine, 1 / speed, 1.0))
         slowed = replace(space, candidates=replace(field, step=step))
         own = select(slowed, space.limits, allowed=same)
@@ -186,8 +186,17 @@ def _slower(space: SearchSpace, plan: Run, chosen: Selection) -> Sensitivity:
         nothing = np.zeros(len(picks), dtype=int)
         runs = Runs(**columns, loss=np.full(len(picks), np.nan), violation=nothing, overrun=nothing)
         first = picks[best_of(slowed, slowed.candidates, runs, space.limits)]
-        return None if first is own else (slowed, first)
+        return None if first is own else partial(make_run, slowed.candidates, first)
 
+    return how_slow(plan, rival)
+
+
+def how_slow(plan: Run, rival: Callable[[float], Callable[[], Run] | None]) -> Sensitivity:
+    """Return how much slower than estimated the GPUs of a plan may be before another choice is better.
+
+    `rival` returns what makes the best other choice if they have this share of their speed, or None if the plan's
+    choice is still the best.
+    """
     name = "this machine" if plan.offer.gpu == "cpu" else plan.offer.gpu
     if rival(SLOWEST) is None:
         return Sensitivity(text=f"this choice holds even if {name} is half as fast as estimated", slower=None)
@@ -197,13 +206,13 @@ def _slower(space: SearchSpace, plan: Run, chosen: Selection) -> Sensitivity:
         holds, fails = (middle, fails) if rival(middle) is None else (holds, middle)
     slower = rival(fails)
     assert slower is not None
-    better = make_run(slower[0].candidates, slower[1])
+    better = slower()
     rate = plan.tokens_per_second
     low = rate.low / rate.value
     likely = "quite possible" if fails >= low else "unlikely"
     text = (
         f"this choice holds unless {name} is more than {format_percent(1 - fails)} slower than estimated, which is "
-        f"{likely}: then {machine(better, depth=True)} is better"
+        f"{likely}: then {machine(better, depth=better.standing.score is not None)} is better"
     )
     return Sensitivity(text=text, slower=1 - fails, depth=better.depth)
 

@@ -135,15 +135,12 @@ def broken(plan: Plan) -> str | None:
 
 def risks(limits: Goal | Limits, bill: Bill) -> list[str]:
     """Names the limits that a run may well exceed, each with its probability."""
-    likely, budget, deadline = chances(limits, bill), limits.budget_usd, limits.deadline_seconds
-    return [
-        f"{odds(1 - probability)} of {words}"
-        for probability, words in (
-            (likely.budget, f"going over {units.format_usd(budget)}"),
-            (likely.deadline, f"taking longer than {units.format_seconds(deadline)}"),
-        )
-        if probability is not None and probability < SURE_ENOUGH
-    ]
+    over = {
+        "budget": f"going over {units.format_usd(limits.budget_usd)}",
+        "deadline": f"taking longer than {units.format_seconds(limits.deadline_seconds)}",
+    }
+    found = chances(limits, bill).items()
+    return [f"{odds(1 - kept)} of {over[name]}" for name, kept in found if kept is not None and kept < SURE_ENOUGH]
 
 
 def odds(chance: float) -> str:

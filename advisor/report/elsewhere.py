@@ -167,6 +167,7 @@ def notes(plan: Plan) -> Iterator[str]:
     work, search, chosen = plan.workload, plan.search, plan.bill.cost_usd
     yield from plan.warnings
     yield from filter(None, [broken(plan)])
+    yield from search.sensitivity if search is not None else ()
     # A machine without published runs may be cheaper and yet come later in the table.
     for run in search.machines if search is not None else ():
         unsure = caution(require_gpu(run.offer.gpu), run.offer.gpus) > 1 and not run.standing.against

@@ -323,6 +323,19 @@ def test_software_that_loops_over_experts_is_slower_than_a_dense_model_of_its_si
     assert twice.step_seconds.value - looped.value > 48 * 128 * 0.28e-3
 
 
+def test_how_much_slower_a_gpu_may_be_before_another_is_cheaper():
+    """Its steps take longer and its start does not: the price of both is then that of the other machine."""
+    words = "plan --gpu 4090,l40s --gpus 1 --model llama-3.1-8b --finetune lora --examples 5k"
+    plan = json.loads(command(*words.split(), "--json", expect=0).stdout)
+    chosen, [other] = plan["chosen"], plan["search"]["machines"]
+    clock, usd_per_second = chosen["bill"]["wall_clock"], chosen["offer"]["usd_per_hour"] / 3600
+    steps, whole = (clock[name]["value"] for name in ("steps_seconds", "total_seconds"))
+    speed = steps / (other["bill"]["cost_usd"]["value"] / usd_per_second - (whole - steps))
+    [text] = plan["search"]["sensitivity"]
+    assert f"then {other['offer']['gpus']} x {other['offer']['gpu']}" in text and chosen["offer"]["gpu"] in text
+    assert float(re.search(r"more than ([\d.]+) %", text)[1]) == pytest.approx(100 * (1 - speed), abs=0.6)
+
+
 def test_more_of_ones_own_gpus_are_named_only_where_they_fit():
     words = ("--model", "llama-3.1-70b", "--finetune", "qlora", "--examples", "10k")
     refused = command("plan", "--own", "2x5090", *words, expect=3)

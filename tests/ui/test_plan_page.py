@@ -233,11 +233,11 @@ def test_cards_say_how_likely_the_limits_are_kept_and_what_differs_from_the_plan
     cheap, own = by_name["conservative"], by_name["balanced"]
     less = own.cost_usd.value - cheap.cost_usd.value
     assert f"-${less:.0f}" in next(line for line in text.split("\n") if line.startswith("compared with balanced"))
-    assert chances(DEFAULT, own.bill).budget == pytest.approx(
+    assert chances(DEFAULT, own.bill)["budget"] == pytest.approx(
         0.5, abs=0.03
     )  # it takes the whole budget by what is expected
-    assert chances(replace(DEFAULT, budget_usd=own.cost_usd.high), own.bill).budget == pytest.approx(0.9)
-    assert chances(replace(DEFAULT, budget_usd=None), own.bill).budget is None
+    assert chances(replace(DEFAULT, budget_usd=own.cost_usd.high), own.bill)["budget"] == pytest.approx(0.9)
+    assert chances(replace(DEFAULT, budget_usd=None), own.bill)["budget"] is None
 
 
 def test_what_all_options_have_in_common_is_said_once():
