@@ -577,6 +577,21 @@ class PredictOptions:
     cp: int | None = _degree("cp", "context", "Context-parallel GPUs: pieces of each sequence.")
     ep: int | None = _degree("ep", "expert", "GPUs that share the experts. Default: as many as possible.")
     vpp: int | None = _degree("vpp", "virtual-pipeline", "Pieces of layers on each pipeline stage (interleaved).")
+    rl: str | None = _like("rl")
+    prompts_per_step: int | None = _like("prompts_per_step")
+    group: int | None = _like("group")
+    prompt_len: float | None = _like("prompt_len")
+    response_len: float | None = _like("response_len", "Mean tokens of an answer of --rl. Default: by --response-max.")
+    response_max: int | None = _like("response_max")
+    placement: str | None = _like("placement")
+    rollout_gpus: int | None = _own("rollout_gpus", Kind.WHOLE, "GPUs of --gpus that only generate. Default: the best.",
+                                    section=_GOAL, least=1, most=100_000)  # fmt: skip
+    rollout_tp: int | None = _own("rollout_tp", Kind.WHOLE, "GPUs of one engine that generates. Default: the best.",
+                                  section=_GOAL, least=1, most=1024)  # fmt: skip
+    staleness: float | None = _like("staleness")
+    turns: int | None = _like("turns")
+    tool_seconds: float | None = _like("tool_seconds")
+    lora: bool = _like("lora")
     depths: tuple[int, ...] | None = _like("depths")
     tokens: int | None = _like("tokens", "Also show how much text this number of tokens is, in shards and gigabytes.")
     network: float | None = _like("network")

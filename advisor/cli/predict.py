@@ -77,11 +77,15 @@ def _show_rows(path: Path) -> int:
 
 def shown(predicted: Predicted) -> Iterator[RenderableType]:
     """Show one configuration: each number with its interval and its basis."""
-    from advisor.report import prediction
+    from advisor.report import prediction, rl
     from advisor.report.prediction import heading, quantities, sources, time_unknown, verdict
     from advisor.report.table import on_console
 
-    yield from (heading(predicted), "", on_console(quantities(predicted)), "")
+    of_rl = predicted.workload.rollouts is not None
+    yield rl.heading(predicted, predicted.made_for) if of_rl else heading(predicted)
+    yield from ("", on_console(quantities(predicted)), "")
+    if of_rl:
+        yield from (rl.parts(predicted), "")
     if predicted.memory_parts is not None:
         yield from (on_console(prediction.memory(predicted.memory_parts)), "")
     if predicted.other_depths:

@@ -70,8 +70,10 @@ def _best(tried: Sequence[Prediction]) -> Prediction:
     return max(tried, key=lambda one: one.fit_probability or 0.0)
 
 
-def training_sizes(gpus: int, placement: str = "any") -> list[int]:
+def training_sizes(gpus: int, placement: str = "any", engine_gpus: int | None = None) -> list[int]:
     """Return the numbers of GPUs that may train when engines have the others, or share all of them."""
+    if engine_gpus is not None:
+        return [gpus - engine_gpus] if 0 < engine_gpus < gpus and placement != "colocated" else []
     whole = GPUS_PER_NODE if gpus > GPUS_PER_NODE else 1  # a machine belongs to one side
     some = (
         {min(gpus - whole, max(whole, round(gpus * share / whole) * whole)) for share in _SHARES} if gpus > 1 else set()
@@ -102,16 +104,18 @@ def _layouts(model: Model, gpus: int) -> Iterator[Layout]:
 
 
 def search_rl(
-    base: RlRun, gpus: int, update_of: UpdateOf, placement: str = "any", staleness: float | None = None
-) -> list[RlWay]:
+    base: RlRun, gpus: int, update_of: UpdateOf, placement: str = "any", staleness: float | None = None,
+    engine_gpus: int | None = None, engine_tensor: int | None = None,
+) -> list[RlWay]:  # fmt: skip
     """Return the ways to do the step of `base` on this many GPUs, the fastest that surely fits first.
 
     The GPUs, engines and staleness of `base` itself do not matter. `placement` is any, colocated or split. With split
-    GPUs `staleness` counts; None: one step if the software overlaps generation and training.
+    GPUs `staleness` counts; None: one step if the software overlaps generation and training. `engine_gpus` and
+    `engine_tensor` fix how many GPUs only generate, and how many an engine has.
     """
     apart = staleness if staleness is not None else float(base.software.overlaps)
     tried: list[tuple[RlRun, RlStep]] = []
-    for run in _ways(base, gpus, update_of, placement, apart):
+    for run in _ways(base, gpus, update_of, placement, apart, engine_gpus, engine_tensor):
         step = predict_rl(run)
         if step is not None:
             tried.append((run, step))
@@ -126,22 +130,23 @@ def search_rl(
     return list(kinds.values())
 
 
-def _ways(base: RlRun, gpus: int, update_of: UpdateOf, placement: str, apart: float) -> Iterator[RlRun]:
-    for train in training_sizes(gpus, placement if base.software.splits else "colocated"):
+def _ways(base: RlRun, gpus: int, update_of: UpdateOf, placement: str, apart: float,
+          engine_gpus: int | None, tensor: int | None) -> Iterator[RlRun]:  # fmt: skip
+    for train in training_sizes(gpus, placement if base.software.splits else "colocated", engine_gpus):
         if (update := update_of(train)) is None:
             continue
         colocated = train == gpus
         yield from _with_engines(
-            base, gpus if colocated else gpus - train, train_gpus=train, update=update, colocated=colocated,
+            base, tensor, gpus if colocated else gpus - train, train_gpus=train, update=update, colocated=colocated,
             staleness=0.0 if colocated else apart,
         )  # fmt: skip
 
 
-def _with_engines(base: RlRun, engine_gpus: int, **changes: object) -> Iterator[RlRun]:
+def _with_engines(base: RlRun, only: int | None, engine_gpus: int, **changes: object) -> Iterator[RlRun]:
     """Yield the run with engines on few GPUs, with the fewest that have room for some answers, and on twice as many."""
     found = 0
     for tensor in (2**n for n in range(math.floor(math.log2(engine_gpus)) + 1)):
-        if base.model.heads % tensor or engine_gpus % tensor:
+        if base.model.heads % tensor or engine_gpus % tensor or only not in (None, tensor):
             continue
         run = replace(base, engine_gpus=engine_gpus, tensor=tensor, **changes)  # type: ignore[arg-type]
         if room(run.model, run.engines) <= 0:

@@ -183,7 +183,10 @@ def predict_rl(run: RlRun) -> RlStep | None:
         "rest": rest,
     }
     spread = {name: float(entry["value"]) for name, entry in load_rl()["deviation"].items()}
-    parts = {name: _estimate(took, spread.get(name, spread["rest"])) for name, took in seconds.items()}
+    parts = {
+        name: _estimate(took, math.hypot(spread.get(name, spread["rest"]), run.unsure))
+        for name, took in seconds.items()
+    }
     train = {name: seconds[name] for name in ("log_probs", "update")}
     rollout = {name: seconds[name] for name in ("generation", "reward")}
     counted = {**train, **rollout}

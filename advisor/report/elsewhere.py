@@ -153,7 +153,7 @@ def layouts(plan: Plan) -> Table:
 def parts(plan: Plan) -> str:
     """Says what the chosen layout's step time and memory consist of."""
     if kind_of(plan) == "rl":
-        return rl.parts(plan)
+        return rl.parts(plan.prediction)
     step, memory = plan.prediction.step_parts or {}, plan.prediction.peak_parts or {}
     whole, all_bytes = sum(step.values()), sum(memory.values())
     longest, largest = (sorted(by_name.items(), key=lambda part: -part[1]) for by_name in (step, memory))

@@ -106,12 +106,24 @@ def ways(plan: Plan) -> Table:
     return Table(columns=WAYS, rows=tuple(rows), numbers=WAYS[2:6], chosen=(0,))
 
 
-def parts(plan: Plan) -> str:
+def parts(prediction: Prediction) -> str:
     """Say what a step consists of; parts on two groups of GPUs overlap."""
-    found = plan.prediction.step_parts or {}
+    found, rollouts = prediction.step_parts or {}, rollouts_of(prediction)
     times = ", ".join(f"{PARTS[name]} {format_seconds(found[name])}" for name in PARTS if found.get(name))
-    both = "" if rollouts_of(plan.prediction).colocated else " (engines and trainer work at the same time)"
-    return f"a step of {format_estimate(plan.prediction.step_seconds, format_seconds)}: {times}{both}"
+    both = "" if rollouts.colocated or not rollouts.staleness else " (engines and trainer work at the same time)"
+    return f"a step of {format_estimate(prediction.step_seconds, format_seconds)}: {times}{both}"
+
+
+def heading(prediction: Prediction, software: str) -> str:
+    """Say which step is predicted."""
+    rollouts, work = rollouts_of(prediction), prediction.workload
+    name = work.model.name if work.model is not None else "the model"
+    gpus = work.gpus if rollouts.colocated else work.gpus + rollouts.engine_gpus
+    return (
+        f"one step of {_ALGORITHMS[rollouts.algorithm]} of {name} with {software} on {gpus} x {work.gpu}: "
+        f"{rollouts.prompts * rollouts.group:,} answers of {rollouts.response_len:,.0f} tokens up to "
+        f"{rollouts.response_max:,}; {use_words(prediction)}"
+    )
 
 
 def bars(plan: Plan, most: int = 3) -> list[dict[str, object]]:

@@ -14,23 +14,17 @@ from advisor.options import Goal
 from advisor.planning.goal import interruptions
 from advisor.planning.offers import ANY, OWN
 from advisor.planning.rl import RlWay
-from advisor.prediction.generation import Answers
 from advisor.prediction.intervals import sum_shared
 from advisor.prediction.layout_batch import SURE
 from advisor.prediction.layout_runs import whole_run
 from advisor.prediction.power import datasheet_power
 from advisor.prediction.prior import published_runs
-from advisor.prediction.rl import predict_rl, require_rl_software
+from advisor.prediction.rl import predict_rl
 from advisor.records import Estimate, Grounds, Plan, Prediction
 from advisor.store.store import Store
-from advisor.workflows.goal import RL_SOFTWARE, find_architecture
 from advisor.workflows.plan_elsewhere import ON_DEMAND, BestWay, Duration, plan_of, try_machines
-from advisor.workflows.plan_finetune import RANK
-from advisor.workflows.rl import RlRequest, usual_length
+from advisor.workflows.rl import RlRequest, request_of
 
-STEP_PROMPTS, GROUP, PROMPT_LEN = 128, 8, 200.0
-LIMIT_OF_LENGTH = 4.0  # longest answer over the mean one, if nothing is stated
-LIMIT = 4096
 _WHILE = (0.1, 0.3, 0.5, 0.7, 0.9)  # of a run, where the length of its answers is taken
 
 
@@ -126,7 +120,7 @@ def plan_rl(goal: Goal, store: Store) -> Plan:
     assert goal.rl is not None and goal.model is not None
     if goal.prompts is None:
         raise AdvisorError("the amount of training is not given", "say how many prompts: --prompts 20k", exit_code=2)
-    request, longer, assumed = request_of(goal)
+    request, longer, assumed = request_of(goal, goal.network_bytes_per_second)
     work = RlWork(goal=goal, request=request, store=store, longer=longer)
     tried = try_machines(work)
     if not tried.runs and tried.endless:
@@ -138,39 +132,3 @@ def plan_rl(goal: Goal, store: Store) -> Plan:
     small = f"{request.answers.count} answers are fewer than a step usually has"
     warnings = [small] if request.answers.count < 64 else []
     return plan_of(work, tried, assumed=assumed, warnings=warnings)
-
-
-def request_of(goal: Goal) -> tuple[RlRequest, float, list[str]]:
-    """Return what a goal asks, the mean length of an answer at the end, and what was assumed."""
-    assert goal.rl is not None and goal.model is not None
-    assumed = []
-    said = {"prompts_per_step": STEP_PROMPTS, "group": GROUP, "prompt_len": PROMPT_LEN}
-    value = {}
-    for name, usual in said.items():
-        value[name] = getattr(goal, name) or usual
-        if getattr(goal, name) is None:
-            assumed.append(f"--{name.replace('_', '-')} {usual:g}")
-    limit = goal.response_max or (round(LIMIT_OF_LENGTH * goal.response_len) if goal.response_len else LIMIT)
-    mean = goal.response_len or usual_length(limit)
-    longer = goal.response_len_end or mean
-    if goal.response_max is None:
-        limit = max(limit, round(1.5 * longer))
-        assumed.append(f"--response-max {limit}")
-    if goal.response_len is None:
-        assumed.append(f"--response-len {mean:.0f}")
-    if max(mean, longer) > limit:
-        message = f"answers of {max(mean, longer):,.0f} tokens are longer than --response-max {limit:,}"
-        raise AdvisorError(message, "make --response-max longer", exit_code=2)
-    answers = Answers(
-        prompts=int(value["prompts_per_step"]), group=int(value["group"]), prompt_len=float(value["prompt_len"]),
-        response_len=mean, response_max=limit,
-    )  # fmt: skip
-    request = RlRequest(
-        model=goal.model, sizes=find_architecture(goal.model).model, answers=answers,
-        software=require_rl_software(goal.software or RL_SOFTWARE), algorithm=goal.rl,
-        rank=(goal.lora_rank or RANK) if goal.lora else None, placement=goal.placement or "any",
-        staleness=goal.staleness, turns=goal.turns or 1, tool_seconds=goal.tool_seconds or 0.0,
-        precision="bf16" if goal.precision == "auto" else goal.precision, network=goal.network_bytes_per_second,
-        unsure=goal.response_len is None,
-    )  # fmt: skip
-    return request, longer, assumed

@@ -43,6 +43,10 @@ _NOT_OVER_LAYOUTS = (  # options of a shape of one's own, of parts of a model, a
     *("params", "depth", "width", "heads", "kv_heads", "head_dim", "ffn_width", "tied", "vocab_size"),
     *("lora_rank", "lora_targets", "qlora", "freeze_blocks", "depths", "compile"),
 )
+RL_OPTIONS = (
+    *("prompts_per_step", "group", "prompt_len", "response_len", "response_max", "placement", "rollout_gpus"),
+    *("rollout_tp", "staleness", "turns", "tool_seconds", "lora"),
+)
 _OF_THE_MODEL = (
     *("family", "model", "params", "depth", "width", "heads", "kv_heads", "ffn_width", "seq_len", "vocab_size"),
 )
@@ -81,6 +85,15 @@ def predict(options: PredictOptions, store: Store) -> Predicted:
         raise AdvisorError("--download-rate needs an amount of data", "say how many tokens: --tokens 10B", exit_code=2)
     if options.network is not None:
         refuse_idle_network(_machine(options.gpu, options.gpus)[1])
+    if options.rl is not None:
+        from advisor.workflows.rl import predict_options  # which imports this module
+
+        return predict_options(options, store)
+    if stray := next(
+        (name for name in RL_OPTIONS if getattr(options, name) != options_of(PredictOptions)[name].default), None
+    ):
+        flag = options_of(PredictOptions)[stray].flag
+        raise AdvisorError(f"{flag} is of RL post-training", "say which: --rl grpo", exit_code=2)
     options = with_stage(options)
     degrees = any((getattr(options, name) or 1) > 1 for name in LAYOUT_DEGREES)
     if degrees or (options.model and options.lora_rank is None and find_any_model(options.model).expert_width):

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from advisor.architecture import Layout, Model
 from advisor.errors import AdvisorError
-from advisor.hardware.catalog import GpuSpec, read_gpus, require_gpu
+from advisor.hardware.catalog import GpuSpec, load_gpus, read_gpus, require_gpu
+from advisor.options import Goal, PredictOptions, options_of
 from advisor.planning.models import known_names, mixture_rows, require_architecture
 from advisor.planning.rl import RlWay, best_updates, search_rl, training_sizes
 from advisor.prediction.generation import Answers
@@ -20,11 +21,14 @@ from advisor.records import Prediction
 from advisor.store.store import Store
 from advisor.workflows.goal import RL_SOFTWARE, find_any_model, find_architecture
 from advisor.workflows.plan_finetune import RANK, finetune_batch, finetune_software
-from advisor.workflows.predict import Predicted
+from advisor.workflows.predict import RL_OPTIONS, Predicted
 
 UPDATES = 4  # optimizer steps on the answers of one step, as in the recipes of verl and NeMo RL
 # Mean length where only the limit is stated, by published runs: a third of a limit of 4,096, less of longer ones.
 _MEAN_AT, _LIMIT = 1400.0, 4096.0
+STEP_PROMPTS, GROUP, PROMPT_LEN = 128, 8, 200.0
+LIMIT_OF_LENGTH = 4.0  # longest answer over the mean one, if nothing is stated
+LIMIT = 4096
 _OF_WORK = ("response_len", "prompts_per_step", "group_size")  # what the work of a step depends on
 _UNSURE = 0.7  # log standard deviation of a step whose work is assumed (benchmarks/rl.py)
 _KEPT = 0.5  # share of the answers that DAPO trains on; it drops groups that are all right or all wrong
@@ -50,6 +54,8 @@ class RlRequest:
     precision: str = "bf16"
     network: float | None = None  # bytes per second
     unsure: bool = False  # the length of the answers is assumed
+    engine_gpus: int | None = None  # GPUs that only generate; None: the best number
+    engine_tensor: int | None = None  # GPUs of one engine; None: the best number
 
     def on(self, gpu: str, gpus: int, updates: Mapping[tuple[str, int], Prediction]) -> list[RlWay]:
         """Return the ways to do a step on these GPUs with these updates, the fastest that surely fits first."""
@@ -65,11 +71,15 @@ class RlRequest:
             tool_seconds=self.tool_seconds, eight_bits=self.precision == "fp8",
             unsure=_UNSURE if self.unsure else 0.0,
         )  # fmt: skip
-        return search_rl(base, gpus, found.get, self.placement, self.staleness)
+        return search_rl(
+            base, gpus, found.get, self.placement, self.staleness, self.engine_gpus, self.engine_tensor
+        )  # fmt: skip
 
     def updates_on(self, machines: Iterable[tuple[str, int]], store: Store) -> dict[tuple[str, int], Prediction]:
         """Return one optimizer step over the answers on each number of GPUs that trainers may get of these machines."""
-        sizes = dict.fromkeys((gpu, size) for gpu, gpus in machines for size in training_sizes(gpus, self.placement))
+        sizes = dict.fromkeys(
+            (gpu, size) for gpu, gpus in machines for size in training_sizes(gpus, self.placement, self.engine_gpus)
+        )
         if self.rank is None:
             specs = {gpu: require_gpu(gpu).with_network(self.network) for gpu, _ in sizes}
             return best_updates(
@@ -87,6 +97,71 @@ class RlRequest:
             for key, one in found.items()
             if one.step_seconds and one.fit_probability is not None
         }
+
+
+def request_of(goal: Goal | PredictOptions, network: float | None) -> tuple[RlRequest, float, list[str]]:
+    """Return what options ask, the mean length of an answer at the end, and what was assumed."""
+    assert goal.rl is not None and goal.model is not None
+    assumed = []
+    said = {"prompts_per_step": STEP_PROMPTS, "group": GROUP, "prompt_len": PROMPT_LEN}
+    value = {}
+    for name, usual in said.items():
+        value[name] = getattr(goal, name) or usual
+        if getattr(goal, name) is None:
+            assumed.append(f"--{name.replace('_', '-')} {usual:g}")
+    limit = goal.response_max or (round(LIMIT_OF_LENGTH * goal.response_len) if goal.response_len else LIMIT)
+    mean = goal.response_len or usual_length(limit)
+    longer = getattr(goal, "response_len_end", None) or mean
+    if goal.response_max is None:
+        limit = max(limit, round(1.5 * longer))
+        assumed.append(f"--response-max {limit}")
+    if goal.response_len is None:
+        assumed.append(f"--response-len {mean:.0f}")
+    if max(mean, longer) > limit:
+        message = f"answers of {max(mean, longer):,.0f} tokens are longer than --response-max {limit:,}"
+        raise AdvisorError(message, "make --response-max longer", exit_code=2)
+    answers = Answers(
+        prompts=int(value["prompts_per_step"]), group=int(value["group"]), prompt_len=float(value["prompt_len"]),
+        response_len=mean, response_max=limit,
+    )  # fmt: skip
+    request = RlRequest(
+        model=goal.model, sizes=find_architecture(goal.model).model, answers=answers,
+        software=require_rl_software(goal.software or RL_SOFTWARE), algorithm=goal.rl,
+        rank=(goal.lora_rank or RANK) if goal.lora or goal.lora_rank else None, placement=goal.placement or "any",
+        staleness=goal.staleness, turns=goal.turns or 1, tool_seconds=goal.tool_seconds or 0.0,
+        precision="bf16" if goal.precision == "auto" else goal.precision, network=network,
+        unsure=goal.response_len is None,
+    )  # fmt: skip
+    return request, longer, assumed
+
+
+def predict_options(options: PredictOptions, store: Store) -> Predicted:
+    """Predict a step of RL on the GPUs that options name, in the best way that they leave open.
+
+    Raises AdvisorError (exit 2) for options that describe none, and (exit 3) if engines or updates have no room.
+    """
+    kept = ("rl", "model", "gpu", "gpus", "software", "precision", "network", "lora_rank", *RL_OPTIONS)
+    known = options_of(PredictOptions)
+    if other := [name for name in known if name not in kept and getattr(options, name) != known[name].default]:
+        raise AdvisorError(f"{known[other[0]].flag} changes nothing of RL post-training", "leave it out", exit_code=2)
+    if options.model is None:
+        raise AdvisorError("--rl needs a model", "--model Qwen/Qwen3-8B", exit_code=2)
+    named = read_gpus(options.gpu)
+    gpus = named.count or options.gpus or 1
+    if named.key not in load_gpus():
+        raise AdvisorError(f"RL is predicted on GPUs, not on {named.key}", "name one: --gpu 8xh100", exit_code=2)
+    request, _, assumed = request_of(options, options.network)
+    ways = request.on(named.key, gpus, request.updates_on([(named.key, gpus)], store))
+    alone, tensor = options.rollout_gpus, options.rollout_tp
+    if alone is not None or tensor is not None:
+        wanted = replace(request, engine_gpus=alone, engine_tensor=tensor)
+        ways = wanted.on(named.key, gpus, wanted.updates_on([(named.key, gpus)], store))
+    if not ways:
+        message = f"{request.sizes.name} has no room on {gpus} x {named.key}, or the GPUs do not divide so"
+        raise AdvisorError(
+            message, "more GPUs, --lora, or other numbers for --rollout-gpus and --rollout-tp", exit_code=3
+        )
+    return as_predicted(ways[0], assumed)
 
 
 @dataclass(frozen=True, kw_only=True)

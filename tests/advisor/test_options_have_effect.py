@@ -74,6 +74,9 @@ PREDICT = {
     "--tokens": "1B",
     "--network": "100G",
     "--download-rate": "10MB", "--rows": "ROWS", "--tp": "2", "--pp": "2", "--cp": "2", "--ep": "4", "--vpp": "2",
+    "--rl": "ppo", "--prompts-per-step": "64", "--group": "16", "--prompt-len": "900", "--response-len": "700",
+    "--response-max": "2000", "--placement": "colocated", "--rollout-gpus": "2", "--rollout-tp": "4",
+    "--staleness": "3", "--turns": "3", "--tool-seconds": "20s", "--lora": None,
 }  # fmt: skip
 SIZES = ("--depth", "12", "--micro-batch", "8", "--seq-len", "1024", "--vocab-size", "32768")
 PREDICTIONS = {
@@ -81,9 +84,12 @@ PREDICTIONS = {
     "eight": ("--gpu", "h100-80gb-sxm", "--gpus", "8", *SIZES),
     "adapters": ("--gpu", "rtx-4090", "--lora-rank", "16", *SIZES),
     "a layout": ("--gpu", "h100-80gb-sxm", "--gpus", "8", "--model", "mixtral-8x7b", "--pp", "4", "--micro-batch", "1"),
+    "RL": ("--gpu", "h100-80gb-sxm", "--gpus", "8", "--model", "qwen2.5-7b", "--rl", "grpo", "--response-len", "1000",
+           "--response-max", "2500"),
     "a table": ("--rows", "ROWS"),
-}
+}  # fmt: skip
 PREDICT_ALIKE = {
+    ("RL", "--tool-seconds"): "one turn needs no tool",
     ("a layout", "--zero"): "ZeRO-2 is taken as ZeRO-1, which is said",
     ("a layout", "--family"): "it is one of that family",
     ("one", "--compile"): "as is usual on this card",

@@ -130,6 +130,22 @@ def test_a_model_that_fits_nowhere_says_so():
     assert "does not surely fit 1 x l4" in " ".join(done.stderr.split())
 
 
+def test_one_configuration_is_predicted_as_the_plan_predicts_it():
+    one = ("--rl", "grpo", "--model", "qwen3-8b", "--gpu", "8xh100", *LENGTHS)
+    plan = document("plan", *one, "--prompts", "20k")
+    planned = (plan["run"] or plan["chosen"])["prediction"]
+    alone = document("predict", *one)
+    for name in ("step_seconds", "tokens_per_second", "fit_probability"):
+        assert alone[name] == planned[name]
+    split = document("predict", *one, "--rollout-gpus", "2", "--rollout-tp", "2")["workload"]
+    assert split["gpus"] == 6 and split["rollouts"]["engine_tensor"] == 2 and not split["rollouts"]["colocated"]
+    shown = advisor("predict", *one, expect=0, COLUMNS=300).stdout
+    assert "one step of GRPO of qwen3-8b with verl on 8 x h100-80gb-sxm: 1,024 answers of 1,200 tokens" in shown
+    assert "a step of" in shown and "new weights to the engines" in shown
+    assert "--group is of RL" in advisor("predict", "--gpu", "l4", "--model", "gpt2", "--group", "4", expect=2).stderr
+    assert "--tp changes nothing" in advisor("predict", *one, "--tp", "2", expect=2).stderr
+
+
 def test_rows_of_runs_are_predicted_with_what_was_assumed(tmp_path):
     columns = ("id", "model", "framework", "gpu", "n_gpus", "mode", "prompts_per_step", "group_size", "prompt_len_mean",
                "response_len_mean", "response_len_max")  # fmt: skip
