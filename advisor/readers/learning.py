@@ -120,7 +120,14 @@ def _taught(head: bytes) -> Lesson:
     lines = [_Line(text=text, count=count, read=found) for text, count, found in read if found]
     train = _kinds(lines, "loss")
     most = max((kind.count for kind in train), default=0)
-    main = max(train, key=lambda kind: _weight(kind, most), default=None)
+
+    def likely(kind: _Kind) -> tuple[bool, bool, bool, int, int]:
+        # records repeat, have steps or at least a counter, have the surest name, and are many
+        repeats = kind.count >= min(FEWEST, most) and kind.count >= OFTEN * most
+        counts = bool(kind.progress) and kind.count >= most / 2
+        return repeats, "step" in kind.progress, counts, -(kind.rank // 100), kind.count
+
+    main = max(train, key=likely, default=None)
     if main is not None and main.bar:  # lines may repeat what each full bar says: `[98/100] Train Loss: 5.26`
         closed = (main.loss, main.progress, False)
         main = next((one for one in train if (one.loss, one.progress, one.bar) == closed and one.count >= FEWEST), main)
@@ -265,14 +272,6 @@ def _kinds(lines: list[_Line], column: str) -> list[_Kind]:
         kind = kinds.setdefault((reading.key, progress, bar), new)
         kind.lines.append(line)
     return list(kinds.values())
-
-
-def _weight(kind: _Kind, most: int) -> tuple[bool, bool, bool, int, int]:
-    """Return a sort key for how likely lines are a log's records: they repeat, have steps or at least a counter, have
-    the surest name, and are many."""
-    repeats = kind.count >= min(FEWEST, most) and kind.count >= OFTEN * most
-    counts = bool(kind.progress) and kind.count >= most / 2
-    return repeats, "step" in kind.progress, counts, -(kind.rank // 100), kind.count
 
 
 def _series(head: bytes, kind: _Kind, needs: bytes) -> dict[str, list[float]]:
