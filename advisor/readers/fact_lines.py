@@ -45,9 +45,9 @@ def stated_facts(format: LineFormat, lines: Lines) -> dict[str, Any]:
                 if rule.last or name not in found:
                     found[name] = value
     names = _COUNTS if any(word in lines.text for word in _COUNTED) else ()
-    counts = {name: match for name in names if (match := regex(f"devices_{name}").search(lines.text))}
+    counts = {name: said for name in names if (said := regex(f"devices_{name}").search(lines.text))}
     # the sides of a mesh of devices are multiplied
-    count = {name: math.prod(map(int, re.findall(rb"(?<!\w)\d+", match[1]))) for name, match in counts.items()}
+    count = {name: math.prod(map(int, re.findall(rb"(?<!\w)\d+", said[1]))) for name, said in counts.items()}
     launched = count["per_node"] * count.get("nodes", 1) if "per_node" in count else None
     several = (count.get(name) for name in ("world", "mesh", "rank", "processes"))
     devices = next(filter(None, several), None) or launched or count.get("tasks")

@@ -73,16 +73,18 @@ def _of(module: Any) -> FileReader:
     return FileReader(module.NAME, module.score, module.read)
 
 
+def _of_telemetry(module: Any) -> FileReader:
+    """Return the reader of a tool's telemetry, whose table holds nothing else."""
+    return FileReader(
+        module.NAME, module.score, lambda path: telemetry_run(path, module.NAME, *module.read_readings(path))
+    )
+
+
 # if two readers know a file equally well, the first is used
 STRUCTURED = (
     *map(_of, (own_log, hf_trainer_state)),
     *map(_of, (wandb_folder, wandb_file, tfevents, mlflow_files, sqlite_runs, parquet_table, telemetry_file)),
-    *(  # telemetry of tools, whose table holds nothing else
-        FileReader(
-            tool.NAME, tool.score, lambda path, tool=tool: telemetry_run(path, tool.NAME, *tool.read_readings(path))
-        )
-        for tool in (gpu_csv, smi_tables)
-    ),
+    *map(_of_telemetry, (gpu_csv, smi_tables)),
     _of(markdown_report),
     FileReader(jsonl.LLAMA_FACTORY, jsonl.llama_factory_score, jsonl.read_llama_factory),
     *map(_of, (jsonl, csv_table, sheets)),

@@ -86,7 +86,8 @@ def _row_of(line: bytes, wide: bool, below: Sequence[bytes]) -> TableRow | None:
     taken = {column for column in columns if column}
     if not taken & {"loss", "eval_loss"} or not taken & {"step", "epoch", "tokens"}:
         return None
-    names, first = [], {}  # the place of each column's surest name
+    names: list[str] = []
+    first: dict[str, int] = {}  # the place of each column's surest name
     for at, one in sorted(enumerate(named), key=lambda pair: pair[1].rank if pair[1] is not None else 0):
         if one is not None:
             first.setdefault(one.column, at)
