@@ -61,7 +61,7 @@ class FileReader:
     def read(self, path: Path, progress: Progress | None = None) -> RunTable:
         """Read the file. Raises AdvisorError if it does not have the expected format."""
         table = self.read_file(path)
-        if path.is_file() and b"\0" not in read_head(path, 4096):  # a text
+        if table.runs and path.is_file() and b"\0" not in read_head(path, 4096):  # a text
             table = with_clocks(table, read_lines(path))
         if progress is not None:
             size = path.stat().st_size
