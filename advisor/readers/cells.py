@@ -7,10 +7,14 @@ import re
 import warnings
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from advisor.readers.yaml_rows import text_regex
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _CLOCK = re.compile(r"(?:(\d{1,6}) days?,? )?(?:(\d{1,6}):)?(\d{1,6}):(\d\d)(\.\d{1,20})?")
 _PARTS = re.compile(r"(\d+(?:\.\d+)?) ?([a-zA-Z小时分钟秒]+)")
@@ -81,14 +85,21 @@ def plain_numbers(cells: Sequence[str]) -> np.ndarray:
     return np.fromiter((_plain(cell) for cell in cells), dtype=float, count=len(cells))
 
 
-def printed_non_finite(cells: Sequence[str]) -> np.ndarray:
-    """Return 1 for a cell that prints NaN, 2 for an infinity and 0 for any other cell, also an empty one."""
-    flags = np.zeros(len(cells))
-    for row, cell in enumerate(cells):
-        known = NON_FINITE.get(cell.strip().lower())
-        if known is not None:
-            flags[row] = 1 if math.isnan(known) else 2
-    return flags
+def is_number(column: pd.Series) -> bool:
+    """Return whether a column of a frame has numbers, or dates that pandas read; otherwise it has texts."""
+    return column.dtype.kind in "iufM"
+
+
+def texts_in(column: pd.Series) -> list[str]:
+    """Return a frame's column as it was written, "" where a value is missing."""
+    return ["" if cell is None or cell != cell else str(cell) for cell in column.tolist()]
+
+
+def numbers_in(column: pd.Series) -> np.ndarray:
+    """Return a frame's column as floats; NaN where no number is written. A date is in nanoseconds."""
+    if column.dtype.kind == "M":
+        return np.where(column.isna(), np.nan, column.to_numpy("datetime64[ns]").astype(np.int64))
+    return column.to_numpy(float) if is_number(column) else plain_numbers(texts_in(column))
 
 
 def _plain(cell: str) -> float:

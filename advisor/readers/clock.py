@@ -21,7 +21,7 @@ from advisor.readers.cells import clock_seconds, duration_seconds, seconds_of
 from advisor.readers.chunks import Lines
 from advisor.readers.names import SECONDS
 from advisor.readers.run_table import RunPart, RunTable, Status
-from advisor.readers.status import NO_END, rejudged, shown_complete
+from advisor.readers.status import rejudged, shown_complete
 from advisor.readers.yaml_rows import regex
 from advisor.units import format_seconds
 
@@ -326,9 +326,10 @@ def _by_its_bar(run: RunPart, bars: Sequence[Bars], first: int, end: int) -> Run
         return run
     if bar.done == bar.total:
         return shown_complete(run, f"its progress bar came to {bar.done:,} of {bar.total:,}")
-    if run.phase is None or run.status is not Status.INCOMPLETE or NO_END not in run.status_reason:
+    if run.phase is None or run.status is not Status.NO_END:
         return run
-    return dataclasses.replace(run, status_reason=f"its progress bar ends at {bar.done:,} of {bar.total:,}")
+    reason = f"its progress bar ends at {bar.done:,} of {bar.total:,}"
+    return dataclasses.replace(run, status=Status.INCOMPLETE, status_reason=reason)
 
 
 # Times in words

@@ -66,10 +66,11 @@ def _facts_by_name() -> dict[str, tuple[str, str, int]]:
 
 def name_of(path: tuple[str, ...]) -> tuple[str, str, int] | None:
     """Return the fact, its kind and a rank for how surely the last words of a setting's path name it."""
-    last = plain_name(path[-1])
-    if len(path) > 1 and (found := _facts_by_name().get(f"{plain_name(path[-2])}_{last}")):
+    *outer, last = (plain_name(part) for part in path)
+    if outer and (found := _facts_by_name().get(f"{outer[-1]}_{last}")):
         return found
-    return _facts_by_name().get(last)
+    blocks = re.compile(rf"(?:{rows_of_file('names')['other_blocks']})(?:_.*)?")
+    return None if any(blocks.fullmatch(part) for part in outer) else _facts_by_name().get(last)
 
 
 def plain_name(name: str) -> str:
@@ -182,16 +183,23 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Return a configuration file of any format as nested dicts. Raises AdvisorError if it is not one."""
-    text = read_text(path, MOST_BYTES)
-    suffix = path.suffix.lower()
+    text, suffix = read_text(path, MOST_BYTES), path.suffix.lower()
     if suffix == ".py":
         raw: Any = dict(_ASSIGNED.findall(text))  # only constants are assigned
-    elif suffix == ".toml":
-        raw = _toml(text, path)
-    elif suffix == ".json" or text.lstrip()[:1] == "{":
+    elif suffix == ".json" or (text.lstrip()[:1] == "{" and suffix != ".toml"):
         raw = parse_json(text, str(path))
+    elif suffix != ".toml" and (len(text) > MOST_YAML_BYTES or text.count("[") + text.count("{") > _MOST_BRACKETS):
+        raise AdvisorError(f"{path} is larger than a configuration in YAML is", _GIVE)
+    elif suffix != ".toml" and len(_ALIAS.findall(text)) > _MOST_ALIASES:
+        raise AdvisorError(f"{path} has more YAML aliases than a configuration needs", _GIVE)
     else:
-        raw = _yaml(text, path)
+        try:
+            raw = tomllib.loads(text) if suffix == ".toml" else yaml.load(text, Loader=_LOADER)
+        except yaml.YAMLError as error:
+            raise AdvisorError(f"{path} is not valid YAML: {yaml_problem(error)}", _MEND) from None
+        except (ValueError, RecursionError) as error:  # tomllib's error is a ValueError
+            what = "TOML" if suffix == ".toml" else "YAML"
+            raise AdvisorError(f"{path} is not valid {what}: {str(error)[:120]}", _MEND) from None
     if not isinstance(raw, Mapping):
         raise AdvisorError(f"{path} is no configuration: it holds no names with values", _GIVE)
     return dict(raw)
@@ -231,21 +239,3 @@ def facts_of_config(config: RunConfig, world_size: int | None = None) -> dict[st
     if world_size is not None:
         facts |= {"world_size": world_size, "step_tokens": config.tokens_per_step(world_size)}
     return {name: value for name, value in facts.items() if value is not None}
-
-
-def _yaml(text: str, path: Path) -> Any:
-    if len(text) > MOST_YAML_BYTES or text.count("[") + text.count("{") > _MOST_BRACKETS:
-        raise AdvisorError(f"{path} is larger than a configuration in YAML is", _GIVE)
-    if len(_ALIAS.findall(text)) > _MOST_ALIASES:
-        raise AdvisorError(f"{path} has more YAML aliases than a configuration needs", _GIVE)
-    try:
-        return yaml.load(text, Loader=_LOADER)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise AdvisorError(f"{path} is not valid YAML: {yaml_problem(error)}", _MEND) from None
-
-
-def _toml(text: str, path: Path) -> Any:
-    try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
-        raise AdvisorError(f"{path} is not valid TOML: {str(error)[:120]}", _MEND) from None

@@ -27,6 +27,7 @@ PRECISIONS = {
     **dict.fromkeys(("torch.float16", "float16", "FP16", "fp16", "16-true", "16-mixed"), "fp16"),
 }
 FLAG_FACTS = {"compile"}
+COUNT_FACTS = ("parameters", "dataset_tokens", "step_tokens")
 SHORTENED = 300
 # marks of all formats: the pattern's name, and a text that must be present
 _MARKS_OF_ALL = (("lm_eval_row", b"|\xc2\xb1"), ("hellaswag_line", b"ella"), ("perplexity_line", b""))
@@ -101,8 +102,7 @@ def values_of(match: re.Match[bytes]) -> dict[str, Any]:
 
 def fact_unit(unit: str, fact: str) -> tuple[float, float]:
     """Return the factor and divisor of a unit after a fact. Letters after counts mean thousands, millions and so on."""
-    counts = ("parameters", "dataset_tokens", "step_tokens")
-    return unit_factor(unit, "tokens" if fact in counts else fact) if unit else (1.0, 1.0)
+    return unit_factor(unit, "tokens" if fact in COUNT_FACTS else fact) if unit else (1.0, 1.0)
 
 
 # How far a run is meant to go, in any form in which its log prints its configuration: `epochs=50`, `--max_steps 1000`.

@@ -6,9 +6,11 @@ other files are sorted by kind. Only logs, configurations and telemetry are open
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,14 +19,8 @@ from advisor.errors import AdvisorError
 from advisor.readers import gpu_csv, mlflow_files, own_log, smi_tables, telemetry_file, tfevents, wandb_folder
 from advisor.readers.chunks import sample
 from advisor.readers.config_names import read_config
-from advisor.readers.run_table import RunTable
-from advisor.readers.sidecars import (
-    checkpoint_events,
-    is_weights,
-    with_events,
-    with_facts,
-)
-from advisor.readers.status import by_other_log
+from advisor.readers.run_table import Event, RunTable
+from advisor.readers.status import by_other_log, by_plan
 
 MOST_FILES = 5000
 DEEPEST = 5
@@ -51,8 +47,6 @@ _DATA_NAMES = frozenset(
     )
 )
 
-_PRINTED = (wandb_folder.OUTPUT, wandb_folder.SUMMARY)
-
 
 class ChosenFile(Protocol):
     """A reader that knows a file."""
@@ -77,12 +71,33 @@ def read_folder(folder: Path, best: Best) -> RunTable:
     """Read a folder as one run. `best` finds the reader of a file. Raises AdvisorError if the folder holds no log."""
     if (folder / "log.jsonl").is_file() and own_log.score(sample(folder / "log.jsonl"), folder / "log.jsonl"):
         return own_run(folder)
+    contents = _sorted(folder)
     if mlflow_files.is_run_folder(folder):
-        return _with_rest(mlflow_files.read_folder(folder), folder, _sorted(folder), set())
-    files = wandb_folder.files_of(folder)
-    if files is not None:
-        return _wandb(folder, files, best)
-    return _any(folder, best)
+        return _with_rest(mlflow_files.read_folder(folder), folder, contents)
+    if (files := wandb_folder.files_of(folder)) is not None:
+        return _with_rest(_wandb(folder, files, contents, best), folder, contents)
+    read = _event_files(contents)
+    for path in _likeliest(contents.logs, best):
+        table = _read(path, best)
+        if table is not None and table.telemetry is not None and not len(table):
+            contents.telemetry.append(path)
+        elif table is not None:
+            read.append((path, table))
+    if not read:
+        hint = "give the log itself, or the folder in which the run wrote it"
+        raise AdvisorError(f"{folder} holds no training log that is recognised", hint)
+    # the log is the file that says most: rows first, then any file but event files, then events
+    path, table = max(read, key=lambda one: (one[1].rows, one[1].format != "tfevents", len(one[1].events)))
+    others = [other for at, other in read if at != path]
+    for other in others:
+        table = by_other_log(table, other)
+    notes = [f"the log is {path.relative_to(folder)}"]
+    for other in (other for other in others[:5] if other.rows):
+        source = Path(other.source)
+        name = source.relative_to(folder).as_posix() if source.is_relative_to(folder) else source.name
+        notes.append(f"also there: {name} ({other.format}, {other.rows} rows)")
+    contents.configs = [config for config in contents.configs if config != path]
+    return _with_rest(dataclasses.replace(table, notes=(*table.notes, *notes)), folder, contents)
 
 
 def own_run(folder: Path) -> RunTable:
@@ -95,95 +110,40 @@ def own_run(folder: Path) -> RunTable:
         host = {} if telemetry else telemetry_file.of_files(paths, host=True)
     except AdvisorError as error:
         return dataclasses.replace(table, notes=(*table.notes, f"telemetry left out: {error.message}"))
-    if telemetry:
-        return dataclasses.replace(table, telemetry=telemetry)
-    return dataclasses.replace(table, host_telemetry=host or None)
+    return dataclasses.replace(table, telemetry=telemetry or None, host_telemetry=host or None)
 
 
-def _wandb(folder: Path, files: Path, best: Best) -> RunTable:
+def _wandb(folder: Path, files: Path, contents: Contents, best: Best) -> RunTable:
     """Read a W&B run from the history, binary file, console output or summary with most rows; add the others."""
-    tables = []
     binary = sorted((files.parent if files.name == "files" else folder).glob("*.wandb"))[:1]
-    for path in (files / wandb_folder.HISTORY, *binary, *(files / name for name in _PRINTED)):
-        if path.is_file() and path.stat().st_size and (table := _read(path, best)) is not None:
-            tables.append(table)
+    names = (wandb_folder.HISTORY, wandb_folder.OUTPUT, wandb_folder.SUMMARY)
+    history, *printed = (files / name for name in names)
+    paths = [path for path in (history, *binary, *printed) if path.is_file() and path.stat().st_size]
+    tables = [table for path in paths if (table := _read(path, best)) is not None]
     if not tables:
         raise AdvisorError(f"{folder} is a W&B run without history, output and summary", "give what it printed")
     table = max(tables, key=lambda candidate: candidate.rows)
     readings = next((other.telemetry for other in tables if other.telemetry is not None), None)
-    if readings is not None:
-        table = dataclasses.replace(table, telemetry=readings)
-    for other in tables:
-        table = (
-            table
-            if other is table
-            else by_other_log(with_facts(table, _declared(other), Path(other.source).name), other)
-        )
-    if (files / wandb_folder.METADATA).is_file():
-        table = with_facts(table, wandb_folder.metadata_facts(files / wandb_folder.METADATA), wandb_folder.METADATA)
-    contents = _sorted(folder)
+    table = dataclasses.replace(table, telemetry=table.telemetry if readings is None else readings)
+    for other in (other for other in tables if other.source != table.source):
+        declared = {name: value for name, value in other.facts.items() if name != "loss_unit"}
+        table = by_other_log(with_facts(table, declared, Path(other.source).name), other)
+    if (metadata := files / wandb_folder.METADATA).is_file():
+        table = with_facts(table, wandb_folder.metadata_facts(metadata), metadata.name)
     contents.configs = [path for path in contents.configs if path.name != wandb_folder.METADATA]
-    if (files / wandb_folder.EVENTS).is_file():
-        contents.telemetry.append(files / wandb_folder.EVENTS)
-    return _with_rest(table, folder, contents, set())
-
-
-def _declared(table: RunTable) -> dict[str, Any]:
-    return {name: value for name, value in table.facts.items() if name != "loss_unit"}
-
-
-def _any(folder: Path, best: Best) -> RunTable:
-    contents = _sorted(folder)
-    read = _event_files(contents)
-    for path in _likeliest(contents.logs, best):
-        table = _read(path, best)
-        if table is not None and table.telemetry is not None and not len(table):
-            contents.telemetry.append(path)
-        elif table is not None:
-            read.append((path, table))
-    if not read:
-        raise AdvisorError(
-            f"{folder} holds no training log that is recognised",
-            "give the log itself, or the folder in which the run wrote it",
-        )
-    path, table = max(read, key=_told)
-    others = [other for at, other in read if at != path]
-    for other in others:
-        table = by_other_log(table, other)
-    notes = [f"the log is {path.relative_to(folder)}"]
-    notes += [
-        f"also there: {_name(other, folder)} ({other.format}, {other.rows} rows)" for other in others[:5] if other.rows
-    ]
-    table = dataclasses.replace(table, notes=(*table.notes, *notes))
-    return _with_rest(table, folder, contents, {path})
-
-
-def _name(table: RunTable, folder: Path) -> str:
-    source = Path(table.source)
-    return source.relative_to(folder).as_posix() if source.is_relative_to(folder) else source.name
-
-
-def _told(log: tuple[Path, RunTable]) -> tuple[int, bool, int]:
-    """Return a sort key for how much a log says: rows first, then any file but event files, then events."""
-    table = log[1]
-    return table.rows, table.format != "tfevents", len(table.events)
+    contents.telemetry += [path for path in (files / wandb_folder.EVENTS,) if path.is_file()]
+    return table
 
 
 def _event_files(contents: Contents) -> list[tuple[Path, RunTable]]:
     """Return the event files of each folder as one run, because every restart begins a new file."""
     paths = [path for path in contents.logs if ".tfevents." in path.name]
-    contents.logs = [path for path in contents.logs if path not in set(paths)]
+    contents.logs = [path for path in contents.logs if ".tfevents." not in path.name]
     out = []
     for parent in sorted({path.parent for path in paths}):
-        scalars, notes, mine = tfevents.Scalars(), [], sorted(path for path in paths if path.parent == parent)
-        for path in mine:
-            try:
-                notes.append(tfevents.read_events(path, scalars))
-            except AdvisorError as error:
-                notes.append(error.message)
-        if scalars.by_tag:
-            said = tuple(note for note in notes if note)
-            out.append((mine[0], tfevents.table_of(scalars, source=str(parent), notes=said)))
+        mine = sorted(path for path in paths if path.parent == parent)
+        with contextlib.suppress(AdvisorError):
+            out.append((mine[0], tfevents.read_files(mine, str(parent))))
     return out
 
 
@@ -192,22 +152,11 @@ def _likeliest(paths: list[Path], best: Best) -> list[Path]:
     states = [path for path in paths if path.name == "trainer_state.json"]
     newest = max(states, key=lambda path: (path.stat().st_size, -len(path.parts)), default=None)
     scored = []
-    for path in paths:
-        if path in states and path != newest:
-            continue
-        score = _score(path, best)
-        if score > 0:
-            scored.append((-score, -path.stat().st_size, str(path), path))
-    scored.sort()
-    return [path for *_, path in scored[:MOST_LOGS]]
-
-
-def _score(path: Path, best: Best) -> float:
-    try:
-        chosen = best(path)
-    except AdvisorError:
-        return 0.0
-    return chosen[0] if chosen is not None else 0.0
+    for path in (path for path in paths if path not in states or path == newest):
+        with contextlib.suppress(AdvisorError):
+            if (chosen := best(path)) is not None:
+                scored.append((-chosen[0], -path.stat().st_size, str(path), path))
+    return [path for *_, path in sorted(scored)[:MOST_LOGS]]
 
 
 def _read(path: Path, best: Best) -> RunTable | None:
@@ -219,23 +168,22 @@ def _read(path: Path, best: Best) -> RunTable | None:
         return None
 
 
-def _with_rest(table: RunTable, folder: Path, contents: Contents, used: set[Path]) -> RunTable:
+def _with_rest(table: RunTable, folder: Path, contents: Contents) -> RunTable:
     """Add the folder's configurations, telemetry and checkpoints to its log."""
+    left_out = []
     for path in contents.configs:
-        if path in used:
-            continue
         try:
             table = with_facts(table, read_config(path), path.name)
         except AdvisorError as error:
-            table = dataclasses.replace(table, notes=(*table.notes, f"left out: {error.message}"))
+            left_out.append(f"left out: {error.message}")
     table = with_events(table, checkpoint_events(folder, contents.weights))
     for path in sorted(contents.telemetry, key=lambda path: -path.stat().st_size):
         try:
             table = dataclasses.replace(table, telemetry=telemetry_file.read_telemetry(path))
             break
         except AdvisorError as error:
-            table = dataclasses.replace(table, notes=(*table.notes, f"left out: {error.message}"))
-    return dataclasses.replace(table, source=str(folder))
+            left_out.append(f"left out: {error.message}")
+    return dataclasses.replace(table, source=str(folder), notes=(*table.notes, *left_out))
 
 
 def _sorted(folder: Path) -> Contents:
@@ -247,7 +195,7 @@ def _sorted(folder: Path) -> Contents:
             contents.weights.append(path)
         elif name in _CONFIG_NAMES:
             contents.configs.append(path)
-        elif name == telemetry_file.NAME or (suffix in (".csv", ".log", ".txt") and _is_telemetry(path)):
+        elif name == telemetry_file.NAME or (suffix in (".csv", ".log", ".txt") and _telemetry_score(path) > 0.5):
             contents.telemetry.append(path)
         elif is_log_path(path) and path.stat().st_size:
             contents.logs.append(path)
@@ -263,12 +211,12 @@ def is_log_path(path: Path) -> bool:
     return path.suffix.lower() not in _NO_LOGS and name not in _DATA_NAMES and name not in _CONFIG_NAMES
 
 
-def _is_telemetry(path: Path) -> bool:
+def _telemetry_score(path: Path) -> float:
     try:
         head = sample(path, head_bytes=1 << 16)
     except AdvisorError:
-        return False
-    return any(module.score(head, path) > 0.5 for module in (gpu_csv, smi_tables))
+        return 0.0
+    return max(module.score(head, path) for module in (gpu_csv, smi_tables))
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -290,3 +238,77 @@ def _files(folder: Path) -> Iterator[Path]:
                     "give the run's own folder, or its log",
                 )
             yield path
+
+
+# What is beside a log
+
+
+def with_facts(table: RunTable, facts: Mapping[str, Any], source: str) -> RunTable:
+    """Add facts that the table does not have. Differences are noted, and the log's own value wins."""
+    differing = [
+        f"{source} says {name} {_short(value)}, the log says {_short(table.facts[name])}: the log's is taken"
+        for name, value in facts.items()
+        if name in table.facts and _differ(value, table.facts[name])
+    ]
+    joined = by_plan({**facts, **table.facts}, table)
+    return dataclasses.replace(joined, notes=(*table.notes, *differing))
+
+
+def with_events(table: RunTable, events: Sequence[Event]) -> RunTable:
+    """Add events. For a checkpoint that the log itself reports, only what the log does not know is added."""
+    known = {event.step for event in table.events if event.kind == "checkpoint" and event.step is not None}
+    new = [event for event in events if event.kind != "checkpoint" or event.step is None or event.step not in known]
+    return dataclasses.replace(table, events=(*table.events, *new))
+
+
+def _differ(one: Any, other: Any) -> bool:
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return abs(one - other) > 1e-6 * max(abs(one), abs(other))
+    return isinstance(one, str) and isinstance(other, str) and one.lower() != other.lower()
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)[:40]
+
+
+# Checkpoints on disk become events with path, step (from the name), size and time. They are never opened.
+
+_SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin", ".distcp", ".msgpack", ".npz", ".keras", ".h5")
+_LEAST_BYTES = 1000  # even a toy's optimizer states are larger; `training_args.bin` and indices are not weights
+_NOT_WEIGHTS = ("training_args.bin", "scheduler.pt", "rng_state", "tokens.bin", "train.bin", "val.bin", "vocab.bin")
+# a folder or file named after a step: checkpoint-500, step-00000100, iter_0001000, global_step1000, ckpt_2000.pt,
+# epoch=3-step=1200.ckpt, Composer's ep0-ba4800; but not parts of one model, such as model-00001-of-00002
+_STEP = re.compile(r"(?:global_step|step|iteration|iter|(?<![a-z])ba)[-_=]?0*(\d+)")
+_NUMBERED = re.compile(r"(?:checkpoint|ckpt|model|state|epoch|ep)[-_=]?0*(\d+)(?!\d*-of-)")
+
+
+def is_weights(path: Path) -> bool:
+    """Return whether a file's name is one of saved weights or optimizer states."""
+    return path.suffix.lower() in _SUFFIXES and not path.name.startswith(_NOT_WEIGHTS)
+
+
+def checkpoint_events(folder: Path, files: Iterable[Path]) -> list[Event]:
+    """Return one event per checkpoint (a folder named after a step, or a single file), in the order of their steps.
+
+    `numbers` has bytes, unix_seconds (the last change) and, if the name states it, the step.
+    """
+    groups: dict[Path, list[Path]] = {}
+    for path in files:
+        if is_weights(path) and path.stat().st_size >= _LEAST_BYTES:
+            # a checkpoint is the nearest folder named after a step, else the file itself
+            inside = path.relative_to(folder).parents
+            named = next((folder / parent for parent in inside if step_of(parent.name) is not None), path)
+            groups.setdefault(named, []).append(path)
+    events = []
+    for unit, paths in groups.items():
+        stats, step = [path.stat() for path in paths], step_of(unit.name)
+        numbers = {"bytes": float(sum(stat.st_size for stat in stats))}
+        numbers |= {"unix_seconds": max(stat.st_mtime for stat in stats)} | ({} if step is None else {"step": step})
+        events.append(Event(kind="checkpoint", text=str(unit.relative_to(folder)), step=step, numbers=numbers))
+    return sorted(events, key=lambda event: (event.step is None, event.step or 0.0, event.text))
+
+
+def step_of(name: str) -> float | None:
+    """Return the step in a checkpoint's name; None if it has none."""
+    match = _STEP.search(name.lower()) or _NUMBERED.search(name.lower())
+    return float(match[1]) if match and len(match[1]) < 12 else None

@@ -1,44 +1,53 @@
-"""Turns named cells into records: which key is which column, in which unit, and whether a loss was printed as NaN.
+"""Turns a table with named columns (a pandas DataFrame) into a run's records: which name is which quantity and unit.
 
-Rows come in blocks, so long files need constant memory. The first block that contains a name decides what the name
-means; all values together decide the unit.
+Every structured format ends here. The index of a frame has the 1-based lines. A missing value is None or NaN, and a NaN
+that was printed is the text "nan".
 """
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from advisor.readers.assemble import assemble
 from advisor.readers.cells import (
     NON_FINITE,
+    is_number,
     looks_like_date,
+    numbers_in,
     plain_numbers,
-    printed_non_finite,
+    texts_in,
     unix_seconds,
     unix_times,
 )
-from advisor.readers.names import BYTES, SECONDS, SHARES, Named, by_letters, column_of, in_unit
+from advisor.readers.names import BYTES, PART, SECONDS, SHARES, Named, by_letters, column_of, in_unit
 from advisor.readers.records import EVAL, TRAIN, Records, RecordStore, has_loss
-from advisor.readers.run_table import Event, RunTable
-from advisor.readers.status import without_words
+from advisor.readers.run_table import Event, RunTable, Status
+from advisor.readers.status import by_tracker, without_words
 from advisor.readers.telemetry_names import KIND, card_column, column_or_card, converted, unit_in_cells
 
-BLOCK_ROWS = 20_000
-_LOSSES = ("loss", "eval_loss")
+if TYPE_CHECKING:
+    import pandas as pd
+
+NameOf = Callable[[str], Named | None]
+Series = tuple[np.ndarray, np.ndarray, np.ndarray]  # Unix seconds, values, steps
 _OF_NUMBERS = ("csv", "jsonl", "parquet", "hf_trainer_state")  # formats that cannot say how a run ended
+_SUM = "train_runtime"  # in the last row of a Hugging Face Trainer, which sums the training up
 _MOST_TOLD = 12  # skipped names that are listed
 _FEWEST_KEYS = 3  # fewest keys that must share a stage's name
 _ROW_NUMBERS = ("index", "idx", "unnamed: 0")
-
-Cells = Sequence[str] | np.ndarray  # one key's cells in a block: text as written, or numbers
+_SETS = ("split", "phase", "mode", "set", "subset", "stage")  # names of a column that says which data a row is about
+_HELD_OUT = re.compile(r"(?:val|valid|validation|eval|evaluation|test|dev)(?:[\W_].*)?")
+_DEEPEST = 4  # level of nested objects whose values count
+_MOST_KEYS = 5000  # an object with more keys is data
+_COUNTER = re.compile(r"(\d{1,12})/(\d{1,12})")
+_LONGEST_VALUE = 64  # characters of a number that is written as text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +58,8 @@ class Gathered:
     provenance: dict[str, str]
     unread: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    summed: bool = False  # whether the last row sums the training up, as a Trainer does at its end
 
     def table(
         self,
@@ -67,11 +78,13 @@ class Gathered:
             source=str(source),
             format=format,
             framework=framework,
-            facts=facts,
+            facts={**self.facts, **(facts or {})},
             events=events,
             provenance={**self.provenance, **(provenance or {})},
             notes=(*self.notes, *notes),
         )
+        if self.summed:
+            return by_tracker(table, Status.COMPLETED, f"a row sums the training up ({_SUM})")
         return without_words(table) if format in _OF_NUMBERS else table
 
 
@@ -81,121 +94,109 @@ def not_read(names: Sequence[str]) -> list[str]:
     return [f"not read: {', '.join(names[:_MOST_TOLD])}{more}"] if names else []
 
 
-@dataclass(kw_only=True)
-class Gatherer:
-    """Takes blocks of named cells. `name_of` returns what a name means."""
-
-    name_of: Callable[[str], Named | None] = column_or_card
-    _store: RecordStore = field(default_factory=lambda: RecordStore(kinds=(TRAIN, EVAL)))
-    _key_of: dict[str, tuple[str, Named]] = field(default_factory=dict)  # column → the key that it is read from
-    _passed: dict[str, None] = field(default_factory=dict)  # skipped names, in order
-    _rows: int = 0
-    _dates: set[str] = field(default_factory=set)
-
-    def add(self, cells: Mapping[str, Cells], lines: np.ndarray | None = None, printed: Mapping | None = None) -> None:
-        """Add a block in which all keys have the same length. `lines` are 1-based line numbers.
-
-        `printed` gives, for keys whose cells are numbers, 1 where NaN was written and not just left out.
-        """
-        rows = len(next(iter(cells.values()), ()))
-        if not rows:
-            return
-        self._settle(cells)
-        columns = {column: self._numbers(key, named, cells[key])
-                   for column, (key, named) in self._key_of.items() if key in cells}  # fmt: skip
-        for column in _LOSSES:
-            if column in columns:
-                key = self._key_of[column][0]
-                flags = _flags(cells[key], columns[column], (printed or {}).get(key))
-                columns["loss_is_nan" if column == "loss" else "_eval_is_nan"] = flags
-        order = self._rows + np.arange(rows)
-        lines = order + 1 if lines is None else np.asarray(lines, np.int64)
-        self._put(order, lines, columns)
-        self._rows += rows
-
-    def finish(self) -> Gathered:
-        """Return all records, in the columns' units."""
-        records = self._store.records()
-        columns, provenance, notes = {}, {}, []
-        for column, (key, named) in self._key_of.items():
-            if column not in records.columns:
-                continue
-            target, values, said = self._converted(named, column, records.columns[column])
-            if np.all(np.isnan(values)) and column not in _LOSSES:
-                continue
-            if target in columns and target != column:
-                continue  # another key with a surer name has this column
-            columns[target] = values
-            provenance[target] = f"{key!r}" + (f", {said}" if said else "")
-            if said and "size" in said:
-                notes.append(f"{key!r} has no unit: read {said}")
-        if "loss_is_nan" in records.columns:
-            columns["loss_is_nan"] = records.columns["loss_is_nan"]
-        done = Records(**{**records.__dict__, "columns": columns})
-        return Gathered(records=done, provenance=provenance, unread=tuple(self._passed), notes=tuple(notes))
-
-    def _settle(self, cells: Mapping[str, Cells]) -> None:
-        """Choose the key for each column: the surest in the first block that has any. The choice is final."""
-        found: dict[str, tuple[str, Named]] = {}
-        stage = stage_of(list(cells))
-        known = by_letters(list(cells))
-        for key in cells:
-            named = self.name_of(known.get(key, key)) or (self.name_of(key[len(stage) :]) if stage else None)
-            named = _with_unit(key, named, cells[key])
-            if named is None or named.per_device:
-                self._passed[key] = None
-                continue
-            if named.column in self._key_of:
-                continue
-            if named.column not in found or named.rank < found[named.column][1].rank:
-                if found.get(named.column):
-                    self._passed[found[named.column][0]] = None
-                found[named.column] = (key, named)
-            else:
-                self._passed[key] = None
-        if "step" in found and (going_on := _going_on(cells, found["step"][0])) is not None:
-            found["step"] = (going_on, found["step"][1])
-        self._key_of.update(found)
-
-    def _numbers(self, key: str, named: Named, cells: Cells) -> np.ndarray:
-        if isinstance(cells, np.ndarray):
-            return cells
-        if named.kind in ("date", "time") and looks_like_date(next((c for c in cells if c.strip()), "")):
-            self._dates.add(named.column)
-            return unix_times(cells)
-        return plain_numbers(cells)
-
-    def _converted(self, named: Named, column: str, values: np.ndarray) -> tuple[str, np.ndarray, str]:
-        if column in self._dates:
-            return "unix_seconds", values, "date"
-        if named.kind == "date":
-            return column, unix_seconds(values), ""
-        return converted(named, values) if named.kind == KIND else in_unit(named, values)
-
-    def _put(self, order: np.ndarray, lines: np.ndarray, columns: dict[str, np.ndarray]) -> None:
-        rows = len(order)
-        trained = has_loss(columns, rows)
-        evaluated = ~np.isnan(columns.pop("_eval_is_nan", np.full(rows, np.nan)))
-        # a row without a loss (validation, or an epoch's summary) completes the row with a loss that it belongs to
-        is_eval = ~trained if "loss" in self._key_of else evaluated & ~trained
-        for rule, mask in ((0, ~is_eval), (1, is_eval)):
-            if mask.any():
-                chosen = {name: values[mask] for name, values in columns.items()}
-                self._store.add(order=order[mask], line=lines[mask], rule=rule, columns=chosen)
-        self._store.end_of_chunk()
+def gather(frame: pd.DataFrame, name_of: NameOf = column_or_card) -> Gathered:
+    """Return the records of a table whose columns have names. `name_of` returns what a name means."""
+    sums = [numbers_in(frame.pop(name)) for name in [*map(str, frame)] if name.rpartition("/")[2] == _SUM]
+    chosen, unread = _chosen(frame, name_of)
+    frame = _sets_apart(frame, chosen) if chosen else frame.iloc[:0]
+    columns: dict[str, np.ndarray] = {}
+    provenance, notes = {}, []
+    facts: dict[str, Any] = {}
+    evaluated = np.zeros(len(frame), bool)
+    for column, (key, named) in chosen.items():
+        cells = frame[key]
+        target, values, said = _converted(named, cells)
+        if column == "loss":
+            columns["loss_is_nan"] = _printed(cells, values)
+        elif column == "eval_loss":
+            evaluated = ~np.isnan(_printed(cells, values))
+        elif np.isnan(values).all() or (target in columns and target != column):
+            continue  # a name that is not surer than another of the same column
+        columns[target] = values
+        provenance[target] = f"{key!r}" + (f", {said}" if said else "")
+        if "size" in said:
+            notes.append(f"{key!r} has no unit: read {said}")
+        alike = [other for name in unread if (other := name_of(name)) is not None and other.column == column == "loss"]
+        if named.rank in range(PART, PART + 300) and any(other.rank == named.rank for other in alike):
+            notes.append(f"the run has several losses: {key} is read")
+            facts["loss_unit"] = "one of several losses"
+    trained = has_loss(columns, len(frame))
+    known = sums[0][np.isfinite(sums[0])] if sums else np.zeros(0)
+    if len(known):
+        facts["total_seconds"] = float(known[-1])
+    summed = len(known) > 0 and trained.any() and np.isfinite(sums[0][np.flatnonzero(trained)[-1] :]).any()
+    # a row without a loss (validation, or an epoch's summary) completes the row with a loss that it belongs to
+    is_eval = ~trained if "loss" in chosen else evaluated & ~trained
+    if summed and "step" in columns and np.isfinite(step := columns["step"][np.isfinite(sums[0])][-1]) and step > 0:
+        facts["planned_steps"] = int(step)  # the last row of losses may be of an earlier step
+    only_sum = np.isfinite(sums[0]) & ~trained & ~evaluated if summed else np.zeros(len(frame), bool)
+    store, order = RecordStore(kinds=(TRAIN, EVAL)), np.arange(len(frame))
+    for rule, mask in ((0, ~is_eval), (1, is_eval & ~only_sum)):
+        if mask.any():
+            rows = {name: values[mask] for name, values in columns.items()}
+            store.add(order=order[mask], line=frame.index.to_numpy(np.int64)[mask], rule=rule, columns=rows)
+    store.end_of_chunk()
+    return Gathered(
+        records=store.records(),
+        provenance=provenance,
+        unread=tuple(name for name in unread if name.lower() not in _SETS),
+        notes=tuple(notes),
+        facts=facts,
+        summed=bool(summed),
+    )
 
 
-def _with_unit(key: str, named: Named | None, cells: Cells) -> Named | None:
-    """Return what a column is if its cells state the unit but its name does not: `1094.5ms`, `56W`."""
-    if isinstance(cells, np.ndarray) or (named is not None and named.unit is not None):
-        return named
-    unit = unit_in_cells(cells)
-    if unit is None:
-        return named
-    if named is None or named.kind == KIND:
-        return card_column(key, unit) or named
-    factors = {"seconds": SECONDS, "time": SECONDS, "bytes": BYTES, "share": SHARES}.get(named.kind, {})
-    return replace(named, unit=unit) if unit in factors else named
+def _sets_apart(frame: pd.DataFrame, chosen: dict[str, tuple[str, Named]]) -> pd.DataFrame:
+    """Return the table with the losses of validation in a column of their own if a word in each row names its set."""
+    for name in (name for name in frame if str(name).lower() in _SETS and not is_number(frame[name])):
+        words = [word.strip().lower() for word in texts_in(frame[name])]
+        held_out = np.array([_HELD_OUT.fullmatch(word) is not None for word in words])
+        if not held_out.any() or not any(word.startswith("train") for word in words):
+            continue
+        for column in ("loss", "accuracy", "reward"):
+            if column in chosen and f"eval_{column}" not in chosen:
+                key, named = chosen[column]
+                frame = frame.assign(
+                    **{f"{key} of {name}": frame[key].where(held_out), key: frame[key].where(~held_out)}
+                )
+                chosen[f"eval_{column}"] = f"{key} of {name}", replace(named, column=f"eval_{column}")
+    return frame
+
+
+def _chosen(frame: pd.DataFrame, name_of: NameOf) -> tuple[dict[str, tuple[str, Named]], tuple[str, ...]]:
+    """Return for each column of a run the surest name in the table and its meaning, and the names that are not used."""
+    keys = [str(key) for key in frame.columns]
+    stage, letters = stage_of(keys), by_letters(keys)
+    found: dict[str, tuple[str, Named]] = {}
+    unread: dict[str, None] = {}
+    for key in keys:
+        named = _with_unit(key, meaning(letters.get(key, key), stage, name_of), frame[key])
+        if named is None or named.per_device or (named.column in found and named.rank >= found[named.column][1].rank):
+            unread[key] = None
+            continue
+        if named.column in found:
+            unread[found[named.column][0]] = None
+        found[named.column] = (key, named)
+    if "loss" in found and "eval_loss" in found:  # the same part of both sets
+        own, (other, rank) = found["loss"][0], (found["eval_loss"][0], found["eval_loss"][1].rank)
+        for key in keys:
+            named = meaning(letters.get(key, key), stage, name_of)
+            if named and (named.column, named.rank) == ("eval_loss", rank) and key == own.replace("train", "val", 1):
+                found["eval_loss"] = (key, named)
+                unread = {name: None for name in (*unread, other) if name != key}
+    if "step" in found and (going_on := _going_on(frame, found["step"][0])) is not None:
+        found["step"] = (going_on, found["step"][1])
+    return found, tuple(unread)
+
+
+def meaning(key: str, stage: str, name_of: NameOf) -> Named | None:
+    """Return what a key means, also behind the name of a stage or with the unit of its group."""
+    named = name_of(key) or (name_of(key.removeprefix(stage)) if stage else None)
+    group, _, name = key.rpartition("/")
+    unit = group.rpartition("_")[2]
+    if named is None and (unit in SECONDS or unit in BYTES or unit in SHARES):
+        return name_of(f"{name}_{unit}")  # {"timing_ms": {"forward": 12.5}}
+    return named
 
 
 def stage_of(keys: Sequence[str]) -> str:
@@ -204,133 +205,125 @@ def stage_of(keys: Sequence[str]) -> str:
     return shared[: 1 + max(shared.rfind(mark) for mark in "_/.")]
 
 
-def _going_on(cells: Mapping[str, Cells], step: str) -> str | None:
+def _with_unit(key: str, named: Named | None, cells: pd.Series) -> Named | None:
+    """Return what a column is if its cells state the unit but its name does not: `1094.5ms`, `56W`."""
+    if is_number(cells) or (named is not None and named.unit is not None):
+        return named
+    unit = unit_in_cells(texts_in(cells.head(100)))
+    if unit is None:
+        return named
+    if named is None or named.kind == KIND:
+        return card_column(key, unit) or named
+    factors = {"seconds": SECONDS, "time": SECONDS, "bytes": BYTES, "share": SHARES}.get(named.kind, {})
+    return replace(named, unit=unit) if unit in factors else named
+
+
+def _going_on(frame: pd.DataFrame, step: str) -> str | None:
     """Return the key of row numbers that continue while the step restarts with every epoch; None if there is none."""
-    key = next((key for key in cells if key.strip().lower() in _ROW_NUMBERS), None)
+    key = next((key for key in frame.columns if key.strip().lower() in _ROW_NUMBERS), None)
     if key is None or key == step:
         return None
-    rows, steps = (np.diff(c if isinstance(c, np.ndarray) else plain_numbers(c)) for c in (cells[key], cells[step]))
-    return key if np.any(steps < 0) and len(rows) and np.all(rows == rows[0]) and rows[0] > 0 else None
+    rows, steps = np.diff(numbers_in(frame[key])), np.diff(numbers_in(frame[step]))
+    return key if np.any(steps < 0) and np.all(rows == rows[0]) and rows[0] > 0 else None
 
 
-def _flags(cells: Cells, values: np.ndarray, printed: np.ndarray | None) -> np.ndarray:
+def _converted(named: Named, cells: pd.Series) -> tuple[str, np.ndarray, str]:
+    """Return a column's name, its values in the column's unit, and how they were converted."""
+    if named.kind in ("date", "time") and not is_number(cells):
+        texts = texts_in(cells)
+        if looks_like_date(next((text for text in texts if text.strip()), "")):
+            return "unix_seconds", unix_times(texts), "date"
+    values = numbers_in(cells)
+    if named.kind == "date":
+        return named.column, unix_seconds(values), ""
+    return converted(named, values) if named.kind == KIND else in_unit(named, values)
+
+
+def _printed(cells: pd.Series, values: np.ndarray) -> np.ndarray:
     """Return 0 for a finite loss, 1 for a printed NaN, 2 for a printed infinity and NaN for an empty cell."""
-    if printed is None:
-        printed = np.zeros(len(values)) if isinstance(cells, np.ndarray) else _scan(cells, values)
-    flags = np.where(np.isfinite(values), 0.0, np.nan)
-    flags[np.isinf(values)] = 2
-    flags[np.isnan(values) & (printed > 0)] = 1
+    flags = np.where(np.isfinite(values), 0.0, np.where(np.isinf(values), 2.0, np.nan))
+    if not is_number(cells):
+        texts = texts_in(cells)
+        flags[[row for row in np.flatnonzero(np.isnan(values)) if texts[row].strip().lower() in NON_FINITE]] = 1
     return flags
 
 
-def _scan(cells: Sequence[str], values: np.ndarray) -> np.ndarray:
-    flags = np.zeros(len(values))
-    unknown = np.flatnonzero(~np.isfinite(values))
-    flags[unknown] = printed_non_finite([cells[i] for i in unknown.tolist()])
-    return flags
+# Rows that are JSON objects (JSON lines, log histories, W&B exports), and scalars that were logged one by one
 
 
-# Rows that are JSON objects (JSON lines, log histories, W&B exports). Keys become columns; nested keys are joined by
-# slashes.
+def rows_of(
+    objects: Iterable[Mapping[str, Any]], name_of: NameOf = column_or_card, lines: Sequence[int] | None = None
+) -> Gathered:
+    """Return the records of objects, whose nested keys are joined by slashes. Without lines they are numbered from 1.
 
-_DEEPEST = 4
-_MOST_KEYS = 5000  # an object with more keys is data
-_COUNTER = re.compile(r"(\d{1,12})/(\d{1,12})")
-_LONGEST_VALUE = 64  # characters of a number that is written as text
+    `lines` may be filled while the objects are made. Numbers written as text count; everything else that is no number
+    is skipped.
+    """
+    import pandas as pd
 
-
-@dataclass(kw_only=True)
-class JsonRows:
-    """Collects objects as rows. Numbers written as text count; everything else that is not a number is skipped."""
-
-    name_of: Callable[[str], Named | None] = column_or_card
-    _gatherer: Gatherer | None = None
-    _stage: str | None = None  # the prefix of all keys of the first row
-    _rows: list[dict[str, str]] = field(default_factory=list)
-    _lines: list[int] = field(default_factory=list)
-    _passed: dict[str, None] = field(default_factory=dict)  # names of numbers that are not a run's, in order
-
-    def add(self, row: Mapping[str, Any], line: int) -> None:
-        """Add one object; `line` is its 1-based line or its number in a list."""
-        values = {key: value for key, value in _counters_apart(flatten(row)) if _is_value(value)}
-        if self._stage is None:
-            self._stage = stage_of([key for key, _ in flatten(row)])
-        self._rows.append({key: str(value) for key, value in values.items() if self._named(key) is not None})
-        self._lines.append(line)
-        if len(self._passed) < _MOST_KEYS:
-            self._passed |= dict.fromkeys(key for key in values if key not in self._rows[-1])
-        if len(self._lines) == BLOCK_ROWS:
-            self._flush()
-
-    def _named(self, key: str) -> Named | None:
-        named = self.name_of(key) or (self.name_of(key.removeprefix(self._stage)) if self._stage else None)
-        group, _, name = key.rpartition("/")
-        unit = group.rpartition("_")[2]
-        if named is None and (unit in SECONDS or unit in BYTES or unit in SHARES):
-            return self.name_of(f"{name}_{unit}")  # {"timing_ms": {"forward": 12.5}}
-        return named
-
-    def finish(self) -> Gathered:
-        """Return all rows as records."""
-        self._flush()
-        assert self._gatherer is not None
-        gathered = self._gatherer.finish()
-        return replace(gathered, unread=(*gathered.unread, *self._passed))
-
-    def _flush(self) -> None:
-        self._gatherer = self._gatherer or Gatherer(name_of=self._named)
-        keys = dict.fromkeys(key for row in self._rows for key in row)
-        self._gatherer.add({key: [row.get(key, "") for row in self._rows] for key in keys}, np.array(self._lines))
-        self._rows, self._lines = [], []
-
-
-def _counters_apart(pairs: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
-    """Yield keys and values, with `"global_step/max_steps": "10/210"` as the two numbers that it names."""
-    for key, value in pairs:
-        both = _COUNTER.fullmatch(value) if isinstance(value, str) else None
-        if both is not None and key.count("/") == 1:
-            yield from zip(key.split("/"), both.groups(), strict=True)
-        else:
-            yield key, value
-
-
-def _is_value(value: Any) -> bool:
-    """Return whether a value is a number, a date or a clock, as a JSON number or as text."""
-    if not isinstance(value, str):
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return len(value) < _LONGEST_VALUE and (
-        looks_like_date(value) or bool(np.isfinite(plain_numbers([value])[0])) or value.strip().lower() in NON_FINITE
+    named: dict[str, Named | None] = {}
+    columns: dict[str, list[Any]] = {}
+    count, stage = 0, ""
+    for count, row in enumerate(objects, 1):
+        values = dict(_values(row))
+        stage = stage_of(list(values)) if count == 1 else stage
+        for key, value in values.items():
+            if key not in named:
+                named[key] = meaning(key, stage, name_of)
+            if named[key] is not None or key in _SETS:
+                column = columns.setdefault(key, [])
+                column += [None] * (count - 1 - len(column)) + [value]
+    for column in columns.values():
+        column += [None] * (count - len(column))
+    frame = pd.DataFrame(columns, index=list(range(1, count + 1) if lines is None else lines))
+    gathered = gather(frame, named.get)
+    unread = (
+        *gathered.unread,
+        *[key for key, found in named.items() if found is None and key not in _SETS][:_MOST_KEYS],
     )
+    return replace(gathered, unread=unread)
 
 
-def rows_of(objects: Iterable[Mapping[str, Any]], name_of: Callable[[str], Named | None] = column_or_card) -> Gathered:
-    """Return the records of a list of objects, which are numbered from 1."""
-    rows = JsonRows(name_of=name_of)
-    for number, one in enumerate(objects, 1):
-        rows.add(one, number)
-    return rows.finish()
+def _values(row: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Yield an object's numbers, dates and clocks, with `"global_step/max_steps": "10/210"` as two numbers."""
+    for key, value in flatten(row):
+        if isinstance(value, int | float):
+            if not isinstance(value, bool):
+                yield key, value if value == value else "nan"
+        elif isinstance(value, str) and len(value) < _LONGEST_VALUE:
+            if key.count("/") == 1 and (both := _COUNTER.fullmatch(value)) is not None:
+                yield from zip(key.split("/"), both.groups(), strict=True)
+            elif key in _SETS or looks_like_date(value) or _is_number_written(value):
+                yield key, value
 
 
-Series = tuple[np.ndarray, np.ndarray, np.ndarray]  # Unix seconds, values, steps
+def _is_number_written(text: str) -> bool:
+    return text.strip().lower() in NON_FINITE or bool(np.isfinite(plain_numbers([text])[0]))
 
 
 def rows_of_series(series: Mapping[str, Series]) -> Gathered:
     """Return the records of scalars that were logged one by one, one row per step. The later of two values counts."""
-    gatherer = Gatherer(name_of=lambda name: column_of(name) or column_of(name.rpartition("/")[2]))
-    axis = np.unique(np.concatenate([steps for _, _, steps in series.values()])) if series else np.zeros(0)
-    cells: dict[str, np.ndarray] = {"step": axis, "unix_time": np.full(len(axis), math.nan)}
-    printed: dict[str, np.ndarray] = {}
-    for name, (times, values, steps) in series.items():
+    import pandas as pd
+
+    def name_of(name: str) -> Named | None:
+        return column_of(name) or column_of(name.rpartition("/")[2])
+
+    cells, times = {}, []
+    for name, (seconds, values, steps) in series.items():
         # the scalar's step is the row's own, and a scalar called a step only repeats it
-        named = gatherer.name_of(name)
+        named = name_of(name)
         if named is None or named.column in ("step", "unix_seconds"):
             continue
-        rows = np.searchsorted(axis, steps)
-        cells[name], printed[name] = np.full(len(axis), math.nan), np.zeros(len(axis))
-        cells[name][rows], printed[name][rows] = values, np.isnan(values)
-        cells["unix_time"][rows] = times
-    gatherer.add(cells, np.arange(1, len(axis) + 1), printed)
-    return gatherer.finish()
+        column = pd.Series(values, index=steps)
+        cells[name] = column.astype(object).where(~np.isnan(values), "nan") if np.isnan(values).any() else column
+        cells[name] = cells[name][~column.index.duplicated(keep="last")]
+        times.append(pd.Series(seconds, index=steps))
+    steps_of_all = sorted({step for _, _, steps in series.values() for step in steps.tolist()})
+    frame = pd.DataFrame(cells, index=steps_of_all)
+    stamps = pd.concat(times).groupby(level=0).last() if times else pd.Series(dtype=float)
+    frame.insert(0, "unix_time", stamps.reindex(frame.index))
+    frame.insert(0, "step", frame.index)
+    return gather(frame.set_axis(range(1, len(frame) + 1)), name_of)
 
 
 def flatten(row: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterable[tuple[str, Any]]:
@@ -338,7 +331,7 @@ def flatten(row: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterabl
     for number, (key, value) in enumerate(row.items()):
         if number > _MOST_KEYS:
             return
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             if depth < _DEEPEST:
                 yield from flatten(value, f"{prefix}{key}/", depth + 1)
         else:

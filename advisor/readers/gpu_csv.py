@@ -4,107 +4,102 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers.cells import looks_like_date, number_with_unit, plain_numbers
+from advisor.readers.cells import is_number, looks_like_date, number_with_unit, numbers_in, plain_numbers, texts_in
 from advisor.readers.chunks import decode
-from advisor.readers.csv_table import layout
-from advisor.readers.delimited import Block, blocks, dialect_of, recognised
-from advisor.readers.telemetry_names import MEASURED, reading_of
-from advisor.readers.telemetry_table import ReadingStore, Telemetry, is_telemetry
+from advisor.readers.csv_table import layout_of, read_frame, recognised
+from advisor.readers.telemetry_names import MEASURED, Telemetry, is_telemetry, reading_of, telemetry_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NAME = "gpu_csv"
 _SAMPLED = 2000  # rows from which a table without header and units is recognised
+_CLOCK, _POWER, _HEAT, _BUSY = "timestamp", "power.draw [W]", "temperature.gpu", "utilization.gpu [%]"
+_USED, _TOTAL = "memory.used [MiB]", "memory.total [MiB]"
+_LEAST_MEMORY = 2000  # MiB; no GPU with less is used for training
+_MOST_WATTS = 1500
+_COOLEST, _HOTTEST = 15, 110  # °C
 # the column that a unit in unnamed cells means: the first column with that unit, then the second
 _IN_ORDER = {
-    "%": ("utilization.gpu [%]", "utilization.memory [%]"),
-    "mib": ("memory.used [MiB]", "memory.total [MiB]"),
-    "w": ("power.draw [W]",),
+    "%": (_BUSY, "utilization.memory [%]"),
+    "mib": (_USED, _TOTAL),
+    "w": (_POWER,),
     "mhz": ("clocks.sm",),
-    "c": ("temperature.gpu",),
+    "c": (_HEAT,),
 }
 
 
 def score(head: bytes, path: Path) -> float:
     """Return the score: high for a header of GPU quantities without a loss, or for headerless cells with GPU units."""
-    dialect = dialect_of(decode(head))
-    if dialect is None:
+    text = decode(head)
+    layout = layout_of(text)
+    if layout is None:
         return 0.0
-    if dialect.header:
-        found = recognised(dialect.header)
-        if "loss" in found or "eval_loss" in found or not is_telemetry(dialect.header):
+    if layout.header:
+        found = recognised(layout.header)
+        if "loss" in found or "eval_loss" in found or not is_telemetry(layout.header):
             return 0.0
         return 0.7 if "step" in found else 0.9
     if b"loss" in head.lower():
         return 0.0
-    rows = decode(head).split("\n")[:20]
-    units = {_unit(cell) for row in rows for cell in row.split(dialect.delimiter)} - {None}
+    rows = [row.split(layout.delimiter) for row in text.split("\n")[:_SAMPLED]]
+    units = {_unit(cell) for row in rows[:20] for cell in row} - {None}
     if units:
         return 0.9 if units & {"w", "mib"} else 0.0
-    cells = [row.split(dialect.delimiter) for row in decode(head).split("\n")[:_SAMPLED]]
-    columns = zip(*(row for row in cells if len(row) == dialect.width), strict=True)
+    columns = zip(*(row for row in rows if len(row) == layout.width), strict=True)
     return 0.6 if names_by_numbers([plain_numbers(column) for column in columns]) else 0.0
 
 
 def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     """Return columns, number of readings and notes. Raises AdvisorError if no column is a GPU quantity."""
-    dialect = layout(path)
-    names = list(dialect.header)
+    layout, frame = read_frame(path)
     notes: tuple[str, ...] = ()
-    if not names:
-        first = next(blocks(path, dialect), None)
-        names = _infer(first) if first is not None else []
-        notes = (f"no header: columns taken as {', '.join(name or 'unknown' for name in names)}",)
-    if not any((reading := reading_of(name)) is not None and reading.column in MEASURED for name in names):
+    if not layout.header:
+        frame = frame.set_axis(_infer(frame.head(20_000)), axis=1)
+        notes = (f"no header: columns taken as {', '.join(name or 'unknown' for name in map(str, frame))}",)
+        frame = frame.loc[:, ~frame.columns.duplicated()]
+    if not any((reading := reading_of(name)) is not None and reading.column in MEASURED for name in map(str, frame)):
         raise AdvisorError(
             f"{path} holds no power, use, memory, temperature or clock of a GPU",
             "columns are known by nvidia-smi's names, such as power.draw [W]",
         )
-    store = ReadingStore(names=names)
-    for block in blocks(path, dialect):
-        store.add(block.columns)
-    telemetry, readings, more = store.finish()
+    telemetry, readings, more = telemetry_of(frame)
     return telemetry, readings, (*notes, *more)
 
 
-def _infer(block: Block) -> list[str]:
+def _infer(frame: pd.DataFrame) -> list[str]:
     """Name headerless columns by the units in their cells, in the order in which people usually query them."""
-    if not any(_unit(cell) for cells in block.columns for cell in cells[:20]):
-        bare = names_by_numbers([plain_numbers(cells) for cells in block.columns])
-        if bare is not None:
-            return bare
+    columns = [numbers_in(frame[name]) for name in frame]
+    firsts = [[] if is_number(frame[name]) else texts_in(frame[name].head(20)) for name in frame]
+    if not any(_unit(cell) for cells in firsts for cell in cells) and (bare := names_by_numbers(columns)):
+        return bare
     left = {unit: list(names) for unit, names in _IN_ORDER.items()}
     names: list[str] = []
-    for number, cells in enumerate(block.columns):
-        unit = next((found for cell in cells[:20] if (found := _unit(cell))), None)
+    for number, (values, cells) in enumerate(zip(columns, firsts, strict=True)):
+        unit, known = next((found for cell in cells if (found := _unit(cell))), None), values[np.isfinite(values)]
         if any(looks_like_date(cell) for cell in cells[:3]):
-            names.append("timestamp")
+            names.append(_CLOCK)
         elif unit is not None:
             names.append(left[unit].pop(0) if left[unit] else "")
+        elif not len(known) or np.any(known != np.round(known)):
+            names.append("")
+        elif number <= 1 and known.max() < 16:
+            names.append("index")
         else:
-            names.append(_without_unit(plain_numbers(cells), first=number <= 1))
+            names.append(_HEAT if _COOLEST <= np.median(known) <= _HOTTEST else "")
     # if two columns are memory sizes, the one that never changes is the total
-    used, total = _IN_ORDER["mib"]
-    if used in names and total in names:
-        one, other = names.index(used), names.index(total)
-        first, second = plain_numbers(block.columns[one]), plain_numbers(block.columns[other])
-        if np.ptp(first) == 0:
-            names[one], names[other] = total, used
-        elif np.ptp(second) > 0:
-            names[other] = "memory.free [MiB]" if np.ptp(first + second) <= 64 else ""  # the driver reserves a little
+    if _USED in names and _TOTAL in names:
+        one, other = names.index(_USED), names.index(_TOTAL)
+        if np.ptp(columns[one]) == 0:
+            names[one], names[other] = _TOTAL, _USED
+        elif np.ptp(columns[other]) > 0:  # the driver reserves a little
+            names[other] = "memory.free [MiB]" if np.ptp(columns[one] + columns[other]) <= 64 else ""
     return names
-
-
-def _without_unit(values: np.ndarray, *, first: bool) -> str:
-    """Name a bare whole number: a GPU index in the first columns, otherwise a temperature, judged by its size."""
-    known = values[np.isfinite(values)]
-    if not len(known) or np.any(known != np.round(known)):
-        return ""
-    if first and known.max() < 16:
-        return "index"
-    return "temperature.gpu" if 15 <= np.median(known) <= 110 else ""
 
 
 def _unit(cell: str) -> str | None:
@@ -112,57 +107,24 @@ def _unit(cell: str) -> str | None:
     return found[1].lower() if found and found[1].lower() in _IN_ORDER else None
 
 
-# Columns of a telemetry table without header and units, recognised where their numbers can mean only one thing. Nothing
-# is read without this evidence: a memory size that never changes beside the amount in use.
-
-_LEAST_MEMORY = 2000  # MiB; no GPU with less is used for training
-_MOST_WATTS = 1500
-_HOTTEST = 110  # °C, and the coolest a room can be
-_COOLEST = 15
-
-
 def names_by_numbers(columns: Sequence[np.ndarray]) -> list[str] | None:
-    """Return names of columns of plain numbers, "" for unknown columns; None if they are not telemetry."""
-    if len(columns) < 3 or any(not np.isfinite(values).any() for values in columns):
+    """Return names of columns of plain numbers, "" for unknown columns; None if they are not telemetry.
+
+    Nothing is read without a clock and a memory size that never changes beside the amount in use.
+    """
+    names: list[str] = []
+    if not all(len(values) and np.isfinite(values).all() for values in columns):
         return None
-    names = [""] * len(columns)
-    clock = next((at for at, values in enumerate(columns) if np.nanmedian(values) > 1e9 and _rises(values)), None)
-    memory = _memory(columns, clock)
-    if clock is None or memory is None:
-        return None
-    names[clock], names[memory[0]], names[memory[1]] = "timestamp", "memory.used [MiB]", "memory.total [MiB]"
-    for at, values in enumerate(columns):
-        if not names[at] and (name := _name_by_numbers(values, names)):
-            names[at] = name
-    return names
-
-
-def _memory(columns: Sequence[np.ndarray], clock: int | None) -> tuple[int, int] | None:
-    """Return the column of used memory and the column of total memory, which never changes and is never smaller."""
-    for total, values in enumerate(columns):
-        if total == clock or np.ptp(values) != 0 or not _LEAST_MEMORY <= values[0] < 1e7:
-            continue
-        for used, other in enumerate(columns):
-            apart = used not in (clock, total) and _whole(other)
-            if apart and other.min() >= 0 and _HOTTEST < other.max() <= values[0]:
-                return used, total
-    return None
-
-
-def _name_by_numbers(values: np.ndarray, taken: Sequence[str]) -> str:
-    low, high = float(values.min()), float(values.max())
-    if not _whole(values):
-        return "power.draw [W]" if low >= 1 and high <= _MOST_WATTS and "power.draw [W]" not in taken else ""
-    if low >= _COOLEST and high <= _HOTTEST and high - low <= 50 and "temperature.gpu" not in taken:
-        return "temperature.gpu"
-    if low >= 0 and high <= 100 and "utilization.gpu [%]" not in taken and high > 8:
-        return "utilization.gpu [%]"
-    return ""
-
-
-def _whole(values: np.ndarray) -> bool:
-    return bool(np.all(values == np.round(values)))
-
-
-def _rises(values: np.ndarray) -> bool:
-    return bool(np.all(np.diff(values) >= 0)) and values[-1] > values[0]
+    total = max((float(values[0]) for values in columns if np.ptp(values) == 0), default=0.0)
+    for values in columns:
+        low, high, whole = float(values.min()), float(values.max()), bool(np.all(values == np.round(values)))
+        guesses = {
+            _CLOCK: np.median(values) > 1e9 and low < high and np.all(np.diff(values) >= 0),
+            _TOTAL: whole and low == high == total and _LEAST_MEMORY <= low < 1e7,
+            _USED: whole and low >= 0 and _HOTTEST < high <= total,
+            _POWER: not whole and low >= 1 and high <= _MOST_WATTS,
+            _HEAT: whole and low >= _COOLEST and high <= _HOTTEST and high - low <= 50,
+            _BUSY: whole and low >= 0 and 8 < high <= 100,
+        }
+        names.append(next((name for name, fits in guesses.items() if fits and name not in names), ""))
+    return names if {_CLOCK, _TOTAL, _USED} <= set(names) else None

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers.chunks import as_number, is_whole, parse_json, read_document
+from advisor.readers.chunks import as_number, parse_json, read_document
+from advisor.readers.config_names import facts_of_settings
 from advisor.readers.gather import rows_of
 from advisor.readers.run_table import RunTable, Status
 from advisor.readers.status import by_tracker
@@ -43,13 +44,19 @@ def read(path: Path) -> RunTable:
             f"{path} has no log_history: it is no trainer state", "give the trainer_state.json of the newest checkpoint"
         )
     rows = [row for row in history if isinstance(row, Mapping)]
-    records = [row for row in rows if "train_runtime" not in row]
-    gathered = rows_of(records)
-    table = gathered.table(path, NAME, "huggingface", facts=_facts(raw, rows), notes=_notes(records))
-    if rows and "train_runtime" in rows[-1] and not table.facts.get("planned_steps"):
-        words = f"the Trainer summed it up: train_runtime {rows[-1]['train_runtime']}"
-        return by_tracker(table, Status.COMPLETED, words)
-    return _with_status(table, raw)
+    sets = _sets(rows)
+    notes, names = [], [name or "eval" for name in sets]
+    if len(sets) > 1:
+        chosen = "eval" if "" in sets else names[0]
+        notes.append(f"{len(sets)} sets are evaluated ({', '.join(names[:8])}): the column has {chosen}")
+    table = rows_of(rows).table(path, NAME, "huggingface", facts=_facts(raw, sets), notes=notes)
+    # the state knows the last step, which may be after the last logged row
+    done, planned = as_number(raw.get("global_step")), as_number(raw.get("max_steps"))
+    if done is None or not planned or planned <= 0:
+        return table
+    if done >= planned:
+        return by_tracker(table, Status.COMPLETED, f"{done:.0f} of {planned:.0f} steps done")
+    return by_tracker(table, Status.INCOMPLETE, f"the state was saved at step {done:.0f} of {planned:.0f}")
 
 
 def _sets(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:
@@ -64,48 +71,16 @@ def _sets(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, floa
     return sets
 
 
-def _facts(raw: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    last: Mapping[str, Any] = next((row for row in reversed(rows) if "train_runtime" in row), {})
-    seconds = as_number(last.get("train_runtime"))
-    facts: dict[str, Any] = {"grad_norm_kind": "pre_clip"}  # accelerate returns the norm before clipping
-    if seconds:
-        facts["total_seconds"] = seconds
-    for fact, key in (
-        ("planned_steps", "max_steps"),
-        ("planned_epochs", "num_train_epochs"),
-        ("micro_batch", "train_batch_size"),
-        ("checkpoint_every_steps", "save_steps"),
-    ):
-        value = as_number(raw.get(key))
-        if value is not None and is_whole(value) and value > 0:
-            facts[fact] = int(value)
-    sets = _sets(rows)
+def _facts(raw: Mapping[str, Any], sets: Mapping[str, list[tuple[float, float]]]) -> dict[str, Any]:
+    batch = {"micro_batch": raw.get("train_batch_size")}
+    facts = facts_of_settings(batch | {name: raw.get(name) for name in ("max_steps", "num_train_epochs", "save_steps")})
+    facts["grad_norm_kind"] = "pre_clip"  # accelerate returns the norm before clipping
     if facts.get("checkpoint_every_steps") == _DEFAULT_SAVE_STEPS:
         del facts["checkpoint_every_steps"]
     between = np.diff(sorted({step for pairs in sets.values() for step, _ in pairs}))
     if len(between):  # the state's own eval_steps is only a default if evaluation goes by epochs
         facts["eval_every_steps"] = int(np.median(between))
     if len(sets) > 1:
-        facts["eval_losses"] = {name or "eval": {"step": [s for s, _ in pairs], "loss": [x for _, x in pairs]}
-                                for name, pairs in sets.items()}  # fmt: skip
+        columns = {name or "eval": np.array(pairs).T.tolist() for name, pairs in sets.items()}
+        facts["eval_losses"] = {name: {"step": steps, "loss": losses} for name, (steps, losses) in columns.items()}
     return facts
-
-
-def _notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    names = list(_sets(rows))
-    if len(names) < 2:
-        return []
-    chosen = "eval" if "" in names else names[0]
-    return [
-        f"{len(names)} sets are evaluated ({', '.join(name or 'eval' for name in names[:8])}): the column has {chosen}"
-    ]
-
-
-def _with_status(table: RunTable, raw: Mapping[str, Any]) -> RunTable:
-    """Return the table with its status. The state knows the last step, which may be after the last logged row."""
-    done, planned = as_number(raw.get("global_step")), as_number(raw.get("max_steps"))
-    if done is None or not planned or planned <= 0:
-        return table
-    if done >= planned:
-        return by_tracker(table, Status.COMPLETED, f"{done:.0f} of {planned:.0f} steps done")
-    return by_tracker(table, Status.INCOMPLETE, f"the state was saved at step {done:.0f} of {planned:.0f}")

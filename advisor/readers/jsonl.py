@@ -14,7 +14,7 @@ from advisor.readers.chunks import chunks, json_object, parse_json, read_documen
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.events import EventScanner
 from advisor.readers.fact_lines import counted, facts_above, with_step_tokens
-from advisor.readers.gather import Gathered, JsonRows, flatten, not_read, rows_of
+from advisor.readers.gather import Gathered, flatten, not_read, rows_of
 from advisor.readers.generic import without_losses
 from advisor.readers.names import Named, column_of
 from advisor.readers.run_table import RunTable
@@ -24,6 +24,7 @@ from advisor.readers.yaml_rows import regex
 NAME = "jsonl"
 _LONGEST_LINE = 2**20
 _OBJECTS_TRIED = 50
+_OF_RECORDS = frozenset(("loss", "eval_loss", "step", "epoch", "elapsed_seconds", "seconds"))
 _DEEPEST = 3  # levels of nested objects that are searched for loss columns
 
 
@@ -33,45 +34,56 @@ def score(head: bytes, path: Path) -> float:
     objects = [record for line in lines if (record := _object(line)) is not None]
     alone = len(objects) == 1 and not _has_loss(objects[0])  # a whole document on one line
     if not objects or alone or len(objects) < 0.6 * (len(lines) - 1):
-        return _document_score(head)
-    columns = {named.column for record in objects for key in record if (named := column_of(str(key)))}
+        # one document: a list of objects with losses, or an object that holds such a list
+        has_loss = any(key in head for key in (b'"loss"', b'"train_loss"', b"/loss"))
+        return 0.4 if head.lstrip()[:1] in (b"[", b"{") and has_loss else 0.0
+    if _of_llama_factory(objects[0]):
+        return 0.95
+    columns = {one.column for record in objects for key, _ in flatten(record) if (one := column_of(key))}
     if columns & {"loss", "eval_loss"}:
         # lines of pure JSON are not the dictionaries that a Trainer prints (0.855), although they look alike
-        return 0.87 if all(line.lstrip()[:2] == b'{"' for line in lines) else 0.8
+        return 0.87 if sum(line.startswith(b'{"') for line in lines) >= len(objects) else 0.8
     return 0.3 if columns else 0.0
 
 
-def _document_score(head: bytes) -> float:
-    """Return the score of a list of objects with losses, or of an object that holds such a list."""
-    if head.lstrip()[:1] not in (b"[", b"{") or not any(key in head for key in (b'"loss"', b'"train_loss"', b"/loss")):
-        return 0.0
-    return 0.4
+def _of_llama_factory(record: Mapping[str, Any]) -> bool:
+    """Return whether an object is of LLaMA-Factory's `trainer_log.jsonl`. In a prediction run it has no loss."""
+    return {"current_steps", "total_steps"} <= record.keys()
 
 
 def read(path: Path) -> RunTable:
     """Read JSON lines, or one JSON document that holds a list of such objects. Raises AdvisorError on failure."""
-    rows, keys = JsonRows(name_of=_name_of), dict[str, None]()
-    settings: dict[str, Any] = {}
+    scanner, lines = EventScanner(), list[int]()
+    keys, settings = dict[str, None](), dict[str, Any]()
     count = 0
-    scanner = EventScanner()
-    for line, record in objects(path, scanner):
-        count += 1
-        keys |= dict.fromkeys(record) if count <= _OBJECTS_TRIED else {}
-        if not _is_record(record):
-            settings |= record  # the configuration before the rows, or a summary behind them
-        else:
-            rows.add(record, line)
-    gathered = rows.finish()
-    if not _holds_a_run(gathered):
+
+    def records() -> Iterator[Mapping[str, Any]]:
+        nonlocal count
+        for count, (line, record) in enumerate(objects(path, scanner), 1):
+            keys.update(dict.fromkeys(record) if count <= _OBJECTS_TRIED else {})
+            if _is_record(record):
+                lines.append(line)
+                yield record
+            else:  # the configuration before the rows, or a summary behind them
+                settings.update(record)
+
+    gathered = rows_of(records(), _name_of, lines)
+    llama = _of_llama_factory(keys)
+    if not llama and not _holds_a_run(gathered):
         if count > 1:
             raise AdvisorError(
-                f"{path} holds {count} objects, none with a loss; their keys are {', '.join(list(keys)[:8])}",
+                f"{path} holds {count} objects, none with a loss; their keys are {', '.join([*keys][:8])}",
                 'rows like {"step": 1, "loss": 2.5} are read; is the training log another file?',
             )
         gathered = _from_document(path)
     facts = {**facts_above(read_head(path), gathered.records), **_counts(settings), **facts_of_settings(settings)}
     facts = with_step_tokens(facts, json.dumps(settings, default=str).encode())
-    return gathered.table(path, NAME, facts=facts, events=scanner.finish(), notes=not_read(gathered.unread))
+    framework, notes = "LLaMA-Factory" if llama else None, not_read(gathered.unread)
+    table = gathered.table(path, NAME, framework, facts=facts, events=scanner.finish(), notes=notes)
+    return table if table.rows else without_losses(table)
+
+
+_PLANNED = Named(column="planned_steps", kind="count", unit=None, rank=0)
 
 
 def _name_of(name: str) -> Named | None:
@@ -85,7 +97,7 @@ def _counts(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {fact: counted(match) for fact, name in said.items() if (match := regex(name).search(words))}
 
 
-def objects(path: Path, scanner: EventScanner | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def objects(path: Path, scanner: EventScanner) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the objects of a file with their line numbers; all other lines go to the scanner."""
     for chunk in chunks(path):
         others: dict[int, bytes] = {}
@@ -95,7 +107,7 @@ def objects(path: Path, scanner: EventScanner | None = None) -> Iterator[tuple[i
                 yield number, record
             elif line.strip():
                 others[number] = line
-        if others and scanner is not None:
+        if others:
             scanner.feed(b"\n".join(others.values()) + b"\n", np.array(list(others)))
 
 
@@ -112,8 +124,8 @@ def _has_loss(record: Mapping[str, Any]) -> bool:
 
 
 def _is_record(record: Mapping[str, Any]) -> bool:
-    columns = {named.column for key, _ in flatten(record) if (named := column_of(key))}
-    return bool(columns & {"loss", "eval_loss", "step", "epoch", "elapsed_seconds", "seconds"})
+    named = (column_of(key) for key, _ in flatten(record))
+    return any(one is not None and one.column in _OF_RECORDS for one in named)
 
 
 def _holds_a_run(gathered: Gathered) -> bool:
@@ -131,40 +143,14 @@ def _from_document(path: Path) -> Gathered:
 
 
 def _candidates(raw: Any, depth: int = 0) -> Iterator[list[Mapping[str, Any]]]:
-    lists = [raw] if isinstance(raw, list) else []
-    if isinstance(raw, Mapping):
-        lists += [value for value in raw.values() if isinstance(value, list)]
-        columns = {key: value for key, value in raw.items() if isinstance(value, list) and _has_loss({key: 0})}
-        length = len(next(iter(columns.values()), []))
-        alike = {k: v for k, v in raw.items() if isinstance(v, list) and len(v) == length}
-        if length:
-            yield [dict(zip(alike, row, strict=True)) for row in zip(*alike.values(), strict=True)]
-        yield [raw]
+    inside = raw if isinstance(raw, Mapping) else {}
+    lists = [value for value in (*inside.values(), raw) if isinstance(value, list)]
+    if length := next((len(v) for k, v in inside.items() if isinstance(v, list) and _has_loss({k: 0})), 0):
+        alike = {key: value for key, value in inside.items() if isinstance(value, list) and len(value) == length}
+        yield [dict(zip(alike, row, strict=True)) for row in zip(*alike.values(), strict=True)]
+    yield [inside]
     for rows in sorted(lists, key=len, reverse=True):
         yield [row for row in rows if isinstance(row, Mapping)]
-    for value in raw.values() if isinstance(raw, Mapping) and depth < _DEEPEST else ():
+    for value in inside.values() if depth < _DEEPEST else ():
         if isinstance(value, Mapping):  # {"history": {"loss": [...]}}
             yield from _candidates(value, depth + 1)
-
-
-# LLaMA-Factory's `trainer_log.jsonl` has one object per logged step, with the planned steps and two clocks. Its
-# `LogCallback` writes the keys current_steps, total_steps, loss, eval_loss, lr (learning_rate before 2023-12), epoch,
-# percentage, elapsed_time and remaining_time as h:mm:ss. A prediction run has steps and clocks but no loss.
-
-LLAMA_FACTORY = "llama_factory"
-_PLANNED = Named(column="planned_steps", kind="count", unit=None, rank=0)
-
-
-def llama_factory_score(head: bytes, path: Path) -> float:
-    """Return the score: high if both of its counters are on the first line."""
-    first = head.lstrip().partition(b"\n")[0]
-    return 0.95 if first[:1] == b"{" and b'"current_steps"' in first and b'"total_steps"' in first else 0.0
-
-
-def read_llama_factory(path: Path) -> RunTable:
-    """Read the log, or only steps and times if the run has no losses. Raises AdvisorError on failure."""
-    rows = JsonRows(name_of=_name_of)
-    for line, record in objects(path):
-        rows.add(record, line)
-    table = rows.finish().table(path, LLAMA_FACTORY, "LLaMA-Factory")
-    return table if table.rows else without_losses(table)

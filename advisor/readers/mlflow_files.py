@@ -25,6 +25,7 @@ _MOST_FILES = 2000
 # meta.yaml has the RunStatus as a number in old versions and by name in new ones
 STATUS = {"3": Status.COMPLETED, "FINISHED": Status.COMPLETED, "4": Status.CRASHED, "FAILED": Status.CRASHED,
            "5": Status.KILLED, "KILLED": Status.KILLED}  # fmt: skip
+_WORDS: Mapping[str, object] = {"True": True, "False": False, "None": None}
 
 
 def score(head: bytes, path: Path) -> float:
@@ -52,9 +53,13 @@ def read_folder(folder: Path) -> RunTable:
     """Read all metrics and parameters of one run. Raises AdvisorError on failure."""
     files = [path for path in sorted((folder / "metrics").rglob("*")) if path.is_file()][:_MOST_FILES]
     series = {str(path.relative_to(folder / "metrics")): read_metric(path) for path in files}
-    settings = {path.name: read_text(path, 2**20).strip() for path in _params(folder)}
-    table = table_of(folder, series, {name: _typed(value) for name, value in settings.items()})
-    return _with_status(table, folder)
+    params = [path for path in sorted((folder / "params").glob("*")) if path.is_file()][:_MOST_FILES]
+    settings = {path.name: _WORDS.get(text := read_text(path, 2**20).strip(), text) for path in params}
+    table = table_of(folder, series, settings)
+    if not (folder / "meta.yaml").is_file():
+        return table
+    match = re.search(r"^status:\s*'?(\w+)'?", read_text(folder / "meta.yaml", 2**20), re.MULTILINE)
+    return with_status(table, match[1] if match else "")
 
 
 def read_metric(path: Path) -> Series:
@@ -79,31 +84,16 @@ def read_metric(path: Path) -> Series:
     return columns[0], columns[1], columns[2]
 
 
-def _params(folder: Path) -> list[Path]:
-    files = sorted((folder / "params").glob("*")) if (folder / "params").is_dir() else []
-    return [path for path in files if path.is_file()][:_MOST_FILES]
-
-
-def _typed(value: str) -> object:
-    words: Mapping[str, object] = {"True": True, "False": False, "None": None}
-    return words.get(value, value)
-
-
 def table_of(source: Path, series: Mapping[str, Series], settings: Mapping[str, object]) -> RunTable:
     """Return one row per step. Metrics logged without steps, which MLflow writes as 0, are counted instead."""
-    counted = {name: (times, values, _steps(steps)) for name, (times, values, steps) in series.items()}
+    counted = {}
+    for name, (times, values, steps) in series.items():
+        has_steps = np.isfinite(steps).all() and (len(steps) == 1 or len(np.unique(steps)) > 1)
+        counted[name] = times, values, steps if has_steps else np.arange(len(steps), dtype=float)
     told = {"unix_seconds": "time stamp of the metric"}
     return rows_of_series(counted).table(source, NAME, facts=facts_of_settings(settings), provenance=told)
 
 
-def _steps(steps: np.ndarray) -> np.ndarray:
-    counted = np.isfinite(steps).all() and (len(steps) == 1 or len(np.unique(steps)) > 1)
-    return steps if counted else np.arange(len(steps), dtype=float)
-
-
-def _with_status(table: RunTable, folder: Path) -> RunTable:
-    if not (folder / "meta.yaml").is_file():
-        return table
-    match = re.search(r"^status:\s*'?(\w+)'?", read_text(folder / "meta.yaml", 2**20), re.MULTILINE)
-    word = match[1] if match else ""
+def with_status(table: RunTable, word: str) -> RunTable:
+    """Return a run's table with the end that MLflow recorded."""
     return by_tracker(table, STATUS.get(word), f"MLflow's status of the run is {word}")

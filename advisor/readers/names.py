@@ -7,8 +7,8 @@ tables. A name that could mean several columns is given to none of them, to avoi
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 import numpy as np
@@ -74,18 +74,20 @@ def column_of(name: str) -> Named | None:
         return Named(column="seconds", kind="steps_per_second", unit=None, rank=50)
     if found := _look_up(stem, unit):
         return found
-    bare, suffix = _split_unit(stem) if unit is None else (stem, unit)
+    bare, suffix = stem, unit
+    if unit is None:  # the last word may be the unit, or the first one of "ms_per_step"
+        (head, _, last), (first, _, rest) = stem.rpartition("_"), stem.partition("_")
+        if head and last in _UNITS:
+            bare, suffix = head, last
+        elif first in SECONDS and rest in _PER_STEP:
+            bare, suffix = rest, first
     if suffix is not None and (found := _look_up(bare, suffix)):
         return found
-    shorter = _pattern("outer").sub("", bare, count=1) if _pattern("outer").match(bare) else None
-    inner = (
-        (_look_up(shorter, suffix) or _look_up(_pattern("outer").sub("", shorter, count=1), suffix))
-        if shorter
-        else None
-    )
-    if inner is None:
-        return _some_loss(stem) if unit is None else None
-    return Named(**{**inner.__dict__, "rank": inner.rank + 100})
+    shorter = _pattern("outer").sub("", bare, count=1)
+    for inner in (shorter, _pattern("outer").sub("", shorter, count=1)) if shorter != bare else ():
+        if found := _look_up(inner, suffix):
+            return replace(found, rank=found.rank + 100)
+    return _some_loss(stem) if unit is None else None
 
 
 def by_letters(names: Sequence[str]) -> dict[str, str]:
@@ -113,42 +115,27 @@ def not_measured(name: str) -> bool:
 def _some_loss(stem: str) -> Named | None:
     """Return the meaning of a loss with its own name: the whole ranks before a part, a part before a side term."""
     if _pattern("objective").fullmatch(stem):  # a score beside a loss, or the loss itself if there is no other
-        return Named(
-            column="eval_loss" if _pattern("held_out").search(stem) else "loss", kind="loss", unit=None, rank=600
-        )
-    if not _pattern("some_loss").fullmatch(stem) or _pattern("no_loss").search(stem):
+        rank = PART + 300
+    elif not _pattern("some_loss").fullmatch(stem) or _pattern("no_loss").search(stem):
         return None
-    rank = (
-        PART
-        if _pattern("whole_loss").search(stem)
-        else PART + 200
-        if _pattern("side_loss").search(stem)
-        else PART + 100
-    )
+    else:
+        whole, side = (_pattern(name).search(stem) for name in ("whole_loss", "side_loss"))
+        rank = PART + (0 if whole else 200 if side else 100)
     return Named(column="eval_loss" if _pattern("held_out").search(stem) else "loss", kind="loss", unit=None, rank=rank)
 
 
-def normalise(name: str) -> tuple[str, str | None]:
+def normalise(name: str, units: Container[str] = _UNITS) -> tuple[str, str | None]:
     """Return a name in lower case with underscores, and the unit in brackets: "Step Time (ms)" → "step_time", "ms"."""
     text, unit = english(name).strip(), None
-    if match := re.search(r"[(\[]\s*([a-zA-Zµμ%/]+)\s*[)\]]", text):
+    if match := re.search(r"[(\[]\s*([^)\]\s]{1,12})\s*[)\]]", text):
         word = match[1].lower()
-        if word in _UNITS:
-            unit = word
+        unit = word if word in units else None
         text = text[: match.start()] + (" " if unit else f" {word} ") + text[match.end() :]
     if text.rstrip().endswith("%"):
         unit, text = "%", text.rstrip()[:-1]
     stem = re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", text).lower())
     lead = "_" if name.strip().startswith("_") else ""
     return lead + stem.strip("_"), unit
-
-
-def _split_unit(stem: str) -> tuple[str, str | None]:
-    head, _, last = stem.rpartition("_")
-    if head and last in _UNITS:
-        return head, last
-    first, _, rest = stem.partition("_")
-    return (rest, first) if first in SECONDS and rest in _PER_STEP else (stem, None)
 
 
 def _look_up(stem: str, unit: str | None) -> Named | None:
@@ -163,16 +150,11 @@ def _look_up(stem: str, unit: str | None) -> Named | None:
             if pattern.fullmatch(stem):
                 if kind == "bytes" and (known := _pattern("decimal_bytes").fullmatch(stem)):
                     unit = "mb_" if known["mb"] else "gb_"
-                return Named(column=column, kind=kind, unit=unit, rank=rank) if _fits(kind, unit) else None
+                # "memory (%)" is no number of bytes; `loss_g` is a generator's loss, not gigabytes
+                units = {"seconds": SECONDS, "bytes": BYTES, "share": SHARES, "count": {}, "loss": SHARES}
+                fits = unit is None or kind not in units or unit in units[kind]
+                return Named(column=column, kind=kind, unit=unit, rank=rank) if fits else None
     return None
-
-
-def _fits(kind: str, unit: str | None) -> bool:
-    """Return False if a unit contradicts a quantity: "memory (%)" is not a number of bytes."""
-    wanted = {"seconds": SECONDS, "bytes": BYTES, "share": SHARES}.get(kind)
-    if kind in ("count", "loss"):
-        return unit is None or (kind == "loss" and unit in SHARES)  # `loss_g` is a generator's loss, not gigabytes
-    return unit is None or wanted is None or unit in wanted
 
 
 @cache
@@ -216,18 +198,24 @@ def in_unit(named: Named, values: np.ndarray) -> tuple[str, np.ndarray, str]:
 
     If the name states no unit, it is inferred from the size of the numbers, and the conversion says so.
     """
+    known, unit, factor = values[np.isfinite(values)], named.unit, SECONDS.get(named.unit or "s", 1.0)
     with np.errstate(all="ignore"):
-        if named.kind == "time":
-            return _ambiguous_time(named, values)
+        if named.kind == "time":  # of a date, since the start if it never falls, else of one step
+            if len(known) and np.median(known) > STAMPS_FROM:
+                return "unix_seconds", values, "by its size a time stamp"
+            if len(known) > 2 and np.all(np.diff(known) > 0) and known[-1] > 2 * known[0]:
+                return "elapsed_seconds", scaled(values, factor), "always rising: time since the start"
+            return "seconds", scaled(values, factor), "taken as the time of one step"
         if named.kind == "steps_per_second":
             return named.column, np.where(values > 0, 1 / values, np.nan), "1 / steps per second"
         if named.kind == "seconds":
-            factor = SECONDS.get(named.unit or "s", 1.0)
-            return named.column, scaled(values, factor), f"from {named.unit}" if factor != 1 else ""
+            return named.column, scaled(values, factor), f"from {unit}" if factor != 1 else ""
         if named.kind == "bytes":
-            return named.column, *_bytes(named.unit, values)
-        if named.kind == "share":
-            return named.column, *_share(named, values)
+            return named.column, *_bytes(unit, values)
+        if named.kind == "share":  # more than 1.5 without a unit means percent; below 0, "not collected" (nanoGPT)
+            percent = unit is not None or (len(known) > 0 and np.max(known) > 1.5)
+            said = ("percent" if unit is not None else "by its size in percent") if percent else ""
+            return named.column, np.where(values < 0, np.nan, values / 100 if percent else values), said
     return named.column, values, ""
 
 
@@ -235,17 +223,6 @@ def scaled(values: np.ndarray, factor: float) -> np.ndarray:
     """Multiply, or divide by the inverse of a small factor, which keeps 13651.72 ms exactly at 13.65172 s."""
     with np.errstate(all="ignore"):
         return values / round(1 / factor) if factor < 1 else values * factor
-
-
-def _ambiguous_time(named: Named, values: np.ndarray) -> tuple[str, np.ndarray, str]:
-    """Read a column called "time" as a date, as the time since the start if it never falls, else as a step's time."""
-    known = values[np.isfinite(values)]
-    if len(known) and np.median(known) > STAMPS_FROM:
-        return "unix_seconds", values, "by its size a time stamp"
-    factor = SECONDS.get(named.unit or "s", 1.0)
-    if len(known) > 2 and np.all(np.diff(known) > 0) and known[-1] > 2 * known[0]:
-        return "elapsed_seconds", scaled(values, factor), "always rising: time since the start"
-    return "seconds", scaled(values, factor), "taken as the time of one step"
 
 
 def _bytes(unit: str | None, values: np.ndarray) -> tuple[np.ndarray, str]:
@@ -266,15 +243,3 @@ def bytes_factor(values: np.ndarray) -> tuple[float, str]:
     if most < 640 and np.any(known != np.round(known)):
         return float(GIB), "by its size in GiB"
     return float(MIB), "by its size in MiB"
-
-
-def _share(named: Named, values: np.ndarray) -> tuple[np.ndarray, str]:
-    """Return shares of 1. A value above 1.5 without a unit means percent; a negative one, "not collected" (nanoGPT)."""
-    known = values[np.isfinite(values)]
-    if named.unit is not None:
-        values, said = values / 100, "percent"
-    elif len(known) and np.max(known) > 1.5:
-        values, said = values / 100, "by its size in percent"
-    else:
-        said = ""
-    return np.where(values < 0, np.nan, values), said

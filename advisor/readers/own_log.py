@@ -66,16 +66,16 @@ def read(path: Path) -> RunTable:
 def run_table_of(log: RunLog, source: str) -> RunTable:
     """Return the table of a run log that was already read."""
     columns = _columns(log)
-    loss = columns.get("loss", np.zeros(0))
-    trained = np.flatnonzero(~np.isnan(columns.get("loss_is_nan", np.full(len(loss), np.nan))))
+    steps, loss, flags = (columns.get(name, np.zeros(0)) for name in ("step", "loss", "loss_is_nan"))
+    trained = np.flatnonzero(~np.isnan(flags))
     status, reason = _status(log)
-    steps = columns.get("step", np.zeros(0))
+    derived = {"tokens_per_second": "tokens and seconds of the step"}
     return RunTable(
         source=source,
         format=NAME,
         framework=NAME,
         columns=columns,
-        provenance={name: _provenance(name) for name in columns},
+        provenance={name: derived.get(name, f"field {_STEP_FIELDS.get(name, name)!r}") for name in columns},
         phases=(Phase(name="training", first_row=0, last_row=len(steps) - 1),) if len(steps) else (),
         facts=_facts(log),
         attempts=_attempts(log),
@@ -120,12 +120,6 @@ def numbers(values: Sequence[Any]) -> np.ndarray:
     return np.array([float(v) if isinstance(v, int | float) else math.nan for v in values], dtype=float)
 
 
-def _provenance(column: str) -> str:
-    if column == "tokens_per_second":
-        return "tokens and seconds of the step"
-    return f"field {_STEP_FIELDS.get(column, column)!r}"
-
-
 def _facts(log: RunLog) -> dict[str, Any]:
     header = log.header
     if header is None:
@@ -149,19 +143,22 @@ def _facts(log: RunLog) -> dict[str, Any]:
         "dataset_bytes": data.get("bytes"),
         "data_fingerprint": data.get("fingerprint") if data else SYNTHETIC,
         "bytes_per_token": data.get("bytes_per_token"),
-        "total_seconds": _total_seconds(log),
     }
+    ended = [float(final["seconds"]) for final in log.finals if _is_number(final.get("seconds"))]
+    if len(ended) == len(log.finals) == log.attempts:  # no attempt still runs or died without a final record
+        facts["total_seconds"] = sum(ended)
     if device.get("type") == "cpu":
         facts |= {"gpu": "cpu", "gpu_memory_bytes": None}
     if log.witnesses:
+        seconds = [_known(witness, "reference_seconds") or 0.0 for witness in log.witnesses]
         seen = [
-            w
-            for w in log.witnesses
-            if 0 < (_known(w, "reference_seconds") or 0) < math.inf and _is_number(w.get("step"))
+            (w, s)
+            for w, s in zip(log.witnesses, seconds, strict=True)
+            if 0 < s < math.inf and _is_number(w.get("step"))
         ]
-        facts["witness_steps"] = [float(w["step"]) for w in seen] or None
-        facts["witness_seconds"] = [float(w["reference_seconds"]) for w in seen] or None
-        stolen = [float(w["steal_fraction"]) for w in seen if _is_number(w.get("steal_fraction"))]
+        facts["witness_steps"] = [float(witness["step"]) for witness, _ in seen] or None
+        facts["witness_seconds"] = [taken for _, taken in seen] or None
+        stolen = [share for witness, _ in seen if (share := _known(witness, "steal_fraction")) is not None]
         facts["stolen_share"] = sum(stolen) / len(stolen) if stolen else None
     return {name: value for name, value in facts.items() if value is not None}
 
@@ -180,7 +177,14 @@ def _attempts(log: RunLog) -> tuple[Attempt, ...]:
         Attempt(
             resumed_from_step=int(_known(header, "resumed_from_step") or 0),
             startup_seconds=_known(header, "startup_seconds"),
-            seconds=_lived(header, finals.get(number), last[number]),
+            # from a record that was cut or changed by hand only what is a number is taken
+            seconds=process_seconds(
+                {"time": header["time"], "startup_seconds": _known(header, "startup_seconds")},
+                finals.get(number),
+                last[number],
+            )
+            if _is_number(header.get("time"))
+            else None,
             compile_seconds=compiled.get(number),
             lost_seconds=lost[number],
             outcome=finals.get(number, {}).get("outcome"),
@@ -190,21 +194,8 @@ def _attempts(log: RunLog) -> tuple[Attempt, ...]:
     )
 
 
-def _lived(header: Record, final: Record | None, last_seen: float) -> float | None:
-    if not _is_number(header.get("time")):
-        return None
-    start = {"time": header["time"], "startup_seconds": _known(header, "startup_seconds")}
-    return process_seconds(start, final, last_seen)
-
-
 def _known(record: Record, name: str) -> float | None:
     return float(record[name]) if _is_number(record.get(name)) else None
-
-
-def _total_seconds(log: RunLog) -> float | None:
-    """Return the seconds of all attempts' processes; None if one still runs or died without a final record."""
-    ended = [float(final["seconds"]) for final in log.finals if _is_number(final.get("seconds"))]
-    return sum(ended) if len(ended) == len(log.finals) == log.attempts else None
 
 
 def _events(log: RunLog) -> tuple[Event, ...]:
@@ -240,16 +231,14 @@ def _is_number(value: Any) -> bool:
 
 def _status(log: RunLog) -> tuple[Status, str]:
     if log.final is not None:
-        status = STATUS.get(str(log.final.get("outcome")), Status.UNKNOWN)
+        status = STATUS.get(str(log.final.get("outcome")), Status.NO_END)
         return status, str(log.final.get("reason", ""))
     if not log.steps:
         return Status.INCOMPLETE, "the log holds no step and no end"
     config = log.header.get("config") if log.header else None
     planned = config.get("steps") if isinstance(config, dict) else None
-    last = log.steps[-1]["step"]
-    return Status.INCOMPLETE, f"the log ends at step {last}" + (
-        f" of {planned}" if planned else ""
-    ) + ", without a word"
+    of = f" of {planned}" if planned else ""
+    return Status.INCOMPLETE, f"the log ends at step {log.steps[-1]['step']}{of}, without a word"
 
 
 def _notes(log: RunLog) -> tuple[str, ...]:

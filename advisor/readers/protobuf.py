@@ -18,8 +18,6 @@ _CHECKED_BYTES = 4096  # longer records (images, histograms) hold no scalars, so
 _MASK_DELTA = 0xA282EAD8
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
-Field = tuple[int, int, int | bytes]  # number, wire type, value
-
 
 class Damaged(ValueError):
     """Bytes that do not follow the format."""
@@ -61,23 +59,42 @@ def records(file: BinaryIO) -> Iterator[bytes]:
         yield data
 
 
-def fields(message: bytes) -> Iterator[Field]:
-    """Yield the fields of one message in order. Raises Damaged if the bytes are not a message."""
-    at, end = 0, len(message)
-    while at < end:
-        key, at = _varint(message, at)
-        number, wire = key >> 3, key & 7
-        if wire == VARINT:
-            value, at = _varint(message, at)
-            yield number, wire, value
-            continue
-        length = {FIXED64: 8, FIXED32: 4}.get(wire)
-        if wire == BYTES:
-            length, at = _varint(message, at)
-        if length is None or at + length > end:
-            raise Damaged("a message ends within a field")
-        yield number, wire, message[at : at + length]
-        at += length
+class Message:
+    """The fields of one protobuf message: its numbers (varints), and its texts, floats and inner messages as bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self.ints: dict[int, int] = {}  # the last of each field
+        self.parts: dict[int, list[bytes]] = {}
+        at, end = 0, len(data)
+        while at < end:
+            key, at = _varint(data, at)
+            number, wire = key >> 3, key & 7
+            if wire == VARINT:
+                self.ints[number], at = _varint(data, at)
+                continue
+            length = {FIXED64: 8, FIXED32: 4}.get(wire)
+            if wire == BYTES:
+                length, at = _varint(data, at)
+            if length is None or at + length > end:
+                raise Damaged("a message ends within a field")
+            self.parts.setdefault(number, []).append(data[at : at + length])
+            at += length
+
+    def whole(self, number: int) -> int:
+        """Return a varint as int64, which may be negative; 0 if there is none."""
+        value = self.ints.get(number, 0)
+        return value - (1 << 64) if value >= 1 << 63 else value
+
+    def last(self, number: int) -> bytes:
+        """Return the last value of a field; b"" if there is none."""
+        return self.parts.get(number, [b""])[-1]
+
+    def text(self, number: int) -> str:
+        return self.last(number).decode("utf-8", "replace")
+
+    def inner(self, number: int) -> list[Message]:
+        """Return the messages in a field."""
+        return [Message(data) for data in self.parts.get(number, [])]
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
@@ -93,30 +110,16 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
     raise Damaged("a number has no end")
 
 
-def signed(value: int) -> int:
-    """Return a varint as int64."""
-    return value - (1 << 64) if value >= 1 << 63 else value
+def float_of(data: bytes) -> float | None:
+    """Return a float from its four or eight bytes; None for any other length."""
+    form = {4: "<f", 8: "<d"}.get(len(data))
+    return None if form is None else struct.unpack(form, data)[0]
 
 
-def double(data: bytes) -> float:
-    """Return a float64 from its eight bytes."""
-    return struct.unpack("<d", data)[0]
-
-
-def single(data: bytes) -> float:
-    """Return a float32 from its four bytes."""
-    return struct.unpack("<f", data)[0]
-
-
-def first_number(tensor: bytes) -> float | None:
+def first_number(tensor: Message) -> float | None:
     """Return the number in a TensorProto that holds a scalar; None for any other. Source: TensorFlow's tensor.proto."""
-    kinds = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8"}  # DT_FLOAT, DT_DOUBLE, DT_INT32, DT_INT64
-    kind, content = None, b""
-    for number, wire, value in fields(tensor):
-        if isinstance(value, int):
-            kind = kinds.get(value) if number == 1 else kind
-        elif (number, wire) in ((4, BYTES), (5, BYTES), (6, BYTES), (5, FIXED32), (6, FIXED64)):
-            content = value
+    kind = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8"}.get(tensor.whole(1))  # DT_FLOAT, DT_DOUBLE, DT_INT32, DT_INT64
+    content = next((tensor.last(number) for number in (4, 5, 6) if number in tensor.parts), b"")
     if kind is None or len(content) != np.dtype(kind).itemsize:
         return None
     return float(np.frombuffer(content, kind)[0])

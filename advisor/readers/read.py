@@ -17,7 +17,6 @@ from advisor.readers import (
     gpu_csv,
     hf_trainer_state,
     jsonl,
-    markdown_report,
     mlflow_files,
     own_log,
     parquet_table,
@@ -41,7 +40,7 @@ from advisor.readers.line_reader import LineReader
 from advisor.readers.own_formats import named_format, own_format_of
 from advisor.readers.run_table import RunTable
 from advisor.readers.sniff import distinct_lines
-from advisor.readers.telemetry_table import telemetry_run
+from advisor.readers.telemetry_names import telemetry_run
 
 # Readers of structured files, each made of a score and a function, as `read.READERS` needs them.
 
@@ -85,8 +84,6 @@ STRUCTURED = (
     *map(_of, (own_log, hf_trainer_state)),
     *map(_of, (wandb_folder, wandb_file, tfevents, mlflow_files, sqlite_runs, parquet_table, telemetry_file)),
     *map(_of_telemetry, (gpu_csv, smi_tables)),
-    _of(markdown_report),
-    FileReader(jsonl.LLAMA_FACTORY, jsonl.llama_factory_score, jsonl.read_llama_factory),
     *map(_of, (jsonl, csv_table, sheets)),
 )
 
@@ -154,6 +151,8 @@ def _read(path: Path, progress: Progress | None) -> RunTable:
     """Read a file by its known format, or by a learnt format if only the program is known and not its rows."""
     reader = best_reader(path)
     table = reader.read(path, progress)
+    if not table.rows and path.suffix.lower() in (".md", ".markdown"):  # the words of a document are no log's
+        raise AdvisorError(f"{path} holds no row of a training log", f"to judge what it claims: advisor audit {path}")
     if table.rows or table.telemetry is not None or reader is GENERIC:
         return table
     if (kept := own_format_of(path, sample(path), kept=True)) is not None:
@@ -204,7 +203,7 @@ def best_reader(path: Path) -> Reader:
         raise AdvisorError(
             f"{path} holds nothing that looks like a training log",
             "Give the run's console output, its CSV or JSONL metrics or its folder; --format forces a format, and an "
-            "assistant of yours can describe it: --reader CMD.",
+            "assistant of yours can describe it: --reader CMD. A report is judged by advisor audit.",
         )
     return found[1]
 

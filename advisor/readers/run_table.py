@@ -33,6 +33,8 @@ class Status(StrEnum):
 
     COMPLETED = "completed"
     INCOMPLETE = "incomplete"  # the log ends before the planned end, without a message
+    # neither a message, nor a plan that it missed, nor anything else says how it ended
+    NO_END = "no_end_recorded"
     STOPPED = "stopped"  # by its user or by a limit of its own
     TIME_LIMIT = "time_limit"  # the scheduler's
     OUT_OF_MEMORY = "out_of_memory"
@@ -40,12 +42,11 @@ class Status(StrEnum):
     CRASHED = "crashed"
     KILLED = "killed"  # by a signal from outside
     RUNNING = "running"  # its process lives or its log is still being written, so the run is not over
-    UNKNOWN = "unknown"  # nothing in the log says how many steps were planned
 
     @property
     def words(self) -> str:
         """Return the status as a report prints it."""
-        return "no end recorded" if self is Status.UNKNOWN else self.value.replace("_", " ")
+        return "no end is recorded" if self is Status.NO_END else self.value.replace("_", " ")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +127,7 @@ class RunTable:
     main_phase: int = 0  # the longest with a loss
     facts: dict[str, Any] = field(default_factory=dict)  # declared, by the names of `columns.yaml`
     events: tuple[Event, ...] = ()
-    status: Status = Status.UNKNOWN
+    status: Status = Status.NO_END
     status_reason: str = ""
     runs: tuple[RunPart, ...] = ()  # in log order; empty if there is only one, which the table itself describes
     clock_seconds: float | None = None  # all runs by the log's time stamps, without long pauses between them

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from advisor.readers.attempts import Stretch, distinct
-from advisor.readers.axis import JOINED
 from advisor.readers.clock import GREW
 from advisor.readers.events import joined
 from advisor.readers.fact_lines import Planned, planned_before
@@ -145,7 +144,7 @@ def _part(table: RunTable, segment: Segment, stretch: Stretch | None, events: Se
         phase=segment.phase,
         first_line=segment.first_line,
         last_line=None if np.isinf(segment.end_line) else int(segment.end_line) - 1,
-        status=Status.UNKNOWN,
+        status=Status.NO_END,
         status_reason="",
         declared_seconds=_declared(events),
     )
@@ -162,7 +161,7 @@ def _part(table: RunTable, segment: Segment, stretch: Stretch | None, events: Se
         status=status,
         status_reason=reason,
         starts=max(segment.starts, 1 + stretch.restarts),
-        **ends_of(table.columns, at, table.counts_steps and table.provenance.get("step") != JOINED),
+        **ends_of(table.columns, at, table.counts_steps),
     )
 
 

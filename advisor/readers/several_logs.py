@@ -39,13 +39,10 @@ def logs_of(folder: Path) -> list[FoundLog]:
         suffixes = {path.suffix for path in files}
         # a log that broke off before its first step has no format yet, only the same suffix as the others
         logs = [path for path in entries if path.is_file() and (path in files or path.suffix in suffixes)]
-        return [FoundLog(name=path.stem if _once(path, logs) else path.name, path=path) for path in logs]
+        stems = [path.stem for path in logs]
+        return [FoundLog(name=path.stem if stems.count(path.stem) == 1 else path.name, path=path) for path in logs]
     inside = [path for path in entries if path.is_dir() and _has_log(path)]
     return [FoundLog(name=path.name, path=path) for path in inside] if len(inside) > 1 and not files else []
-
-
-def _once(path: Path, logs: list[Path]) -> bool:
-    return sum(other.stem == path.stem for other in logs) == 1
 
 
 def _is_one_run(folder: Path) -> bool:
@@ -73,4 +70,4 @@ def _format(path: Path) -> str | None:
     return found[1].name
 
 
-_READINGS = frozenset(("gpu_csv", "smi tables", "telemetry.parquet", "markdown"))
+_READINGS = frozenset(("gpu_csv", "smi tables", "telemetry.parquet"))

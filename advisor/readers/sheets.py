@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from advisor.readers.events import EventScanner, numbered_lines
-from advisor.readers.gather import JsonRows
+from advisor.readers.gather import rows_of
 from advisor.readers.names import MAX_NAME, column_of
 from advisor.readers.run_table import RunTable
 from advisor.readers.yaml_rows import regex
@@ -43,11 +43,9 @@ def score(head: bytes, path: Path) -> float:
 
 def read(path: Path) -> RunTable:
     """Read each sheet as a record. Raises AdvisorError if the file cannot be opened."""
-    scanner, rows = EventScanner(), JsonRows()
-    for number, sheet in _sheets(numbered_lines(path, scanner)):
-        if len(sheet) >= FEWEST:
-            rows.add(sheet, number)
-    gathered = rows.finish()
+    scanner = EventScanner()
+    sheets = [(line, sheet) for line, sheet in _sheets(numbered_lines(path, scanner)) if len(sheet) >= FEWEST]
+    gathered = rows_of((sheet for _, sheet in sheets), lines=[line for line, _ in sheets])
     plays = {"reward", "eval_reward"} & gathered.provenance.keys()
     return gathered.table(path, NAME, facts=_OF_AGENTS if plays else {}, events=scanner.finish())
 

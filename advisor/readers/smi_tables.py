@@ -7,7 +7,7 @@ monitor` print them. What a tool prints about a GPU in one or two lines is one r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -15,12 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers.chunks import chunks
-from advisor.readers.telemetry_table import ReadingStore, Telemetry
+from advisor.readers.chunks import read_text
+from advisor.readers.telemetry_names import Telemetry, telemetry_of
 from advisor.readers.yaml_rows import text_regex
 
 NAME = "smi tables"
 LEAST_SHARE = 0.5  # share of a file's lines in tables; a training log may print a table once when it starts
+MOST_BYTES = 2**29
 # fields of a reading, by the names that `telemetry_names` knows
 FIELDS = {
     "index": "index",
@@ -36,7 +37,7 @@ _LINES = ("smi_nvidia_name", "smi_nvidia_values", "smi_npu_name", "smi_npu_value
 _HEADER = re.compile(
     r"\s*(?:TIMESTAMP\s+)?GPU\s+(?:XCP\s+)?POWER\s.*|#\s*(?:date\s+)?(?:time\s+)?gpu\s+\w+(?:\s+\w+){1,40}\s*", re.I
 )
-_CELL = re.compile(r"(N/A|-|[\d.:]+)(?:/[\d.]+)?\s?(°?C|W|MHz|%|MB|GB|MiB|GiB)?(?=\s|$)")
+_CELL = re.compile(r"(N/A|-|[\d.:]+)(?:/[\d.]+)?\s?(?:°?C|W|MHz|%|MB|GB|MiB|GiB)?(?=\s|$)")
 # of amd-smi, then of dmon, whose drivers before 2018 print "temp"
 _NAMES = {
     **{"power": "power", "gpu_temp": "celsius", "gpu_t": "celsius", "gfx_util": "util", "gfx%": "util"},
@@ -54,105 +55,89 @@ _DATES = (
 
 @dataclass(kw_only=True)
 class _Tables:
-    """Turns lines into readings. It remembers the current GPU and the date above it."""
+    """The readings in a text, and how many of its lines are parts of tables."""
 
-    time: str = ""
-    tables: int = 0
-    matched: int = 0
-    seen: set[str] = field(default_factory=set)  # GPUs of the current table
-    card: dict[str, str] = field(default_factory=dict)
-    header: list[str] = field(default_factory=list)  # names above rows
+    readings: list[dict[str, str]] = field(default_factory=list)
+    filled: int = 0  # lines that are not blank
+    drawn: int = 0  # of them, those of tables
 
-    def feed(self, line: str) -> dict[str, str] | None:
-        """Take one line. Returns a reading if the line completes one."""
-        found = (self._row(line) or self._match(line)) if len(line) <= _LONGEST else None
-        if found is None:
-            self._date(line)
-            return None
-        self.matched += 1
+
+def _tables(lines: Iterable[str]) -> _Tables:
+    out = _Tables()
+    time, number = "", 0
+    seen: set[str] = set()  # GPUs of the current table
+    card: dict[str, str] = {}
+    header: list[str] = []  # names above rows
+    for line in lines:
+        if not line.strip():
+            continue
+        out.filled += 1
+        is_header = len(line) <= _LONGEST and _HEADER.fullmatch(line) is not None
+        header = line.lstrip("# ").lower().split() if is_header else header
+        found = {} if is_header else _row(line, header) or _match(line)
+        out.drawn += is_header or bool(found) or line[:1] in "|+="
+        if not found:
+            if not is_header and (date := _date(line)):
+                time, seen = date, set()
+            continue
+        if len(day := found.get("date", "")) == 8:
+            time = f"{day[:4]}-{day[4:6]}-{day[6:]}T{found['time']}"
         if "begins" in found:
-            self._begin(found)
-        self.card.update({name: text for name, text in found.items() if name in FIELDS})
-        if "ends" not in found or "index" not in self.card:
-            return None
-        reading, self.card = {**self.card, "time": self.time, "table": str(self.tables - 1)}, {}
-        return reading
+            if found["index"] in seen or not seen:
+                number, seen = number + 1, set()
+            seen.add(found["index"])
+            card = {}
+        card |= {name: text for name, text in found.items() if name in FIELDS}
+        if "ends" in found and "index" in card:
+            out.readings.append({**card, "time": time, "table": str(number - 1)})
+            card = {}
+    return out
 
-    def _begin(self, found: dict[str, str]) -> None:
-        if found["index"] in self.seen or not self.seen:
-            self.tables += 1
-            self.seen = set()
-        self.seen.add(found["index"])
-        self.card = {}
 
-    def _match(self, line: str) -> dict[str, str] | None:
-        for name in _LINES:
-            if match := text_regex(name).match(line):
-                return {group: text for group, text in match.groupdict().items() if text is not None}
-        return None
+def _match(line: str) -> dict[str, str]:
+    found = (text_regex(name).match(line) for name in _LINES if len(line) <= _LONGEST)
+    match = next((one for one in found if one), None)
+    return {} if match is None else {group: text for group, text in match.groupdict().items() if text is not None}
 
-    def _row(self, line: str) -> dict[str, str] | None:
-        """Return the values of a row of numbers under a line of names; None for the line of names itself."""
-        if _HEADER.fullmatch(line):
-            self.header = line.lstrip("# ").lower().split()
-            return {}
-        cells = _CELL.findall(line) if self.header else []
-        if not cells or len(cells) != len(self.header):
-            return None
-        named = {_NAMES.get(name, ""): cell for name, (cell, _) in zip(self.header, cells, strict=True)}
-        if not named.get("index", "").isdigit():
-            return None
-        if len(day := named.get("date", "")) == 8:
-            self.time = f"{day[:4]}-{day[4:6]}-{day[6:]}T{named['time']}"
-        return {**named, "begins": "", "ends": ""}
 
-    def _date(self, line: str) -> None:
-        for pattern, form in _DATES:
-            if match := pattern.search(line):
-                try:
-                    self.time = datetime.strptime(" ".join(match.groups()), form).isoformat()
-                except ValueError:
-                    continue
-                self.seen = set()
-                return
+def _row(line: str, header: list[str]) -> dict[str, str]:
+    """Return the values of a row of numbers under a line of names; empty for any other line."""
+    cells = _CELL.findall(line) if header and len(line) <= _LONGEST else []
+    if len(cells) != len(header):
+        return {}
+    named = {_NAMES.get(name, ""): cell for name, cell in zip(header, cells, strict=True)}
+    return {**named, "begins": "", "ends": ""} if named.get("index", "").isdigit() else {}
+
+
+def _date(line: str) -> str:
+    for pattern, form in _DATES:
+        if match := pattern.search(line):
+            try:
+                return datetime.strptime(" ".join(match.groups()), form).isoformat()
+            except ValueError:
+                continue
+    return ""
 
 
 def score(head: bytes, path: Path) -> float:
     """Return the score: high if the file holds readings in tables and hardly anything else."""
     if not any(word in head for word in (b"-SMI", b"-smi", b"Mhz", b"GFX", b"pwr")):
         return 0.0
-    tables, readings, filled, drawn = _Tables(), 0, 0, 0
-    for line in head[: 1 << 16].decode("utf-8", "replace").split("\n"):
-        if line.strip():
-            before = tables.matched
-            readings += tables.feed(line) is not None
-            filled += 1
-            drawn += line[:1] in "|+=" or tables.matched > before
-    return 0.9 if readings and drawn >= LEAST_SHARE * filled else 0.0
+    tables = _tables(head[: 1 << 16].decode("utf-8", "replace").split("\n"))
+    return 0.9 if tables.readings and tables.drawn >= LEAST_SHARE * tables.filled else 0.0
 
 
 def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     """Return columns, number of readings and notes. Raises AdvisorError if no table is of a known tool."""
-    first = next(_readings(path), None)
-    if first is None:
+    import pandas as pd
+
+    readings = _tables(read_text(path, MOST_BYTES).splitlines()).readings
+    if not readings:
         raise AdvisorError(f"{path} holds no table of nvidia-smi, npu-smi, rocm-smi or amd-smi", "see that it is whole")
-    clock = "timestamp" if first["time"] else "elapsed"
-    names = [clock, *FIELDS.values()]
-    store = ReadingStore(names=names)
-    store.add_rows(
-        [reading["time"] or reading["table"], *(reading.get(name, "") for name in FIELDS)]
-        for reading in _readings(path)
-    )
-    telemetry, readings, notes = store.finish()
+    timed = bool(readings[0]["time"])
+    clock = [reading["time"] or reading["table"] for reading in readings]
+    fields = {name: [reading.get(part, "") for reading in readings] for part, name in FIELDS.items()}
+    frame = pd.DataFrame({"timestamp" if timed else "elapsed": clock, **fields})
+    telemetry, count, notes = telemetry_of(frame)
     telemetry = {name: values for name, values in telemetry.items() if not np.isnan(values).all()}
-    if clock == "elapsed":
-        notes = (*notes, "no time printed: 1 s between tables assumed")
-    return telemetry, readings, notes
-
-
-def _readings(path: Path) -> Iterator[dict[str, str]]:
-    tables = _Tables()
-    for chunk in chunks(path):
-        for line in chunk.text.decode("utf-8", "replace").split("\n"):
-            if (reading := tables.feed(line)) is not None:
-                yield reading
+    return telemetry, count, notes if timed else (*notes, "no time printed: 1 s between tables assumed")

@@ -11,7 +11,6 @@ import dataclasses
 import math
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -20,10 +19,9 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.readers import mlflow_files
 from advisor.readers.chunks import json_object
-from advisor.readers.gather import JsonRows
+from advisor.readers.gather import rows_of
 from advisor.readers.names import column_of
 from advisor.readers.run_table import RunTable
-from advisor.readers.status import by_tracker
 
 NAME = "sqlite"
 MAGIC = b"SQLite format 3\0"
@@ -61,10 +59,9 @@ def read(path: Path) -> RunTable:
 def _mlflow(path: Path, database: sqlite3.Connection) -> RunTable:
     counts = Counter[str]()
     for run, key, rows in database.execute("select run_uuid, key, count(*) from metrics group by run_uuid, key"):
-        counts[run] += rows if _is_loss(key) else 0
-    if not counts:
-        raise AdvisorError(f"{path} holds no metric", "was the run logged to another store?")
-    run = counts.most_common(1)[0][0]
+        named = column_of(key)
+        counts[run] += rows if named is not None and named.column in ("loss", "eval_loss") else 0
+    run = _longest(path, counts)
     series: dict[str, list[tuple[float, float, float]]] = {}
     found = database.execute(
         "select key, value, timestamp, step, is_nan from metrics where run_uuid = ? order by step, timestamp limit ?",
@@ -72,37 +69,28 @@ def _mlflow(path: Path, database: sqlite3.Connection) -> RunTable:
     )
     for key, value, time, step, is_nan in found:
         series.setdefault(key, []).append((time / 1000, math.nan if is_nan else float(value), float(step or 0)))
-    metrics = {key: tuple(np.array(rows).T) for key, rows in series.items()}
+    columns = {key: np.array(rows).T for key, rows in series.items()}
     params = dict(database.execute("select key, value from params where run_uuid = ?", (run,)))
-    table = mlflow_files.table_of(path, {key: (c[0], c[1], c[2]) for key, c in metrics.items()}, params)
+    table = mlflow_files.table_of(path, {key: (c[0], c[1], c[2]) for key, c in columns.items()}, params)
     name, word = next(iter(database.execute("select name, status from runs where run_uuid = ?", (run,))), (run, ""))
-    table = by_tracker(table, mlflow_files.STATUS.get(str(word)), f"MLflow's status of the run is {word}")
+    table = mlflow_files.with_status(table, str(word))
     return dataclasses.replace(table, format=NAME, framework="MLflow", notes=(*table.notes, *_others(name, counts)))
 
 
 def _trackio(path: Path, database: sqlite3.Connection) -> RunTable:
     counts = Counter(dict(database.execute("select run_name, count(*) from metrics group by run_name")))
-    if not counts:
-        raise AdvisorError(f"{path} holds no metric", "was the run logged to another project?")
-    run = counts.most_common(1)[0][0]
-    rows = JsonRows()
-    for number, record in enumerate(_objects(database, run), 1):
-        rows.add(record, number)
-    return rows.finish().table(path, NAME, "trackio", notes=_others(run, counts))
-
-
-def _objects(database: sqlite3.Connection, run: str) -> Iterator[dict[str, object]]:
+    run = _longest(path, counts)
     found = database.execute(
         "select step, timestamp, metrics from metrics where run_name = ? order by step limit ?", (run, MOST_VALUES)
     )
-    for step, time, text in found:
-        if metrics := json_object(text):
-            yield {**metrics, "step": step, "timestamp": time}
+    rows = ({**json_object(text), "step": step, "timestamp": time} for step, time, text in found)
+    return rows_of(rows).table(path, NAME, "trackio", notes=_others(run, counts))
 
 
-def _is_loss(key: str) -> bool:
-    named = column_of(key)
-    return named is not None and named.column in ("loss", "eval_loss")
+def _longest(path: Path, counts: Counter[str]) -> str:
+    if not counts:
+        raise AdvisorError(f"{path} holds no metric", "was the run logged to another store?")
+    return counts.most_common(1)[0][0]
 
 
 def _others(run: str, counts: Counter[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,20 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.readers import gpu_csv, smi_tables
-from advisor.readers.chunks import chunks, clean, json_object, read_head
-from advisor.readers.gather import rows_of
-from advisor.readers.names import Named
+from advisor.readers.chunks import as_number, clean, json_object, read_head, read_text
 from advisor.readers.run_table import RunTable
-from advisor.readers.telemetry_names import KIND, MEASURED, PREFIX, reading_of
-from advisor.readers.telemetry_table import Telemetry, telemetry_run
+from advisor.readers.telemetry_names import (
+    MEASURED,
+    Telemetry,
+    TelemetryReading,
+    reading_of,
+    telemetry_of,
+    telemetry_run,
+)
 
 NAME = "telemetry.parquet"
 _MAGIC = b"PAR1"
-_CLOCKS = ("_timestamp", "_runtime")  # W&B's clocks, the surer one first
+_CLOCKS = {"_timestamp": "unix_seconds", "_runtime": "elapsed_seconds"}  # of W&B
 # column of `trainer/telemetry_files.py` → column here, and its divisor
 OWN_COLUMNS = {
     "time_ms": ("unix_seconds", 1000),
@@ -32,8 +37,6 @@ OWN_COLUMNS = {
     "sm_clock_mhz": ("sm_clock_mhz", 1),
     "throttle_reasons": ("throttle_reasons", 1),
 }
-
-
 _RECORD = (
     "record it with: nvidia-smi --query-gpu=timestamp,index,power.draw,utilization.gpu,memory.used "
     "--format=csv -l 1 > telemetry.csv"
@@ -71,12 +74,10 @@ def _read(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     for module in (gpu_csv, smi_tables):
         if module.score(head, path) > 0:
             return module.read_readings(path)
-    if head.lstrip()[:1] == b"{":
-        return _system_metrics(path)
-    raise AdvisorError(
-        f"{path} holds no telemetry that is known",
-        _RECORD,
-    )
+    found = system_metrics(map(json_object, read_text(path).split("\n"))) if head.lstrip()[:1] == b"{" else None
+    if found is None:
+        raise AdvisorError(f"{path} holds no telemetry of a GPU that is known", _RECORD)
+    return found, len(found["unix_seconds"]), ()
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -116,29 +117,27 @@ def of_files(paths: list[Path], *, host: bool = False) -> Telemetry:
     return {name: values[order][once] for name, values in columns.items() if not np.isnan(values).all()}
 
 
-def _system_metrics(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
-    """Read W&B's `wandb-events.jsonl`, which has one object per line with keys like `system.gpu.0.powerWatts`."""
-    telemetry = system_metrics(json_object(line) for chunk in chunks(path) for line in chunk.text.split(b"\n"))
-    if telemetry is None:
-        raise AdvisorError(f"{path} holds no system metrics of a GPU", _RECORD)
-    return telemetry, len(telemetry["unix_seconds"]), ()
-
-
 def system_metrics(objects: Iterable[Mapping[str, Any]]) -> Telemetry | None:
     """Return W&B's system metrics, one object per reading with its `_timestamp`; None if none is about a GPU."""
-    return rows_of(objects, _of_wandb).table("", NAME).telemetry
+    import pandas as pd
+
+    rows = [{key: as_number(value) for key, value in one.items() if _of_wandb(key) is not None} for one in objects]
+    frame = pd.DataFrame([row for row in rows if row], dtype=float)
+    if all((reading := _of_wandb(str(key))) is None or reading.card is None for key in frame):
+        return None
+    return telemetry_of(frame, _of_wandb)[0]
 
 
-def _of_wandb(key: str) -> Named | None:
-    """Return the meaning of W&B's name for a reading. Its memory is the share of time with memory traffic."""
+def _of_wandb(key: str) -> TelemetryReading | None:
+    """Return the meaning of W&B's name for a reading, such as `system.gpu.0.powerWatts`."""
     if key in _CLOCKS:
-        return Named(column="unix_seconds", kind="plain", unit=None, rank=_CLOCKS.index(key))
+        return TelemetryReading(column=_CLOCKS[key], unit=None, card=None)
     reading = reading_of(key.replace("/", "."))
-    if reading is None or reading.card is None or "process" in key:
+    if reading is None or reading.card is None or "process" in key or reading.column not in MEASURED:
         return None
-    column, unit = reading.column, reading.unit or {"memory_used_bytes": "b", "utilization": "%"}.get(reading.column)
-    if key.endswith(".memory"):
-        column, unit = "memory_utilization", "%"
-    if column not in MEASURED:
+    if key.endswith("memoryAllocated"):  # a share; the bytes stand beside it
         return None
-    return Named(column=f"{PREFIX}{reading.card} {column}", kind=KIND, unit=unit, rank=reading.unit is None)
+    if key.endswith(".memory"):  # the share of time with memory traffic
+        return replace(reading, column="memory_utilization", unit="%")
+    units = {"memory_used_bytes": "b", "utilization": "%"}
+    return replace(reading, unit=reading.unit or units.get(reading.column))

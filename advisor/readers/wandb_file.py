@@ -21,8 +21,8 @@ from advisor.errors import AdvisorError
 from advisor.readers.chunks import json_value, open_binary
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.events import EventScanner
-from advisor.readers.gather import JsonRows
-from advisor.readers.protobuf import BYTES, MAX_RECORD_BYTES, Damaged, fields, signed
+from advisor.readers.gather import rows_of
+from advisor.readers.protobuf import MAX_RECORD_BYTES, Damaged, Message
 from advisor.readers.run_table import RunTable, Status
 from advisor.readers.status import by_tracker, is_open
 from advisor.readers.telemetry_file import system_metrics
@@ -47,7 +47,8 @@ def score(head: bytes, path: Path) -> float:
 class _Run:
     """What the records of one file hold."""
 
-    rows: JsonRows = field(default_factory=lambda: JsonRows(name_of=metric_name))
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)  # numbers of the rows' records
     settings: dict[str, Any] = field(default_factory=dict)
     stats: list[dict[str, Any]] = field(default_factory=list)
     console: EventScanner = field(default_factory=EventScanner)
@@ -61,7 +62,7 @@ def read(path: Path) -> RunTable:
     with open_binary(path) as file:
         try:
             for record in records(file):
-                _add(run, record)
+                _add(run, Message(record))
         except (Damaged, EOFError, OSError, zlib.error) as error:
             if not run.records:
                 raise AdvisorError(
@@ -69,7 +70,8 @@ def read(path: Path) -> RunTable:
                 ) from error
             note = f"{path.name}: {error}; what came before it is read"
     facts, notes = facts_of_settings(run.settings), [note] if note else []
-    table = run.rows.finish().table(path, FOLDER_NAME, facts=facts, events=run.console.finish(), notes=notes)
+    gathered = rows_of(run.rows, metric_name, run.places)
+    table = gathered.table(path, FOLDER_NAME, facts=facts, events=run.console.finish(), notes=notes)
     # rows and events were placed by their record numbers, which are not line numbers
     events = tuple(dataclasses.replace(event, line=None) for event in table.events)
     table = dataclasses.replace(table, events=events, telemetry=system_metrics(run.stats))
@@ -121,62 +123,39 @@ def identity(path: Path) -> Identity | None:
     try:
         with open_binary(path) as file:
             for record in records(file):
-                for message in _inner(record, _RUN):
-                    run, entity, project = (
-                        next((text.decode("utf-8", "replace") for text in _inner(message, number)), None)
-                        for number in (1, 2, 3)
-                    )
-                    return Identity(run=run, project=project, entity=entity) if run else None
+                for run in Message(record).inner(_RUN):
+                    name = run.text(1)
+                    return Identity(run=name, entity=run.text(2) or None, project=run.text(3) or None) if name else None
     except Damaged as error:
         raise AdvisorError(f"{path} is damaged: {error}", "copy it again from where it was written") from error
     return None
 
 
-def _add(run: _Run, record: bytes) -> None:
+def _add(run: _Run, record: Message) -> None:
     run.records += 1
-    for number, wire, value in fields(record):
-        if wire != BYTES or not isinstance(value, bytes):
-            continue
-        if number == _HISTORY:
-            run.rows.add(_items(value, 1) | _history_step(value), run.records)
-        elif number in (_CONFIG, _RUN) and len(run.settings) < _MOST_SETTINGS:
-            for config in [value] if number == _CONFIG else _inner(value, 4):
-                run.settings |= _items(config, 1)
-        elif number == _STATS and len(run.stats) < _MOST_STATS:
-            run.stats.append(_items(value, 3) | {"_timestamp": _seconds(value)})
-        elif number in (_OUTPUT, _OUTPUT_RAW):
-            for line in _inner(value, 3):
-                text = line if line.endswith(b"\n") else line + b"\n"
-                run.console.feed(text, np.full(text.count(b"\n"), run.records))
-        elif number == _EXIT:
-            run.exit_code = next((signed(v) for n, _, v in fields(value) if n == 1 and isinstance(v, int)), 0)
+    for history in record.inner(_HISTORY):
+        steps = [float(step.whole(1)) for step in history.inner(2)]
+        run.rows.append(_items(history, 1) | ({"_step": steps[0]} if steps else {}))
+        run.places.append(run.records)
+    configs = [*record.inner(_CONFIG), *(config for one in record.inner(_RUN) for config in one.inner(4))]
+    for config in configs if len(run.settings) < _MOST_SETTINGS else ():
+        run.settings |= _items(config, 1)
+    for stats in record.inner(_STATS) if len(run.stats) < _MOST_STATS else ():
+        stamps = [one.whole(1) + one.whole(2) / 1e9 for one in stats.inner(2)]  # seconds, nanoseconds
+        run.stats.append(_items(stats, 3) | {"_timestamp": next(iter(stamps), None)})
+    for output in (*record.inner(_OUTPUT), *record.inner(_OUTPUT_RAW)):
+        for line in output.parts.get(3, ()):
+            text = line if line.endswith(b"\n") else line + b"\n"
+            run.console.feed(text, np.full(text.count(b"\n"), run.records))
+    for ended in record.inner(_EXIT):
+        run.exit_code = ended.whole(1)
 
 
-def _inner(message: bytes, wanted: int) -> list[bytes]:
-    """Return the messages or texts in one field."""
-    return [v for n, w, v in fields(message) if (n, w) == (wanted, BYTES) and isinstance(v, bytes)]
-
-
-def _items(message: bytes, wanted: int) -> dict[str, Any]:
+def _items(message: Message, wanted: int) -> dict[str, Any]:
     """Return the keys and JSON values of items: 1 key, 2 nested_key (repeated), 16 value_json."""
     found = {}
-    for item in _inner(message, wanted):
-        key = _inner(item, 1)[-1:] or [b"/".join(_inner(item, 2))]
-        value = _inner(item, 16)[-1:]
-        if value and len(value[0]) < 2**16:  # longer values are pictures and tables
-            found[key[0].decode("utf-8", "replace")] = json_value(value[0])
+    for item in message.inner(wanted):
+        key = item.last(1) or b"/".join(item.parts.get(2, ()))
+        if 16 in item.parts and len(item.last(16)) < 2**16:  # longer values are pictures and tables
+            found[key.decode("utf-8", "replace")] = json_value(item.last(16))
     return found
-
-
-def _history_step(history: bytes) -> dict[str, float]:
-    for step in _inner(history, 2):
-        return {"_step": next((float(signed(v)) for n, _, v in fields(step) if n == 1 and isinstance(v, int)), 0.0)}
-    return {}
-
-
-def _seconds(stats: bytes) -> float | None:
-    """Return the Timestamp in field 2, whose field 1 is seconds and field 2 nanoseconds."""
-    for stamp in _inner(stats, 2):
-        parts = {n: signed(v) for n, _, v in fields(stamp) if isinstance(v, int)}
-        return parts.get(1, 0) + parts.get(2, 0) / 1e9
-    return None

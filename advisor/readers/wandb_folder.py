@@ -39,7 +39,7 @@ def read(path: Path) -> RunTable:
         return read_summary(path)
     table = rows_of([]).table(path, NAME, facts=read_config(path))
     reason = "a configuration: it does not say how the run ended"
-    return dataclasses.replace(table, status=Status.UNKNOWN, status_reason=reason)
+    return dataclasses.replace(table, status=Status.NO_END, status_reason=reason)
 
 
 def read_summary(path: Path) -> RunTable:
@@ -79,18 +79,14 @@ def files_of(folder: Path) -> Path | None:
 def metadata_facts(path: Path) -> dict[str, Any]:
     """Return GPU, number of GPUs and memory from `wandb-metadata.json`. Raises AdvisorError if it is not JSON."""
     raw = read_settings(path)
-    facts: dict[str, Any] = {}
-    gpu = raw.get("gpu")
-    if isinstance(gpu, str) and gpu:
-        facts["gpu"] = gpu[:80]
-    count = as_number(raw.get("gpu_count"))
-    if count and count > 0:
-        facts["world_size"] = int(count)
+    count = as_number(raw.get("gpu_count")) or 0
     devices = raw.get("gpu_nvidia") or raw.get("gpu_devices")
-    if isinstance(devices, list) and devices and isinstance(devices[0], Mapping):
-        memory = as_number(devices[0].get("memoryTotal") or devices[0].get("memory_total"))
-        if memory:
-            facts["gpu_memory_bytes"] = int(memory)
-    if isinstance(raw.get("startedAt"), str):
-        facts["date"] = raw["startedAt"][:40]
-    return facts
+    first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], Mapping) else {}
+    memory = as_number(first.get("memoryTotal") or first.get("memory_total"))
+    facts = {
+        "gpu": raw["gpu"][:80] if isinstance(raw.get("gpu"), str) else None,
+        "world_size": int(count) if count > 0 else None,
+        "gpu_memory_bytes": int(memory) if memory else None,
+        "date": raw["startedAt"][:40] if isinstance(raw.get("startedAt"), str) else None,
+    }
+    return {name: value for name, value in facts.items() if value}

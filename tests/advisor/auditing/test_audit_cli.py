@@ -136,6 +136,25 @@ def test_tables_are_read_without_an_assistant_and_sentences_are_not(tmp_path: Pa
     assert bad["id"] == "facts-mfu" and "104 %" in bad["so"]
 
 
+def test_a_report_states_its_settings_and_steps_in_tables_and_lines(tmp_path: Path) -> None:
+    """Of mangled letters and contradicting values as much as is certain; a report is no log."""
+    card, logs = tmp_path / "card.yaml", Path(__file__).parents[1] / "recorded" / "logs"
+    run(logs / "report.md", "--card", card)
+    found = yaml.safe_load(card.read_text())
+    sizes = {"depth": 8, "width": 384, "vocab_size": 4000, "seq_len": 512, "gpus": 1, "steps": 50_000, "gpu": "l4"}
+    rates = {"learning_rate": 5e-5, "min_learning_rate": 5e-6, "warmup_steps": 1000, "grad_clip": 1.0}
+    told = {"precision": "bf16", "price": "$0.7/h", "initial_loss": "8.3783"}
+    assert {name: found["run"].get(name) for name in sizes | rates | told} == sizes | rates | told
+    steps = dict(zip(found["rows"]["columns"], zip(*found["rows"]["values"], strict=True), strict=True))
+    assert steps["step"] == (1, 100, 4853) and steps["loss"] == (8.3783, 8.0451, 4.396)
+    assert steps["tokens_per_second"] == (3901, 5187, 4657) and steps["memory_mib"] == (15, 3399, 3587)
+    run(logs / "report_mojibake.md", "--card", card)
+    found = yaml.safe_load(card.read_text())["run"]
+    assert (found["gpu"], found["gpus"], found["micro_batch"], found["seq_len"]) == ("l4", 2, 8, 1024)
+    assert "depth" not in found  # 12 and 24
+    assert "advisor audit" in advisor("analyze", str(logs / "report_mojibake.md"), expect=1).stderr
+
+
 def test_a_text_of_sentences_alone_is_answered_with_what_can_be_done(tmp_path: Path) -> None:
     (tmp_path / "plan.md").write_text("A 7B model on one RTX 4090: 100 B tokens in 3 days, for $50.\n")
     done = run(tmp_path / "plan.md")

@@ -53,6 +53,11 @@ def test_our_own_configuration():
         ({"grad_clip": 0.0}, "grad_clip", None),  # nanoGPT: off
         ({"text": {"hidden_size": 768}, "vision": {"hidden_size": 512}}, "width", None),
         ({"hidden_size": 768, "vision": {"hidden_size": 512}}, "width", 768),
+        # sizes of files, of validation and of another model are not those of the training
+        ({"hidden_size": 768, "aio": {"block_size": 1048576}}, "seq_len", None),
+        ({"train": {"batch_size": 8}, "validation": {"batch_size": 64}}, "micro_batch", 8),
+        ({"generation_config": {"max_length": 20}, "max_seq_length": 2048}, "seq_len", 2048),
+        ({"eval": {"interval": 50}}, "eval_every_steps", 50),
         ({"optimizer": {"name": "AdamW", "lr": 1e-3}}, "optimizer", "adamw"),
         ({"checkpoint": {"interval": 250}}, "checkpoint_every_steps", 250),
         ({"trainer.max_steps": 12}, "planned_steps", 12),

@@ -226,13 +226,13 @@ def _event(kind: str, line: int = 1, rows_after: int = 0, text: str = "words", *
 
 
 STATUSES = [
-    ("ends without a word, and nobody says how far it was to go", [], 100, None, 0, Status.INCOMPLETE),
+    ("ends without a word, and nobody says how far it was to go", [], 100, None, 0, Status.NO_END),
     ("planned end, steps from 1", [], 100, 100, 0, Status.COMPLETED),
     ("planned end, steps from 0", [], 99, 100, 0, Status.COMPLETED),
     ("log just ends", [], 90, 100, 0, Status.INCOMPLETE),
     ("log just ends though a launcher is content", [_event("exited")], 90, 100, 0, Status.INCOMPLETE),
     ("says that it is done", [_event("finished")], 90, None, 0, Status.COMPLETED),
-    ("another program finished before the steps", [_event("finished", rows_after=9)], 9, None, 0, Status.INCOMPLETE),
+    ("another program finished before the steps", [_event("finished", rows_after=9)], 9, None, 0, Status.NO_END),
     ("survived", [_event("out_of_memory", rows_after=50)], 100, 100, 0, Status.COMPLETED),
     ("time limit explains signals before it", [_event("signal", 1), _event("time_limit", 2)], 9, 100, 0,
      Status.TIME_LIMIT),
@@ -266,12 +266,12 @@ STATUSES = [
      Status.CRASHED),
     ("handled, then done", [_event("exception", 5), _event("finished", 9)], 90, None, 0, Status.COMPLETED),
     ("signals after the last words", [_event("finished", 8), _event("signal", 9)], 90, None, 0, Status.COMPLETED),
-    ("said after every epoch", [_event("finished", 3, 5), _event("finished", 9)], 90, None, 0, Status.INCOMPLETE),
+    ("said after every epoch", [_event("finished", 3, 5), _event("finished", 9)], 90, None, 0, Status.NO_END),
     ("stopped early by its own rule", [_event("early_stop", 9)], 90, None, 0, Status.COMPLETED),
     ("tested in the end", [_event("afterwards", 9, text="Test accuracy: 0.91")], 90, None, 0, Status.COMPLETED),
     ("saved the final model", [_event("checkpoint", 9, text="Saved final model to out/m.pt")], 90, None, 0,
      Status.COMPLETED),
-    ("saved a model", [_event("checkpoint", 9, text="Saved model to out/m.pt")], 90, None, 0, Status.INCOMPLETE),
+    ("saved a model", [_event("checkpoint", 9, text="Saved model to out/m.pt")], 90, None, 0, Status.NO_END),
     ("the machine's memory", [_event("host_memory", 9)], 90, None, 0, Status.OUT_OF_MEMORY),
     ("no step at all", [], None, 100, 0, Status.INCOMPLETE),
 ]  # fmt: skip

@@ -15,9 +15,9 @@ import pytest
 from advisor.errors import AdvisorError
 from advisor.readers import archive
 from advisor.readers.config_names import read_config
+from advisor.readers.folder import step_of, with_facts
 from advisor.readers.read import read_run
 from advisor.readers.run_table import Status
-from advisor.readers.sidecars import step_of, with_facts
 from advisor.readers.telemetry_file import read_telemetry
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "logs"

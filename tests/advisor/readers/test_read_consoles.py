@@ -133,7 +133,7 @@ OTHER = {
         [f"[03/01 22:{i:02d}:00 d2.utils.events]: eta: 0:0{7 - i}:00  iter: {i * 20 - 1}  total_loss: {loss(i):.3f}"
          for i in range(1, 8)], {"ends": (19, 139, 5.875, 5.125), "status": "completed"}),
     "the whole before its parts": (rows("[Step {n}] ce_loss: 0.5 | kd_loss: 0.2 | total_loss: {l:.4f}", every=7),
-                                   {"ends": (7, 42, 5.875, 5.25), "status": "incomplete"}),
+                                   {"ends": (7, 42, 5.875, 5.25), "status": "no_end_recorded"}),
     "numbers gone, without a sign": (
         [*rows("Epoch {n}: train loss {l:.4f}, val loss {v:.4f}"),
             *(f"Epoch {n}: train loss nan, val loss nan" for n in range(7, 40))],
@@ -142,7 +142,7 @@ OTHER = {
     "two epochs without a number in the end": (
         [f"Epoch {e}, Loss: {'nan' if e > 4 else loss(e)}" for e in range(1, 7)], {"status": "diverged"}),
     "one epoch without a number in the end": (
-        [f"Epoch {e}, Loss: {'nan' if e > 4 else loss(e)}" for e in range(1, 6)], {"status": "incomplete"}),
+        [f"Epoch {e}, Loss: {'nan' if e > 4 else loss(e)}" for e in range(1, 6)], {"status": "no_end_recorded"}),
     "a test behind all evaluations": (
         [*rows("Epoch: {n:02} | Epoch Time: 0m 9s\n\tTrain Loss: {l:.3f} | Train PPL: 8.1\n\t Val. Loss: {v:.3f}"),
          "| Test Loss: 5.100 | Test PPL: 20.1 |"], {"ends": (1, 6, 5.875, 5.25), "status": "completed"}),
@@ -169,7 +169,7 @@ OTHER = {
             for n in (30, 40, 50)),
                     "Epochs:   0%|   | 0/100 [00:00<?, ?it/s]"])], {"first_loss": 2.25, "last_loss": -0.25}),
     "a counter alone": (["start training", *rows("(epoch: 1, iters: {n}00, data: 0.004) D_A: 0.3 G_A: {l:.3f}")],
-                        {"ends": (100, 600, None, None), "status": "incomplete"}),
+                        {"ends": (100, 600, None, None), "status": "no_end_recorded"}),
     # what stands beside the loss
     "`iter=…ms` is a time, no counter": (
         rows("step={n:5d}  loss={l:.4f} (9.1234)  fwd=887.5ms  iter=1706.5ms  peak_mem=6023MB"),
@@ -339,7 +339,7 @@ def epochs(template, number):
         (epochs("Epoch [{e}/4], Step [{s}/300], Loss: {loss:.3f}", 4), 4, 1200, "completed"),
         (epochs("Epoch [{e}/4], Step [{s}/300], Loss: {loss:.3f}", 2), 2, 1200, "incomplete"),
         # 300 steps are those of an epoch, and nobody says how many
-        (epochs("Epoch {e}, Step [{s}/300], Loss: {loss:.3f}", 3), 3, None, "incomplete"),
+        (epochs("Epoch {e}, Step [{s}/300], Loss: {loss:.3f}", 3), 3, None, "no_end_recorded"),
     ],
 )
 def test_planned_steps_are_those_of_all_epochs(tmp_path, lines, done, planned, status):

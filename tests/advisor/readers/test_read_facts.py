@@ -34,7 +34,7 @@ BOTH = [
 JSON_LINES = {
     "LLaMA-Factory": (
         [*(factory(s, loss=4 - s / 10, lr=1e-4, epoch=s / 20) for s in (5, 10, 15, 20)), factory(20, eval_loss=2.5)],
-        {"format": "llama_factory", "rows": 4, "ends": (5, 20, 3.5, 2.0), "facts": {"planned_steps": 20},
+        {"framework": "LLaMA-Factory", "rows": 4, "ends": (5, 20, 3.5, 2.0), "facts": {"planned_steps": 20},
             "status": "completed",
          "columns": {"elapsed_seconds": [5, 10, 15, 20], "eval_loss": {-1: 2.5}}},
     ),

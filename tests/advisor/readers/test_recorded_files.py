@@ -41,7 +41,7 @@ FILES = {
         "columns": {"eval_loss": {0: 2.9}, "mfu": {0: 0.385}},
     },
     "wandb_config.yaml": {
-        "format": "wandb", "rows": 0, "status": "unknown",
+        "format": "wandb", "rows": 0, "status": "no_end_recorded",
         "facts": {"depth": 12, "micro_batch": 16, "seq_len": 1024, "learning_rate": 6e-4, "planned_steps": 6000,
             "precision": "bf16"},
     },
@@ -51,21 +51,6 @@ FILES = {
         "facts": {"step_samples": 32}, "runs": [{"clock_seconds": 30}],
     },
     "mlperf_v05.txt": {"rows": 0, "status": "completed", "runs": [{"clock_seconds": 200}]},  # of 2018: no losses
-    "report.md": {
-        "format": "markdown", "rows": 3, "ends": (1, 4853, 8.3783, 4.396), "status": "incomplete",
-        "columns": {"loss": [8.3783, 8.0451, 4.396], "tokens_per_second": [3901, 5187, 4657],
-            "memory_bytes": {1: 3399 * MIB}},
-        "facts": {"vocab_size": 4000, "seq_len": 512, "depth": 8, "width": 384, "parameters": 17_400_000,
-            "gpu": "NVIDIA L4",
-                  "learning_rate": 5e-5, "min_learning_rate": 5e-6, "warmup_steps": 1000, "planned_steps": 50_000,
-                      "grad_clip": 1.0,
-                  "world_size": 1, "usd_per_hour": 0.7, "precision": "bf16", "total_seconds": 2.84 * 3600},
-    },
-    # mangled letters and contradictions
-    "report_mojibake.md": {
-        "rows": 0, "status": "unknown", "notes": "depth as 12, 24",
-        "facts": {"gpu": "NVIDIA L4", "world_size": 2, "micro_batch": 8, "seq_len": 1024, "depth": None},
-    },
     # Lightning: rows of one step complete each other
     "metrics.csv": csv(4, 9, 39, 4.1053, 3.2981, columns={
         "step": [9, 19, 29, 39], "loss": [4.1053, 3.7719, 3.5127, 3.2981], "eval_loss": {1: 3.6502, 3: 3.4410},

@@ -143,7 +143,7 @@ READ = {
                          facts={"depth": 12, "width": 768, "planned_steps": 320000}),
     # timers are of steps, not of micro-batches
     "deepspeed_pipeline.log": ends(
-        "deepspeed", 3, 10, 30, 8.25, 6.25, status="incomplete",
+        "deepspeed", 3, 10, 30, 8.25, 6.25, status="no_end_recorded",
         columns={"forward_seconds": [0.2005] * 3, "optimizer_seconds": [0.0255] * 3},
         facts={"world_size": 8, "micro_batch": 4, "grad_accum": 2, "grad_clip": 1.0, "precision": "bf16"},
     ),
@@ -167,7 +167,7 @@ READ = {
     "hf_crash.log": ends("hf_stdout", 0, None, None, None, None, status="crashed", says=(
         "ValueError: The train_dataset does not implement __len__",
             "[transformers/trainer.py:547, from me/finetune.py:46]")),
-    "trl_dpo.log": ends("trl", 3, None, None, 0.6931, 0.5, status="incomplete", facts={"loss_unit": "preference"},
+    "trl_dpo.log": ends("trl", 3, None, None, 0.6931, 0.5, status="no_end_recorded", facts={"loss_unit": "preference"},
                         columns={"loss": [0.6931, 0.625, NAN, 0.5]}),
     "axolotl.log": ends("axolotl", 2, 1, 2, 4.75, 2.0312, status="out_of_memory", columns={
         "memory_bytes": [25.5 * GIB, 34.75 * GIB], "reserved_bytes": [30.25 * GIB, 41.25 * GIB]}),

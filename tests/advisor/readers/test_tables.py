@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -158,15 +159,109 @@ def test_numbers_come_back_with_separators(value):
     assert plain_numbers([f"{value:,.6f}"])[0] == pytest.approx(value, rel=1e-9, abs=1e-6)
 
 
-def test_the_history_of_a_hugging_face_trainer_ends_with_its_sum(tmp_path):
-    path = tmp_path / "history.csv"
-    path.write_text(
-        "loss,learning_rate,epoch,step,eval_loss,train_runtime,train_loss\n"
-        "1.5,0.0001,0.5,50,,,\n1.25,0.00005,1.0,100,,,\n,,1.0,100,1.125,,\n,,1.0,100,,420.5,1.375\n"
-    )
+ROWS = [{"step": 50, "loss": 1.5, "learning_rate": 1e-4}, {"step": 100, "loss": 1.25, "learning_rate": 5e-5}]
+SUM = {"step": 105, "train_runtime": 420.5, "train_loss": 1.375}  # the Trainer's last row: its mean loss is no loss
+
+
+def as_csv(rows):
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return "\n".join([",".join(names), *(",".join(str(row.get(name, "")) for name in names) for row in rows), ""])
+
+
+def as_lines(rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("history.csv", as_csv([*ROWS, SUM])),
+        ("log.jsonl", as_lines([*ROWS, SUM])),
+        # the first line is of another kind
+        ("log.jsonl", as_lines([{"event": "start", "version": "1.2"}, *ROWS, SUM])),
+        ("log.jsonl", "# a run of today\n" + as_lines([*ROWS, SUM])),
+        ("log.jsonl", as_lines([[1, 2], *ROWS, SUM])),
+        ("trainer_state.json", json.dumps({"log_history": [*ROWS, SUM], "global_step": 105, "max_steps": 105})),
+    ],
+)
+def test_a_row_that_sums_a_training_up_says_that_it_ended_and_how_long_it_took(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(text)
     run = read_run(path)
-    assert (run.first_step, run.last_step, run.first_loss, run.last_loss) == (50, 100, 1.5, 1.25)
-    assert run.status is Status.COMPLETED and run.facts["total_seconds"] == 420.5
+    assert (run.rows, run.first_step, run.last_step, run.first_loss, run.last_loss) == (2, 50, 100, 1.5, 1.25)
+    assert run.column("learning_rate").tolist() == [1e-4, 5e-5]
+    assert run.status is Status.COMPLETED
+    assert (run.facts["total_seconds"], run.facts["planned_steps"]) == (420.5, 105)
+
+
+def test_a_resumed_training_is_not_ended_by_the_sum_of_its_first_part(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text(as_lines([*ROWS, SUM, {"step": 150, "loss": 1.125}]))
+    run = read_run(path)
+    assert run.status is Status.NO_END and run.last_step == 150
+
+
+@pytest.mark.parametrize(
+    ("names", "loss", "eval_loss"),
+    [  # columns are 1, 2, 3 … in the first row
+        ("train/giou_loss,train/cls_loss,val/giou_loss,val/cls_loss", 1, 3),
+        ("train/cls_loss,train/box_loss,val/cls_loss,val/box_loss", 2, 4),  # box is the one that programs name first
+        ("train/seg_loss,train/dfl_loss,val/dfl_loss,val/seg_loss", 1, 4),
+        ("train/box_a,train/cls_a,val/cls_a,val/box_a", 1, 4),
+    ],
+)
+def test_one_of_several_losses_is_read_for_both_sets_and_said_to_be_one(tmp_path, names, loss, eval_loss):
+    path, own = tmp_path / "results.csv", names.split(",")[loss - 1]
+    rows = "".join(
+        f"{epoch:5d}, " + ", ".join(f"{place / epoch:8.4f}" for place in (1, 2, 3, 4)) + "\n" for epoch in (1, 2, 4)
+    )
+    path.write_text(", ".join(f"{name:>18}" for name in ("epoch", *names.split(","))) + "\n" + rows)
+    run = read_run(path)
+    assert run.column("loss").tolist() == [loss, loss / 2, loss / 4]
+    assert run.column("eval_loss").tolist() == [eval_loss, eval_loss / 2, eval_loss / 4]
+    assert run.facts["loss_unit"] in ("one of several losses", "box loss of a detector")
+    assert f"the run has several losses: {own} is read" in run.notes
+
+
+SETS = (("train", 0), ("val", 0.5))
+LOSSES = [(10, 3.5), (20, 2.75), (30, 2.25)]  # of steps; validation's is half a nat more
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "evaluated"),
+    [
+        # a word in each row says which data it is about
+        ("log.csv", "step,split,loss\n" + "".join(f"{s},train,{x}\n{s},val_seen,{x + 0.5}\n" for s, x in LOSSES), True),
+        (
+            "log.jsonl",
+            as_lines([{"step": s, "mode": m, "loss": x + d} for s, x in LOSSES for m, d in SETS]),
+            True,
+        ),
+        ("log.jsonl", as_lines([{"step": s, "train": {"loss": x}, "val": {"loss": x + 0.5}} for s, x in LOSSES]), True),
+        # exports of the pages of W&B, of two runs, and of TensorBoard
+        (
+            "wandb_export.csv",
+            as_csv([{"Step": s, **{f"{r} - {m}{e}": x + 0.5 * (m != "loss") + 9 * (r == "b")
+             for r in "ab" for m in ("loss", "val_loss") for e in ("", "__MIN", "__MAX")}} for s, x in LOSSES]),
+            True,
+        ),
+        ("tag-train_loss.csv", "Wall time,Step,Value\n" + "".join(f"{1.7e9 + s},{s},{x}\n" for s, x in LOSSES), False),
+        # a half is 0,5
+        ("log.csv", "step;loss;lr\n" + "".join(f"{s};{x};{x}\n".replace(".", ",") for s, x in LOSSES), False),
+    ],
+)  # fmt: skip
+def test_tables_as_pages_spreadsheets_and_own_scripts_write_them(tmp_path, name, text, evaluated):
+    path = tmp_path / name
+    path.write_text(text)
+    run = read_run(path)
+    assert list(zip(run.column("step"), run.column("loss"), strict=True)) == LOSSES
+    assert (
+        run.column("eval_loss").tolist() == [x + 0.5 for _, x in LOSSES]
+        if evaluated
+        else "eval_loss" not in run.columns
+    )
+    assert "loss_unit" not in run.facts and (run.first_loss, run.last_loss) == (3.5, 2.25)
+    assert not any("not read" in note for note in run.notes)
 
 
 @pytest.mark.parametrize("name", ["duration_min", "epoch_time_min", "Epoch time (min)"])
