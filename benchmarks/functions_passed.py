@@ -1,6 +1,6 @@
-"""Counts the functions of `advisor/` that the default question calls, from command to answer, by room.
+"""Counts the functions of `advisor/` that a question calls, by room, from command to answer: the default plan or yours.
 
-python benchmarks/functions_passed.py [WORDS OF A GOAL …]
+python benchmarks/functions_passed.py [VERB WORDS …]      # e.g. analyze train.log
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from types import CodeType, FrameType
 from advisor.cli import main
 
 ROOT = Path(main.__code__.co_filename).parents[1]
-QUESTION = ["--gpu", "any", "--budget", "20", "--deadline", "8h"]
+QUESTION = ["plan", "--gpu", "any", "--budget", "20", "--deadline", "8h"]
 
 
 def passed(words: list[str]) -> set[CodeType]:
-    """Return the functions of `advisor/` that a plan for these words calls.
+    """Return the functions of `advisor/` that a command with these words calls.
 
     Comprehensions, lambdas, and the bodies of modules and classes, which run on import, are not counted.
     """
@@ -33,7 +33,7 @@ def passed(words: list[str]) -> set[CodeType]:
     sys.setprofile(note)
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-            main(["plan", *words])
+            main(words)
     finally:
         sys.setprofile(None)
     called = (code for code in seen if code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<"))

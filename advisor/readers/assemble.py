@@ -56,12 +56,8 @@ def assemble(
     `plans` are settings of how far it trains, and `further` are lines after which a bar went on, and how far. Empty
     columns are left out.
     """
-    notes, records = list(notes), evaluations_apart(without_quote(records))
-    records, copies = copies_apart(records)
-    if copies > 1:
-        notes.append(f"{copies} processes print each step into the log: the rows are those of the first")
-        events = [*events, Event(kind="copies", text=notes[-1], numbers={"count": copies})]
-    whole = _without_false_zeros(records, notes)
+    notes, events = list(notes), list(events)
+    whole = _without_false_zeros(_one_copy(records, notes, events), notes)
     records = _lowest_rank(whole, notes)
     axis = axis_of(records, dict(borrowed or {}))
     found = attempts(records, axis.values, phase_names, stage_names(stages, records.line))
@@ -95,18 +91,9 @@ def assemble(
               for _, first, last in found.restarts[:5]]  # fmt: skip
     if not table.counts_steps and len(table):
         notes.append("the log prints no step: steps are the numbers of its rows")
-    restarts = [
-        Event(
-            kind="restart",
-            text=f"steps go back from {last:.10g} to {first:.10g}",
-            line=int(records.line[record]),
-            step=last,
-            numbers={"first_step": first, "last_step": last},
-        )
-        for record, first, last in found.restarts
-    ]
+    events += [_restart(records, *one) for one in found.restarts]
     train_lines = whole.line[whole.kind == TRAIN]
-    placed = _placed([*events, *restarts], train_lines, records.line, reached_by(records.line, step, further))
+    placed = _placed(events, train_lines, records.line, reached_by(records.line, step, further))
     table = dataclasses.replace(table, events=tuple(joined(placed)), notes=tuple(dict.fromkeys(notes)))
     cuts = Cuts(
         phases=tuple(phase for phase, piece in zip(found.phases, pieces, strict=True) if len(piece)),
@@ -118,6 +105,25 @@ def assemble(
         by_epoch=axis.epoch_steps is not None,
     )
     return with_runs(table, placed, cuts)
+
+
+def _one_copy(records: Records, notes: list[str], events: list[Event]) -> Records:
+    """Return the records of the first of several copies of a run, without a quoted last row, evaluations apart."""
+    records, copies = copies_apart(evaluations_apart(without_quote(records)))
+    if copies > 1:
+        notes.append(f"{copies} processes print each step into the log: the rows are those of the first")
+        events.append(Event(kind="copies", text=notes[-1], numbers={"count": copies}))
+    return records
+
+
+def _restart(records: Records, record: int, first: float, last: float) -> Event:
+    return Event(
+        kind="restart",
+        text=f"steps go back from {last:.10g} to {first:.10g}",
+        line=int(records.line[record]),
+        step=last,
+        numbers={"first_step": first, "last_step": last},
+    )
 
 
 _ALMOST_ALL = 0.9  # of the rows with another loss print a gradient norm: where it is missing, it was not a number

@@ -51,8 +51,7 @@ _HEADING = re.compile(rb"(?i)\W{0,8}epoch\W{0,3}\d")
 _UNITS = {"\u79d2": 1.0, "\u5206": 60.0, "m": 60.0}
 _NAMES = re.compile(rb"(?i)\btime\b|took|elapsed|duration|cost|\xe8\x80\x97|\xe7\x94\xa8\xe6\x97\xb6| in\W*$")
 _MONTHS = {name.encode(): number for number, name in enumerate(calendar.month_abbr) if name}
-# names of patterns, the surest first, and the period after which each starts again (0: never); a later group counts
-# only if no earlier one finds anything
+# names of patterns, the surest first, and the period after which each starts again (0: never)
 _SPELLINGS = (
     tuple((f"stamp_{name}", 0.0) for name in ("iso", "numbers", "of_date", "day_first", "unix", "mlperf")),
     tuple((f"stamp_{name}", _YEAR) for name in ("month_day", "named_month", "glog")),
@@ -75,7 +74,11 @@ def with_clocks(table: RunTable, lines: Lines) -> RunTable:
         run = shown_complete(_by_its_bar(run, bars, first, end), _nothing_left(parts))
         if rows is None and bars:
             rows = min(bar.begins for bar in bars), max(bar.end for bar in bars)
-        if (clock := _by_stamps(parts, rows, sessions=sessions)) is not None:
+        # the surest spelling of time stamps that covers the run; a later group counts only if no earlier one does
+        groups = ([one for name, wraps in group if (one := _clock_of(name, wraps, parts, rows, sessions=sessions))]
+                  for group in _SPELLINGS)  # fmt: skip
+        clock = max(next(filter(None, groups), ()), key=lambda one: one.seconds, default=None)
+        if clock is not None:
             clocks.append(clock)
             own, seconds = run.declared_seconds, clock.seconds
             # the total of only an epoch, an evaluation or the last process; or one longer than the program can have run
@@ -148,21 +151,13 @@ class _Clock:
         return between if between >= 0 else math.inf
 
 
-def _by_stamps(parts: Sequence[tuple[int, bytes]], rows: tuple[int, int] | None, *, sessions: bool) -> _Clock | None:
-    """Return the clock of the surest spelling of time stamps that covers a run; None if there is none.
-
-    `rows` is the text of the run's rows. Without rows a run is silent while all goes well, so no pause is too long.
-    """
-    for group in _SPELLINGS:
-        clocks = [clock for name, wraps in group if (clock := _clock_of(name, wraps, parts, rows, sessions=sessions))]
-        if clocks:
-            return max(clocks, key=lambda clock: clock.seconds)
-    return None
-
-
 def _clock_of(
     name: str, wraps: float, parts: Sequence[tuple[int, bytes]], rows: tuple[int, int] | None, *, sessions: bool
 ) -> _Clock | None:
+    """Return the clock of a spelling of time stamps; None if it does not cover the run.
+
+    `rows` is the text of the run's rows. Without rows a run is silent while all goes well, so no pause is too long.
+    """
     found = [(at + match.end(), match) for at, text in parts for match in regex(name).finditer(text)]
     printed = _moments([match for _, match in found]) if len(found) > 1 else np.zeros(0)
     known = np.isfinite(printed)

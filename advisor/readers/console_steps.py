@@ -80,17 +80,15 @@ def marks_in(lines: Lines) -> ConsoleMarks:
         # a bar in the same line as a row stands before or after that row
         behind = text.rfind(b"{", int(lines.starts[line]), match.start()) >= 0
         bars.append((line + (0.25 if behind else -0.25), int(match[1]), int(match[2])))
-    said = [_sum(match, lines.index(match.start())) for match in regex("trainer_sum").finditer(text)]
+    said = []
+    for match in regex("trainer_sum").finditer(text):
+        seconds, rate = float(match[1]), float(match[2])
+        # rounded to three decimals, in version 5 to four digits; this matters for the rate, hardly for the seconds
+        room = max(0.0005, 0.0005 * 10.0 ** math.floor(math.log10(rate))) if 0 < rate < math.inf else math.inf
+        steps = Span(low=seconds * (rate - room) * 0.9995, high=seconds * (rate + room) * 1.0005)
+        said.append(_Said(place=lines.index(match.start()), steps=steps, is_sum=True))
     said += [_banner(match, lines.index(match.start())) for match in regex("trainer_banner").finditer(text)]
     return ConsoleMarks(said=said, bars=np.array(bars, np.float64).reshape(-1, 3))
-
-
-def _sum(match: re.Match[bytes], place: float) -> _Said:
-    seconds, rate = float(match[1]), float(match[2])
-    # rounded to three decimals, in version 5 to four digits; this matters for the rate, hardly for the seconds
-    room = max(0.0005, 0.0005 * 10.0 ** math.floor(math.log10(rate))) if 0 < rate < math.inf else math.inf
-    steps = Span(low=seconds * (rate - room) * 0.9995, high=seconds * (rate + room) * 1.0005)
-    return _Said(place=place, steps=steps, is_sum=True)
 
 
 def _banner(match: re.Match[bytes], place: float) -> _Said:

@@ -39,17 +39,14 @@ def says(read: Mapping[str, Reading]) -> set[str]:
         return set()
     # `accuracy: 20.8% (512/2466)` counts correct answers, not steps
     measured = bool(_OF_TRAINING & read.keys())
-    said = {name for name in ("epoch", "step") if name in read and _is_subject(read[name])}
-    return {name for name in said if not (measured and read[name].key == COUNTED)}
-
-
-def _is_subject(reading: Reading) -> bool:
-    if reading.key == COUNTED:
-        return True
-    name = _BEGIN.sub("", normalise(reading.slot.name)[0])
-    named = column_of(name)
-    whole = name == reading.key or (named is not None and named.column == reading.column)
-    return whole and reading.key not in _PLANS
+    said = set()
+    for column in read.keys() & {"epoch", "step"}:
+        reading = read[column]
+        name = _BEGIN.sub("", normalise(reading.slot.name)[0])
+        whole = name == reading.key or ((named := column_of(name)) is not None and named.column == column)
+        if not measured if reading.key == COUNTED else whole and reading.key not in _PLANS:
+            said.add(column)
+    return said
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -171,7 +171,8 @@ def read_line(line: str, *, code: bool = False) -> Said | None:
             continue
         # text that only starts a line may also follow its time stamp
         match = rule.pattern.search(line) or (rule.pattern.search(bare) if bare else None)
-        if match and (code or not _is_code(line)):
+        of_code = not code and (text_regex("source_code").match(line) or text_regex("source_print").search(line))
+        if match and not of_code:
             return Said(kind=rule.kind, text=shorten(line), numbers=_numbers(rule.kind, match, line))
     return None
 
@@ -183,10 +184,6 @@ def shorten(line: str) -> str:
         line = line[front.end() :] or line
     line = " ".join("".join(c if c.isprintable() else " " for c in _ANSI.sub("", line[: 8 * TEXT_LENGTH])).split())
     return line if len(line) <= TEXT_LENGTH else line[: TEXT_LENGTH - 1] + "…"
-
-
-def _is_code(line: str) -> bool:
-    return text_regex("source_code").match(line) is not None or text_regex("source_print").search(line) is not None
 
 
 def _numbers(kind: str, match: re.Match[str], line: str) -> dict[str, float]:

@@ -32,6 +32,7 @@ SHORTENED = 300
 # marks of all formats: the pattern's name, and a text that must be present
 _MARKS_OF_ALL = (("lm_eval_row", b"|\xc2\xb1"), ("hellaswag_line", b"ella"), ("perplexity_line", b""))
 _COUNTS = ("world", "mesh", "rank", "processes", "per_node", "nodes", "tasks")  # patterns that count devices
+_COUNTED = (b"orld", b"WORLD", b"esh", b"ank", b"MEMBER", b"rocesses", b"GPUs", b"nproc", b"nnodes", b"SLURM_")
 _HALVES = ("fp16", "bf16")  # patterns of precisions
 
 
@@ -44,9 +45,10 @@ def stated_facts(format: LineFormat, lines: Lines) -> dict[str, Any]:
             for name, value in {**values_of(match), **rule.constants}.items():
                 if rule.last or name not in found:
                     found[name] = value
-    counts = {name: match for name in _COUNTS if (match := regex(f"devices_{name}").search(lines.text))}
+    names = _COUNTS if any(word in lines.text for word in _COUNTED) else ()
+    counts = {name: said for name in names if (said := regex(f"devices_{name}").search(lines.text))}
     # the sides of a mesh of devices are multiplied
-    count = {name: math.prod(map(int, re.findall(rb"(?<!\w)\d+", match[1]))) for name, match in counts.items()}
+    count = {name: math.prod(map(int, re.findall(rb"(?<!\w)\d+", said[1]))) for name, said in counts.items()}
     launched = count["per_node"] * count.get("nodes", 1) if "per_node" in count else None
     several = (count.get(name) for name in ("world", "mesh", "rank", "processes"))
     devices = next(filter(None, several), None) or launched or count.get("tasks")

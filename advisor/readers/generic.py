@@ -46,7 +46,7 @@ class GenericReader:
         return _BEGUN if tells_of_training(head, path, over=bool(said & _OVER)) else 0.0
 
     def read(self, path: Path, progress: Progress | None = None) -> RunTable:
-        """Read a log in one pass and constant memory. Raises AdvisorError if it cannot be opened."""
+        """Read a log. Raises AdvisorError if it cannot be opened."""
         lesson = learn(sample(path))
         table = LineReader(dataclasses.replace(_BARE, rows=lesson.rules)).read(path, progress)
         if not table.rows and lesson.without_loss:

@@ -70,8 +70,8 @@ def readings(line: bytes) -> dict[str, Reading]:
     found = [replace(slot, name=known[slot.name]) if slot.name in known else slot for slot in found]
     for slot in found:
         reading = None if slot.name in ("", COUNTED, "bar clock") else _named_reading(slot)
-        if reading is None and (per := _rate_of(slot)):
-            reading = _rate(slot, per)
+        if reading is None:
+            reading = _rate(slot)
         if reading is not None and (reading.column not in best or reading.rank < best[reading.column].rank):
             best[reading.column] = reading
     for slot in found:  # `45/100` are steps if the line has no other, a bar's clock is the time since its start
@@ -152,16 +152,12 @@ def target_of(column: str, kind: str, unit: str) -> str | None:
     return None if kind == "date" or unit == "%" else column
 
 
-def _rate_of(slot: Slot) -> str:
-    """Return the unit that names a number in place of words, after or before it: `1.2 s/it`, `It/sec 1.2`."""
-    if "/" in slot.unit:
-        return slot.unit
+def _rate(slot: Slot) -> Reading | None:
+    """Return a number that a unit names in place of words, after or before it: `1.2 s/it`, `It/sec 1.2`."""
     word = slot.name.rpartition(" ")[2].lower()
-    return word if _PERIOD.fullmatch(word) or _FREQUENCY.fullmatch(word) else ""
-
-
-def _rate(slot: Slot, per: str) -> Reading:
-    thousands, _, per = per.rpartition(" ")
+    if "/" not in slot.unit and not (_PERIOD.fullmatch(word) or _FREQUENCY.fullmatch(word)):
+        return None
+    thousands, _, per = (slot.unit if "/" in slot.unit else word).rpartition(" ")
     if match := _PERIOD.fullmatch(per):
         target = "seconds__ms" if match[1] == "ms" else "seconds"
     elif _FREQUENCY.fullmatch(per):

@@ -36,7 +36,7 @@ from advisor.readers.table_lines import TableRow, headers
 from advisor.readers.telemetry_names import PREFIX
 from advisor.readers.yaml_rows import regex
 
-MOST_SHAPES = 6000  # lines of different shapes that are read
+MOST_SHAPES = 2000  # lines of different shapes that are read, the most common ones
 MOST_COUNTED = 2000  # lines in which a table's rows are counted
 SERIES = 400  # lines whose numbers are examined
 FEWEST = 3  # rows that make a log without any other sign
@@ -111,15 +111,23 @@ def learn(head: bytes) -> Lesson:
 
 def _taught(head: bytes) -> Lesson:
     table = _tables(head)
-    lines: list[_Line] = []
-    for text, count in distinct_lines(head)[: 4 * MOST_SHAPES]:
-        if len(text) <= LONGEST and MAY_MATTER.search(text) and (read := readings(text)):
-            lines.append(_Line(text=text, count=count, read=read))
-        if len(lines) >= MOST_SHAPES:
-            break
+    shapes = [one for one in distinct_lines(head) if len(one[0]) <= LONGEST and MAY_MATTER.search(one[0])]
+    rarest = sorted((count for _, count in shapes), reverse=True)[:MOST_SHAPES][-1:]
+    often = [one for one in shapes if [one[1]] > rarest]
+    rare = [one for one in shapes if [one[1]] == rarest][: MOST_SHAPES - len(often)]
+    chosen = {text for text, _ in (*often, *rare)}
+    read = [(text, count, readings(text)) for text, count in shapes if text in chosen]
+    lines = [_Line(text=text, count=count, read=found) for text, count, found in read if found]
     train = _kinds(lines, "loss")
     most = max((kind.count for kind in train), default=0)
-    main = max(train, key=lambda kind: _weight(kind, most), default=None)
+
+    def likely(kind: _Kind) -> tuple[bool, bool, bool, int, int]:
+        # records repeat, have steps or at least a counter, have the surest name, and are many
+        repeats = kind.count >= min(FEWEST, most) and kind.count >= OFTEN * most
+        counts = bool(kind.progress) and kind.count >= most / 2
+        return repeats, "step" in kind.progress, counts, -(kind.rank // 100), kind.count
+
+    main = max(train, key=likely, default=None)
     if main is not None and main.bar:  # lines may repeat what each full bar says: `[98/100] Train Loss: 5.26`
         closed = (main.loss, main.progress, False)
         main = next((one for one in train if (one.loss, one.progress, one.bar) == closed and one.count >= FEWEST), main)
@@ -264,14 +272,6 @@ def _kinds(lines: list[_Line], column: str) -> list[_Kind]:
         kind = kinds.setdefault((reading.key, progress, bar), new)
         kind.lines.append(line)
     return list(kinds.values())
-
-
-def _weight(kind: _Kind, most: int) -> tuple[bool, bool, bool, int, int]:
-    """Return a sort key for how likely lines are a log's records: they repeat, have steps or at least a counter, have
-    the surest name, and are many."""
-    repeats = kind.count >= min(FEWEST, most) and kind.count >= OFTEN * most
-    counts = bool(kind.progress) and kind.count >= most / 2
-    return repeats, "step" in kind.progress, counts, -(kind.rank // 100), kind.count
 
 
 def _series(head: bytes, kind: _Kind, needs: bytes) -> dict[str, list[float]]:

@@ -57,7 +57,7 @@ class LineReader:
         facts = {**told, **of_rows, **stated_facts(self.format, others)}
         ends = [event.line for event in events if event.kind in FAILURES and event.line is not None][:1]
         first = min([*records.line[:1].tolist(), *ends], default=np.inf)
-        further = []
+        further: list[tuple[int, float]] = []
         if self.format.steps_by_bar:
             records, further = with_steps(records, marks_in(lines), facts)
         table = assemble(

@@ -60,7 +60,7 @@ class FileReader:
     def read(self, path: Path, progress: Progress | None = None) -> RunTable:
         """Read the file. Raises AdvisorError if it does not have the expected format."""
         table = self.read_file(path)
-        if path.is_file() and b"\0" not in read_head(path, 4096):  # a text
+        if table.runs and path.is_file() and b"\0" not in read_head(path, 4096):  # a text
             table = with_clocks(table, read_lines(path))
         if progress is not None:
             size = path.stat().st_size
@@ -72,16 +72,18 @@ def _of(module: Any) -> FileReader:
     return FileReader(module.NAME, module.score, module.read)
 
 
+def _of_telemetry(module: Any) -> FileReader:
+    """Return the reader of a tool's telemetry, whose table holds nothing else."""
+    return FileReader(
+        module.NAME, module.score, lambda path: telemetry_run(path, module.NAME, *module.read_readings(path))
+    )
+
+
 # if two readers know a file equally well, the first is used
 STRUCTURED = (
     *map(_of, (own_log, hf_trainer_state)),
     *map(_of, (wandb_folder, wandb_file, tfevents, mlflow_files, sqlite_runs, parquet_table, telemetry_file)),
-    *(  # telemetry of tools, whose table holds nothing else
-        FileReader(
-            tool.NAME, tool.score, lambda path, tool=tool: telemetry_run(path, tool.NAME, *tool.read_readings(path))
-        )
-        for tool in (gpu_csv, smi_tables)
-    ),
+    *map(_of_telemetry, (gpu_csv, smi_tables)),
     *map(_of, (jsonl, csv_table, sheets)),
 )
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -92,8 +93,8 @@ def read_records(lines: Lines, rules: Sequence[Rule], rule_of: np.ndarray | None
     """
     each, blocks, others = lines.each, list[Block](), list[int]()
     shapes: dict[bytes, list[int]] = {}
-    for at, key in enumerate(_shapes(lines)):
-        shapes.setdefault(key if rule_of is None else b"%d %s" % (rule_of[at], key), []).append(at)
+    for index, key in enumerate(_shapes(lines)):
+        shapes.setdefault(key if rule_of is None else b"%d %s" % (rule_of[index], key), []).append(index)
     for at in shapes.values():
         first = each[at[0]]
         known = enumerate(rules) if rule_of is None else [(n, rules[n]) for n in rule_of[at[:1]].tolist() if n >= 0]
@@ -125,7 +126,7 @@ def _blocks(
     first = each[at[0]]
     spans, meant = _meant(first, rule, found)
     values = None if rule.comma else _at_the_same_places([each[index] for index in at], spans)
-    alike: dict[tuple[Number, ...], tuple[list[int], list[list[float]]]] = {}
+    alike: dict[tuple[Number, ...], tuple[list[int], Any]] = {}  # lines that print the same, and their numbers
     unread = []
     if values is None:
         for index in at:

@@ -38,35 +38,22 @@ def _prose(head: bytes) -> bytes:
 
 def line_score(format: LineFormat, head: bytes, path: Path) -> float:
     """Return how surely (0…1) a sample of a log has a line format."""
-    lines = distinct_lines(head)
     prose = _prose(head)
     if format.refuse and format.refuse in prose:
         return 0.0
-    score = 0.0
-    for sign in format.signs:
-        if sign.weight > score and (sign.compiled.search(prose) or (sign.path and sign.compiled.search(_name(path)))):
-            score = sign.weight
-    return max(score, _record_score(format, lines, prose))
-
-
-def _record_score(format: LineFormat, lines: tuple[tuple[bytes, int], ...], prose: bytes) -> float:
-    found = {TRAIN: 0, EVAL: 0}
-    weight = 0.0
+    # only a folder's name may tell whose error messages these are
+    name = "/".join(path.parts[-3:]).encode("utf-8", "replace")
+    signs = [sign.weight for sign in format.signs
+             if sign.compiled.search(prose) or (sign.path and sign.compiled.search(name))]  # fmt: skip
+    found, weight = {TRAIN: 0, EVAL: 0}, 0.0
     rows = [row for row in format.rows if row.kind in found and row.needs in prose]
-    for line, count in lines if rows else ():
-        for row in rows:
-            if row.find(line) is not None:
-                found[row.kind] += count
-                weight = max(weight, row.weight)
-                break
-    records = found[TRAIN]
-    evidence = 0.95 if records >= SURE_RECORDS else 0.9 if records else 0.7 if found[EVAL] else 0.0
-    return evidence * weight * format.weight
-
-
-def _name(path: Path) -> bytes:
-    """Return the last parts of a path, because only a folder's name may tell whose error messages these are."""
-    return "/".join(path.parts[-3:]).encode("utf-8", "replace")
+    for line, count in distinct_lines(head) if rows else ():
+        row = next((row for row in rows if row.find(line) is not None), None)
+        if row is not None:
+            found[row.kind] += count
+            weight = max(weight, row.weight)
+    evidence = 0.95 if found[TRAIN] >= SURE_RECORDS else 0.9 if found[TRAIN] else 0.7 if found[EVAL] else 0.0
+    return max([evidence * weight * format.weight, *signs])
 
 
 # For a log that ends before its first record: was a training prepared or begun, and what were the last such words? This

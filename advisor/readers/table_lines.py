@@ -63,7 +63,10 @@ def headers(lines: Sequence[bytes], distinct: Iterable[bytes]) -> list[TableRow]
     for line in distinct:
         if len(rows) >= MOST_HEADERS:
             break
-        if not _may_head(line):
+        if len(line) > LONGEST or not _LOSS.search(line):
+            continue
+        cells = unstamped(line).split()  # a header has words, and no cell is a number
+        if not 2 <= len(cells) <= 64 or any(cell[:1].isdigit() or cell[-1:] in b":=" for cell in cells):
             continue
         at = lines.index(line)
         below = [other for other in lines[at + 1 : at + 1 + _ROWS_BELOW] if not _RULE.fullmatch(plain(other))]
@@ -75,14 +78,6 @@ def headers(lines: Sequence[bytes], distinct: Iterable[bytes]) -> list[TableRow]
     return list(rows.values())
 
 
-def _may_head(line: bytes) -> bool:
-    """Return whether a line may be a header, by a cheap check: it has words and no cell is a number."""
-    if len(line) > LONGEST or not _LOSS.search(line):
-        return False
-    cells = unstamped(line).split()
-    return 2 <= len(cells) <= 64 and not any(cell[:1].isdigit() or cell[-1:] in b":=" for cell in cells)
-
-
 def _row_of(line: bytes, wide: bool, below: Sequence[bytes]) -> TableRow | None:
     titles = [text.decode("utf-8", "replace") for text, _, _ in _cells(line, wide)]
     rows = [cells for other in below if len(cells := [text for text, _, _ in _cells(other, wide)]) == len(titles)]
@@ -91,9 +86,13 @@ def _row_of(line: bytes, wide: bool, below: Sequence[bytes]) -> TableRow | None:
     taken = {column for column in columns if column}
     if not taken & {"loss", "eval_loss"} or not taken & {"step", "epoch", "tokens"}:
         return None
-    names = []
+    names: list[str] = []
+    first: dict[str, int] = {}  # the place of each column's surest name
+    for at, one in sorted(enumerate(named), key=lambda pair: pair[1].rank if pair[1] is not None else 0):
+        if one is not None:
+            first.setdefault(one.column, at)
     for at, one in enumerate(named):
-        if one is None or at != _first_of_best(named, one.column):
+        if one is None or at != first[one.column]:
             names.append("")
         elif one.kind == "time" and "step" not in taken:
             names.append(_of_an_epoch([cells[at] for cells in rows]))
@@ -113,12 +112,6 @@ def _seconds(text: bytes) -> float | None:
     """Return the seconds of a clock or of a number with decimals."""
     bare = re.fullmatch(rb"\d{1,6}\.\d{1,9}", text) is not None
     return float(text) if bare else clock_seconds(text.decode("utf-8", "replace"))
-
-
-def _first_of_best(named: Sequence[Named | None], column: str) -> int:
-    """Return the first position of a column's surest name."""
-    ranks = {at: one.rank for at, one in enumerate(named) if one is not None and one.column == column}
-    return min(ranks, key=lambda at: (ranks[at], at))
 
 
 def _of_an_epoch(cells: Sequence[bytes]) -> str:
