@@ -127,4 +127,5 @@ $(TRANSFORMERS)/stamp: $(VENV)/core.stamp
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$($(TRANSFORMERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/layered.pth"
 	-$(TRANSFORMERS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt 'transformers==5.*'
 	-$(TRANSFORMERS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt 'trl==1.*' 'lightning==2.*' 'jsonargparse[signatures]'
+	-$(TRANSFORMERS)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps 'verl==0.9.*'
 	@touch $@

@@ -107,3 +107,27 @@ class Layout:
     @property
     def gpus(self) -> int:
         return self.tensor * self.pipeline * self.context * self.data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollouts:
+    """The answers of one step of RL post-training, and the engines that generate them."""
+
+    algorithm: str  # grpo | dapo | ppo
+    prompts: int  # of one step
+    group: int  # answers to each prompt
+    prompt_len: float  # mean tokens
+    response_len: float  # mean tokens of an answer
+    response_max: int  # tokens at which an answer is cut
+    engine_gpus: int  # that generate
+    engine_tensor: int  # GPUs of one engine
+    colocated: bool  # engines and trainer take turns on the same GPUs
+    staleness: float = 0.0  # steps that the answers may be older than the weights
+    updates: int = 1  # optimizer steps on the answers of one step
+    memory_share: float | None = None  # of a GPU's memory that an engine may fill
+    offloaded: bool = False  # the trainer's weights and optimizer are in the host's memory while engines generate
+
+    @property
+    def step_tokens(self) -> int:
+        """Return the prompt and answer tokens that one step trains on."""
+        return round(self.prompts * self.group * (self.prompt_len + self.response_len))

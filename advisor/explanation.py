@@ -60,8 +60,8 @@ FORMULAS = {
         inputs=("device_bytes", "peak_allocated_bytes", "device_memory_bytes"), section="Memory",
     ),
     "total_seconds": Formula(
-        words="ordering and downloads (rented machines) + start-up + compile + steps * step_seconds + evaluations + "
-        "checkpoints + interruptions; layouts: steps * step_seconds * beyond_steps, which includes evaluations",
+        words="ordering and downloads (if rented) + start-up + compile + steps * mean of step_seconds + evaluations "
+        "+ checkpoints + interruptions; layouts: steps * step_seconds * beyond_steps, which includes evaluations",
         inputs=("steps", "step_seconds", "beyond_steps", *_CLOCK, "failures", "failures_share", "checkpoints_share"),
         section="Wall clock",
     ),

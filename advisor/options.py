@@ -221,6 +221,64 @@ class Goal:
         "lora_rank", Kind.WHOLE, _GOAL, "Adapter rank", "Rank of the adapters of --finetune. Default: 16.",
         empty="16", least=1, most=100_000,
     )  # fmt: skip
+    rl: str | None = _option(
+        "rl", Kind.CHOICE, _GOAL, "RL post-training",
+        "Post-train --model by RL with this algorithm: answers are generated, judged and trained on.",
+        empty="no RL", choices=("grpo", "dapo", "ppo"),
+    )  # fmt: skip
+    prompts: int | None = _option(
+        "prompts", Kind.COUNT, _GOAL, "Prompts", "Number of prompts to train on with --rl, e.g. 20k.",
+        empty="RL only", metavar="COUNT", least=1, most=1e12,
+    )  # fmt: skip
+    prompts_per_step: int | None = _option(
+        "prompts_per_step", Kind.WHOLE, _GOAL, "Prompts per step", "Prompts of one step of --rl. Default: 128.",
+        empty="128", least=1, most=1_000_000,
+    )  # fmt: skip
+    group: int | None = _option(
+        "group", Kind.WHOLE, _GOAL, "Answers per prompt", "Answers that --rl generates to each prompt. Default: 8.",
+        empty="8", least=1, most=100_000,
+    )  # fmt: skip
+    prompt_len: float | None = _option(
+        "prompt_len", Kind.NUMBER, _GOAL, "Prompt length", "Mean tokens of a prompt of --rl. Default: 200.",
+        empty="200", least=1, most=10_000_000,
+    )  # fmt: skip
+    response_len: float | None = _option(
+        "response_len", Kind.NUMBER, _GOAL, "Answer length",
+        "Mean tokens of an answer of --rl at the beginning. Default: by --response-max.", empty="by the limit", least=1,
+        most=10_000_000,
+    )  # fmt: skip
+    response_len_end: float | None = _option(
+        "response_len_end", Kind.NUMBER, _GOAL, "Answer length at the end",
+        "Mean tokens of an answer at the end, because answers lengthen while training. Default: as at the beginning.",
+        empty="the same", least=1, most=10_000_000,
+    )  # fmt: skip
+    response_max: int | None = _option(
+        "response_max", Kind.WHOLE, _GOAL, "Longest answer",
+        "Tokens at which an answer of --rl is cut. Default: four times --response-len.", empty="4 x the length",
+        least=1, most=10_000_000,
+    )  # fmt: skip
+    placement: str | None = _option(
+        "placement", Kind.CHOICE, _GOAL, "Engines",
+        "Where --rl generates: on the trainer's GPUs in turn (colocated), or on GPUs of their own (split). Default: "
+        "whichever is better.", empty="the better", choices=("colocated", "split"),
+    )  # fmt: skip
+    staleness: float | None = _option(
+        "staleness", Kind.NUMBER, _GOAL, "Staleness",
+        "Steps that answers may be older than the weights with split GPUs; 0: engines and trainer wait for each other. "
+        "Default: 1.", empty="1", least=0, most=100,
+    )  # fmt: skip
+    turns: int | None = _option(
+        "turns", Kind.WHOLE, _GOAL, "Turns", "Turns of an agent with tools in one answer. Default: 1.", empty="1",
+        least=1, most=10_000,
+    )  # fmt: skip
+    tool_seconds: float | None = _option(
+        "tool_seconds", Kind.SECONDS, _GOAL, "Tool time",
+        "Time of the slow tool calls of a turn (the 9th of 10), e.g. 5s. Default: none.", empty="none", least=0,
+        most=_DECADE,
+    )  # fmt: skip
+    lora: bool = _option(
+        "lora", Kind.SWITCH, _GOAL, "Adapters only", "With --rl: train adapters (LoRA), of --lora-rank.", default=False,
+    )  # fmt: skip
     # Model
     model: str | None = _option(
         "model", Kind.MODEL, _MODEL, "Published model",
@@ -387,8 +445,8 @@ class Goal:
 
     @property
     def needs_other_software(self) -> bool:
-        """Whether it asks for a fine-tune or a plan over layouts, which the trainer here does not do."""
-        return self.finetune is not None or self.layout == "any"
+        """Whether it asks for a fine-tune, RL or a plan over layouts, which the trainer here does not do."""
+        return self.finetune is not None or self.layout == "any" or self.rl is not None
 
 
 _OPTIONS_OF: dict[type, Mapping[str, Option]] = {}  # made once: a plan checks the goal of each of a hundred devices

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from advisor.architecture import Layout, Model
+from advisor.architecture import Layout, Model, Rollouts
 from advisor.errors import AdvisorError
 from advisor.offer import Offer
 from advisor.options import Goal
@@ -99,6 +99,7 @@ class Workload:
     software: Software | None = None  # None: this project's trainer
     model: Model | None = None  # exact sizes of a published model; None: `shape` has them
     layout: Layout | None = None  # None: only the batch is divided
+    rollouts: Rollouts | None = None  # of RL post-training; the fields above are those of its updates
 
     @property
     def micro_tokens(self) -> int:

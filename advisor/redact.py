@@ -26,10 +26,13 @@ def hide_secrets(text: str) -> str:
     return _CALLED.sub(rf"\1{MASK}", _FORMS.sub(MASK, text))
 
 
-_SENT = re.compile(  # a login in an address, a JSON web token, an e-mail address
+_SENT = re.compile(  # a login in an address, a JSON web token, an e-mail address, a user's or a machine's name
     r"(?<=://)[^\s/@:]+:[^\s/@]+(?=@)"
     r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
     r"|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,5}"
+    r"|(?<![\w.+-])[\w.+-]{1,64}@[\w.-]{1,63}(?=:[~/])"
+    r"|(?:(?<=/home/)|(?<=/Users/)|(?<=\\Users\\))[^\s/\\\"':]{1,64}"
+    r"|(?i:(?<=hostname: )|(?<=hostname=)|(?<=username: )|(?<=username=))[\w.-]{1,64}"
 )
 # what is called a password, however short, and a mix of letters and digits that is called a token or a key
 _SENT_CALLED = re.compile(
@@ -40,5 +43,5 @@ _SENT_CALLED = re.compile(
 
 
 def for_sending(text: str) -> str:
-    """Return the text with credentials and e-mail addresses masked, as it may leave the machine."""
+    """Return the text with credentials, e-mail addresses, and names of users and machines masked, ready to be sent."""
     return _SENT_CALLED.sub(lambda found: f"{found[1] or found[3]}{MASK}", _SENT.sub(MASK, hide_secrets(text)))

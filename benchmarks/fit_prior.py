@@ -13,6 +13,7 @@ import argparse
 import base64
 import csv
 import datetime
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +26,7 @@ from prior_model import ROOT, RUNS, Run, fitted
 
 from advisor.hardware.catalog import GpuSpec
 from advisor.prediction.nearest import PublishedRun
-from advisor.prediction.prior import PRIOR_SCHEMA
+from advisor.prediction.prior import FAR_SLOWER, PRIOR_SCHEMA
 from advisor.prediction.throughput import TERMS
 
 
@@ -41,6 +42,7 @@ def summary(held: HeldOut) -> dict:
         "width": round(held.width, 3),
         "interval_score": round(held.interval_score, 3),
         "signed_median": round(held.signed, 4),
+        "owners_far_slower": len({run.owner for run in held.of(held.errors < -math.log(FAR_SLOWER)).runs}),
         "by_rows": {
             "median": round(float(np.median(relative)), 4),
             "p90": round(float(np.quantile(relative, 0.9)), 4),

@@ -41,7 +41,7 @@ from advisor.prediction.layout_own import OwnSpreads, condition  # noqa: E402
 from advisor.prediction.layout_runs import whole_run  # noqa: E402
 from advisor.prediction.layout_time import COSTS, EXCHANGES, LayoutLaw, load_law, measure_runs, read_time_law  # noqa: E402
 from advisor.prediction.layouts import LayoutRun  # noqa: E402
-from advisor.prediction.whole_models import workload_of  # noqa: E402
+from advisor.prediction.whole_models import layout_run, workload_of  # noqa: E402
 from advisor.records import Estimate  # noqa: E402
 from advisor.report.prediction import layout_words  # noqa: E402
 from benchmarks.prior_model import owner_of  # noqa: E402
@@ -430,7 +430,7 @@ def whole_runs(law: LayoutLaw) -> list[Whole]:
             else:
                 best = search(run, gpus, sequences).best
                 assert best is not None
-                run = best.run
+                run = layout_run(best.workload, run.gpu)
             step, steps = predict_layouts([run])[0].step_seconds, float(row["tokens"]) / run.step_tokens
             hours = whole_run(step, steps, gpus, run.model.parameters, bare)[0].total_seconds.scaled(gpus / 3600)
             found.append(Whole(row["run"], row["owner"], run, hours, float(row["gpu_hours"])))

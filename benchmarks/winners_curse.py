@@ -34,8 +34,8 @@ from advisor.options import Goal
 from advisor.planning.choose import select
 from advisor.planning.search_space import SearchSpace, open_space
 from advisor.prediction import comm
-from advisor.prediction.batch import BACKWARD, predict_batch
-from advisor.prediction.memory_terms import WorkloadArrays
+from advisor.prediction.batch import BACKWARD, step_seconds_many
+from advisor.prediction.memory_terms import WorkloadArrays, by_kind
 from advisor.prediction.prior import SharedBelief
 from advisor.prediction.profile import Profile
 from advisor.prediction.published import OWN, PublishedSetting
@@ -153,12 +153,12 @@ def in_world(space: SearchSpace, profiles: dict[str, Profile], *, expected: bool
     for number, device in enumerate(field.machines.devices):
         places = np.nonzero(field.device == number)[0]
         workloads = [field.workload(int(place)) for place in places]
-        for place, found in zip(
-            places, predict_batch(profiles[device.profile.key], workloads, expected=expected), strict=True
-        ):
-            step = found.step_seconds
-            assert step is not None  # the space has no machines with unknown links
-            sides[:, place] = step.value, step.low, step.high
+        for kind in by_kind(workloads):
+            some = [workloads[at] for at in kind]
+            accum, gpus = (np.array([getattr(w, name) for w in some]) for name in ("grad_accum", "gpus"))
+            profile = profiles[device.profile.key]
+            step = step_seconds_many(profile, WorkloadArrays.of(some), accum, gpus, expected=expected)
+            sides[:, places[list(kind)]] = step.value, step.low, step.high
     step_of_all = replace(field.step, value=sides[0], low=sides[1], high=sides[2])
     return replace(space, candidates=replace(field, step=step_of_all))
 

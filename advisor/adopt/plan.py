@@ -23,7 +23,7 @@ from advisor.options import AdoptedGoal
 from advisor.planning.costs import rent_usd
 from advisor.planning.goal import Limits
 from advisor.prediction.intervals import sum_shared
-from advisor.prediction.micro_batch import ENOUGH
+from advisor.prediction.micro_batch import choose_row
 from advisor.records import Basis, Bill, Estimate, WallClock
 from advisor.store.adopted import LOG, PROBE, WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan, Setting, tightest
 from advisor.units import format_estimate, format_seconds, format_usd
@@ -191,15 +191,15 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
 def _choose(options: Sequence[Option], goal: AdoptedGoal) -> Option:
     """Chooses by our rule for micro-batches; raises AdvisorError if none fits the memory."""
     room = goal.memory_bytes
-    fitting = [o for o in options if room is None or o.memory_bytes is None or o.memory_bytes.high <= room]
-    if not fitting:
+    fits = [room is None or o.memory_bytes is None or o.memory_bytes.high <= room for o in options]
+    rates = np.array([1 / o.step_seconds.value for o in options])  # every split has the same global batch
+    sizes = np.unique([o.batch.rows for o in options], return_inverse=True)[1]
+    if (row := choose_row(rates, sizes, np.array(fits))) is None:
         hint = "a smaller batch, or a shorter sequence, in the command itself"
         raise AdvisorError("no split of its batch fits in memory", hint, exit_code=3)
-    enough = min(o.step_seconds.value for o in fitting) / ENOUGH
-    best = min((o for o in fitting if o.step_seconds.value <= enough), key=lambda o: o.batch.rows)
-    own = options[0]
+    best, own = options[row], options[0]
     # keep the user's own choice unless another is clearly better
-    return own if own in fitting and best.step_seconds.high >= own.step_seconds.value else best
+    return own if fits[0] and best.step_seconds.high >= own.step_seconds.value else best
 
 
 def _steps(

@@ -85,7 +85,10 @@ def command(context: click.Context, origin_path: str | None, was: str | None, co
         return _show_for_other_software(goal, store, out)
     seen = origin.seen if origin else None
     declare.warn_of_others([*goal.gpu.split(","), *(machine.gpu for machine in goal.own)])
-    plan = recommend(goal, store, measure=measure, on_text=render.remark, seen=seen)
+    everything = everything or depths is not None or goal.download_bytes_per_second is not None
+    shown = everything or json_asked()
+    brief = not (shown or measure or out or origin)
+    plan = recommend(goal, store, measure=measure, brief=brief, on_text=render.remark, seen=seen)
     plan, replanned, current = _with_origin(plan, origin, store)
     plan = with_gates(plan, gate)
     if out is not None:
@@ -93,8 +96,6 @@ def command(context: click.Context, origin_path: str | None, was: str | None, co
 
         refuse_other_software(plan)
     path = store.save_plan(plan, out) if out is not None else None
-    everything = everything or depths is not None or goal.download_bytes_per_second is not None
-    shown = everything or json_asked()
     more = plan_details(plan, store, depths=depths or (), seen=seen, current=current) if shown else None
     if json_asked():
         run = {"from": replanned} if replanned is not None else {}
@@ -110,19 +111,6 @@ def command(context: click.Context, origin_path: str | None, was: str | None, co
     return DONE
 
 
-def _write_for_other_software(plan: Plan, out: Path | None) -> list[str]:
-    """Write the file that the software starts from; returns lines that say how."""
-    if out is None:
-        return []
-    from advisor.workflows.write_elsewhere import write_elsewhere
-
-    done = write_elsewhere(plan, out)
-    blanks = f", with your data in place of {' and '.join(done.to_fill_in)}" if done.to_fill_in else ""
-    where = f"run on the machine where {done.software} is installed{blanks}: {done.command}"
-    wrote = [f"wrote {done.path}", *filter(None, [done.missing])]
-    return ["", *wrote, where, f"watched, capped and compared: advisor adopt -- {done.command}"]
-
-
 def _show_for_other_software(goal: Goal, store: Store, out: Path | None) -> int:
     """Show fine-tunes or the best layout on each machine, the best first; write the file for --out.
 
@@ -133,7 +121,15 @@ def _show_for_other_software(goal: Goal, store: Store, out: Path | None) -> int:
     from advisor.workflows.plan import recommend
 
     plan = recommend(goal, store)
-    written = _write_for_other_software(plan, out)
+    written: list[str] = []
+    if out is not None:
+        from advisor.workflows.write_elsewhere import write_elsewhere
+
+        done = write_elsewhere(plan, out)
+        blanks = f", with your data in place of {' and '.join(done.to_fill_in)}" if done.to_fill_in else ""
+        where = f"run on the machine where {done.software} is installed{blanks}: {done.command}"
+        wrote = [f"wrote {done.path}", *filter(None, [done.missing])]
+        written = ["", *wrote, where, f"watched, capped and compared: advisor adopt -- {done.command}"]
     print_answer(plan_answer(plan), lambda: [*lines(plan), *written], path=out)
     return NOTHING_FITS if plan.chosen.standing.against else DONE
 

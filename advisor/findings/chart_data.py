@@ -161,15 +161,9 @@ def _placed(case: Case, printed: Curve, most: int, smooth: float = 0.0) -> list[
 
 
 def rate_points(case: Case, most: int = MOST_POINTS) -> list[ChartPoint]:
-    """Return tokens per second by steps: from step times and tokens per step, or else as printed."""
-    times, tokens = run_metrics.step_times(case), step_tokens(case)
-    if times is None or tokens is None:
-        return points(case, "tokens_per_second", most)
-    rates = tokens / np.where(times.seconds > 0, times.seconds, np.nan)
-    steps = case.run.column("step")[times.row]
-    good = np.isfinite(rates) & np.isfinite(steps)
-    keep = np.flatnonzero(good)[_extremes(rates[good], most)]
-    return [ChartPoint(step=float(steps[i]), tokens=None, hours=None, usd=None, value=float(rates[i])) for i in keep]
+    """Return tokens per second by steps, thinned."""
+    rates = measured.rates(case)
+    return _placed(case, rates, most) if len(rates) else []
 
 
 def mfu_per_rate(case: Case) -> float | None:

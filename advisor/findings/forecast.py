@@ -11,10 +11,11 @@ import numpy as np
 
 from advisor.findings.case import Case
 from advisor.findings.curves import curve, main_rows
+from advisor.findings.durations import spent_seconds
 from advisor.findings.loss_forecast import LossForecast, forecast_loss
 from advisor.findings.run_facts import COMPLETE_SHARE, nats_per_unit, number, planned_steps, price, steps_done
 from advisor.findings.run_metrics import FROM_CLOCK, step_times
-from advisor.findings.savings import mean_step_seconds, spent_seconds
+from advisor.findings.savings import mean_step_seconds
 from advisor.findings.schedule import schedules_of
 from advisor.findings.series import finite, median, period_of
 from advisor.laws.intervals import Z80
@@ -101,8 +102,11 @@ def forecast(case: Case, targets: Targets | None = None, places: Sequence[Foreca
     left = max(0.0, planned - done) if planned is not None and done is not None else None
     left = 0.0 if case.run.status is Status.COMPLETED and left is not None else left  # it ended by its own rule
     pace = mean_step_seconds(case, left or 0.0)
-    rest = _rest_seconds(case, pace, left)
-    spent = spent_seconds(case)
+    rest, times, spent = None, step_times(case), spent_seconds(case)
+    if pace is not None and left is not None:  # the remaining steps at the mean pace, and the remaining pauses
+        with_pauses = times is not None and times.source == FROM_CLOCK  # time stamps include them
+        pauses = () if with_pauses else [_pauses_left(case, name, left) for name in ("eval", "checkpoint")]
+        rest = sum_independent(pace.scaled(left), *pauses) if pauses else pace.scaled(left)
     if rest is None and left and spent and done:  # no step is timed: at the pace of the whole so far
         spread = math.exp(_PAUSE_SPREAD)
         mean = Estimate(value=spent, low=spent / spread, high=spent * spread, basis=Basis.MEASURED)
@@ -153,17 +157,6 @@ def final_loss(case: Case) -> LossForecast:
     if reason or planned is None or nats is None:
         return LossForecast(final_loss=None, reason=reason)
     return forecast_loss(losses, schedules_of(case, round(planned)), nats=nats)
-
-
-def _rest_seconds(case: Case, pace: Estimate | None, left: float | None) -> Estimate | None:
-    """Return the seconds until the last step: steps at the mean pace, and the remaining pauses."""
-    if pace is None or left is None:
-        return None
-    steps = pace.scaled(left)
-    times = step_times(case)
-    if times is not None and times.source == FROM_CLOCK:
-        return steps  # from time stamps, so that evaluations and checkpoints are included
-    return sum_independent(steps, *(_pauses_left(case, name, left) for name in ("eval", "checkpoint")))
 
 
 def _pauses_left(case: Case, kind: str, left: float) -> Estimate:
@@ -219,7 +212,7 @@ def stop_advice(
 
 def limits(case: Case, targets: Targets, outlook: Forecast) -> list[tuple[str, str]]:
     """Return each stated target or limit, and whether the run kept it, will keep it, or may."""
-    over = case.run.status not in (Status.RUNNING, Status.INCOMPLETE, Status.UNKNOWN)
+    over = case.run.status not in (Status.RUNNING, Status.INCOMPLETE, Status.NO_END)
     held_out = finite(case.run.column("eval_loss"))
     last = float(held_out[-1]) if len(held_out) else case.run.last_loss
     asked = (

@@ -25,7 +25,6 @@ from advisor.findings.detectors import (
     money,
     nothing_learnt,
     out_of_memory,
-    rates,
     rewards,
     runs,
     several_gpus,
@@ -52,7 +51,7 @@ def _detectors(*modules: ModuleType) -> tuple[Detector, ...]:
     )
 
 
-PHYSICAL = _detectors(out_of_memory, ending, rates, speed, gpu, several_gpus, machine, step_time, money)
+PHYSICAL = _detectors(out_of_memory, ending, speed, gpu, several_gpus, machine, step_time, money)
 # in the order in which a curve is read: start, accidents, gradients, rates, data, end
 LEARNING = _detectors(
     *(first_loss, loss, gradients, learning_rate, nothing_learnt, rewards, held_out, data_budget, runs)
@@ -72,7 +71,12 @@ def judge(case: Case) -> tuple[list[Finding], list[Insufficient]]:
     if not case.run.counts_steps:
         verdicts = [_without_steps(v, case.run) if isinstance(v, Finding) else v for v in verdicts]
     whole = most_saved_seconds(case)
-    findings = [_tempered(_within(v, whole)) for v in verdicts if isinstance(v, Finding)]
+    findings = [_within(v, whole) for v in verdicts if isinstance(v, Finding)]
+    for at, one in enumerate(findings):
+        # a finding that is wrong too often, or whose time is all that was lost and almost nothing, is a note
+        lost = one.code in groups()["only_time"] and one.saved_hours is not None and one.severity is Severity.WARNING
+        if one.code in DEMOTED or (lost and not worth_saying(one.saved_hours, one.saved_usd)):
+            findings[at] = dataclasses.replace(one, severity=Severity.NOTE)
     return sorted(findings, key=_order), [v for v in verdicts if isinstance(v, Insufficient)]
 
 
@@ -111,16 +115,6 @@ def _within(finding: Finding, whole_seconds: float | None) -> Finding:
     per_hour = finding.saved_usd.value / saved.value if finding.saved_usd is not None and saved.value > 0 else None
     usd = hours.scaled(per_hour) if per_hour is not None else finding.saved_usd
     return dataclasses.replace(finding, saved_hours=hours, saved_usd=usd)
-
-
-def _tempered(finding: Finding) -> Finding:
-    """Return the finding as a note if it lost almost no time and nothing else, or if it is wrong too often."""
-    if finding.code in DEMOTED:
-        return dataclasses.replace(finding, severity=Severity.NOTE)
-    lost = finding.code in groups()["only_time"] and finding.saved_hours is not None
-    if finding.severity is not Severity.WARNING or not lost or worth_saying(finding.saved_hours, finding.saved_usd):
-        return finding
-    return dataclasses.replace(finding, severity=Severity.NOTE)
 
 
 def _order(finding: Finding) -> tuple[int, bool, bool, bool, float, float, int]:

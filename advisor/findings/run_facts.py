@@ -37,7 +37,7 @@ def positive(facts: Mapping[str, Any], name: str) -> float | None:
 _NUMBERS_ONLY = frozenset(
     (
         *("csv", "jsonl", "two_columns", "mlflow", "mlperf", "tfevents", "wandb"),
-        *("hf_trainer_state", "torchtitan", "llmc_mainlog", "build_nanogpt", "gpu_csv", "keras"),
+        *("hf_trainer_state", "torchtitan", "llmc_mainlog", "gpu_csv", "keras"),
     )
 )
 
@@ -75,23 +75,19 @@ def logged_step_tokens(run: RunTable, facts: Mapping[str, Any], length: float | 
         return samples * length
     if micro and length:
         pass_tokens = micro * length * (number(facts, "world_size") or 1)
-        if accumulated := number(facts, "grad_accum") or _accumulated(run, pass_tokens):
+        if accumulated := number(facts, "grad_accum"):
             return pass_tokens * accumulated
+        # gradient-accumulation steps that the log does not state, from its rate and its step times
+        seconds = np.where(np.isfinite(seconds := run.column("seconds")), seconds, sum_of_parts(run))
+        passes = run.column("tokens_per_second") * seconds / pass_tokens
+        if np.isfinite(passes).any():
+            return pass_tokens * max(1, round(float(np.nanmedian(passes))))
     rows = main_rows(run)
     tokens, step = run.column("tokens")[rows], run.column("step")[rows]
     keep = np.isfinite(tokens) & np.isfinite(step)
     gained, passed = np.diff(tokens[keep]), np.diff(step[keep])
     ratio = gained[passed > 0] / passed[passed > 0]
     return float(np.median(ratio)) if len(ratio) and np.median(ratio) > 0 else None
-
-
-def _accumulated(run: RunTable, pass_tokens: float) -> int | None:
-    """Return the gradient-accumulation steps of a log that does not state them, from its rate and its step times."""
-    seconds = run.column("seconds")
-    seconds = np.where(np.isfinite(seconds), seconds, sum_of_parts(run))
-    times = run.column("tokens_per_second") * seconds / pass_tokens
-    times = times[np.isfinite(times)]
-    return max(1, round(float(np.median(times)))) if len(times) else None
 
 
 def parameters(case: Case) -> float | None:

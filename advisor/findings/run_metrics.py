@@ -134,20 +134,6 @@ def lasting_slowdown(times: StepTimes | None) -> Slowdown | None:
     )
 
 
-def lifetime_seconds(run: RunTable) -> float | None:
-    """Return the seconds that the run's processes lived, or None if its log has no clock that runs from their start.
-
-    They come from each attempt, or from the log's own statement of its duration, or from its clock since the run began.
-    Times of single steps are no wall clock, because start-up, evaluations and checkpoints lie between the steps.
-    """
-    if run.attempts:
-        lived = [attempt.seconds for attempt in run.attempts if attempt.seconds is not None]
-        return float(sum(lived)) if len(lived) == len(run.attempts) else None
-    declared, elapsed = number(run.facts, "total_seconds"), series.finite(main_column(run, "elapsed_seconds"))
-    seconds = declared or (float(elapsed.max()) if len(elapsed) else 0.0)
-    return seconds if seconds > 0 else None
-
-
 def seconds_between(clock: np.ndarray, step: np.ndarray) -> np.ndarray:
     """Return the seconds per step since the previous row with a clock; NaN at the first and without an advance."""
     seconds = np.full(len(clock), np.nan)

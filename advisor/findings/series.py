@@ -71,18 +71,15 @@ def rolling_median(values: np.ndarray, window: int) -> np.ndarray:
         return finite_values.rolling(2 * half + 1, center=True, min_periods=1).median().to_numpy()
     padded = np.concatenate([np.full(half, np.nan), values.astype(float), np.full(half, np.nan)])
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)
-    parts = [_median_of_rows(windows[i : i + _CHUNK]) for i in range(0, len(windows), _CHUNK)]
-    return np.concatenate(parts)
-
-
-def _median_of_rows(rows: np.ndarray) -> np.ndarray:
-    """Return nanmedian along rows, without its warning for empty rows and about twenty times as fast."""
-    ordered = np.sort(rows, axis=1)  # NaN last
-    count = np.isfinite(ordered).sum(axis=1)
-    first = np.arange(len(rows))
-    low, high = np.maximum((count - 1) // 2, 0), np.minimum(count // 2, rows.shape[1] - 1)
-    middle = (ordered[first, low] + ordered[first, high]) / 2
-    return np.where(count > 0, middle, np.nan)
+    out = np.empty(len(values))
+    for start in range(0, len(windows), _CHUNK):
+        # nanmedian along rows, without its warning for empty rows and about twenty times as fast
+        ordered = np.sort(windows[start : start + _CHUNK], axis=1)  # NaN last
+        count, first = np.isfinite(ordered).sum(axis=1), np.arange(len(ordered))
+        low, high = np.maximum((count - 1) // 2, 0), np.minimum(count // 2, ordered.shape[1] - 1)
+        middle = (ordered[first, low] + ordered[first, high]) / 2
+        out[start : start + _CHUNK] = np.where(count > 0, middle, np.nan)
+    return out
 
 
 def steady_start(seconds: np.ndarray) -> int:

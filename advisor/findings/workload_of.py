@@ -69,6 +69,9 @@ def infer(run: RunTable, given: Mapping[str, Any] | None = None) -> Inferred:
         notes.unsure.append("gradient accumulation: not stated, none assumed")
     workload, said = None, facts.get("activation_checkpointing")
     if gpu is not None and shape is not None and batch is not None:
+        stated, fused = facts.get("compile"), (run.framework or "").lower() in _FUSED
+        if not isinstance(stated, bool) and not fused and gpu != "cpu":
+            notes.unsure.append("torch.compile: not stated, eager assumed")
         workload = Workload(
             shape=shape,
             micro_batch=batch[0],
@@ -76,7 +79,7 @@ def infer(run: RunTable, given: Mapping[str, Any] | None = None) -> Inferred:
             gpu=gpu,
             gpus=gpus,
             precision=_precision(facts, spec, notes),
-            compile=_compile(facts, (run.framework or "").lower(), gpu, notes),
+            compile=stated if isinstance(stated, bool) else fused,
             activation_checkpointing=str(said) if said in ACTIVATION_CHECKPOINTING else "none",
             optimizer="muon" if "muon" in str(facts.get("optimizer", "")).lower() else "adamw",
         )
@@ -123,7 +126,9 @@ def _gpus(run: RunTable, facts: Mapping[str, Any], gpu: str | None, shape: Model
 
 
 def _shape(facts: Mapping[str, Any], framework: str, notes: _Notes) -> ModelShape | None:
-    family = _family(facts, framework)
+    said = str(facts.get("family") or "").lower()
+    by_words = [name for words, name in _FAMILY_WORDS if any(word in said for word in words)]
+    family = said if said in FAMILIES else by_words[0] if by_words else _FRAMEWORK_FAMILY.get(framework)
     seq_len = _whole(facts, "seq_len") or _USUAL_CONTEXT.get(family or "")
     if seq_len and not _whole(facts, "seq_len"):
         notes.unsure.append(f"the context length: not stated, {family}'s usual {seq_len} assumed")
@@ -149,14 +154,6 @@ def _shape(facts: Mapping[str, Any], framework: str, notes: _Notes) -> ModelShap
     if count and abs(exact / count - 1) > _COUNT_TOLERANCE:
         notes.unsure.append(f"the shape: {shape.family} of these sizes has {exact:,} parameters, {count:,.0f} declared")
     return shape
-
-
-def _family(facts: Mapping[str, Any], framework: str) -> str | None:
-    said = str(facts.get("family") or "").lower()
-    if said in FAMILIES:
-        return said
-    by_words = [family for words, family in _FAMILY_WORDS if any(word in said for word in words)]
-    return by_words[0] if by_words else _FRAMEWORK_FAMILY.get(framework)
 
 
 def _vocabularies(facts: Mapping[str, Any], family: str) -> tuple[int, ...]:
@@ -260,17 +257,6 @@ def _precision(facts: Mapping[str, Any], spec: GpuSpec | None, notes: _Notes) ->
     elif spec is not None:
         notes.unsure.append(f"the precision: not stated, {usual} assumed")
     return usual
-
-
-def _compile(facts: Mapping[str, Any], framework: str, gpu: str, notes: _Notes) -> bool:
-    stated = facts.get("compile")
-    if isinstance(stated, bool):
-        return stated
-    if framework in _FUSED:
-        return True
-    if gpu != "cpu":
-        notes.unsure.append("torch.compile: not stated, eager assumed")
-    return False
 
 
 def _whole(facts: Mapping[str, Any], name: str) -> int | None:

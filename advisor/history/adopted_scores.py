@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case
+from advisor.findings.durations import lifetime_seconds
 from advisor.findings.make_case import make_case
 from advisor.history.scoring import Cause, Score, ScoredRun, score_run
 from advisor.history.time_spent import drift_factor
@@ -22,7 +23,7 @@ def score_adopted(run: RunTable, plan: AdoptedPlan, *, run_id: str, place: str =
     case = make_case(run, given={"usd_per_hour": plan.offer.usd_per_hour})
     where = f" on {place}" if place else ""
     found = score_run(case, None, run_id=run_id, device_key=f"{plan.offer.gpu}, {plan.trainer}{where}")
-    step, wall = found.actual("step_seconds"), run_metrics.lifetime_seconds(run)
+    step, wall = found.actual("step_seconds"), lifetime_seconds(case)
     steps = int(run.last_step) if run.last_step is not None else None
     complete = found.outcome == Outcome.COMPLETED and steps == plan.steps and found.attempts == 1
     # speed is measured in tokens, or in samples if the run has no tokens

@@ -14,9 +14,9 @@ import numpy as np
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case
 from advisor.findings.curves import curve
+from advisor.findings.durations import lifetime_seconds
 from advisor.findings.measured import joules
 from advisor.findings.run_facts import nats_per_unit, number, planned_steps, print_gap, steps_done
-from advisor.findings.run_metrics import lifetime_seconds
 from advisor.hardware.offers import OWN_MACHINE
 from advisor.history import time_spent as spent_on
 from advisor.history.progress import mfu_now
@@ -27,7 +27,7 @@ from advisor.readers.run_table import RunTable, Status
 from advisor.records import Estimate, Plan, Run
 from trainer.schema import Outcome
 
-_ONGOING = (Status.UNKNOWN, Status.INCOMPLETE, Status.RUNNING)  # or the run ended without a final record
+_ONGOING = (Status.NO_END, Status.INCOMPLETE, Status.RUNNING)  # or the run ended without a final record
 _SAME = 0.01  # a smaller relative difference is rounding
 # words in the source of a value that mean what PyTorch's allocator handed out; "memory" alone may be nvidia-smi's
 _ALLOCATED = ("alloc", "active")
@@ -136,7 +136,7 @@ def score_run(
     drift = drift_factor(reference, plan)
     held = None if departures else plan
     promised = held.chosen if held else None
-    actual, wall = _actual(case, held, drift), lifetime_seconds(run)
+    actual, wall = _actual(case, held, drift), lifetime_seconds(case)
     if complete:  # only a complete run has totals
         cost = None if wall is None else _cost(wall, usd_per_hour, energy_kwh, held)
         actual |= {"wall_clock_seconds": wall, "cost_usd": cost, "energy_kwh": energy_kwh, "loss": _final_loss(run)}
@@ -225,7 +225,7 @@ def _promise(promised: Run | None, quantity: str) -> Estimate | None:
 def _causes(case: Case, plan: Plan, drift: float | None, gap: float, steps: float) -> list[Cause]:
     """Split the gap into parts that sum to it. The last part is what no other part explains."""
     run, spent, clock = case.run, time_spent(case), plan.bill.wall_clock
-    step, median = plan.chosen.step_seconds.value, run_metrics.step_seconds(case)
+    step, median = clock.steps_seconds.value / plan.config.steps, run_metrics.step_seconds(case)
     parts: dict[str, tuple[float, str]] = {}
     drift_seconds = steps * step * ((drift or 1.0) - 1)
     plain = spent.plain_steps if spent is not None else (steps * median if median is not None else None)
@@ -272,7 +272,7 @@ def run_kwh(run: RunTable) -> float | None:
     telemetry = run.telemetry or run.host_telemetry
     if telemetry is None:
         return None
-    clock, seconds = telemetry.get("unix_seconds", np.empty(0)), lifetime_seconds(run)
+    clock, seconds = telemetry.get("unix_seconds", np.empty(0)), lifetime_seconds(Case(run=run))
     clock = clock[np.isfinite(clock)]
     covers = seconds and len(clock) > 1 and abs(np.ptp(clock) / seconds - 1) <= _COVERED
     if not run.attempts and not covers:

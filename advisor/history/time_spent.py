@@ -8,8 +8,9 @@ from itertools import pairwise
 import numpy as np
 
 from advisor.findings.case import Case
+from advisor.findings.durations import lifetime_seconds
 from advisor.findings.run_facts import steps_done
-from advisor.findings.run_metrics import COMPILED_STEPS, lifetime_seconds, main_column, step_seconds
+from advisor.findings.run_metrics import COMPILED_STEPS, main_column, step_seconds
 from advisor.readers.run_table import RunTable
 from advisor.records import Plan
 from advisor.store.adopted import AdoptedPlan
@@ -36,7 +37,7 @@ class TimeSpent:
 
 def time_spent(case: Case) -> TimeSpent | None:
     """Split the time of all attempts into the parts of a bill. Returns None if the log has no process times."""
-    run, wall = case.run, lifetime_seconds(case.run)
+    run, wall = case.run, lifetime_seconds(case)
     if wall is None or not run.attempts or any(attempt.startup_seconds is None for attempt in run.attempts):
         return None
     step, seconds = main_column(run, "step"), main_column(run, "seconds")

@@ -47,36 +47,50 @@ def answer(
     data_meta: TokenMeta | None = None,
     left_out: Sequence[str] = (),
     feasible: Callable[[Goal], bool] | None = None,
+    brief: bool = False,
 ) -> Plan:
     """Return the plan for a goal on the devices that it allows, with a report of the search.
 
     `profiles` has one entry for each kind of device, `data_meta` is the token folder's metadata, and `left_out` names
     devices without a profile. `feasible` tells whether a changed goal has a plan; None searches it on the same
-    devices. Raises AdvisorError: exit code 2 for an invalid goal, 3 if no run stays within the
-    limits; the message then names the binding limit and changes that were found to be enough.
+    devices. `brief` leaves out what only the whole report shows: reasons, other depths and micro-batches, the front,
+    near misses, sensitivity and scaling.
+
+    Raises AdvisorError: exit code 2 for an invalid goal, 3 if no run stays within the limits; the message then names
+    the binding limit and changes that were found to be enough.
     """
     space, chosen = _search(goal, profiles, data_meta, now, feasible)
-    plan = weigh(space, chosen, now)
+    plan = weigh(space, chosen, now, brief=brief)
     # The price of waiting is left out here, because the reader sees time as a column of its own.
     evaluated = evaluate(space.candidates, space.limits.patient, spot=goal.spot != "none")
     others, sure = options(space, plan.chosen)
-    points, pays = scaling(space, plan.chosen, chosen)
-    shown, size = front(space, evaluated, plan.chosen)
     report = SearchReport(
         candidates=evaluated.candidates,
         devices=tuple(dict.fromkeys(device.profile.key for device in space.candidates.machines.devices)),
         options=others,
+        front=(),
+        front_size=0,
+        near_misses=(),
+        sensitivity=(),
+        left_out=(*left_out, *space.left_out),
+        # For `--gpu any` the Pareto front says more than a row for each of a hundred machines.
+        machines=machines(space, plan.chosen) if goal.gpu != ANY else (),
+        neighbours=neighbours(space, evaluated, plan.chosen),
+        sure=sure,
+    )
+    if brief:
+        return replace(plan, search=report)
+    profile = space.device(chosen.place).profile
+    points, pays = scaling(space.goal, plan.chosen, profile, data_meta, now.date())
+    shown, size = front(space, evaluated, plan.chosen)
+    report = replace(
+        report,
         front=shown,
         front_size=size,
         near_misses=near_misses(space, evaluated, plan.chosen),
         sensitivity=tuple(item.text for item in sensitivity(space, plan.chosen, chosen)),
         scaling=points,
         pays_up_to_gpus=pays,
-        left_out=(*left_out, *space.left_out),
-        # For `--gpu any` the Pareto front says more than a row for each of a hundred machines.
-        machines=machines(space, plan.chosen) if goal.gpu != ANY else (),
-        neighbours=neighbours(space, evaluated, plan.chosen),
-        sure=sure,
     )
     return replace(plan, search=report)
 
@@ -99,7 +113,7 @@ def what_if(
     plan = _plan(space, chosen, run, [run], None, now)
     if not scaled:
         return plan
-    points, pays = scaling(space, run, chosen)
+    points, pays = scaling(space.goal, run, profile, data_meta, now.date())
     report = SearchReport(
         candidates=1, devices=(profile.key,), options=(), front=(), front_size=1, near_misses=(), sensitivity=(),
         scaling=points, pays_up_to_gpus=pays,
@@ -139,10 +153,12 @@ def best_tokens(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | 
     return None
 
 
-def weigh(space: SearchSpace, chosen: Selection, now: datetime) -> Plan:
+def weigh(space: SearchSpace, chosen: Selection, now: datetime, *, brief: bool = False) -> Plan:
     """Return the plan of a chosen run, with the other depths and micro-batches that it was compared with."""
     depths, device = by_depth(space, chosen), space.device(chosen.place)
     best = next(run for run in depths if run.depth == space.candidates.depth[chosen.place])
+    if brief:
+        return _plan(space, chosen, best, depths, None, now, brief=True)
     sizes, plain = by_micro_batch(space, device, best)
     losers = [run.judged(why=explain.rejection(device, run) or "") for run in depths if run is not best]
     losers += [run.judged(why=explain.micro_batch_rejection(run, best)) for run in sizes]
@@ -150,8 +166,9 @@ def weigh(space: SearchSpace, chosen: Selection, now: datetime) -> Plan:
 
 
 def _plan(
-    space: SearchSpace, chosen: Selection, run: Run, depths: Sequence[Run], plain: Run | None, now: datetime
-) -> Plan:
+    space: SearchSpace, chosen: Selection, run: Run, depths: Sequence[Run], plain: Run | None, now: datetime,
+    *, brief: bool = False,
+) -> Plan:  # fmt: skip
     """Return the plan of a run; `depths` and `plain` are as in `explain.reasons`, and `now` has a time zone."""
     device = space.device(chosen.place)
     costs = Costs(space.candidates.rows(slice(chosen.place, chosen.place + 1)))
@@ -166,9 +183,9 @@ def _plan(
         run=config,
         chosen=run.judged(name="balanced", why=why),
         considered=(),
-        reasons=tuple(explain.reasons(device, config, run, depths, plain)),
+        reasons=() if brief else tuple(explain.reasons(device, config, run, depths, plain)),
         warnings=tuple(warn.warnings(device, run, depths)),
-        inputs=tuple(explain.inputs(device, run)),
+        inputs=() if brief else tuple(explain.inputs(device, run)),
         reference_seconds=device.profile.reference_seconds,
         drift_exponent=device.profile.drift_exponent,
     )

@@ -160,19 +160,33 @@ def best_of(space: SearchSpace, candidates: Candidates, runs: Runs, limits: Limi
         # Only the depth whose recommended tokens are nearest to the requested tokens counts.
         off = np.abs(np.log(goal.tokens / candidates.counted[runs.place] / brief.ratio))
         rows = rows[off <= off.min() + 1e-9]
-    if limits.budget_usd is None:  # without a budget, the cheapest run sets the price of waiting
-        limits = replace(limits, budget_usd=float(runs.paid.min()))
-    usd = runs.paid * cautious + limits.waiting_usd(seconds)
-    if goal.objective == "cost":
-        return int(rows[np.lexsort((seconds[rows], usd[rows]))[0]])
-    if goal.objective == "time":
-        return int(rows[np.lexsort((usd[rows], seconds[rows]))[0]])
+    usd = _with_waiting(limits, runs.paid, cautious, seconds)
+    if goal.objective != "loss":
+        return int(rows[np.lexsort(_keys(goal, seconds[rows], usd[rows]))[0]])
     unlimited = UNLIMITED_SECONDS[space.candidates.machines.devices[0].profile.device_type]
     if not brief.limited and (runs.seconds[rows] <= unlimited).any():
         rows = rows[runs.seconds[rows] <= unlimited]
     rows = rows[score[rows] <= LEVEL * score[rows].min()]
     cheap = rows[usd[rows] <= ALIKE_USD * usd[rows].min()]
     return int(cheap[np.lexsort((seconds[cheap], candidates.parameters[runs.place[cheap]]))[0]])
+
+
+def _with_waiting(
+    limits: Limits, paid: np.ndarray, cautious: np.ndarray, seconds: np.ndarray, within: np.ndarray | bool = True
+) -> np.ndarray:
+    """Return the dollars of runs with the price of waiting.
+
+    Without a budget, this price is set by the cheapest of the runs `within` the limits.
+    """
+    known = paid[np.isfinite(paid) & within]
+    if limits.budget_usd is None and len(known):
+        limits = replace(limits, budget_usd=float(known.min()))
+    return paid * cautious + limits.waiting_usd(seconds)
+
+
+def _keys(goal: Goal, seconds: np.ndarray, usd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sort keys of runs that do the same work, the last one first."""
+    return (usd, seconds) if goal.objective == "time" else (seconds, usd)
 
 
 def sorted_by_preference(goal: Goal, runs: Sequence[Run]) -> list[Run]:
@@ -183,19 +197,13 @@ def sorted_by_preference(goal: Goal, runs: Sequence[Run]) -> list[Run]:
     """
     if goal.budget_usd is not None and all(run.offer.usd_per_hour is None for run in runs):
         raise price_missing(runs[0].offer)
-    known = [run.cost_usd.value for run in runs if run.cost_usd is not None and not run.standing.against]
-    cheapest = min(known, default=None)
-    waiting = Limits(budget_usd=goal.budget_usd or cheapest, usd_per_waiting_hour=waiting_price(goal))
-
-    def rank(run: Run) -> tuple[bool, float, float]:
-        cautious = caution(require_gpu(run.offer.gpu), run.offer.gpus)
-        dollars, seconds = 0.0, run.total_seconds.value * cautious
-        if goal.objective != "time":
-            waited = float(waiting.waiting_usd(seconds))
-            dollars = run.cost_usd.value * cautious + waited if run.cost_usd else math.inf
-        return bool(run.standing.against), dollars, seconds
-
-    return sorted(runs, key=rank)
+    cautious = np.array([caution(require_gpu(run.offer.gpu), run.offer.gpus) for run in runs])
+    seconds = cautious * [run.total_seconds.value for run in runs]
+    paid = np.array([math.inf if run.cost_usd is None else run.cost_usd.value for run in runs])
+    broken = np.array([bool(run.standing.against) for run in runs])
+    limits = Limits(budget_usd=goal.budget_usd, usd_per_waiting_hour=waiting_price(goal))
+    usd = _with_waiting(limits, paid, cautious, seconds, ~broken)
+    return [runs[at] for at in np.lexsort((*_keys(goal, seconds, usd), broken))]
 
 
 def selection(runs: Runs, row: int) -> Selection:

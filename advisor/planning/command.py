@@ -65,7 +65,7 @@ def _stated(goal: Goal) -> Iterator[tuple[Option, Any]]:
         (("tokens",), goal.epochs),
         (("vocab_size",), goal.finetune),
         (("ratio_counts",), not goal.ratio),
-        (("optimizer",), goal.optimizer == table()[goal.software or OWN_NAME].optimizer),
+        (("optimizer",), goal.rl or goal.optimizer == table()[goal.software or OWN_NAME].optimizer),
     ):
         follow |= set(names) if settled else set()
     counts = goal.counts or (goal.gpus,)

@@ -75,7 +75,7 @@ def gib(size_bytes: float) -> float:
 
 def throughput(profile: Profile, workload: Workload) -> tuple[Prediction, ...]:
     """Return predictions at every micro-batch with a known speed, up to the first that does not fit the memory."""
-    found = predict_batch(profile, _splits(workload), expected=True)
+    found = predict_batch(profile, _splits(workload))
     known = [prediction for prediction in found if prediction.tokens_per_second is not None]
     misses = (place for place, prediction in enumerate(known) if not prediction.plannable)
     return tuple(known[: next(misses, len(known)) + 1])

@@ -300,7 +300,7 @@ def _why_sharded(profile: Profile, chosen: Run) -> str:
     workload, step = chosen.workload, chosen.step_seconds
     whole = replace(workload, sharding="none", activation_checkpointing="full", micro_batch=1)
     needed = format_estimate(profile.memory.device_total_bytes(whole), format_bytes)
-    exposed = exposed_seconds(workload, profile.spec, BACKWARD * step.value / workload.grad_accum, expected=True)
+    exposed = exposed_seconds(workload, profile.spec, BACKWARD * step.value / workload.grad_accum)
     assert exposed is not None  # a configuration over unknown links is no candidate
     cost = format_estimate(exposed.scaled(1 / step.value), format_percent)
     return (

@@ -16,7 +16,7 @@ from advisor.options import Goal
 from advisor.planning.goal import DEEPEST, Limits, depths_between
 from advisor.planning.offers import GPU_COUNTS, SPOT_MEAN_SECONDS, on_machine
 from advisor.planning.recipe import MICRO_BATCHES
-from advisor.records import Estimate, Plan, Run
+from advisor.records import Bill, Estimate, Plan, Run
 from advisor.units import format_seconds, format_usd
 
 _SEQ_LENS = (128, 256, 512, 1024, 2048, 4096, 8192)
@@ -51,25 +51,19 @@ class Effect:
     refused: str | None = None  # why the changed run is impossible
 
 
-@dataclass(frozen=True, kw_only=True)
-class Chances:
-    """Probabilities (0 to 1) that a run stays within its limits. None means no such limit, or no estimate."""
+def chances(limits: Goal | Limits, bill: Bill) -> dict[str, float | None]:
+    """Return the probabilities, by "budget" and "deadline", that a run of this bill stays within them.
 
-    budget: float | None = None
-    deadline: float | None = None
-
-
-def chances(goal: Goal, run: Run) -> Chances:
-    """Return the probabilities that a run costs no more than the budget and ends before the deadline.
-
-    A run that costs nothing cannot exceed a budget, so None is returned for its budget.
+    None means no such limit or no estimate, or a run that costs nothing and so cannot exceed a budget.
     """
-    pairs = ((goal.budget_usd, run.cost_usd), (goal.deadline_seconds, run.total_seconds))
-    budget, deadline = (
-        None if limit is None or e is None or e.high == 0 else chance_below(limit, e.value, e.low, e.high)
-        for limit, e in pairs
-    )
-    return Chances(budget=budget, deadline=deadline)
+    pairs = {
+        "budget": (limits.budget_usd, bill.cost_usd),
+        "deadline": (limits.deadline_seconds, bill.wall_clock.total_seconds),
+    }
+    return {
+        name: None if limit is None or e is None or e.high == 0 else chance_below(limit, e.value, e.low, e.high)
+        for name, (limit, e) in pairs.items()
+    }
 
 
 def run_id(run: Run) -> str:

@@ -1,4 +1,7 @@
-"""Explain why no run stays within the limits: which limit binds, and which change would be enough."""
+"""Explain why no run stays within the limits: which limit binds, and which change would be enough.
+
+A hint is a list of changes, each the same question with a few options changed. It names those that were found to work.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,6 +35,7 @@ from advisor.units import (
 
 # A change of the goal in words ("": the options say it), and the options to try with the goal that each makes.
 Way = tuple[str, Iterable[tuple[str, Goal]]]
+T = TypeVar("T")  # what is asked: a goal, or the options of a prediction
 
 GRADIENT_BYTES = 4  # for each parameter, in fp32
 STATE_BINDS = 0.9  # share of the usable memory that weights, gradients and optimizer may take, since batches need some
@@ -51,14 +55,18 @@ def explain(space: SearchSpace, goal: Goal, feasible: Callable[[Goal], bool]) ->
     return message, hint(ways, feasible)
 
 
-def hint(ways: Iterable[Way], feasible: Callable[[Goal], bool]) -> str:
-    """Return the changes that are feasible, each with the first of its options that is enough."""
-    enough = []
+def enough(ways: Iterable[tuple[str, Iterable[tuple[str, T]]]], works: Callable[[T], bool]) -> Iterator[str]:
+    """Yield the changes that are enough, each with the first of its options that works."""
     for words, tried in ways:
-        option = next((option for option, changed in tried if feasible(changed)), None)
-        if option is not None and option not in enough:
-            enough.append(f"{words} ({option})" if words else option)
-    return f"feasible with {' or '.join(enough)}" if enough else "no one change of its options was found to be enough"
+        option = next((option for option, changed in tried if works(changed)), None)
+        if option is not None:
+            yield f"{words} ({option})" if words else option
+
+
+def hint(ways: Iterable[Way], feasible: Callable[[Goal], bool]) -> str:
+    """Return the changes of a goal that are feasible."""
+    found = list(dict.fromkeys(enough(ways, feasible)))
+    return f"feasible with {' or '.join(found)}" if found else "no one change of its options was found to be enough"
 
 
 def other_offers(goal: Goal) -> Iterator[Way]:
@@ -72,7 +80,7 @@ def other_offers(goal: Goal) -> Iterator[Way]:
         yield "a price of yours", [(f"--price {one.gpu}={_PRICE:g}", replace(goal, prices=(one,))) for one in prices]
     if max(goal.counts or (goal.gpus,)) > 1:
         yield "a single GPU", [(f"{_named(goal)}--gpus 1", replace(goal, gpus=1, counts=()))]
-    yield from _any_gpu(goal, "rented machines of any kind")
+    yield from any_gpu(goal, "rented machines of any kind")
 
 
 def _explained(space: SearchSpace, goal: Goal) -> tuple[str, Iterator[Way]]:
@@ -195,7 +203,7 @@ def _notice(space: SearchSpace, goal: Goal, places: np.ndarray, costs: Costs) ->
         yield "machines on demand", [("--spot none", replace(goal, spot="none"))]
         if goal.providers:
             yield "the machines of any provider", [("without --provider", replace(goal, providers=()))]
-        yield _more_gpus(goal)
+        yield more_gpus(goal)
 
     return message, ways()
 
@@ -230,8 +238,8 @@ def _memory(space: SearchSpace, goal: Goal) -> tuple[str, Iterator[Way]]:
         if of_activations:
             yield from _smaller_activations(goal, space.brief.seq_len)
         if goal.sharding != "none":
-            yield _more_gpus(goal)
-        yield from _any_gpu(goal, "a GPU with more memory")
+            yield more_gpus(goal)
+        yield from any_gpu(goal, "a GPU with more memory")
         if not of_activations:
             yield from _adapters(goal)
             yield _fewer_parameters(goal, STATE_BINDS * usable * shares / each)
@@ -267,14 +275,14 @@ def _named(goal: Goal) -> str:
     return "" if goal.gpu == OWN else f"--gpu {goal.gpu} "
 
 
-def _more_gpus(goal: Goal) -> Way:
+def more_gpus(goal: Goal) -> Way:
     most = max(goal.counts or (goal.gpus,))
     counts = [count for count in SHARED_OVER if count > most]
     more = [(f"{_named(goal)}--gpus {count}", replace(goal, gpus=count, counts=())) for count in counts]
     return "more GPUs that share the model", more
 
 
-def _any_gpu(goal: Goal, words: str) -> Iterator[Way]:
+def any_gpu(goal: Goal, words: str) -> Iterator[Way]:
     """Yield all GPUs for rent, unless they are asked for, or one price was given for what is asked for."""
     if goal.gpu != ANY and goal.usd_per_gpu_hour is None:
         counts = dict.fromkeys([goal.counts or (goal.gpus,), (1, 2, 4, 8)])

@@ -17,6 +17,7 @@ from advisor.prediction.layout_memory import chance_to_fit, layout_mixture
 from advisor.prediction.layout_own import OwnRuns
 from advisor.prediction.layout_time import load_law, measure, posteriors, step_of
 from advisor.prediction.layouts import RECOMPUTE, SHARDINGS, Columns, LayoutRun, columns_of
+from advisor.prediction.micro_batch import choose_row, group_keys
 from advisor.prediction.software import NamedSoftware, require_software, software_of
 from advisor.prediction.whole_models import predict_whole, workload_of
 from advisor.records import Prediction
@@ -28,9 +29,8 @@ _VIRTUAL = (1, 2, 3, 4, 5, 6, 8, 10, 12)
 _CUTS = ("tensor", "pipeline", "virtual", "context", "expert", "data", "sharding", "micro_batch", "recompute")
 _PIECES = ("tensor", "pipeline", "context", "expert")
 _EQUAL = 0.03  # share of a step that is far below the error of the prediction
-_EQUAL_STEP = 0.01  # among layouts within this share of the fastest step, the simplest one is taken
-# The same for layouts that split only the batch: every software does that without further options, and the error of
-# comparing them with split models is as large.
+# Share of the fastest step by which layouts that split only the batch may be slower: every software does that without
+# further options, and the error of comparing them with split models is as large.
 _PLAIN_STEP = 0.2
 _PART_WORDS = {
     "products": "matrix products: recomputed, too narrow, or idle while the pipeline fills",
@@ -46,20 +46,11 @@ _PART_WORDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
-    """A layout with its prediction, and the reason why it lost, which is empty for the chosen one."""
-
-    run: LayoutRun
-    prediction: Prediction
-    lost: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Search:
     """The best layout for a number of GPUs, the best of other kinds, and how many were tried."""
 
-    best: Choice | None  # None: no layout surely fits
-    others: tuple[Choice, ...]
+    best: Prediction | None  # None: no layout surely fits
+    others: tuple[tuple[Prediction, str], ...]  # with the reason why each lost
     tried: int
 
 
@@ -74,20 +65,22 @@ def search(run: LayoutRun, gpus: int, sequences: int, own: OwnRuns | None = None
     if not len(cuts["tensor"]):
         return Search(best=None, others=(), tried=0)
     seconds, chance, peak = timed(run, cuts, sequences, own)
-    order = np.lexsort((cuts["micro_batch"], seconds))
-    fitting = order[chance[order] >= SURE]
-    if not len(fitting):
+    order, fits = np.lexsort((cuts["micro_batch"], seconds)), chance >= SURE
+    if not fits.any():
         return Search(best=None, others=(), tried=len(seconds))
-    # Among about equally fast layouts, take the one with the fewest kinds of splitting, then with the fewest pieces.
-    plain = fitting[np.prod([cuts[name][fitting] for name in _PIECES], axis=0) == 1]
-    if run.model.experts is None and len(plain) and seconds[plain[0]] <= (1 + _PLAIN_STEP) * seconds[fitting[0]]:
-        fitting = plain
-    among = fitting[seconds[fitting] <= (1 + _EQUAL_STEP) * seconds[fitting[0]]]
-    pieces = np.stack([cuts[name][among] for name in ("tensor", "pipeline", "virtual", "context", "expert")])
-    ways = (pieces > 1).sum(axis=0) + (cuts["recompute"][among] > 0)
-    chosen = int(among[np.lexsort((np.log2(pieces).sum(axis=0), ways))[0]])
+    # Of the layouts that split only the batch the fastest is taken if splitting the model gains little.
+    usable, plain = fits, fits & (np.prod([cuts[name] for name in _PIECES], axis=0) == 1)
+    if run.model.experts is None and plain.any():
+        usable = plain if seconds[plain].min() <= (1 + _PLAIN_STEP) * seconds[fits].min() else fits
+    # A layout is the plainer the fewer kinds of splitting it has, and then the fewer pieces.
+    pieces = np.stack([cuts[name] for name in ("tensor", "pipeline", "virtual", "context", "expert")])
+    ways = (pieces > 1).sum(axis=0) + (cuts["recompute"] > 0)
+    many = np.rint(4 * np.log2(pieces).sum(axis=0)).astype(int)  # virtual stages are no powers of two
+    splits = [cuts[name] for name in ("tensor", "pipeline", "virtual", "context", "expert", "sharding", "recompute")]
+    kind = np.unique(group_keys(ways, many, *splits), return_inverse=True)[1]
+    chosen = choose_row(1 / seconds, cuts["micro_batch"], usable, kind)
+    assert chosen is not None  # some layout fits
     # The fastest layout that does not fit, with no larger micro-batch; FSDP alone; the fastest with each other cut.
-    fits = chance >= SURE
     kinds = [
         ~fits & (seconds < seconds[chosen]) & (cuts["micro_batch"] <= cuts["micro_batch"][chosen]),
         fits & (cuts["sharding"] == 2) & (cuts["tensor"] == 1) & (cuts["context"] == 1),
@@ -98,14 +91,8 @@ def search(run: LayoutRun, gpus: int, sequences: int, own: OwnRuns | None = None
         first = next((int(at) for at in order if kind[at]), None)
         if first is not None and first != chosen and first not in found:
             found.append(first)
-    rows = [chosen, *found]
-    runs = [_run_of(run, cuts, at, sequences) for at in rows]
-    predictions = predict_layouts(runs, own)
-    choices = [
-        Choice(run=one, prediction=p, lost=_why(p, predictions[0]) if number else "")
-        for number, (one, p) in enumerate(zip(runs, predictions, strict=True))
-    ]
-    return Search(best=choices[0], others=tuple(choices[1:]), tried=len(seconds))
+    best, *losers = predict_layouts([_run_of(run, cuts, at, sequences) for at in (chosen, *found)], own)
+    return Search(best=best, others=tuple((loser, _why(loser, best)) for loser in losers), tried=len(seconds))
 
 
 def timed(
@@ -227,6 +214,8 @@ def _why(loser: Prediction, best: Prediction) -> str:
         return "not sure to fit" if loser.fit_probability > 1 - SURE else "does not fit"
     part = max(ours, key=lambda name: theirs[name] - ours[name])
     slower = loser.step_seconds.value / best.step_seconds.value - 1
+    if slower < -_EQUAL:
+        return f"{-slower:.0%} faster, but it splits the model"
     if slower < _EQUAL:
         return f"about equal ({abs(slower):.0%} {'slower' if slower > 0 else 'faster'})"
     return f"{slower:.0%} slower, most of it in {_PART_WORDS[part]}"

@@ -21,7 +21,10 @@ from trainer.schema import CheckpointConfig, DataConfig, EvalConfig, RunConfig
 
 
 def make_runs(candidates: Candidates, selections: Sequence[Selection]) -> list[Run]:
-    """Return the selected runs with predictions and intervals, and with bills for their steps."""
+    """Return the selected runs with predictions and intervals, and with bills for their steps.
+
+    One step is predicted by its median, as `predict` does. Hours and dollars are sums and have means.
+    """
     if not selections:
         return []
     rows = candidates.rows(np.array([chosen.place for chosen in selections], dtype=int))
@@ -31,7 +34,7 @@ def make_runs(candidates: Candidates, selections: Sequence[Selection]) -> list[R
     for number in sorted(set(rows.device.tolist())):  # one prediction for all rows of a device
         places = np.nonzero(rows.device == number)[0].tolist()
         workloads = [rows.workload(place) for place in places]
-        found = predict_batch(rows.machines.devices[number].profile, workloads, expected=True)
+        found = predict_batch(rows.machines.devices[number].profile, workloads)
         predictions |= zip(places, found, strict=True)
 
     runs = []

@@ -5,24 +5,28 @@ Every sentence is the result of another search in the same space; the tests comp
 
 from __future__ import annotations
 
+import datetime
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import takewhile
 
 import numpy as np
 
-from advisor.hardware.offers import cheapest_offer
-from advisor.offer import OWN_MACHINE, Offer
+from advisor.offer import OWN_MACHINE
 from advisor.options import Goal
-from advisor.planning.candidates import OVERSHOOT, Device, make_candidates
+from advisor.planning.candidates import OVERSHOOT
 from advisor.planning.choose import LEVEL, USED_UP, Selection, best_of, select, selection
 from advisor.planning.costs import Costs
-from advisor.planning.evaluate import NOTHING, Runs, least_steps, runs_at
+from advisor.planning.evaluate import NOTHING, Runs, least_steps, runs_at, runs_of
+from advisor.planning.explore import pinned
 from advisor.planning.goal import Limits
-from advisor.planning.offers import GPU_COUNTS, owned, same_machine
-from advisor.planning.run import make_run
-from advisor.planning.search_space import SearchSpace
+from advisor.planning.offers import GPU_COUNTS, same_machine
+from advisor.planning.run import make_run, make_runs
+from advisor.planning.search_space import SearchSpace, open_space
 from advisor.prediction.loss import DATA_CONSTRAINED
+from advisor.prediction.profile import Profile
 from advisor.records import Run, ScalingPoint
 from advisor.units import (
     format_centre,
@@ -33,6 +37,7 @@ from advisor.units import (
     format_tokens,
     format_usd,
 )
+from trainer.token_folder import TokenMeta
 
 AS_GOOD = 1.02  # a score within this factor of the plan's is about as good
 WORTH_SHOWING = 0.05  # share of the price; a smaller saving is not mentioned
@@ -167,8 +172,7 @@ def _slower(space: SearchSpace, plan: Run, chosen: Selection) -> Sensitivity:
     same = mine & (field.offer == field.offer[chosen.place]) & (field.depth == plan.depth)
     others = select(space, space.limits, allowed=~mine)
 
-    def rival(speed: float) -> tuple[SearchSpace, Selection] | None:
-        """Return the best other choice with this share of the speed, or None if the plan's choice is still the best."""
+    def rival(speed: float) -> Callable[[], Run] | None:
         step = field.step.scaled(np.where(mine, 1 / speed, 1.0))
         slowed = replace(space, candidates=replace(field, step=step))
         own = select(slowed, space.limits, allowed=same)
@@ -182,8 +186,17 @@ def _slower(space: SearchSpace, plan: Run, chosen: Selection) -> Sensitivity:
         nothing = np.zeros(len(picks), dtype=int)
         runs = Runs(**columns, loss=np.full(len(picks), np.nan), violation=nothing, overrun=nothing)
         first = picks[best_of(slowed, slowed.candidates, runs, space.limits)]
-        return None if first is own else (slowed, first)
+        return None if first is own else partial(make_run, slowed.candidates, first)
 
+    return how_slow(plan, rival)
+
+
+def how_slow(plan: Run, rival: Callable[[float], Callable[[], Run] | None]) -> Sensitivity:
+    """Return how much slower than estimated the GPUs of a plan may be before another choice is better.
+
+    `rival` returns what makes the best other choice if they have this share of their speed, or None if the plan's
+    choice is still the best.
+    """
     name = "this machine" if plan.offer.gpu == "cpu" else plan.offer.gpu
     if rival(SLOWEST) is None:
         return Sensitivity(text=f"this choice holds even if {name} is half as fast as estimated", slower=None)
@@ -193,13 +206,13 @@ def _slower(space: SearchSpace, plan: Run, chosen: Selection) -> Sensitivity:
         holds, fails = (middle, fails) if rival(middle) is None else (holds, middle)
     slower = rival(fails)
     assert slower is not None
-    better = make_run(slower[0].candidates, slower[1])
+    better = slower()
     rate = plan.tokens_per_second
     low = rate.low / rate.value
     likely = "quite possible" if fails >= low else "unlikely"
     text = (
         f"this choice holds unless {name} is more than {format_percent(1 - fails)} slower than estimated, which is "
-        f"{likely}: then {machine(better, depth=True)} is better"
+        f"{likely}: then {machine(better, depth=better.standing.score is not None)} is better"
     )
     return Sensitivity(text=text, slower=1 - fails, depth=better.depth)
 
@@ -230,62 +243,44 @@ def machine(run: Run, provided: str = " from ", *, depth: bool = False) -> str:
     return f"{on}{offer.gpus} x {offer.gpu}{provider}{' spot' if offer.spot else ''}"
 
 
-def scaling(space: SearchSpace, plan: Run, chosen: Selection) -> tuple[tuple[ScalingPoint, ...], int | None]:
+def scaling(
+    goal: Goal, plan: Run, profile: Profile, data_meta: TokenMeta | None, today: datetime.date
+) -> tuple[tuple[ScalingPoint, ...], int | None]:
     """Return the plan on other numbers of GPUs, with equal model, tokens and global batch, and how many GPUs pay off.
 
     More GPUs pay off while the product of dollars and hours falls; GPU-hours stand for dollars if the price is unknown.
     The curve ends where the global batch cannot be split further or the links are unknown. It skips numbers of GPUs
     that no provider rents together, and is empty for a CPU.
     """
-    workload, device, mine = plan.workload, space.device(chosen.place), space.offer(chosen.place)
+    workload, mine = plan.workload, plan.offer
     if workload.gpu == "cpu":
         return (), None
-    counts = [n for n in GPU_COUNTS if n * workload.shape.seq_len <= OVERSHOOT * workload.step_tokens]
-    found = (_offer(space.goal, mine, count) for count in counts)
-    offers = tuple(offer for offer in found if offer is not None)
-    brief = device.brief.pinned(depth=plan.depth, global_batch_tokens=workload.step_tokens, tokens=plan.tokens)
-    brief = replace(brief, goal=replace(brief.goal, micro_batch=None))
-    candidates = make_candidates([Device(profile=device.profile, brief=brief, offers=offers)])
-    candidates = candidates.rows(candidates.ruled)
-    costs = Costs(candidates)
-    steps = costs.settled_steps()
-    assert steps is not None  # the plan's tokens are pinned
-    seconds = costs.seconds(steps)
-    usd = costs.usd(seconds, steps)
-    tokens = candidates.step_tokens
-    rate = tokens / candidates.step.value
+    counts = tuple(n for n in GPU_COUNTS if n * workload.shape.seq_len <= OVERSHOOT * workload.step_tokens)
+    same = pinned(goal, plan)
+    same = replace(same, counts=counts, micro_batch=None, providers=same.providers and goal.providers)
+    space = open_space(same, [profile], data_meta, today)
+    field, offers = space.candidates, space.candidates.machines.offers
+    # The curve ends at the first number of GPUs that cannot run the plan.
+    asked = [number for number, offer in enumerate(offers) if offer.spot == mine.spot]
+    able = list(takewhile(lambda number: field.fits[field.offer == number].any(), asked))
+    sized = runs_of(field, np.flatnonzero(np.isin(field.offer, able)), space.limits, spot=True)
     points: list[ScalingPoint] = []
-    for row, offer in enumerate(offers):
-        if not candidates.fits[row] or math.isnan(rate[row]):
-            break  # this number of GPUs cannot run the plan
-        per_gpu = points[0].tokens_per_second / points[0].gpus if points else rate[row] / offer.gpus
+    for sized_run in make_runs(field, [selection(sized, row) for row in range(len(sized))]):
+        run = plan if sized_run.offer == mine else sized_run  # whose micro-batch may be the one that the goal fixes
+        rate, gpus, tokens = run.tokens_per_second.value, run.offer.gpus, run.workload.step_tokens
+        per_gpu = points[0].tokens_per_second / points[0].gpus if points else rate / gpus
         points.append(
             ScalingPoint(
-                gpus=offer.gpus,
-                tokens_per_second=float(rate[row]),
-                total_seconds=float(seconds[row, 0]),
-                cost_usd=None if math.isnan(usd[row, 0]) else float(usd[row, 0]),
-                efficiency=float(rate[row] / offer.gpus / per_gpu),
-                provider=offer.provider,
-                rented=offer.rented,
-                other_batch_tokens=None if tokens[row] == workload.step_tokens else int(tokens[row]),
+                gpus=gpus,
+                tokens_per_second=rate,
+                total_seconds=run.total_seconds.value,
+                cost_usd=run.cost_usd.value if run.cost_usd else None,
+                efficiency=rate / gpus / per_gpu,
+                provider=run.offer.provider,
+                rented=run.offer.rented,
+                other_batch_tokens=None if tokens == workload.step_tokens else tokens,
             )
         )
     burdens = [(p.cost_usd if p.cost_usd else p.gpus * p.total_seconds) * p.total_seconds for p in points]
     least = min(range(len(points)), key=burdens.__getitem__, default=-1)
     return tuple(points), None if least == len(points) - 1 else points[least].gpus
-
-
-def _offer(goal: Goal, mine: Offer, count: int) -> Offer | None:
-    """Return the cheapest offer of this many GPUs that the goal allows; of the plan's number its own.
-
-    A price that the user gave is per GPU. Returns None if no provider offers this many together.
-    """
-    if count == mine.gpus:
-        return mine
-    if mine.source == OWN_MACHINE and (machine := owned(goal, mine.gpu)) is not None and count > machine.gpus:
-        return None
-    if mine.provider is not None:
-        return cheapest_offer(mine.gpu, count, spot=mine.spot, providers=goal.providers)
-    price = None if mine.usd_per_hour is None else mine.usd_per_hour * count / mine.gpus
-    return replace(mine, gpus=count, usd_per_hour=price, rented=None)

@@ -6,7 +6,8 @@ those of `advisor predict`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +23,7 @@ from advisor.planning.recipe import MICRO_BATCHES
 from advisor.prediction.batch import fits, predict_batch
 from advisor.prediction.intervals import reciprocal
 from advisor.prediction.memory_terms import WorkloadArrays
-from advisor.prediction.micro_batch import fast_enough
+from advisor.prediction.micro_batch import choose_prediction
 from advisor.prediction.profile import Profile
 from advisor.records import Estimate, Prediction, Software, Workload
 from trainer.schema import ModelShape
@@ -96,21 +97,31 @@ def predicted_row(row: CardRow, prediction: Prediction) -> CardRow:
 
 
 def adapted(
-    profile: Profile, shape: ModelShape, software: Software, gpus: int = 1, sharding: str = "none", together: int = 1
+    profile: Profile,
+    shape: ModelShape,
+    software: Software,
+    gpus: int = 1,
+    shardings: Sequence[str] = ("none",),
+    together: int = 1,
 ) -> Prediction:
-    """Return the fastest batch that surely fits, with or without activation checkpointing, or else the smallest one.
+    """Return the fastest way to train a model that surely fits, the plainest sharding first, or else the smallest way.
 
-    `profile` must be made for `software`. Several GPUs train data-parallel, and `sharding` says what they split.
+    `profile` must be made for `software`. Several GPUs train data-parallel, and `shardings` says what they may split.
     `together` sequences make one example, so that a batch is a multiple of them.
     """
     base = Workload(
         shape=shape, micro_batch=together, gpu=profile.key, gpus=gpus, precision=profile.precision,
-        compile=profile.compile, software=software, sharding=sharding,
+        compile=profile.compile, software=software,
     )  # fmt: skip
-    leanest = replace(base, activation_checkpointing="full")
-    tried = [replace(one, micro_batch=together * micro) for one in (base, leanest) for micro in MICRO_BATCHES]
-    answers = predict_batch(profile, tried)
-    return fast_enough(answers) or answers[tried.index(leanest)]
+    ways = [(sharding, level) for sharding in shardings for level in ("none", "full")]
+    tried = [
+        (kind, replace(base, sharding=sharding, activation_checkpointing=level, micro_batch=together * micro))
+        for kind, (sharding, level) in enumerate(ways)
+        for micro in MICRO_BATCHES
+    ]
+    answers = predict_batch(profile, [workload for _, workload in tried])
+    chosen = choose_prediction(answers, [kind for kind, _ in tried])
+    return chosen or min(answers, key=lambda answer: answer.device_bytes.high if answer.device_bytes else math.inf)
 
 
 def largest_context(profile: Profile, workload: Workload) -> int | None:

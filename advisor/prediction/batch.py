@@ -41,21 +41,18 @@ _Memory = tuple[Estimate | None, Estimate | None, Estimate | None, float | None]
 BACKWARD = 2 / 3  # share of a micro-step's time (sources §1.2)
 
 
-def predict_batch(
-    profile: Profile, workloads: Sequence[Workload], *, expected: bool = False, ran: bool = False
-) -> list[Prediction]:
+def predict_batch(profile: Profile, workloads: Sequence[Workload], *, ran: bool = False) -> list[Prediction]:
     """Return the predictions of workloads on the profile's device, in their order.
 
-    `expected` works as in `step_seconds_many`. Set `ran` for runs that took place: because their memory must have
-    fitted, the estimate for published software is narrower. The step time is None for several GPUs whose links are not
-    in the catalog.
+    Set `ran` for runs that took place: because their memory must have fitted, the estimate for published software is
+    narrower. The step time is None for several GPUs whose links are not in the catalog.
     """
     predictions: dict[int, Prediction] = {}
     for places in by_kind(workloads):
         kind = [workloads[i] for i in places]
         arrays = WorkloadArrays.of(kind)
         accum, gpus = np.array([w.grad_accum for w in kind]), np.full(len(kind), arrays.gpus)
-        many = step_seconds_many(profile, arrays, accum, gpus, expected=expected)
+        many = step_seconds_many(profile, arrays, accum, gpus)
         assert many.basis is not None
         steps = _estimates(many, [BASES[basis] for basis in many.basis.tolist()])
         memory = _memory(profile, arrays, kind, ran)
@@ -71,7 +68,7 @@ def step_seconds_many(
     """Return the seconds per optimizer step, communication included, shape (n,); NaN if the links are unknown.
 
     `gpus` replaces the number of GPUs in `a`, so that several numbers can be predicted at once. With `expected`,
-    `value` is the mean of the distribution and not its median: a choice between uncertain times needs the mean.
+    `value` is the mean of the distribution and not its median, as a choice between uncertain times and a sum need it.
     """
     z, posterior = sizes_of(a, grad_accum, gpus), profile.posterior_of(a.sharding)
     logs = predict_log(posterior, z)

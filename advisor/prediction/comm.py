@@ -188,21 +188,18 @@ class Exchange:
     copy_seconds: np.ndarray  # of these weights, tensor by tensor
 
 
-def exposed_seconds(
-    workload: Workload, spec: GpuSpec | None, backward_seconds: float, *, expected: bool = False
-) -> Estimate | None:
+def exposed_seconds(workload: Workload, spec: GpuSpec | None, backward_seconds: float) -> Estimate | None:
     """Return the seconds of communication per step that computation does not hide, or None if the links are unknown.
 
     `backward_seconds` is the time of one micro-batch's backward pass. Sharding "none" is DDP: fp32 gradients are
     all-reduced once per step in 25 MiB buckets while the last micro-batch's backward pass runs. "optimizer" moves as
     many bytes. "full" runs two all-gathers and a reduce-scatter during every micro-batch. In other software they have
     16 bits. This project's trainer gathers blocks in their compute type and everything else once in fp32, and reduces
-    in fp32. `expected` works as in `exposed_many`.
+    in fp32.
     """
     accum, gpus = np.array([workload.grad_accum]), np.array([workload.gpus])
     exchange = exchange_of(WorkloadArrays.of([workload]), accum, gpus)
-    exposed = exposed_many(exchange, spec, np.array([backward_seconds]), expected=expected)
-    return exposed.at(0)
+    return exposed_many(exchange, spec, np.array([backward_seconds])).at(0)
 
 
 @dataclass(frozen=True, kw_only=True)

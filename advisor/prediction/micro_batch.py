@@ -1,7 +1,12 @@
-"""The micro-batch rule: choose the smallest micro-batch that fits and is about as fast as the fastest one."""
+"""The rule that chooses among configurations of one model on one machine: the plainest that is about as fast as any.
+
+Pre-training, layouts, fine-tunes, predictions and adopted commands differ in the configurations that they try, and in
+what makes one plainer than another.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,14 +16,6 @@ from advisor.records import Prediction
 
 ALIKE = 0.995  # share of the best tokens/s from which a configuration without recomputation or sharding is preferred
 ENOUGH = 0.98  # share of the best tokens/s from which a smaller micro-batch is preferred, because it saves memory
-
-
-def fast_enough(answers: Sequence[Prediction]) -> Prediction | None:
-    """Return the prediction that the micro-batch rule chooses for one model, or None if nothing surely fits."""
-    fitting = [answer for answer in answers if answer.fits]
-    rates = [answer.tokens_per_second.value if answer.tokens_per_second else 0.0 for answer in fitting]
-    near = [answer for answer, rate in zip(fitting, rates, strict=True) if rate >= ENOUGH * max(rates)]
-    return min(near, key=lambda answer: answer.workload.micro_batch, default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +58,30 @@ def one_micro_batch(tries: Tries, usable: np.ndarray) -> np.ndarray:
     mask = np.zeros(len(group), dtype=bool)
     mask[chosen[np.unique(alike[chosen], return_index=True)[1]]] = True
     return mask
+
+
+def choose_row(
+    rate: np.ndarray, micro_batch: np.ndarray, usable: np.ndarray, kind: np.ndarray | None = None
+) -> int | None:
+    """Return the row that the rule chooses among configurations of one model on one machine; None if none is usable.
+
+    The columns are those of `Tries`; without `kind`, all rows are equally plain.
+    """
+    if not usable.any():
+        return None
+    same = np.zeros(len(rate), dtype=int)
+    tries = Tries(setting=same, target=same, micro_batch=micro_batch, grad_accum=same,
+                  kind=same if kind is None else kind, rate=rate, memory=~usable)  # fmt: skip
+    return int(one_micro_batch(tries, usable).argmax())
+
+
+def choose_prediction(answers: Sequence[Prediction], kind: Sequence[int] | None = None) -> Prediction | None:
+    """Return the prediction that the rule chooses, or None if nothing surely fits."""
+    rates = [math.nan if answer.tokens_per_second is None else answer.tokens_per_second.value for answer in answers]
+    sizes = [answer.workload.micro_batch for answer in answers]
+    usable = np.array([answer.fits is True for answer in answers])
+    row = choose_row(np.array(rates), np.array(sizes), usable, None if kind is None else np.array(kind))
+    return None if row is None else answers[row]
 
 
 def group_keys(*columns: np.ndarray) -> np.ndarray:

@@ -23,6 +23,7 @@ PRIOR_SCHEMA = 3
 LAUNCH_SECONDS = 5e-6  # launch of one kernel from eager PyTorch: 5-10 µs (sources §3.2, unverified there)
 # No GPU multiplies much faster than its data sheet says: GeForce GPUs boost 5-10 % beyond the stated clock.
 FASTEST = (0.08, 0.05)  # log of rate over peak at which the bound starts, and its softness (standard deviation)
+FAR_SLOWER = 3.0  # times the predicted step
 _WITHOUT_TENSOR_UNITS = ("Maxwell", "Pascal")
 
 
@@ -153,6 +154,12 @@ def published_runs(key: str, generation: str | None) -> tuple[int, int, int]:
     )
 
 
+def far_slower() -> str:
+    """Say how often a run takes far longer than predicted, which no 80 % interval contains."""
+    owners, slow = _shared().owners_far_slower
+    return f"of {owners} publishers of runs {slow} had one that took over {FAR_SLOWER:.0f} times as long as predicted"
+
+
 def bounded(mean: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the prior under the condition that no GPU multiplies much faster than its peak.
 
@@ -245,6 +252,7 @@ class SharedBelief:
     rows_by_generation: Mapping[str, int]
     rows_by_card: Mapping[str, int]
     dated: str = ""
+    owners_far_slower: tuple[int, int] = (0, 0)  # left-out owners, and those with a run over FAR_SLOWER times slower
 
     def pick(self, generation: str | None, spec: GpuSpec | None, setting: PublishedSetting) -> np.ndarray:
         """Return the (k, p) matrix for a GPU and a setting. Without a GPU, it uses the mean headroom of the
@@ -292,7 +300,7 @@ def read_belief(document: Mapping[str, Any]) -> SharedBelief:
     names = names_of_unknowns(document["generations"], document["cards"], document["software"])
     lower = np.zeros((len(names),) * 2)
     lower[np.tril_indices(len(names))] = np.frombuffer(base64.b64decode(document["covariance"]), dtype="<f4")
-    generations = document["generations"]
+    generations, left_out = document["generations"], document["held_out"]["leave_one_owner_out"]
     return SharedBelief(
         place={name: at for at, name in enumerate(names)},
         mode=np.array(document["mode"]),
@@ -304,4 +312,5 @@ def read_belief(document: Mapping[str, Any]) -> SharedBelief:
         rows_by_generation={name: entry["rows"] for name, entry in generations.items()},
         rows_by_card=document["cards"],
         dated=f"profiles/prior.yaml, {document['provenance']['date']}",
+        owners_far_slower=(left_out["owners"], left_out["owners_far_slower"]),
     )

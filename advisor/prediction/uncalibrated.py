@@ -9,7 +9,14 @@ from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.software_support import can, can_train_in, usual_precision
 from advisor.prediction.memory import load_memory_model
 from advisor.prediction.nearest import nearby_of, switches_in_words
-from advisor.prediction.prior import OtherCalibration, datasheet_rates, load_prior, near_deviation, transferred
+from advisor.prediction.prior import (
+    OtherCalibration,
+    datasheet_rates,
+    far_slower,
+    load_prior,
+    near_deviation,
+    transferred,
+)
 from advisor.prediction.profile import UNKNOWN_COSTS, Profile
 from advisor.prediction.published import SHARDED
 from advisor.records import Software
@@ -58,5 +65,5 @@ def prior_profile(
         costs=UNKNOWN_COSTS,
         precision=precision,
         compile=compile,
-        sources=(prior.source, f"profiles/gpus.csv row {spec.key}"),
+        sources=(f"{prior.source}; {far_slower()}", f"profiles/gpus.csv row {spec.key}"),
     )

@@ -10,7 +10,6 @@ import numpy as np
 
 from advisor.readers.attempts import (
     Attempts,
-    Stretch,
     attempts,
     copies_apart,
     evaluations_apart,
@@ -26,7 +25,7 @@ from advisor.readers.line_format import HIDDEN, TRAIN
 from advisor.readers.records import Records
 from advisor.readers.run_table import ROW_NUMBERS, ZERO_FOR_NAN, Event, Phase, RunTable, names_of
 from advisor.readers.runs import Cuts, ends_of, loss_rows, stated, with_runs
-from advisor.readers.starts import StageLines
+from advisor.readers.starts import Stage, stage_names
 from advisor.readers.status import DECISIVE
 from advisor.readers.telemetry_names import PREFIX, with_readings_of_rows
 
@@ -48,7 +47,7 @@ def assemble(
     starts: Sequence[int] = (),
     plans: Sequence[Planned] = (),
     further: Sequence[tuple[int, float]] = (),
-    stages: StageLines | None = None,
+    stages: Sequence[Stage] = (),
 ) -> RunTable:
     """Join the records of a log into one table: drop repeats, join restarts, number phases and merge evaluations.
 
@@ -62,16 +61,18 @@ def assemble(
     if copies > 1:
         notes.append(f"{copies} processes print each step into the log: the rows are those of the first")
         events = [*events, Event(kind="copies", text=notes[-1], numbers={"count": copies})]
-    records = _without_false_zeros(records, notes)
-    whole, ranks = records, _ranks(records)
-    if ranks:
-        records = _lowest_rank(records, ranks, notes)
+    whole = _without_false_zeros(records, notes)
+    records = _lowest_rank(whole, notes)
     axis = axis_of(records, dict(borrowed or {}))
+    found = attempts(records, axis.values, phase_names, stage_names(stages, records.line))
+    pieces = [phase.records for phase in found.phases]
     if axis.note:
         notes.append(axis.note)
-    of_stages = None if stages is None else stages.names(records.line)
-    found = attempts(records, axis.values, phase_names, of_stages)
-    pieces = [_rows(phase.records, records, axis, notes) for phase in found.phases]
+    for at, piece in enumerate(pieces if axis.unique else ()):
+        piece, lost = one_per_step(piece, records, axis.values)
+        if lost:
+            notes.append(f"{lost} records repeat the step of another one: the last of each step is kept")
+        pieces[at] = merge_evaluations(piece, records, axis.values)
     step = axis.values if axis.printed else row_numbers(records)
     columns = {**records.columns, "step": step} if len(records) else {}
     kept = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
@@ -84,18 +85,31 @@ def assemble(
         phases=_phases(pieces, found),
         facts=dict(facts or {}),
         rows=whole.losses or (whole.evals if whole.train else 0),
-        duplicates=found.duplicates * records.kept_every,
-        kept_every=records.kept_every,
+        duplicates=found.duplicates,
         lines=records.line[kept],
     )
     table = with_readings_of_rows(_with_main_phase(table, found, axis))
-    notes += [*_told(found, table), *_numbered(table)]
+    if table.duplicates:
+        notes.append(f"{table.duplicates} records were printed twice, value for value: dropped, not a restart")
+    notes += [f"restarted at step {first:.10g} after step {last:.10g}: the later attempt wins"
+              for _, first, last in found.restarts[:5]]  # fmt: skip
+    if not table.counts_steps and len(table):
+        notes.append("the log prints no step: steps are the numbers of its rows")
+    restarts = [
+        Event(
+            kind="restart",
+            text=f"steps go back from {last:.10g} to {first:.10g}",
+            line=int(records.line[record]),
+            step=last,
+            numbers={"first_step": first, "last_step": last},
+        )
+        for record, first, last in found.restarts
+    ]
     train_lines = whole.line[whole.kind == TRAIN]
-    reached = reached_by(records.line, step, further)
-    placed = _placed([*events, *_restart_events(found, records)], train_lines, records.line, reached)
+    placed = _placed([*events, *restarts], train_lines, records.line, reached_by(records.line, step, further))
     table = dataclasses.replace(table, events=tuple(joined(placed)), notes=tuple(dict.fromkeys(notes)))
     cuts = Cuts(
-        phases=_kept_phases(found, pieces),
+        phases=tuple(phase for phase, piece in zip(found.phases, pieces, strict=True) if len(piece)),
         lines=records.line,
         train_lines=train_lines,
         # if the log was printed twice, so was its banner; many starts with few trainings are starts
@@ -104,15 +118,6 @@ def assemble(
         by_epoch=axis.epoch_steps is not None,
     )
     return with_runs(table, placed, cuts)
-
-
-def _numbered(table: RunTable) -> list[str]:
-    unprinted = not table.counts_steps and len(table)
-    return ["the log prints no step: steps are the numbers of its rows"] if unprinted else []
-
-
-def _kept_phases(found: Attempts, pieces: Sequence[np.ndarray]) -> tuple[Stretch, ...]:
-    return tuple(phase for phase, piece in zip(found.phases, pieces, strict=True) if len(piece))
 
 
 _ALMOST_ALL = 0.9  # of the rows with another loss print a gradient norm: where it is missing, it was not a number
@@ -135,31 +140,19 @@ def _without_false_zeros(records: Records, notes: list[str]) -> Records:
     return dataclasses.replace(records, columns={**records.columns, **changed})
 
 
-def _ranks(records: Records) -> list[float]:
-    rank = records.columns.get("rank")
-    known = np.unique(rank[~np.isnan(rank)]) if rank is not None else np.zeros(0)
-    return known.tolist() if len(known) > 1 else []
-
-
-def _lowest_rank(records: Records, ranks: Sequence[float], notes: list[str]) -> Records:
+def _lowest_rank(records: Records, notes: list[str]) -> Records:
+    """Return the records of one of the ranks that print into the log."""
     rank = records.column("rank")
+    ranks = np.unique(rank[~np.isnan(rank)])
+    if len(ranks) < 2:
+        return records
     printing = rank[(records.kind == TRAIN) & ~np.isnan(rank)]
     # In a pipeline, the stages before the last have no loss and print a constant number in its place.
     loss = records.column("loss")
     varied = [one for one in np.unique(printing) if len(np.unique(loss[(rank == one) & np.isfinite(loss)])) > 1]
-    lowest = float(min(varied)) if varied else float(printing.min()) if len(printing) else ranks[0]
+    lowest = float(min(varied, default=printing.min() if len(printing) else ranks[0]))
     notes.append(f"{len(ranks)} ranks print into the log: the rows are those of rank {lowest:.0f}")
     return records.take(np.isnan(rank) | (rank == lowest))
-
-
-def _rows(piece: np.ndarray, records: Records, axis: Axis, notes: list[str]) -> np.ndarray:
-    """Return the records of one phase that become rows."""
-    if not axis.unique:
-        return piece
-    piece, lost = one_per_step(piece, records, axis.values)
-    if lost:
-        notes.append(f"{lost} records repeat the step of another one: the last of each step is kept")
-    return merge_evaluations(piece, records, axis.values)
 
 
 def _columns(columns: dict[str, np.ndarray], kept: np.ndarray, pieces: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
@@ -253,30 +246,6 @@ def _with_derived(table: RunTable, hidden: Mapping[str, np.ndarray]) -> RunTable
 
 def _whole(value: float) -> float | int:
     return int(value) if value == int(value) else value
-
-
-def _told(found: Attempts, table: RunTable) -> list[str]:
-    notes = []
-    if table.duplicates:
-        notes.append(f"{table.duplicates} records were printed twice, value for value: dropped, not a restart")
-    for _, first, last in found.restarts[:5]:
-        notes.append(f"restarted at step {first:.10g} after step {last:.10g}: the later attempt wins")
-    if table.kept_every > 1:
-        notes.append(f"a very long log: one step in {table.kept_every} is kept, counts and ends are exact")
-    return notes
-
-
-def _restart_events(found: Attempts, records: Records) -> list[Event]:
-    return [
-        Event(
-            kind="restart",
-            text=f"steps go back from {last:.10g} to {first:.10g}",
-            line=int(records.line[record]),
-            step=last,
-            numbers={"first_step": first, "last_step": last},
-        )
-        for record, first, last in found.restarts
-    ]
 
 
 def _placed(events: Sequence[Event], train_lines: np.ndarray, lines: np.ndarray, step: np.ndarray) -> list[Event]:

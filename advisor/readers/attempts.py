@@ -108,43 +108,29 @@ def copies_apart(records: Records) -> tuple[Records, int]:
 def attempts(records: Records, axis: np.ndarray, names: Sequence[str], stages: np.ndarray | None = None) -> Attempts:
     """Cut the records into phases. `axis` is each record's step (or its stand-in), `names` the phase of each rule,
     `stages` the stage of each record if the log says so."""
-    found = Attempts()
-    named = _names(names, records) if any(names) else stages
-    pieces = _cut(axis, named, records)
-    for piece in _without_repeats(pieces, records, found):
-        steps = axis[piece]
-        first = float(np.nanmin(steps[:8])) if np.isfinite(steps[:8]).any() else np.nan
-        stretch = Stretch(
-            records=piece,
-            name=_name(named, piece),
-            planned=_last(records.column("planned_steps")[piece]),
-            planned_epochs=_last(records.column("planned_epochs")[piece]),
-            first=first,
-        )
-        _place(stretch, axis, found)
+    found, named = Attempts(), stages
+    if any(names):  # validation belongs to any phase unless the format names one
+        named = np.asarray(names, object)[records.rule]
+        named = np.where((named == "") & (records.kind == TRAIN), "training", named)
+    for piece in _without_repeats(_cut(axis, named, records), records, found):
+        steps, name = axis[piece[:8]], "" if named is None else next((str(one) for one in named[piece] if one), "")
+        first = float(np.nanmin(steps)) if np.isfinite(steps).any() else np.nan
+        plans = [records.column(column)[piece] for column in ("planned_steps", "planned_epochs")]
+        planned, epochs = (float(known[-1]) if len(known := plan[~np.isnan(plan)]) else None for plan in plans)
+        before = found.phases[-1] if found.phases else None
+        # a run that goes back to the last step of its beginning uses no checkpoint
+        done = distinct(axis[before.records][~np.isnan(axis[before.records])]) if before is not None else np.zeros(0)
+        begun = done[1] if len(done) >= LONG else before.first if before is not None else np.inf
+        if before is None or name != before.name or not first > begun:
+            found.phases.append(Stretch(records=piece, name=name, planned=planned, planned_epochs=epochs, first=first))
+            continue
+        kept = before.records[~(axis[before.records] >= first)]
+        if len(kept) < len(before.records):
+            found.restarts.append((int(piece[0]), first, float(np.nanmax(axis[before.records]))))
+            before.restarts += 1
+        before.records = np.concatenate((kept, piece))
+        before.planned = planned if planned is not None else before.planned
     return found
-
-
-def _place(new: Stretch, axis: np.ndarray, found: Attempts) -> None:
-    """Join a piece to the phase that it continues, or start a new phase with it."""
-    before = found.phases[-1] if found.phases else None
-    if before is None or new.name != before.name or not new.first > _begun(before, axis):
-        found.phases.append(new)
-        return
-    kept = before.records[~(axis[before.records] >= new.first)]
-    lost = len(before.records) - len(kept)
-    if lost:
-        last = float(np.nanmax(axis[before.records]))
-        found.restarts.append((int(new.records[0]), new.first, last))
-        before.restarts += 1
-    before.records = np.concatenate((kept, new.records))
-    before.planned = new.planned if new.planned is not None else before.planned
-
-
-def _begun(before: Stretch, axis: np.ndarray) -> float:
-    """Return the last step of a phase's beginning: a run that goes back that far uses no checkpoint."""
-    steps = distinct(axis[before.records][~np.isnan(axis[before.records])])
-    return float(steps[1]) if len(steps) >= LONG else before.first
 
 
 def _cut(axis: np.ndarray, named: np.ndarray | None, records: Records) -> list[np.ndarray]:
@@ -152,15 +138,21 @@ def _cut(axis: np.ndarray, named: np.ndarray | None, records: Records) -> list[n
     at = np.flatnonzero(~np.isnan(axis))
     if not len(at):
         return [np.arange(len(axis))] if len(axis) else []
-    distinct, place = np.unique(axis[at], return_inverse=True)
+    place = np.unique(axis[at], return_inverse=True)[1]
     train = records.kind[at] == TRAIN
     back = np.diff(place)
-    cut = (back < -JITTER) | _back_to_start(place, train)
-    if train.any() and np.all(np.diff(place[train]) >= 0):
+    # back to the first step of its piece, however short the piece is
+    started = np.concatenate(([0], np.flatnonzero(back < -JITTER) + 1))
+    first = place[started[np.searchsorted(started, np.arange(len(place) - 1), side="right") - 1]]
+    to_start = (back < 0) & (place[1:] <= first) & ((train[1:] == train[:-1]) | (back < -1))
+    cut = (back < -JITTER) | to_start
+    trained = place[train]
+    if train.any() and np.all(np.diff(trained) >= 0):
         cut[:] = False  # training goes on; validation is printed late or has its own counter
-    if not _interleaved(place[train]):  # validation may be printed late, but training is not
+    # steps of several ranks that print into one file may go back a little; validation may be printed late
+    if len(distinct(trained)) >= (1 - REPEATED_BY_RANKS) * len(trained):
         rows = np.flatnonzero(train)
-        cut[rows[1:][np.diff(place[rows]) < 0] - 1] = True
+        cut[rows[1:][np.diff(trained) < 0] - 1] = True
     if named is not None:
         here = named[at]
         known = (here[1:] != "") & (here[:-1] != "")
@@ -168,23 +160,10 @@ def _cut(axis: np.ndarray, named: np.ndarray | None, records: Records) -> list[n
     return np.split(np.arange(len(axis)), at[1:][cut])
 
 
-def _interleaved(place: np.ndarray) -> bool:
-    """Return whether several ranks print the same steps into one file, in which case steps may go back a little."""
-    return len(distinct(place)) < (1 - REPEATED_BY_RANKS) * len(place)
-
-
 def distinct(numbers: np.ndarray) -> np.ndarray:
     """Return the distinct whole numbers, ascending. `np.unique` hashes them and is 40 times slower if most differ."""
     ordered = np.sort(numbers)
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
-
-
-def _back_to_start(place: np.ndarray, train: np.ndarray) -> np.ndarray:
-    """Return where steps go back to the first step of their piece, however short the piece is."""
-    back = np.diff(place)
-    started = np.concatenate(([0], np.flatnonzero(back < -JITTER) + 1))
-    start_of = started[np.searchsorted(started, np.arange(len(place)), side="right") - 1]
-    return (back < 0) & (place[1:] <= place[start_of[:-1]]) & ((train[1:] == train[:-1]) | (back < -1))
 
 
 def _without_repeats(pieces: list[np.ndarray], records: Records, found: Attempts) -> list[np.ndarray]:
@@ -210,23 +189,6 @@ def _repeats(one: np.ndarray, other: np.ndarray, records: Records) -> bool:
     if not np.array_equal(records.rule[a], records.rule[b]):
         return False
     return all(np.array_equal(values[a], values[b], equal_nan=True) for values in records.columns.values())
-
-
-def _names(names: Sequence[str], records: Records) -> np.ndarray:
-    """Return the phase of each record. Validation belongs to any phase unless the format names one."""
-    named = np.asarray(names, object)[records.rule]
-    return np.where((named == "") & (records.kind == TRAIN), "training", named)
-
-
-def _name(named: np.ndarray | None, piece: np.ndarray) -> str:
-    if named is None:
-        return ""
-    return next((str(name) for name in named[piece] if name), "")
-
-
-def _last(values: np.ndarray) -> float | None:
-    known = values[~np.isnan(values)]
-    return float(known[-1]) if len(known) else None
 
 
 def one_per_step(piece: np.ndarray, records: Records, axis: np.ndarray) -> tuple[np.ndarray, int]:

@@ -1,4 +1,4 @@
-"""Reads the bytes of a log in chunks of whole lines, and cleans only the chunks that need it."""
+"""Reads a text log as a list of lines in memory, and other files whole, each within a limit."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ import re
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from advisor.errors import AdvisorError
 
-CHUNK_BYTES = 1 << 19  # fits into a core's second-level cache for all passes over it
-LONGEST_LINE_BYTES = 1 << 22  # a longer "line" is binary or one huge JSON value, so it is cut
+# A known log has 28-73 kB in the median and 1.5 MB at most. Of a longer file than this, parts are read.
+MOST_BYTES = 1 << 28
+PART_BYTES = 1 << 26  # of the beginning, the middle and the end of such a file
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in the file
 
@@ -35,19 +39,55 @@ ECHO = re.compile(rb"\^\[\[[A-DHF]")  # arrow keys pressed while a terminal echo
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chunk:
-    """Whole lines of a log. `text` has only LF line ends, and `first_line` is the 1-based number of its first line."""
+class Lines:
+    """Lines of a log and the number of each in its file."""
 
-    text: bytes
-    first_line: int
-    returns: tuple[int, ...] = ()  # offsets of line ends that were lone CRs; line numbers do not count them
+    text: bytes  # each line with its LF
+    numbers: np.ndarray  # 1-based; lines that end with a lone CR are states of one line and share its number
+    notes: tuple[str, ...] = ()
 
-    @property
-    def line_count(self) -> int:
-        return self.text.count(b"\n") - len(self.returns)
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @cached_property
+    def each(self) -> list[bytes]:
+        """Return the lines without their ends."""
+        return self.text.split(b"\n")[:-1]
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """Return the offset at which each line begins."""
+        ends = np.flatnonzero(np.frombuffer(self.text, np.uint8) == 10)
+        return np.concatenate(([0], ends + 1))[: len(ends)]
+
+    def index(self, offset: int) -> int:
+        """Return the index of the line that holds an offset of the text."""
+        return int(np.searchsorted(self.starts, offset, side="right")) - 1
+
+    def number_at(self, offset: int) -> int:
+        """Return the number in the file of the line that holds an offset of the text."""
+        return int(self.numbers[self.index(offset)])
+
+    def take(self, at: np.ndarray) -> Lines:
+        """Return some of the lines, by their indices."""
+        if len(at) == len(self):
+            return self
+        each = self.each
+        text = b"".join([each[index] + b"\n" for index in at.tolist()])
+        return Lines(text=text, numbers=self.numbers[at])
 
 
-def clean(raw: bytes) -> tuple[bytes, tuple[int, ...]]:
+def lines_of(raw: bytes, first: int = 1) -> Lines:
+    """Return the lines of some bytes, of which the first line has the number `first`."""
+    text, returns = clean(raw)
+    if not text.endswith(b"\n"):
+        text += b"\n"
+    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == 10)
+    counted = ~np.isin(ends, returns) if len(returns) else np.ones(len(ends), bool)
+    return Lines(text=text, numbers=first + np.cumsum(counted) - counted)
+
+
+def clean(raw: bytes) -> tuple[bytes, np.ndarray]:
     """Remove ANSI sequences, convert CRLF and lone CR to LF and `nan.0` to `nan`. Also returns the lone CRs' places."""
     if HOLE in raw:
         raw = _HOLES.sub(b"", raw)
@@ -60,49 +100,81 @@ def clean(raw: bytes) -> tuple[bytes, tuple[int, ...]]:
     if b"\b" in raw:  # Keras erases a bar with as many backspaces
         raw = BACKSPACES.sub(b"\r", raw)
     if b"\r" not in raw:
-        return raw, ()
+        return raw, np.zeros(0, np.int64)
     raw = raw.replace(b"\r\n", b"\n")
     # each overwritten state of a progress bar becomes its own line, so that the last state does not hide a record
-    returns = tuple(match.start() for match in re.finditer(rb"\r", raw))
+    returns = np.flatnonzero(np.frombuffer(raw, np.uint8) == 13)
     return raw.replace(b"\r", b"\n"), returns
 
 
-def chunks(path: Path, progress: Progress | None = None) -> Iterator[Chunk]:
-    """Yield a plain, gzip or UTF-16 log as cleaned chunks of whole lines. The last line may be incomplete.
+def read_lines(path: Path, progress: Progress | None = None) -> Lines:
+    """Read a plain, gzip or UTF-16 log. Of a very long one only the beginning, the middle and the end are read.
 
-    After each chunk, `progress` is called with the bytes read and the total bytes of the file on disk. If a gzip stream
-    breaks off, its data up to the break is used. Raises AdvisorError if the file cannot be opened or its format is
-    wrong.
+    `progress` is called with the bytes read and the total bytes of the file on disk. If a gzip stream breaks off, its
+    data up to the break is used. Raises AdvisorError if the file cannot be opened.
     """
     size = path.stat().st_size if path.exists() else 0
-    line, rest = 1, b""
     with open_binary(path) as stream:
-        for raw in _blocks(stream):
-            whole, rest = _cut(rest + raw)
-            if whole:
-                chunk = _chunk(whole, line)
-                line += chunk.line_count
-                yield chunk
-            if progress is not None:
-                progress(_position(stream), size)
-    if rest:
-        yield _chunk(rest + b"\n", line)
+        packed = isinstance(stream, gzip.GzipFile)
+        raw = read_block(stream, MOST_BYTES if packed or size <= MOST_BYTES else PART_BYTES)
+        if raw[:2] in UTF16:
+            raw = raw.decode("utf-16", "replace").encode("utf-8", "replace")
+        if not packed and size > MOST_BYTES:
+            read = _parts(stream, raw, size)
+        else:
+            notes = (f"of a very long log the first {MOST_BYTES >> 20} MiB are read",) if len(raw) == MOST_BYTES else ()
+            read = replace(lines_of(raw), notes=notes) if raw else Lines(text=b"", numbers=np.zeros(0, np.int64))
+    if progress is not None:
+        progress(size, size)
+    return read
+
+
+def _parts(stream: BinaryIO, raw: bytes, size: int) -> Lines:
+    """Return whole lines of the beginning of a very long file, which is `raw`, and of its middle and end."""
+    parts, done, ends = [lines_of(raw[: raw.rfind(b"\n") + 1])], len(raw), raw.count(b"\n")
+    for begin in ((size - PART_BYTES) // 2, size - PART_BYTES):
+        while done < begin:  # the lines in between are only counted
+            block = stream.read(min(1 << 20, begin - done))
+            done, ends = done + len(block), ends + block.count(b"\n")
+        raw = stream.read(PART_BYTES)
+        end = raw.rfind(b"\n") + 1 if done + len(raw) < size else size
+        whole = raw[raw.find(b"\n") + 1 : end]
+        parts.append(lines_of(whole, ends + 2))
+        done, ends = done + len(raw), ends + raw.count(b"\n")
+    return Lines(
+        text=b"".join(part.text for part in parts),
+        numbers=np.concatenate([part.numbers for part in parts]),
+        notes=(f"a log of {size >> 20:,} MiB: its first, middle and last {PART_BYTES >> 20} MiB are read",),
+    )
 
 
 def sample(path: Path, head_bytes: int = 1 << 20, part_bytes: int = 1 << 18) -> bytes:
     """Return a cleaned sample for sniffers: the beginning and, of a long plain file, parts of its middle and end."""
     with open_binary(path) as stream:
-        wide = read_block(stream, 2) in UTF16
-        stream.seek(0)
-        head = b"".join(_blocks(stream, limit=head_bytes))
-        parts = [head]
-        size = path.stat().st_size
-        if isinstance(stream, gzip.GzipFile) or size <= len(head) or wide:
-            return clean(head)[0]
-        for offset in (size // 2, max(len(head), size - part_bytes)):
-            stream.seek(offset)
-            parts.append(stream.read(part_bytes).partition(b"\n")[2])
+        head = read_block(stream, head_bytes)
+        parts, size = [head], path.stat().st_size
+        if head[:2] in UTF16:
+            return clean(head.decode("utf-16", "replace").encode("utf-8", "replace"))[0]
+        if not isinstance(stream, gzip.GzipFile) and size > len(head):
+            for offset in (size // 2, max(len(head), size - part_bytes)):
+                stream.seek(offset)
+                parts.append(stream.read(part_bytes).partition(b"\n")[2])
     return clean(b"\n".join(parts))[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """Whole lines of a log. `text` has only LF line ends, and `first_line` is the 1-based number of its first line."""
+
+    text: bytes
+    first_line: int
+
+
+def chunks(path: Path) -> Iterator[Chunk]:
+    """Yield the lines of a file as one text."""
+    lines = read_lines(path)
+    if len(lines):
+        yield Chunk(text=lines.text, first_line=1)
 
 
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # written by a redirect in Windows PowerShell
@@ -124,19 +196,6 @@ def open_binary(path: Path) -> BinaryIO:
     return gzip.GzipFile(path, mode="rb")  # type: ignore[return-value]  # it is one in all but name
 
 
-def _blocks(stream: BinaryIO, limit: int | None = None) -> Iterator[bytes]:
-    """Yield raw blocks up to `limit` bytes, decoded from UTF-16 if there is a byte-order mark."""
-    decoder, done = None, 0
-    while limit is None or done < limit:
-        raw = read_block(stream, CHUNK_BYTES)
-        if not raw:
-            return
-        if not done and raw[:2] in UTF16:
-            decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
-        done += len(raw)
-        yield raw if decoder is None else decoder.decode(raw).encode("utf-8", "replace")
-
-
 def read_block(stream: BinaryIO, size: int) -> bytes:
     """Return `size` bytes, or fewer at the end. If a gzip stream breaks off, return what came before the break."""
     if not isinstance(stream, gzip.GzipFile):
@@ -152,31 +211,6 @@ def read_block(stream: BinaryIO, size: int) -> bytes:
         parts.append(part)
         left -= len(part)
     return b"".join(parts)
-
-
-def _cut(text: bytes) -> tuple[bytes, bytes]:
-    """Split after the last line end. A line that never ends is returned up to the length limit and cut there."""
-    end = text.rfind(b"\n") + 1
-    if not end:
-        end = text.rfind(b"\r") + 1  # a progress bar with no LF
-        if end == len(text):
-            end = 0  # its LF may follow in the next block
-    if not end and len(text) > LONGEST_LINE_BYTES:
-        return text, b""
-    return text[:end], text[end:]
-
-
-def _chunk(raw: bytes, line: int) -> Chunk:
-    text, returns = clean(raw)
-    if not text.endswith(b"\n"):
-        text += b"\n"
-        returns = (*returns, len(text) - 1)  # the same line continues in the next chunk
-    return Chunk(text=text, first_line=line, returns=returns)
-
-
-def _position(stream: BinaryIO) -> int:
-    file = stream.fileobj if isinstance(stream, gzip.GzipFile) else stream
-    return file.tell()
 
 
 # Structured formats are read as whole files, so their size and depth are limited first.

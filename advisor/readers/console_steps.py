@@ -16,17 +16,17 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from advisor.readers.chunks import Lines
 from advisor.readers.line_format import EVAL, TRAIN
 from advisor.readers.records import Records
 from advisor.readers.status import grain
 from advisor.readers.yaml_rows import regex
 
-MOST_BARS = 1 << 20  # bars kept, 24 bytes each
 MOST_STRAY = 0.02  # share of rows that may disagree: two processes wrote into each other's lines
 MOST_SHARED = 0.2  # share of rows with no bar between them and the next; above it, rows are printed late
 MOST_HITS = 0.9  # share of rows that stand beside a bar of their step
@@ -64,41 +64,25 @@ class _Said:
     is_sum: bool = False
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ConsoleMarks:
     """The bars, banners and summaries of a log, each with its place: its line number, counted as for records."""
 
-    said: list[_Said] = field(default_factory=list)
-    _bars: list[np.ndarray] = field(default_factory=list)
-    _count: int = 0
-
-    def feed(self, text: bytes, starts: np.ndarray, first: int) -> None:
-        """Search a chunk whose lines begin at the offsets `starts`; its first line is line `first` of the log."""
-        if self._count < MOST_BARS and (b"it/s" in text or b"s/it" in text):
-            bars = [(m.start(), int(m[1]), int(m[2])) for m in regex("trainer_bar").finditer(text)]
-            if bars:
-                found = np.array(bars, np.float64)
-                line = np.searchsorted(starts, found[:, 0], side="right") - 1
-                # a bar in the same line as a row stands before or after that row
-                behind = [
-                    text.rfind(b"{", a, b) >= 0 for a, b in zip(starts[line], found[:, 0].astype(int), strict=True)
-                ]
-                found[:, 0] = first + line + np.where(behind, 0.25, -0.25)
-                self._bars.append(found)
-                self._count += len(found)
-        if b"train_runtime" in text:
-            self.said += [_sum(m, first + _line(starts, m)) for m in regex("trainer_sum").finditer(text)]
-        if b"Running training" in text:
-            self.said += [_banner(m, first + _line(starts, m)) for m in regex("trainer_banner").finditer(text)]
-
-    def bars(self) -> np.ndarray:
-        """Return the place, the steps done and the total steps of each bar."""
-        return np.concatenate(self._bars) if self._bars else np.zeros((0, 3))
+    said: list[_Said]
+    bars: np.ndarray  # place, steps done and total steps of each bar
 
 
-def _line(starts: np.ndarray, match: re.Match[bytes]) -> int:
-    """Return the index of the line, among those that begin at `starts`, in which a match begins."""
-    return int(np.searchsorted(starts, match.start(), side="right")) - 1
+def marks_in(lines: Lines) -> ConsoleMarks:
+    """Return the bars, banners and summaries of all lines of a log."""
+    text, bars = lines.text, []
+    for match in regex("trainer_bar").finditer(text):
+        line = lines.index(match.start())
+        # a bar in the same line as a row stands before or after that row
+        behind = text.rfind(b"{", int(lines.starts[line]), match.start()) >= 0
+        bars.append((line + (0.25 if behind else -0.25), int(match[1]), int(match[2])))
+    said = [_sum(match, lines.index(match.start())) for match in regex("trainer_sum").finditer(text)]
+    said += [_banner(match, lines.index(match.start())) for match in regex("trainer_banner").finditer(text)]
+    return ConsoleMarks(said=said, bars=np.array(bars, np.float64).reshape(-1, 3))
 
 
 def _sum(match: re.Match[bytes], place: float) -> _Said:
@@ -150,7 +134,7 @@ def with_steps(
     if not len(train) or np.isfinite(printed[train]).any():
         return records, []
     step, planned = printed.copy(), records.column("planned_steps").copy()
-    bars, further, resolved = marks.bars(), [], 0
+    bars, further, resolved = marks.bars, [], 0
     twice = _printed_twice(records, train)
     parts = _runs(records, train[~twice], marks)
     borders = [-np.inf, *(float(records.order[part[0]]) for part in parts[1:]), np.inf]
@@ -215,7 +199,11 @@ def _run(
     done = np.append(own[:, 1], np.nan)
     steps = Span(low=total, high=total) if total else next(iter(stated), None)
     reached = float(own[:, 1].max()) if len(own) else -math.inf
-    over = reached >= total if total else bool(ends) and not _may_have_stopped(records, rows, within)
+    # a run may have stopped early if it was evaluated and its learning rate had not come down
+    evaluated = np.any((records.kind == EVAL) & (records.order > within[0]) & (records.order < within[1]))
+    rates = records.column("learning_rate")[rows]
+    stopped = evaluated and not rates[-1] <= COME_DOWN * np.nanmax(rates, initial=0.0)
+    over = reached >= total if total else bool(ends) and not stopped
     each = next((one.epoch_steps for one in begins if one.epoch_steps), None)
     every = facts.get("logging_steps")
     epoch = records.column("epoch")[rows]
@@ -232,13 +220,6 @@ def _run(
         late=len(own) > 0 and len(at) > 1 and float(np.mean(np.diff(at) == 0)) > MOST_SHARED,
     )
     return run, total
-
-
-def _may_have_stopped(records: Records, rows: np.ndarray, within: tuple[float, float]) -> bool:
-    """Return whether a run may have stopped early: it was evaluated and its learning rate had not come down."""
-    evaluated = np.any((records.kind == EVAL) & (records.order > within[0]) & (records.order < within[1]))
-    rates = records.column("learning_rate")[rows]
-    return bool(evaluated and not rates[-1] <= COME_DOWN * np.nanmax(rates, initial=0.0))
 
 
 def _training_bar(bars: np.ndarray, place: np.ndarray, stated: Sequence[Span]) -> tuple[float | None, np.ndarray]:
@@ -279,30 +260,18 @@ def _steps(run: _Run) -> np.ndarray | None:
     if each is not None and each.low == each.high and np.all(run.epoch == np.round(run.epoch)):
         by_epoch = run.epoch * each.low  # one row per epoch
         return by_epoch if _agrees(by_epoch, run, each.low) else None
-    for form in (_grid, _with_first):
-        grids = ((every, form(every, run)) for every in _intervals(run))
-        answers = [(every, steps) for every, steps in grids if steps is not None and _agrees(steps, run, every)]
+    longest = _most(run) / max(1, len(run.epoch) - 1)
+    intervals = range(1, int(min(longest, MOST_INTERVAL)) + 1) if np.isfinite(longest) else []
+    rows = np.arange(1.0, len(run.epoch) + 1)
+    for first in (False, True):  # with a row for step 1 before the others (`logging_first_step`)
+        grids = ((every, every * rows) for every in ([run.every] if run.every else intervals) if every > 1 or not first)
+        grids = ((every, np.concatenate(([1.0], steps[:-1])) if first else steps) for every, steps in grids)
+        answers = [(every, steps) for every, steps in grids if _agrees(steps, run, every)]
         if answers:
             every, steps = max(answers, key=lambda one: grain(int(one[0])))
             rounder = all(grain(int(every)) >= ROUNDER * grain(int(other)) for other, _ in answers if other != every)
             return steps if rounder and _is_told(every, run) else None
     return None
-
-
-def _intervals(run: _Run) -> Sequence[float]:
-    if run.every:
-        return [run.every]
-    longest = _most(run) / max(1, len(run.epoch) - 1)
-    return range(1, int(min(longest, MOST_INTERVAL)) + 1) if np.isfinite(longest) else []
-
-
-def _grid(every: float, run: _Run) -> np.ndarray:
-    return every * np.arange(1.0, len(run.epoch) + 1)
-
-
-def _with_first(every: float, run: _Run) -> np.ndarray | None:
-    """Return the grid of steps with a row for step 1 before the others (`logging_first_step`)."""
-    return np.concatenate(([1.0], _grid(every, run)[:-1])) if every > 1 else None
 
 
 def _most(run: _Run) -> float:

@@ -1,16 +1,10 @@
-"""Finds what a log says besides numbers: errors, signals, checkpoints, restarts, ends. One cheap scan for any format.
-
-Most bytes of a log are records that differ only in their digits. The scan therefore deletes the digits of a chunk and
-searches the *distinct* lines that remain, a few dozen, for the texts of `event_lines`. It goes back to the original
-lines only if such a text is found.
-"""
+"""Finds what a log says besides numbers: errors, signals, checkpoints, restarts, ends."""
 
 from __future__ import annotations
 
 import itertools
 import re
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -18,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from advisor.readers.chunks import chunks
+from advisor.readers.chunks import Lines, read_lines
 from advisor.readers.event_lines import Said, memory_sizes, read_line, rules, shorten
 from advisor.readers.run_table import NOT_FOUND, Event
 from advisor.readers.status import CAUSES, CONSEQUENCES
@@ -29,6 +23,7 @@ from advisor.readers.yaml_rows import regex
 START = b"Traceback (most recent call last)"
 MOST_LINES = 400  # deeper stacks exist, but each frame takes two lines with its source, so recursion errors end here
 _FRAME = re.compile(rb'\s+File "([^"\n]+)", line (\d+)')
+_INSTALLED = ("site-packages", "dist-packages", "<frozen", "/lib/python", ".pyx")
 _ANSI = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -92,14 +87,10 @@ class OpenTraceback:
 
     def _end(self, found: re.Match[bytes]) -> Raised:
         file, line = self.frames[-1]
-        own = next((frame for frame in reversed(self.frames) if not _installed(frame[0])), None)
+        own = next((one for one in reversed(self.frames) if not any(part in one[0] for part in _INSTALLED)), None)
         caller = None if own is None or own == (file, line) else f"{_short(own[0])}:{own[1]}"
         message = _text(found[3] or b"").strip()
         return Raised(name=_text(found[1]), message=message, file=file, file_line=line, caller=caller)
-
-
-def _installed(path: str) -> bool:
-    return any(part in path for part in ("site-packages", "dist-packages", "<frozen", "/lib/python", ".pyx"))
 
 
 def _short(path: str) -> str:
@@ -111,12 +102,11 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-KEEP = 500  # events of one kind kept from the beginning, and as many from the end, so memory stays constant
+KEEP = 500  # events of one kind kept from the beginning, and as many from the end
 OPEN_TRACEBACKS = 64  # ranks that may interleave their tracebacks, and how many may have the same prefix
 NAMELESS_TRACEBACKS = 4
 WINDOW = 4096  # characters of a line that are searched, because some logs print a whole configuration in one
 CONTINUED = (b"[CUDA ERROR]", b"terminate called after", b" panicked at ")  # the next line says what happened
-COLD_SHAPES = 20_000  # distinct lines remembered because they say nothing
 
 _DELETED = b"0123456789.,+-% \t"
 _ALLOCATING = re.compile(rb"allocating [\d.]+ [KMGT]?i?B for [^\n]{0,60}")
@@ -134,63 +124,61 @@ def needles() -> dict[bytes, list[bytes]]:
     return by_shape
 
 
+def events_in(lines: Lines) -> list[Event]:
+    """Return all events in some lines, in order; of a kind with very many only the first and the last.
+
+    Most lines differ only in their digits, so the searched texts are first looked for in the distinct ones.
+    """
+    distinct = b"\n".join(set(lines.text.translate(None, _DELETED).split(b"\n")))
+    hot = {needle for shape, texts in needles().items() if shape in distinct for needle in texts}
+    starts = _hot_lines(lines, hot)
+    scan, at, index = _Scan(), 0, 0
+    while at < len(lines):
+        index = bisect_left(starts, at, index)
+        # all lines are read while a traceback is open
+        at = at if scan.open else (starts[index] if index < len(starts) else len(lines))
+        if at >= len(lines):
+            break
+        start, line, size = int(lines.starts[at]), lines.each[at], 1
+        if any(words in line[:WINDOW] for words in CONTINUED) and at + 1 < len(lines):
+            line, size = line + b"\n" + lines.each[at + 1], 2
+        is_hot = index < len(starts) and starts[index] == at
+        scan.read(line[: 16 * WINDOW], int(lines.numbers[at]), is_hot, lines.text[max(0, start - 600) : start])
+        at += size
+    for opened in scan.open:
+        scan.close(opened, torn=True)
+    return sorted((event for said in scan.found.values() for event in _ends(said)), key=lambda event: event.line or 0)
+
+
+def _hot_lines(lines: Lines, hot: Iterable[bytes]) -> list[int]:
+    """Return the indices of the lines that hold any of these texts."""
+    text, found = lines.text, set[int]()
+    for needle in hot:
+        at = text.find(needle)
+        while at >= 0:
+            index = lines.index(at)
+            found.add(index)
+            at = text.find(needle, int(lines.starts[index]) + len(lines.each[index]))
+    return sorted(found)
+
+
+def _ends(said: Sequence[Event]) -> Sequence[Event]:
+    left_out = len(said) - 2 * KEEP
+    if left_out <= 0:
+        return said
+    last = replace(said[-1], numbers={**said[-1].numbers, "left_out": float(left_out)})
+    return [*said[:KEEP], *said[-KEEP:-1], last]
+
+
 @dataclass(kw_only=True)
-class EventScanner:
-    """A listener of the engine that takes the lines that are not records, in order, and returns their events."""
+class _Scan:
+    """The events found so far, by kind, and the tracebacks that are not over."""
 
-    _cold: set[bytes] = field(default_factory=set)
-    _open: list[_Open] = field(default_factory=list)
-    _first: dict[str, list[Event]] = field(default_factory=dict)
-    _last: dict[str, deque[Event]] = field(default_factory=dict)
-    _counts: dict[str, int] = field(default_factory=dict)
+    found: dict[str, list[Event]] = field(default_factory=dict)
+    open: list[_Open] = field(default_factory=list)
 
-    def feed(self, text: bytes, lines: np.ndarray) -> None:
-        """Scan whole lines with LF ends; `lines[i]` is the 1-based number in the file of the i-th line of `text`."""
-        shapes = set(text.translate(None, _DELETED).split(b"\n")) - self._cold
-        distinct = b"\n".join(shapes)
-        hot = {needle for shape, texts in needles().items() if shape in distinct for needle in texts}
-        if not hot and len(self._cold) < COLD_SHAPES:
-            self._cold |= shapes
-        if hot or self._open:
-            self._read_lines(text, lines, _line_starts(text, hot))
-
-    def finish(self) -> list[Event]:
-        """Return all events in log order; if a kind has very many, only the first and the last (see `left_out`)."""
-        for opened in self._open:
-            self._close(opened, torn=True)
-        self._open = []
-        events = [event for kind in self._first for event in self._kept(kind)]
-        return sorted(events, key=lambda event: event.line or 0)
-
-    def _kept(self, kind: str) -> list[Event]:
-        kept = [*self._first[kind], *self._last.get(kind, ())]
-        left_out = self._counts[kind] - len(kept)
-        if left_out:
-            kept[-1] = replace(kept[-1], numbers={**kept[-1].numbers, "left_out": float(left_out)})
-        return kept
-
-    def _read_lines(self, text: bytes, lines: np.ndarray, hot: list[int]) -> None:
-        """Read the lines that start at `hot`, and all lines while a traceback is open."""
-        at = index = 0
-        counted, line = 0, 0  # lines up to an offset; both only grow
-        while at < len(text):
-            index = bisect_left(hot, at, index)
-            start = at if self._open else (hot[index] if index < len(hot) else len(text))
-            if start >= len(text):
-                return
-            end = _line_end(text, start)
-            line += text.count(b"\n", counted, start)
-            counted = start
-            is_hot = index < len(hot) and hot[index] == start
-            self._line(
-                text[start : min(end, start + 16 * WINDOW)],
-                int(lines[min(line, len(lines) - 1)]),
-                is_hot,
-                text[max(0, start - 600) : start],
-            )
-            at = end + 1
-
-    def _line(self, line: bytes, number: int, is_hot: bool, before: bytes) -> None:
+    def read(self, line: bytes, number: int, is_hot: bool, before: bytes) -> None:
+        """Read one line, hot or within a traceback; `before` is the text before it."""
         took = self._feed_open(line)
         if not is_hot or took:
             return
@@ -199,7 +187,12 @@ class EventScanner:
                 self._add(said, number)  # `^CTraceback`
             harmless = _HARMLESS.match(before.rstrip(b"\n").rpartition(b"\n")[2]) is not None
             counted = _counted_by_bar(before + line[:begin])
-            self._begin(OpenTraceback(prefix=line[:begin]), number, harmless, counted)
+            alike = [opened for opened in self.open if opened.traceback.prefix == line[:begin]]
+            if len(alike) >= NAMELESS_TRACEBACKS:
+                self.open.remove(alike[0])
+            if len(self.open) < OPEN_TRACEBACKS:
+                traceback = OpenTraceback(prefix=line[:begin])
+                self.open.append(_Open(traceback=traceback, line=number, harmless=harmless, counted=counted))
             return
         for window in _windows(line):
             if (said := read_line(window)) is not None:
@@ -208,29 +201,22 @@ class EventScanner:
                 self._add(replace(said, numbers={**counted, **said.numbers}), number)
                 return
 
-    def _begin(self, traceback: OpenTraceback, line: int, harmless: bool, counted: dict[str, float]) -> None:
-        """Follow a traceback. If too many have the same prefix, the oldest of them is dropped."""
-        alike = [opened for opened in self._open if opened.traceback.prefix == traceback.prefix]
-        if len(alike) >= NAMELESS_TRACEBACKS:
-            self._open.remove(alike[0])
-        if len(self._open) < OPEN_TRACEBACKS:
-            self._open.append(_Open(traceback=traceback, line=line, harmless=harmless, counted=counted))
-
     def _feed_open(self, line: bytes) -> bool:
         """Give a line to the traceback it belongs to. Returns True if it was the exception's own line."""
-        owners = [opened for opened in self._open if opened.traceback.owns(line)]
+        owners = [opened for opened in self.open if opened.traceback.owns(line)]
         owner = max(owners, key=lambda opened: len(opened.traceback.prefix), default=None)
-        for opened in self._open:
+        for opened in self.open:
             if opened is not owner:
                 opened.traceback.pass_by()
         took = owner is not None and owner.traceback.feed(line)
-        for opened in self._open:
+        for opened in self.open:
             if opened.traceback.closed:
-                self._close(opened)
-        self._open = [opened for opened in self._open if not opened.traceback.closed]
+                self.close(opened)
+        self.open = [opened for opened in self.open if not opened.traceback.closed]
         return took
 
-    def _close(self, opened: _Open, *, torn: bool = False) -> None:
+    def close(self, opened: _Open, *, torn: bool = False) -> None:
+        """Add what a traceback says; `torn`: the log ends within it."""
         raised = opened.traceback.raised
         if opened.harmless:
             return
@@ -243,15 +229,10 @@ class EventScanner:
             self._add(Said(kind="exception", text=shorten(where), numbers={}), opened.line)
 
     def _add(self, said: Said, line: int) -> None:
-        if said.text.endswith(NOT_FOUND) and "finished" in self._first:
+        if said.text.endswith(NOT_FOUND) and "finished" in self.found:
             return  # a command typed at the prompt
         event = Event(kind=said.kind, text=said.text, line=line, numbers=said.numbers)
-        first = self._first.setdefault(said.kind, [])
-        self._counts[said.kind] = self._counts.get(said.kind, 0) + 1
-        if len(first) < KEEP:
-            first.append(event)
-        else:
-            self._last.setdefault(said.kind, deque(maxlen=KEEP)).append(event)
+        self.found.setdefault(said.kind, []).append(event)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,20 +243,27 @@ class _Open:
     counted: dict[str, float]  # by the bar before it
 
 
+@dataclass(kw_only=True)
+class EventScanner:
+    """Collects lines that are read piece by piece, for their events."""
+
+    _pieces: list[tuple[bytes, np.ndarray]] = field(default_factory=list)
+
+    def feed(self, text: bytes, lines: np.ndarray) -> None:
+        """Take whole lines with LF ends; `lines[i]` is the 1-based number in the file of the i-th line of `text`."""
+        self._pieces.append((text, lines[: text.count(b"\n")]))
+
+    def finish(self) -> list[Event]:
+        """Return all events in order."""
+        numbers = np.concatenate([np.zeros(0, np.int64), *(numbers for _, numbers in self._pieces)])
+        return events_in(Lines(text=b"".join(text for text, _ in self._pieces), numbers=numbers))
+
+
 def numbered_lines(path: Path, scanner: EventScanner) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a log with their 1-based numbers, and feed all of them to `scanner`."""
-    for chunk in chunks(path):
-        lines = chunk.text.split(b"\n")
-        numbers = np.arange(chunk.first_line, chunk.first_line + len(lines))
-        scanner.feed(chunk.text, numbers)
-        yield from zip(numbers.tolist(), lines, strict=True)
-
-
-def scan_text(text: bytes) -> list[Event]:
-    """Return the events of a whole text with LF line ends."""
-    scanner = EventScanner()
-    scanner.feed(text if text.endswith(b"\n") else text + b"\n", np.arange(1, text.count(b"\n") + 2))
-    return scanner.finish()
+    lines = read_lines(path)
+    scanner.feed(lines.text, lines.numbers)
+    yield from zip(lines.numbers.tolist(), lines.each, strict=True)
 
 
 def joined(events: Sequence[Event]) -> list[Event]:
@@ -287,7 +275,8 @@ def joined(events: Sequence[Event]) -> list[Event]:
     same: dict[tuple[object, ...], int] = {}  # what identifies an event → its index in `out`
     for event in events:
         key = (event.kind, event.step, _what(event))
-        if event.kind == "checkpoint" and out and out[-1].kind == "checkpoint" and _is_duration(event, out[-1]):
+        only_duration = "seconds" in event.numbers and "step" not in event.numbers  # of the checkpoint before
+        if only_duration and out and event.kind == out[-1].kind == "checkpoint" and event.step == out[-1].step:
             key = (event.kind, event.step, _what(out[-1]))
         if event.kind != "overflow" and key in same:
             out[same[key]] = _joined(out[same[key]], event)
@@ -295,11 +284,6 @@ def joined(events: Sequence[Event]) -> list[Event]:
             same[key] = len(out)
             out.append(event)
     return out
-
-
-def _is_duration(event: Event, before: Event) -> bool:
-    """Return whether a line only says how long the previous checkpoint took."""
-    return event.step == before.step and "seconds" in event.numbers and "step" not in event.numbers
 
 
 def _what(event: Event) -> object:
@@ -348,26 +332,6 @@ def _with_allocation(said: Said, before: bytes) -> Said:
         return said
     what = allocations[-1].decode("utf-8", "replace")
     return replace(said, text=shorten(f"{said.text} ({what})"), numbers={**said.numbers, **memory_sizes(what)})
-
-
-def _line_starts(text: bytes, needles: Iterable[bytes]) -> list[int]:
-    starts = set()
-    for needle in needles:
-        at = text.find(needle)
-        while at >= 0:
-            starts.add(text.rfind(b"\n", 0, at) + 1)
-            at = text.find(needle, max(text.find(b"\n", at), at + 1))
-    return sorted(starts)
-
-
-def _line_end(text: bytes, start: int) -> int:
-    """Return where the line at `start` ends. The next line is included if only that one says what happened."""
-    end = text.find(b"\n", start)
-    end = len(text) if end < 0 else end
-    if any(words in text[start : min(end, start + WINDOW)] for words in CONTINUED):
-        following = text.find(b"\n", end + 1)
-        end = len(text) if following < 0 else following
-    return end
 
 
 def _windows(line: bytes) -> Iterator[str]:

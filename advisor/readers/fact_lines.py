@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from advisor.readers.chunks import Lines, lines_of
 from advisor.readers.config_names import facts_of_settings
-from advisor.readers.line_format import Facts, LineFormat, unit_factor
-from advisor.readers.line_templates import number
+from advisor.readers.line_format import LineFormat, unit_factor
 from advisor.readers.names import meanings
-from advisor.readers.records import Records
+from advisor.readers.records import Records, number_in
 from advisor.readers.run_table import Event
 from advisor.readers.yaml_rows import regex
 
 MOST_MARKS = 2000  # only the last ones are kept, because a very long log may have a score at every step
-MOST_FACT_BYTES = 1 << 25  # after this much other text, a log states no more facts
 TEXT_FACTS = {"family", "schedule", "optimizer", "precision", "gpu", "loss_unit", "grad_norm_kind", "date"}
 PRECISIONS = {
     **dict.fromkeys(("torch.float32", "float32", "FP32", "TF32", "fp32"), "fp32"),
@@ -28,80 +27,52 @@ PRECISIONS = {
     **dict.fromkeys(("torch.float16", "float16", "FP16", "fp16", "16-true", "16-mixed"), "fp16"),
 }
 FLAG_FACTS = {"compile"}
+COUNT_FACTS = ("parameters", "dataset_tokens", "step_tokens")
 SHORTENED = 300
 # marks of all formats: the pattern's name, and a text that must be present
-_MARKS_OF_ALL = (("lm_eval_row", b"|\xc2\xb1"), ("perplexity_line", b""))
+_MARKS_OF_ALL = (("lm_eval_row", b"|\xc2\xb1"), ("hellaswag_line", b"ella"), ("perplexity_line", b""))
 _COUNTS = ("world", "mesh", "rank", "processes", "per_node", "nodes", "tasks")  # patterns that count devices
 _HALVES = ("fp16", "bf16")  # patterns of precisions
-_HALVED = (b"p16", b"f16", b"loat16", b"16bit", b"16-")
-_COUNTED = (b"orld", b"WORLD", b"esh", b"ank", b"MEMBER", b"rocesses", b"GPUs", b"nproc", b"nnodes", b"SLURM_")
 
 
-class FactLines:
-    """A listener that searches for a format's facts and marks."""
-
-    def __init__(self, format: LineFormat):
-        self.format = format
-        self.found: dict[str, Any] = {}
-        self.counts: dict[str, int] = {}
-        self.halves: set[str] = set()
-        self.events: deque[Event] = deque(maxlen=MOST_MARKS)
-        self.seen_bytes = 0
-
-    def feed(self, text: bytes, lines: np.ndarray) -> None:
-        """Search lines that are not records; `lines` are their numbers in the file."""
-        if self.seen_bytes < MOST_FACT_BYTES:
-            for rule in self.format.facts:
-                self._look(rule, text)
-            if any(word in text for word in _COUNTED):
-                said = {name: match for name in _COUNTS if (match := regex(f"devices_{name}").search(text))}
-                # the sides of a mesh of devices are multiplied
-                sides = {name: re.findall(rb"(?<!\w)\d+", match[1]) for name, match in said.items()}
-                self.counts = {**{name: math.prod(map(int, of)) for name, of in sides.items()}, **self.counts}
-            if any(word in text for word in _HALVED):
-                self.halves |= {name for name in _HALVES if regex(f"precision_{name}").search(text)}
-        self.seen_bytes += len(text)
-        own = ((mark.kind, mark.needs, mark.compiled) for mark in self.format.marks)
-        for kind, needs, pattern in (*own, *(("score", needs, regex(name)) for name, needs in _MARKS_OF_ALL)):
-            if needs in text:
-                for match in pattern.finditer(text):
-                    self._mark(kind, match, text, lines)
-
-    def facts(self) -> dict[str, Any]:
-        """Return the facts found so far, with the names and units of `columns.yaml`."""
-        counts = self.counts
-        launched = counts["per_node"] * counts.get("nodes", 1) if "per_node" in counts else None
-        several = (counts.get(name) for name in ("world", "mesh", "rank", "processes"))
-        devices = next(filter(None, several), None) or launched or counts.get("tasks")
-        half = {"precision": min(self.halves)} if len(self.halves) == 1 else {}  # both: which one was used is unknown
-        return {**({"world_size": devices} if devices else {}), **half, **self.format.constants, **self.found}
-
-    def _look(self, rule: Facts, text: bytes) -> None:
-        names = [*rule.compiled.groupindex, *rule.constants]
-        wanted = any(name.partition("__")[0] not in self.found for name in names)
-        if not (wanted or rule.last) or rule.needs not in text:
-            return
-        for match in rule.compiled.finditer(text):
+def stated_facts(format: LineFormat, lines: Lines) -> dict[str, Any]:
+    """Return what a format's patterns find in lines that are no records, by the names and units of `columns.yaml`."""
+    found: dict[str, Any] = {}
+    for rule in format.facts:
+        matches = rule.compiled.finditer(lines.text) if rule.needs in lines.text else iter(())
+        for match in matches if rule.last else itertools.islice(matches, 1):
             for name, value in {**values_of(match), **rule.constants}.items():
-                if rule.last or name not in self.found:
-                    self.found[name] = value
-            if not rule.last:
-                return
+                if rule.last or name not in found:
+                    found[name] = value
+    counts = {name: match for name in _COUNTS if (match := regex(f"devices_{name}").search(lines.text))}
+    # the sides of a mesh of devices are multiplied
+    count = {name: math.prod(map(int, re.findall(rb"(?<!\w)\d+", match[1]))) for name, match in counts.items()}
+    launched = count["per_node"] * count.get("nodes", 1) if "per_node" in count else None
+    several = (count.get(name) for name in ("world", "mesh", "rank", "processes"))
+    devices = next(filter(None, several), None) or launched or count.get("tasks")
+    halves = [name for name in _HALVES if regex(f"precision_{name}").search(lines.text)]
+    half = {"precision": halves[0]} if len(halves) == 1 else {}  # both: which one was used is unknown
+    return {**({"world_size": devices} if devices else {}), **half, **format.constants, **found}
 
-    def _mark(self, kind: str, match: re.Match[bytes], text: bytes, lines: np.ndarray) -> None:
-        start = text.rfind(b"\n", 0, match.start()) + 1
-        end = text.find(b"\n", match.start())
-        shown = text[start : end if end >= 0 else None].decode("utf-8", "replace").strip()[:SHORTENED]
-        line = int(lines[min(text.count(b"\n", 0, start), len(lines) - 1)])
-        self.events.append(Event(kind=kind, text=shown, line=line, numbers=_numbers_of(match)))
+
+def marks_of(format: LineFormat, lines: Lines) -> list[Event]:
+    """Return the marks of a format in lines that are no records."""
+    own = [(mark.kind, mark.needs, mark.compiled) for mark in format.marks]
+    found = []
+    for kind, needs, pattern in (*own, *(("score", needs, regex(name)) for name, needs in _MARKS_OF_ALL)):
+        for match in pattern.finditer(lines.text) if needs in lines.text else ():
+            at = lines.index(match.start())
+            shown = lines.each[at].decode("utf-8", "replace").strip()[:SHORTENED]
+            found.append(Event(kind=kind, text=shown, line=int(lines.numbers[at]), numbers=_numbers_of(match)))
+    return found[-MOST_MARKS:]
 
 
 def _numbers_of(match: re.Match[bytes]) -> dict[str, float]:
     texts = {name: text for name, text in match.groupdict().items() if text is not None}
     if {"name", "value"} <= texts.keys():
-        value = number(texts["value"]) / (100 if "percent" in texts else 1)
+        value = number_in(texts["value"]) / (100 if "percent" in texts else 1)
         return {} if np.isnan(value) else {texts["name"].decode("utf-8", "replace"): value}
-    return {name: value for name, text in texts.items() if not np.isnan(value := number(text))}
+    return {name: value for name, text in texts.items() if not np.isnan(value := number_in(text))}
 
 
 def values_of(match: re.Match[bytes]) -> dict[str, Any]:
@@ -117,7 +88,9 @@ def values_of(match: re.Match[bytes]) -> dict[str, Any]:
             values[fact] = "cpu" if words.lower() == "cpu" else PRECISIONS.get(words, words)
         elif fact in FLAG_FACTS:
             values[fact] = text.strip().lower() in (b"true", b"1", b"yes", b"on", b"enabled")
-        elif np.isfinite(value := number(text.strip())):
+        elif np.isfinite(value := number_in(text.strip())):
+            if unit == "index":  # of the last of several that are counted from 0
+                value, unit = value + 1, ""
             unit = unit or texts.get(f"{fact}__unit", b"").decode("utf-8", "replace")
             multiply, divide = fact_unit(unit, fact)
             scaled = value * multiply / divide
@@ -127,15 +100,13 @@ def values_of(match: re.Match[bytes]) -> dict[str, Any]:
 
 def fact_unit(unit: str, fact: str) -> tuple[float, float]:
     """Return the factor and divisor of a unit after a fact. Letters after counts mean thousands, millions and so on."""
-    counts = ("parameters", "dataset_tokens", "step_tokens")
-    return unit_factor(unit, "tokens" if fact in counts else fact) if unit else (1.0, 1.0)
+    return unit_factor(unit, "tokens" if fact in COUNT_FACTS else fact) if unit else (1.0, 1.0)
 
 
 # How far a run is meant to go, in any form in which its log prints its configuration: `epochs=50`, `--max_steps 1000`.
 
 MOST_PLANS = 4096
 MOST_BYTES = 1 << 24  # text with such words that is searched; settings do not come later
-_NEEDLES = (b"poch", b"EPOCH", b"steps", b"iter", b"max_update")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,25 +118,18 @@ class Planned:
     value: float
 
 
-@dataclass(kw_only=True)
-class PlanLines:
-    """A listener of the engine that finds such settings in lines that are not records."""
-
-    found: list[Planned] = field(default_factory=list)
-    _searched: int = 0  # bytes
-
-    def feed(self, text: bytes, lines: np.ndarray) -> None:
-        """Take lines that are not records, in order; `lines[i]` is the number in the file of the i-th line."""
-        if len(self.found) >= MOST_PLANS or self._searched > MOST_BYTES or not any(word in text for word in _NEEDLES):
-            return
-        self._searched += len(text)
-        said = [(match, match[4], match[2]) for match in regex("planned_setting").finditer(text)]
-        said += [(match, match[1], match[2]) for match in regex("planned_sentence").finditer(text)]
-        for match, printed, steps in sorted(said, key=lambda one: one[0].start()):
-            value = float(re.sub(rb"[_,]", b"", printed))
-            if value > 0 and len(self.found) < MOST_PLANS:
-                line = int(lines[min(text.count(b"\n", 0, match.start()), len(lines) - 1)])
-                self.found.append(Planned(line=line, fact="planned_steps" if steps else "planned_epochs", value=value))
+def plans_in(lines: Lines) -> list[Planned]:
+    """Return such settings in lines that are no records."""
+    text = lines.text[:MOST_BYTES]
+    said = [(match, match[4], match[2]) for match in regex("planned_setting").finditer(text)]
+    said += [(match, match[1], match[2]) for match in regex("planned_sentence").finditer(text)]
+    found = []
+    for match, printed, steps in sorted(said, key=lambda one: one[0].start()):
+        value = float(re.sub(rb"[_,]", b"", printed))
+        if value > 0:
+            fact = "planned_steps" if steps else "planned_epochs"
+            found.append(Planned(line=lines.number_at(match.start()), fact=fact, value=value))
+    return found[:MOST_PLANS]
 
 
 def planned_before(plans: Iterable[Planned], line: int, fact: str, done: float) -> float | None:
@@ -184,7 +148,9 @@ def planned_before(plans: Iterable[Planned], line: int, fact: str, done: float) 
 # count in that case, and also if the log mentions tokens.
 
 MOST_BANNER_BYTES = 1 << 17  # text before the first record; a longer one is not a banner
+MOST_BANNER_LINES = 1 << 14
 NOTHING_LEFT = 0.1  # nats: no model knows a text this well, so a lower loss of a language model shows an error
+FEWEST_PARAMETERS = 1000  # fewer are tensors or layers
 FEWEST_WORDS = 100  # words in a vocabulary; one of characters has 65
 # times ln V: a classifier of few classes over text starts lower, a sum over many tokens higher
 LEAST_OF_A_GUESS, MOST_OF_A_GUESS = 0.35, 4.0
@@ -196,7 +162,10 @@ _TOLD = (
     *(("parameters", "parameter_count"), ("vocab_size", "vocabulary_size")),
     *(("step_samples", "deepspeed_batch"), ("micro_batch", "deepspeed_micro_batch")),
 )
-_KEPT = ("vocab_size", "step_samples", "parameters", "micro_batch", "world_size", "family", "grad_accum")
+_KEPT = (
+    *("vocab_size", "step_samples", "parameters", "micro_batch", "world_size", "family", "grad_accum", "learning_rate"),
+    *("min_learning_rate", "warmup_steps", "weight_decay", "grad_clip", "dropout", "eval_every_steps"),
+)
 _SPOKEN_ALONE = ("planned_steps", "learning_rate", "step_tokens")  # not `num_steps: 1000`, maybe a sampler
 # only for language models, because other models have other lengths, depths and widths
 _OF_LANGUAGE = ("seq_len", "step_tokens", "depth", "width", "heads", "kv_heads", "ffn_width")
@@ -205,79 +174,67 @@ _WHICH = ("gpu", "gpus", "device", "devices")  # names followed by the index of 
 _TIMES = {b"k": 1e3, b"m": 1e6, b"b": 1e9, b"million": 1e6, b"billion": 1e9}
 
 
-@dataclass(kw_only=True)
-class BannerFacts:
-    """A listener of the engine that keeps the lines that are not records, up to a limit in bytes."""
+def banner_facts(lines: Lines, records: Records, of_rows: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts of the lines before the first record, or {} if none. `of_rows` are facts from the records.
 
-    _lines: list[tuple[int, bytes]] = field(default_factory=list)
-    _size: int = 0
+    Facts of language models are returned only if the log shows one.
+    """
+    if not len(records):
+        return {}
+    before = lines.take(np.flatnonzero(lines.numbers < records.line[0])[:MOST_BANNER_LINES])
+    banner = b"\n".join(line[:4096] for line in before.each if line.strip())[:MOST_BANNER_BYTES]
+    known = records.column("loss")[np.isfinite(records.column("loss"))]
+    first_loss = float(known[0]) if len(known) else None
+    of_tokens = any(name in records.columns for name in _COUNT_TOKENS)
+    told = _facts_of_banner(banner, first_loss, of_tokens=of_tokens, of_sequences="seq_len" in of_rows)
+    if told.get("planned_steps", np.inf) + 1 < np.nanmax(records.column("step"), initial=0.0):
+        del told["planned_steps"]  # the run went further, so something else was counted
+    return told
 
-    def feed(self, text: bytes, lines: np.ndarray) -> None:
-        """Take lines that are not records, in order; `lines[i]` is the number in the file of the i-th line."""
-        if self._size >= MOST_BANNER_BYTES:
-            return
-        for at, line in zip(lines.tolist(), text.split(b"\n"), strict=False):
-            if self._size < MOST_BANNER_BYTES and line.strip():
-                self._lines.append((at, line[:4096]))
-                self._size += len(line)
 
-    def told(self, records: Records, of_rows: Mapping[str, Any]) -> dict[str, Any]:
-        """Return facts of the lines before the first record, or {} if none. `of_rows` are facts from the records."""
-        if not len(records):
-            return {}
-        losses, steps = records.column("loss"), records.column("step")
-        known = losses[np.isfinite(losses)]
-        told = self.facts(
-            float(records.line[0]),
-            float(known[0]) if len(known) else None,
-            of_tokens=any(name in records.columns for name in _COUNT_TOKENS),
-            of_sequences="seq_len" in of_rows,
-        )
-        if told.get("planned_steps", np.inf) + 1 < np.nanmax(steps, initial=0.0):
-            del told["planned_steps"]  # the run went further, so something else was counted
-        return told
-
-    def facts(
-        self, first_record: float, first_loss: float | None, of_tokens: bool = False, of_sequences: bool = False
-    ) -> dict[str, Any]:
-        """Return facts of the lines before the first record; those of language models only if the log shows one.
-
-        `of_tokens` and `of_sequences` say whether the records themselves count tokens or state a sequence length.
-        """
-        banner = b"\n".join(line for at, line in self._lines if at < first_record)
-        settings = _settings(banner)
-        in_words = _lengths(settings) | spoken(banner)
-        if (tokens := regex("step_tokens").search(banner)) is not None:
-            in_words["step_tokens"] = counted(tokens)
-        said = in_words | facts_of_settings(settings)
-        for fact, pattern in _TOLD:
-            if fact not in said and (match := regex(pattern).search(banner)):
-                said[fact] = counted(match)
-        if (family := regex("model_family").search(banner)) is not None:
-            said.setdefault("family", family["family"].decode().lower())
-        facts = {name: said[name] for name in _KEPT if name in said}
-        facts |= {name: in_words[name] for name in _SPOKEN_ALONE if name in in_words}
-        for fact in ("driver", "cuda"):
-            if (match := regex(f"version_of_{fact}").search(banner)) is not None:
-                facts[fact] = match["value"].decode()
-        if (card := regex("gpu_name").search(banner)) is not None:
-            facts["gpu"] = card["card"].decode("ascii", "replace").strip()
-        elif regex("on_cpu").search(banner) is not None:
-            facts["gpu"] = "cpu"
-        of_words = (
-            first_loss is not None and 0 <= first_loss < NOTHING_LEFT and regex("of_words").search(banner) is not None
-        )
-        if of_words or _guesses(facts.get("vocab_size"), first_loss):
-            return facts | {name: said[name] for name in _OF_LANGUAGE if name in said}
-        of_language = of_tokens or "step_tokens" in facts or regex("of_tokens").search(banner) is not None
-        if not (of_language and (of_sequences or "seq_len" in in_words)):
-            large = facts.get("parameters", 0) >= _LARGE
-            return {
-                name: value
-                for name, value in facts.items()
-                if name != "vocab_size" and (name != "parameters" or not large)
-            }
-        return with_step_tokens(facts | {name: in_words[name] for name in _OF_LANGUAGE if name in in_words}, banner)
+def _facts_of_banner(banner: bytes, first_loss: float | None, *, of_tokens: bool, of_sequences: bool) -> dict[str, Any]:
+    settings = _settings(banner)
+    # the sequence length on a line of its own, by names that are not a model's own limit
+    lengths = {int(text) for name, text in settings.items() if spoken_name(name) == "seq_len" and text.isdigit()}
+    in_words = {"seq_len": lengths.pop()} if len(lengths) == 1 and min(lengths) >= _SHORTEST else {}
+    in_words |= spoken(banner)
+    if (tokens := regex("step_tokens").search(banner)) is not None:
+        in_words["step_tokens"] = counted(tokens)
+    said = in_words | facts_of_settings(settings)
+    for fact, pattern in _TOLD:
+        if fact not in said and (match := regex(pattern).search(banner)):
+            said[fact] = counted(match)
+    if (family := regex("model_family").search(banner)) is not None:
+        said.setdefault("family", family["family"].decode().lower())
+    if said.get("parameters", FEWEST_PARAMETERS) < FEWEST_PARAMETERS:
+        del said["parameters"]
+    if said.get("warmup_steps") == 0:  # it may be given as a share of the run
+        del said["warmup_steps"]
+    facts = {name: said[name] for name in _KEPT if name in said}
+    facts |= {name: in_words[name] for name in _SPOKEN_ALONE if name in in_words}
+    for fact in ("driver", "cuda"):
+        if (match := regex(f"version_of_{fact}").search(banner)) is not None:
+            facts[fact] = match["value"].decode()
+    if (card := regex("gpu_name").search(banner)) is not None:
+        facts["gpu"] = card["card"].decode("ascii", "replace").strip()
+    elif regex("on_cpu").search(banner) is not None:
+        facts["gpu"] = "cpu"
+    of_words = (
+        first_loss is not None and 0 <= first_loss < NOTHING_LEFT and regex("of_words").search(banner) is not None
+    )
+    # a first loss from guessing among the words of a vocabulary is near ln V or far above it
+    words = facts.get("vocab_size", 0)
+    guess = math.log(words) if words >= FEWEST_WORDS and first_loss is not None else math.inf
+    guesses = first_loss is not None and LEAST_OF_A_GUESS * guess <= first_loss <= MOST_OF_A_GUESS * guess < math.inf
+    if of_words or guesses:
+        return facts | {name: said[name] for name in _OF_LANGUAGE if name in said}
+    of_language = of_tokens or "step_tokens" in facts or regex("of_tokens").search(banner) is not None
+    if not (of_language and (of_sequences or "seq_len" in in_words)):
+        large = facts.get("parameters", 0) >= _LARGE
+        return {
+            name: value for name, value in facts.items() if name != "vocab_size" and (name != "parameters" or not large)
+        }
+    return with_step_tokens(facts | {name: in_words[name] for name in _OF_LANGUAGE if name in in_words}, banner)
 
 
 def with_step_tokens(facts: dict[str, Any], text: bytes) -> dict[str, Any]:
@@ -291,21 +248,13 @@ def with_step_tokens(facts: dict[str, Any], text: bytes) -> dict[str, Any]:
 
 def facts_above(head: bytes, records: Records) -> dict[str, Any]:
     """Return what the first lines of a file of records say about the run."""
-    banner, lines = BannerFacts(), head.split(b"\n")
-    banner.feed(head, np.arange(1, len(lines) + 1))
-    return banner.told(records, {})
+    return banner_facts(lines_of(head), records, {})
 
 
 def spoken_name(name: str) -> str | None:
     """Return the fact that a person means by a name, such as "Sequence length" or "seq"; None for any other name."""
     plain = re.sub(r"[ -]+", "_", name.strip().lower())
     return meanings("spoken").get(re.sub(r"_(?:size|len(?:gth)?|dim)$", "", plain))
-
-
-def _lengths(settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the sequence length among settings on one line each, by names that are not a model's own limit."""
-    lengths = {int(value) for name, value in settings.items() if spoken_name(name) == "seq_len" and value.isdigit()}
-    return {"seq_len": lengths.pop()} if len(lengths) == 1 and min(lengths) >= _SHORTEST else {}
 
 
 def spoken(banner: bytes) -> dict[str, Any]:
@@ -335,7 +284,8 @@ def _settings(banner: bytes) -> Mapping[str, str]:
     """Return names beside numbers. A name that appears with two different numbers is left out."""
     found: dict[str, str] = {}
     unsure: set[str] = set()
-    for match in regex("setting").finditer(regex("other_block").sub(b"", banner)):
+    text = regex("other_block").sub(b"", banner)
+    for match in (*regex("setting").finditer(text), *regex("option").finditer(text)):
         name = match["name"].decode("ascii", "replace").strip()
         if name.lower() in _WHICH:
             continue
@@ -350,10 +300,3 @@ def counted(match: re.Match[bytes]) -> int:
     groups = match.groupdict()
     times = _TIMES.get((groups.get("unit") or groups.get("unit_after") or b"").lower(), 1.0)
     return round(float((groups["value"] or groups["after"]).replace(b",", b"")) * times)
-
-
-def _guesses(vocabulary: Any, loss: float | None) -> bool:
-    """Return whether a first loss can come from guessing among these words: it is near ln V or far above it."""
-    if not isinstance(vocabulary, int | float) or vocabulary < FEWEST_WORDS or loss is None or not math.isfinite(loss):
-        return False
-    return LEAST_OF_A_GUESS * math.log(vocabulary) <= loss <= MOST_OF_A_GUESS * math.log(vocabulary)

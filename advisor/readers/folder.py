@@ -19,7 +19,6 @@ from advisor.errors import AdvisorError
 from advisor.readers import gpu_csv, mlflow_files, own_log, smi_tables, telemetry_file, tfevents, wandb_folder
 from advisor.readers.chunks import sample
 from advisor.readers.config_names import read_config
-from advisor.readers.line_clock import with_clocks
 from advisor.readers.run_table import Event, RunTable
 from advisor.readers.status import by_other_log, by_plan
 
@@ -164,7 +163,7 @@ def _read(path: Path, best: Best) -> RunTable | None:
     """Return the table in a file; None if no reader knows it or it is damaged, since other files may do."""
     try:
         chosen = best(path)
-        return with_clocks(chosen[1].read(path), path) if chosen is not None else None
+        return chosen[1].read(path) if chosen is not None else None
     except AdvisorError:
         return None
 

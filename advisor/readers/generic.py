@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from advisor.readers.chunks import Progress, sample
-from advisor.readers.events import scan_text
+from advisor.readers.chunks import Progress, lines_of, sample
+from advisor.readers.events import events_in
 from advisor.readers.learning import FEWEST, learn
 from advisor.readers.line_format import LineFormat
 from advisor.readers.line_reader import LineReader
@@ -41,7 +41,7 @@ class GenericReader:
         if rows:
             return rows
         # the events of a log without a record may say how its run ended
-        if (said := {event.kind for event in scan_text(head)}) & FAILURES:
+        if (said := {event.kind for event in events_in(lines_of(head))}) & FAILURES:
             return _ERRORS
         return _BEGUN if tells_of_training(head, path, over=bool(said & _OVER)) else 0.0
 

@@ -74,7 +74,10 @@ def readings(line: bytes) -> dict[str, Reading]:
             reading = _rate(slot, per)
         if reading is not None and (reading.column not in best or reading.rank < best[reading.column].rank):
             best[reading.column] = reading
-    _with_bar(found, best)
+    for slot in found:  # `45/100` are steps if the line has no other, a bar's clock is the time since its start
+        column, kind = ("step", "count") if slot.name == COUNTED else ("elapsed_seconds", "clock")
+        if slot.name in (COUNTED, "bar clock") and column not in best:
+            best[column] = Reading(column=column, target=column, slot=slot, rank=_OWN, kind=kind, key=slot.name)
     if "loss" not in best and "eval_loss" not in best:
         _with_data(line, found, best)
     return best
@@ -166,17 +169,6 @@ def _rate(slot: Slot, per: str) -> Reading:
     else:
         target = f"tokens_per_second__{thousands}" if thousands else "tokens_per_second"
     return Reading(column=target.partition("__")[0], target=target, slot=slot, rank=_OWN, kind="rate", key=per)
-
-
-def _with_bar(found: list[Slot], best: dict[str, Reading]) -> None:
-    """Read `45/100` as steps if the line has no other steps, and a bar's clock as the time since its start."""
-    for slot in found:
-        if slot.name == COUNTED and "step" not in best:
-            best["step"] = Reading(column="step", target="step", slot=slot, rank=_OWN, kind="count", key=COUNTED)
-        if slot.name == "bar clock" and "elapsed_seconds" not in best:
-            best["elapsed_seconds"] = Reading(
-                column="elapsed_seconds", target="elapsed_seconds", slot=slot, rank=_OWN, kind="clock", key=slot.name
-            )
 
 
 def _with_data(line: bytes, found: list[Slot], best: dict[str, Reading]) -> None:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 
 from advisor.readers.axis import BAR
 from advisor.readers.context_lines import MAY_MATTER, context, progress
@@ -28,7 +29,7 @@ from advisor.readers.generic_lines import (
     readings,
 )
 from advisor.readers.line_format import EVAL, MORE, UNITS, Found, Rule
-from advisor.readers.line_templates import number
+from advisor.readers.records import number_in
 from advisor.readers.slots import COUNTED, LONGEST, slots
 from advisor.readers.sniff import distinct_lines
 from advisor.readers.table_lines import TableRow, headers
@@ -101,18 +102,27 @@ class _Kind:
 @lru_cache(maxsize=2)
 def learn(head: bytes) -> Lesson:
     """Return the format of a log, learnt from a cleaned sample. A text that is not a log teaches nothing."""
+    # rows that a Markdown page about runs quotes are no log's rows
+    page = head[: 1 << 16]
+    filled = sum(1 for line in page.split(b"\n") if line.strip())
     lesson = _taught(head)
-    return Lesson() if lesson.rows < MANY and _is_page(head) else lesson
+    return Lesson() if lesson.rows < MANY and len(_MARKDOWN.findall(page)) > max(3, 0.05 * filled) else lesson
 
 
 def _taught(head: bytes) -> Lesson:
     table = _tables(head)
-    lines = _read_lines(head)
+    lines: list[_Line] = []
+    for text, count in distinct_lines(head)[: 4 * MOST_SHAPES]:
+        if len(text) <= LONGEST and MAY_MATTER.search(text) and (read := readings(text)):
+            lines.append(_Line(text=text, count=count, read=read))
+        if len(lines) >= MOST_SHAPES:
+            break
     train = _kinds(lines, "loss")
     most = max((kind.count for kind in train), default=0)
     main = max(train, key=lambda kind: _weight(kind, most), default=None)
-    if main is not None and main.bar:
-        main = next((kind for kind in train if _closes(kind, main)), main)
+    if main is not None and main.bar:  # lines may repeat what each full bar says: `[98/100] Train Loss: 5.26`
+        closed = (main.loss, main.progress, False)
+        main = next((one for one in train if (one.loss, one.progress, one.bar) == closed and one.count >= FEWEST), main)
     if main is not None and main.count <= sum(rows for _, rows in table):
         main = None
     rows = {id(line) for line in main.lines} if main else set()
@@ -133,7 +143,10 @@ def _taught(head: bytes) -> Lesson:
 
 
 def _lesson(head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, evals: list[_Kind]) -> Lesson:
-    needs = _needs(main)
+    # the printed word that all records contain, which is searched first
+    words = Counter(line.read["loss"].slot.word for line in main.lines)
+    (word, often), *_ = words.most_common(1)
+    needs = word if often == len(main.lines) else b""
     series = _series(head, main, needs)
     targets = _by_their_numbers(series)
     targets |= {column: _by_hands(series[clock], column, main) for column, clock in _HANDS.items() if clock in series}
@@ -157,16 +170,21 @@ def _lesson(head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, ev
         return Lesson()
     if rows < FEWEST and not any(line.read["loss"].slot.sure or b"|" in line.text for line in main.lines):
         return Lesson()
-    if rows >= FEWEST and not varied and not _moves(series):
+    if rows >= FEWEST and not varied and not any(len(set(series.get(name, []))) > 1 for name in PROGRESS):
         return Lesson()
+    several = all(is_one_of_several(line.text, line.read["loss"]) for line in main.lines)
+    # one line may follow a bar
+    other_bars = any(kind.bar != main.bar and kind.loss == main.loss and (main.bar or kind.count >= FEWEST)
+                     for kind in train)  # fmt: skip
     row = LearntRow(
         losses=frozenset({main.loss}),
         needs=needs,
         required=("loss", *sorted(counted)),
         targets_of=targets,
-        bar=main.bar if any(_is_other_bar(kind, main) for kind in train) else None,
+        bar=main.bar if other_bars else None,
         step=BAR if main.bar else "",
-        facts=_kind_of_loss(main) | _repeated_facts(head, main, needs),
+        # the height of a loss says little because a line has several losses
+        facts=(_OF_SEVERAL if several else {}) | _repeated_facts(head, main, needs),
     )
     other = sorted({kind.loss for kind in train if kind is not main and kind.progress == main.progress})
     notes = [f"of several losses ({', '.join([main.loss, *other][:4])}) {main.loss!r} is read"] if other else []
@@ -234,23 +252,6 @@ def unread(line: bytes, found: Sequence[Found], end: int | None = None) -> list[
     return out
 
 
-def _is_page(head: bytes) -> bool:
-    """Return whether a sample is a Markdown page about runs. Rows that it quotes are not a log's rows."""
-    text = head[: 1 << 16]
-    lines = sum(1 for line in text.split(b"\n") if line.strip())
-    return len(_MARKDOWN.findall(text)) > max(3, 0.05 * lines)
-
-
-def _read_lines(head: bytes) -> list[_Line]:
-    out: list[_Line] = []
-    for text, count in distinct_lines(head)[: 4 * MOST_SHAPES]:
-        if len(out) >= MOST_SHAPES:
-            break
-        if len(text) <= LONGEST and MAY_MATTER.search(text) and (read := readings(text)):
-            out.append(_Line(text=text, count=count, read=read))
-    return out
-
-
 def _kinds(lines: list[_Line], column: str) -> list[_Kind]:
     """Group lines by the name of their loss, by their counters, and by whether a progress bar counts."""
     kinds: dict[tuple[str, frozenset[str], bool], _Kind] = {}
@@ -273,28 +274,6 @@ def _weight(kind: _Kind, most: int) -> tuple[bool, bool, bool, int, int]:
     return repeats, "step" in kind.progress, counts, -(kind.rank // 100), kind.count
 
 
-def _closes(kind: _Kind, bars: _Kind) -> bool:
-    """Return whether lines repeat what each full bar says: `[98/100] Train Loss: 5.26`."""
-    return (kind.loss, kind.progress, kind.bar) == (bars.loss, bars.progress, False) and kind.count >= FEWEST
-
-
-def _is_other_bar(kind: _Kind, main: _Kind) -> bool:
-    """Return whether lines with the records' loss differ in having a bar. One line may follow a bar."""
-    return kind.bar != main.bar and kind.loss == main.loss and (main.bar or kind.count >= FEWEST)
-
-
-def _kind_of_loss(kind: _Kind) -> dict[str, str]:
-    """Return the fact `loss_unit` if the height of the loss says little because a line has several losses."""
-    return _OF_SEVERAL if all(is_one_of_several(line.text, line.read["loss"]) for line in kind.lines) else {}
-
-
-def _needs(kind: _Kind) -> bytes:
-    """Return the printed word that all lines of a kind contain, which is searched first; b"" if there is none."""
-    words = Counter(line.read["loss"].slot.word for line in kind.lines if "loss" in line.read)
-    (word, count), *_ = words.most_common(1) or [(b"", 0)]
-    return word if count == len(kind.lines) else b""
-
-
 def _series(head: bytes, kind: _Kind, needs: bytes) -> dict[str, list[float]]:
     """Return each column's numbers in the lines of one kind, in the order of the file."""
     out: dict[str, list[float]] = {}
@@ -311,7 +290,7 @@ def _series(head: bytes, kind: _Kind, needs: bytes) -> dict[str, list[float]]:
             text = line[reading.slot.start : reading.slot.end]
             clock = sum(UNITS[unit][0] * float(line[start:end]) for unit, start, end in reading.slot.parts)
             bar = reading.kind == "clock"
-            out.setdefault(column, []).append(float("nan") if bar else clock if reading.slot.parts else number(text))
+            out.setdefault(column, []).append(float("nan") if bar else clock if reading.slot.parts else number_in(text))
             if reading.slot.parts and (bar or column in _HANDS):
                 out.setdefault(_BAR_CLOCK if bar else _HANDS[column], []).append(clock)
         rows += 1
@@ -337,15 +316,12 @@ def _by_their_numbers(series: dict[str, list[float]]) -> dict[str, str]:
         out["elapsed_seconds"] = ""
     if ("step" not in series or out.get("step") == "") and "seconds" not in out:
         out["seconds"] = ""
-    if _of_each_epoch(series.get("epoch", []), series.get(_BAR_CLOCK, [])):
+    # where every row ends the bar of a new epoch, the bar's clock began with that epoch
+    epochs, clocks = series.get("epoch", []), series.get(_BAR_CLOCK, [])
+    apart = len(epochs) == len(clocks) >= FEWEST and all(b > a for a, b in pairwise(epochs))
+    if apart and 0 < clocks[-1] < 1.5 * clocks[0]:
         out["elapsed_seconds"] = "epoch_seconds"
     return out
-
-
-def _of_each_epoch(epochs: Sequence[float], clocks: Sequence[float]) -> bool:
-    """Return whether every row ends the bar of a new epoch, so that the bar's clock began with that epoch."""
-    apart = len(epochs) == len(clocks) >= FEWEST and all(b > a for a, b in zip(epochs, epochs[1:], strict=False))
-    return apart and 0 < clocks[-1] < 1.5 * clocks[0]
 
 
 def _by_hands(clock: Sequence[float], column: str, kind: _Kind) -> str:
@@ -374,7 +350,7 @@ def _of_a_step_or_of_several(kind: _Kind, series: Mapping[str, Sequence[float]])
     if times and all(_AVERAGED.match(text, reading.slot.end) for text, reading in times):
         return False  # `Time 0.51 (0.60)`: the time of each step, and the mean of all
     bare = [reading for _, reading in times if reading.kind == "time" and not reading.target.endswith("ms")]
-    moves = sorted(b - a for a, b in zip(steps, steps[1:], strict=False) if b > a)
+    moves = sorted(b - a for a, b in pairwise(steps) if b > a)
     stride = moves[len(moves) // 2] if moves else 0.0
     if len(spent) == len(steps) and steps[:1] in ([0.0], [1.0]) and stride >= _APART:
         typical = sorted(spent)[len(spent) // 2]
@@ -385,12 +361,8 @@ def _of_a_step_or_of_several(kind: _Kind, series: Mapping[str, Sequence[float]])
 
 def _rises(values: Sequence[float], share: float = RISING) -> bool:
     """Return whether most numbers go up. A return to the first value counts as a new start."""
-    moves = [b >= a or b == values[0] for a, b in zip(values, values[1:], strict=False)]
+    moves = [b >= a or b == values[0] for a, b in pairwise(values)]
     return not moves or sum(moves) >= share * len(moves)
-
-
-def _moves(series: dict[str, list[float]]) -> bool:
-    return any(len(set(series.get(name, []))) > 1 for name in PROGRESS)
 
 
 def _evaluations(kinds: list[_Kind], main: _Kind | None, owned: bool) -> list[LearntRow]:

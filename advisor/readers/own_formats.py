@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers.chunks import Progress, chunks, sample
-from advisor.readers.fact_lines import FLAG_FACTS, TEXT_FACTS
+from advisor.readers.chunks import Progress, read_lines, sample
+from advisor.readers.fact_lines import COUNT_FACTS, FLAG_FACTS, TEXT_FACTS
 from advisor.readers.line_format import EVAL, HIDDEN, LOSS, MORE, NUMBER, SETS, TRAIN, Facts, LineFormat, Mark, Row
-from advisor.readers.line_reader import LineReader, Lines
-from advisor.readers.line_templates import LONGEST_RECORD
+from advisor.readers.line_reader import LineReader
+from advisor.readers.records import LONGEST_RECORD
 from advisor.readers.run_table import RunTable, names_of
 from advisor.store.disk import dump_yaml, read_yaml, write_atomic
 from advisor.store.folders import advisor_home
@@ -36,12 +36,16 @@ FIELDS = {
     "name": "the program's name: letters, digits, dots and dashes",
     "rows": "list of regular expressions (Python) of the lines with a training loss, each found anywhere in a line. "
     "Named groups are columns, with the printed unit after two underscores if it is not the column's own: "
-    r"`(?P<step>\d+)`, `(?P<loss><<LOSS>>)`, `(?P<seconds__ms>[\d.]+)`. `<<LOSS>>` and `<<NUMBER>>` are any number",
-    "validation": "list of the same for lines with a validation loss (group eval_loss); optional",
+    r"`(?P<step>\d+)`, `(?P<loss><<LOSS>>)`, `(?P<seconds__ms>[\d.]+)`. `<<LOSS>>` and `<<NUMBER>>` are any number, "
+    "also with a sign, an exponent or nan. A step that starts again with each epoch stands beside the group epoch. "
+    "Empty if only validation losses are printed",
+    "validation": "list of the same for lines with a validation loss alone (group eval_loss); one on a line with a "
+    "training loss is a group of rows; optional",
     "context": "list of the same for lines whose numbers hold for the rows after them, as a step or an epoch on a line "
     "of its own; optional",
-    "more": "list of the same for lines that complete the row before them; optional",
-    "steps": "how a step is counted: printed (the default), bar (only a progress bar shows it) or rows (by no number)",
+    "more": "list of the same for lines that complete the row before them, as a step below its loss; optional",
+    "steps": "how a step is counted: printed (the default; also an epoch alone), bar (only a progress bar shows it) or "
+    "rows (by no number)",
     "ends": "what an end means → list of words, verbatim, that only a line about the end has; optional",
     "settings": "name of a setting → the words before its value in the banner, verbatim; optional",
 }
@@ -57,6 +61,7 @@ MOST_PATTERNS, LONGEST_PATTERN, LONGEST_WORDS = 8, 2000, 200
 SECONDS, BYTES_PER_SECOND = 20.0, 2e6  # the time for a log: so long, and longer by its size
 SURE = 0.99  # score of a format of the user's own: above that of any other reader
 SHAPES, LEAST_SHARED = 100, 0.5  # lines of the head that make its shape; share of them that another log must show
+COUNTS = "[kKMBGT]|million|billion"  # letters after a count
 FEWEST_ROWS = 3  # by which a format without shapes is recognised
 _NAME = re.compile(r"[\w.-]{1,60}")
 _FLAGS = re.compile(r"\(\?([imsx]+)\)")
@@ -68,11 +73,12 @@ _MASKS = re.compile(rb"([\"'])[^\"']*\1|\S*[/\\@]\S*|\w*\d[\w.,:+-]*")
 
 
 class MatchedRow(NamedTuple):
-    """A line that a pattern matches, with the step and the loss as they are printed there."""
+    """A line that a pattern matches, with the step, the loss and the seconds as they are printed there."""
 
     line: int
     step: str
     loss: str
+    clock: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,8 +223,8 @@ def as_format(entry: Mapping[str, Any], source: str) -> LineFormat:
         kind: [_row(one, wrong, field, kind) for one in texts(field, entry.get(field) or [], LONGEST_PATTERN)]
         for field, kind in _KINDS.items()
     }
-    if not rows[TRAIN]:
-        raise wrong("rows", FIELDS["rows"])
+    if not rows[TRAIN] and not rows[EVAL]:
+        raise wrong("rows", "there is no pattern of a line with a loss")
     given = {target.partition("__")[0] for kind in (SETS, MORE) for row in rows[kind] for target in row.targets}
     for row in rows[TRAIN] if steps == STEPS[0] else ():
         if not _COUNTERS & {*given, *(target.partition("__")[0] for target in row.targets)}:
@@ -263,8 +269,11 @@ def columns() -> list[str]:
 
 
 def _setting(fact: str, words: str) -> Facts:
-    value = r"[^\s,;|\"']+(?: [^\s,;|\"'=:]+){0,3}" if fact in TEXT_FACTS | FLAG_FACTS else NUMBER.decode()
-    pattern = rf"{re.escape(words)}[\"']?[ \t]*[:=]?[ \t]*[\"']?(?P<{fact}>{value})"
+    value = rf"(?P<{fact}>[^\s,;|\"']+(?: [^\s,;|\"'=:]+){{0,3}})"
+    if fact not in TEXT_FACTS | FLAG_FACTS:
+        letters = COUNTS if fact in COUNT_FACTS else "k|K"
+        value = rf"(?P<{fact}>{NUMBER.decode()})(?:[ \t]?(?P<{fact}__unit>{letters})\b)?"
+    pattern = rf"{re.escape(words)}[\"']?[ \t]*[:=]?[ \t]*[\"']?{value}"
     return Facts(pattern=pattern.encode(), needs=words.encode())
 
 
@@ -274,7 +283,8 @@ import json, re, sys
 lines, out = sys.stdin.buffer, sys.stdout.buffer
 asked = json.loads(lines.readline())
 patterns = [re.compile(one.encode()) for one in asked["patterns"]]
-training, sets = frozenset(asked["training"]), frozenset(asked["sets"])
+training, sets, more = (frozenset(asked[name]) for name in ("training", "sets", "more"))
+words = re.compile(rb"[A-Za-z]{3,}")
 written, rules, shapes, context, rows = 0, bytearray(), set(), {}, []
 for raw in lines:
     line = raw[:-1]
@@ -289,16 +299,21 @@ for raw in lines:
     if not asked["listed"]:
         continue
     if len(shapes) < 1000:
-        shapes.add(line.translate(None, b"0123456789."))
+        shapes.add(b" ".join(words.findall(line)))
     groups = {name.partition("__")[0]: text for name, text in found.groupdict().items() if text is not None}
     if rule in sets:
         context |= groups
+    if rule in more and rows and not rows[-1][1] and "step" in groups:
+        rows[-1][1] = groups["step"][:40].decode("utf-8", "replace")
     if rule in training:
         groups = context | groups
         step = groups.get("step", groups.get("epoch", groups.get("tokens", b"")))
-        words = [text[:40].decode("utf-8", "replace").split() for text in (step, groups.get("loss", b""))]
-        rows.append(json.dumps([len(rules) - 1, *map(" ".join, words)]))
-out.write(json.dumps([written, len(shapes), len(rules)]).encode() + b"\n" + rules + "\n".join(rows).encode())
+        clock = groups.get("elapsed_seconds", groups.get("seconds", b""))
+        loss = groups.get("loss", b"")
+        shown = [text[:40].decode("utf-8", "replace").split() for text in (step, loss, clock)]
+        rows.append([len(rules) - 1, *map(" ".join, shown)])
+out.write(json.dumps([written, len(shapes), len(rules)]).encode() + b"\n" + rules)
+out.write("\n".join(map(json.dumps, rows)).encode())
 """
 
 
@@ -309,16 +324,15 @@ def rows_by(format: LineFormat, path: Path, source: str, *, listed: bool = False
     patterns do that try a line in every division.
     """
     patterns = [row.pattern.decode() for row in format.rows if isinstance(row, Row)]
-    training, sets = ([i for i, row in enumerate(format.rows) if row.kind == kind] for kind in (TRAIN, SETS))
-    asked = {"patterns": patterns, "longest": LONGEST_RECORD, "training": training, "sets": sets, "listed": listed}
+    of_kind = {kind: [i for i, row in enumerate(format.rows) if row.kind == kind] for kind in (TRAIN, EVAL, SETS, MORE)}
+    training = of_kind[TRAIN] or of_kind[EVAL]
+    asked = {"patterns": patterns, "longest": LONGEST_RECORD, "training": training, "sets": of_kind[SETS],
+             "more": of_kind[MORE], "listed": listed}  # fmt: skip
     cannot = f"the format {format.name} ({source}) cannot be used"
-    numbers = [np.zeros(0, np.int64)]
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as found:
         given.write(json.dumps(asked).encode() + b"\n")
-        for chunk in chunks(path):
-            lines = Lines.of(chunk)
-            numbers.append(lines.numbers(np.arange(len(lines.ends))))
-            given.write(chunk.text)
+        lines = read_lines(path)
+        given.write(lines.text)
         limit = SECONDS + given.tell() / BYTES_PER_SECOND
         given.seek(0)
         try:
@@ -334,9 +348,8 @@ def rows_by(format: LineFormat, path: Path, source: str, *, listed: bool = False
         written, shapes, total = json.loads(found.readline())
         rule_of = np.frombuffer(found.read(total), np.int8)
         rows = [json.loads(text) for text in found.read().splitlines()]
-    at = np.concatenate(numbers)
     return MatchedRows(
-        rows=tuple(MatchedRow(int(at[index]), step, loss) for index, step, loss in rows),
+        rows=tuple(MatchedRow(int(lines.numbers[index]), *words) for index, *words in rows),
         trained=int(np.isin(rule_of, training).sum()), rule_of=rule_of,
         written=written, matched=int((rule_of >= 0).sum()), shapes=shapes,
     )  # fmt: skip

@@ -231,7 +231,7 @@ def _is_number(value: Any) -> bool:
 
 def _status(log: RunLog) -> tuple[Status, str]:
     if log.final is not None:
-        status = STATUS.get(str(log.final.get("outcome")), Status.UNKNOWN)
+        status = STATUS.get(str(log.final.get("outcome")), Status.NO_END)
         return status, str(log.final.get("reason", ""))
     if not log.steps:
         return Status.INCOMPLETE, "the log holds no step and no end"

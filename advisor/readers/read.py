@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,18 +29,17 @@ from advisor.readers import (
     wandb_folder,
 )
 from advisor.readers.archive import opened
-from advisor.readers.chunks import Progress, decode, sample
+from advisor.readers.chunks import Progress, decode, read_head, read_lines, sample
+from advisor.readers.clock import with_clocks
 from advisor.readers.folder import read_folder
 from advisor.readers.formats import line_formats
 from advisor.readers.generic import FEW, MOST, GenericReader
-from advisor.readers.generic_lines import Reading, readings
 from advisor.readers.learning import FEWEST, learn
-from advisor.readers.line_clock import with_clocks
-from advisor.readers.line_format import TRAIN, Found
+from advisor.readers.line_format import TRAIN, LineFormat
 from advisor.readers.line_reader import LineReader
 from advisor.readers.own_formats import named_format, own_format_of
 from advisor.readers.run_table import RunTable
-from advisor.readers.sniff import distinct_lines, is_signed
+from advisor.readers.sniff import distinct_lines
 from advisor.readers.telemetry_names import telemetry_run
 
 # Readers of structured files, each made of a score and a function, as `read.READERS` needs them.
@@ -61,6 +60,8 @@ class FileReader:
     def read(self, path: Path, progress: Progress | None = None) -> RunTable:
         """Read the file. Raises AdvisorError if it does not have the expected format."""
         table = self.read_file(path)
+        if path.is_file() and b"\0" not in read_head(path, 4096):  # a text
+            table = with_clocks(table, read_lines(path))
         if progress is not None:
             size = path.stat().st_size
             progress(size, size)
@@ -71,24 +72,21 @@ def _of(module: Any) -> FileReader:
     return FileReader(module.NAME, module.score, module.read)
 
 
-def _of_telemetry(module: Any) -> FileReader:
-    """Return the reader of a tool's telemetry, whose table holds nothing else."""
-    return FileReader(
-        module.NAME, module.score, lambda path: telemetry_run(path, module.NAME, *module.read_readings(path))
-    )
-
-
 # if two readers know a file equally well, the first is used
 STRUCTURED = (
     *map(_of, (own_log, hf_trainer_state)),
     *map(_of, (wandb_folder, wandb_file, tfevents, mlflow_files, sqlite_runs, parquet_table, telemetry_file)),
-    *map(_of_telemetry, (gpu_csv, smi_tables)),
+    *(  # telemetry of tools, whose table holds nothing else
+        FileReader(
+            tool.NAME, tool.score, lambda path, tool=tool: telemetry_run(path, tool.NAME, *tool.read_readings(path))
+        )
+        for tool in (gpu_csv, smi_tables)
+    ),
     *map(_of, (jsonl, csv_table, sheets)),
 )
 
 
 LEAST_SCORE = 0.1  # below it, nothing is recognisable
-FEWEST_MORE = 1  # columns that a learnt format must have besides those of the known format to be used in its place
 
 
 class Reader(Protocol):
@@ -129,7 +127,6 @@ def read_run(path: str | Path, format: str | None = None, progress: Progress | N
             table = read_folder(inside, known_reader)
         else:
             table = _named(format).read(inside, progress) if format is not None else _read(inside, progress)
-            table = with_clocks(table, inside)
     return table if inside == path else dataclasses.replace(table, source=str(path))
 
 
@@ -174,41 +171,25 @@ def known_reader(path: Path) -> tuple[float, Reader] | None:
         return written.score(head, path), written
     if best <= MOST and (own := GENERIC.score(head, path)) > best:
         return (own, GENERIC) if own >= LEAST_SCORE else None
-    return (best, _more_telling(_KNOWN[-index], head)) if best >= LEAST_SCORE else None
+    reader = _KNOWN[-index]
+    if isinstance(reader, LineReader) and not reader.format.steps_by_bar and _reads_less(reader.format, head):
+        return best, GENERIC
+    return (best, reader) if best >= LEAST_SCORE else None
 
 
-def _more_telling(reader: Reader, head: bytes) -> Reader:
-    """Return the reader that explains most numbers of a log's records: the known one or the one learnt from a sample.
-
-    The learnt format must read all columns that the known format reads, and several more. The known format still
-    supplies the facts of a program that named itself, and the steps if records stand beside bars.
-    """
-    if not isinstance(reader, LineReader) or reader.format.steps_by_bar:
-        return reader
-    rules = [rule for rule in reader.format.rows if rule.kind == TRAIN]
-    for line, count in sorted(distinct_lines(head), key=lambda one: -one[1]):
-        found = next((seen[0] for rule in rules if (seen := rule.find(line)) is not None), None)
-        if found is None:
-            continue
-        if not _reads_more(readings(line), found):
-            return reader  # judged only by the most common record
-        lesson = learn(head)
-        learnt = next((seen[0] for rule in lesson.rules if (seen := rule.find(line)) is not None), [])
-        more = _columns_of(learnt) - _columns_of(found)
-        if lesson.rows < count or not _columns_of(learnt) >= _columns_of(found) or len(more) < FEWEST_MORE:
-            return reader
-        if not is_signed(reader.format, head):
-            return GENERIC
-        return LineReader(replace(reader.format, rows=(*lesson.rules, *reader.format.rows)))
-    return reader
-
-
-def _reads_more(read: Mapping[str, Reading], found: Sequence[Found]) -> bool:
-    return len(read.keys() - _columns_of(found)) >= FEWEST_MORE
-
-
-def _columns_of(found: Sequence[Found]) -> set[str]:
-    return {one.target.partition("__")[0] for one in found} - {"unix_seconds"}
+def _reads_less(format: LineFormat, head: bytes) -> bool:
+    """Return whether a program that does not name itself prints more in its most common record than a format reads."""
+    if any(sign.compiled.search(head) is not None for sign in format.signs):
+        return False
+    rules = [rule for rule in format.rows if rule.kind == TRAIN]
+    for line, _ in sorted(distinct_lines(head), key=lambda one: -one[1]):
+        seen = (
+            next((seen[0] for rule in some if (seen := rule.find(line))), ()) for some in (rules, learn(head).rules)
+        )
+        known, learnt = ({found.target.partition("__")[0] for found in one} - {"unix_seconds"} for one in seen)
+        if known:
+            return known < learnt
+    return False
 
 
 def best_reader(path: Path) -> Reader:

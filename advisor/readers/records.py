@@ -1,15 +1,43 @@
-"""Keeps a log's records in constant memory. A very long log is thinned by its steps, while counts stay exact."""
+"""Finds the records among the lines of a log and converts their numbers into columns.
+
+Lines that differ only in their numbers have the same *shape*. A rule reads one line of each shape; the numbers of the
+others stand in the same places. Lines of a shape whose numbers do not come out even are read one by one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from advisor.readers.line_format import EVAL, MORE, SETS, TRAIN
+from advisor.readers.chunks import Lines
+from advisor.readers.line_format import (
+    DATE_PARTS,
+    INVERSE,
+    MORE,
+    NUMBER,
+    SETS,
+    TRAIN,
+    Found,
+    Rule,
+    unit_factor,
+)
+from advisor.readers.line_format import (
+    EVAL as EVAL,
+)
 
-MOST_RECORDS = 1 << 19  # above it, every second step is dropped; ten columns of this length take 42 MB
+LONGEST_RECORD = 1 << 14  # bytes; expressions that backtrack must not see whole documents on one line
+TAILS = 16  # lines of one shape whose text after the record is examined; an error shows in the first few
+_DIGITS = re.compile(rb"\d[\d.]*")
+# with thousands separators and, for the clock 03:04:05,678, without
+_NUMBERS = (re.compile(NUMBER), re.compile(NUMBER.replace(rb"(?:,\d{3})*+", b"")))
+_AT_ONCE = 1 << 13  # lines
+_LETTER = re.compile(rb"[a-zA-Z]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,10 +49,9 @@ class Records:
     rule: np.ndarray  # index of the format's row
     order: np.ndarray  # place in the file, in lines; those that end with a lone CR also count
     columns: dict[str, np.ndarray]
-    losses: int  # TRAIN records with a loss, or whose steps were all skipped, before thinning
-    evals: int  # records with a validation loss, before thinning
-    train: int  # TRAIN records, before thinning
-    kept_every: int = 1
+    losses: int  # TRAIN records with a loss, or whose steps were all skipped, in the whole file
+    evals: int  # records with a validation loss
+    train: int  # TRAIN records
 
     def __len__(self) -> int:
         return len(self.line)
@@ -34,125 +61,233 @@ class Records:
 
     def take(self, index: np.ndarray) -> Records:
         """Return some of the records, by mask or index; the counts remain those of the file."""
-        return Records(
-            line=self.line[index],
-            kind=self.kind[index],
-            rule=self.rule[index],
-            order=self.order[index],
-            columns={name: values[index] for name, values in self.columns.items()},
-            losses=self.losses,
-            evals=self.evals,
-            train=self.train,
-            kept_every=self.kept_every,
-        )
+        columns = {name: values[index] for name, values in self.columns.items()}
+        own = {name: getattr(self, name)[index] for name in ("line", "kind", "rule", "order")}
+        return dataclasses.replace(self, columns=columns, **own)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Block:
+class Block:
+    """Records of one rule that print the same columns."""
+
     order: np.ndarray
-    line: np.ndarray
-    rule: np.ndarray
+    rule: int
     columns: dict[str, np.ndarray]
 
 
-@dataclass(kw_only=True)
-class RecordStore:
-    """Collects blocks of records. `kinds` gives the kind of each of the format's rows."""
+@dataclass(frozen=True, kw_only=True)
+class Number:
+    """What becomes of one number of a line."""
 
-    kinds: Sequence[int]
-    most: int = MOST_RECORDS
-    kept_every: int = 1
-    blocks: list[_Block] = field(default_factory=list)
-    size: int = 0
-    dropped: dict[str, int] = field(default_factory=lambda: {"losses": 0, "evals": 0, "train": 0})
-    stride: float | None = None
-    said: dict[str, float] = field(default_factory=dict)  # values of the last SETS records that were taken out
-    filled_to: int = -1  # order up to which records have received the values of SETS records
+    column: str
+    part: str  # part of a date, INVERSE, or empty
+    multiply: float
+    divide: float
 
-    def add(self, *, order: np.ndarray, line: np.ndarray, rule: int, columns: dict[str, np.ndarray]) -> None:
-        """Add records of one rule; `order` is their place in the file, unique over all rules."""
-        self.blocks.append(_Block(order=order, line=line, rule=np.full(len(order), rule, np.int16), columns=columns))
-        self.size += len(order)
 
-    def end_of_chunk(self) -> None:
-        """Thin the records if there are too many."""
-        if self.size > self.most:
-            self._thin(self._merged())
+def read_records(lines: Lines, rules: Sequence[Rule], rule_of: np.ndarray | None = None) -> tuple[Records, Lines]:
+    """Return a log's records, and the lines that are none or have words after their record.
 
-    def records(self) -> Records:
-        """Return all records so far in file order."""
-        block = self._merged()
-        kept = self._count(block)
-        return Records(
-            line=block.line,
-            kind=self._kind(block.rule),
-            rule=block.rule,
-            order=block.order,
-            columns=block.columns,
-            kept_every=self.kept_every,
-            **{name: kept[name] + self.dropped[name] for name in kept},
-        )
+    `rule_of` gives the rule of each line (-1: none), where digits decide which one it is.
+    """
+    each, blocks, others = lines.each, list[Block](), list[int]()
+    shapes: dict[bytes, list[int]] = {}
+    for at, key in enumerate(_shapes(lines)):
+        shapes.setdefault(key if rule_of is None else b"%d %s" % (rule_of[at], key), []).append(at)
+    for at in shapes.values():
+        first = each[at[0]]
+        known = enumerate(rules) if rule_of is None else [(n, rules[n]) for n in rule_of[at[:1]].tolist() if n >= 0]
+        tried = ((number, rule.find(first)) for number, rule in known) if len(first) <= LONGEST_RECORD else ()
+        number, seen = next(((number, seen) for number, seen in tried if seen is not None), (-1, None))
+        if seen is None:
+            others += at
+            continue
+        found, unread = _blocks(each, at, number, rules[number], seen[0])
+        blocks += found
+        others += unread
+        if _LETTER.search(first, seen[1]):
+            others += [index for index in at[:TAILS] if index not in unread]
+    records = joined_records(blocks, [rule.kind for rule in rules], lines.numbers)
+    return records, lines.take(np.array(sorted(others), np.int64))
 
-    def _merged(self) -> _Block:
-        """Return all blocks as one, with SETS and MORE records merged into the records that they describe."""
-        return _merge_more(self._filled(_join(self.blocks)), self._kind)
 
-    def _filled(self, block: _Block) -> _Block:
-        sets = self._kind(block.rule) == SETS
-        if not len(sets) or not (sets.any() or self.said):
-            return block
-        new = ~sets & (block.order > self.filled_to)
+def _shapes(lines: Lines) -> Iterator[bytes]:
+    """Yield each line with a 0 in place of each number."""
+    borders = [*lines.starts[::_AT_ONCE].tolist(), len(lines.text)]
+    for start, end in pairwise(borders):
+        yield from _DIGITS.sub(b"0", lines.text[start : end - 1]).split(b"\n")
+
+
+def _blocks(
+    each: Sequence[bytes], at: list[int], number: int, rule: Rule, found: Sequence[Found]
+) -> tuple[list[Block], list[int]]:
+    """Return the records of lines of one shape, of which the first prints `found`, and the lines that are none."""
+    first = each[at[0]]
+    spans, meant = _meant(first, rule, found)
+    values = None if rule.comma else _at_the_same_places([each[index] for index in at], spans)
+    alike: dict[tuple[Number, ...], tuple[list[int], list[list[float]]]] = {}
+    unread = []
+    if values is None:
+        for index in at:
+            if (seen := rule.find(each[index])) is None:
+                unread.append(index)
+                continue
+            spans, meant = _meant(each[index], rule, seen[0])
+            where, printed = alike.setdefault(tuple(meant), ([], []))
+            where.append(index)
+            printed.append([number_in(each[index][a:b], rule.comma) for a, b in spans])
+    else:
+        alike[tuple(meant)] = (at, values)
+    blocks = []
+    for numbers, (where, printed) in alike.items():
+        columns = columns_of(numbers, np.asarray(printed, np.float64).reshape(len(where), len(numbers)))
+        for name, absent in rule.missing.items():
+            if name in columns:
+                columns[name] = np.where(columns[name] == absent, np.nan, columns[name])
+        blocks.append(Block(order=np.array(where, np.int64), rule=number, columns=columns))
+    return blocks, unread
+
+
+def _at_the_same_places(texts: Sequence[bytes], spans: Sequence[tuple[int, int]]) -> np.ndarray | None:
+    """Return the numbers of all lines at the places that they have in the first, or None if that is in doubt."""
+    values = np.full((len(texts), len(spans)), np.nan)
+    places = [{match.span(): at for at, match in enumerate(pattern.finditer(texts[0]))} for pattern in _NUMBERS]
+    found = [_place_of(span, places) for span in spans]
+    for column, (span, place) in enumerate(zip(spans, found, strict=True)):
+        if place is None:
+            if _DIGITS.search(texts[0], *span):
+                return None
+            values[:, column] = number_in(texts[0][slice(*span)])  # nan and inf are part of the shape
+    for first in range(0, len(texts), _AT_ONCE):
+        some = texts[first : first + _AT_ONCE]
+        for number, (pattern, of_pattern) in enumerate(zip(_NUMBERS, places, strict=True)):
+            if not any(place is not None and place[0] == number for place in found):
+                continue
+            printed = pattern.findall(b"\n".join(some))
+            if len(printed) != len(of_pattern) * len(some):
+                return None
+            for column, place in enumerate(found):
+                if place is not None and place[0] == number:
+                    texts_of = np.array([text.replace(b",", b"") for text in printed[place[1] :: len(of_pattern)]])
+                    numbers = texts_of.astype(np.float64)
+                    values[first : first + _AT_ONCE, column] = np.abs(numbers) if place[2] else numbers
+    return values
+
+
+def _place_of(span: tuple[int, int], places: Sequence[Mapping[tuple[int, int], int]]) -> tuple[int, int, bool] | None:
+    """Return by which pattern and as which of its numbers a number is found, and whether its hyphen is no sign."""
+    for number, of_pattern in enumerate(places):
+        for own, unsigned in ((span, False), ((span[0] - 1, span[1]), True)):
+            if own in of_pattern:
+                return number, of_pattern[own], unsigned
+    return None
+
+
+def _meant(line: bytes, rule: Rule, found: Sequence[Found]) -> tuple[list[tuple[int, int]], list[Number]]:
+    """Return where the numbers of a record stand, and what becomes of each."""
+    units = {f.target.partition("__")[0]: f for f in found if f.target.endswith("__unit")}
+    spans, meant = [], []
+    for f in found:
+        column, _, unit = f.target.partition("__")
+        if unit == "unit":
+            continue
+        if not unit and column in units:
+            unit = line[units[column].start : units[column].end].decode("utf-8", "replace")
+        part = unit if unit == INVERSE or (column == "unix_seconds" and unit in DATE_PARTS) else ""
+        multiply, divide = (1.0, 1.0) if part or not unit else unit_factor(unit, column)
+        spans.append((f.start, f.end))
+        meant.append(Number(column=column, part=part, multiply=multiply, divide=divide))
+    return spans, meant
+
+
+def number_in(text: bytes, comma: bytes = b"") -> float:
+    """Return a printed number, NaN for other text. Underscores are refused, although Python's float takes them."""
+    try:
+        return float(text.replace(b",", comma)) if b"_" not in text else math.nan
+    except ValueError:
+        return math.nan
+
+
+def columns_of(meant: Sequence[Number], values: np.ndarray) -> dict[str, np.ndarray]:
+    """Return columns of converted values, one per line. Groups of a column add up; date parts become Unix seconds."""
+    columns: dict[str, np.ndarray] = {}
+    dates: dict[str, np.ndarray] = {}
+    for number, raw in zip(meant, values.T, strict=True):
+        if number.part in DATE_PARTS:
+            dates[number.part] = np.abs(raw)
+            continue
+        with np.errstate(all="ignore"):
+            inverse = number.part == INVERSE
+            value = np.where(raw > 0, 1 / raw, np.nan) if inverse else raw * number.multiply / number.divide
+        columns[number.column] = columns[number.column] + value if number.column in columns else value
+        if number.column == "loss":
+            columns["loss_is_nan"] = np.isnan(value) + 2.0 * np.isinf(value)
+    if len(dates) >= 3:
+        columns["unix_seconds"] = unix_seconds(dates, len(values))
+    return columns
+
+
+def unix_seconds(parts: dict[str, np.ndarray], lines: int) -> np.ndarray:
+    """Return Unix seconds of a date in the proleptic Gregorian calendar, read as UTC; NaN for an invalid date.
+
+    Days since 1970-01-01 are counted with years shifted to start in March, so that leap days come last in the year.
+    """
+    year, month, day = (parts.get(name, np.full(lines, np.nan)) for name in ("year", "month", "day"))
+    year = np.where(year < 100, year + 2000, year)
+    bad = ~((year > 1969) & (year < 10_000) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31))
+    shifted = year - (month <= 2)
+    days = 365 * shifted + shifted // 4 - shifted // 100 + shifted // 400
+    days += (153 * ((month + 9) % 12) + 2) // 5 + day - 1 - 719_468
+    clock = sum(scale * parts[name] for name, scale in (("h", 3600), ("min", 60), ("s", 1)) if name in parts)
+    return np.where(bad, np.nan, days * 86_400.0 + clock)
+
+
+def joined_records(blocks: Sequence[Block], kinds: Sequence[int], numbers: np.ndarray) -> Records:
+    """Return blocks of records as one, in file order. `numbers` are those of the lines that `order` counts."""
+    order = np.concatenate([np.zeros(0, np.int64), *(block.order for block in blocks)])
+    rule = np.repeat(np.array([block.rule for block in blocks], np.int64), [len(block.order) for block in blocks])
+    columns: dict[str, np.ndarray] = {}
+    at = 0
+    for block in blocks:
         for name, values in block.columns.items():
-            own = sets & ~np.isnan(values)
-            source = np.maximum.accumulate(np.where(own, np.arange(len(own)), -1))
-            before = self.said.get(name, np.nan)
-            said = np.where(source >= 0, values[np.maximum(source, 0)], before)
-            if own.any():
-                self.said[name] = float(said[-1])
-            if own.any() or not np.isnan(before):
-                values[new & np.isnan(values)] = said[new & np.isnan(values)]
-        self.filled_to = int(block.order[-1])
-        return _take(block, ~sets)
+            columns.setdefault(name, np.full(len(order), np.nan))[at : at + len(values)] = values
+        at += len(block.order)
+    by_order = np.argsort(order, kind="stable")
+    order, rule = order[by_order], rule[by_order]
+    kind = np.asarray([*kinds, TRAIN], np.int8)[rule]
+    columns = {name: values[by_order] for name, values in columns.items()}
+    for values in columns.values():
+        _fill(values, kind == SETS)
+        _complete(values, kind)
+    train = kind == TRAIN
+    whole = Records(
+        line=numbers[order],
+        kind=kind,
+        rule=rule,
+        order=order,
+        columns=columns,
+        losses=int((train & has_loss(columns, len(order))).sum()),
+        evals=int((~np.isnan(columns["eval_loss"][kind < MORE])).sum()) if "eval_loss" in columns else 0,
+        train=int(train.sum()),
+    )
+    return whole.take(kind < MORE)
 
-    def _kind(self, rule: np.ndarray) -> np.ndarray:
-        return np.asarray([*self.kinds, TRAIN], np.int8)[rule]
 
-    def _count(self, block: _Block) -> dict[str, int]:
-        train = self._kind(block.rule) == TRAIN
-        return {
-            "losses": int((train & has_loss(block.columns, len(train))).sum()),
-            "evals": int((~np.isnan(block.columns["eval_loss"])).sum()) if "eval_loss" in block.columns else 0,
-            "train": int(train.sum()),
-        }
+def _fill(values: np.ndarray, sets: np.ndarray) -> None:
+    """Give each record without a value of its own the last one that a SETS record before it states."""
+    own = sets & ~np.isnan(values)
+    source = np.maximum.accumulate(np.where(own, np.arange(len(own)), -1))
+    lacking = ~sets & np.isnan(values) & (source >= 0)
+    values[lacking] = values[source[lacking]]
 
-    def _thin(self, block: _Block) -> None:
-        """Keep one step in so many that half the room is free. The ends of attempts and of the file stay."""
-        before, rows = self._count(block), len(block.order)
-        axis = block.columns.get("step", block.order.astype(np.float64))
-        moves = np.diff(axis)
-        if self.stride is None:
-            forward = moves[moves > 0]
-            self.stride = float(np.median(forward)) if len(forward) else 1.0
-        ends = np.concatenate(([True], moves < 0)) | np.concatenate((moves < 0, [True]))
-        ends[1:-1] &= ends.sum() < rows / 16
-        evals = self._kind(block.rule) == EVAL
-        ends |= evals & (evals.sum() < self.most / 8)  # evaluations are few and costly
-        keep = self._in_step(axis) | ends
-        while keep.sum() > self.most / 2 and self.kept_every < rows:
-            self.kept_every *= 2
-            keep = self._in_step(axis) | ends
-        if keep.sum() > self.most / 2:  # steps that do not advance are dropped by place
-            keep = np.arange(rows) % 2 == 0
-            keep[-1] = True
-        kept = _take(block, keep)
-        after = self._count(kept)
-        for name in self.dropped:
-            self.dropped[name] += before[name] - after[name]
-        self.blocks, self.size = [kept], len(kept.order)
 
-    def _in_step(self, axis: np.ndarray) -> np.ndarray:
-        with np.errstate(invalid="ignore"):
-            return np.round(axis / (self.stride or 1.0)) % self.kept_every == 0
+def _complete(values: np.ndarray, kind: np.ndarray) -> None:
+    """Put the values of MORE records into the record before them. If two print the same column, the first counts."""
+    owner = np.maximum.accumulate(np.where(kind < MORE, np.arange(len(kind)), -1))
+    source = np.flatnonzero((kind == MORE) & (owner >= 0) & ~np.isnan(values))
+    targets, first = np.unique(owner[source], return_index=True)
+    free = np.isnan(values[targets])
+    values[targets[free]] = values[source[first[free]]]
 
 
 def has_loss(columns: dict[str, np.ndarray], rows: int) -> np.ndarray:
@@ -165,44 +300,25 @@ def has_loss(columns: dict[str, np.ndarray], rows: int) -> np.ndarray:
     return printed
 
 
-def _join(blocks: Sequence[_Block]) -> _Block:
-    if not blocks:
-        empty = np.zeros(0, np.int64)
-        return _Block(order=empty, line=empty, rule=empty.astype(np.int16), columns={})
-    order = np.concatenate([b.order for b in blocks])
-    by_order = np.argsort(order, kind="stable")
-    columns: dict[str, np.ndarray] = {}
-    at = 0
-    for block in blocks:
-        end = at + len(block.order)
-        for name, values in block.columns.items():
-            if name not in columns:
-                columns[name] = np.full(len(order), np.nan)
-            columns[name][at:end] = values
-        at = end
-    return _Block(
-        order=order[by_order],
-        line=np.concatenate([b.line for b in blocks])[by_order],
-        rule=np.concatenate([b.rule for b in blocks])[by_order],
-        columns={name: values[by_order] for name, values in columns.items()},
-    )
+@dataclass(kw_only=True)
+class RecordStore:
+    """Collects blocks of records of files that are no lines. `kinds` gives the kind of each rule."""
 
+    kinds: Sequence[int]
+    blocks: list[Block] = dataclasses.field(default_factory=list)
+    lines: list[np.ndarray] = dataclasses.field(default_factory=list)
 
-def _take(block: _Block, keep: np.ndarray) -> _Block:
-    columns = {name: values[keep] for name, values in block.columns.items()}
-    return _Block(order=block.order[keep], line=block.line[keep], rule=block.rule[keep], columns=columns)
+    def add(self, *, order: np.ndarray, line: np.ndarray, rule: int, columns: dict[str, np.ndarray]) -> None:
+        """Add records of one rule; `order` is their place in the file, unique over all rules."""
+        self.blocks.append(Block(order=order, rule=rule, columns=columns))
+        self.lines.append(line)
 
+    def end_of_chunk(self) -> None:
+        """Do nothing."""
 
-def _merge_more(block: _Block, kind_of: Callable[[np.ndarray], np.ndarray]) -> _Block:
-    """Put the values of MORE records into the record before them. If two print the same column, the first counts."""
-    more = kind_of(block.rule) == MORE
-    if not more.any():
-        return block
-    owner = np.maximum.accumulate(np.where(more, -1, np.arange(len(more))))
-    at = np.flatnonzero(more & (owner >= 0))
-    for values in block.columns.values():
-        source = at[~np.isnan(values[at])]
-        targets, first = np.unique(owner[source], return_index=True)
-        free = np.isnan(values[targets])
-        values[targets[free]] = values[source[first[free]]]
-    return _take(block, ~more)
+    def records(self) -> Records:
+        """Return all records so far in file order."""
+        order = np.concatenate([np.zeros(0, np.int64), *(block.order for block in self.blocks)])
+        numbers = np.zeros(int(order.max(initial=-1)) + 1, np.int64)
+        numbers[order] = np.concatenate([np.zeros(0, np.int64), *self.lines])
+        return joined_records(self.blocks, self.kinds, numbers)

@@ -33,6 +33,8 @@ class Status(StrEnum):
 
     COMPLETED = "completed"
     INCOMPLETE = "incomplete"  # the log ends before the planned end, without a message
+    # neither a message, nor a plan that it missed, nor anything else says how it ended
+    NO_END = "no_end_recorded"
     STOPPED = "stopped"  # by its user or by a limit of its own
     TIME_LIMIT = "time_limit"  # the scheduler's
     OUT_OF_MEMORY = "out_of_memory"
@@ -40,12 +42,11 @@ class Status(StrEnum):
     CRASHED = "crashed"
     KILLED = "killed"  # by a signal from outside
     RUNNING = "running"  # its process lives or its log is still being written, so the run is not over
-    UNKNOWN = "unknown"  # nothing in the log says how many steps were planned
 
     @property
     def words(self) -> str:
         """Return the status as a report prints it."""
-        return "no end recorded" if self is Status.UNKNOWN else self.value.replace("_", " ")
+        return "no end is recorded" if self is Status.NO_END else self.value.replace("_", " ")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,14 +127,14 @@ class RunTable:
     main_phase: int = 0  # the longest with a loss
     facts: dict[str, Any] = field(default_factory=dict)  # declared, by the names of `columns.yaml`
     events: tuple[Event, ...] = ()
-    status: Status = Status.UNKNOWN
+    status: Status = Status.NO_END
     status_reason: str = ""
     runs: tuple[RunPart, ...] = ()  # in log order; empty if there is only one, which the table itself describes
     clock_seconds: float | None = None  # all runs by the log's time stamps, without long pauses between them
     attempts: tuple[Attempt, ...] = ()  # in order; empty if the log does not distinguish processes
     telemetry: dict[str, np.ndarray] | None = None  # names from `columns.yaml`; all have the same length
     host_telemetry: dict[str, np.ndarray] | None = None  # the same for the machine, on a run without GPUs
-    rows: int = 0  # records with a training loss (or a validation loss if the log has no other), before thinning
+    rows: int = 0  # records with a training loss (or a validation loss if the log has no other)
     first_step: float | None = (
         None  # of the main phase, as printed; the epoch if no step is printed or steps restart with each epoch
     )
@@ -141,7 +142,6 @@ class RunTable:
     first_loss: float | None = None  # of the main phase, as printed; NaN if NaN was printed
     last_loss: float | None = None
     duplicates: int = 0  # records dropped because the same run was printed twice
-    kept_every: int = 1  # factor by which rows of a very long log are thinned
     lines: np.ndarray | None = None  # 1-based line of the file that printed each row; None if its rows are not lines
     notes: tuple[str, ...] = ()  # how ambiguous content was read, in words
 

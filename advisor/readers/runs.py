@@ -7,6 +7,7 @@ the events in its own lines and by its own plan, and the whole log by its last r
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,11 +17,11 @@ import numpy as np
 
 from advisor.readers.attempts import Stretch, distinct
 from advisor.readers.axis import JOINED
+from advisor.readers.clock import GREW
 from advisor.readers.events import joined
 from advisor.readers.fact_lines import Planned, planned_before
 from advisor.readers.records import has_loss
 from advisor.readers.run_table import Event, RunPart, RunTable, Status
-from advisor.readers.stamps import GREW
 from advisor.readers.starts import Segment, Words, segments
 from advisor.readers.status import (
     CAUSES,
@@ -45,6 +46,9 @@ _LAST_WORDS = FAILURES | {
 }  # after these, another run may begin
 
 
+_STAGE = re.compile(r"(?P<word>[A-Za-z]+) (?P<number>\d+)")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cuts:
     """What cuts a log into runs."""
@@ -63,47 +67,45 @@ class Cuts:
 
 def with_runs(table: RunTable, events: Sequence[Event], cuts: Cuts) -> RunTable:
     """Return the table with its runs and with how the whole log ended. `events` are all the log's events, in order."""
+
+    def lines(kinds: Collection[str], of: Sequence[Event] = events) -> list[int]:
+        return [event.line for event in of if event.kind in kinds and event.line is not None]
+
     table = dataclasses.replace(table, facts=_with_plans(table, cuts))
     words = Words(
-        decisive=_lines(events, _LAST_WORDS),
-        finished=_lines(events, ("finished",)),
-        failed=_lines([event for event in events if not follows_timeout(event, events)], _OWN_FAULT),
-        broken=_lines(events, FAILURES),
+        decisive=lines(_LAST_WORDS),
+        finished=lines(("finished",)),
+        failed=lines(_OWN_FAULT, [event for event in events if not follows_timeout(event, events)]),
+        broken=lines(FAILURES),
     )
     found = segments(cuts.reach(), cuts.starts, words, distinct(cuts.train_lines))
     parts = []
     for number, segment in enumerate(found, 1):
         mine = _events_of(segment, events, cuts.train_lines, last=number == len(found))
         stretch = cuts.phases[segment.phase] if segment.phase is not None else None
-        part = _part(table, segment, stretch, mine, cuts)
-        parts.append(dataclasses.replace(part, name=_name(stretch, number, len(found))))
+        name = (stretch.name if stretch is not None else "") or ("training" if len(found) == 1 else f"run {number}")
+        parts.append(dataclasses.replace(_part(table, segment, stretch, mine, cuts), name=name))
     parts = ended_alike(_stages_done(parts))
     status, reason = of_all_runs(parts)
-    facts = _facts_of_main(table, parts)
+    facts = dict(table.facts)
+    if sum(part.phase is not None for part in parts) > 1 and "total_seconds" in facts:  # another run may have said so
+        own = next((part.declared_seconds for part in parts if part.phase == table.main_phase), None)
+        del facts["total_seconds"]
+        facts |= {} if own is None else {"total_seconds": own}
     return dataclasses.replace(table, runs=tuple(parts), status=status, status_reason=reason, facts=facts)
 
 
 def _stages_done(parts: Sequence[RunPart]) -> list[RunPart]:
     """Return the runs with each stage that another stage of its script follows as completed, if nothing else is said.
 
-    A script goes on to its next stage, which it announces, when the one before has ended.
+    A script goes on to its next stage (`stage 2`), which it announces, when the one before has ended.
     """
     done = list(parts)
-    for at, (part, following) in enumerate(pairwise(parts)):
-        word, number, after = part.name.partition(" ")[0], *(_stage_of(one) for one in (part, following))
-        if number is not None and after is not None and after > number and following.name.startswith(word):
-            done[at] = shown_complete(part, f"{following.name} follows it")
+    stages = [_STAGE.fullmatch(part.name) if part.phase is not None else None for part in parts]
+    for at, (stage, after) in enumerate(pairwise(stages)):
+        if stage and after and stage["word"] == after["word"] != "run" and int(after["number"]) > int(stage["number"]):
+            done[at] = shown_complete(parts[at], f"{parts[at + 1].name} follows it")
     return done
-
-
-def _stage_of(part: RunPart) -> int | None:
-    """Return the number of a stage that the log announced (`stage 2`), or None for other runs."""
-    word, _, number = part.name.partition(" ")
-    return int(number) if word != "run" and word.isalpha() and number.isdigit() and part.phase is not None else None
-
-
-def _lines(events: Sequence[Event], kinds: Collection[str]) -> list[int]:
-    return [event.line for event in events if event.kind in kinds and event.line is not None]
 
 
 def _with_plans(table: RunTable, cuts: Cuts) -> dict[str, Any]:
@@ -117,16 +119,6 @@ def _with_plans(table: RunTable, cuts: Cuts) -> dict[str, Any]:
         counted = len(done) and (column == "epoch" or table.counts_steps)
         if counted and fact not in facts and (plan := planned_before(cuts.plans, first, fact, float(done.max()))):
             facts[fact] = int(plan) if plan == int(plan) else plan
-    return facts
-
-
-def _facts_of_main(table: RunTable, parts: Sequence[RunPart]) -> dict[str, Any]:
-    """Return the facts without any duration that another one of several runs stated."""
-    facts = dict(table.facts)
-    if sum(part.phase is not None for part in parts) > 1 and "total_seconds" in facts:
-        own = next((part.declared_seconds for part in parts if part.phase == table.main_phase), None)
-        del facts["total_seconds"]
-        facts |= {} if own is None else {"total_seconds": own}
     return facts
 
 
@@ -153,7 +145,7 @@ def _part(table: RunTable, segment: Segment, stretch: Stretch | None, events: Se
         phase=segment.phase,
         first_line=segment.first_line,
         last_line=None if np.isinf(segment.end_line) else int(segment.end_line) - 1,
-        status=Status.UNKNOWN,
+        status=Status.NO_END,
         status_reason="",
         declared_seconds=_declared(events),
     )
@@ -186,12 +178,6 @@ def _declared(events: Sequence[Event]) -> float | None:
         return sum(each)
     last = [event.numbers["seconds"] for event in said if event.numbers.get("rows_after") == 0]
     return max(last, default=None)
-
-
-def _name(stretch: Stretch | None, number: int, of: int) -> str:
-    if stretch is not None and stretch.name:
-        return stretch.name
-    return "training" if of == 1 else f"run {number}"
 
 
 def _status(table: RunTable, phase: int, stretch: Stretch, events: Sequence[Event], cuts: Cuts) -> tuple[Status, str]:
@@ -251,21 +237,17 @@ def ends_of(columns: Mapping[str, np.ndarray], at: np.ndarray, step_printed: boo
         absent = printed is None or name == "eval_loss" or np.isnan(printed[row])
         return None if np.isnan(values[row]) and absent else float(values[row])
 
-    steps = columns["step"] if step_printed else _whole_epochs(columns, at)
+    steps = columns["step"] if step_printed else columns.get("epoch")
+    if not step_printed and steps is not None:  # parts of an epoch name no step
+        epochs = steps[at]
+        whole = np.all(np.isfinite(epochs)) and np.all(epochs == np.round(epochs)) and np.all(np.diff(epochs) >= 0)
+        steps = steps if whole else None
     return {
         "first_step": None if steps is None else float(steps[at[0]]),
         "last_step": None if steps is None else float(steps[at[-1]]),
         "first_loss": loss(int(at[0])),
         "last_loss": loss(int(at[-1])),
     }
-
-
-def _whole_epochs(columns: Mapping[str, np.ndarray], at: np.ndarray) -> np.ndarray | None:
-    """Return the epochs if rows count by whole epochs in order, else None: parts of an epoch name no step."""
-    epochs = columns.get("epoch")
-    if epochs is None or not np.all(np.isfinite(epochs[at])):
-        return None
-    return epochs if np.all(epochs[at] == np.round(epochs[at])) and np.all(np.diff(epochs[at]) >= 0) else None
 
 
 def values(table: RunTable, phase: int, name: str) -> np.ndarray:

@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 
 from advisor.readers.line_format import EVAL, TRAIN, LineFormat
-from advisor.readers.line_templates import shape
 from advisor.readers.run_table import Event
 from advisor.readers.yaml_rows import regex
 
 SURE_RECORDS = 3  # records of one format; fewer may be a coincidence
 _MOST_DISTINCT = 1 << 14  # lines of different shapes that are examined
+DIGITS = b"0123456789."
 _LONGEST = 1 << 13  # bytes of a line; embedded JSON can be very long
 
 
@@ -20,7 +20,7 @@ _LONGEST = 1 << 13  # bytes of a line; embedded JSON can be very long
 def distinct_lines(head: bytes) -> tuple[tuple[bytes, int], ...]:
     """Return one line of each shape in a sample, and how many lines have that shape."""
     seen: dict[bytes, list[int]] = {}
-    shapes = shape(head).split(b"\n")
+    shapes = head.translate(None, DIGITS).split(b"\n")
     lines = head.split(b"\n")
     for index, key in enumerate(shapes):
         known = seen.get(key)
@@ -47,12 +47,6 @@ def line_score(format: LineFormat, head: bytes, path: Path) -> float:
         if sign.weight > score and (sign.compiled.search(prose) or (sign.path and sign.compiled.search(_name(path)))):
             score = sign.weight
     return max(score, _record_score(format, lines, prose))
-
-
-def is_signed(format: LineFormat, head: bytes) -> bool:
-    """Return whether a sample has words of the format's own program, since other programs may print such records."""
-    prose = _prose(head)
-    return any(sign.compiled.search(prose) is not None for sign in format.signs)
 
 
 def _record_score(format: LineFormat, lines: tuple[tuple[bytes, int], ...], prose: bytes) -> float:

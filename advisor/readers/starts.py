@@ -8,96 +8,90 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
+from advisor.readers.chunks import Lines
 from advisor.readers.yaml_rows import regex
 
 BANNER_LINES = 300  # first lines that are remembered
 SURE = 6  # distinct banner lines whose return is enough; what launchers and installers print appears only once
 LOOPED = 5  # times as often as the first lines appear again
 FEWEST = 3  # distinct lines that make a banner; one or two may be the head of every epoch
-MOST_HITS = 100_000
 MANY_STARTS = 4  # of a script that somebody tried again and again
 _SHORTEST = 8  # characters, without digits and spaces, that distinguish a line from others
 _DELETED = b"0123456789.,+-% \t"
 
 
-@dataclass(kw_only=True)
-class StartLines:
-    """A listener of the engine that remembers the log's first lines and where they appear again."""
-
-    _banner: dict[bytes, int] = field(default_factory=dict)  # distinct line → the number of its first occurrence
-    _seen: int = 0
-    _hits: list[tuple[int, int]] = field(default_factory=list)  # line, banner line that it repeats
-
-    def feed(self, text: bytes, lines: np.ndarray) -> None:
-        """Take lines that are not records, in order; `lines[i]` is the number in the file of the i-th line."""
-        shapes = text.translate(None, _DELETED).split(b"\n")[: len(lines)]
-        learning = self._seen < BANNER_LINES
-        if not learning and self._banner.keys().isdisjoint(shapes):
-            return
-        for at, shape in enumerate(shapes):
-            if shape in self._banner:
-                if len(self._hits) < MOST_HITS:
-                    self._hits.append((int(lines[at]), self._banner[shape]))
-            elif self._seen < BANNER_LINES:
-                self._seen += 1
-                if len(shape) >= _SHORTEST:
-                    self._banner[shape] = int(lines[at])
-
-    def finish(self, end: float) -> list[int]:
-        """Return the lines at which a program started again. Line `end` (first record or failure) ends the banner."""
-        banner = {line for line in self._banner.values() if line < end}
-        hits = [hit for hit in self._hits if hit[1] in banner]
-        # A line that repeats far more often than the log's first lines belongs to a loop (downloads, examples), not the
-        # banner.
-        times = Counter(repeated for _, repeated in hits)
-        usual = float(np.median([times[line] for line in sorted(times)[:FEWEST]])) if times else 0.0
-        looped = {line for line, count in times.items() if count > LOOPED * usual}
-        banner, hits = banner - looped, [hit for hit in hits if hit[1] not in looped]
-        if len(banner) < FEWEST:
-            return []
-        starts: list[int] = []
-        began, seen = -np.inf, set[int]()
-        for line, repeated in hits:
-            if repeated in seen or line > began + BANNER_LINES:  # another repetition
-                began, seen = line, set()
-            seen.add(repeated)
-            if len(seen) >= max(FEWEST, min(SURE, len(banner) / 2)) and began not in starts[-1:]:
-                starts.append(int(began))
-        return sorted(set(starts))
+def starts_in(lines: Lines, end: float) -> list[int]:
+    """Return the numbers of the lines at which a program started again. Line `end` (first record or failure) ends the
+    banner."""
+    banner: dict[bytes, int] = {}  # distinct line → the number of its first occurrence
+    seen, hits = 0, list[tuple[int, int]]()  # line, banner line that it repeats
+    for line, shape in zip(lines.numbers.tolist(), lines.text.translate(None, _DELETED).split(b"\n"), strict=False):
+        if shape in banner:
+            hits.append((line, banner[shape]))
+        elif seen < BANNER_LINES:
+            seen += 1
+            if len(shape) >= _SHORTEST:
+                banner[shape] = line
+    first = {line for line in banner.values() if line < end}
+    # A line that repeats far more often than the log's first lines belongs to a loop (downloads, examples), not the
+    # banner.
+    times = Counter(repeated for _, repeated in hits if repeated in first)
+    usual = float(np.median([times[line] for line in sorted(times)[:FEWEST]])) if times else 0.0
+    first -= {line for line, count in times.items() if count > LOOPED * usual}
+    if len(first) < FEWEST:
+        return []
+    starts: list[int] = []
+    began, repeats = -np.inf, set[int]()
+    for line, repeated in hits:
+        if repeated not in first:
+            continue
+        if repeated in repeats or line > began + BANNER_LINES:  # another repetition
+            began, repeats = line, set()
+        repeats.add(repeated)
+        if len(repeats) >= max(FEWEST, min(SURE, len(first) / 2)) and began not in starts[-1:]:
+            starts.append(int(began))
+    return sorted(set(starts))
 
 
 FEWEST_OF_A_STAGE = 10  # records
 MOST_STAGES = 200  # lines that begin one
 
 
-@dataclass(kw_only=True)
-class StageLines:
-    """A listener of the engine that finds the lines which begin a stage or task of training."""
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A line that begins a stage or task of training."""
 
-    found: list[tuple[int, str, int]] = field(default_factory=list)  # line, word, number
+    line: int
+    word: str
+    number: int
 
-    def feed(self, text: bytes, lines: np.ndarray) -> None:
-        """Take lines that are not records, in order; `lines[i]` is the number in the file of the i-th line."""
-        if len(self.found) <= MOST_STAGES:
-            for match in regex("stage_line").finditer(text):
-                line = int(lines[min(text.count(b"\n", 0, match.start()), len(lines) - 1)])
-                self.found.append((line, match["word"].decode().lower(), int(match["number"])))
 
-    def names(self, lines: np.ndarray) -> np.ndarray | None:
-        """Return the stage of records at these lines; None if the log has no stages that follow each other once."""
-        if not 2 <= len(self.found) <= MOST_STAGES or len({word for _, word, _ in self.found}) > 1:
-            return None
-        at = np.searchsorted([line for line, _, _ in self.found], lines, side="right")
-        numbers = np.array([0, *(number for _, _, number in self.found)])
-        stages, counts = np.unique(numbers[at], return_counts=True)
-        in_order = np.all(np.diff(numbers) >= 0)  # otherwise each step or epoch has them
-        if not in_order or len(stages) < 2 or counts.min() < FEWEST_OF_A_STAGE:
-            return None
-        return np.array([f"{self.found[0][1]} {number}" for number in numbers[at]], object)
+def stages_in(lines: Lines) -> list[Stage]:
+    """Return the lines that begin a stage or task of training."""
+    found = regex("stage_line").finditer(lines.text)
+    return [
+        Stage(
+            line=lines.number_at(match.start("word")), word=match["word"].decode().lower(), number=int(match["number"])
+        )
+        for match in found
+    ]
+
+
+def stage_names(found: Sequence[Stage], lines: np.ndarray) -> np.ndarray | None:
+    """Return the stage of records at these lines; None if the log has no stages that follow each other once."""
+    if not 2 <= len(found) <= MOST_STAGES or len({stage.word for stage in found}) > 1:
+        return None
+    at = np.searchsorted([stage.line for stage in found], lines, side="right")
+    numbers = np.array([0, *(stage.number for stage in found)])
+    stages, counts = np.unique(numbers[at], return_counts=True)
+    in_order = np.all(np.diff(numbers) >= 0)  # otherwise each step or epoch has them
+    if not in_order or len(stages) < 2 or counts.min() < FEWEST_OF_A_STAGE:
+        return None
+    return np.array([f"{found[0].word} {number}" for number in numbers[at]], object)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,24 +149,26 @@ def segments(
     last_rows = {line: max(before for _, before in phases if before < line) for line in outside if line > phases[0][1]}
     alone = any(not any(before < one < line for one in decisive) for line, before in last_rows.items())
     each = set(outside) if alone and len(outside) >= MANY_STARTS else set()
+    # a failure after "training is over" and before the next training is a stage of its own
+    over = [next((line for line in words.finished if before < line < after), None) for before, after in gaps[1:]]
+    stages = {
+        line + 1
+        for line, (_, after) in zip(over, gaps[1:], strict=True)
+        if line is not None and any(line < failed < after for failed in words.failed)
+    }
     kept = [1]
-    for line in sorted({*begins, *outside, *_next_stages(phases, words)} - {1}):
+    for line in sorted({*begins, *outside, *stages} - {1}):
         # several ranks each print the banner, and an evaluation repeats earlier lines, without any end in between
         if line in begins or line in each or any(kept[-1] <= one < line for one in decisive):
             kept.append(line)
     between = {int(np.searchsorted(records, line)): line for line in starts if _ended_before(line, decisive, records)}
     resumed = list(between.values())  # once, however many ranks print it
-    return [_segment(first, end, phases, resumed) for first, end in zip(kept, [*kept[1:], float("inf")], strict=True)]
-
-
-def _next_stages(phases: Sequence[tuple[int, int]], words: Words) -> list[int]:
-    """Return lines after "training is over" if something fails before the next training."""
-    stages = []
-    for (_, last), (following, _) in zip(phases, [*phases[1:], (float("inf"), 0)], strict=True):
-        over = next((line for line in words.finished if last < line < following), None)
-        if over is not None and any(over < line < following for line in words.failed):
-            stages.append(over + 1)
-    return stages
+    found = []
+    for first, end in zip(kept, [*kept[1:], float("inf")], strict=True):
+        phase = next((at for at, (begins, _) in enumerate(phases) if first <= begins < end), None)
+        inside = [line for line in resumed if phase is not None and phases[phase][0] < line <= phases[phase][1]]
+        found.append(Segment(first_line=first, end_line=end, phase=phase, starts=1 + len(inside)))
+    return found
 
 
 def _ended_before(start: int, decisive: Sequence[int], records: np.ndarray) -> bool:
@@ -180,9 +176,3 @@ def _ended_before(start: int, decisive: Sequence[int], records: np.ndarray) -> b
     at = int(np.searchsorted(records, start))
     before, after = (records[at - 1] if at else 0), (records[at] if at < len(records) else np.inf)
     return any(before < line < after for line in decisive)
-
-
-def _segment(first: int, end: float, phases: Sequence[tuple[int, int]], starts: Sequence[int]) -> Segment:
-    phase = next((at for at, (begins, _) in enumerate(phases) if first <= begins < end), None)
-    inside = [line for line in starts if phase is not None and phases[phase][0] < line <= phases[phase][1]]
-    return Segment(first_line=first, end_line=end, phase=phase, starts=1 + len(inside))

@@ -57,8 +57,7 @@ _NUMBERS = re.compile(r"[\d.,:]+")
 _TRAINED = re.compile(r"[Tt]rain|TRAIN|[Tt]un(?:ing|ed)|[Ee]poch|runtime|[^\x00-\x7f]{3}")  # or words in another script
 _FINAL = re.compile(r"\b[Ff]inal\b")
 _Judged = TypeVar("_Judged", RunTable, RunPart)
-_OPEN = (Status.UNKNOWN, Status.INCOMPLETE)
-NO_END = "the log ends without an end message"
+_OPEN = (Status.NO_END, Status.INCOMPLETE)
 NO_WORDS = "a table of numbers does not say how its run ended, nor how far it was to go"
 NO_PLAN = "how many {unit}s there were to be it does not say, nor whether the run went on"
 
@@ -121,8 +120,8 @@ def status_of(
             f"the log ends before the first record; the last of its preparations: {begun[-1].text}",
         )
     if last_step is None:
-        return Status.UNKNOWN, "nothing in the log says how far it was to go, nor how it ended"
-    return Status.INCOMPLETE, f"{NO_END}; {NO_PLAN.format(unit=unit)}"
+        return Status.NO_END, "nothing in the log says how far it was to go, nor how it ended"
+    return Status.NO_END, f"the log ends without an end message; {NO_PLAN.format(unit=unit)}"
 
 
 def _ends_said(events: Sequence[Event], last_step: float | None) -> Event | None:
@@ -313,7 +312,7 @@ FEWEST_ALIKE = 3  # runs that end where another one did; of two runs, one may ha
 
 def ended_alike(parts: list[RunPart]) -> list[RunPart]:
     """Mark runs without an end message as completed if each went exactly as far as another run of the log."""
-    silent = [part for part in parts if part.phase is not None and NO_END in part.status_reason]
+    silent = [part for part in parts if part.phase is not None and part.status is Status.NO_END]
     far = Counter((part.first_step, part.last_step) for part in silent)
     went = all(first is not None and last is not None and last > first for first, last in far)
     if len(silent) < FEWEST_ALIKE or not went or min(far.values()) == 1:
@@ -328,7 +327,7 @@ def ended_alike(parts: list[RunPart]) -> list[RunPart]:
 
 def shown_complete(part: RunPart, words: str) -> RunPart:
     """Return the run as completed for the reason in `words`, if its own messages and plan do not say how it ended."""
-    told = part.phase is None or part.status is not Status.INCOMPLETE or NO_END not in part.status_reason
+    told = part.phase is None or part.status is not Status.NO_END
     return part if told or not words else dataclasses.replace(part, status=Status.COMPLETED, status_reason=words)
 
 
@@ -355,7 +354,7 @@ def of_all_runs(parts: Sequence[RunPart]) -> tuple[Status, str]:
     if last.phase is not None or last.status in _FAILED:
         return last.status, f"{last.name} of {len(parts)}: {last.status_reason}"
     before = trained[-1]
-    if last.status is Status.COMPLETED and before.status is Status.INCOMPLETE:  # its last words came after a banner
+    if last.status is Status.COMPLETED and before.status in _OPEN:  # its last words came after a banner
         return last.status, last.status_reason
     if before.status is Status.COMPLETED and last.status is not Status.INCOMPLETE:  # it has no sign of a training
         return before.status, f"{before.name} of {len(parts)}: {before.status_reason}; what came after did not train"
@@ -379,14 +378,12 @@ def is_open(table: RunTable) -> bool:
 
 
 def without_words(table: RunTable) -> RunTable:
-    """Return a table of numbers with its end unknown, because it could not have said how the run ended."""
+    """Return a table of numbers with the reason why no end is recorded: it could not have said how the run ended."""
     if table.events:
         return table
 
     def opened(part: _Judged) -> _Judged:
-        if part.status is not Status.INCOMPLETE or NO_END not in part.status_reason:
-            return part
-        return dataclasses.replace(part, status=Status.UNKNOWN, status_reason=NO_WORDS)
+        return dataclasses.replace(part, status_reason=NO_WORDS) if part.status is Status.NO_END else part
 
     return dataclasses.replace(opened(table), runs=tuple(map(opened, table.runs)))
 

@@ -10,8 +10,8 @@ from itertools import pairwise
 from advisor.readers.cells import clock_seconds
 from advisor.readers.generic_lines import by_size, target_of, whole_of
 from advisor.readers.line_format import EVAL, TRAIN, UNITS, Found, Rule
-from advisor.readers.line_templates import number
 from advisor.readers.names import Named
+from advisor.readers.records import number_in
 from advisor.readers.slots import LONGEST, plain, unstamped
 from advisor.readers.telemetry_names import KIND, card_column, column_or_card
 
@@ -100,7 +100,7 @@ def _row_of(line: bytes, wide: bool, below: Sequence[bytes]) -> TableRow | None:
         elif one.unit is None and one.kind in (KIND, "bytes"):
             matches = [match for cells in rows if (match := _CELL.fullmatch(cells[at])) is not None]
             bare = not any(match["unit"] for match in matches)
-            values = [number(match["value"]) for match in matches]
+            values = [number_in(match["value"]) for match in matches]
             names.append(by_size(one.column, values) if bare and values else one.column)
         else:
             # a column's name does not tell whether its time is of one step or of all steps so far

@@ -39,7 +39,7 @@ def read(path: Path) -> RunTable:
         return read_summary(path)
     table = rows_of([]).table(path, NAME, facts=read_config(path))
     reason = "a configuration: it does not say how the run ended"
-    return dataclasses.replace(table, status=Status.UNKNOWN, status_reason=reason)
+    return dataclasses.replace(table, status=Status.NO_END, status_reason=reason)
 
 
 def read_summary(path: Path) -> RunTable:

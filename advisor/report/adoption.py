@@ -13,6 +13,8 @@ from advisor.adopt.fit import batch_of, choose_fit
 from advisor.adopt.plan import Option
 from advisor.adopt.session import in_words
 from advisor.laws.held_out import HeldOut
+from advisor.planning.goal import Limits
+from advisor.report.brief import risks
 from advisor.report.quantities import COST, PROCESS_MEMORY, STEP_TIME, TIME
 from advisor.report.table import Table
 from advisor.store.adopted import LOG, WHOLE_RUN, Adopted, AdoptedPlan, Recipe
@@ -114,6 +116,8 @@ def plan_lines(plan: AdoptedPlan, recipe: Recipe) -> Iterator[str]:
     yield f"start-up {TIME.of(clock.startup_seconds)}, a step {TIME.of(step)} ({step.basis.value}{by_log}){end}"
     if plan.bill.cost_usd is not None:
         yield f"cost {COST.of(plan.bill.cost_usd)}"
+    limits = Limits(deadline_seconds=plan.max_seconds, budget_usd=plan.max_usd)
+    yield from (f"odds: {risk}" for risk in risks(limits, plan.bill))
     if plan.memory_bytes is not None:
         yield f"peak memory {PROCESS_MEMORY.of(plan.memory_bytes)} ({_MEMORY_KINDS[plan.memory_kind]})"
     if plan.tokens_per_step:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 
 from advisor import units
+from advisor.options import Goal
 from advisor.planning.explore import chances
+from advisor.planning.goal import Limits
 from advisor.planning.offers import ANY
 from advisor.planning.sensitivity import machine
 from advisor.planning.stages import stages
-from advisor.records import Estimate, Plan, Run, SearchReport
+from advisor.records import Bill, Estimate, Plan, Run, SearchReport
 from advisor.report import plan as plan_words
 from advisor.report import prediction, render
 from advisor.report import quantities as q
@@ -124,19 +126,21 @@ def broken(plan: Plan) -> str | None:
     search = plan.search
     if search is None or plan.goal.sure:
         return None
-    likely, budget, deadline = chances(plan.goal, plan.chosen), plan.goal.budget_usd, plan.goal.deadline_seconds
-    parts = [
-        f"{odds(1 - probability)} of {words}"
-        for probability, words in (
-            (likely.budget, f"going over {units.format_usd(budget)}"),
-            (likely.deadline, f"taking longer than {units.format_seconds(deadline)}"),
-        )
-        if probability is not None and probability < SURE_ENOUGH
-    ]
+    parts = risks(plan.goal, plan.bill)
     if not parts or plan.chosen.standing.against:  # the answer already says which limit nothing keeps
         return None
     other = "finds nothing" if search.sure is None else f"plans for 90 %: {_run(search.sure, plan)}"
     return f"{', '.join(parts)}; --sure {other}"
+
+
+def risks(limits: Goal | Limits, bill: Bill) -> list[str]:
+    """Names the limits that a run may well exceed, each with its probability."""
+    over = {
+        "budget": f"going over {units.format_usd(limits.budget_usd)}",
+        "deadline": f"taking longer than {units.format_seconds(limits.deadline_seconds)}",
+    }
+    found = chances(limits, bill).items()
+    return [f"{odds(1 - kept)} of {over[name]}" for name, kept in found if kept is not None and kept < SURE_ENOUGH]
 
 
 def odds(chance: float) -> str:

@@ -159,6 +159,13 @@ def memory(
     return _layered(*layers, *([] if limit is None else [_limit("y", *limit)]), height=_HEIGHT)
 
 
+def step_parts(rows: Rows, *, across: str, parts: Sequence[str]) -> alt.Chart:
+    """Draws the stacked seconds of a step, one bar for each `place` named by `across`; rows as of `memory`."""
+    x = alt.X("place:O", sort=None, title=across, axis=alt.Axis(labelAngle=0, labelLimit=220))
+    bars = _stacked(rows, PARTS[: len(parts)], parts, columns=3, size=alt.Undefined)
+    return bars.encode(x, alt.Y("value:Q", title="seconds of a step")).properties(height=_HEIGHT)
+
+
 def _stacked(
     rows: Rows, colours: Sequence[str], parts: Sequence[str], *, columns: int, size: Optional[float]
 ) -> alt.Chart:

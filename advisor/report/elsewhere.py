@@ -14,6 +14,7 @@ from advisor.prediction.comm import caution
 from advisor.prediction.layout_runs import beyond_steps
 from advisor.prediction.software import words_of
 from advisor.records import Plan, Run, Workload
+from advisor.report import rl
 from advisor.report.brief import broken
 from advisor.report.plan import speed_by_own_runs
 from advisor.report.prediction import layout_words, network, partial_words
@@ -33,7 +34,7 @@ from advisor.units import (
 from advisor.workflows.plan_finetune import tokens_padded
 from advisor.workflows.predict_layout import network_of
 
-_SHOWN = {"layout": 16, "finetune": 8}  # machines on the terminal
+_SHOWN = {"layout": 16, "finetune": 8, "rl": 12}  # machines on the terminal
 _NAMED = 8  # machines named among those that cannot hold the run
 _LIMITS = {"time": ("deadline", "late"), "money": ("budget", "too dear")}  # by `Standing.against`
 _RECOMPUTED = {"none": "", "full": ", recomputed", "selective": ", half recomputed"}
@@ -41,13 +42,24 @@ COLUMNS = {
     "layout": ("GPUs", "from", "layout", "micro-batch", "memory per GPU", "tokens/s", "MFU", "time",
                "failures, checkpoints", "cost"),
     "finetune": ("GPUs", "from", "micro-batch", "memory per GPU", "tokens/s", "time", "cost", "longest context"),
+    "rl": rl.COLUMNS,
 }  # fmt: skip
 _OTHERS = ("layout", "micro-batch", "step", "memory per GPU", "why not")
+
+
+def kind_of(plan: Plan) -> str:
+    """Returns which plan with other software it is: rl, finetune or layout."""
+    work = plan.workload
+    return "rl" if work.rollouts is not None else "finetune" if work.layout is None else "layout"
 
 
 def sentence(plan: Plan) -> str:
     """Says what to train with which software on which machine, and the time and cost."""
     run, work, model = plan.chosen, plan.workload, _model(plan)
+    limits = " and the ".join(_LIMITS[name][0] for name in run.standing.against)
+    nearest = f"No run keeps the {limits}. The nearest: " if limits else ""
+    if kind_of(plan) == "rl":
+        return rl.sentence(plan, rented(run.offer), nearest)
     if work.layout is None:
         what = f"Fine-tune {model.name} ({partial_words(work) or 'all weights'})"
         what += " by DPO on preference pairs" if plan.goal.stage == "dpo" else ""
@@ -56,8 +68,6 @@ def sentence(plan: Plan) -> str:
         size = f"{format_count(plan.prediction.parameters)} parameters"
         size += "" if model.experts is None else f", {format_count(model.active)} active"
         what, how = f"Train {model.name} ({size})", f" as {layout_words(work.layout)}"
-    limits = " and the ".join(_LIMITS[name][0] for name in run.standing.against)
-    nearest = f"No run keeps the {limits}. The nearest: " if limits else ""
     cost = COST.of(run.cost_usd) if run.cost_usd is not None else "unknown cost"
     return (
         f"{nearest}{what} on {rented(run.offer)} with {words_of(work.software)}{how}, {format_tokens(run.tokens)} "
@@ -67,17 +77,17 @@ def sentence(plan: Plan) -> str:
 
 def machines(plan: Plan, most: int | None = None) -> Table:
     """Lists the best run on each GPU, in plans over layouts on each number of GPUs; the best machine comes first."""
-    kind = "finetune" if plan.workload.layout is None else "layout"
+    kind = kind_of(plan)
     best: dict[tuple[str, int, bool], Run] = {}
     for run in (plan.chosen, *(plan.search.machines if plan.search else ())):
-        offer, each = run.offer, kind == "layout"
+        offer, each = run.offer, kind != "finetune"
         best.setdefault((offer.gpu, offer.gpus if each else 0, offer.spot and each), run)
     columns = COLUMNS[kind]
     rows = [_row(run, plan) for run in list(best.values())[: most or _SHOWN[kind]]]
     return Table(
         columns=columns,
         rows=tuple(tuple(row[name] for name in columns) for row in rows),
-        numbers=columns[columns.index("micro-batch") + 1 :],
+        numbers=columns[columns.index("memory per GPU") :],
         chosen=(0,),
     )
 
@@ -91,6 +101,8 @@ def _row(run: Run, plan: Plan) -> dict[str, str]:
     if run.cost_usd is None:  # nobody knows whether it is within the budget
         broken_words["money"] = "price unknown"
     late = ", ".join(broken_words[name] for name in run.standing.against)
+    if work.rollouts is not None:
+        return rl.row(run, rl.origin(run, run.offer.provider or unsold), late)
     row = {
         "GPUs": f"{run.offer.gpus} x {run.offer.gpu}",
         "from": f"{run.offer.provider or unsold}{' spot' if run.offer.spot else ''}{rent}",
@@ -121,7 +133,9 @@ def _batch(work: Workload) -> str:
 
 
 def layouts(plan: Plan) -> Table:
-    """Lists the layouts of the chosen GPUs that were compared, and why the others lose."""
+    """Lists the layouts of the chosen GPUs, or other ways to use them, and why the others lose."""
+    if kind_of(plan) == "rl":
+        return rl.ways(plan)
     rows = tuple(
         (
             layout_words(run.workload.layout),
@@ -138,6 +152,8 @@ def layouts(plan: Plan) -> Table:
 
 def parts(plan: Plan) -> str:
     """Says what the chosen layout's step time and memory consist of."""
+    if kind_of(plan) == "rl":
+        return rl.parts(plan)
     step, memory = plan.prediction.step_parts or {}, plan.prediction.peak_parts or {}
     whole, all_bytes = sum(step.values()), sum(memory.values())
     longest, largest = (sorted(by_name.items(), key=lambda part: -part[1]) for by_name in (step, memory))
@@ -148,16 +164,26 @@ def parts(plan: Plan) -> str:
 
 def notes(plan: Plan) -> Iterator[str]:
     """Yields notes about the numbers: limits of the model, what was assumed, what does not fit, the basis."""
-    work, search = plan.workload, plan.search
+    work, search, chosen = plan.workload, plan.search, plan.bill.cost_usd
     yield from plan.warnings
     yield from filter(None, [broken(plan)])
-    yield from _cheaper_but_unsure(plan)
-    yield from _about_layout(plan) if work.layout is not None else _about_finetune(plan)
+    yield from search.sensitivity if search is not None else ()
+    # A machine without published runs may be cheaper and yet come later in the table.
+    for run in search.machines if search is not None else ():
+        unsure = caution(require_gpu(run.offer.gpu), run.offer.gpus) > 1 and not run.standing.against
+        if unsure and chosen and run.cost_usd and run.cost_usd.value < chosen.value:
+            cost = f"{TIME.expected(run.total_seconds)}, {COST.expected(run.cost_usd)}"
+            yield f"{rented(run.offer)} would be cheaper ({cost}) {unpublished(run.offer)}"
+            break
+    about = {"rl": rl.notes, "layout": _about_layout, "finetune": _about_finetune}
+    yield from about[kind_of(plan)](plan)
     if plan.assumed:
         yield f"assumed, because not given: {'; '.join(plan.assumed)}"
     if search is not None and search.does_not_fit:
         named, more = search.does_not_fit[:_NAMED], len(search.does_not_fit) - _NAMED
         yield f"does not surely fit: {', '.join(named)}{f' and {more} more' if more > 0 else ''}"
+    if kind_of(plan) == "rl":
+        return
     if work.layout is None:
         yield "speed and memory from published runs (80 % intervals); `advisor adopt` plans your own script"
         return
@@ -214,21 +240,10 @@ def _about_finetune(plan: Plan) -> Iterator[str]:
         )
 
 
-def _cheaper_but_unsure(plan: Plan) -> Iterator[str]:
-    """Says that a machine without published runs would be cheaper, so that its place in the table is understood."""
-    chosen = plan.chosen.cost_usd
-    for run in plan.search.machines if plan.search else ():
-        unsure = caution(require_gpu(run.offer.gpu), run.offer.gpus) > 1 and not run.standing.against
-        if unsure and chosen and run.cost_usd and run.cost_usd.value < chosen.value:
-            cost = f"{TIME.expected(run.total_seconds)}, {COST.expected(run.cost_usd)}"
-            yield f"{rented(run.offer)} would be cheaper ({cost}) {unpublished(run.offer)}"
-            return
-
-
 def lines(plan: Plan) -> list[RenderableType]:
     """Returns the plan as the console shows it."""
     shown: list[RenderableType] = [sentence(plan), "", on_console(machines(plan)), ""]
-    if plan.workload.layout is not None:
+    if kind_of(plan) != "finetune":
         shown += [parts(plan), "", on_console(layouts(plan)), ""]
     return [*shown, *notes(plan)]
 

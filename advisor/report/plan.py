@@ -10,6 +10,7 @@ from advisor.hardware.offers import OWN_MACHINE
 from advisor.options import Goal
 from advisor.planning.sensitivity import machine
 from advisor.planning.stages import Part, largest_first, parts, stages
+from advisor.prediction.prior import far_slower
 from advisor.prediction.software import words_of
 from advisor.records import Estimate, Grounds, Plan, Run, Workload
 from advisor.report.quantities import (
@@ -127,7 +128,7 @@ def speed_rests_on(plan: Plan) -> str | None:
     text = (
         f"The speed is an estimate from data sheets and published runs: {grounds.card_runs or 'none'} of this GPU, "
         f"{grounds.generation_runs - grounds.card_runs or 'none'} of others of its generation ({grounds.generation}), "
-        f"{others} of other generations."
+        f"{others} of other generations; {far_slower()}."
     )
     count = len(plan.search.devices) if plan.search else 1
     if count > 1:

@@ -62,7 +62,6 @@ def common_and_own(runs: Sequence[Run], goal: Goal) -> tuple[dict[str, str], lis
 
 def option(run: Run, goal: Goal) -> dict[str, str]:
     """Returns everything about one named option, by label."""
-    likely = ("budget", chances(goal, run).budget), ("deadline", chances(goal, run).deadline)
     return {
         "on": machine(run, ", "),
         "speed from": briefly(run.grounds),
@@ -77,7 +76,7 @@ def option(run: Run, goal: Goal) -> dict[str, str]:
         COST.column: COST.of(run.cost_usd),
         LOSS.column: LOSS.of(run.loss),
         "score": units.format_number(run.score),
-        CHANCE: ", ".join(f"{name} {_percent(p)}" for name, p in likely if p is not None),
+        CHANCE: ", ".join(f"{name} {_percent(p)}" for name, p in chances(goal, run.bill).items() if p is not None),
         "why": run.standing.why,
     }
 

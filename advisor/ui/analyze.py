@@ -56,9 +56,10 @@ def page() -> None:
             with st.container(horizontal=True, vertical_alignment="center"):
                 st.caption(f"Report on {escaped(form.title_of(logs))}, as uploaded before.")
                 st.button("Close it", icon=":material/close:", key="analyze-close", on_click=form.close)
+        answer = _description(name, logs)
         try:
             with st.spinner("reading and judging the log"):
-                judged = _judged(name, facts, loaders.store_stamp(), logs)
+                judged = _judged(name, facts, answer, loaders.store_stamp(), logs)
         except AdvisorError:
             form.close()
             raise
@@ -66,10 +67,30 @@ def page() -> None:
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
-def _judged(name: str, given: Given, stamped: tuple[int, ...], _uploads: list[Upload]) -> Judged:
+def _judged(name: str, given: Given, answer: str | None, stamped: tuple[int, ...], _uploads: list[Upload]) -> Judged:
     """Judge the uploads. `name` is by content; hashing large uploads again would be slow."""
     del name, stamped  # only part of the cache key
-    return form.judge_uploads(_uploads, given, loaders.store())
+    return form.judge_uploads(_uploads, given, loaders.store(), answer)
+
+
+def _description(name: str, logs: list[Upload]) -> str | None:
+    """Show the prompt for an assistant that describes a log. Return its answer from the field, or None if empty."""
+    if len(logs) != 1 or (prompt := _prompt(name, logs[0])) is None:
+        return None
+    with st.expander("Have an assistant describe its lines", icon=":material/forum:"):
+        st.caption(
+            "Copy the prompt, which has lines of the log without credentials, into any assistant and paste its answer "
+            "below. It is used only if it holds on every line. Its format is kept for the next log of that program. In "
+            "a terminal: `advisor analyze LOG --reader CMD`."
+        )
+        st.code(prompt, language=None, height=160)
+        return st.text_area("The assistant's answer, in JSON", key=f"analyze-answer-{name}", height=120).strip() or None
+
+
+@st.cache_data(max_entries=4, show_spinner=False)
+def _prompt(name: str, _upload: Upload) -> str | None:
+    del name  # only part of the cache key
+    return form.prompt_for(_upload)
 
 
 @st.cache_resource(max_entries=4, show_spinner="reading the example")

@@ -7,7 +7,7 @@ import io
 import math
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -232,7 +232,7 @@ def _guard(plan: Plan) -> GuardLimits:
         help="Checked from that step on.",
     )  # fmt: skip
     goal = replace(plan.goal, budget_usd=usd or None, deadline_seconds=hours * HOUR if hours else None)
-    for limit, chance in zip(("budget", "deadline"), astuple(chances(goal, plan.chosen)), strict=True):
+    for limit, chance in chances(goal, plan.bill).items():
         if chance is not None and chance < SURE:
             st.caption(
                 f":material/casino: {format_percent(round(1 - chance, 2))} chance that the {limit} stops it before its "

@@ -1,4 +1,4 @@
-"""Plans with other software on the page Plan: a fine-tune on each machine, and a model over many GPUs."""
+"""Plans with other software on the page Plan: a fine-tune on each machine, a model over many GPUs, RL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from advisor.planning.curves import gib
 from advisor.prediction.layout_batch import memory_by_stage
 from advisor.prediction.layout_memory import MEMORY_PARTS
 from advisor.records import Plan
-from advisor.report import charts, elsewhere
+from advisor.report import charts, elsewhere, rl
 from advisor.report.quantities import COST, DEVICE_MEMORY, THROUGHPUT, TIME
 from advisor.report.table import Table, capital
 from advisor.ui import plan_answers
@@ -36,7 +36,15 @@ def show(goal: Goal) -> bool:
     numbers(goal, run, figures | {DEVICE_MEMORY: run.prediction.device_bytes})
     for text in explore.broken_limits(goal, run):
         st.warning(escape_dollars(f"{capital(text)}."), icon=":material/warning:")
-    if plan.workload.layout is None:
+    if plan.workload.rollouts is not None:
+        _show("Machines", elsewhere.machines(plan), (elsewhere.parts(plan),), level=3)
+        parts = list(rl.PARTS.values())
+        st.altair_chart(
+            charts.step_parts(rl.bars(plan), across="training + generating GPUs", parts=parts), width="stretch"
+        )
+        st.caption("Engines and trainer of split GPUs work at the same time: the longer bar sets the step.")
+        _show(f"Ways to use the {plan.offer.gpus} GPUs", elsewhere.layouts(plan), elsewhere.notes(plan), level=3)
+    elif plan.workload.layout is None:
         _show("Machines", elsewhere.machines(plan, MOST), elsewhere.notes(plan), level=3)
     else:
         _show("Machines", elsewhere.machines(plan), (elsewhere.parts(plan),), level=3)

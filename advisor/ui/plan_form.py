@@ -26,6 +26,9 @@ _MORE = (
     ("tokens", "ratio", "spot"),
     ("model", "params", "family", "depth", "seq_len", "software"),
     ("finetune", "stage", "examples", "length", "epochs", "lora_rank"),
+    ("rl", "prompts", "prompts_per_step", "group", "prompt_len"),
+    ("response_len", "response_len_end", "response_max", "placement", "staleness"),
+    ("turns", "tool_seconds", "lora"),
     ("gpus", "provider", "price", "kwh_price", "own"),
     ("sure", "power_cap", "interruptions", "checkpoint_every", "value_of_time"),
 )
@@ -82,7 +85,7 @@ def goal() -> Goal:
 
 def _read_form() -> Goal:
     typed = rows(_FIRST, _WIDTHS)
-    typed |= _drawer("More: tokens, model, fine-tune, machines, prices", "tune", _MORE)
+    typed |= _drawer("More: tokens, model, fine-tune, RL, machines, prices", "tune", _MORE)
     typed |= _drawer("Advanced: sizes, batch, precision, data", "settings", _ADVANCED, (1,) * _A_ROW)
     # read only after everything is drawn, because a control that is not drawn forgets its value
     if typed.get("model"):

@@ -57,8 +57,7 @@ def numbers(goal: Goal, run: Run, figures: Mapping[Quantity, Estimate | None], m
 
     Returns their columns and `more` empty ones.
     """
-    chances = explore.chances(goal, run)
-    odds = {COST: ("budget", chances.budget), TIME: ("deadline", chances.deadline)}
+    odds = dict(zip((COST, TIME), explore.chances(goal, run.bill).items(), strict=True))
     columns = st.container(key="pair-numbers").columns(len(figures) + more)
     for column, (quantity, estimate) in zip(columns, figures.items(), strict=False):
         centre = quantity.expected(estimate)

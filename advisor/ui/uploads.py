@@ -17,6 +17,7 @@ from streamlit.delta_generator import DeltaGenerator
 from advisor.errors import AdvisorError
 from advisor.findings.forecast import Targets
 from advisor.hardware.catalog import load_gpus
+from advisor.readers.archive import opened
 from advisor.readers.folder import is_log_path
 from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable
@@ -25,6 +26,7 @@ from advisor.store.store import Store
 from advisor.ui.controls import QUERY
 from advisor.workflows.analysis import Analysis, Given
 from advisor.workflows.analyze import Judged, analyze, judge_all
+from advisor.workflows.ask_about_log import question
 
 MOST_FILES = 50
 MOST_MEGABYTES = 200  # of one file; a log of 200 MB has a million steps
@@ -130,10 +132,10 @@ def given() -> Given:
     return Given(gpu=gpu, gpus=gpus, usd_per_gpu_hour=price, targets=targets)
 
 
-def judge_uploads(uploads: Sequence[Upload], given: Given, store: Store) -> Judged:
+def judge_uploads(uploads: Sequence[Upload], given: Given, store: Store, answer: str | None = None) -> Judged:
     """Judge one log, several files of one run, or several logs of one format, which are several runs.
 
-    AdvisorErrors use the file names of the user who uploaded.
+    `answer` is an assistant's description of one log. AdvisorErrors use the file names of the user who uploaded.
     """
     if len(uploads) > MOST_FILES:
         raise AdvisorError(
@@ -145,7 +147,7 @@ def judge_uploads(uploads: Sequence[Upload], given: Given, store: Store) -> Judg
         paths = [_write(folder, upload) for upload in uploads]
         try:
             chosen, unread = ([paths[0]], []) if len(paths) == 1 else _runs_among(paths, folder)
-            judged = judge_all(chosen, store, lambda path: analyze(path, given, store))
+            judged = judge_all(chosen, store, lambda path: analyze(path, given, store, answer=answer))
         except AdvisorError as error:
             # Without the name of the temporary folder, which means nothing to the user.
             message, hint = (
@@ -168,6 +170,16 @@ def judge_uploads(uploads: Sequence[Upload], given: Given, store: Store) -> Judg
 
     left_out = tuple(text.replace(f"{folder}/", "") for text in judged.left_out)
     return replace(judged, analyses=tuple(map(named, judged.analyses)), left_out=left_out)
+
+
+def prompt_for(upload: Upload) -> str | None:
+    """Return the prompt for an assistant that describes a log; None for a file that is no text."""
+    with tempfile.TemporaryDirectory(prefix="advisor-upload-") as name:
+        try:
+            with opened(_write(Path(name), upload)) as inside:
+                return question(inside).prompt
+        except AdvisorError:
+            return None  # no assistant can read it, and whoever judges it says what it is
 
 
 def _runs_among(paths: Sequence[Path], folder: Path) -> tuple[list[Path], list[str]]:

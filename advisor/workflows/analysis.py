@@ -16,13 +16,14 @@ from advisor.errors import AdvisorError
 from advisor.findings import run_metrics
 from advisor.findings.case import Case, Finding, Insufficient, Severity
 from advisor.findings.chart_data import parts_of_step
+from advisor.findings.durations import file_seconds, main_part, run_seconds
 from advisor.findings.forecast import Forecast, ForecastPlace, Targets, forecast, limits
 from advisor.findings.make_case import make_case
 from advisor.findings.measured import Measured, measured
 from advisor.findings.overlap import Savings, savings
 from advisor.findings.registry import Coverage, coverage, judge
 from advisor.findings.run_facts import number, planned_steps, price, print_gap, steps_done
-from advisor.findings.savings import file_seconds, main_part, run_seconds, worth_saying
+from advisor.findings.savings import worth_saying
 from advisor.findings.series import finite
 from advisor.findings.workload_of import infer
 from advisor.hardware.offers import cheapest_offer
@@ -264,8 +265,8 @@ def _what_happened(case: Case) -> str:
     ends = dict.fromkeys(loss_words(loss) for loss in (run.first_loss, run.last_loss) if loss is not None)
     losses = f", loss {' to '.join(ends)}" if ends else ""
     ended, far = run.status.words, _how_far(case)
-    if run.status is Status.UNKNOWN:
-        ended = far or "no training step"
+    if run.status is Status.NO_END:
+        ended = f"{far or 'no training step'}, {ended}"
     elif run.status is Status.COMPLETED:
         ended += f" after {far}" if far else ", no step printed"
     elif run.status is Status.RUNNING:

@@ -31,7 +31,7 @@ from advisor.units import HOUR
 from advisor.workflows.analysis import Analysis, Given, judge_run, to_document
 from advisor.workflows.ask_about_log import reading_of, unplaced, with_reading
 
-_OPEN = (Status.INCOMPLETE, Status.UNKNOWN)
+_OPEN = (Status.INCOMPLETE, Status.NO_END)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,14 @@ def analyze(
         # The format of an accepted answer is kept, and reads this log unless the program knows the log's format, which
         # tells more than one that was written from a sample.
         reading = reading_of(inside, reader, answer) if reader is not None or answer is not None else None
-        run = replace(_read(inside, given, progress), source=str(path))
+        try:
+            run = replace(_read(inside, given, progress), source=str(path))
+        except AdvisorError as error:
+            if reading is None or reading.refused is None:
+                raise
+            raise AdvisorError(
+                f"{error.message}, and {reading.words}", error.hint, exit_code=error.exit_code
+            ) from error
         run = with_reading(run, reading) if reading is not None else unplaced(run, inside)
         judged = judge_run(_as_it_is(run, inside), _with_folder(inside, given), store)
         return replace(judged, given=given, assistant=reading)

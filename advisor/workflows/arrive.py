@@ -152,7 +152,7 @@ def _decided(arrival: Arrival, plan: Plan, requested: Arriving, store: Store, be
     record, key, same, over = arrival.record, str(arrival.record.device_key), None, None
     if not record.reason:  # else the planned configuration does not run here
         with contextlib.suppress(AdvisorError):  # it cannot be done here
-            same = recommend(same_work(plan, key), store).chosen
+            same = recommend(same_work(plan, key), store, brief=True).chosen
     if same is not None and arrival.calibration is not None:
         whole = same.total_seconds.value + arrival.calibration.cost.seconds
         over = whole / plan.chosen.total_seconds.value - 1

@@ -28,6 +28,7 @@ from advisor.planning.models import (
     require_model,
 )
 from advisor.planning.offers import ANY, OWN, usual_counts
+from advisor.prediction.rl import require_rl_software, rl_software
 from advisor.prediction.software import OWN_NAME, require_software, table
 from advisor.prediction.whole_models import with_heads_of
 from advisor.workflows.machines import FILES_OF_MACHINES, read_machines
@@ -46,7 +47,7 @@ _READ = {
     Kind.BYTES: units.parse_bytes,
     Kind.NETWORK: units.parse_network,
     Kind.SHARE: units.parse_percent,
-    Kind.SOFTWARE: lambda text: require_software(text).name,
+    Kind.SOFTWARE: lambda text: text if text in rl_software() else require_software(text).name,
 }
 _FP8 = "other software: --layout any --model NAME plans it, `advisor predict --precision fp8` predicts a step"
 
@@ -122,7 +123,10 @@ def goal_from(typed: Options) -> Goal:
     _refuse_contradictions(given)
     if given.get("layout") == "any":
         given = {"gpus": LAYOUT_COUNTS} | given
-    shaped = dict(given) if given.get("layout") == "any" else with_shape(given, mixtures="finetune" in given)
+    if "rl" in given and not any(name in given for name in ("gpus", "own")) and not given.get("gpu", "")[:1].isdigit():
+        given = {"gpus": RL_COUNTS} | given
+    unshaped = given.get("layout") == "any" or "rl" in given
+    shaped = dict(given) if unshaped else with_shape(given, mixtures="finetune" in given)
     if "finetune" in given:  # the context is as long as the examples, not as in pretraining
         shaped["seq_len"] = given.get("seq_len")
     # Replace names of GPUs by their keys, and take the number of GPUs from --gpu, as in 8xh100.
@@ -152,7 +156,11 @@ def goal_from(typed: Options) -> Goal:
         message = "--sharding full shares a model out over several GPUs, and there is one"
         raise AdvisorError(message, "say how many: --gpus 8", exit_code=2)
     software = given.get("software")
-    software = None if software in (None, OWN_NAME) else require_software(software).name
+    software = None if software == OWN_NAME else software
+    if "rl" in given:
+        software = require_rl_software(software or RL_SOFTWARE).name
+    elif software is not None:
+        software = require_software(software).name
     if software is not None and "cpu" in named:
         raise AdvisorError(f"--software {software}: published runs are on GPUs", "--gpu rtx-4090", exit_code=2)
     if "provider" in given:
@@ -172,7 +180,7 @@ def goal_from(typed: Options) -> Goal:
         **paths,
         "ratio_counts": given.get("ratio_counts") or usual_ratio,
         "software": software,
-        "optimizer": given.get("optimizer") or table()[software or OWN_NAME].optimizer,
+        "optimizer": given.get("optimizer") or ("adamw" if "rl" in given else table()[software or OWN_NAME].optimizer),
         "deadline_at": deadline_at,
     }
     plain = {option.field: given[name] for name, option in OPTIONS.items() if name in given}
@@ -181,7 +189,11 @@ def goal_from(typed: Options) -> Goal:
     return goal
 
 
+RL_SOFTWARE = "verl"  # for RL post-training if none is named
+RL_COUNTS = (1, 2, 4, 8, 16, 32)  # GPUs
 LAYOUT_COUNTS = tuple(2**n for n in range(3, 15))  # GPUs: 8 to 16,384
+_OF_RL = ("prompts", "prompts_per_step", "group", "prompt_len", "response_len", "response_len_end", "response_max",
+          "placement", "staleness", "turns", "tool_seconds", "lora")  # fmt: skip
 # Options that need another option: the option, the alternatives it needs, what is wrong, what to do.
 _NEEDS = (
     ("ratio_counts", ("ratio",), "--ratio-counts says what --ratio counts, and there is no --ratio",
@@ -189,7 +201,10 @@ _NEEDS = (
     ("examples", ("finetune",), "--examples is of a fine-tune", "say which: --finetune lora, qlora or full"),
     ("stage", ("finetune",), "--stage is of a fine-tune", "say which: --finetune lora, qlora or full"),
     ("length", ("finetune",), "--length is of a fine-tune", "say which: --finetune lora, qlora or full"),
-    ("lora_rank", ("finetune",), "--lora-rank is of a fine-tune", "say which: --finetune lora, qlora or full"),
+    ("lora_rank", ("finetune", "lora"), "--lora-rank is of a fine-tune", "say which: --finetune lora, qlora or full"),
+    *((name, ("rl",), f"--{name.replace('_', '-')} is of RL post-training", "say which: --rl grpo")
+      for name in _OF_RL),
+    ("rl", ("model",), "--rl needs a model", "--model Qwen/Qwen3-8B"),
     ("finetune", ("model",), "--finetune needs a model", "--model Qwen/Qwen3-8B"),
     ("layout", ("model",), "--layout any needs a model", "--model llama-3-70b"),
     ("measured", ("layout",), "--measured is of runs over layouts", "add --layout any and --model"),
@@ -209,6 +224,8 @@ _EXCLUDE = (
      "leave one out: --epochs works the tokens out"),
     (("tokens", "examples"), "--tokens and --examples both say how much", "leave one out"),
     (("tokens", "length"), "--tokens and --examples both say how much", "leave one out"),
+    (("rl", "finetune"), "--rl and --finetune are two plans", "leave one out; adapters with --rl: --lora"),
+    (("rl", "layout"), "--rl finds the layout of its updates itself", "leave --layout out"),
     (("download_rate", "data"), "--download-rate: the data of --data are here", "leave one of them out"),
 )  # fmt: skip
 _OF_MACHINES = (
@@ -232,6 +249,7 @@ _OTHER_PLANS = (
                                  "length", "lora_rank", "stage", "optimizer"}),
     ("layout", "a plan over layouts", {*_OF_MACHINES, "layout", "model", "tokens", "ratio", "seq_len", "global_batch",
                                        "measured", "precision"}),
+    ("rl", "RL post-training", {*_OF_MACHINES, *_OF_RL, "rl", "model", "own", "lora_rank", "precision"}),
 )  # fmt: skip
 
 
@@ -255,7 +273,7 @@ def _refuse_contradictions(options: Options) -> None:
         if kind in given and (other := [name for name in given if name not in known]):
             raise AdvisorError(f"{OPTIONS[other[0]].flag} changes nothing of {words}", "leave it out", exit_code=2)
     precision = options.get("precision")
-    if precision == "fp8" and "layout" not in given:
+    if precision == "fp8" and not {"layout", "rl"} & {*given}:
         raise AdvisorError("--precision fp8: the trainer here has no fp8 yet", _FP8, exit_code=2)
     if precision == "fp32" and "layout" in given:
         hint = "--precision bf16, fp16 or fp8"

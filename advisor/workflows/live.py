@@ -15,7 +15,7 @@ from advisor.readers.read import read_run
 from advisor.readers.run_table import Status
 from advisor.records import Estimate
 
-_ENDS = frozenset(Status) - {Status.INCOMPLETE, Status.UNKNOWN}
+_ENDS = frozenset(Status) - {Status.INCOMPLETE, Status.NO_END}
 _GOOD = frozenset((Status.COMPLETED, Status.STOPPED))
 _SHARE = 0.1  # share of the time that reading may take
 _LEAST_SECONDS = 2.0  # at least this between two looks

@@ -1,18 +1,23 @@
-"""Reads tables whose columns are named as the options of `predict`, and predicts their rows as the command does."""
+"""Reads tables whose columns are named as the options of `predict`: runs to predict, and runs that a person timed."""
 
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from advisor.errors import AdvisorError, close_matches, explain
-from advisor.options import Kind, PredictOptions, options_of
+from advisor.options import Goal, Kind, PredictOptions, options_of
+from advisor.prediction.layout_own import OwnRuns, learn
+from advisor.prediction.layouts import LayoutRun
 from advisor.store.store import Store
+from advisor.units import parse_number
 from advisor.workflows.goal import read_record
-from advisor.workflows.predict import Predicted, predict
+from advisor.workflows.predict import Predicted, predict, require_layout, with_stage
+from advisor.workflows.predict_layout import choose_layout
 from trainer.schema import ConfigError
 
 MEASURED = ("step_seconds", "tokens_per_second")  # of a run that was timed: one optimizer step, or all GPUs together
@@ -101,3 +106,50 @@ def predict_rows(path: Path, store: Store) -> Iterator[Predicted | AdvisorError]
             except (AdvisorError, ConfigError) as error:
                 answers[key] = AdvisorError(*explain(error)[:2])
         yield answers[key]
+
+
+def read_own_runs(goal: Goal, planned: LayoutRun) -> OwnRuns | None:
+    """Returns the correction for `planned` from the goal's measured runs, or None if none has its GPU and software.
+
+    Model, GPU, software, precision and context length of `planned` stand for empty cells. Raises AdvisorError (exit 2)
+    for a row that cannot be predicted, states no time, or is faster than its GPUs can be.
+    """
+    path = Path(goal.measured or "")
+    rows, runs, seconds = list(option_rows(path)), [], []
+    if not rows:
+        raise AdvisorError(f"{path} has no row", "write a line for each run that you timed", exit_code=2)
+    for row in rows:
+        try:
+            run, took = _timed(row, goal, planned)
+        except AdvisorError as error:
+            raise AdvisorError(f"{path}, line {row.line}: {error.message}", error.hint, exit_code=2) from error
+        if (run.gpu.key, run.software) == (planned.gpu.key, planned.software):
+            runs.append(run)
+            seconds.append(took)
+    return learn(runs, seconds, planned.model) if runs else None
+
+
+def _timed(row: OptionRow, goal: Goal, planned: LayoutRun) -> tuple[LayoutRun, float]:
+    """Returns the run of a row, as `predict` reads it, and its seconds per step."""
+    usual = {"model": goal.model, "gpu": planned.gpu.key, "software": planned.software, "seq_len": planned.seq_len}
+    cells = {name: str(value) for name, value in usual.items()} | {"precision": planned.precision, **row.cells}
+    options = with_stage(read_row(cells))
+    layers = options.depth  # runs on few GPUs often have fewer layers, which `predict` does not take with a layout
+    options = replace(options, depth=None)
+    if options.micro_batch is None:
+        raise AdvisorError("micro-batch is not given", "give the sequences that a GPU processes at once", exit_code=2)
+    architecture, spec, gpus = require_layout(options)
+    if layers is not None:  # of the same kinds in the same proportion
+        model = architecture.model
+        mixed = math.ceil(model.expert_layers * layers / model.layers)
+        experts = model.experts and replace(model.experts, layers=mixed)
+        architecture = replace(architecture, model=replace(model, layers=layers, experts=experts))
+    run, _, _ = choose_layout(options, architecture, spec, gpus)
+    stated = {name: parse_number(row.cells[name]) for name in MEASURED if name in row.cells}
+    if not stated or min(stated.values()) <= 0:
+        raise AdvisorError(f"no {' or '.join(MEASURED)}", "how long did a step take, in seconds?", exit_code=2)
+    took = stated.get("step_seconds") or run.step_tokens / stated["tokens_per_second"]
+    if (mfu := run.mfu / took) > 1:
+        message = f"{took:g} s would be {mfu:.0%} of the peak of {gpus} x {spec.key}"
+        raise AdvisorError(message, "step_seconds is the time of one optimizer step in seconds", exit_code=2)
+    return run, took

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from advisor.calibration.observed_run import profile_after
 from advisor.calibration.profiles import load_profile
@@ -26,6 +27,7 @@ from advisor.store.store import Store
 from advisor.workflows.data import read_data
 from advisor.workflows.plan_finetune import plan_finetune
 from advisor.workflows.plan_layouts import plan_layouts
+from advisor.workflows.plan_rl import plan_rl
 from trainer.token_folder import TokenMeta
 
 
@@ -34,18 +36,20 @@ def recommend(
     store: Store,
     *,
     measure: bool = False,
+    brief: bool = False,
     on_text: Callable[[str], None] = lambda text: None,
     seen: MeasuredStep | None = None,
 ) -> Plan:
     """Returns the plan for a goal: a run of the trainer here, or a fine-tune or a layout with other software.
 
-    If `measure` is set, one more burst runs at the chosen configuration of the trainer.
-
-    `on_text` receives a sentence when the burst begins; `seen` is a measured run that shows the speed of the software.
+    If `measure` is set, one more burst runs at the chosen configuration of the trainer, and `on_text` receives a
+    sentence when it begins. `brief` is as in `answer`. `seen` is a measured run that shows the speed of the software.
     Raises AdvisorError for unknown devices and unusable data.
     """
     if goal.layout == "any":
         return plan_layouts(goal)
+    if goal.rl is not None:
+        return plan_rl(goal, store)
     if goal.finetune is not None:
         return plan_finetune(goal, store)
     data_meta = read_data(goal.data)
@@ -55,7 +59,7 @@ def recommend(
     def feasible(changed: Goal) -> bool:
         with suppress(AdvisorError):
             if changed.needs_other_software:
-                return not recommend(changed, store).chosen.standing.against
+                return not recommend(changed, store, brief=True).chosen.standing.against
             others = profiles if changed.gpu == goal.gpu else load_profiles(changed, store, seen)[0]
             changed = replace(changed, ratio=goal.ratio, ratio_counts=goal.ratio_counts)  # what was typed
             tokens = planner.best_tokens(changed, others, data_meta, now)
@@ -65,10 +69,11 @@ def recommend(
             )
         return False
 
-    plan = answer(goal, profiles, now=now, data_meta=data_meta, left_out=left_out, feasible=feasible)
+    about: dict[str, Any] = {"now": now, "data_meta": data_meta, "left_out": left_out, "feasible": feasible}
+    plan = answer(goal, profiles, **about, brief=brief)
     wanted = for_inference(goal, plan.chosen.tokens)
     if wanted != goal:
-        plan = answer(wanted, profiles, now=now, data_meta=data_meta, left_out=left_out, feasible=feasible)
+        plan = answer(wanted, profiles, **about, brief=brief)
         plan = replace(plan, reasons=(*plan.reasons, why_overtrained(wanted, goal.inference_tokens or 0.0)))
     if measure:
         from advisor.calibration.remeasure import measure_one  # only this plan needs bursts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -15,7 +15,8 @@ from advisor.planning.answer import new_id
 from advisor.planning.choose import sorted_by_preference
 from advisor.planning.costs import whole_usd
 from advisor.planning.goal import Limits
-from advisor.planning.offers import ANY, OWN, offers_for, own_offers
+from advisor.planning.offers import ANY, OWN, offers_for, own_offers, same_machine
+from advisor.planning.sensitivity import how_slow
 from advisor.prediction.power import PowerModel
 from advisor.records import Bill, Estimate, Grounds, Plan, Prediction, Run, SearchReport, Standing, WallClock
 from advisor.units import format_seconds
@@ -125,6 +126,18 @@ def plan_of(work: Work, tried: Tried, *, assumed: Sequence[str], warnings: Seque
     goal, limited = replace(work.goal, sure=True), (work.goal.budget_usd, work.goal.deadline_seconds) != (None, None)
     surely = [run for run in tried.runs if limited and not _against(goal, run.total_seconds, run.cost_usd)]
     sure = sorted_by_preference(work.goal, surely)[0] if surely else None
+
+    def rival(speed: float) -> Callable[[], Run] | None:
+        """Asks the same question with GPUs of the chosen kind at this share of their speed."""
+        runs = []
+        for run in tried.runs:
+            step, rate = run.step_seconds.scaled(1 / speed), run.tokens_per_second.scaled(speed)
+            slowed = replace(run.prediction, step_seconds=step, tokens_per_second=rate)
+            way, same = tried.best[run.offer.gpu, run.offer.gpus], run.offer.gpu != chosen.offer.gpu
+            runs.append(run if same else _run(work, way, slowed, run.offer)[0])
+        best = sorted_by_preference(work.goal, runs)[0]
+        return None if same_machine(best.offer, chosen.offer) else lambda: best
+
     now = datetime.datetime.now(datetime.UTC)
     return Plan(
         id=new_id(work.goal, now),
@@ -144,7 +157,7 @@ def plan_of(work: Work, tried: Tried, *, assumed: Sequence[str], warnings: Seque
             front=(),
             front_size=0,
             near_misses=(),
-            sensitivity=(),
+            sensitivity=(how_slow(chosen, rival).text,) if others else (),
             does_not_fit=tried.does_not_fit,
             machines=tuple(others),
             sure=None if sure == chosen else sure,
@@ -186,10 +199,11 @@ def _run(work: Work, found: BestWay, prediction: Prediction, offer: Offer) -> tu
     goal, lasts = work.goal, work.duration(prediction, offer)
     seconds = lasts.clock.total_seconds
     usd = whole_usd(goal, offer, seconds, prediction.mfu, found.power)
-    model = prediction.workload.model
+    model, rollouts = prediction.workload.model, prediction.workload.rollouts
+    step_tokens = rollouts.step_tokens if rollouts is not None else prediction.workload.step_tokens
     run = Run(
         prediction=prediction,
-        steps=math.ceil(work.tokens / prediction.workload.step_tokens),
+        steps=math.ceil(work.tokens / step_tokens),
         tokens=work.tokens,
         offer=offer,
         bill=Bill(wall_clock=lasts.clock, cost_usd=usd, failures=lasts.failures),

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from advisor.architecture import Model
 from advisor.calibration.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus, require_gpu
-from advisor.hardware.offers import rows_by_gpu
 from advisor.offer import Offer
 from advisor.options import EIGHT_BIT, Goal
 from advisor.planning.goal import interruptions, power_of
+from advisor.planning.infeasible import Way, any_gpu, hint, more_gpus
 from advisor.planning.models import NamedModel
-from advisor.planning.offers import ANY, OWN, within_a_node
+from advisor.planning.offers import ANY, within_a_node
 from advisor.planning.run import grounds_of
 from advisor.planning.what_fits import adapted, largest_context
 from advisor.prediction.adapters import forward_share
 from advisor.prediction.intervals import reciprocal, sum_shared
 from advisor.prediction.layout_runs import STATE_BYTES, interrupted
-from advisor.prediction.micro_batch import ALIKE
 from advisor.prediction.profile import Profile
 from advisor.prediction.software import software_of, table, words_of
 from advisor.prediction.wallclock import rented_setup
@@ -111,6 +109,30 @@ def plan_finetune(goal: Goal, store: Store) -> Plan:
     objective is time, the best is the fastest. Raises AdvisorError if the amount of training is not stated, and (exit
     3) if the model fits none of the GPUs.
     """
+    work, assumed = _work(goal, store)
+    tried = try_machines(work)
+    fitting = {run.offer.gpu for run in tried.runs}  # a GPU of which some number can hold it needs no mention
+    no_room = [key for key in dict.fromkeys(gpu for gpu, _ in tried.refused) if key not in fitting]
+    too_long = work.model.details.past_longest(work.model.name, work.model.shape.seq_len)
+    if not tried.runs and tried.endless:
+        raise AdvisorError(f"no run ends on {', '.join(tried.endless)}", ON_DEMAND, exit_code=3)
+    if not tried.runs and not no_room:
+        message = "no machine that these options allow is offered"
+        raise AdvisorError(message, "leave --provider, --spot or --gpus out, or name a --price", exit_code=3)
+    if not tried.runs:
+        message = f"{work.model.name} does not surely fit {', '.join(no_room)}"
+        message += f", and {too_long}" if too_long is not None else ""
+
+        def fits(changed: Goal) -> bool:
+            return bool(try_machines(_work(changed, store)[0]).runs)
+
+        raise AdvisorError(message, hint(_ways(goal, work.model.shape.seq_len), fits), exit_code=3)
+    tried = replace(tried, does_not_fit=(*no_room, *tried.endless))
+    return plan_of(work, tried, assumed=assumed, warnings=[*filter(None, [too_long])])
+
+
+def _work(goal: Goal, store: Store) -> tuple[FinetuneWork, list[str]]:
+    """Returns the work that the goal describes, and what was assumed; raises as `plan_finetune` does."""
     assert goal.finetune is not None and goal.model is not None  # `goal_from` refuses one without the other
     stage, usual = goal.stage or "sft", usual_epochs(goal)
     length, epochs, rank = goal.length or LENGTH, goal.epochs or usual, goal.lora_rank or RANK
@@ -135,77 +157,38 @@ def plan_finetune(goal: Goal, store: Store) -> Plan:
         words = f"--gpu {gpu} --gpus {','.join(map(str, counts))} --tokens {tokens} --seq-len {context}"
         message = f"all weights of {model.name}, a mixture of experts, are planned over layouts"
         raise AdvisorError(message, f"advisor plan --layout any --model {model.name} {words}", exit_code=2)
-    software = _software(goal, model, rank)
-    work = FinetuneWork(
-        goal=within_a_node(goal), store=store, model=model, sizes=find_architecture(goal.model).model,
-        software=software, tokens=tokens,
-    )  # fmt: skip
-    tried = try_machines(work)
-    fitting = {run.offer.gpu for run in tried.runs}  # a GPU of which some number can hold it needs no mention
-    no_room = [key for key in dict.fromkeys(gpu for gpu, _ in tried.refused) if key not in fitting]
-    too_long = model.details.past_longest(model.name, context)
-    if not tried.runs and tried.endless:
-        raise AdvisorError(f"no run ends on {', '.join(tried.endless)}", ON_DEMAND, exit_code=3)
-    if not tried.runs and not no_room:
-        message = "no machine that these options allow is offered"
-        raise AdvisorError(message, "leave --provider, --spot or --gpus out, or name a --price", exit_code=3)
-    if not tried.runs:
-        message = f"{model.name} does not surely fit {', '.join(no_room)}"
-        message += f", and {too_long}" if too_long is not None else ""
-        raise AdvisorError(message, _would_fit(work, rank, length), exit_code=3)
-    tried = replace(tried, does_not_fit=(*no_room, *tried.endless))
-    return plan_of(work, tried, assumed=assumed, warnings=[*filter(None, [too_long])])
+    software = finetune_software(goal.finetune, model, rank, goal.software)
+    if goal.optimizer == EIGHT_BIT:
+        software = replace(software, moment_bytes=_EIGHT_BIT_BYTES)
+    sizes = find_architecture(goal.model).model
+    return FinetuneWork(
+        goal=within_a_node(goal), store=store, model=model, sizes=sizes, software=software, tokens=tokens
+    ), assumed
+
+
+def _ways(goal: Goal, context: int) -> Iterator[Way]:
+    """Yields changes of the goal with which the fine-tune may fit."""
+    if goal.finetune != "qlora":
+        yield "4-bit weights", [("--finetune qlora", replace(goal, finetune="qlora"))]
+    if goal.own:
+        own = goal.own[0]
+        more = [(count, replace(own, gpus=count)) for count in (2, 4, 8) if count > own.gpus]
+        yield "more of them", [(f"--own {n}x{own.gpu}", replace(goal, own=(many,), counts=(n,))) for n, many in more]
+    else:
+        yield more_gpus(goal)
+        yield from any_gpu(goal, "a GPU with more memory")
+    shorter = []
+    for length in (2**power for power in range(20, 8, -1) if 2**power < context):
+        names = ["seq_len"] if goal.seq_len is not None else []
+        names += ["length"] if length < (goal.length or LENGTH) or not names else []
+        option = " ".join(f"--{name.replace('_', '-')} {length}" for name in names)
+        shorter.append((option, replace(goal, **dict.fromkeys(names, length))))
+    yield "shorter examples", shorter
 
 
 def tokens_padded(plan: Plan) -> int:
     """Returns the tokens that are computed on if every example is padded to the context length."""
     return round(plan.chosen.tokens * plan.workload.shape.seq_len / (plan.goal.length or LENGTH))
-
-
-def _software(goal: Goal, model: NamedModel, rank: int) -> Software:
-    software = finetune_software(goal.finetune or "full", model, rank, goal.software)
-    return replace(software, moment_bytes=_EIGHT_BIT_BYTES) if goal.optimizer == EIGHT_BIT else software
-
-
-def _would_fit(work: FinetuneWork, rank: int, length: int) -> str:
-    """Returns the options with which the fine-tune surely fits; each was planned before it is named."""
-    goal, model = work.goal, work.model
-
-    def fits(context: int = model.shape.seq_len, **changed: Any) -> bool:
-        requested = replace(goal, **changed)
-        shorter = model.at(context)
-        other = replace(work, goal=requested, model=shorter, software=_software(requested, shorter, rank))
-        return bool(try_machines(other).runs)
-
-    found = []
-    if goal.finetune != "qlora" and fits(finetune="qlora"):
-        found.append("train less of it: --finetune qlora")
-    most = max((goal.gpus, *(goal.counts or ()), *(machine.gpus for machine in goal.own)))
-    more = [count for count in (2, 4, 8) if count > most]
-    if goal.own:
-        own = goal.own[0]
-        if count := next((n for n in more if fits(own=(replace(own, gpus=n),), counts=(n,))), None):
-            found.append(f"more of them: --own {count}x{own.gpu}")
-    elif count := next((n for n in more if fits(counts=(n,))), None):
-        found.append(f"more GPUs: --gpus {count}")
-    cards = load_gpus()
-    if goal.gpu not in (ANY, OWN):
-        room = max(cards[key].memory_bytes for key in goal.gpu.split(","))
-        larger = sorted(
-            (cards[key].memory_bytes, key)
-            for key in rows_by_gpu()
-            if cards[key].is_cuda and cards[key].memory_bytes > room
-        )
-        if key := next((key for _, key in larger if fits(gpu=key)), None):
-            found.append(f"a GPU with more memory: --gpu {key}")
-    shorter = [2**power for power in range(20, 8, -1) if 2**power < model.shape.seq_len]
-    if found_length := next((one for one in shorter if fits(one)), None):
-        options = f"--seq-len {found_length}" if goal.seq_len is not None else ""
-        options += f" --length {found_length}" if found_length < length or not options else ""
-        found.append(f"shorter examples: {options.strip()}")
-    if found:
-        return f"would fit: {'; or '.join(found)}"
-    return "neither QLoRA nor 8 of these GPUs nor half the length would: a smaller --model, or --layout any"
 
 
 def finetune_software(method: str, model: NamedModel, rank: int = RANK, name: str | None = None) -> Software:
@@ -234,7 +217,7 @@ def finetune_batch(
     together: int = 1,
     network: float | None = None,
 ) -> _Batch:
-    """Returns the batch, with the plainest sharding of the software that is about as fast as its fastest.
+    """Returns the profile for the software, and the best way to train the model with it.
 
     The model is as `NamedModel.at` returns it. `network` is the rate between machines in bytes per second.
     """
@@ -249,6 +232,4 @@ def finetune_batch(
     profile = load_profile(
         gpu, store, family=model.shape.family, precision=precision, compile=False, software=software
     ).with_network(network)
-    tried = [adapted(profile, model.shape, software, gpus, sharding, together) for sharding in shardings]
-    rates = [one.tokens_per_second.value if one.fits and one.tokens_per_second else 0.0 for one in tried]
-    return profile, next(one for one, rate in zip(tried, rates, strict=True) if rate >= ALIKE * max(rates))
+    return profile, adapted(profile, model.shape, software, gpus, shardings, together)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from advisor.architecture import Layout
 from advisor.errors import AdvisorError
@@ -15,6 +13,7 @@ from advisor.laws.hyperparameters import step_law_batch
 from advisor.offer import Offer
 from advisor.options import Goal
 from advisor.planning.goal import interruptions
+from advisor.planning.infeasible import Way, any_gpu, hint, more_gpus
 from advisor.planning.layouts import search
 from advisor.planning.models import Architecture
 from advisor.planning.offers import ANY
@@ -26,12 +25,11 @@ from advisor.prediction.prior import published_runs
 from advisor.prediction.software import require_software
 from advisor.records import Grounds, Plan, Prediction
 from advisor.workflows.goal import find_architecture
-from advisor.workflows.own_runs import read_own_runs
-from advisor.workflows.plan_elsewhere import ON_DEMAND, BestWay, Duration, Tried, plan_of, try_machines
+from advisor.workflows.option_rows import read_own_runs
+from advisor.workflows.plan_elsewhere import ON_DEMAND, BestWay, Duration, plan_of, try_machines
 
 SOFTWARE = "nemo"
 TOKENS_PER_PARAMETER = 20  # Chinchilla's ratio, per parameter active for a token
-_COUNTS = tuple(2**power for power in range(11))  # of GPUs to try where none fits
 _SHORT = 2048  # tokens of a sequence that training usually has at least
 
 
@@ -98,8 +96,8 @@ class LayoutWork:
             all_runs=everything, own_runs=own.count if own else 0, own_slowdown=math.exp(own.usual) if own else None,
         )  # fmt: skip
         return BestWay(
-            prediction=found.best.prediction,
-            others=tuple((choice.prediction, choice.lost) for choice in found.others),
+            prediction=found.best,
+            others=found.others,
             tried=found.tried,
             power=datasheet_power(run.gpu.tdp_watts),
             grounds=grounds,
@@ -120,28 +118,29 @@ def plan_layouts(goal: Goal) -> Plan:
 
     Raises AdvisorError (exit 3) if the model fits nowhere.
     """
-    assert goal.model is not None  # `goal_from` refuses layouts without a model
-    architecture = find_architecture(goal.model)
-    software = require_software(goal.software or SOFTWARE)
-    seq_len, tokens, sequences, assumed = _work(goal, architecture)
-    work = LayoutWork(
-        goal=goal, architecture=architecture, software=software.name, seq_len=seq_len, tokens=tokens,
-        sequences=sequences,
-    )  # fmt: skip
+    work, assumed = _work(goal)
     tried = try_machines(work)
     if goal.measured is not None and not any(work.own_runs.values()):
-        message = f"{goal.measured} has no run of {software.words} on {goal.gpu.replace(',', ', ')}"
+        software = require_software(work.software).words
+        message = f"{goal.measured} has no run of {software} on {goal.gpu.replace(',', ', ')}"
         raise AdvisorError(message, "name those of the measured runs: --gpu GPU --software NAME", exit_code=2)
     if not tried.runs:
         named = ", ".join(tried.does_not_fit) or "any GPU that is rented"
-        message = f"{architecture.name} with {sequences} sequences a step surely fits none of: {named}"
-        raise AdvisorError(message, ON_DEMAND if tried.endless else _would_fit(work, tried), exit_code=3)
-    too_long = architecture.details.past_longest(architecture.name, seq_len)
+        message = f"{work.architecture.name} with {work.sequences} sequences a step surely fits none of: {named}"
+
+        def fits(changed: Goal) -> bool:
+            return bool(try_machines(_work(changed)[0]).runs)
+
+        ways = _ways(work, (gpu for gpu, _ in tried.refused))
+        raise AdvisorError(message, ON_DEMAND if tried.endless else hint(ways, fits), exit_code=3)
+    too_long = work.architecture.details.past_longest(work.architecture.name, work.seq_len)
     return plan_of(work, tried, assumed=assumed, warnings=[*filter(None, [too_long])])
 
 
-def _work(goal: Goal, architecture: Architecture) -> tuple[int, int, int, list[str]]:
-    """Returns the length of a sequence, the tokens of the run, the sequences of a step, and what was assumed."""
+def _work(goal: Goal) -> tuple[LayoutWork, list[str]]:
+    """Returns the work that the goal describes, and what was assumed."""
+    assert goal.model is not None  # `goal_from` refuses layouts without a model
+    architecture, software = find_architecture(goal.model), require_software(goal.software or SOFTWARE).name
     assumed = [f"--software {SOFTWARE}"] if goal.software is None else []
     seq_len, ratio = goal.seq_len or architecture.seq_len, goal.ratio or TOKENS_PER_PARAMETER
     if goal.seq_len is None:
@@ -150,52 +149,32 @@ def _work(goal: Goal, architecture: Architecture) -> tuple[int, int, int, list[s
     if goal.tokens is None:
         assumed.append(f"--tokens {tokens / 1e9:.0f}B ({ratio:g} for each active parameter)")
     if goal.global_batch_tokens is not None:
-        return seq_len, tokens, max(1, round(goal.global_batch_tokens / seq_len)), assumed
-    # a multiple of the odd factors of all numbers of GPUs: 768 GPUs divide no power of two
-    odd = math.lcm(*(count // (count & -count) for count in goal.counts or (goal.gpus,)))
-    sequences = odd * int(2 ** max(0, round(math.log2(step_law_batch(float(tokens)) / seq_len / odd))))
-    multiple = "to a power of two" if odd == 1 else f"to a power of two times {odd}, which these GPUs divide"
-    return seq_len, tokens, sequences, [*assumed, f"--global-batch {sequences * seq_len} (Step Law, {multiple})"]
+        sequences = max(1, round(goal.global_batch_tokens / seq_len))
+    else:
+        # a multiple of the odd factors of all numbers of GPUs: 768 GPUs divide no power of two
+        odd = math.lcm(*(count // (count & -count) for count in goal.counts or (goal.gpus,)))
+        sequences = odd * int(2 ** max(0, round(math.log2(step_law_batch(float(tokens)) / seq_len / odd))))
+        multiple = "to a power of two" if odd == 1 else f"to a power of two times {odd}, which these GPUs divide"
+        assumed.append(f"--global-batch {sequences * seq_len} (Step Law, {multiple})")
+    return LayoutWork(
+        goal=goal, architecture=architecture, software=software, seq_len=seq_len, tokens=tokens, sequences=sequences
+    ), assumed
 
 
-def _would_fit(work: LayoutWork, tried: Tried) -> str:
-    """Returns the options with which a layout surely fits, by the first GPU of those asked for that has any."""
-    goal = work.goal
-    runs = {(gpu, gpus): work.run_on(gpu, gpus) for gpu, gpus in tried.refused if not work.lacks(gpu)}
-    if not runs:  # none of these GPUs has units for the precision
-        others: dict[str, dict[str, Any]] = {"16 bits: --precision auto": {"precision": "auto"}}
-        others |= {"GPUs that have it: --gpu any": {"gpu": ANY}} if goal.usd_per_gpu_hour is None else {}
-        named = []
-        for option, changed in others.items():
-            with suppress(AdvisorError):
-                plan_layouts(replace(goal, **changed))
-                named.append(option)
-        return f"would fit: {'; or '.join(named)}"
-    for key in dict.fromkeys(gpu for gpu, _ in runs):
-        most = max(gpus for gpu, gpus in runs if gpu == key)
-        found = list(_changes(runs[key, most], most, work.sequences, work.seq_len))
-        if found:
-            return f"would fit: {'; or '.join(f'{words}: --gpu {key} {options}' for words, options in found)}"
-    return f"not up to {_COUNTS[-1]:,} of these GPUs either: a smaller --model, or GPUs with more memory"
-
-
-def _changes(run: LayoutRun, most: int, sequences: int, seq_len: int) -> Iterator[tuple[str, str]]:
-    """Yields changes, in words and as options, with which a layout of the run surely fits; each was searched."""
-
-    def fits(gpus: int, of: int = sequences, length: int = seq_len) -> bool:
-        requested = replace(run, node_gpus=min(GPUS_PER_NODE, gpus), seq_len=length)
-        return search(requested, gpus, of).best is not None
-
-    count = next((count for count in _COUNTS if count > most and fits(count)), None)
-    if count is not None:
-        yield "more GPUs", f"--gpus {count}"
-    even = math.ceil(sequences / most) * most
-    if even != sequences and fits(most, even):
-        yield f"a batch that {most} GPUs divide", f"--gpus {most} --global-batch {even * seq_len}"
+def _ways(work: LayoutWork, refused: Iterable[str]) -> Iterator[Way]:
+    """Yields changes of the goal with which some layout may fit where none fits the `refused` GPUs."""
+    goal, seq_len = work.goal, work.seq_len
+    if all(work.lacks(gpu) for gpu in refused):
+        yield "16 bits", [("--precision auto", replace(goal, precision="auto"))]
+        yield from any_gpu(goal, "GPUs that have it")
+        return
+    yield more_gpus(goal)
+    most = max(goal.counts or (goal.gpus,))
+    alone = replace(goal, gpus=most, counts=())
+    even = math.ceil(work.sequences / most) * most * seq_len
+    yield f"a batch that {most} GPUs divide", [(f"--global-batch {even}", replace(alone, global_batch_tokens=even))]
     lengths = [seq_len >> halved for halved in range(1, seq_len.bit_length()) if seq_len >> halved >= _SHORT]
-    shorter = next((length for length in lengths if fits(most, sequences * seq_len // length, length)), None)
-    if shorter is not None:
-        yield "shorter sequences", f"--gpus {most} --seq-len {shorter}"
+    yield "shorter sequences", [(f"--seq-len {length}", replace(alone, seq_len=length)) for length in lengths]
 
 
 def _joined(spec: GpuSpec, kinds: Sequence[str] = ()) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from advisor.calibration.profiles import load_profile
@@ -12,12 +15,13 @@ from advisor.hardware.here import device_key
 from advisor.hardware.software_support import usual_precision
 from advisor.options import LAYOUT_DEGREES, OPTIONS, SHARDINGS, PredictOptions, options_of
 from advisor.planning.goal import SEQ_LEN, VOCAB_SIZE, check_options
+from advisor.planning.infeasible import SHARED_OVER, enough
 from advisor.planning.models import Architecture, NamedModel, nearest_shape
 from advisor.planning.recipe import MICRO_BATCHES
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.comm import AssumedNetwork, assumed_network
 from advisor.prediction.depths import DepthOption, Download, MemoryBill, at_depths, download, memory_bill
-from advisor.prediction.micro_batch import fast_enough
+from advisor.prediction.micro_batch import choose_prediction
 from advisor.prediction.nearest import closest_run, whose
 from advisor.prediction.profile import Profile
 from advisor.prediction.software import OWN_NAME, software_of, table, words_of
@@ -26,14 +30,14 @@ from advisor.records import Adapters, Prediction, Workload
 from advisor.store.store import Store
 from advisor.workflows.goal import Options, find_any_model, find_architecture, refuse_idle_network, with_shape
 from advisor.workflows.predict_layout import choose_layout, network_of
-from advisor.workflows.would_fit import would_fit
 from trainer.schema import ModelShape, make_shape
 
 # reasons why a prediction describes other software
 _PARTLY = "published software, minus what frozen weights save: this trainer trains all weights"
 _OTHER_SOFTWARE = "published software: the trainer here has no fp8, ties no head and does not shard the optimizer alone"
 
-
+_CHANGES_SHOWN = 3
+_SHORT = 2048  # tokens of a sequence that training usually has at least
 _EXTRA = 0.01  # share of a model's weights; one that differs by more is not predicted as the trainer's own model
 _NOT_OVER_LAYOUTS = (  # options of a shape of one's own, of parts of a model, and of this project's trainer
     *("params", "depth", "width", "heads", "kv_heads", "head_dim", "ffn_width", "tied", "vocab_size"),
@@ -87,7 +91,7 @@ def predict(options: PredictOptions, store: Store) -> Predicted:
     return Predicted(
         **vars(requested.prediction),
         memory_parts=memory_bill(profile, workload),
-        would_fit=would_fit(options, workload, lambda o: _requested(o, store).prediction) if fits is False else (),
+        would_fit=_would_fit(options, workload, lambda o: _requested(o, store).prediction) if fits is False else (),
         other_depths=tuple(at_depths(profile, workload, options.depths)) if options.depths else (),
         data=download(options.tokens, vocabulary, options.download_rate) if options.tokens else None,
         made_for=whose(profile, workload),
@@ -257,7 +261,7 @@ def _predicted(profile: Profile, workload: Workload, *, micro_batch_given: bool)
     if micro_batch_given:
         return predict_batch(profile, [workload])[0], []
     answers = predict_batch(profile, [replace(workload, micro_batch=size) for size in MICRO_BATCHES])
-    chosen = fast_enough(answers)
+    chosen = choose_prediction(answers)
     if chosen is None:
         return answers[0], ["--micro-batch 1 (a larger one may not fit)"]
     return chosen, [f"--micro-batch {chosen.workload.micro_batch} (the smallest that is within 2 % of the fastest)"]
@@ -295,3 +299,53 @@ def _as_published(key: str, options: PredictOptions) -> None:
         message = "training a part is predicted on GPUs, in 16 bits and with AdamW, as published runs have it"
         hint = "--gpu rtx-4090, without --optimizer muon and --precision"
         raise AdvisorError(message, hint, exit_code=2)
+
+
+def _would_fit(
+    options: PredictOptions, workload: Workload, predicted: Callable[[PredictOptions], Prediction]
+) -> tuple[str, ...]:
+    """Returns the smallest changes with which a run surely fits, as the options to add; each was predicted."""
+    known = options_of(PredictOptions)
+
+    def flags(changed: dict[str, Any]) -> str:
+        named = ((known[name].flag, value) for name, value in changed.items())
+        return " ".join(flag if value is True else f"{flag} {value}" for flag, value in named)
+
+    def fits(changed: PredictOptions) -> bool:
+        with suppress(AdvisorError):  # such a run cannot be predicted
+            return predicted(changed).fits is True
+        return False
+
+    ways = (
+        (words, [(flags(changed), replace(options, **changed)) for changed in tried])
+        for words, tried in _smaller(options, workload)
+    )
+    return tuple(islice(enough(ways, fits), _CHANGES_SHOWN))
+
+
+def _smaller(options: PredictOptions, w: Workload) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yields changes from the smallest to the largest, in words, with the options to try for each."""
+    least: dict[str, Any] = {}
+    if w.activation_checkpointing != "full":
+        least["activation_checkpointing"] = "full"
+        yield "full activation checkpointing", [dict(least)]
+    if w.micro_batch > 1:
+        sizes = [w.micro_batch >> halved for halved in range(1, w.micro_batch.bit_length())]
+        yield "a smaller micro-batch", [{"micro_batch": size, **least} for size in sizes]
+        least["micro_batch"] = 1
+    # A count inside --gpu would contradict --gpus.
+    named = {"gpu": options.gpu.lower().partition("x")[2].strip()} if read_gpus(options.gpu).count else {}
+    counts = [*([w.gpus] if w.gpus > 1 and w.sharding != "full" else []), *(n for n in SHARED_OVER if n > w.gpus)]
+    yield "all of it sharded", [{**named, "gpus": gpus, "sharding": "full", **least} for gpus in counts]
+    halves = [w.shape.seq_len >> halved for halved in range(1, w.shape.seq_len.bit_length())]
+    shorter = [{"seq_len": length, **least} for length in halves if length >= _SHORT]
+    adapters, four_bits = {"lora_rank": options.lora_rank or 16}, {"qlora": True}
+    if options.freeze_blocks is None and not options.qlora:
+        if options.lora_rank is None:
+            yield "adapters on frozen weights", [{**adapters, **least}]
+        else:
+            adapters = {}
+        yield "adapters on 4-bit weights", [{**adapters, **four_bits, **least}]
+    yield "shorter sequences", shorter
+    if options.freeze_blocks is None and not options.qlora:
+        yield "shorter sequences with 4-bit weights", [{**adapters, **four_bits, **one} for one in shorter]

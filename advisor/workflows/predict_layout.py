@@ -12,7 +12,7 @@ from advisor.planning.models import Architecture
 from advisor.prediction.comm import ETHERNET_BYTES_PER_SECOND, AssumedNetwork
 from advisor.prediction.layout_batch import predict_layouts
 from advisor.prediction.layouts import LayoutRun
-from advisor.prediction.micro_batch import ENOUGH
+from advisor.prediction.micro_batch import choose_prediction
 from advisor.prediction.software import require_software
 from advisor.prediction.whole_models import RECOMPUTED_AS, layout_run
 from advisor.records import Prediction, Workload
@@ -56,22 +56,15 @@ def choose_layout(
         requested = "optimizer"
     shardings = [requested] if requested or gpus == 1 else ["optimizer", "full"]
     sizes = [options.micro_batch] if options.micro_batch else _MICRO_BATCHES
-    first, fitting = None, []
-    for sharding in shardings:
-        cut = replace(layout, sharding=sharding or "none")
-        runs = [replace(run, layout=cut, micro_batch=size) for size in sizes]
-        tried = list(zip(runs, predict_layouts(runs), strict=True))
-        first = first or tried[0]
-        if fitting := [one for one in tried if one[1].fits]:
-            break
-
-    def rate(one: tuple[LayoutRun, Prediction]) -> float:
-        assert one[1].tokens_per_second is not None
-        return one[1].tokens_per_second.value
-
-    assert first is not None
-    enough = ENOUGH * max(map(rate, fitting), default=0.0)
-    chosen, prediction = next((one for one in fitting if rate(one) >= enough), first)
+    tried = [
+        replace(run, layout=replace(layout, sharding=sharding or "none"), micro_batch=size)
+        for sharding in shardings
+        for size in sizes
+    ]
+    answers = predict_layouts(tried)
+    kinds = [at // len(sizes) for at in range(len(tried))]
+    prediction = choose_prediction(answers, kinds) or answers[0]
+    chosen = tried[answers.index(prediction)]
     assumed += [f"--sharding {chosen.layout.sharding}"] if len(shardings) > 1 else []
     assumed += [f"--micro-batch {chosen.micro_batch}"] if options.micro_batch is None else []
     return chosen, prediction, [*degrees_assumed, *assumed]

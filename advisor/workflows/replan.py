@@ -29,7 +29,7 @@ from advisor.workflows.analyze import analyze, located
 from trainer.schema import RunConfig
 
 _SAME_BATCH = 0.02
-_WELL = (Status.COMPLETED, Status.INCOMPLETE, Status.RUNNING, Status.STOPPED, Status.UNKNOWN)
+_WELL = (Status.COMPLETED, Status.INCOMPLETE, Status.RUNNING, Status.STOPPED, Status.NO_END)
 _ALL_TRAINED = 0.9  # share of the parameters; with fewer, the run trained adapters or froze blocks
 _UNKNOWN_CARD = "cpu"  # stands for the GPU if only the model is asked for
 # Options of a plan that state what a log may lack, by the names of FACTS

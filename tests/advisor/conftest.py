@@ -33,10 +33,11 @@ def asked_once():
     """The same question in one file is planned once: nothing is calibrated, so that its answer is the same."""
     answer, known = plan.answer, {}
 
-    def remembered(goal, profiles, *, now, data_meta=None, left_out=(), feasible=None) -> Plan:
-        key = (goal, tuple(profile.key for profile in profiles), data_meta, tuple(left_out))
+    def remembered(goal, profiles, *, now, data_meta=None, left_out=(), feasible=None, brief=False) -> Plan:
+        key = (goal, tuple(profile.key for profile in profiles), data_meta, tuple(left_out), brief)
         if key not in known:
-            known[key] = answer(goal, profiles, now=now, data_meta=data_meta, left_out=left_out, feasible=feasible)
+            about = {"now": now, "data_meta": data_meta, "left_out": left_out, "feasible": feasible}
+            known[key] = answer(goal, profiles, **about, brief=brief)
         return known[key]
 
     with pytest.MonkeyPatch.context() as changed:

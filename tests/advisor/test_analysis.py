@@ -266,7 +266,7 @@ def test_what_happened_is_said_in_what_the_log_counts(store, tmp_path):
         return told(tmp_path, store, text, name).verdict[0].partition(": ")[2].partition(" (")[0]
 
     epochs = "epoch,loss,val_loss\n" + "".join(f"{i},{3 - i / 10},{3.1 - i / 10}\n" for i in range(12))
-    assert first(epochs, "log.csv") == "12 epochs, loss 3 to 1.9"
+    assert first(epochs, "log.csv") == "12 epochs, no end is recorded, loss 3 to 1.9"
     # records of a Trainer, five per epoch: no step is printed, so none is counted
     rows = [f"{{'loss': {3 - i / 10:.2f}, 'learning_rate': 1e-05, 'epoch': {i / 5}}}" for i in range(1, 11)]
     ended = "{'train_runtime': 60.0, 'train_samples_per_second': 2.0, 'train_loss': 2.5, 'epoch': 2.0}"

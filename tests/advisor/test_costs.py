@@ -23,7 +23,8 @@ from advisor.planning.evaluate import LEAST_STEPS, Violation, runs_of
 from advisor.planning.goal import Limits, make_brief
 from advisor.planning.offers import offers_for
 from advisor.planning.run import config_of, make_run
-from advisor.prediction.batch import predict_batch
+from advisor.prediction.batch import predict_batch, step_seconds_many
+from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.micro_batch import ENOUGH
 from advisor.prediction.power import measured_power
 from advisor.prediction.uncalibrated import prior_profile
@@ -67,7 +68,7 @@ def test_a_bill_is_what_its_run_configuration_costs(name, number, steps):
     made = make_run(candidates, Selection(place=place, steps=steps, seconds=0.0, usd=0.0, score=0.0))
     there = candidates.machines.devices[candidates.device[place]]
     run = config_of(there, made, float(costs.terms.checkpoints.every_seconds[0, 0]))
-    bill, clock, step = made.bill, made.bill.wall_clock, made.step_seconds.value
+    bill, clock, step = made.bill, made.bill.wall_clock, float(candidates.step.value[place])  # the mean
     gpus, measured = made.offer.gpus, there.profile.costs
     assert clock.total_seconds.value == pytest.approx(seconds, rel=1e-12)
     evals = math.ceil(steps / run.eval.every_steps)
@@ -99,10 +100,12 @@ def test_rows_are_the_predictions_of_one_at_a_time(name):
     profile = candidates.machines.devices[0].profile
     for place in range(0, len(candidates), max(1, len(candidates) // 40)):
         workload = candidates.workload(place)
-        [prediction] = predict_batch(profile, [workload], expected=True)
+        [prediction] = predict_batch(profile, [workload])
+        alone = WorkloadArrays.of([workload]), np.array([workload.grad_accum]), np.array([workload.gpus])
+        step = step_seconds_many(profile, *alone, expected=True)
         held = profile.memory.device_total_bytes(workload)
-        assert candidates.step.value[place] == pytest.approx(prediction.step_seconds.value, rel=1e-12)
-        assert candidates.step.high[place] == pytest.approx(prediction.step_seconds.high, rel=1e-12)
+        assert candidates.step.value[place] == pytest.approx(step.value[0], rel=1e-12)
+        assert candidates.step.high[place] == pytest.approx(step.high[0], rel=1e-12)
         assert candidates.memory.high[place] == pytest.approx(held.high)
         assert bool(candidates.fits[place]) == prediction.fits
 

@@ -207,10 +207,10 @@ ENDS = {
     "a start that was stopped at once": ([*WHOLE, *BANNER, *STOPPED, *TRACKER], {"status": "stopped"}),
     "a start that breaks off": ([*WHOLE, *BANNER, *EPOCHS[:3]], {"status": "incomplete"}),
     # steps that look round because every hundredth is printed
-    "round steps": (HUNDREDTHS, {"status": "incomplete"}),
-    "round steps and a checkpoint": ([*HUNDREDTHS, "saving checkpoint to out/ckpt.pt"], {"status": "incomplete"}),
+    "round steps": (HUNDREDTHS, {"status": "no_end_recorded"}),
+    "round steps and a checkpoint": ([*HUNDREDTHS, "saving checkpoint to out/ckpt.pt"], {"status": "no_end_recorded"}),
     "round epochs": ([f"epoch {e} train loss {loss(e):.4f} val loss {loss(e) + 0.1:.4f}" for e in range(1, 101)],
-        {"status": "incomplete"}),
+        {"status": "no_end_recorded"}),
     "as far as was said": (["max_steps: 10000", *HUNDREDTHS], {"status": "completed"}),
     # the last epoch has only begun when it is first named
     "the only epoch": (["Epochs: 1", "Total steps: 4000", *(f"epoch 1/1 {step}" for step in STEPS)],
@@ -221,9 +221,9 @@ ENDS = {
     "finished": logged("SUCCESS | app:train:97 - finished, best model saved", "completed"),
     "done": logged("INFO    | app:train:97 - Done, the best model has been saved", "completed"),
     "all done": logged("SUCCESS | app:train:97 - All done!", "completed"),
-    "saved, as after any epoch": logged("INFO    | app:train:97 - best model saved", "incomplete"),
-    "done with whatever it did": logged("INFO    | app:save:12 - done", "incomplete"),
-    "an epoch finished": logged("SUCCESS | app:train:97 - epoch 19 finished", "incomplete"),
+    "saved, as after any epoch": logged("INFO    | app:train:97 - best model saved", "no_end_recorded"),
+    "done with whatever it did": logged("INFO    | app:save:12 - done", "no_end_recorded"),
+    "an epoch finished": logged("SUCCESS | app:train:97 - epoch 19 finished", "no_end_recorded"),
     # an installer's error is none of the run
     "installers before": ([*INSTALLERS, *EPOCHS, "Training complete."], {"status": "completed", "silent": NO_FAULT}),
     "installers after": ([*EPOCHS, "Training complete.", *INSTALLERS], {"status": "completed", "silent": NO_FAULT}),
@@ -241,7 +241,7 @@ ENDS = {
          " OpType=ALLREDUCE, NumelIn=33, Timeout(ms)=1800000) ran for 1800403 milliseconds before timing out."]))},
     "a rate lowered where the loss stands.csv": (
         ["epoch,loss,lr", *(f"{e},{loss(e, 24):.4f},{0.001 * 0.2 ** (e // 5):.2e}" for e in range(24))],
-            {"status": "unknown"}),
+            {"status": "no_end_recorded"}),
 }  # fmt: skip
 
 
@@ -328,7 +328,7 @@ def test_each_stage_of_a_script_is_judged(tmp_path):
     assert ends[0] == ("stage 1", "completed", "stage 2 follows it") and ends[1][1] == "completed"
     verify(found, says={"other_runs": "“stage 1”: Overfitting: validation loss is best at step 40"})
     cut = analysed(tmp_path, lines[:-5], "cut.log")
-    assert [part.status for part in cut.run.runs] == ["completed", "incomplete"]
+    assert [part.status for part in cut.run.runs] == ["completed", "no_end_recorded"]
     failed = ["=== Stage 1 ===", *first, *FAILED, "=== Stage 2 ===", *STEPS]
     assert analysed(tmp_path, failed, "failed.log").run.runs[0].status == "crashed"
 
@@ -379,6 +379,19 @@ def wobbly(*parts: tuple[int, float]) -> list[float]:
     return [seconds * (1 + 0.03 * math.sin(7 * i)) for rows, seconds in parts for i in range(rows)]
 
 
+def classes(loss: float, accuracy: float, epochs: int = 8) -> list[str]:
+    """Epochs of a classifier that stands still but for noise of the loss."""
+    return [f"Epoch {e}/{epochs} train_loss: {loss * (1 + (-1) ** e / 500):.4f} val_loss: {loss:.4f} "
+            f"val_acc: {accuracy:.4f}" for e in range(1, epochs + 1)]  # fmt: skip
+
+
+def groups(rewards: list[float], spread: float, entropy: Sequence[float] = ()) -> list[str]:
+    """Records of TRL's GRPO trainer."""
+    return [str({"loss": 0.001 * (n % 7), "grad_norm": 0.3, "learning_rate": 1e-6, "completions/mean_length": 99.0,
+                 "reward": reward, "reward_std": spread, "entropy": [*entropy, *[0.7] * 99][n], "epoch": n / 50})
+            for n, reward in enumerate(rewards)]  # fmt: skip
+
+
 RESUMED = {60: "Resuming from checkpoint out/step_590"}
 WARMED = [1e-3 * min(1, i / 10) * (1 - i / 120) for i in range(100)]
 ANEW, SLOWER, CPU = ({"silent": [code]} for code in ("schedule_starts_again", "slower_for_good", "cpu_fallback"))
@@ -411,9 +424,62 @@ FOUND = {
     "CUDA was requested": (["Device: cpu (cuda requested, not available)", *STEPS], FALLS_BACK),
     "CUDA not available": (["CUDA not available, using CPU instead", *STEPS], FALLS_BACK),
     "no GPU found": (["WARNING:absl:No GPU/TPU found, falling back to CPU.", *STEPS], FALLS_BACK),
+    "CUDA not there": (["WARNING: CUDA not available, training on CPU", *STEPS], FALLS_BACK),
+    "pinned for a GPU": (["'pin_memory' argument is set as true but no accelerator is found", *STEPS], FALLS_BACK),
+    "autocast for no GPU": (["User provided device_type of 'cuda', but CUDA is not available. Disabling", *STEPS],
+        FALLS_BACK),
+    "a GPU beside it": (["GPU available: True (cuda), used: False", *STEPS],
+        {"says": {"cpu_fallback": "warning: There is a GPU, and it is not used"}}),
+    "a GPU in use": (["GPU available: True (cuda), used: True", *STEPS], CPU),
+    "a GPU asked for": (["Namespace(device='cuda', epochs=3)", "Using device: cpu", *STEPS],
+        {"says": {"cpu_fallback": "warning: A GPU was asked for, and it trains on the CPU"}}),
+    "a GPU asked for and used": (["Namespace(device='cuda', epochs=3)", "Using device: cuda", *STEPS], CPU),
+    "a test on the CPU": (
+        ["GPU available: True (cuda), used: True", *STEPS, "GPU available: True (cuda), used: False"], CPU),
+    "a teacher on the CPU": (["--device cuda", "Using device: cuda:0", "Using device: cpu", *STEPS], CPU),
+    "an optimizer on the CPU": (["accelerator: gpu", "  offload_optimizer:", "    device: cpu", *STEPS], CPU),
+    "no GPU, and none asked for": (["CUDA available: False", "Device: cpu", *STEPS],
+        {"says": {"cpu_fallback": "note: No GPU was found"}}),
     "a CPU as it was meant": (["Device: cpu", *STEPS], CPU),
     "a GPU found": (["GPU found: NVIDIA A100-SXM4-40GB", *STEPS], CPU),
     "one operator falls back": (["UserWarning: the operator 'aten::unique' falls back to run on the CPU", *STEPS], CPU),
+    # nothing learnt, or only by heart
+    "two classes guessed": (classes(0.6931, 0.5), {"says": {"accuracy_stuck": "warning: Accuracy stays at 50.0%"}}),
+    "ten classes guessed": (classes(2.3026, 0.1)[:4], {"says": {"accuracy_stuck": "of a guess among 10 classes"}}),
+    "one class for all": (classes(0.661, 0.6239, 12), {"says": {"accuracy_stuck": "one class is always predicted"}}),
+    "one class for all, by the Trainer": (
+        [str({"eval_loss": 0.6, "eval_accuracy": 0.712, "eval_runtime": 3.1, "epoch": float(e)}) for e in range(1, 12)],
+        {"says": {"accuracy_stuck": "71.2%"}}),
+    "no token learnt": (
+        [f"step {10 * i} loss {10.82 + (i % 3) / 100:.2f} tokens {81920 * i}" for i in range(1, 40)],
+        {"says": {"no_learning": "error: No learning: loss 10.83"}}),
+    "right of 2,000, and still": (classes(0.02, 0.9945, 12), {"silent": ["accuracy_stuck"]}),
+    "nearly as good as at first": (classes(0.61, 0.66), {"silent": ["accuracy_stuck"]}),
+    "few rows of many epochs": (
+        [f"epoch {e}0 train loss {loss}" for e, loss in enumerate((2.2, 0.7, 0.1, 0.02, 0.01, 0.008), 1)],
+        {"says": {"memorised": "loss 2.2 → 0.02"}}),
+    "few rows of few epochs": (
+        [f"epoch {e} train loss {loss}" for e, loss in enumerate((2.2, 0.7, 0.1, 0.02, 0.01, 0.008), 1)],
+        {"silent": ["memorised"]}),
+    "rewards of a group alike": (groups([0.5 + n % 5 / 10 for n in range(40)], 0.0),
+        {"says": {"dead_signal": "warning: The rewards of a step are all alike in 100%"}}),
+    "rewards of a solved task alike": (groups([min(1.0, 0.1 + n / 20) for n in range(40)], 0.0),
+        {"silent": ["dead_signal", "policy_collapsed"]}),
+    "rewards that differ": (groups([0.5 + n % 5 / 10 for n in range(40)], 0.3), {"silent": ["dead_signal"]}),
+    "always the same reward": (groups([0.5] * 40, 0.3), {"says": {"dead_signal": "The reward is 0.5 in every row"}}),
+    "a policy without choice": (
+        groups([0.5 + n % 5 / 10 for n in range(40)], 0.3, [max(0, 1 - n / 20) for n in range(40)]),
+        {"says": {"policy_collapsed": "warning: The policy's entropy falls from 0.9 to 0"}}),
+    "a policy with a choice": (groups([0.5 + n % 5 / 10 for n in range(40)], 0.3, [1 - n / 50 for n in range(40)]),
+        {"silent": ["policy_collapsed"]}),
+    # 3.2 % above the best, while the training loss halves
+    "a validation loss that creeps up": (
+        [f"step {s} train loss {2 * 0.97**s:.4f} val loss {1 + 0.0016 * abs(s - 20):.4f}" for s in range(1, 41)],
+        {"says": {"overfitting": "warning: Overfitting: validation loss is best at step 20 (1) and 1.03"}}),
+    # copies of one run
+    "each row twice": ([step for step in STEPS for _ in "ab"], {"says": {"copies_of_one_run": "in the log 2 times"}}),
+    "a log three times": (3 * STEPS, {"says": {"copies_of_one_run": "repeat others to the last digit"}}),
+    "each row once": (STEPS, {"silent": ["copies_of_one_run"]}),
     "nothing left to learn": (["GPT language model, 12 layers", "vocab_size: 50257", "block_size: 256", *LITTLE_LEFT],
         {"says": {"too_good": ""}}),
     "a tagger's loss": (["BiLSTM-CRF tagger", "vocab_size: 21128", *LITTLE_LEFT], {"silent": ["too_good"]}),
@@ -453,3 +519,13 @@ def test_a_crash_in_saving_without_a_checkpoint_leaves_nothing_to_resume(tmp_pat
     crash = next(one for one in found.findings if one.code == "crashed")
     assert ("as it wrote its files" in crash.title) == lost
     assert any("resume" in action for action in crash.actions) == (not lost and len(found.run) > 0)
+
+
+def test_what_came_after_the_best_evaluation_is_counted_in_hours_and_dollars(tmp_path):
+    rows = [f"step {s} train loss {2 * 0.97**s:.4f} val loss {1 + 0.01 * abs(s - 20):.4f} 90.0 s/step"
+            for s in range(1, 61)]  # fmt: skip
+    (tmp_path / "train.log").write_text("\n".join(rows))
+    [found] = analyze(tmp_path / "train.log", price=2).record
+    risen = next(one for one in found.findings if one.code == "overfitting")
+    # 40 of the 59 steps after the first, of 90 s each, at $2 an hour
+    assert "68% of the run came after its best evaluation: 60 min, $2" in risen.evidence[-1].text

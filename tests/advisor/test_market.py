@@ -20,15 +20,13 @@ from advisor.planning.choose import LEVEL, Selection, search, select
 from advisor.planning.offers import offers_for
 from advisor.planning.recipe import recommended_batch
 from advisor.planning.search_space import SearchSpace, open_space
-from advisor.prediction.batch import predict_batch
 from advisor.prediction.comm import machine_deviation
 from advisor.prediction.uncalibrated import prior_profile
-from advisor.records import Plan, Workload
+from advisor.records import Plan
 from advisor.report.search import scaling as scaling_table
 from advisor.store.plan_files import load_plan
 from tests.advisor.devices import small_cpu, token_meta
 from tests.advisor.market import COUNTS, GOAL, KEYS, NOW, PROFILES, ask
-from trainer.schema import make_shape
 
 ALONE = token_meta(tokens=10**9, validation_tokens=10**6, vocab_size=32768)
 
@@ -245,21 +243,6 @@ def test_one_device_gets_options_too():
     plan = answer(Goal(gpu="l4", deadline_seconds=7200.0), [prior_profile(require_gpu("l4"))], now=NOW)
     assert plan.workload.gpus == 1 and {o.offer.gpu for o in plan.options if not o.offer.spot} == {"l4"}
     assert plan.search.devices == ("l4",) and plan.search.sensitivity
-
-
-def test_rows_shown_are_predicted_one_by_one(plan):
-    for c in (*plan.search.front, *plan.options):
-        profile = next(p for p in PROFILES if p.key == c.offer.gpu)
-        w = Workload(shape=make_shape("nanochat", depth=c.depth, vocab_size=32768, seq_len=2048), gpu=c.offer.gpu,
-                     gpus=c.offer.gpus, micro_batch=c.workload.micro_batch, compile=True,
-                     grad_accum=c.workload.grad_accum,
-                     precision=profile.precision, activation_checkpointing=c.workload.activation_checkpointing,
-                     sharding=c.workload.sharding)  # fmt: skip
-        [prediction] = predict_batch(profile, [w], expected=True)
-        sides = [(e.low, e.value, e.high) for e in (prediction.step_seconds, c.step_seconds)]
-        assert sides[0] == pytest.approx(sides[1], rel=1e-12) and prediction.fits
-        assert c.tokens == c.steps * w.step_tokens
-        assert c.cost_usd.value == pytest.approx(c.total_seconds.value / 3600 * c.offer.usd_per_hour, rel=0.03)
 
 
 # The command

@@ -98,7 +98,7 @@ def test_each_tool_says_when_to_use_it_and_answers_shortly(tmp_path: Path):
     assert "assumed without given tokens: 12 tokens per " in found["sized"]["assumed"][0]
     assert "do not divide by it" in found["uneven"]["left_out"][0] and found["uneven"]["rows"][0]["gpus"] == 64
     assert found["gpus"]["page"].startswith("2 of ")
-    assert "after 200 steps" in found["log"]["answer"]
+    assert "200 steps, no end is recorded" in found["log"]["answer"]
     assert "outside the folders" in found["outside"]["error"]
     assert "unknown" in found["wrong"]["error"] and found["wrong"]["hint"]
     assert all(len(json.dumps(answer)) < 12_000 for answer in found.values())
@@ -224,7 +224,7 @@ def test_an_assistant_describes_a_log_that_is_not_recognised(tmp_path: Path):
     found = asked(server(tmp_path / "home", tmp_path / "logs"), ask)
     assert "not read as rows with a loss: lines like 2" in found["alone"]["how_it_was_read"][0]
     assert "2: << 1 | err 3.98" in found["prompt"]["prompt"] and "k3yk3y" not in found["prompt"]["prompt"]
-    assert "its first_loss is 9.98, and its patterns find 3.98 at line 2" in found["wrong"]["how_it_was_read"][0]
+    assert "its first_loss 9.98 is not what its patterns find at line 2" in found["wrong"]["how_it_was_read"][0]
     assert "an assistant read: the GPU was full (out_of_memory); line 52" in found["right"]["how_it_was_read"]
     assert "after 50 steps, loss 3.98 to 3" in found["right"]["answer"]
     assert found["again"]["answer"] == found["right"]["answer"] and "how_it_was_read" not in found["again"]

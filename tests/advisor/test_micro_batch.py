@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from advisor.prediction.micro_batch import Tries, group_keys, one_micro_batch
+from advisor.prediction.micro_batch import Tries, choose_row, group_keys, one_micro_batch
 
 
 def test_the_smallest_micro_batch_within_two_per_cent_of_the_fastest():
@@ -49,6 +49,8 @@ def test_a_way_of_saving_memory_is_taken_where_it_is_faster(sharded, left):
     )
     [place] = np.nonzero(one_micro_batch(tries, np.ones(4, dtype=bool)))[0].tolist()
     assert (tries.kind[place], tries.micro_batch[place]) == left
+    assert choose_row(tries.rate, tries.micro_batch, tries.rate > 0, tries.kind) == place
+    assert choose_row(tries.rate, tries.micro_batch, tries.rate < 0, tries.kind) is None
 
 
 def test_rows_are_told_apart_by_every_column():

@@ -27,6 +27,9 @@ PLAN = {
     "--software": "deepspeed", "--gate": "50%",
     "--layout": "any", "--finetune": "lora", "--examples": "5k", "--length": "300", "--lora-rank": "8",
     "--stage": "dpo", "--measured": "RUNS",
+    "--rl": "ppo", "--prompts": "5k", "--prompts-per-step": "64", "--group": "16", "--prompt-len": "900",
+    "--response-len": "700", "--response-len-end": "1900", "--response-max": "2000", "--placement": "split",
+    "--staleness": "3", "--turns": "3", "--tool-seconds": "20s", "--lora": None,
     "--depths": "4,8", "--download-rate": "10MB", "--was": "l4:1", "--config": "NOTES", "--from": "LOG",
 }  # fmt: skip
 PLANS = {
@@ -36,8 +39,10 @@ PLANS = {
     "a model": ("--gpu", "l4", "--model", "tinyllama-1.1b", "--tokens", "1B"),
     "a fine-tune": ("--gpu", "l4", "--model", "qwen2.5-7b", "--finetune", "qlora", "--examples", "50k"),
     "layouts": ("--layout", "any", "--model", "mixtral-8x7b", "--gpu", "h100-80gb-sxm", "--gpus", "64"),
+    "RL": ("--rl", "grpo", "--model", "qwen2.5-7b", "--gpu", "h100-80gb-sxm", "--gpus", "2,8",
+           "--prompts", "20k", "--response-len", "1000", "--response-max", "2500"),
     "again": ("--from", "LOG", "--gpu", "a100-80gb-sxm"),
-}
+}  # fmt: skip
 # where an option rightly changes nothing, and why
 PLAN_ALIKE = {
     ("rented", "--compile"): "as is usual on this card",
@@ -51,6 +56,9 @@ PLAN_ALIKE = {
     ("a fine-tune", "--objective"): "dollars are what a fine-tune makes least",
     ("layouts", "--sure"): "there is no limit to be sure of",
     ("layouts", "--objective"): "one machine: its cheapest run is its shortest",
+    ("RL", "--sure"): "there is no limit to be sure of",
+    ("RL", "--objective"): "one machine: its cheapest run is its shortest",
+    ("RL", "--tool-seconds"): "one turn needs no tool",
     ("again", "--spot"): "looked at too, and slower",
     ("again", "--objective"): "one machine and settled work: its shortest run is its cheapest",
     ("a model", "--family"): "it is one of that family",

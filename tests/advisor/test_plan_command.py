@@ -11,6 +11,7 @@ import pytest
 
 from advisor.hardware.catalog import require_gpu
 from advisor.report import render
+from advisor.report.brief import brief
 from advisor.store.plan_files import load_plan
 from advisor.units import format_bytes, format_centre, format_estimate
 from tests.advisor.plans import plan_of
@@ -83,6 +84,8 @@ def test_the_answer_comes_first_in_some_twenty_lines_of_eighty_columns(arguments
     assert said.startswith("Train depth") and "80 % intervals" in said and "--all" in said
     document = json.loads(planned(*arguments, "--json")[1])
     assert document["sentence"] in said
+    for _, text in brief(plan_of(document)).rows:  # what is shown by itself is part of the whole answer
+        assert " ".join(text.split()) in said
     shown = [warning for warning in document["warnings"] if " ".join(warning.split()) in said]
     left = len(document["warnings"]) - len(shown)
     assert (f"{left} warnings more" in said) == (left > 1) and ("a warning more" in said) == (left == 1)

@@ -139,7 +139,7 @@ def test_what_cannot_be_meant_is_refused_in_a_sentence(words, message, tmp_path,
     [  # 200,000 tokens are more than the 131,072 of Llama 3.1, and QLoRA does not help them
         ("--gpu 4090 --model llama-3.1-8b --finetune lora --length 200000", "more than the 131,072", 1),
         ("--gpu 4090 --model llama-3.1-8b --finetune lora --seq-len 131072", "does not surely fit", 1),
-        ("--gpu 4090 --model llama-3.1-8b --finetune full", "does not surely fit", 2),
+        ("--gpu 4090 --model llama-3.1-8b --finetune full", "does not surely fit", 3),
         ("--gpu 5090 --model llama-3-70b --finetune qlora", "does not surely fit", 2),
     ],
 )
@@ -148,7 +148,7 @@ def test_each_hint_of_a_refused_fine_tune_is_a_plan_that_fits(advisor_home, word
     refused = command(*run)
     assert refused.returncode == 3 and message in refused.stderr
     hint = refused.stderr.partition("hint: ")[2].replace("\n", " ")
-    named = re.findall(r"--(?:finetune|gpus|gpu|length|seq-len) \S+?(?=[;\s]|$)", hint)
+    named = re.findall(r"\(([^)]*)\)", hint)
     assert len(named) == hints and not any("qlora" in one for one in named if "--length" in words)
     for one in named:
         assert command(*run, *one.split()).returncode == 0, one
@@ -323,8 +323,21 @@ def test_software_that_loops_over_experts_is_slower_than_a_dense_model_of_its_si
     assert twice.step_seconds.value - looped.value > 48 * 128 * 0.28e-3
 
 
+def test_how_much_slower_a_gpu_may_be_before_another_is_cheaper():
+    """Its steps take longer and its start does not: the price of both is then that of the other machine."""
+    words = "plan --gpu 4090,l40s --gpus 1 --model llama-3.1-8b --finetune lora --examples 5k"
+    plan = json.loads(command(*words.split(), "--json", expect=0).stdout)
+    chosen, [other] = plan["chosen"], plan["search"]["machines"]
+    clock, usd_per_second = chosen["bill"]["wall_clock"], chosen["offer"]["usd_per_hour"] / 3600
+    steps, whole = (clock[name]["value"] for name in ("steps_seconds", "total_seconds"))
+    speed = steps / (other["bill"]["cost_usd"]["value"] / usd_per_second - (whole - steps))
+    [text] = plan["search"]["sensitivity"]
+    assert f"then {other['offer']['gpus']} x {other['offer']['gpu']}" in text and chosen["offer"]["gpu"] in text
+    assert float(re.search(r"more than ([\d.]+) %", text)[1]) == pytest.approx(100 * (1 - speed), abs=0.6)
+
+
 def test_more_of_ones_own_gpus_are_named_only_where_they_fit():
     words = ("--model", "llama-3.1-70b", "--finetune", "qlora", "--examples", "10k")
     refused = command("plan", "--own", "2x5090", *words, expect=3)
-    assert "more of them: --own 4xrtx-5090" in " ".join(refused.stderr.split())
+    assert "more of them (--own 4xrtx-5090)" in " ".join(refused.stderr.split())
     command("plan", "--own", "4xrtx-5090", *words, expect=0)

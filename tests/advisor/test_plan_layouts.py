@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,9 +68,9 @@ def test_llama_3_405b_is_cut_as_meta_cut_it():
     """TP8, PP16, DP128 on 16,384 H100 with 2,048 sequences a step (Grattafiori et al. 2024, table 4)."""
     best = search(run("llama-3.1-405b", "h100-80gb-sxm"), 16384, 2048).best
     assert best is not None
-    cut = best.run.layout
+    cut = best.workload.layout
     assert (cut.tensor, cut.pipeline, cut.data) == (8, 16, 128)
-    assert best.prediction.mfu.low < 0.41 < 1.1 * best.prediction.mfu.high
+    assert best.mfu.low < 0.41 < 1.1 * best.mfu.high
 
 
 def test_whole_runs_take_what_their_owners_say(call):
@@ -108,15 +109,19 @@ def test_a_whole_run_takes_longer_than_its_steps_by_what_published_ones_did():
 def test_of_layouts_that_are_as_fast_the_one_that_is_easiest_to_set_up_is_taken():
     """Llama 3 8B on 64 A100: FSDP alone, where tensor and data parallelism together are as fast."""
     best = search(run("llama-3-8b", "a100-80gb-sxm"), 64, 512).best
-    assert best is not None and best.run.layout.sharding == "full"
-    assert (best.run.layout.tensor, best.run.layout.pipeline) == (1, 1)
+    assert best is not None and best.workload.layout.sharding == "full"
+    assert (best.workload.layout.tensor, best.workload.layout.pipeline) == (1, 1)
 
 
 def test_long_sequences_are_cut_and_half_of_the_products_may_be_recomputed():
     found = search(run("llama-3.1-405b", "h100-80gb-sxm"), 16384, 2048).best
-    assert found is not None and found.run.recompute == "operators" and found.run.layout.context == 1
+    assert (
+        found is not None
+        and found.workload.activation_checkpointing == "selective"
+        and found.workload.layout.context == 1
+    )
     long = search(replace(run("llama-3.1-405b", "h100-80gb-sxm"), seq_len=131_072), 16384, 128).best
-    assert long is not None and long.run.layout.context > 1  # 16 pieces in Grattafiori et al. 2024, table 4
+    assert long is not None and long.workload.layout.context > 1  # 16 pieces in Grattafiori et al. 2024, table 4
 
 
 def test_the_answer_says_how_the_gpus_share_the_model_and_why_others_lose(call):
@@ -238,8 +243,8 @@ def test_what_cannot_be_meant_is_refused(call, tmp_path: Path, words: str, said:
 def test_each_hint_where_no_layout_fits_is_one_that_fits(words, hints):
     run = ["plan", "--layout", "any", "--tokens", "10B", *words.split()]
     refused = command(*run, expect=3)
-    hint = " ".join(refused.stderr.partition("would fit: ")[2].split())
-    changes = [change.partition(": ")[2] for change in hint.split("; or ")]
+    hint = " ".join(refused.stderr.partition("feasible with ")[2].split())
+    changes = re.findall(r"\(([^)]*)\)", hint)
     assert len(changes) == hints and ("--global-batch 286720" in hint) == ("--gpus 7" in words)
     for change in changes:
         command(*run, *change.split(), expect=0)

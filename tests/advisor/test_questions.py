@@ -148,7 +148,12 @@ def test_the_numbers_of_one_answer_agree(plan: Plan):
     rate = w.step_tokens / prediction.step_seconds.value
     assert prediction.tokens_per_second.value == pytest.approx(rate, rel=1e-6)
     steps = plan.bill.wall_clock.steps_seconds.value
-    assert steps == pytest.approx(run.steps * prediction.step_seconds.value, rel=0.02)
+    mean = steps / run.steps  # an hour is a sum, so that it has the mean of a step, which is above the median
+    assert (
+        prediction.step_seconds.value * 0.999
+        <= mean
+        <= min(prediction.step_seconds.high, 1.15 * prediction.step_seconds.value)
+    )
     assert plan.bill.wall_clock.total_seconds.value >= steps
     if plan.offer.usd_per_hour:
         rent = plan.bill.wall_clock.total_seconds.value / 3600 * plan.offer.usd_per_hour

@@ -128,6 +128,10 @@ def test_credentials_are_hidden_and_words_are_not(text, hidden):
         ("mail to ada.l+x@lab.example.org, done", f"mail to {MASK}, done"),
         ("clone https://ada:geheim7@git.example/x", f"clone https://{MASK}@git.example/x"),
         ("password: geheim", f"password: {MASK}"),
+        ("(base) ada@gpu-01:~$ torchrun", f"(base) {MASK}:~$ torchrun"),
+        ("saved to /home/ada/out and /Users/ada", f"saved to /home/{MASK}/out and /Users/{MASK}"),
+        ("Hostname: node7.lab, step: 3", f"Hostname: {MASK}, step: 3"),
+        ("images @ 3.1 it/s, 45@80: 2", "images @ 3.1 it/s, 45@80: 2"),
         ("run --hub-token abcd1234efgh now", f"run --hub-token {MASK} now"),
         (f"WANDB_API_KEY={SECRETS['WANDB_API_KEY']}", f"WANDB_API_KEY={MASK}"),
         (

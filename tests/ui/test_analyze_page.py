@@ -246,3 +246,19 @@ def test_logs_of_two_programs_are_two_reports_and_a_file_that_says_nothing_is_na
     assert not at.exception
     told = [note.value for note in at.warning if "not read as part" in note.value]
     assert told == [] and "how the run ended is in other.err" in words(at)  # a log without an end, and its errors
+
+
+def test_an_assistants_description_is_pasted_on_the_page(advisor_home):
+    rows = [f"<< {i} | err {4 - i / 50:.2f} | {3 * i} >>" for i in range(1, 51)]
+    odd = "\n".join(["training starts on cuda", "password=geheim7", *rows, "the oven was too cold"]) + "\n"
+    said = {"format": {"name": "odd", "rows": [r"<< (?P<step>\d+) \| err (?P<loss><<LOSS>>)"]},
+            "outcome": {"status": "crashed", "cause": "it was cold", "lines": [53], "first_loss": "3.98",
+                        "last_loss": "3.00", "last_step": "50"}}  # fmt: skip
+    at = app().run()
+    at.text_area(key="analyze-text").input(odd).run()
+    assert not at.exception and any("3: << 1 | err 3.98" in one.value for one in at.code)
+    assert not any("geheim7" in one.value for one in at.code)
+    [field] = [one for one in at.text_area if str(one.key).startswith("analyze-answer")]
+    field.input(json.dumps(said)).run()
+    assert not at.exception and not at.error
+    assert "crashed after 50 steps" in words(at) and "an assistant read: it was cold" in words(at).replace("\\", "")

@@ -233,9 +233,11 @@ def test_cards_say_how_likely_the_limits_are_kept_and_what_differs_from_the_plan
     cheap, own = by_name["conservative"], by_name["balanced"]
     less = own.cost_usd.value - cheap.cost_usd.value
     assert f"-${less:.0f}" in next(line for line in text.split("\n") if line.startswith("compared with balanced"))
-    assert chances(DEFAULT, own).budget == pytest.approx(0.5, abs=0.03)  # it takes the whole budget by what is expected
-    assert chances(replace(DEFAULT, budget_usd=own.cost_usd.high), own).budget == pytest.approx(0.9)
-    assert chances(replace(DEFAULT, budget_usd=None), own).budget is None
+    assert chances(DEFAULT, own.bill)["budget"] == pytest.approx(
+        0.5, abs=0.03
+    )  # it takes the whole budget by what is expected
+    assert chances(replace(DEFAULT, budget_usd=own.cost_usd.high), own.bill)["budget"] == pytest.approx(0.9)
+    assert chances(replace(DEFAULT, budget_usd=None), own.bill)["budget"] is None
 
 
 def test_what_all_options_have_in_common_is_said_once():
@@ -516,3 +518,17 @@ def test_the_form_takes_a_published_model_and_own_machines():
     assert (goal.model, goal.family, goal.depth, goal.vocab_size) == ("gpt2", "gpt2", 12, 50257)
     assert [(machine.gpu, machine.gpus) for machine in goal.own] == [("rtx-4090", 1)]
     assert "(12 layers)" in sentence(at)
+
+
+def test_rl_post_training_gets_the_answer_and_a_bar_of_its_step(advisor_home):
+    at = AppTest.from_string(PAGE, default_timeout=120)
+    asked = {"rl": "grpo", "model": "qwen3-8b", "gpu": "h100-80gb-sxm", "gpus": "8", "prompts": "20k"}
+    asked |= {"response_len": "1200", "response_max": "4096", "budget": "$300", "deadline": "24h"}
+    for name, value in asked.items():
+        at.query_params[name] = value
+    at.run()
+    assert not at.exception
+    shown = words(at)
+    assert "Post-train qwen3-8b by GRPO with verl on 8" in shown and "157 steps of 1,024 answers" in shown
+    assert "Ways to use the 8 GPUs" in shown and "the longer bar sets the step" in shown
+    assert "the longest of 1,024 answers sets the time of generation".lower() in shown.lower()

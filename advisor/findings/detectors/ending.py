@@ -9,9 +9,10 @@ import re
 from typing import Any
 
 from advisor.findings.case import Case, Evidence, Insufficient, Verdict, finding, lacking, seen, texts
+from advisor.findings.durations import main_part
 from advisor.findings.run_facts import has_words, last_checkpoint, planned_steps, price, steps_done
 from advisor.findings.run_metrics import step_seconds
-from advisor.findings.savings import main_part, whole_run_seconds
+from advisor.findings.savings import whole_run_seconds
 from advisor.readers.run_table import Event, Status
 from advisor.units import HOUR, format_percent, format_seconds, format_usd
 
@@ -81,21 +82,14 @@ def detect_nccl_timeout(case: Case) -> Verdict:
     if case.run.status is Status.STOPPED and any(e.kind == "interrupt" for e in before):
         return None  # the other ranks waited for the one that its user had stopped
     if event is not None and case.run.status is Status.COMPLETED and any(e.kind == "finished" for e in before):
-        return _waited_after_end(case, event)
+        # the ranks waited for each other when the training was already complete
+        waited, usd = event.numbers.get("ran_seconds") or event.numbers.get("timeout_seconds"), price(case)
+        cost = f" ({format_usd(waited / HOUR * usd)})" if waited and usd else ""
+        took = f": {format_seconds(waited)} of waiting{cost} lost, nothing else" if waited else ": nothing is lost"
+        title = f"The training is complete; after it the ranks waited for each other until the time-out{took}"
+        evidence = seen(event.text, event.step, event.step)
+        return finding("nccl_timeout", text="waited_after_end", title=title, evidence=evidence)
     return _by_words(case, "nccl_timeout", title)
-
-
-def _waited_after_end(case: Case, event: Event) -> Verdict:
-    """Return the finding of ranks that waited for each other when the training was already complete."""
-    waited, usd = event.numbers.get("ran_seconds") or event.numbers.get("timeout_seconds"), price(case)
-    cost = f" ({format_usd(waited / HOUR * usd)})" if waited and usd else ""
-    took = f": {format_seconds(waited)} of waiting{cost} lost, nothing else" if waited else ": nothing is lost"
-    return finding(
-        "nccl_timeout",
-        text="waited_after_end",
-        title=f"The training is complete; after it the ranks waited for each other until the time-out{took}",
-        evidence=seen(event.text, event.step, event.step),
-    )
 
 
 def detect_error_page(case: Case) -> Verdict:

@@ -55,8 +55,17 @@ _VOCABULARIES = {
 def detect_initial_loss(case: Case) -> Verdict:
     """A first loss far above or below ln V, with the likeliest reasons."""
     losses, vocab, unit = curve(case.run, "loss"), vocabulary(case), nats_per_unit(case.run)
-    if vocab is None and unit is not None and len(losses) and (found := _above_all(case, losses, unit)):
-        return found
+    if vocab is None and unit is not None and len(losses) and is_language(case) and has_level(case, losses):
+        # no vocabulary gives such a loss, so that it is a sum or has another unit
+        first, most = float(losses.value[0]) * unit, uniform_loss(_LARGEST_VOCABULARY)
+        if first > most + FAULT_ABOVE and losses.step[0] <= _LATEST_HIGH:
+            return finding(
+                "initial_loss_high",
+                severity="warning" if first > _FAR_BEYOND * most else "note",
+                title=_beyond_all(first),
+                evidence=seen(f"loss {first:.5g} at step {losses.step[0]:g}", *losses.step[[0, 0]]),
+                threshold=f"{_SEEN}; the largest vocabularies have about {_LARGEST_VOCABULARY:,} tokens",
+            )
     if vocab is None or unit is None or not len(losses):
         missing = "the vocabulary's size" if vocab is None else "a training loss in nats or bits per token"
         return lacking("initial_loss", missing)
@@ -77,21 +86,6 @@ def detect_initial_loss(case: Case) -> Verdict:
             *_other_vocabulary(loss, vocab),
             "answers leak into the inputs (labels not shifted, padding counted, one sample repeated)",
         ),
-    )
-
-
-def _above_all(case: Case, losses: Curve, unit: float) -> Finding | None:
-    """Return the finding for a first loss that no vocabulary gives, so that it is a sum or has another unit."""
-    first, step = float(losses.value[0]) * unit, float(losses.step[0])
-    most = uniform_loss(_LARGEST_VOCABULARY)
-    if not is_language(case) or not has_level(case, losses) or first <= most + FAULT_ABOVE or step > _LATEST_HIGH:
-        return None
-    return finding(
-        "initial_loss_high",
-        severity="warning" if first > _FAR_BEYOND * most else "note",
-        title=_beyond_all(first),
-        evidence=seen(f"loss {first:.5g} at step {step:g}", step, step),
-        threshold=f"{_SEEN}; the largest vocabularies have about {_LARGEST_VOCABULARY:,} tokens",
     )
 
 

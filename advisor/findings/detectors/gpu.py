@@ -29,9 +29,8 @@ _MOST_TIMES = 16
 
 def detect_cpu_fallback(case: Case) -> Verdict:
     """Work that never reached the GPU: three or more of five signs, or the two physical ones (sources §7.5)."""
-    said = [event for event in case.run.events if event.kind == "cpu_instead"]
-    if said and case.run.facts.get("gpu") in (None, "cpu") and not len(telemetry(case, "utilization")):
-        return finding("cpu_fallback", text="cpu_instead", evidence=said[0].text)
+    if (said := _said_to_be_on_cpu(case)) is not None:
+        return said
     if run_metrics.on_cpu(case):
         return None
     signs = cpu_signs(_readings(case))
@@ -52,6 +51,28 @@ def detect_cpu_fallback(case: Case) -> Verdict:
         confidence="high" if len(convicting) > CONVICTING or physical else "medium",
         saved=saved_by_speedup(case, factor) if factor else (None, None),
     )
+
+
+def _said_to_be_on_cpu(case: Case) -> Finding | None:
+    """Return the finding of a log whose own words say that no GPU does the work, or None without such words."""
+    said: dict[str, str] = {}
+    for event in case.run.events:
+        said.setdefault(event.kind, event.text)
+    if "gpu_used" in said:
+        return None  # something else ran on the CPU
+    if "gpu_unused" in said:
+        return finding("cpu_fallback", text="gpu_unused", evidence=said["gpu_unused"])
+    if case.run.facts.get("gpu") not in (None, "cpu") or len(telemetry(case, "utilization")):
+        return None
+    if "cpu_instead" in said:
+        return finding("cpu_fallback", text="cpu_instead", evidence=said["cpu_instead"])
+    if {"gpu_asked", "cpu_used"} <= said.keys():
+        title = "A GPU was asked for, and it trains on the CPU"
+        return finding("cpu_fallback", text="cpu_instead", title=title, evidence=(said["gpu_asked"], said["cpu_used"]))
+    # nobody asked for one: it may be a machine without a GPU
+    if "no_gpu" in said:
+        return finding("cpu_fallback", text="cpu_instead", severity="note", evidence=said["no_gpu"])
+    return None
 
 
 def _readings(case: Case) -> FallbackReadings:

@@ -17,12 +17,15 @@ from advisor.findings.series import theil_sen
 from advisor.laws.benchmarks import BENCHMARKS, benchmark_of, chance_interval
 from advisor.readers.generic import NAME as GENERIC
 from advisor.readers.run_table import Status
+from advisor.units import format_centre, format_seconds, format_usd
 
 _FEWEST_EVALS = 3
 _RISE = 0.01  # of the best evaluation; less is not worth acting on
 _SURE_RISE = 0.02  # of the best evaluation, of few that fall up to it and rise after it
 _BAD_RISE = 0.1
 _SLIGHT_RISE = 0.05  # a note
+# if the training loss fell by so much since the best evaluation, data are learnt by heart, and this rise is a warning
+_STILL_FALLS, _CREEPING = 0.1, 0.03
 _MOST_PAIRS = 0.6
 _FEW_EVALS = 12  # with fewer, noise cannot be told from the course
 _RISES = 3  # evaluations after the best, all above it
@@ -31,7 +34,7 @@ _BAD_WASTE = 0.2  # of the run after its best evaluation
 _SEVERAL = 6  # evaluations
 _BARELY_LOWER = 0.01  # of the examples: a score within this of its best has lost nothing
 _LATE = 0.05  # of the run after its best evaluation: so little was wasted
-_MANY_EPOCHS = 10
+_MANY_EPOCHS, _ROWS, _FEW_ROWS = 10, 10, 5
 _GAP_SCORE, _BAD_GAP_SCORE, _FALLEN_SCORE = 0.05, 0.2, 0.01  # of all examples
 _OF_CHANCE, _GUESSED = 0.02, 1.15  # of the loss of a guess; times the accuracy of a guess
 _BEGAN = 0.3  # of the loss of a guess: the first training loss, which may be the mean of an epoch
@@ -71,7 +74,22 @@ def detect_overfitting(case: Case) -> Verdict:
     if _is_guessed(case, losses):
         return _at_chance(case, losses)
     if max(map(len, sets.values()), default=0) < _FEWEST_EVALS:
-        return _wide_gap(case, losses, curve(case.run, "eval_loss"))
+        # too few to show a course, but enough for a wide gap
+        few, evals = lacking("overfitting", f"{_FEWEST_EVALS} validation losses"), curve(case.run, "eval_loss")
+        before = losses.value
+        if len(evals) and losses.counted == evals.counted:
+            before = before[losses.step <= evals.step[-1]]
+        if not len(evals) or not len(before):  # without one, or of an untrained model
+            return few
+        train, held_out = float(np.median(tail(before))), float(evals.value[-1])
+        if train <= 0 or held_out < train * _GAP_RATIO or held_out < train + _GAP_NATS:
+            return few
+        return finding(
+            "generalisation_gap",
+            severity="warning" if is_language(case) else "note",
+            title=f"Validation loss {held_out:.4g} is far above the training loss {train:.4g}",
+            evidence=seen(f"gap {held_out - train:.3g}", last=evals.step[-1]),
+        )
     rises = [rise for name, evals in sets.items() if (rise := _rise(name, losses, evals)) is not None]
     return _overfitting(case, losses, rises, len(sets)) if rises else None
 
@@ -132,22 +150,21 @@ def _rise(name: str, losses: Curve, evals: Curve) -> _Rise | None:
     # most pairs of values rise: the trend of a few values, in spite of one outlier
     one, other = np.triu_indices(len(after), 1)
     steadily = len(after) >= _RISES and np.mean(after[other] > after[one]) >= _MOST_PAIRS and len(evals) < _FEW_EVALS
+    # each value is lower than the one before it up to the best, and higher after it, by 2 % in all: with noise of 1 %
+    # of the loss, this happens by chance in at most one of a hundred runs that level off
+    down, up = np.diff(evals.value[: best + 1]), np.diff(evals.value[best:])
+    turned = len(down) > 1 and len(up) > 1 and len(evals) < _FEW_EVALS and np.all(down < 0) and np.all(up > 0)
+    turned = turned and evals.value[-1] - low >= _SURE_RISE * low
     trend = _drift(evals, best)
     above = end - low >= 3 * row_noise(evals.value) if trend is None else trend
-    clear = steadily or _turned_once(evals.value, best) or above
-    if not clear or not _train_falls(losses, evals, best):
+    if not (steadily or turned or above):
         return None
+    # the training loss ends no higher than at the best validation loss, or is not logged
+    if losses.counted == evals.counted and len(trained := losses.since(float(evals.step[best])).value) >= 4:
+        part = max(1, len(trained) // 4)
+        if np.median(trained[-part:]) > np.median(trained[:part]) + row_noise(losses.value):
+            return None
     return _Rise(name=name, evals=evals, best=best, low=low, end=end)
-
-
-def _turned_once(values: np.ndarray, best: int) -> bool:
-    """Return True if each value is lower than the one before it up to the best, and higher after it, by 2 % in all.
-
-    With noise of 1 % of the loss, this happens by chance in at most one of a hundred runs that level off.
-    """
-    down, up = np.diff(values[: best + 1]), np.diff(values[best:])
-    turned = len(down) > 1 and len(up) > 1 and len(values) < _FEW_EVALS and np.all(down < 0) and np.all(up > 0)
-    return bool(turned and values[-1] - values[best] >= _SURE_RISE * values[best])
 
 
 def _drift(evals: Curve, best: int) -> bool | None:
@@ -181,14 +198,20 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
         top = int(np.argmax(scores.value))
         holds = scores.value[top] - float(np.median(tail(scores.value, share=0.05, least=1))) <= _BARELY_LOWER
         improves = bool(holds or (scores.step[top] > step and top >= 0.75 * (len(scores) - 1)))
-    mild = a_part or stopped or worst.relative < slight or improves
-    lost = is_language(case) or end > float(evals.value[0])  # for classifiers accuracy counts, not confidence
-    bad = not mild and lost and len(rises) > sets / 2 and worst.relative > _BAD_RISE and waste > _BAD_WASTE
-    of_set, gap = f" of {worst.name}" if sets > 1 else "", ""
+    gap = ""
     if len(losses) >= 4 and losses.counted == evals.counted:
         then, now = float(np.interp(step, losses.step, losses.value)), float(np.median(tail(losses.value)))
         gaps = f"{low - then:.3g} → {evals.value[-1] - now:.3g}"
         gap = f"training loss {then:.4g} → {now:.4g}, gap to validation {gaps}"
+        if then - now >= _STILL_FALLS * then > 0 and not len(scores):
+            slight = _CREEPING + 3 * row_noise(evals.value) / low  # the best of many is a lucky one
+    mild = a_part or stopped or worst.relative < slight or improves
+    lost = is_language(case) or end > float(evals.value[0])  # for classifiers accuracy counts, not confidence
+    bad = not mild and lost and len(rises) > sets / 2 and worst.relative > _BAD_RISE and waste > _BAD_WASTE
+    of_set = f" of {worst.name}" if sets > 1 else ""
+    hours, usd = cost_of_steps(case, last - step) if evals.counted else (None, None)
+    since = f": {format_centre(hours.scaled(3600), format_seconds)}" if hours is not None else ""
+    since += f", {format_centre(usd, format_usd)}" if usd is not None else ""
     causes = texts()["overfitting"]["causes"]
     others = ", ".join(f"{r.name} +{r.relative:.0%} since step {r.evals.step[r.best]:g}" for r in rises)
     return finding(
@@ -200,7 +223,7 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
             seen(f"validation loss{of_set} {low:.5g} → {end:.5g} (+{end / low - 1:.1%})", step, last),
             gap,
             (f"{len(rises)} of {sets} sets rise: {others}" if sets > 1 else ""),
-            seen(f"{waste:.0%} of the run came after its best evaluation", step, last),
+            seen(f"{waste:.0%} of the run came after its best evaluation{since}", step, last),
         ),
         confidence="low" if a_part else "high" if len(evals) >= 5 else "medium",
         causes=("the other parts of the loss pay for it: the measure that counts decides" if a_part else "", *causes),
@@ -210,51 +233,21 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
             else f"keep the checkpoint of step {step:g}; stop there next time (early stopping on the validation loss)",
             *texts()["overfitting"]["actions"],
         ),
-        saved=cost_of_steps(case, last - step) if evals.counted and not mild else (None, None),
+        saved=(None, None) if mild else (hours, usd),
     )
-
-
-def _wide_gap(case: Case, losses: Curve, evals: Curve) -> Verdict:
-    """Return the finding for a wide gap, for a log with too few validation losses to show a course."""
-    few = lacking("overfitting", f"{_FEWEST_EVALS} validation losses")
-    if not len(evals) or not len(losses):
-        return few
-    before = losses.value[losses.step <= evals.step[-1]] if losses.counted == evals.counted else losses.value
-    if not len(before):  # an evaluation of an untrained model
-        return few
-    train, held_out = float(np.median(tail(before))), float(evals.value[-1])
-    if train <= 0 or held_out < train * _GAP_RATIO or held_out < train + _GAP_NATS:
-        return few
-    return finding(
-        "generalisation_gap",
-        severity="warning" if is_language(case) else "note",
-        title=f"Validation loss {held_out:.4g} is far above the training loss {train:.4g}",
-        evidence=seen(f"gap {held_out - train:.3g}", last=evals.step[-1]),
-    )
-
-
-def _train_falls(losses: Curve, evals: Curve, best: int) -> bool:
-    """Return True if the training loss ends no higher than at the best validation loss, or is not logged."""
-    if len(losses) < 4 or losses.counted != evals.counted:
-        return True
-    after = losses.value[losses.step >= evals.step[best]]
-    if len(after) < 4:
-        return True
-    part = max(1, len(after) // 4)
-    return float(np.median(after[-part:])) <= float(np.median(after[:part])) + row_noise(losses.value)
 
 
 def detect_memorised(case: Case) -> Verdict:
     """A training loss that falls to almost nothing without a validation loss that follows it."""
-    losses, evals = curve(case.run, "loss"), curve(case.run, "eval_loss")
-    if len(losses) < 10:
-        return lacking("memorised", "ten rows with a training loss")
+    losses, evals, epochs = curve(case.run, "loss"), curve(case.run, "eval_loss"), curve(case.run, "epoch").value
+    if len(losses) < (_FEW_ROWS if len(epochs) and epochs.max() >= _MANY_EPOCHS else _ROWS):
+        return lacking("memorised", f"{_ROWS} rows with a training loss, or {_FEW_ROWS} and ten epochs")
     first, end = float(losses.value[0]), float(np.median(tail(losses.value)))
     if first < _STARTED or not 0 <= end < _NEAR_ZERO or end > (1 - _FALLEN) * first:
         return None
     if len(evals) and (evals.value[-1] < 3 * max(end, _NEAR_ZERO) or not is_language(case)):
         return None  # a solvable task: validation data are solved too; `overfitting` reports other tasks
-    below, epochs = losses.step[losses.value < _NEAR_ZERO], curve(case.run, "epoch").value
+    below = losses.step[losses.value < _NEAR_ZERO]
     # Nothing repeats within an epoch, so data solved there are too easy or leak (too_good). Without a sign that data
     # repeated, the loss is also too good rather than memorised.
     if (len(epochs) and epochs.max() <= 1) or not (len(evals) or len(epochs)):

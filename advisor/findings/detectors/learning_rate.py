@@ -8,8 +8,9 @@ import numpy as np
 
 from advisor.findings.case import Case, Verdict, finding, lacking, seen
 from advisor.findings.curves import Curve, curve, rate_curve, row_noise, tail
+from advisor.findings.durations import main_part
 from advisor.findings.run_facts import from_scratch, has_level, number, planned_steps, restarts, step_tokens, steps_done
-from advisor.findings.savings import cost_of_steps, main_part
+from advisor.findings.savings import cost_of_steps
 from advisor.findings.schedule import rate_returns
 from advisor.laws import flops
 from advisor.laws.annealing import FULL_DECAY_NATS, GAIN_SPREAD

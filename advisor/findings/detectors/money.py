@@ -8,9 +8,10 @@ from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Verdict, finding, lacking, seen
 from advisor.findings.curves import curve
 from advisor.findings.detectors.machine import lost_seconds, quiet_times, slowdown
-from advisor.findings.run_facts import number, planned_steps, positive, price, restarts, steps_done
+from advisor.findings.durations import WALL_CLOCKS, durations, spent_seconds, steps_covered
+from advisor.findings.run_facts import number, planned_steps, price, restarts, steps_done
 from advisor.findings.run_metrics import seconds_beside
-from advisor.findings.savings import mean_step_seconds, priced, saved_share, spent_seconds, steps_covered
+from advisor.findings.savings import mean_step_seconds, priced, saved_share
 from advisor.prediction.wallclock import BETWEEN_FAILURES, daly_interval_seconds, state_bytes
 from advisor.records import Basis, Estimate
 from advisor.units import HOUR, format_bytes, format_percent, format_seconds, format_usd
@@ -46,9 +47,7 @@ def detect_goodput(case: Case) -> Verdict:
     times, covered = run_metrics.step_times(case), steps_covered(case)
     if times is None or times.source == run_metrics.FROM_CLOCK or covered is None:
         return lacking("goodput", "step times beside the wall clock")
-    clocks = [series.finite(run_metrics.main_column(case.run, name)) for name in ("unix_seconds", "elapsed_seconds")]
-    moved = [float(np.ptp(clock)) for clock in clocks if len(clock) > 1 and np.ptp(clock) > 0]
-    wall = moved[0] if moved else positive(case.run.facts, "total_seconds")
+    wall = next((clock.seconds for clock in durations(case) if clock.basis in WALL_CLOCKS), None)
     if wall is None:
         return lacking("goodput", "the wall clock: time stamps, elapsed or total seconds")
     # steps slowed by other work on the machine are still training, and another finding

@@ -53,6 +53,8 @@ _FROZEN_EVALS, _FROZEN_ROWS = 3, 10  # identical values at the end; rounding alo
 _FROZEN_SHARE = 0.3  # of the run, at its end
 _DIGITS = 4  # significant ones that must repeat
 _STUCK_ROWS_DEAD, _STUCK_WITHIN, _STUCK_BELOW = 10, 0.005, 0.5
+_GUESS_ROWS, _NEAR_CHANCE = 4, 0.1  # rows; of the accuracy of a guess
+_ALL_RIGHT, _MOST_OF_ONE_CLASS = 0.99, 0.9  # of the examples
 _TREND_ROWS, _TREND_ERRORS = 20, 2.0  # of an accuracy of single batches; standard errors of its gain
 _ZERO_LOSSES, _ZERO_LOSS_SHARE = 3, 0.3  # rows at the end; of all
 _FOLLOWS = 0.1  # of its first value: a held-out loss that falls this far is learning
@@ -83,7 +85,8 @@ def detect_no_learning(case: Case) -> Verdict:
     # the number of classes for which a guess gives this loss from start to end
     near = [k for k in _CLASSES if max(abs(x / math.log(k) - 1) for x in (first, end)) < _GUESS]
     guess = None if is_language(case) or not near else near[0]
-    fresh = zero or guess is not None or from_scratch(case) is True
+    unlearnt = is_language(case) and _UNLEARNT[0] <= min(first, end) * (nats_per_unit(case.run) or 0.0) <= _UNLEARNT[1]
+    fresh = zero or guess is not None or from_scratch(case) is True or unlearnt
     # a flat loss may come from weights that were trained before: a resumed run, a late part, a fine-tune
     late = losses.counted and losses.step[0] > max(100.0, 0.1 * float(losses.step[-1] - losses.step[0]))
     tuned = late or (is_language(case) and float(losses.value[0]) < _SMALL_LOSS)
@@ -225,7 +228,9 @@ def detect_frozen(case: Case) -> Verdict:
 
 
 def detect_stuck_accuracy(case: Case) -> Verdict:
-    """An accuracy that stays where it began, however much the loss falls."""
+    """An accuracy that stays where it began, however much the loss falls; or that is the accuracy of a guess."""
+    if (guess := _guessed(case)) is not None:
+        return guess
     found = [c for name in ("eval_accuracy", "accuracy") if len(c := curve(case.run, name)) >= _STUCK_ROWS_DEAD]
     if not found:
         return lacking("accuracy_stuck", f"an accuracy in {_STUCK_ROWS_DEAD} rows")
@@ -244,6 +249,33 @@ def detect_stuck_accuracy(case: Case) -> Verdict:
         title=f"Accuracy {still}{fell}: nothing useful is learnt",
         evidence=seen(f"{len(scores)} rows", scores.step[0], scores.step[-1]),
     )
+
+
+def _guessed(case: Case) -> Finding | None:
+    """Return the finding of an accuracy that is a guess's among some number of classes, as the loss is, in each row.
+
+    Or of one that is the same in every row while the loss stands still: one class is always predicted.
+    """
+    for prefix in ("eval_", ""):
+        scores, losses = curve(case.run, f"{prefix}accuracy"), curve(case.run, f"{prefix}loss").value
+        if min(len(scores), len(losses)) < _GUESS_ROWS or not 0 < scores.value.max() < _ALL_RIGHT:
+            continue
+        classes = round(1 / float(np.median(scores.value)))
+        by_chance = classes > 1 and np.abs(losses / math.log(max(classes, 2)) - 1).max() <= _GUESS
+        near = by_chance and np.abs(scores.value * classes - 1).max() <= _NEAR_CHANCE
+        alike = not np.ptp(scores.value) and len(scores) >= _STUCK_ROWS_DEAD and scores.value[0] < _MOST_OF_ONE_CLASS
+        still = alike and np.ptp(losses) <= _SURE * losses.max()
+        if near or still:
+            guess = (
+                f"that of a guess among {classes} classes, as is the loss" if near else "one class is always predicted"
+            )
+            level = f"{float(np.median(scores.value)):.1%}"
+            return finding(
+                "accuracy_stuck",
+                title=f"Accuracy stays at {level} over the whole log, {guess}: nothing is learnt",
+                evidence=seen(f"{len(scores)} rows, loss {losses[0]:.4g} to {losses[-1]:.4g}", *scores.step[[0, -1]]),
+            )
+    return None
 
 
 def _no_trend(values: np.ndarray) -> bool:

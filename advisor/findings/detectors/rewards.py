@@ -1,36 +1,76 @@
-"""Rewards of a policy: exactly 0, no higher than at the start, or gained and lost again."""
+"""Rewards of a policy: all alike, no higher than at the start, or gained and lost again; a policy without choice."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from advisor.findings.case import Case, Verdict, finding, lacking, seen
-from advisor.findings.curves import curve, row_noise, spread, tail, trailing_median
+from advisor.findings.curves import Curve, curve, head, row_noise, spread, tail, trailing_median
 from advisor.findings.savings import cost_of_steps
 
 _ZERO_ROWS, _ZERO_SHARE = 8, 0.5
+_ALIKE_ROWS = 20  # with the same reward to the last digit
+_ALIKE_SHARE = 0.8  # of the later rows without any spread of the rewards; single groups are often solved or hopeless
+_NO_CHOICE, _HAD_CHOICE = 0.01, 0.1  # nats: the likeliest answer has 99.8 %; a policy that still chose at first
+_SOLVED = 0.95  # of the highest reward
 _FLAT_REWARDS, _FLAT_GAIN = 100, 0.25  # rows; standard deviations of a row
 _COLLAPSE_EVALS, _COLLAPSE_ROWS = 5, 50
 _COLLAPSE_NOISES = 5.0  # standard deviations of a row
 
 
 def detect_dead_signal(case: Case) -> Verdict:
-    """A policy loss or reward that is exactly 0 in most rows, so that these steps teach nothing."""
-    losses, rewards = curve(case.run, "loss"), curve(case.run, "reward")
+    """Rewards that are 0 or all alike in most rows, or a policy loss of 0, so that these steps teach nothing."""
+    losses, rewards, spreads = (curve(case.run, name) for name in ("loss", "reward", "reward_std"))
     policy = "policy" in str(case.run.facts.get("loss_unit") or "") or len(rewards) > 0
     if not policy or max(len(losses), len(rewards)) < _ZERO_ROWS:
         return lacking("dead_signal", f"rewards or policy losses of {_ZERO_ROWS} steps")
     # a policy loss is always 0 if each batch is used once, so only rewards count
     known = len(rewards) >= _ZERO_ROWS
-    name, values = ("reward", rewards) if known else ("policy loss", losses)
-    share = float((values.value[len(values) // 2 :] == 0).mean())
-    if share < _ZERO_SHARE:
+    values = rewards if known else losses
+    if (share := _zero_share(values)) >= _ZERO_SHARE:
+        words = f"{'reward' if known else 'policy loss'} is exactly 0 in {share:.0%} of the later rows"
+    elif known and len(values) >= _ALIKE_ROWS and not np.ptp(values.value):
+        words = f"reward is {values.value[0]:.4g} in every row"
+    elif len(spreads) >= _ZERO_ROWS and (share := _zero_share(spreads)) >= _ALIKE_SHARE and not _is_solved(rewards):
+        words = f"rewards of a step are all alike in {share:.0%} of the later rows"
+    else:
         return None
     return finding(
         "dead_signal",
         severity="warning" if known else "note",
-        title=f"The {name} is exactly 0 in {share:.0%} of the later rows: these steps teach nothing",
-        evidence=seen(f"{int((values.value == 0).sum())} of {len(values)} rows", values.step[0], values.step[-1]),
+        title=f"The {words}: these steps teach nothing",
+        evidence=seen(
+            f"{len(values)} rows, from {values.value.min():.4g} to {values.value.max():.4g}", *values.step[[0, -1]]
+        ),
+    )
+
+
+def _zero_share(values: Curve) -> float:
+    return float((values.value[len(values) // 2 :] == 0).mean())
+
+
+def _is_solved(rewards: Curve) -> bool:
+    """Return True if the rewards rose to their highest level: then no answer is worse than another."""
+    if not len(rewards):
+        return False
+    first, end = float(np.median(head(rewards.value))), float(np.median(tail(rewards.value)))
+    return end > first and end >= _SOLVED * float(rewards.value.max())
+
+
+def detect_policy_collapsed(case: Case) -> Verdict:
+    """A policy without any entropy left, so that it always does the same, although it has not solved its task."""
+    entropy, rewards = curve(case.run, "entropy"), curve(case.run, "reward")
+    if len(entropy) < _ALIKE_ROWS or len(rewards) < _ALIKE_ROWS:
+        return lacking("policy_collapsed", f"entropy and reward of a policy in {_ALIKE_ROWS} rows")
+    first, end = float(np.median(head(entropy.value))), float(np.median(tail(entropy.value)))
+    if first < _HAD_CHOICE or not 0 <= end <= _NO_CHOICE or _is_solved(rewards):
+        return None
+    since = float(entropy.step[np.flatnonzero(entropy.value > _NO_CHOICE)[-1]])
+    return finding(
+        "policy_collapsed",
+        title=f"The policy's entropy falls from {first:.3g} to {end:.2g}: it always does the same",
+        evidence=seen(f"under {_NO_CHOICE:g} nats for good after step {since:g}", since, entropy.step[-1]),
+        saved=cost_of_steps(case, float(entropy.step[-1]) - since) if entropy.counted else (None, None),
     )
 
 

@@ -13,6 +13,7 @@ from advisor.findings.detectors.held_out import detect_overfitting
 from advisor.findings.detectors.learning_rate import detect_learning_rate_zero
 from advisor.findings.detectors.loss import detect_loss_divergence, detect_loss_not_finite
 from advisor.findings.detectors.nothing_learnt import detect_frozen, detect_no_learning
+from advisor.findings.durations import file_seconds, spent_seconds
 from advisor.findings.run_facts import (
     COMPLETE_SHARE,
     has_level,
@@ -24,7 +25,7 @@ from advisor.findings.run_facts import (
     steps_done,
     vocabulary,
 )
-from advisor.findings.savings import cost_of_steps, file_seconds, spent_seconds
+from advisor.findings.savings import cost_of_steps
 from advisor.laws.initial_loss import FAULT_BELOW, uniform_loss
 from advisor.readers.run_table import Phase, RunTable, Status
 from advisor.units import format_centre, format_seconds, format_usd
@@ -35,6 +36,7 @@ _FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.KILLED, Status.TIME_LIMI
 _MANY_STARTS = 3
 _SAME_ROWS = 5  # losses equal to the last printed digit: neither chance nor another setting
 _SAME_SHARE = 0.8
+_COPIED, _COPIED_STEPS = 1.8, 10  # records of each step, in so many steps
 _NOISES = 6.0  # standard deviations of a row: the level of another run
 # the finding about the end of the run says that steps are missing, and why
 _SAID = (Status.OUT_OF_MEMORY, Status.TIME_LIMIT, Status.DIVERGED, Status.CRASHED, Status.KILLED)
@@ -164,15 +166,30 @@ def detect_same_results(case: Case) -> Verdict:
 
 
 def detect_copies(case: Case) -> Verdict:
-    """Several processes that print each step into one log, each with a loss of its own."""
+    """Several processes that print each step into one log, each with a loss of its own; or one run printed again."""
     event = next((event for event in case.run.events if event.kind == "copies"), None)
-    if event is None:
-        return None if len(case.run) else lacking("copies_of_one_run", "rows with a training loss")
-    count = event.numbers["count"]
+    if event is not None:
+        count = event.numbers["count"]
+        title = f"{count:g} processes print each step, each with a loss of its own: ranks of one run, or copies"
+        return finding("copies_of_one_run", title=title, evidence=event.text)
+    run = case.run
+    if not len(run):
+        return lacking("copies_of_one_run", "rows with a training loss")
+    # records of a step, of which the table has one
+    trained = [np.isfinite(run.column("loss_is_nan")[phase.rows]) for phase in run.phases]
+    steps = [run.column("step")[phase.rows][rows] for phase, rows in zip(run.phases, trained, strict=True)]
+    distinct = sum(len(np.unique(of_phase)) for of_phase in steps)
+    # bars are drawn several times at each step, mostly in one line
+    of_bars = run.lines is not None and len(np.unique(run.lines)) < len(run)
+    if not run.counts_steps or distinct < _COPIED_STEPS or run.rows < _COPIED * distinct or of_bars:
+        return None
+    why = "copies of one run, or ranks that all print"
+    if run.duplicates:
+        why = f"{run.duplicates:,} records repeat others to the last digit"
     return finding(
         "copies_of_one_run",
-        title=f"{count:g} processes print each step, each with a loss of its own: ranks of one run, or copies",
-        evidence=event.text,
+        title=f"Each step is in the log {run.rows / distinct:.2g} times: {why}",
+        evidence=f"{run.rows:,} records of {distinct:,} steps",
     )
 
 
@@ -186,7 +203,7 @@ def detect_steps_missing(case: Case) -> Verdict:
     status, planned, done = case.run.status, planned_steps(case), steps_done(case.run)
     if status is Status.RUNNING or status in _SAID:
         return None
-    ended = f"status {status.value}: {case.run.status_reason or 'no word in the log'}"
+    ended = f"status {status.words}: {case.run.status_reason or 'no word in the log'}"
     if planned and done is None and status is Status.INCOMPLETE and not len(case.run):
         ran = spent_seconds(case) or file_seconds(case) or 0.0
         went_on = ran > _STARTED_SECONDS  # in this case its steps are only not printed

@@ -143,13 +143,6 @@ def _names(numbers: list[int]) -> str:
     return ("GPU " if len(numbers) == 1 else "GPUs ") + ", ".join(map(str, numbers))
 
 
-def _portrait(card: CardReadings) -> str:
-    """Return one line about a GPU: utilisation, power and memory held, each as the mean of its readings."""
-    shown = {"power_watts": format_watts, "memory_used_bytes": format_bytes}
-    held = [write(card.quantities[name].mean) for name, write in shown.items() if name in card.quantities]
-    return ", ".join((f"GPU {card.card}: {format_percent(card.quantities['utilization'].mean)} utilisation", *held))
-
-
 def detect_card_idle(case: Case) -> Verdict:
     """GPUs without work while other GPUs work: the whole time, or for stretches of it."""
     cards = [card for card in _cards(case) if "utilization" in card.quantities]
@@ -164,12 +157,18 @@ def detect_card_idle(case: Case) -> Verdict:
     used, wanted = series.median(np.array([use[card] for card in idle])), number(case.run.facts, "world_size")
     unasked = wanted is not None and len(cards) - len(idle) >= wanted
     names = f"{_names(idle)} of {len(cards)}"
+    # of each GPU its utilisation, power and memory held, as the mean of its readings
+    shown, portraits = {"power_watts": format_watts, "memory_used_bytes": format_bytes}, []
+    for card in cards[:16]:
+        held = [write(card.quantities[name].mean) for name, write in shown.items() if name in card.quantities]
+        in_use = f"GPU {card.card}: {format_percent(card.quantities['utilization'].mean)} utilisation"
+        portraits.append(", ".join((in_use, *held)))
     return finding(
         "card_idle",
         severity="note" if snapshot or unasked else "warning",
         title=f"{names}: {format_percent(used)} utilisation, where the others have {format_percent(working)}"
         + (" (a snapshot)" if snapshot else ""),
-        evidence=[_portrait(card) for card in cards[:16]],
+        evidence=portraits,
         confidence="low" if snapshot else "high",
     )
 

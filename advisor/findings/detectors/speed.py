@@ -1,11 +1,9 @@
-"""Whether the speed is what this GPU gives at this shape, and whether a larger batch would be faster."""
+"""Whether the logged speed can be true, is what this GPU gives at this shape, and could be higher by a larger batch."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-
-import numpy as np
 
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Verdict, finding, lacking, texts
@@ -13,8 +11,10 @@ from advisor.findings.detectors.machine import slowdown
 from advisor.findings.run_facts import parameters
 from advisor.findings.run_metrics import BROKEN_FACTOR, prediction_confidence, promised_rate
 from advisor.findings.savings import saved_by_speedup
+from advisor.findings.workload_of import ONE_DEVICE
+from advisor.laws.flops import IMPOSSIBLE_MFU, IMPOSSIBLE_ON_CPU
 from advisor.prediction.batch import predict_batch
-from advisor.prediction.micro_batch import Tries, one_micro_batch
+from advisor.prediction.micro_batch import choose_prediction
 from advisor.prediction.throughput import OPTIMIZER_BYTES
 from advisor.records import Estimate
 from advisor.units import (
@@ -22,12 +22,21 @@ from advisor.units import (
     format_bytes,
     format_centre,
     format_estimate,
+    format_flops,
     format_number,
     format_percent,
     format_rate,
     format_seconds,
 )
 
+_LOGGED_MFU_TOLERANCE = 0.10
+_NEXT_TO_NOTHING = 0.02  # even small models on large GPUs reach 5 %
+# Peaks behind wrong denominators: what logs divide by instead of the GPU's dense peak.
+_WRONG_PEAKS = (
+    (312e12, "an A100's 312 TFLOP/s"),
+    (989e12, "an H100's 989 TFLOP/s"),
+    (1979e12, "an H100's 1,979 TFLOP/s with sparsity"),
+)
 _SLOW_FACTOR = 1.5  # times slower than predicted, and outside the 80 % interval
 FEWEST_STEPS = 20  # on a shared machine, fewer steps are often slow by chance
 _BESIDE = 1.05  # a smaller slowdown by other programs is not worth a number of its own
@@ -37,6 +46,82 @@ _CERTAIN_FACTOR = 10.0  # no assumption about the workload is off by this much
 BATCH_MUST_PAY = 0.12
 _MOST_DOUBLINGS = 6
 _SURE_BELOW = 0.5  # of the floor: 8-bit or 16-bit optimizer states move at least half of fp32's bytes
+
+
+def detect_impossible_mfu(case: Case) -> Verdict:
+    """An MFU above 80 % of the dense peak, recomputed from exact FLOPs: some number in the log cannot be true."""
+    share = run_metrics.share_of_peak(case)
+    if share is None:
+        return lacking("impossible_mfu", "the model's shape, the GPU and step times (or a rate) to compute the MFU")
+    if share <= (IMPOSSIBLE_MFU if run_metrics.card(case) else IMPOSSIBLE_ON_CPU):
+        return None
+    speed, best = run_metrics.pace(case), run_metrics.peak(case)
+    assert speed is not None and best is not None
+    one = ONE_DEVICE in case.unsure
+    why = "one GPU's dense peak: there were more, and the log does not say how many"
+    return finding(
+        "impossible_mfu",
+        text="impossible_on_one" if one else "impossible_mfu",
+        severity="warning" if case.unsure else "error",
+        title=f"The log's speed would be {format_percent(share)} of "
+        + (why if one else "the GPU's dense peak, which no run reaches"),
+        evidence=(
+            f"{format_rate(speed.tokens_per_second)} ({speed.source}) x "
+            f"{run_metrics.flops_per_token(case):.4g} FLOPs per token over "
+            f"{run_metrics.devices(case)} x {format_flops(best)}"
+        ),
+        confidence="high" if share > 1 and not case.unsure else "medium",
+    )
+
+
+def detect_logged_mfu(case: Case) -> Verdict:
+    """An MFU printed by the log that differs from the MFU by its own times."""
+    logged = series.finite(run_metrics.main_column(case.run, "mfu"))
+    logged = logged[logged > 0]
+    if not len(logged):
+        return lacking("logged_mfu", "an MFU that the log prints, to be checked")
+    share = run_metrics.mfu(case)
+    printed = series.median(logged[series.steady_start(1 / logged) :])
+    if share is None and printed < _NEXT_TO_NOTHING:  # the GPU, or the formula, differs from what the log assumes
+        return finding(
+            "logged_mfu",
+            text="mfu_tiny",
+            title=f"The log prints an MFU of {format_percent(printed)}: hardly any of the peak that it assumes",
+            evidence="the GPU is not named, so that it cannot be recomputed",
+        )
+    if share is None:
+        return lacking("logged_mfu", "the model's shape and the GPU to check the logged MFU")
+    ratio = printed / share
+    if abs(ratio - 1) <= _LOGGED_MFU_TOLERANCE:
+        return None
+    return finding(
+        "logged_mfu",
+        severity="note" if case.unsure else "error" if printed > IMPOSSIBLE_MFU else "warning",
+        title=f"The log prints an MFU of {format_percent(printed)}; its own times give {format_percent(share)}",
+        evidence=f"median of {len(logged)} printed values; printed / recomputed = {ratio:.3g}",
+        confidence="medium" if case.unsure else "high",
+        causes=_mfu_causes(case, ratio),
+    )
+
+
+def _mfu_causes(case: Case, ratio: float) -> tuple[str, ...]:
+    """Return wrong denominators and numerators that give this ratio within 10 %, or else the usual ones."""
+    best, work = run_metrics.peak(case), run_metrics.flops_per_token(case)
+    assert best is not None and work is not None and case.workload is not None
+    shape = case.workload.shape
+    attention = 12 * shape.depth * shape.width * shape.seq_len / work
+    candidates = [(best / wrong, f"the log divides by {name}") for wrong, name in _WRONG_PEAKS]
+    candidates += [
+        (0.5, "the log divides by the peak with 2:4 sparsity"),
+        (1 / case.workload.grad_accum, "the log counts one micro-batch per step"),
+        (1 / case.workload.gpus, "the log counts one GPU's tokens over all GPUs"),
+        (float(case.workload.gpus), "the log divides all GPUs' work by one GPU's peak"),
+        (1 - attention / 2, "the log counts the causal half of attention only"),
+        (1 - attention, "the log counts 6N and leaves attention out"),
+        ((parameters(case) or 0) * 6 / work, "the log counts 6 x all parameters, lookup tables included"),
+    ]
+    causes = [words for value, words in candidates if abs(value - 1) > 0.05 and abs(ratio / value - 1) < 0.05]
+    return tuple(dict.fromkeys(causes)) or ("another peak, FLOPs formula or number of GPUs in the log's own formula",)
 
 
 def detect_software_bound(case: Case) -> Verdict:
@@ -113,22 +198,11 @@ def best_batch(case: Case) -> BatchChoice | None:
         accum, rest = divmod(w.grad_accum, times)
         if w.grad_accum == 1 or not rest:
             doubled.append(dataclasses.replace(w, micro_batch=w.micro_batch * times, grad_accum=max(1, accum)))
-    predicted = [(p, p.tokens_per_second) for p in predict_batch(profile, doubled) if p.fits]
-    options = [(p.workload, rate) for p, rate in predicted if rate is not None]
-    if not options:
+    answers = [p for p in predict_batch(profile, doubled) if p.tokens_per_second is not None]
+    if (best := choose_prediction(answers)) is None:
         return None
-    # the one that the rule of plans would take
-    alike = np.zeros(len(options), dtype=int)
-    tries = Tries(
-        setting=alike,
-        target=alike,
-        micro_batch=np.array([work.micro_batch for work, _ in options]),
-        grad_accum=np.array([work.grad_accum for work, _ in options]),
-        kind=alike,
-        rate=np.array([rate.value for _, rate in options]),
-        memory=alike,
-    )
-    chosen, rate = options[int(one_micro_batch(tries, alike == 0).argmax())]
+    chosen, rate = best.workload, best.tokens_per_second
+    assert rate is not None
     return BatchChoice(
         micro_batch=chosen.micro_batch,
         grad_accum=chosen.grad_accum,

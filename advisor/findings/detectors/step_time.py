@@ -10,10 +10,11 @@ from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Verdict, finding, lacking, seen
 from advisor.findings.curves import Curve, curve, main_rows
 from advisor.findings.detectors.machine import quiet_times
+from advisor.findings.durations import main_part, spent_seconds
 from advisor.findings.run_facts import planned_steps, positive, price, steps_done
 from advisor.findings.run_metrics import FROM_CLOCK, StepTimes, step_times, waits
-from advisor.findings.savings import GO_ON, main_part, priced, saved_share, spent_seconds
-from advisor.readers.line_clock import BAR
+from advisor.findings.savings import GO_ON, priced, saved_share
+from advisor.readers.clock import BAR
 from advisor.readers.run_table import RunTable, Status
 from advisor.records import Basis, Estimate
 from advisor.units import HOUR, format_number, format_percent, format_seconds, format_usd
@@ -62,8 +63,15 @@ def detect_lasting_slowdown(case: Case) -> Verdict:
     if times is None:
         return lacking("slower_for_good", "step times")
     slow = run_metrics.lasting_slowdown(times)
-    if slow is None or _batch_grew(case.run, slow.step):
+    if slow is None:
         return None
+    # later steps may hold more tokens or samples, or more memory, than those before
+    tokens = curve(case.run, "tokens")
+    step_tokens = np.diff(tokens.value) / np.maximum(np.diff(tokens.step), 1e-9)
+    for size in (Curve(step=tokens.step[1:], value=step_tokens), *(curve(case.run, name) for name in _SIZES)):
+        sooner, later = (series.median(size.value[side]) for side in (size.step < slow.step, size.step > slow.step))
+        if later > _LARGER_BATCH * sooner:
+            return None
     done, planned = steps_done(case.run) or slow.step, planned_steps(case) or 0.0
     left = max(0.0, planned - done) if case.run.status in GO_ON else 0.0
     lost = (slow.excess_seconds + left * (slow.after_seconds - slow.before_seconds)) / HOUR
@@ -81,17 +89,6 @@ def detect_lasting_slowdown(case: Case) -> Verdict:
         f"{format_seconds(slow.before_seconds)}: {lost_so_far}",
         evidence=(seen(f"{format_number(longer)} times as long until the end of the log", slow.step), waiting),
         saved=cost,
-    )
-
-
-def _batch_grew(run: RunTable, step: float) -> bool:
-    """Return True if later steps hold more tokens or samples, or more memory, than those before."""
-    tokens = curve(run, "tokens")
-    each = np.diff(tokens.value) / np.maximum(np.diff(tokens.step), 1e-9)
-    sizes = [Curve(step=tokens.step[1:], value=each), *(curve(run, name) for name in _SIZES)]
-    return any(
-        series.median(size.value[size.step > step]) > _LARGER_BATCH * series.median(size.value[size.step < step])
-        for size in sizes
     )
 
 

@@ -18,6 +18,7 @@ from advisor.adopt.session import tries, warmup_steps
 from advisor.errors import AdvisorError
 from advisor.options import AdoptedGoal
 from advisor.records import Basis
+from advisor.report.adoption import plan_lines
 from advisor.store.adopted import Adopted, AdoptedBurst, Knob, KnobVerdict, Recipe, Setting
 from advisor.workflows.adopt import can_be_planned
 from tests.engines.adopted_runs import adopted_of
@@ -200,6 +201,17 @@ def test_dollars_are_hours_at_a_price():
     assert found.bill.cost_usd.value == pytest.approx(found.bill.wall_clock.total_seconds.value / 600)
     with pytest.raises(AdvisorError, match="needs a price"):
         plan(EVEN, budget_usd=1.0)
+
+
+def test_a_plan_says_how_likely_it_exceeds_its_deadline():
+    """A deadline at the median is even odds; one at the high end of an 80 % interval is one in ten, and not said."""
+    whole = plan(EVEN, steps=100).bill.wall_clock.total_seconds
+
+    def odds(deadline_seconds: float) -> list[str]:
+        lines = plan_lines(plan(EVEN, steps=100, deadline_seconds=deadline_seconds), Recipe(name="mine"))
+        return [line.split(" of ")[0] for line in lines if line.startswith("odds")]
+
+    assert odds(whole.value) == ["odds: even odds"] and odds(whole.high) == []
 
 
 def test_work_gives_its_steps():

@@ -10,7 +10,7 @@ import pytest
 from advisor.findings.case import Case
 from advisor.findings.detectors import out_of_memory, speed
 from advisor.findings.registry import judge
-from advisor.readers.line_clock import BAR
+from advisor.readers.clock import BAR
 from advisor.readers.run_table import RunPart, Status
 from advisor.records import Workload
 from tests.advisor.findings import build
@@ -369,7 +369,7 @@ ENDS = {
     "preempted": (ended(Status.KILLED, event("killed", "JOB 7 CANCELLED AT … DUE TO PREEMPTION", 400)),
                   found("killed", says="preemption or a cancelled job")),
     **{f"ended {status}": (ended(status), silent(*ENDINGS))
-       for status in (Status.COMPLETED, Status.UNKNOWN, Status.STOPPED, Status.OUT_OF_MEMORY)},
+       for status in (Status.COMPLETED, Status.NO_END, Status.STOPPED, Status.OUT_OF_MEMORY)},
     "a crash before the first step": (run(steps=0, status=Status.CRASHED, events=[event("exception", "KeyError: 'x'")]),
                                       found("crashed", starts="The run crashed, no step read")),
     "a loader's worker": (ended(Status.CRASHED, event("data_worker", WORKER, 30)),

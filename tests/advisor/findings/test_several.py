@@ -78,7 +78,7 @@ def test_settings_that_change_nothing():
 def test_a_start_at_the_end_of_a_log_may_still_be_starting():
     trained = RunPart(name="1", status=Status.COMPLETED, status_reason="done", phase=0)
     failed = RunPart(name="2", status=Status.CRASHED, status_reason="a folder that exists")
-    begun = RunPart(name="3", status=Status.UNKNOWN, status_reason="its header alone")
+    begun = RunPart(name="3", status=Status.NO_END, status_reason="its header alone")
 
     def of(*runs: RunPart):
         case = log_of(learns(1))

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from advisor.findings.durations import spent_seconds
 from advisor.findings.make_case import make_case
-from advisor.findings.savings import spent_seconds
 from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable
 

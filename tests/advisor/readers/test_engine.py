@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.readers.chunks import Chunk, chunks, clean
+from advisor.readers import chunks
+from advisor.readers.chunks import Lines, clean, read_lines
 from advisor.readers.line_format import EVAL, LOSS, MORE, LineFormat, Row
-from advisor.readers.line_reader import Engine
-from advisor.readers.line_templates import bulk, make_plan, number, unix_seconds
-from advisor.readers.records import RecordStore
+from advisor.readers.read import read_run
+from advisor.readers.records import number_in, read_records, unix_seconds
 
 STEP = Row(
     pattern=(
@@ -29,25 +29,11 @@ EXTRA = Row(pattern=rb"  norm (?P<grad_norm>-?[\d.]+)$", kind=MORE, needs=b"norm
 FORMAT = LineFormat(name="test", framework=None, rows=(STEP, VALIDATION, EXTRA))
 
 
-class Heard:
-    def __init__(self):
-        self.lines = []
-
-    def feed(self, text, lines):
-        self.lines += list(zip(lines.tolist(), text.split(b"\n")[:-1], strict=True))
-
-
-def read(text, size=None, format=FORMAT):
-    """Records and other lines of a text, fed in chunks of whole lines of about `size` bytes."""
-    store, heard = RecordStore(kinds=tuple(row.kind for row in format.rows)), Heard()
-    engine = Engine(format=format, store=store, listeners=(heard,))
-    lines, first = text.splitlines(keepends=True), 1
-    while lines:
-        take = 1 if size is None else max(1, size // 40)
-        part, lines = (lines, []) if size is None else (lines[:take], lines[take:])
-        engine.feed(Chunk(text=b"".join(part), first_line=first))
-        first += len(part)
-    return store.records(), heard.lines
+def read(text):
+    """Records of a text, and its other lines with their numbers."""
+    lines = Lines(text=text, numbers=np.arange(1, text.count(b"\n") + 1))
+    found, others = read_records(lines, FORMAT.rows)
+    return found, list(zip(others.numbers.tolist(), others.each, strict=True))
 
 
 finite = st.floats(min_value=-1e6, max_value=1e6)
@@ -88,7 +74,7 @@ def expected(lines):
             if match is None:
                 continue
             groups = {k: v for k, v in match.groupdict().items() if v is not None}
-            values = {k.partition("__")[0]: number(v) for k, v in groups.items() if k != "memory_bytes__unit"}
+            values = {k.partition("__")[0]: number_in(v) for k, v in groups.items() if k != "memory_bytes__unit"}
             if "memory_bytes" in values:
                 values["memory_bytes"] *= 2.0 ** (20 if groups["memory_bytes__unit"] == b"MiB" else 30)
             if "seconds" in values:
@@ -104,10 +90,10 @@ def expected(lines):
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.one_of(records, records, others), min_size=1, max_size=60), st.sampled_from([None, 40, 400]))
-def test_reads_what_a_regular_expression_per_line_reads(lines, size):
+@given(st.lists(st.one_of(records, records, others), min_size=1, max_size=60))
+def test_reads_what_a_regular_expression_per_line_reads(lines):
     text = "\n".join(lines).encode() + b"\n"
-    found, _ = read(text, size)
+    found, _ = read(text)
     wanted = expected(text.split(b"\n")[:-1])
     assert found.line.tolist() == [line for line, _, _ in wanted]
     assert found.rule.tolist() == [rule for _, rule, _ in wanted]
@@ -128,18 +114,6 @@ def test_every_line_that_is_no_record_is_passed_on_with_its_number(lines):
     assert heard == wanted
 
 
-def test_numbers_that_only_arrow_or_only_numpy_would_take_come_out_the_same():
-    line = b"step 12/99 loss -3.25 (+1.5z) lr 1e-05 tok/s 1,234 dt 5.50ms"
-    text = line + b"\n" + b"step 13/99 loss -.5 (+2.z) lr 3e-04 tok/s 9,876 dt 6.00ms\n"
-    plan = make_plan(line, FORMAT.rows)
-    assert plan.numbers == 7
-    first, second = bulk(text, plan, 2), bulk(text, plan, 2, long_log=True)
-    np.testing.assert_array_equal(first, second)
-    assert first[:, 0].tolist() == [12, 13] and first[1, 2] == -0.5
-    for long_log in (False, True):
-        assert bulk(b"step 12/99 loss -3.2.5 (+1.5z) lr 1e-05 tok/s 1,234 dt 5.50ms\n", plan, 1, long_log) is None
-
-
 def test_text_behind_a_record_is_passed_on_too():
     _, heard = read(b"step 1/9 loss 3.5 (+1z) slurmstepd: error: *** CANCELLED\nstep 2/9 loss 3.25 (+1z)\n")
     assert [line for line, _ in heard] == [1]
@@ -148,14 +122,11 @@ def test_text_behind_a_record_is_passed_on_too():
 def test_lone_returns_are_line_ends_that_no_number_counts(tmp_path):
     path = tmp_path / "bar.log"
     path.write_bytes(b"a\r\n 10%|#\r 20%|##\rval 3.5\r\nlast\n")
-    parts = list(chunks(path))
-    assert b"".join(part.text for part in parts) == b"a\n 10%|#\n 20%|##\nval 3.5\nlast\n"
-    store, heard = RecordStore(kinds=(0, EVAL, MORE)), Heard()
-    engine = Engine(format=FORMAT, store=store, listeners=(heard,))
-    for part in parts:
-        engine.feed(part)
-    assert store.records().line.tolist() == [2]
-    assert heard.lines == [(1, b"a"), (2, b" 10%|#"), (2, b" 20%|##"), (3, b"last")]
+    lines = read_lines(path)
+    assert lines.text == b"a\n 10%|#\n 20%|##\nval 3.5\nlast\n"
+    found, others = read_records(lines, FORMAT.rows)
+    assert found.line.tolist() == [2]
+    assert (others.numbers.tolist(), others.each) == ([1, 2, 2, 3], [b"a", b" 10%|#", b" 20%|##", b"last"])
 
 
 def test_cleaning_takes_escapes_only():
@@ -163,21 +134,21 @@ def test_cleaning_takes_escapes_only():
     assert clean(b"plain [32m text")[0] == b"plain [32m text"
 
 
-def test_a_chunk_never_splits_a_line(tmp_path):
-    path = tmp_path / "long.log"
-    lines = [b"%d " % i + b"x" * (i * 37 % 5000) + b"\n" for i in range(1000)]
-    path.write_bytes(b"".join(lines))
-    parts = list(chunks(path))
-    assert len(parts) > 2 and b"".join(part.text for part in parts) == b"".join(lines)
-    assert [part.first_line for part in parts] == np.cumsum([1] + [p.text.count(b"\n") for p in parts[:-1]]).tolist()
-
-
-def test_progress_counts_the_bytes_of_the_file(tmp_path):
-    path = tmp_path / "long.log"
-    path.write_bytes(b"step 1 loss 2 (z)\n" * 100_000)
-    calls = []
-    list(chunks(path, lambda done, total: calls.append((done, total))))
-    assert calls[-1] == (1_800_000, 1_800_000) and calls == sorted(calls)
+def test_of_a_very_long_log_the_beginning_the_middle_and_the_end_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(chunks, "MOST_BYTES", 4000)
+    monkeypatch.setattr(chunks, "PART_BYTES", 1000)
+    path, calls = tmp_path / "long.log", []
+    path.write_bytes(b"".join(b"step %d loss %.4f\n" % (step, 9 - step / 1000) for step in range(1, 1001)))
+    lines = read_lines(path, lambda *done: calls.append(done))
+    assert calls == [(path.stat().st_size,) * 2]
+    # what is read are whole lines, with their numbers in the file
+    numbered = zip(lines.each, lines.numbers.tolist(), strict=True)
+    assert all(line == b"step %d loss %.4f" % (number, 9 - number / 1000) for line, number in numbered)
+    assert 130 < len(lines) < 200
+    assert (lines.numbers[0], lines.numbers[-1]) == (1, 1000) and 480 < np.median(lines.numbers) < 530
+    table = read_run(path)
+    assert (table.first_step, table.last_step, table.last_loss) == (1, 1000, 8.0)
+    assert any("its first, middle and last" in note for note in table.notes)
 
 
 @pytest.mark.parametrize(
@@ -194,38 +165,3 @@ def test_dates(year, month, day, clock, seconds):
     parts = {"year": year, "month": month, "day": day, **dict(zip(("h", "min", "s"), clock, strict=True))}
     found = unix_seconds({name: np.array([float(value)]) for name, value in parts.items()}, 1)
     np.testing.assert_array_equal(found, [seconds])
-
-
-def thinned(steps, most):
-    store = RecordStore(kinds=(0, EVAL), most=most)
-    for start in range(0, len(steps), 100):
-        part = np.asarray(steps[start : start + 100], float)
-        order = np.arange(start, start + len(part))
-        columns = {"step": part, "loss": 10 - part / 1e5, "loss_is_nan": np.zeros(len(part))}
-        store.add(order=order, line=order + 1, rule=0, columns=columns)
-        store.end_of_chunk()
-    return store.records()
-
-
-def test_a_very_long_log_is_thinned_with_exact_counts_and_ends():
-    found = thinned(range(0, 300_000, 10), most=1000)
-    assert found.losses == found.train == 30_000 and found.kept_every == 64
-    assert 30_000 // 64 <= len(found) <= 1100 and found.columns["step"][[0, -1]].tolist() == [0, 299_990]
-
-
-def test_thinning_keeps_where_a_restart_begins():
-    found = thinned([*range(20_000), *range(12_345, 25_000)], most=1000)
-    steps = found.columns["step"].tolist()
-    back = [i for i in range(1, len(steps)) if steps[i] < steps[i - 1]]
-    assert len(back) == 1 and (steps[back[0] - 1], steps[back[0]]) == (19_999, 12_345)
-    assert found.losses == 20_000 + 25_000 - 12_345
-
-
-def test_thinning_holds_without_steps():
-    store = RecordStore(kinds=(0,), most=500)
-    for start in range(0, 20_000, 100):
-        order = np.arange(start, start + 100)
-        store.add(order=order, line=order, rule=0, columns={"loss": order * 1.0, "loss_is_nan": order * 0.0})
-        store.end_of_chunk()
-    found = store.records()
-    assert found.losses == 20_000 and len(found) <= 600 and found.columns["loss"][[0, -1]].tolist() == [0, 19_999]

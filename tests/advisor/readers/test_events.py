@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from advisor.readers.chunks import lines_of
 from advisor.readers.event_lines import memory_sizes, pattern_of, read_line
-from advisor.readers.events import EventScanner, joined, scan_text
+from advisor.readers.events import events_in, joined
 from advisor.readers.run_table import Event, Status
 from advisor.readers.status import status_of
 from advisor.readers.yaml_rows import rows_of_file
 
 MIB, GIB = 2**20, 2**30
+
+
+def scan_text(text):
+    return events_in(lines_of(text))
+
 
 NEW_TORCH = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 3 has a total capacity of 79.11 GiB of"
@@ -196,14 +202,10 @@ CHUNKS = [
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(CHUNKS), max_size=8), st.integers(1, 7))
-def test_events_do_not_depend_on_how_the_log_is_cut(parts, size):
+def test_events_do_not_depend_on_what_stands_before_them(parts, more):
     text = b"".join(parts)
-    lines = text.splitlines(keepends=True)
-    scanner = EventScanner()
-    for first in range(0, len(lines), size):
-        piece = lines[first : first + size]
-        scanner.feed(b"".join(piece), np.arange(first + 1, first + 1 + len(piece)))
-    assert scanner.finish() == scan_text(text)
+    moved = scan_text(b"plain line\n" * more + text)
+    assert moved == [dataclasses.replace(event, line=event.line + more) for event in scan_text(text)]
 
 
 @settings(max_examples=100, deadline=None)
@@ -224,13 +226,13 @@ def _event(kind: str, line: int = 1, rows_after: int = 0, text: str = "words", *
 
 
 STATUSES = [
-    ("ends without a word, and nobody says how far it was to go", [], 100, None, 0, Status.INCOMPLETE),
+    ("ends without a word, and nobody says how far it was to go", [], 100, None, 0, Status.NO_END),
     ("planned end, steps from 1", [], 100, 100, 0, Status.COMPLETED),
     ("planned end, steps from 0", [], 99, 100, 0, Status.COMPLETED),
     ("log just ends", [], 90, 100, 0, Status.INCOMPLETE),
     ("log just ends though a launcher is content", [_event("exited")], 90, 100, 0, Status.INCOMPLETE),
     ("says that it is done", [_event("finished")], 90, None, 0, Status.COMPLETED),
-    ("another program finished before the steps", [_event("finished", rows_after=9)], 9, None, 0, Status.INCOMPLETE),
+    ("another program finished before the steps", [_event("finished", rows_after=9)], 9, None, 0, Status.NO_END),
     ("survived", [_event("out_of_memory", rows_after=50)], 100, 100, 0, Status.COMPLETED),
     ("time limit explains signals before it", [_event("signal", 1), _event("time_limit", 2)], 9, 100, 0,
      Status.TIME_LIMIT),
@@ -264,12 +266,12 @@ STATUSES = [
      Status.CRASHED),
     ("handled, then done", [_event("exception", 5), _event("finished", 9)], 90, None, 0, Status.COMPLETED),
     ("signals after the last words", [_event("finished", 8), _event("signal", 9)], 90, None, 0, Status.COMPLETED),
-    ("said after every epoch", [_event("finished", 3, 5), _event("finished", 9)], 90, None, 0, Status.INCOMPLETE),
+    ("said after every epoch", [_event("finished", 3, 5), _event("finished", 9)], 90, None, 0, Status.NO_END),
     ("stopped early by its own rule", [_event("early_stop", 9)], 90, None, 0, Status.COMPLETED),
     ("tested in the end", [_event("afterwards", 9, text="Test accuracy: 0.91")], 90, None, 0, Status.COMPLETED),
     ("saved the final model", [_event("checkpoint", 9, text="Saved final model to out/m.pt")], 90, None, 0,
      Status.COMPLETED),
-    ("saved a model", [_event("checkpoint", 9, text="Saved model to out/m.pt")], 90, None, 0, Status.INCOMPLETE),
+    ("saved a model", [_event("checkpoint", 9, text="Saved model to out/m.pt")], 90, None, 0, Status.NO_END),
     ("the machine's memory", [_event("host_memory", 9)], 90, None, 0, Status.OUT_OF_MEMORY),
     ("no step at all", [], None, 100, 0, Status.INCOMPLETE),
 ]  # fmt: skip

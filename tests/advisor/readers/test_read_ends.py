@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from advisor.errors import AdvisorError
+from advisor.findings.durations import file_seconds, run_seconds, spent_seconds
 from advisor.findings.make_case import make_case
-from advisor.findings.savings import file_seconds, run_seconds, spent_seconds
 from advisor.readers.cells import duration_seconds
+from advisor.readers.clock import BAR, SPOKEN, STAMPS, bars_in, spoken_seconds
 from advisor.readers.event_lines import read_line
-from advisor.readers.line_clock import BAR, STAMPS, _bars
-from advisor.readers.stamps import SPOKEN, spoken_seconds
 from advisor.readers.starts import Words, segments
 from tests.advisor.findings import build
 from tests.advisor.readers.reading import read, verify
@@ -79,7 +78,7 @@ ENDS = {
     "a command that is not found, then another end": (NOT_FOUND + TRACEBACK.rpartition("FileExists")[0] + OOM,
         {"status": "out_of_memory"}),
     "a command that is not found": (NOT_FOUND, {"status": "crashed"}),
-    "a round last step": (each("Step: {n}0, loss = {l:.4f}", range(1, 201)), {"status": "incomplete"}),
+    "a round last step": (each("Step: {n}0, loss = {l:.4f}", range(1, 201)), {"status": "no_end_recorded"}),
     "a round last step that was tested": (
         each("Step: {n}0, loss = {l:.4f}", range(1, 201)) + "Accuracy on Test-Set: 71.4%\n", {"status": "completed"}),
     "as far as its configuration": ("args = Namespace(lr=0.1, epochs=30)\n" + each("Epoch {n}: train loss {l:.4f}",
@@ -88,7 +87,7 @@ ENDS = {
     "not as far as its command": ("python train.py --epochs 40\n" + each("Epoch {n}: train loss {l:.4f}", range(1, 31)),
                                   {"status": "incomplete"}),
     "farther than its configuration": ("epochs: 7\n" + each("Epoch {n}: train loss {l:.4f}", range(1, 31)),
-        {"status": "incomplete"}),
+        {"status": "no_end_recorded"}),
     **{f"one bar, {done} of 40": (
         each("{{'loss': {l:.2f}, 'learning_rate': 1e-05, 'epoch': {n}}}") + "\r".join(
             f"{i}/40 [00:{i:02d}<00:01, 1.00it/s]" for i in range(done + 1)),
@@ -101,8 +100,8 @@ ENDS = {
                   {"status": "completed", "first_step": 1, "last_step": 100, "declared_seconds": 30}],
          "status": "completed", "says": "run 2 of 2"}),
     "runs that end where others did": (silent(30, 30, 10, 30, 10), {"runs": ["completed"] * 5, "status": "completed"}),
-    "the last may have been cut there": (silent(30, 30, 30, 25), {"runs": ["incomplete"] * 4}),
-    "two that end alike": (silent(30, 30), {"runs": ["incomplete"] * 2}),
+    "the last may have been cut there": (silent(30, 30, 30, 25), {"runs": ["no_end_recorded"] * 4}),
+    "two that end alike": (silent(30, 30), {"runs": ["no_end_recorded"] * 2}),
     "a start that failed": (BANNER + steps(1, 100) + DONE + BANNER + TRACEBACK,
                             {"runs": [{"phase": 0}, {"phase": None}], "status": "crashed"}),
     "a start behind one that failed": (
@@ -129,10 +128,11 @@ ENDS = {
         {"runs": [{"clock_seconds": 151 + 36, "clock": BAR}]}),
     "bars of several epochs end no run": (
         "".join(f"Epoch {e}\n100%|##| 50/50 [00:20<00:00, 2.5it/s]\ntrain loss: {2 - e / 10}\n" for e in range(1, 5)),
-        {"runs": [{"status": "incomplete", "first_loss": 1.9, "last_loss": 1.6, "last_step": 4, "clock_seconds": 80}]}),
+        {"runs": [{"status": "no_end_recorded", "first_loss": 1.9, "last_loss": 1.6, "last_step": 4,
+            "clock_seconds": 80}]}),
     "bars in a row have their own times": (
         each("100%|##| 50/50 [00:2{n}<00:00, 2.5it/s, loss={l}]\nval loss {l}", range(1, 5)),
-            {"status": "incomplete", "seconds": 90}),
+            {"status": "no_end_recorded", "seconds": 90}),
     "bars that name their epochs": (
         each("Epoch {n}/10: 100%|##| 50/50 [00:20<00:00, 2.5it/s, loss={l}]", range(1, 5)), {"seconds": 80}),
     "one bar drawn again at its end": (
@@ -188,7 +188,7 @@ def test_a_letter_about_a_training_is_no_log(tmp_path, text):
 @pytest.mark.parametrize("last", [3000, 2987, 100])
 def test_a_table_that_merely_ends_is_not_complete_because_its_last_step_is_round(tmp_path, last):
     text = "step,loss\n" + "".join(f"{n},{5 - n / 5000}\n" for n in range(1, last + 1))
-    verify(read(tmp_path, text, "metrics.csv"), status="unknown")
+    verify(read(tmp_path, text, "metrics.csv"), status="no_end_recorded")
 
 
 def test_row_numbers_go_on_where_iterations_start_again(tmp_path):
@@ -199,7 +199,7 @@ def test_row_numbers_go_on_where_iterations_start_again(tmp_path):
 def test_an_evaluation_out_of_turn_at_the_last_step_ends_a_run(tmp_path):
     rows = [f"{step},{4 - step / 900:.4f},{4 - step / 900 if step % 50 == 0 else ''}" for step in range(0, 331, 10)]
     text = "step,loss,val_loss\n" + "\n".join(rows)
-    verify(read(tmp_path, text, "m.csv"), status="unknown")  # no end is recorded
+    verify(read(tmp_path, text, "m.csv"), status="no_end_recorded")
     verify(read(tmp_path, text + "3.6", "m.csv"), status="completed")  # step 330 is no multiple of 50
     lost = text.replace("\n100,3.8889,3.888888888888889", "\n100,3.8889,")  # the one at 100
     assert lost != text
@@ -251,7 +251,7 @@ def test_bars_that_fill_one_line_take_time_in_proportion():
 
     def seconds(count: int) -> float:
         began = time.process_time()
-        assert [bar.seconds for bar in _bars([(0, line * count)])] == [2]
+        assert [bar.seconds for bar in bars_in([(0, line * count)])] == [2]
         return time.process_time() - began
 
     assert seconds(20_000) < 10 * max(seconds(5_000), 0.005)  # in proportion 4, quadratic 16

@@ -190,7 +190,7 @@ HARNESS = """|  Tasks  |Version|Filter|n-shot| Metric |   |Value |   |Stderr|
         (NANOCHAT, HARNESS, "nanochat", {"hellaswag": 0.2634, "piqa": 0.6143}),
         (LLMC, "HellaSwag: 2500/10042 = 0.248954", "llmc_stdout", {"hellaswag": 0.248954}),
         ("s:{0} trl:5.{0:04d} lr:0.000100 norm:1.0", "s:3 eval:0.2437", "llmc_mainlog", {"hellaswag": 0.2437}),
-        ("{0} train 5.{0:06d}", "3 hella 0.2743", "build_nanogpt", {"hellaswag": 0.2743}),
+        ("{0} train 5.{0:06d}", "3 hella 0.2743", "generic", {"hellaswag": 0.2743}),
     ],
 )  # fmt: skip
 def test_scores_are_read(tmp_path, line, said, format, scores):

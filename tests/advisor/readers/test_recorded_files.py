@@ -41,7 +41,7 @@ FILES = {
         "columns": {"eval_loss": {0: 2.9}, "mfu": {0: 0.385}},
     },
     "wandb_config.yaml": {
-        "format": "wandb", "rows": 0, "status": "unknown",
+        "format": "wandb", "rows": 0, "status": "no_end_recorded",
         "facts": {"depth": 12, "micro_batch": 16, "seq_len": 1024, "learning_rate": 6e-4, "planned_steps": 6000,
             "precision": "bf16"},
     },

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import math
 
-import numpy as np
 import pytest
 
 from advisor.errors import AdvisorError
+from advisor.readers.chunks import lines_of
 from advisor.readers.formats import line_formats
-from advisor.readers.line_templates import takes_of, to_columns
+from advisor.readers.line_format import TRAIN
 from advisor.readers.read import read_run
+from advisor.readers.records import read_records
 from advisor.readers.yaml_rows import regex, rows_of_file
 from tests.advisor.readers.reading import RECORDED, verify
 
@@ -49,8 +51,8 @@ READ = {
                  "eval_train_loss": {0: 4.2874 / math.log(2)}},
         facts={"loss_unit": "bits", "parameters": 10_650_000, "planned_steps": 5000},
     ),
-    "build_nanogpt.txt": ends("build_nanogpt", 4, 0, 3, 10.95501, 8.938062),
-    "build_nanogpt_console.log": ends("build_nanogpt", 2, 0, 1, 10.95501, 10.901234),
+    "build_nanogpt.txt": ends("generic", 4, 0, 3, 10.95501, 8.938062),
+    "build_nanogpt_console.log": ends("generic", 2, 0, 1, 10.95501, 10.901234),
     # source code before the log is no record, step_avg:nanms no loss; one card in nvidia-smi's table
     "modded_source_first.txt": ends(
         "modded_nanogpt", 6, 1, 6, 10.9184, 7.1, status="completed",
@@ -99,7 +101,7 @@ READ = {
     "olmo_core.log": ends("olmo", 2, 100, 200, 6.2341, 5.8817,
         columns={"mfu": {0: 0.415}, "learning_rate": {0: 0.0003}},
                           facts={"planned_steps": 2000}),
-    "torchtune.txt": ends("torchtune", 3, 1, 3, 1.9874, 1.7654),
+    "torchtune.txt": ends("generic", 3, 1, 3, 1.9874, 1.7654),
     # a restart overlaps, and the later attempt wins
     "rust_restart.log": ends(
         "generic", 8, 50, 300, 8.4285, 6.0, facts={"parameters": 3_700_000, "planned_steps": 500, "gpu": "cpu"},
@@ -141,7 +143,7 @@ READ = {
                          facts={"depth": 12, "width": 768, "planned_steps": 320000}),
     # timers are of steps, not of micro-batches
     "deepspeed_pipeline.log": ends(
-        "deepspeed", 3, 10, 30, 8.25, 6.25, status="incomplete",
+        "deepspeed", 3, 10, 30, 8.25, 6.25, status="no_end_recorded",
         columns={"forward_seconds": [0.2005] * 3, "optimizer_seconds": [0.0255] * 3},
         facts={"world_size": 8, "micro_batch": 4, "grad_accum": 2, "grad_clip": 1.0, "precision": "bf16"},
     ),
@@ -165,7 +167,7 @@ READ = {
     "hf_crash.log": ends("hf_stdout", 0, None, None, None, None, status="crashed", says=(
         "ValueError: The train_dataset does not implement __len__",
             "[transformers/trainer.py:547, from me/finetune.py:46]")),
-    "trl_dpo.log": ends("trl", 3, None, None, 0.6931, 0.5, status="incomplete", facts={"loss_unit": "preference"},
+    "trl_dpo.log": ends("trl", 3, None, None, 0.6931, 0.5, status="no_end_recorded", facts={"loss_unit": "preference"},
                         columns={"loss": [0.6931, 0.625, NAN, 0.5]}),
     "axolotl.log": ends("axolotl", 2, 1, 2, 4.75, 2.0312, status="out_of_memory", columns={
         "memory_bytes": [25.5 * GIB, 34.75 * GIB], "reserved_bytes": [30.25 * GIB, 41.25 * GIB]}),
@@ -191,10 +193,6 @@ READ = {
     "verl_crash.log": ends("verl", 0, None, None, None, None, status="crashed", says=(
         "ImportError: flash_attn_2_cuda.so: undefined symbol", "AssertionError: failed to get register_center_actor")),
     # metrics belong to their batch; hours
-    "composer.log": ends("composer", 4, 1, 4, 11.6525, 7.5, status="completed", columns={
-        "loss": [11.6525, 9.5237, 8.125, 7.5], "eval_loss": [NAN, 9.25, NAN, NAN], "mfu": [0.2677] * 4,
-        "tokens": [0, 1048576, 2097152, 3145728], "memory_bytes": [44.642e9] * 4,
-            "elapsed_seconds": [36, 72, 108, 144]}),
     "torchrun_time_limit.err": ends("generic", 0, None, None, None, None, status="time_limit"),
 }  # fmt: skip
 
@@ -294,13 +292,10 @@ ROWS = [(entry["name"], number) for entry in rows_of_file("formats") for number 
 def test_each_row_reads_its_example(name, number):
     written = next(entry for entry in rows_of_file("formats") if entry["name"] == name)["rows"][number]
     rule = next(format for format in line_formats() if format.name == name).rows[number]
-    takes = takes_of(written["example"].encode(), rule)
-    assert takes is not None, written["example"]
-    columns = to_columns(takes, np.array([[take.value for take in takes]]), 1)
-    for column, absent in rule.missing.items():
-        if column in columns:
-            columns[column] = np.where(columns[column] == absent, np.nan, columns[column])
-    read = {column: float(values[0]) for column, values in columns.items()}
+    # a row of its own: otherwise one that completes another has nothing to complete
+    found, _ = read_records(lines_of(written["example"].encode()), [dataclasses.replace(rule, kind=TRAIN)])
+    assert len(found) == 1, written["example"]
+    read = {column: float(values[0]) for column, values in found.columns.items()}
     assert read == pytest.approx({column: float(value) for column, value in written["gives"].items()}, nan_ok=True)
 
 

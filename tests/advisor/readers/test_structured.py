@@ -278,7 +278,7 @@ def test_a_log_history_in_a_file_of_its_own(tmp_path):
     path.write_text(json.dumps(rows))
     run = read_run(path)
     assert (run.first_step, run.last_step, run.first_loss, run.last_loss) == (50.0, 100.0, 14.75, 1.2)
-    assert run.status == "unknown"  # no end is recorded
+    assert run.status == "no_end_recorded"
     path.write_text(json.dumps([*rows, {"train_runtime": 21663.5, "train_loss": 0.7, "epoch": 3.0, "step": 101}]))
     run = read_run(path)
     assert (run.status, run.facts["total_seconds"], run.last_loss) == ("completed", 21663.5, 1.2)

@@ -112,7 +112,7 @@ def test_a_crash_is_told_by_console_and_exit_code(tmp_path):
     path.write_bytes(run_file(exit_code=137))
     assert read_run(path).status_reason == "the program ended with exit code 137"
     path.write_bytes(run_file(exit_code=None))
-    assert read_run(path).status is Status.INCOMPLETE
+    assert read_run(path).status is Status.NO_END
 
 
 def test_a_run_folder_with_its_binary_file(tmp_path):
@@ -131,7 +131,7 @@ def test_torn_and_damaged_files_give_what_came_before(tmp_path):
     path = tmp_path / "run.wandb"
     path.write_bytes(whole[:-12_000])  # still being written
     torn = read_run(path)
-    assert 150 < torn.rows < 300 and torn.status is Status.INCOMPLETE and not torn.notes
+    assert 150 < torn.rows < 300 and torn.status is Status.NO_END and not torn.notes
     flipped = bytearray(whole)
     flipped[-12_000] ^= 0xFF
     path.write_bytes(flipped)

@@ -1,0 +1,300 @@
+"""Step time, its parts and memory of RL post-training: GRPO, DAPO and PPO of a language model.
+
+One step generates answers (`generation`), judges them, computes their log-probabilities, updates the policy, and gives
+the new weights to the engines. The update is the step of the training law that every plan uses (`layout_batch`) over
+prompts and answers; a pass of log-probabilities is its forward part. On the same GPUs the parts add up. On GPUs of
+their own, engines generate the next step's answers while the trainer learns from the last ones:
+
+    colocated              generation + reward + log-probabilities + update + sync + rest
+    split, synchronous     the same, each part on its own GPUs
+    split, one step off    max(generation + reward, log-probabilities + update) + sync + rest
+    split, further off     as above, but engines never wait for the longest answer
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from advisor.architecture import Layout, Model, Rollouts
+from advisor.errors import AdvisorError, close_matches
+from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
+from advisor.laws.intervals import Z80
+from advisor.prediction.generation import Answers, Engines, Generation, engine_constants, generate, load_rl, room
+from advisor.prediction.layout_batch import SURE
+from advisor.prediction.layouts import LayoutRun
+from advisor.records import Basis, Estimate, Prediction
+
+PARTS = ("generation", "reward", "log_probs", "update", "sync", "rest")
+ALGORITHMS = ("grpo", "dapo", "ppo")
+_WORK = {"none": 3.0, "selective": 3.5, "full": 4.0}  # forward passes' worth of work in an update
+SPLIT_BY = "nemo"  # the software that trains models which are split over GPUs, in all of these programs
+ONE_OFF = 1.0  # steps that the trainer is behind so that generation and training overlap wholly
+_FIRST = 0.3  # of a batch; streaming as much brings nearly all of that (verl, fully_async: 231, 171, 146, 151 s)
+LEAST_BIN = 8192  # tokens of a packed micro-batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class RlSoftware:
+    """A program for RL post-training: an entry of `software` in profiles/rl.yaml."""
+
+    name: str
+    training: str  # name in profiles/software.csv of the software whose training it uses
+    recompute: str  # one of `layouts.RECOMPUTE`, if it fits
+    packed: bool  # answers fill a micro-batch without padding
+    splits: bool  # it can generate on GPUs of their own
+    overlaps: bool  # and train at the same time
+    streams: bool  # engines then go on with other answers instead of waiting for the longest of a step
+    memory_share: float  # of a GPU's memory that an engine may fill while it shares the GPU
+    sends: str  # weights to engines on other GPUs: node by node ("sharded"), or from one GPU to all ("broadcast")
+    source: str
+
+
+@cache
+def rl_software() -> Mapping[str, RlSoftware]:
+    """Return the programs of profiles/rl.yaml by name."""
+    return {name: RlSoftware(name=name, **entry) for name, entry in load_rl()["software"].items()}
+
+
+def require_rl_software(name: str) -> RlSoftware:
+    """Return the program of this name. Raises AdvisorError (exit 2) if it is none for RL."""
+    known = rl_software()
+    if name in known:
+        return known[name]
+    close = close_matches(name, known)
+    hint = f"Did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+    raise AdvisorError(f"--software {name}: no program for RL post-training of that name", hint, exit_code=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RlRun:
+    """One configuration of RL post-training."""
+
+    model: Model
+    answers: Answers
+    update: Prediction  # one optimizer step of the trainer
+    gpu: GpuSpec
+    train_gpus: int
+    node_gpus: int = GPUS_PER_NODE
+    engine_gpus: int  # that generate; equal to the trainer's if both share them
+    tensor: int  # GPUs of one engine
+    software: RlSoftware
+    colocated: bool = True
+    staleness: float = 0.0  # steps that the answers may be older than the weights
+    updates: int = 1  # optimizer steps on the answers of one step
+    reference: bool = True  # a frozen copy of the model gives log-probabilities for a KL term
+    critic: bool = False  # a second model of the same size learns values (PPO)
+    adapters: bool = False  # LoRA: little to optimize, to store and to send
+    memory_share: float | None = None  # of a GPU for an engine; None: as the software does
+    eight_bits: bool = False  # the engines' weights
+    eager: bool = False  # engines run without CUDA graphs
+    kept: float = 1.0  # share of the generated answers that are trained on (DAPO drops groups without a difference)
+    reward_seconds: float = 1.0  # of judging all answers by rules; more for tests in a sandbox or a judge
+    unsure: float = 0.0  # log standard deviation of the work, where its lengths or batch are assumed
+    turns: int = 1  # of an agent with tools
+    tool_seconds: float = 0.0  # the slowest tool call of a turn, which all wait for
+
+    @property
+    def streams(self) -> bool:
+        """Return True if engines go on with other answers instead of waiting for the longest of a step."""
+        return self.staleness > 0 and (self.software.streams or self.staleness != ONE_OFF)
+
+    @property
+    def gpus(self) -> int:
+        return self.train_gpus + (0 if self.colocated else self.engine_gpus)
+
+    @property
+    def engines(self) -> Engines:
+        share = self.memory_share or (
+            self.software.memory_share if self.colocated else load_rl()["split_share"]["value"]
+        )
+        return Engines(
+            gpu=self.gpu, copies=self.engine_gpus // self.tensor, tensor=self.tensor, memory_share=share,
+            bytes_per_weight=1.0 if self.eight_bits else 2.0, eager=self.eager, node_gpus=self.node_gpus,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class RlStep:
+    """The predicted step of a configuration of RL post-training."""
+
+    step_seconds: Estimate
+    parts: Mapping[str, Estimate]  # by PARTS, in seconds; with two groups of GPUs they overlap
+    generation: Generation
+    tokens_per_second: Estimate  # prompt and answer tokens that are trained on, of all GPUs
+    bytes: Mapping[str, float]  # that the fullest GPU must provide while it generates, updates and changes over
+    fit_probability: float
+    offloaded: bool  # the trainer's weights and optimizer go to the host's memory while engines generate
+
+
+def predict_rl(run: RlRun) -> RlStep | None:
+    """Return the predicted step; None if the engines have no room for an answer beside the weights."""
+    raw = load_rl()["step"]
+    value = {name: float(entry["value"]) for name, entry in raw.items()}
+    made = replace(run.answers, prompts=max(1, round(run.answers.prompts / run.kept)))
+    # an agent's turns come one after the other; each reads what the tools said
+    each = replace(
+        made, response_len=made.response_len / run.turns, response_max=max(1, made.response_max // run.turns)
+    )
+    overlapped = not run.colocated and run.staleness > 0
+    in_flight = 1.0 + math.ceil(run.staleness)
+    turn = generate(run.model, each, run.engines, in_flight)
+    if turn is None:
+        return None
+    generated = turn.seconds * run.turns + run.tool_seconds * (run.turns - 1)
+    one, work = run.update, run.update.workload
+    assert one.step_seconds is not None  # whoever makes an RlRun knows the speed of its updates
+    # The packed bins of the update hold this many tokens; other software pads each answer to the longest of its batch.
+    padded = 1.0 if run.software.packed else _padding(run.answers)
+    steps = run.answers.tokens * padded / work.step_tokens
+    update = one.step_seconds.value * steps * value["update_factor"]
+    parts_of_one = one.step_parts or {}
+    once = parts_of_one.get("optimizer", 0.0) + parts_of_one.get("data", 0.0)
+    forward = (one.step_seconds.value - once) * steps * value["forward_factor"] / _WORK[work.activation_checkpointing]
+    # The launches of short answers, which small models cannot hide behind their arithmetic.
+    launches = value["answer_train_seconds"] * run.answers.count / (work.layout.data if work.layout else work.gpus)
+    update = math.hypot(update, launches) * (2 if run.critic else 1)
+    # If engines generate at the same time, the trainer takes their log-probabilities instead of its own.
+    passes = run.reference + run.critic + (not overlapped)
+    log_probs = passes * math.hypot(forward, launches / 3)
+    weights = run.model.parameters * 2.0
+    if run.adapters:
+        sync = value["adapter_sync_seconds"]
+    else:
+        nodes = math.sqrt(max(1.0, run.train_gpus / run.node_gpus))
+        sharded = run.colocated or run.software.sends == "sharded"
+        rate = value["sync_bytes_per_second"] * nodes if sharded else value["broadcast_bytes_per_second"]
+        sync = value["sync_seconds"] + weights / (rate * (0.5 if run.model.experts and not sharded else 1.0))
+    reward = run.reward_seconds
+    rest = value["rest_seconds"]
+    held, moved = _memory(run)
+    offloaded = run.colocated and moved > 0
+    rest += moved * 2 / value["offload_bytes_per_second"]
+    if run.streams:
+        generated = turn.steady_seconds * run.turns + run.tool_seconds * (run.turns - 1) / in_flight
+    seconds = {
+        "generation": generated,
+        "reward": reward,
+        "log_probs": log_probs,
+        "update": update,
+        "sync": sync,
+        "rest": rest,
+    }
+    spread = {name: float(entry["value"]) for name, entry in load_rl()["deviation"].items()}
+    parts = {name: _estimate(took, spread.get(name, spread["rest"])) for name, took in seconds.items()}
+    train = {name: seconds[name] for name in ("log_probs", "update")}
+    rollout = {name: seconds[name] for name in ("generation", "reward")}
+    counted = {**train, **rollout}
+    total = sum(counted.values())
+    if overlapped:
+        shorter, longer = sorted((train, rollout), key=lambda one: sum(one.values()))
+        hidden = min(1.0, run.staleness / (_FIRST if run.streams and run.staleness < ONE_OFF else ONE_OFF))
+        total -= hidden * sum(shorter.values())
+        counted = longer if hidden == 1 else counted
+    total += sync + rest
+    counted = {**counted, "sync": sync, "rest": rest}
+    each_part = math.sqrt(sum((took * spread.get(name, spread["rest"])) ** 2 for name, took in counted.items())) / total
+    step = _estimate(total, math.hypot(each_part, spread["step"], run.unsure))
+    tokens = run.answers.tokens
+    rate_of = Estimate(value=tokens / step.value, low=tokens / step.high, high=tokens / step.low, basis=step.basis)
+    return RlStep(
+        step_seconds=step,
+        parts=parts,
+        generation=turn,
+        tokens_per_second=rate_of,
+        bytes=held,
+        fit_probability=_chance(run, held),
+        offloaded=offloaded,
+    )
+
+
+def _estimate(value: float, deviation: float) -> Estimate:
+    width = math.exp(Z80 * deviation)
+    return Estimate(value=value, low=value / width, high=value * width, basis=Basis.PRIOR)
+
+
+def _padding(answers: Answers) -> float:
+    """Return the tokens of padded micro-batches over those in them: of a few answers, the longest counts for all."""
+    longest = min(float(answers.response_max), 1.6 * answers.response_len)
+    return (answers.prompt_len + longest) / (answers.prompt_len + answers.response_len)
+
+
+def _memory(run: RlRun) -> tuple[dict[str, float], float]:
+    """Return the bytes of a GPU at three moments, and those of the trainer that leave it while engines generate."""
+    raw = load_rl()["memory"]
+    asleep = float(raw["engine_asleep_bytes"]["value"])
+    parts = run.update.peak_parts or {}
+    state = parts.get("state", 0.0)
+    engine, whole = run.engines, run.engines.memory_share * run.gpu.memory_bytes
+    assert run.update.device_bytes is not None
+    frozen = 2.0 * run.model.parameters / run.train_gpus if run.reference and not run.adapters else 0.0
+    peak = run.update.device_bytes.value + frozen
+    if not run.colocated:
+        return {"generate": whole, "update": peak, "change over": peak}, 0.0
+    moved = state if whole + state > run.gpu.memory_bytes else 0.0
+    # the engine wakes with its weights while the trainer still has its own
+    change = engine.bytes_per_weight * run.model.parameters / engine.tensor + state - moved + frozen
+    return {"generate": whole + state - moved, "update": peak + asleep, "change over": change + asleep}, moved
+
+
+def _chance(run: RlRun, held: Mapping[str, float]) -> float:
+    """Return the probability that a GPU holds what it must at the fullest moment."""
+    needed = run.update.device_bytes
+    assert needed is not None
+    width = math.log(max(needed.high / needed.value, 1.02)) / Z80
+    fullest = max(held["update"], held["change over"])
+    if room(run.model, run.engines) <= 0:
+        return 0.0
+    return float(0.5 * (1 + math.erf(math.log(run.gpu.memory_bytes / fullest) / width / math.sqrt(2))))
+
+
+def update_runs(
+    model: Model, gpu: GpuSpec, answers: Answers, software: RlSoftware, layouts: Sequence[Layout], *,
+    updates: int = 1, precision: str = "bf16", recompute: str | None = None, node_gpus: int = GPUS_PER_NODE,
+) -> list[LayoutRun]:  # fmt: skip
+    """Return one optimizer step over the answers as a training run, for each layout.
+
+    A micro-batch holds as many tokens as the longest answer needs; attention sees the answers of typical length in it.
+    Models that are split over GPUs are trained by Megatron.
+    """
+    longest = max(answers.prompt_len + answers.response_max, LEAST_BIN if software.packed else 0)
+    spread = engine_constants().spread
+    typical = min(answers.prompt_len + answers.response_len * (1 + spread**2), longest)
+    together = max(1, round(longest / typical))
+    runs = []
+    for layout in layouts:
+        bins = answers.tokens / updates / (layout.data * typical * together)
+        runs.append(LayoutRun(
+            model=model, gpu=gpu, layout=layout, node_gpus=min(node_gpus, layout.gpus), seq_len=max(1, round(typical)),
+            micro_batch=together, micro_batches=max(1, round(bins)), precision=precision,
+            recompute=recompute or software.recompute,
+            software=software.training if layout.data == layout.gpus and model.experts is None else SPLIT_BY,
+        ))  # fmt: skip
+    return runs
+
+
+def prediction_of(run: RlRun, step: RlStep) -> Prediction:
+    """Return a step of RL as any other prediction: its workload is that of an update, with the answers beside it."""
+    a = run.answers
+    rollouts = Rollouts(
+        algorithm="ppo" if run.critic else "dapo" if run.kept < 1 else "grpo", prompts=a.prompts, group=a.group,
+        prompt_len=a.prompt_len, response_len=a.response_len, response_max=a.response_max, engine_gpus=run.engine_gpus,
+        engine_tensor=run.tensor, colocated=run.colocated, staleness=run.staleness, updates=run.updates,
+        memory_share=run.engines.memory_share, offloaded=step.offloaded,
+    )  # fmt: skip
+    fullest = max(step.bytes.values())
+    needed = run.update.device_bytes
+    assert needed is not None
+    return replace(
+        run.update,
+        workload=replace(run.update.workload, rollouts=rollouts),
+        step_seconds=step.step_seconds,
+        tokens_per_second=step.tokens_per_second,
+        mfu=None,
+        device_bytes=needed.scaled(fullest / needed.value),
+        fit_probability=step.fit_probability,
+        fits=True if step.fit_probability >= SURE else False if step.fit_probability <= 1 - SURE else None,
+        step_parts={name: part.value for name, part in step.parts.items()},
+    )

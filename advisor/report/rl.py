@@ -1,0 +1,168 @@
+"""Shows a plan of RL post-training: its sentence, the machines, the ways to use the chosen GPUs, its notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from advisor.architecture import Rollouts
+from advisor.records import Plan, Prediction, Run
+from advisor.report.prediction import layout_words
+from advisor.report.quantities import COST, TIME
+from advisor.report.table import Table
+from advisor.units import (
+    format_bytes,
+    format_count,
+    format_estimate,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_usd_rate,
+)
+
+COLUMNS = ("GPUs", "from", "train + generate", "step", "memory per GPU", "tokens/s", "time", "cost")
+WAYS = ("train + generate", "training", "step", "generation", "update", "memory per GPU", "why not")
+# How the parts of a step are called, in their order.
+PARTS = {
+    "generation": "generation",
+    "reward": "rewards",
+    "log_probs": "log-probabilities",
+    "update": "update",
+    "sync": "new weights to the engines",
+    "rest": "changing over and the rest",
+}
+_ALGORITHMS = {"grpo": "GRPO", "dapo": "DAPO", "ppo": "PPO"}
+_MUCH, _LITTLE = 0.4, 1.3  # share of a step that a part dominates; gain of twice the GPUs that is hardly one
+
+
+def rollouts_of(prediction: Prediction) -> Rollouts:
+    """Return the answers of a prediction of RL."""
+    assert prediction.workload.rollouts is not None
+    return prediction.workload.rollouts
+
+
+def use_words(prediction: Prediction) -> str:
+    """Say which GPUs train and which generate."""
+    rollouts, work = rollouts_of(prediction), prediction.workload
+    engine = f"TP{rollouts.engine_tensor} engines" if rollouts.engine_tensor > 1 else "engines"
+    if rollouts.colocated:
+        return f"all train and generate in turn, {engine}"
+    behind = {0.0: "waiting for each other", 1.0: "one step behind"}.get(
+        rollouts.staleness, f"{rollouts.staleness:g} steps behind"
+    )
+    return f"{work.gpus} train, {rollouts.engine_gpus} generate ({engine}), {behind}"
+
+
+def short_use(prediction: Prediction) -> str:
+    """Say the same in few words, for a table."""
+    rollouts = rollouts_of(prediction)
+    engine = f", TP{rollouts.engine_tensor}" if rollouts.engine_tensor > 1 else ""
+    return f"in turn{engine}" if rollouts.colocated else f"{prediction.workload.gpus} + {rollouts.engine_gpus}{engine}"
+
+
+def sentence(plan: Plan, rented: str, nearest: str) -> str:
+    """Say what is trained how, on which machine, and the time and cost."""
+    run, rollouts, model = plan.chosen, rollouts_of(plan.prediction), plan.workload.model
+    assert model is not None
+    what = f"adapters of {model.name}" if plan.goal.lora else model.name
+    cost = COST.of(run.cost_usd) if run.cost_usd is not None else "unknown cost"
+    return (
+        f"{nearest}Post-train {what} by {_ALGORITHMS[rollouts.algorithm]} with {plan.goal.software} on {rented}: "
+        f"{use_words(plan.prediction)}; {format_count(plan.goal.prompts or 0)} prompts in {run.steps:,} steps of "
+        f"{rollouts.prompts * rollouts.group:,} answers: {TIME.of(run.total_seconds)}, {cost}."
+    )
+
+
+def row(run: Run, origin: str, late: str) -> dict[str, str]:
+    """Return the cells of a machine by column."""
+    answer = run.prediction
+    return {
+        "GPUs": f"{run.offer.gpus} x {run.offer.gpu}",
+        "from": origin,
+        "train + generate": short_use(answer),
+        "step": format_estimate(answer.step_seconds, format_seconds),
+        "memory per GPU": format_estimate(answer.device_bytes, format_bytes),
+        "tokens/s": format_estimate(answer.tokens_per_second, format_rate),
+        "time": TIME.of(run.total_seconds) + (f" ({late})" if late else ""),
+        "cost": COST.of(run.cost_usd),
+    }
+
+
+def ways(plan: Plan) -> Table:
+    """List the ways to use the chosen GPUs, and why the others lose."""
+    rows = []
+    for run in (plan.chosen, *plan.considered):
+        parts, work = run.prediction.step_parts or {}, run.workload
+        rows.append(
+            (
+                short_use(run.prediction),
+                layout_words(work.layout) if work.layout is not None else "adapters",
+                format_seconds(run.step_seconds.value),
+                format_seconds(parts.get("generation", 0.0)),
+                format_seconds(parts.get("update", 0.0) + parts.get("log_probs", 0.0)),
+                format_estimate(run.prediction.device_bytes, format_bytes),
+                run.standing.why or "the best",
+            )
+        )
+    return Table(columns=WAYS, rows=tuple(rows), numbers=WAYS[2:6], chosen=(0,))
+
+
+def parts(plan: Plan) -> str:
+    """Say what a step consists of; parts on two groups of GPUs overlap."""
+    found = plan.prediction.step_parts or {}
+    times = ", ".join(f"{PARTS[name]} {format_seconds(found[name])}" for name in PARTS if found.get(name))
+    both = "" if rollouts_of(plan.prediction).colocated else " (engines and trainer work at the same time)"
+    return f"a step of {format_estimate(plan.prediction.step_seconds, format_seconds)}: {times}{both}"
+
+
+def bars(plan: Plan, most: int = 3) -> list[dict[str, object]]:
+    """Return the parts of a step of the best ways as rows of a chart; two groups of GPUs have a bar each."""
+    rows: list[dict[str, object]] = []
+    for run in (plan.chosen, *plan.considered)[:most]:
+        rollouts, found = rollouts_of(run.prediction), run.prediction.step_parts or {}
+        for order, (name, words) in enumerate(PARTS.items()):
+            side = "" if rollouts.colocated else "engines" if name in ("generation", "reward") else "trainer"
+            place = ": ".join(filter(None, (short_use(run.prediction), side)))
+            seconds = found.get(name, 0.0)
+            rows.append({"place": place, "part": words, "order": order, "value": seconds,
+                         "label": format_seconds(seconds)})  # fmt: skip
+    return rows
+
+
+def notes(plan: Plan) -> Iterator[str]:
+    """Yield what sets the step and what would change it, and what the numbers rest on."""
+    found, rollouts = plan.prediction.step_parts or {}, rollouts_of(plan.prediction)
+    step, answers = plan.chosen.step_seconds.value, rollouts.prompts * rollouts.group
+    if found.get("generation", 0.0) > _MUCH * step and rollouts.response_max > 2 * rollouts.response_len:
+        yield (
+            f"the longest of {answers:,} answers sets the time of generation: a smaller --response-max than "
+            f"{rollouts.response_max:,} shortens each step, more GPUs hardly do"
+        )
+    yield from _twice_as_many(plan)
+    if not rollouts.colocated and rollouts.staleness > 0:
+        yield "answers are of weights that are a step or more old, which may cost quality; no number is known for that"
+    yield (
+        f"prompts of {rollouts.prompt_len:,.0f} tokens, answers of {rollouts.response_len:,.0f} up to "
+        f"{rollouts.response_max:,}; {rollouts.updates} updates per step; probability that it fits: "
+        f"{format_percent(min(plan.prediction.fit_probability or 0.0, 0.99))}"
+    )
+    yield (
+        "speed and memory from published runs of RL post-training (80 % intervals); old versions, unpacked batches and "
+        "engines without CUDA graphs are slower"
+    )
+
+
+def _twice_as_many(plan: Plan) -> Iterator[str]:
+    """Say what twice the GPUs of the chosen kind would gain, if the plan looked at them."""
+    chosen = plan.chosen
+    for run in plan.search.machines if plan.search else ():
+        if run.offer.gpu == chosen.offer.gpu and run.offer.gpus == 2 * chosen.offer.gpus and not run.offer.spot:
+            gain = chosen.total_seconds.value / run.total_seconds.value
+            words = "hardly shorten it" if gain < _LITTLE else "shorten it"
+            yield f"{run.offer.gpus} GPUs instead of {chosen.offer.gpus} {words}: {gain:.1f} times as fast"
+            return
+
+
+def origin(run: Run, provider: str) -> str:
+    """Return where a machine comes from, with its rent."""
+    price, spot = run.offer.usd_per_gpu_hour, " spot" if run.offer.spot else ""
+    return f"{provider}{spot}" + ("" if price is None else f", {format_usd_rate(price)} a GPU")

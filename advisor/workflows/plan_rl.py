@@ -1,0 +1,176 @@
+"""Plans RL post-training of a published model: GPUs, engines beside or apart from the trainer, hours, dollars."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from advisor.errors import AdvisorError
+from advisor.hardware.catalog import load_gpus, require_gpu
+from advisor.hardware.offers import rows_by_gpu
+from advisor.offer import Offer
+from advisor.options import Goal
+from advisor.planning.goal import interruptions
+from advisor.planning.offers import ANY, OWN
+from advisor.planning.rl import RlWay
+from advisor.prediction.generation import Answers
+from advisor.prediction.intervals import sum_shared
+from advisor.prediction.layout_batch import SURE
+from advisor.prediction.layout_runs import whole_run
+from advisor.prediction.power import datasheet_power
+from advisor.prediction.prior import published_runs
+from advisor.prediction.rl import predict_rl, require_rl_software
+from advisor.records import Estimate, Grounds, Plan, Prediction
+from advisor.store.store import Store
+from advisor.workflows.goal import RL_SOFTWARE, find_architecture
+from advisor.workflows.plan_elsewhere import ON_DEMAND, BestWay, Duration, plan_of, try_machines
+from advisor.workflows.plan_finetune import RANK
+from advisor.workflows.rl import RlRequest, usual_length
+
+STEP_PROMPTS, GROUP, PROMPT_LEN = 128, 8, 200.0
+LIMIT_OF_LENGTH = 4.0  # longest answer over the mean one, if nothing is stated
+LIMIT = 4096
+_WHILE = (0.1, 0.3, 0.5, 0.7, 0.9)  # of a run, where the length of its answers is taken
+
+
+@dataclass(frozen=True, kw_only=True)
+class RlWork:
+    """The RL post-training of a model, in the best way on each number of GPUs."""
+
+    goal: Goal
+    request: RlRequest
+    store: Store
+    longer: float  # mean length of an answer at the end
+    updates: dict[tuple[str, int], Prediction] = field(default_factory=dict)  # by GPU and number of GPUs that train
+    ways: dict[tuple[str, int], RlWay] = field(default_factory=dict)  # the best ones, by GPU and number of GPUs
+
+    @property
+    def steps(self) -> int:
+        assert self.goal.prompts is not None
+        return math.ceil(self.goal.prompts / self.request.answers.prompts)
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and answer tokens of all steps, at the length that answers have in the beginning."""
+        a = self.request.answers
+        return self.steps * round(a.count * (a.prompt_len + a.response_len))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return ("published runs of RL post-training (profiles/rl.yaml)", "published runs (profiles/layouts.yaml)")
+
+    def gpus(self) -> Sequence[str]:
+        if self.goal.gpu != ANY:
+            return self.goal.gpu.split(",")
+        priced = rows_by_gpu()
+        return [key for key, spec in load_gpus().items() if key in priced and spec.is_cuda and spec.bf16_flops]
+
+    def lacks(self, gpu: str) -> str:
+        spec = require_gpu(gpu)
+        return "" if spec.bf16_flops or spec.fp16_flops else "it has no 16-bit products"
+
+    def best_on(self, gpu: str, gpus: int) -> BestWay | str:
+        if not self.updates:  # of all machines at once, which takes as long as a few
+            counts = {gpus, *(self.goal.counts or (self.goal.gpus,)), *(own.gpus for own in self.goal.own)}
+            keys = dict.fromkeys(
+                (gpu, *(self.gpus() if self.goal.gpu != OWN else ()), *(own.gpu for own in self.goal.own))
+            )
+            self.updates.update(self.request.updates_on([(key, n) for key in keys for n in counts], self.store))
+        ways = self.request.on(gpu, gpus, self.updates)
+        if not ways or ways[0].step.fit_probability < SURE:
+            return ""
+        self.ways[gpu, gpus] = ways[0]
+        spec = require_gpu(gpu)
+        same_gpu, same_generation, everything = published_runs(gpu, spec.generation)
+        grounds = Grounds(
+            calibration=None, generation=spec.generation, card_runs=same_gpu, generation_runs=same_generation,
+            all_runs=everything,
+        )  # fmt: skip
+        return BestWay(
+            prediction=ways[0].prediction,
+            others=tuple((way.prediction, way.lost) for way in ways[1:]),
+            tried=len(ways),
+            power=datasheet_power(spec.tdp_watts),
+            grounds=grounds,
+        )
+
+    def duration(self, prediction: Prediction, offer: Offer) -> Duration:
+        taken = interruptions(self.goal, spot=offer.spot, gpus=offer.gpus)
+        step = prediction.step_seconds
+        assert step is not None
+        clock, failures = whole_run(
+            self._mean_step(prediction, offer, step), self.steps, offer.gpus, prediction.parameters, taken=taken
+        )
+        return Duration(clock=clock, failures=failures, taken=taken)
+
+    def _mean_step(self, prediction: Prediction, offer: Offer, first: Estimate) -> Estimate:
+        """Return the step as a mean over the run, in which answers lengthen."""
+        way, a = self.ways.get((offer.gpu, offer.gpus)), self.request.answers
+        if way is None or self.longer == a.response_len or way.prediction != prediction:
+            return first
+        lengths = [a.response_len + share * (self.longer - a.response_len) for share in _WHILE]
+        steps = [
+            found.step_seconds.scaled(1 / len(_WHILE))
+            for one in lengths
+            if (found := predict_rl(replace(way.run, answers=replace(a, response_len=one)))) is not None
+        ]
+        return sum_shared(*steps) if len(steps) == len(_WHILE) else first
+
+
+def plan_rl(goal: Goal, store: Store) -> Plan:
+    """Return the ways to post-train the goal's model on each GPU and number of GPUs that the goal allows.
+
+    Raises AdvisorError (exit 2) if the amount of training is not stated, and (exit 3) if no machine can do it.
+    """
+    assert goal.rl is not None and goal.model is not None
+    if goal.prompts is None:
+        raise AdvisorError("the amount of training is not given", "say how many prompts: --prompts 20k", exit_code=2)
+    request, longer, assumed = request_of(goal)
+    work = RlWork(goal=goal, request=request, store=store, longer=longer)
+    tried = try_machines(work)
+    if not tried.runs and tried.endless:
+        raise AdvisorError(f"no run ends on {', '.join(tried.endless)}", ON_DEMAND, exit_code=3)
+    if not tried.runs:
+        asked = ", ".join(dict.fromkeys(f"{count} x {gpu}" for gpu, count in tried.refused)) or "any machine offered"
+        message = f"RL post-training of {request.sizes.name} does not surely fit {asked}"
+        raise AdvisorError(message, "more GPUs (--gpus 8,16,32), --lora, or a smaller --model", exit_code=3)
+    small = f"{request.answers.count} answers are fewer than a step usually has"
+    warnings = [small] if request.answers.count < 64 else []
+    return plan_of(work, tried, assumed=assumed, warnings=warnings)
+
+
+def request_of(goal: Goal) -> tuple[RlRequest, float, list[str]]:
+    """Return what a goal asks, the mean length of an answer at the end, and what was assumed."""
+    assert goal.rl is not None and goal.model is not None
+    assumed = []
+    said = {"prompts_per_step": STEP_PROMPTS, "group": GROUP, "prompt_len": PROMPT_LEN}
+    value = {}
+    for name, usual in said.items():
+        value[name] = getattr(goal, name) or usual
+        if getattr(goal, name) is None:
+            assumed.append(f"--{name.replace('_', '-')} {usual:g}")
+    limit = goal.response_max or (round(LIMIT_OF_LENGTH * goal.response_len) if goal.response_len else LIMIT)
+    mean = goal.response_len or usual_length(limit)
+    longer = goal.response_len_end or mean
+    if goal.response_max is None:
+        limit = max(limit, round(1.5 * longer))
+        assumed.append(f"--response-max {limit}")
+    if goal.response_len is None:
+        assumed.append(f"--response-len {mean:.0f}")
+    if max(mean, longer) > limit:
+        message = f"answers of {max(mean, longer):,.0f} tokens are longer than --response-max {limit:,}"
+        raise AdvisorError(message, "make --response-max longer", exit_code=2)
+    answers = Answers(
+        prompts=int(value["prompts_per_step"]), group=int(value["group"]), prompt_len=float(value["prompt_len"]),
+        response_len=mean, response_max=limit,
+    )  # fmt: skip
+    request = RlRequest(
+        model=goal.model, sizes=find_architecture(goal.model).model, answers=answers,
+        software=require_rl_software(goal.software or RL_SOFTWARE), algorithm=goal.rl,
+        rank=(goal.lora_rank or RANK) if goal.lora else None, placement=goal.placement or "any",
+        staleness=goal.staleness, turns=goal.turns or 1, tool_seconds=goal.tool_seconds or 0.0,
+        precision="bf16" if goal.precision == "auto" else goal.precision, network=goal.network_bytes_per_second,
+        unsure=goal.response_len is None,
+    )  # fmt: skip
+    return request, longer, assumed

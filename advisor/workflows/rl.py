@@ -1,0 +1,271 @@
+"""Predicts steps of RL post-training: from options, from rows of a table, and on any number of GPUs."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from advisor.architecture import Layout, Model
+from advisor.errors import AdvisorError
+from advisor.hardware.catalog import GpuSpec, read_gpus, require_gpu
+from advisor.planning.models import known_names, mixture_rows, require_architecture
+from advisor.planning.rl import RlWay, best_updates, search_rl, training_sizes
+from advisor.prediction.generation import Answers
+from advisor.prediction.layout_batch import SURE, predict_layouts
+from advisor.prediction.rl import RlRun, RlSoftware, predict_rl, prediction_of, require_rl_software, update_runs
+from advisor.records import Prediction
+from advisor.store.store import Store
+from advisor.workflows.goal import RL_SOFTWARE, find_any_model, find_architecture
+from advisor.workflows.plan_finetune import RANK, finetune_batch, finetune_software
+from advisor.workflows.predict import Predicted
+
+UPDATES = 4  # optimizer steps on the answers of one step, as in the recipes of verl and NeMo RL
+# Mean length where only the limit is stated, by published runs: a third of a limit of 4,096, less of longer ones.
+_MEAN_AT, _LIMIT = 1400.0, 4096.0
+_OF_WORK = ("response_len", "prompts_per_step", "group_size")  # what the work of a step depends on
+_UNSURE = 0.7  # log standard deviation of a step whose work is assumed (benchmarks/rl.py)
+_KEPT = 0.5  # share of the answers that DAPO trains on; it drops groups that are all right or all wrong
+_FAR = 0.35  # log ratio of parameters beyond which no known model stands in for an unknown one
+
+
+@dataclass(frozen=True, kw_only=True)
+class RlRequest:
+    """RL post-training of a model, before its GPUs are chosen."""
+
+    model: str  # as typed
+    sizes: Model
+    answers: Answers
+    software: RlSoftware
+    algorithm: str = "grpo"
+    rank: int | None = None  # of adapters; None: all weights
+    updates: int = UPDATES
+    placement: str = "any"  # any | colocated | split
+    staleness: float | None = None  # None: one step where GPUs are split
+    turns: int = 1
+    tool_seconds: float = 0.0
+    reward_seconds: float = 1.0
+    precision: str = "bf16"
+    network: float | None = None  # bytes per second
+    unsure: bool = False  # the length of the answers is assumed
+
+    def on(self, gpu: str, gpus: int, updates: Mapping[tuple[str, int], Prediction]) -> list[RlWay]:
+        """Return the ways to do a step on these GPUs with these updates, the fastest that surely fits first."""
+        found = {count: one for (key, count), one in updates.items() if key == gpu}
+        if not found:
+            return []
+        base = RlRun(
+            model=self.sizes, answers=self.answers, update=next(iter(found.values())),
+            gpu=require_gpu(gpu).with_network(self.network), train_gpus=gpus, engine_gpus=gpus, tensor=1,
+            software=self.software, updates=self.updates, adapters=self.rank is not None,
+            critic=self.algorithm == "ppo", reference=self.algorithm != "dapo",
+            kept=_KEPT if self.algorithm == "dapo" else 1.0, reward_seconds=self.reward_seconds, turns=self.turns,
+            tool_seconds=self.tool_seconds, eight_bits=self.precision == "fp8",
+            unsure=_UNSURE if self.unsure else 0.0,
+        )  # fmt: skip
+        return search_rl(base, gpus, found.get, self.placement, self.staleness)
+
+    def updates_on(self, machines: Iterable[tuple[str, int]], store: Store) -> dict[tuple[str, int], Prediction]:
+        """Return one optimizer step over the answers on each number of GPUs that trainers may get of these machines."""
+        sizes = dict.fromkeys((gpu, size) for gpu, gpus in machines for size in training_sizes(gpus, self.placement))
+        if self.rank is None:
+            specs = {gpu: require_gpu(gpu).with_network(self.network) for gpu, _ in sizes}
+            return best_updates(
+                self.sizes, [(specs[gpu], size) for gpu, size in sizes], self.answers, self.software,
+                updates=self.updates, precision=self.precision,
+            )  # fmt: skip
+        longest = round(self.answers.prompt_len + self.answers.response_max)
+        model = find_any_model(self.model).at(longest)
+        software = finetune_software("lora", model, self.rank, self.software.training)
+        found = {
+            (gpu, size): finetune_batch(store, gpu, size, model, software, 1, self.network)[1] for gpu, size in sizes
+        }
+        return {
+            key: replace(one, workload=replace(one.workload, model=self.sizes))
+            for key, one in found.items()
+            if one.step_seconds and one.fit_probability is not None
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RlPredicted:
+    """One configuration with its step, and what was assumed."""
+
+    run: RlRun
+    way: RlWay
+    assumed: tuple[str, ...]
+
+
+def rl_rows(path: Path, store: Store) -> Iterator[RlPredicted | AdvisorError]:
+    """Yield the prediction of each row of a table of RL runs, or why there is none.
+
+    The columns are those of `benchmarks/rl_runs.csv`: model, gpu, n_gpus, prompts_per_step, group_size and so on.
+    """
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        for row in csv.DictReader(file):
+            cells = {name: cell.strip() for name, cell in row.items() if name and cell and cell.strip()}
+            try:
+                yield _predicted(cells, store)
+            except AdvisorError as error:
+                yield error
+
+
+def predict_rl_rows(path: Path, store: Store) -> Iterator[Predicted | AdvisorError]:
+    """Yield each row of a table of RL runs as `predict` answers, or why there is none."""
+    for one in rl_rows(path, store):
+        yield one if isinstance(one, AdvisorError) else as_predicted(one.way, one.assumed)
+
+
+def as_predicted(way: RlWay, assumed: Sequence[str]) -> Predicted:
+    """Return a step of RL as `predict` answers."""
+    return Predicted(
+        **vars(way.prediction), memory_parts=None, would_fit=(), other_depths=(), data=None,
+        made_for=way.run.software.name, closest_run=None, network=None,
+        sources=("published runs of RL post-training (profiles/rl.yaml)",), assumed=tuple(assumed), too_long=None,
+    )  # fmt: skip
+
+
+def usual_length(limit: float) -> float:
+    """Return the mean length of answers of which only the limit is known."""
+    return min(0.5 * limit, _MEAN_AT * (limit / _LIMIT) ** 0.5)
+
+
+def is_rl_table(path: Path) -> bool:
+    """Return whether a table's columns are those of RL runs."""
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        return {"group_size", "prompts_per_step"} <= set(file.readline().strip().split(","))
+
+
+def _predicted(row: Mapping[str, str], store: Store) -> RlPredicted:
+    assumed: list[str] = []
+
+    def number(name: str, default: float | None) -> float:
+        text = row.get(name)
+        try:
+            return float(text) if text is not None else _assume(name, default, assumed)
+        except ValueError:
+            raise AdvisorError(f"{name}: {text} is no number", "a number of the run", exit_code=2) from None
+
+    sizes = model_of(row.get("model", ""), row.get("params_b"), row.get("active_params_b"), assumed)
+    if "gpu" not in row:
+        raise AdvisorError("no gpu is stated", "name it: h100", exit_code=2)
+    named = read_gpus(row["gpu"])
+    spec = require_gpu(named.key)
+    software = software_in(row.get("framework", ""), assumed)
+    gpus = int(number("n_gpus", None))
+    split = "n_train_gpus" in row or "n_rollout_gpus" in row or row.get("mode", "").startswith(("split", "async"))
+    train = int(float(row.get("n_train_gpus", 0))) or (gpus // 2 if split and gpus > 1 else gpus)
+    engines = int(float(row.get("n_rollout_gpus", 0))) or (gpus - train if split and gpus > train else gpus)
+    mode = row.get("mode", "colocated")
+    stale = re.search(r"async-([\d.]+)", mode)
+    staleness = float(stale[1]) if stale else 2.0 if "async" in mode else 0.0
+    degrees = {name: int(value) for name, value in re.findall(r"\b(TP|PP|CP|EP)(\d+)", row.get("layout_train", ""))}
+    prompt = number("prompt_len_mean", 150)
+    limit = float(row["response_len_max"]) if "response_len_max" in row else None
+    mean = number("response_len_mean", None if limit is None else usual_length(limit))
+    limit = max(mean, (limit or 4 * mean) - (prompt if software.name == "nemo-rl" else 0.0))
+    answers = Answers(
+        prompts=int(number("prompts_per_step", 128)), group=int(number("group_size", 8)), prompt_len=prompt,
+        response_len=mean, response_max=round(limit),
+    )  # fmt: skip
+    eight_bits = row.get("precision_train", "") in ("fp8", "mxfp8")
+    updates = 1 if software.name == "trl" else UPDATES
+    request = RlRequest(
+        model=sizes.name, sizes=sizes, answers=answers, software=software, updates=updates,
+        rank=RANK if row.get("method") == "lora" else None, precision="fp8" if eight_bits else "bf16",
+        algorithm=next((one for one in ("dapo", "ppo") if one in row.get("algorithm", "").lower()), "grpo"),
+    )  # fmt: skip
+    update = _update_of_row(request, spec, train, degrees, store)
+    if update is None:
+        raise AdvisorError(f"the speed of {named.key} for {sizes.name} is unknown", "name another GPU", exit_code=2)
+    stated = re.findall(r"TP(\d+)", row.get("layout_rollout", ""))
+    tensors = [int(stated[0])] if stated else [2**n for n in range(8) if engines % 2**n == 0]
+    for tensor in tensors:
+        run = RlRun(
+            model=sizes, answers=answers, update=update, gpu=spec, train_gpus=train, engine_gpus=engines,
+            tensor=min(tensor, engines), software=software, colocated=not split, staleness=staleness, updates=updates,
+            adapters=request.rank is not None, critic=request.algorithm == "ppo",
+            reference=request.algorithm != "dapo", eight_bits=eight_bits,
+            unsure=_UNSURE if any(one.startswith(_OF_WORK) for one in assumed) else 0.0,
+        )  # fmt: skip
+        step = predict_rl(run)
+        if step is not None and step.generation.at_once >= min(8.0, answers.count * tensor / engines):
+            return RlPredicted(
+                run=run, way=RlWay(run=run, step=step, prediction=prediction_of(run, step)), assumed=tuple(assumed)
+            )
+    message = f"engines have no room for {sizes.name} on {engines} x {named.key}"
+    raise AdvisorError(message, "more GPUs, or a larger share of their memory", exit_code=3)
+
+
+def _update_of_row(
+    request: RlRequest, spec: GpuSpec, gpus: int, degrees: Mapping[str, int], store: Store
+) -> Prediction | None:
+    """Return an optimizer step in the layout that a row states, or else in the best."""
+    pieces = [degrees.get(name, 1) for name in ("TP", "PP", "CP")]
+    cut = pieces[0] * pieces[1] * pieces[2]
+    if not degrees or gpus % cut or request.rank is not None:
+        return replace(request, placement="colocated").updates_on([(spec.key, gpus)], store).get((spec.key, gpus))
+    layout = Layout(
+        tensor=pieces[0], sequence=pieces[0] > 1, pipeline=pieces[1], context=pieces[2], expert=degrees.get("EP", 1),
+        data=gpus // cut, sharding="optimizer",
+    )  # fmt: skip
+    tried = [
+        one
+        for recompute in dict.fromkeys((request.software.recompute, "full"))
+        for one in predict_layouts(update_runs(
+            request.sizes, spec, request.answers, request.software, [layout], updates=request.updates,
+            precision=request.precision, recompute=recompute,
+        ))
+    ]  # fmt: skip
+    return next((one for one in tried if (one.fit_probability or 0.0) >= 1 - SURE), tried[-1])
+
+
+def _assume(name: str, default: float | None, assumed: list[str]) -> float:
+    if default is None:
+        raise AdvisorError(f"{name} is not stated", "state it in its column", exit_code=2)
+    assumed.append(f"{name} {default:g}")
+    return default
+
+
+def software_in(text: str, assumed: list[str]) -> RlSoftware:
+    """Return the program that free words name, else the usual one."""
+    letters = re.sub(r"[^a-z]", "", text.lower())
+    for name in ("verl", "nemo-rl", "openrlhf", "trl", "prime-rl", "skyrl"):
+        if name.replace("-", "") in letters:
+            return require_rl_software(name)
+    assumed.append(f"software {RL_SOFTWARE}")
+    return require_rl_software(RL_SOFTWARE)
+
+
+def model_of(name: str, params_b: str | None, active_b: str | None, assumed: list[str]) -> Model:
+    """Return the sizes of a named model, or those of the known model of nearest size.
+
+    Raises AdvisorError (exit 2) if neither name nor size is known.
+    """
+    plain = re.sub(r"-(instruct|base|math|chat|it|vl)\b", "", name.split(" ")[0].lower())
+    for one in (name, name.split(" ")[0], plain, plain.replace("qwen2-", "qwen2.5-")):
+        try:
+            found = find_architecture(one).model
+        except AdvisorError:
+            continue
+        if params_b is None or abs(found.parameters / (float(params_b) * 1e9) - 1) < 0.5:
+            return found
+    if params_b is None:
+        raise AdvisorError(f"--model {name or '?'}: unknown", "state its size, or a config.json", exit_code=2)
+    wanted, active = float(params_b) * 1e9, float(active_b or params_b) * 1e9
+    names = list(mixture_rows()) if active < 0.8 * wanted else known_names()
+    nearest, far = None, _FAR
+    for one in names:
+        try:
+            model = require_architecture(one).model
+        except AdvisorError:
+            continue
+        off = max(wanted / model.parameters, model.parameters / wanted)
+        if off - 1 < far and model.gated:
+            nearest, far = model, off - 1
+    if nearest is None:
+        raise AdvisorError(f"--model {name}: unknown, and no known model has its size", "a config.json", exit_code=2)
+    assumed.append(f"sizes of {nearest.name}")
+    return replace(nearest, name=nearest.name)
