@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 NameOf = Callable[[str], Named | None]
 Series = tuple[np.ndarray, np.ndarray, np.ndarray]  # Unix seconds, values, steps
-_OF_NUMBERS = ("csv", "jsonl", "parquet", "hf_trainer_state", "tfevents", "mlflow", "sqlite")  # formats that cannot say how a run ended
+# formats that cannot say how a run ended
+_OF_NUMBERS = ("csv", "jsonl", "parquet", "hf_trainer_state", "tfevents", "mlflow", "sqlite")
 _SUM = "train_runtime"  # in the last row of a Hugging Face Trainer, which sums the training up
 _MOST_TOLD = 12  # skipped names that are listed
 _FEWEST_KEYS = 3  # fewest keys that must share a stage's name

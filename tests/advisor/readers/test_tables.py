@@ -198,7 +198,7 @@ def test_a_resumed_training_is_not_ended_by_the_sum_of_its_first_part(tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_text(as_lines([*ROWS, SUM, {"step": 150, "loss": 1.125}]))
     run = read_run(path)
-    assert run.status is Status.UNKNOWN and run.last_step == 150
+    assert run.status is Status.NO_END and run.last_step == 150
 
 
 @pytest.mark.parametrize(
