@@ -6,7 +6,6 @@ import codecs
 import contextlib
 import gzip
 import json
-import math
 import re
 import tempfile
 import zlib
@@ -299,11 +298,6 @@ def as_number(value: Any) -> float | None:
         except ValueError:
             return None
     return None
-
-
-def is_whole(value: float | None) -> bool:
-    """Return whether a number is finite and whole."""
-    return value is not None and math.isfinite(value) and value == int(value)
 
 
 def json_value(text: bytes | str) -> Any:

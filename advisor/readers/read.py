@@ -40,7 +40,6 @@ from advisor.readers.line_reader import LineReader
 from advisor.readers.own_formats import named_format, own_format_of
 from advisor.readers.run_table import RunTable
 from advisor.readers.sniff import distinct_lines
-from advisor.readers.telemetry_names import telemetry_run
 
 # Readers of structured files, each made of a score and a function, as `read.READERS` needs them.
 
@@ -76,13 +75,7 @@ def _of(module: Any) -> FileReader:
 STRUCTURED = (
     *map(_of, (own_log, hf_trainer_state)),
     *map(_of, (wandb_folder, wandb_file, tfevents, mlflow_files, sqlite_runs, parquet_table, telemetry_file)),
-    *(  # telemetry of tools, whose table holds nothing else
-        FileReader(
-            tool.NAME, tool.score, lambda path, tool=tool: telemetry_run(path, tool.NAME, *tool.read_readings(path))
-        )
-        for tool in (gpu_csv, smi_tables)
-    ),
-    *map(_of, (jsonl, csv_table, sheets)),
+    *map(_of, (gpu_csv, smi_tables, jsonl, csv_table, sheets)),
 )
 
 
