@@ -31,7 +31,7 @@ from advisor.store.folders import profiles_folder
 
 # The costs of splitting the work. Each is a time in seconds that the law multiplies by a coefficient.
 COSTS = (
-    "tensor",  # bytes of tensor-parallel communication over the link
+    "tensor",  # bytes of tensor-parallel communication over the link, as far as products do not hide them
     "tensor_calls",  # number of these collectives: 10 µs each inside one fast link, 40 µs beyond
     "pipeline",  # bytes between stages; each GPU of a tensor-parallel group sends its share (2104.04473, §4.1)
     "pipeline_calls",  # launches for each micro-batch of a stage
@@ -191,8 +191,10 @@ def costs_of(z: Columns, work: Sizes, product_seconds: np.ndarray) -> np.ndarray
     width = np.where(z.dense > z.layers * z.attention, z.ffn_width, np.inf)
     width = np.minimum(np.where(width > 0, width, np.inf), z.heads * z.head_dim) / t
     far = np.broadcast_to(np.where(z.gpus_in_line <= z.domain, z.link, z.network), micro.shape)
+    # With sequence parallelism, software overlaps its gathers and scatters with the products that they feed.
+    moved = micro * layers * exchanges * 2 * (1 - 1 / t) * token_bytes / across
     columns = {
-        "tensor": micro * layers * exchanges * 2 * (1 - 1 / t) * token_bytes / across,
+        "tensor": np.where(z.sequence, exposed(moved, micro * one_micro), moved),
         "tensor_calls": micro * layers * exchanges * np.where(inside, 1.0, _FAR_CALLS) * _CALL_SECONDS,
         "pipeline": np.where(z.pipeline > 1, micro * z.virtual * 4 * token_bytes / t / far, 0.0),
         "pipeline_calls": np.where(z.pipeline > 1, micro * z.virtual * _LAUNCH_SECONDS, 0.0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from advisor.architecture import Experts, Layout, Model
 from advisor.hardware.catalog import load_gpus
 from advisor.prediction.layout_batch import predict_layouts
 from advisor.prediction.layout_memory import counted
+from advisor.prediction.layout_time import COSTS, load_law
 from advisor.prediction.layouts import LayoutRun, columns_of
 from advisor.prediction.memory_published import likeliest
 from advisor.prediction.software import software_of
@@ -94,6 +96,18 @@ RUN = LayoutRun(
 def parts(**layout: int) -> tuple[dict[str, float], dict[str, float]]:
     found = predict_layouts([replace(RUN, layout=replace(RUN.layout, **layout))])[0]
     return dict(found.step_parts), dict(found.peak_parts)
+
+
+def test_products_hide_tensor_collectives_under_sequence_parallelism():
+    """19 micro-batches (16, and 3 of the bubble) through 20 layers make 4 collectives each, of 10 µs at coefficient 1.
+
+    Inside a machine products hide all of the bytes' seconds but the tenth that nothing hides; across two they do not.
+    """
+    calls = 19 * 20 * 4 * 10e-6 * math.exp(load_law().log_costs[COSTS.index("tensor_calls")])
+    hidden, shown = (parts(sequence=on)[0]["tensor"] for on in (True, False))
+    assert hidden - calls == pytest.approx(0.1 * (shown - calls))
+    far, far_shown = (parts(tensor=16, sequence=on)[0]["tensor"] for on in (True, False))
+    assert 0.5 * far_shown < far < 0.9 * far_shown
 
 
 def test_each_cut_costs_what_it_exchanges():
