@@ -6,7 +6,6 @@ import codecs
 import contextlib
 import gzip
 import json
-import math
 import re
 import tempfile
 import zlib
@@ -162,21 +161,6 @@ def sample(path: Path, head_bytes: int = 1 << 20, part_bytes: int = 1 << 18) -> 
     return clean(b"\n".join(parts))[0]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Chunk:
-    """Whole lines of a log. `text` has only LF line ends, and `first_line` is the 1-based number of its first line."""
-
-    text: bytes
-    first_line: int
-
-
-def chunks(path: Path) -> Iterator[Chunk]:
-    """Yield the lines of a file as one text."""
-    lines = read_lines(path)
-    if len(lines):
-        yield Chunk(text=lines.text, first_line=1)
-
-
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # written by a redirect in Windows PowerShell
 
 
@@ -314,11 +298,6 @@ def as_number(value: Any) -> float | None:
         except ValueError:
             return None
     return None
-
-
-def is_whole(value: float | None) -> bool:
-    """Return whether a number is finite and whole."""
-    return value is not None and math.isfinite(value) and value == int(value)
 
 
 def json_value(text: bytes | str) -> Any:

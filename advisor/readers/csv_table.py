@@ -113,7 +113,7 @@ def read(path: Path) -> RunTable:
     elif exported := [name for name in layout.header if f"{name}__MIN" in layout.header]:  # W&B's page: RUN - METRIC
         runs = list(dict.fromkeys(name.partition(" - ")[0] for name in exported))
         mine = {name: name.partition(" - ")[2] for name in exported if name.startswith(f"{runs[0]} - ")}
-        frame = frame[[name for name in frame if " - " not in name or name in mine]].rename(columns=mine)
+        frame = frame[[name for name in map(str, frame) if " - " not in name or name in mine]].rename(columns=mine)
         notes = (f"the table holds {len(runs)} runs: {runs[0]} is read",) if len(runs) > 1 else ()
     pair = _pair_of_sets(layout.header)
     counted = recognised(tuple(frame.columns)).keys() & {"step", "tokens"}

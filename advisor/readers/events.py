@@ -8,11 +8,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 
-import numpy as np
-
-from advisor.readers.chunks import Lines, read_lines
+from advisor.readers.chunks import Lines
 from advisor.readers.event_lines import Said, memory_sizes, read_line, rules, shorten
 from advisor.readers.run_table import NOT_FOUND, Event
 from advisor.readers.status import CAUSES, CONSEQUENCES
@@ -241,29 +238,6 @@ class _Open:
     line: int  # line number of "Traceback …"
     harmless: bool  # Python's own message says that it ended nothing
     counted: dict[str, float]  # by the bar before it
-
-
-@dataclass(kw_only=True)
-class EventScanner:
-    """Collects lines that are read piece by piece, for their events."""
-
-    _pieces: list[tuple[bytes, np.ndarray]] = field(default_factory=list)
-
-    def feed(self, text: bytes, lines: np.ndarray) -> None:
-        """Take whole lines with LF ends; `lines[i]` is the 1-based number in the file of the i-th line of `text`."""
-        self._pieces.append((text, lines[: text.count(b"\n")]))
-
-    def finish(self) -> list[Event]:
-        """Return all events in order."""
-        numbers = np.concatenate([np.zeros(0, np.int64), *(numbers for _, numbers in self._pieces)])
-        return events_in(Lines(text=b"".join(text for text, _ in self._pieces), numbers=numbers))
-
-
-def numbered_lines(path: Path, scanner: EventScanner) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a log with their 1-based numbers, and feed all of them to `scanner`."""
-    lines = read_lines(path)
-    scanner.feed(lines.text, lines.numbers)
-    yield from zip(lines.numbers.tolist(), lines.each, strict=True)
 
 
 def joined(events: Sequence[Event]) -> list[Event]:

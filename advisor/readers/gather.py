@@ -27,7 +27,7 @@ from advisor.readers.cells import (
     unix_times,
 )
 from advisor.readers.names import BYTES, PART, SECONDS, SHARES, Named, by_letters, column_of, in_unit
-from advisor.readers.records import EVAL, TRAIN, Records, RecordStore, has_loss
+from advisor.readers.records import EVAL, TRAIN, Records, has_loss
 from advisor.readers.run_table import Event, RunTable, Status
 from advisor.readers.status import by_tracker, without_words
 from advisor.readers.telemetry_names import KIND, card_column, column_or_card, converted, unit_in_cells
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 NameOf = Callable[[str], Named | None]
 Series = tuple[np.ndarray, np.ndarray, np.ndarray]  # Unix seconds, values, steps
-_OF_NUMBERS = ("csv", "jsonl", "parquet", "hf_trainer_state")  # formats that cannot say how a run ended
+# formats that cannot say how a run ended
+_OF_NUMBERS = ("csv", "jsonl", "parquet", "hf_trainer_state", "tfevents", "mlflow", "sqlite")
 _SUM = "train_runtime"  # in the last row of a Hugging Face Trainer, which sums the training up
 _MOST_TOLD = 12  # skipped names that are listed
 _FEWEST_KEYS = 3  # fewest keys that must share a stage's name
@@ -129,15 +130,19 @@ def gather(frame: pd.DataFrame, name_of: NameOf = column_or_card) -> Gathered:
     is_eval = ~trained if "loss" in chosen else evaluated & ~trained
     if summed and "step" in columns and np.isfinite(step := columns["step"][np.isfinite(sums[0])][-1]) and step > 0:
         facts["planned_steps"] = int(step)  # the last row of losses may be of an earlier step
-    only_sum = np.isfinite(sums[0]) & ~trained & ~evaluated if summed else np.zeros(len(frame), bool)
-    store, order = RecordStore(kinds=(TRAIN, EVAL)), np.arange(len(frame))
-    for rule, mask in ((0, ~is_eval), (1, is_eval & ~only_sum)):
-        if mask.any():
-            rows = {name: values[mask] for name, values in columns.items()}
-            store.add(order=order[mask], line=frame.index.to_numpy(np.int64)[mask], rule=rule, columns=rows)
-    store.end_of_chunk()
+    kept = np.flatnonzero(~(np.isfinite(sums[0]) & ~trained & ~evaluated)) if summed else np.arange(len(frame))
+    records = Records(
+        line=frame.index.to_numpy(np.int64),
+        kind=np.where(is_eval, EVAL, TRAIN).astype(np.int8),
+        rule=is_eval.astype(np.int64),
+        order=np.arange(len(frame)),
+        columns=columns,
+        losses=int((trained & ~is_eval).sum()),
+        evals=int(evaluated.sum()),
+        train=int((~is_eval).sum()),
+    ).take(kept)
     return Gathered(
-        records=store.records(),
+        records=records,
         provenance=provenance,
         unread=tuple(name for name in unread if name.lower() not in _SETS),
         notes=tuple(notes),

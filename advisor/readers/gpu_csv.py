@@ -12,7 +12,8 @@ from advisor.errors import AdvisorError
 from advisor.readers.cells import is_number, looks_like_date, number_with_unit, numbers_in, plain_numbers, texts_in
 from advisor.readers.chunks import decode
 from advisor.readers.csv_table import layout_of, read_frame, recognised
-from advisor.readers.telemetry_names import MEASURED, Telemetry, is_telemetry, reading_of, telemetry_of
+from advisor.readers.run_table import RunTable
+from advisor.readers.telemetry_names import MEASURED, Telemetry, is_telemetry, reading_of, telemetry_of, telemetry_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,6 +54,11 @@ def score(head: bytes, path: Path) -> float:
         return 0.9 if units & {"w", "mib"} else 0.0
     columns = zip(*(row for row in rows if len(row) == layout.width), strict=True)
     return 0.6 if names_by_numbers([plain_numbers(column) for column in columns]) else 0.0
+
+
+def read(path: Path) -> RunTable:
+    """Read the readings as a run's table that holds nothing else. Raises AdvisorError if there are none."""
+    return telemetry_run(path, NAME, *read_readings(path))
 
 
 def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers.chunks import chunks, json_object, parse_json, read_document, read_head
+from advisor.readers.chunks import json_object, parse_json, read_document, read_head, read_lines
 from advisor.readers.config_names import facts_of_settings
-from advisor.readers.events import EventScanner
+from advisor.readers.events import events_in
 from advisor.readers.fact_lines import counted, facts_above, with_step_tokens
 from advisor.readers.gather import Gathered, flatten, not_read, rows_of
 from advisor.readers.generic import without_losses
@@ -53,13 +53,17 @@ def _of_llama_factory(record: Mapping[str, Any]) -> bool:
 
 def read(path: Path) -> RunTable:
     """Read JSON lines, or one JSON document that holds a list of such objects. Raises AdvisorError on failure."""
-    scanner, lines = EventScanner(), list[int]()
+    log, lines, others = read_lines(path), list[int](), list[int]()
     keys, settings = dict[str, None](), dict[str, Any]()
     count = 0
 
     def records() -> Iterator[Mapping[str, Any]]:
         nonlocal count
-        for count, (line, record) in enumerate(objects(path, scanner), 1):
+        for at, (line, text) in enumerate(zip(log.numbers.tolist(), log.each, strict=True)):
+            if (record := _object(text)) is None:
+                others.append(at)
+                continue
+            count += 1
             keys.update(dict.fromkeys(record) if count <= _OBJECTS_TRIED else {})
             if _is_record(record):
                 lines.append(line)
@@ -78,8 +82,10 @@ def read(path: Path) -> RunTable:
         gathered = _from_document(path)
     facts = {**facts_above(read_head(path), gathered.records), **_counts(settings), **facts_of_settings(settings)}
     facts = with_step_tokens(facts, json.dumps(settings, default=str).encode())
-    framework, notes = "LLaMA-Factory" if llama else None, not_read(gathered.unread)
-    table = gathered.table(path, NAME, framework, facts=facts, events=scanner.finish(), notes=notes)
+    framework, notes = "LLaMA-Factory" if llama else None, (*log.notes, *not_read(gathered.unread))
+    table = gathered.table(
+        path, NAME, framework, facts=facts, events=events_in(log.take(np.array(others, int))), notes=notes
+    )
     return table if table.rows else without_losses(table)
 
 
@@ -95,20 +101,6 @@ def _counts(settings: Mapping[str, Any]) -> dict[str, Any]:
     words = "\n".join(value[:_LONGEST_LINE] for value in settings.values() if isinstance(value, str)).encode()
     said = {"parameters": "parameter_count", "trained_parameters": "trained_count"}
     return {fact: counted(match) for fact, name in said.items() if (match := regex(name).search(words))}
-
-
-def objects(path: Path, scanner: EventScanner) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the objects of a file with their line numbers; all other lines go to the scanner."""
-    for chunk in chunks(path):
-        others: dict[int, bytes] = {}
-        for number, line in enumerate(chunk.text.split(b"\n"), chunk.first_line):
-            record = _object(line)
-            if record is not None:
-                yield number, record
-            elif line.strip():
-                others[number] = line
-        if others:
-            scanner.feed(b"\n".join(others.values()) + b"\n", np.array(list(others)))
 
 
 def _object(line: bytes) -> Mapping[str, Any] | None:

@@ -40,7 +40,6 @@ from advisor.readers.line_reader import LineReader
 from advisor.readers.own_formats import named_format, own_format_of
 from advisor.readers.run_table import RunTable
 from advisor.readers.sniff import distinct_lines
-from advisor.readers.telemetry_names import telemetry_run
 
 # Readers of structured files, each made of a score and a function, as `read.READERS` needs them.
 
@@ -72,19 +71,11 @@ def _of(module: Any) -> FileReader:
     return FileReader(module.NAME, module.score, module.read)
 
 
-def _of_telemetry(module: Any) -> FileReader:
-    """Return the reader of a tool's telemetry, whose table holds nothing else."""
-    return FileReader(
-        module.NAME, module.score, lambda path: telemetry_run(path, module.NAME, *module.read_readings(path))
-    )
-
-
 # if two readers know a file equally well, the first is used
 STRUCTURED = (
     *map(_of, (own_log, hf_trainer_state)),
     *map(_of, (wandb_folder, wandb_file, tfevents, mlflow_files, sqlite_runs, parquet_table, telemetry_file)),
-    *map(_of_telemetry, (gpu_csv, smi_tables)),
-    *map(_of, (jsonl, csv_table, sheets)),
+    *map(_of, (gpu_csv, smi_tables, jsonl, csv_table, sheets)),
 )
 
 

@@ -299,27 +299,3 @@ def has_loss(columns: dict[str, np.ndarray], rows: int) -> np.ndarray:
     if "skipped" in columns:
         printed |= columns["skipped"] > 0
     return printed
-
-
-@dataclass(kw_only=True)
-class RecordStore:
-    """Collects blocks of records of files that are no lines. `kinds` gives the kind of each rule."""
-
-    kinds: Sequence[int]
-    blocks: list[Block] = dataclasses.field(default_factory=list)
-    lines: list[np.ndarray] = dataclasses.field(default_factory=list)
-
-    def add(self, *, order: np.ndarray, line: np.ndarray, rule: int, columns: dict[str, np.ndarray]) -> None:
-        """Add records of one rule; `order` is their place in the file, unique over all rules."""
-        self.blocks.append(Block(order=order, rule=rule, columns=columns))
-        self.lines.append(line)
-
-    def end_of_chunk(self) -> None:
-        """Do nothing."""
-
-    def records(self) -> Records:
-        """Return all records so far in file order."""
-        order = np.concatenate([np.zeros(0, np.int64), *(block.order for block in self.blocks)])
-        numbers = np.zeros(int(order.max(initial=-1)) + 1, np.int64)
-        numbers[order] = np.concatenate([np.zeros(0, np.int64), *self.lines])
-        return joined_records(self.blocks, self.kinds, numbers)

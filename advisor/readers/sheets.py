@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from advisor.readers.events import EventScanner, numbered_lines
+from advisor.readers.chunks import read_lines
+from advisor.readers.events import events_in
 from advisor.readers.gather import rows_of
 from advisor.readers.names import MAX_NAME, column_of
 from advisor.readers.run_table import RunTable
@@ -43,11 +44,12 @@ def score(head: bytes, path: Path) -> float:
 
 def read(path: Path) -> RunTable:
     """Read each sheet as a record. Raises AdvisorError if the file cannot be opened."""
-    scanner = EventScanner()
-    sheets = [(line, sheet) for line, sheet in _sheets(numbered_lines(path, scanner)) if len(sheet) >= FEWEST]
+    lines = read_lines(path)
+    numbered = zip(lines.numbers.tolist(), lines.each, strict=True)
+    sheets = [(line, sheet) for line, sheet in _sheets(numbered) if len(sheet) >= FEWEST]
     gathered = rows_of((sheet for _, sheet in sheets), lines=[line for line, _ in sheets])
     plays = {"reward", "eval_reward"} & gathered.provenance.keys()
-    return gathered.table(path, NAME, facts=_OF_AGENTS if plays else {}, events=scanner.finish())
+    return gathered.table(path, NAME, facts=_OF_AGENTS if plays else {}, events=events_in(lines), notes=lines.notes)
 
 
 def _sheets(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, dict[str, str]]]:

@@ -16,7 +16,8 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.readers.chunks import read_text
-from advisor.readers.telemetry_names import Telemetry, telemetry_of
+from advisor.readers.run_table import RunTable
+from advisor.readers.telemetry_names import Telemetry, telemetry_of, telemetry_run
 from advisor.readers.yaml_rows import text_regex
 
 NAME = "smi tables"
@@ -125,6 +126,11 @@ def score(head: bytes, path: Path) -> float:
         return 0.0
     tables = _tables(head[: 1 << 16].decode("utf-8", "replace").split("\n"))
     return 0.9 if tables.readings and tables.drawn >= LEAST_SHARE * tables.filled else 0.0
+
+
+def read(path: Path) -> RunTable:
+    """Read the readings as a run's table that holds nothing else. Raises AdvisorError if there are none."""
+    return telemetry_run(path, NAME, *read_readings(path))
 
 
 def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:

@@ -18,9 +18,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers.chunks import json_value, open_binary
+from advisor.readers.chunks import Lines, json_value, open_binary
 from advisor.readers.config_names import facts_of_settings
-from advisor.readers.events import EventScanner
+from advisor.readers.events import events_in
 from advisor.readers.gather import rows_of
 from advisor.readers.protobuf import MAX_RECORD_BYTES, Damaged, Message
 from advisor.readers.run_table import RunTable, Status
@@ -51,7 +51,8 @@ class _Run:
     places: list[int] = field(default_factory=list)  # numbers of the rows' records
     settings: dict[str, Any] = field(default_factory=dict)
     stats: list[dict[str, Any]] = field(default_factory=list)
-    console: EventScanner = field(default_factory=EventScanner)
+    console: list[bytes] = field(default_factory=list)  # whole lines, each with its record's number
+    said: list[int] = field(default_factory=list)
     records: int = 0
     exit_code: int | None = None
 
@@ -71,10 +72,11 @@ def read(path: Path) -> RunTable:
             note = f"{path.name}: {error}; what came before it is read"
     facts, notes = facts_of_settings(run.settings), [note] if note else []
     gathered = rows_of(run.rows, metric_name, run.places)
-    table = gathered.table(path, FOLDER_NAME, facts=facts, events=run.console.finish(), notes=notes)
+    events = events_in(Lines(text=b"".join(run.console), numbers=np.array(run.said, int)))
+    table = gathered.table(path, FOLDER_NAME, facts=facts, events=events, notes=notes)
     # rows and events were placed by their record numbers, which are not line numbers
-    events = tuple(dataclasses.replace(event, line=None) for event in table.events)
-    table = dataclasses.replace(table, events=events, telemetry=system_metrics(run.stats))
+    unplaced = tuple(dataclasses.replace(event, line=None) for event in table.events)
+    table = dataclasses.replace(table, events=unplaced, telemetry=system_metrics(run.stats))
     if run.exit_code is None or not is_open(table):
         return table
     status = Status.COMPLETED if run.exit_code == 0 else Status.CRASHED
@@ -146,7 +148,8 @@ def _add(run: _Run, record: Message) -> None:
     for output in (*record.inner(_OUTPUT), *record.inner(_OUTPUT_RAW)):
         for line in output.parts.get(3, ()):
             text = line if line.endswith(b"\n") else line + b"\n"
-            run.console.feed(text, np.full(text.count(b"\n"), run.records))
+            run.console.append(text)
+            run.said += [run.records] * text.count(b"\n")
     for ended in record.inner(_EXIT):
         run.exit_code = ended.whole(1)
 

@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 from advisor.readers.assemble import assemble
 from advisor.readers.attempts import distinct
 from advisor.readers.line_format import EVAL, TRAIN
-from advisor.readers.records import RecordStore
+from advisor.readers.records import Block, joined_records
 
 NAN = np.nan
 
 
 def records(rows, kinds=(TRAIN, EVAL, TRAIN)):
     """Records of (rule, columns) in the order of a file."""
-    store = RecordStore(kinds=kinds)
+    blocks = []
     for order, (rule, columns) in enumerate(rows):
         values = {name: np.array([float(value)]) for name, value in columns.items()}
         if "loss" in values:
             values["loss_is_nan"] = np.isnan(values["loss"]).astype(float)
-        store.add(order=np.array([order]), line=np.array([order + 1]), rule=rule, columns=values)
-    return store.records()
+        blocks.append(Block(order=np.array([order]), rule=rule, columns=values))
+    return joined_records(blocks, kinds, np.arange(1, len(blocks) + 1))
 
 
 def build(rows, **keywords):
