@@ -355,10 +355,10 @@ def test_little_memory_or_a_slow_rate_alone_convicts_nobody(tmp_path):
 
 
 def test_what_nobody_placed_is_listed(tmp_path):
-    lines = (f"[{n / 50:.2f}] step {n} | loss {6 - 0.01 * n:.3f} | lr 1e-4 | entropy 3.{n % 10} | 512 tok/s"
+    lines = (f"[{n / 50:.2f}] step {n} | loss {6 - 0.01 * n:.3f} | lr 1e-4 | sharpness 3.{n % 10} | 512 tok/s"
              for n in range(10, 60))  # fmt: skip
     (note,) = [note for note in analyzed(tmp_path, lines)["notes"] if note.startswith("not read")]
-    assert note == "not read: 0.20, entropy 3.0"
+    assert note == "not read: 0.20, sharpness 3.0"
 
 
 def test_a_known_form_is_left_only_to_a_reading_that_explains_more(tmp_path):
