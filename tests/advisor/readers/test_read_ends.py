@@ -86,6 +86,8 @@ ENDS = {
                                     {"status": "completed"}),
     "not as far as its command": ("python train.py --epochs 40\n" + each("Epoch {n}: train loss {l:.4f}", range(1, 31)),
                                   {"status": "incomplete"}),
+    "not as far as its option": ("train.py --n_epoch=40 --lr=1e-3\n" + each("Epoch {n}: train loss {l:.4f}", range(31)),
+                                 {"status": "incomplete"}),
     "farther than its configuration": ("epochs: 7\n" + each("Epoch {n}: train loss {l:.4f}", range(1, 31)),
         {"status": "no_end_recorded"}),
     **{f"one bar, {done} of 40": (
