@@ -17,7 +17,7 @@ from advisor.readers.attempts import (
     one_per_step,
     without_quote,
 )
-from advisor.readers.axis import ONE_EPOCH, Axis, axis_of, row_numbers
+from advisor.readers.axis import JOINED, ONE_EPOCH, Axis, axis_of, row_numbers
 from advisor.readers.console_steps import reached_by
 from advisor.readers.events import joined
 from advisor.readers.fact_lines import Planned
@@ -207,7 +207,7 @@ def _with_main_phase(table: RunTable, found: Attempts, axis: Axis) -> RunTable:
         part = table.phases[main].rows
         facts |= _repeated({name: values[part] for name, values in hidden.items()}, columns["step"][part])
         facts = _of_all_epochs(facts, axis.epoch_steps)
-        ends = ends_of(columns, np.flatnonzero(loss[part]) + part.start, axis.printed)
+        ends = ends_of(columns, np.flatnonzero(loss[part]) + part.start, axis.printed and axis.note != JOINED)
     table = dataclasses.replace(table, columns=columns, main_phase=main, facts=facts, **ends)
     return _with_derived(table, hidden)
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from advisor.readers.attempts import Stretch, distinct
+from advisor.readers.axis import JOINED
 from advisor.readers.clock import GREW
 from advisor.readers.events import joined
 from advisor.readers.fact_lines import Planned, planned_before
@@ -161,7 +162,7 @@ def _part(table: RunTable, segment: Segment, stretch: Stretch | None, events: Se
         status=status,
         status_reason=reason,
         starts=max(segment.starts, 1 + stretch.restarts),
-        **ends_of(table.columns, at, table.counts_steps),
+        **ends_of(table.columns, at, table.counts_steps and table.provenance.get("step") != JOINED),
     )
 
 
