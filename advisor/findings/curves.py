@@ -62,7 +62,8 @@ def rate_curve(run: RunTable) -> Curve:
 # the parts of an optimizer step that logs time
 PARTS = (
     *("data_seconds", "forward_seconds", "backward_seconds", "grad_norm_seconds", "clip_seconds"),
-    *("optimizer_seconds", "flush_seconds"),
+    *("optimizer_seconds", "flush_seconds", "generation_seconds", "reward_seconds", "log_prob_seconds"),
+    *("update_seconds", "sync_seconds"),
 )
 
 

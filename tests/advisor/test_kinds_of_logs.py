@@ -397,6 +397,19 @@ WARMED = [1e-3 * min(1, i / 10) * (1 - i / 120) for i in range(100)]
 ANEW, SLOWER, CPU = ({"silent": [code]} for code in ("schedule_starts_again", "slower_for_good", "cpu_fallback"))
 LITTLE_LEFT = [f"step {100 * i} loss {0.0052 + 0.0001 * (i % 7):.4f}" for i in range(100)]
 FALLS_BACK = {"says": {"cpu_fallback": "warning"}}
+
+
+def verl(generation: float, longest: int, cut: float) -> list[str]:
+    """What verl prints of 30 steps whose other parts take 53.3 s."""
+    return [
+        f"(TaskRunner pid=7) step:{n} - actor/pg_loss:{n % 7 / 1000:.5f} - actor/grad_norm:0.3 - actor/entropy:0.3 - "
+        f"critic/score/mean:{0.3 + n / 100:.3f} - response_length/mean:230.0 - response_length/max:{longest}.0 - "
+        f"response_length/clip_ratio:{cut} - timing_s/gen:{generation} - timing_s/old_log_prob:8.3 - "
+        f"timing_s/ref:8.7 - timing_s/update_actor:36.3 - timing_s/step:{generation + 53.3:.1f}"
+        for n in range(1, 31)
+    ]
+
+
 FOUND = {
     # cos(0.59 π) leaves 36 % of the peak
     "a schedule that starts anew": (scheduled(cosine(100)[:60] + cosine(100)[:40], RESUMED),
@@ -467,6 +480,11 @@ FOUND = {
         {"silent": ["dead_signal", "policy_collapsed"]}),
     "rewards that differ": (groups([0.5 + n % 5 / 10 for n in range(40)], 0.3), {"silent": ["dead_signal"]}),
     "always the same reward": (groups([0.5] * 40, 0.3), {"says": {"dead_signal": "The reward is 0.5 in every row"}}),
+    "a step of RL that is mostly generation": (verl(80.0, 1024, 0.01),
+        {"says": {"generation_sets_step": "note: Generation takes 60% of a step: the longest answer sets its time"},
+         "silent": ["answers_cut"]}),
+    "a step of RL that is mostly the update": (verl(20.0, 1024, 0.01), {"silent": ["generation_sets_step"]}),
+    "answers that are cut": (verl(20.0, 1024, 0.4), {"says": {"answers_cut": "warning: 40% of the answers are cut"}}),
     "a policy without choice": (
         groups([0.5 + n % 5 / 10 for n in range(40)], 0.3, [max(0, 1 - n / 20) for n in range(40)]),
         {"says": {"policy_collapsed": "warning: The policy's entropy falls from 0.9 to 0"}}),
