@@ -14,6 +14,7 @@ GOES_ON = 0.9  # share of the counter's rounds that continue; above it, they are
 ONE_EPOCH = 1.5  # times the largest step printed in an epoch; a longer plan covers several epochs
 BAR = "bar"  # a bar, whose step may not belong to the loss beside it
 JOINED = "steps start again with every epoch: made cumulative"
+JOINED_BY_TOTAL = "steps start again with every epoch, whose number of steps is printed: made cumulative"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +41,10 @@ def axis_of(records: Records, borrowed: dict[int, str]) -> Axis:
         joined = _joined(step, records)
         if joined is None:
             return Axis(values=_borrow(step, records.rule, borrowed), unique=True, printed=True)
-        values, largest = _borrow(joined, records.rule, borrowed), float(np.nanmax(step))
-        return Axis(values=values, unique=True, printed=True, note=JOINED, epoch_steps=largest)
+        values, by_total = joined
+        note, largest = JOINED_BY_TOTAL if by_total else JOINED, float(np.nanmax(step))
+        values = _borrow(values, records.rule, borrowed)
+        return Axis(values=values, unique=True, printed=True, note=note, epoch_steps=largest)
     for name in ("tokens", "epoch"):
         values = records.column(name)
         if np.isfinite(values).any():
@@ -79,10 +82,13 @@ def _moved_on(step: np.ndarray, records: Records, rule: int) -> np.ndarray:
     return step
 
 
-def _joined(step: np.ndarray, records: Records) -> np.ndarray | None:
-    """Return cumulative steps if each return to the first step comes with the next whole epoch."""
+def _joined(step: np.ndarray, records: Records) -> tuple[np.ndarray, bool] | None:
+    """Return cumulative steps if each return to the first step comes with the next whole epoch.
+
+    Also returns whether the log prints how many steps an epoch has; otherwise its last ones may be missing.
+    """
     epoch = records.column("epoch")
-    if np.isnan(epoch).all():
+    if unnumbered := bool(np.isnan(epoch).all()):
         epoch = _epochs_by_loss(step, records)
     at = np.flatnonzero(~np.isnan(step) & ~np.isnan(epoch) & (records.kind == TRAIN))
     if len(at) < 3:
@@ -103,7 +109,9 @@ def _joined(step: np.ndarray, records: Records) -> np.ndarray | None:
         now = float(epoch[at[cut + 1]])
         offsets.append(begun.get(now, 0.0) if moves[cut] < 0 else offsets[-1] + length)
         begun.setdefault(now, offsets[-1])
-    return step + np.array(offsets)[np.searchsorted(at[cuts + 1], np.arange(len(step)), side="right")]
+    return step + np.array(offsets)[np.searchsorted(at[cuts + 1], np.arange(len(step)), side="right")], bool(
+        told
+    ) and not unnumbered
 
 
 def _epochs_by_loss(step: np.ndarray, records: Records) -> np.ndarray:

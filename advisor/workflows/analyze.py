@@ -29,7 +29,7 @@ from advisor.store.store import Store
 from advisor.trainers.known import TRAINERS
 from advisor.units import HOUR
 from advisor.workflows.analysis import Analysis, Given, judge_run, to_document
-from advisor.workflows.ask_about_log import reading_of, unplaced, with_reading
+from advisor.workflows.ask_about_log import by_quotes, reading_of, unplaced, with_reading
 
 _OPEN = (Status.INCOMPLETE, Status.NO_END)
 
@@ -117,6 +117,8 @@ def analyze(
             raise AdvisorError(
                 f"{error.message}, and {reading.words}", error.hint, exit_code=error.exit_code
             ) from error
+        if reading is not None and reading.format is not None:
+            run = replace(by_quotes(run, reading.format, inside), source=str(path))
         run = with_reading(run, reading) if reading is not None else unplaced(run, inside)
         judged = judge_run(_as_it_is(run, inside), _with_folder(inside, given), store)
         return replace(judged, given=given, assistant=reading)

@@ -25,6 +25,7 @@ from advisor.readers.line_format import UNITS
 from advisor.readers.own_formats import (
     ENDS,
     FIELDS,
+    FOLDER,
     KEPT,
     MOST_BYTES,
     STEPS,
@@ -35,10 +36,12 @@ from advisor.readers.own_formats import (
     keep_format,
     rows_by,
 )
+from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable, Status, names_of
 from advisor.readers.sniff import DIGITS
 from advisor.readers.status import by_tracker, is_open
 from advisor.redact import MASK, for_sending, hide_secrets
+from advisor.store.folders import advisor_home
 
 # lines of a sample from the beginning, from the end, of the most frequent kinds and at each of three places between
 HEAD, TAIL, FREQUENT, MIDDLE = 90, 70, 40, 16
@@ -52,6 +55,7 @@ BANNER = 3  # lines between two rows, after which a smaller step is a new start
 MOST_FALLS = 0.01  # share of rows whose step falls without a start: ranks print out of order
 STATUSES = tuple(status.value for status in Status if status is not Status.RUNNING)
 FEWEST_CLOCKS = 8  # rows with a time, of which nearly all falls if it is the time that is left
+TABLES = ("csv", "jsonl", "hf_trainer_state")  # formats whose rows are not lines of words
 MOST_BINARY = 0.1  # share of lines with zero bytes; a log that a machine left behind when it died has few
 FEWEST_ALIKE = 3  # lines with other decimals in the same words, which may be rows
 _WORDS = re.compile(r"[^\W\d_]{2,}")
@@ -227,6 +231,18 @@ def reading_of(path: Path, reader: Reader | None, answer: str | None) -> Assista
     return reading if entry is None else replace(reading, format=keep_format(entry, path, ASSISTANT).name)
 
 
+def by_quotes(run: RunTable, format: str, path: Path) -> RunTable:
+    """Return the run as an accepted format reads it if the program's own reading has another first loss.
+
+    What was quoted from the lines and found there counts more than another loss of the same rows.
+    """
+    own = read_run(path, str(advisor_home() / FOLDER / format))
+    if own.first_loss is None:
+        return run
+    alike = run.first_loss is not None and np.isclose(run.first_loss, own.first_loss, rtol=1e-3, equal_nan=True)
+    return run if alike else own
+
+
 def with_reading(run: RunTable, reading: AssistantReading) -> RunTable:
     """Return the run with the assistant's words, and with its status where the log itself leaves the end open."""
     ended = Status(reading.status) if reading.status is not None else Status.NO_END
@@ -247,14 +263,13 @@ def _accepted(text: str, path: Path) -> tuple[Mapping[str, Any] | None, Assistan
     if not isinstance(entry, Mapping | None) or "format" not in given or not isinstance(outcome, Mapping):
         raise RefusedAnswer("it has no format or no outcome")
     shown = {number for number, _ in sampled(path)}
-    rows: Sequence[MatchedRow] = ()
-    if entry is not None:
-        entry = {name: value for name, value in entry.items() if value is not None and name not in KEPT}
-        format = as_format(entry, "its format")
-        found = rows_by(format, path, "its format", listed=True)
-        _check_rows(found, any("rank" in row.targets for row in format.rows))
-        rows = found.rows
-    _check_quotes(rows, outcome, shown)
+    try:
+        entry = _checked_format(entry, outcome, path, shown)
+    except AdvisorError:
+        # A table or a document whose reader finds the losses that the assistant quotes needs no format of lines.
+        if not _read_alike(outcome, path):
+            raise
+        entry = None
     status, cause, lines = outcome.get("status"), outcome.get("cause"), outcome.get("lines")
     status = Status.NO_END.value if status == "unknown" else status
     if status not in STATUSES:
@@ -267,6 +282,34 @@ def _accepted(text: str, path: Path) -> tuple[Mapping[str, Any] | None, Assistan
         raise RefusedAnswer(f"its outcome: the log has {max(shown):,} lines, and none of number {str(absent[0])[:40]}")
     return entry, AssistantReading(accepted=True, refused=None, format=None, status=status, cause=_shown(cause),
                                    lines=tuple(lines[:MOST_EVIDENCE]))  # fmt: skip
+
+
+def _checked_format(
+    entry: Mapping[str, Any] | None, outcome: Mapping[str, Any], path: Path, shown: set[int]
+) -> Mapping[str, Any] | None:
+    """Return the format of an answer. Raises AdvisorError if the lines or the quotes do not bear it out."""
+    if entry is None:
+        _check_quotes((), outcome, shown, trained=True)
+        return None
+    entry = {name: value for name, value in entry.items() if value is not None and name not in KEPT}
+    format = as_format(entry, "its format")
+    found = rows_by(format, path, "its format", listed=True)
+    _check_rows(found, any("rank" in row.targets for row in format.rows))
+    _check_quotes(found.rows, outcome, shown, trained=bool(entry.get("rows")))
+    return entry
+
+
+def _read_alike(outcome: Mapping[str, Any], path: Path) -> bool:
+    """Return whether this program reads the losses that an answer quotes, in a file whose rows are not lines."""
+    try:
+        run = read_run(path)
+    except AdvisorError:
+        return False
+    if run.format not in TABLES:
+        return False
+    quoted = [_number(str(outcome.get(name))) for name in ("first_loss", "last_loss")]
+    read = [float("nan") if one is None else one for one in (run.first_loss, run.last_loss)]
+    return bool(np.isfinite(quoted).all() and np.allclose(quoted, read, rtol=1e-6))
 
 
 def _shown(text: str) -> str:
@@ -299,13 +342,14 @@ def _check_rows(found: MatchedRows, by_rank: bool) -> None:
         raise RefusedAnswer(f"its steps fall from {last:.10g} to {step:.10g} at line {line}, where nothing starts")
 
 
-def _check_quotes(rows: Sequence[MatchedRow], outcome: Mapping[str, Any], shown: set[int]) -> None:
+def _check_quotes(rows: Sequence[MatchedRow], outcome: Mapping[str, Any], shown: set[int], trained: bool) -> None:
     """Raise AdvisorError unless the first and last loss and the last step are what the patterns find there.
 
     The assistant has seen a sample only, so the first or last row among the lines that it saw counts too.
     """
     wrong = []
-    for name, end, field in (("first_loss", 0, "loss"), ("last_loss", -1, "loss"), ("last_step", -1, "step")):
+    quotes = (("first_loss", 0, "loss"), ("last_loss", -1, "loss"), ("last_step", -1, "step"))
+    for name, end, field in quotes if trained else ():  # rows of validation alone have none of them
         with_it = [row for row in rows if getattr(row, field)]
         seen = [row for row in with_it if row.line in shown]
         ends = [some[end] for some in (with_it, seen) if some]

@@ -92,7 +92,7 @@ def test_an_answer_that_does_not_hold_is_listed_as_refused(scored, tmp_path):
     (tmp_path / "plain.log.yaml").write_text(json.dumps(wrong | {"outcome": OUTCOME | {"last_loss": "7.0"}}))
     lines = scored(truth("plain"), plain=PLAIN, options=("--format-of", str(tmp_path)))
     assert "answers of an assistant: 0 of 1 used" in lines
-    assert [line for line in lines if "was refused" in line and "last_loss is 7.0" in line]
+    assert [line for line in lines if "was refused" in line and "its last_loss 7.0 is not" in line]
 
 
 def test_a_manifest_is_scored_log_by_log_and_its_values_are_exact(tmp_path, monkeypatch, capsys):

@@ -221,6 +221,31 @@ def test_an_answer_that_does_not_hold_is_refused_and_the_log_is_read_without_it(
     assert not (home / "formats").exists() and not (tmp_path / "pwned").exists()
 
 
+def test_of_a_table_or_document_the_outcome_is_taken_though_no_format_of_lines_fits(tmp_path, home):
+    history = [{"loss": 3 - i / 10, "epoch": i, "step": 10 * i} for i in range(1, 12)]
+    log = tmp_path / "trainer_state.json"
+    log.write_text(json.dumps({"log_history": history, "global_step": 110, "max_steps": 0}, indent=1))
+    form = {"name": "state", "rows": [r'"loss": (?P<loss><<LOSS>>),'], "steps": "printed"}
+    outcome = {"status": "stopped", "cause": "a person ended it", "lines": [3], "first_loss": "2.9",
+               "last_loss": "1.9", "last_step": "110"}  # fmt: skip
+    found = document("analyze", log, "--answer", "-", given=json.dumps({"format": form, "outcome": outcome}))
+    assert found["assistant"]["accepted"] and found["assistant"]["format"] is None and found["rows"] == 11
+    wrong = json.dumps({"format": form, "outcome": outcome | {"last_loss": "1.5"}})
+    assert not document("analyze", log, "--answer", "-", given=wrong)["assistant"]["accepted"]
+
+
+def test_a_loss_that_was_quoted_counts_more_than_the_one_that_a_known_format_reads(tmp_path, home):
+    rows = [f"Epoch {i}/9 loss: {2 - i / 10:.4f} total: {5 - i / 10:.4f}" for i in range(10)]
+    log = tmp_path / "two.log"
+    log.write_text("\n".join(rows) + "\n")
+    assert document("analyze", log)["first_loss"] == 2.0
+    form = {"name": "two", "rows": [r"Epoch (?P<epoch>\d+)/9 loss: \S+ total: (?P<loss><<LOSS>>)"]}
+    outcome = {"status": "completed", "cause": "nine epochs of nine", "lines": [10], "first_loss": "5.0000",
+               "last_loss": "4.1000", "last_step": "9"}  # fmt: skip
+    found = document("analyze", log, "--answer", "-", given=json.dumps({"format": form, "outcome": outcome}))
+    assert (found["format"], found["first_loss"], found["last_loss"]) == ("two", 5.0, 4.1)
+
+
 def test_a_sample_shows_the_first_and_last_rows_and_both_ends_of_long_lines(tmp_path, home):
     banner = [f"option {'abcdefghij'[i // 10]}{'abcdefghij'[i % 10]} of the oven" for i in range(100)] * 2
     rows = [f"~ u{i} :: cost {cost(i):.4f}" for i in range(1, 1001)]

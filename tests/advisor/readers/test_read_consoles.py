@@ -346,8 +346,8 @@ def test_planned_steps_are_those_of_all_epochs(tmp_path, lines, done, planned, s
     columns = {"step": [100 * n for n in range(1, 3 * done + 1)]}
     verify(
         read(tmp_path, lines),
-        first_step=1,
-        last_step=done,
+        first_step=100,
+        last_step=300 * done,  # by the printed number of an epoch's steps
         columns=columns,
         facts={"planned_steps": planned},
         status=status,

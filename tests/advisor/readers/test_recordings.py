@@ -111,7 +111,7 @@ READ = {
         "learning_rate": [1e-3, 1e-4, 1e-3, 1e-4, 1e-3], "tokens_per_second": [10500, 11500, 12500, 13500, 14500],
         "memory_bytes": {1: 4.1 * GIB}, "seconds": {2: 0.102}, "eval_loss": {4: 4.1}}),
     # steps that start again with every epoch are joined
-    "generic_epochs.log": ends("generic", 9, 1, 3, 2.4, 1.2, status="completed", main_phase=0,
+    "generic_epochs.log": ends("generic", 9, 100, 900, 2.4, 1.2, status="completed", main_phase=0,
                                columns={"step": [100 * n for n in range(1, 10)]},
                                facts={"planned_epochs": 3, "planned_steps": 900}),
     # epochs are numbered rows; 529 s is an epoch's
