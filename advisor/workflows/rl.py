@@ -16,7 +16,15 @@ from advisor.planning.models import known_names, mixture_rows, require_architect
 from advisor.planning.rl import RlWay, best_updates, search_rl, training_sizes
 from advisor.prediction.generation import Answers
 from advisor.prediction.layout_batch import SURE, predict_layouts
-from advisor.prediction.rl import RlRun, RlSoftware, predict_rl, prediction_of, require_rl_software, update_runs
+from advisor.prediction.rl import (
+    RlRun,
+    RlSoftware,
+    predict_rl,
+    prediction_of,
+    require_rl_software,
+    rl_software,
+    update_runs,
+)
 from advisor.records import Prediction
 from advisor.store.store import Store
 from advisor.workflows.goal import RL_SOFTWARE, find_any_model, find_architecture
@@ -307,7 +315,7 @@ def _assume(name: str, default: float | None, assumed: list[str]) -> float:
 def software_in(text: str, assumed: list[str]) -> RlSoftware:
     """Return the program that free words name, else the usual one."""
     letters = re.sub(r"[^a-z]", "", text.lower())
-    for name in ("verl", "nemo-rl", "openrlhf", "trl", "prime-rl", "skyrl"):
+    for name in sorted(rl_software(), key=len, reverse=True):
         if name.replace("-", "") in letters:
             return require_rl_software(name)
     assumed.append(f"software {RL_SOFTWARE}")

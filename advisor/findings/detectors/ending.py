@@ -1,6 +1,6 @@
 """Runs that did not end well: how they ended, what to do next, and what the rest would take.
 
-If a log merely stops before its planned end, `comparison.detect_steps_missing` reports it.
+If a log merely stops before its planned end, `runs.detect_steps_missing` reports it.
 """
 
 from __future__ import annotations
