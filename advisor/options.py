@@ -429,7 +429,7 @@ class Goal:
         "measured", Kind.FILE, _ADVANCED, "Your measured runs",
         "With --layout any: a CSV file of runs that you timed on fewer GPUs or layers, to correct the predicted times. "
         "Columns: options of `predict` (tp, pp, gpus, micro-batch, grad-accum, depth), and step_seconds or "
-        "tokens_per_second.",
+        "tokens_per_second. With --rl: steps that you timed on this type of GPU, in a column step_seconds (and gpus).",
     )  # fmt: skip
     optimizer: str = _option(
         "optimizer", Kind.CHOICE, _ADVANCED, "Optimizer",

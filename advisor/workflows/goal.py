@@ -207,7 +207,7 @@ _NEEDS = (
     ("rl", ("model",), "--rl needs a model", "--model Qwen/Qwen3-8B"),
     ("finetune", ("model",), "--finetune needs a model", "--model Qwen/Qwen3-8B"),
     ("layout", ("model",), "--layout any needs a model", "--model llama-3-70b"),
-    ("measured", ("layout",), "--measured is of runs over layouts", "add --layout any and --model"),
+    ("measured", ("layout", "rl"), "--measured is of runs over layouts, or of RL", "add --layout any and --model"),
     ("epochs", ("data", "data_tokens", "finetune"), "--epochs without data: a synthetic stream has no end",
      "say of how much data: --data FOLDER, or --data-tokens 3B"),
     ("value_of_time", ("budget",), "--value-of-time is of a budget, and there is none", "add --budget"),
@@ -249,7 +249,7 @@ _OTHER_PLANS = (
                                  "length", "lora_rank", "stage", "optimizer"}),
     ("layout", "a plan over layouts", {*_OF_MACHINES, "layout", "model", "tokens", "ratio", "seq_len", "global_batch",
                                        "measured", "precision"}),
-    ("rl", "RL post-training", {*_OF_MACHINES, *_OF_RL, "rl", "model", "own", "lora_rank", "precision"}),
+    ("rl", "RL post-training", {*_OF_MACHINES, *_OF_RL, "rl", "model", "own", "lora_rank", "precision", "measured"}),
 )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus, require_gpu
@@ -23,7 +24,7 @@ from advisor.prediction.rl import predict_rl
 from advisor.records import Estimate, Grounds, Plan, Prediction
 from advisor.store.store import Store
 from advisor.workflows.plan_elsewhere import ON_DEMAND, BestWay, Duration, plan_of, try_machines
-from advisor.workflows.rl import RlRequest, request_of
+from advisor.workflows.rl import MeasuredSteps, RlRequest, own_pace, paced, read_steps, request_of
 
 _WHILE = (0.1, 0.3, 0.5, 0.7, 0.9)  # of a run, where the length of its answers is taken
 
@@ -37,6 +38,7 @@ class RlWork:
     store: Store
     longer: float  # mean length of an answer at the end
     updates: dict[tuple[str, int], Prediction] = field(default_factory=dict)  # by GPU and number of GPUs that train
+    measured: tuple[MeasuredSteps, ...] = ()
     ways: dict[tuple[str, int], RlWay] = field(default_factory=dict)  # the best ones, by GPU and number of GPUs
 
     @property
@@ -74,12 +76,14 @@ class RlWork:
         ways = self.request.on(gpu, gpus, self.updates)
         if not ways or ways[0].step.fit_probability < SURE:
             return ""
+        if self.measured and (own := own_pace(self.request, gpu, self.measured, self.store, gpus)) is not None:
+            ways = [replace(way, prediction=paced(way.prediction, own, gpus)) for way in ways]
         self.ways[gpu, gpus] = ways[0]
         spec = require_gpu(gpu)
         same_gpu, same_generation, everything = published_runs(gpu, spec.generation)
         grounds = Grounds(
             calibration=None, generation=spec.generation, card_runs=same_gpu, generation_runs=same_generation,
-            all_runs=everything,
+            all_runs=everything, own_runs=sum(len(one.seconds) for one in self.measured),
         )  # fmt: skip
         return BestWay(
             prediction=ways[0].prediction,
@@ -121,7 +125,10 @@ def plan_rl(goal: Goal, store: Store) -> Plan:
     if goal.prompts is None:
         raise AdvisorError("the amount of training is not given", "say how many prompts: --prompts 20k", exit_code=2)
     request, longer, assumed = request_of(goal, goal.network_bytes_per_second)
-    work = RlWork(goal=goal, request=request, store=store, longer=longer)
+    measured = read_steps(Path(goal.measured)) if goal.measured is not None else ()
+    if measured and ("," in goal.gpu or goal.gpu in (ANY, OWN)):
+        raise AdvisorError("--measured is of one type of GPU", "name it: --gpu h100", exit_code=2)
+    work = RlWork(goal=goal, request=request, store=store, longer=longer, measured=measured)
     tried = try_machines(work)
     if not tried.runs and tried.endless:
         raise AdvisorError(f"no run ends on {', '.join(tried.endless)}", ON_DEMAND, exit_code=3)

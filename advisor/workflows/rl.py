@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 from advisor.architecture import Layout, Model
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec, load_gpus, read_gpus, require_gpu
+from advisor.laws.intervals import Z80
 from advisor.options import Goal, PredictOptions, options_of
 from advisor.planning.models import known_names, mixture_rows, require_architecture
 from advisor.planning.rl import RlWay, best_updates, search_rl, training_sizes
@@ -25,7 +28,7 @@ from advisor.prediction.rl import (
     rl_software,
     update_runs,
 )
-from advisor.records import Prediction
+from advisor.records import Basis, Estimate, Prediction
 from advisor.store.store import Store
 from advisor.workflows.goal import RL_SOFTWARE, find_any_model, find_architecture
 from advisor.workflows.plan_finetune import RANK, finetune_batch, finetune_software
@@ -40,6 +43,8 @@ LIMIT = 4096
 _OF_WORK = ("response_len", "prompts_per_step", "group_size")  # what the work of a step depends on
 _UNSURE = 0.7  # log standard deviation of a step whose work is assumed (benchmarks/rl.py)
 _KEPT = 0.5  # share of the answers that DAPO trains on; it drops groups that are all right or all wrong
+_OWN_STEP = 0.06  # log standard deviation of later steps around the first ones, whose answers had another length
+_OTHER_GPUS = 0.2  # added on another number of GPUs than those that were timed
 _FAR = 0.35  # log ratio of parameters beyond which no known model stands in for an unknown one
 
 
@@ -141,6 +146,88 @@ def request_of(goal: Goal | PredictOptions, network: float | None) -> tuple[RlRe
         unsure=goal.response_len is None,
     )  # fmt: skip
     return request, longer, assumed
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredSteps:
+    """Steps of RL that the user timed on one number of GPUs; None: the number that is planned."""
+
+    gpus: int | None
+    seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnPace:
+    """How much longer the user's steps take than predicted, and on how many GPUs that was seen."""
+
+    factor: float
+    deviation: float  # log standard deviation of a step at that pace
+    gpus: tuple[int | None, ...]
+
+
+def read_steps(path: Path) -> tuple[MeasuredSteps, ...]:
+    """Read a CSV file of timed steps, with a column step_seconds and perhaps gpus. Raises AdvisorError (exit 2)."""
+    found: dict[int | None, list[float]] = {}
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = csv.DictReader(file)
+        names = {(name or "").strip() for name in rows.fieldnames or ()}
+        if "step_seconds" not in names or names - {"step_seconds", "gpus", "step"}:
+            hint = "columns: step_seconds, and gpus if they differ from --gpus"
+            raise AdvisorError(f"{path}: no table of timed steps of RL", hint, exit_code=2)
+        for row in rows:
+            try:
+                count = int(row["gpus"]) if row.get("gpus") else None
+                found.setdefault(count, []).append(positive_seconds(row["step_seconds"]))
+            except ValueError as error:
+                raise AdvisorError(
+                    f"{path}, line {rows.line_num}: {error}", "numbers of seconds", exit_code=2
+                ) from None
+    if not found:
+        raise AdvisorError(f"{path} has no row", "one row for each step that you timed", exit_code=2)
+    return tuple(MeasuredSteps(gpus=count, seconds=tuple(seconds)) for count, seconds in found.items())
+
+
+def positive_seconds(text: str) -> float:
+    """Return a positive number of seconds. Raises ValueError."""
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise ValueError(f"{text} is no time of a step")
+    return value
+
+
+def own_pace(
+    request: RlRequest, gpu: str, measured: Sequence[MeasuredSteps], store: Store, planned: int | None = None
+) -> OwnPace | None:
+    """Return how the user's steps compare with the predicted ones on the same GPUs; None if none can be predicted."""
+    logs, seen = [], []
+    for one in measured:
+        gpus = one.gpus or planned
+        ways = request.on(gpu, gpus, request.updates_on([(gpu, gpus)], store)) if gpus else []
+        if ways:
+            # the first step of a run warms up, so the median counts
+            logs.append((math.log(statistics.median(one.seconds) / ways[0].step.step_seconds.value), len(one.seconds)))
+            seen.append(one.gpus)
+    if not logs:
+        return None
+    weight = sum(count for _, count in logs)
+    middle = sum(value * count for value, count in logs) / weight
+    return OwnPace(factor=math.exp(middle), deviation=math.hypot(_OWN_STEP, 0.15 / math.sqrt(weight)), gpus=tuple(seen))
+
+
+def paced(prediction: Prediction, own: OwnPace, gpus: int) -> Prediction:
+    """Return a prediction at the user's own pace. On another number of GPUs it is less certain."""
+    assert prediction.step_seconds is not None and prediction.tokens_per_second is not None
+    value = prediction.step_seconds.value * own.factor
+    there = gpus in own.gpus or None in own.gpus
+    width = math.exp(Z80 * math.hypot(own.deviation, 0.0 if there else _OTHER_GPUS))
+    rate = prediction.tokens_per_second.value / own.factor
+    basis = Basis.INTERPOLATED if there else Basis.EXTRAPOLATED
+    return replace(
+        prediction,
+        step_seconds=Estimate(value=value, low=value / width, high=value * width, basis=basis),
+        tokens_per_second=Estimate(value=rate, low=rate / width, high=rate * width, basis=basis),
+        step_parts={name: part * own.factor for name, part in (prediction.step_parts or {}).items()},
+    )
 
 
 def predict_options(options: PredictOptions, store: Store) -> Predicted:

@@ -107,6 +107,24 @@ def test_longer_answers_turns_and_tools_take_longer():
     assert with_tools - without >= 157 * 3 * 60 / 3600  # three times a minute in each of 157 steps
 
 
+def test_steps_that_were_timed_beat_what_published_runs_say(tmp_path):
+    (tmp_path / "steps.csv").write_text("step_seconds\n400\n200\n201\n199\n")  # the first one warms up
+    one = (*QWEN, *LENGTHS, "--gpu", "8xh100")
+    alone, timed = document(*one), document(*one, "--measured", tmp_path / "steps.csv")
+    before, after = ((found["run"] or found["chosen"])["prediction"]["step_seconds"] for found in (alone, timed))
+    assert (
+        after["value"] == pytest.approx(200.5) and after["high"] / after["low"] < 1.3 < before["high"] / before["low"]
+    )
+    (tmp_path / "four.csv").write_text("gpus,step_seconds\n4,300\n")
+    other = document(*one, "--measured", tmp_path / "four.csv")
+    step = (other["run"] or other["chosen"])["prediction"]["step_seconds"]
+    assert step["high"] / step["low"] > 1.5  # on twice as many GPUs
+    (tmp_path / "odd.csv").write_text("step_seconds\nsoon\n")
+    assert "line 2" in advisor(*one, "--measured", tmp_path / "odd.csv", expect=2).stderr
+    words = advisor(*QWEN, "--gpu", "any", "--measured", tmp_path / "steps.csv", expect=2).stderr
+    assert "one type of GPU" in words
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
