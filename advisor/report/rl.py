@@ -157,9 +157,16 @@ def notes(plan: Plan) -> Iterator[str]:
         f"{rollouts.response_max:,}; {rollouts.updates} updates per step; probability that it fits: "
         f"{format_percent(min(plan.prediction.fit_probability or 0.0, 0.99))}"
     )
+    grounds = plan.grounds
+    if grounds is not None and grounds.own_slowdown is not None:
+        yield (
+            f"your {grounds.own_runs} timed steps take {grounds.own_slowdown:.2f} times as long as predicted, and so do "
+            "all steps here; memory from published runs (80 % intervals)"
+        )
+        return
     yield (
         "speed and memory from published runs of RL post-training (80 % intervals); old versions, unpacked batches and "
-        "engines without CUDA graphs are slower"
+        "engines without CUDA graphs are slower; steps that you time correct the speed: --measured steps.csv"
     )
 
 

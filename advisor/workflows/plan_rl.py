@@ -76,14 +76,16 @@ class RlWork:
         ways = self.request.on(gpu, gpus, self.updates)
         if not ways or ways[0].step.fit_probability < SURE:
             return ""
-        if self.measured and (own := own_pace(self.request, gpu, self.measured, self.store, gpus)) is not None:
+        own = own_pace(self.request, gpu, self.measured, self.store, gpus) if self.measured else None
+        if own is not None:
             ways = [replace(way, prediction=paced(way.prediction, own, gpus)) for way in ways]
         self.ways[gpu, gpus] = ways[0]
         spec = require_gpu(gpu)
         same_gpu, same_generation, everything = published_runs(gpu, spec.generation)
         grounds = Grounds(
             calibration=None, generation=spec.generation, card_runs=same_gpu, generation_runs=same_generation,
-            all_runs=everything, own_runs=sum(len(one.seconds) for one in self.measured),
+            all_runs=everything, own_runs=0 if own is None else sum(len(one.seconds) for one in self.measured),
+            own_slowdown=None if own is None else own.factor,
         )  # fmt: skip
         return BestWay(
             prediction=ways[0].prediction,

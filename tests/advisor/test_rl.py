@@ -115,6 +115,8 @@ def test_steps_that_were_timed_beat_what_published_runs_say(tmp_path):
     assert (
         after["value"] == pytest.approx(200.5) and after["high"] / after["low"] < 1.3 < before["high"] / before["low"]
     )
+    shown = advisor(*one, "--measured", tmp_path / "steps.csv", expect=0, COLUMNS=300).stdout
+    assert "your 4 timed steps take" in shown
     (tmp_path / "four.csv").write_text("gpus,step_seconds\n4,300\n")
     other = document(*one, "--measured", tmp_path / "four.csv")
     step = (other["run"] or other["chosen"])["prediction"]["step_seconds"]
