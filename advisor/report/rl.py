@@ -160,8 +160,8 @@ def notes(plan: Plan) -> Iterator[str]:
     grounds = plan.grounds
     if grounds is not None and grounds.own_slowdown is not None:
         yield (
-            f"your {grounds.own_runs} timed steps take {grounds.own_slowdown:.2f} times as long as predicted, and so do "
-            "all steps here; memory from published runs (80 % intervals)"
+            f"your {grounds.own_runs} timed steps take {grounds.own_slowdown:.2f} times as long as predicted, and so "
+            "do all steps here; memory from published runs (80 % intervals)"
         )
         return
     yield (
