@@ -57,7 +57,7 @@ def verdict_line(audit: Audit) -> str:
 
 
 def facts_line(audit: Audit) -> str:
-    """Returns the second line: how many statements the facts add, and how many are problems; "" without any."""
+    """Returns the second line: how many statements the facts add, and how many are problems; "" if there are none."""
     problems = [j for j in audit.volunteered if j.finding is not None and j.judgement.severity is not Severity.NOTE]
     if not audit.volunteered:
         return ""
@@ -89,7 +89,7 @@ def where(judged: JudgedClaim) -> str:
     line = f"line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}, " if lines else ""
     reason = f", because {judged.claim.because}" if judged.claim.because else ""
     favours = judged.judgement.ruling in BAD and judged.claim.opinion == Ruling.HOLDS
-    return f"{line}{judged.claim.id}{f'; its reader says that it holds{reason}' if favours else ''}"
+    return f"{line}{judged.claim.id}{f'; the reader of the report says that it holds{reason}' if favours else ''}"
 
 
 def objections(audit: Audit) -> Iterator[str]:
