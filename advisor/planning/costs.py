@@ -207,9 +207,9 @@ class Costs:
         return off <= np.minimum.reduceat(off[order], starts, axis=0)[groups]
 
     def taken_before_saving(self, steps: np.ndarray) -> np.ndarray | None:
-        """Return True where a notice may be too short for saving (`notice.save_seconds`), of shape (n, k).
+        """Return where the notice before an interruption may be too short for a checkpoint: booleans of shape (n, k).
 
-        Returns None if no machine here has a known notice.
+        `wallclock.save_seconds` says how long a save takes. Returns None if no machine here has a known notice.
         """
         notice = _machine_terms(self.candidates.machines).notice[self.candidates.offer]
         rows = np.nonzero(notice < math.inf)[0]

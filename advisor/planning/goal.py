@@ -269,7 +269,7 @@ def cap_is_too_low(goal: Goal, profile: Profile) -> bool:
 
 
 def power_of(profile: Profile) -> PowerModel | None:
-    """Return the power model of one device: calibrated, or by the data sheet's limit, or None if unknown."""
+    """Return the power model of one device: calibrated, or else from the data sheet's power limit; None if unknown."""
     return profile.costs.power or datasheet_power(profile.spec.tdp_watts if profile.spec else None)
 
 

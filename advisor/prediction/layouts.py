@@ -186,7 +186,7 @@ _COLUMN_NAMES = {f.name for f in fields(Columns)}
 
 
 def columns_of(runs: Sequence[LayoutRun]) -> Columns:
-    """Return runs as columns of shape (n,). Raises AdvisorError if the catalog has no link for a GPU."""
+    """Return runs as columns of shape (n,). Raises AdvisorError if the catalog has no interconnect for a GPU."""
     rows = []
     for run in runs:
         model, layout = run.model, run.layout
