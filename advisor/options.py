@@ -232,11 +232,11 @@ class Goal:
         empty="RL only", metavar="COUNT", least=1, most=1e12,
     )  # fmt: skip
     prompts_per_step: int | None = _option(
-        "prompts_per_step", Kind.WHOLE, _GOAL, "Prompts per step", "Prompts of one step of --rl. Default: 128.",
-        empty="128", least=1, most=1_000_000,
+        "prompts_per_step", Kind.WHOLE, _GOAL, "Prompts per step",
+        "Number of prompts per step, for --rl. Default: 128.", empty="128", least=1, most=1_000_000,
     )  # fmt: skip
     group: int | None = _option(
-        "group", Kind.WHOLE, _GOAL, "Answers per prompt", "Answers that --rl generates to each prompt. Default: 8.",
+        "group", Kind.WHOLE, _GOAL, "Answers per prompt", "Number of answers per prompt, for --rl. Default: 8.",
         empty="8", least=1, most=100_000,
     )  # fmt: skip
     prompt_len: float | None = _option(
@@ -266,20 +266,20 @@ class Goal:
     )  # fmt: skip
     staleness: float | None = _option(
         "staleness", Kind.NUMBER, _GOAL, "Staleness",
-        "Steps that answers may be older than the weights with split GPUs; 0: engines and trainer wait for each other. "
-        "Default: 1.", empty="1", least=0, most=100,
+        "With split GPUs, the number of steps by which answers may be older than the weights; 0: engines and trainer "
+        "wait for each other. Default: 1.", empty="1", least=0, most=100,
     )  # fmt: skip
     turns: int | None = _option(
-        "turns", Kind.WHOLE, _GOAL, "Turns", "Turns of an agent with tools in one answer. Default: 1.", empty="1",
-        least=1, most=10_000,
+        "turns", Kind.WHOLE, _GOAL, "Turns",
+        "Number of turns in one answer of an agent that calls tools. Default: 1.", empty="1", least=1, most=10_000,
     )  # fmt: skip
     tool_seconds: float | None = _option(
         "tool_seconds", Kind.SECONDS, _GOAL, "Tool time",
-        "Time of the slow tool calls of a turn (the 9th of 10), e.g. 5s. Default: none.", empty="none", least=0,
+        "90th percentile of the time of the tool calls in a turn, e.g. 5s. Default: none.", empty="none", least=0,
         most=_DECADE,
     )  # fmt: skip
     lora: bool = _option(
-        "lora", Kind.SWITCH, _GOAL, "Adapters only", "With --rl: train adapters (LoRA), of --lora-rank.", default=False,
+        "lora", Kind.SWITCH, _GOAL, "Adapters only", "With --rl: train adapters of rank --lora-rank.", default=False,
     )  # fmt: skip
     # Model
     model: str | None = _option(
@@ -299,17 +299,18 @@ class Goal:
         default="nanochat",
     )  # fmt: skip
     depth: int | None = _option(
-        "depth", Kind.WHOLE, _MODEL, "Depth", "Number of transformer blocks. Default: the best number.",
+        "depth", Kind.WHOLE, _MODEL, "Depth", "Number of transformer blocks. Default: chosen by the planner.",
         empty="the best", also=("--layers",), least=1, most=MOST_DEPTH,
     )  # fmt: skip
     width: int | None = _option(
         "width", Kind.WHOLE, _MODEL, "Width",
-        "Size of the residual stream. Default: usual for the family.", empty="default",
+        "Size of the residual stream. Default: the usual value for the model family.", empty="default",
         least=1, most=1_000_000,
     )  # fmt: skip
     heads: int | None = _option(
-        "heads", Kind.WHOLE, _MODEL, "Heads", "Number of query heads. Default: usual for the family.", empty="default",
-        least=1, most=100_000,
+        "heads", Kind.WHOLE, _MODEL, "Heads",
+        "Number of query heads. Default: the usual number for the model family.", empty="default", least=1,
+        most=100_000,
     )  # fmt: skip
     kv_heads: int | None = _option(
         "kv_heads", Kind.WHOLE, _MODEL, "Key/value heads",
@@ -590,9 +591,9 @@ class PredictOptions:
     )
     response_max: int | None = _like("response_max")
     placement: str | None = _like("placement")
-    rollout_gpus: int | None = _own("rollout_gpus", Kind.WHOLE, "GPUs of --gpus that only generate. Default: the best.",
+    rollout_gpus: int | None = _own("rollout_gpus", Kind.WHOLE, "GPUs that only generate. Default: the fastest split.",
                                     section=_GOAL, least=1, most=100_000)  # fmt: skip
-    rollout_tp: int | None = _own("rollout_tp", Kind.WHOLE, "GPUs of one engine that generates. Default: the best.",
+    rollout_tp: int | None = _own("rollout_tp", Kind.WHOLE, "GPUs per inference engine. Default: the fastest.",
                                   section=_GOAL, least=1, most=1024)  # fmt: skip
     staleness: float | None = _like("staleness")
     turns: int | None = _like("turns")

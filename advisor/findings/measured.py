@@ -52,7 +52,7 @@ class CardReadings:
     card: int
     readings: int  # moments at which the GPU answered
     seconds: float | None  # from the first answer to the last; None if there was no clock
-    silent_seconds: float | None = None  # asked without an answer at the end; None: it answered to the end
+    silent_seconds: float | None = None  # at the end, in which the GPU did not answer; None: it answered to the end
     quantities: Mapping[str, Spread]  # of QUANTITIES, without those that were never read
     memory_bytes: float | None  # of the GPU
     power_limit_watts: float | None = None  # as it was read

@@ -59,7 +59,7 @@ def first_card() -> str | None:
 
 
 def cards() -> list[DetectedGpu]:
-    """Return this machine's usable NVIDIA GPUs. The list is empty without a driver or a GPU."""
+    """Return this machine's usable NVIDIA GPUs. The list is empty if there is no driver or GPU."""
     return [card for card in _looked_at().values() if isinstance(card, DetectedGpu)]
 
 

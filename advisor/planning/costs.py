@@ -128,7 +128,7 @@ class Costs:
         return Bills(clock=clock, watts=self._watts, kwh=kwh, usd=usd, storage_usd=storage)
 
     def overruns(self, steps: np.ndarray, limits: Limits) -> tuple[np.ndarray, np.ndarray]:
-        """Return time over deadline and dollars over budget, each 0 without that limit."""
+        """Return time over deadline and dollars over budget, each 0 if there is no such limit."""
         if limits.sure:
             bills = self.bills(steps)
             return limits.overruns(bills.clock.total_seconds.high, bills.usd.high)

@@ -129,7 +129,7 @@ class Brief:
     depths: tuple[int, ...]
     usd_per_kwh: float
     power: PowerModel | None  # of one device
-    unique_tokens: int | None  # of the training data, here or elsewhere; None: synthetic tokens without end
+    unique_tokens: int | None  # of the training data, here or elsewhere; None: unlimited synthetic tokens
     validation_tokens: int | None
     limited: bool  # a budget or a deadline was given
     deadline_seconds: float | None  # the goal's, or UNLIMITED_SECONDS if nothing limits the run

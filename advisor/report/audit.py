@@ -123,7 +123,7 @@ def text_lines(audit: Audit) -> Iterator[str]:
 
 
 def kind_lines(kinds: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Describes every form of every kind of claim in two lines: as a report states it, and as a card states it."""
+    """Yields two lines for every form of a claim: how a report states it, and how a card states it."""
     for entry in kinds:
         yield f"{entry['that']}: {entry['says']}"
         fields = {"kind": entry["kind"], "that": entry["that"], **entry["fields"]}.items()

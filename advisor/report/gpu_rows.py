@@ -117,7 +117,7 @@ def sold(offer: Offer) -> str:
 
 
 def _idle(offer: Offer) -> bool:
-    """Tells whether the user pays for more GPUs than the run uses."""
+    """Returns True if the user pays for more GPUs than the run uses."""
     return offer.rented is not None and offer.rented > offer.gpus
 
 
