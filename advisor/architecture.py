@@ -116,9 +116,9 @@ class Rollouts:
     algorithm: str  # grpo | dapo | ppo
     prompts: int  # of one step
     group: int  # answers to each prompt
-    prompt_len: float  # mean tokens
-    response_len: float  # mean tokens of an answer
-    response_max: int  # tokens at which an answer is cut
+    prompt_len: float  # mean, in tokens
+    response_len: float  # mean, in tokens
+    response_max: int  # in tokens; longer responses are cut
     engine_gpus: int  # that generate
     engine_tensor: int  # GPUs of one engine
     colocated: bool  # engines and trainer take turns on the same GPUs

@@ -29,7 +29,7 @@ class Offer:
     spot: bool
     usd_per_hour: float | None  # for all rented GPUs, idle ones included; None: unknown
     source: str  # of the price, or why it is unknown
-    instance_type: str | None = None  # name in the provider's price list; None without a list
+    instance_type: str | None = None  # name in the provider's price list; None if there is no list
     region: str | None = None
     machines: int = 1  # number of rented machines of that type
     rented: int | None = None  # GPUs paid for, if more than the GPUs in use; None: as many

@@ -149,7 +149,8 @@ class Goal:
     deadline_at: str | None = None  # the moment that was stated as the deadline, in ISO 8601; None: a duration
     objective: str = _option(
         "objective", Kind.CHOICE, _GOAL, "Minimise",
-        "What to minimise within the limits. Cost and time need fixed work: give --tokens or --depth.",
+        "What to minimise within the limits. Minimising cost or time requires a fixed amount of training: give "
+        "--tokens or --depth.",
         choices=("loss", "cost", "time"), default="loss",
     )  # fmt: skip
     sure: bool = _option(
@@ -186,7 +187,7 @@ class Goal:
         empty="unlimited", least=1, most=1e16,
     )  # fmt: skip
     epochs: float | None = _option(
-        "epochs", Kind.NUMBER, _GOAL, "Epochs", "Number of passes over the data. Default: the best number.",
+        "epochs", Kind.NUMBER, _GOAL, "Epochs", "Number of passes over the data. Default: chosen by the planner.",
         empty="the best", least=1e-3, most=1e6,
     )  # fmt: skip
     synthetic: bool = _option(
@@ -231,31 +232,32 @@ class Goal:
         empty="RL only", metavar="COUNT", least=1, most=1e12,
     )  # fmt: skip
     prompts_per_step: int | None = _option(
-        "prompts_per_step", Kind.WHOLE, _GOAL, "Prompts per step", "Prompts of one step of --rl. Default: 128.",
-        empty="128", least=1, most=1_000_000,
+        "prompts_per_step", Kind.WHOLE, _GOAL, "Prompts per step",
+        "Number of prompts per step, for --rl. Default: 128.", empty="128", least=1, most=1_000_000,
     )  # fmt: skip
     group: int | None = _option(
-        "group", Kind.WHOLE, _GOAL, "Answers per prompt", "Answers that --rl generates to each prompt. Default: 8.",
+        "group", Kind.WHOLE, _GOAL, "Answers per prompt", "Number of answers per prompt, for --rl. Default: 8.",
         empty="8", least=1, most=100_000,
     )  # fmt: skip
     prompt_len: float | None = _option(
-        "prompt_len", Kind.NUMBER, _GOAL, "Prompt length", "Mean tokens of a prompt of --rl. Default: 200.",
+        "prompt_len", Kind.NUMBER, _GOAL, "Prompt length", "Mean prompt length in tokens, for --rl. Default: 200.",
         empty="200", least=1, most=10_000_000,
     )  # fmt: skip
     response_len: float | None = _option(
-        "response_len", Kind.NUMBER, _GOAL, "Answer length",
-        "Mean tokens of an answer of --rl at the beginning. Default: by --response-max.", empty="by the limit", least=1,
-        most=10_000_000,
+        "response_len", Kind.NUMBER, _GOAL, "Response length",
+        "Mean response length in tokens at the start of training, for --rl. Default: estimated from --response-max.",
+        empty="by the limit", least=1, most=10_000_000,
     )  # fmt: skip
     response_len_end: float | None = _option(
-        "response_len_end", Kind.NUMBER, _GOAL, "Answer length at the end",
-        "Mean tokens of an answer at the end, because answers lengthen while training. Default: as at the beginning.",
+        "response_len_end", Kind.NUMBER, _GOAL, "Response length at the end",
+        "Mean response length in tokens at the end of training (responses usually grow during RL). Default: as at the "
+        "start.",
         empty="the same", least=1, most=10_000_000,
     )  # fmt: skip
     response_max: int | None = _option(
-        "response_max", Kind.WHOLE, _GOAL, "Longest answer",
-        "Tokens at which an answer of --rl is cut. Default: four times --response-len.", empty="4 x the length",
-        least=1, most=10_000_000,
+        "response_max", Kind.WHOLE, _GOAL, "Maximum response length",
+        "Maximum response length in tokens, for --rl; longer responses are cut. Default: four times --response-len.",
+        empty="4 x the length", least=1, most=10_000_000,
     )  # fmt: skip
     placement: str | None = _option(
         "placement", Kind.CHOICE, _GOAL, "Engines",
@@ -264,20 +266,20 @@ class Goal:
     )  # fmt: skip
     staleness: float | None = _option(
         "staleness", Kind.NUMBER, _GOAL, "Staleness",
-        "Steps that answers may be older than the weights with split GPUs; 0: engines and trainer wait for each other. "
-        "Default: 1.", empty="1", least=0, most=100,
+        "With split GPUs, the number of steps by which answers may be older than the weights; 0: engines and trainer "
+        "wait for each other. Default: 1.", empty="1", least=0, most=100,
     )  # fmt: skip
     turns: int | None = _option(
-        "turns", Kind.WHOLE, _GOAL, "Turns", "Turns of an agent with tools in one answer. Default: 1.", empty="1",
-        least=1, most=10_000,
+        "turns", Kind.WHOLE, _GOAL, "Turns",
+        "Number of turns in one answer of an agent that calls tools. Default: 1.", empty="1", least=1, most=10_000,
     )  # fmt: skip
     tool_seconds: float | None = _option(
         "tool_seconds", Kind.SECONDS, _GOAL, "Tool time",
-        "Time of the slow tool calls of a turn (the 9th of 10), e.g. 5s. Default: none.", empty="none", least=0,
+        "90th percentile of the time of the tool calls in a turn, e.g. 5s. Default: none.", empty="none", least=0,
         most=_DECADE,
     )  # fmt: skip
     lora: bool = _option(
-        "lora", Kind.SWITCH, _GOAL, "Adapters only", "With --rl: train adapters (LoRA), of --lora-rank.", default=False,
+        "lora", Kind.SWITCH, _GOAL, "Adapters only", "With --rl: train adapters of rank --lora-rank.", default=False,
     )  # fmt: skip
     # Model
     model: str | None = _option(
@@ -297,26 +299,28 @@ class Goal:
         default="nanochat",
     )  # fmt: skip
     depth: int | None = _option(
-        "depth", Kind.WHOLE, _MODEL, "Depth", "Number of transformer blocks. Default: the best number.",
+        "depth", Kind.WHOLE, _MODEL, "Depth", "Number of transformer blocks. Default: chosen by the planner.",
         empty="the best", also=("--layers",), least=1, most=MOST_DEPTH,
     )  # fmt: skip
     width: int | None = _option(
         "width", Kind.WHOLE, _MODEL, "Width",
-        "Size of the residual stream. Default: usual for the family.", empty="default",
+        "Size of the residual stream. Default: the usual value for the model family.", empty="default",
         least=1, most=1_000_000,
     )  # fmt: skip
     heads: int | None = _option(
-        "heads", Kind.WHOLE, _MODEL, "Heads", "Number of query heads. Default: usual for the family.", empty="default",
-        least=1, most=100_000,
+        "heads", Kind.WHOLE, _MODEL, "Heads",
+        "Number of query heads. Default: the usual number for the model family.", empty="default", least=1,
+        most=100_000,
     )  # fmt: skip
     kv_heads: int | None = _option(
-        "kv_heads", Kind.WHOLE, _MODEL, "Key/value heads", "Number of key/value heads. Default: usual for the family.",
+        "kv_heads", Kind.WHOLE, _MODEL, "Key/value heads",
+        "Number of key/value heads. Default: the usual number for the model family.",
         empty="default", least=1, most=100_000,
     )  # fmt: skip
     ffn_width: int | None = _option(
         "ffn_width", Kind.WHOLE, _MODEL, "Feed-forward width",
-        "Hidden size of the feed-forward blocks. Default: usual for the family.", empty="default", least=1,
-        most=10_000_000,
+        "Hidden size of the feed-forward blocks. Default: the usual value for the model family.",
+        empty="default", least=1, most=10_000_000,
     )  # fmt: skip
     seq_len: int | None = _option(
         "seq_len", Kind.WHOLE, _MODEL, "Context length", "Tokens per sequence. Default: as calibrated, else 2048.",
@@ -379,8 +383,9 @@ class Goal:
     )  # fmt: skip
     interruption_seconds: float | None = _option(
         "interruptions", Kind.SECONDS, _MACHINES, "Interrupted every",
-        "Mean time between interruptions of a machine, e.g. 12h. Default: 4-48 h if it is a spot machine, else days.",
-        empty="4-48 h on spot, else days", least=60.0, most=_DECADE,  # with more interruptions a run never starts
+        "Mean time between interruptions of a machine, e.g. 12h. Default: 4-48 h for a spot machine, several days "
+        "otherwise.", empty="4-48 h on spot, else several days",
+        least=60.0, most=_DECADE,  # with more interruptions a run never starts
     )  # fmt: skip
     download_bytes_per_second: float | None = _option(
         "download_rate", Kind.BYTES, _MACHINES, "Download rate",
@@ -581,12 +586,14 @@ class PredictOptions:
     prompts_per_step: int | None = _like("prompts_per_step")
     group: int | None = _like("group")
     prompt_len: float | None = _like("prompt_len")
-    response_len: float | None = _like("response_len", "Mean tokens of an answer of --rl. Default: by --response-max.")
+    response_len: float | None = _like(
+        "response_len", "Mean response length in tokens, for --rl. Default: estimated from --response-max."
+    )
     response_max: int | None = _like("response_max")
     placement: str | None = _like("placement")
-    rollout_gpus: int | None = _own("rollout_gpus", Kind.WHOLE, "GPUs of --gpus that only generate. Default: the best.",
+    rollout_gpus: int | None = _own("rollout_gpus", Kind.WHOLE, "GPUs that only generate. Default: the fastest split.",
                                     section=_GOAL, least=1, most=100_000)  # fmt: skip
-    rollout_tp: int | None = _own("rollout_tp", Kind.WHOLE, "GPUs of one engine that generates. Default: the best.",
+    rollout_tp: int | None = _own("rollout_tp", Kind.WHOLE, "GPUs per inference engine. Default: the fastest.",
                                   section=_GOAL, least=1, most=1024)  # fmt: skip
     staleness: float | None = _like("staleness")
     turns: int | None = _like("turns")
@@ -627,7 +634,9 @@ class CalibrationOptions(_BurstOptions):
     depths: tuple[int, ...] | None = _like(
         "depths", "Depths to measure: 2-8 or 2,4,6. Default: 2-8 on a CPU, 4-20 on a GPU."
     )
-    budget_seconds: float | None = _like("budget_seconds", "Time for the bursts. Default: 90s on a CPU, 120s on a GPU.")
+    budget_seconds: float | None = _like(
+        "budget_seconds", "Total time for the bursts (short timed runs). Default: 90s on a CPU, 120s on a GPU."
+    )
     fresh: bool = _own("fresh", Kind.SWITCH, "Start over even if an interrupted calibration could be continued.",
                        default=False)  # fmt: skip
     settings: bool = _own(
@@ -748,14 +757,15 @@ class AdoptedGoal:
     )
     budget_usd: float | None = _like("budget", "Plan as many steps as this pays for, at --price.")
     usd_per_gpu_hour: float | None = _like("one_price")
-    steps: int | None = _own("steps", Kind.WHOLE, "Plan this many optimizer steps.", label="Steps", least=1, most=1e12)
-    tokens: int | None = _like("tokens", "Plan this many training tokens; with --epochs: the tokens of one epoch.")
+    steps: int | None = _own("steps", Kind.WHOLE, "Optimizer steps to plan for.", label="Steps", least=1, most=1e12)
+    tokens: int | None = _like("tokens", "Number of training tokens to plan for; with --epochs, the tokens per epoch.")
     rows: int | None = _own(
-        "samples", Kind.COUNT, "Plan this many samples, for data without tokens.", label="Samples", least=1, most=1e15
-    )
-    epochs: float | None = _like("epochs", "Plan this many passes over the data.", empty="")
+        "samples", Kind.COUNT, "Number of samples to plan for, if the data are not tokenised.",
+        label="Samples", least=1, most=1e15,
+    )  # fmt: skip
+    epochs: float | None = _like("epochs", "Number of passes over the data to plan for.", empty="")
     gpus: int | None = _like(
-        "one_count", "Plan for this many processes. Default: the command's own number.", label="Processes", most=1024
+        "one_count", "Number of processes to plan for. Default: the command's own number.", label="Processes", most=1024
     )
     memory_bytes: float | None = None  # that may be filled; None: not limited
 

@@ -360,7 +360,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_network(text: str) -> float:
-    """Parse the network of one machine, "200G", "8x400G" or "25GB/s", as bytes per second in one direction.
+    """Parse a machine's network bandwidth ("200G", "8x400G" or "25GB/s") into bytes per second in one direction.
 
     A lower-case b, or none, means bits, in which networks are sold.
     """

@@ -63,7 +63,7 @@ def for_burst(command: Sequence[str], recipe: Recipe, settings: Iterable[Setting
 
 
 def set_argument(arguments: Sequence[str], knob: Knob, text: str) -> list[str]:
-    """Returns the arguments with one option set: replaced where it stands, or else appended."""
+    """Returns the arguments with one option set: replaced if present, otherwise appended."""
     if knob.how == LAUNCHER:
         launcher = launcher_of(arguments)
         assert launcher is not None  # the knob is a launcher's
@@ -107,7 +107,7 @@ def number_of(arguments: Sequence[str], recipe: Recipe, knob: Knob) -> float | N
     """Returns the number that the command sets a knob to, in its arguments or configuration file, or None."""
     text: Any = value_of(arguments, knob)
     if text is None and knob.in_file is not None:
-        # The value under these keys in the command's configuration file; None without a file or value.
+        # The value under these keys in the command's configuration file; None if there is no file or value.
         if recipe.config_option is not None:
             named = value_of(arguments, Knob(name="config", key=recipe.config_option))
         else:
@@ -147,7 +147,7 @@ def launcher_of(command: Sequence[str]) -> Launcher | None:
 
 
 def launcher_knob(command: Sequence[str]) -> Knob | None:
-    """Returns the knob for a launcher's number of processes, or None without a launcher or with several hosts."""
+    """Returns the knob for the launcher's process count, or None if there is no launcher or more than one host."""
     if (launcher := launcher_of(command)) is None:
         return None
     own = command[launcher.first : launcher.end]

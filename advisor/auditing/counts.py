@@ -59,7 +59,7 @@ def vocabulary(setup: CardSetup) -> tuple[int, int]:
 
 
 def counts(setup: CardSetup) -> Counts | None:
-    """Return every reading of the declared shape (family, tied head, vocabulary), or None without depth and width."""
+    """Return every reading of the declared shape (family, tied head, vocabulary); None if depth or width is unknown."""
     readings = []
     # a declaration means nanochat's blocks only if it names them
     for family in (setup.family,) if setup.family else tuple(f for f in FAMILIES if f != "nanochat"):

@@ -45,7 +45,7 @@ def quantity_of(number: float) -> ClaimedQuantity:
 
 
 def dense_peak(spec: GpuSpec, precision: str | None) -> float | None:
-    """Return the dense peak rate in a format, or the 16-bit rate if no rate of the format is known."""
+    """Return the dense peak FLOP/s for a dtype; if unknown, the 16-bit peak, but None for fp32 and tf32."""
     if precision in ("fp32", "tf32"):
         return spec.fp32_flops if precision == "fp32" else spec.tf32_flops
     own = {"fp8": spec.fp8_flops, "fp16": spec.fp16_flops}.get(precision or "")

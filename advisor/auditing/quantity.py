@@ -50,7 +50,7 @@ class ClaimedQuantity:
 
     @property
     def is_counted(self) -> bool:
-        """True for a whole number without a unit: 24 sequences are 24."""
+        """True for a whole number without a physical unit, such as a count: '24 sequences' is read as 24."""
         return self.dimension == "count" and self.text.replace(",", "").isdigit()
 
     @property

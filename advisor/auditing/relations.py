@@ -110,7 +110,7 @@ def more_of(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def table() -> dict[str, Any]:
-    """Return the file of kinds, as written."""
+    """Return the raw contents of `kinds.yaml`, which defines the kinds of claims."""
     return read_yaml(Path(__file__).with_name("kinds.yaml"), "table of kinds")
 
 

@@ -111,7 +111,7 @@ class RunQuantities:
         return _one(self._step_seconds(1))
 
     def _need(self, band: str, *, state: bool = True) -> Known | None:
-        """Return the least and most bytes that software needs on one GPU; None without shape, batch and length."""
+        """Return the least and most bytes that software needs on one GPU; None if shape, batch or length is unknown."""
         s, model, bytes_of = self.s, self._model, _BANDS[band]
         if model is None or s.micro_batch is None or s.seq_len is None:
             return None
@@ -237,7 +237,7 @@ class RunQuantities:
         return exactly(len(signs), "; ".join(signs) or "no sign")
 
     def norm_growth(self) -> Known | None:
-        """Return the mean of the later gradient norms divided by the mean of the earlier ones after warm-up."""
+        """Return the ratio of the mean late gradient norm to the mean early one, both after warm-up."""
         norms = column(self.q, "grad_norm")
         if len(norms) < 6:
             return None
@@ -273,7 +273,7 @@ class RunQuantities:
         return min(losses), max(losses), words
 
     def text_floor(self) -> Known | None:
-        """Return the entropy of text in nats per token of the vocabulary; random tokens have none."""
+        """Return the entropy of text in nats per token for this vocabulary; None if tokens are random or unknown."""
         each = bytes_per_token(vocabulary(self.s)[0]) if self.law_tokens() and self._model else None
         return None if each is None else _one(entropy_of_text(each))
 

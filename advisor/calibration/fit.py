@@ -163,7 +163,7 @@ class FitEvidence:
         return fit(self.steps if steps is None else steps, self.rates, self.prior, self.drift.deviation)
 
     def held_out(self) -> HeldOut | None:
-        """Return predictions of each configuration from all others. Returns None with fewer than four."""
+        """Return predictions of each configuration from all others. Returns None if there are fewer than four."""
         return leave_one_out(
             self.steps,
             configuration=lambda step: step.workload,

@@ -35,7 +35,7 @@ def measure_one(profile: Profile, workload: Workload, store: Store) -> Profile:
         here, calibrated = worker.start().device.name, notes.calibration.device.name
         if here != calibrated:
             hint = "run this on the machine that was calibrated, or calibrate this one: advisor calibrate"
-            raise AdvisorError(f"this machine has a {here}, the calibration is of a {calibrated}", hint)
+            raise AdvisorError(f"this machine has a {here}, but the calibration was made on a {calibrated}", hint)
         end = time.monotonic() + _SECONDS
         for count in range(_MOST_BURSTS):
             left = end - time.monotonic()

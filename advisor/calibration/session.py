@@ -274,7 +274,10 @@ class _Session:
 
 
 def burst_pool(settings: Settings, memory: MemoryModel, bursts: Sequence[Burst]) -> list[Workload]:
-    """Return every configuration that a burst could run within memory and budget, below any that ran out of memory."""
+    """Return every configuration that a burst can run within memory and budget.
+
+    Any that is at least as large as one that ran out of memory is left out.
+    """
     shapes = [base_workload(settings, d) for d in settings.depths]
     failed = [b.workload for b in bursts if b.outcome == Outcome.OUT_OF_MEMORY]
 

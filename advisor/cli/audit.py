@@ -26,7 +26,7 @@ from advisor.report import render
 def command(papers: tuple[Path, ...], card: Path | None, kinds: bool, schema: bool, reader: str | None,
             reader_url: str | None, reader_model: str | None, answered: str | None,
             md: Path | None) -> None:  # fmt: skip
-    """Check every claim of a report: holds, wrong, does not follow, or cannot be judged, and why.
+    """Check each claim of a report: whether it holds, is wrong, does not follow or cannot be judged, and why.
 
     Your assistant (--reader, --reader-url or --answer) reads the REPORT, which is Markdown, HTML or plain text. This
     program then judges each claim whose words and numbers are in the report. Without an assistant it reads only tables

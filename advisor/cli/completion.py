@@ -1,4 +1,4 @@
-"""`advisor completion`: prints the script with which a shell completes commands and options."""
+"""`advisor completion`: prints the shell completion script."""
 
 from __future__ import annotations
 

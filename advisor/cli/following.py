@@ -85,7 +85,7 @@ def follow_log(path: Path, serving: Prometheus | None = None, *, once: bool) -> 
 
 
 def show_arrival(run_dir: Path) -> bool:
-    """Show the old and new plan of a run that its engine measured first, with the reason. Returns False without one."""
+    """Show the old and new plan of a run whose machine was measured first, and why. Returns False if there is none."""
     launch, record = read_launch(run_dir), read_arrival(run_dir)
     if record is None or launch is None or launch.arriving is None or not launch.arriving.told:
         return False

@@ -147,7 +147,7 @@ def not_ended(run_dir: Path, timeout_seconds: float) -> AdvisorError:
     """Return the error for a run that still runs after it was asked to stop."""
     return AdvisorError(
         f"{run_dir} has not ended within {timeout_seconds:.0f} s; it may still be writing its checkpoint",
-        f"wait (advisor watch {run_dir}), or end it without one: advisor stop {run_dir} --force",
+        f"wait (advisor watch {run_dir}), or end it without a checkpoint: advisor stop {run_dir} --force",
     )
 
 

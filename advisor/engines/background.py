@@ -95,7 +95,7 @@ class BackgroundCommand:
         return tuple(line for line in lines if line.strip())[-_LINES_SHOWN:]
 
     def cancel(self, seconds: float = CANCEL_SECONDS, *, with_children: bool = False) -> None:
-        """Send Ctrl-C and then SIGTERM, or with `with_children` kill the command and its children."""
+        """Send SIGINT, then SIGTERM; with `with_children`, kill the command and its children instead."""
         state = self.look()
         if state is None or not state.running:
             return

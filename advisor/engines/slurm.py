@@ -38,7 +38,7 @@ class SlurmBackend(RemoteBackend):
     engine = "slurm"
 
     def dryrun(self, job: Job) -> LaunchRequest:
-        """Return `sbatch job.sbatch` in the export, with the run folder as its output and this Python as its own."""
+        """Return the request to run `sbatch job.sbatch` in the exported folder, with its output in the run folder."""
         export = remote.exported(job)
         files, copies = remote.bundle(job, export, slurm(export))
         return self._batch(job.folder, job.record, files, copies)

@@ -76,8 +76,8 @@ class RunStatus:
 def run_status(run_dir: Path) -> RunStatus:
     """Return the state of a run folder, from `run.json`, the end of the trainer's log and the process table.
 
-    For a run that was started elsewhere it is the engine's last answer. Raises AdvisorError without a run, or if its
-    files are damaged.
+    For a run that was started elsewhere it is the engine's last answer. Raises AdvisorError if there is no run or
+    its files are damaged.
     """
     if not is_run_folder(run_dir):
         raise AdvisorError(f"{run_dir} contains no run", "see all runs: advisor runs", exit_code=2)

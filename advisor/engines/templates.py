@@ -31,7 +31,7 @@ def document(file: str, /, **fields: Any) -> str:
 def filled(part: Any, fields: Mapping[str, Any], left_out: Callable[[Any], bool]) -> Any:
     """Return a part of a document with each `=field` filled in, without the values that `left_out` rejects.
 
-    A mapping whose `if` names a field without a value is None.
+    A mapping becomes None if its `if` names a field that has no value.
     """
     if isinstance(part, str) and part.startswith("="):
         return fields[part[1:]]

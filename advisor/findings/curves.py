@@ -81,7 +81,7 @@ def trailing_median(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def spread(values: np.ndarray) -> float:
-    """Return the standard deviation by the median absolute deviation, which ignores outliers; 0 without values."""
+    """Return the standard deviation by the median absolute deviation, which ignores outliers; 0 for no values."""
     return mad(values) / NORMAL_MAD if len(values) else 0.0
 
 

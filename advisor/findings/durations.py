@@ -144,7 +144,7 @@ def file_seconds(case: Case) -> float | None:
 
 
 def steps_covered(case: Case) -> float | None:
-    """Return the steps from the first to the last printed step of the main phase, both counted; None without steps.
+    """Return the steps from the first to the last printed step of the main phase, both counted; None if there are none.
 
     Steps before the first row count if that row is where a run's first row would be: `step 100`, `step 200`.
     """

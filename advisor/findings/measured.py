@@ -51,8 +51,8 @@ class CardReadings:
 
     card: int
     readings: int  # moments at which the GPU answered
-    seconds: float | None  # from the first answer to the last; None without a clock
-    silent_seconds: float | None = None  # asked without an answer at the end; None: it answered to the end
+    seconds: float | None  # from the first answer to the last; None if there was no clock
+    silent_seconds: float | None = None  # at the end, in which the GPU did not answer; None: it answered to the end
     quantities: Mapping[str, Spread]  # of QUANTITIES, without those that were never read
     memory_bytes: float | None  # of the GPU
     power_limit_watts: float | None = None  # as it was read
@@ -106,7 +106,7 @@ def silent_seconds(answered: np.ndarray, asked: np.ndarray) -> float | None:
 
 
 def rates(case: Case) -> Curve:
-    """Return tokens per second at each step: as printed, or else tokens per step over seconds; empty without both."""
+    """Return tokens per second at each step: printed, or tokens per step over seconds; empty if both are unknown."""
     printed = curve(case.run, "tokens_per_second")
     times, tokens = run_metrics.step_times(case), step_tokens(case)
     if len(printed) or times is None or tokens is None:

@@ -297,7 +297,7 @@ def memory_used_share(case: Case) -> tuple[float | None, float | None]:
 
 
 def promised_rate(case: Case) -> Estimate | None:
-    """Return the tokens per second predicted for this workload on this GPU, or None without a prediction."""
+    """Return the tokens per second predicted for this workload on this GPU, or None if there is no prediction."""
     return case.expected.tokens_per_second if case.expected else None
 
 

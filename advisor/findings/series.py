@@ -102,7 +102,7 @@ def steady_start(seconds: np.ndarray) -> int:
 
 
 def theil_sen(x: np.ndarray, y: np.ndarray) -> Trend | None:
-    """Return the median slope of all pairs of points, with Sen's (1968) 95 % interval; None with fewer than 5 points.
+    """Return the median slope of all pairs of points, with Sen's (1968) 95 % interval; None for fewer than 5 points.
 
     More than 300 points are first thinned to medians of blocks. If errors of neighbouring points are correlated, the
     interval is too narrow, so judge by the slope's size as well.

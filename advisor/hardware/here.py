@@ -53,13 +53,13 @@ def device_key(requested: str) -> str:
 
 
 def first_card() -> str | None:
-    """Return the NVML name of the first NVIDIA GPU a run would see. Returns None without a driver or a GPU."""
+    """Return the NVML name of the first NVIDIA GPU a run would see. Returns None if there is no driver or GPU."""
     found = visible_cards()
     return found[0].name if found else None
 
 
 def cards() -> list[DetectedGpu]:
-    """Return this machine's usable NVIDIA GPUs. The list is empty without a driver or a GPU."""
+    """Return this machine's usable NVIDIA GPUs. The list is empty if there is no driver or GPU."""
     return [card for card in _looked_at().values() if isinstance(card, DetectedGpu)]
 
 

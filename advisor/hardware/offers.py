@@ -27,7 +27,7 @@ RowsByGpu = Mapping[str, Sequence[PriceRow]]
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderOffers:
-    """The offers of one provider for this number of GPUs. They are empty if it rents only smaller machines."""
+    """One provider's offers for this number of GPUs, which are None if it rents only smaller machines."""
 
     provider: str
     on_demand: Offer | None

@@ -39,8 +39,8 @@ DAMAGED, GONE = "damaged", "gone"
 
 
 def files_state(folder: str) -> str | None:
-    """Return a text that changes whenever a file behind the run's line does. Returns None without a run or
-    a folder.
+    """Return a text that changes whenever a file behind the run's line does. Returns None if there
+    is no run or folder.
 
     A replaced file has another inode. So the change shows even if the file system's clock is coarse and both files are
     equally long.

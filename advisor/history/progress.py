@@ -229,7 +229,7 @@ def make_progress(
 
 
 def recent_median(step_seconds: Sequence[float]) -> float | None:
-    """Return the median seconds of the newest steps, which one slow step cannot change. Returns None for no steps."""
+    """Return the median seconds of the newest steps, which one slow step cannot change; None if there are none."""
     newest = list(islice(reversed(step_seconds), PACE_STEPS))
     return statistics.median(newest) if newest else None
 
@@ -250,7 +250,7 @@ def pace_seconds(step_seconds: Sequence[float], planned: Estimate | None, left: 
 
     Two values are averaged in logarithms by inverse variance. One is the median of the newest steps, raised by what
     slow steps have added so far; its standard error comes from their spread. The other is the plan, unless the run
-    contradicts it. The interval includes the expected drift. Returns None without either value.
+    contradicts it. The interval includes the expected drift. Returns None if both are missing.
     """
     median = recent_median(step_seconds)
     if median is None or median <= 0:

@@ -83,7 +83,7 @@ class ScoredRun:
     scores: tuple[Score, ...]
     reference_seconds: float | None  # of the reference kernel at the median step; None if unknown
     drift_factor: float | None  # how much slower the machine was than during calibration; None if unknown
-    gap_seconds: float | None  # actual minus predicted wall clock; None without a plan or a clock
+    gap_seconds: float | None  # actual minus predicted wall clock; None if there is no plan or no clock
     causes: tuple[Cause, ...]
 
     def score(self, quantity: str) -> Score:

@@ -81,7 +81,7 @@ def checkpoints_seconds(run: RunTable) -> float:
 
 
 def reference_seconds(run: RunTable) -> float | None:
-    """Return the reference kernel's seconds at the median step. Returns None without readings, or if they disagree.
+    """Return the reference kernel's seconds at the median step; None if there are no readings or they disagree.
 
     Readings are taken at regular times, while the median is over steps. Each reading therefore stands for the steps
     nearest to it. Otherwise slow stretches, with many readings and few steps, would outweigh the rest.

@@ -147,8 +147,9 @@ def mfu(
     gpus: int | np.ndarray,
     peak_flops: float | None,
 ) -> float | np.ndarray | None:
-    """Return the MFU: F·tokens/s over gpus·peak (dense FLOP/s for the type of the products); None without a peak.
+    """Return the MFU: FLOPs per token x tokens/s over GPUs x peak; None if the peak is unknown.
 
+    The peak is the dense FLOP/s of one GPU for the dtype of the matrix products.
     `tokens_per_second` is the rate of all GPUs together. Arguments may be arrays.
     """
     if peak_flops is None:

@@ -128,7 +128,7 @@ class Costs:
         return Bills(clock=clock, watts=self._watts, kwh=kwh, usd=usd, storage_usd=storage)
 
     def overruns(self, steps: np.ndarray, limits: Limits) -> tuple[np.ndarray, np.ndarray]:
-        """Return time over deadline and dollars over budget, each 0 without that limit."""
+        """Return time over deadline and dollars over budget, each 0 if there is no such limit."""
         if limits.sure:
             bills = self.bills(steps)
             return limits.overruns(bills.clock.total_seconds.high, bills.usd.high)
@@ -207,9 +207,9 @@ class Costs:
         return off <= np.minimum.reduceat(off[order], starts, axis=0)[groups]
 
     def taken_before_saving(self, steps: np.ndarray) -> np.ndarray | None:
-        """Return True where a notice may be too short for saving (`notice.save_seconds`), of shape (n, k).
+        """Return where the notice before an interruption may be too short for a checkpoint: booleans of shape (n, k).
 
-        Returns None if no machine here has a known notice.
+        `wallclock.save_seconds` says how long a save takes. Returns None if no machine here has a known notice.
         """
         notice = _machine_terms(self.candidates.machines).notice[self.candidates.offer]
         rows = np.nonzero(notice < math.inf)[0]

@@ -84,8 +84,8 @@ def throughput(profile: Profile, workload: Workload) -> tuple[Prediction, ...]:
 def measured_rates(profile: Profile, workload: Workload) -> tuple[MeasuredRate, ...]:
     """Return the calibration's measurements as points of the `throughput` curve.
 
-    The result is empty without a calibration and for several GPUs. The model converts a measurement of another shape,
-    assuming the same relative error. A measurement of the same shape and accumulation appears exactly as measured.
+    The result is empty for several GPUs or if there is no calibration. The model converts a measurement of another
+    shape, assuming the same relative error. One of the same shape and accumulation appears exactly as measured.
     """
     posterior = profile.posterior
     if not len(posterior.points) or workload.gpus > 1:

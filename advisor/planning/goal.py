@@ -129,7 +129,7 @@ class Brief:
     depths: tuple[int, ...]
     usd_per_kwh: float
     power: PowerModel | None  # of one device
-    unique_tokens: int | None  # of the training data, here or elsewhere; None: synthetic tokens without end
+    unique_tokens: int | None  # of the training data, here or elsewhere; None: unlimited synthetic tokens
     validation_tokens: int | None
     limited: bool  # a budget or a deadline was given
     deadline_seconds: float | None  # the goal's, or UNLIMITED_SECONDS if nothing limits the run
@@ -269,7 +269,7 @@ def cap_is_too_low(goal: Goal, profile: Profile) -> bool:
 
 
 def power_of(profile: Profile) -> PowerModel | None:
-    """Return the power model of one device: calibrated, or by the data sheet's limit, or None if unknown."""
+    """Return the power model of one device: calibrated, or else from the data sheet's power limit; None if unknown."""
     return profile.costs.power or datasheet_power(profile.spec.tdp_watts if profile.spec else None)
 
 

@@ -60,7 +60,7 @@ def own_offers(goal: Goal, machine: OwnMachine) -> tuple[Offer, ...]:
 
 
 def owned(goal: Goal, gpu: str) -> OwnMachine | None:
-    """Return the user's machine with this GPU. Of several, it is the largest, because they are not connected."""
+    """Return the user's machine with this GPU; of several, the largest: a run cannot span unconnected machines."""
     machines = [machine for machine in goal.own if machine.gpu == gpu]
     return max(machines, key=lambda machine: machine.gpus, default=None)
 

@@ -75,7 +75,7 @@ def _unfused(a: WorkloadArrays) -> bool:
 
 
 def seconds_added(a: WorkloadArrays, spec: GpuSpec | None) -> tuple[np.ndarray | float, float]:
-    """Return the seconds that adapters and loops over experts add to a micro-batch, shape (n,), or 0 without either.
+    """Return the seconds that adapters and loops over experts add to a micro-batch, shape (n,); 0 if there are none.
 
     The second value is what loops add once more at the high end of the time: they take up to twice as long.
     4-bit weights are converted to 16 bits. In eager code, the adapters' own operations also pass through memory.

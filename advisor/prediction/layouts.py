@@ -186,7 +186,7 @@ _COLUMN_NAMES = {f.name for f in fields(Columns)}
 
 
 def columns_of(runs: Sequence[LayoutRun]) -> Columns:
-    """Return runs as columns of shape (n,). Raises AdvisorError if the catalog has no link for a GPU."""
+    """Return runs as columns of shape (n,). Raises AdvisorError if the catalog has no interconnect for a GPU."""
     rows = []
     for run in runs:
         model, layout = run.model, run.layout
@@ -217,7 +217,7 @@ def columns_of(runs: Sequence[LayoutRun]) -> Columns:
 
 
 def links(run: LayoutRun) -> dict[str, Any]:
-    """Return the columns about links and networks. Raises AdvisorError if the catalog has no link for the GPU."""
+    """Return the columns about links and networks. Raises AdvisorError if the catalog has no interconnect for it."""
     link = read_link(run.gpu.interconnect)
     if link is None:
         raise AdvisorError(f"the catalog has no link between GPUs of type {run.gpu.key}", "name another GPU")

@@ -174,7 +174,7 @@ def allocation_score(
     *,
     best_ratio: Numbers = DATA_CONSTRAINED_RATIO,
 ) -> Numbers:
-    """Return a score that ranks runs of equal duration at any size; lower is better. It does not forecast the loss.
+    """Return a score that ranks runs of equal duration across model sizes; lower is better. It is no loss forecast.
 
     `parameters` must be counted as `best_ratio` (tokens per parameter) counts them: by default all parameters, with a
     ratio of 19.6. Muennighoff et al. fitted one exponent for parameters and tokens, so the best ratio is the same at

@@ -380,7 +380,7 @@ def published_mixture(a: WorkloadArrays, counted: str, belief: PublishedMemory |
 
 
 def mixture(found: Sequence[tuple[float, Mapping[str, np.ndarray]]], kind: Kind, belief: PublishedMemory) -> Mixture:
-    """Return the mixture of cases, each a weight and the bytes at its peak by part."""
+    """Return the mixture of cases, each with its weight and its peak memory in bytes by component."""
     # The deviation of each part is the spread between people and the error of the factor.
     fitted: dict[str, np.ndarray | float] = {name: belief.factors[name][1] for name in _OTHERS}
     fitted |= {"logits": belief.factors[f"logits {kind.loss}"][1], "state": 0.0}

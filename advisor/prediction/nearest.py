@@ -78,7 +78,7 @@ def correlation(ones: Sequence[PublishedRun], others: Sequence[PublishedRun]) ->
 
 
 def nearby(runs: Sequence[PublishedRun], name: str | None, gpu: str, switches: str, deviation: float) -> Nearby | None:
-    """Return the correction from runs of the software `name` on one GPU type, or None without such runs."""
+    """Return the correction from runs of the software `name` on one GPU type, or None if there are no such runs."""
     mine = [run for run in runs if name is not None and run.software == name]
     if not mine:
         return None

@@ -59,7 +59,7 @@ def datasheet_power(tdp_watts: float | None) -> PowerModel | None:
 
 
 def measured_power(mfu: Sequence[float], watts: Sequence[float], limit_watts: float | None) -> PowerModel | None:
-    """Return the power fitted to measured bursts, or None without bursts. The slope is zero if MFU hardly differs."""
+    """Return the power fitted to measured bursts; None if there are none. The slope is zero if MFU hardly differs."""
     if not len(watts):
         return None
     x, y = np.clip(np.asarray(mfu, dtype=float), 0.0, _FULL_LOAD_MFU), np.asarray(watts, dtype=float)

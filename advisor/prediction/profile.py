@@ -43,7 +43,7 @@ class Profile:
     sharded: Mapping[str, Posterior] = field(default_factory=dict)  # of other software, by sharding
     memory: MemoryModel
     costs: RunCosts
-    family: str | None = None  # model family of the calibration; None without a calibration
+    family: str | None = None  # model family of the calibration; None if there is none
     seq_len: int | None = None
     vocab_size: int | None = None
     precision: str = "bf16"

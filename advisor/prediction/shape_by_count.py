@@ -30,7 +30,7 @@ def closest_shape(sizes: ModelShape, count: float) -> tuple[ModelShape, float]:
 
 
 def variants(sizes: ModelShape) -> Iterator[tuple[ModelShape, int, int]]:
-    """Yield shapes with key/value heads and the resulting parameter count, likeliest first.
+    """Yield candidate shapes, each with its number of key/value heads and its parameter count, most likely first.
 
     Each shape appears with a tied and an untied head; nanochat's shapes also appear with value embeddings. The yielded
     shape has as many key/value heads as heads, but the count is for the yielded number of key/value heads.

@@ -238,7 +238,7 @@ class Posterior:
     residuals: np.ndarray  # (m,) log measured minus log predicted by the terms
     noise: np.ndarray  # (m,)
     tags: tuple[str, ...] = ()  # the tag of each point, see `tag`
-    nearby: Nearby | None = None  # published runs of the same software; used without a calibration
+    nearby: Nearby | None = None  # published runs of the same software; used if there is no calibration
 
 
 def tag(w: Workload) -> str:

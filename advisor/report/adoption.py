@@ -64,7 +64,7 @@ def bursts_table(adopted: Adopted, held_out: HeldOut | None = None) -> Table:
 
 
 def adoption_lines(adopted: Adopted) -> Iterator[str]:
-    """Describes an adopted command in a few lines."""
+    """Yields lines that describe an adopted command."""
     chosen = choose_fit(adopted)
     held_out, base = chosen.held_out, adopted.bursts[0]
     size = f", {units.format_count(base.elements)} trained parameters" if base.elements else ""

@@ -57,7 +57,7 @@ def verdict_line(audit: Audit) -> str:
 
 
 def facts_line(audit: Audit) -> str:
-    """Returns the second line: how many statements the facts add, and how many are problems; "" without any."""
+    """Returns the second line: how many statements the facts add, and how many are problems; "" if there are none."""
     problems = [j for j in audit.volunteered if j.finding is not None and j.judgement.severity is not Severity.NOTE]
     if not audit.volunteered:
         return ""
@@ -89,7 +89,7 @@ def where(judged: JudgedClaim) -> str:
     line = f"line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}, " if lines else ""
     reason = f", because {judged.claim.because}" if judged.claim.because else ""
     favours = judged.judgement.ruling in BAD and judged.claim.opinion == Ruling.HOLDS
-    return f"{line}{judged.claim.id}{f'; its reader says that it holds{reason}' if favours else ''}"
+    return f"{line}{judged.claim.id}{f'; the reader of the report says that it holds{reason}' if favours else ''}"
 
 
 def objections(audit: Audit) -> Iterator[str]:
@@ -123,7 +123,7 @@ def text_lines(audit: Audit) -> Iterator[str]:
 
 
 def kind_lines(kinds: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Describes every form of every kind of claim in two lines: as a report states it, and as a card states it."""
+    """Yields two lines for every form of a claim: how a report states it, and how a card states it."""
     for entry in kinds:
         yield f"{entry['that']}: {entry['says']}"
         fields = {"kind": entry["kind"], "that": entry["that"], **entry["fields"]}.items()

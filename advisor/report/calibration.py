@@ -1,4 +1,4 @@
-"""Describes a calibration's verdict and its settings' effects, for terminal and page. No arithmetic."""
+"""Describes a calibration's verdict and the effects of its settings, for the terminal and the page. No arithmetic."""
 
 from __future__ import annotations
 

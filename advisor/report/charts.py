@@ -319,9 +319,10 @@ def coverage(rows: Rows) -> alt.LayerChart:
 
 
 def _from_end_to_end(low: float, high: float, *, always_log: bool = False) -> dict[str, Any]:
-    """Returns the scale and ticks of an axis slightly wider than its values; logarithmic if that helps or `always_log`.
+    """Returns the scale and ticks of an axis slightly wider than its values.
 
-    The ends are not rounded to whole decades. Ticks are few and round: 1, 2, 5 times powers of ten if logarithmic.
+    It is logarithmic if the values span a wide range or if `always_log` is set. The ends are not rounded to
+    whole decades. Ticks are few and round: 1, 2, 5 times powers of ten if logarithmic.
     """
     margin = max(1.05, (high / low) ** 0.06)
     low, high = low / margin, high * margin

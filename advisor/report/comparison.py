@@ -79,7 +79,7 @@ def judgement(scored: ScoredRun) -> str | None:
 
 
 def gap_steps(scored: ScoredRun) -> list[dict[str, object]]:
-    """Returns the steps of a waterfall from predicted to actual wall clock, one per part; empty without a gap."""
+    """Returns the steps of a waterfall from predicted to actual wall clock, one per part; empty if that is unknown."""
     clock = scored.score("wall_clock_seconds")
     if scored.gap_seconds is None or clock is None or clock.predicted is None or clock.actual is None:
         return []
@@ -144,7 +144,7 @@ def signed_percent(share: float) -> str:
 
 
 def gap(scored: ScoredRun) -> Table | None:
-    """Lists the parts of the gap between predicted and actual wall clock, then their sum. None without a gap."""
+    """Lists the parts of the gap between predicted and actual wall clock, then their sum. None if it is unknown."""
     if scored.gap_seconds is None:
         return None
     rows = [(_CAUSES.get(cause.name, cause.name), f"{cause.seconds:+.2f}", cause.note) for cause in scored.causes]

@@ -117,7 +117,7 @@ def sold(offer: Offer) -> str:
 
 
 def _idle(offer: Offer) -> bool:
-    """Tells whether the user pays for more GPUs than the run uses."""
+    """Returns True if the user pays for more GPUs than the run uses."""
     return offer.rented is not None and offer.rented > offer.gpus
 
 
@@ -196,7 +196,7 @@ def likely_words(offer: Offer) -> str:
 
 
 def refreshed_words(done: Refreshed) -> list[str]:
-    """Describes in lines the result of asking for today's prices."""
+    """Returns lines that report the outcome of fetching today's prices."""
     providers = sorted({row.provider for row in done.rows})
     lines = [f"{len(done.rows)} prices fetched today from {', '.join(providers)}"]
     lines += [f"no answer from {name}: {why.splitlines()[0][:100]}" for name, why in sorted(done.failures.items())]

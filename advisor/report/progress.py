@@ -73,7 +73,7 @@ def time_left(seconds: Estimate) -> str:
 
 
 def closing_lines(progress: Progress, run_dir: Path) -> list[str]:
-    """Describes the state of a run in lines, with the next command."""
+    """Returns lines that describe the run's state and suggest the next command."""
     if goes_on(progress.state):
         return [line(progress), f"next: advisor watch {run_dir}"]
     if progress.state == RunState.NEVER_STARTED:

@@ -265,6 +265,6 @@ def token_folder(folder: Path, meta: TokenMeta) -> list[tuple[str, str]]:
         ("validation", f"{tokens(meta.validation_tokens)} tokens, {size(meta.validation_bytes)}"),
         *trained_on,
         ("bytes per token", units.format_number(meta.bytes_per_token)),
-        ("vocabulary", f"{meta.vocab_size} tokens, stored as {meta.dtype}"),
+        ("vocabulary", f"{meta.vocab_size} different tokens, each stored as {meta.dtype}"),
         ("created", meta.created),
     ]

@@ -50,12 +50,12 @@ def _folded(title: str) -> str:
 
 
 def in_markdown(table: Table) -> str:
-    """Returns the table's cells in Markdown, without its title; empty without rows."""
+    """Returns the table's cells in Markdown, without its title; empty if there are no rows."""
     return markdown_table(table.columns, table.rows)
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
-    """Returns a Markdown table; empty without rows."""
+    """Returns a Markdown table; empty if there are no rows."""
     cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     if not cells:
         return ""

@@ -204,12 +204,12 @@ class AdoptedPlan:
 
     @property
     def limit_seconds(self) -> float | None:
-        """Return the seconds after which the tighter limit stops the run, or None without limits."""
+        """Return the seconds after which the tighter limit stops the run, or None if there are no limits."""
         return tightest(self.max_seconds, self.max_usd, self.offer.usd_per_hour)
 
     @property
     def ending_seconds(self) -> float:
-        """Return the seconds that its save at the end may take; 0 if that was not measured."""
+        """Return how many seconds the final checkpoint may take; 0 if not measured."""
         save = self.bill.wall_clock.checkpoints_seconds
         return save.high if save is not None else 0.0
 

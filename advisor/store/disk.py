@@ -128,7 +128,7 @@ def _mapping(raw: Any, what: str, path: str | Path) -> dict[str, Any]:
 
 
 def read_record(kind: Any, path: Path, what: str, *, why: str = "to continue without it") -> Any:
-    """Return the record in a YAML or JSON file, or None without a file. `why` explains why it may be removed."""
+    """Return the record from a YAML or JSON file, or None if there is no file. `why` says why to remove a bad one."""
     if not path.exists():
         return None
     read = read_json if path.suffix == ".json" else read_yaml

@@ -79,9 +79,9 @@ def _description(name: str, logs: list[Upload]) -> str | None:
         return None
     with st.expander("Have an assistant describe its lines", icon=":material/forum:"):
         st.caption(
-            "Copy the prompt, which has lines of the log without credentials, into any assistant and paste its answer "
-            "below. It is used only if it holds on every line. Its format is kept for the next log of that program. In "
-            "a terminal: `advisor analyze LOG --reader CMD`."
+            "Copy the prompt (log lines without credentials) into any assistant and paste its answer below. The answer "
+            "is used only if it holds on every line; the format is kept for later logs of that program. In a terminal: "
+            "`advisor analyze LOG --reader CMD`."
         )
         st.code(prompt, language=None, height=160)
         return st.text_area("The assistant's answer, in JSON", key=f"analyze-answer-{name}", height=120).strip() or None

@@ -53,7 +53,7 @@ def page() -> None:
             st.warning(f"The last calibration measured nothing. It printed: {printed}", icon=":material/warning:")
         elif now is not None and last is not None:
             if last.status != COMPLETE:
-                st.info("The last calibration was interrupted; the same settings continue it.")
+                st.info("The last calibration was interrupted. Start it again with the same settings to resume it.")
             with st.expander(f"Bursts of {last.id}", expanded=True):
                 _bursts(last)
     _known(entries)

@@ -127,7 +127,7 @@ def form(plan: Plan) -> None:
         holds = "All files of the run except its data: unpack it there."
         limits = _guard(plan)
         offer_files(list(TARGETS), lambda to: export(plan, to, limits), plan.id, key="launch-export", holds=holds)
-        st.caption("Bring the run's folder back, and `advisor runs --import FOLDER` compares it with the plan.")
+        st.caption("Copy the run's folder back, then compare it with the plan: `advisor runs --import FOLDER`.")
     else:
         _start(plan, where, checks)
 

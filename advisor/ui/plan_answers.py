@@ -1,4 +1,4 @@
-"""What the page Plan asks the planner, cached between reruns: the functions of `advisor plan`, with frozen goals."""
+"""The Plan page's calls to the planner, cached between reruns: the functions of `advisor plan`, with frozen goals."""
 
 from __future__ import annotations
 

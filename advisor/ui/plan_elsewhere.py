@@ -42,7 +42,9 @@ def show(goal: Goal) -> bool:
         st.altair_chart(
             charts.step_parts(rl.bars(plan), across="training + generating GPUs", parts=parts), width="stretch"
         )
-        st.caption("Engines and trainer of split GPUs work at the same time: the longer bar sets the step.")
+        st.caption(
+            "With split GPUs, engines and trainer work at the same time; the longer bar determines the step time."
+        )
         _show(f"Ways to use the {plan.offer.gpus} GPUs", elsewhere.layouts(plan), elsewhere.notes(plan), level=3)
     elif plan.workload.layout is None:
         _show("Machines", elsewhere.machines(plan, MOST), elsewhere.notes(plan), level=3)

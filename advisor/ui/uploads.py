@@ -133,7 +133,7 @@ def given() -> Given:
 
 
 def judge_uploads(uploads: Sequence[Upload], given: Given, store: Store, answer: str | None = None) -> Judged:
-    """Judge one log, several files of one run, or several logs of one format, which are several runs.
+    """Judge one log, several files of one run, or several logs of one format, each as a run of its own.
 
     `answer` is an assistant's description of one log. AdvisorErrors use the file names of the user who uploaded.
     """

@@ -51,7 +51,7 @@ def warnings_of(plan: AdoptedPlan, *, shared: bool) -> tuple[str, ...]:
 
 
 def export_adopted(store: Store, source: Path | AdoptedPlan, to: str, options: ExportOptions) -> Exported:
-    """Returns the files of an adopted plan for a script, Slurm or SkyPilot; AdvisorError for unsupported options."""
+    """Returns an adopted plan's files for a script, Slurm or SkyPilot; raises AdvisorError for unsupported options."""
     if to not in COMMAND_TARGETS:
         hint = f"to {', '.join(COMMAND_TARGETS)}; its run.sh is all that any other engine has to start"
         raise AdvisorError(f"an adopted command is not exported to {to}", hint, exit_code=2)

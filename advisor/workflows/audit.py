@@ -43,7 +43,7 @@ def audit_cards(
     """
 
     def believe(spec: GpuSpec, setup: CardSetup) -> Profile | None:
-        """Returns a GPU's profile from its calibration here or its prior, or None without a rate for this precision."""
+        """Returns a GPU's profile from its calibration here or its prior; None if it has no rate for this precision."""
         compiled = bool(setup.compile)
         try:
             return load_profile(spec.key, store, family=setup.family, precision=setup.precision, compile=compiled)

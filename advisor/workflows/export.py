@@ -41,7 +41,7 @@ class Exported:
 
 
 def export_file(store: Store, path: Path, to: str, options: ExportOptions) -> Exported:
-    """Returns the exported files for the plan in a file, with the limits and data of the options."""
+    """Returns the exported files for a plan file, with the limits and data that the options give."""
     return export(with_synthetic(load_plan(path), options.synthetic), to, limits_of(options), options)
 
 

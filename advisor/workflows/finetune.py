@@ -105,7 +105,8 @@ def _config(before: RunConfig, origin: Path, folder: Path, epochs: float, share:
     assert meta is not None  # the stage has a token folder
     if meta.vocab_size > before.model.vocab_size:
         hint = "prepare it with --tokenizer of the run's own data"
-        raise AdvisorError(f"{folder} has {meta.vocab_size:,} tokens, the model {before.model.vocab_size:,}", hint)
+        sizes = f"{meta.vocab_size:,}, but the model's vocabulary is {before.model.vocab_size:,}"
+        raise AdvisorError(f"{folder} was tokenised with a vocabulary of {sizes}", hint)
     steps = max(1, math.ceil(epochs * meta.tokens / before.tokens_per_step()))
     optimizer = before.optimizer
     config = replace(

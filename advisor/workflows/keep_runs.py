@@ -55,7 +55,7 @@ def delete_run(store: Store, run_dir: Path) -> Deleted:
     state = describe(run_dir, store).state
     if goes_on(state):
         raise AdvisorError(
-            f"{run_dir.name} is {state.value}: it is not deleted", f"end it first: advisor stop {run_dir}"
+            f"{run_dir.name} is {state.value}, so it was not deleted", f"end it first: advisor stop {run_dir}"
         )
     name = run_id(run_dir)
     ours = run_dir.resolve().parent == (store.home / "runs").resolve()

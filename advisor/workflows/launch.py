@@ -193,7 +193,7 @@ def with_synthetic(source: Plan, requested: bool) -> Plan: ...
 @overload
 def with_synthetic(source: Plan | RunConfig, requested: bool) -> Plan | RunConfig: ...
 def with_synthetic(source: Plan | RunConfig, requested: bool) -> Plan | RunConfig:
-    """Returns the plan or configuration with random tokens if asked for; raises AdvisorError if it has data."""
+    """Returns the plan or configuration with random tokens if requested; raises AdvisorError if it names a dataset."""
     config = source.config if isinstance(source, Plan) else source
     if not requested:
         return source

@@ -36,7 +36,7 @@ class RlWork:
     goal: Goal
     request: RlRequest
     store: Store
-    longer: float  # mean length of an answer at the end
+    longer: float  # mean response length in tokens at the end
     updates: dict[tuple[str, int], Prediction] = field(default_factory=dict)  # by GPU and number of GPUs that train
     measured: tuple[MeasuredSteps, ...] = ()
     ways: dict[tuple[str, int], RlWay] = field(default_factory=dict)  # the best ones, by GPU and number of GPUs

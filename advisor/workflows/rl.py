@@ -113,7 +113,7 @@ class RlRequest:
 
 
 def request_of(goal: Goal | PredictOptions, network: float | None) -> tuple[RlRequest, float, list[str]]:
-    """Return what options ask, the mean length of an answer at the end, and what was assumed."""
+    """Return what options ask, the mean response length at the end, and what was assumed."""
     assert goal.rl is not None and goal.model is not None
     assumed = []
     said = {"prompts_per_step": STEP_PROMPTS, "group": GROUP, "prompt_len": PROMPT_LEN}
@@ -252,7 +252,7 @@ def predict_options(options: PredictOptions, store: Store) -> Predicted:
         wanted = replace(request, engine_gpus=alone, engine_tensor=tensor)
         ways = wanted.on(named.key, gpus, wanted.updates_on([(named.key, gpus)], store))
     if not ways:
-        message = f"{request.sizes.name} has no room on {gpus} x {named.key}, or the GPUs do not divide so"
+        message = f"{request.sizes.name} does not fit on {gpus} x {named.key}, or the GPUs cannot be split so"
         raise AdvisorError(
             message, "more GPUs, --lora, or other numbers for --rollout-gpus and --rollout-tp", exit_code=3
         )

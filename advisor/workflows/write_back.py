@@ -99,7 +99,7 @@ def _of_database(path: Path, run: str | None) -> Target | None:
                 named = {"run": _chosen(path, rows, run), "project": path.stem, "folder": str(path.parent)}
                 return {"library": "trackio", **named}
     except sqlite3.Error as error:
-        raise AdvisorError(f"{path} cannot be read as SQLite: {error}", "give the tracker's whole file") from error
+        raise AdvisorError(f"{path} cannot be read as SQLite: {error}", "pass the tracker's complete file") from error
     return None
 
 

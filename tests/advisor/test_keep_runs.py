@@ -92,7 +92,7 @@ def test_a_run_that_goes_on_is_not_deleted(call, run):
     log = (run / "log.jsonl").read_text().splitlines(keepends=True)
     (run / "log.jsonl").write_text("".join(line for line in log if '"kind":"final"' not in line))
     code, _, err = call("runs", str(run), "--delete", "--yes")
-    assert code == 1 and "is running: it is not deleted" in err and run.is_dir()
+    assert code == 1 and "is running, so it was not deleted" in err and run.is_dir()
 
 
 def test_a_folder_of_the_users_own_is_taken_from_the_list_and_stays(call, run, tmp_path):

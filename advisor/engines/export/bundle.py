@@ -182,7 +182,7 @@ def export_job(plan: Plan, config: RunConfig, data: Path | None, **engine: Any) 
 
 
 def grace_seconds(save_seconds: float) -> int:
-    """Return the seconds that an engine must leave between a signal and the end: 1.5 times the duration of a save."""
+    """Return the grace period in seconds between the termination signal and the kill: 1.5 times the time of a save."""
     return max(LEAST_GRACE_SECONDS, math.ceil(1.5 * save_seconds))
 
 

@@ -125,7 +125,7 @@ def slurm_time(seconds: int) -> str:
 
 
 def trainjob(job: ExportJob) -> dict[str, str]:
-    """Return Kubeflow Trainer's `TrainJob` (2.3 and later) on its runtime `torch-distributed`, one process per GPU."""
+    """Return a `TrainJob` for Kubeflow Trainer 2.3 and later: runtime `torch-distributed`, one process per GPU."""
     launcher = ["-m", "torch.distributed.run"] if job.whole > 1 else []  # reads the runtime's own variables
     command = [".venv/bin/python", *launcher, "-m", "trainer", CONFIG, "--out", RUN_FOLDER]
     return {

@@ -110,7 +110,7 @@ def _too_high(case: Case, step: float, loss: float, vocab: int) -> Finding:
         else f"First loss {loss:.4g} is {excess:.3g} above the uniform guess, ln {vocab:,} = {uniform:.3f}",
         evidence=(
             seen(f"loss {loss:.5g} at step {step:g}", step, step),
-            f"the uniform guess among {vocab:,} tokens is ln V = {uniform:.3f}",
+            f"the uniform guess over a vocabulary of {vocab:,} tokens is ln V = {uniform:.3f}",
         ),
         confidence="high",
         causes=sums + _scale_causes(case, loss, vocab),
@@ -187,7 +187,8 @@ def detect_end_against_uniform(case: Case) -> Verdict:
     return finding(
         "worse_than_uniform",
         severity="warning" if sums else "error",
-        title=f"Loss {fallen}, yet guessing all {vocab:,} tokens alike gives {expected:.3f}: nothing usable was learnt",
+        title=f"Loss {fallen}, yet a uniform guess over a vocabulary of {vocab:,} tokens gives {expected:.3f}: "
+        "nothing usable was learnt",
         evidence=(
             seen(f"loss {end:.5g} over the last rows", losses.step[0], last),
             f"perplexity 10^{end / math.log(10):.2f} against {vocab:,} for the uniform guess",

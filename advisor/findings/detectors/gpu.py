@@ -54,7 +54,7 @@ def detect_cpu_fallback(case: Case) -> Verdict:
 
 
 def _said_to_be_on_cpu(case: Case) -> Finding | None:
-    """Return the finding of a log whose own words say that no GPU does the work, or None without such words."""
+    """Return the finding of a log whose own words say that no GPU does the work, or None if there are no such words."""
     said: dict[str, str] = {}
     for event in case.run.events:
         said.setdefault(event.kind, event.text)
