@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from advisor.hardware.offers import rows_by_gpu
 from advisor.offer import Offer
 from advisor.options import Goal
 from advisor.planning.goal import interruptions
+from advisor.planning.infeasible import Way, any_gpu, hint
 from advisor.planning.offers import ANY, OWN
 from advisor.planning.rl import RlWay
 from advisor.prediction.intervals import sum_shared
@@ -137,7 +138,22 @@ def plan_rl(goal: Goal, store: Store) -> Plan:
     if not tried.runs:
         asked = ", ".join(dict.fromkeys(f"{count} x {gpu}" for gpu, count in tried.refused)) or "any machine offered"
         message = f"RL post-training of {request.sizes.name} does not surely fit {asked}"
-        raise AdvisorError(message, "more GPUs (--gpus 8,16,32), --lora, or a smaller --model", exit_code=3)
+        raise AdvisorError(message, hint(_changes(goal), lambda changed: _feasible(changed, store)), exit_code=3)
     small = f"{request.answers.count} answers are fewer than a step usually has"
     warnings = [small] if request.answers.count < 64 else []
     return plan_of(work, tried, assumed=assumed, warnings=warnings)
+
+
+def _changes(goal: Goal) -> Iterator[Way]:
+    """Yield what could make room for the run: more GPUs, adapters, a GPU with more memory."""
+    most = max((goal.gpus, *(goal.counts or ()), *(own.gpus for own in goal.own)))
+    more = [2**power for power in range(1, 11) if 2**power > most]
+    yield "more GPUs", [(f"--gpus {count}", replace(goal, gpus=count, counts=(count,))) for count in more]
+    if not goal.lora:
+        yield "adapters alone", [("--lora", replace(goal, lora=True))]
+    yield from any_gpu(goal, "a GPU with more memory")
+
+
+def _feasible(goal: Goal, store: Store) -> bool:
+    request, longer, _ = request_of(goal, goal.network_bytes_per_second)
+    return bool(try_machines(RlWork(goal=goal, request=request, store=store, longer=longer)).runs)

@@ -147,7 +147,10 @@ def test_what_makes_no_plan_is_refused_in_a_sentence(options, words):
 
 def test_a_model_that_fits_nowhere_says_so():
     done = advisor("plan", "--rl", "grpo", "--model", "qwen3-32b", "--prompts", "1k", "--gpu", "1xl4", expect=3)
-    assert "does not surely fit 1 x l4" in " ".join(done.stderr.split())
+    words = " ".join(done.stderr.split())
+    assert "does not surely fit 1 x l4" in words and "feasible with more GPUs (--gpus " in words
+    count = words.partition("--gpus ")[2].partition(")")[0]
+    advisor("plan", "--rl", "grpo", "--model", "qwen3-32b", "--prompts", "1k", "--gpu", "l4", "--gpus", count, expect=0)
 
 
 def test_one_configuration_is_predicted_as_the_plan_predicts_it():
