@@ -23,6 +23,7 @@ from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
 from advisor.laws.intervals import Z80
 from advisor.prediction.generation import Answers, Engines, Generation, engine_constants, generate, load_rl, room
+from advisor.prediction.intervals import reciprocal
 from advisor.prediction.layout_batch import SURE
 from advisor.prediction.layouts import LayoutRun
 from advisor.records import Basis, Estimate, Prediction
@@ -97,6 +98,11 @@ class RlRun:
     tool_seconds: float = 0.0  # the slowest tool call of a turn, which all wait for
 
     @property
+    def overlaps(self) -> bool:
+        """Return True if engines generate while the trainer learns."""
+        return not self.colocated and self.staleness > 0
+
+    @property
     def streams(self) -> bool:
         """Return True if engines go on with other answers instead of waiting for the longest of a step."""
         return self.staleness > 0 and (self.software.streams or self.staleness != ONE_OFF)
@@ -131,86 +137,84 @@ class RlStep:
 
 def predict_rl(run: RlRun) -> RlStep | None:
     """Return the predicted step; None if the engines have no room for an answer beside the weights."""
-    raw = load_rl()["step"]
-    value = {name: float(entry["value"]) for name, entry in raw.items()}
+    value = {name: float(entry["value"]) for name, entry in load_rl()["step"].items()}
     made = replace(run.answers, prompts=max(1, round(run.answers.prompts / run.kept)))
     # an agent's turns come one after the other; each reads what the tools said
-    each = replace(
-        made, response_len=made.response_len / run.turns, response_max=max(1, made.response_max // run.turns)
-    )
-    overlapped = not run.colocated and run.staleness > 0
+    longest = max(1, made.response_max // run.turns)
+    each = replace(made, response_len=made.response_len / run.turns, response_max=longest)
     in_flight = 1.0 + math.ceil(run.staleness)
     turn = generate(run.model, each, run.engines, in_flight)
     if turn is None:
         return None
     generated = turn.seconds * run.turns + run.tool_seconds * (run.turns - 1)
+    if run.streams:
+        generated = turn.steady_seconds * run.turns + run.tool_seconds * (run.turns - 1) / in_flight
+    log_probs, update = _training_seconds(run, value)
+    held, moved = _memory(run)
+    seconds = {
+        "generation": generated,
+        "reward": run.reward_seconds,
+        "log_probs": log_probs,
+        "update": update,
+        "sync": _sync_seconds(run, value),
+        "rest": value["rest_seconds"] + moved * 2 / value["offload_bytes_per_second"],
+    }
+    spread = {name: float(entry["value"]) for name, entry in load_rl()["deviation"].items()}
+    of_part = {name: spread.get(name, spread["rest"]) for name in seconds}
+    total, counted = _total(run, seconds)
+    each_part = math.sqrt(sum((seconds[name] * of_part[name]) ** 2 for name in counted)) / total
+    step = _estimate(total, math.hypot(each_part, spread["step"], run.unsure))
+    tokens = run.answers.tokens
+    return RlStep(
+        step_seconds=step,
+        parts={name: _estimate(took, math.hypot(of_part[name], run.unsure)) for name, took in seconds.items()},
+        generation=turn,
+        tokens_per_second=reciprocal(step, tokens),
+        bytes=held,
+        fit_probability=_chance(run, held),
+        offloaded=run.colocated and moved > 0,
+    )
+
+
+def _training_seconds(run: RlRun, value: Mapping[str, float]) -> tuple[float, float]:
+    """Return the seconds of all log-probabilities and of all updates of a step."""
     one, work = run.update, run.update.workload
     assert one.step_seconds is not None  # whoever makes an RlRun knows the speed of its updates
-    # The packed bins of the update hold this many tokens; other software pads each answer to the longest of its batch.
+    # The packed bins of the update hold its tokens; other software pads each answer to the longest of its batch.
     padded = 1.0 if run.software.packed else _padding(run.answers)
     steps = run.answers.tokens * padded / work.step_tokens
     update = one.step_seconds.value * steps * value["update_factor"]
-    parts_of_one = one.step_parts or {}
-    once = parts_of_one.get("optimizer", 0.0) + parts_of_one.get("data", 0.0)
+    parts = one.step_parts or {}
+    once = parts.get("optimizer", 0.0) + parts.get("data", 0.0)
     forward = (one.step_seconds.value - once) * steps * value["forward_factor"] / _WORK[work.activation_checkpointing]
     # The launches of short answers, which small models cannot hide behind their arithmetic.
     launches = value["answer_train_seconds"] * run.answers.count / (work.layout.data if work.layout else work.gpus)
-    update = math.hypot(update, launches) * (2 if run.critic else 1)
     # If engines generate at the same time, the trainer takes their log-probabilities instead of its own.
-    passes = run.reference + run.critic + (not overlapped)
-    log_probs = passes * math.hypot(forward, launches / 3)
-    weights = run.model.parameters * 2.0
+    passes = run.reference + run.critic + (not run.overlaps)
+    return passes * math.hypot(forward, launches / 3), math.hypot(update, launches) * (2 if run.critic else 1)
+
+
+def _sync_seconds(run: RlRun, value: Mapping[str, float]) -> float:
+    """Return the seconds in which the engines get the new weights."""
     if run.adapters:
-        sync = value["adapter_sync_seconds"]
-    else:
+        return value["adapter_sync_seconds"]
+    weights = 2.0 * run.model.parameters
+    if run.colocated or run.software.sends == "sharded":
         nodes = math.sqrt(max(1.0, run.train_gpus / run.node_gpus))
-        sharded = run.colocated or run.software.sends == "sharded"
-        rate = value["sync_bytes_per_second"] * nodes if sharded else value["broadcast_bytes_per_second"]
-        sync = value["sync_seconds"] + weights / (rate * (0.5 if run.model.experts and not sharded else 1.0))
-    reward = run.reward_seconds
-    rest = value["rest_seconds"]
-    held, moved = _memory(run)
-    offloaded = run.colocated and moved > 0
-    rest += moved * 2 / value["offload_bytes_per_second"]
-    if run.streams:
-        generated = turn.steady_seconds * run.turns + run.tool_seconds * (run.turns - 1) / in_flight
-    seconds = {
-        "generation": generated,
-        "reward": reward,
-        "log_probs": log_probs,
-        "update": update,
-        "sync": sync,
-        "rest": rest,
-    }
-    spread = {name: float(entry["value"]) for name, entry in load_rl()["deviation"].items()}
-    parts = {
-        name: _estimate(took, math.hypot(spread.get(name, spread["rest"]), run.unsure))
-        for name, took in seconds.items()
-    }
-    train = {name: seconds[name] for name in ("log_probs", "update")}
-    rollout = {name: seconds[name] for name in ("generation", "reward")}
-    counted = {**train, **rollout}
-    total = sum(counted.values())
-    if overlapped:
-        shorter, longer = sorted((train, rollout), key=lambda one: sum(one.values()))
+        return value["sync_seconds"] + weights / (value["sync_bytes_per_second"] * nodes)
+    rate = value["broadcast_bytes_per_second"] * (0.5 if run.model.experts else 1.0)  # many small tensors
+    return value["sync_seconds"] + weights / rate
+
+
+def _total(run: RlRun, seconds: Mapping[str, float]) -> tuple[float, tuple[str, ...]]:
+    """Return the seconds of a step, and the parts that set it: where GPUs are split, those of the longer side."""
+    sides = (("log_probs", "update"), ("generation", "reward"))
+    shorter, longer = sorted(sides, key=lambda side: sum(seconds[name] for name in side))
+    hidden = 0.0
+    if run.overlaps:
         hidden = min(1.0, run.staleness / (_FIRST if run.streams and run.staleness < ONE_OFF else ONE_OFF))
-        total -= hidden * sum(shorter.values())
-        counted = longer if hidden == 1 else counted
-    total += sync + rest
-    counted = {**counted, "sync": sync, "rest": rest}
-    each_part = math.sqrt(sum((took * spread.get(name, spread["rest"])) ** 2 for name, took in counted.items())) / total
-    step = _estimate(total, math.hypot(each_part, spread["step"], run.unsure))
-    tokens = run.answers.tokens
-    rate_of = Estimate(value=tokens / step.value, low=tokens / step.high, high=tokens / step.low, basis=step.basis)
-    return RlStep(
-        step_seconds=step,
-        parts=parts,
-        generation=turn,
-        tokens_per_second=rate_of,
-        bytes=held,
-        fit_probability=_chance(run, held),
-        offloaded=offloaded,
-    )
+    total = sum(seconds.values()) - hidden * sum(seconds[name] for name in shorter)
+    return total, (*longer, *(() if hidden == 1 else shorter), "sync", "rest")
 
 
 def _estimate(value: float, deviation: float) -> Estimate:
