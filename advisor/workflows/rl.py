@@ -311,14 +311,17 @@ def is_rl_table(path: Path) -> bool:
 def _predicted(row: Mapping[str, str], store: Store) -> RlPredicted:
     assumed: list[str] = []
 
-    def number(name: str, default: float | None) -> float:
-        text = row.get(name)
+    def stated(name: str) -> float | None:
         try:
-            return float(text) if text is not None else _assume(name, default, assumed)
+            return float(row[name]) if name in row else None
         except ValueError:
-            raise AdvisorError(f"{name}: {text} is no number", "a number of the run", exit_code=2) from None
+            raise AdvisorError(f"{name}: {row[name]} is no number", "a number of the run", exit_code=2) from None
 
-    sizes = model_of(row.get("model", ""), row.get("params_b"), row.get("active_params_b"), assumed)
+    def number(name: str, default: float | None) -> float:
+        found = stated(name)
+        return _assume(name, default, assumed) if found is None else found
+
+    sizes = model_of(row.get("model", ""), stated("params_b"), stated("active_params_b"), assumed)
     if "gpu" not in row:
         raise AdvisorError("no gpu is stated", "name it: h100", exit_code=2)
     named = read_gpus(row["gpu"])
@@ -326,16 +329,16 @@ def _predicted(row: Mapping[str, str], store: Store) -> RlPredicted:
     software = software_in(row.get("framework", ""), assumed)
     gpus = int(number("n_gpus", None))
     split = "n_train_gpus" in row or "n_rollout_gpus" in row or row.get("mode", "").startswith(("split", "async"))
-    train = int(float(row.get("n_train_gpus", 0))) or (gpus // 2 if split and gpus > 1 else gpus)
-    engines = int(float(row.get("n_rollout_gpus", 0))) or (gpus - train if split and gpus > train else gpus)
+    train = int(stated("n_train_gpus") or 0) or (gpus // 2 if split and gpus > 1 else gpus)
+    engines = int(stated("n_rollout_gpus") or 0) or (gpus - train if split and gpus > train else gpus)
     mode = row.get("mode", "colocated")
     stale = re.search(r"async-([\d.]+)", mode)
     staleness = float(stale[1]) if stale else 2.0 if "async" in mode else 0.0
     degrees = {name: int(value) for name, value in re.findall(r"\b(TP|PP|CP|EP)(\d+)", row.get("layout_train", ""))}
     prompt = number("prompt_len_mean", 150)
-    limit = float(row["response_len_max"]) if "response_len_max" in row else None
-    mean = number("response_len_mean", None if limit is None else usual_length(limit))
-    limit = max(mean, (limit or 4 * mean) - (prompt if software.name == "nemo-rl" else 0.0))
+    cap = stated("response_len_max")
+    mean = number("response_len_mean", None if cap is None else usual_length(cap))
+    limit = max(mean, (cap or 4 * mean) - (prompt if software.name == "nemo-rl" else 0.0))
     answers = Answers(
         prompts=int(number("prompts_per_step", 128)), group=int(number("group_size", 8)), prompt_len=prompt,
         response_len=mean, response_max=round(limit),
@@ -409,7 +412,7 @@ def software_in(text: str, assumed: list[str]) -> RlSoftware:
     return require_rl_software(RL_SOFTWARE)
 
 
-def model_of(name: str, params_b: str | None, active_b: str | None, assumed: list[str]) -> Model:
+def model_of(name: str, params_b: float | None, active_b: float | None, assumed: list[str]) -> Model:
     """Return the sizes of a named model, or those of the known model of nearest size.
 
     Raises AdvisorError (exit 2) if neither name nor size is known.
@@ -420,11 +423,11 @@ def model_of(name: str, params_b: str | None, active_b: str | None, assumed: lis
             found = find_architecture(one).model
         except AdvisorError:
             continue
-        if params_b is None or abs(found.parameters / (float(params_b) * 1e9) - 1) < 0.5:
+        if params_b is None or abs(found.parameters / (params_b * 1e9) - 1) < 0.5:
             return found
     if params_b is None:
         raise AdvisorError(f"--model {name or '?'}: unknown", "state its size, or a config.json", exit_code=2)
-    wanted, active = float(params_b) * 1e9, float(active_b or params_b) * 1e9
+    wanted, active = params_b * 1e9, (active_b or params_b) * 1e9
     names = list(mixture_rows()) if active < 0.8 * wanted else known_names()
     nearest, far = None, _FAR
     for one in names:

@@ -175,16 +175,17 @@ def test_rows_of_runs_are_predicted_with_what_was_assumed(tmp_path):
     rows = [
         ("a", "Qwen2.5-7B", "verl FSDP", "H100", "8", "colocated", "1024", "5", "93", "232", "1024"),
         ("b", "Qwen2.5-7B", "verl FSDP", "H100", "8", "colocated", "", "", "", "", "1024"),
+        ("d", "Qwen2.5-7B", "verl FSDP", "H100", "many", "colocated", "1024", "5", "93", "232", "1024"),
         ("c", "Qwen2.5-7B", "verl FSDP", "", "8", "colocated", "1024", "5", "93", "232", "1024"),
     ]
     with (tmp_path / "rl.csv").open("w", newline="") as file:
         csv.writer(file).writerows([columns, *rows])
     done = advisor("predict", "--rows", tmp_path / "rl.csv", expect=0)
-    first, second, third = (json.loads(line) for line in done.stdout.splitlines())
+    first, second, odd, third = (json.loads(line) for line in done.stdout.splitlines())
     assert first["step_seconds"]["low"] < 80.3 < first["step_seconds"]["high"]  # of a published run of 105 steps
     assert any(one.startswith("response_len_mean") for one in second["assumed"])
     assert second["step_seconds"]["high"] / second["step_seconds"]["low"] > 4  # the lengths are a guess
-    assert third["error"] == "no gpu is stated"
+    assert third["error"] == "no gpu is stated" and odd["error"] == "n_gpus: many is no number"
 
 
 def test_the_start_of_verl_and_trl_has_what_the_plan_says(tmp_path):
