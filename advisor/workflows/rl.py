@@ -353,8 +353,8 @@ def _predicted(row: Mapping[str, str], store: Store) -> RlPredicted:
     update = _update_of_row(request, spec, train, degrees, store)
     if update is None:
         raise AdvisorError(f"the speed of {named.key} for {sizes.name} is unknown", "name another GPU", exit_code=2)
-    stated = re.findall(r"TP(\d+)", row.get("layout_rollout", ""))
-    tensors = [int(stated[0])] if stated else [2**n for n in range(8) if engines % 2**n == 0]
+    of_engine = re.findall(r"TP(\d+)", row.get("layout_rollout", ""))
+    tensors = [int(of_engine[0])] if of_engine else [2**n for n in range(8) if engines % 2**n == 0]
     for tensor in tensors:
         run = RlRun(
             model=sizes, answers=answers, update=update, gpu=spec, train_gpus=train, engine_gpus=engines,
