@@ -90,6 +90,21 @@ FORMULAS = {
         inputs=("energy_kwh", "grid_grams_per_kwh"), section="Wall clock",
     ),
 }  # fmt: skip
+# The same numbers of RL post-training, whose steps have other parts (docs/rl.md).
+_OF_RL = {
+    "step_seconds": Formula(
+        words="generation + rewards + log-probabilities + update + new weights to the engines + the rest; with split "
+        "GPUs the longer of engines and trainer counts (docs/rl.md)",
+        inputs=("rollouts", "step_parts", "gpu"),
+        section="Step time",
+    ),
+    "device_bytes": Formula(
+        words="the fullest of three moments: engines generate, the trainer updates beside sleeping engines, and the "
+        "change over (docs/rl.md)",
+        inputs=("rollouts", "gpu", "gpus", "parameters", "peak_parts"),
+        section="Memory",
+    ),
+}
 ALIASES = {"hours": "total_seconds", "seconds": "total_seconds", "time": "total_seconds", "usd": "cost_usd",
            "cost": "cost_usd", "memory": "device_bytes", "peak_bytes": "peak_allocated_bytes",
            "throughput": "tokens_per_second", "step_time": "step_seconds"}  # fmt: skip
@@ -123,7 +138,8 @@ def explain(record: Any, number: str) -> Explanation:
         close = close_matches(number, [*there, *ALIASES])
         hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(there)}"
         raise AdvisorError(f"there is no number {number!r} to explain", hint, exit_code=2)
-    formula, value = FORMULAS[name], values[name]
+    formulas = FORMULAS | _OF_RL if values.get("rollouts") is not None else FORMULAS
+    formula, value = formulas[name], values[name]
     inputs = {one: values[one] for one in formula.inputs if values.get(one) is not None}
     rests_on = [one for field in ("inputs", "sources", "assumed") for one in getattr(record, field, ())]
     basis = f"{value.basis}, {BASES[value.basis]}" if isinstance(value, Estimate) else None
@@ -157,7 +173,8 @@ def _of_prediction(prediction: Prediction) -> dict[str, Any]:
     peak = None if spec is None else peak_flops(spec, work.precision)
     fp8 = {"precision": "fp8"} if work.software is not None and work.software.fp8 else {}
     layout = {"layout": layout_words(work.layout)} if work.layout is not None else {}
-    more = {"seq_len": work.shape.seq_len, "step_tokens": work.step_tokens, "peak_flops": peak}
+    step_tokens = work.step_tokens if work.rollouts is None else work.rollouts.step_tokens
+    more = {"seq_len": work.shape.seq_len, "step_tokens": step_tokens, "peak_flops": peak}
     return {**vars(prediction), **vars(work), **fp8, **layout, **more}
 
 

@@ -66,7 +66,8 @@ def plan_training(
 
     Use it for "what can I train for $20", "how long and how much for 1T tokens", "fine-tune Qwen3-8B on 50k examples"
     (finetune=lora|qlora|full with model and examples; stage=dpo for preference pairs), and "how do I cut a 70B or a
-    mixture of experts over 256 GPUs" (layout=any with model, gpus="64,256", tokens). All values are text, as people
+    mixture of experts over 256 GPUs" (layout=any with model, gpus="64,256", tokens), "what does GRPO take" (model, and
+    more={'rl': 'grpo', 'prompts': '20k', 'response_len': '1200'}). All values are text, as people
     write it; leave out what nobody said.
     """
     given = _given(locals())

@@ -26,6 +26,7 @@ from advisor.prediction.generation import Answers, Engines, Generation, engine_c
 from advisor.prediction.intervals import reciprocal
 from advisor.prediction.layout_batch import SURE
 from advisor.prediction.layouts import LayoutRun
+from advisor.prediction.profile import FIT_MARGIN
 from advisor.records import Basis, Estimate, Prediction
 
 PARTS = ("generation", "reward", "log_probs", "update", "sync", "rest")
@@ -91,7 +92,7 @@ class RlRun:
     memory_share: float | None = None  # of a GPU for an engine; None: as the software does
     eight_bits: bool = False  # the engines' weights
     eager: bool = False  # engines run without CUDA graphs
-    kept: float = 1.0  # share of the generated answers that are trained on (DAPO drops groups without a difference)
+    trained_share: float = 1.0  # of the generated answers; DAPO drops groups without a difference
     reward_seconds: float = 1.0  # of judging all answers by rules; more for tests in a sandbox or a judge
     unsure: float = 0.0  # log standard deviation of the work, where its lengths or batch are assumed
     turns: int = 1  # of an agent with tools
@@ -138,7 +139,7 @@ class RlStep:
 def predict_rl(run: RlRun) -> RlStep | None:
     """Return the predicted step; None if the engines have no room for an answer beside the weights."""
     value = {name: float(entry["value"]) for name, entry in load_rl()["step"].items()}
-    made = replace(run.answers, prompts=max(1, round(run.answers.prompts / run.kept)))
+    made = replace(run.answers, prompts=max(1, round(run.answers.prompts / run.trained_share)))
     # an agent's turns come one after the other; each reads what the tools said
     longest = max(1, made.response_max // run.turns)
     each = replace(made, response_len=made.response_len / run.turns, response_max=longest)
@@ -150,7 +151,7 @@ def predict_rl(run: RlRun) -> RlStep | None:
     if run.streams:
         generated = turn.steady_seconds * run.turns + run.tool_seconds * (run.turns - 1) / in_flight
     log_probs, update = _training_seconds(run, value)
-    held, moved = _memory(run)
+    needed, moved = _memory(run)
     seconds = {
         "generation": generated,
         "reward": run.reward_seconds,
@@ -170,8 +171,8 @@ def predict_rl(run: RlRun) -> RlStep | None:
         parts={name: _estimate(took, math.hypot(of_part[name], run.unsure)) for name, took in seconds.items()},
         generation=turn,
         tokens_per_second=reciprocal(step, tokens),
-        bytes=held,
-        fit_probability=_chance(run, held),
+        bytes=needed,
+        fit_probability=_chance(run, needed),
         offloaded=run.colocated and moved > 0,
     )
 
@@ -246,15 +247,15 @@ def _memory(run: RlRun) -> tuple[dict[str, float], float]:
     return {"generate": whole + state - moved, "update": peak + asleep, "change over": change + asleep}, moved
 
 
-def _chance(run: RlRun, held: Mapping[str, float]) -> float:
+def _chance(run: RlRun, at_moments: Mapping[str, float]) -> float:
     """Return the probability that a GPU holds what it must at the fullest moment."""
     needed = run.update.device_bytes
     assert needed is not None
     width = math.log(max(needed.high / needed.value, 1.02)) / Z80
-    fullest = max(held["update"], held["change over"])
+    fullest = max(at_moments["update"], at_moments["change over"])
     if room(run.model, run.engines) <= 0:
         return 0.0
-    return float(0.5 * (1 + math.erf(math.log(run.gpu.memory_bytes / fullest) / width / math.sqrt(2))))
+    return float(0.5 * (1 + math.erf(math.log(FIT_MARGIN * run.gpu.memory_bytes / fullest) / width / math.sqrt(2))))
 
 
 def update_runs(
@@ -286,8 +287,8 @@ def prediction_of(run: RlRun, step: RlStep) -> Prediction:
     """Return a step of RL as any other prediction: its workload is that of an update, with the answers beside it."""
     a = run.answers
     rollouts = Rollouts(
-        algorithm="ppo" if run.critic else "dapo" if run.kept < 1 else "grpo", prompts=a.prompts, group=a.group,
-        prompt_len=a.prompt_len, response_len=a.response_len, response_max=a.response_max, engine_gpus=run.engine_gpus,
+        algorithm="ppo" if run.critic else "dapo" if run.trained_share < 1 else "grpo",
+        prompts=a.prompts, group=a.group, prompt_len=a.prompt_len, response_len=a.response_len, response_max=a.response_max, engine_gpus=run.engine_gpus,
         engine_tensor=run.tensor, colocated=run.colocated, staleness=run.staleness, updates=run.updates,
         memory_share=run.engines.memory_share, offloaded=step.offloaded,
     )  # fmt: skip

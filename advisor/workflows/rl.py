@@ -42,7 +42,7 @@ LIMIT_OF_LENGTH = 4.0  # longest answer over the mean one, if nothing is stated
 LIMIT = 4096
 _OF_WORK = ("response_len", "prompts_per_step", "group_size")  # what the work of a step depends on
 _UNSURE = 0.7  # log standard deviation of a step whose work is assumed (benchmarks/rl.py)
-_KEPT = 0.5  # share of the answers that DAPO trains on; it drops groups that are all right or all wrong
+_TRAINED_SHARE = 0.5  # share of the answers that DAPO trains on; it drops groups that are all right or all wrong
 _OWN_STEP = 0.06  # log standard deviation of later steps around the first ones, whose answers had another length
 _OTHER_GPUS = 0.2  # added on another number of GPUs than those that were timed
 _FAR = 0.35  # log ratio of parameters beyond which no known model stands in for an unknown one
@@ -80,8 +80,8 @@ class RlRequest:
             gpu=require_gpu(gpu).with_network(self.network), train_gpus=gpus, engine_gpus=gpus, tensor=1,
             software=self.software, updates=self.updates, adapters=self.rank is not None,
             critic=self.algorithm == "ppo", reference=self.algorithm != "dapo",
-            kept=_KEPT if self.algorithm == "dapo" else 1.0, reward_seconds=self.reward_seconds, turns=self.turns,
-            tool_seconds=self.tool_seconds, eight_bits=self.precision == "fp8",
+            trained_share=_TRAINED_SHARE if self.algorithm == "dapo" else 1.0,
+            reward_seconds=self.reward_seconds, turns=self.turns, tool_seconds=self.tool_seconds, eight_bits=self.precision == "fp8",
             unsure=_UNSURE if self.unsure else 0.0,
         )  # fmt: skip
         return search_rl(
@@ -235,9 +235,9 @@ def predict_options(options: PredictOptions, store: Store) -> Predicted:
 
     Raises AdvisorError (exit 2) for options that describe none, and (exit 3) if engines or updates have no room.
     """
-    kept = ("rl", "model", "gpu", "gpus", "software", "precision", "network", "lora_rank", *RL_OPTIONS)
+    allowed = ("rl", "model", "gpu", "gpus", "software", "precision", "network", "lora_rank", *RL_OPTIONS)
     known = options_of(PredictOptions)
-    if other := [name for name in known if name not in kept and getattr(options, name) != known[name].default]:
+    if other := [name for name in known if name not in allowed and getattr(options, name) != known[name].default]:
         raise AdvisorError(f"{known[other[0]].flag} changes nothing of RL post-training", "leave it out", exit_code=2)
     if options.model is None:
         raise AdvisorError("--rl needs a model", "--model Qwen/Qwen3-8B", exit_code=2)

@@ -9,6 +9,7 @@ import shlex
 
 import pytest
 
+from advisor import api
 from advisor.hardware.catalog import require_gpu
 from advisor.planning.models import require_architecture
 from advisor.prediction.generation import Answers, Engines, generate, kv_token_bytes, weights_read
@@ -167,6 +168,14 @@ def test_one_configuration_is_predicted_as_the_plan_predicts_it():
     assert "a step of" in shown and "new weights to the engines" in shown
     assert "--group is of RL" in advisor("predict", "--gpu", "l4", "--model", "gpt2", "--group", "4", expect=2).stderr
     assert "--tp changes nothing" in advisor("predict", *one, "--tp", "2", expect=2).stderr
+
+
+def test_a_step_of_rl_is_explained_by_its_own_parts():
+    plan = api.plan(rl="grpo", model="qwen3-8b", gpu="8xh100", prompts="20k", response_len=1200, response_max=4096)
+    step = api.explain(plan, "step_seconds").record
+    assert step.formula.startswith("generation + rewards") and step.inputs["step_parts"]["generation"] > 0
+    rate = api.explain(plan, "tokens_per_second").record
+    assert rate.value.value == pytest.approx(rate.inputs["step_tokens"] / rate.inputs["step_seconds"].value)
 
 
 def test_rows_of_runs_are_predicted_with_what_was_assumed(tmp_path):
