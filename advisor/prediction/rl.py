@@ -288,7 +288,8 @@ def prediction_of(run: RlRun, step: RlStep) -> Prediction:
     a = run.answers
     rollouts = Rollouts(
         algorithm="ppo" if run.critic else "dapo" if run.trained_share < 1 else "grpo",
-        prompts=a.prompts, group=a.group, prompt_len=a.prompt_len, response_len=a.response_len, response_max=a.response_max, engine_gpus=run.engine_gpus,
+        prompts=a.prompts, group=a.group, prompt_len=a.prompt_len, response_len=a.response_len,
+        response_max=a.response_max, engine_gpus=run.engine_gpus,
         engine_tensor=run.tensor, colocated=run.colocated, staleness=run.staleness, updates=run.updates,
         memory_share=run.engines.memory_share, offloaded=step.offloaded,
     )  # fmt: skip

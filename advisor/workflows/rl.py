@@ -81,8 +81,8 @@ class RlRequest:
             software=self.software, updates=self.updates, adapters=self.rank is not None,
             critic=self.algorithm == "ppo", reference=self.algorithm != "dapo",
             trained_share=_TRAINED_SHARE if self.algorithm == "dapo" else 1.0,
-            reward_seconds=self.reward_seconds, turns=self.turns, tool_seconds=self.tool_seconds, eight_bits=self.precision == "fp8",
-            unsure=_UNSURE if self.unsure else 0.0,
+            reward_seconds=self.reward_seconds, turns=self.turns, tool_seconds=self.tool_seconds,
+            eight_bits=self.precision == "fp8", unsure=_UNSURE if self.unsure else 0.0,
         )  # fmt: skip
         return search_rl(
             base, gpus, found.get, self.placement, self.staleness, self.engine_gpus, self.engine_tensor
