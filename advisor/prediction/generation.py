@@ -28,7 +28,6 @@ from advisor.store.folders import profiles_folder
 
 BINS = 96  # stretches of decode steps in which the number of running answers is taken as constant
 MOST_SIMULATED = 4096  # answers of one engine
-TAIL = 0.1  # of the answers that an engine runs at once; fewer of them are the tail
 KV_BYTES = 2  # of one number in the cache
 _COMPUTE_SHARE = 0.5  # of peak FLOPs that decoding reaches
 _PREFILL_SHARE = 0.4  # of peak FLOPs that reading prompts reaches
@@ -103,9 +102,7 @@ class Generation:
 
     seconds: float  # until the last answer of the step ends
     steady_seconds: float  # the same work in engines that always have other answers to go on with
-    prefill_seconds: float  # of reading the prompts, in both of them
     at_once: float  # answers that an engine runs at the same time
-    tail_seconds: float  # part of `seconds` in which fewer than a tenth of these run
 
 
 def kv_token_bytes(model: Model, tensor: int = 1) -> float:
@@ -207,9 +204,7 @@ def generate(
     return Generation(
         seconds=float(each.sum() + prefill) + (full(at_once, n - some) if n > some else 0.0),
         steady_seconds=float(full(min(n * in_flight, slots), n) + prefill),
-        prefill_seconds=float(prefill),
         at_once=float(at_once),
-        tail_seconds=float(each[running < TAIL * at_once].sum()),
     )
 
 
