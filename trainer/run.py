@@ -32,6 +32,7 @@ from trainer.runlog import smoothed_loss
 from trainer.schema import SCHEMA, Gate, Outcome, RunConfig, to_dict
 from trainer.telemetry import TelemetryHandle, start_telemetry
 from trainer.token_folder import TokenMeta
+from trainer.trace import StepTrace
 from trainer.witness import ReferenceKernel, StealMeter
 
 _WITNESS_EVERY_SECONDS = 5.0
@@ -103,6 +104,7 @@ class _Session:
         self.checkpoints = Checkpoints(self.trainer, guard, self.pace)
         self.witness = _Witness(context, journal) if world.is_main and not context.is_cuda else None
         self.compile_bill = _CompileBill(journal) if config.compile else None
+        self.trace = StepTrace(config.trace_steps, context, world, guard) if config.trace_steps else None
         header = self._header(tokens.meta)
         journal.write("header", **header)
         for line in banner(header):
@@ -141,6 +143,8 @@ class _Session:
             trainer.wishes = Wishes(stop=reason is not None, save=saves.time_is_up, written=saves.written)
             self.guard.dead_man.doing(f"step {trainer.steps_done + 1}", self._step_room())
             ending = self._settle(trainer.step())
+            if self.trace is not None:
+                self.trace.after_step(trainer)
             if ending is None and self._something_is_due():
                 ending = self._settle(trainer.flush())
                 if ending is None:

@@ -28,6 +28,7 @@ SCHEDULES = ("cosine", "wsd")
 ACTIVATION_CHECKPOINTING = ("none", "selective", "full")
 SHARDINGS = ("none", "full")
 ATTENTION_KERNELS = ("auto", "flash", "efficient", "cudnn", "math")
+TRACE_LEAD, TRACE_WARMUP = 6, 2  # steps of an attempt before a trace: without the profiler, and while it warms up
 
 
 class Outcome(StrEnum):
@@ -213,6 +214,7 @@ class RunConfig:
     sharding: str = "none"  # full: weights, gradients and optimizer state split over the processes (FSDP2)
     attention: str = "auto"  # one of torch's kernels; auto lets torch choose
     loss_chunk_tokens: int | None = None  # tokens whose logits exist at once; None chooses by device and vocabulary
+    trace_steps: int = 0  # steps near the start of an attempt of which a profiler writes a trace; 0: none
     init_from: str | None = None  # run folder from whose newest checkpoint the weights are taken; None draws new ones
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -278,6 +280,9 @@ class RunConfig:
             "stop.step_seconds": self.stop.step_seconds is None or self.stop.step_seconds > 0,
             "stop.gates": all(1 <= gate.step < self.steps and gate.above > 0 for gate in self.stop.gates),
             "eval.tokens, which gates need": not self.stop.gates or self.eval.tokens > 0,
+            f"trace_steps, before which there are {TRACE_LEAD + TRACE_WARMUP} steps": (
+                0 <= self.trace_steps <= max(0, self.steps - TRACE_LEAD - TRACE_WARMUP)
+            ),
             "loss_chunk_tokens": self.loss_chunk_tokens is None or self.loss_chunk_tokens >= 1,
             "telemetry.hz": self.telemetry.hz is None or 0 <= self.telemetry.hz <= 100,
         }

@@ -56,9 +56,10 @@ FLOWS = {
         refused={
             "launch": Refusal(
                 options=("budget", "deadline", "no_limits", "stop_loss", "gate", "notice", "calibrate", "may_change",
-                         "stop_if_over", "gpu_ids", "synthetic"),
+                         "stop_if_over", "gpu_ids", "synthetic", "trace"),
                 message="an adopted command is launched as it was planned",
-                hint="its limits are the plan's: advisor adopt --name NAME --deadline …",
+                hint="its limits are the plan's: advisor adopt --name NAME --deadline …; lines that record a trace "
+                     "are in docs/traces.md",
             ),
             "resume": Refusal(
                 options=("stop_loss", "price", "synthetic"),

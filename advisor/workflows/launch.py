@@ -40,7 +40,7 @@ from advisor.trainers.adopted import ADOPTED
 from advisor.trainers.own import OWN
 from advisor.units import HOUR, format_estimate, format_seconds
 from advisor.workflows.preflight import Check, Readiness, checkpoint_checks, data_checks, preflight, raise_if_missing
-from trainer.schema import RunConfig, to_dict
+from trainer.schema import TRACE_LEAD, TRACE_WARMUP, RunConfig, to_dict
 
 if TYPE_CHECKING:
     from advisor.workflows.arrive import Arrival
@@ -100,7 +100,7 @@ def launching(
         from advisor.planning.stages import with_gates  # needs numpy, which other launches start without
 
         source = with_gates(source, options.gate)
-    source = with_notice(with_synthetic(source, options.synthetic), options.notice)
+    source = with_trace(with_notice(with_synthetic(source, options.synthetic), options.notice), options.trace)
     requested = Arriving(may_change_depth=options.may_change == "depth", stop_if_over=options.stop_if_over)
     arriving = _arriving(store, source, place, requested, options.calibrate)
 
@@ -185,6 +185,18 @@ def with_notice(source: Plan | RunConfig, notice: str | None) -> Plan | RunConfi
     config = replace(config, stop=replace(config.stop, notice=notice))
     if problems := [problem for problem in config.problems() if problem.startswith("stop.notice")]:
         raise AdvisorError(f"--notice {notice}: {problems[0]}", "let something there write a file", exit_code=2)
+    return replace(source, run=config) if isinstance(source, Plan) else config
+
+
+def with_trace(source: Plan | RunConfig, steps: int | None) -> Plan | RunConfig:
+    """Returns the plan whose run records a profiler trace of so many steps. Raises AdvisorError if it has too few."""
+    if steps is None:
+        return source
+    config = source.config if isinstance(source, Plan) else source
+    if config.steps < (least := steps + TRACE_LEAD + TRACE_WARMUP):
+        before = f"a trace begins after {TRACE_LEAD + TRACE_WARMUP} steps"
+        raise AdvisorError(f"--trace {steps} needs a run of {least} steps: {before}", "ask for fewer", exit_code=2)
+    config = replace(config, trace_steps=steps)
     return replace(source, run=config) if isinstance(source, Plan) else config
 
 

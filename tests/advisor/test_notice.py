@@ -67,3 +67,11 @@ def test_what_nobody_may_be_asked_is_refused_before_the_start(call, tmp_path, wh
     plan = Store(tmp_path).save_plan(small_plan())
     code, out, err = call("launch", str(plan), "--notice", where, "--dry-run")
     assert (code, out) == (2, "") and where in err, err
+
+
+def test_launch_asks_the_trainer_for_a_trace(call, tmp_path):
+    plan = Store(tmp_path).save_plan(small_plan())
+    code, out, _ = call("launch", str(plan), "--trace", "3", "--dry-run", "--json")
+    assert code == 0 and "trace_steps: 3" in json.loads(out)["files"]["run.yaml"]
+    code, _, err = call("launch", str(plan), "--trace", "1000000", "--dry-run")
+    assert code == 2 and "needs a run of 1000008 steps" in err, err
