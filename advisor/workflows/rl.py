@@ -22,6 +22,7 @@ from advisor.prediction.layout_batch import SURE, predict_layouts
 from advisor.prediction.rl import (
     RlRun,
     RlSoftware,
+    RlStep,
     predict_rl,
     prediction_of,
     require_rl_software,
@@ -324,7 +325,7 @@ def _predicted(row: Mapping[str, str], store: Store) -> RlPredicted:
     sizes = model_of(row.get("model", ""), stated("params_b"), stated("active_params_b"), assumed)
     if "gpu" not in row:
         raise AdvisorError("no gpu is stated", "name it: h100", exit_code=2)
-    named = read_gpus(row["gpu"])
+    named = read_gpus(row["gpu"].partition("/")[0])
     spec = require_gpu(named.key)
     software = software_in(row.get("framework", ""), assumed)
     gpus = int(number("n_gpus", None))
@@ -337,11 +338,13 @@ def _predicted(row: Mapping[str, str], store: Store) -> RlPredicted:
     degrees = {name: int(value) for name, value in re.findall(r"\b(TP|PP|CP|EP)(\d+)", row.get("layout_train", ""))}
     prompt = number("prompt_len_mean", 150)
     cap = stated("response_len_max")
+    if cap is None and "response_len_mean" not in row:
+        cap = number("response_len_max", software.response_max)
     mean = number("response_len_mean", None if cap is None else usual_length(cap))
     limit = max(mean, (cap or 4 * mean) - (prompt if software.name == "nemo-rl" else 0.0))
     answers = Answers(
-        prompts=int(number("prompts_per_step", 128)), group=int(number("group_size", 8)), prompt_len=prompt,
-        response_len=mean, response_max=round(limit),
+        prompts=int(number("prompts_per_step", software.prompts)), group=int(number("group_size", software.group)),
+        prompt_len=prompt, response_len=mean, response_max=round(limit),
     )  # fmt: skip
     eight_bits = row.get("precision_train", "") in ("fp8", "mxfp8")
     updates = 1 if software.name == "trl" else UPDATES
@@ -355,19 +358,26 @@ def _predicted(row: Mapping[str, str], store: Store) -> RlPredicted:
         raise AdvisorError(f"the speed of {named.key} for {sizes.name} is unknown", "name another GPU", exit_code=2)
     of_engine = re.findall(r"TP(\d+)", row.get("layout_rollout", ""))
     tensors = [int(of_engine[0])] if of_engine else [2**n for n in range(8) if engines % 2**n == 0]
+    found: list[tuple[RlRun, RlStep]] = []
     for tensor in tensors:
         run = RlRun(
             model=sizes, answers=answers, update=update, gpu=spec, train_gpus=train, engine_gpus=engines,
             tensor=min(tensor, engines), software=software, colocated=not split, staleness=staleness, updates=updates,
             adapters=request.rank is not None, critic=request.algorithm == "ppo",
             reference=request.algorithm != "dapo", eight_bits=eight_bits,
+            eager=software.graphs_since is None or row.get("date", "9") < software.graphs_since,
             unsure=_UNSURE if any(one.startswith(_OF_WORK) for one in assumed) else 0.0,
         )  # fmt: skip
         step = predict_rl(run)
         if step is not None and step.generation.at_once >= min(8.0, answers.count * tensor / engines):
-            return RlPredicted(
-                run=run, way=RlWay(run=run, step=step, prediction=prediction_of(run, step)), assumed=tuple(assumed)
-            )
+            found.append((run, step))
+        if len(found) == 2:  # the two smallest engines with room for some answers, as a plan tries
+            break
+    if found:
+        run, step = min(found, key=lambda one: one[1].step_seconds.value)
+        return RlPredicted(
+            run=run, way=RlWay(run=run, step=step, prediction=prediction_of(run, step)), assumed=tuple(assumed)
+        )
     message = f"engines have no room for {sizes.name} on {engines} x {named.key}"
     raise AdvisorError(message, "more GPUs, or a larger share of their memory", exit_code=3)
 
@@ -392,7 +402,7 @@ def _update_of_row(
             precision=request.precision, recompute=recompute,
         ))
     ]  # fmt: skip
-    return next((one for one in tried if (one.fit_probability or 0.0) >= 1 - SURE), tried[-1])
+    return next((one for one in tried if one.fits), max(tried, key=lambda one: one.fit_probability or 0.0))
 
 
 def _assume(name: str, default: float | None, assumed: list[str]) -> float:
@@ -418,6 +428,7 @@ def model_of(name: str, params_b: float | None, active_b: float | None, assumed:
     Raises AdvisorError (exit 2) if neither name nor size is known.
     """
     plain = re.sub(r"-(instruct|base|math|chat|it|vl)\b", "", name.split(" ")[0].lower())
+    plain = plain.replace("deepseek-r1-distill-qwen-", "qwen2.5-").replace("deepseek-r1-distill-llama-", "llama-3.1-")
     for one in (name, name.split(" ")[0], plain, plain.replace("qwen2-", "qwen2.5-")):
         try:
             found = find_architecture(one).model
