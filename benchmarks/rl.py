@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import math
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.prediction.generation import Constants
 from advisor.prediction.layout_runs import whole_run
-from advisor.prediction.rl import RlStep, predict_rl
+from advisor.prediction.rl import RlStep, predict_rl, rl_whole
 from advisor.records import Estimate
 from advisor.store.store import Store
 from advisor.workflows.rl import RlPredicted, rl_rows
@@ -109,7 +108,7 @@ def _hours(case: Case, step: RlStep) -> tuple[float, Estimate] | None:
     if not (row["total_hours"] and row["steps"]) or "forecast" in row["notes"] or case.measured("step") is None:
         return None
     run = case.answer.run
-    clock, _ = whole_run(step.step_seconds, int(float(row["steps"])), run.gpus, run.model.parameters, taken=None)
+    clock, _ = whole_run(step.step_seconds, int(float(row["steps"])), run.gpus, run.model.parameters, rl_whole())
     return float(row["total_hours"]) * 3600, clock.total_seconds
 
 

@@ -52,11 +52,13 @@ class Constants:
     forward_factor: float  # and log-probabilities over its forward part
     answer_train_seconds: float  # launches of one answer's update
     expert_layer_seconds: float  # and of one pass of a micro-batch through a layer with experts
+    arm_launch_factor: float  # launches of such layers on the processors of GB200 and GH200
     sync_seconds: float  # of new weights to the engines, however few
     sync_bytes_per_second: float  # on the same GPUs or node by node
     broadcast_bytes_per_second: float  # from one GPU to all
     adapter_sync_seconds: float
     rest_seconds: float  # changing over, data, logging
+    split_rest_seconds: float  # the same if engines have GPUs of their own
     offload_bytes_per_second: float  # of a GPU to the host's memory
     linked_offload_bytes_per_second: float  # and where an NVLink leads there (GB200, GH200)
 

@@ -25,6 +25,7 @@ from advisor.laws.intervals import Z80
 from advisor.prediction.generation import Answers, Constants, Engines, Generation, generate, load_rl, rl_constants, room
 from advisor.prediction.intervals import reciprocal
 from advisor.prediction.layout_batch import SURE
+from advisor.prediction.layout_time import LayoutLaw, load_law
 from advisor.prediction.layouts import LayoutRun
 from advisor.prediction.profile import FIT_MARGIN
 from advisor.records import Basis, Estimate, Prediction
@@ -36,7 +37,7 @@ SPLIT_BY = "nemo"  # the software that trains models which are split over GPUs, 
 ONE_OFF = 1.0  # steps that the trainer is behind so that generation and training overlap wholly
 _FIRST = 0.3  # of a batch; streaming as much brings nearly all of that (verl, fully_async: 231, 171, 146, 151 s)
 _TRAY = 4  # GPUs of a machine in racks that one NVLink spans (NVL72)
-LEAST_BIN = 8192  # tokens of a packed micro-batch
+LEAST_BIN = 8192  # tokens of a packed micro-batch, if there is room
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,7 @@ class RlSoftware:
     splits: bool  # it can generate on GPUs of their own
     overlaps: bool  # and train at the same time
     streams: float  # share of the wait for the longest answer of a step that engines then spend on other answers
+    tensor: int  # GPUs of one engine unless told otherwise
     graphs_since: str | None  # date from which its engines use CUDA graphs unless told otherwise; None: they do not
     prompts: int  # of a step in its examples
     group: int
@@ -160,13 +162,14 @@ def predict_rl(run: RlRun, constants: Constants | None = None) -> RlStep | None:
     generated += run.streams * min(0.0, steady - generated)
     log_probs, update = _training_seconds(run, c)
     needed, moved = _memory(run)
+    offload = c.linked_offload_bytes_per_second if _on_arm(run.gpu) else c.offload_bytes_per_second
     seconds = {
         "generation": generated,
         "reward": run.reward_seconds,
         "log_probs": log_probs,
         "update": update,
         "sync": _sync_seconds(run, c),
-        "rest": c.rest_seconds + moved * 2 / _to_host(run.gpu, c),
+        "rest": (c.rest_seconds if run.colocated else c.split_rest_seconds) + moved * 2 / offload,
     }
     spread = {name: float(entry["value"]) for name, entry in load_rl()["deviation"].items()}
     of_part = {name: spread.get(name, spread["rest"]) for name in seconds}
@@ -202,7 +205,8 @@ def _training_seconds(run: RlRun, c: Constants) -> tuple[float, float]:
     of_experts = 0.0
     if run.model.experts is not None:
         micro_batches = work.grad_accum * steps + (pipeline - 1) * run.updates
-        of_experts = c.expert_layer_seconds * run.model.layers / pipeline * micro_batches
+        slower = c.arm_launch_factor if _on_arm(run.gpu) else 1.0
+        of_experts = c.expert_layer_seconds * slower * run.model.layers / pipeline * micro_batches
     # If engines never wait for it, the trainer takes their log-probabilities instead of its own.
     passes = run.reference + run.critic + (run.streams < 1)
     update = math.hypot(update, of_answers, of_experts * passes_of_update) * (2 if run.critic else 1)
@@ -217,12 +221,12 @@ def _sync_seconds(run: RlRun, c: Constants) -> float:
     if run.colocated or run.software.sends == "sharded":
         nodes = math.sqrt(max(1.0, run.train_gpus / run.node_gpus))
         return c.sync_seconds + weights / (c.sync_bytes_per_second * nodes)
-    rate = c.broadcast_bytes_per_second * (0.5 if run.model.experts else 1.0)  # many small tensors
-    return c.sync_seconds + weights / rate
+    return c.sync_seconds + weights / c.broadcast_bytes_per_second
 
 
-def _to_host(gpu: GpuSpec, c: Constants) -> float:
-    return c.linked_offload_bytes_per_second if "c2c" in gpu.interconnect else c.offload_bytes_per_second
+def _on_arm(gpu: GpuSpec) -> bool:
+    """Return True if the GPU has a link to a Grace processor."""
+    return "c2c" in gpu.interconnect
 
 
 def _total(run: RlRun, seconds: Mapping[str, float]) -> tuple[float, tuple[str, ...]]:
@@ -234,6 +238,14 @@ def _total(run: RlRun, seconds: Mapping[str, float]) -> tuple[float, tuple[str, 
         hidden = min(1.0, run.staleness / (_FIRST if run.streams and run.staleness < ONE_OFF else ONE_OFF))
     total = sum(seconds.values()) - hidden * sum(seconds[name] for name in shorter)
     return total, (*longer, *(() if hidden == 1 else shorter), "sync", "rest")
+
+
+@cache
+def rl_whole() -> LayoutLaw:
+    """Return the law of whole runs for RL: its steps are measured among evaluations and slow machines already."""
+    raw = load_rl()["whole"]
+    beyond, deviation = float(raw["beyond_steps"]["value"]), float(raw["deviation"]["value"])
+    return replace(load_law(), whole=math.log(beyond), whole_deviation=deviation)
 
 
 def _estimate(value: float, deviation: float) -> Estimate:
@@ -255,13 +267,12 @@ def _memory(run: RlRun) -> tuple[dict[str, float], float]:
     state = parts.get("state", 0.0)
     engine, whole = run.engines, run.engines.memory_share * run.gpu.memory_bytes
     assert run.update.device_bytes is not None
-    frozen = 2.0 * run.model.parameters / run.train_gpus if run.reference and not run.adapters else 0.0
-    peak = run.update.device_bytes.value + frozen
+    peak = run.update.device_bytes.value  # the reference model waits in the host's memory, as in verl and NeMo RL
     if not run.colocated:
         return {"generate": whole, "update": peak, "change over": peak}, 0.0
     moved = state if whole + state > run.gpu.memory_bytes else 0.0
     # the engine wakes with its weights while the trainer still has its own
-    change = engine.bytes_per_weight * run.model.parameters / engine.tensor + state - moved + frozen
+    change = engine.bytes_per_weight * run.model.parameters / engine.tensor + state - moved
     return {"generate": whole + state - moved, "update": peak + asleep, "change over": change + asleep}, moved
 
 
@@ -279,13 +290,14 @@ def _chance(run: RlRun, at_moments: Mapping[str, float]) -> float:
 def update_runs(
     model: Model, gpu: GpuSpec, answers: Answers, software: RlSoftware, layouts: Sequence[Layout], *,
     updates: int = 1, precision: str = "bf16", recompute: str | None = None, node_gpus: int = GPUS_PER_NODE,
+    least_bin: int = LEAST_BIN,
 ) -> list[LayoutRun]:  # fmt: skip
     """Return one optimizer step over the answers as a training run, for each layout.
 
-    A micro-batch holds as many tokens as the longest answer needs; attention sees the answers of typical length in it.
-    Models that are split over GPUs are trained by Megatron.
+    A micro-batch holds `least_bin` tokens, or as many as the longest answer needs; attention sees the answers of
+    typical length in it. Models that are split over GPUs are trained by Megatron.
     """
-    longest = max(answers.prompt_len + answers.response_max, LEAST_BIN if software.packed else 0)
+    longest = max(answers.prompt_len + answers.response_max, least_bin if software.packed else 0)
     spread = rl_constants().spread
     typical = min(answers.prompt_len + answers.response_len * (1 + spread**2), longest)
     together = max(1, round(longest / typical))

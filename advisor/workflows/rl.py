@@ -18,16 +18,13 @@ from advisor.options import Goal, PredictOptions, options_of
 from advisor.planning.models import known_names, mixture_rows, require_architecture
 from advisor.planning.rl import RlWay, best_updates, search_rl, training_sizes
 from advisor.prediction.generation import Answers
-from advisor.prediction.layout_batch import SURE, predict_layouts
 from advisor.prediction.rl import (
     RlRun,
     RlSoftware,
-    RlStep,
     predict_rl,
     prediction_of,
     require_rl_software,
     rl_software,
-    update_runs,
 )
 from advisor.records import Basis, Estimate, Prediction
 from advisor.store.store import Store
@@ -36,8 +33,10 @@ from advisor.workflows.plan_finetune import RANK, finetune_batch, finetune_softw
 from advisor.workflows.predict import RL_OPTIONS, Predicted
 
 UPDATES = 4  # optimizer steps on the answers of one step, as in the recipes of verl and NeMo RL
-# Mean length where only the limit is stated, by published runs: a third of a limit of 4,096, less of longer ones.
-_MEAN_AT, _LIMIT = 1400.0, 4096.0
+# Mean length where only the limit is stated, by published runs: a quarter of a limit up to 4,096, less of longer ones.
+_MEAN_AT, _LIMIT = 1100.0, 4096.0
+_THINKING_AT, _LONG = 5000.0, 8192.0  # of models that reason at length before they answer
+_THINKS, _NO_THOUGHT = r"r1|qwq|qwen3|think|nemotron|gpt-oss|magistral|s1", r"base|instruct|coder"
 STEP_PROMPTS, GROUP, PROMPT_LEN = 128, 8, 200.0
 LIMIT_OF_LENGTH = 4.0  # longest answer over the mean one, if nothing is stated
 LIMIT = 4096
@@ -46,6 +45,7 @@ _UNSURE = 0.7  # log standard deviation of a step whose work is assumed (benchma
 _TRAINED_SHARE = 0.5  # share of the answers that DAPO trains on; it drops groups that are all right or all wrong
 _OWN_STEP = 0.06  # log standard deviation of later steps around the first ones, whose answers had another length
 _OTHER_GPUS = 0.2  # added on another number of GPUs than those that were timed
+_HYBRIDS, _ATTENDING = r"qwen3\.[56]|qwen3-next", 0.25  # one layer in four attends (full_attention_interval)
 _FAR = 0.35  # log ratio of parameters beyond which no known model stands in for an unknown one
 
 
@@ -124,7 +124,7 @@ def request_of(goal: Goal | PredictOptions, network: float | None) -> tuple[RlRe
         if getattr(goal, name) is None:
             assumed.append(f"--{name.replace('_', '-')} {usual:g}")
     limit = goal.response_max or (round(LIMIT_OF_LENGTH * goal.response_len) if goal.response_len else LIMIT)
-    mean = goal.response_len or usual_length(limit)
+    mean = goal.response_len or usual_length(limit, goal.model)
     longer = getattr(goal, "response_len_end", None) or mean
     if goal.response_max is None:
         limit = max(limit, round(1.5 * longer))
@@ -298,9 +298,12 @@ def as_predicted(way: RlWay, assumed: Sequence[str]) -> Predicted:
     )  # fmt: skip
 
 
-def usual_length(limit: float) -> float:
-    """Return the mean length of answers of which only the limit is known."""
-    return min(0.5 * limit, _MEAN_AT * (limit / _LIMIT) ** 0.5)
+def usual_length(limit: float, model: str) -> float:
+    """Return the mean length of a model's answers of which only the limit is known."""
+    name = model.lower()
+    if re.search(_THINKS, name) and not re.search(_NO_THOUGHT, name):
+        return min(0.6 * limit, _THINKING_AT * (limit / _LONG) ** 0.5)
+    return min(0.25 * limit, _MEAN_AT * (limit / _LIMIT) ** 0.3)
 
 
 def is_rl_table(path: Path) -> bool:
@@ -340,7 +343,7 @@ def _predicted(row: Mapping[str, str], store: Store) -> RlPredicted:
     cap = stated("response_len_max")
     if cap is None and "response_len_mean" not in row:
         cap = number("response_len_max", software.response_max)
-    mean = number("response_len_mean", None if cap is None else usual_length(cap))
+    mean = number("response_len_mean", None if cap is None else usual_length(cap, row.get("model", "")))
     limit = max(mean, (cap or 4 * mean) - (prompt if software.name == "nemo-rl" else 0.0))
     answers = Answers(
         prompts=int(number("prompts_per_step", software.prompts)), group=int(number("group_size", software.group)),
@@ -357,8 +360,8 @@ def _predicted(row: Mapping[str, str], store: Store) -> RlPredicted:
     if update is None:
         raise AdvisorError(f"the speed of {named.key} for {sizes.name} is unknown", "name another GPU", exit_code=2)
     of_engine = re.findall(r"TP(\d+)", row.get("layout_rollout", ""))
-    tensors = [int(of_engine[0])] if of_engine else [2**n for n in range(8) if engines % 2**n == 0]
-    found: list[tuple[RlRun, RlStep]] = []
+    usual = min(software.tensor, engines)
+    tensors = [int(of_engine[0])] if of_engine else [2**n for n in range(8) if engines % 2**n == 0 and 2**n >= usual]
     for tensor in tensors:
         run = RlRun(
             model=sizes, answers=answers, update=update, gpu=spec, train_gpus=train, engine_gpus=engines,
@@ -370,14 +373,9 @@ def _predicted(row: Mapping[str, str], store: Store) -> RlPredicted:
         )  # fmt: skip
         step = predict_rl(run)
         if step is not None and step.generation.at_once >= min(8.0, answers.count * tensor / engines):
-            found.append((run, step))
-        if len(found) == 2:  # the two smallest engines with room for some answers, as a plan tries
-            break
-    if found:
-        run, step = min(found, key=lambda one: one[1].step_seconds.value)
-        return RlPredicted(
-            run=run, way=RlWay(run=run, step=step, prediction=prediction_of(run, step)), assumed=tuple(assumed)
-        )
+            return RlPredicted(
+                run=run, way=RlWay(run=run, step=step, prediction=prediction_of(run, step)), assumed=tuple(assumed)
+            )
     message = f"engines have no room for {sizes.name} on {engines} x {named.key}"
     raise AdvisorError(message, "more GPUs, or a larger share of their memory", exit_code=3)
 
@@ -394,15 +392,10 @@ def _update_of_row(
         tensor=pieces[0], sequence=pieces[0] > 1, pipeline=pieces[1], context=pieces[2], expert=degrees.get("EP", 1),
         data=gpus // cut, sharding="optimizer",
     )  # fmt: skip
-    tried = [
-        one
-        for recompute in dict.fromkeys((request.software.recompute, "full"))
-        for one in predict_layouts(update_runs(
-            request.sizes, spec, request.answers, request.software, [layout], updates=request.updates,
-            precision=request.precision, recompute=recompute,
-        ))
-    ]  # fmt: skip
-    return next((one for one in tried if one.fits), max(tried, key=lambda one: one.fit_probability or 0.0))
+    return best_updates(
+        request.sizes, [(spec, gpus)], request.answers, request.software, updates=request.updates,
+        precision=request.precision, layout=layout,
+    ).get((spec.key, gpus))  # fmt: skip
 
 
 def _assume(name: str, default: float | None, assumed: list[str]) -> float:
@@ -452,4 +445,4 @@ def model_of(name: str, params_b: float | None, active_b: float | None, assumed:
     if nearest is None:
         raise AdvisorError(f"--model {name}: unknown, and no known model has its size", "a config.json", exit_code=2)
     assumed.append(f"sizes of {nearest.name}")
-    return replace(nearest, name=nearest.name)
+    return replace(nearest, attending=_ATTENDING if re.search(_HYBRIDS, plain) else nearest.attending)
