@@ -22,10 +22,10 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.prediction.generation import Constants
 from advisor.prediction.layout_runs import whole_run
-from advisor.prediction.rl import RlStep, predict_rl, rl_whole
+from advisor.prediction.rl import RlStep, predict_rl, prediction_of, rl_whole
 from advisor.records import Estimate
 from advisor.store.store import Store
-from advisor.workflows.rl import RlPredicted, rl_rows
+from advisor.workflows.rl import OwnPace, RlPredicted, pace_deviation, paced, rl_rows
 
 TABLE = Path(__file__).with_name("rl_runs.csv")
 PARTS = {"generation": ("gen_seconds",), "log_probs": ("old_logprob_seconds", "ref_seconds"),
@@ -116,14 +116,20 @@ def _after_one(found: Sequence[tuple[Case, RlStep]]) -> list[tuple[str, float, E
     """Return steps that are predicted at the pace of another run of the same owner, model, GPU and placement."""
     groups = defaultdict(list)
     for case, step in found:
-        if true := case.measured("step"):
+        if case.stated and (true := case.measured("step")):
             run = case.answer.run
             groups[case.row["owner"], run.model.name, run.gpu.key, run.colocated].append((case, step, true))
     scored = []
     for (owner, *_), some in groups.items():
-        for at, (_, step, true) in enumerate(some):
-            others = [t / s.step_seconds.value for place, (_, s, t) in enumerate(some) if place != at]
-            scored += [(owner, true, step.step_seconds.scaled(one)) for one in others]
+        for at, (case, step, true) in enumerate(some):
+            run = case.answer.run
+            for place, (other, of_other, seconds) in enumerate(some):
+                if place != at:
+                    pace = seconds / of_other.step_seconds.value
+                    own = OwnPace(factor=pace, deviation=pace_deviation(1), gpus=(other.answer.run.gpus,))
+                    estimate = paced(prediction_of(run, step), own, run.gpus).step_seconds
+                    assert estimate is not None
+                    scored.append((owner, true, estimate))
     return scored
 
 

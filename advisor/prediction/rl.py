@@ -31,6 +31,7 @@ from advisor.prediction.profile import FIT_MARGIN
 from advisor.records import Basis, Estimate, Prediction
 
 PARTS = ("generation", "reward", "log_probs", "update", "sync", "rest")
+_OF_WORK = ("generation", "log_probs", "update")  # parts that take as long as the answers are long
 ALGORITHMS = ("grpo", "dapo", "ppo")
 _WORK = {"none": 3.0, "selective": 3.5, "full": 4.0}  # forward passes' worth of work in an update
 SPLIT_BY = "nemo"  # the software that trains models which are split over GPUs, in all of these programs
@@ -179,7 +180,10 @@ def predict_rl(run: RlRun, constants: Constants | None = None) -> RlStep | None:
     tokens = run.answers.tokens
     return RlStep(
         step_seconds=step,
-        parts={name: _estimate(took, math.hypot(of_part[name], run.unsure)) for name, took in seconds.items()},
+        parts={
+            name: _estimate(took, math.hypot(of_part[name], run.unsure if name in _OF_WORK else 0.0))
+            for name, took in seconds.items()
+        },
         generation=turn,
         tokens_per_second=reciprocal(step, tokens),
         bytes=needed,

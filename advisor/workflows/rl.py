@@ -41,7 +41,7 @@ STEP_PROMPTS, GROUP, PROMPT_LEN = 128, 8, 200.0
 LIMIT_OF_LENGTH = 4.0  # longest answer over the mean one, if nothing is stated
 LIMIT = 4096
 _OF_WORK = ("response_len", "prompts_per_step", "group_size")  # what the work of a step depends on
-_UNSURE = 0.7  # log standard deviation of a step whose work is assumed (benchmarks/rl.py)
+_UNSURE = 0.5  # log standard deviation of a step whose work is assumed (benchmarks/rl.py)
 _TRAINED_SHARE = 0.5  # share of the answers that DAPO trains on; it drops groups that are all right or all wrong
 _OWN_STEP = 0.06  # log standard deviation of later steps around the first ones, whose answers had another length
 _OTHER_GPUS = 0.2  # added on another number of GPUs than those that were timed
@@ -196,6 +196,11 @@ def positive_seconds(text: str) -> float:
     return value
 
 
+def pace_deviation(timed: int) -> float:
+    """Return the log standard deviation of later steps around the median of some timed ones."""
+    return math.hypot(_OWN_STEP, 0.15 / math.sqrt(timed))
+
+
 def own_pace(
     request: RlRequest, gpu: str, measured: Sequence[MeasuredSteps], store: Store, planned: int | None = None
 ) -> OwnPace | None:
@@ -212,7 +217,7 @@ def own_pace(
         return None
     weight = sum(count for _, count in logs)
     middle = sum(value * count for value, count in logs) / weight
-    return OwnPace(factor=math.exp(middle), deviation=math.hypot(_OWN_STEP, 0.15 / math.sqrt(weight)), gpus=tuple(seen))
+    return OwnPace(factor=math.exp(middle), deviation=pace_deviation(weight), gpus=tuple(seen))
 
 
 def paced(prediction: Prediction, own: OwnPace, gpus: int) -> Prediction:
