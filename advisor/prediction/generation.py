@@ -16,16 +16,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 
 from advisor.architecture import Model
 from advisor.hardware.catalog import GpuSpec, peak_flops
 from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
 
+_NORMAL = NormalDist()  # of the standard library, which loads ten times faster than scipy
 BINS = 96  # stretches of decode steps in which the number of running answers is taken as constant
 MOST_SIMULATED = 4096  # answers of one engine
 KV_BYTES = 2  # of one number in the cache
@@ -143,10 +144,11 @@ def _lengths(count: int, mean: float, longest: float, spread: float, at_limit: f
     for _ in range(40):  # the body's median that gives the mean asked for, once it is cut at the limit
         mu = (low + high) / 2
         cut = (cut_at - mu) / sigma
-        body = math.exp(mu + sigma**2 / 2) * ndtr(cut - sigma) + longest * (1 - ndtr(cut))
+        body = math.exp(mu + sigma**2 / 2) * _NORMAL.cdf(cut - sigma) + longest * (1 - _NORMAL.cdf(cut))
         low, high = (mu, high) if body < wanted else (low, mu)
     shares = (np.arange(count) + 0.5) / count
-    lengths = np.minimum(np.exp(mu + sigma * ndtri(np.minimum(shares / (1 - at_limit), 1 - 1e-9))), longest)
+    places = np.minimum(shares / (1 - at_limit), 1 - 1e-9).tolist()
+    lengths = np.minimum(np.exp(mu + sigma * np.array([_NORMAL.inv_cdf(one) for one in places])), longest)
     return np.where(shares > 1 - at_limit, longest, lengths)
 
 
