@@ -27,7 +27,7 @@ JUDGED = {
     "bandwidth_share": (0.6, 0.15), "step_seconds": (0.004, 0.5), "eager_layer_seconds": (0.0008, 0.3),
     "answer_seconds": (40e-6, 0.4), "far_layer_seconds": (120e-6, 0.5), "update_factor": (1.2, 0.3),
     "forward_factor": (1.2, 0.3), "answer_train_seconds": (0.03, 0.7), "expert_layer_seconds": (0.003, 0.7),
-    "sync_seconds": (3.0, 0.7), "sync_bytes_per_second": (8e9, 0.7), "broadcast_bytes_per_second": (4e9, 0.7),
+    "sync_seconds": (3.0, 0.7), "sync_bytes_per_second": (6e9, 0.7), "broadcast_bytes_per_second": (4e9, 0.7),
     "rest_seconds": (6.0, 0.5), "split_rest_seconds": (2.0, 0.7), "arm_launch_factor": (1.5, 0.5),
 }  # fmt: skip
 _NOISE = 0.25  # log standard deviation of a step or part whose work is stated

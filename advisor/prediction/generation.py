@@ -55,7 +55,7 @@ class Constants:
     expert_layer_seconds: float  # and of one pass of a micro-batch through a layer with experts
     arm_launch_factor: float  # launches of such layers on the processors of GB200 and GH200
     sync_seconds: float  # of new weights to the engines, however few
-    sync_bytes_per_second: float  # on the same GPUs or node by node
+    sync_bytes_per_second: float  # on the same GPUs or machine by machine, times the root of an engine's GPUs
     broadcast_bytes_per_second: float  # from one GPU to all
     adapter_sync_seconds: float
     rest_seconds: float  # changing over, data, logging

@@ -223,8 +223,8 @@ def _sync_seconds(run: RlRun, c: Constants) -> float:
         return c.adapter_sync_seconds
     weights = 2.0 * run.model.parameters
     if run.colocated or run.software.sends == "sharded":
-        nodes = math.sqrt(max(1.0, run.train_gpus / run.node_gpus))
-        return c.sync_seconds + weights / (c.sync_bytes_per_second * nodes)
+        # Between one place that all weights pass and GPUs that each take their part of them.
+        return c.sync_seconds + weights / math.sqrt(run.tensor) / c.sync_bytes_per_second
     return c.sync_seconds + weights / c.broadcast_bytes_per_second
 
 

@@ -354,11 +354,12 @@ def _predicted(row: Mapping[str, str], store: Store) -> RlPredicted:
         prompts=int(number("prompts_per_step", software.prompts)), group=int(number("group_size", software.group)),
         prompt_len=prompt, response_len=mean, response_max=round(limit),
     )  # fmt: skip
-    eight_bits = row.get("precision_train", "") in ("fp8", "mxfp8")
+    eight_bits = [row.get(name, "") in ("fp8", "mxfp8") for name in ("precision_train", "precision_rollout")]
+    eager = software.graphs_since is None or row.get("date", "9") < software.graphs_since
     updates = 1 if software.name == "trl" else UPDATES
     request = RlRequest(
         model=sizes.name, sizes=sizes, answers=answers, software=software, updates=updates,
-        rank=RANK if row.get("method") == "lora" else None, precision="fp8" if eight_bits else "bf16",
+        rank=RANK if row.get("method") == "lora" else None, precision="fp8" if eight_bits[0] else "bf16",
         algorithm=next((one for one in ("dapo", "ppo") if one in row.get("algorithm", "").lower()), "grpo"),
     )  # fmt: skip
     update = _update_of_row(request, spec, train, degrees, store)
@@ -372,8 +373,8 @@ def _predicted(row: Mapping[str, str], store: Store) -> RlPredicted:
             model=sizes, answers=answers, update=update, gpu=spec, train_gpus=train, engine_gpus=engines,
             tensor=min(tensor, engines), software=software, colocated=not split, staleness=staleness, updates=updates,
             adapters=request.rank is not None, critic=request.algorithm == "ppo",
-            reference=request.algorithm != "dapo", eight_bits=eight_bits,
-            eager=software.graphs_since is None or row.get("date", "9") < software.graphs_since,
+            reference=request.algorithm != "dapo", eight_bits=any(eight_bits),
+            eager=eager or row.get("rollout_engine", "").lower().startswith("hf"),
             unsure=_UNSURE if any(one.startswith(_OF_WORK) for one in assumed) else 0.0,
         )  # fmt: skip
         step = predict_rl(run)
