@@ -47,7 +47,7 @@ class Constants:
     far_layer_seconds: float  # and across nodes
     spread: float  # standard deviation of the lengths over their mean
     at_limit: float  # share of answers that reach the limit
-    most_answers: int  # that an engine runs at once
+    most_answers: float  # that an engine runs at once
     workspace_bytes: float  # that an engine needs besides weights and cache
     update_factor: float  # update over the law of pre-training
     forward_factor: float  # and log-probabilities over its forward part

@@ -87,7 +87,6 @@ class RlRun:
     update: Prediction  # one optimizer step of the trainer
     gpu: GpuSpec
     train_gpus: int
-    node_gpus: int = GPUS_PER_NODE
     engine_gpus: int  # that generate; equal to the trainer's if both share them
     tensor: int  # GPUs of one engine
     software: RlSoftware
@@ -127,7 +126,7 @@ class RlRun:
         )
         eager = self.software.graphs_since is None if self.eager is None else self.eager
         link = read_link(self.gpu.interconnect)
-        node = _TRAY if link is not None and link.gpus > GPUS_PER_NODE else self.node_gpus
+        node = _TRAY if link is not None and link.gpus > GPUS_PER_NODE else GPUS_PER_NODE
         return Engines(
             gpu=self.gpu, copies=self.engine_gpus // self.tensor, tensor=self.tensor, memory_share=share,
             bytes_per_weight=1.0 if self.eight_bits else 2.0, eager=eager, node_gpus=node,
@@ -293,7 +292,7 @@ def _chance(run: RlRun, at_moments: Mapping[str, float]) -> float:
 
 def update_runs(
     model: Model, gpu: GpuSpec, answers: Answers, software: RlSoftware, layouts: Sequence[Layout], *,
-    updates: int = 1, precision: str = "bf16", recompute: str | None = None, node_gpus: int = GPUS_PER_NODE,
+    updates: int = 1, precision: str = "bf16", recompute: str | None = None,
     least_bin: int = LEAST_BIN,
 ) -> list[LayoutRun]:  # fmt: skip
     """Return one optimizer step over the answers as a training run, for each layout.
@@ -309,8 +308,8 @@ def update_runs(
     for layout in layouts:
         bins = answers.tokens / updates / (layout.data * typical * together)
         runs.append(LayoutRun(
-            model=model, gpu=gpu, layout=layout, node_gpus=min(node_gpus, layout.gpus), seq_len=max(1, round(typical)),
-            micro_batch=together, micro_batches=max(1, round(bins)), precision=precision,
+            model=model, gpu=gpu, layout=layout, node_gpus=min(GPUS_PER_NODE, layout.gpus),
+            seq_len=max(1, round(typical)), micro_batch=together, micro_batches=max(1, round(bins)), precision=precision,
             recompute=recompute or software.recompute,
             software=software.training if layout.data == layout.gpus and model.experts is None else SPLIT_BY,
         ))  # fmt: skip
