@@ -309,8 +309,8 @@ def update_runs(
         bins = answers.tokens / updates / (layout.data * typical * together)
         runs.append(LayoutRun(
             model=model, gpu=gpu, layout=layout, node_gpus=min(GPUS_PER_NODE, layout.gpus),
-            seq_len=max(1, round(typical)), micro_batch=together, micro_batches=max(1, round(bins)), precision=precision,
-            recompute=recompute or software.recompute,
+            seq_len=max(1, round(typical)), micro_batch=together, micro_batches=max(1, round(bins)),
+            precision=precision, recompute=recompute or software.recompute,
             software=software.training if layout.data == layout.gpus and model.experts is None else SPLIT_BY,
         ))  # fmt: skip
     return runs
