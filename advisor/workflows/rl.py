@@ -36,7 +36,7 @@ UPDATES = 4  # optimizer steps on the answers of one step, as in the recipes of 
 # Mean length where only the limit is stated, by published runs: a quarter of a limit up to 4,096, less of longer ones.
 _MEAN_AT, _LIMIT = 1100.0, 4096.0
 _THINKING_AT, _LONG = 5000.0, 8192.0  # of models that reason at length before they answer
-_THINKS, _NO_THOUGHT = r"r1|qwq|qwen3|think|nemotron|gpt-oss|magistral|s1", r"base|instruct|coder"
+_THINKS, _NO_THOUGHT = r"r1|qwq|qwen3|think|nemotron|gpt-oss|magistral", r"base|instruct|coder"
 STEP_PROMPTS, GROUP, PROMPT_LEN = 128, 8, 200.0
 LIMIT_OF_LENGTH = 4.0  # longest answer over the mean one, if nothing is stated
 LIMIT = 4096
