@@ -21,7 +21,7 @@ from advisor.prediction.layout_batch import SURE
 from advisor.prediction.layout_runs import whole_run
 from advisor.prediction.power import datasheet_power
 from advisor.prediction.prior import published_runs
-from advisor.prediction.rl import predict_rl
+from advisor.prediction.rl import predict_rl, rl_whole
 from advisor.records import Estimate, Grounds, Plan, Prediction
 from advisor.store.store import Store
 from advisor.workflows.plan_elsewhere import ON_DEMAND, BestWay, Duration, plan_of, try_machines
@@ -100,9 +100,8 @@ class RlWork:
         taken = interruptions(self.goal, spot=offer.spot, gpus=offer.gpus)
         step = prediction.step_seconds
         assert step is not None
-        clock, failures = whole_run(
-            self._mean_step(prediction, offer, step), self.steps, offer.gpus, prediction.parameters, taken=taken
-        )
+        mean = self._mean_step(prediction, offer, step)
+        clock, failures = whole_run(mean, self.steps, offer.gpus, prediction.parameters, rl_whole(), taken)
         return Duration(clock=clock, failures=failures, taken=taken)
 
     def _mean_step(self, prediction: Prediction, offer: Offer, first: Estimate) -> Estimate:
