@@ -186,6 +186,8 @@ def parts_of_step(case: Case) -> list[PartOfStep]:
         if len(values) and whole:
             seconds = series.median(values[series.steady_start(values) :])
             label = name.removesuffix("_seconds")
+            if label == "waiting":  # in turn with generation, the trainer waits for as long as that takes
+                seconds = max(0.0, seconds - sum(part.seconds for part in parts if part.name == "generation"))
             parts.append(PartOfStep(name=label, seconds=seconds, share=seconds / whole))
     if parts and whole:
         left = whole - sum(part.seconds for part in parts)

@@ -1,0 +1,179 @@
+"""Logs of programs for RL post-training, each in its program's own form: steps, parts of a step, findings."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.terminal import document
+
+ROWS = 12  # of each log
+
+
+def verl(at: int, more: str = "", kl: float = 0.001, cut: float = 0.0, gen: str = "np.float64(60.0)") -> list[str]:
+    return [
+        f"(TaskRunner pid=7) step:{at} - actor/entropy:{0.3 - at / 100} - actor/pg_loss:np.float64(0.001) - "
+        f"actor/kl_loss:{kl} - actor/grad_norm:np.float64(0.1) - perf/max_memory_allocated_gb:np.float64(185.4) - "
+        f"critic/score/mean:{at / 100} - critic/rewards/mean:-9.5 - response_length/mean:400.0 - "
+        f"response_length/max:4096.0 - response_length/clip_ratio:{cut} - prompt_length/mean:150.5 - timing_s/gen:{gen}"
+        f" - timing_s/old_log_prob:5.0 - timing_s/ref:3.0 - timing_s/update_actor:24.0 - timing_s/update_weights:2.0"
+        f"{more} - timing_s/step:{100.0 + (50 if 'testing' in more else 0)} - perf/throughput:900.0"
+    ]
+
+
+def nemo(at: int) -> list[str]:
+    parts = {"generation": 60.0, "policy_training": 24.0, "policy_and_reference_logprobs": 8.0,
+             "prepare_for_generation/total": 2.0, "prepare_for_generation/transfer_weights": 1.5}  # fmt: skip
+    return [
+        f"========================= Step {at}/50 =========================",
+        "▶ Generating responses for batch of size 512...",
+        "📊 Training Results:",
+        f"  • Loss: {at / 1000:.4f}",
+        "  • Generation KL Error: 0.0006",
+        f"  • Avg Reward: {at / 100:.4f}",
+        "  • Mean Generation Length: 400.0000",
+        "⏱️  Timing:",
+        "  • Total step time: 100.00s",
+        *(f"  • {name}: {seconds:.2f}s ({seconds:.1f}%)" for name, seconds in parts.items()),
+    ]
+
+
+def slime(at: int) -> list[str]:
+    # the trainer waits while the engines on its GPUs generate
+    return [
+        f"(RolloutManager pid=3) rollout.py:12 - perf {at}: {{'rollout/response_len/mean': 400.0, "
+        "'rollout/response_len/max': 4096, 'rollout/truncated_ratio': 0.0, 'perf/rollout_time': np.float64(60.0)}",
+        f"(MegatronTrainRayActor pid=1) data.py:5 - rollout {at}: {{'rollout/raw_reward': {at / 100}}}",
+        f"(MegatronTrainRayActor pid=1) model.py:847 - step {at}: {{'train/loss': 0.0021, 'train/grad_norm': 0.6}}",
+        f"(MegatronTrainRayActor pid=1) utils.py:44 - perf {at}: {{'perf/update_weights_time': 2.0, "
+        "'perf/train_wait_time': 64.0, 'perf/ref_log_probs_time': 3.0, 'perf/log_probs_time': 5.0, "
+        "'perf/actor_train_time': 24.0, 'perf/train_time': 36.0, 'perf/step_time': 100.0}",
+    ]
+
+
+def skyrl(at: int) -> list[str]:
+    head = "(skyrl_entrypoint pid=8) 2026-03-26 14:45:00.970 | INFO     | skyrl.train.trainer:train:261 - "
+    spent = {
+        "generate": 60.0,
+        "fwd_logprobs_values_reward": 8.0,
+        "policy_train": 24.0,
+        "sync_weights": 2.0,
+        "step": 100.0,
+    }
+    return [
+        *(f"{head}Finished: '{name}', time cost: {seconds:.2f}s" for name, seconds in spent.items()),
+        f"{head}avg_final_rewards: {at / 100}, avg_response_length: 400.0",
+        f"{head}{{'final_loss': -0.0001, 'policy_loss': -0.0002, 'policy_entropy': 0.3, 'policy_kl': 0.0004}}",
+        f"Training Batches Processed:  14%|█▍        | {at}/12 [22:36<2:15:37, 1356.23s/it]",
+    ]
+
+
+def openrlhf(at: int) -> list[str]:
+    return [
+        f"2026-01-01 10:00:{at:02} INFO     ✨ Global step {at}: {{'policy_loss': 0.012, 'actor_lr': 1e-06, "
+        f"'kl': 0.003, 'reward': {at / 100}, 'response_length': 400.0, 'timing/make_experience': 8.0, "
+        "'timing/ppo_train': 24.0, 'timing/broadcast': 2.0, 'timing/generation': 60.0, 'timing/step_total': 100.0}"
+    ]
+
+
+def trl(at: int) -> list[str]:
+    return [
+        f"  4%|▍         | {at}/200 [03:00<1:04:17, 100.20s/it]{{'loss': '0.0{at}', 'grad_norm': '0.25', "
+        "'learning_rate': '9e-07', 'completions/mean_length': '400', 'completions/max_length': '4096', "
+        f"'completions/clipped_ratio': '0', 'reward': '{at / 100}', 'reward_std': '0.2', "
+        f"'entropy': '0.3', 'clip_ratio/region_mean': '0', 'step_time': '100', 'epoch': '{at / 10}'}}"
+    ]
+
+
+def prime(at: int) -> list[str]:
+    return [
+        "Generating rollouts (train): 100%|██████████| 512/512 [01:13<00:00,  6.97it/s]",
+        f"02:33:26 SUCCESS Step {at} | Time: 100.00s | Reward: {at / 100:.4f} | Throughput: 2408.9 tokens/s | "
+        "Seq. Length: 345.6 tokens/sample | Async Level: 1 | Max. Off-Policy Level: 0",
+    ]
+
+
+def analysed(folder, rows: list[list[str]]) -> dict:
+    log = folder / "run.log"
+    log.write_text("\n".join(line for row in rows for line in row) + "\n")
+    return document("analyze", log)
+
+
+TIMED = {"generation": 0.6, "update": 0.24, "sync": 0.02}
+
+
+@pytest.mark.parametrize(
+    ("program", "framework", "shares"),
+    [
+        (verl, "verl", {**TIMED, "log_prob": 0.05, "reference": 0.03}),
+        (nemo, "NeMo RL", {**TIMED, "log_prob": 0.08}),
+        (slime, "slime", {**TIMED, "log_prob": 0.05, "reference": 0.03, "waiting": 0.04}),
+        (skyrl, "SkyRL", {**TIMED, "log_prob": 0.08}),
+        (openrlhf, "OpenRLHF", {**TIMED, "log_prob": 0.08}),
+        (trl, "TRL", {}),
+        (prime, None, {}),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_log_of_rl_tells_its_steps_and_where_their_time_goes(program, framework, shares, tmp_path):
+    found = analysed(tmp_path, [program(at) for at in range(1, ROWS + 1)])
+    assert found["framework"] == framework and found["last_step"] == ROWS
+    assert found["measured"]["step_seconds"]["mean"] == pytest.approx(100)
+    told = {part["name"]: part["share"] for part in found["parts_of_step"]}
+    assert {name: told[name] for name in shares} == pytest.approx(shares)
+    assert sum(told.values()) == pytest.approx(1 if shares else 0)
+    assert {one["code"] for one in found["findings"] if one["severity"] != "note"} <= {"steps_missing"}
+    assert "reward" in found["columns"] and "memory_bytes" not in found["columns"]
+
+
+def codes(found: dict) -> dict[str, str]:
+    return {one["code"]: one["title"] for one in found["findings"]}
+
+
+def test_tests_and_checkpoints_are_no_part_of_a_step_of_verl(tmp_path):
+    found = analysed(tmp_path, [verl(at, " - timing_s/testing:50.0" if at % 4 == 0 else "") for at in range(1, 25)])
+    assert found["measured"]["step_seconds"]["high"] == pytest.approx(100)
+
+
+def test_generation_of_an_asynchronous_run_of_verl_is_waiting(tmp_path):
+    rows = [verl(at, " - fully_async/count/stale:64", gen="45.0") for at in range(1, ROWS + 1)]
+    found = analysed(tmp_path, rows)
+    told = {part["name"]: part["share"] for part in found["parts_of_step"]}
+    assert told["waiting"] == pytest.approx(0.45) and "generation" not in told
+    assert codes(found)["trainer_waits"] == "The trainer waits 45% of a step for the engines' answers"
+
+
+def slow_passes(line: str) -> str:
+    return line.replace("old_log_prob:5.0", "old_log_prob:40.0").replace("gen:np.float64(60.0)", "gen:25.0")
+
+
+PREEMPTED = (
+    "WARNING scheduler.py:1057] Sequence group {at} is preempted by PreemptionMode.RECOMPUTE mode because there is not "
+    "enough KV cache space. total_num_cumulative_preemption={at}"
+)
+WAITING = "Engine 000: Running: 200 reqs, Waiting: 5{at} reqs, GPU KV cache usage: 99.1%, Prefix cache hit rate: 21.0%"
+
+
+@pytest.mark.parametrize(
+    ("rows", "code", "words"),
+    [
+        ([verl(at) for at in range(1, 13)], "generation_sets_step", "60% of a step: the longest answer"),
+        ([[slow_passes(verl(at)[0])] for at in range(1, 13)], "log_probs_slow", "1.8 times as long"),  # 43 to 24 s
+        ([verl(at) + [PREEMPTED.format(at=at)] for at in range(1, 13)], "cache_full", "12 messages"),
+        ([verl(at) + [WAITING.format(at=at)] for at in range(1, 13)], "cache_full", "12 messages"),
+        ([verl(at, cut=at / 20) for at in range(1, 13)], "answers_cut", "50% of the answers are cut"),
+        ([verl(at, kl=at / 6) for at in range(1, 21)], "policy_drifts", "its KL is 0.5 at first, 3 at the end"),
+        ([verl(at, " - actor/pg_clipfrac:0.6") for at in range(1, 13)], "policy_drifts", "60 % of the tokens"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_run_of_rl_is_named(rows, code, words, tmp_path):
+    assert words in codes(analysed(tmp_path, rows))[code]
+
+
+def test_a_policy_without_choice_and_a_reward_that_stays_at_its_lowest_are_named(tmp_path):
+    rows = [verl(at) for at in range(1, 51)]
+    for at, (line,) in enumerate(rows[5:], 6):
+        lost = line.replace(f"score/mean:{at / 100}", "score/mean:-1.0")
+        rows[at - 1] = [lost.replace(f"entropy:{0.3 - at / 100}", "entropy:0.0002")]
+    found = codes(analysed(tmp_path, rows))
+    assert found["dead_signal"] == "The reward is -1 in all later rows: these steps teach nothing"
+    assert "from 0.27 to 0.0002" in found["policy_collapsed"]
