@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from tests.terminal import document
+from advisor.units import format_seconds
+from tests.terminal import advisor, document
 
 ROWS = 12  # of each log
 
@@ -177,3 +180,36 @@ def test_a_policy_without_choice_and_a_reward_that_stays_at_its_lowest_are_named
     found = codes(analysed(tmp_path, rows))
     assert found["dead_signal"] == "The reward is -1 in all later rows: these steps teach nothing"
     assert "from 0.27 to 0.0002" in found["policy_collapsed"]
+
+
+CONFIG = (
+    "+ python3 -m verl.trainer.main_ppo data.train_batch_size=1024 data.max_response_length=4096 "
+    "actor_rollout_ref.model.path=/models/Qwen2.5-7B-Instruct actor_rollout_ref.rollout.n=5 "
+    "actor_rollout_ref.rollout.enforce_eager={} trainer.n_gpus_per_node=8 trainer.nnodes=1"
+)
+ROW = "model,framework,gpu,n_gpus,mode,prompts_per_step,group_size,prompt_len_mean,response_len_mean,response_len_max\n"
+
+
+def test_a_step_stands_beside_its_prediction_and_what_would_be_faster(tmp_path):
+    table = tmp_path / "rows.csv"
+    whole, halved = f"{ROW}qwen2.5-7b,verl,h100,8,colocated,1024,5,150.5,400,4096\n", "2048"
+    table.write_text(whole + whole.splitlines()[1].replace("4096", halved) + "\n")
+    usual, shorter = (
+        json.loads(line)["step_seconds"]["value"] for line in advisor("predict", "--rows", table).stdout.splitlines()
+    )
+    log = tmp_path / "run.log"
+    found = {}
+    for eager in (True, False):
+        log.write_text("\n".join([CONFIG.format(eager), *(verl(at)[0] for at in range(1, ROWS + 1))]) + "\n")
+        answer = document("analyze", log, "--gpu", "h100")
+        found[eager] = next(one for one in answer["findings"] if one["code"] == "rl_step_predicted")
+    measured, _, said = found[False]["title"].partition("; the model of `plan --rl` says ")
+    value, unit = said.split()[:2]
+    assert measured == "A step takes 100 s"
+    assert float(value) * {"s": 1, "min": 60}[unit] == pytest.approx(usual, rel=0.05)
+    assert [one["text"] for one in found[False]["evidence"]][0].startswith("generation: 60 s, predicted ")
+    limit = next(one for one in found[False]["actions"] if one.startswith("a limit of 2,048 tokens"))
+    assert limit.endswith(f"about {format_seconds(100 * shorter / usual)} a step")
+    assert any(one.startswith("engines with CUDA graphs") for one in found[True]["actions"])
+    assert not any("CUDA graphs" in one for one in found[False]["actions"])
+    assert "rl_step_predicted" not in codes(document("analyze", log))  # on an unknown GPU

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from advisor.findings.case import Case, Verdict, finding, lacking, seen
+from advisor.findings.case import Case, Finding, Verdict, finding, lacking, seen
 from advisor.findings.curves import Curve, curve, head, tail
 from advisor.findings.run_metrics import step_seconds
-from advisor.units import format_number, format_percent, format_seconds
+from advisor.prediction.rl import RlStep
+from advisor.units import format_estimate, format_number, format_percent, format_seconds
 
 _ROWS, _TIMED_ROWS = 8, 5
 _MOSTLY, _LONG_TAIL = 0.5, 3.0  # share of a step; longest answer over the mean one
@@ -17,6 +20,10 @@ _OFTEN_CUT = 0.2  # of the answers
 _FULL = 3  # messages of engines
 _DRIFTED, _TIMES = 1.0, 3.0  # nats of KL for a token at the end; and times that of the start
 _CLIPPED = 0.4  # of the tokens
+_SAVES = 0.9  # of a step; less is within what the model errs by from one layout to another
+# a predicted part, and the timed parts that it is compared with
+_PREDICTED = {"generation": ("generation",), "log_probs": ("log_prob", "reference"), "update": ("update", "critic"),
+              "sync": ("sync",)}  # fmt: skip
 
 
 def _median_seconds(case: Case, *names: str) -> float:
@@ -121,6 +128,23 @@ def detect_policy_drifts(case: Case) -> Verdict:
         return None
     highest = f"{len(shown)} rows, at most {format_number(float(shown.value.max()))}"
     return finding("policy_drifts", title=words, evidence=seen(highest, *shown.step[[0, -1]]))
+
+
+def beside_prediction(case: Case, said: RlStep, ratios: Mapping[str, float]) -> Finding | None:
+    """Return a step beside its prediction, and which changes save; None if it is usual and none does."""
+    whole, step = said.step_seconds, step_seconds(case)
+    faster = {words: ratio for words, ratio in sorted(ratios.items(), key=lambda one: one[1]) if ratio < _SAVES}
+    if not step or (not faster and whole.low <= step <= whole.high):
+        return None
+    took = {name: _median_seconds(case, *(f"{part}_seconds" for part in parts)) for name, parts in _PREDICTED.items()}
+    predicted = f"the model of `plan --rl` says {format_estimate(whole, format_seconds)}"
+    return finding(
+        "rl_step_predicted",
+        title=f"A step takes {format_seconds(step)}; {predicted}",
+        evidence=[f"{name}: {format_seconds(seconds)}, predicted {format_seconds(said.parts[name].value)}"
+                  for name, seconds in took.items() if seconds],
+        actions=[f"{words}: about {format_seconds(ratio * step)} a step" for words, ratio in faster.items()],
+    )  # fmt: skip
 
 
 def _ends(values: Curve) -> tuple[float, float]:
