@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -130,6 +131,14 @@ def test_a_log_of_rl_tells_its_steps_and_where_their_time_goes(program, framewor
 
 def codes(found: dict) -> dict[str, str]:
     return {one["code"]: one["title"] for one in found["findings"]}
+
+
+def test_rewards_and_lengths_of_answers_are_among_the_measured_numbers(tmp_path):
+    found = analysed(tmp_path, [verl(at, cut=0.1) for at in range(1, ROWS + 1)])
+    shown = advisor("analyze", found["source"], expect=0, COLUMNS=200).stdout
+    rows = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in shown.splitlines() if re.search(r"\S\s{2,}", line))
+    assert rows["answers cut at the limit"].startswith("10 %") and rows["tokens of an answer"].startswith("400 ")
+    assert rows["reward"].startswith("0.065 ")  # the mean of 0.01 to 0.12
 
 
 def test_tests_and_checkpoints_are_no_part_of_a_step_of_verl(tmp_path):
