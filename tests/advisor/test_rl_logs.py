@@ -65,8 +65,10 @@ def skyrl(at: int) -> list[str]:
     }
     return [
         *(f"{head}Finished: '{name}', time cost: {seconds:.2f}s" for name, seconds in spent.items()),
-        f"{head}avg_final_rewards: {at / 100}, avg_response_length: 400.0",
         f"{head}{{'final_loss': -0.0001, 'policy_loss': -0.0002, 'policy_entropy': 0.3, 'policy_kl': 0.0004}}",
+        f"{head}Step {at}: ",
+        "(skyrl_entrypoint pid=8) {'generate/avg_num_tokens': '400.0000',",
+        f"(skyrl_entrypoint pid=8)  'reward/avg_raw_reward': '{at / 100:.4f}'}}",
         f"Training Batches Processed:  14%|█▍        | {at}/12 [22:36<2:15:37, 1356.23s/it]",
     ]
 
