@@ -148,6 +148,13 @@ def test_tests_and_checkpoints_are_no_part_of_a_step_of_verl(tmp_path):
     assert found["measured"]["step_seconds"]["high"] == pytest.approx(100)
 
 
+def test_rows_of_an_unknown_number_of_steps_say_nothing_of_the_time_between_steps(tmp_path):
+    rows = [[line.partition("]")[2] for line in trl(at)] for at in range(1, 41)]  # no bar: every fifth step, perhaps
+    found = analysed(tmp_path, [*rows, ["{'train_runtime': 20000.0, 'train_loss': 0.01, 'epoch': 4.0}"]])
+    assert found["status"] == "completed" and "goodput" not in codes(found)
+    assert found["cost"]["hours"] == pytest.approx(20_000 / 3600)
+
+
 def test_generation_of_an_asynchronous_run_of_verl_is_waiting(tmp_path):
     rows = [verl(at, " - fully_async/count/stale:64", gen="45.0") for at in range(1, ROWS + 1)]
     found = analysed(tmp_path, rows)

@@ -45,7 +45,7 @@ def detect_cost(case: Case) -> Verdict:
 def detect_goodput(case: Case) -> Verdict:
     """A low share of the wall clock in steps: the rest is start-up, evaluations, checkpoints and waiting."""
     times, covered = run_metrics.step_times(case), steps_covered(case)
-    if times is None or times.source == run_metrics.FROM_CLOCK or covered is None:
+    if times is None or times.source == run_metrics.FROM_CLOCK or covered is None or not case.run.counts_steps:
         return lacking("goodput", "step times beside the wall clock")
     wall = next((clock.seconds for clock in durations(case) if clock.basis in WALL_CLOCKS), None)
     if wall is None:
