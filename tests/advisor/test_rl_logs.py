@@ -155,6 +155,20 @@ def test_rows_of_an_unknown_number_of_steps_say_nothing_of_the_time_between_step
     assert found["cost"]["hours"] == pytest.approx(20_000 / 3600)
 
 
+def test_rows_of_grpo_that_are_printed_late_get_the_steps_of_the_bar_although_its_batch_counts_answers(tmp_path):
+    banner = ["***** Running training *****", "  Num examples = 7,473", "  Num Epochs = 1",
+              "  Total train batch size (w. parallel, distributed & accumulation) = 8",
+              "  Total optimization steps = 200"]  # fmt: skip
+    bars = [f"  2%|▏         | {at}/200 [00:13<14:03,  2.00s/it]" for at in range(1, 201)]
+    # four answers to each prompt: 3,736.5 steps would be an epoch
+    rows = [f"{{'loss': 0.01, 'num_tokens': {12_500 * at}.0, 'reward': 0.5, 'completions/mean_length': 160.7, "
+            f"'step_time': 2.0, 'epoch': {round(5 * at / 3736.5, 2)}}}" for at in range(1, 41)]  # fmt: skip
+    end = ["{'train_runtime': 420.0, 'train_samples_per_second': 3.81, 'train_steps_per_second': 0.476, 'epoch': 0.05}"]
+    found = analysed(tmp_path, [banner, bars, rows, end])
+    assert found["last_step"] == 200
+    assert found["throughput"] == pytest.approx(12_500 / 5 / 2)
+
+
 def test_generation_of_an_asynchronous_run_of_verl_is_waiting(tmp_path):
     rows = [verl(at, " - fully_async/count/stale:64", gen="45.0") for at in range(1, ROWS + 1)]
     found = analysed(tmp_path, rows)
