@@ -180,7 +180,7 @@ def parts_of_step(case: Case) -> list[PartOfStep]:
         # a rate may be an average over other steps than those with timed parts
         summed = series.finite(sum_of_parts(case.run)[main_rows(case.run)])
         whole = series.median(summed[series.steady_start(summed) :]) if len(summed) else whole
-    parts = []
+    parts: list[PartOfStep] = []
     for name in PARTS:
         values = series.finite(run_metrics.main_column(case.run, name))
         if len(values) and whole:
