@@ -180,12 +180,14 @@ def parts_of_step(case: Case) -> list[PartOfStep]:
         # a rate may be an average over other steps than those with timed parts
         summed = series.finite(sum_of_parts(case.run)[main_rows(case.run)])
         whole = series.median(summed[series.steady_start(summed) :]) if len(summed) else whole
-    parts = []
+    parts: list[PartOfStep] = []
     for name in PARTS:
         values = series.finite(run_metrics.main_column(case.run, name))
         if len(values) and whole:
             seconds = series.median(values[series.steady_start(values) :])
             label = name.removesuffix("_seconds")
+            if label == "waiting":  # in turn with generation, the trainer waits for as long as that takes
+                seconds = max(0.0, seconds - sum(part.seconds for part in parts if part.name == "generation"))
             parts.append(PartOfStep(name=label, seconds=seconds, share=seconds / whole))
     if parts and whole:
         left = whole - sum(part.seconds for part in parts)

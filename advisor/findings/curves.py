@@ -63,7 +63,7 @@ def rate_curve(run: RunTable) -> Curve:
 PARTS = (
     *("data_seconds", "forward_seconds", "backward_seconds", "grad_norm_seconds", "clip_seconds"),
     *("optimizer_seconds", "flush_seconds", "generation_seconds", "reward_seconds", "log_prob_seconds"),
-    *("update_seconds", "sync_seconds"),
+    *("reference_seconds", "update_seconds", "critic_seconds", "sync_seconds", "waiting_seconds"),
 )
 
 

@@ -26,6 +26,7 @@ from advisor.findings.detectors import (
     nothing_learnt,
     out_of_memory,
     rewards,
+    rollouts,
     runs,
     several_gpus,
     speed,
@@ -54,7 +55,7 @@ def _detectors(*modules: ModuleType) -> tuple[Detector, ...]:
 PHYSICAL = _detectors(out_of_memory, ending, speed, gpu, several_gpus, machine, step_time, money)
 # in the order in which a curve is read: start, accidents, gradients, rates, data, end
 LEARNING = _detectors(
-    *(first_loss, loss, gradients, learning_rate, nothing_learnt, rewards, held_out, data_budget, runs)
+    *(first_loss, loss, gradients, learning_rate, nothing_learnt, rewards, rollouts, held_out, data_budget, runs)
 )
 DETECTORS = (*PHYSICAL, *LEARNING)
 

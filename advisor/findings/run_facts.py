@@ -84,7 +84,7 @@ def logged_step_tokens(run: RunTable, facts: Mapping[str, Any], length: float | 
             return pass_tokens * max(1, round(float(np.nanmedian(passes))))
     rows = main_rows(run)
     tokens, step = run.column("tokens")[rows], run.column("step")[rows]
-    keep = np.isfinite(tokens) & np.isfinite(step)
+    keep = np.isfinite(tokens) & np.isfinite(step) & run.counts_steps  # a row may be of several steps
     gained, passed = np.diff(tokens[keep]), np.diff(step[keep])
     ratio = gained[passed > 0] / passed[passed > 0]
     return float(np.median(ratio)) if len(ratio) and np.median(ratio) > 0 else None

@@ -141,6 +141,9 @@ def with_steps(
         before = float(records.order[parts[number - 1][-1]]) if number else -np.inf
         run, total = _run(records, part, bars[(bars[:, 0] > before) & (bars[:, 0] < within[1])], marks, facts, within)
         found = _steps(run)
+        if found is None and run.epoch_steps is not None:  # the batch of a banner of GRPO counts answers, not prompts
+            run = dataclasses.replace(run, epoch_steps=None)
+            found = _steps(run)
         if found is None:
             continue
         step[part] = found

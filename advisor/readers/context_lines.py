@@ -22,7 +22,7 @@ MAY_MATTER = re.compile(
     rb"|\bgpu|vram|forward|fwd|\btok|\btemp|\d ?W\b"
     rb"|\b(?:" + "|".join(foreign_ascii_words()).encode() + rb")\b"
 )
-_BEGIN = re.compile(r"(?:start|starting|begin|beginning|training|train|running|current|info|now|in|at)_")
+_BEGIN = re.compile(r"(?:success|start|starting|begin|beginning|training|train|running|current|info|now|in|at)_")
 _PLANS = {"epochs", "batches", "steps", "iterations", "iters", "num_epochs", "num_steps", "total_steps", "max_steps"}
 _TRAINING = re.compile(rb"(?i)\btrain|\blearning\b|\bepisodes?\b|\bframes: \d")
 _LABEL = 60  # bytes before a bar that say what it counts

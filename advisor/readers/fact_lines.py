@@ -20,13 +20,13 @@ from advisor.readers.run_table import Event
 from advisor.readers.yaml_rows import regex
 
 MOST_MARKS = 2000  # only the last ones are kept, because a very long log may have a score at every step
-TEXT_FACTS = {"family", "schedule", "optimizer", "precision", "gpu", "loss_unit", "grad_norm_kind", "date"}
+TEXT_FACTS = {"model", "family", "schedule", "optimizer", "precision", "gpu", "loss_unit", "grad_norm_kind", "date"}
 PRECISIONS = {
     **dict.fromkeys(("torch.float32", "float32", "FP32", "TF32", "fp32"), "fp32"),
     **dict.fromkeys(("torch.bfloat16", "bfloat16", "BF16", "bf16", "bf16-true", "bf16-mixed"), "bf16"),
     **dict.fromkeys(("torch.float16", "float16", "FP16", "fp16", "16-true", "16-mixed"), "fp16"),
 }
-FLAG_FACTS = {"compile"}
+FLAG_FACTS = {"compile", "eager_engines"}
 COUNT_FACTS = ("parameters", "dataset_tokens", "step_tokens")
 SHORTENED = 300
 # marks of all formats: the pattern's name, and a text that must be present
@@ -95,14 +95,14 @@ def values_of(match: re.Match[bytes]) -> dict[str, Any]:
                 value, unit = value + 1, ""
             unit = unit or texts.get(f"{fact}__unit", b"").decode("utf-8", "replace")
             multiply, divide = fact_unit(unit, fact)
-            scaled = value * multiply / divide
+            scaled = value * multiply / divide * (values[fact] if unit == "times" else 1)
             values[fact] = int(scaled) if scaled == int(scaled) and "." not in str(text, "latin-1") else scaled
     return values
 
 
 def fact_unit(unit: str, fact: str) -> tuple[float, float]:
     """Return the factor and divisor of a unit after a fact. Letters after counts mean thousands, millions and so on."""
-    return unit_factor(unit, "tokens" if fact in COUNT_FACTS else fact) if unit else (1.0, 1.0)
+    return unit_factor(unit, "tokens" if fact in COUNT_FACTS else fact) if unit not in ("", "times") else (1.0, 1.0)
 
 
 # How far a run is meant to go, in any form in which its log prints its configuration: `epochs=50`, `--max_steps 1000`.

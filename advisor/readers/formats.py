@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from advisor.readers.line_format import EVAL, LOSS, MORE, NUMBER, SETS, TRAIN, Facts, LineFormat, Mark, Pairs, Row, Sign
 from advisor.readers.run_table import RunTable
 from advisor.readers.yaml_rows import Written, filled, rows_of_file
@@ -80,9 +82,10 @@ def _row(row: Mapping[str, Any], pattern: Callable[[Written], bytes]) -> Row | P
     return Pairs(
         start=pattern(row["start"]),
         pair=pattern(row["pair"]),
-        keys=row["keys"],
-        required=tuple(row["required"]),
+        keys=row.get("keys", {}),
+        required=tuple(row.get("required", ())),
         forbidden=tuple(row.get("forbidden", ())),
+        by_name=row.get("by_name", False),
         **shared,
     )
 
@@ -115,8 +118,20 @@ def _from_first_to_last_table(table: RunTable) -> RunTable:
     return dataclasses.replace(table, runs=tuple(runs), first_step=first, last_step=last)
 
 
+def _without_testing(table: RunTable) -> RunTable:
+    """Take tests and checkpoints out of the time of those steps that they are part of."""
+    if "seconds" not in table.columns:
+        return table
+    beside = sum(np.nan_to_num(table.column(name)) for name in ("eval_seconds", "checkpoint_seconds"))
+    seconds = table.column("seconds")  # the last test is timed apart from its step
+    columns = {**table.columns, "seconds": np.where(beside < seconds, seconds - beside, seconds)}
+    told = {**table.provenance, "seconds": "as printed, without tests and checkpoints"}
+    return dataclasses.replace(table, columns=columns, provenance=told)
+
+
 # the functions that an entry's `finish` can name; they make the last change to the table that was read
 _FINISH: dict[str, Callable[[RunTable], RunTable]] = {
     "losses_in_one_unit": _losses_in_one_unit,
     "from_first_to_last_table": _from_first_to_last_table,
+    "without_testing": _without_testing,
 }

@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
-from advisor.readers.names import BYTES, DECIMAL
+from advisor.readers.names import BYTES, DECIMAL, PART, column_of
 from advisor.readers.run_table import names_of
 
 # Parts of patterns; a number may have thousands separators. They are possessive, so that a damaged log with thousands
@@ -29,6 +29,14 @@ TRAIN, EVAL, MORE, SETS = 0, 1, 2, 3
 # values that records repeat: the first three become facts; micro-batches beside steps show what a time measures; a rate
 # of one device becomes the total if the number of devices is known
 HIDDEN = (*("planned_steps", "planned_epochs", "step_tokens", "iteration", "device_tokens_per_second", "device_flops"),)
+
+# what programs for RL post-training print of a step by names of their own; such a row says `by_name`
+OF_ROLLOUTS = (
+    *("seconds", "generation_seconds", "reward_seconds", "log_prob_seconds", "reference_seconds", "update_seconds"),
+    *("critic_seconds", "sync_seconds", "waiting_seconds", "eval_seconds", "checkpoint_seconds", "prompt_tokens"),
+    *("response_tokens", "response_longest", "response_cut", "reward", "reward_std", "entropy", "kl"),
+    *("ratio_clipped", "grad_norm", "learning_rate"),
+)
 
 # unit of a group or in the log → (multiply by, divide by); dividing keeps 13651.72 ms exactly at 13.65172 s
 UNITS: dict[str, tuple[float, float]] = {
@@ -126,7 +134,8 @@ class Pairs(Rule):
 
     `start` is matched at the beginning of the line and may have its own groups. Each later match of `pair` gives a
     `key` and a `value` group. `keys` maps keys (`normal` of their text) to targets; other keys are not read. A line is
-    a record if it has at least one of the `required` keys and none of the `forbidden` ones.
+    a record if it has at least one of the `required` keys (any key, if empty) and none of the `forbidden` ones.
+    With `by_name`, other keys are read by the table of names, if they mean a column of `OF_ROLLOUTS`.
     """
 
     start: bytes
@@ -134,6 +143,7 @@ class Pairs(Rule):
     keys: Mapping[str, str]
     required: tuple[str, ...]  # targets; any one of them is enough
     forbidden: tuple[str, ...] = ()  # keys that only another kind of record has
+    by_name: bool = False
 
     @cached_property
     def compiled(self) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
@@ -143,7 +153,7 @@ class Pairs(Rule):
 
     @property
     def targets(self) -> tuple[str, ...]:
-        return (*self.compiled[0].groupindex, *self.keys.values())
+        return (*self.compiled[0].groupindex, *self.keys.values(), *(OF_ROLLOUTS if self.by_name else ()))
 
     def find(self, line: bytes) -> tuple[list[Found], int] | None:
         if self.needs not in line:
@@ -156,16 +166,17 @@ class Pairs(Rule):
             for name in start.groupindex
             if head.start(name) >= 0
         }
-        end = head.end()
+        end, begun = head.end(), len(found)
         for match in pair.finditer(line, end):
             key = normal(match["key"])
             if key in self.forbidden:
                 return None
-            target = self.keys.get(key)
+            target = self.keys.get(key) or (_named_target(key) if self.by_name else None)
             if target is not None and target not in found:  # if a key is printed twice, the first belongs to the record
                 found[target] = Found(target=target, start=match.start("value"), end=match.end("value"))
             end = match.end()
-        return (list(found.values()), end) if any(name in found for name in self.required) else None
+        enough = any(name in found for name in self.required) if self.required else len(found) > begun
+        return (list(found.values()), end) if enough else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,6 +257,14 @@ def check_target(name: str) -> None:
         raise ValueError(f"{name} is not a column")
     if not (unit in UNITS or unit in ("", "unit", INVERSE) or (base == "unix_seconds" and unit in DATE_PARTS)):
         raise ValueError(f"{name} has no known unit")
+
+
+@cache
+def _named_target(key: str) -> str | None:
+    """Return the column of `OF_ROLLOUTS` that a key means by the table of names."""
+    named = column_of(key)
+    known = named is not None and named.unit is None and named.rank < PART
+    return named.column if named is not None and known and named.column in OF_ROLLOUTS else None
 
 
 def normal(key: bytes) -> str:

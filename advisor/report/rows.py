@@ -57,6 +57,17 @@ _READINGS: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "memory_utilization": ("time with memory traffic", units.format_percent),
 }
 
+# of RL post-training
+_OF_ROLLOUTS = (
+    ("reward", "reward", units.format_number),
+    ("response_tokens", "tokens of an answer", units.format_number),
+    ("response_longest", "tokens of the longest", units.format_number),
+    ("response_cut", "answers cut at the limit", units.format_percent),
+    ("entropy", "entropy", units.format_number),
+    ("kl", "KL", units.format_number),
+    ("ratio_clipped", "tokens clipped", units.format_percent),
+)
+
 Cells = list[tuple[str, ...]]
 _Parts = Iterable[tuple[str, Sequence[str], Sequence[Sequence[str]]]]
 
@@ -143,6 +154,7 @@ def _spreads(analysis: Analysis) -> Cells:
         _spread(memory, measured.memory_bytes, units.format_bytes),
         _spread("gradient norm", gradients.norm, units.format_number),
         _spread("clipped", gradients.clipped, units.format_percent),
+        *(_spread(name, spread_of(curve(analysis.run, column)), format) for column, name, format in _OF_ROLLOUTS),
     ]
     return [row for row in rows if row]
 

@@ -36,6 +36,7 @@ from advisor.records import Plan
 from advisor.store.plan_files import load_plan
 from advisor.store.store import Store
 from advisor.workflows.ask_about_log import AssistantReading
+from advisor.workflows.rl_log import rl_step_finding
 
 # fields of a part of a log that its document repeats unchanged
 _OF_A_PART = ("name", "status", "status_reason", "first_line", "last_line", "first_step", "last_step", "starts")
@@ -92,6 +93,7 @@ def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
     profile = _profile(run, stated, plan, store)
     case = make_case(run, given=stated, profile=profile, plan=plan)
     findings, insufficient = judge(case)
+    findings += filter(None, [rl_step_finding(case, store)])
     places = _places(case, store)
     outlook = forecast(case, given.targets, places)
     seconds, usd = file_seconds(case), price(case)

@@ -283,7 +283,7 @@ def rl_rows(path: Path, store: Store) -> Iterator[RlPredicted | AdvisorError]:
         for row in csv.DictReader(file):
             cells = {name: cell.strip() for name, cell in row.items() if name and cell and cell.strip()}
             try:
-                yield _predicted(cells, store)
+                yield predicted_row(cells, store)
             except AdvisorError as error:
                 yield error
 
@@ -317,7 +317,8 @@ def is_rl_table(path: Path) -> bool:
         return {"group_size", "prompts_per_step"} <= set(file.readline().strip().split(","))
 
 
-def _predicted(row: Mapping[str, str], store: Store) -> RlPredicted:
+def predicted_row(row: Mapping[str, str], store: Store) -> RlPredicted:
+    """Return the prediction of one row of such a table. Raises AdvisorError if too little is stated or none fits."""
     assumed: list[str] = []
 
     def stated(name: str) -> float | None:

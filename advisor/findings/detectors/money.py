@@ -45,7 +45,7 @@ def detect_cost(case: Case) -> Verdict:
 def detect_goodput(case: Case) -> Verdict:
     """A low share of the wall clock in steps: the rest is start-up, evaluations, checkpoints and waiting."""
     times, covered = run_metrics.step_times(case), steps_covered(case)
-    if times is None or times.source == run_metrics.FROM_CLOCK or covered is None:
+    if times is None or times.source == run_metrics.FROM_CLOCK or covered is None or not case.run.counts_steps:
         return lacking("goodput", "step times beside the wall clock")
     wall = next((clock.seconds for clock in durations(case) if clock.basis in WALL_CLOCKS), None)
     if wall is None:
@@ -136,8 +136,9 @@ def _between_checkpoints(case: Case) -> tuple[float | None, float | None]:
     """Return seconds of work between two checkpoints and seconds to write one, by events, columns and settings."""
     events, step_pace = [e for e in case.run.events if e.kind == "checkpoint"], mean_step_seconds(case)
     written, every = curve(case.run, "checkpoint_seconds"), number(case.run.facts, "checkpoint_every_steps")
-    # the step of a checkpoint: as its line says, or else the last step before that line
-    steps = sorted({step for e in events if (step := e.numbers.get("step", e.step)) is not None}) or list(written.step)
+    # the step of a checkpoint: of the row that times it, as its line says, or else the last step before that line
+    said = sorted({step for e in events if (step := e.numbers.get("step", e.step)) is not None})
+    steps = list(written.step) if len(written) or not said else said
     gap = float(np.median(np.diff(steps))) if len(steps) > 1 else max(0.0, every or 0.0)  # some say "never" as -1
     interval = (gap * step_pace.value or None) if gap and step_pace else None  # zero time means that it is unknown
     seconds = [e.numbers["seconds"] for e in events if e.numbers.get("seconds")] or list(written.value)

@@ -7,7 +7,6 @@ import numpy as np
 from advisor.findings.case import Case, Verdict, finding, lacking, seen
 from advisor.findings.curves import Curve, curve, head, row_noise, spread, tail, trailing_median
 from advisor.findings.savings import cost_of_steps
-from advisor.units import format_seconds
 
 _ZERO_ROWS, _ZERO_SHARE = 8, 0.5
 _ALIKE_ROWS = 20  # with the same reward to the last digit
@@ -15,8 +14,6 @@ _ALIKE_SHARE = 0.8  # of the later rows without any spread of the rewards; singl
 _NO_CHOICE, _HAD_CHOICE = 0.01, 0.1  # nats: the likeliest answer has 99.8 %; a policy that still chose at first
 _SOLVED = 0.95  # of the highest reward
 _FLAT_REWARDS, _FLAT_GAIN = 100, 0.25  # rows; standard deviations of a row
-_TIMED_ROWS, _MOSTLY, _LONG_TAIL = 5, 0.5, 3.0  # rows; share of a step; longest answer over the mean one
-_OFTEN_CUT = 0.2  # of the answers
 _COLLAPSE_EVALS, _COLLAPSE_ROWS = 5, 50
 _COLLAPSE_NOISES = 5.0  # standard deviations of a row
 
@@ -34,6 +31,8 @@ def detect_dead_signal(case: Case) -> Verdict:
         words = f"{'reward' if known else 'policy loss'} is exactly 0 in {share:.0%} of the later rows"
     elif known and len(values) >= _ALIKE_ROWS and not np.ptp(values.value):
         words = f"reward is {values.value[0]:.4g} in every row"
+    elif known and len(values) >= _ALIKE_ROWS and _is_stuck(values):
+        words = f"reward is {values.value[-1]:.4g} in all later rows"
     elif len(spreads) >= _ZERO_ROWS and (share := _zero_share(spreads)) >= _ALIKE_SHARE and not _is_solved(rewards):
         words = f"rewards of a step are all alike in {share:.0%} of the later rows"
     else:
@@ -52,6 +51,12 @@ def _zero_share(values: Curve) -> float:
     return float((values.value[len(values) // 2 :] == 0).mean())
 
 
+def _is_stuck(rewards: Curve) -> bool:
+    """Return True if the later rewards are all the same, and lower than some before them."""
+    later = rewards.value[len(rewards) // 2 :]
+    return not np.ptp(later) and float(later[0]) < float(rewards.value.max())
+
+
 def _is_solved(rewards: Curve) -> bool:
     """Return True if the rewards rose to their highest level: then no answer is worse than another."""
     if not len(rewards):
@@ -65,7 +70,8 @@ def detect_policy_collapsed(case: Case) -> Verdict:
     entropy, rewards = curve(case.run, "entropy"), curve(case.run, "reward")
     if len(entropy) < _ALIKE_ROWS or len(rewards) < _ALIKE_ROWS:
         return lacking("policy_collapsed", f"entropy and reward of a policy in {_ALIKE_ROWS} rows")
-    first, end = float(np.median(head(entropy.value))), float(np.median(tail(entropy.value)))
+    # the first five rows: a policy may collapse within a tenth of a run
+    first, end = float(np.median(head(entropy.value, 0.0))), float(np.median(tail(entropy.value)))
     if first < _HAD_CHOICE or not 0 <= end <= _NO_CHOICE or _is_solved(rewards):
         return None
     since = float(entropy.step[np.flatnonzero(entropy.value > _NO_CHOICE)[-1]])
@@ -74,44 +80,6 @@ def detect_policy_collapsed(case: Case) -> Verdict:
         title=f"The policy's entropy falls from {first:.3g} to {end:.2g}: it always does the same",
         evidence=seen(f"under {_NO_CHOICE:g} nats for good after step {since:g}", since, entropy.step[-1]),
         saved=cost_of_steps(case, float(entropy.step[-1]) - since) if entropy.counted else (None, None),
-    )
-
-
-def detect_generation_sets_step(case: Case) -> Verdict:
-    """Steps of RL that are mostly generation, and what sets its time: the longest answer, or all of them."""
-    times, taken = curve(case.run, "generation_seconds"), curve(case.run, "seconds")
-    if min(len(times), len(taken)) < _TIMED_ROWS:
-        return lacking("generation_sets_step", f"seconds of a step and of its generation in {_TIMED_ROWS} rows")
-    seconds, step = float(np.median(times.value)), float(np.median(taken.value))
-    if not step or seconds / step < _MOSTLY:
-        return None
-    mean, longest = (curve(case.run, name) for name in ("response_tokens", "response_longest"))
-    tail, words = 1.0, ""
-    if len(mean) and len(longest):
-        longest_tokens, mean_tokens = float(np.median(longest.value)), float(np.median(mean.value))
-        tail = longest_tokens / max(mean_tokens, 1.0)
-        words = f"; the longest answer has {longest_tokens:,.0f} tokens, the mean one {mean_tokens:,.0f}"
-    cause = "the longest answer sets its time" if tail >= _LONG_TAIL else "its engines are busy"
-    return finding(
-        "generation_sets_step",
-        title=f"Generation takes {seconds / step:.0%} of a step: {cause if words else 'the trainer waits for it'}",
-        evidence=seen(f"median {format_seconds(seconds)} of {format_seconds(step)}{words}", *times.step[[0, -1]]),
-    )
-
-
-def detect_answers_cut(case: Case) -> Verdict:
-    """Answers that are often cut at the limit, so that what they would have come to is never rewarded."""
-    cut = curve(case.run, "response_cut")
-    if len(cut) < _ZERO_ROWS:
-        return lacking("answers_cut", f"the share of answers cut at the limit in {_ZERO_ROWS} rows")
-    first, end = float(np.median(head(cut.value))), float(np.median(tail(cut.value)))
-    if end < _OFTEN_CUT:
-        return None
-    grew = f", from {first:.0%} at first" if first < end / 2 else ""
-    return finding(
-        "answers_cut",
-        title=f"{end:.0%} of the answers are cut at the limit{grew}",
-        evidence=seen(f"median of the last third of {len(cut)} rows", *cut.step[[0, -1]]),
     )
 
 
