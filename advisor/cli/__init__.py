@@ -52,6 +52,7 @@ VERBS = {verb.name: verb for verb in (
     Verb("adopt", MEASURE, "Calibrate and plan any other training command, unchanged."),
     Verb("predict", MEASURE, "Predict step time, throughput and memory of one configuration."),
     Verb("plan", MEASURE, "Recommend depth, batch and tokens for a goal."),
+    Verb("fleet", MEASURE, "Plan many runs over few GPUs: what to buy, when to start, how likely each deadline is."),
     Verb("launch", RUN, "Start a planned run that outlives this terminal."),
     Verb("export", RUN, "Write a plan as a script, cluster job or cloud task, or a trained run for transformers."),
     Verb("watch", RUN, "Follow a run: steps, loss, time left, dollars so far."),
