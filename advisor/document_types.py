@@ -49,7 +49,7 @@ from advisor.run_records import ArrivalRecord, LaunchRecord
 from advisor.store.adopted import Adopted, AdoptedPlan
 from advisor.store.calibration import Burst, Calibration, Cost, HeldOutSummary, Quality, Settings
 from advisor.store.store import CalibrationEntry
-from advisor.workflows import finetune, fleet, preflight
+from advisor.workflows import finetune, fleet, preflight, team
 from advisor.workflows.ask_about_log import AssistantReading
 from advisor.workflows.check import CheckedRun
 from advisor.workflows.compare import TakenBack
@@ -142,6 +142,9 @@ DOCUMENTS: dict[str, Shape] = {
         "memory_parts?": MemoryBill | None, "depths?": [DepthOption], "data_to_fetch?": Download | None,
         "from?": Replan,
     },
+    "runs-push": {team.Pushed: ...},
+    "runs-pull": {team.Pulled: ...},
+    "runs-spend": {"by": str, "groups": [team.Spending]},
     "fleet": {
         "name": str, "starts": str, "sentence": str, "keeps_deadlines": bool, "total_usd": Estimate,
         "placements": [Placement], "outlooks": [Outlook], "left_out": dict[str, str], "purchases": [Purchase],
