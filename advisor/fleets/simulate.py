@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from advisor.fleets.records import Fleet, Outlook, PoolKind, Schedule
+from advisor.fleets.records import Fleet, Outlook, Pool, PoolKind, Schedule
+from advisor.fleets.spot import Policy, Rates
 from advisor.records import Basis, Estimate
 
 DRAWS = 500
@@ -16,6 +17,7 @@ DRAWS = 500
 # them all. Judgement; runs of one owner on one GPU scatter by about half of what owners scatter.
 COMMON_SHARE = 0.75
 QUEUE_DEVIATION = 1.0  # of the log of a wait; queue waits have long tails
+_STEP_HOURS, _MOST_STEPS = 0.25, 400  # of the policy for spot machines
 RESTART_HOURS = 0.2  # from a taken spot machine to training on the next: start, software, the last checkpoint
 
 
@@ -58,21 +60,55 @@ def simulate(fleet: Fleet, planned: Schedule, *, draws: int = DRAWS, seed: int =
             size = int(pool.capacity(pool.bought_blocks + planned.blocks.get(pool.name, 0)))
             state = free.setdefault(pool.name, np.full((draws, size), pool.from_hours))
             start = np.maximum(start, state[:, placement.gpus - 1])
-        worked = way.work_hours * factor
-        lost = _interrupted(worked, pool.availability, pool.up_hours, rng) if pool.kind is PoolKind.SPOT else 0.0
+        worked, paid = way.work_hours * factor, placement.usd * factor
+        lost: np.ndarray | float = 0.0
+        if pool.kind is PoolKind.SPOT:
+            other = _on_demand_price(fleet, pool)
+            if other is not None and run.deadline_hours < math.inf:
+                taken, paid = _by_policy(worked, pool, other, run.deadline_hours - float(np.median(start)), rng)
+                lost, paid = taken - worked, paid * placement.gpus
+            else:
+                lost = _interrupted(worked, pool.availability, pool.up_hours, rng)
         over = np.maximum(0.0, start + worked - pool.until_hours) if pool.until_hours < math.inf else np.zeros(draws)
         end = start + worked + lost + np.where(over > 0, RESTART_HOURS, 0.0)
         if pool.gpus is not None:
             state[:, : placement.gpus] = end[:, None]
             state.sort(axis=1)
         ends.append(end)
-        usd.append(placement.usd * factor)
+        usd.append(paid)
         factors.append(factor)
     shape = (len(placements), draws)
     return Futures(
         runs=tuple(one.run for one in placements),
         ends=np.array(ends).reshape(shape), usd=np.array(usd).reshape(shape), factors=np.array(factors).reshape(shape),
     )  # fmt: skip
+
+
+def _on_demand_price(fleet: Fleet, pool: Pool) -> float | None:
+    """Return the price per hour of the same GPU on demand, or None if no pool rents it."""
+    prices = [
+        other.usd_per_gpu_hour
+        for other in fleet.pools
+        if other.gpu == pool.gpu and other.kind is PoolKind.ON_DEMAND and other.usd_per_gpu_hour
+    ]
+    return min(prices, default=None)
+
+
+def _by_policy(
+    worked: np.ndarray, pool: Pool, usd_on_demand: float, hours_left: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the hours that runs take on spot machines and where needed on demand, and the dollars for each GPU."""
+    step = max(_STEP_HOURS, hours_left / _MOST_STEPS)
+    up = pool.up_hours if pool.up_hours < math.inf else 1e6
+    away = max(up * (1 - pool.availability) / pool.availability, 1e-3)
+    rates, price = Rates(comes=1 / away, goes=1 / up), pool.usd_per_gpu_hour or 0.0
+    longest = min(float(worked.max()), hours_left - 2 * RESTART_HOURS - 2 * step)
+    if longest <= step:
+        return worked + RESTART_HOURS, worked * usd_on_demand
+    policy = Policy(work_hours=longest, hours_left=hours_left, overhead_hours=RESTART_HOURS,
+                    spot_share=price / usd_on_demand, rates=rates, step_hours=step)  # fmt: skip
+    hours, spot, on_demand = policy.drawn(worked, rates, rng)
+    return hours, spot * price + on_demand * usd_on_demand
 
 
 def _interrupted(worked: np.ndarray, availability: float, up_hours: float, rng: np.random.Generator) -> np.ndarray:

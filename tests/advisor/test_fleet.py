@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import NormalDist
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from advisor.errors import AdvisorError
 from advisor.fleets.bound import least_cost
 from advisor.fleets.records import Fleet, FleetRun, Pool, PoolKind, Way
 from advisor.fleets.simulate import outlooks, simulate
+from advisor.fleets.spot import ON_DEMAND, SPOT, WAIT, Policy, Rates, rates_of
 from advisor.fleets.timeline import Timeline
 from advisor.records import Basis, Estimate
 from advisor.workflows.fleet import solve
@@ -234,3 +236,61 @@ def test_all_faults_are_named_at_once(tmp_path):
     message = refused.value.message
     faults = ("-1 is no whole number", "200% is not between", "count must be at least 1", "two runs are called x")
     assert all(fault in message for fault in faults), message
+
+
+# --- spot machines ----------------------------------------------------------------------------------------------------
+
+
+def policy(rates: Rates, *, work=10.0, left=20.0, overhead=0.0, share=0.3) -> Policy:
+    return Policy(
+        work_hours=work, hours_left=left, overhead_hours=overhead, spot_share=share, rates=rates, step_hours=0.5
+    )
+
+
+def test_rates_are_counted_with_a_weak_prior():
+    # Two stretches of ten hours with machines and two of five without: one coming, two goings in steps of an hour.
+    seen = [True] * 10 + [False] * 5 + [True] * 10 + [False] * 5
+    rates = rates_of(seen, 1.0)
+    assert rates.goes == pytest.approx((2 + 2) / (20 + 6)) and rates.comes == pytest.approx((1 + 2) / (9 + 6))
+
+
+def test_spot_is_used_while_it_is_there_and_on_demand_in_time():
+    rates = Rates(comes=0.5, goes=0.5)
+    one = policy(rates)
+    assert one.action(hours_left=20, work_left=20, spot_there=True, running=WAIT) == SPOT
+    assert one.action(hours_left=20, work_left=20, spot_there=False, running=WAIT) == WAIT
+    assert one.action(hours_left=10, work_left=20, spot_there=False, running=WAIT) == ON_DEMAND  # the last moment
+    # A spot machine that costs as much as one on demand is worth no risk of a restart.
+    dear = policy(rates, share=1.0, overhead=1.0)
+    assert dear.action(hours_left=12.5, work_left=20, spot_there=True, running=ON_DEMAND) == ON_DEMAND
+
+
+def test_policy_costs_what_the_chain_implies():
+    # Machines that never go: all work on spot. Machines that never come: all on demand, at the end of the slack.
+    rng, work = np.random.default_rng(0), np.full(200, 10.0)
+    for rates, share, spot, on_demand in (
+        (Rates(comes=1e6, goes=1e-9), 0.3, 10.0, 0.0), (Rates(comes=1e-9, goes=1e6), 0.3, 0.0, 10.0),
+    ):  # fmt: skip
+        hours, on_spot, rented = policy(rates, share=share).drawn(work, rates, rng)
+        assert on_spot.mean() == pytest.approx(spot, abs=0.6) and rented.mean() == pytest.approx(on_demand, abs=0.6)
+        assert hours.max() <= 20
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.floats(0.05, 2), st.floats(0.05, 2), st.floats(1.2, 4))
+def test_policy_is_never_late_and_never_dearer_than_on_demand(comes, goes, room):
+    rates = Rates(comes=comes, goes=goes)
+    one = policy(rates, left=math.ceil(10 * room) + 1.0, overhead=0.5)
+    hours, spot, rented = one.drawn(np.full(300, 10.0), rates, np.random.default_rng(1))
+    assert hours.max() <= math.ceil(10 * room) + 1.0 + 1e-9
+    assert (0.3 * spot + rented).mean() <= 10.5 + 1e-9
+
+
+def test_spot_run_with_a_deadline_falls_back_on_demand():
+    spot = Pool(name="spot", kind=PoolKind.SPOT, gpu="h100-80gb-sxm", gpus=8, usd_per_gpu_hour=0.6, availability=0.5,
+                up_hours=3.0)  # fmt: skip
+    seldom = Way(pool="spot", gpus=1, hours=way("spot", 20, 0).hours, work_hours=10.0, usd=6.0, deviation=0.0)
+    plan = solve(fleet(run("a", seldom, deadline_hours=24.0), pools=(spot, CLOUD)), seconds=0.1)
+    (seen,) = plan.outlooks
+    # At half the time spot machines would end after 24 h in many futures; on-demand machines at $2 keep the deadline.
+    assert seen.probability == pytest.approx(1.0, abs=0.01) and 6.0 < seen.usd.high <= 21.0
