@@ -123,11 +123,11 @@ def plan_answer(made: Plan, more: PlanDetails | None = None) -> Answer[Plan]:
 
 
 def fleet(
-    path: str | Path, *, seconds: float = 3.0, on_text: Callable[[str], None] = lambda text: None
+    path: str | Path, *, seconds: float | None = None, on_text: Callable[[str], None] = lambda text: None
 ) -> Answer[FleetPlan]:
     """Plan many runs over few GPUs from a fleet file, as `advisor fleet plan` does.
 
-    The schedule is searched for so many seconds. The frame has a row for each run. Raises AdvisorError (exit 2) with
+    The schedule is searched for so many seconds (default: 0.03 for each run). The frame has a row for each run. Raises AdvisorError (exit 2) with
     every problem of the file, each with its line.
     """
     from advisor.report.fleet import document, sentence

@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--fleets", type=int, default=5)
     parser.add_argument("--runs", type=int, default=60)
     parser.add_argument("--kinds", type=int)
-    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--seconds", type=float)
     parser.add_argument("--futures", type=int, default=200)
     given = parser.parse_args()
     print("fleet  seconds  gap  to own cheapest  to first come  late  blocks  regret mean / p90")

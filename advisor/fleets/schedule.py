@@ -45,7 +45,7 @@ def schedule(
     they are. The search takes about so many `seconds`; its random choices depend on the seed.
     """
     search = _Search(fleet, bound, blocks, deviations, frozen or {})
-    search.place(sorted(search.free, key=search.urgency), weight=1.0)
+    search.begin()
     search.improve(seconds, random.Random(seed))
     return search.result()
 
@@ -81,6 +81,18 @@ class _Search:
         shortest = min((way.hours_at(self.deviations.get(run.name, 0.0)) for way in run.ways), default=0.0)
         slack = run.deadline_hours - run.earliest_hours - shortest
         return (slack, -run.priority, -shortest)
+
+    def begin(self) -> None:
+        """Place all runs, by the weight of scarce GPUs with which that costs least."""
+        names, best = [run.name for run in self.free], (math.inf, dict.fromkeys(self.runs))
+        order = sorted(self.free, key=self.urgency)
+        self.places = dict.fromkeys(names)
+        for weight in _WEIGHTS:
+            self._remove(names)
+            self.place(order, weight)
+            if (cost := self._objective(names)) < best[0]:
+                best = cost, dict(self.places)
+        self._put(names, best[1])
 
     def place(self, runs: Iterable[FleetRun], weight: float, ways: Sequence[Way] | None = None) -> None:
         """Put each run where it costs least, with the worth of scarce GPUs counted by this weight."""

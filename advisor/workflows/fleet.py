@@ -44,7 +44,7 @@ MOST_WAYS = 12
 _MOST_GPUS_OF_A_RUN = 8  # where a pool has no limit
 _ROUNDS = 7  # of tightening
 _ASKED_LATER = 3  # runs for which the worth of another day is computed
-SECONDS = 3.0  # of the search for a schedule
+_SECONDS_A_RUN = 0.03  # of the search for a schedule, if nothing is stated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ def plan_fleet(
     path: Path,
     store: Store,
     *,
-    seconds: float = SECONDS,
+    seconds: float | None = None,
     seed: int = 0,
     now: datetime | None = None,
     progress: Callable[[str], None] = lambda text: None,
@@ -104,11 +104,12 @@ def solve(
     fleet: Fleet,
     notes: Sequence[str] = (),
     *,
-    seconds: float = SECONDS,
+    seconds: float | None = None,
     seed: int = 0,
     frozen: Mapping[str, Placement] | None = None,
 ) -> FleetPlan:
     """Find what to buy and when each run starts, and tighten the plan until drawn futures keep the deadlines."""
+    seconds = seconds or min(20.0, max(0.3, _SECONDS_A_RUN * len(fleet.runs)))
     bound = least_cost(fleet)
     deviations: dict[str, float] = {}
     blocks, best = bound.blocks, None
