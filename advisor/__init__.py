@@ -8,12 +8,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from advisor.api import Answer, analyze, audit, calibrate, compare, explain, gpus, launch, plan, predict, runs
+    from advisor.api import (
+        Answer,
+        analyze,
+        audit,
+        calibrate,
+        compare,
+        explain,
+        fleet,
+        gpus,
+        launch,
+        plan,
+        predict,
+        runs,
+    )
     from advisor.errors import AdvisorError
 
 __version__ = "0.1.0"
 __all__ = [
-    "AdvisorError", "Answer", "analyze", "audit", "calibrate", "compare", "explain", "gpus", "launch", "plan",
+    "AdvisorError", "Answer", "analyze", "audit", "calibrate", "compare", "explain", "fleet", "gpus", "launch", "plan",
     "predict", "runs",
 ]  # fmt: skip
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from advisor.history.listing import RunSummary
     from advisor.workflows.analysis import Analysis
     from advisor.workflows.calibrate import Calibrated
+    from advisor.workflows.fleet import FleetPlan
     from advisor.workflows.launch import StartedRun
     from advisor.workflows.plan import PlanDetails
     from advisor.workflows.predict import Predicted
@@ -119,6 +120,29 @@ def plan_answer(made: Plan, more: PlanDetails | None = None) -> Answer[Plan]:
     runs = [*made.options, *(run for run in near if run not in made.options)]
     rows = [_run_row(run) for run in runs]
     return Answer(made, sentence(made), "plan", document(made, more) | {"path": None}, rows)
+
+
+def fleet(
+    path: str | Path, *, seconds: float | None = None, on_text: Callable[[str], None] = lambda text: None
+) -> Answer[FleetPlan]:
+    """Plan many runs over few GPUs from a fleet file, as `advisor fleet plan` does.
+
+    The schedule is searched for so many seconds (default: 0.03 for each run). The frame has a row for each run. Raises AdvisorError (exit 2) with
+    every problem of the file, each with its line.
+    """
+    from advisor.report.fleet import document, sentence
+    from advisor.store.store import default_store
+    from advisor.workflows.fleet import plan_fleet
+
+    made = plan_fleet(Path(path), default_store(), seconds=seconds, progress=on_text)
+    outlook_of = {one.run: one for one in made.outlooks}
+    rows = [
+        {"run": one.run, "pool": one.pool, "gpus": one.gpus, "start_hours": one.start_hours,
+         "end_hours": outlook_of[one.run].end_hours, "probability": outlook_of[one.run].probability,
+         "usd": outlook_of[one.run].usd}
+        for one in made.schedule.placements
+    ]  # fmt: skip
+    return Answer(made, sentence(made), "fleet", document(made), rows)
 
 
 def predict(**options: Any) -> Answer[Predicted]:

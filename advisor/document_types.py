@@ -32,6 +32,7 @@ from advisor.findings.forecast import Forecast
 from advisor.findings.measured import Measured
 from advisor.findings.overlap import Savings
 from advisor.findings.registry import Coverage
+from advisor.fleets.records import Outlook, Placement, Purchase
 from advisor.hardware.catalog import GpuSpec
 from advisor.history.comparison import Difference, Group, Point, SpeedChange
 from advisor.history.ledger_rows import QuantityAccuracy
@@ -48,7 +49,7 @@ from advisor.run_records import ArrivalRecord, LaunchRecord
 from advisor.store.adopted import Adopted, AdoptedPlan
 from advisor.store.calibration import Burst, Calibration, Cost, HeldOutSummary, Quality, Settings
 from advisor.store.store import CalibrationEntry
-from advisor.workflows import finetune, preflight
+from advisor.workflows import finetune, fleet, preflight, team
 from advisor.workflows.ask_about_log import AssistantReading
 from advisor.workflows.check import CheckedRun
 from advisor.workflows.compare import TakenBack
@@ -140,6 +141,16 @@ DOCUMENTS: dict[str, Shape] = {
         Plan: ..., "sentence": str, "speed_rests_on": str | None, "on_the_way": [Stage], "path": str | None,
         "memory_parts?": MemoryBill | None, "depths?": [DepthOption], "data_to_fetch?": Download | None,
         "from?": Replan,
+    },
+    "runs-push": {team.Pushed: ...},
+    "runs-pull": {team.Pulled: ...},
+    "runs-spend": {"by": str, "groups": [team.Spending]},
+    "fleet": {
+        "name": str, "starts": str, "sentence": str, "keeps_deadlines": bool, "total_usd": Estimate,
+        "placements": [Placement], "outlooks": [Outlook], "left_out": dict[str, str], "purchases": [Purchase],
+        "unlikely": [fleet.Unlikely], "spent_usd": dict[str, float], "budgets_usd": dict[str, float],
+        "expected_usd": float, "lost_value_usd": float, "bound_usd": float, "gap": float,
+        "gpu_worth_usd": dict[str, float], "later": [fleet.LaterRun], "notes": [str],
     },
     "predict": _PREDICTED,
     "calibrate": _CALIBRATED,

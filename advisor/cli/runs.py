@@ -16,7 +16,7 @@ from advisor.history.listing import RunSummary, list_runs
 from advisor.report.render import remark, table
 from advisor.report.table import on_console
 from advisor.store.store import Store, default_store
-from advisor.units import format_count, format_number, format_usd
+from advisor.units import HOUR, format_count, format_number, format_seconds, format_usd
 
 
 @verb("runs")
@@ -129,12 +129,20 @@ def accuracy_command(device: str | None) -> None:
 def import_command(run: Path, plan: Path | None, checkpoints: bool) -> None:
     """Copy the run of RUN_FOLDER to the runs of this machine, compare it with its plan and learn from it.
 
-    RUN_FOLDER is the folder of a run of our trainer from any machine, or the export from which the run was started.
+    RUN_FOLDER is the folder of a run of our trainer from any machine, or the export from which the run was started. It
+    may also be a file of `sacct --json`: a cluster's jobs with GPUs are then written to the shared ledger.
     The copy is listed, watched and compared like any run; the original is not changed.
     """
     from advisor.report import terminal
     from advisor.report.comparison import recorded
     from advisor.workflows.bring_in import bring_in
+    from advisor.workflows.team import import_jobs, is_job_history
+
+    if is_job_history(run):
+        pushed = import_jobs(run, default_store())
+        words = f"{format_count(pushed.records)} jobs read, {format_count(pushed.new)} new in the shared ledger"
+        answer("runs-push", lambda: pushed, lambda: [words, "next: advisor runs --pull, advisor runs --spend"])
+        return
     from advisor.workflows.compare import to_document
 
     reviewed = bring_in(default_store(), run, plan=plan, checkpoints=checkpoints)
@@ -145,3 +153,59 @@ def import_command(run: Path, plan: Path | None, checkpoints: bool) -> None:
         lambda: to_document(reviewed),
         lambda: [*score, "", *filter(None, [recorded(reviewed)]), f"run folder: {reviewed.path}", next_step],
     )
+
+
+@verb("push")
+def push_command() -> None:
+    """Write this machine's finished runs, scores and calibrations to the ledger that ADVISOR_LEDGER names.
+
+    ADVISOR_LEDGER is a folder that machines share, or an address such as s3://bucket/ledger. Records never change and
+    are written once. They have no host, user or path. A run belongs to the team of its tag `team:NAME`, or else to
+    ADVISOR_TEAM.
+    """
+    from advisor.workflows.team import push
+
+    pushed = push(default_store())
+    words = f"{format_count(pushed.records)} records, {format_count(pushed.new)} of them new"
+    answer("runs-push", lambda: pushed, lambda: [words])
+
+
+@verb("pull")
+def pull_command() -> None:
+    """Copy what others wrote to the ledger that ADVISOR_LEDGER names.
+
+    Their GPU calibrations can then be planned with, and the errors of their runs count for `advisor runs --accuracy`.
+    """
+    from advisor.workflows.team import pull
+
+    pulled = pull(default_store())
+    words = [f"{format_count(pulled.new)} new records: {format_count(pulled.calibrations)} calibrations to plan with, "
+             f"scores of {format_count(pulled.scored_runs)} runs"]  # fmt: skip
+    words += [f"not a record, and left out: {name}" for name in pulled.damaged]
+    answer("runs-pull", lambda: pulled, lambda: words)
+
+
+@verb("spend")
+@click.option("--by", type=click.Choice(("team", "model", "gpu", "month")), default="team", show_default=True,
+              help="What to add up by.")  # fmt: skip
+def spend_command(by: str) -> None:
+    """Add up what the runs in the shared ledger used, as far as `advisor runs --pull` has copied them."""
+    from advisor.workflows.team import spending
+
+    found = spending(default_store(), by)
+
+    def shown() -> Iterator[RenderableType]:
+        if not found:
+            yield "no runs in the copy of the ledger; next: advisor runs --push, advisor runs --pull"
+            return
+        columns = (by, "runs", "GPU-hours", "cost", "planned", "actual / planned", "median wait")
+        rows = [
+            (one.group, format_count(one.runs), format_number(one.gpu_hours), format_usd(one.usd) if one.usd else "-",
+             format_usd(one.planned_usd) if one.planned_usd else "-",
+             f"{one.planned_runs_usd / one.planned_usd:.2f}" if one.planned_usd and one.planned_runs_usd else "-",
+             format_seconds(one.queue_hours * HOUR) if one.queue_hours is not None else "-")
+            for one in found
+        ]  # fmt: skip
+        yield table(columns, rows, right=columns[1:])
+
+    answer("runs-spend", lambda: {"by": by, "groups": found}, shown)

@@ -17,10 +17,15 @@ def profiles_folder() -> Path:
     return installed if installed.is_dir() else _PACKAGE.parent / "profiles"
 
 
+def examples_folder() -> Path:
+    """Return the folder of shipped examples."""
+    installed = _PACKAGE / "_examples"
+    return installed if installed.is_dir() else _PACKAGE.parent / "examples"
+
+
 def example_run() -> Path:
     """Return the folder of a recorded run, which is shipped so that there is something to see before the first run."""
-    installed = _PACKAGE / "_examples"
-    return (installed if installed.is_dir() else _PACKAGE.parent / "examples") / "run"
+    return examples_folder() / "run"
 
 
 def advisor_home() -> Path:

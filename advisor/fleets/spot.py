@@ -1,0 +1,126 @@
+"""When a run that may be interrupted should wait for spot machines, and when it should rent on demand instead.
+
+Spot machines come and go as a chain with two states, whose rates are estimated from what was seen so far. With these
+rates the cheapest policy that surely ends in time follows by dynamic programming, backwards from the deadline: it waits
+while there is slack, rents on demand early enough, and goes back to spot machines where that still pays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+WAIT, SPOT, ON_DEMAND = 0, 1, 2  # what to do in a step of time, and what is running at its start
+# Before anything was seen: spot machines last three hours, and are away for as long. Weight of two such times.
+_PRIOR_HOURS, _PRIOR_TIMES = 3.0, 2.0
+_LATE = 1e9  # the cost of a future in which the work is not done in time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """How often spot machines come and go, per hour."""
+
+    comes: float  # while there are none
+    goes: float  # while there are some
+
+
+def rates_of(seen: Sequence[bool], step_hours: float) -> Rates:
+    """Estimate the rates from whether spot machines were there at each step so far, newest last."""
+    up = np.asarray(seen, dtype=bool)
+    there, away = float(up[:-1].sum()) * step_hours, float((~up[:-1]).sum()) * step_hours
+    came, went = float((~up[:-1] & up[1:]).sum()), float((up[:-1] & ~up[1:]).sum())
+    return Rates(
+        comes=(came + _PRIOR_TIMES) / (away + _PRIOR_TIMES * _PRIOR_HOURS),
+        goes=(went + _PRIOR_TIMES) / (there + _PRIOR_TIMES * _PRIOR_HOURS),
+    )
+
+
+class Policy:
+    """The cheapest way to finish the work before the deadline, at given rates."""
+
+    def __init__(
+        self, *, work_hours: float, hours_left: float, overhead_hours: float, spot_share: float, rates: Rates,
+        step_hours: float,
+    ):  # fmt: skip
+        """`overhead_hours` pass at each start of a machine; `spot_share` is the spot price over the on-demand price.
+
+        All times are rounded to steps. Costs are in on-demand hours. Raises ValueError if the work cannot be done.
+        """
+        self.step_hours = step_hours
+        self._start = math.ceil(overhead_hours / step_hours - 1e-9)
+        self._steps = math.floor(hours_left / step_hours + 1e-9)
+        self._work = math.ceil(work_hours / step_hours - 1e-9)
+        if self._work + self._start > self._steps:
+            raise ValueError("the work does not fit before the deadline, even without any interruption")
+        # Work left includes what is left of a start. It grows by a start at each new machine.
+        most = self._work + 2 * self._start + 2
+        up_stays, down_stays = math.exp(-rates.goes * step_hours), math.exp(-rates.comes * step_hours)
+        cost = {WAIT: 0.0, SPOT: spot_share, ON_DEMAND: 1.0}
+        later = np.full((2, 3, most + 1), _LATE)  # by: spot there, what runs, work left
+        later[:, :, 0] = 0.0
+        self._choice = np.zeros((self._steps + 1, 2, 3, most + 1), dtype=np.int8)
+        for left in range(1, self._steps + 1):
+            # What the next step is worth if this machine runs in it: a spot machine may be gone by then.
+            stay = np.array([down_stays, up_stays])
+            after = np.empty((2, 3, most + 1))  # by: spot there now, what runs now, work left
+            for there in (0, 1):
+                same, other = stay[there], 1 - stay[there]
+                down, up = (same, other) if there == 0 else (other, same)
+                after[there, WAIT] = down * later[0, WAIT] + up * later[1, WAIT]
+                after[there, ON_DEMAND] = down * later[0, ON_DEMAND] + up * later[1, ON_DEMAND]
+                after[there, SPOT] = down * later[0, WAIT] + up * later[1, SPOT]
+            now = np.full((2, 3, most + 1), _LATE)
+            for there in (0, 1):
+                for running in (WAIT, SPOT, ON_DEMAND):
+                    for action in (WAIT, ON_DEMAND) if not there else (WAIT, SPOT, ON_DEMAND):
+                        work = np.arange(most + 1)
+                        if action != WAIT:
+                            work = work + (self._start if action != running else 0) - 1
+                        value = np.where(work <= most, after[there, action, np.clip(work, 0, most)], _LATE)
+                        value = value + cost[action] * step_hours
+                        better = value < now[there, running] - 1e-12
+                        now[there, running][better] = value[better]
+                        self._choice[left, there, running][better] = action
+            self._choice[left][now >= _LATE / 2] = ON_DEMAND  # too late, and as little too late as possible
+            now[:, :, 0] = 0.0
+            later = now
+
+    def action(self, *, hours_left: float, work_left: int, spot_there: bool, running: int) -> int:
+        """Return what to do in the next step: wait, run on a spot machine, or on demand.
+
+        `work_left` is in steps, with what is left of the start of the machine that runs.
+        """
+        left = min(self._steps, math.floor(hours_left / self.step_hours + 1e-9))
+        return int(self._choice[left, int(spot_there), running, min(work_left, self._choice.shape[-1] - 1)])
+
+    def drawn(
+        self, work_hours: np.ndarray, rates: Rates, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Follow the policy through drawn futures, in each of which the work takes so many hours.
+
+        Returns the hours until the end, those on spot machines and those on demand. Work that does not fit before the
+        deadline goes on demand until it is done.
+        """
+        draws, step, most = len(work_hours), self.step_hours, self._choice.shape[-1] - 1
+        work = np.ceil(work_hours / step - 1e-9).astype(int)
+        there = rng.random(draws) < rates.comes / (rates.comes + rates.goes)
+        running = np.zeros(draws, dtype=int)
+        hours, on = np.zeros(draws), np.zeros((3, draws))
+        for left in range(self._steps, 0, -1):
+            open_ = work > 0
+            if not open_.any():
+                break
+            running[(running == SPOT) & ~there] = WAIT
+            action = self._choice[left, there.astype(int), running, np.minimum(work, most)].astype(int)
+            action[work > most] = ON_DEMAND
+            work += np.where(open_ & (action != WAIT), np.where(action != running, self._start, 0) - 1, 0)
+            on[action[open_], np.flatnonzero(open_)] += step
+            hours[open_] += step
+            running = action
+            turns = np.where(there, 1 - math.exp(-rates.goes * step), 1 - math.exp(-rates.comes * step))
+            there = there ^ (rng.random(draws) < turns)
+        rest = np.maximum(work, 0) * step
+        return hours + rest, on[SPOT], on[ON_DEMAND] + rest

@@ -1,0 +1,123 @@
+"""Shows the plan of a fleet: what it costs, what to buy, the schedule with each deadline's chance, budgets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from advisor.fleets.records import Outlook, Placement, PoolKind
+from advisor.report.quantities import COST
+from advisor.report.table import Table
+from advisor.units import format_percent, format_usd
+from advisor.workflows.fleet import FleetPlan
+
+COLUMNS = ("run", "on", "GPUs", "starts", "ends", "8 of 10 end by", "deadline", "chance", "cost")
+_CERTAIN = 0.995  # a chance above this is not told from certainty by 500 draws
+
+
+def sentence(plan: FleetPlan) -> str:
+    """Say what the plan costs and whether it keeps the deadlines."""
+    runs, schedule = len(plan.fleet.runs), plan.schedule
+    words = f"{runs} runs cost {COST.of(plan.total_usd)}"
+    bought = [f"{one.blocks} x {one.pool}" for one in plan.purchases]
+    words += f", with {', '.join(bought)} bought" if bought else ""
+    if schedule.left_out:
+        words += f"; {len(schedule.left_out)} of them have no place"
+    dated = [one for one in plan.outlooks if one.probability is not None]
+    if dated:
+        asked = format_percent(plan.fleet.probability)
+        late = len(plan.unlikely)
+        words += f"; {late} of {len(dated)} deadlines are met less often than {asked}" if late else (
+            f"; each of {len(dated)} deadlines is met with at least {asked}"
+        )  # fmt: skip
+    return words
+
+
+def moment(plan: FleetPlan, hours: float) -> str:
+    """Return a time of the fleet as a moment; without the day if it lies on the first one."""
+    at = datetime.fromisoformat(plan.fleet.starts) + timedelta(hours=hours)
+    return f"{at:%a %d %b %H:%M}"
+
+
+def tables(plan: FleetPlan) -> Iterator[Table]:
+    """Yield what to buy, the schedule, and the budgets."""
+    if plan.purchases:
+        bought = [
+            (one.pool, str(one.blocks), format_usd(one.usd), format_percent(one.used_share),
+             "nothing else has it" if one.break_even_share is None else format_percent(one.break_even_share))
+            for one in plan.purchases
+        ]  # fmt: skip
+        yield Table(
+            title="To buy", columns=("block", "number", "cost", "used", "pays from a use of"), rows=tuple(bought)
+        )
+    outlook_of = {one.run: one for one in plan.outlooks}
+    deadlines = {run.name: run.deadline_hours for run in plan.fleet.runs}
+    rows = [_row(plan, one, outlook_of[one.run], deadlines[one.run]) for one in plan.schedule.placements]
+    yield Table(title="Schedule", columns=COLUMNS, rows=tuple(rows), numbers=("GPUs", "chance"))
+    budgets = plan.fleet.budgets_usd
+    if budgets:
+        total = sum(plan.spent_usd.values())
+        spent = {team: total if team == "" else plan.spent_usd.get(team, 0.0) for team in budgets}
+        yield Table(
+            title="Budgets", columns=("team", "planned", "budget", "left"),
+            rows=tuple((team or "all", format_usd(spent[team]), format_usd(usd), format_usd(usd - spent[team]))
+                       for team, usd in budgets.items()),
+        )  # fmt: skip
+
+
+def _row(plan: FleetPlan, placed: Placement, outlook: Outlook, deadline: float) -> tuple[str, ...]:
+    chance = outlook.probability
+    shown = "" if chance is None else "> 99 %" if chance > _CERTAIN else format_percent(chance)
+    times = (placed.start_hours, outlook.end_hours.value, outlook.end_hours.high, deadline)
+    moments = ("" if hours == math.inf else moment(plan, hours) for hours in times)
+    return (placed.run, placed.pool, str(placed.gpus), *moments, shown, COST.of(outlook.usd))
+
+
+def lines(plan: FleetPlan) -> Iterator[str]:
+    """Yield what would have to change, what more GPUs and time are worth, and how good the schedule is."""
+    for name, why in plan.schedule.left_out.items():
+        yield f"{name} has no place: {why}"
+    for one in plan.unlikely:
+        asked = format_percent(plan.fleet.probability)
+        yield (f"{one.run} meets its deadline with {format_percent(one.probability)}; {asked} needs a deadline of "
+               f"{moment(plan, one.deadline_hours)}, more GPUs or a higher budget")  # fmt: skip
+    bound = plan.schedule.bound
+    used = {one.pool for one in plan.schedule.placements}
+    for pool in plan.fleet.pools:
+        worth = bound.gpu_worth_usd.get(pool.name, 0.0)
+        if pool.kind is not PoolKind.RESERVATION and pool.name in used and worth >= 1.0:
+            yield f"one more {pool.gpu} in {pool.name} would save {format_usd(worth)}"
+    for later in plan.later:
+        yield f"a deadline one day later for {later.run} would save {format_usd(later.usd)}"
+    if plan.schedule.gap < math.inf and not plan.schedule.left_out:
+        yield (f"no schedule with as much room for slow runs costs less than {format_usd(bound.usd)}; this one is "
+               f"{format_percent(plan.schedule.gap)} above that bound")  # fmt: skip
+    yield from plan.notes
+
+
+def document(plan: FleetPlan) -> dict[str, Any]:
+    """Return the JSON document: the schedule, its chances, what to buy, the bound. Times are hours from `starts`."""
+    schedule, bound = plan.schedule, plan.schedule.bound
+    return {
+        "name": plan.fleet.name,
+        "starts": plan.fleet.starts,
+        "sentence": sentence(plan),
+        "keeps_deadlines": plan.keeps_deadlines,
+        "total_usd": plan.total_usd,
+        "placements": schedule.placements,
+        "outlooks": plan.outlooks,
+        "left_out": schedule.left_out,
+        "purchases": plan.purchases,
+        "unlikely": plan.unlikely,
+        "spent_usd": plan.spent_usd,
+        "budgets_usd": plan.fleet.budgets_usd,
+        "expected_usd": schedule.usd,
+        "lost_value_usd": schedule.loss_usd,
+        "bound_usd": bound.usd,
+        "gap": schedule.gap,
+        "gpu_worth_usd": bound.gpu_worth_usd,
+        "later": plan.later,
+        "notes": plan.notes,
+    }

@@ -1,0 +1,351 @@
+"""Plans a fleet: ways to do each run from the planner, what to buy, a schedule, and what drawn futures say of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from advisor.errors import AdvisorError
+from advisor.fleets.bound import least_cost, saved_by, with_room
+from advisor.fleets.read import Entry, FleetFile, read_fleet
+from advisor.fleets.records import (
+    Bound,
+    Fleet,
+    FleetRun,
+    Outlook,
+    Placement,
+    Pool,
+    PoolKind,
+    Purchase,
+    Schedule,
+    Way,
+)
+from advisor.fleets.schedule import schedule
+from advisor.fleets.simulate import RESTART_HOURS, Futures, interval, outlooks, simulate, tightened
+from advisor.hardware.offers import cheapest_offer
+from advisor.offer import EIGHT_OF_TEN
+from advisor.options import Goal
+from advisor.planning.answer import same_work
+from advisor.records import Estimate, Plan, Run
+from advisor.store.plan_files import load_plan
+from advisor.store.store import Store
+from advisor.units import HOUR
+from advisor.workflows.goal import goal_from, read_options
+from advisor.workflows.plan import recommend
+
+MOST_WAYS = 12
+_MOST_GPUS_OF_A_RUN = 8  # where a pool has no limit
+_ROUNDS = 7  # of tightening
+_ASKED_LATER = 3  # runs for which the worth of another day is computed
+_SECONDS_A_RUN = 0.03  # of the search for a schedule, if nothing is stated
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaterRun:
+    """What a run saves if its deadline is a day later."""
+
+    run: str
+    usd: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unlikely:
+    """A run whose deadline is too unlikely, and the deadline that would be met as often as asked."""
+
+    run: str
+    probability: float
+    deadline_hours: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetPlan:
+    """A plan of many runs."""
+
+    fleet: Fleet
+    schedule: Schedule
+    outlooks: tuple[Outlook, ...]
+    purchases: tuple[Purchase, ...]
+    total_usd: Estimate  # of all runs and blocks, in drawn futures
+    spent_usd: dict[str, float]  # by team, expected
+    later: tuple[LaterRun, ...]
+    unlikely: tuple[Unlikely, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def keeps_deadlines(self) -> bool:
+        return not self.unlikely and not self.schedule.left_out
+
+
+def plan_fleet(
+    path: Path,
+    store: Store,
+    *,
+    seconds: float | None = None,
+    seed: int = 0,
+    now: datetime | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> FleetPlan:
+    """Plan the fleet of a file. Raises AdvisorError with every problem of the file at once."""
+    file = read_fleet(path, now or datetime.now().replace(microsecond=0))
+    progress(f"asking the planner for ways to do {len(file.entries)} kinds of runs")
+    fleet, notes = fleet_of(file, store)
+    progress("looking for what to buy and for a schedule")
+    return solve(fleet, notes, seconds=seconds, seed=seed)
+
+
+def solve(
+    fleet: Fleet,
+    notes: Sequence[str] = (),
+    *,
+    seconds: float | None = None,
+    seed: int = 0,
+    frozen: Mapping[str, Placement] | None = None,
+) -> FleetPlan:
+    """Find what to buy and when each run starts, and tighten the plan until drawn futures keep the deadlines."""
+    seconds = seconds or min(20.0, max(0.3, _SECONDS_A_RUN * len(fleet.runs)))
+    bound = least_cost(fleet)
+    deviations: dict[str, float] = {}
+    blocks, best = bound.blocks, None
+    share = seconds / (2 * (len(mixes := list(_mixes(fleet, bound))) + 1))
+    for mix in mixes:
+        tried = schedule(fleet, bound, mix, deviations=deviations, seconds=share, frozen=frozen, seed=seed)
+        if best is None or _key(tried) < _key(best):
+            blocks, best = mix, tried
+    assert best is not None  # there is at least the mix of the bound
+    room = deviations
+    futures, share = simulate(fleet, best, seed=seed), seconds / (2 * _ROUNDS)
+    for _ in range(_ROUNDS):
+        changed = tightened(fleet, best, futures, deviations)
+        if changed is None:
+            break
+        # What is planned with more room may cost more. It is kept only where it makes deadlines likelier.
+        tried = schedule(fleet, bound, blocks, deviations=changed, seconds=share, frozen=frozen, seed=seed)
+        drawn = simulate(fleet, tried, seed=seed)
+        deviations = changed
+        if (_missed(fleet, tried, drawn), _key(tried)) < (_missed(fleet, best, futures), _key(best)):
+            best, futures, room = tried, drawn, changed
+        elif tightened(fleet, tried, drawn, deviations) is None:
+            break
+    if room and not best.late:  # the bound for runs planned with as much room
+        best = replace(best, bound=replace(bound, usd=least_cost(with_room(fleet, room)).usd))
+    return _described(fleet, best, futures, notes)
+
+
+def _mixes(fleet: Fleet, bound: Bound) -> Iterator[dict[str, int]]:
+    """Yield numbers of blocks to try: those of the bound, and one more or fewer of each."""
+    yield bound.blocks
+    for name, step in product(bound.blocks, (-1, 1)):
+        pool = fleet.pool(name)
+        count = bound.blocks[name] + step
+        if 0 <= count <= pool.most_blocks - pool.bought_blocks:
+            yield bound.blocks | {name: count}
+
+
+def _key(tried: Schedule) -> tuple[int, float]:
+    return len(tried.left_out) + len(tried.late), tried.objective_usd
+
+
+def _missed(fleet: Fleet, tried: Schedule, futures: Futures) -> tuple[int, float]:
+    """Return how many deadlines are too unlikely, and by how much together."""
+    short = [
+        fleet.probability - one.probability
+        for one in outlooks(fleet, futures)
+        if one.probability is not None and one.probability < fleet.probability
+    ]
+    return len(tried.left_out) + len(short), round(sum(short), 3)
+
+
+def _described(fleet: Fleet, best: Schedule, futures: Futures, notes: Sequence[str]) -> FleetPlan:
+    runs = {run.name: run for run in fleet.runs}
+    spent: dict[str, float] = {}
+    for placement in best.placements:
+        team = runs[placement.run].team or ""
+        spent[team] = spent.get(team, 0.0) + placement.usd
+    bought = best.usd - sum(placement.usd for placement in best.placements)
+    unlikely = [
+        Unlikely(run=name, probability=chance, deadline_hours=float(np.quantile(ends, fleet.probability)))
+        for name, ends in zip(futures.runs, futures.ends, strict=True)
+        if runs[name].deadline_hours < math.inf
+        and (chance := float(np.mean(ends <= runs[name].deadline_hours))) < fleet.probability
+    ]
+    return FleetPlan(
+        fleet=fleet, schedule=best, outlooks=outlooks(fleet, futures), purchases=tuple(_purchases(fleet, best)),
+        total_usd=interval(futures.total_usd + bought), spent_usd=spent, later=tuple(_later(fleet, best)),
+        unlikely=tuple(unlikely), notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _purchases(fleet: Fleet, best: Schedule) -> Iterator[Purchase]:
+    for name, count in best.blocks.items():
+        if not count:
+            continue
+        pool = fleet.pool(name)
+        hours = (pool.gpus or 0) * pool.hours
+        used = sum(
+            one.gpus * (one.end_hours - one.start_hours) for one in best.placements if one.pool == name
+        ) / (hours * (count + pool.bought_blocks))  # fmt: skip
+        others = [
+            other.usd_per_gpu_hour
+            for other in fleet.pools
+            if other.gpu == pool.gpu and other.kind is PoolKind.ON_DEMAND and other.usd_per_gpu_hour
+        ]
+        even = pool.upfront_usd / (hours * min(others)) if others else None
+        yield Purchase(pool=name, blocks=count, usd=count * pool.upfront_usd, used_share=used, break_even_share=even)
+
+
+def _later(fleet: Fleet, best: Schedule) -> Iterator[LaterRun]:
+    """Yield the runs whose deadline costs most, with what another day would save."""
+    extra = []
+    for run in {run.group: run for run in fleet.runs}.values():
+        placed = [one for one in best.placements if one.run == run.name]
+        if placed and run.deadline_hours < math.inf:
+            extra.append((placed[0].usd - min(way.usd for way in run.ways), run.name, run))
+    for dearer, name, run in sorted(extra, reverse=True, key=lambda one: one[:2])[:_ASKED_LATER]:
+        if dearer > 0 and (usd := saved_by(fleet, run, 24.0, best.blocks)) > 0.005 * best.bound.usd:
+            yield LaterRun(run=name, usd=usd)
+
+
+# --- ways to do a run -------------------------------------------------------------------------------------------------
+
+
+def fleet_of(file: FleetFile, store: Store) -> tuple[Fleet, list[str]]:
+    """Return the fleet of a file with ways for each run, and notes. Raises AdvisorError with every entry's problem."""
+    pools, notes = _priced(file.pools)
+    runs: list[FleetRun] = []
+    problems: list[str] = []
+    asked: dict[str, list[Run]] = {}
+    for entry in file.entries:
+        key = json.dumps([entry.goal, str(entry.plan)], sort_keys=True, default=str)
+        try:
+            if key not in asked:
+                asked[key] = runs_on(entry, pools, store)
+        except AdvisorError as error:
+            problems.append(f"line {entry.line}: runs.{entry.name}: {error.message}")
+            continue
+        open_to = [pool for pool in pools if entry.interruptible or pool.kind is not PoolKind.SPOT]
+        ways = ways_of(asked[key], open_to)
+        if not ways:
+            problems.append(f"line {entry.line}: runs.{entry.name} fits no pool: {_why_no_way(asked[key], open_to)}")
+            continue
+        runs += _copies(entry, ways)
+    if problems:
+        raise AdvisorError(f"{file.path}: {'; '.join(problems)}", "nothing was planned", exit_code=2)
+    fleet = Fleet(name=file.name, starts=file.starts.isoformat(timespec="minutes"), runs=tuple(runs), pools=pools,
+                  budgets_usd=dict(file.budgets_usd), probability=file.probability)  # fmt: skip
+    return fleet, notes
+
+
+def _copies(entry: Entry, ways: tuple[Way, ...]) -> list[FleetRun]:
+    late = entry.usd_per_late_day
+    if late is None:  # it has to be met: a day costs far more than any way of keeping it
+        late = 100.0 + 10.0 * max(way.usd for way in ways)
+    names = [entry.name] if entry.count == 1 else [f"{entry.name} {at + 1}" for at in range(entry.count)]
+    return [
+        FleetRun(
+            name=name, group=entry.name, earliest_hours=entry.earliest_hours, deadline_hours=entry.deadline_hours,
+            usd_per_day=entry.usd_per_day, usd_per_late_day=late, must=entry.usd_per_late_day is None,
+            priority=entry.priority, team=entry.team, interruptible=entry.interruptible, ways=ways,
+        )
+        for name in names
+    ]  # fmt: skip
+
+
+def _priced(pools: Sequence[Pool]) -> tuple[tuple[Pool, ...], list[str]]:
+    """Return the pools with list prices where none is stated, and notes about those that have none."""
+    priced, notes = [], []
+    for pool in pools:
+        if pool.usd_per_gpu_hour is None:
+            providers = () if pool.provider is None else (pool.provider,)
+            offer = cheapest_offer(pool.gpu, 1, spot=pool.kind is PoolKind.SPOT, providers=providers)
+            if offer is None:
+                notes.append(f"{pool.name}: no price of {pool.gpu} is known: state usd_per_gpu_hour; it is left out")
+                continue
+            pool = replace(pool, usd_per_gpu_hour=offer.usd_per_gpu_hour, provider=offer.provider)
+            notes.append(f"{pool.name}: priced as {offer.source}, per GPU")
+        priced.append(pool)
+    if not priced:
+        raise AdvisorError("no pool can be used: " + "; ".join(notes), "state usd_per_gpu_hour", exit_code=2)
+    return tuple(priced), notes
+
+
+def runs_on(entry: Entry, pools: Sequence[Pool], store: Store) -> list[Run]:
+    """Return the planner's best run for the work of an entry on each number of each pool's GPUs."""
+    keys = ",".join(sorted({pool.gpu for pool in pools}))
+    most = max(pool.capacity(pool.most_blocks) for pool in pools)
+    most = int(most) if most < math.inf else max(_MOST_GPUS_OF_A_RUN, *(pool.gpus or 0 for pool in pools))
+    counts = sorted({2**n for n in range(0, most.bit_length())} | {p.gpus for p in pools if p.gpus and p.gpus <= 8})
+    if entry.plan is not None:
+        plan = load_plan(entry.plan)
+    else:
+        options = {"gpu": keys, "gpus": counts} | dict(entry.goal or {})
+        plan = recommend(goal_from(read_options(options)), store)
+    if plan.run is not None:  # the same model, batch and tokens on every machine
+        plan = recommend(_anywhere(plan, keys, counts), store)
+    return [plan.chosen, *(plan.search.machines if plan.search else ())]
+
+
+def _anywhere(plan: Plan, keys: str, counts: Sequence[int]) -> Goal:
+    goal = same_work(plan, keys)
+    return replace(goal, gpu=keys, gpus=counts[0], counts=tuple(counts), micro_batch=None, sharding=None, own=(),
+                   activation_checkpointing=None, providers=(), spot="none", usd_per_gpu_hour=None)  # fmt: skip
+
+
+def ways_of(runs: Sequence[Run], pools: Sequence[Pool]) -> tuple[Way, ...]:
+    """Return at most twelve ways to do a run, without those that another way of the same pool beats in everything."""
+    ways: list[Way] = []
+    for pool in pools:
+        here = [
+            _way(run, pool)
+            for run in runs
+            if run.offer.gpu == pool.gpu
+            and run.offer.gpus <= (pool.gpus or math.inf)
+            and run.prediction.fits is not False
+        ]
+        rows = [(way.hours.value, way.usd, way.gpus * way.hours.value) for way in here]
+        ways += [
+            way
+            for way, row in zip(here, rows, strict=True)
+            if not any(all(b <= a for a, b in zip(row, other, strict=True)) and other != row for other in rows)
+        ]
+    if len(ways) <= MOST_WAYS:
+        return tuple(ways)
+    # From every pool the cheapest, then the fastest, then the others by price.
+    ways.sort(key=lambda way: way.usd)
+    first = {way.pool: way for way in reversed(ways)}
+    fastest = {way.pool: way for way in sorted(ways, key=lambda way: -way.hours.value)}
+    order = dict.fromkeys([*first.values(), *fastest.values(), *ways])
+    return tuple(order)[:MOST_WAYS]
+
+
+def _way(run: Run, pool: Pool) -> Way:
+    clock, hours = run.bill.wall_clock, run.total_seconds.scaled(1 / HOUR)
+    if pool.kind in (PoolKind.OWNED, PoolKind.RESERVATION) and clock.provisioning_seconds is not None:
+        # The machine is there: nothing has to be ordered.
+        less = clock.provisioning_seconds.value / HOUR
+        hours = Estimate(value=hours.value - less, low=max(0.0, hours.low - less), high=hours.high - less,
+                         basis=hours.basis)  # fmt: skip
+    deviation = math.log(max(hours.high, 1e-9) / max(hours.low, 1e-9)) / (2 * EIGHT_OF_TEN)
+    work, usd = hours.value, hours.value * run.offer.gpus * (pool.usd_per_gpu_hour or 0.0)
+    if pool.kind is PoolKind.SPOT:
+        restarts = work / pool.up_hours * RESTART_HOURS if pool.up_hours < math.inf else 0.0
+        usd *= 1 + restarts / max(work, 1e-9)
+        hours = hours.scaled((1 + restarts / max(work, 1e-9)) / pool.availability)
+    return Way(pool=pool.name, gpus=run.offer.gpus, hours=hours, work_hours=work, usd=usd, deviation=deviation)
+
+
+def _why_no_way(runs: Sequence[Run], pools: Sequence[Pool]) -> str:
+    """Say what a run would need."""
+    most = {pool.gpu: max(p.gpus or math.inf for p in pools if p.gpu == pool.gpu) for pool in pools}
+    fitting = [run for run in runs if run.prediction.fits is not False]
+    if not fitting:
+        return "no GPU of a pool holds it"
+    least = min(fitting, key=lambda run: run.offer.gpus)
+    have = ", ".join(f"{count:g} x {gpu}" for gpu, count in most.items())
+    return f"it needs {least.offer.gpus} x {least.offer.gpu}, and there are {have}"

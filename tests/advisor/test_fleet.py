@@ -1,0 +1,296 @@
+"""Plans of many runs over few GPUs."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import pairwise
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from advisor.errors import AdvisorError
+from advisor.fleets.bound import least_cost
+from advisor.fleets.records import Fleet, FleetRun, Pool, PoolKind, Way
+from advisor.fleets.simulate import outlooks, simulate
+from advisor.fleets.spot import ON_DEMAND, SPOT, WAIT, Policy, Rates, rates_of
+from advisor.fleets.timeline import Timeline
+from advisor.records import Basis, Estimate
+from advisor.workflows.fleet import solve
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "fleet.yaml"
+
+
+def way(pool: str, hours: float, usd: float, gpus: int = 1, deviation: float = 0.0) -> Way:
+    spread = math.exp(NormalDist().inv_cdf(0.9) * deviation)
+    time = Estimate(value=hours, low=hours / spread, high=hours * spread, basis=Basis.PRIOR)
+    return Way(pool=pool, gpus=gpus, hours=time, work_hours=hours, usd=usd, deviation=deviation)
+
+
+def run(name: str, *ways: Way, **known) -> FleetRun:
+    return FleetRun(**({"name": name, "group": name, "usd_per_late_day": 1000.0, "must": True, "ways": ways} | known))
+
+
+OWNED = Pool(name="owned", kind=PoolKind.OWNED, gpu="l4", gpus=1)
+CLOUD = Pool(name="cloud", kind=PoolKind.ON_DEMAND, gpu="h100-80gb-sxm", gpus=None, usd_per_gpu_hour=2.0)
+BLOCK = Pool(name="block", kind=PoolKind.RESERVATION, gpu="h100-80gb-sxm", gpus=8, from_hours=0.0, until_hours=10.0,
+             upfront_usd=100.0, most_blocks=3)  # fmt: skip
+
+
+def fleet(*runs: FleetRun, pools=(OWNED, CLOUD), **known) -> Fleet:
+    return Fleet(**({"name": "f", "starts": "2026-12-01T09:00", "runs": runs, "pools": pools} | known))
+
+
+def two_on_one_gpu(deadline: float) -> Fleet:
+    """Two runs of 10 h on one free GPU, or of 10 h for $20 elsewhere."""
+    return fleet(*(run(name, way("owned", 10, 0), way("cloud", 10, 20), deadline_hours=deadline) for name in "ab"))
+
+
+@pytest.mark.parametrize(("deadline", "usd"), [(20.0, 0.0), (10.0, 20.0)])
+def test_free_gpu_is_shared_as_far_as_deadlines_allow(deadline, usd):
+    plan = solve(two_on_one_gpu(deadline), seconds=0.1)
+    assert plan.schedule.usd == pytest.approx(usd) and plan.schedule.bound.usd == pytest.approx(usd)
+    assert plan.keeps_deadlines
+
+
+def test_one_more_gpu_is_worth_what_it_saves():
+    # A second free GPU for the ten hours would take the run for which $20 are paid.
+    assert least_cost(two_on_one_gpu(10.0)).gpu_worth_usd["owned"] == pytest.approx(20.0)
+    assert least_cost(two_on_one_gpu(20.0)).gpu_worth_usd["owned"] == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(("runs", "blocks", "usd"), [(1, 0, 80.0), (2, 1, 100.0), (4, 2, 200.0), (5, 2, 280.0)])
+def test_blocks_are_bought_where_they_are_cheaper(runs, blocks, usd):
+    # A block of 8 GPUs for 10 h costs $100 and holds two runs of 5 h on 8 GPUs; one such run costs $80 elsewhere.
+    many = (run(str(n), way("block", 5, 0, 8), way("cloud", 5, 80, 8), deadline_hours=10.0) for n in range(runs))
+    plan = solve(fleet(*many, pools=(BLOCK, CLOUD)), seconds=0.1)
+    assert plan.schedule.blocks == {"block": blocks} and plan.schedule.usd == pytest.approx(usd)
+    assert sum(one.blocks for one in plan.purchases) == blocks
+    if blocks:
+        (bought,) = plan.purchases
+        # 80 GPU-hours cost $160 on demand, so that a block pays from a use of 62.5 %
+        assert bought.used_share == pytest.approx(1.0) and bought.break_even_share == pytest.approx(0.625)
+
+
+def test_team_cannot_spend_more_than_its_budget():
+    many = [run(name, way("cloud", 10, 20), team="t", deadline_hours=50.0) for name in "abc"]
+    plan = solve(fleet(*many, budgets_usd={"t": 45.0}), seconds=0.1)
+    assert len(plan.schedule.placements) == 2 and plan.spent_usd == {"t": 40.0}
+    assert list(plan.schedule.left_out.values()) == ["the budget of t is used up"]
+
+
+def test_chance_of_a_deadline_is_that_of_the_predicted_time():
+    # The time is lognormal: 10 h, with a deviation of 0.3 of its log; the deadline lies one deviation later.
+    one = run("a", way("cloud", 10, 20, deviation=0.3), deadline_hours=10 * math.exp(0.3))
+    planned = fleet(one, probability=0.5)
+    (seen,) = outlooks(planned, simulate(planned, solve(planned, seconds=0.1).schedule, draws=20000))
+    assert seen.probability == pytest.approx(NormalDist().cdf(1.0), abs=0.01)
+    assert seen.end_hours.value == pytest.approx(10, rel=0.02)
+    assert seen.usd.high == pytest.approx(20 * math.exp(0.3 * NormalDist().inv_cdf(0.9)), rel=0.03)
+
+
+def test_late_run_delays_those_behind_it():
+    # Both wait for one GPU: the second ends after the sum of two times that mostly err together.
+    ways = [way("owned", 10, 0, deviation=0.3)]
+    planned = fleet(*(run(name, *ways, deadline_hours=100.0) for name in "ab"), pools=(OWNED,))
+    ends = {
+        one.run: one.end_hours for one in outlooks(planned, simulate(planned, solve(planned, seconds=0.1).schedule))
+    }
+    first, second = sorted(ends.values(), key=lambda one: one.value)
+    assert second.value == pytest.approx(2 * first.value, rel=0.05) and second.high > 1.35 * second.value
+
+
+def test_unlikely_deadline_moves_a_run_to_faster_gpus():
+    # On the free GPU the run would meet its deadline every second time; 5 h elsewhere make it nearly certain.
+    one = run("a", way("owned", 10, 0, deviation=0.2), way("cloud", 5, 20, deviation=0.2), deadline_hours=10.0)
+    plan = solve(fleet(one), seconds=0.3)
+    assert plan.schedule.placements[0].pool == "cloud" and plan.keeps_deadlines
+    assert solve(fleet(one, probability=0.4), seconds=0.3).schedule.placements[0].pool == "owned"
+
+
+def test_deadline_that_nothing_keeps_is_named_with_one_that_is_kept():
+    one = run("a", way("cloud", 10, 20, deviation=0.2), deadline_hours=9.0)
+    (late,) = solve(fleet(one), seconds=0.1).unlikely
+    assert late.probability < 0.5
+    assert late.deadline_hours == pytest.approx(10 * math.exp(0.2 * NormalDist().inv_cdf(0.9)), rel=0.03)
+
+
+def test_another_day_is_worth_what_it_saves():
+    plan = solve(two_on_one_gpu(10.0), seconds=0.1)
+    assert [one.usd for one in plan.later] == [pytest.approx(20.0)]
+
+
+_jobs = st.lists(st.tuples(st.integers(1, 4), st.floats(0.5, 9), st.floats(0, 20)), min_size=1, max_size=12)
+
+
+@given(_jobs)
+def test_timeline_gives_the_earliest_start_at_which_the_gpus_are_free(jobs):
+    timeline, taken = Timeline(4, 0.0, math.inf), []
+
+    def used(time: float) -> int:
+        return sum(gpus for gpus, start, end in taken if start <= time + 1e-9 < end)
+
+    def fits(gpus: int, start: float, hours: float) -> bool:
+        moments = [start, *(begin for _, begin, _ in taken if start < begin < start + hours - 1e-9)]
+        return all(used(moment) + gpus <= 4 for moment in moments)
+
+    for gpus, hours, not_before in jobs:
+        start = timeline.earliest(gpus, hours, not_before)
+        assert start is not None and start >= not_before and fits(gpus, start, hours)
+        earlier = [end for _, _, end in taken if not_before <= end < start - 1e-6] + [not_before] * (
+            start > not_before + 1e-6
+        )
+        assert not any(fits(gpus, moment, hours) for moment in earlier)
+        timeline.take(gpus, start, start + hours)
+        taken.append((gpus, start, start + hours))
+
+
+_runs = st.lists(
+    st.tuples(st.floats(1, 20), st.floats(0, 10), st.floats(1.2, 6), st.integers(1, 2)), min_size=1, max_size=8
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(_runs)
+def test_every_schedule_keeps_to_pools_and_starts_and_costs_at_least_the_bound(drawn):
+    pools = (Pool(name="owned", kind=PoolKind.OWNED, gpu="l4", gpus=2), BLOCK, CLOUD)
+    runs = []
+    for at, (hours, earliest, room, gpus) in enumerate(drawn):
+        ways = way("owned", hours, 0, gpus), way("block", hours / 2, 0, 4 * gpus), way("cloud", hours / 2, 2 * hours)
+        runs.append(run(str(at), *ways, earliest_hours=earliest, deadline_hours=earliest + room * hours))
+    planned = fleet(*runs, pools=pools)
+    schedule = solve(planned, seconds=0.1).schedule
+    assert not schedule.left_out and not schedule.late
+    assert schedule.objective_usd >= schedule.bound.usd * (1 - 1e-6) - 1e-6
+    by_name = {one.name: one for one in runs}
+    for pool in pools:
+        here = [one for one in schedule.placements if one.pool == pool.name]
+        edges = sorted({edge for one in here for edge in (one.start_hours, one.end_hours)})
+        for low, high in pairwise(edges):
+            middle = (low + high) / 2
+            busy = sum(one.gpus for one in here if one.start_hours < middle < one.end_hours)
+            assert busy <= pool.capacity(schedule.blocks.get(pool.name, 0))
+        assert all(one.end_hours <= pool.until_hours + 1e-6 for one in here)
+    assert all(one.start_hours >= by_name[one.run].earliest_hours for one in schedule.placements)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_example_is_planned(call):
+    code, shown, _ = call("fleet", "example")
+    assert (code, shown) == (0, EXAMPLE.read_text())
+    code, out, err = call("fleet", "plan", str(EXAMPLE), "--seconds", "0.7", "--json")
+    document = json.loads(out)
+    assert code == 0, err
+    assert {one["run"] for one in document["placements"]} == {
+        "base", "full", *(f"ablation {n}" for n in range(1, 7)), *(f"tune {n}" for n in range(1, 4)),
+    }  # fmt: skip
+    assert document["keeps_deadlines"] and all(one["probability"] >= 0.9 for one in document["outlooks"])
+    assert document["spent_usd"]["language"] <= 900 and document["gap"] >= 0
+    code, out, _ = call("fleet", "plan", str(EXAMPLE), "--seconds", "0.7")
+    assert "each of 11 deadlines is met with at least 90 %" in out and "base" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[]", "empty or no mapping"),
+        ("pools: {a: {kind: owned, gpu: l4, gpus: 1}}", "lacks runs"),
+        ("pools: {a: {kind: owned, gpu: l4}}\nruns: [{name: x, goal: {model: gpt2}}]", "line 1: pools.a lacks gpus"),
+        ("pools: {a: {kind: hired, gpu: l5}}\nruns: [{name: x, goal: {model: gpt2}}]", "hired is none of owned"),
+        ("pools: {a: {kind: hired, gpu: l5}}\nruns: [{name: x, goal: {model: gpt2}}]", "l5"),
+        ("pools: {a: {kind: owned, gpu: l4, gpus: 1, gpu_price: 2}}\nruns: [{name: x}]", "no field gpu_price"),
+        ("pools: {a: {kind: owned, gpu: l4, gpus: 1}}\nruns: [{name: x}]", "line 2: runs.x needs either goal or plan"),
+        ("pools: {a: {kind: reservation, gpu: l4, gpus: 1}}\nruns: [{name: x, goal: {model: gpt2}}]", "lacks from"),
+        ("pools: {a: {kind: owned, gpu: l4, gpus: 1}}\nruns: [{name: x, goal: {model: gpt2}, team: t}]", "no team t"),
+        ("pools: {a: {kind: owned, gpu: l4, gpus: 1, usd_per_gpu_hour: -2}}\nruns: [{name: x, goal: {model: gpt2}}]",
+         "pools.a.usd_per_gpu_hour"),
+        ("pools: {a: {kind: owned, gpu: l4, gpus: 1}}\nruns: [{name: x, goal: {model: gpt9}}]", "line 2: runs.x: "),
+        ("pools: {a: {kind: owned, gpu: l4, gpus: 1}}\nruns: [{name: x, plan: p.yaml, earliest: 3d, deadline: 1d}]",
+         "begin only after its deadline"),
+        ("pools: {a: {kind: owned, gpu: l4, gpus: 1}}\nruns: [{name: big, goal: {model: llama-2-13b, tokens: 1B}}]",
+         "runs.big"),
+    ],
+)  # fmt: skip
+def test_faults_of_a_file_are_named_with_their_lines(call, tmp_path, text, says):
+    file = tmp_path / "fleet.yaml"
+    file.write_text(text)
+    code, out, err = call("fleet", "plan", str(file))
+    assert (code, out) == (2, "") and says in err and "Traceback" not in err, err
+
+
+def test_all_faults_are_named_at_once(tmp_path):
+    from advisor import fleet as plan
+
+    file = tmp_path / "fleet.yaml"
+    file.write_text(
+        "pools: {a: {kind: owned, gpu: l4, gpus: -1, refund: 200%}}\nruns:\n- {name: x, count: 0}\n- {name: x}"
+    )
+    with pytest.raises(AdvisorError) as refused:
+        plan(file)
+    message = refused.value.message
+    faults = ("-1 is no whole number", "200% is not between", "count must be at least 1", "two runs are called x")
+    assert all(fault in message for fault in faults), message
+
+
+# --- spot machines ----------------------------------------------------------------------------------------------------
+
+
+def policy(rates: Rates, *, work=10.0, left=20.0, overhead=0.0, share=0.3) -> Policy:
+    return Policy(
+        work_hours=work, hours_left=left, overhead_hours=overhead, spot_share=share, rates=rates, step_hours=0.5
+    )
+
+
+def test_rates_are_counted_with_a_weak_prior():
+    # Two stretches of ten hours with machines and two of five without: one coming, two goings in steps of an hour.
+    seen = [True] * 10 + [False] * 5 + [True] * 10 + [False] * 5
+    rates = rates_of(seen, 1.0)
+    assert rates.goes == pytest.approx((2 + 2) / (20 + 6)) and rates.comes == pytest.approx((1 + 2) / (9 + 6))
+
+
+def test_spot_is_used_while_it_is_there_and_on_demand_in_time():
+    rates = Rates(comes=0.5, goes=0.5)
+    one = policy(rates)
+    assert one.action(hours_left=20, work_left=20, spot_there=True, running=WAIT) == SPOT
+    assert one.action(hours_left=20, work_left=20, spot_there=False, running=WAIT) == WAIT
+    assert one.action(hours_left=10, work_left=20, spot_there=False, running=WAIT) == ON_DEMAND  # the last moment
+    # A spot machine that costs as much as one on demand is worth no risk of a restart.
+    dear = policy(rates, share=1.0, overhead=1.0)
+    assert dear.action(hours_left=12.5, work_left=20, spot_there=True, running=ON_DEMAND) == ON_DEMAND
+
+
+def test_policy_costs_what_the_chain_implies():
+    # Machines that never go: all work on spot. Machines that never come: all on demand, at the end of the slack.
+    rng, work = np.random.default_rng(0), np.full(200, 10.0)
+    for rates, share, spot, on_demand in (
+        (Rates(comes=1e6, goes=1e-9), 0.3, 10.0, 0.0), (Rates(comes=1e-9, goes=1e6), 0.3, 0.0, 10.0),
+    ):  # fmt: skip
+        hours, on_spot, rented = policy(rates, share=share).drawn(work, rates, rng)
+        assert on_spot.mean() == pytest.approx(spot, abs=0.6) and rented.mean() == pytest.approx(on_demand, abs=0.6)
+        assert hours.max() <= 20
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.floats(0.05, 2), st.floats(0.05, 2), st.floats(1.2, 4))
+def test_policy_is_never_late_and_never_dearer_than_on_demand(comes, goes, room):
+    rates = Rates(comes=comes, goes=goes)
+    one = policy(rates, left=math.ceil(10 * room) + 1.0, overhead=0.5)
+    hours, spot, rented = one.drawn(np.full(300, 10.0), rates, np.random.default_rng(1))
+    assert hours.max() <= math.ceil(10 * room) + 1.0 + 1e-9
+    assert (0.3 * spot + rented).mean() <= 10.5 + 1e-9
+
+
+def test_spot_run_with_a_deadline_falls_back_on_demand():
+    spot = Pool(name="spot", kind=PoolKind.SPOT, gpu="h100-80gb-sxm", gpus=8, usd_per_gpu_hour=0.6, availability=0.5,
+                up_hours=3.0)  # fmt: skip
+    seldom = Way(pool="spot", gpus=1, hours=way("spot", 20, 0).hours, work_hours=10.0, usd=6.0, deviation=0.0)
+    plan = solve(fleet(run("a", seldom, deadline_hours=24.0), pools=(spot, CLOUD)), seconds=0.1)
+    (seen,) = plan.outlooks
+    # At half the time spot machines would end after 24 h in many futures; on-demand machines at $2 keep the deadline.
+    assert seen.probability == pytest.approx(1.0, abs=0.01) and 6.0 < seen.usd.high <= 21.0
