@@ -127,8 +127,8 @@ def fleet(
 ) -> Answer[FleetPlan]:
     """Plan many runs over few GPUs from a fleet file, as `advisor fleet plan` does.
 
-    The schedule is searched for so many seconds (default: 0.03 for each run). The frame has a row for each run. Raises
-    AdvisorError (exit 2) with every problem of the file, each with its line.
+    The schedule is searched for so many seconds (default: 0.05 for each run, at least 1.5). The frame has a row for
+    each run. Raises AdvisorError (exit 2) with every problem of the file, each with its line.
     """
     from advisor.report.fleet import document, sentence
     from advisor.store.store import default_store

@@ -17,8 +17,8 @@ def command() -> None:
 
 @verb("plan")
 @click.argument("file", metavar="FLEET.yaml", type=FILE)
-@option("seconds", Kind.NUMBER, "Seconds to search for a better schedule. Default: 0.03 for each run.", least=0.1,
-        most=3600)  # fmt: skip
+@option("seconds", Kind.NUMBER, "Seconds to search for a better schedule. Default: 0.05 for each run, at least 1.5.",
+        least=0.1, most=3600)  # fmt: skip
 def plan_command(file: Path, seconds: float | None) -> int:
     """Plan the runs of FLEET.yaml over its pools of GPUs.
 

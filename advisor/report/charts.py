@@ -190,6 +190,27 @@ def waterfall(rows: Rows, *, unit: str) -> alt.Chart:
     return drawn.properties(height=alt.Step(24))
 
 
+def gantt(rows: Rows, *, kinds: Sequence[str]) -> alt.LayerChart:
+    """Draws each run as a bar from its start to its planned end, with the ends of 8 of 10 futures and its deadline.
+
+    Rows hold `run`, `pool`, `kind` (of the pool), the moments `start`, `end`, `low`, `high` and `deadline` (or None), and
+    `label`.
+    """
+    rows = list(rows)
+    y = alt.Y("run:N", title=None, sort=[row["run"] for row in rows], axis=alt.Axis(labelLimit=220))
+    tips = _tips(run="run", pool="on", label="")
+    bars = _chart(rows).mark_bar(height=14).encode(
+        alt.X("start:T", title=None), alt.X2("end:T"), y, _colours("kind", dict(zip(kinds, SERIES, strict=False))),
+        tooltip=tips,
+    )  # fmt: skip
+    ends = _chart(rows).mark_rule(strokeWidth=2, opacity=0.6).encode(alt.X("low:T"), alt.X2("high:T"), y, tooltip=tips)
+    dated = _chart(row for row in rows if row["deadline"] is not None) if any(row["deadline"] for row in rows) else None
+    late = [] if dated is None else [
+        dated.mark_tick(color=WARNING, thickness=3, height=18).encode(alt.X("deadline:T"), y, tooltip=tips)
+    ]  # fmt: skip
+    return _layered(bars, ends, *late, height=max(120, 24 * len(rows)))
+
+
 def zoomable(chart: alt.LayerChart) -> alt.LayerChart:
     """Returns a chart that users drag to move and zoom with Shift and the wheel; the wheel alone scrolls the page."""
     return chart.add_params(alt.selection_interval(bind="scales", zoom="wheel![event.shiftKey]"))

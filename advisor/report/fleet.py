@@ -97,6 +97,27 @@ def lines(plan: FleetPlan) -> Iterator[str]:
     yield from plan.notes
 
 
+def bars(plan: FleetPlan) -> list[dict[str, Any]]:
+    """Return a row for each run of the chart, in the order of their starts."""
+    outlook_of = {one.run: one for one in plan.outlooks}
+    deadlines = {run.name: run.deadline_hours for run in plan.fleet.runs}
+
+    def at(hours: float) -> str:
+        return (datetime.fromisoformat(plan.fleet.starts) + timedelta(hours=hours)).isoformat()
+
+    rows = []
+    for one in plan.schedule.placements:
+        outlook, deadline = outlook_of[one.run], deadlines[one.run]
+        shown = dict(zip(COLUMNS, _row(plan, one, outlook, deadline), strict=True))
+        rows.append({
+            "run": one.run, "pool": one.pool, "kind": plan.fleet.pool(one.pool).kind.value,
+            "start": at(one.start_hours), "end": at(one.end_hours), "low": at(outlook.end_hours.low),
+            "high": at(outlook.end_hours.high), "deadline": None if deadline == math.inf else at(deadline),
+            "label": f"{shown['GPUs']} GPUs, {shown['starts']} to {shown['ends']}, {shown['cost']}",
+        })  # fmt: skip
+    return rows
+
+
 def document(plan: FleetPlan) -> dict[str, Any]:
     """Return the JSON document: the schedule, its chances, what to buy, the bound. Times are hours from `starts`."""
     schedule, bound = plan.schedule, plan.schedule.bound

@@ -11,13 +11,14 @@ from urllib.parse import urlsplit
 import streamlit as st
 
 from advisor.errors import AdvisorError, explain
-from advisor.ui import adopt, analyze, audit, calibrate, data, gpus, plan, runs, watch
+from advisor.ui import adopt, analyze, audit, calibrate, data, fleet, gpus, plan, runs, watch
 from advisor.ui.controls import ENTERED, IN_ADDRESS, OF_PAGE, error_words, escaped
 
 # In the session state: the page of the last run, what the address asked of it, and a path that belongs to no page.
 _SHOWN, _ASKED, _NO_PAGE = "page-shown", "page-asked", "no-page"
 PAGES = (
     ("Plan", ":material/explore:", plan.page, "plan"),
+    ("Fleet", ":material/calendar_month:", fleet.page, "fleet"),
     ("Calibrate", ":material/speed:", calibrate.page, "calibrate"),
     ("Adopt", ":material/handshake:", adopt.page, "adopt"),
     ("Launch and watch", ":material/play_circle:", watch.page, "watch"),

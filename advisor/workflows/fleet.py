@@ -44,7 +44,7 @@ MOST_WAYS = 12
 _MOST_GPUS_OF_A_RUN = 8  # where a pool has no limit
 _ROUNDS = 7  # of tightening
 _ASKED_LATER = 3  # runs for which the worth of another day is computed
-_SECONDS_A_RUN = 0.03  # of the search for a schedule, if nothing is stated
+_SECONDS_A_RUN, _LEAST_SECONDS = 0.05, 1.5  # of the search for a schedule, if nothing is stated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ def solve(
     frozen: Mapping[str, Placement] | None = None,
 ) -> FleetPlan:
     """Find what to buy and when each run starts, and tighten the plan until drawn futures keep the deadlines."""
-    seconds = seconds or min(20.0, max(0.3, _SECONDS_A_RUN * len(fleet.runs)))
+    seconds = seconds or min(20.0, max(_LEAST_SECONDS, _SECONDS_A_RUN * len(fleet.runs)))
     bound = least_cost(fleet)
     deviations: dict[str, float] = {}
     blocks, best = bound.blocks, None
