@@ -293,6 +293,10 @@ def _shortly(
         reply["odds"] = odds
     if isinstance(answer.record, Plan) and answer.record.run is None and answer.record.warnings:
         reply["warnings"] = list(answer.record.warnings)
+    if isinstance(answer.record, Plan) and answer.record.workload.rollouts is not None:
+        from advisor.report import rl
+
+        reply["notes"] = rl.in_words(answer.record)
     search = answer.record.search if isinstance(answer.record, Plan) else None
     if search is not None and search.does_not_fit:
         reply["left_out"] = list(search.does_not_fit[:ROWS])  # machines, with the reason if it is not memory

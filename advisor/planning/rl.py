@@ -19,6 +19,7 @@ _TENSORS = (1, 2, 4, 8)
 _UNSPLIT = 16e9  # parameters; larger models, and experts, are also tried in pieces
 _SHARES = (0.25, 0.5, 0.75)  # of the GPUs that train, where engines have their own
 _LEAST_STATE = 8.0  # bytes of each weight on all GPUs together, below which no trainer of all weights runs
+_MORE_MEMORY = (0.5, 0.65, 0.8, 0.9)  # shares of a GPU for an engine that has no room in its software's usual one
 _EQUAL = 0.03  # share of a step that is far below the error of the prediction
 UpdateOf = Callable[[int], Prediction | None]  # number of GPUs → one optimizer step in the best layout
 
@@ -143,17 +144,23 @@ def _ways(base: RlRun, gpus: int, update_of: UpdateOf, placement: str, apart: fl
 
 
 def _with_engines(base: RlRun, only: int | None, engine_gpus: int, **changes: object) -> Iterator[RlRun]:
-    """Yield the run with engines on few GPUs, with the fewest that have room for some answers, and on twice as many."""
+    """Yield the run with engines on few GPUs, with the fewest that have room for some answers, and on twice as many.
+
+    Only if none has room at the software's usual share of memory, engines get more of it.
+    """
     found = 0
-    for tensor in (2**n for n in range(math.floor(math.log2(engine_gpus)) + 1)):
-        if base.model.heads % tensor or engine_gpus % tensor or only not in (None, tensor):
-            continue
-        run = replace(base, engine_gpus=engine_gpus, tensor=tensor, **changes)  # type: ignore[arg-type]
-        if room(run.model, run.engines) <= 0:
-            continue
-        yield run
-        found += 1
-        if found == 2:
+    for share in (base.memory_share,) if base.memory_share is not None else (None, *_MORE_MEMORY):
+        for tensor in (2**n for n in range(math.floor(math.log2(engine_gpus)) + 1)):
+            if base.model.heads % tensor or engine_gpus % tensor or only not in (None, tensor):
+                continue
+            run = replace(base, engine_gpus=engine_gpus, tensor=tensor, memory_share=share, **changes)  # type: ignore[arg-type]
+            if room(run.model, run.engines) <= 0:
+                continue
+            yield run
+            found += 1
+            if found == 2:
+                return
+        if found:
             return
 
 

@@ -24,6 +24,7 @@ from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
 from advisor.laws.intervals import Z80
 from advisor.prediction.generation import Answers, Engines, Generation, engine_constants, generate, load_rl, room
 from advisor.prediction.intervals import reciprocal
+from advisor.prediction.judge import Judge, judge_seconds
 from advisor.prediction.layout_batch import SURE
 from advisor.prediction.layouts import LayoutRun
 from advisor.prediction.profile import FIT_MARGIN
@@ -92,8 +93,10 @@ class RlRun:
     memory_share: float | None = None  # of a GPU for an engine; None: as the software does
     eight_bits: bool = False  # the engines' weights
     eager: bool = False  # engines run without CUDA graphs
+    algorithm: str = "grpo"  # one of ALGORITHMS
     trained_share: float = 1.0  # of the generated answers; DAPO drops groups without a difference
-    reward_seconds: float = 1.0  # of judging all answers by rules; more for tests in a sandbox or a judge
+    reward_seconds: float = 1.0  # of judging all answers by rules; more for tests in a sandbox
+    judge: Judge | None = None  # a model that judges the answers besides
     unsure: float = 0.0  # log standard deviation of the work, where its lengths or batch are assumed
     turns: int = 1  # of an agent with tools
     tool_seconds: float = 0.0  # the slowest tool call of a turn, which all wait for
@@ -110,7 +113,8 @@ class RlRun:
 
     @property
     def gpus(self) -> int:
-        return self.train_gpus + (0 if self.colocated else self.engine_gpus)
+        judging = 0 if self.judge is None else self.judge.gpus
+        return self.train_gpus + (0 if self.colocated else self.engine_gpus) + judging
 
     @property
     def engines(self) -> Engines:
@@ -137,7 +141,7 @@ class RlStep:
 
 
 def predict_rl(run: RlRun) -> RlStep | None:
-    """Return the predicted step; None if the engines have no room for an answer beside the weights."""
+    """Return the predicted step; None if the engines have no room for an answer, or the judge for its weights."""
     value = {name: float(entry["value"]) for name, entry in load_rl()["step"].items()}
     made = replace(run.answers, prompts=max(1, round(run.answers.prompts / run.trained_share)))
     # an agent's turns come one after the other; each reads what the tools said
@@ -150,11 +154,18 @@ def predict_rl(run: RlRun) -> RlStep | None:
     generated = turn.seconds * run.turns + run.tool_seconds * (run.turns - 1)
     if run.streams:
         generated = turn.steady_seconds * run.turns + run.tool_seconds * (run.turns - 1) / in_flight
+    judging = 0.0
+    if run.judge is not None:
+        took = judge_seconds(run.judge, made, run.engines, load_rl()["split_share"]["value"],
+                             value["offload_bytes_per_second"], generated, waited_for=not run.streams)  # fmt: skip
+        if took is None:
+            return None
+        judging = took
     log_probs, update = _training_seconds(run, value)
     needed, moved = _memory(run)
     seconds = {
         "generation": generated,
-        "reward": run.reward_seconds,
+        "reward": run.reward_seconds + judging,
         "log_probs": log_probs,
         "update": update,
         "sync": _sync_seconds(run, value),
@@ -287,11 +298,12 @@ def prediction_of(run: RlRun, step: RlStep) -> Prediction:
     """Return a step of RL as any other prediction: its workload is that of an update, with the answers beside it."""
     a = run.answers
     rollouts = Rollouts(
-        algorithm="ppo" if run.critic else "dapo" if run.trained_share < 1 else "grpo",
-        prompts=a.prompts, group=a.group, prompt_len=a.prompt_len, response_len=a.response_len,
+        algorithm=run.algorithm, prompts=a.prompts, group=a.group, prompt_len=a.prompt_len, response_len=a.response_len,
         response_max=a.response_max, engine_gpus=run.engine_gpus,
         engine_tensor=run.tensor, colocated=run.colocated, staleness=run.staleness, updates=run.updates,
-        memory_share=run.engines.memory_share, offloaded=step.offloaded,
+        memory_share=run.engines.memory_share, offloaded=step.offloaded, engine_fp8=run.eight_bits,
+        reference=run.reference, trained_share=run.trained_share, judge=run.judge and run.judge.model.name,
+        judge_len=0.0 if run.judge is None else run.judge.tokens, judge_gpus=0 if run.judge is None else run.judge.gpus,
     )  # fmt: skip
     fullest = max(step.bytes.values())
     needed = run.update.device_bytes

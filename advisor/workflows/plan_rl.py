@@ -22,11 +22,12 @@ from advisor.prediction.layout_runs import whole_run
 from advisor.prediction.power import datasheet_power
 from advisor.prediction.prior import published_runs
 from advisor.prediction.rl import predict_rl
-from advisor.records import Estimate, Grounds, Plan, Prediction
+from advisor.records import Estimate, Grounds, Plan, Prediction, Run
 from advisor.store.store import Store
 from advisor.workflows.plan_elsewhere import ON_DEMAND, BestWay, Duration, plan_of, try_machines
 from advisor.workflows.rl import MeasuredSteps, RlRequest, own_pace, paced, read_steps, request_of
 
+_LITTLE, _NOTABLE = 1.1, 1.05  # times as fast
 _WHILE = (0.1, 0.3, 0.5, 0.7, 0.9)  # of a run, where the length of its answers is taken
 
 
@@ -76,7 +77,7 @@ class RlWork:
             self.updates.update(self.request.updates_on([(key, n) for key in keys for n in counts], self.store))
         ways = self.request.on(gpu, gpus, self.updates)
         if not ways or ways[0].step.fit_probability < SURE:
-            return ""
+            return "" if ways else self.request.lacks(gpu, gpus, self.updates)
         own = own_pace(self.request, gpu, self.measured, self.store, gpus) if self.measured else None
         if own is not None:
             ways = [replace(way, prediction=paced(way.prediction, own, gpus)) for way in ways]
@@ -136,12 +137,46 @@ def plan_rl(goal: Goal, store: Store) -> Plan:
     if not tried.runs and tried.endless:
         raise AdvisorError(f"no run ends on {', '.join(tried.endless)}", ON_DEMAND, exit_code=3)
     if not tried.runs:
-        asked = ", ".join(dict.fromkeys(f"{count} x {gpu}" for gpu, count in tried.refused)) or "any machine offered"
+        asked = ", ".join(tried.does_not_fit) or "any machine offered"
         message = f"RL post-training of {request.sizes.name} does not surely fit {asked}"
         raise AdvisorError(message, hint(_changes(goal), lambda changed: _feasible(changed, store)), exit_code=3)
     small = f"{request.answers.count} answers are fewer than a step usually has"
     warnings = [small] if request.answers.count < 64 else []
-    return plan_of(work, tried, assumed=assumed, warnings=warnings)
+    plan = plan_of(work, tried, assumed=assumed, warnings=warnings)
+    assert plan.search is not None
+    shorter = filter(None, [_what_shortens(work, plan.chosen)])
+    return replace(plan, search=replace(plan.search, sensitivity=(*plan.search.sensitivity, *shorter)))
+
+
+def _what_shortens(work: RlWork, chosen: Run) -> str:
+    """Say what twice the GPUs would gain, half the limit of the answers, and twice the GPUs that judge."""
+    offer, answers = chosen.offer, work.request.answers
+    twice, half, way = 2 * offer.gpus, answers.response_max // 2, work.ways[offer.gpu, offer.gpus]
+    steps = {}
+    if (offer.gpu, twice) not in work.ways:
+        work.updates.update(work.request.updates_on([(offer.gpu, twice)], work.store))
+        work.best_on(offer.gpu, twice)
+    if (more := work.ways.get((offer.gpu, twice))) is not None:
+        steps[f"{twice} GPUs instead of {offer.gpus}"] = more.step.step_seconds
+    changed = {}
+    if half > answers.response_len:
+        words = f"--response-max {half} instead of {answers.response_max}"
+        changed[words] = replace(way.run, answers=replace(answers, response_max=half))
+    if (judge := way.run.judge) is not None and judge.gpus:
+        words = f"--judge-gpus {2 * judge.gpus} instead of {judge.gpus}"
+        changed[words] = replace(way.run, judge=replace(judge, gpus=2 * judge.gpus))
+    found = {words: predict_rl(run) for words, run in changed.items()}
+    steps |= {words: step.step_seconds for words, step in found.items() if step is not None}
+    gains = {words: way.step.step_seconds.value / step.value for words, step in steps.items()}
+    said = "; ".join(f"{words}: a step {_faster(gain)}" for words, gain in gains.items())
+    best = max(gains, key=gains.__getitem__, default="")
+    if best.startswith("--response-max") and gains[best] > _LITTLE:
+        return f"{said}; the longest answers set the step, not the number of GPUs"
+    return f"{said}; the judge sets the step" if best.startswith("--judge") and gains[best] > _LITTLE else said
+
+
+def _faster(gain: float) -> str:
+    return f"{gain:.1f} times as fast" if gain >= _NOTABLE else "no faster"
 
 
 def _changes(goal: Goal) -> Iterator[Way]:
@@ -149,6 +184,9 @@ def _changes(goal: Goal) -> Iterator[Way]:
     most = max((goal.gpus, *(goal.counts or ()), *(own.gpus for own in goal.own)))
     more = [2**power for power in range(1, 11) if 2**power > most]
     yield "more GPUs", [(f"--gpus {count}", replace(goal, gpus=count, counts=(count,))) for count in more]
+    if goal.judge is not None:
+        counts = [2**power for power in range(7) if goal.judge_gpus is None or 2**power > goal.judge_gpus]
+        yield "GPUs for the judge", [(f"--judge-gpus {n}", replace(goal, judge_gpus=n)) for n in counts]
     if not goal.lora:
         yield "adapters alone", [("--lora", replace(goal, lora=True))]
     yield from any_gpu(goal, "a GPU with more memory")

@@ -17,7 +17,8 @@ from advisor.laws.intervals import Z80
 from advisor.options import Goal, PredictOptions, options_of
 from advisor.planning.models import known_names, mixture_rows, require_architecture
 from advisor.planning.rl import RlWay, best_updates, search_rl, training_sizes
-from advisor.prediction.generation import Answers
+from advisor.prediction.generation import Answers, load_rl
+from advisor.prediction.judge import Judge
 from advisor.prediction.layout_batch import SURE, predict_layouts
 from advisor.prediction.rl import (
     RlRun,
@@ -42,7 +43,8 @@ LIMIT_OF_LENGTH = 4.0  # longest answer over the mean one, if nothing is stated
 LIMIT = 4096
 _OF_WORK = ("response_len", "prompts_per_step", "group_size")  # what the work of a step depends on
 _UNSURE = 0.7  # log standard deviation of a step whose work is assumed (benchmarks/rl.py)
-_TRAINED_SHARE = 0.5  # share of the answers that DAPO trains on; it drops groups that are all right or all wrong
+_DROPPED = 0.5  # share of the groups that DAPO drops because their answers are all right or all wrong
+_JUDGE_LEN = 256.0  # tokens that a judge writes about an answer
 _OWN_STEP = 0.06  # log standard deviation of later steps around the first ones, whose answers had another length
 _OTHER_GPUS = 0.2  # added on another number of GPUs than those that were timed
 _FAR = 0.35  # log ratio of parameters beyond which no known model stands in for an unknown one
@@ -69,29 +71,51 @@ class RlRequest:
     unsure: bool = False  # the length of the answers is assumed
     engine_gpus: int | None = None  # GPUs that only generate; None: the best number
     engine_tensor: int | None = None  # GPUs of one engine; None: the best number
+    memory_share: float | None = None  # of a GPU that an engine may fill; None: the software's
+    engine_fp8: bool = False  # the engines' weights have 8 bits
+    judge: Judge | None = None
+    reference: bool = True
+    dropped: float = 0.0  # share of the generated groups that are not trained on
 
     def on(self, gpu: str, gpus: int, updates: Mapping[tuple[str, int], Prediction]) -> list[RlWay]:
         """Return the ways to do a step on these GPUs with these updates, the fastest that surely fits first."""
         found = {count: one for (key, count), one in updates.items() if key == gpu}
-        if not found:
+        if not found or gpus <= self.judging:
             return []
         base = RlRun(
             model=self.sizes, answers=self.answers, update=next(iter(found.values())),
             gpu=require_gpu(gpu).with_network(self.network), train_gpus=gpus, engine_gpus=gpus, tensor=1,
             software=self.software, updates=self.updates, adapters=self.rank is not None,
-            critic=self.algorithm == "ppo", reference=self.algorithm != "dapo",
-            trained_share=_TRAINED_SHARE if self.algorithm == "dapo" else 1.0,
-            reward_seconds=self.reward_seconds, turns=self.turns, tool_seconds=self.tool_seconds,
-            eight_bits=self.precision == "fp8", unsure=_UNSURE if self.unsure else 0.0,
+            algorithm=self.algorithm, critic=self.algorithm == "ppo", reference=self.reference,
+            trained_share=1.0 - self.dropped, reward_seconds=self.reward_seconds, judge=self.judge, turns=self.turns,
+            tool_seconds=self.tool_seconds, memory_share=self.memory_share, eight_bits=self.engine_fp8,
+            unsure=_UNSURE if self.unsure else 0.0,
         )  # fmt: skip
         return search_rl(
-            base, gpus, found.get, self.placement, self.staleness, self.engine_gpus, self.engine_tensor
+            base, gpus - self.judging, found.get, self.placement, self.staleness, self.engine_gpus, self.engine_tensor
         )  # fmt: skip
+
+    def lacks(self, gpu: str, gpus: int, updates: Mapping[tuple[str, int], Prediction]) -> str:
+        """Return why there is no way to do a step on these GPUs, if it is more than the size of the model."""
+        if gpus <= self.judging:
+            return f"{self.judging} of them judge, and no GPU is left"
+        if self.judge is None or not replace(self, judge=None).on(gpu, gpus - self.judging, updates):
+            return ""
+        where = f"on GPUs of its own (--judge-gpus {self.judging})" if self.judging else "beside the engines, in turn"
+        return f"{self.judge.model.name} has no room {where}"
+
+    @property
+    def judging(self) -> int:
+        """Return the number of GPUs that only judge."""
+        return 0 if self.judge is None else self.judge.gpus
 
     def updates_on(self, machines: Iterable[tuple[str, int]], store: Store) -> dict[tuple[str, int], Prediction]:
         """Return one optimizer step over the answers on each number of GPUs that trainers may get of these machines."""
         sizes = dict.fromkeys(
-            (gpu, size) for gpu, gpus in machines for size in training_sizes(gpus, self.placement, self.engine_gpus)
+            (gpu, size)
+            for gpu, gpus in machines
+            if gpus > self.judging
+            for size in training_sizes(gpus - self.judging, self.placement, self.engine_gpus)
         )
         if self.rank is None:
             specs = {gpu: require_gpu(gpu).with_network(self.network) for gpu, _ in sizes}
@@ -102,12 +126,17 @@ class RlRequest:
         longest = round(self.answers.prompt_len + self.answers.response_max)
         model = find_any_model(self.model).at(longest)
         software = finetune_software("lora", model, self.rank, self.software.training)
+        # engines on the same GPUs keep some memory; a little more, since their chance to fit is counted otherwise
+        asleep = 1.5 * float(load_rl()["memory"]["engine_asleep_bytes"]["value"])
         found = {
-            (gpu, size): finetune_batch(store, gpu, size, model, software, 1, self.network)[1] for gpu, size in sizes
+            (gpu, size): finetune_batch(store, gpu, size, model, software, 1, self.network, asleep)[1]
+            for gpu, size in sizes
         }
         return {
-            key: replace(one, workload=replace(one.workload, model=self.sizes))
-            for key, one in found.items()
+            (gpu, size): replace(
+                one, workload=replace(one.workload, model=self.sizes), device_memory_bytes=require_gpu(gpu).memory_bytes
+            )
+            for (gpu, size), one in found.items()
             if one.step_seconds and one.fit_probability is not None
         }
 
@@ -133,6 +162,9 @@ def request_of(goal: Goal | PredictOptions, network: float | None) -> tuple[RlRe
     if max(mean, longer) > limit:
         message = f"answers of {max(mean, longer):,.0f} tokens are longer than --response-max {limit:,}"
         raise AdvisorError(message, "make --response-max longer", exit_code=2)
+    judge, usual_drop = _judge_of(goal, assumed), _DROPPED if goal.rl == "dapo" else 0.0
+    if goal.dropped_groups is None and usual_drop:
+        assumed.append(f"--dropped-groups {usual_drop:g}")
     answers = Answers(
         prompts=int(value["prompts_per_step"]), group=int(value["group"]), prompt_len=float(value["prompt_len"]),
         response_len=mean, response_max=limit,
@@ -143,9 +175,28 @@ def request_of(goal: Goal | PredictOptions, network: float | None) -> tuple[RlRe
         rank=(goal.lora_rank or RANK) if goal.lora or goal.lora_rank else None, placement=goal.placement or "any",
         staleness=goal.staleness, turns=goal.turns or 1, tool_seconds=goal.tool_seconds or 0.0,
         precision="bf16" if goal.precision == "auto" else goal.precision, network=network,
-        unsure=goal.response_len is None,
+        unsure=goal.response_len is None, engine_gpus=goal.rollout_gpus, engine_tensor=goal.rollout_tp,
+        memory_share=goal.rollout_memory, engine_fp8=(goal.rollout_precision or goal.precision) == "fp8", judge=judge,
+        reference=goal.reference == "yes" if goal.reference else goal.rl != "dapo",
+        dropped=usual_drop if goal.dropped_groups is None else goal.dropped_groups,
     )  # fmt: skip
     return request, longer, assumed
+
+
+def _judge_of(goal: Goal | PredictOptions, assumed: list[str]) -> Judge | None:
+    if goal.judge is None:
+        for flag, value in (("--judge-len", goal.judge_len), ("--judge-gpus", goal.judge_gpus)):
+            if value is not None:
+                raise AdvisorError(f"{flag} is of a judge", "say which: --judge Qwen/Qwen3-32B", exit_code=2)
+        return None
+    try:
+        model = find_architecture(goal.judge).model
+    except AdvisorError as error:
+        raise AdvisorError(error.message.replace("--model", "--judge"), error.hint, exit_code=2) from error
+    if goal.judge_len is None:
+        assumed.append(f"--judge-len {_JUDGE_LEN:g} (0 for a reward model, which only reads)")
+    written = _JUDGE_LEN if goal.judge_len is None else goal.judge_len
+    return Judge(model=model, tokens=written, gpus=goal.judge_gpus or 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,16 +297,13 @@ def predict_options(options: PredictOptions, store: Store) -> Predicted:
     if named.key not in load_gpus():
         raise AdvisorError(f"RL is predicted on GPUs, not on {named.key}", "name one: --gpu 8xh100", exit_code=2)
     request, _, assumed = request_of(options, options.network)
-    ways = request.on(named.key, gpus, request.updates_on([(named.key, gpus)], store))
-    alone, tensor = options.rollout_gpus, options.rollout_tp
-    if alone is not None or tensor is not None:
-        wanted = replace(request, engine_gpus=alone, engine_tensor=tensor)
-        ways = wanted.on(named.key, gpus, wanted.updates_on([(named.key, gpus)], store))
+    updates = request.updates_on([(named.key, gpus)], store)
+    ways = request.on(named.key, gpus, updates)
     if not ways:
         message = f"{request.sizes.name} does not fit on {gpus} x {named.key}, or the GPUs cannot be split so"
-        raise AdvisorError(
-            message, "more GPUs, --lora, or other numbers for --rollout-gpus and --rollout-tp", exit_code=3
-        )
+        message = request.lacks(named.key, gpus, updates) or message
+        options_of_split = "--rollout-gpus, --rollout-tp, --rollout-memory and --judge-gpus"
+        raise AdvisorError(message, f"more GPUs, --lora, or other numbers for {options_of_split}", exit_code=3)
     return as_predicted(ways[0], assumed)
 
 
@@ -359,7 +407,7 @@ def _predicted(row: Mapping[str, str], store: Store) -> RlPredicted:
         run = RlRun(
             model=sizes, answers=answers, update=update, gpu=spec, train_gpus=train, engine_gpus=engines,
             tensor=min(tensor, engines), software=software, colocated=not split, staleness=staleness, updates=updates,
-            adapters=request.rank is not None, critic=request.algorithm == "ppo",
+            adapters=request.rank is not None, algorithm=request.algorithm, critic=request.algorithm == "ppo",
             reference=request.algorithm != "dapo", eight_bits=eight_bits,
             unsure=_UNSURE if any(one.startswith(_OF_WORK) for one in assumed) else 0.0,
         )  # fmt: skip

@@ -90,7 +90,7 @@ def test_a_plan_says_who_generates_how_long_a_step_takes_and_what_would_change_i
     assert run["bill"]["cost_usd"]["value"] <= 300
     shown = advisor(*QWEN, *LENGTHS, "--gpu", "h100", "--gpus", "8,16", expect=0, COLUMNS=300).stdout
     assert "Post-train qwen3-8b by GRPO with verl on" in shown and "157 steps of 1,024 answers" in shown
-    assert "the longest of 1,024 answers sets the time of generation" in shown
+    assert "GPUs instead of" in shown and "--response-max 2048 instead of 4096: a step" in shown
     assert "train + generate" in shown and "in turn" in shown
 
 
@@ -220,3 +220,67 @@ def test_the_start_of_verl_and_trl_has_what_the_plan_says(tmp_path):
         "no file is written for skyrl"
         in advisor("plan", *one, "--software", "skyrl", "--out", tmp_path / "sky.sh", expect=2).stderr
     )
+
+
+ONE = (*QWEN, *LENGTHS, "--gpu", "8xh100")
+
+
+def chosen(*words: str) -> dict:
+    found = document(*words)
+    return (found["run"] or found["chosen"])["prediction"]
+
+
+def test_a_judge_is_a_part_of_the_step_by_its_own_arithmetic():
+    judge = require_architecture("qwen3-32b").model
+    rules = chosen(*ONE, "--placement", "colocated")["step_parts"]["reward"]
+    # It reads 1,024 answers of 1,500 tokens at 40 % of 8 x 989 TFLOP/s; its weights come over 10 GB/s to each GPU.
+    reads = 2 * judge.parameters * 1024 * 1500 / (0.4 * 8 * 989e12) + 2 * judge.parameters / 8 / 10e9
+    words = ("--placement", "colocated", "--judge", "Qwen/Qwen3-32B", "--judge-len")
+    only_reads = chosen(*ONE, *words, "0")["step_parts"]["reward"]
+    assert only_reads - rules == pytest.approx(reads, rel=0.02)
+    # Of 200 tokens in 1,024 judgements, each step takes at least the reading of the weights: 65 GB of 8 x 2 TB/s.
+    writes = chosen(*ONE, *words, "200")["step_parts"]["reward"] - only_reads
+    assert writes > 200 * 2 * judge.parameters / (0.6 * 8 * 3.35e12)
+
+
+def test_a_judge_with_gpus_of_its_own_judges_while_others_generate():
+    one = (*ONE, "--judge", "qwen3-8b", "--judge-len", "0")
+    found, alone = chosen(*one, "--judge-gpus", "2"), chosen(*one)
+    work = found["workload"]
+    rollouts = work["rollouts"]
+    assert rollouts["judge_gpus"] == 2 and rollouts["judge"] == "qwen3-8b"
+    assert work["gpus"] + 2 + (0 if rollouts["colocated"] else rollouts["engine_gpus"]) == 8
+    assert found["step_parts"]["reward"] < alone["step_parts"]["reward"]  # only the last answer is waited for
+    shown = advisor(*one, "--judge-gpus", "2", expect=0, COLUMNS=300).stdout
+    assert "2 judge (qwen3-8b)" in shown and "rewards by qwen3-8b" in shown
+    too_large = advisor(*ONE, "--judge", "llama-3.1-70b", "--judge-gpus", "1", expect=3).stderr
+    assert "llama-3.1-70b" in too_large and "--judge-gpus" in too_large
+    assert "--judge nothing" in advisor(*ONE, "--judge", "nothing", expect=2).stderr
+    assert "--judge-len is of a judge" in advisor(*ONE, "--judge-len", "3", expect=2).stderr
+
+
+# The option, a part of the step, and how many times as long it becomes: without a reference model one pass of two is
+# left; where 60 % of the groups are dropped, 2.5 times as many answers are generated.
+@pytest.mark.parametrize(
+    ("more", "part", "low", "high"),
+    [
+        (("--reference", "no"), "log_probs", 0.49, 0.51),
+        (("--dropped-groups", "0.6"), "generation", 1.3, 2.5),
+        (("--rollout-precision", "fp8"), "generation", 0.5, 0.95),
+        (("--rollout-precision", "fp8"), "update", 0.99, 1.01),
+        (("--precision", "fp8"), "update", 0.4, 0.95),
+        (("--rollout-memory", "0.35"), "generation", 1.0, 3.0),
+    ],
+)
+def test_what_can_be_said_of_a_step_changes_its_part(more, part, low, high):
+    one = (*ONE, "--placement", "colocated", "--rollout-tp", "1")
+    before, after = (chosen(*words)["step_parts"][part] for words in (one, (*one, *more)))
+    assert low <= after / before <= high
+
+
+def test_adapters_fit_where_people_train_them():
+    for gpu, model, software in (("1xrtx-4090", "qwen2.5-3b", "trl"), ("8xh100", "qwen2.5-3b", "trl"),
+                                 ("1xh100", "qwen2.5-7b", "verl"), ("4xh100", "qwen2.5-32b", "verl")):  # fmt: skip
+        words = ("--gpu", gpu, "--model", model, "--software", software, "--response-max", "1024")
+        found = document("predict", "--rl", "grpo", "--lora", "--placement", "colocated", *words)
+        assert found["fits"], (gpu, model, found["fit_probability"])
