@@ -132,6 +132,7 @@ class Rollouts:
     judge: str | None = None  # a model that judges the answers; None: rules do
     judge_len: float = 0.0  # mean tokens that it writes of an answer; 0: a reward model, which only reads
     judge_gpus: int = 0  # of its own; 0: it takes turns with the engines
+    judge_tensor: int = 1  # GPUs of one engine of the judge
 
     @property
     def step_tokens(self) -> int:

@@ -29,11 +29,12 @@ class Judge:
 def judge_seconds(
     judge: Judge, answers: Answers, engines: Engines, own_share: float, host_rate: float, generated: float, *,
     waited_for: bool,
-) -> float | None:  # fmt: skip
-    """Return how much longer a step takes because of its judge; None if the judge does not fit on its GPUs.
+) -> tuple[float, int] | None:  # fmt: skip
+    """Return how much longer a step takes because of its judge, and the GPUs of one of the judge's engines.
 
-    `own_share` of a GPU's memory belongs to a judge that has GPUs of its own, `host_rate` is in bytes per second and
-    GPU, `generated` are the seconds of generation. `waited_for`: a step waits for its last answer.
+    Return None if the judge does not fit on its GPUs. `own_share` of a GPU's memory belongs to a judge that has GPUs of
+    its own, `host_rate` is in bytes per second and GPU, `generated` are the seconds of generation. `waited_for`: a step
+    waits for its last answer.
     """
     gpus = judge.gpus or engines.copies * engines.tensor
     share = own_share if judge.gpus else engines.memory_share
@@ -41,11 +42,11 @@ def judge_seconds(
     for one in _engines(judge.model, replace(engines, memory_share=share, bytes_per_weight=2.0), gpus):
         alone = _seconds(judge, answers.count, answers, one)
         if not judge.gpus:
-            found.append(alone + 2.0 * judge.model.parameters / one.tensor / host_rate)
+            found.append((alone + 2.0 * judge.model.parameters / one.tensor / host_rate, one.tensor))
             continue
         last = _seconds(judge, one.copies, answers, one) if waited_for else 0.0
-        found.append(max(last, alone - generated))
-    return min(filter(math.isfinite, found), default=None)
+        found.append((max(last, alone - generated), one.tensor))
+    return min((one for one in found if math.isfinite(one[0])), default=None)
 
 
 def _engines(model: Model, engines: Engines, gpus: int) -> Iterator[Engines]:

@@ -138,6 +138,7 @@ class RlStep:
     bytes: Mapping[str, float]  # that the fullest GPU must provide while it generates, updates and changes over
     fit_probability: float
     offloaded: bool  # the trainer's weights and optimizer go to the host's memory while engines generate
+    judge_tensor: int  # GPUs of one engine of the judge
 
 
 def predict_rl(run: RlRun) -> RlStep | None:
@@ -154,7 +155,7 @@ def predict_rl(run: RlRun) -> RlStep | None:
     generated = turn.seconds * run.turns + run.tool_seconds * (run.turns - 1)
     if run.streams:
         generated = turn.steady_seconds * run.turns + run.tool_seconds * (run.turns - 1) / in_flight
-    judging = 0.0
+    judging = 0.0, 1
     if run.judge is not None:
         took = judge_seconds(run.judge, made, run.engines, load_rl()["split_share"]["value"],
                              value["offload_bytes_per_second"], generated, waited_for=not run.streams)  # fmt: skip
@@ -165,7 +166,7 @@ def predict_rl(run: RlRun) -> RlStep | None:
     needed, moved = _memory(run)
     seconds = {
         "generation": generated,
-        "reward": run.reward_seconds + judging,
+        "reward": run.reward_seconds + judging[0],
         "log_probs": log_probs,
         "update": update,
         "sync": _sync_seconds(run, value),
@@ -185,6 +186,7 @@ def predict_rl(run: RlRun) -> RlStep | None:
         bytes=needed,
         fit_probability=_chance(run, needed),
         offloaded=run.colocated and moved > 0,
+        judge_tensor=judging[1],
     )
 
 
@@ -302,8 +304,9 @@ def prediction_of(run: RlRun, step: RlStep) -> Prediction:
         response_max=a.response_max, engine_gpus=run.engine_gpus,
         engine_tensor=run.tensor, colocated=run.colocated, staleness=run.staleness, updates=run.updates,
         memory_share=run.engines.memory_share, offloaded=step.offloaded, engine_fp8=run.eight_bits,
-        reference=run.reference, trained_share=run.trained_share, judge=run.judge and run.judge.model.name,
+        reference=run.reference, trained_share=run.trained_share, judge=None if run.judge is None else run.judge.model.name,
         judge_len=0.0 if run.judge is None else run.judge.tokens, judge_gpus=0 if run.judge is None else run.judge.gpus,
+        judge_tensor=step.judge_tensor,
     )  # fmt: skip
     fullest = max(step.bytes.values())
     needed = run.update.device_bytes

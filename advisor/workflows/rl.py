@@ -169,9 +169,10 @@ def request_of(goal: Goal | PredictOptions, network: float | None) -> tuple[RlRe
         prompts=int(value["prompts_per_step"]), group=int(value["group"]), prompt_len=float(value["prompt_len"]),
         response_len=mean, response_max=limit,
     )  # fmt: skip
+    software = require_rl_software(goal.software or RL_SOFTWARE)
     request = RlRequest(
         model=goal.model, sizes=find_architecture(goal.model).model, answers=answers,
-        software=require_rl_software(goal.software or RL_SOFTWARE), algorithm=goal.rl,
+        software=software, updates=_updates(software), algorithm=goal.rl,
         rank=(goal.lora_rank or RANK) if goal.lora or goal.lora_rank else None, placement=goal.placement or "any",
         staleness=goal.staleness, turns=goal.turns or 1, tool_seconds=goal.tool_seconds or 0.0,
         precision="bf16" if goal.precision == "auto" else goal.precision, network=network,
@@ -181,6 +182,10 @@ def request_of(goal: Goal | PredictOptions, network: float | None) -> tuple[RlRe
         dropped=usual_drop if goal.dropped_groups is None else goal.dropped_groups,
     )  # fmt: skip
     return request, longer, assumed
+
+
+def _updates(software: RlSoftware) -> int:
+    return 1 if software.name == "trl" else UPDATES
 
 
 def _judge_of(goal: Goal | PredictOptions, assumed: list[str]) -> Judge | None:
@@ -392,9 +397,8 @@ def _predicted(row: Mapping[str, str], store: Store) -> RlPredicted:
         response_len=mean, response_max=round(limit),
     )  # fmt: skip
     eight_bits = row.get("precision_train", "") in ("fp8", "mxfp8")
-    updates = 1 if software.name == "trl" else UPDATES
     request = RlRequest(
-        model=sizes.name, sizes=sizes, answers=answers, software=software, updates=updates,
+        model=sizes.name, sizes=sizes, answers=answers, software=software, updates=_updates(software),
         rank=RANK if row.get("method") == "lora" else None, precision="fp8" if eight_bits else "bf16",
         algorithm=next((one for one in ("dapo", "ppo") if one in row.get("algorithm", "").lower()), "grpo"),
     )  # fmt: skip
@@ -406,9 +410,9 @@ def _predicted(row: Mapping[str, str], store: Store) -> RlPredicted:
     for tensor in tensors:
         run = RlRun(
             model=sizes, answers=answers, update=update, gpu=spec, train_gpus=train, engine_gpus=engines,
-            tensor=min(tensor, engines), software=software, colocated=not split, staleness=staleness, updates=updates,
-            adapters=request.rank is not None, algorithm=request.algorithm, critic=request.algorithm == "ppo",
-            reference=request.algorithm != "dapo", eight_bits=eight_bits,
+            tensor=min(tensor, engines), software=software, colocated=not split, staleness=staleness,
+            updates=request.updates, adapters=request.rank is not None, algorithm=request.algorithm,
+            critic=request.algorithm == "ppo", reference=request.algorithm != "dapo", eight_bits=eight_bits,
             unsure=_UNSURE if any(one.startswith(_OF_WORK) for one in assumed) else 0.0,
         )  # fmt: skip
         step = predict_rl(run)

@@ -214,12 +214,33 @@ def test_the_start_of_verl_and_trl_has_what_the_plan_says(tmp_path):
     words = shlex.split((tmp_path / "trl.sh").read_text().replace("\\\n", " "), True)
     assert words[:2] == ["trl", "grpo"] and words[words.index("--num_generations") + 1] == "8"
     assert words[words.index("--lora_r") + 1] == "16"
-    done = advisor("plan", *one[:-1], "split", "--out", tmp_path / "split.sh", expect=2)
-    assert "--placement colocated" in done.stderr
     assert (
         "no file is written for skyrl"
         in advisor("plan", *one, "--software", "skyrl", "--out", tmp_path / "sky.sh", expect=2).stderr
     )
+
+
+# What the start file of a program cannot say, and the nearest plan, of which a file is written.
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        ("--software trl --placement split --staleness 1", "--staleness 0"),
+        ("--software trl --judge qwen3-4b --judge-len 20", "--judge-len 0"),
+        ("--software trl --dropped-groups 0.3", "--dropped-groups 0"),
+        ("--software trl --rollout-precision fp8", "--rollout-precision bf16"),
+        ("--software verl --precision fp8", "--precision bf16"),
+        ("--placement split --staleness 3 --judge qwen3-4b", "--judge-gpus 1"),
+    ],
+)
+def test_what_no_start_file_says_is_refused_with_the_nearest_that_can_be_written(tmp_path, words, nearest):
+    one = (*ONE, *words.split(), "--out", tmp_path / "run.sh")
+    done = advisor(*one, expect=2)
+    assert f"nearest: {nearest}" in done.stderr and not (tmp_path / "run.sh").exists()
+    given, value = nearest.split()
+    changed = [*one, given, value] if given not in one else [*one[: one.index(given) + 1], value,
+                                                              *one[one.index(given) + 2 :]]  # fmt: skip
+    advisor(*changed, expect=0)
+    assert (tmp_path / "run.sh").exists()
 
 
 ONE = (*QWEN, *LENGTHS, "--gpu", "8xh100")
