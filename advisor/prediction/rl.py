@@ -298,14 +298,14 @@ def update_runs(
 
 def prediction_of(run: RlRun, step: RlStep) -> Prediction:
     """Return a step of RL as any other prediction: its workload is that of an update, with the answers beside it."""
-    a = run.answers
+    a, judge = run.answers, run.judge
     rollouts = Rollouts(
         algorithm=run.algorithm, prompts=a.prompts, group=a.group, prompt_len=a.prompt_len, response_len=a.response_len,
         response_max=a.response_max, engine_gpus=run.engine_gpus,
         engine_tensor=run.tensor, colocated=run.colocated, staleness=run.staleness, updates=run.updates,
         memory_share=run.engines.memory_share, offloaded=step.offloaded, engine_fp8=run.eight_bits,
-        reference=run.reference, trained_share=run.trained_share, judge=None if run.judge is None else run.judge.model.name,
-        judge_len=0.0 if run.judge is None else run.judge.tokens, judge_gpus=0 if run.judge is None else run.judge.gpus,
+        reference=run.reference, trained_share=run.trained_share, judge=None if judge is None else judge.model.name,
+        judge_len=0.0 if judge is None else judge.tokens, judge_gpus=0 if judge is None else judge.gpus,
         judge_tensor=step.judge_tensor,
     )  # fmt: skip
     fullest = max(step.bytes.values())

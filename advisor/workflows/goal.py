@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -363,12 +364,15 @@ def find_architecture(text: str) -> Architecture:
     path = config_file(text)
     if path is None:
         try:
-            return require_architecture(text)
+            found = require_architecture(text)
+            # a tuned model has the sizes of its base, but its own weights
+            named = re.fullmatch(r"[\w.-]+/[\w.-]+", text)
+            return replace(found, source=f"https://huggingface.co/{text}") if named else found
         except AdvisorError:
             if (path := _in_hub_cache(text)) is None:
                 raise
-    found = architecture_of_config(path.read_text(encoding="utf-8"), text)
-    return found or architecture_of(find_model(text, nearly=True))
+    of_config = architecture_of_config(path.read_text(encoding="utf-8"), text)
+    return of_config or architecture_of(find_model(text, nearly=True))
 
 
 def find_any_model(text: str) -> NamedModel:

@@ -388,13 +388,13 @@ def _predicted(row: Mapping[str, str], store: Store) -> RlPredicted:
     stale = re.search(r"async-([\d.]+)", mode)
     staleness = float(stale[1]) if stale else 2.0 if "async" in mode else 0.0
     degrees = {name: int(value) for name, value in re.findall(r"\b(TP|PP|CP|EP)(\d+)", row.get("layout_train", ""))}
-    prompt = number("prompt_len_mean", 150)
+    prompt = number("prompt_len_mean", PROMPT_LEN)
     cap = stated("response_len_max")
     mean = number("response_len_mean", None if cap is None else usual_length(cap))
     limit = max(mean, (cap or 4 * mean) - (prompt if software.name == "nemo-rl" else 0.0))
     answers = Answers(
-        prompts=int(number("prompts_per_step", 128)), group=int(number("group_size", 8)), prompt_len=prompt,
-        response_len=mean, response_max=round(limit),
+        prompts=int(number("prompts_per_step", STEP_PROMPTS)), group=int(number("group_size", GROUP)),
+        prompt_len=prompt, response_len=mean, response_max=round(limit),
     )  # fmt: skip
     eight_bits = row.get("precision_train", "") in ("fp8", "mxfp8")
     request = RlRequest(
@@ -476,6 +476,8 @@ def model_of(name: str, params_b: float | None, active_b: float | None, assumed:
         except AdvisorError:
             continue
         if params_b is None or abs(found.parameters / (params_b * 1e9) - 1) < 0.5:
+            if "-vl" in name.lower() and "-vl" not in one.lower():
+                assumed.append(f"{found.name} for {name}, without images and their encoder")
             return found
     if params_b is None:
         raise AdvisorError(f"--model {name or '?'}: unknown", "state its size, or a config.json", exit_code=2)
@@ -492,5 +494,5 @@ def model_of(name: str, params_b: float | None, active_b: float | None, assumed:
             nearest, far = model, off - 1
     if nearest is None:
         raise AdvisorError(f"--model {name}: unknown, and no known model has its size", "a config.json", exit_code=2)
-    assumed.append(f"sizes of {nearest.name}")
+    assumed.append(f"{nearest.name}, which is nearest in size, for {name or 'the model'}: its config.json says more")
     return replace(nearest, name=nearest.name)

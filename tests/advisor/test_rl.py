@@ -305,3 +305,41 @@ def test_adapters_fit_where_people_train_them():
         words = ("--gpu", gpu, "--model", model, "--software", software, "--response-max", "1024")
         found = document("predict", "--rl", "grpo", "--lora", "--placement", "colocated", *words)
         assert found["fits"], (gpu, model, found["fit_probability"])
+
+
+# Tuned models have the sizes of their base (their config.json on the Hub), but a start file loads their own weights.
+@pytest.mark.parametrize(
+    ("named", "sizes"),
+    [
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "qwen2.5-7b"),
+        ("Qwen/Qwen2.5-Math-7B", "qwen2.5-7b"),
+        ("Qwen/Qwen3-4B-Instruct-2507", "qwen3-4b"),
+    ],
+)
+def test_a_tuned_model_is_planned_by_its_base_and_started_from_its_own_weights(tmp_path, named, sizes):
+    one = ("--rl", "grpo", "--model", named, "--prompts", "1k", "--gpu", "8xh100")
+    done = advisor("plan", *one, "--out", tmp_path / "run.sh", expect=0, COLUMNS=300)
+    assert f"Post-train {sizes} by GRPO" in done.stdout
+    assert f"actor_rollout_ref.model.path={named}" in (tmp_path / "run.sh").read_text()
+
+
+def test_a_row_says_which_model_stands_in_for_another_and_assumes_what_a_plan_assumes(tmp_path):
+    columns = ("model", "params_b", "framework", "gpu", "n_gpus", "mode", "prompts_per_step", "group_size",
+               "response_len_mean", "response_len_max")  # fmt: skip
+    rows = [
+        ("Qwen2.5-VL-7B-Instruct", "", "verl", "H100", "8", "colocated", "128", "8", "1200", "4096"),
+        ("Strange-8B", "8.1", "verl", "H100", "8", "colocated", "128", "8", "1200", "4096"),
+        ("Qwen3-8B", "", "verl", "H100", "8", "colocated", "128", "8", "1200", "4096"),
+    ]
+    with (tmp_path / "rl.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([columns, *rows])
+    images, strange, plain = (
+        json.loads(line) for line in advisor("predict", "--rows", tmp_path / "rl.csv", expect=0).stdout.splitlines()
+    )
+    assert any("without images" in one for one in images["assumed"])
+    assert any("nearest in size, for Strange-8B" in one for one in strange["assumed"])
+    words = ("--model", "qwen3-8b", "--gpu", "8xh100", "--response-len", "1200", "--response-max", "4096")
+    alone = document("predict", "--rl", "grpo", *words, "--placement", "colocated", "--rollout-tp",
+                     str(plain["workload"]["rollouts"]["engine_tensor"]))  # fmt: skip
+    assert plain["workload"]["rollouts"]["prompt_len"] == alone["workload"]["rollouts"]["prompt_len"]
+    assert plain["step_seconds"]["value"] == pytest.approx(alone["step_seconds"]["value"])
