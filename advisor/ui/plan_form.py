@@ -12,7 +12,7 @@ import streamlit as st
 from advisor.hardware.catalog import load_gpus
 from advisor.hardware.offers import provider_names
 from advisor.options import OPTIONS, Goal, Kind, Option
-from advisor.planning.models import mixture_rows, named_models
+from advisor.planning.models import known_names, mixture_rows
 from advisor.planning.offers import GPU_COUNTS
 from advisor.prediction.software import table
 from advisor.ui import controls, loaders
@@ -54,7 +54,7 @@ def _choices(option: Option) -> Sequence[Any] | None:
         Kind.GPUS: devices,
         Kind.NUMBERS: lambda: GPU_COUNTS,
         Kind.PROVIDER: provider_names,
-        Kind.MODEL: lambda: [*(named.name for named in named_models()), *mixture_rows()],
+        Kind.MODEL: lambda: [*known_names(), *mixture_rows()],
         Kind.SOFTWARE: lambda: list(table()),
     }
     return offered[option.kind]() if option.kind in offered else None

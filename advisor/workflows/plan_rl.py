@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from advisor.errors import AdvisorError
-from advisor.hardware.catalog import load_gpus, require_gpu
+from advisor.hardware.catalog import GPUS_PER_NODE, load_gpus, require_gpu
 from advisor.hardware.offers import rows_by_gpu
-from advisor.offer import Offer
-from advisor.options import Goal
+from advisor.offer import OWN_MACHINE, Offer
+from advisor.options import Goal, OwnMachine
 from advisor.planning.goal import interruptions
 from advisor.planning.infeasible import Way, any_gpu, hint
 from advisor.planning.offers import ANY, OWN
@@ -21,9 +21,10 @@ from advisor.prediction.layout_batch import SURE
 from advisor.prediction.layout_runs import whole_run
 from advisor.prediction.power import datasheet_power
 from advisor.prediction.prior import published_runs
-from advisor.prediction.rl import predict_rl
+from advisor.prediction.rl import predict_rl, require_rl_software
 from advisor.records import Estimate, Grounds, Plan, Prediction, Run
 from advisor.store.store import Store
+from advisor.workflows.goal import RL_SOFTWARE
 from advisor.workflows.plan_elsewhere import ON_DEMAND, BestWay, Duration, plan_of, try_machines
 from advisor.workflows.rl import MeasuredSteps, RlRequest, own_pace, paced, read_steps, request_of
 
@@ -120,10 +121,11 @@ class RlWork:
         return sum_shared(*steps) if len(steps) == len(_WHILE) else first
 
 
-def plan_rl(goal: Goal, store: Store) -> Plan:
+def plan_rl(goal: Goal, store: Store, *, hints: bool = True) -> Plan:
     """Return the ways to post-train the goal's model on each GPU and number of GPUs that the goal allows.
 
-    Raises AdvisorError (exit 2) if the amount of training is not stated, and (exit 3) if no machine can do it.
+    With `hints`, an error says what would be feasible, which takes longer than a plan. Raises AdvisorError (exit 2) if
+    the amount of training is not stated, and (exit 3) if no machine can do it.
     """
     assert goal.rl is not None and goal.model is not None
     if goal.prompts is None:
@@ -139,13 +141,34 @@ def plan_rl(goal: Goal, store: Store) -> Plan:
     if not tried.runs:
         asked = ", ".join(tried.does_not_fit) or "any machine offered"
         message = f"RL post-training of {request.sizes.name} does not surely fit {asked}"
-        raise AdvisorError(message, hint(_changes(goal), lambda changed: _feasible(changed, store)), exit_code=3)
+        feasible = hint(_changes(goal), lambda changed: _feasible(changed, store)) if hints else ""
+        raise AdvisorError(message, feasible, exit_code=3)
     small = f"{request.answers.count} answers are fewer than a step usually has"
     warnings = [small] if request.answers.count < 64 else []
     plan = plan_of(work, tried, assumed=assumed, warnings=warnings)
     assert plan.search is not None
     shorter = filter(None, [_what_shortens(work, plan.chosen)])
     return replace(plan, search=replace(plan.search, sensitivity=(*plan.search.sensitivity, *shorter)))
+
+
+def splits(plan: Plan) -> list[int | None]:
+    """Return the numbers of GPUs of the plan's machine that may only generate; None: all generate in turn."""
+    rollouts = plan.workload.rollouts
+    assert rollouts is not None
+    shared = plan.offer.gpus - rollouts.judge_gpus
+    whole = GPUS_PER_NODE if shared > GPUS_PER_NODE else 1  # a machine belongs to one side
+    apart = range(whole, shared, whole) if require_rl_software(plan.goal.software or RL_SOFTWARE).splits else ()
+    return [None, *apart]
+
+
+def with_split(plan: Plan, engine_gpus: int | None) -> Goal:
+    """Return the goal of the plan's machine alone with this split, one of `splits`."""
+    goal, offer = plan.goal, plan.offer
+    where = {"gpu": offer.gpu, "own": ()}
+    if offer.source == OWN_MACHINE:
+        where = {"gpu": OWN, "own": (OwnMachine(gpu=offer.gpu, gpus=offer.gpus),)}
+    placement = "colocated" if engine_gpus is None else "split"
+    return replace(goal, gpus=offer.gpus, counts=(), rollout_gpus=engine_gpus, placement=placement, **where)
 
 
 def _what_shortens(work: RlWork, chosen: Run) -> str:
