@@ -233,10 +233,11 @@ class Goal:
     )  # fmt: skip
     prompts_per_step: int | None = _option(
         "prompts_per_step", Kind.WHOLE, _GOAL, "Prompts per step",
-        "Number of prompts per step, for --rl. Default: 128.", empty="128", least=1, most=1_000_000,
+        "Number of prompts per step (train_batch_size), for --rl. Default: 128.", empty="128", least=1, most=1_000_000,
     )  # fmt: skip
     group: int | None = _option(
-        "group", Kind.WHOLE, _GOAL, "Answers per prompt", "Number of answers per prompt, for --rl. Default: 8.",
+        "group", Kind.WHOLE, _GOAL, "Answers per prompt",
+        "Number of answers per prompt (num_generations), for --rl. Default: 8.",
         empty="8", least=1, most=100_000,
     )  # fmt: skip
     prompt_len: float | None = _option(
@@ -256,7 +257,8 @@ class Goal:
     )  # fmt: skip
     response_max: int | None = _option(
         "response_max", Kind.WHOLE, _GOAL, "Maximum response length",
-        "Maximum response length in tokens, for --rl; longer responses are cut. Default: four times --response-len.",
+        "Maximum response length in tokens (max_completion_length), for --rl; longer responses are cut. Default: four "
+        "times --response-len.",
         empty="4 x the length", least=1, most=10_000_000,
     )  # fmt: skip
     placement: str | None = _option(
@@ -266,8 +268,8 @@ class Goal:
     )  # fmt: skip
     staleness: float | None = _option(
         "staleness", Kind.NUMBER, _GOAL, "Staleness",
-        "With split GPUs, the number of steps by which answers may be older than the weights; 0: engines and trainer "
-        "wait for each other. Default: 1.", empty="1", least=0, most=100,
+        "Asynchronous training on split GPUs: the number of steps by which answers may be older than the weights (off "
+        "policy); 0: engines and trainer wait for each other. Default: 1.", empty="1", least=0, most=100,
     )  # fmt: skip
     rollout_gpus: int | None = _option(
         "rollout_gpus", Kind.WHOLE, _GOAL, "GPUs that generate",
@@ -298,10 +300,15 @@ class Goal:
         "90th percentile of the time of the tool calls in a turn, e.g. 5s. Default: none.", empty="none", least=0,
         most=_DECADE,
     )  # fmt: skip
+    reward_seconds: float | None = _option(
+        "reward_seconds", Kind.SECONDS, _GOAL, "Time of rewards",
+        "Time in which rules, or tests in a sandbox, judge all answers of a step, e.g. 30s. Default: 1s.", empty="1s",
+        least=0, most=_DECADE,
+    )  # fmt: skip
     judge: str | None = _option(
         "judge", Kind.MODEL, _GOAL, "Judge or reward model",
         "A model that judges the answers of --rl, e.g. Qwen/Qwen3-32B, or a config.json. Default: rules, which take "
-        "about a second.", empty="rules",
+        "take --reward-seconds.", empty="rules",
     )  # fmt: skip
     judge_len: float | None = _option(
         "judge_len", Kind.NUMBER, _GOAL, "Tokens per judgement",
@@ -519,6 +526,17 @@ def filled(record: type[Record], values: Mapping[str, Any]) -> Record:
 # The options of the goal by name.
 OPTIONS: Final[Mapping[str, Option]] = options_of(Goal)
 
+# What TRL, verl and vLLM call the options of RL post-training.
+CALLED_ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType({
+    "num_generations": "group", "max_completion_length": "response_max", "max_response_length": "response_max",
+    "max_new_tokens": "response_max", "max_prompt_length": "prompt_len", "train_batch_size": "prompts_per_step",
+    "max_steps": "prompts", "steps": "prompts", "gpu_memory_utilization": "rollout_memory",
+    "vllm_gpu_memory_utilization": "rollout_memory", "vllm_tensor_parallel_size": "rollout_tp",
+    "tensor_model_parallel_size": "rollout_tp", "tensor_parallel_size": "rollout_tp", "vllm_mode": "placement",
+    "beta": "reference", "use_kl_loss": "reference", "kl_coef": "reference", "filter_groups": "dropped_groups",
+    "staleness_threshold": "staleness", "max_turns": "turns", "max_assistant_turns": "turns", "reward_model": "judge",
+    "reward_model_name_or_path": "judge", "kv_cache_dtype": "rollout_precision", "quantization": "rollout_precision",
+})  # fmt: skip
 _A_DAY = 86400.0
 
 # Options of several commands that are not part of a goal. The key is the name, or tells apart two forms of an option.
@@ -643,6 +661,7 @@ class PredictOptions:
     staleness: float | None = _like("staleness")
     turns: int | None = _like("turns")
     tool_seconds: float | None = _like("tool_seconds")
+    reward_seconds: float | None = _like("reward_seconds")
     judge: str | None = _like("judge")
     judge_len: float | None = _like("judge_len")
     judge_gpus: int | None = _like("judge_gpus")

@@ -21,6 +21,7 @@ _SHARES = (0.25, 0.5, 0.75)  # of the GPUs that train, where engines have their 
 _LEAST_STATE = 8.0  # bytes of each weight on all GPUs together, below which no trainer of all weights runs
 _MORE_MEMORY = (0.5, 0.65, 0.8, 0.9)  # shares of a GPU for an engine that has no room in its software's usual one
 _EQUAL = 0.03  # share of a step that is far below the error of the prediction
+_WORDS = {"reward": "judging", "log_probs": "log-probabilities", "sync": "sending new weights"}
 UpdateOf = Callable[[int], Prediction | None]  # number of GPUs → one optimizer step in the best layout
 
 
@@ -120,7 +121,9 @@ def search_rl(
         step = predict_rl(run)
         if step is not None:
             tried.append((run, step))
-    tried.sort(key=lambda one: (one[1].fit_probability < SURE, one[1].step_seconds.value))
+    # ways that surely fit come first, by their time; of the others the likeliest to fit
+    tried.sort(key=lambda one: (one[1].fit_probability < SURE, min(SURE, one[1].fit_probability) * -1.0,
+                                one[1].step_seconds.value))  # fmt: skip
     kinds: dict[tuple[bool, float, int], RlWay] = {}
     for run, step in tried:
         key = (run.colocated, run.staleness, run.train_gpus)
@@ -173,4 +176,4 @@ def _why(loser: RlStep, best: RlStep) -> str:
         return "about equal"
     part = max(loser.parts, key=lambda name: loser.parts[name].value)
     took = format_seconds(loser.parts[part].value)
-    return f"{format_percent(slower)} slower; {part.replace('_', '-')} takes {took}"
+    return f"{format_percent(slower)} slower; {_WORDS.get(part, part)} takes {took}"

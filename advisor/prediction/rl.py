@@ -318,6 +318,7 @@ def prediction_of(run: RlRun, step: RlStep) -> Prediction:
         tokens_per_second=step.tokens_per_second,
         mfu=None,
         device_bytes=needed.scaled(fullest / needed.value),
+        peak_parts=dict(step.bytes),
         fit_probability=step.fit_probability,
         fits=True if step.fit_probability >= SURE else False if step.fit_probability <= 1 - SURE else None,
         step_parts={name: part.value for name, part in step.parts.items()},

@@ -116,7 +116,11 @@ def parts(prediction: Prediction) -> str:
     names = PARTS | ({} if rollouts.judge is None else {"reward": f"rewards by {rollouts.judge}"})
     times = ", ".join(f"{names[name]} {format_seconds(found[name])}" for name in names if found.get(name))
     both = "" if rollouts.colocated or not rollouts.staleness else " (engines and trainer work at the same time)"
-    return f"a step of {format_estimate(prediction.step_seconds, format_seconds)}: {times}{both}"
+    moments = ", ".join(f"{name} {format_bytes(held)}" for name, held in (prediction.peak_parts or {}).items())
+    return (
+        f"a step of {format_estimate(prediction.step_seconds, format_seconds)}: {times}{both}; memory of a GPU by "
+        f"moment: {moments}"
+    )
 
 
 def heading(prediction: Prediction, software: str) -> str:
@@ -150,10 +154,11 @@ def notes(plan: Plan) -> Iterator[str]:
     rollouts = rollouts_of(plan.prediction)
     if not rollouts.colocated and rollouts.staleness > 0:
         yield "answers are of weights that are a step or more old, which may cost quality; no number is known for that"
+    updates = f"{rollouts.updates} update{'s' if rollouts.updates > 1 else ''} per step"
+    fit = format_percent(min(plan.prediction.fit_probability or 0.0, 0.99))
     yield (
         f"prompts of {rollouts.prompt_len:,.0f} tokens, answers of {rollouts.response_len:,.0f} up to "
-        f"{rollouts.response_max:,}; {rollouts.updates} updates per step; {_loss_words(rollouts)}probability that it "
-        f"fits: {format_percent(min(plan.prediction.fit_probability or 0.0, 0.99))}"
+        f"{rollouts.response_max:,}; {updates}; {_loss_words(rollouts)}probability that it fits: {fit}"
     )
     grounds = plan.grounds
     if grounds is not None and grounds.own_slowdown is not None:

@@ -29,8 +29,8 @@ _MORE = (
     ("rl", "prompts", "prompts_per_step", "group", "prompt_len"),
     ("response_len", "response_len_end", "response_max", "placement", "staleness"),
     ("rollout_gpus", "rollout_tp", "rollout_memory", "rollout_precision"),
-    ("judge", "judge_len", "judge_gpus", "reference"),
-    ("dropped_groups", "turns", "tool_seconds", "lora"),
+    ("reward_seconds", "judge", "judge_len", "judge_gpus"),
+    ("reference", "dropped_groups", "turns", "tool_seconds", "lora"),
     ("gpus", "provider", "price", "kwh_price", "own"),
     ("sure", "power_cap", "interruptions", "checkpoint_every", "value_of_time"),
 )

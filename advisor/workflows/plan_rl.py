@@ -129,7 +129,8 @@ def plan_rl(goal: Goal, store: Store, *, hints: bool = True) -> Plan:
     """
     assert goal.rl is not None and goal.model is not None
     if goal.prompts is None:
-        raise AdvisorError("the amount of training is not given", "say how many prompts: --prompts 20k", exit_code=2)
+        amount = "say how many prompts: --prompts 20k; 500 steps of 128 are --prompts 64k"
+        raise AdvisorError("the amount of training is not given", amount, exit_code=2)
     request, longer, assumed = request_of(goal, goal.network_bytes_per_second)
     measured = read_steps(Path(goal.measured)) if goal.measured is not None else ()
     if measured and ("," in goal.gpu or goal.gpu in (ANY, OWN)):

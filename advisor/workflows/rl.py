@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import math
 import re
 import statistics
@@ -44,6 +45,7 @@ LIMIT = 4096
 _OF_WORK = ("response_len", "prompts_per_step", "group_size")  # what the work of a step depends on
 _UNSURE = 0.7  # log standard deviation of a step whose work is assumed (benchmarks/rl.py)
 _DROPPED = 0.5  # share of the groups that DAPO drops because their answers are all right or all wrong
+_REWARD_SECONDS = 1.0  # of rules: 0.8-0.9 s for 5,120 answers (verl)
 _JUDGE_LEN = 256.0  # tokens that a judge writes about an answer
 _OWN_STEP = 0.06  # log standard deviation of later steps around the first ones, whose answers had another length
 _OTHER_GPUS = 0.2  # added on another number of GPUs than those that were timed
@@ -65,7 +67,7 @@ class RlRequest:
     staleness: float | None = None  # None: one step where GPUs are split
     turns: int = 1
     tool_seconds: float = 0.0
-    reward_seconds: float = 1.0
+    reward_seconds: float = _REWARD_SECONDS
     precision: str = "bf16"
     network: float | None = None  # bytes per second
     unsure: bool = False  # the length of the answers is assumed
@@ -144,6 +146,13 @@ class RlRequest:
 def request_of(goal: Goal | PredictOptions, network: float | None) -> tuple[RlRequest, float, list[str]]:
     """Return what options ask, the mean response length at the end, and what was assumed."""
     assert goal.rl is not None and goal.model is not None
+    software = require_rl_software(goal.software or RL_SOFTWARE)
+    if goal.placement == "colocated" and (goal.staleness or goal.rollout_gpus):
+        message = f"{'--staleness' if goal.staleness else '--rollout-gpus'} is of split GPUs, and these are colocated"
+        raise AdvisorError(message, "leave it out, or --placement split", exit_code=2)
+    if goal.staleness and not software.overlaps:
+        message = f"{software.name} does not generate while it trains, so --staleness {goal.staleness:g} is not planned"
+        raise AdvisorError(message, "nearest: --staleness 0, or --software verl", exit_code=2)
     assumed = []
     said = {"prompts_per_step": STEP_PROMPTS, "group": GROUP, "prompt_len": PROMPT_LEN}
     value = {}
@@ -169,12 +178,12 @@ def request_of(goal: Goal | PredictOptions, network: float | None) -> tuple[RlRe
         prompts=int(value["prompts_per_step"]), group=int(value["group"]), prompt_len=float(value["prompt_len"]),
         response_len=mean, response_max=limit,
     )  # fmt: skip
-    software = require_rl_software(goal.software or RL_SOFTWARE)
     request = RlRequest(
         model=goal.model, sizes=find_architecture(goal.model).model, answers=answers,
         software=software, updates=_updates(software), algorithm=goal.rl,
         rank=(goal.lora_rank or RANK) if goal.lora or goal.lora_rank else None, placement=goal.placement or "any",
         staleness=goal.staleness, turns=goal.turns or 1, tool_seconds=goal.tool_seconds or 0.0,
+        reward_seconds=_REWARD_SECONDS if goal.reward_seconds is None else goal.reward_seconds,
         precision="bf16" if goal.precision == "auto" else goal.precision, network=network,
         unsure=goal.response_len is None, engine_gpus=goal.rollout_gpus, engine_tensor=goal.rollout_tp,
         memory_share=goal.rollout_memory, engine_fp8=(goal.rollout_precision or goal.precision) == "fp8", judge=judge,
@@ -309,7 +318,20 @@ def predict_options(options: PredictOptions, store: Store) -> Predicted:
         message = request.lacks(named.key, gpus, updates) or message
         options_of_split = "--rollout-gpus, --rollout-tp, --rollout-memory and --judge-gpus"
         raise AdvisorError(message, f"more GPUs, --lora, or other numbers for {options_of_split}", exit_code=3)
-    return as_predicted(ways[0], assumed)
+    changes = () if ways[0].step.fit_probability >= SURE else _would_fit(request, named.key, gpus, store)
+    return as_predicted(ways[0], assumed, changes)
+
+
+def _would_fit(request: RlRequest, gpu: str, gpus: int, store: Store) -> tuple[str, ...]:
+    """Return the smallest changes with which the step surely fits."""
+    changed = [] if request.rank is not None else [("--lora", replace(request, rank=RANK), gpus)]
+    changed += [(f"--gpus {count}", request, count) for count in (2 * gpus, 4 * gpus, 8 * gpus)]
+    fitting = (
+        words
+        for words, one, count in changed
+        if (ways := one.on(gpu, count, one.updates_on([(gpu, count)], store))) and ways[0].step.fit_probability >= SURE
+    )
+    return tuple(itertools.islice(fitting, 2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,10 +363,10 @@ def predict_rl_rows(path: Path, store: Store) -> Iterator[Predicted | AdvisorErr
         yield one if isinstance(one, AdvisorError) else as_predicted(one.way, one.assumed)
 
 
-def as_predicted(way: RlWay, assumed: Sequence[str]) -> Predicted:
+def as_predicted(way: RlWay, assumed: Sequence[str], would_fit: tuple[str, ...] = ()) -> Predicted:
     """Return a step of RL as `predict` answers."""
     return Predicted(
-        **vars(way.prediction), memory_parts=None, would_fit=(), other_depths=(), data=None,
+        **vars(way.prediction), memory_parts=None, would_fit=would_fit, other_depths=(), data=None,
         made_for=way.run.software.name, closest_run=None, network=None,
         sources=("published runs of RL post-training (profiles/rl.yaml)",), assumed=tuple(assumed), too_long=None,
     )  # fmt: skip

@@ -29,17 +29,16 @@ def rl_form(row: Mapping[str, Any], plan: Plan, rollouts: Rollouts) -> Mapping[s
     name, layout, goal = plan.goal.software, plan.workload.layout, plan.goal
     behind = {0.0: "waits", ONE_OFF: "one_step"}.get(rollouts.staleness, "further")
     pieces = layout is not None and (layout.data < layout.gpus or layout.expert > 1)
-    form = {} if rollouts.colocated else row["split"].get(behind)
+    form = {} if rollouts.colocated else row["split"][behind]
     shared = rollouts.judge is not None and not rollouts.judge_gpus
-    on_a_node = form is None or "before" not in form or plan.offer.gpus <= GPUS_PER_NODE
+    on_a_node = "before" not in form or plan.offer.gpus <= GPUS_PER_NODE
     writes = row["writes"]
     for wanted, able, what, nearest in (
-        (True, form is not None, f"whose engines are {behind.replace('_', ' ')} ahead", "--staleness 0"),
         (True, on_a_node, "with engines on GPUs of their own on several machines", "--placement colocated"),
         (pieces, "pieces" in row, "of models that are split over GPUs", "--lora"),
         (rollouts.judge_len > 0, "judges" in writes, "with a judge that writes", "--judge-len 0"),
         (rollouts.judge_gpus > 0, "judge_gpus" in writes, "with a judge on GPUs of its own", "no --judge-gpus"),
-        (shared, "judge_in_turn" not in (form or {}).get("lacks", ()), "with a judge on GPUs of the engines",
+        (shared, "judge_in_turn" not in form.get("lacks", ()), "with a judge on GPUs of the engines",
          "--judge-gpus 1"),
         (rollouts.trained_share < 1, "dropped_groups" in writes, "that drops groups", "--dropped-groups 0"),
         (goal.precision == "fp8", "precision" in writes, "for training in fp8", "--precision bf16"),
@@ -47,7 +46,6 @@ def rl_form(row: Mapping[str, Any], plan: Plan, rollouts: Rollouts) -> Mapping[s
     ):  # fmt: skip
         if wanted and not able:
             raise AdvisorError(f"no file for {name} {what} is written from here", f"nearest: {nearest}", exit_code=2)
-    assert form is not None
     forms = [row["pieces"], form] if pieces else [form]
     made = dict(row) | {"values": row["values"]}
     for one in forms:

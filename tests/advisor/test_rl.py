@@ -17,6 +17,7 @@ from tests.terminal import advisor, document
 
 QWEN = ("plan", "--rl", "grpo", "--model", "Qwen/Qwen3-8B", "--prompts", "20k", "--prompt-len", "300")
 LENGTHS = ("--response-len", "1200", "--response-max", "4096")
+ONE = (*QWEN, *LENGTHS, "--gpu", "8xh100")
 
 
 def took(model: str, gpu: str, answers: tuple[int, int, float, float, int], copies: int, tensor: int, **more) -> float:
@@ -133,13 +134,18 @@ def test_steps_that_were_timed_beat_what_published_runs_say(tmp_path):
     [
         (("--rl", "grpo", "--prompts", "1k", "--gpu", "h100"), "--rl needs a model"),
         (("--group", "8", "--gpu", "h100"), "--group is of RL post-training"),
-        (("--rl", "grpo", "--model", "qwen3-8b", "--gpu", "h100"), "say how many prompts: --prompts 20k"),
+        (("--rl", "grpo", "--model", "qwen3-8b", "--gpu", "h100"), "500 steps of 128 are --prompts 64k"),
         ((*QWEN[1:], "--gpu", "h100", "--software", "megatron"), "no program for RL post-training"),
         (
             (*QWEN[1:], "--gpu", "h100", "--response-len", "5000", "--response-max", "4000"),
             "longer than --response-max",
         ),
         ((*QWEN[1:], "--gpu", "h100", "--finetune", "lora"), "--rl and --finetune are two plans"),
+        ((*ONE[1:], "--placement", "colocated", "--rollout-gpus", "2"), "--rollout-gpus is of split GPUs"),
+        ((*ONE[1:], "--placement", "colocated", "--staleness", "2"), "--staleness is of split GPUs"),
+        ((*ONE[1:], "--software", "trl", "--staleness", "1"), "trl does not generate while it trains"),
+        ((*QWEN[1:], "--gpu", "h100", "--num-generations", "8"), "here it is --group"),
+        ((*QWEN[1:], "--gpu", "h100", "--vllm-gpu-memory-utilization", "0.5"), "here it is --rollout-memory"),
     ],
 )
 def test_what_makes_no_plan_is_refused_in_a_sentence(options, words):
@@ -167,6 +173,11 @@ def test_one_configuration_is_predicted_as_the_plan_predicts_it():
     assert "one step of GRPO of qwen3-8b with verl on 8 x h100-80gb-sxm: 1,024 answers of 1,200 tokens" in shown
     assert "a step of" in shown and "new weights to the engines" in shown
     assert "--group is of RL" in advisor("predict", "--gpu", "l4", "--model", "gpt2", "--group", "4", expect=2).stderr
+    assert "memory of a GPU by moment: generate" in shown
+    large = ("--rl", "grpo", "--model", "qwen3-32b", "--gpu", "8xh100", *LENGTHS)
+    found = document("predict", *large)
+    assert found["fits"] is not True and found["would_fit"][0] == "--lora"
+    assert document("predict", *large, "--lora")["fits"]
     assert "--tp changes nothing" in advisor("predict", *one, "--tp", "2", expect=2).stderr
 
 
@@ -241,9 +252,6 @@ def test_what_no_start_file_says_is_refused_with_the_nearest_that_can_be_written
                                                               *one[one.index(given) + 2 :]]  # fmt: skip
     advisor(*changed, expect=0)
     assert (tmp_path / "run.sh").exists()
-
-
-ONE = (*QWEN, *LENGTHS, "--gpu", "8xh100")
 
 
 def chosen(*words: str) -> dict:
