@@ -165,38 +165,38 @@ def splits(plan: Plan) -> list[int | None]:
 def with_split(plan: Plan, engine_gpus: int | None) -> Goal:
     """Return the goal of the plan's machine alone with this split, one of `splits`."""
     goal, offer = plan.goal, plan.offer
-    where = {"gpu": offer.gpu, "own": ()}
-    if offer.source == OWN_MACHINE:
-        where = {"gpu": OWN, "own": (OwnMachine(gpu=offer.gpu, gpus=offer.gpus),)}
-    placement = "colocated" if engine_gpus is None else "split"
-    return replace(goal, gpus=offer.gpus, counts=(), rollout_gpus=engine_gpus, placement=placement, **where)
+    owned = offer.source == OWN_MACHINE
+    return replace(
+        goal, gpu=OWN if owned else offer.gpu, gpus=offer.gpus, counts=(),
+        own=(OwnMachine(gpu=offer.gpu, gpus=offer.gpus),) if owned else (), rollout_gpus=engine_gpus,
+        placement="colocated" if engine_gpus is None else "split",
+        staleness=None if engine_gpus is None else goal.staleness,
+        prices=tuple(price for price in goal.prices if price.gpu == offer.gpu),
+    )  # fmt: skip
 
 
 def _what_shortens(work: RlWork, chosen: Run) -> str:
     """Say what twice the GPUs would gain, half the limit of the answers, and twice the GPUs that judge."""
     offer, answers = chosen.offer, work.request.answers
     twice, half, way = 2 * offer.gpus, answers.response_max // 2, work.ways[offer.gpu, offer.gpus]
-    steps = {}
     if (offer.gpu, twice) not in work.ways:
         work.updates.update(work.request.updates_on([(offer.gpu, twice)], work.store))
         work.best_on(offer.gpu, twice)
-    if (more := work.ways.get((offer.gpu, twice))) is not None:
-        steps[f"{twice} GPUs instead of {offer.gpus}"] = more.step.step_seconds
-    changed = {}
+    more, judge = work.ways.get((offer.gpu, twice)), way.run.judge
+    tried = [(f"{twice} GPUs instead of {offer.gpus}", "", None if more is None else more.step)]
     if half > answers.response_len:
         words = f"--response-max {half} instead of {answers.response_max}"
-        changed[words] = replace(way.run, answers=replace(answers, response_max=half))
-    if (judge := way.run.judge) is not None and judge.gpus:
+        cut = predict_rl(replace(way.run, answers=replace(answers, response_max=half)))
+        tried.append((words, "the longest answers set the step, not the number of GPUs", cut))
+    if judge is not None and judge.gpus:
         words = f"--judge-gpus {2 * judge.gpus} instead of {judge.gpus}"
-        changed[words] = replace(way.run, judge=replace(judge, gpus=2 * judge.gpus))
-    found = {words: predict_rl(run) for words, run in changed.items()}
-    steps |= {words: step.step_seconds for words, step in found.items() if step is not None}
-    gains = {words: way.step.step_seconds.value / step.value for words, step in steps.items()}
-    said = "; ".join(f"{words}: a step {_faster(gain)}" for words, gain in gains.items())
-    best = max(gains, key=gains.__getitem__, default="")
-    if best.startswith("--response-max") and gains[best] > _LITTLE:
-        return f"{said}; the longest answers set the step, not the number of GPUs"
-    return f"{said}; the judge sets the step" if best.startswith("--judge") and gains[best] > _LITTLE else said
+        faster = predict_rl(replace(way.run, judge=replace(judge, gpus=2 * judge.gpus)))
+        tried.append((words, "the judge sets the step", faster))
+    before = way.step.step_seconds.value
+    gains = [(before / step.step_seconds.value, words, why) for words, why, step in tried if step is not None]
+    said = [f"{words}: a step {_faster(gain)}" for gain, words, _ in gains]
+    most, _, why = max(gains, default=(1.0, "", ""))
+    return "; ".join([*said, *([why] if why and most > _LITTLE else [])])
 
 
 def _faster(gain: float) -> str:

@@ -37,7 +37,7 @@ def rl_form(row: Mapping[str, Any], plan: Plan, rollouts: Rollouts) -> Mapping[s
         (True, on_a_node, "with engines on GPUs of their own on several machines", "--placement colocated"),
         (pieces, "pieces" in row, "of models that are split over GPUs", "--lora"),
         (rollouts.judge_len > 0, "judges" in writes, "with a judge that writes", "--judge-len 0"),
-        (rollouts.judge_gpus > 0, "judge_gpus" in writes, "with a judge on GPUs of its own", "no --judge-gpus"),
+        (rollouts.judge_gpus > 0, "judge_gpus" in writes, "with a judge on GPUs of its own", "without --judge-gpus"),
         (shared, "judge_in_turn" not in form.get("lacks", ()), "with a judge on GPUs of the engines",
          "--judge-gpus 1"),
         (rollouts.trained_share < 1, "dropped_groups" in writes, "that drops groups", "--dropped-groups 0"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import shlex
 
 import pytest
@@ -93,6 +94,14 @@ def test_a_plan_says_who_generates_how_long_a_step_takes_and_what_would_change_i
     assert "Post-train qwen3-8b by GRPO with verl on" in shown and "157 steps of 1,024 answers" in shown
     assert "GPUs instead of" in shown and "--response-max 2048 instead of 4096: a step" in shown
     assert "train + generate" in shown and "in turn" in shown
+
+
+def test_the_limit_of_the_answers_sets_the_step_and_not_the_gpus():
+    words = ("--gpu", "8xh100", "--placement", "colocated", "--group", "16", "--response-len", "300")
+    shown = advisor(*QWEN, *words, "--response-max", "16384", expect=0, COLUMNS=300).stdout
+    assert "the longest answers set the step, not the number of GPUs" in shown
+    gains = re.findall(r"(\d+) GPUs instead of \d+: a step (?:(\S+) times|no faster)", shown)
+    assert [count for count, _ in gains] == ["16"] and float(gains[0][1] or 1) < 1.3  # though no plan of 16 was asked
 
 
 def hours(*more: str) -> float:
@@ -282,6 +291,8 @@ def test_a_judge_with_gpus_of_its_own_judges_while_others_generate():
     assert found["step_parts"]["reward"] < alone["step_parts"]["reward"]  # only the last answer is waited for
     shown = advisor(*one, "--judge-gpus", "2", expect=0, COLUMNS=300).stdout
     assert "2 judge (qwen3-8b)" in shown and "rewards by qwen3-8b" in shown
+    slow = advisor(*ONE, "--judge", "qwen3-32b", "--judge-gpus", "2", expect=0, COLUMNS=300).stdout
+    assert "--judge-gpus 4 instead of 2: a step" in slow and "the judge sets the step" in slow
     too_large = advisor(*ONE, "--judge", "llama-3.1-70b", "--judge-gpus", "1", expect=3).stderr
     assert "llama-3.1-70b" in too_large and "--judge-gpus" in too_large
     assert "--judge nothing" in advisor(*ONE, "--judge", "nothing", expect=2).stderr
