@@ -9,6 +9,7 @@ from typing import Any
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import find_gpu, peak_flops
 from advisor.prediction.layout_runs import beyond_steps
+from advisor.prediction.rl import rl_whole
 from advisor.records import Basis, Estimate, Plan, Prediction
 from advisor.report.prediction import layout_words
 
@@ -165,7 +166,7 @@ def _numbers(record: Any) -> dict[str, Any]:
         return found
     lost = {"failures_share": clock.interruptions_seconds, "checkpoints_share": clock.checkpoints_seconds}
     found |= {name: part.value / clock.steps_seconds.value for name, part in lost.items() if part is not None}
-    return found | {"beyond_steps": beyond_steps()}
+    return found | {"beyond_steps": beyond_steps(rl_whole() if run.workload.rollouts is not None else None)}
 
 
 def _of_prediction(prediction: Prediction) -> dict[str, Any]:

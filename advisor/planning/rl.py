@@ -10,7 +10,15 @@ from advisor.architecture import Layout, Model
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, read_link
 from advisor.prediction.generation import Answers, room
 from advisor.prediction.layout_batch import SURE, predict_layouts
-from advisor.prediction.rl import RlRun, RlSoftware, RlStep, predict_rl, prediction_of, update_runs
+from advisor.prediction.rl import (
+    LEAST_BIN,
+    RlRun,
+    RlSoftware,
+    RlStep,
+    predict_rl,
+    prediction_of,
+    update_runs,
+)
 from advisor.records import Prediction
 from advisor.units import format_percent, format_seconds
 
@@ -37,31 +45,37 @@ class RlWay:
 
 def best_updates(
     model: Model, machines: Sequence[tuple[GpuSpec, int]], answers: Answers, software: RlSoftware, *, updates: int = 1,
-    precision: str = "bf16",
+    precision: str = "bf16", layout: Layout | None = None,
 ) -> dict[tuple[str, int], Prediction]:  # fmt: skip
     """Return an optimizer step on each number of GPUs, by the GPU's key and the number.
 
-    It is in the fastest layout that surely fits, else in the likeliest to fit. GPUs whose links are unknown are left
-    out.
+    It is in the fastest layout that surely fits, else in the likeliest to fit; or in `layout`. GPUs whose links are
+    unknown are left out.
     """
-    runs, places = [], []
-    for gpu, gpus in machines:
-        usable = read_link(gpu.interconnect) is not None and (gpu.bf16_flops or gpu.fp16_flops)
-        if not usable or _LEAST_STATE * model.parameters > gpus * gpu.memory_bytes:
-            continue
-        layouts = list(_layouts(model, gpus))
-        for recompute in dict.fromkeys((software.recompute, "full")):
-            made = update_runs(
-                model, gpu, answers, software, layouts, updates=updates, recompute=recompute,
-                precision=precision if gpu.bf16_flops else "fp16",
-            )  # fmt: skip
-            runs += made
-            places += [(gpu.key, gpus)] * len(made)
-    tried: dict[tuple[str, int], list[Prediction]] = {}
-    for place, one in zip(places, predict_layouts(runs), strict=True):
-        if one.tokens_per_second is not None and one.fit_probability is not None:
-            tried.setdefault(place, []).append(one)
-    return {place: _best(some) for place, some in tried.items()}
+    left = [
+        (gpu, gpus, [layout] if layout is not None else list(_layouts(model, gpus)))
+        for gpu, gpus in machines
+        if read_link(gpu.interconnect) is not None and (gpu.bf16_flops or gpu.fp16_flops)
+        and (layout is not None or _LEAST_STATE * model.parameters <= gpus * gpu.memory_bytes)
+    ]  # fmt: skip
+    best: dict[tuple[str, int], Prediction] = {}
+    for least_bin in (LEAST_BIN, 0):  # the smallest micro-batches only where larger ones do not surely fit
+        runs, places = [], []
+        for gpu, gpus, layouts in left:
+            for recompute in dict.fromkeys((software.recompute, "full")):
+                made = update_runs(
+                    model, gpu, answers, software, layouts, updates=updates, recompute=recompute,
+                    precision=precision if gpu.bf16_flops else "fp16", least_bin=least_bin,
+                )  # fmt: skip
+                runs += made
+                places += [(gpu.key, gpus)] * len(made)
+        tried: dict[tuple[str, int], list[Prediction]] = {}
+        for place, one in zip(places, predict_layouts(runs), strict=True):
+            if one.tokens_per_second is not None and one.fit_probability is not None:
+                tried.setdefault(place, []).append(one)
+        best |= {place: _best(some) for place, some in tried.items()}
+        left = [one for one in left if (key := (one[0].key, one[1])) in best and not best[key].fits]
+    return best
 
 
 def _best(tried: Sequence[Prediction]) -> Prediction:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import overload
 
 import numpy as np
@@ -19,9 +21,11 @@ from advisor.prediction import adapters, comm
 from advisor.prediction.intervals import (
     BASES,
     EstimateArrays,
+    Mixture,
     reciprocal,
     sum_independent,
 )
+from advisor.prediction.memory_published import published_mixture
 from advisor.prediction.memory_terms import WorkloadArrays, by_kind
 from advisor.prediction.profile import FIT_MARGIN, Profile, unlikeness
 from advisor.prediction.throughput import (
@@ -38,6 +42,7 @@ from advisor.records import Basis, Estimate, Prediction, Workload
 
 # Allocated bytes, reserved bytes, bytes that the device must provide, and the probability that they fit.
 _Memory = tuple[Estimate | None, Estimate | None, Estimate | None, float | None]
+_ANY = "any"  # GPU of workloads of which only the memory is asked
 BACKWARD = 2 / 3  # share of a micro-step's time (sources §1.2)
 
 
@@ -134,10 +139,9 @@ def verdict_of(probability: float | None) -> bool | None:
 def _memory(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload], ran: bool) -> list[_Memory]:
     """Return the memory of each workload and the probability that it fits; None for kinds that were never traced."""
     model, room = profile.memory, profile.device_memory_bytes
-    if (needed := model.published(a, "needed")) is not None:
-        bases, parts = [Basis.PRIOR] * len(workloads), ("allocated", "reserved", "needed")
-        held = [model.published(a, name) for name in parts]
-        sides = [_estimates(one.estimates(room if ran else None), bases) for one in held if one is not None]
+    if model.is_published(a):
+        # On any GPU the same: a plan over many of them asks once.
+        sides, needed = _published_memory(tuple(replace(w, gpu=_ANY) for w in workloads), room if ran else None)
         chances = needed.below(FIT_MARGIN * room).tolist() if room is not None else [None] * len(workloads)
         return list(zip(*sides, chances, strict=True))
     try:
@@ -155,6 +159,17 @@ def _memory(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload], 
         (*held, total, None if usable is None else chance_below(usable, total.value, total.low, total.high))
         for *held, total in estimates
     ]
+
+
+@lru_cache(maxsize=4096)
+def _published_memory(
+    workloads: tuple[Workload, ...], ran_in: float | None
+) -> tuple[tuple[list[Estimate], ...], Mixture]:
+    """Return the allocated, reserved and needed bytes of published software, and the last as a mixture."""
+    a = WorkloadArrays.of(list(workloads))
+    held = [published_mixture(a, name) for name in ("allocated", "reserved", "needed")]
+    bases = [Basis.PRIOR] * len(workloads)
+    return tuple(_estimates(one.estimates(ran_in), bases) for one in held), held[-1]
 
 
 def _estimates(many: EstimateArrays, bases: Sequence[Basis]) -> list[Estimate]:

@@ -16,16 +16,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 
 from advisor.architecture import Model
 from advisor.hardware.catalog import GpuSpec, peak_flops
 from advisor.store.disk import read_yaml
 from advisor.store.folders import profiles_folder
 
+_NORMAL = NormalDist()  # of the standard library, which loads ten times faster than scipy
 BINS = 96  # stretches of decode steps in which the number of running answers is taken as constant
 MOST_SIMULATED = 4096  # answers of one engine
 KV_BYTES = 2  # of one number in the cache
@@ -36,18 +37,31 @@ _LATENT = 576  # numbers a token keeps in a layer with latent attention (DeepSee
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """The constants of an engine: `profiles/rl.yaml`, section `generation`."""
+    """The constants of a step: `profiles/rl.yaml`, sections `generation` and `step`."""
 
     bandwidth_share: float  # η
     step_seconds: float  # t0, with CUDA graphs
-    eager_step_seconds: float  # t0 without them
+    eager_layer_seconds: float  # of the launches of a layer without them, for which the GPU waits
     answer_seconds: float  # c
     near_layer_seconds: float  # added to t0 for each layer with tensor parallelism inside a node
     far_layer_seconds: float  # and across nodes
     spread: float  # standard deviation of the lengths over their mean
     at_limit: float  # share of answers that reach the limit
-    most_answers: int  # that an engine runs at once
+    most_answers: float  # that an engine runs at once
     workspace_bytes: float  # that an engine needs besides weights and cache
+    update_factor: float  # update over the law of pre-training
+    forward_factor: float  # and log-probabilities over its forward part
+    answer_train_seconds: float  # launches of one answer's update
+    expert_layer_seconds: float  # and of one pass of a micro-batch through a layer with experts
+    arm_launch_factor: float  # launches of such layers on the processors of GB200 and GH200
+    sync_seconds: float  # of new weights to the engines, however few
+    sync_bytes_per_second: float  # on the same GPUs or machine by machine, times the root of an engine's GPUs
+    broadcast_bytes_per_second: float  # from one GPU to all
+    adapter_sync_seconds: float
+    rest_seconds: float  # changing over, data, logging
+    split_rest_seconds: float  # the same if engines have GPUs of their own
+    offload_bytes_per_second: float  # of a GPU to the host's memory
+    linked_offload_bytes_per_second: float  # and where an NVLink leads there (GB200, GH200)
 
 
 @cache
@@ -57,10 +71,10 @@ def load_rl() -> Mapping[str, Any]:
 
 
 @cache
-def engine_constants() -> Constants:
-    """Return the constants of an engine."""
-    raw = load_rl()["generation"]
-    return Constants(**{name: raw[name]["value"] for name in Constants.__dataclass_fields__})
+def rl_constants() -> Constants:
+    """Return the constants of a step of RL."""
+    raw = load_rl()["generation"] | load_rl()["step"]
+    return Constants(**{name: float(entry["value"]) for name, entry in raw.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +129,7 @@ def kv_token_bytes(model: Model, tensor: int = 1) -> float:
 
 def room(model: Model, engines: Engines, constants: Constants | None = None) -> float:
     """Return the bytes for the KV cache of one engine; negative if the weights alone do not fit."""
-    constants = constants or engine_constants()
+    constants = constants or rl_constants()
     whole = engines.memory_share * engines.gpu.memory_bytes * engines.tensor
     return whole - model.parameters * engines.bytes_per_weight - constants.workspace_bytes * engines.tensor
 
@@ -130,22 +144,26 @@ def _lengths(count: int, mean: float, longest: float, spread: float, at_limit: f
     for _ in range(40):  # the body's median that gives the mean asked for, once it is cut at the limit
         mu = (low + high) / 2
         cut = (cut_at - mu) / sigma
-        body = math.exp(mu + sigma**2 / 2) * ndtr(cut - sigma) + longest * (1 - ndtr(cut))
+        body = math.exp(mu + sigma**2 / 2) * _NORMAL.cdf(cut - sigma) + longest * (1 - _NORMAL.cdf(cut))
         low, high = (mu, high) if body < wanted else (low, mu)
     shares = (np.arange(count) + 0.5) / count
-    lengths = np.minimum(np.exp(mu + sigma * ndtri(np.minimum(shares / (1 - at_limit), 1 - 1e-9))), longest)
+    places = np.minimum(shares / (1 - at_limit), 1 - 1e-9).tolist()
+    lengths = np.minimum(np.exp(mu + sigma * np.array([_NORMAL.inv_cdf(one) for one in places])), longest)
     return np.where(shares > 1 - at_limit, longest, lengths)
 
 
 @lru_cache(maxsize=1024)
 def _running(
-    count: int, slots: int, mean: float, longest: float, spread: float, at_limit: float
+    count: int, slots: int, mean: float, longest: float, spread: float, at_limit: float, of_all: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the lengths of BINS stretches of decode steps, and in each the answers that run and their mean age.
 
-    An answer starts when a slot is free. Who starts first does not depend on the lengths.
+    It is the engine that has the longest of all answers (`of_all`): the step waits for it. An answer starts when a slot
+    is free. Who starts first does not depend on the lengths.
     """
-    lengths = _lengths(count, mean, longest, spread, at_limit)
+    lengths = _lengths(count, mean, longest, spread, at_limit).copy()
+    if of_all > count:
+        lengths[-1] = _lengths(min(of_all, MOST_SIMULATED), mean, longest, spread, at_limit)[-1]
     order = np.argsort((np.arange(count) * 0.6180339887498949) % 1.0)  # evenly mixed, and the same each time
     starts = np.zeros(count)
     free: list[float] = []
@@ -171,7 +189,7 @@ def generate(
 
     `in_flight` is how many steps' answers may be generated at the same time, which only `steady_seconds` uses.
     """
-    c = constants or engine_constants()
+    c = constants or rl_constants()
     gpu, t = engines.gpu, engines.tensor
     mean, longest = answers.response_len, float(max(answers.response_max, answers.response_len))
     token_bytes = kv_token_bytes(model, t)
@@ -182,16 +200,17 @@ def generate(
     n = max(1.0, answers.count / engines.copies)
     flops = peak_flops(gpu, "bf16") or gpu.fp16_flops or 0.0
     layer = 0.0 if t == 1 else c.near_layer_seconds if t <= engines.node_gpus else c.far_layer_seconds
-    fixed = (c.eager_step_seconds if engines.eager else c.step_seconds) + layer * model.layers
+    fixed = c.step_seconds + layer * model.layers
+    launches = c.eager_layer_seconds * model.layers if engines.eager else 0.0
 
     def seconds(batch: np.ndarray, context: np.ndarray) -> np.ndarray:
         read = weights_read(model, batch) * engines.bytes_per_weight + batch * context * token_bytes
         read_seconds = read / (c.bandwidth_share * gpu.memory_bytes_per_second * t)
         product_seconds = 2 * model.active * batch / (_COMPUTE_SHARE * flops * t)
-        return fixed + c.answer_seconds * batch + np.maximum(read_seconds, product_seconds)
+        return np.maximum(launches, fixed + c.answer_seconds * batch + np.maximum(read_seconds, product_seconds))
 
     some = min(math.ceil(n), MOST_SIMULATED)  # of more answers, all but these run in full engines
-    steps, running, age = _running(some, math.ceil(slots), mean, longest, c.spread, c.at_limit)
+    steps, running, age = _running(some, math.ceil(slots), mean, longest, c.spread, c.at_limit, answers.count)
     running = running * min(1.0, n / some)
     each = seconds(running, answers.prompt_len + age) * steps
 

@@ -135,13 +135,13 @@ class MemoryModel:
 
     def published(self, a: WorkloadArrays, counted: str) -> Mixture | None:
         """Return the memory of published software, or None for this project's trainer, whose memory is traced."""
-        return published_mixture(a, counted) if self._published(a) else None
+        return published_mixture(a, counted) if self.is_published(a) else None
 
     def breakdown(self, workload: Workload, total_bytes: float | None = None) -> MemoryParts:
         """Return the bytes at the peak by part; they sum to `total_bytes`, or by default to the allocated bytes."""
         a = WorkloadArrays.of([workload])
         total = float(self.allocated_many(a).value[0]) if total_bytes is None else total_bytes
-        found = published_parts(a) if self._published(a) else self._own_parts(a)
+        found = published_parts(a) if self.is_published(a) else self._own_parts(a)
         parts = {name: float(np.ravel(held)[0]) for name, held in found.items()}
         parts["activations"] += parts.get("inputs", 0.0)
         # The regression may give slightly negative bytes for a part that is absent at the peak. A measured total may be
@@ -203,7 +203,7 @@ class MemoryModel:
     def _corrections(self, a: WorkloadArrays) -> Corrections:
         return self.cpu if a.device_type == "cpu" else self.cuda
 
-    def _published(self, a: WorkloadArrays) -> bool:
+    def is_published(self, a: WorkloadArrays) -> bool:
         """Return True if published software runs the workload. On a calibrated GPU it is always our own trainer."""
         return a.software is not None and a.device_type == "cuda" and not self.observations
 

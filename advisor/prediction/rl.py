@@ -20,23 +20,26 @@ from functools import cache
 
 from advisor.architecture import Layout, Model, Rollouts
 from advisor.errors import AdvisorError, close_matches
-from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
+from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, read_link
 from advisor.laws.intervals import Z80
-from advisor.prediction.generation import Answers, Engines, Generation, engine_constants, generate, load_rl, room
+from advisor.prediction.generation import Answers, Constants, Engines, Generation, generate, load_rl, rl_constants, room
 from advisor.prediction.intervals import reciprocal
 from advisor.prediction.judge import Judge, judge_seconds
 from advisor.prediction.layout_batch import SURE
+from advisor.prediction.layout_time import LayoutLaw, load_law
 from advisor.prediction.layouts import LayoutRun
 from advisor.prediction.profile import FIT_MARGIN
 from advisor.records import Basis, Estimate, Prediction
 
 PARTS = ("generation", "reward", "log_probs", "update", "sync", "rest")
+_OF_WORK = ("generation", "log_probs", "update")  # parts that take as long as the answers are long
 ALGORITHMS = ("grpo", "dapo", "ppo")
 _WORK = {"none": 3.0, "selective": 3.5, "full": 4.0}  # forward passes' worth of work in an update
 SPLIT_BY = "nemo"  # the software that trains models which are split over GPUs, in all of these programs
 ONE_OFF = 1.0  # steps that the trainer is behind so that generation and training overlap wholly
 _FIRST = 0.3  # of a batch; streaming as much brings nearly all of that (verl, fully_async: 231, 171, 146, 151 s)
-LEAST_BIN = 8192  # tokens of a packed micro-batch
+_TRAY = 4  # GPUs of a machine in racks that one NVLink spans (NVL72)
+LEAST_BIN = 8192  # tokens of a packed micro-batch, if there is room
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +52,12 @@ class RlSoftware:
     packed: bool  # answers fill a micro-batch without padding
     splits: bool  # it can generate on GPUs of their own
     overlaps: bool  # and train at the same time
-    streams: bool  # engines then go on with other answers instead of waiting for the longest of a step
+    streams: float  # share of the wait for the longest answer of a step that engines then spend on other answers
+    tensor: int  # GPUs of one engine unless told otherwise
+    graphs_since: str | None  # date from which its engines use CUDA graphs unless told otherwise; None: they do not
+    prompts: int  # of a step in its examples
+    group: int
+    response_max: int
     memory_share: float  # of a GPU's memory that an engine may fill while it shares the GPU
     sends: str  # weights to engines on other GPUs: node by node ("sharded"), or from one GPU to all ("broadcast")
     source: str
@@ -80,7 +88,6 @@ class RlRun:
     update: Prediction  # one optimizer step of the trainer
     gpu: GpuSpec
     train_gpus: int
-    node_gpus: int = GPUS_PER_NODE
     engine_gpus: int  # that generate; equal to the trainer's if both share them
     tensor: int  # GPUs of one engine
     software: RlSoftware
@@ -92,7 +99,7 @@ class RlRun:
     adapters: bool = False  # LoRA: little to optimize, to store and to send
     memory_share: float | None = None  # of a GPU for an engine; None: as the software does
     eight_bits: bool = False  # the engines' weights
-    eager: bool = False  # engines run without CUDA graphs
+    eager: bool | None = None  # engines run without CUDA graphs; None: as the software does
     algorithm: str = "grpo"  # one of ALGORITHMS
     trained_share: float = 1.0  # of the generated answers; DAPO drops groups without a difference
     reward_seconds: float = 1.0  # of judging all answers by rules; more for tests in a sandbox
@@ -107,9 +114,9 @@ class RlRun:
         return not self.colocated and self.staleness > 0
 
     @property
-    def streams(self) -> bool:
-        """Return True if engines go on with other answers instead of waiting for the longest of a step."""
-        return self.staleness > 0 and (self.software.streams or self.staleness != ONE_OFF)
+    def streams(self) -> float:
+        """Return the share of the wait for the longest answer of a step that engines spend on other answers."""
+        return 0.0 if self.staleness == 0 else self.software.streams if self.staleness == ONE_OFF else 1.0
 
     @property
     def gpus(self) -> int:
@@ -121,9 +128,12 @@ class RlRun:
         share = self.memory_share or (
             self.software.memory_share if self.colocated else load_rl()["split_share"]["value"]
         )
+        eager = self.software.graphs_since is None if self.eager is None else self.eager
+        link = read_link(self.gpu.interconnect)
+        node = _TRAY if link is not None and link.gpus > GPUS_PER_NODE else GPUS_PER_NODE
         return Engines(
             gpu=self.gpu, copies=self.engine_gpus // self.tensor, tensor=self.tensor, memory_share=share,
-            bytes_per_weight=1.0 if self.eight_bits else 2.0, eager=self.eager, node_gpus=self.node_gpus,
+            bytes_per_weight=1.0 if self.eight_bits else 2.0, eager=eager, node_gpus=node,
         )  # fmt: skip
 
 
@@ -141,36 +151,37 @@ class RlStep:
     judge_tensor: int  # GPUs of one engine of the judge
 
 
-def predict_rl(run: RlRun) -> RlStep | None:
+def predict_rl(run: RlRun, constants: Constants | None = None) -> RlStep | None:
     """Return the predicted step; None if the engines have no room for an answer, or the judge for its weights."""
-    value = {name: float(entry["value"]) for name, entry in load_rl()["step"].items()}
+    c = constants or rl_constants()
     made = replace(run.answers, prompts=max(1, round(run.answers.prompts / run.trained_share)))
     # an agent's turns come one after the other; each reads what the tools said
     longest = max(1, made.response_max // run.turns)
     each = replace(made, response_len=made.response_len / run.turns, response_max=longest)
     in_flight = 1.0 + math.ceil(run.staleness)
-    turn = generate(run.model, each, run.engines, in_flight)
+    turn = generate(run.model, each, run.engines, in_flight, c)
     if turn is None:
         return None
     generated = turn.seconds * run.turns + run.tool_seconds * (run.turns - 1)
-    if run.streams:
-        generated = turn.steady_seconds * run.turns + run.tool_seconds * (run.turns - 1) / in_flight
+    steady = turn.steady_seconds * run.turns + run.tool_seconds * (run.turns - 1) / in_flight
+    generated += run.streams * min(0.0, steady - generated)
+    offload = c.linked_offload_bytes_per_second if _on_arm(run.gpu) else c.offload_bytes_per_second
     judging = 0.0, 1
     if run.judge is not None:
-        took = judge_seconds(run.judge, made, run.engines, load_rl()["split_share"]["value"],
-                             value["offload_bytes_per_second"], generated, waited_for=not run.streams)  # fmt: skip
+        took = judge_seconds(run.judge, made, run.engines, load_rl()["split_share"]["value"], offload, generated,
+                             waited_for=not run.streams)  # fmt: skip
         if took is None:
             return None
         judging = took
-    log_probs, update = _training_seconds(run, value)
+    log_probs, update = _training_seconds(run, c)
     needed, moved = _memory(run)
     seconds = {
         "generation": generated,
         "reward": run.reward_seconds + judging[0],
         "log_probs": log_probs,
         "update": update,
-        "sync": _sync_seconds(run, value),
-        "rest": value["rest_seconds"] + moved * 2 / value["offload_bytes_per_second"],
+        "sync": _sync_seconds(run, c),
+        "rest": (c.rest_seconds if run.colocated else c.split_rest_seconds) + moved * 2 / offload,
     }
     spread = {name: float(entry["value"]) for name, entry in load_rl()["deviation"].items()}
     of_part = {name: spread.get(name, spread["rest"]) for name in seconds}
@@ -180,7 +191,10 @@ def predict_rl(run: RlRun) -> RlStep | None:
     tokens = run.answers.tokens
     return RlStep(
         step_seconds=step,
-        parts={name: _estimate(took, math.hypot(of_part[name], run.unsure)) for name, took in seconds.items()},
+        parts={
+            name: _estimate(took, math.hypot(of_part[name], run.unsure if name in _OF_WORK else 0.0))
+            for name, took in seconds.items()
+        },
         generation=turn,
         tokens_per_second=reciprocal(step, tokens),
         bytes=needed,
@@ -190,34 +204,45 @@ def predict_rl(run: RlRun) -> RlStep | None:
     )
 
 
-def _training_seconds(run: RlRun, value: Mapping[str, float]) -> tuple[float, float]:
+def _training_seconds(run: RlRun, c: Constants) -> tuple[float, float]:
     """Return the seconds of all log-probabilities and of all updates of a step."""
     one, work = run.update, run.update.workload
     assert one.step_seconds is not None  # whoever makes an RlRun knows the speed of its updates
     # The packed bins of the update hold its tokens; other software pads each answer to the longest of its batch.
     padded = 1.0 if run.software.packed else _padding(run.answers)
     steps = run.answers.tokens * padded / work.step_tokens
-    update = one.step_seconds.value * steps * value["update_factor"]
-    parts = one.step_parts or {}
+    update = one.step_seconds.value * steps * c.update_factor
+    parts, passes_of_update = one.step_parts or {}, _WORK[work.activation_checkpointing]
     once = parts.get("optimizer", 0.0) + parts.get("data", 0.0)
-    forward = (one.step_seconds.value - once) * steps * value["forward_factor"] / _WORK[work.activation_checkpointing]
-    # The launches of short answers, which small models cannot hide behind their arithmetic.
-    launches = value["answer_train_seconds"] * run.answers.count / (work.layout.data if work.layout else work.gpus)
-    # If engines generate at the same time, the trainer takes their log-probabilities instead of its own.
-    passes = run.reference + run.critic + (not run.overlaps)
-    return passes * math.hypot(forward, launches / 3), math.hypot(update, launches) * (2 if run.critic else 1)
+    forward = (one.step_seconds.value - once) * steps * c.forward_factor / passes_of_update
+    # Launches that are not hidden behind the arithmetic: of short answers in small models, and of experts.
+    data, pipeline = (work.layout.data, work.layout.pipeline) if work.layout else (work.gpus, 1)
+    of_answers = c.answer_train_seconds * run.answers.count / data
+    of_experts = 0.0
+    if run.model.experts is not None:
+        micro_batches = work.grad_accum * steps + (pipeline - 1) * run.updates
+        slower = c.arm_launch_factor if _on_arm(run.gpu) else 1.0
+        of_experts = c.expert_layer_seconds * slower * run.model.layers / pipeline * micro_batches
+    # If engines never wait for it, the trainer takes their log-probabilities instead of its own.
+    passes = run.reference + run.critic + (run.streams < 1)
+    update = math.hypot(update, of_answers, of_experts * passes_of_update) * (2 if run.critic else 1)
+    return passes * math.hypot(forward, of_answers / 3, of_experts), update
 
 
-def _sync_seconds(run: RlRun, value: Mapping[str, float]) -> float:
+def _sync_seconds(run: RlRun, c: Constants) -> float:
     """Return the seconds in which the engines get the new weights."""
     if run.adapters:
-        return value["adapter_sync_seconds"]
+        return c.adapter_sync_seconds
     weights = 2.0 * run.model.parameters
     if run.colocated or run.software.sends == "sharded":
-        nodes = math.sqrt(max(1.0, run.train_gpus / run.node_gpus))
-        return value["sync_seconds"] + weights / (value["sync_bytes_per_second"] * nodes)
-    rate = value["broadcast_bytes_per_second"] * (0.5 if run.model.experts else 1.0)  # many small tensors
-    return value["sync_seconds"] + weights / rate
+        # Between one place that all weights pass and GPUs that each take their part of them.
+        return c.sync_seconds + weights / math.sqrt(run.tensor) / c.sync_bytes_per_second
+    return c.sync_seconds + weights / c.broadcast_bytes_per_second
+
+
+def _on_arm(gpu: GpuSpec) -> bool:
+    """Return True if the GPU has a link to a Grace processor."""
+    return "c2c" in gpu.interconnect
 
 
 def _total(run: RlRun, seconds: Mapping[str, float]) -> tuple[float, tuple[str, ...]]:
@@ -229,6 +254,14 @@ def _total(run: RlRun, seconds: Mapping[str, float]) -> tuple[float, tuple[str, 
         hidden = min(1.0, run.staleness / (_FIRST if run.streams and run.staleness < ONE_OFF else ONE_OFF))
     total = sum(seconds.values()) - hidden * sum(seconds[name] for name in shorter)
     return total, (*longer, *(() if hidden == 1 else shorter), "sync", "rest")
+
+
+@cache
+def rl_whole() -> LayoutLaw:
+    """Return the law of whole runs for RL: its steps are measured among evaluations and slow machines already."""
+    raw = load_rl()["whole"]
+    beyond, deviation = float(raw["beyond_steps"]["value"]), float(raw["deviation"]["value"])
+    return replace(load_law(), whole=math.log(beyond), whole_deviation=deviation)
 
 
 def _estimate(value: float, deviation: float) -> Estimate:
@@ -250,13 +283,12 @@ def _memory(run: RlRun) -> tuple[dict[str, float], float]:
     state = parts.get("state", 0.0)
     engine, whole = run.engines, run.engines.memory_share * run.gpu.memory_bytes
     assert run.update.device_bytes is not None
-    frozen = 2.0 * run.model.parameters / run.train_gpus if run.reference and not run.adapters else 0.0
-    peak = run.update.device_bytes.value + frozen
+    peak = run.update.device_bytes.value  # the reference model waits in the host's memory, as in verl and NeMo RL
     if not run.colocated:
         return {"generate": whole, "update": peak, "change over": peak}, 0.0
     moved = state if whole + state > run.gpu.memory_bytes else 0.0
     # the engine wakes with its weights while the trainer still has its own
-    change = engine.bytes_per_weight * run.model.parameters / engine.tensor + state - moved + frozen
+    change = engine.bytes_per_weight * run.model.parameters / engine.tensor + state - moved
     return {"generate": whole + state - moved, "update": peak + asleep, "change over": change + asleep}, moved
 
 
@@ -273,24 +305,25 @@ def _chance(run: RlRun, at_moments: Mapping[str, float]) -> float:
 
 def update_runs(
     model: Model, gpu: GpuSpec, answers: Answers, software: RlSoftware, layouts: Sequence[Layout], *,
-    updates: int = 1, precision: str = "bf16", recompute: str | None = None, node_gpus: int = GPUS_PER_NODE,
+    updates: int = 1, precision: str = "bf16", recompute: str | None = None,
+    least_bin: int = LEAST_BIN,
 ) -> list[LayoutRun]:  # fmt: skip
     """Return one optimizer step over the answers as a training run, for each layout.
 
-    A micro-batch holds as many tokens as the longest answer needs; attention sees the answers of typical length in it.
-    Models that are split over GPUs are trained by Megatron.
+    A micro-batch holds `least_bin` tokens, or as many as the longest answer needs; attention sees the answers of
+    typical length in it. Models that are split over GPUs are trained by Megatron.
     """
-    longest = max(answers.prompt_len + answers.response_max, LEAST_BIN if software.packed else 0)
-    spread = engine_constants().spread
+    longest = max(answers.prompt_len + answers.response_max, least_bin if software.packed else 0)
+    spread = rl_constants().spread
     typical = min(answers.prompt_len + answers.response_len * (1 + spread**2), longest)
     together = max(1, round(longest / typical))
     runs = []
     for layout in layouts:
         bins = answers.tokens / updates / (layout.data * typical * together)
         runs.append(LayoutRun(
-            model=model, gpu=gpu, layout=layout, node_gpus=min(node_gpus, layout.gpus), seq_len=max(1, round(typical)),
-            micro_batch=together, micro_batches=max(1, round(bins)), precision=precision,
-            recompute=recompute or software.recompute,
+            model=model, gpu=gpu, layout=layout, node_gpus=min(GPUS_PER_NODE, layout.gpus),
+            seq_len=max(1, round(typical)), micro_batch=together, micro_batches=max(1, round(bins)),
+            precision=precision, recompute=recompute or software.recompute,
             software=software.training if layout.data == layout.gpus and model.experts is None else SPLIT_BY,
         ))  # fmt: skip
     return runs

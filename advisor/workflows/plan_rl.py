@@ -21,7 +21,7 @@ from advisor.prediction.layout_batch import SURE
 from advisor.prediction.layout_runs import whole_run
 from advisor.prediction.power import datasheet_power
 from advisor.prediction.prior import published_runs
-from advisor.prediction.rl import predict_rl, require_rl_software
+from advisor.prediction.rl import predict_rl, require_rl_software, rl_whole
 from advisor.records import Estimate, Grounds, Plan, Prediction, Run
 from advisor.store.store import Store
 from advisor.workflows.goal import RL_SOFTWARE
@@ -102,9 +102,8 @@ class RlWork:
         taken = interruptions(self.goal, spot=offer.spot, gpus=offer.gpus)
         step = prediction.step_seconds
         assert step is not None
-        clock, failures = whole_run(
-            self._mean_step(prediction, offer, step), self.steps, offer.gpus, prediction.parameters, taken=taken
-        )
+        mean = self._mean_step(prediction, offer, step)
+        clock, failures = whole_run(mean, self.steps, offer.gpus, prediction.parameters, rl_whole(), taken)
         return Duration(clock=clock, failures=failures, taken=taken)
 
     def _mean_step(self, prediction: Prediction, offer: Offer, first: Estimate) -> Estimate:

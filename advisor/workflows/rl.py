@@ -20,7 +20,7 @@ from advisor.planning.models import known_names, mixture_rows, require_architect
 from advisor.planning.rl import RlWay, best_updates, search_rl, training_sizes
 from advisor.prediction.generation import Answers, load_rl
 from advisor.prediction.judge import Judge
-from advisor.prediction.layout_batch import SURE, predict_layouts
+from advisor.prediction.layout_batch import SURE
 from advisor.prediction.rl import (
     RlRun,
     RlSoftware,
@@ -28,7 +28,6 @@ from advisor.prediction.rl import (
     prediction_of,
     require_rl_software,
     rl_software,
-    update_runs,
 )
 from advisor.records import Basis, Estimate, Prediction
 from advisor.store.store import Store
@@ -37,18 +36,21 @@ from advisor.workflows.plan_finetune import RANK, finetune_batch, finetune_softw
 from advisor.workflows.predict import RL_OPTIONS, Predicted
 
 UPDATES = 4  # optimizer steps on the answers of one step, as in the recipes of verl and NeMo RL
-# Mean length where only the limit is stated, by published runs: a third of a limit of 4,096, less of longer ones.
-_MEAN_AT, _LIMIT = 1400.0, 4096.0
+# Mean length where only the limit is stated, by published runs: a quarter of a limit up to 4,096, less of longer ones.
+_MEAN_AT, _LIMIT = 1100.0, 4096.0
+_THINKING_AT, _LONG = 5000.0, 8192.0  # of models that reason at length before they answer
+_THINKS, _NO_THOUGHT = r"r1|qwq|qwen3|think|nemotron|gpt-oss|magistral", r"base|instruct|coder"
 STEP_PROMPTS, GROUP, PROMPT_LEN = 128, 8, 200.0
 LIMIT_OF_LENGTH = 4.0  # longest answer over the mean one, if nothing is stated
 LIMIT = 4096
 _OF_WORK = ("response_len", "prompts_per_step", "group_size")  # what the work of a step depends on
-_UNSURE = 0.7  # log standard deviation of a step whose work is assumed (benchmarks/rl.py)
+_UNSURE = 0.5  # log standard deviation of a step whose work is assumed (benchmarks/rl.py)
 _DROPPED = 0.5  # share of the groups that DAPO drops because their answers are all right or all wrong
 _REWARD_SECONDS = 1.0  # of rules: 0.8-0.9 s for 5,120 answers (verl)
 _JUDGE_LEN = 256.0  # tokens that a judge writes about an answer
 _OWN_STEP = 0.06  # log standard deviation of later steps around the first ones, whose answers had another length
 _OTHER_GPUS = 0.2  # added on another number of GPUs than those that were timed
+_HYBRIDS, _ATTENDING = r"qwen3\.[56]|qwen3-next", 0.25  # one layer in four attends (full_attention_interval)
 _FAR = 0.35  # log ratio of parameters beyond which no known model stands in for an unknown one
 
 
@@ -161,7 +163,7 @@ def request_of(goal: Goal | PredictOptions, network: float | None) -> tuple[RlRe
         if getattr(goal, name) is None:
             assumed.append(f"--{name.replace('_', '-')} {usual:g}")
     limit = goal.response_max or (round(LIMIT_OF_LENGTH * goal.response_len) if goal.response_len else LIMIT)
-    mean = goal.response_len or usual_length(limit)
+    mean = goal.response_len or usual_length(limit, goal.model)
     longer = getattr(goal, "response_len_end", None) or mean
     if goal.response_max is None:
         limit = max(limit, round(1.5 * longer))
@@ -260,6 +262,11 @@ def positive_seconds(text: str) -> float:
     return value
 
 
+def pace_deviation(timed: int) -> float:
+    """Return the log standard deviation of later steps around the median of some timed ones."""
+    return math.hypot(_OWN_STEP, 0.15 / math.sqrt(timed))
+
+
 def own_pace(
     request: RlRequest, gpu: str, measured: Sequence[MeasuredSteps], store: Store, planned: int | None = None
 ) -> OwnPace | None:
@@ -276,7 +283,7 @@ def own_pace(
         return None
     weight = sum(count for _, count in logs)
     middle = sum(value * count for value, count in logs) / weight
-    return OwnPace(factor=math.exp(middle), deviation=math.hypot(_OWN_STEP, 0.15 / math.sqrt(weight)), gpus=tuple(seen))
+    return OwnPace(factor=math.exp(middle), deviation=pace_deviation(weight), gpus=tuple(seen))
 
 
 def paced(prediction: Prediction, own: OwnPace, gpus: int) -> Prediction:
@@ -372,9 +379,12 @@ def as_predicted(way: RlWay, assumed: Sequence[str], would_fit: tuple[str, ...] 
     )  # fmt: skip
 
 
-def usual_length(limit: float) -> float:
-    """Return the mean length of answers of which only the limit is known."""
-    return min(0.5 * limit, _MEAN_AT * (limit / _LIMIT) ** 0.5)
+def usual_length(limit: float, model: str) -> float:
+    """Return the mean length of a model's answers of which only the limit is known."""
+    name = model.lower()
+    if re.search(_THINKS, name) and not re.search(_NO_THOUGHT, name):
+        return min(0.6 * limit, _THINKING_AT * (limit / _LONG) ** 0.5)
+    return min(0.25 * limit, _MEAN_AT * (limit / _LIMIT) ** 0.3)
 
 
 def is_rl_table(path: Path) -> bool:
@@ -399,7 +409,7 @@ def _predicted(row: Mapping[str, str], store: Store) -> RlPredicted:
     sizes = model_of(row.get("model", ""), stated("params_b"), stated("active_params_b"), assumed)
     if "gpu" not in row:
         raise AdvisorError("no gpu is stated", "name it: h100", exit_code=2)
-    named = read_gpus(row["gpu"])
+    named = read_gpus(row["gpu"].partition("/")[0])
     spec = require_gpu(named.key)
     software = software_in(row.get("framework", ""), assumed)
     gpus = int(number("n_gpus", None))
@@ -412,29 +422,34 @@ def _predicted(row: Mapping[str, str], store: Store) -> RlPredicted:
     degrees = {name: int(value) for name, value in re.findall(r"\b(TP|PP|CP|EP)(\d+)", row.get("layout_train", ""))}
     prompt = number("prompt_len_mean", PROMPT_LEN)
     cap = stated("response_len_max")
-    mean = number("response_len_mean", None if cap is None else usual_length(cap))
+    if cap is None and "response_len_mean" not in row:
+        cap = number("response_len_max", software.response_max)
+    mean = number("response_len_mean", None if cap is None else usual_length(cap, row.get("model", "")))
     limit = max(mean, (cap or 4 * mean) - (prompt if software.name == "nemo-rl" else 0.0))
     answers = Answers(
-        prompts=int(number("prompts_per_step", STEP_PROMPTS)), group=int(number("group_size", GROUP)),
+        prompts=int(number("prompts_per_step", software.prompts)), group=int(number("group_size", software.group)),
         prompt_len=prompt, response_len=mean, response_max=round(limit),
     )  # fmt: skip
-    eight_bits = row.get("precision_train", "") in ("fp8", "mxfp8")
+    eight_bits = [row.get(name, "") in ("fp8", "mxfp8") for name in ("precision_train", "precision_rollout")]
+    eager = software.graphs_since is None or row.get("date", "9") < software.graphs_since
     request = RlRequest(
         model=sizes.name, sizes=sizes, answers=answers, software=software, updates=_updates(software),
-        rank=RANK if row.get("method") == "lora" else None, precision="fp8" if eight_bits else "bf16",
+        rank=RANK if row.get("method") == "lora" else None, precision="fp8" if eight_bits[0] else "bf16",
         algorithm=next((one for one in ("dapo", "ppo") if one in row.get("algorithm", "").lower()), "grpo"),
     )  # fmt: skip
     update = _update_of_row(request, spec, train, degrees, store)
     if update is None:
         raise AdvisorError(f"the speed of {named.key} for {sizes.name} is unknown", "name another GPU", exit_code=2)
     of_engine = re.findall(r"TP(\d+)", row.get("layout_rollout", ""))
-    tensors = [int(of_engine[0])] if of_engine else [2**n for n in range(8) if engines % 2**n == 0]
+    usual = min(software.tensor, engines)
+    tensors = [int(of_engine[0])] if of_engine else [2**n for n in range(8) if engines % 2**n == 0 and 2**n >= usual]
     for tensor in tensors:
         run = RlRun(
             model=sizes, answers=answers, update=update, gpu=spec, train_gpus=train, engine_gpus=engines,
             tensor=min(tensor, engines), software=software, colocated=not split, staleness=staleness,
             updates=request.updates, adapters=request.rank is not None, algorithm=request.algorithm,
-            critic=request.algorithm == "ppo", reference=request.algorithm != "dapo", eight_bits=eight_bits,
+            critic=request.algorithm == "ppo", reference=request.algorithm != "dapo", eight_bits=any(eight_bits),
+            eager=eager or row.get("rollout_engine", "").lower().startswith("hf"),
             unsure=_UNSURE if any(one.startswith(_OF_WORK) for one in assumed) else 0.0,
         )  # fmt: skip
         step = predict_rl(run)
@@ -458,15 +473,10 @@ def _update_of_row(
         tensor=pieces[0], sequence=pieces[0] > 1, pipeline=pieces[1], context=pieces[2], expert=degrees.get("EP", 1),
         data=gpus // cut, sharding="optimizer",
     )  # fmt: skip
-    tried = [
-        one
-        for recompute in dict.fromkeys((request.software.recompute, "full"))
-        for one in predict_layouts(update_runs(
-            request.sizes, spec, request.answers, request.software, [layout], updates=request.updates,
-            precision=request.precision, recompute=recompute,
-        ))
-    ]  # fmt: skip
-    return next((one for one in tried if (one.fit_probability or 0.0) >= 1 - SURE), tried[-1])
+    return best_updates(
+        request.sizes, [(spec, gpus)], request.answers, request.software, updates=request.updates,
+        precision=request.precision, layout=layout,
+    ).get((spec.key, gpus))  # fmt: skip
 
 
 def _assume(name: str, default: float | None, assumed: list[str]) -> float:
@@ -492,6 +502,7 @@ def model_of(name: str, params_b: float | None, active_b: float | None, assumed:
     Raises AdvisorError (exit 2) if neither name nor size is known.
     """
     plain = re.sub(r"-(instruct|base|math|chat|it|vl)\b", "", name.split(" ")[0].lower())
+    plain = plain.replace("deepseek-r1-distill-qwen-", "qwen2.5-").replace("deepseek-r1-distill-llama-", "llama-3.1-")
     for one in (name, name.split(" ")[0], plain, plain.replace("qwen2-", "qwen2.5-")):
         try:
             found = find_architecture(one).model
@@ -517,4 +528,4 @@ def model_of(name: str, params_b: float | None, active_b: float | None, assumed:
     if nearest is None:
         raise AdvisorError(f"--model {name}: unknown, and no known model has its size", "a config.json", exit_code=2)
     assumed.append(f"{nearest.name}, which is nearest in size, for {name or 'the model'}: its config.json says more")
-    return replace(nearest, name=nearest.name)
+    return replace(nearest, attending=_ATTENDING if re.search(_HYBRIDS, plain) else nearest.attending)

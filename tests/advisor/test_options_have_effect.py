@@ -91,7 +91,7 @@ PREDICTIONS = {
     "adapters": ("--gpu", "rtx-4090", "--lora-rank", "16", *SIZES),
     "a layout": ("--gpu", "h100-80gb-sxm", "--gpus", "8", "--model", "mixtral-8x7b", "--pp", "4", "--micro-batch", "1"),
     "RL": ("--gpu", "h100-80gb-sxm", "--gpus", "8", "--model", "qwen2.5-7b", "--rl", "grpo", "--response-len", "1000",
-           "--response-max", "2500"),
+           "--response-max", "4000"),
     "a table": ("--rows", "ROWS"),
 }  # fmt: skip
 PREDICT_ALIKE = {
