@@ -341,7 +341,9 @@ def prediction_of(run: RlRun, step: RlStep) -> Prediction:
         judge_len=0.0 if judge is None else judge.tokens, judge_gpus=0 if judge is None else judge.gpus,
         judge_tensor=step.judge_tensor,
     )  # fmt: skip
-    fullest = max(step.bytes.values())
+    fullest, held = max(step.bytes.values()), dict(step.bytes)
+    if judge is not None:
+        held["the judge's weights"] = 2.0 * judge.model.parameters / step.judge_tensor
     needed = run.update.device_bytes
     assert needed is not None
     return replace(
@@ -351,7 +353,7 @@ def prediction_of(run: RlRun, step: RlStep) -> Prediction:
         tokens_per_second=step.tokens_per_second,
         mfu=None,
         device_bytes=needed.scaled(fullest / needed.value),
-        peak_parts=dict(step.bytes),
+        peak_parts=held,
         fit_probability=step.fit_probability,
         fits=True if step.fit_probability >= SURE else False if step.fit_probability <= 1 - SURE else None,
         step_parts={name: part.value for name, part in step.parts.items()},

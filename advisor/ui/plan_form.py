@@ -14,6 +14,7 @@ from advisor.hardware.offers import provider_names
 from advisor.options import OPTIONS, Goal, Kind, Option
 from advisor.planning.models import known_names, mixture_rows
 from advisor.planning.offers import GPU_COUNTS
+from advisor.prediction.rl import rl_software
 from advisor.prediction.software import table
 from advisor.ui import controls, loaders
 from advisor.ui.controls import ENTERED, PLAN, QUERY, device_names, escaped, from_address, go, to_address
@@ -55,7 +56,7 @@ def _choices(option: Option) -> Sequence[Any] | None:
         Kind.NUMBERS: lambda: GPU_COUNTS,
         Kind.PROVIDER: provider_names,
         Kind.MODEL: lambda: [*known_names(), *mixture_rows()],
-        Kind.SOFTWARE: lambda: list(table()),
+        Kind.SOFTWARE: lambda: list(dict.fromkeys([*table(), *rl_software()])),
     }
     return offered[option.kind]() if option.kind in offered else None
 

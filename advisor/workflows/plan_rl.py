@@ -29,6 +29,7 @@ from advisor.workflows.plan_elsewhere import ON_DEMAND, BestWay, Duration, plan_
 from advisor.workflows.rl import MeasuredSteps, RlRequest, own_pace, paced, read_steps, request_of
 
 _LITTLE, _NOTABLE = 1.1, 1.05  # times as fast
+_ABOVE_MEAN = 1.25  # least limit of the answers over their mean length
 _WHILE = (0.1, 0.3, 0.5, 0.7, 0.9)  # of a run, where the length of its answers is taken
 
 
@@ -177,15 +178,16 @@ def with_split(plan: Plan, engine_gpus: int | None) -> Goal:
 def _what_shortens(work: RlWork, chosen: Run) -> str:
     """Say what twice the GPUs would gain, half the limit of the answers, and twice the GPUs that judge."""
     offer, answers = chosen.offer, work.request.answers
-    twice, half, way = 2 * offer.gpus, answers.response_max // 2, work.ways[offer.gpu, offer.gpus]
+    twice, way = 2 * offer.gpus, work.ways[offer.gpu, offer.gpus]
+    shorter = max(answers.response_max // 2, math.ceil(_ABOVE_MEAN * answers.response_len))
     if (offer.gpu, twice) not in work.ways:
         work.updates.update(work.request.updates_on([(offer.gpu, twice)], work.store))
         work.best_on(offer.gpu, twice)
     more, judge = work.ways.get((offer.gpu, twice)), way.run.judge
     tried = [(f"{twice} GPUs instead of {offer.gpus}", "", None if more is None else more.step)]
-    if half > answers.response_len:
-        words = f"--response-max {half} instead of {answers.response_max}"
-        cut = predict_rl(replace(way.run, answers=replace(answers, response_max=half)))
+    if shorter < answers.response_max:
+        words = f"--response-max {shorter} instead of {answers.response_max}"
+        cut = predict_rl(replace(way.run, answers=replace(answers, response_max=shorter)))
         tried.append((words, "the longest answers set the step, not the number of GPUs", cut))
     if judge is not None and judge.gpus:
         words = f"--judge-gpus {2 * judge.gpus} instead of {judge.gpus}"

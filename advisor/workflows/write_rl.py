@@ -31,10 +31,10 @@ def rl_form(row: Mapping[str, Any], plan: Plan, rollouts: Rollouts) -> Mapping[s
     pieces = layout is not None and (layout.data < layout.gpus or layout.expert > 1)
     form = {} if rollouts.colocated else row["split"][behind]
     shared = rollouts.judge is not None and not rollouts.judge_gpus
-    on_a_node = "before" not in form or plan.offer.gpus <= GPUS_PER_NODE
+    near = "one_machine" not in row or plan.offer.gpus <= GPUS_PER_NODE
     writes = row["writes"]
     for wanted, able, what, nearest in (
-        (True, on_a_node, "with engines on GPUs of their own on several machines", "--placement colocated"),
+        (True, near, "over several machines", f"--gpus {GPUS_PER_NODE}"),
         (pieces, "pieces" in row, "of models that are split over GPUs", "--lora"),
         (rollouts.judge_len > 0, "judges" in writes, "with a judge that writes", "--judge-len 0"),
         (rollouts.judge_gpus > 0, "judge_gpus" in writes, "with a judge on GPUs of its own", "without --judge-gpus"),

@@ -316,6 +316,7 @@ def test_the_start_of_verl_and_trl_has_what_the_plan_says(tmp_path):
     [
         ("--software trl --placement split --staleness 1", "--staleness 0"),
         ("--software trl --judge qwen3-4b --judge-len 20", "--judge-len 0"),
+        ("--software trl --gpu h100 --gpus 16", "--gpus 8"),
         ("--software trl --dropped-groups 0.3", "--dropped-groups 0"),
         ("--software trl --rollout-precision fp8", "--rollout-precision bf16"),
         ("--software verl --precision fp8", "--precision bf16"),
@@ -358,9 +359,11 @@ def test_a_judge_with_gpus_of_its_own_judges_while_others_generate():
     rollouts = work["rollouts"]
     assert rollouts["judge_gpus"] == 2 and rollouts["judge"] == "qwen3-8b"
     assert work["gpus"] + 2 + (0 if rollouts["colocated"] else rollouts["engine_gpus"]) == 8
+    weights = 2 * require_architecture("qwen3-8b").model.parameters / rollouts["judge_tensor"]
+    assert found["peak_parts"]["the judge's weights"] == pytest.approx(weights)
     assert found["step_parts"]["reward"] < alone["step_parts"]["reward"]  # only the last answer is waited for
     shown = advisor(*one, "--judge-gpus", "2", expect=0, COLUMNS=300).stdout
-    assert "2 judge (qwen3-8b)" in shown and "rewards by qwen3-8b" in shown
+    assert "the judge's weights" in shown and "2 judge (qwen3-8b)" in shown and "rewards by qwen3-8b" in shown
     slow = advisor(*ONE, "--judge", "qwen3-32b", "--judge-gpus", "2", expect=0, COLUMNS=300).stdout
     assert "--judge-gpus 4 instead of 2: a step" in slow and "the judge sets the step" in slow
     too_large = advisor(*ONE, "--judge", "llama-3.1-70b", "--judge-gpus", "1", expect=3).stderr
