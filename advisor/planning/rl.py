@@ -131,10 +131,15 @@ def search_rl(
     """
     apart = staleness if staleness is not None else float(base.software.overlaps)
     tried: list[tuple[RlRun, RlStep]] = []
-    for run in _ways(base, gpus, update_of, placement, apart, engine_gpus, engine_tensor):
-        step = predict_rl(run)
-        if step is not None:
-            tried.append((run, step))
+    for train in training_sizes(gpus, placement if base.software.splits else "colocated", engine_gpus):
+        if (update := update_of(train)) is None:
+            continue
+        colocated = train == gpus
+        runs = _with_engines(
+            base, engine_tensor, gpus if colocated else gpus - train, train_gpus=train, update=update,
+            colocated=colocated, staleness=0.0 if colocated else apart,
+        )  # fmt: skip
+        tried += [(run, step) for run in runs if (step := predict_rl(run)) is not None]
     # ways that surely fit come first, by their time; of the others the likeliest to fit
     tried.sort(key=lambda one: (one[1].fit_probability < SURE, min(SURE, one[1].fit_probability) * -1.0,
                                 one[1].step_seconds.value))  # fmt: skip
@@ -146,18 +151,6 @@ def search_rl(
             lost = "" if best is None else _why(step, best.step)
             kinds[key] = RlWay(run=run, step=step, prediction=prediction_of(run, step), lost=lost)
     return list(kinds.values())
-
-
-def _ways(base: RlRun, gpus: int, update_of: UpdateOf, placement: str, apart: float,
-          engine_gpus: int | None, tensor: int | None) -> Iterator[RlRun]:  # fmt: skip
-    for train in training_sizes(gpus, placement if base.software.splits else "colocated", engine_gpus):
-        if (update := update_of(train)) is None:
-            continue
-        colocated = train == gpus
-        yield from _with_engines(
-            base, tensor, gpus if colocated else gpus - train, train_gpus=train, update=update, colocated=colocated,
-            staleness=0.0 if colocated else apart,
-        )  # fmt: skip
 
 
 def _with_engines(base: RlRun, only: int | None, engine_gpus: int, **changes: object) -> Iterator[RlRun]:

@@ -404,7 +404,12 @@ def _predicted(row: Mapping[str, str], store: Store) -> RlPredicted:
 
     def number(name: str, default: float | None) -> float:
         found = stated(name)
-        return _assume(name, default, assumed) if found is None else found
+        if found is not None:
+            return found
+        if default is None:
+            raise AdvisorError(f"{name} is not stated", "state it in its column", exit_code=2)
+        assumed.append(f"{name} {default:g}")
+        return default
 
     sizes = model_of(row.get("model", ""), stated("params_b"), stated("active_params_b"), assumed)
     if "gpu" not in row:
@@ -477,13 +482,6 @@ def _update_of_row(
         request.sizes, [(spec, gpus)], request.answers, request.software, updates=request.updates,
         precision=request.precision, layout=layout,
     ).get((spec.key, gpus))  # fmt: skip
-
-
-def _assume(name: str, default: float | None, assumed: list[str]) -> float:
-    if default is None:
-        raise AdvisorError(f"{name} is not stated", "state it in its column", exit_code=2)
-    assumed.append(f"{name} {default:g}")
-    return default
 
 
 def software_in(text: str, assumed: list[str]) -> RlSoftware:

@@ -37,8 +37,8 @@ class LinearMemory:
     context_bytes: float = 0.5e9
     observations: tuple = ()
 
-    def published(self, a: WorkloadArrays, counted: str) -> None:
-        return None
+    def is_published(self, a: WorkloadArrays) -> bool:
+        return False
 
     def bases_many(self, a: WorkloadArrays) -> list[Basis]:
         return [Basis.PRIOR] * len(a.depth)
