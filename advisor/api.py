@@ -150,13 +150,17 @@ def predict(**options: Any) -> Answer[Predicted]:
 
     The frame has a row for each quantity.
     """
+    from advisor.report import rl
     from advisor.report.prediction import ESTIMATES, document, heading
     from advisor.store.store import default_store
     from advisor.workflows.predict import predict as predicted
 
     found = predicted(_read(PredictOptions, options), default_store())
-    rows = [{"quantity": name, "": getattr(found, name)} for name in ESTIMATES]
-    return Answer(found, heading(found), "predict", document(found), rows)
+    rows: list[dict[str, Any]] = [{"quantity": name, "": getattr(found, name)} for name in ESTIMATES]
+    if found.workload.rollouts is None:
+        return Answer(found, heading(found), "predict", document(found), rows)
+    rows += [{"quantity": f"{name}_seconds", "value": took} for name, took in (found.step_parts or {}).items()]
+    return Answer(found, rl.heading(found, found.made_for), "predict", document(found), rows)
 
 
 def calibrate(on_text: Callable[[str], None] = lambda text: None, **options: Any) -> Answer[Calibrated]:
@@ -337,9 +341,10 @@ def explain(answer: Answer[Any] | Plan, number: str) -> Answer[Explanation]:
 
 
 def _run_row(run: Run) -> dict[str, Any]:
+    from advisor.report import rl
     from advisor.report.prediction import layout_words
 
-    shape, hour = run.workload.shape, 3600.0
+    shape, rollouts, hour = run.workload.shape, run.workload.rollouts, 3600.0
     return {
         "name": run.standing.name,
         "gpu": run.offer.gpu,
@@ -353,7 +358,9 @@ def _run_row(run: Run) -> dict[str, Any]:
         "layout": None if (cut := run.workload.layout) is None else layout_words(cut),
         "micro_batch": run.workload.micro_batch,
         "activation_checkpointing": run.workload.activation_checkpointing,
-        "tokens_per_step": run.workload.step_tokens,
+        "tokens_per_step": run.workload.step_tokens if rollouts is None else rollouts.step_tokens,
+        "step_seconds": run.step_seconds,
+        "train_and_generate": None if rollouts is None else rl.short_use(run.prediction),
         "hours": run.total_seconds.scaled(1 / hour),
         "usd": run.cost_usd,
         "loss": run.loss,

@@ -126,6 +126,13 @@ class Rollouts:
     updates: int = 1  # optimizer steps on the answers of one step
     memory_share: float | None = None  # of a GPU's memory that an engine may fill
     offloaded: bool = False  # the trainer's weights and optimizer are in the host's memory while engines generate
+    engine_fp8: bool = False  # the engines' weights have 8 bits
+    reference: bool = True  # a frozen copy of the model gives log-probabilities for a KL term
+    trained_share: float = 1.0  # of the generated answers; the others are in groups without a difference
+    judge: str | None = None  # a model that judges the answers; None: rules do
+    judge_len: float = 0.0  # mean tokens that it writes of an answer; 0: a reward model, which only reads
+    judge_gpus: int = 0  # of its own; 0: it takes turns with the engines
+    judge_tensor: int = 1  # GPUs of one engine of the judge
 
     @property
     def step_tokens(self) -> int:

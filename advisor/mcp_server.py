@@ -67,8 +67,9 @@ def plan_training(
     Use it for "what can I train for $20", "how long and how much for 1T tokens", "fine-tune Qwen3-8B on 50k examples"
     (finetune=lora|qlora|full with model and examples; stage=dpo for preference pairs), and "how do I cut a 70B or a
     mixture of experts over 256 GPUs" (layout=any with model, gpus="64,256", tokens), "what does GRPO take" (model, and
-    more={'rl': 'grpo', 'prompts': '20k', 'response_len': '1200'}). All values are text, as people
-    write it; leave out what nobody said.
+    more={'rl': 'grpo', 'prompts': '20k', 'response_len': '1200', 'response_max': '4096'}; also group, placement,
+    staleness, rollout_gpus, rollout_tp, rollout_memory, judge, turns, tool_seconds, reference, lora). All values are
+    text, as people write it; leave out what nobody said.
     """
     given = _given(locals())
     return _reply(lambda: api.plan(**given), "plan", given, page, ROWS)
@@ -106,11 +107,12 @@ def predict_run(
 ) -> dict[str, Any]:  # fmt: skip
     """Predict step time, tokens/s, MFU and peak memory of one configuration, and whether it fits.
 
-    Use it for "does a 7B fit on a 4090", "how fast is GPT-2 on an A100". software names the trainer (trl, axolotl,
+    Use it for "does a 7B fit on a 4090", "how fast is GPT-2 on an A100", "memory of GRPO for 32B on 8 H100"
+    (more={'rl': 'grpo', 'response_max': '8192'}). software names the trainer (trl, axolotl,
     torchtitan, megatron, nanogpt, …); without it the numbers are of this project's own trainer.
     """
     given = _given(locals())
-    return _reply(lambda: api.predict(**given), "predict", given, 1, ROWS, ("fits", "fit_probability", "would_fit"))
+    return _reply(lambda: api.predict(**given), "predict", given, 1, 2 * ROWS, ("fits", "fit_probability", "would_fit"))
 
 
 def compare_gpus(gpu: str = "", count: int | None = None, provider: str = "", page: int = 1) -> dict[str, Any]:
@@ -293,6 +295,10 @@ def _shortly(
         reply["odds"] = odds
     if isinstance(answer.record, Plan) and answer.record.run is None and answer.record.warnings:
         reply["warnings"] = list(answer.record.warnings)
+    if isinstance(answer.record, Plan) and answer.record.workload.rollouts is not None:
+        from advisor.report import rl
+
+        reply["notes"] = rl.in_words(answer.record)
     search = answer.record.search if isinstance(answer.record, Plan) else None
     if search is not None and search.does_not_fit:
         reply["left_out"] = list(search.does_not_fit[:ROWS])  # machines, with the reason if it is not memory

@@ -233,10 +233,11 @@ class Goal:
     )  # fmt: skip
     prompts_per_step: int | None = _option(
         "prompts_per_step", Kind.WHOLE, _GOAL, "Prompts per step",
-        "Number of prompts per step, for --rl. Default: 128.", empty="128", least=1, most=1_000_000,
+        "Number of prompts per step (train_batch_size), for --rl. Default: 128.", empty="128", least=1, most=1_000_000,
     )  # fmt: skip
     group: int | None = _option(
-        "group", Kind.WHOLE, _GOAL, "Answers per prompt", "Number of answers per prompt, for --rl. Default: 8.",
+        "group", Kind.WHOLE, _GOAL, "Answers per prompt",
+        "Number of answers per prompt (num_generations), for --rl. Default: 8.",
         empty="8", least=1, most=100_000,
     )  # fmt: skip
     prompt_len: float | None = _option(
@@ -256,7 +257,8 @@ class Goal:
     )  # fmt: skip
     response_max: int | None = _option(
         "response_max", Kind.WHOLE, _GOAL, "Maximum response length",
-        "Maximum response length in tokens, for --rl; longer responses are cut. Default: four times --response-len.",
+        "Maximum response length in tokens (max_completion_length), for --rl; longer responses are cut. Default: four "
+        "times --response-len.",
         empty="4 x the length", least=1, most=10_000_000,
     )  # fmt: skip
     placement: str | None = _option(
@@ -266,8 +268,28 @@ class Goal:
     )  # fmt: skip
     staleness: float | None = _option(
         "staleness", Kind.NUMBER, _GOAL, "Staleness",
-        "With split GPUs, the number of steps by which answers may be older than the weights; 0: engines and trainer "
-        "wait for each other. Default: 1.", empty="1", least=0, most=100,
+        "Asynchronous training on split GPUs: the number of steps by which answers may be older than the weights (off "
+        "policy); 0: engines and trainer wait for each other. Default: 1.", empty="1", least=0, most=100,
+    )  # fmt: skip
+    rollout_gpus: int | None = _option(
+        "rollout_gpus", Kind.WHOLE, _GOAL, "GPUs that generate",
+        "Number of GPUs that only generate (split placement). Default: the fastest split.", empty="the fastest split",
+        least=1, most=100_000,
+    )  # fmt: skip
+    rollout_tp: int | None = _option(
+        "rollout_tp", Kind.WHOLE, _GOAL, "GPUs per engine",
+        "Tensor-parallel size of an inference engine (vLLM's tensor_parallel_size). Default: the fastest.",
+        empty="the fastest", least=1, most=1024,
+    )  # fmt: skip
+    rollout_memory: float | None = _option(
+        "rollout_memory", Kind.NUMBER, _GOAL, "Memory of engines",
+        "Share of a GPU's memory that an inference engine may fill (vLLM's gpu_memory_utilization), e.g. 0.5. Default: "
+        "the software's, or more if the weights need it.", empty="the software's", least=0.01, most=0.99,
+    )  # fmt: skip
+    rollout_precision: str | None = _option(
+        "rollout_precision", Kind.CHOICE, _GOAL, "Precision of engines",
+        "Precision of the weights in the inference engines. Default: as --precision.", empty="as in training",
+        choices=("bf16", "fp8"),
     )  # fmt: skip
     turns: int | None = _option(
         "turns", Kind.WHOLE, _GOAL, "Turns",
@@ -277,6 +299,36 @@ class Goal:
         "tool_seconds", Kind.SECONDS, _GOAL, "Tool time",
         "90th percentile of the time of the tool calls in a turn, e.g. 5s. Default: none.", empty="none", least=0,
         most=_DECADE,
+    )  # fmt: skip
+    reward_seconds: float | None = _option(
+        "reward_seconds", Kind.SECONDS, _GOAL, "Time of rewards",
+        "Time in which rules, or tests in a sandbox, judge all answers of a step, e.g. 30s. Default: 1s.", empty="1s",
+        least=0, most=_DECADE,
+    )  # fmt: skip
+    judge: str | None = _option(
+        "judge", Kind.MODEL, _GOAL, "Judge or reward model",
+        "A model that judges the answers of --rl, e.g. Qwen/Qwen3-32B, or a config.json. Default: rules, which take "
+        "take --reward-seconds.", empty="rules",
+    )  # fmt: skip
+    judge_len: float | None = _option(
+        "judge_len", Kind.NUMBER, _GOAL, "Tokens per judgement",
+        "Mean number of tokens that --judge writes about an answer; 0: a reward model, which only reads. Default: 256.",
+        empty="256", least=0, most=1_000_000,
+    )  # fmt: skip
+    judge_gpus: int | None = _option(
+        "judge_gpus", Kind.WHOLE, _GOAL, "GPUs that judge",
+        "Number of GPUs that only run --judge. Default: none; it takes turns with the engines on their GPUs.",
+        empty="none", least=1, most=100_000,
+    )  # fmt: skip
+    reference: str | None = _option(
+        "reference", Kind.CHOICE, _GOAL, "Reference model",
+        "Whether a frozen reference model gives log-probabilities for a KL term in the loss (beta above 0). Default: "
+        "yes, and no for dapo.", empty="by the algorithm", choices=("yes", "no"),
+    )  # fmt: skip
+    dropped_groups: float | None = _option(
+        "dropped_groups", Kind.NUMBER, _GOAL, "Dropped groups",
+        "Share of the groups that dynamic sampling drops because all answers are right or all wrong, e.g. 0.3; others "
+        "are generated instead. Default: 0.5 for dapo, else 0.", empty="by the algorithm", least=0, most=0.95,
     )  # fmt: skip
     lora: bool = _option(
         "lora", Kind.SWITCH, _GOAL, "Adapters only", "With --rl: train adapters of rank --lora-rank.", default=False,
@@ -474,6 +526,17 @@ def filled(record: type[Record], values: Mapping[str, Any]) -> Record:
 # The options of the goal by name.
 OPTIONS: Final[Mapping[str, Option]] = options_of(Goal)
 
+# What TRL, verl and vLLM call the options of RL post-training.
+CALLED_ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType({
+    "num_generations": "group", "max_completion_length": "response_max", "max_response_length": "response_max",
+    "max_new_tokens": "response_max", "max_prompt_length": "prompt_len", "train_batch_size": "prompts_per_step",
+    "max_steps": "prompts", "steps": "prompts", "gpu_memory_utilization": "rollout_memory",
+    "vllm_gpu_memory_utilization": "rollout_memory", "vllm_tensor_parallel_size": "rollout_tp",
+    "tensor_model_parallel_size": "rollout_tp", "tensor_parallel_size": "rollout_tp", "vllm_mode": "placement",
+    "beta": "reference", "use_kl_loss": "reference", "kl_coef": "reference", "filter_groups": "dropped_groups",
+    "staleness_threshold": "staleness", "max_turns": "turns", "max_assistant_turns": "turns", "reward_model": "judge",
+    "reward_model_name_or_path": "judge", "kv_cache_dtype": "rollout_precision", "quantization": "rollout_precision",
+})  # fmt: skip
 _A_DAY = 86400.0
 
 # Options of several commands that are not part of a goal. The key is the name, or tells apart two forms of an option.
@@ -591,13 +654,19 @@ class PredictOptions:
     )
     response_max: int | None = _like("response_max")
     placement: str | None = _like("placement")
-    rollout_gpus: int | None = _own("rollout_gpus", Kind.WHOLE, "GPUs that only generate. Default: the fastest split.",
-                                    section=_GOAL, least=1, most=100_000)  # fmt: skip
-    rollout_tp: int | None = _own("rollout_tp", Kind.WHOLE, "GPUs per inference engine. Default: the fastest.",
-                                  section=_GOAL, least=1, most=1024)  # fmt: skip
+    rollout_gpus: int | None = _like("rollout_gpus")
+    rollout_tp: int | None = _like("rollout_tp")
+    rollout_memory: float | None = _like("rollout_memory")
+    rollout_precision: str | None = _like("rollout_precision")
     staleness: float | None = _like("staleness")
     turns: int | None = _like("turns")
     tool_seconds: float | None = _like("tool_seconds")
+    reward_seconds: float | None = _like("reward_seconds")
+    judge: str | None = _like("judge")
+    judge_len: float | None = _like("judge_len")
+    judge_gpus: int | None = _like("judge_gpus")
+    reference: str | None = _like("reference")
+    dropped_groups: float | None = _like("dropped_groups")
     lora: bool = _like("lora")
     depths: tuple[int, ...] | None = _like("depths")
     tokens: int | None = _like("tokens", "Also show how much text this number of tokens is, in shards and gigabytes.")

@@ -217,6 +217,12 @@ def explain(error: Exception) -> tuple[str, str | None, int]:
     """Return the message, hint and exit code of any exception, including those of the command line."""
     if isinstance(error, click.UsageError):
         path = error.ctx.command_path if error.ctx else "advisor"
+        if isinstance(error, click.NoSuchOption):
+            from advisor.options import CALLED_ELSEWHERE
+
+            named = CALLED_ELSEWHERE.get(error.option_name.strip("-").replace("-", "_"))
+            if named is not None:
+                return f"No such option '{error.option_name}'", f"here it is --{named.replace('_', '-')}", USAGE
         return error.format_message(), f"`{path} --help` shows how to call it", USAGE
     if isinstance(error, click.ClickException):
         return error.format_message(), None, error.exit_code

@@ -198,15 +198,22 @@ def named_row(name: str, rows: Mapping[str, Mapping[str, Any]]) -> tuple[str, Ma
     hub = {row["source"].rpartition("/")[2].lower(): key for key, row in reversed(list(rows.items()))}
     asked = name.strip().lower().rpartition("/")[2]
     key = _bare(name)
-    tuned = re.sub(r"-(?:instruct|base|it|pt|chat)(?=-|$)", "", key)
+    tuned = re.sub(r"-(?:instruct|base|it|pt|chat|math|coder)(?=-|$)", "", key)
     for one in (asked, key, tuned, _ENDINGS.sub("", tuned), hub.get(asked, "")):
         if one in rows:
             return one, rows[one]
     return None
 
 
+# Models with the sizes of another, by how their names begin: https://huggingface.co/deepseek-ai/DeepSeek-R1
+_DISTILLED = {"deepseek-r1-distill-qwen": "qwen2.5", "deepseek-r1-distill-llama": "llama-3.1"}
+
+
 def _bare(name: str) -> str:
-    return re.sub(r"^meta-(?=llama)|-hf$", "", name.strip().lower().rpartition("/")[2])
+    key = re.sub(r"^meta-(?=llama)|-hf$", "", name.strip().lower().rpartition("/")[2])
+    for distilled, base in _DISTILLED.items():
+        key = re.sub(rf"^{distilled}-", f"{base}-", key)
+    return key
 
 
 def nearest_shape(family: str, count: int, *, vocab_size: int, seq_len: int) -> ModelShape:

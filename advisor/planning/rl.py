@@ -27,7 +27,9 @@ _TENSORS = (1, 2, 4, 8)
 _UNSPLIT = 16e9  # parameters; larger models, and experts, are also tried in pieces
 _SHARES = (0.25, 0.5, 0.75)  # of the GPUs that train, where engines have their own
 _LEAST_STATE = 8.0  # bytes of each weight on all GPUs together, below which no trainer of all weights runs
+_MORE_MEMORY = (0.5, 0.65, 0.8, 0.9)  # shares of a GPU for an engine that has no room in its software's usual one
 _EQUAL = 0.03  # share of a step that is far below the error of the prediction
+_WORDS = {"reward": "judging", "log_probs": "log-probabilities", "sync": "sending new weights"}
 UpdateOf = Callable[[int], Prediction | None]  # number of GPUs → one optimizer step in the best layout
 
 
@@ -138,7 +140,9 @@ def search_rl(
             colocated=colocated, staleness=0.0 if colocated else apart,
         )  # fmt: skip
         tried += [(run, step) for run in runs if (step := predict_rl(run)) is not None]
-    tried.sort(key=lambda one: (one[1].fit_probability < SURE, one[1].step_seconds.value))
+    # ways that surely fit come first, by their time; of the others the likeliest to fit
+    tried.sort(key=lambda one: (one[1].fit_probability < SURE, min(SURE, one[1].fit_probability) * -1.0,
+                                one[1].step_seconds.value))  # fmt: skip
     kinds: dict[tuple[bool, float, int], RlWay] = {}
     for run, step in tried:
         key = (run.colocated, run.staleness, run.train_gpus)
@@ -150,17 +154,23 @@ def search_rl(
 
 
 def _with_engines(base: RlRun, only: int | None, engine_gpus: int, **changes: object) -> Iterator[RlRun]:
-    """Yield the run with engines on few GPUs, with the fewest that have room for some answers, and on twice as many."""
+    """Yield the run with engines on few GPUs, with the fewest that have room for some answers, and on twice as many.
+
+    Only if none has room at the software's usual share of memory, engines get more of it.
+    """
     found = 0
-    for tensor in (2**n for n in range(math.floor(math.log2(engine_gpus)) + 1)):
-        if base.model.heads % tensor or engine_gpus % tensor or only not in (None, tensor):
-            continue
-        run = replace(base, engine_gpus=engine_gpus, tensor=tensor, **changes)  # type: ignore[arg-type]
-        if room(run.model, run.engines) <= 0:
-            continue
-        yield run
-        found += 1
-        if found == 2:
+    for share in (base.memory_share,) if base.memory_share is not None else (None, *_MORE_MEMORY):
+        for tensor in (2**n for n in range(math.floor(math.log2(engine_gpus)) + 1)):
+            if base.model.heads % tensor or engine_gpus % tensor or only not in (None, tensor):
+                continue
+            run = replace(base, engine_gpus=engine_gpus, tensor=tensor, memory_share=share, **changes)  # type: ignore[arg-type]
+            if room(run.model, run.engines) <= 0:
+                continue
+            yield run
+            found += 1
+            if found == 2:
+                return
+        if found:
             return
 
 
@@ -173,4 +183,4 @@ def _why(loser: RlStep, best: RlStep) -> str:
         return "about equal"
     part = max(loser.parts, key=lambda name: loser.parts[name].value)
     took = format_seconds(loser.parts[part].value)
-    return f"{format_percent(slower)} slower; {part.replace('_', '-')} takes {took}"
+    return f"{format_percent(slower)} slower; {_WORDS.get(part, part)} takes {took}"

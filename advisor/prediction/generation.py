@@ -219,12 +219,18 @@ def generate(
         return count * mean / at_once * float(seconds(np.array(at_once), np.array(context)))
 
     at_once = min(n, slots)
-    prefill = 2 * model.active * answers.prompts * answers.prompt_len / (engines.copies * _PREFILL_SHARE * flops * t)
+    prefill = read_seconds(model, answers.prompts * answers.prompt_len, engines)
     return Generation(
         seconds=float(each.sum() + prefill) + (full(at_once, n - some) if n > some else 0.0),
         steady_seconds=float(full(min(n * in_flight, slots), n) + prefill),
         at_once=float(at_once),
     )
+
+
+def read_seconds(model: Model, tokens: float, engines: Engines) -> float:
+    """Return how long the engines take to read these tokens without writing any."""
+    flops = peak_flops(engines.gpu, "bf16") or engines.gpu.fp16_flops or 0.0
+    return 2 * model.active * tokens / (engines.copies * _PREFILL_SHARE * flops * engines.tensor)
 
 
 def weights_read(model: Model, batch: np.ndarray) -> np.ndarray:

@@ -24,6 +24,7 @@ from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, read_link
 from advisor.laws.intervals import Z80
 from advisor.prediction.generation import Answers, Constants, Engines, Generation, generate, load_rl, rl_constants, room
 from advisor.prediction.intervals import reciprocal
+from advisor.prediction.judge import Judge, judge_seconds
 from advisor.prediction.layout_batch import SURE
 from advisor.prediction.layout_time import LayoutLaw, load_law
 from advisor.prediction.layouts import LayoutRun
@@ -99,8 +100,10 @@ class RlRun:
     memory_share: float | None = None  # of a GPU for an engine; None: as the software does
     eight_bits: bool = False  # the engines' weights
     eager: bool | None = None  # engines run without CUDA graphs; None: as the software does
+    algorithm: str = "grpo"  # one of ALGORITHMS
     trained_share: float = 1.0  # of the generated answers; DAPO drops groups without a difference
-    reward_seconds: float = 1.0  # of judging all answers by rules; more for tests in a sandbox or a judge
+    reward_seconds: float = 1.0  # of judging all answers by rules; more for tests in a sandbox
+    judge: Judge | None = None  # a model that judges the answers besides
     unsure: float = 0.0  # log standard deviation of the work, where its lengths or batch are assumed
     turns: int = 1  # of an agent with tools
     tool_seconds: float = 0.0  # the slowest tool call of a turn, which all wait for
@@ -117,7 +120,8 @@ class RlRun:
 
     @property
     def gpus(self) -> int:
-        return self.train_gpus + (0 if self.colocated else self.engine_gpus)
+        judging = 0 if self.judge is None else self.judge.gpus
+        return self.train_gpus + (0 if self.colocated else self.engine_gpus) + judging
 
     @property
     def engines(self) -> Engines:
@@ -144,10 +148,11 @@ class RlStep:
     bytes: Mapping[str, float]  # that the fullest GPU must provide while it generates, updates and changes over
     fit_probability: float
     offloaded: bool  # the trainer's weights and optimizer go to the host's memory while engines generate
+    judge_tensor: int  # GPUs of one engine of the judge
 
 
 def predict_rl(run: RlRun, constants: Constants | None = None) -> RlStep | None:
-    """Return the predicted step; None if the engines have no room for an answer beside the weights."""
+    """Return the predicted step; None if the engines have no room for an answer, or the judge for its weights."""
     c = constants or rl_constants()
     made = replace(run.answers, prompts=max(1, round(run.answers.prompts / run.trained_share)))
     # an agent's turns come one after the other; each reads what the tools said
@@ -160,12 +165,19 @@ def predict_rl(run: RlRun, constants: Constants | None = None) -> RlStep | None:
     generated = turn.seconds * run.turns + run.tool_seconds * (run.turns - 1)
     steady = turn.steady_seconds * run.turns + run.tool_seconds * (run.turns - 1) / in_flight
     generated += run.streams * min(0.0, steady - generated)
+    offload = c.linked_offload_bytes_per_second if _on_arm(run.gpu) else c.offload_bytes_per_second
+    judging = 0.0, 1
+    if run.judge is not None:
+        took = judge_seconds(run.judge, made, run.engines, load_rl()["split_share"]["value"], offload, generated,
+                             waited_for=not run.streams)  # fmt: skip
+        if took is None:
+            return None
+        judging = took
     log_probs, update = _training_seconds(run, c)
     needed, moved = _memory(run)
-    offload = c.linked_offload_bytes_per_second if _on_arm(run.gpu) else c.offload_bytes_per_second
     seconds = {
         "generation": generated,
-        "reward": run.reward_seconds,
+        "reward": run.reward_seconds + judging[0],
         "log_probs": log_probs,
         "update": update,
         "sync": _sync_seconds(run, c),
@@ -188,6 +200,7 @@ def predict_rl(run: RlRun, constants: Constants | None = None) -> RlStep | None:
         bytes=needed,
         fit_probability=_chance(run, needed),
         offloaded=run.colocated and moved > 0,
+        judge_tensor=judging[1],
     )
 
 
@@ -318,15 +331,19 @@ def update_runs(
 
 def prediction_of(run: RlRun, step: RlStep) -> Prediction:
     """Return a step of RL as any other prediction: its workload is that of an update, with the answers beside it."""
-    a = run.answers
+    a, judge = run.answers, run.judge
     rollouts = Rollouts(
-        algorithm="ppo" if run.critic else "dapo" if run.trained_share < 1 else "grpo",
-        prompts=a.prompts, group=a.group, prompt_len=a.prompt_len, response_len=a.response_len,
+        algorithm=run.algorithm, prompts=a.prompts, group=a.group, prompt_len=a.prompt_len, response_len=a.response_len,
         response_max=a.response_max, engine_gpus=run.engine_gpus,
         engine_tensor=run.tensor, colocated=run.colocated, staleness=run.staleness, updates=run.updates,
-        memory_share=run.engines.memory_share, offloaded=step.offloaded,
+        memory_share=run.engines.memory_share, offloaded=step.offloaded, engine_fp8=run.eight_bits,
+        reference=run.reference, trained_share=run.trained_share, judge=None if judge is None else judge.model.name,
+        judge_len=0.0 if judge is None else judge.tokens, judge_gpus=0 if judge is None else judge.gpus,
+        judge_tensor=step.judge_tensor,
     )  # fmt: skip
-    fullest = max(step.bytes.values())
+    fullest, held = max(step.bytes.values()), dict(step.bytes)
+    if judge is not None:
+        held["the judge's weights"] = 2.0 * judge.model.parameters / step.judge_tensor
     needed = run.update.device_bytes
     assert needed is not None
     return replace(
@@ -336,6 +353,7 @@ def prediction_of(run: RlRun, step: RlStep) -> Prediction:
         tokens_per_second=step.tokens_per_second,
         mfu=None,
         device_bytes=needed.scaled(fullest / needed.value),
+        peak_parts=held,
         fit_probability=step.fit_probability,
         fits=True if step.fit_probability >= SURE else False if step.fit_probability <= 1 - SURE else None,
         step_parts={name: part.value for name, part in step.parts.items()},

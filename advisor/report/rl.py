@@ -31,7 +31,6 @@ PARTS = {
     "rest": "changing over and the rest",
 }
 _ALGORITHMS = {"grpo": "GRPO", "dapo": "DAPO", "ppo": "PPO"}
-_MUCH, _LITTLE = 0.4, 1.3  # share of a step that a part dominates; gain of twice the GPUs that is hardly one
 
 
 def rollouts_of(prediction: Prediction) -> Rollouts:
@@ -44,19 +43,24 @@ def use_words(prediction: Prediction) -> str:
     """Say which GPUs train and which generate."""
     rollouts, work = rollouts_of(prediction), prediction.workload
     engine = f"TP{rollouts.engine_tensor} engines" if rollouts.engine_tensor > 1 else "engines"
+    judging = "" if rollouts.judge is None else f", {rollouts.judge} judges in turn with the engines"
+    if rollouts.judge_gpus:
+        judging = f", {rollouts.judge_gpus} judge ({rollouts.judge})"
     if rollouts.colocated:
-        return f"all train and generate in turn, {engine}"
+        return f"all {'others ' if rollouts.judge_gpus else ''}train and generate in turn, {engine}{judging}"
     behind = {0.0: "waiting for each other", 1.0: "one step behind"}.get(
         rollouts.staleness, f"{rollouts.staleness:g} steps behind"
     )
-    return f"{work.gpus} train, {rollouts.engine_gpus} generate ({engine}), {behind}"
+    return f"{work.gpus} train, {rollouts.engine_gpus} generate ({engine}){judging}, {behind}"
 
 
 def short_use(prediction: Prediction) -> str:
     """Say the same in few words, for a table."""
     rollouts = rollouts_of(prediction)
     engine = f", TP{rollouts.engine_tensor}" if rollouts.engine_tensor > 1 else ""
-    return f"in turn{engine}" if rollouts.colocated else f"{prediction.workload.gpus} + {rollouts.engine_gpus}{engine}"
+    judging = f" + {rollouts.judge_gpus} that judge" if rollouts.judge_gpus else ""
+    use = "in turn" if rollouts.colocated else f"{prediction.workload.gpus} + {rollouts.engine_gpus}"
+    return f"{use}{judging}{engine}"
 
 
 def sentence(plan: Plan, rented: str, nearest: str) -> str:
@@ -109,16 +113,21 @@ def ways(plan: Plan) -> Table:
 def parts(prediction: Prediction) -> str:
     """Say what a step consists of; parts on two groups of GPUs overlap."""
     found, rollouts = prediction.step_parts or {}, rollouts_of(prediction)
-    times = ", ".join(f"{PARTS[name]} {format_seconds(found[name])}" for name in PARTS if found.get(name))
+    names = PARTS | ({} if rollouts.judge is None else {"reward": f"rewards by {rollouts.judge}"})
+    times = ", ".join(f"{names[name]} {format_seconds(found[name])}" for name in names if found.get(name))
     both = "" if rollouts.colocated or not rollouts.staleness else " (engines and trainer work at the same time)"
-    return f"a step of {format_estimate(prediction.step_seconds, format_seconds)}: {times}{both}"
+    moments = ", ".join(f"{name} {format_bytes(held)}" for name, held in (prediction.peak_parts or {}).items())
+    return (
+        f"a step of {format_estimate(prediction.step_seconds, format_seconds)}: {times}{both}; memory of a GPU by "
+        f"moment: {moments}"
+    )
 
 
 def heading(prediction: Prediction, software: str) -> str:
     """Say which step is predicted."""
     rollouts, work = rollouts_of(prediction), prediction.workload
     name = work.model.name if work.model is not None else "the model"
-    gpus = work.gpus if rollouts.colocated else work.gpus + rollouts.engine_gpus
+    gpus = work.gpus + rollouts.judge_gpus + (0 if rollouts.colocated else rollouts.engine_gpus)
     return (
         f"one step of {_ALGORITHMS[rollouts.algorithm]} of {name} with {software} on {gpus} x {work.gpu}: "
         f"{rollouts.prompts * rollouts.group:,} answers of {rollouts.response_len:,.0f} tokens up to "
@@ -142,20 +151,14 @@ def bars(plan: Plan, most: int = 3) -> list[dict[str, object]]:
 
 def notes(plan: Plan) -> Iterator[str]:
     """Yield what sets the step and what would change it, and what the numbers rest on."""
-    found, rollouts = plan.prediction.step_parts or {}, rollouts_of(plan.prediction)
-    step, answers = plan.chosen.step_seconds.value, rollouts.prompts * rollouts.group
-    if found.get("generation", 0.0) > _MUCH * step and rollouts.response_max > 2 * rollouts.response_len:
-        yield (
-            f"the longest of {answers:,} answers sets the time of generation: a smaller --response-max than "
-            f"{rollouts.response_max:,} shortens each step, more GPUs hardly do"
-        )
-    yield from _twice_as_many(plan)
+    rollouts = rollouts_of(plan.prediction)
     if not rollouts.colocated and rollouts.staleness > 0:
         yield "answers are of weights that are a step or more old, which may cost quality; no number is known for that"
+    updates = f"{rollouts.updates} update{'s' if rollouts.updates > 1 else ''} per step"
+    fit = format_percent(min(plan.prediction.fit_probability or 0.0, 0.99))
     yield (
         f"prompts of {rollouts.prompt_len:,.0f} tokens, answers of {rollouts.response_len:,.0f} up to "
-        f"{rollouts.response_max:,}; {rollouts.updates} updates per step; probability that it fits: "
-        f"{format_percent(min(plan.prediction.fit_probability or 0.0, 0.99))}"
+        f"{rollouts.response_max:,}; {updates}; {_loss_words(rollouts)}probability that it fits: {fit}"
     )
     grounds = plan.grounds
     if grounds is not None and grounds.own_slowdown is not None:
@@ -170,15 +173,23 @@ def notes(plan: Plan) -> Iterator[str]:
     )
 
 
-def _twice_as_many(plan: Plan) -> Iterator[str]:
-    """Say what twice the GPUs of the chosen kind would gain, if the plan looked at them."""
-    chosen = plan.chosen
-    for run in plan.search.machines if plan.search else ():
-        if run.offer.gpu == chosen.offer.gpu and run.offer.gpus == 2 * chosen.offer.gpus and not run.offer.spot:
-            gain = chosen.total_seconds.value / run.total_seconds.value
-            words = "hardly shorten it" if gain < _LITTLE else "shorten it"
-            yield f"{run.offer.gpus} GPUs instead of {chosen.offer.gpus} {words}: {gain:.1f} times as fast"
-            return
+def _loss_words(rollouts: Rollouts) -> str:
+    words = "a reference model for a KL term; " if rollouts.reference else "no reference model; "
+    if rollouts.engine_fp8:
+        words += "engines with weights of 8 bits; "
+    if rollouts.trained_share < 1:
+        words += f"{format_percent(1 - rollouts.trained_share)} of the groups are dropped and generated anew; "
+    return words
+
+
+def in_words(plan: Plan) -> list[str]:
+    """Return what an assistant is told: the parts of a step, the other ways to use the GPUs, and the notes."""
+    others = [
+        f"{short_use(run.prediction)}: a step of {format_seconds(run.step_seconds.value)}, {run.standing.why}"
+        for run in plan.considered
+    ]
+    shorter = plan.search.sensitivity if plan.search is not None else ()
+    return [parts(plan.prediction), *others, *shorter, *notes(plan)]
 
 
 def origin(run: Run, provider: str) -> str:

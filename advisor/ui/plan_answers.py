@@ -14,6 +14,7 @@ from advisor.records import Plan, Prediction
 from advisor.ui import loaders
 from advisor.workflows import plan as workflow
 from advisor.workflows.data import read_data
+from advisor.workflows.plan_rl import plan_rl
 
 World = tuple[object, ...]  # what answers depend on besides the goal; part of every cache key
 
@@ -64,6 +65,13 @@ def plan(goal: Goal, now: World) -> Plan:
 def what_if(pinned: Goal, now: World, _profile: Profile, scaled: bool = False) -> Plan:
     """Return the plan for a goal that leaves nothing open, which takes one evaluation."""
     return workflow.what_if(pinned, _profile, loaders.store(), scaled=scaled)
+
+
+@st.cache_resource(max_entries=1024, show_spinner=False, hash_funcs={Goal: repr})
+def split(goal: Goal, now: World) -> Plan:
+    """Return the plan of RL for one machine with one split of its GPUs."""
+    del now
+    return plan_rl(goal, loaders.store(), hints=False)
 
 
 def throughput(shown: Plan, own: Profile) -> tuple[tuple[Prediction, ...], tuple[curves.MeasuredRate, ...]]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import streamlit as st
 
+from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.options import Goal
 from advisor.planning import explore
@@ -15,29 +18,42 @@ from advisor.prediction.layout_batch import memory_by_stage
 from advisor.prediction.layout_memory import MEMORY_PARTS
 from advisor.records import Plan
 from advisor.report import charts, elsewhere, rl
+from advisor.report import plan as plan_words
 from advisor.report.quantities import COST, DEVICE_MEMORY, THROUGHPUT, TIME
 from advisor.report.table import Table, capital
-from advisor.ui import plan_answers
-from advisor.ui.controls import commands, grid, products
+from advisor.ui import plan_answers, plan_what_if
+from advisor.ui.controls import commands, download, grid, products, to_address
 from advisor.ui.plan_tabs import escape_dollars, numbers, with_controls
 from advisor.units import format_bytes, format_estimate
+from advisor.workflows.plan_rl import splits, with_split
+from advisor.workflows.write_elsewhere import write_elsewhere
 
 MOST = 40  # number of machines listed for a fine-tune
+_SPLIT = f"{plan_what_if.PREFIX}rollout_gpus"  # in the session and in the address: the split that is shown
+_SPLIT_OF = "plan-split-of"  # session state: the machine that is split
+_IN_TURN = "in turn"
 
 
 def show(goal: Goal) -> bool:
     """Show the answer to such a goal: sentence, tables, notes, command. Returns False for any other goal."""
     if not goal.needs_other_software:
         return False
-    plan = plan_answers.plan(goal, plan_answers.world(goal))
+    best = plan = plan_answers.plan(goal, plan_answers.world(goal))
+    problem = None
+    if plan.workload.rollouts is not None:
+        plan, problem = _with_split(best)
     run = plan.chosen
-    st.markdown(f"## {escape_dollars(products(elsewhere.sentence(plan)))}")
+    what_if = "" if plan is best else "What if: "
+    st.markdown(f"## {what_if}{escape_dollars(products(elsewhere.sentence(plan)))}")
     figures = {COST: run.cost_usd, TIME: run.total_seconds, THROUGHPUT: run.tokens_per_second}
     numbers(goal, run, figures | {DEVICE_MEMORY: run.prediction.device_bytes})
     for text in explore.broken_limits(goal, run):
         st.warning(escape_dollars(f"{capital(text)}."), icon=":material/warning:")
+    if problem is not None:
+        st.warning(escape_dollars(with_controls(f"{problem.message}. Below is the plan.")), icon=":material/warning:")
     if plan.workload.rollouts is not None:
-        _show("Machines", elsewhere.machines(plan), (elsewhere.parts(plan),), level=3)
+        _split_slider(best, plan)
+        _show("Machines", elsewhere.machines(best), (elsewhere.parts(plan),), level=3)
         parts = list(rl.PARTS.values())
         st.altair_chart(
             charts.step_parts(rl.bars(plan), across="training + generating GPUs", parts=parts), width="stretch"
@@ -53,8 +69,78 @@ def show(goal: Goal) -> bool:
         _memory(plan)
         title = f"Other layouts of the {plan.offer.gpus} GPUs"
         _show(title, elsewhere.layouts(plan), elsewhere.notes(plan), level=3)
-    commands(plan_command(goal), plan_call(goal))
+    if plan.workload.rollouts is not None:
+        _start_file(plan)
+    shown = goal if plan is best else plan.goal
+    commands(plan_command(shown), plan_call(shown))
     return True
+
+
+def _start_file(plan: Plan) -> None:
+    """Draw the button that downloads the script that starts the plan, or say why there is none."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "run.sh"
+        try:
+            written = write_elsewhere(plan, path)
+        except AdvisorError as error:
+            st.caption(with_controls(capital(f"{error.message}; {error.hint}")))
+            return
+        blanks = " and ".join(written.to_fill_in)
+        about = f"Starts the run where {written.software} is installed, with yours in place of {blanks}."
+        download("Start file", path.read_text(encoding="utf-8"), path.name, "text/x-shellscript", "download", about)
+
+
+def _with_split(best: Plan) -> tuple[Plan, AdvisorError | None]:
+    """Return the plan with the split that the user chose for its machine, or the plan itself and why that is none."""
+    state, machine = st.session_state, (best.offer.gpu, best.offer.gpus, best.goal)
+    choices = {_split_name(one): one for one in splits(best)}
+    if _SPLIT not in state:
+        state[_SPLIT] = st.query_params.get(_SPLIT)
+    if state.get(_SPLIT_OF, machine) != machine or state[_SPLIT] not in choices:
+        state[_SPLIT] = None
+    state[_SPLIT_OF] = machine
+    its = _split_name(_engines_of(best))
+    state[_SPLIT] = state[_SPLIT] or its
+    to_address(_SPLIT, state[_SPLIT] if state[_SPLIT] != its else None)
+    if state[_SPLIT] == its:
+        return best, None
+    try:
+        goal = with_split(best, choices[state[_SPLIT]])
+        return plan_answers.split(goal, plan_answers.world(goal)), None
+    except AdvisorError as error:
+        return best, error
+
+
+def _engines_of(plan: Plan) -> int | None:
+    rollouts = plan.workload.rollouts
+    assert rollouts is not None
+    return None if rollouts.colocated else rollouts.engine_gpus
+
+
+def _split_name(engine_gpus: int | None) -> str:
+    return _IN_TURN if engine_gpus is None else str(engine_gpus)
+
+
+def _split_slider(best: Plan, shown: Plan) -> None:
+    """Draw the slider of the split, and what it does to time and cost."""
+    names = [_split_name(one) for one in splits(best)]
+    if len(names) < 2:
+        return
+    rollouts = best.workload.rollouts
+    gpus = best.offer.gpus - (rollouts.judge_gpus if rollouts is not None else 0)
+    st.header("What if", anchor=False)
+    plan_what_if.total(
+        shown.chosen, varied=st.session_state[_SPLIT] != _split_name(_engines_of(best)),
+        undo=lambda: st.session_state.update({_SPLIT: _split_name(_engines_of(best))}),
+    )  # fmt: skip
+    st.select_slider(
+        "GPUs that only generate", names, key=_SPLIT,
+        format_func=lambda name: name if name == _IN_TURN else f"{gpus - int(name)} train : {name} generate",
+        help="How the GPUs of this machine are divided between trainer and engines. The machine and the work stay.",
+    )  # fmt: skip
+    if shown is not best:
+        effects = plan_words.effect_in_words(explore.difference(best.chosen, shown.chosen))
+        st.caption(with_controls(f"{elsewhere.parts(shown)}; {effects}"))
 
 
 def _memory(plan: Plan) -> None:

@@ -12,8 +12,9 @@ import streamlit as st
 from advisor.hardware.catalog import load_gpus
 from advisor.hardware.offers import provider_names
 from advisor.options import OPTIONS, Goal, Kind, Option
-from advisor.planning.models import mixture_rows, named_models
+from advisor.planning.models import known_names, mixture_rows
 from advisor.planning.offers import GPU_COUNTS
+from advisor.prediction.rl import rl_software
 from advisor.prediction.software import table
 from advisor.ui import controls, loaders
 from advisor.ui.controls import ENTERED, PLAN, QUERY, device_names, escaped, from_address, go, to_address
@@ -28,7 +29,9 @@ _MORE = (
     ("finetune", "stage", "examples", "length", "epochs", "lora_rank"),
     ("rl", "prompts", "prompts_per_step", "group", "prompt_len"),
     ("response_len", "response_len_end", "response_max", "placement", "staleness"),
-    ("turns", "tool_seconds", "lora"),
+    ("rollout_gpus", "rollout_tp", "rollout_memory", "rollout_precision"),
+    ("reward_seconds", "judge", "judge_len", "judge_gpus"),
+    ("reference", "dropped_groups", "turns", "tool_seconds", "lora"),
     ("gpus", "provider", "price", "kwh_price", "own"),
     ("sure", "power_cap", "interruptions", "checkpoint_every", "value_of_time"),
 )
@@ -52,8 +55,8 @@ def _choices(option: Option) -> Sequence[Any] | None:
         Kind.GPUS: devices,
         Kind.NUMBERS: lambda: GPU_COUNTS,
         Kind.PROVIDER: provider_names,
-        Kind.MODEL: lambda: [*(named.name for named in named_models()), *mixture_rows()],
-        Kind.SOFTWARE: lambda: list(table()),
+        Kind.MODEL: lambda: [*known_names(), *mixture_rows()],
+        Kind.SOFTWARE: lambda: list(dict.fromkeys([*table(), *rl_software()])),
     }
     return offered[option.kind]() if option.kind in offered else None
 

@@ -56,7 +56,11 @@ def _move(name: str) -> None:
     st.session_state[_MOVED] = st.session_state[_MOVED] | {name: st.session_state[PREFIX + name]}
 
 
-def total(shown: Run, *, varied: bool) -> None:
+def _undo() -> None:
+    st.session_state[_MOVED] = {}
+
+
+def total(shown: Run, *, varied: bool, undo: Callable[[], None] = _undo) -> None:
     """Show time, cost and loss of the changed run while sliders move, and the button that undoes the changes."""
     numbers = [TIME.expected(shown.total_seconds)]
     numbers.append(COST.expected(shown.cost_usd) if shown.cost_usd else f"cost unknown: {shown.offer.source}")
@@ -65,7 +69,7 @@ def total(shown: Run, *, varied: bool) -> None:
         st.markdown(escape_dollars(f"{'What if' if varied else 'As chosen'}: **{' · '.join(numbers)}**"))
         st.button(
             "Reset", icon=":material/restart_alt:", key="what-if-reset", disabled=not varied,
-            on_click=lambda: st.session_state.update({_MOVED: {}}),
+            on_click=undo,
             help="All sliders and the GPU back to the run as it was chosen.",
         )  # fmt: skip
 

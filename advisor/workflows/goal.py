@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,19 @@ from advisor.hardware.catalog import GPUS_PER_NODE, read_gpus
 from advisor.hardware.here import device_key
 from advisor.hardware.offers import read_providers
 from advisor.laws.flops import parameters
-from advisor.options import EIGHT_BIT, OPTIONS, Goal, GpuPrice, Kind, Option, OwnMachine, Record, filled, options_of
+from advisor.options import (
+    CALLED_ELSEWHERE,
+    EIGHT_BIT,
+    OPTIONS,
+    Goal,
+    GpuPrice,
+    Kind,
+    Option,
+    OwnMachine,
+    Record,
+    filled,
+    options_of,
+)
 from advisor.planning.goal import check_options
 from advisor.planning.models import (
     Architecture,
@@ -84,7 +97,8 @@ def read_options(given: Mapping[str, Any], known: Mapping[str, Option] = OPTIONS
     """
     for name in given:
         if name not in known:
-            close = close_matches(name, known)
+            called = CALLED_ELSEWHERE.get(name)
+            close = [called] if called in known else close_matches(name, known)
             hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
             raise AdvisorError(f"there is no option {name!r}", hint, exit_code=2)
     read = {}
@@ -193,7 +207,9 @@ RL_SOFTWARE = "verl"  # for RL post-training if none is named
 RL_COUNTS = (1, 2, 4, 8, 16, 32)  # GPUs
 LAYOUT_COUNTS = tuple(2**n for n in range(3, 15))  # GPUs: 8 to 16,384
 _OF_RL = ("prompts", "prompts_per_step", "group", "prompt_len", "response_len", "response_len_end", "response_max",
-          "placement", "staleness", "turns", "tool_seconds", "lora")  # fmt: skip
+          "placement", "staleness", "rollout_gpus", "rollout_tp", "rollout_memory", "rollout_precision", "turns",
+          "tool_seconds", "reward_seconds", "judge", "judge_len", "judge_gpus", "reference", "dropped_groups",
+          "lora")  # fmt: skip
 # Options that need another option: the option, the alternatives it needs, what is wrong, what to do.
 _NEEDS = (
     ("ratio_counts", ("ratio",), "--ratio-counts says what --ratio counts, and there is no --ratio",
@@ -362,12 +378,15 @@ def find_architecture(text: str) -> Architecture:
     path = config_file(text)
     if path is None:
         try:
-            return require_architecture(text)
+            found = require_architecture(text)
+            # a tuned model has the sizes of its base, but its own weights
+            named = re.fullmatch(r"[\w.-]+/[\w.-]+", text)
+            return replace(found, source=f"https://huggingface.co/{text}") if named else found
         except AdvisorError:
             if (path := _in_hub_cache(text)) is None:
                 raise
-    found = architecture_of_config(path.read_text(encoding="utf-8"), text)
-    return found or architecture_of(find_model(text, nearly=True))
+    of_config = architecture_of_config(path.read_text(encoding="utf-8"), text)
+    return of_config or architecture_of(find_model(text, nearly=True))
 
 
 def find_any_model(text: str) -> NamedModel:

@@ -216,10 +216,12 @@ def finetune_batch(
     software: Software,
     together: int = 1,
     network: float | None = None,
+    taken_bytes: float = 0.0,
 ) -> _Batch:
     """Returns the profile for the software, and the best way to train the model with it.
 
-    The model is as `NamedModel.at` returns it. `network` is the rate between machines in bytes per second.
+    The model is as `NamedModel.at` returns it. `network` is the rate between machines in bytes per second. Other
+    programs have `taken_bytes` of each GPU.
     """
     spec = require_gpu(gpu)
     precision = "bf16" if spec.bf16_flops is not None else "fp16"
@@ -232,4 +234,6 @@ def finetune_batch(
     profile = load_profile(
         gpu, store, family=model.shape.family, precision=precision, compile=False, software=software
     ).with_network(network)
+    if taken_bytes and profile.device_memory_bytes is not None:
+        profile = replace(profile, device_memory_bytes=round(profile.device_memory_bytes - taken_bytes))
     return profile, adapted(profile, model.shape, software, gpus, shardings, together)

@@ -45,7 +45,17 @@ _NOT_OVER_LAYOUTS = (  # options of a shape of one's own, of parts of a model, a
 )
 RL_OPTIONS = (
     *("prompts_per_step", "group", "prompt_len", "response_len", "response_max", "placement", "rollout_gpus"),
-    *("rollout_tp", "staleness", "turns", "tool_seconds", "lora"),
+    *(
+        "rollout_tp",
+        "rollout_memory",
+        "rollout_precision",
+        "staleness",
+        "turns",
+        "tool_seconds",
+        "reward_seconds",
+        "judge",
+    ),
+    *("judge_len", "judge_gpus", "reference", "dropped_groups", "lora"),
 )
 _OF_THE_MODEL = (
     *("family", "model", "params", "depth", "width", "heads", "kv_heads", "ffn_width", "seq_len", "vocab_size"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import math
 import re
 import statistics
@@ -17,7 +18,9 @@ from advisor.laws.intervals import Z80
 from advisor.options import Goal, PredictOptions, options_of
 from advisor.planning.models import known_names, mixture_rows, require_architecture
 from advisor.planning.rl import RlWay, best_updates, search_rl, training_sizes
-from advisor.prediction.generation import Answers
+from advisor.prediction.generation import Answers, load_rl
+from advisor.prediction.judge import Judge
+from advisor.prediction.layout_batch import SURE
 from advisor.prediction.rl import (
     RlRun,
     RlSoftware,
@@ -42,7 +45,9 @@ LIMIT_OF_LENGTH = 4.0  # longest answer over the mean one, if nothing is stated
 LIMIT = 4096
 _OF_WORK = ("response_len", "prompts_per_step", "group_size")  # what the work of a step depends on
 _UNSURE = 0.5  # log standard deviation of a step whose work is assumed (benchmarks/rl.py)
-_TRAINED_SHARE = 0.5  # share of the answers that DAPO trains on; it drops groups that are all right or all wrong
+_DROPPED = 0.5  # share of the groups that DAPO drops because their answers are all right or all wrong
+_REWARD_SECONDS = 1.0  # of rules: 0.8-0.9 s for 5,120 answers (verl)
+_JUDGE_LEN = 256.0  # tokens that a judge writes about an answer
 _OWN_STEP = 0.06  # log standard deviation of later steps around the first ones, whose answers had another length
 _OTHER_GPUS = 0.2  # added on another number of GPUs than those that were timed
 _HYBRIDS, _ATTENDING = r"qwen3\.[56]|qwen3-next", 0.25  # one layer in four attends (full_attention_interval)
@@ -64,35 +69,57 @@ class RlRequest:
     staleness: float | None = None  # None: one step where GPUs are split
     turns: int = 1
     tool_seconds: float = 0.0
-    reward_seconds: float = 1.0
+    reward_seconds: float = _REWARD_SECONDS
     precision: str = "bf16"
     network: float | None = None  # bytes per second
     unsure: bool = False  # the length of the answers is assumed
     engine_gpus: int | None = None  # GPUs that only generate; None: the best number
     engine_tensor: int | None = None  # GPUs of one engine; None: the best number
+    memory_share: float | None = None  # of a GPU that an engine may fill; None: the software's
+    engine_fp8: bool = False  # the engines' weights have 8 bits
+    judge: Judge | None = None
+    reference: bool = True
+    dropped: float = 0.0  # share of the generated groups that are not trained on
 
     def on(self, gpu: str, gpus: int, updates: Mapping[tuple[str, int], Prediction]) -> list[RlWay]:
         """Return the ways to do a step on these GPUs with these updates, the fastest that surely fits first."""
         found = {count: one for (key, count), one in updates.items() if key == gpu}
-        if not found:
+        if not found or gpus <= self.judging:
             return []
         base = RlRun(
             model=self.sizes, answers=self.answers, update=next(iter(found.values())),
             gpu=require_gpu(gpu).with_network(self.network), train_gpus=gpus, engine_gpus=gpus, tensor=1,
             software=self.software, updates=self.updates, adapters=self.rank is not None,
-            critic=self.algorithm == "ppo", reference=self.algorithm != "dapo",
-            trained_share=_TRAINED_SHARE if self.algorithm == "dapo" else 1.0,
-            reward_seconds=self.reward_seconds, turns=self.turns, tool_seconds=self.tool_seconds,
-            eight_bits=self.precision == "fp8", unsure=_UNSURE if self.unsure else 0.0,
+            algorithm=self.algorithm, critic=self.algorithm == "ppo", reference=self.reference,
+            trained_share=1.0 - self.dropped, reward_seconds=self.reward_seconds, judge=self.judge, turns=self.turns,
+            tool_seconds=self.tool_seconds, memory_share=self.memory_share, eight_bits=self.engine_fp8,
+            unsure=_UNSURE if self.unsure else 0.0,
         )  # fmt: skip
         return search_rl(
-            base, gpus, found.get, self.placement, self.staleness, self.engine_gpus, self.engine_tensor
+            base, gpus - self.judging, found.get, self.placement, self.staleness, self.engine_gpus, self.engine_tensor
         )  # fmt: skip
+
+    def lacks(self, gpu: str, gpus: int, updates: Mapping[tuple[str, int], Prediction]) -> str:
+        """Return why there is no way to do a step on these GPUs, if it is more than the size of the model."""
+        if gpus <= self.judging:
+            return f"{self.judging} of them judge, and no GPU is left"
+        if self.judge is None or not replace(self, judge=None).on(gpu, gpus - self.judging, updates):
+            return ""
+        where = f"on GPUs of its own (--judge-gpus {self.judging})" if self.judging else "beside the engines, in turn"
+        return f"{self.judge.model.name} has no room {where}"
+
+    @property
+    def judging(self) -> int:
+        """Return the number of GPUs that only judge."""
+        return 0 if self.judge is None else self.judge.gpus
 
     def updates_on(self, machines: Iterable[tuple[str, int]], store: Store) -> dict[tuple[str, int], Prediction]:
         """Return one optimizer step over the answers on each number of GPUs that trainers may get of these machines."""
         sizes = dict.fromkeys(
-            (gpu, size) for gpu, gpus in machines for size in training_sizes(gpus, self.placement, self.engine_gpus)
+            (gpu, size)
+            for gpu, gpus in machines
+            if gpus > self.judging
+            for size in training_sizes(gpus - self.judging, self.placement, self.engine_gpus)
         )
         if self.rank is None:
             specs = {gpu: require_gpu(gpu).with_network(self.network) for gpu, _ in sizes}
@@ -103,12 +130,17 @@ class RlRequest:
         longest = round(self.answers.prompt_len + self.answers.response_max)
         model = find_any_model(self.model).at(longest)
         software = finetune_software("lora", model, self.rank, self.software.training)
+        # engines on the same GPUs keep some memory; a little more, since their chance to fit is counted otherwise
+        asleep = 1.5 * float(load_rl()["memory"]["engine_asleep_bytes"]["value"])
         found = {
-            (gpu, size): finetune_batch(store, gpu, size, model, software, 1, self.network)[1] for gpu, size in sizes
+            (gpu, size): finetune_batch(store, gpu, size, model, software, 1, self.network, asleep)[1]
+            for gpu, size in sizes
         }
         return {
-            key: replace(one, workload=replace(one.workload, model=self.sizes))
-            for key, one in found.items()
+            (gpu, size): replace(
+                one, workload=replace(one.workload, model=self.sizes), device_memory_bytes=require_gpu(gpu).memory_bytes
+            )
+            for (gpu, size), one in found.items()
             if one.step_seconds and one.fit_probability is not None
         }
 
@@ -116,6 +148,13 @@ class RlRequest:
 def request_of(goal: Goal | PredictOptions, network: float | None) -> tuple[RlRequest, float, list[str]]:
     """Return what options ask, the mean response length at the end, and what was assumed."""
     assert goal.rl is not None and goal.model is not None
+    software = require_rl_software(goal.software or RL_SOFTWARE)
+    if goal.placement == "colocated" and (goal.staleness or goal.rollout_gpus):
+        message = f"{'--staleness' if goal.staleness else '--rollout-gpus'} is of split GPUs, and these are colocated"
+        raise AdvisorError(message, "leave it out, or --placement split", exit_code=2)
+    if goal.staleness and not software.overlaps:
+        message = f"{software.name} does not generate while it trains, so --staleness {goal.staleness:g} is not planned"
+        raise AdvisorError(message, "nearest: --staleness 0, or --software verl", exit_code=2)
     assumed = []
     said = {"prompts_per_step": STEP_PROMPTS, "group": GROUP, "prompt_len": PROMPT_LEN}
     value = {}
@@ -134,19 +173,46 @@ def request_of(goal: Goal | PredictOptions, network: float | None) -> tuple[RlRe
     if max(mean, longer) > limit:
         message = f"answers of {max(mean, longer):,.0f} tokens are longer than --response-max {limit:,}"
         raise AdvisorError(message, "make --response-max longer", exit_code=2)
+    judge, usual_drop = _judge_of(goal, assumed), _DROPPED if goal.rl == "dapo" else 0.0
+    if goal.dropped_groups is None and usual_drop:
+        assumed.append(f"--dropped-groups {usual_drop:g}")
     answers = Answers(
         prompts=int(value["prompts_per_step"]), group=int(value["group"]), prompt_len=float(value["prompt_len"]),
         response_len=mean, response_max=limit,
     )  # fmt: skip
     request = RlRequest(
         model=goal.model, sizes=find_architecture(goal.model).model, answers=answers,
-        software=require_rl_software(goal.software or RL_SOFTWARE), algorithm=goal.rl,
+        software=software, updates=_updates(software), algorithm=goal.rl,
         rank=(goal.lora_rank or RANK) if goal.lora or goal.lora_rank else None, placement=goal.placement or "any",
         staleness=goal.staleness, turns=goal.turns or 1, tool_seconds=goal.tool_seconds or 0.0,
+        reward_seconds=_REWARD_SECONDS if goal.reward_seconds is None else goal.reward_seconds,
         precision="bf16" if goal.precision == "auto" else goal.precision, network=network,
-        unsure=goal.response_len is None,
+        unsure=goal.response_len is None, engine_gpus=goal.rollout_gpus, engine_tensor=goal.rollout_tp,
+        memory_share=goal.rollout_memory, engine_fp8=(goal.rollout_precision or goal.precision) == "fp8", judge=judge,
+        reference=goal.reference == "yes" if goal.reference else goal.rl != "dapo",
+        dropped=usual_drop if goal.dropped_groups is None else goal.dropped_groups,
     )  # fmt: skip
     return request, longer, assumed
+
+
+def _updates(software: RlSoftware) -> int:
+    return 1 if software.name == "trl" else UPDATES
+
+
+def _judge_of(goal: Goal | PredictOptions, assumed: list[str]) -> Judge | None:
+    if goal.judge is None:
+        for flag, value in (("--judge-len", goal.judge_len), ("--judge-gpus", goal.judge_gpus)):
+            if value is not None:
+                raise AdvisorError(f"{flag} is of a judge", "say which: --judge Qwen/Qwen3-32B", exit_code=2)
+        return None
+    try:
+        model = find_architecture(goal.judge).model
+    except AdvisorError as error:
+        raise AdvisorError(error.message.replace("--model", "--judge"), error.hint, exit_code=2) from error
+    if goal.judge_len is None:
+        assumed.append(f"--judge-len {_JUDGE_LEN:g} (0 for a reward model, which only reads)")
+    written = _JUDGE_LEN if goal.judge_len is None else goal.judge_len
+    return Judge(model=model, tokens=written, gpus=goal.judge_gpus or 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,17 +318,27 @@ def predict_options(options: PredictOptions, store: Store) -> Predicted:
     if named.key not in load_gpus():
         raise AdvisorError(f"RL is predicted on GPUs, not on {named.key}", "name one: --gpu 8xh100", exit_code=2)
     request, _, assumed = request_of(options, options.network)
-    ways = request.on(named.key, gpus, request.updates_on([(named.key, gpus)], store))
-    alone, tensor = options.rollout_gpus, options.rollout_tp
-    if alone is not None or tensor is not None:
-        wanted = replace(request, engine_gpus=alone, engine_tensor=tensor)
-        ways = wanted.on(named.key, gpus, wanted.updates_on([(named.key, gpus)], store))
+    updates = request.updates_on([(named.key, gpus)], store)
+    ways = request.on(named.key, gpus, updates)
     if not ways:
         message = f"{request.sizes.name} does not fit on {gpus} x {named.key}, or the GPUs cannot be split so"
-        raise AdvisorError(
-            message, "more GPUs, --lora, or other numbers for --rollout-gpus and --rollout-tp", exit_code=3
-        )
-    return as_predicted(ways[0], assumed)
+        message = request.lacks(named.key, gpus, updates) or message
+        options_of_split = "--rollout-gpus, --rollout-tp, --rollout-memory and --judge-gpus"
+        raise AdvisorError(message, f"more GPUs, --lora, or other numbers for {options_of_split}", exit_code=3)
+    changes = () if ways[0].step.fit_probability >= SURE else _would_fit(request, named.key, gpus, store)
+    return as_predicted(ways[0], assumed, changes)
+
+
+def _would_fit(request: RlRequest, gpu: str, gpus: int, store: Store) -> tuple[str, ...]:
+    """Return the smallest changes with which the step surely fits."""
+    changed = [] if request.rank is not None else [("--lora", replace(request, rank=RANK), gpus)]
+    changed += [(f"--gpus {count}", request, count) for count in (2 * gpus, 4 * gpus, 8 * gpus)]
+    fitting = (
+        words
+        for words, one, count in changed
+        if (ways := one.on(gpu, count, one.updates_on([(gpu, count)], store))) and ways[0].step.fit_probability >= SURE
+    )
+    return tuple(itertools.islice(fitting, 2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,10 +370,10 @@ def predict_rl_rows(path: Path, store: Store) -> Iterator[Predicted | AdvisorErr
         yield one if isinstance(one, AdvisorError) else as_predicted(one.way, one.assumed)
 
 
-def as_predicted(way: RlWay, assumed: Sequence[str]) -> Predicted:
+def as_predicted(way: RlWay, assumed: Sequence[str], would_fit: tuple[str, ...] = ()) -> Predicted:
     """Return a step of RL as `predict` answers."""
     return Predicted(
-        **vars(way.prediction), memory_parts=None, would_fit=(), other_depths=(), data=None,
+        **vars(way.prediction), memory_parts=None, would_fit=would_fit, other_depths=(), data=None,
         made_for=way.run.software.name, closest_run=None, network=None,
         sources=("published runs of RL post-training (profiles/rl.yaml)",), assumed=tuple(assumed), too_long=None,
     )  # fmt: skip
@@ -350,7 +426,7 @@ def predicted_row(row: Mapping[str, str], store: Store) -> RlPredicted:
     stale = re.search(r"async-([\d.]+)", mode)
     staleness = float(stale[1]) if stale else 2.0 if "async" in mode else 0.0
     degrees = {name: int(value) for name, value in re.findall(r"\b(TP|PP|CP|EP)(\d+)", row.get("layout_train", ""))}
-    prompt = number("prompt_len_mean", 150)
+    prompt = number("prompt_len_mean", PROMPT_LEN)
     cap = stated("response_len_max")
     if cap is None and "response_len_mean" not in row:
         cap = number("response_len_max", software.response_max)
@@ -362,9 +438,8 @@ def predicted_row(row: Mapping[str, str], store: Store) -> RlPredicted:
     )  # fmt: skip
     eight_bits = [row.get(name, "") in ("fp8", "mxfp8") for name in ("precision_train", "precision_rollout")]
     eager = software.graphs_since is None or row.get("date", "9") < software.graphs_since
-    updates = 1 if software.name == "trl" else UPDATES
     request = RlRequest(
-        model=sizes.name, sizes=sizes, answers=answers, software=software, updates=updates,
+        model=sizes.name, sizes=sizes, answers=answers, software=software, updates=_updates(software),
         rank=RANK if row.get("method") == "lora" else None, precision="fp8" if eight_bits[0] else "bf16",
         algorithm=next((one for one in ("dapo", "ppo") if one in row.get("algorithm", "").lower()), "grpo"),
     )  # fmt: skip
@@ -377,9 +452,9 @@ def predicted_row(row: Mapping[str, str], store: Store) -> RlPredicted:
     for tensor in tensors:
         run = RlRun(
             model=sizes, answers=answers, update=update, gpu=spec, train_gpus=train, engine_gpus=engines,
-            tensor=min(tensor, engines), software=software, colocated=not split, staleness=staleness, updates=updates,
-            adapters=request.rank is not None, critic=request.algorithm == "ppo",
-            reference=request.algorithm != "dapo", eight_bits=any(eight_bits),
+            tensor=min(tensor, engines), software=software, colocated=not split, staleness=staleness,
+            updates=request.updates, adapters=request.rank is not None, algorithm=request.algorithm,
+            critic=request.algorithm == "ppo", reference=request.algorithm != "dapo", eight_bits=any(eight_bits),
             eager=eager or row.get("rollout_engine", "").lower().startswith("hf"),
             unsure=_UNSURE if any(one.startswith(_OF_WORK) for one in assumed) else 0.0,
         )  # fmt: skip
@@ -433,6 +508,8 @@ def model_of(name: str, params_b: float | None, active_b: float | None, assumed:
         except AdvisorError:
             continue
         if params_b is None or abs(found.parameters / (params_b * 1e9) - 1) < 0.5:
+            if "-vl" in name.lower() and "-vl" not in one.lower():
+                assumed.append(f"{found.name} for {name}, without images and their encoder")
             return found
     if params_b is None:
         raise AdvisorError(f"--model {name or '?'}: unknown", "state its size, or a config.json", exit_code=2)
@@ -449,5 +526,5 @@ def model_of(name: str, params_b: float | None, active_b: float | None, assumed:
             nearest, far = model, off - 1
     if nearest is None:
         raise AdvisorError(f"--model {name}: unknown, and no known model has its size", "a config.json", exit_code=2)
-    assumed.append(f"sizes of {nearest.name}")
+    assumed.append(f"{nearest.name}, which is nearest in size, for {name or 'the model'}: its config.json says more")
     return replace(nearest, attending=_ATTENDING if re.search(_HYBRIDS, plain) else nearest.attending)

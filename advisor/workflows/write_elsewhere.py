@@ -24,15 +24,12 @@ from advisor.store.disk import read_yaml, write_atomic
 from advisor.store.folders import profiles_folder
 from advisor.workflows.goal import find_architecture
 from advisor.workflows.plan_finetune import LENGTH, RANK, SEQUENCES, tokens_padded, usual_epochs
+from advisor.workflows.write_rl import JUDGING_FUNCTION, rl_fields, rl_form
 
 # Learning rates by stage and whether adapters are trained. They are from the examples of TRL and unsloth; for DPO, they
 # and the weight of the reference are from the alignment handbook's Zephyr (Tunstall et al. 2023).
 _RATES = {("sft", True): 2e-4, ("sft", False): 2e-5, ("dpo", True): 5e-6, ("dpo", False): 5e-7}
 _BETA = 0.1
-# By whether adapters are trained, and the weight of the reference: verl's examples/grpo_trainer.
-_RL_RATES = {True: 3e-6, False: 1e-6}
-_KL = 0.001
-_LONGEST_PROMPT = 4.0  # over the mean one
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 OUT = "out"
 _TORCHTITAN = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
@@ -68,9 +65,8 @@ def write_elsewhere(plan: Plan, path: Path) -> Written:
         named = " or ".join(key.removesuffix("-rl") for key in known)
         raise AdvisorError(message.replace("-rl", ""), f"name software of which it is: --software {named}", exit_code=2)
     row = _exports()[name]
-    if rollouts is not None and not rollouts.colocated:
-        message = f"{requested.removesuffix('-rl')} starts engines on GPUs of their own by other means than one script"
-        raise AdvisorError(message, "plan them on the trainer's GPUs: --placement colocated", exit_code=2)
+    if rollouts is not None:
+        row = rl_form(row, plan, rollouts)
     if path.suffix != row["suffix"]:
         hint = f"--out {path.with_suffix(row['suffix'])}"
         raise AdvisorError(f"--out {path}: {name} starts from a {row['suffix']} file", hint, exit_code=2)
@@ -107,6 +103,7 @@ def write_elsewhere(plan: Plan, path: Path) -> Written:
     text, command = _text(row, fields, missing)
     write_atomic(path, text)
     blanks = tuple(word for word in ("DATA.jsonl", "DATA") if word in text)[:1]
+    blanks += (JUDGING_FUNCTION,) if JUDGING_FUNCTION in text else ()
     return Written(path=path, software=name.removesuffix("-rl"), command=command, to_fill_in=blanks, missing=missing)
 
 
@@ -136,7 +133,7 @@ def _text(row: Mapping[str, Any], fields: Mapping[str, Any], missing: str = "") 
             begin,
             *(_override(name, value) if hydra else _option(name, value, bare) for name, value in values.items()),
         ]
-        remark = f"# {missing}\n" if missing else ""
+        remark = (f"# {missing}\n" if missing else "") + row.get("before", "").format(**fields)
         return f"#!/bin/bash\n{remark}" + " \\\n  ".join(words) + "\n", f"bash {fields['file']}"
     several = fields.get("gpus", 1) > 1 and "start_on_several" in row
     command = row["start_on_several" if several else "start"].format(**fields)
@@ -159,51 +156,6 @@ def _option(name: str, value: Any, bare: bool) -> str:
 def _override(name: str, value: Any) -> str:
     """Returns an option as Hydra takes it."""
     return f"{name}={shlex.quote(str(value).lower() if isinstance(value, bool) else str(value))}"
-
-
-def rl_fields(plan: Plan, architecture: Architecture) -> dict[str, Any]:
-    """Returns the fields of the files for RL post-training, by the names of profiles/exports.yaml."""
-    work, rollouts, goal = plan.workload, plan.workload.rollouts, plan.goal
-    assert rollouts is not None
-    trained = work.gpus
-    a_gpu = rollouts.prompts * rollouts.group // trained
-    micro = max(1, min(work.micro_batch, a_gpu))
-    rank = (goal.lora_rank or RANK) if goal.lora else None
-    recomputed = work.activation_checkpointing == "full"
-    with_reference = rollouts.algorithm != "dapo"
-    return {
-        "model": architecture.source.removeprefix("https://huggingface.co/"),
-        "estimator": "gae" if rollouts.algorithm == "ppo" else "grpo",
-        "critic": architecture.source.removeprefix("https://huggingface.co/") if rollouts.algorithm == "ppo" else None,
-        "prompts": rollouts.prompts,
-        "group": rollouts.group,
-        "prompt_max": 128 * math.ceil(_LONGEST_PROMPT * rollouts.prompt_len / 128),
-        "response_max": rollouts.response_max,
-        "recomputed": recomputed,
-        "recomputed_in_words": "true" if recomputed else "false",
-        "adapted": goal.lora,
-        "rank": rank,
-        "alpha": 2 * rank if rank else None,
-        "target_linear": "all-linear" if rank else None,
-        "learning_rate": _RL_RATES[goal.lora],
-        "mini_prompts": max(1, rollouts.prompts // rollouts.updates),
-        "micro_tokens": work.micro_tokens,
-        "micro_batch": micro,
-        "grad_accum": max(1, a_gpu // micro),
-        "reference": with_reference,
-        "beta": _KL if with_reference else 0.0,
-        "offloaded": rollouts.offloaded,
-        "tensor": rollouts.engine_tensor,
-        "memory_share": rollouts.memory_share,
-        "node_gpus": min(GPUS_PER_NODE, trained),
-        "nodes": max(1, trained // GPUS_PER_NODE),
-        "steps": plan.chosen.steps,
-        "bf16": work.precision != "fp16",
-        "fp16": work.precision == "fp16",
-        "sharding": work.sharding,
-        "gpus": trained,
-        "out": OUT,
-    }
 
 
 def finetune_fields(plan: Plan, architecture: Architecture) -> dict[str, Any]:

@@ -30,6 +30,9 @@ PLAN = {
     "--rl": "ppo", "--prompts": "5k", "--prompts-per-step": "64", "--group": "16", "--prompt-len": "900",
     "--response-len": "700", "--response-len-end": "1900", "--response-max": "2000", "--placement": "split",
     "--staleness": "3", "--turns": "3", "--tool-seconds": "20s", "--lora": None,
+    "--rollout-gpus": "2", "--rollout-tp": "4", "--rollout-memory": "0.5", "--rollout-precision": "fp8",
+    "--reward-seconds": "40s", "--judge": "qwen2.5-1.5b", "--judge-len": "20", "--judge-gpus": "1", "--reference": "no",
+    "--dropped-groups": "0.3",
     "--depths": "4,8", "--download-rate": "10MB", "--was": "l4:1", "--config": "NOTES", "--from": "LOG",
 }  # fmt: skip
 PLANS = {
@@ -75,8 +78,11 @@ PREDICT = {
     "--network": "100G",
     "--download-rate": "10MB", "--rows": "ROWS", "--tp": "2", "--pp": "2", "--cp": "2", "--ep": "4", "--vpp": "2",
     "--rl": "ppo", "--prompts-per-step": "64", "--group": "16", "--prompt-len": "900", "--response-len": "700",
-    "--response-max": "2000", "--placement": "colocated", "--rollout-gpus": "2", "--rollout-tp": "4",
+    "--response-max": "2000", "--placement": "colocated",
     "--staleness": "3", "--turns": "3", "--tool-seconds": "20s", "--lora": None,
+    "--rollout-gpus": "2", "--rollout-tp": "4", "--rollout-memory": "0.5", "--rollout-precision": "fp8",
+    "--reward-seconds": "40s", "--judge": "qwen2.5-1.5b", "--judge-len": "20", "--judge-gpus": "1", "--reference": "no",
+    "--dropped-groups": "0.3",
 }  # fmt: skip
 SIZES = ("--depth", "12", "--micro-batch", "8", "--seq-len", "1024", "--vocab-size", "32768")
 PREDICTIONS = {

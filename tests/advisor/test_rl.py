@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import shlex
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.terminal import advisor, document
 TABLE = Path(__file__).parents[2] / "benchmarks/rl_runs.csv"
 QWEN = ("plan", "--rl", "grpo", "--model", "Qwen/Qwen3-8B", "--prompts", "20k", "--prompt-len", "300")
 LENGTHS = ("--response-len", "1200", "--response-max", "4096")
+ONE = (*QWEN, *LENGTHS, "--gpu", "8xh100")
 
 
 def took(model: str, gpu: str, answers: tuple[int, int, float, float, int], copies: int, tensor: int, **more) -> float:
@@ -105,8 +107,16 @@ def test_a_plan_says_who_generates_how_long_a_step_takes_and_what_would_change_i
     assert run["bill"]["cost_usd"]["value"] <= 300
     shown = advisor(*QWEN, *LENGTHS, "--gpu", "h100", "--gpus", "8,16", expect=0, COLUMNS=300).stdout
     assert "Post-train qwen3-8b by GRPO with verl on" in shown and "157 steps of 1,024 answers" in shown
-    assert "the longest of 1,024 answers sets the time of generation" in shown
+    assert "GPUs instead of" in shown and "--response-max 2048 instead of 4096: a step" in shown
     assert "train + generate" in shown and "in turn" in shown
+
+
+def test_the_limit_of_the_answers_sets_the_step_and_not_the_gpus():
+    words = ("--gpu", "8xh100", "--placement", "colocated", "--group", "16", "--response-len", "300")
+    shown = advisor(*QWEN, *words, "--response-max", "16384", expect=0, COLUMNS=300).stdout
+    assert "the longest answers set the step, not the number of GPUs" in shown
+    gains = re.findall(r"(\d+) GPUs instead of \d+: a step (?:(\S+) times|no faster)", shown)
+    assert [count for count, _ in gains] == ["16"] and float(gains[0][1] or 1) < 1.3  # though no plan of 16 was asked
 
 
 def hours(*more: str) -> float:
@@ -148,13 +158,18 @@ def test_steps_that_were_timed_beat_what_published_runs_say(tmp_path):
     [
         (("--rl", "grpo", "--prompts", "1k", "--gpu", "h100"), "--rl needs a model"),
         (("--group", "8", "--gpu", "h100"), "--group is of RL post-training"),
-        (("--rl", "grpo", "--model", "qwen3-8b", "--gpu", "h100"), "say how many prompts: --prompts 20k"),
+        (("--rl", "grpo", "--model", "qwen3-8b", "--gpu", "h100"), "500 steps of 128 are --prompts 64k"),
         ((*QWEN[1:], "--gpu", "h100", "--software", "megatron"), "no program for RL post-training"),
         (
             (*QWEN[1:], "--gpu", "h100", "--response-len", "5000", "--response-max", "4000"),
             "longer than --response-max",
         ),
         ((*QWEN[1:], "--gpu", "h100", "--finetune", "lora"), "--rl and --finetune are two plans"),
+        ((*ONE[1:], "--placement", "colocated", "--rollout-gpus", "2"), "--rollout-gpus is of split GPUs"),
+        ((*ONE[1:], "--placement", "colocated", "--staleness", "2"), "--staleness is of split GPUs"),
+        ((*ONE[1:], "--software", "trl", "--staleness", "1"), "trl does not generate while it trains"),
+        ((*QWEN[1:], "--gpu", "h100", "--num-generations", "8"), "here it is --group"),
+        ((*QWEN[1:], "--gpu", "h100", "--vllm-gpu-memory-utilization", "0.5"), "here it is --rollout-memory"),
     ],
 )
 def test_what_makes_no_plan_is_refused_in_a_sentence(options, words):
@@ -182,6 +197,11 @@ def test_one_configuration_is_predicted_as_the_plan_predicts_it():
     assert "one step of GRPO of qwen3-8b with verl on 8 x h100-80gb-sxm: 1,024 answers of 1,200 tokens" in shown
     assert "a step of" in shown and "new weights to the engines" in shown
     assert "--group is of RL" in advisor("predict", "--gpu", "l4", "--model", "gpt2", "--group", "4", expect=2).stderr
+    assert "memory of a GPU by moment: generate" in shown
+    large = ("--rl", "grpo", "--model", "qwen3-32b", "--gpu", "8xh100", *LENGTHS)
+    found = document("predict", *large)
+    assert found["fits"] is not True and found["would_fit"][0] == "--lora"
+    assert document("predict", *large, "--lora")["fits"]
     assert "--tp changes nothing" in advisor("predict", *one, "--tp", "2", expect=2).stderr
 
 
@@ -284,9 +304,134 @@ def test_the_start_of_verl_and_trl_has_what_the_plan_says(tmp_path):
     words = shlex.split((tmp_path / "trl.sh").read_text().replace("\\\n", " "), True)
     assert words[:2] == ["trl", "grpo"] and words[words.index("--num_generations") + 1] == "8"
     assert words[words.index("--lora_r") + 1] == "16"
-    done = advisor("plan", *one[:-1], "split", "--out", tmp_path / "split.sh", expect=2)
-    assert "--placement colocated" in done.stderr
     assert (
         "no file is written for skyrl"
         in advisor("plan", *one, "--software", "skyrl", "--out", tmp_path / "sky.sh", expect=2).stderr
     )
+
+
+# What the start file of a program cannot say, and the nearest plan, of which a file is written.
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        ("--software trl --placement split --staleness 1", "--staleness 0"),
+        ("--software trl --judge qwen3-4b --judge-len 20", "--judge-len 0"),
+        ("--software trl --gpu h100 --gpus 16", "--gpus 8"),
+        ("--software trl --dropped-groups 0.3", "--dropped-groups 0"),
+        ("--software trl --rollout-precision fp8", "--rollout-precision bf16"),
+        ("--software verl --precision fp8", "--precision bf16"),
+        ("--placement split --staleness 3 --judge qwen3-4b", "--judge-gpus 1"),
+    ],
+)
+def test_what_no_start_file_says_is_refused_with_the_nearest_that_can_be_written(tmp_path, words, nearest):
+    one = (*ONE, *words.split(), "--out", tmp_path / "run.sh")
+    done = advisor(*one, expect=2)
+    assert f"nearest: {nearest}" in done.stderr and not (tmp_path / "run.sh").exists()
+    given, value = nearest.split()
+    changed = [*one, given, value] if given not in one else [*one[: one.index(given) + 1], value,
+                                                              *one[one.index(given) + 2 :]]  # fmt: skip
+    advisor(*changed, expect=0)
+    assert (tmp_path / "run.sh").exists()
+
+
+def chosen(*words: str) -> dict:
+    found = document(*words)
+    return (found["run"] or found["chosen"])["prediction"]
+
+
+def test_a_judge_is_a_part_of_the_step_by_its_own_arithmetic():
+    judge = require_architecture("qwen3-32b").model
+    rules = chosen(*ONE, "--placement", "colocated")["step_parts"]["reward"]
+    # It reads 1,024 answers of 1,500 tokens at 40 % of 8 x 989 TFLOP/s; its weights come over 10 GB/s to each GPU.
+    reads = 2 * judge.parameters * 1024 * 1500 / (0.4 * 8 * 989e12) + 2 * judge.parameters / 8 / 10e9
+    words = ("--placement", "colocated", "--judge", "Qwen/Qwen3-32B", "--judge-len")
+    only_reads = chosen(*ONE, *words, "0")["step_parts"]["reward"]
+    assert only_reads - rules == pytest.approx(reads, rel=0.02)
+    # Of 200 tokens in 1,024 judgements, each step takes at least the reading of the weights: 65 GB of 8 x 2 TB/s.
+    writes = chosen(*ONE, *words, "200")["step_parts"]["reward"] - only_reads
+    assert writes > 200 * 2 * judge.parameters / (0.6 * 8 * 3.35e12)
+
+
+def test_a_judge_with_gpus_of_its_own_judges_while_others_generate():
+    one = (*ONE, "--judge", "qwen3-8b", "--judge-len", "0")
+    found, alone = chosen(*one, "--judge-gpus", "2"), chosen(*one)
+    work = found["workload"]
+    rollouts = work["rollouts"]
+    assert rollouts["judge_gpus"] == 2 and rollouts["judge"] == "qwen3-8b"
+    assert work["gpus"] + 2 + (0 if rollouts["colocated"] else rollouts["engine_gpus"]) == 8
+    weights = 2 * require_architecture("qwen3-8b").model.parameters / rollouts["judge_tensor"]
+    assert found["peak_parts"]["the judge's weights"] == pytest.approx(weights)
+    assert found["step_parts"]["reward"] < alone["step_parts"]["reward"]  # only the last answer is waited for
+    shown = advisor(*one, "--judge-gpus", "2", expect=0, COLUMNS=300).stdout
+    assert "the judge's weights" in shown and "2 judge (qwen3-8b)" in shown and "rewards by qwen3-8b" in shown
+    slow = advisor(*ONE, "--judge", "qwen3-32b", "--judge-gpus", "2", expect=0, COLUMNS=300).stdout
+    assert "--judge-gpus 4 instead of 2: a step" in slow and "the judge sets the step" in slow
+    too_large = advisor(*ONE, "--judge", "llama-3.1-70b", "--judge-gpus", "1", expect=3).stderr
+    assert "llama-3.1-70b" in too_large and "--judge-gpus" in too_large
+    assert "--judge nothing" in advisor(*ONE, "--judge", "nothing", expect=2).stderr
+    assert "--judge-len is of a judge" in advisor(*ONE, "--judge-len", "3", expect=2).stderr
+
+
+# The option, a part of the step, and how many times as long it becomes: without a reference model one pass of two is
+# left; where 60 % of the groups are dropped, 2.5 times as many answers are generated.
+@pytest.mark.parametrize(
+    ("more", "part", "low", "high"),
+    [
+        (("--reference", "no"), "log_probs", 0.49, 0.51),
+        (("--dropped-groups", "0.6"), "generation", 1.3, 2.5),
+        (("--rollout-precision", "fp8"), "generation", 0.5, 0.95),
+        (("--rollout-precision", "fp8"), "update", 0.99, 1.01),
+        (("--precision", "fp8"), "update", 0.4, 0.95),
+        (("--rollout-memory", "0.35"), "generation", 1.0, 3.0),
+    ],
+)
+def test_what_can_be_said_of_a_step_changes_its_part(more, part, low, high):
+    one = (*ONE, "--placement", "colocated", "--rollout-tp", "1")
+    before, after = (chosen(*words)["step_parts"][part] for words in (one, (*one, *more)))
+    assert low <= after / before <= high
+
+
+def test_adapters_fit_where_people_train_them():
+    for gpu, model, software in (("1xrtx-4090", "qwen2.5-3b", "trl"), ("8xh100", "qwen2.5-3b", "trl"),
+                                 ("1xh100", "qwen2.5-7b", "verl"), ("4xh100", "qwen2.5-32b", "verl")):  # fmt: skip
+        words = ("--gpu", gpu, "--model", model, "--software", software, "--response-max", "1024")
+        found = document("predict", "--rl", "grpo", "--lora", "--placement", "colocated", *words)
+        assert found["fits"], (gpu, model, found["fit_probability"])
+
+
+# Tuned models have the sizes of their base (their config.json on the Hub), but a start file loads their own weights.
+@pytest.mark.parametrize(
+    ("named", "sizes"),
+    [
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "qwen2.5-7b"),
+        ("Qwen/Qwen2.5-Math-7B", "qwen2.5-7b"),
+        ("Qwen/Qwen3-4B-Instruct-2507", "qwen3-4b"),
+    ],
+)
+def test_a_tuned_model_is_planned_by_its_base_and_started_from_its_own_weights(tmp_path, named, sizes):
+    one = ("--rl", "grpo", "--model", named, "--prompts", "1k", "--gpu", "8xh100")
+    done = advisor("plan", *one, "--out", tmp_path / "run.sh", expect=0, COLUMNS=300)
+    assert f"Post-train {sizes} by GRPO" in done.stdout
+    assert f"actor_rollout_ref.model.path={named}" in (tmp_path / "run.sh").read_text()
+
+
+def test_a_row_says_which_model_stands_in_for_another_and_assumes_what_a_plan_assumes(tmp_path):
+    columns = ("model", "params_b", "framework", "gpu", "n_gpus", "mode", "prompts_per_step", "group_size",
+               "response_len_mean", "response_len_max")  # fmt: skip
+    rows = [
+        ("Qwen2.5-VL-7B-Instruct", "", "verl", "H100", "8", "colocated", "128", "8", "1200", "4096"),
+        ("Strange-8B", "8.1", "verl", "H100", "8", "colocated", "128", "8", "1200", "4096"),
+        ("Qwen3-8B", "", "verl", "H100", "8", "colocated", "128", "8", "1200", "4096"),
+    ]
+    with (tmp_path / "rl.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([columns, *rows])
+    images, strange, plain = (
+        json.loads(line) for line in advisor("predict", "--rows", tmp_path / "rl.csv", expect=0).stdout.splitlines()
+    )
+    assert any("without images" in one for one in images["assumed"])
+    assert any("nearest in size, for Strange-8B" in one for one in strange["assumed"])
+    words = ("--model", "qwen3-8b", "--gpu", "8xh100", "--response-len", "1200", "--response-max", "4096")
+    alone = document("predict", "--rl", "grpo", *words, "--placement", "colocated", "--rollout-tp",
+                     str(plain["workload"]["rollouts"]["engine_tensor"]))  # fmt: skip
+    assert plain["workload"]["rollouts"]["prompt_len"] == alone["workload"]["rollouts"]["prompt_len"]
+    assert plain["step_seconds"]["value"] == pytest.approx(alone["step_seconds"]["value"])

@@ -520,15 +520,45 @@ def test_the_form_takes_a_published_model_and_own_machines():
     assert "(12 layers)" in sentence(at)
 
 
-def test_rl_post_training_gets_the_answer_and_a_bar_of_its_step(advisor_home):
+def rl_page(**more: str) -> AppTest:
     at = AppTest.from_string(PAGE, default_timeout=120)
     asked = {"rl": "grpo", "model": "qwen3-8b", "gpu": "h100-80gb-sxm", "gpus": "8", "prompts": "20k"}
     asked |= {"response_len": "1200", "response_max": "4096", "budget": "$300", "deadline": "24h"}
-    for name, value in asked.items():
+    for name, value in (asked | more).items():
         at.query_params[name] = value
     at.run()
     assert not at.exception
-    shown = words(at)
+    return at
+
+
+def test_rl_post_training_gets_the_answer_and_a_bar_of_its_step(advisor_home):
+    page = rl_page()
+    shown = words(page)
     assert "Post-train qwen3-8b by GRPO with verl on 8" in shown and "157 steps of 1,024 answers" in shown
     assert "Ways to use the 8 GPUs" in shown and "the longer bar determines the step time" in shown
-    assert "the longest of 1,024 answers sets the time of generation".lower() in shown.lower()
+    assert any(one.proto.label == "Start file" for one in page.get("download_button"))
+    assert "no file is written for skyrl from here" in words(rl_page(software="skyrl")).lower()
+    assert "16 GPUs instead of 8: a step" in shown and "2048 instead of 4096: a step" in shown
+
+
+def test_the_split_of_an_rl_plan_is_a_slider_whose_answer_is_that_of_the_command(advisor_home):
+    at = rl_page()
+    slider = at.select_slider(key="if_rollout_gpus")
+    assert list(slider.options) == ["in turn", *(f"{8 - n} train : {n} generate" for n in range(1, 8))]
+    own = slider.value
+    at = slider.set_value("2").run()
+    assert not at.exception and at.query_params["if_rollout_gpus"] in ("2", ["2"])
+    line = next(m.value for m in at.markdown if m.value.startswith("## "))
+    assert line.startswith("## What if: Post-train") and "6 train, 2 generate" in line
+    goal = said_command(at, out=False)
+    assert (goal.rollout_gpus, goal.placement, goal.gpus) == (2, "split", 8)
+    run = recommend(goal, default_store()).chosen
+    assert next(m.value for m in at.metric if m.label == "Time") in format_estimate(run.total_seconds, format_seconds)
+    at = at.select_slider(key="if_rollout_gpus").set_value("in turn").run()
+    assert "all train and generate in turn" in words(at)
+    at = next(b for b in at.button if b.label == "Reset").click().run()
+    assert at.select_slider(key="if_rollout_gpus").value == own and "What if: Post-train" not in words(at)
+    linked = rl_page(if_rollout_gpus="2")
+    assert linked.select_slider(key="if_rollout_gpus").value == "2" and "6 train, 2 generate" in words(linked)
+    tight = linked.select_slider(key="if_rollout_gpus").set_value("7").run()
+    assert not tight.exception and any("does not surely fit" in one.value for one in tight.warning)
