@@ -193,8 +193,8 @@ def waterfall(rows: Rows, *, unit: str) -> alt.Chart:
 def gantt(rows: Rows, *, kinds: Sequence[str]) -> alt.LayerChart:
     """Draws each run as a bar from its start to its planned end, with the ends of 8 of 10 futures and its deadline.
 
-    Rows hold `run`, `pool`, `kind` (of the pool), the moments `start`, `end`, `low`, `high` and `deadline` (or None), and
-    `label`.
+    Rows hold `run`, `pool`, `kind` (of the pool), `label`, and the moments `start`, `end`, `low`, `high` and `deadline`
+    (or None).
     """
     rows = list(rows)
     y = alt.Y("run:N", title=None, sort=[row["run"] for row in rows], axis=alt.Axis(labelLimit=220))

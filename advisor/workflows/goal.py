@@ -98,7 +98,7 @@ def read_options(given: Mapping[str, Any], known: Mapping[str, Option] = OPTIONS
     for name in given:
         if name not in known:
             called = CALLED_ELSEWHERE.get(name)
-            close = [called] if called in known else close_matches(name, known)
+            close = [called] if called is not None and called in known else close_matches(name, known)
             hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
             raise AdvisorError(f"there is no option {name!r}", hint, exit_code=2)
     read = {}
