@@ -12,6 +12,7 @@ import json
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,9 +68,11 @@ def plan_training(
     Use it for "what can I train for $20", "how long and how much for 1T tokens", "fine-tune Qwen3-8B on 50k examples"
     (finetune=lora|qlora|full with model and examples; stage=dpo for preference pairs), and "how do I cut a 70B or a
     mixture of experts over 256 GPUs" (layout=any with model, gpus="64,256", tokens), "what does GRPO take" (model, and
-    more={'rl': 'grpo', 'prompts': '20k', 'response_len': '1200', 'response_max': '4096'}; also group, placement,
-    staleness, rollout_gpus, rollout_tp, rollout_memory, judge, turns, tool_seconds, reference, lora). All values are
-    text, as people write it; leave out what nobody said.
+    more={'rl': 'grpo', 'prompts': '20k', 'response_len': '1200', 'response_max': '4096'}; grpo, ppo or dapo; also
+    prompts_per_step, group, prompt_len, placement (colocated or split), staleness, rollout_gpus, rollout_tp,
+    rollout_memory, rollout_precision, dropped_groups, judge, judge_gpus, turns, tool_seconds, reference, lora). Rows
+    come best first: a machine on which few have published a run counts with its cautious speed. All values are text,
+    as people write it; leave out what nobody said.
     """
     given = _given(locals())
     return _reply(lambda: api.plan(**given), "plan", given, page, ROWS)
@@ -108,8 +111,9 @@ def predict_run(
     """Predict step time, tokens/s, MFU and peak memory of one configuration, and whether it fits.
 
     Use it for "does a 7B fit on a 4090", "how fast is GPT-2 on an A100", "memory of GRPO for 32B on 8 H100"
-    (more={'rl': 'grpo', 'response_max': '8192'}). software names the trainer (trl, axolotl,
-    torchtitan, megatron, nanogpt, …); without it the numbers are of this project's own trainer.
+    (more={'rl': 'grpo', 'response_max': '8192'}; the names of plan_training, with prompts_per_step for a step's prompts;
+    without placement the likeliest to fit, or else the fastest use of the GPUs). software names the trainer (trl,
+    axolotl, torchtitan, megatron, nanogpt, …); without it the numbers are of this project's own trainer.
     """
     given = _given(locals())
     return _reply(lambda: api.predict(**given), "predict", given, 1, 2 * ROWS, ("fits", "fit_probability", "would_fit"))
@@ -274,6 +278,9 @@ def _reply(
     return _or_error(lambda: _shortly(ask(), verb, given, page, most, more))
 
 
+_IN_FIELDS = ("assumed, because", "does not surely fit")  # notes that are fields of the reply
+
+
 def _or_error(answer: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         return answer()
@@ -295,10 +302,12 @@ def _shortly(
         reply["odds"] = odds
     if isinstance(answer.record, Plan) and answer.record.run is None and answer.record.warnings:
         reply["warnings"] = list(answer.record.warnings)
-    if isinstance(answer.record, Plan) and answer.record.workload.rollouts is not None:
-        from advisor.report import rl
+    if isinstance(answer.record, Plan) and answer.record.run is None:
+        from advisor.report import elsewhere, rl
 
-        reply["notes"] = rl.in_words(answer.record)
+        said = reply.get("warnings", [])
+        notes = [one for one in elsewhere.notes(answer.record) if one not in said and not one.startswith(_IN_FIELDS)]
+        reply["notes"] = [*rl.in_words(answer.record), *notes] if answer.record.workload.rollouts else notes
     search = answer.record.search if isinstance(answer.record, Plan) else None
     if search is not None and search.does_not_fit:
         reply["left_out"] = list(search.does_not_fit[:ROWS])  # machines, with the reason if it is not memory
@@ -337,4 +346,8 @@ def _plain(value: Any) -> Any:
         return float(f"{value:.4g}") if math.isfinite(value) else None
     if isinstance(value, tuple | list):
         return [_plain(one) for one in value]
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
     return value if isinstance(value, str | int | bool | type(None)) else str(value)

@@ -183,13 +183,12 @@ def _loss_words(rollouts: Rollouts) -> str:
 
 
 def in_words(plan: Plan) -> list[str]:
-    """Return what an assistant is told: the parts of a step, the other ways to use the GPUs, and the notes."""
+    """Return the parts of a step and the other ways to use the GPUs, for an assistant."""
     others = [
         f"{short_use(run.prediction)}: a step of {format_seconds(run.step_seconds.value)}, {run.standing.why}"
         for run in plan.considered
     ]
-    shorter = plan.search.sensitivity if plan.search is not None else ()
-    return [parts(plan.prediction), *others, *shorter, *notes(plan)]
+    return [parts(plan.prediction), *others]
 
 
 def origin(run: Run, provider: str) -> str:
