@@ -62,10 +62,13 @@ class Reading:
     key: str
 
 
-def readings(line: bytes) -> dict[str, Reading]:
-    """Return the columns that a line prints, each read by the surest name, or the first of equally sure ones."""
+def readings(line: bytes, passed: frozenset[str] = frozenset()) -> dict[str, Reading]:
+    """Return the columns that a line prints, each read by the surest name, or the first of equally sure ones.
+
+    Numbers with a name in `passed` are not read.
+    """
     best: dict[str, Reading] = {}
-    found = slots(line)
+    found = [slot for slot in slots(line) if not passed or normalise(slot.name)[0] not in passed]
     known = by_letters([slot.name for slot in found])
     found = [replace(slot, name=known[slot.name]) if slot.name in known else slot for slot in found]
     for slot in found:
@@ -234,6 +237,7 @@ class LearntRow(Rule):
     required: tuple[str, ...] = ()
     only: frozenset[str] = frozenset()  # columns that are read; all if empty
     targets_of: Mapping[str, str] = field(default_factory=dict)
+    passed: frozenset[str] = frozenset()  # names of settings that rows repeat, which count nothing
     stamps: bool = True
     bar: bool | None = None  # read only lines on which a bar counts (True), or only others (False); None for all
 
@@ -241,7 +245,7 @@ class LearntRow(Rule):
         """Return where a line's numbers stand and where the record ends; None if the line is not such a record."""
         if self.needs not in line:
             return None
-        read = readings(line)
+        read = readings(line, self.passed)
         loss = read.get("loss" if self.kind == TRAIN else "eval_loss")
         if self.losses and (loss is None or loss.key not in self.losses):
             return None

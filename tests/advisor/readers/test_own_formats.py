@@ -366,6 +366,8 @@ def test_a_format_that_the_program_knows_tells_more_than_one_written_from_a_samp
          r"## cost (?P<loss><<LOSS>>)", 400),
         ("printed", [f"pass {1 + i // 10} u{i % 10 + 1} cost {cost(i):.4f}" for i in range(40)],
          r"pass (?P<epoch>\d+) u(?P<step>\d+) cost (?P<loss><<LOSS>>)", 4),  # in passes
+        ("printed", [f"pass {1 + i // 10} step {i % 10 + 1}/12 cost {cost(i):.4f} | 2.0 it/s" for i in range(40)],
+         r"pass (?P<epoch>\d+) step (?P<step>\d+)/\d+ cost (?P<loss><<LOSS>>)", 3 * 12 + 10),
     ],
 )  # fmt: skip
 def test_steps_are_counted_as_the_format_says(tmp_path, home, steps, lines, row, last):
@@ -373,6 +375,8 @@ def test_steps_are_counted_as_the_format_says(tmp_path, home, steps, lines, row,
     (tmp_path / "zap.yaml").write_text(json.dumps({"name": "zap", "rows": [row], "steps": steps}))
     found = document("analyze", tmp_path / "a.log", "--format", tmp_path / "zap.yaml")
     assert (found["rows"], found["last_step"]) == (40, last), found["notes"]
+    if "it/s" in lines[0] and steps == "printed":  # the format does not name the rate
+        assert found["runs"][0]["hours"] == pytest.approx(46 / 2.0 / 3600)
 
 
 def test_digits_tell_kinds_of_rows_apart_and_a_line_above_or_below_adds_its_numbers(tmp_path, home):
