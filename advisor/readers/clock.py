@@ -73,6 +73,7 @@ def with_clocks(table: RunTable, lines: Lines) -> RunTable:
         parts = [(a, lines.text[a:b]) for a, b in _windows(first, end)]
         bars = bars_in(parts)
         run = shown_complete(_by_its_bar(run, bars, first, end), _nothing_left(parts))
+        run = run if len(table) else _without_rows(run, bars, parts)
         if rows is None and bars:
             rows = min(bar.begins for bar in bars), max(bar.end for bar in bars)
         # the surest spelling of time stamps that covers the run; a later group counts only if no earlier one does
@@ -99,7 +100,9 @@ def with_clocks(table: RunTable, lines: Lines) -> RunTable:
         # a pause between two runs belongs to the log if somebody may have waited through it
         gaps = [gap for one, other in pairwise(clocks) if (gap := one.gap(other)) <= BETWEEN_RUNS]
         whole = sum(clock.seconds for clock in clocks) + sum(gaps)
-    return dataclasses.replace(rejudged(table, runs), clock_seconds=whole)
+    table = dataclasses.replace(rejudged(table, runs), clock_seconds=whole)
+    last = runs[-1]  # which says how far it came if it has no rows
+    return table if len(table) else dataclasses.replace(table, last_step=last.last_step, last_loss=last.last_loss)
 
 
 def _spans(table: RunTable, lines: Lines) -> list[tuple[int, int, tuple[int, int] | None]]:
@@ -346,6 +349,27 @@ def _by_its_bar(run: RunPart, bars: Sequence[Bar], first: int, end: int) -> RunP
         return run
     reason = f"its progress bar ends at {bar.done:,} of {bar.total:,}"
     return dataclasses.replace(run, status=Status.INCOMPLETE, status_reason=reason)
+
+
+def _without_rows(run: RunPart, bars: Sequence[Bar], parts: Sequence[tuple[int, bytes]]) -> RunPart:
+    """Add how far a run without rows came, by the summary of its tracker or by the bar that counts its steps."""
+    at, text = parts[-1]
+    summed = {match["name"]: match["value"] for match in regex("wandb_summary").finditer(text)}
+    if b"loss" in summed:
+        run = dataclasses.replace(run, last_loss=float(summed[b"loss"]))
+    if b"global_step" in summed:
+        return dataclasses.replace(run, last_step=float(summed[b"global_step"]))
+    longest = _longest(bars)
+    if len(longest) != 1 or not longest[0].done:
+        return run
+    bar = longest[0]
+    at, text = next(part for part in reversed(parts) if part[0] <= bar.begins)
+    label = text[max(0, bar.begins - at - HEAD_BYTES) : bar.begins - at].rpartition(b"\n")[2]
+    if regex("work_beside_training").search(label) is not None or not bar.total:
+        return run
+    reason = f"its progress bar ends at {bar.done:,} of {bar.total:,}"
+    told = run.status_reason if run.status is not Status.INCOMPLETE or bar.done == bar.total else reason
+    return dataclasses.replace(run, last_step=float(bar.done), status_reason=told)
 
 
 # Times in words

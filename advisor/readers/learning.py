@@ -43,6 +43,7 @@ FEWEST = 3  # rows that make a log without any other sign
 MANY = 20  # rows; a page about a run never quotes so many
 OFTEN = 0.05  # share of the most frequent record's count; a rarer line is a remark
 RISING = 0.7  # share of a counter's moves that do not go back; it may start again
+_ESTIMATES, _FALLING = 8, 0.8  # rows, and the share of their times that do not rise, by which these are of the rest
 _BAR_CLOCK = "clock of a bar"
 _ALIKE, _APART = 0.1, 4  # tolerance of a time; steps between lines beyond which a first step is never as slow
 _HANDS = {"seconds": "clock called time", "elapsed_seconds": "clock called elapsed"}  # `Time: 0:03:39` beside a row
@@ -166,6 +167,13 @@ def _lesson(
     by_epoch = "step" not in main.progress and "epoch" in main.progress
     if targets.get("seconds") == "" and by_epoch and _HANDS["seconds"] not in series:
         targets["seconds"] = _of_an_epoch(main)
+    passed_by = series.get("elapsed_seconds", [])
+    if (
+        by_epoch
+        and len(passed_by) >= FEWEST
+        and (targets.get("elapsed_seconds") == "" or passed_by[-1] == passed_by[0])
+    ):
+        targets["elapsed_seconds"] = "epoch_seconds"
     if targets.get("seconds", "seconds") == "seconds" and _of_a_step_or_of_several(main, series):
         targets["seconds"] = ""
     counted = frozenset(name for name in main.progress if targets.get(name, name) == name)
@@ -328,6 +336,13 @@ def _by_their_numbers(series: dict[str, list[float]]) -> dict[str, str]:
         out["seconds"] = "elapsed_seconds"
     if series.get("elapsed_seconds") and not _rises([v for v in series["elapsed_seconds"] if v == v]):
         out["elapsed_seconds"] = ""
+    left = series.get("epoch_seconds", [])
+    if (
+        len(left) >= _ESTIMATES
+        and left[-1] < left[0]
+        and sum(b <= a for a, b in pairwise(left)) >= _FALLING * len(left)
+    ):
+        out["epoch_seconds"] = ""  # what is left of an epoch, by an estimate
     if ("step" not in series or out.get("step") == "") and "seconds" not in out:
         out["seconds"] = ""
     # where every row ends the bar of a new epoch, the bar's clock began with that epoch

@@ -311,6 +311,16 @@ HOURS = {
         f"step {n} | loss {4 - n / 500:.4f} | 16.384k tok/s\n" for n in range(10, 510, 10)), 500 * 2.0),
     "tokens per second and a batch in tokens": ("Effective batch size: 64 (65,536 tokens)\n" + "".join(
         f"step {n} | loss {4 - n / 500:.4f} | 16.384k tok/s\n" for n in range(10, 510, 10)), 500 * 4.0),
+    "samples per second and a batch": ("batch_size: 64\n" + "".join(
+        f"step {n} | loss {4 - n / 500:.4f} | 128.0 img/s\n" for n in range(10, 510, 10)), 500 * 0.5),
+    "seconds of an epoch as a rate": (each("Epoch {n} | loss {l:.4f} | 61.5 s/epoch"), 8 * 61.5),
+    "seconds of an epoch between dashes": (each("Epoch {n} - 61.5s - loss: {l:.4f} - val_loss: 1.5"), 8 * 61.5),
+    "a runtime on each epoch's row": (each("Epoch {n} Loss {l:.4f} Runtime 61.5"), 8 * 61.5),
+    "an estimate of the rest, called the epoch's time": ("".join(
+        f"Epoch:[1/1]({n}/100) loss:{4 - n / 99:.3f} epoch_time:{100 - n}.0min\n" for n in range(1, 101)), 98 * 60),
+    "a time behind the words of the end": (steps(1, 100) + "Finished training. Time: 500.0 seconds\n", 500),
+    "a scheduler's account": (steps(1, 100) + "resources_used.walltime=00:08:20\n", 500),
+    "a script's own clock": (steps(1, 100) + "--- 500.0 seconds ---\n", 500),
     "its own statement, which a start of minutes exceeds": ("2026-01-01 10:00:00 loading\n" + "".join(
         f"2026-01-01 10:05:{n:02d} timer\n[Step {n}/50] Loss: {4 - n / 50:.4f}\n" for n in range(1, 51))
         + "Training done in 50.50 seconds.\n", 50.5),
