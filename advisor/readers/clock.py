@@ -1,6 +1,6 @@
 """Measures how long each run of a log took: by time stamps of its lines, the clock of a progress bar, or spoken times.
 
-Of a long run only the beginning, the end and samples between them are read, because a clock only goes forward.
+Stamps of a long run are read at its beginning, its end and in samples between, because a clock only goes forward.
 Midnights are counted in stamps without a date, new years in stamps without a year. Days without a line are not part of
 a run.
 """
@@ -30,6 +30,7 @@ SPOKEN = "the times that it prints of its epochs"
 PARTIAL = 0.5  # share of the time stamps' span; a smaller total measures something else
 COVERED = 0.8  # share of the text of a run's rows that lies before its last stamp and after its first
 WHOLE_BYTES = 1 << 21  # runs of up to this size are read completely, longer ones in parts
+ADDED_BYTES = 1 << 25  # runs of up to this size are read completely for bars and times in words
 PART_BYTES = 1 << 15  # bytes read at the beginning and at the end
 HEAD_BYTES = 200  # bytes before a bar that hold its name; some logs are a single line
 SAMPLES, SAMPLE_BYTES = 64, 1 << 11  # parts read in between: enough for one per midnight in months
@@ -71,7 +72,9 @@ def with_clocks(table: RunTable, lines: Lines) -> RunTable:
     for run, (first, end, rows) in zip(table.runs, _spans(table, lines), strict=True):
         sessions = several or run.starts > 1 or any((run.first_line or 1) < line for line in resumed)
         parts = [(a, lines.text[a:b]) for a, b in _windows(first, end)]
-        bars = bars_in(parts)
+        # bars and epochs add up only if none is left out, and are found fast
+        whole = [(first, lines.text[first:end])] if end - first <= ADDED_BYTES else parts
+        bars = bars_in(whole)
         run = shown_complete(_by_its_bar(run, bars, first, end), _nothing_left(parts))
         run = run if len(table) else _without_rows(run, bars, parts)
         if rows is None and bars:
@@ -90,17 +93,16 @@ def with_clocks(table: RunTable, lines: Lines) -> RunTable:
             runs.append(dataclasses.replace(run, clock_seconds=seconds, clock=STAMPS))
             continue
         seconds, words = _seconds_of(bars), BAR
-        # times in words of the parts of a run would not add up
-        spoken = spoken_seconds(parts[0][1]) if len(parts) == 1 else None
+        spoken = spoken_seconds(whole[0][1]) if len(whole) == 1 else None
         if spoken and seconds < PARTIAL * spoken:
             seconds, words = spoken, SPOKEN
         runs.append(dataclasses.replace(run, clock_seconds=seconds, clock=words) if seconds else run)
-    whole = None
+    of_all = None
     if several and clocks:
         # a pause between two runs belongs to the log if somebody may have waited through it
         gaps = [gap for one, other in pairwise(clocks) if (gap := one.gap(other)) <= BETWEEN_RUNS]
-        whole = sum(clock.seconds for clock in clocks) + sum(gaps)
-    table = dataclasses.replace(rejudged(table, runs), clock_seconds=whole)
+        of_all = sum(clock.seconds for clock in clocks) + sum(gaps)
+    table = dataclasses.replace(rejudged(table, runs), clock_seconds=of_all)
     last = runs[-1]  # which says how far it came if it has no rows
     return table if len(table) else dataclasses.replace(table, last_step=last.last_step, last_loss=last.last_loss)
 

@@ -142,12 +142,12 @@ def _taught(head: bytes, passed: frozenset[str] = frozenset()) -> Lesson:
     rules: list[Rule] = [*found, *_evaluations(evals, None, bool(found))]
     if not rules and (bare := progress([(line.read, line.count) for line in lines], head)) is not None:
         return Lesson(rules=(bare[0],), without_loss=bare[1])
-    passed = [title for row in found for title in row.passed]
+    titles = [title for row in found for title in row.passed]
     return Lesson(
         rules=tuple(rules),
         rows=sum(rows for _, rows in table),
         evaluations=sum(e.count for e in evals),
-        notes=tuple(not_read(passed)),
+        notes=tuple(not_read(titles)),
     )
 
 

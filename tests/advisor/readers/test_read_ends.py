@@ -13,7 +13,7 @@ from advisor.errors import AdvisorError
 from advisor.findings.durations import file_seconds, run_seconds, spent_seconds
 from advisor.findings.make_case import make_case
 from advisor.readers.cells import duration_seconds
-from advisor.readers.clock import BAR, SPOKEN, STAMPS, bars_in, spoken_seconds
+from advisor.readers.clock import BAR, SPOKEN, STAMPS, WHOLE_BYTES, bars_in, spoken_seconds
 from advisor.readers.event_lines import read_line
 from advisor.readers.starts import Words, segments
 from tests.advisor.findings import build
@@ -320,6 +320,8 @@ HOURS = {
         f"Epoch:[1/1]({n}/100) loss:{4 - n / 99:.3f} epoch_time:{100 - n}.0min\n" for n in range(1, 101)), 98 * 60),
     "a time behind the words of the end": (steps(1, 100) + "Finished training. Time: 500.0 seconds\n", 500),
     "a scheduler's account": (steps(1, 100) + "resources_used.walltime=00:08:20\n", 500),
+    "a Trainer's summary under rows of its own": (steps(1, 100)
+        + "{'train_runtime': 500.0, 'train_samples_per_second': 2.0, 'epoch': 1.0}\n", 500),
     "a script's own clock": (steps(1, 100) + "--- 500.0 seconds ---\n", 500),
     "its own statement, which a start of minutes exceeds": ("2026-01-01 10:00:00 loading\n" + "".join(
         f"2026-01-01 10:05:{n:02d} timer\n[Step {n}/50] Loss: {4 - n / 50:.4f}\n" for n in range(1, 51))
@@ -336,6 +338,15 @@ HOURS = {
 def test_hours_without_a_stamp_on_each_row(tmp_path, case):
     text, seconds = HOURS[case]
     assert file_seconds(make_case(read(tmp_path, text))) == pytest.approx(seconds, rel=0.01)
+
+
+def test_bars_and_words_of_a_long_log_are_all_counted(tmp_path):
+    def log(between: int) -> str:
+        rest = "".join(f"image {n} of the set was looked at\n" for n in range(between))
+        return "".join(f"{drawn(100, 40)}\n{rest}epoch {n}: loss {4 / n:.3f}\n" for n in range(1, 21))
+
+    short, long = (read(tmp_path, log(between), f"{between}.log") for between in (1, 5000))
+    assert len(log(5000)) > WHOLE_BYTES and [one.runs[0].clock_seconds for one in (short, long)] == [800, 800]
 
 
 @pytest.mark.parametrize(("name", "factor"), [("time_sec", 1), ("time", 1), ("train_time_min", 60)])
