@@ -111,7 +111,7 @@ def predict_run(
     """Predict step time, tokens/s, MFU and peak memory of one configuration, and whether it fits.
 
     Use it for "does a 7B fit on a 4090", "how fast is GPT-2 on an A100", "memory of GRPO for 32B on 8 H100"
-    (more={'rl': 'grpo', 'response_max': '8192'}; the names of plan_training, with prompts_per_step for a step's prompts;
+    (more={'rl': 'grpo', 'response_max': '8192'}; the names of plan_training, prompts_per_step for a step's prompts;
     without placement the likeliest to fit, or else the fastest use of the GPUs). software names the trainer (trl,
     axolotl, torchtitan, megatron, nanogpt, …); without it the numbers are of this project's own trainer.
     """

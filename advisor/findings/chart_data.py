@@ -176,7 +176,7 @@ def parts_of_step(case: Case) -> list[PartOfStep]:
     """Return the median seconds of the timed phases of a step, and the rest of the step."""
     times = run_metrics.step_times(case)
     whole = run_metrics.step_seconds(case)
-    if times is not None and times.source in (run_metrics.FROM_RATE, run_metrics.FROM_PARTS):
+    if times is not None and times.source in (run_metrics.FROM_RATE, run_metrics.FROM_SAMPLES, run_metrics.FROM_PARTS):
         # a rate may be an average over other steps than those with timed parts
         summed = series.finite(sum_of_parts(case.run)[main_rows(case.run)])
         whole = series.median(summed[series.steady_start(summed) :]) if len(summed) else whole

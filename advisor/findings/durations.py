@@ -24,6 +24,7 @@ from advisor.readers.run_table import RunPart, RunTable, Status
 
 _FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.DIVERGED)  # somebody had to fix the run
 CLOCK_MISSES = 0.9  # share of the steps' own times below which a clock misses some of them
+_REPEATED = 1.5  # printed times for each epoch
 ATTEMPTS, DECLARED, ELAPSED = "the lives of its processes", "its own statement", "its clock since the start"
 WALL_CLOCKS = (ATTEMPTS, DECLARED, STAMPS, ELAPSED)
 STEPS, EPOCHS, READINGS = "the sum of its steps", "the sum of its epochs", "the readings of its devices"
@@ -44,9 +45,7 @@ def durations(case: Case) -> Iterator[Duration]:
     the hours between them in which nothing ran do not count.
     """
     times, part, covered = step_times(case), main_part(case.run), steps_covered(case)
-    # epochs without a printed time count as the median of the others
-    epochs = series.finite(printed := main_column(case.run, "epoch_seconds"))
-    of_epochs = float(epochs.sum()) + (len(printed) - len(epochs)) * series.median(epochs) if len(epochs) else 0.0
+    of_epochs = _of_epochs(case.run)
     # a rate of tokens over a stated batch is not timed: where a clock contradicts it, the clock is right
     is_timed = times is not None and times.source in (PRINTED, FROM_PARTS)
     timed = max(float(times.seconds.sum()) if times is not None and is_timed else 0.0, of_epochs)
@@ -108,6 +107,23 @@ def _clocks(case: Case, part: RunPart | None, timed: float) -> Iterator[tuple[fl
     yield max(elapsed, timed, of_lines if clock == BAR else 0.0) if elapsed else 0.0, ELAPSED
     yield of_lines if clock == BAR else 0.0, BAR
     yield declared, DECLARED
+
+
+def _of_epochs(run: RunTable) -> float:
+    """Return the sum of the printed times of epochs; epochs without one count as the median of the others."""
+    printed, epoch = main_column(run, "epoch_seconds"), main_column(run, "epoch")
+    timed = np.isfinite(printed)
+    if not timed.any():
+        return 0.0
+    if not np.isfinite(epoch[timed]).all():
+        epoch = np.arange(len(printed), dtype=np.float64)
+    turn = np.cumsum(np.diff(np.floor(epoch), prepend=np.nan) != 0)  # an epoch printed again later was trained again
+    turns = np.unique(turn[timed])
+    untimed = len(np.unique(turn[np.isfinite(epoch)])) - len(turns)
+    each = printed[timed]
+    if len(each) > _REPEATED * len(turns):  # the rows of an epoch repeat its time, or show it so far
+        each = np.array([printed[timed & (turn == one)].max() for one in turns])
+    return float(each.sum()) + untimed * series.median(each)
 
 
 def main_part(run: RunTable) -> RunPart | None:

@@ -68,6 +68,13 @@ def step_tokens(case: Case) -> float | None:
     return float(case.workload.step_tokens)
 
 
+def step_samples(facts: Mapping[str, Any]) -> float | None:
+    """Return the samples of one optimizer step, from the stated batch; None if none is stated."""
+    micro = positive(facts, "micro_batch")
+    accumulated, devices = (positive(facts, name) or 1.0 for name in ("grad_accum", "world_size"))
+    return positive(facts, "step_samples") or (micro * accumulated * devices if micro else None)
+
+
 def logged_step_tokens(run: RunTable, facts: Mapping[str, Any], length: float | None) -> float | None:
     """Return the tokens of one step from the declared batch of sequences of this length, else the tokens column."""
     samples, micro = number(facts, "step_samples"), number(facts, "micro_batch")

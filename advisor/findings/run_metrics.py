@@ -10,7 +10,7 @@ import numpy as np
 from advisor.findings import series
 from advisor.findings.case import Case, Confidence
 from advisor.findings.curves import main_rows, sum_of_parts
-from advisor.findings.run_facts import number, positive, step_tokens
+from advisor.findings.run_facts import number, positive, step_samples, step_tokens
 from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops
 from advisor.laws import flops
 from advisor.readers.run_table import RunTable
@@ -27,6 +27,7 @@ _APART = 0.95  # of the rows on each side of a slowdown that lie on their side o
 _SLOW_ROWS = 10  # on each side
 # Sources of the seconds of a step, the best first.
 PRINTED, FROM_RATE, FROM_CLOCK = "printed", "from tokens per second", "from time stamps"
+FROM_SAMPLES = "from samples per second"
 FROM_PARTS = "the sum of its timed parts"
 
 
@@ -38,7 +39,7 @@ class StepTimes:
     step: np.ndarray
     seconds: np.ndarray
     start: int  # index from which the run is steady; compilation and warm-up come before
-    source: str  # PRINTED, FROM_RATE, FROM_CLOCK or FROM_PARTS
+    source: str  # one of those above
 
     @property
     def steady_step(self) -> np.ndarray:
@@ -71,7 +72,7 @@ def main_column(run: RunTable, name: str) -> np.ndarray:
 
 
 def step_times(case: Case) -> StepTimes | None:
-    """Return the seconds of each step: printed, or from tokens per second, the clock or the sum of parts; else None.
+    """Return the seconds of each step: printed, or from a rate, the clock or the sum of parts; else None.
 
     Times from the clock include evaluations, checkpoints and gaps between steps.
     """
@@ -82,6 +83,9 @@ def step_times(case: Case) -> StepTimes | None:
     if tokens := step_tokens(case):
         rate = run.column("tokens_per_second")[rows]
         candidates.append((FROM_RATE, tokens / np.where(rate > 0, rate, np.nan)))
+    rate = run.column("samples_per_second")[rows]
+    if (samples := step_samples(run.facts)) and np.isfinite(rate).sum() > 1:  # one alone sums a run up
+        candidates.append((FROM_SAMPLES, samples / np.where(rate > 0, rate, np.nan)))
     for name in ("elapsed_seconds", "unix_seconds"):
         candidates.append((FROM_CLOCK, seconds_between(run.column(name)[rows], step)))
     candidates.append((FROM_PARTS, sum_of_parts(run)[rows]))

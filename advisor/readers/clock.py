@@ -1,6 +1,6 @@
 """Measures how long each run of a log took: by time stamps of its lines, the clock of a progress bar, or spoken times.
 
-Of a long run only the beginning, the end and samples between them are read, because a clock only goes forward.
+Stamps of a long run are read at its beginning, its end and in samples between, because a clock only goes forward.
 Midnights are counted in stamps without a date, new years in stamps without a year. Days without a line are not part of
 a run.
 """
@@ -12,7 +12,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -30,6 +30,7 @@ SPOKEN = "the times that it prints of its epochs"
 PARTIAL = 0.5  # share of the time stamps' span; a smaller total measures something else
 COVERED = 0.8  # share of the text of a run's rows that lies before its last stamp and after its first
 WHOLE_BYTES = 1 << 21  # runs of up to this size are read completely, longer ones in parts
+ADDED_BYTES = 1 << 25  # runs of up to this size are read completely for bars and times in words
 PART_BYTES = 1 << 15  # bytes read at the beginning and at the end
 HEAD_BYTES = 200  # bytes before a bar that hold its name; some logs are a single line
 SAMPLES, SAMPLE_BYTES = 64, 1 << 11  # parts read in between: enough for one per midnight in months
@@ -44,6 +45,7 @@ LONGEST_SPOKEN = 1000  # bytes of a line that states a duration
 GREW = 1.5  # times the first value of a clock that runs on; epochs differ by less
 _DAY, _YEAR = 86400.0, 365 * 86400.0
 _HEAD_OF_BAR = re.compile(rb"\d{1,3}%\|[^\n]*\Z")
+_DELTA = re.compile(rb"\s*(?:(\d{1,3}) days?, )?(\d{1,2}):(\d\d):(\d\d\.\d{6})\s*")  # as Python prints a duration
 _DIGITS = re.compile(rb"\s*\d+(?:[.,:]\d+)*")  # numbers between the same words may be padded
 _EPOCH = re.compile(rb"(?i)epoch|\xe8\xbd\xae|\xc3\xa9poque|\xc3\xa9poca|\xd1\x8d\xd0\xbf\xd0\xbe\xd1\x85")
 _NUMBERED = re.compile(rb"(?i)epoch\D{0,4}(\d+)")
@@ -70,8 +72,11 @@ def with_clocks(table: RunTable, lines: Lines) -> RunTable:
     for run, (first, end, rows) in zip(table.runs, _spans(table, lines), strict=True):
         sessions = several or run.starts > 1 or any((run.first_line or 1) < line for line in resumed)
         parts = [(a, lines.text[a:b]) for a, b in _windows(first, end)]
-        bars = bars_in(parts)
+        # bars and epochs add up only if none is left out, and are found fast
+        whole = [(first, lines.text[first:end])] if end - first <= ADDED_BYTES else parts
+        bars = bars_in(whole)
         run = shown_complete(_by_its_bar(run, bars, first, end), _nothing_left(parts))
+        run = run if len(table) else _without_rows(run, bars, parts)
         if rows is None and bars:
             rows = min(bar.begins for bar in bars), max(bar.end for bar in bars)
         # the surest spelling of time stamps that covers the run; a later group counts only if no earlier one does
@@ -82,23 +87,24 @@ def with_clocks(table: RunTable, lines: Lines) -> RunTable:
             clocks.append(clock)
             own, seconds = run.declared_seconds, clock.seconds
             # the total of only an epoch, an evaluation or the last process; or one longer than the program can have run
-            partial = own is not None and not several and own < PARTIAL * seconds
+            partial = own is not None and not several and own < PARTIAL * clock.of_rows
             if partial or (own is not None and rows is None and own > seconds / PARTIAL):
                 run = dataclasses.replace(run, declared_seconds=None)
             runs.append(dataclasses.replace(run, clock_seconds=seconds, clock=STAMPS))
             continue
         seconds, words = _seconds_of(bars), BAR
-        # times in words of the parts of a run would not add up
-        spoken = spoken_seconds(parts[0][1]) if len(parts) == 1 else None
+        spoken = spoken_seconds(whole[0][1]) if len(whole) == 1 else None
         if spoken and seconds < PARTIAL * spoken:
             seconds, words = spoken, SPOKEN
         runs.append(dataclasses.replace(run, clock_seconds=seconds, clock=words) if seconds else run)
-    whole = None
+    of_all = None
     if several and clocks:
         # a pause between two runs belongs to the log if somebody may have waited through it
         gaps = [gap for one, other in pairwise(clocks) if (gap := one.gap(other)) <= BETWEEN_RUNS]
-        whole = sum(clock.seconds for clock in clocks) + sum(gaps)
-    return dataclasses.replace(rejudged(table, runs), clock_seconds=whole)
+        of_all = sum(clock.seconds for clock in clocks) + sum(gaps)
+    table = dataclasses.replace(rejudged(table, runs), clock_seconds=of_all)
+    last = runs[-1]  # which says how far it came if it has no rows
+    return table if len(table) else dataclasses.replace(table, last_step=last.last_step, last_loss=last.last_loss)
 
 
 def _spans(table: RunTable, lines: Lines) -> list[tuple[int, int, tuple[int, int] | None]]:
@@ -140,6 +146,7 @@ class _Clock:
     """What the time stamps of a run say."""
 
     seconds: float
+    of_rows: float  # seconds between the stamps on and between its rows; without rows all
     begins: float
     ends: float
     wraps: float
@@ -170,6 +177,7 @@ def _clock_of(
         np.concatenate(([0.0], np.cumsum(np.where(moves < -wraps / 2, moves + wraps, moves)))) if wraps else printed
     )
     part, timed = (slice(0, len(stamps)), sessions) if rows is None else _of_rows(places, stamps, rows)
+    within = stamps if rows is None else stamps[slice(*np.searchsorted(places, rows))]
     stamps, printed = stamps[part], printed[part]
     of_parts = np.searchsorted([at for at, _ in parts], places[part])
     if len(stamps) < 2:
@@ -178,7 +186,10 @@ def _clock_of(
     seconds = float(np.ptp(stamps)) if whole else worked_seconds(stamps, sessions=sessions and timed, parts=of_parts)
     if not seconds:
         return None
-    return _Clock(seconds=seconds, begins=float(printed[0]), ends=float(printed[-1]), wraps=wraps)
+    of_rows = float(np.ptp(within)) if len(within) > 1 else seconds
+    return _Clock(
+        seconds=seconds, of_rows=min(of_rows, seconds), begins=float(printed[0]), ends=float(printed[-1]), wraps=wraps
+    )
 
 
 def _of_rows(places: np.ndarray, stamps: np.ndarray, rows: tuple[int, int]) -> tuple[slice, bool]:
@@ -265,64 +276,74 @@ def worked_seconds(stamps: np.ndarray, *, sessions: bool, parts: np.ndarray | No
 
 
 @dataclass(kw_only=True)
-class Bars:
-    """The progress bars of a run that count to the same total."""
+class Bar:
+    """A progress bar from its first state to its last, as far as a log shows them."""
 
     total: int
+    begins: int  # byte before its first state
+    end: int = 0  # byte after its last state
     done: int = 0
-    before: float = 0.0  # seconds of the bars that ended before the present one began
-    last: float = 0.0  # seconds of the present bar
-    begins: int = 0  # byte before the first bar
-    end: int = 0  # byte after the last bar
-    turns: list[float] = field(default_factory=list)  # seconds of bars printed when full, each after other words
-    head: bytes = b""  # the text before the last of those, such as its epoch number
-    ends: int = 0  # how many times a full bar was printed
-    drawn: bool = False  # a bar was printed before it was full, so a full bar may be the same one again
-
-    @property
-    def seconds(self) -> float:
-        return self.before + self.last if self.drawn else max(self.before + self.last, sum(self.turns))
+    seconds: float = 0.0
+    head: bytes = b""  # the text before it, such as an epoch number
+    drawn: bool = False  # states before it was full are shown too, so a full bar may be the same one again
 
 
-def bars_in(parts: Sequence[tuple[int, bytes]]) -> list[Bars]:
-    """Return the bars by their totals, in the order in which each total is first printed."""
-    found: dict[bytes | None, Bars] = {}
+def bars_in(parts: Sequence[tuple[int, bytes]]) -> list[Bar]:
+    """Return the bars of a text in order. A bar that starts again is another one."""
+    found, last = [], dict[bytes | None, Bar]()
     for at, text in parts:
         for match in regex("bar_with_clock").finditer(text):
             done, total, *clock = match.groups()
-            now = seconds_of(*clock)
-            bar = found.setdefault(total, Bars(total=int(total or 0), begins=at + match.start()))
-            # ranks draw their bars in turn, slightly apart; a bar that starts again is far behind
-            if now < bar.last / 2 or int(done) < bar.done / 2:
-                bar.before += bar.last
-            bar.ends, bar.drawn = bar.ends + (done == total), bar.drawn or done != total
-            if done == total:
+            now, full, bar = seconds_of(*clock), done == total, last.get(total)
+            head = b""
+            if full:
                 before = text[max(0, match.start() - HEAD_BYTES) : match.start()]
                 head = _HEAD_OF_BAR.sub(b"", before.rpartition(b"\n")[2].rpartition(b"]")[2])
-                # whole lines between two bars, besides the rest of one and the start of the other
+            # ranks draw their bars in turn, slightly apart; a bar that starts again is far behind
+            anew = bar is None or now < bar.seconds / 2 or int(done) < bar.done / 2
+            if bar is not None and full and bar.done == bar.total and not bar.drawn:
+                # whole lines between two full bars, besides the rest of one and the start of the other
                 between = text[max(0, bar.end - at) : match.start()].split(b"\n")[1:-1]
-                if not bar.turns or head != bar.head or any(line.strip() for line in between):
-                    bar.turns.append(now)
-                bar.head = head
-            bar.last, bar.done, bar.end = now, int(done), at + match.end()
-    return list(found.values())
+                anew = anew or head != bar.head or any(line.strip() for line in between)
+            if bar is None or anew:
+                bar = last[total] = Bar(total=int(total or 0), begins=at + match.start())
+                found.append(bar)
+            bar.drawn |= not full and 2 * int(done) >= bar.total
+            bar.seconds, bar.done, bar.head, bar.end = now, int(done), head, at + match.end()
+    return found
 
 
-def _seconds_of(bars: Sequence[Bars]) -> float:
-    """Return the seconds of the longest bars plus the bars drawn after each of them. Inner bars come before them."""
-    longest = max(bars, key=lambda bar: bar.seconds, default=None)
-    if longest is None:
+def _longest(bars: Sequence[Bar]) -> list[Bar]:
+    """Return the bars to one total that last longest together."""
+    alike = dict[int, list[Bar]]()
+    for bar in bars:
+        alike.setdefault(bar.total, []).append(bar)
+    return max(alike.values(), key=lambda some: sum(bar.seconds for bar in some), default=[])
+
+
+def _seconds_of(bars: Sequence[Bar]) -> float:
+    """Return the seconds of all bars but preparations and those that were drawn while another one ran."""
+    outer, until = [], 0
+    for bar in bars:
+        if (bar.begins + bar.end) / 2 >= until:
+            outer.append(bar)
+        until = max(until, bar.end)
+    longest = _longest(outer)
+    if not longest:
         return 0.0
-    behind = bars[bars.index(longest) + 1 :] if not longest.drawn and len(longest.turns) > 1 else ()
-    also = (bar for bar in behind if not bar.drawn and len(bar.turns) == len(longest.turns))
-    return longest.seconds + sum(bar.seconds for bar in also)
+    if len(longest) == 1 and longest[0].begins + HEAD_BYTES > longest[0].end:
+        return longest[0].seconds  # only its last state is shown, so the others may have run within it
+    # what is done once before is preparation, and what is done again is a part of each epoch
+    since = [bar for bar in outer if bar.begins >= longest[0].begins]
+    again = {bar.total for bar in since}
+    return sum(bar.seconds for bar in outer if bar.total in again)
 
 
-def _by_its_bar(run: RunPart, bars: Sequence[Bars], first: int, end: int) -> RunPart:
+def _by_its_bar(run: RunPart, bars: Sequence[Bar], first: int, end: int) -> RunPart:
     """Add how far its longest bar came if nothing else says how the run ended and its only bar goes on to the end."""
-    bar = max(bars, key=lambda bar: bar.seconds, default=None)
-    several = bar is not None and not bar.drawn and bar.ends > 1
-    if bar is None or bar.before or several or not bar.total or bar.end < first + COVERED * (end - first):
+    longest = _longest(bars)
+    bar = longest[-1] if len(longest) == 1 else None
+    if bar is None or not bar.total or bar.end < first + COVERED * (end - first):
         return run
     if bar.done == bar.total:
         return shown_complete(run, f"its progress bar came to {bar.done:,} of {bar.total:,}")
@@ -330,6 +351,27 @@ def _by_its_bar(run: RunPart, bars: Sequence[Bars], first: int, end: int) -> Run
         return run
     reason = f"its progress bar ends at {bar.done:,} of {bar.total:,}"
     return dataclasses.replace(run, status=Status.INCOMPLETE, status_reason=reason)
+
+
+def _without_rows(run: RunPart, bars: Sequence[Bar], parts: Sequence[tuple[int, bytes]]) -> RunPart:
+    """Add how far a run without rows came, by the summary of its tracker or by the bar that counts its steps."""
+    at, text = parts[-1]
+    summed = {match["name"]: match["value"] for match in regex("wandb_summary").finditer(text)}
+    if b"loss" in summed:
+        run = dataclasses.replace(run, last_loss=float(summed[b"loss"]))
+    if b"global_step" in summed:
+        return dataclasses.replace(run, last_step=float(summed[b"global_step"]))
+    longest = _longest(bars)
+    if len(longest) != 1 or not longest[0].done:
+        return run
+    bar = longest[0]
+    at, text = next(part for part in reversed(parts) if part[0] <= bar.begins)
+    label = text[max(0, bar.begins - at - HEAD_BYTES) : bar.begins - at].rpartition(b"\n")[2]
+    if regex("work_beside_training").search(label) is not None or not bar.total:
+        return run
+    reason = f"its progress bar ends at {bar.done:,} of {bar.total:,}"
+    told = run.status_reason if run.status is not Status.INCOMPLETE or bar.done == bar.total else reason
+    return dataclasses.replace(run, last_step=float(bar.done), status_reason=told)
 
 
 # Times in words
@@ -361,6 +403,8 @@ def spoken_seconds(text: bytes) -> float | None:
     alone = [line for line in lines if regex("time_alone").fullmatch(line)]
     of_epochs = abs(sum(_HEADING.match(line) is not None for line in lines) - len(alone)) <= max(1, 0.1 * len(alone))
     for line in lines:
+        if (delta := _DELTA.fullmatch(line)) is not None:
+            series.setdefault(b"", []).append((b"", seconds_of(*delta.groups())))
         told = _EPOCH.search(line) is not None or (of_epochs and regex("time_alone").fullmatch(line) is not None)
         if len(line) > LONGEST_SPOKEN or not told or regex("other_times").search(line) is not None:
             continue

@@ -15,6 +15,7 @@ from advisor.readers.yaml_rows import regex
 
 FEWEST = 3  # progress lines that make a run
 MANY = 5  # lines of one shape that make a run even if they neither count nor measure anything
+_SOME = 0.5  # of the rows that count epochs; fewer with a step do not count steps
 SHORTEST_BAR = 30  # seconds; a shorter bar is not a training's
 MAY_MATTER = re.compile(
     rb"(?i)loss|entropy|nll|xent|rmse|train|\btick\b|\btrl\b|\btel\b|\bval|epoch|episode|step|iter|batch|round|update|\bit\b|\bep\b"
@@ -24,7 +25,9 @@ MAY_MATTER = re.compile(
 )
 _BEGIN = re.compile(r"(?:success|start|starting|begin|beginning|training|train|running|current|info|now|in|at)_")
 _PLANS = {"epochs", "batches", "steps", "iterations", "iters", "num_epochs", "num_steps", "total_steps", "max_steps"}
-_TRAINING = re.compile(rb"(?i)\btrain|\blearning\b|\bepisodes?\b|\bframes: \d")
+_TRAINING = re.compile(
+    rb"(?i)\btrain|\blearning\b|\bepisodes?\b|\bframes: \d|\bepoch \d+ (?:completed|finished|done)\b"
+)
 _LABEL = 60  # bytes before a bar that say what it counts
 # measured only in training; a time or an accuracy alone may come from any program
 _OF_TRAINING = {
@@ -57,7 +60,7 @@ class LearntContext(LearntRow):
 
     def find(self, line: bytes) -> tuple[list[Found], int] | None:
         """Return where the line's counters stand; None if it states none or is a record itself."""
-        if not MAY_MATTER.search(line):
+        if not MAY_MATTER.search(line) or b"train_runtime" in line:  # which sums up what came before
             return None
         read = readings(line)
         said = {name for name in says(read) & self.only if read[name].key in self.keys}
@@ -103,10 +106,18 @@ def context(reads: Sequence[Mapping[str, Reading]], counted: frozenset[str]) -> 
 
 def progress(reads: Sequence[tuple[Mapping[str, Reading], int]], head: bytes) -> tuple[LearntProgress, int] | None:
     """Return the rule for a log without losses, and how many lines it matches; None if it matches too few."""
-    for counter in ("step", "epoch"):
-        rows = [(read, count) for read, count in reads if counter in read and is_progress(read)]
-        if sum(count for _, count in rows) >= FEWEST:
-            return LearntProgress(required=(counter,), targets_of=_no_times(rows)), sum(count for _, count in rows)
+    measured = {
+        counter: [one for one in reads if counter in one[0] and is_progress(one[0])] for counter in ("step", "epoch")
+    }
+    counts = {counter: sum(count for _, count in rows) for counter, rows in measured.items()}
+    # a few rows may follow the bar of another stream on their line
+    counter = "step" if counts["step"] >= max(FEWEST, _SOME * counts["epoch"]) else "epoch"
+    if counts[counter] >= FEWEST:
+        of_bar = (
+            dict.fromkeys(("step", "seconds", "elapsed_seconds"), "") if counter == "epoch" and counts["step"] else {}
+        )
+        targets = {**_no_times(measured[counter]), **of_bar}
+        return LearntProgress(required=(counter,), targets_of=targets), counts[counter]
     for counter in ("step", "epoch"):
         named = [(read[counter], count) for read, count in reads if counter in says(read)]
         often = [(reading, count) for reading, count in named if reading.key != COUNTED and count >= MANY]

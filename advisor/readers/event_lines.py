@@ -115,6 +115,9 @@ _DURATION = (
 )
 
 
+_WHOLE_TIME = re.compile(r"(?i)\b(?:time|elapsed|took|in|after)\b[:= ]" + _DURATION + r"\W*$")  # at the end of a line
+
+
 @dataclass(frozen=True, kw_only=True)
 class LineRule:
     """One kind of line: it contains any of `needles` and a match of `pattern`."""
@@ -200,6 +203,12 @@ def _numbers(kind: str, match: re.Match[str], line: str) -> dict[str, float]:
             base = name.partition("__")[0]
             renamed, factor = _SCALED.get(base, (base, 1.0))
             numbers[renamed] = float(raw) * factor
+    if (
+        kind == "finished"
+        and "seconds" not in numbers
+        and (said := _WHOLE_TIME.search(line, match.start())) is not None
+    ):
+        numbers["seconds"] = duration_seconds(said["duration"]) or 0.0
     if kind == "out_of_memory":
         numbers.update(memory_sizes(line))
     if "real_minutes" in numbers:

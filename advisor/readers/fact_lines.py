@@ -219,8 +219,11 @@ def _facts_of_banner(banner: bytes, first_loss: float | None, *, of_tokens: bool
             facts[fact] = match["value"].decode()
     if (card := regex("gpu_name").search(banner)) is not None:
         facts["gpu"] = card["card"].decode("ascii", "replace").strip()
-    elif regex("on_cpu").search(banner) is not None:
-        facts["gpu"] = "cpu"
+    elif (device := regex("on_cpu").search(banner)) is not None:
+        # within a block of settings it may be the device of something else
+        inside = banner[banner.rfind(b"\n", 0, device.start()) + 1 :][:1] in (b" ", b"\t")
+        if not (inside and b"cuda" in banner.lower()):
+            facts["gpu"] = "cpu"
     of_words = (
         first_loss is not None and 0 <= first_loss < NOTHING_LEFT and regex("of_words").search(banner) is not None
     )

@@ -42,6 +42,7 @@ _OF_NUMBERS = ("csv", "jsonl", "parquet", "hf_trainer_state", "tfevents", "mlflo
 _SUM = "train_runtime"  # in the last row of a Hugging Face Trainer, which sums the training up
 _MOST_TOLD = 12  # skipped names that are listed
 _FEWEST_KEYS = 3  # fewest keys that must share a stage's name
+_FALLS = 0.2  # share of the moves of a time so far that may go back, because a run may have been resumed
 _ROW_NUMBERS = ("index", "idx", "unnamed: 0")
 _SETS = ("split", "phase", "mode", "set", "subset", "stage")  # names of a column that says which data a row is about
 _HELD_OUT = re.compile(r"(?:val|valid|validation|eval|evaluation|test|dev)(?:[\W_].*)?")
@@ -121,6 +122,7 @@ def gather(frame: pd.DataFrame, name_of: NameOf = column_or_card) -> Gathered:
         if named.rank in range(PART, PART + 300) and any(other.rank == named.rank for other in alike):
             notes.append(f"the run has several losses: {key} is read")
             facts["loss_unit"] = "one of several losses"
+    _of_epochs(columns, chosen, provenance)
     trained = has_loss(columns, len(frame))
     known = sums[0][np.isfinite(sums[0])] if sums else np.zeros(0)
     if len(known):
@@ -149,6 +151,23 @@ def gather(frame: pd.DataFrame, name_of: NameOf = column_or_card) -> Gathered:
         facts=facts,
         summed=bool(summed),
     )
+
+
+def _of_epochs(
+    columns: dict[str, np.ndarray], chosen: Mapping[str, tuple[str, Named]], provenance: dict[str, str]
+) -> None:
+    """Move a bare time, or a time so far that does not grow, to the times of epochs if each row is of one epoch."""
+    if "epoch" not in columns or "step" in columns or "epoch_seconds" in columns:
+        return
+    for name in ("seconds", "elapsed_seconds"):
+        values = columns.get(name, np.zeros(0))
+        moves = np.diff(values[np.isfinite(values)])
+        bare = name == "seconds" and chosen[name][1].kind == "time" if name in chosen else False
+        if len(values) and (bare or (name == "elapsed_seconds" and np.sum(moves < 0) > _FALLS * len(moves))):
+            columns["epoch_seconds"] = columns.pop(name)
+            key = provenance.pop(name).partition(",")[0]
+            provenance["epoch_seconds"] = f"{key}, taken as the time of one epoch"
+            return
 
 
 def _sets_apart(frame: pd.DataFrame, chosen: dict[str, tuple[str, Named]]) -> pd.DataFrame:

@@ -43,11 +43,12 @@ _COUNTERS = {
     "s": "step",  # llm.c, modded-nanogpt: `s:100 trl:5.2`
     **dict.fromkeys(("train", "round", "global_round"), "epoch"),  # `Train(0)` in loops that count epochs that way
 }
-_PERIOD = re.compile(r"(s|sec|secs|seconds?|ms)/(?:it|iter|iters|iteration|step|batch)")
+_PERIOD = re.compile(r"(s|sec|secs|seconds?|ms)/(?:it|iter|iters|iteration|step|batch|epoch)")
+_SAMPLES = re.compile(r"(?:samples?|examples?|images?|imgs?|seq(?:uence)?s?)/s\w*")
 _FREQUENCY = re.compile(r"(?:it|iters?|iterations?|steps?|batch(?:es)?)/s\w*")
 _SCORE = re.compile(rb"(?i)acc|score|reward|return|f1|auc|bleu|ppl|perplexity|bpb|bpc|time|sec|%")
 _OWN_DATA, _HELD_DATA = ("train", "training", "learn"), ("val", "valid", "validation", "dev", "test", "heldout")
-_RANK = re.compile(rb"^[^\d]{0,40}[Rr]ank[ _:=]?(?P<rank>\d+)")
+_RANK = re.compile(rb"^(?:[^\d]{0,40}[Rr]ank|\W{0,3}(?:GPU|gpu|cuda|proc|worker))[ _:=]?(?P<rank>\d+)(?![\d.])")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +63,13 @@ class Reading:
     key: str
 
 
-def readings(line: bytes) -> dict[str, Reading]:
-    """Return the columns that a line prints, each read by the surest name, or the first of equally sure ones."""
+def readings(line: bytes, passed: frozenset[str] = frozenset()) -> dict[str, Reading]:
+    """Return the columns that a line prints, each read by the surest name, or the first of equally sure ones.
+
+    Numbers with a name in `passed` are not read.
+    """
     best: dict[str, Reading] = {}
-    found = slots(line)
+    found = [slot for slot in slots(line) if not passed or normalise(slot.name)[0] not in passed]
     known = by_letters([slot.name for slot in found])
     found = [replace(slot, name=known[slot.name]) if slot.name in known else slot for slot in found]
     for slot in found:
@@ -159,11 +163,13 @@ def _rate(slot: Slot) -> Reading | None:
         return None
     thousands, _, per = (slot.unit if "/" in slot.unit else word).rpartition(" ")
     if match := _PERIOD.fullmatch(per):
-        target = "seconds__ms" if match[1] == "ms" else "seconds"
+        target = "epoch_seconds" if per.endswith("epoch") else "seconds"
+        target += "__ms" if match[1] == "ms" else ""
     elif _FREQUENCY.fullmatch(per):
         target = "seconds__inverse"
     else:
-        target = f"tokens_per_second__{thousands}" if thousands else "tokens_per_second"
+        target = "samples_per_second" if _SAMPLES.fullmatch(per) else "tokens_per_second"
+        target += f"__{thousands}" if thousands else ""
     return Reading(column=target.partition("__")[0], target=target, slot=slot, rank=_OWN, kind="rate", key=per)
 
 
@@ -234,6 +240,7 @@ class LearntRow(Rule):
     required: tuple[str, ...] = ()
     only: frozenset[str] = frozenset()  # columns that are read; all if empty
     targets_of: Mapping[str, str] = field(default_factory=dict)
+    passed: frozenset[str] = frozenset()  # names of settings that rows repeat, which count nothing
     stamps: bool = True
     bar: bool | None = None  # read only lines on which a bar counts (True), or only others (False); None for all
 
@@ -241,7 +248,7 @@ class LearntRow(Rule):
         """Return where a line's numbers stand and where the record ends; None if the line is not such a record."""
         if self.needs not in line:
             return None
-        read = readings(line)
+        read = readings(line, self.passed)
         loss = read.get("loss" if self.kind == TRAIN else "eval_loss")
         if self.losses and (loss is None or loss.key not in self.losses):
             return None
@@ -257,8 +264,8 @@ class LearntRow(Rule):
         out: list[Found] = []
         for column, reading in read.items():
             target = self.targets_of.get(column, reading.target)
-            if target == "elapsed_seconds" and column == "seconds":
-                target = reading.target.replace("seconds", target, 1)  # in the unit in which it is printed
+            if target.endswith("_seconds") and column in ("seconds", "elapsed_seconds"):
+                target = reading.target.replace(column, target, 1)  # in the unit in which it is printed
             if target and (not self.only or column in self.only):
                 out += founds(reading, target)
         if not out:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from advisor.readers.events import events_in
 from advisor.readers.fact_lines import counted, facts_above, with_step_tokens
 from advisor.readers.gather import Gathered, flatten, not_read, rows_of
 from advisor.readers.generic import without_losses
-from advisor.readers.names import Named, column_of
+from advisor.readers.names import PART, Named, column_of
 from advisor.readers.run_table import RunTable
 from advisor.readers.telemetry_names import column_or_card
 from advisor.readers.yaml_rows import regex
@@ -25,6 +26,7 @@ NAME = "jsonl"
 _LONGEST_LINE = 2**20
 _OBJECTS_TRIED = 50
 _OF_RECORDS = frozenset(("loss", "eval_loss", "step", "epoch", "elapsed_seconds", "seconds"))
+_KEY = re.compile(rb'"([^"\n]{1,100})"\s*:')
 _DEEPEST = 3  # levels of nested objects that are searched for loss columns
 
 
@@ -35,8 +37,9 @@ def score(head: bytes, path: Path) -> float:
     alone = len(objects) == 1 and not _has_loss(objects[0])  # a whole document on one line
     if not objects or alone or len(objects) < 0.6 * (len(lines) - 1):
         # one document: a list of objects with losses, or an object that holds such a list
-        has_loss = any(key in head for key in (b'"loss"', b'"train_loss"', b"/loss"))
-        return 0.4 if head.lstrip()[:1] in (b"[", b"{") and has_loss else 0.0
+        keys = (column_of(key.decode("utf-8", "replace")) for key in {*_KEY.findall(head)})
+        has_loss = any(one is not None and one.column in ("loss", "eval_loss") and one.rank < PART for one in keys)
+        return 0.4 if head.lstrip()[:1] in (b"[", b"{") and (has_loss or b"/loss" in head) else 0.0
     if _of_llama_factory(objects[0]):
         return 0.95
     columns = {one.column for record in objects for key, _ in flatten(record) if (one := column_of(key))}

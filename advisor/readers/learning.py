@@ -43,6 +43,7 @@ FEWEST = 3  # rows that make a log without any other sign
 MANY = 20  # rows; a page about a run never quotes so many
 OFTEN = 0.05  # share of the most frequent record's count; a rarer line is a remark
 RISING = 0.7  # share of a counter's moves that do not go back; it may start again
+_ESTIMATES, _FALLING = 8, 0.8  # rows, and the share of their times that do not rise, by which these are of the rest
 _BAR_CLOCK = "clock of a bar"
 _ALIKE, _APART = 0.1, 4  # tolerance of a time; steps between lines beyond which a first step is never as slow
 _HANDS = {"seconds": "clock called time", "elapsed_seconds": "clock called elapsed"}  # `Time: 0:03:39` beside a row
@@ -109,14 +110,14 @@ def learn(head: bytes) -> Lesson:
     return Lesson() if lesson.rows < MANY and len(_MARKDOWN.findall(page)) > max(3, 0.05 * filled) else lesson
 
 
-def _taught(head: bytes) -> Lesson:
+def _taught(head: bytes, passed: frozenset[str] = frozenset()) -> Lesson:
     table = _tables(head)
     shapes = [one for one in distinct_lines(head) if len(one[0]) <= LONGEST and MAY_MATTER.search(one[0])]
     rarest = sorted((count for _, count in shapes), reverse=True)[:MOST_SHAPES][-1:]
     often = [one for one in shapes if [one[1]] > rarest]
     rare = [one for one in shapes if [one[1]] == rarest][: MOST_SHAPES - len(often)]
     chosen = {text for text, _ in (*often, *rare)}
-    read = [(text, count, readings(text)) for text, count in shapes if text in chosen]
+    read = [(text, count, readings(text, passed)) for text, count in shapes if text in chosen]
     lines = [_Line(text=text, count=count, read=found) for text, count, found in read if found]
     train = _kinds(lines, "loss")
     most = max((kind.count for kind in train), default=0)
@@ -136,32 +137,43 @@ def _taught(head: bytes) -> Lesson:
     rows = {id(line) for line in main.lines} if main else set()
     evals = _kinds([line for line in lines if id(line) not in rows], "eval_loss")
     if main is not None:
-        return _lesson(head, lines, train, main, evals)
+        return _lesson(head, lines, train, main, evals, passed)
     found = [row for row, _ in table]
     rules: list[Rule] = [*found, *_evaluations(evals, None, bool(found))]
     if not rules and (bare := progress([(line.read, line.count) for line in lines], head)) is not None:
         return Lesson(rules=(bare[0],), without_loss=bare[1])
-    passed = [title for row in found for title in row.passed]
+    titles = [title for row in found for title in row.passed]
     return Lesson(
         rules=tuple(rules),
         rows=sum(rows for _, rows in table),
         evaluations=sum(e.count for e in evals),
-        notes=tuple(not_read(passed)),
+        notes=tuple(not_read(titles)),
     )
 
 
-def _lesson(head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, evals: list[_Kind]) -> Lesson:
+def _lesson(
+    head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, evals: list[_Kind], passed: frozenset[str]
+) -> Lesson:
     # the printed word that all records contain, which is searched first
     words = Counter(line.read["loss"].slot.word for line in main.lines)
     (word, often), *_ = words.most_common(1)
     needs = word if often == len(main.lines) else b""
-    series = _series(head, main, needs)
+    series = _series(head, main, needs, passed)
     targets = _by_their_numbers(series)
+    if settings := _settings_in(main, targets) - passed:
+        return _taught(head, passed | settings)
     targets |= {column: _by_hands(series[clock], column, main) for column, clock in _HANDS.items() if clock in series}
     targets |= _by_their_size(series, main)
     by_epoch = "step" not in main.progress and "epoch" in main.progress
     if targets.get("seconds") == "" and by_epoch and _HANDS["seconds"] not in series:
         targets["seconds"] = _of_an_epoch(main)
+    passed_by = series.get("elapsed_seconds", [])
+    if (
+        by_epoch
+        and len(passed_by) >= FEWEST
+        and (targets.get("elapsed_seconds") == "" or passed_by[-1] == passed_by[0])
+    ):
+        targets["elapsed_seconds"] = "epoch_seconds"
     if targets.get("seconds", "seconds") == "seconds" and _of_a_step_or_of_several(main, series):
         targets["seconds"] = ""
     counted = frozenset(name for name in main.progress if targets.get(name, name) == name)
@@ -189,6 +201,7 @@ def _lesson(head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, ev
         needs=needs,
         required=("loss", *sorted(counted)),
         targets_of=targets,
+        passed=passed,
         bar=main.bar if other_bars else None,
         step=BAR if main.bar else "",
         # the height of a loss says little because a line has several losses
@@ -274,14 +287,14 @@ def _kinds(lines: list[_Line], column: str) -> list[_Kind]:
     return list(kinds.values())
 
 
-def _series(head: bytes, kind: _Kind, needs: bytes) -> dict[str, list[float]]:
+def _series(head: bytes, kind: _Kind, needs: bytes, passed: frozenset[str]) -> dict[str, list[float]]:
     """Return each column's numbers in the lines of one kind, in the order of the file."""
     out: dict[str, list[float]] = {}
     rows = 0
     for line in head.split(b"\n"):
         if needs not in line or len(line) > LONGEST:
             continue
-        read = readings(line)
+        read = readings(line, passed)
         if "loss" not in read or read["loss"].key != kind.loss or not kind.progress <= read.keys():
             continue
         if is_of_bar(read) != kind.bar:
@@ -299,6 +312,15 @@ def _series(head: bytes, kind: _Kind, needs: bytes) -> dict[str, list[float]]:
     return out
 
 
+def _settings_in(main: _Kind, targets: Mapping[str, str]) -> frozenset[str]:
+    """Return the name of a step that stands still beside another counter: `[500/50000] loss 0.1 batch 16`."""
+    steps = [(line.text, line.read["step"]) for line in main.lines if "step" in line.read]
+    if targets.get("step") != "" or not all(step.slot.total is None for _, step in steps):
+        return frozenset()
+    counters = any(slot.name == COUNTED and slot.total is not None for text, _ in steps for slot in slots(text))
+    return frozenset(step.key for _, step in steps if counters)
+
+
 def _by_their_numbers(series: dict[str, list[float]]) -> dict[str, str]:
     """Return what columns really are if their numbers contradict their names; "" if they are not read."""
     out: dict[str, str] = {}
@@ -314,6 +336,13 @@ def _by_their_numbers(series: dict[str, list[float]]) -> dict[str, str]:
         out["seconds"] = "elapsed_seconds"
     if series.get("elapsed_seconds") and not _rises([v for v in series["elapsed_seconds"] if v == v]):
         out["elapsed_seconds"] = ""
+    left = series.get("epoch_seconds", [])
+    if (
+        len(left) >= _ESTIMATES
+        and left[-1] < left[0]
+        and sum(b <= a for a, b in pairwise(left)) >= _FALLING * len(left)
+    ):
+        out["epoch_seconds"] = ""  # what is left of an epoch, by an estimate
     if ("step" not in series or out.get("step") == "") and "seconds" not in out:
         out["seconds"] = ""
     # where every row ends the bar of a new epoch, the bar's clock began with that epoch

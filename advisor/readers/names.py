@@ -208,6 +208,8 @@ def in_unit(named: Named, values: np.ndarray) -> tuple[str, np.ndarray, str]:
             return "seconds", scaled(values, factor), "taken as the time of one step"
         if named.kind == "steps_per_second":
             return named.column, np.where(values > 0, 1 / values, np.nan), "1 / steps per second"
+        if named.kind == "seconds" and len(known) and np.median(known) > STAMPS_FROM:
+            return "unix_seconds", values, "by its size a time stamp"
         if named.kind == "seconds":
             return named.column, scaled(values, factor), f"from {unit}" if factor != 1 else ""
         if named.kind == "bytes":

@@ -24,6 +24,7 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.readers.chunks import Progress, read_lines, sample
 from advisor.readers.fact_lines import COUNT_FACTS, FLAG_FACTS, TEXT_FACTS
+from advisor.readers.generic import GenericReader
 from advisor.readers.line_format import EVAL, HIDDEN, LOSS, MORE, NUMBER, SETS, TRAIN, Facts, LineFormat, Mark, Row
 from advisor.readers.line_reader import LineReader
 from advisor.readers.records import LONGEST_RECORD
@@ -63,12 +64,16 @@ SURE = 0.99  # score of a format of the user's own: above that of any other read
 SHAPES, LEAST_SHARED = 100, 0.5  # lines of the head that make its shape; share of them that another log must show
 COUNTS = "[kKMBGT]|million|billion"  # letters after a count
 FEWEST_ROWS = 3  # by which a format without shapes is recognised
+_TIMES = frozenset(("seconds", "elapsed_seconds", "epoch_seconds", "tokens_per_second"))
 _NAME = re.compile(r"[\w.-]{1,60}")
 _FLAGS = re.compile(r"\(\?([imsx]+)\)")
 _KINDS = {"rows": TRAIN, "validation": EVAL, "context": SETS, "more": MORE}
 _NEEDED = {TRAIN: ("loss", "reward", "accuracy"), EVAL: ("eval_loss", "eval_bits_per_byte", "eval_accuracy")}
 _COUNTERS = {"step", "epoch", "tokens", "iteration"}
 _PARTS = {"<<LOSS>>": LOSS.decode(), "<<NUMBER>>": NUMBER.decode()}
+_TOTAL = re.compile(
+    r"(\(\?P<(step|epoch)>[^()]*\)(?: |\\s|[*+?])*/(?: |\\s|[*+?])*)((?:\\d|\[\d,\]|\[0-9\])(?:\+|\{[\d,]+\}))"
+)
 _MASKS = re.compile(rb"([\"'])[^\"']*\1|\S*[/\\@]\S*|\w*\d[\w.,:+-]*")
 
 
@@ -115,9 +120,22 @@ class OwnFormat:
         if not found.trained:
             why = f"rows: no pattern matches a line of {path.name}"
             raise AdvisorError(f"the format {self.name} ({self.source}): {why}", "read the log without --format")
-        table = LineReader(self.format, found.rule_of).read(path, progress)
+        table = _with_times(LineReader(self.format, found.rule_of).read(path, progress), path)
         by = f", which {self.entry['by']} described" if self.entry.get("by") else ""
         return dataclasses.replace(table, notes=(*table.notes, f"by the format {self.name} ({self.source}){by}"))
+
+
+def _with_times(table: RunTable, path: Path) -> RunTable:
+    """Return the table of a format that names no time with the times that a log's lines show without a format."""
+    if table.lines is None or _TIMES & table.columns.keys() or any(run.clock_seconds for run in table.runs):
+        return table
+    shown = GenericReader().read(path)
+    if shown.lines is None:
+        return table
+    at = np.clip(np.searchsorted(shown.lines, table.lines), 0, max(0, len(shown.lines) - 1))
+    same = shown.lines[at] == table.lines if len(shown.lines) else np.zeros(len(at), bool)
+    times = {name: np.where(same, shown.columns[name][at], np.nan) for name in _TIMES & shown.columns.keys()}
+    return dataclasses.replace(table, columns={**table.columns, **times}) if same.any() else table
 
 
 def load_format(path: Path) -> OwnFormat:
@@ -249,6 +267,10 @@ def as_format(entry: Mapping[str, Any], source: str) -> LineFormat:
 def _row(pattern: str, wrong: Callable[[str, str], AdvisorError], field: str, kind: int) -> Row:
     for part, meant in _PARTS.items():
         pattern = pattern.replace(part, meant)
+    if kind == TRAIN:  # `step 10/614`: the number that a counter counts to is the plan, or the length of an epoch
+        pattern = _TOTAL.sub(
+            lambda at: at[0] if f"<planned_{at[2]}s>" in pattern else f"{at[1]}(?P<planned_{at[2]}s>{at[3]})", pattern
+        )
     flags = _FLAGS.match(pattern)
     inner = f"(?{flags[1]}:{pattern[flags.end() :]})" if flags else f"(?:{pattern})"
     row = Row(pattern=f".*?{inner}".encode(), kind=kind)

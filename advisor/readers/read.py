@@ -170,6 +170,9 @@ def known_reader(path: Path) -> tuple[float, Reader] | None:
     return (best, reader) if best >= LEAST_SCORE else None
 
 
+_OF_LITTLE = {"unix_seconds", "samples_per_second"}  # columns for which no format is given up
+
+
 def _reads_less(format: LineFormat, head: bytes) -> bool:
     """Return whether a program that does not name itself prints more in its most common record than a format reads."""
     if any(sign.compiled.search(head) is not None for sign in format.signs):
@@ -179,7 +182,7 @@ def _reads_less(format: LineFormat, head: bytes) -> bool:
         seen = (
             next((seen[0] for rule in some if (seen := rule.find(line))), ()) for some in (rules, learn(head).rules)
         )
-        known, learnt = ({found.target.partition("__")[0] for found in one} - {"unix_seconds"} for one in seen)
+        known, learnt = ({found.target.partition("__")[0] for found in one} - _OF_LITTLE for one in seen)
         if known:
             return known < learnt
     return False

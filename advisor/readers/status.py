@@ -407,7 +407,7 @@ def by_other_log(table: RunTable, other: RunTable) -> RunTable:
     name = Path(other.source).name
     reason, note = other.status_reason, f"how the run ended is in {name}"
     planned, its_planned = (one.facts.get("planned_steps") for one in (table, other))
-    its_last, unit = other.last_step, "step" if other.counts_steps else "row"
+    its_last, unit = other.last_step if len(other) else None, "step" if other.counts_steps else "row"
     bar = next((event for event in failures if "bar_steps" in event.numbers), None)
     if its_last is None and bar is not None:
         its_last, its_planned, unit = bar.step, its_planned or bar.numbers["bar_total"], "step"

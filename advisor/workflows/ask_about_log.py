@@ -40,6 +40,7 @@ from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable, Status, names_of
 from advisor.readers.sniff import DIGITS
 from advisor.readers.status import by_tracker, is_open
+from advisor.readers.yaml_rows import regex
 from advisor.redact import MASK, for_sending, hide_secrets
 from advisor.store.folders import advisor_home
 
@@ -71,14 +72,17 @@ and refuses the answer if they find something else than you quote.
 "format" describes the program's lines, so that its next log can be read without you (null if no line has a loss):
 {fields}
 Columns: {columns}. Accuracies and mfu are shares of 1.
-Units: {units}.
+Units: {units}, inverse. KB to TB are powers of 1024, MB_ and GB_ of 1000; M_ and B_ are millions and billions. A rate
+like 2.1 it/s is `(?P<seconds__inverse>[\\d.]+)`. Groups of one column add up, as the parts of a clock do:
+`(?P<elapsed_seconds__h>\\d+):(?P<elapsed_seconds__min>\\d+):(?P<elapsed_seconds__s>[\\d.]+)`.
 Ends: {ends}.
 Settings: {settings}.
 
 "outcome" is what became of this run, of several the last: its status, the cause or the main problem in one sentence of
 your own (nothing learnt, overfitting, a GPU that is not used …; or that it is healthy), the numbers of the lines that
-show it, and, verbatim, the first and the last training loss that these lines show and the step (or, where no step is
-printed, the epoch) of the last line with a training loss; null where these lines show none. Statuses:
+show it, and, verbatim, the first and the last training loss that these lines show, though they be of different runs,
+and the step (or, where no step is printed, the epoch) of the last line with a training loss; with steps: bar the number
+to which the training's bar came; null where these lines show none. Statuses:
 {statuses}
 
 
@@ -295,8 +299,18 @@ def _checked_format(
     format = as_format(entry, "its format")
     found = rows_by(format, path, "its format", listed=True)
     _check_rows(found, any("rank" in row.targets for row in format.rows))
+    if format.steps_by_bar and _is_of_bar(outcome.get("last_step"), path):
+        outcome = {name: value for name, value in outcome.items() if name != "last_step"}
+        found = replace(found, rows=tuple(row._replace(step="") for row in found.rows))
     _check_quotes(found.rows, outcome, shown, trained=bool(entry.get("rows")))
     return entry
+
+
+def _is_of_bar(step: object, path: Path) -> bool:
+    """Return whether a progress bar of the log came to this number."""
+    number = str(step).replace(",", "").encode()
+    bars = regex("bar_with_clock").finditer(read_lines(path).text) if number.isdigit() else ()
+    return any(bar[1] == number for bar in bars)
 
 
 def _read_alike(outcome: Mapping[str, Any], path: Path) -> bool:

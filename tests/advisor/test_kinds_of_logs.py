@@ -505,6 +505,41 @@ FOUND = {
 CASES = HOURS | NAMES | ENDS | RUNS | FOUND
 
 
+def bar(done: int, total: int) -> str:
+    return f"{100 * done // total:3d}%|##| {done}/{total} [00:{done % 60:02d}<00:10,  1.00it/s]"
+
+
+BEGUN = "Using device: cuda\nTraining starts\n"
+HUGGING = "***** Running training *****\n  Num Epochs = 2\n  Total optimization steps = 28\n"
+TRACKED = ("wandb: Run summary:", "train/epoch 0.52", "train/global_step 260", "train/loss 1.4358", "Synced 5 files")
+# how far a run came, where no row says so by a step of its own: first and last step
+REACHED = {
+    "a bar and no row": (HUGGING + "\r".join(bar(n, 28) for n in range(4)), (None, 3)),
+    "a tracker's summary and no row": (HUGGING + bar(20, 28) + "\nwandb: ".join(("", *TRACKED)) + "\n", (None, 260)),
+    "a counter of all steps before a word and a batch size": ("".join(
+        f"[{n:06d}/05000] cats | loss {loss(n, 5000):.4f} | batch 16\n" for n in range(0, 5000, 100)), (0, 4900)),
+    "a padded counter": ("".join(f"[{n:6d}] loss {loss(n, 5000):.4f} lr 1e-3\n" for n in range(100, 5000, 100)),
+        (100, 4900)),
+    "an epoch and its step with a colon": (BEGUN + "".join(f"[{e} : {n:6d}] loss G : {loss(n):.3f} loss D : 1.2\n"
+        for e, first in ((0, 0), (1, 100)) for n in range(first + 10, first + 101, 10)), (10, 200)),
+    "epochs that end with a word": ("".join(f"EPOCH {n} COMPLETED @ 10:{n:02d} PM\nkept\n" for n in range(1, 16)),
+        (1, 15)),
+    "scores of epochs, few behind the bar of another stream": (BEGUN + "".join(
+        (bar(n, 99) if n % 20 == 0 else "") + f"Epoch {n}: Validation Accuracy: {50 + n / 2:.2f}%\n"
+        for n in range(1, 100)), (1, 99)),
+    "only validation, with the epoch in brackets": (BEGUN + "".join(f"{bar(132, 132)}\r{bar(29, 29)}\n"
+        f"[ Valid | {n:03d}/020 ] loss = {loss(n, 20):.5f}, acc = 0.5{n:03d}\n" for n in range(1, 21)), (1, 20)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REACHED)
+def test_how_far_a_run_came(tmp_path, case):
+    text, ends = REACHED[case]
+    run = analysed(tmp_path, text.encode()).run
+    assert (run.first_step, run.last_step) == ends, run.notes
+    assert "tracker" not in case or run.last_loss == 1.4358
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_said_of_a_log(tmp_path, name):
     lines, expected = CASES[name]

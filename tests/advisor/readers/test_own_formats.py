@@ -246,6 +246,19 @@ def test_a_loss_that_was_quoted_counts_more_than_the_one_that_a_known_format_rea
     assert (found["format"], found["first_loss"], found["last_loss"]) == ("two", 5.0, 4.1)
 
 
+@pytest.mark.parametrize(("step", "accepted"), [("400", True), (None, True), ("417", False)])
+def test_where_a_bar_counts_the_last_step_is_the_number_to_which_it_came(tmp_path, home, step, accepted):
+    log = tmp_path / "bar.log"
+    bars = [f"{i // 4:3d}%|####      | {i}/400 [00:{i % 60:02d}<00:30,  1.00it/s]" for i in range(1, 401)]
+    log.write_text("\n".join(f"{bar}\n## cost {cost(i):.4f}" if i % 10 == 9 else bar for i, bar in enumerate(bars)))
+    form = {"name": "zap", "rows": [r"## cost (?P<loss><<LOSS>>)"], "steps": "bar"}
+    outcome = {"status": "completed", "cause": "the bar is full", "lines": [3], "first_loss": f"{cost(9):.4f}",
+               "last_loss": f"{cost(399):.4f}", "last_step": step}  # fmt: skip
+    found = document("analyze", log, "--answer", "-", given=json.dumps({"format": form, "outcome": outcome}))
+    assert found["assistant"]["accepted"] is accepted, found["assistant"]
+    assert (found["format"], found["last_step"]) == ("zap", 400) or not accepted
+
+
 def test_a_sample_shows_the_first_and_last_rows_and_both_ends_of_long_lines(tmp_path, home):
     banner = [f"option {'abcdefghij'[i // 10]}{'abcdefghij'[i % 10]} of the oven" for i in range(100)] * 2
     rows = [f"~ u{i} :: cost {cost(i):.4f}" for i in range(1, 1001)]
@@ -366,6 +379,8 @@ def test_a_format_that_the_program_knows_tells_more_than_one_written_from_a_samp
          r"## cost (?P<loss><<LOSS>>)", 400),
         ("printed", [f"pass {1 + i // 10} u{i % 10 + 1} cost {cost(i):.4f}" for i in range(40)],
          r"pass (?P<epoch>\d+) u(?P<step>\d+) cost (?P<loss><<LOSS>>)", 4),  # in passes
+        ("printed", [f"pass {1 + i // 10} step {i % 10 + 1}/12 cost {cost(i):.4f} | 2.0 it/s" for i in range(40)],
+         r"pass (?P<epoch>\d+) step (?P<step>\d+)/\d+ cost (?P<loss><<LOSS>>)", 3 * 12 + 10),
     ],
 )  # fmt: skip
 def test_steps_are_counted_as_the_format_says(tmp_path, home, steps, lines, row, last):
@@ -373,6 +388,8 @@ def test_steps_are_counted_as_the_format_says(tmp_path, home, steps, lines, row,
     (tmp_path / "zap.yaml").write_text(json.dumps({"name": "zap", "rows": [row], "steps": steps}))
     found = document("analyze", tmp_path / "a.log", "--format", tmp_path / "zap.yaml")
     assert (found["rows"], found["last_step"]) == (40, last), found["notes"]
+    if "it/s" in lines[0] and steps == "printed":  # the format does not name the rate
+        assert found["runs"][0]["hours"] == pytest.approx(46 / 2.0 / 3600)
 
 
 def test_digits_tell_kinds_of_rows_apart_and_a_line_above_or_below_adds_its_numbers(tmp_path, home):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import datetime, timedelta
 
@@ -12,7 +13,7 @@ from advisor.errors import AdvisorError
 from advisor.findings.durations import file_seconds, run_seconds, spent_seconds
 from advisor.findings.make_case import make_case
 from advisor.readers.cells import duration_seconds
-from advisor.readers.clock import BAR, SPOKEN, STAMPS, bars_in, spoken_seconds
+from advisor.readers.clock import BAR, SPOKEN, STAMPS, WHOLE_BYTES, bars_in, spoken_seconds
 from advisor.readers.event_lines import read_line
 from advisor.readers.starts import Words, segments
 from tests.advisor.findings import build
@@ -277,6 +278,83 @@ def test_the_total_of_another_run_is_not_that_of_the_main_one(tmp_path):
 def test_a_printed_clock_that_begins_anew_is_added():
     elapsed = np.concatenate((np.arange(1.0, 101), np.arange(1.0, 301)))
     assert spent_seconds(build.case(build.without(build.run(elapsed_seconds=elapsed), "seconds"))) == 400
+
+
+def bar(done: int, total: int, seconds: int, head: str = "") -> str:
+    rest = f"{seconds // 60:02d}:{seconds % 60:02d}<00:00, 2.00it/s]"
+    return f"{head}{100 * done // total:3d}%|##| {done}/{total} [{rest}"
+
+
+def drawn(total: int, seconds: int, head: str = "") -> str:
+    return "".join(bar(total * part // 4, total, seconds * part // 4, head) + "\r" for part in range(5))
+
+
+FULL = "[INFO] epoch {n}\n" + bar(100, 100, 300) + "\n[INFO] Evaluation\n" + bar(20, 20, 30) + "\nmean loss: 0.{n}\n"
+HOURS = {
+    "bars printed when full, and one cut off": ("".join(FULL.format(n=n) for n in range(1, 5))
+        + "[INFO] epoch 5\n" + bar(9, 100, 27), 4 * 330 + 27),
+    "bars of training, validation and a longer test": ("".join(f"{drawn(100, 40, f'Epoch {n}/9 train:')}\n"
+        f"{drawn(10, 4, f'Epoch {n}/9 val:')}\n{drawn(10, 80, '[Eval]')}\nEpoch {n}/9 Train Loss: {3 / n:.4f}\n"
+        for n in range(1, 4)), 3 * 124),
+    "two bars of one length, the second one left at once": ("".join(f" epoch {n}\n{bar(90, 90, 60)}\n"
+        f"{bar(2, 90, 1)}\nEpoch {n} mean loss: 0.7{9 - n}\n" for n in range(5)), 5 * 60),
+    "bars within a bar": (bar(0, 3, 0) + "\r" + "".join(f"{drawn(50, 100, 'in')}\r{bar(n, 3, 110 * n)}\r\n"
+        f"epoch {n}: loss {4 - n:.2f}\n" for n in (1, 2, 3)), 330),
+    "bars within a bar of which only the end is left": (bar(3, 3, 330, "Epochs:") + "\n"
+        + "".join(f"Epoch {n}: {bar(50, 50, 100)}\nepoch {n}: loss {4 - n:.2f}\n" for n in (1, 2, 3)), 330),
+    "an epoch still under way": (bar(0, 9, 0) + "\r" + "".join(f"{drawn(50, 100, 'in')}\r{bar(n, 9, 110 * n)}\r\n"
+        f"epoch {n}: loss {4 - n:.2f}\n" for n in (1, 2, 3)) + bar(1, 50, 2, "in") + "\r" + bar(25, 50, 50, "in"), 380),
+    "iterations per second beside a batch size": ("".join(
+        f"[{n:06d}/05000] cats | loss {4 - n / 5000:.4f} | 2.50 it/s | ETA 9.1 min | batch 16\n"
+        for n in range(0, 5000, 100)), 4901 / 2.5),
+    "tokens per second and those of a step": ("Tokens / optimizer step : 32,768\n" + "".join(
+        f"step {n} | loss {4 - n / 500:.4f} | 16.384k tok/s\n" for n in range(10, 510, 10)), 500 * 2.0),
+    "tokens per second and a batch in tokens": ("Effective batch size: 64 (65,536 tokens)\n" + "".join(
+        f"step {n} | loss {4 - n / 500:.4f} | 16.384k tok/s\n" for n in range(10, 510, 10)), 500 * 4.0),
+    "samples per second and a batch": ("batch_size: 64\n" + "".join(
+        f"step {n} | loss {4 - n / 500:.4f} | 128.0 img/s\n" for n in range(10, 510, 10)), 500 * 0.5),
+    "seconds of an epoch as a rate": (each("Epoch {n} | loss {l:.4f} | 61.5 s/epoch"), 8 * 61.5),
+    "seconds of an epoch between dashes": (each("Epoch {n} - 61.5s - loss: {l:.4f} - val_loss: 1.5"), 8 * 61.5),
+    "a runtime on each epoch's row": (each("Epoch {n} Loss {l:.4f} Runtime 61.5"), 8 * 61.5),
+    "an estimate of the rest, called the epoch's time": ("".join(
+        f"Epoch:[1/1]({n}/100) loss:{4 - n / 99:.3f} epoch_time:{100 - n}.0min\n" for n in range(1, 101)), 98 * 60),
+    "a time behind the words of the end": (steps(1, 100) + "Finished training. Time: 500.0 seconds\n", 500),
+    "a scheduler's account": (steps(1, 100) + "resources_used.walltime=00:08:20\n", 500),
+    "a Trainer's summary under rows of its own": (steps(1, 100)
+        + "{'train_runtime': 500.0, 'train_samples_per_second': 2.0, 'epoch': 1.0}\n", 500),
+    "a script's own clock": (steps(1, 100) + "--- 500.0 seconds ---\n", 500),
+    "its own statement, which a start of minutes exceeds": ("2026-01-01 10:00:00 loading\n" + "".join(
+        f"2026-01-01 10:05:{n:02d} timer\n[Step {n}/50] Loss: {4 - n / 50:.4f}\n" for n in range(1, 51))
+        + "Training done in 50.50 seconds.\n", 50.5),
+    "durations alone on their lines": ("".join(f"iter {n}:, loss={4 - n / 5000:.5f}\n"
+        + "0:04:10.250000\n" * (n % 1000 == 0) for n in range(100, 4100, 100)) + "Training COMPLETE\n", 4 * 250.25),
+    "the times of epochs on each of their rows": ("".join(
+        f"Epoch {e} step {n} loss {3 - e - n / 99:.3f} time_per_epoch: {60.5 + e}s\n"
+        for e in (0, 1) for n in (1, 2, 3)), 60.5 + 61.5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HOURS)
+def test_hours_without_a_stamp_on_each_row(tmp_path, case):
+    text, seconds = HOURS[case]
+    assert file_seconds(make_case(read(tmp_path, text))) == pytest.approx(seconds, rel=0.01)
+
+
+def test_bars_and_words_of_a_long_log_are_all_counted(tmp_path):
+    def log(between: int) -> str:
+        rest = "".join(f"image {n} of the set was looked at\n" for n in range(between))
+        return "".join(f"{drawn(100, 40)}\n{rest}epoch {n}: loss {4 / n:.3f}\n" for n in range(1, 21))
+
+    short, long = (read(tmp_path, log(between), f"{between}.log") for between in (1, 5000))
+    assert len(log(5000)) > WHOLE_BYTES and [one.runs[0].clock_seconds for one in (short, long)] == [800, 800]
+
+
+@pytest.mark.parametrize(("name", "factor"), [("time_sec", 1), ("time", 1), ("train_time_min", 60)])
+def test_a_time_in_a_table_of_epochs_is_that_of_the_epoch(tmp_path, name, factor):
+    rows = [{"epoch": n, "avg_loss": 2 - n / 9, name: 205.5 + (-1) ** n} for n in range(8)]
+    run = read(tmp_path, json.dumps(rows, indent=2), "history.json")
+    assert (run.format, run.first_loss, run.last_step) == ("jsonl", 2.0, 7)
+    assert file_seconds(make_case(run)) == pytest.approx(8 * 205.5 * factor)
 
 
 LEFT = [200.0 - 2 * n for n in range(1, 101)]  # of a run of 200 min, in 100 lines
