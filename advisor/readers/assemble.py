@@ -25,7 +25,6 @@ from advisor.readers.line_format import HIDDEN, TRAIN
 from advisor.readers.records import Records
 from advisor.readers.run_table import ROW_NUMBERS, ZERO_FOR_NAN, Event, Phase, RunTable, names_of
 from advisor.readers.runs import Cuts, ends_of, loss_rows, stated, with_runs
-from advisor.readers.starts import Stage, stage_names
 from advisor.readers.status import DECISIVE
 from advisor.readers.telemetry_names import PREFIX, with_readings_of_rows
 
@@ -47,7 +46,6 @@ def assemble(
     starts: Sequence[int] = (),
     plans: Sequence[Planned] = (),
     further: Sequence[tuple[int, float]] = (),
-    stages: Sequence[Stage] = (),
 ) -> RunTable:
     """Join the records of a log into one table: drop repeats, join restarts, number phases and merge evaluations.
 
@@ -60,7 +58,7 @@ def assemble(
     whole = _without_false_zeros(_one_copy(records, notes, events), notes)
     records = _lowest_rank(whole, notes)
     axis = axis_of(records, dict(borrowed or {}))
-    found = attempts(records, axis.values, phase_names, stage_names(stages, records.line))
+    found = attempts(records, axis.values, phase_names)
     pieces = [phase.records for phase in found.phases]
     if axis.note:
         notes.append(axis.note)

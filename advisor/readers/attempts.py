@@ -105,10 +105,9 @@ def copies_apart(records: Records) -> tuple[Records, int]:
     return kept, number
 
 
-def attempts(records: Records, axis: np.ndarray, names: Sequence[str], stages: np.ndarray | None = None) -> Attempts:
-    """Cut the records into phases. `axis` is each record's step (or its stand-in), `names` the phase of each rule,
-    `stages` the stage of each record if the log says so."""
-    found, named = Attempts(), stages
+def attempts(records: Records, axis: np.ndarray, names: Sequence[str]) -> Attempts:
+    """Cut the records into phases. `axis` is each record's step (or its stand-in), `names` the phase of each rule."""
+    found, named = Attempts(), None
     if any(names):  # validation belongs to any phase unless the format names one
         named = np.asarray(names, object)[records.rule]
         named = np.where((named == "") & (records.kind == TRAIN), "training", named)

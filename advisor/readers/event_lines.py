@@ -100,7 +100,6 @@ _SCALED = {
     "milliseconds": ("seconds", 1e-3),
     "timeout_ms": ("timeout_seconds", 1e-3),
     "ran_ms": ("ran_seconds", 1e-3),
-    "waited_ms": ("timeout_seconds", 1e-3),
     "minutes": ("seconds", 60.0),
     "hours": ("seconds", 3600.0),
     "gib": ("bytes", 2.0**30),
@@ -202,8 +201,6 @@ def _numbers(kind: str, match: re.Match[str], line: str) -> dict[str, float]:
             numbers[renamed] = float(raw) * factor
     if kind == "out_of_memory":
         numbers.update(memory_sizes(line))
-    if "real_minutes" in numbers:
-        numbers["seconds"] = 60 * numbers.pop("real_minutes") + numbers.pop("real_seconds", 0.0)
     if kind == "checkpoint" and "step" not in numbers:
         path = next((raw for name, raw in match.groupdict().items() if raw and name.startswith("path")), "")
         if found := text_regex("step_in_path").search(path):

@@ -20,7 +20,6 @@ from advisor.readers import (
     mlflow_files,
     own_log,
     parquet_table,
-    sheets,
     smi_tables,
     sqlite_runs,
     telemetry_file,
@@ -75,7 +74,7 @@ def _of(module: Any) -> FileReader:
 STRUCTURED = (
     *map(_of, (own_log, hf_trainer_state)),
     *map(_of, (wandb_folder, wandb_file, tfevents, mlflow_files, sqlite_runs, parquet_table, telemetry_file)),
-    *map(_of, (gpu_csv, smi_tables, jsonl, csv_table, sheets)),
+    *map(_of, (gpu_csv, smi_tables, jsonl, csv_table)),
 )
 
 

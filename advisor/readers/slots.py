@@ -51,12 +51,6 @@ class Slot:
     parts: tuple[tuple[str, int, int], ...] = ()  # parts of a clock: unit, place
 
 
-def unstamped(line: bytes) -> bytes:
-    """Return the line with spaces in place of a date and time before its cells; all positions stay the same."""
-    match = regex("stamped_cells").match(line)
-    return line if match is None else b" " * match.end() + line[match.end() :]
-
-
 def plain(line: bytes) -> bytes:
     """Return the line with ASCII for frames, bars and full-width punctuation; all positions stay the same."""
     if line.isascii():

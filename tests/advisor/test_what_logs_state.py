@@ -274,19 +274,3 @@ def test_starts_that_did_not_train_are_counted_though_a_training_is_repeated(tmp
         tmp_path, [*banner * 2, *((banner + killed) * 3), *banner, *rows, *killed, *banner, *rows, *killed]
     )
     assert sum(not run["trained"] for run in found["runs"]) >= 3
-
-
-@pytest.mark.parametrize("heads", [("=== Stage 1: alignment ===", "=== Stage 2: tuning ==="), ("Task 1/2", "Task 2/2")])
-def test_a_stage_with_a_higher_loss_than_the_one_before_is_no_divergence(tmp_path, heads):
-    lines, step = [], 0
-    for head, first in zip(heads, (3.0, 8.0), strict=True):
-        lines.append(head)
-        for n in range(1, 41):
-            step += 10
-            lines.append(f"step {step} | loss {first / n**0.2 + 0.01 * (n % 3):.4f} | lr 1e-4")
-    found = analyzed(tmp_path, lines)
-    assert len(found["runs"]) == 2 and not {"loss_divergence", "loss_spikes"} & {f["code"] for f in found["findings"]}
-    again = analyzed(
-        tmp_path, [line for line in lines if "|" in line]
-    )  # without the lines it is one course, which rises
-    assert {"loss_divergence", "loss_spikes"} & {finding["code"] for finding in again["findings"]}

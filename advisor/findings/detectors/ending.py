@@ -92,11 +92,6 @@ def detect_nccl_timeout(case: Case) -> Verdict:
     return _by_words(case, "nccl_timeout", title)
 
 
-def detect_error_page(case: Case) -> Verdict:
-    """A data file that is an error page or a pointer to a file, according to the log."""
-    return _by_words(case, "error_page", "The data file is an error page or a pointer, not the data")
-
-
 def _by_words(case: Case, code: str, title: str) -> Verdict:
     """Return the finding of an event that has its name. If the run went on in spite of the event, it is a warning."""
     event = _last(case, code)

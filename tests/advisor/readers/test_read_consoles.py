@@ -205,11 +205,6 @@ OTHER = {
         ["epoch     train_loss  valid_loss  time", *rows("{n}         {l}         {v}        00:12")],
         {"ends": (1, 6, 5.875, 5.25), "columns": {"eval_loss": {0: 6.375}}},
     ),
-    "a unit in a cell of its own": (
-        ["Epoch    Train Loss   Train Acc    Test Loss    Test Acc     Time    ", "-" * 70,
-         *rows("{n:<9}{l:<13.4f}0.2771       {v:<13.4f}0.2771       0.55    s")],
-        {"rows": 6, "ends": (1, 6, 5.875, 5.25), "columns": {"eval_loss": {0: 6.375}}},
-    ),
     "losses without a counter": (rows("loss:{l:.6f}, accuracy:0.99, recall:0.98"),
         {"rows": 6, "ends": (None, None, 5.875, 5.25)}),
     "counts in thousands": (rows("step:{n}K smpl:16K ep:39 epoch:0.10 loss:{l} grdn:2.3"),
@@ -233,9 +228,8 @@ OTHER = {
         {"ends": (1, 6, 5.875, 5.25), "columns": {"eval_loss": {-1: 5.75}}, "status": "completed"},
     ),
     "a counter before its name": (
-        [*rows("2020-04-27 1{k}:00:00,525 - root - INFO - {n} epoch, loss: {l:.4f}, lr: 0.1"),
-            "2020-04-27 18:00:00,689 - root - INFO - Model trained"],
-        {"first_step": 1, "last_step": 6, "status": "completed"},
+        rows("2020-04-27 1{k}:00:00,525 - root - INFO - {n} epoch, loss: {l:.4f}, lr: 0.1"),
+        {"first_step": 1, "last_step": 6},
     ),
     "two bare columns": (rows("{n}\t{l:.6f}", of=40), {"rows": 40, "first_loss": 5.875, "framework": None,
         "facts": {"loss_unit": "a number without a name"}}),
@@ -311,8 +305,6 @@ OTHER = {
         {"rows": 0, "status": "crashed"}),
     "a command mistyped after the end": ([*rows("step {n} loss {l}"), "INFO: Training complete.", "$ a",
         "a: command not found"], {"status": "completed"}),
-    "a total in brackets behind the last row": ([*rows("step {n} | loss {l:.4f}"),
-        "saved to out/model.npz  (414s total)"], {"status": "completed"}),
     "a training begun behind a stamp": (
         ["2026-01-02 10:00:00,001 [INFO] reading the dataset", "2026-01-02 10:00:01,500 [INFO] Training model",
          "2026-01-02 10:00:09,000 [INFO] class weights for the device"], {"status": "incomplete", "rows": 0}),
