@@ -106,9 +106,8 @@ def read(path: Path) -> RunTable:
         mine = {name: name.partition(" - ")[2] for name in exported if name.startswith(f"{runs[0]} - ")}
         frame = frame[[name for name in map(str, frame) if " - " not in name or name in mine]].rename(columns=mine)
         notes = (f"the table holds {len(runs)} runs: {runs[0]} is read",) if len(runs) > 1 else ()
-    pair = _pair_of_sets(layout.header)
     counted = recognised(tuple(frame.columns)).keys() & {"step", "tokens"}
-    other = column_or_card if counted else _of_an_epoch
+    pair, other = _pair_of_sets(layout.header), column_or_card if counted else _of_an_epoch
     gathered = gather(frame, lambda name: pair.get(name) or other(name))
     if not gathered.provenance.keys() - set(_AXES):
         raise AdvisorError(

@@ -46,7 +46,6 @@ _UNITS = {**SECONDS, **BYTES, **SHARES}
 _PER_STEP = ("per_step", "per_iter", "per_iteration")  # after a unit: "ms_per_step"
 PART = 300  # rank of losses named by what they measure; 600 is a score that may be one
 _PAIRS = 3  # pairs of names with and without a letter before them
-_WORD = re.compile(r"[^\W\d_]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +125,7 @@ def _some_loss(stem: str) -> Named | None:
 
 def normalise(name: str, units: Container[str] = _UNITS) -> tuple[str, str | None]:
     """Return a name in lower case with underscores, and the unit in brackets: "Step Time (ms)" → "step_time", "ms"."""
-    text, unit = english(name).strip(), None
+    text, unit = name.strip(), None
     if match := re.search(r"[(\[]\s*([^)\]\s]{1,12})\s*[)\]]", text):
         word = match[1].lower()
         unit = word if word in units else None
@@ -181,20 +180,6 @@ def _columns() -> tuple[dict[str, int], re.Pattern[str], list[tuple[str, str, in
 def meanings(section: str) -> dict[str, str]:
     """Return what each name of a section of `names.yaml` means."""
     return {name: meaning for meaning, names in rows_of_file("names")[section].items() for name in names}
-
-
-@lru_cache(maxsize=4096)
-def english(name: str) -> str:
-    """Return a name with its known foreign words in English; other words stay."""
-    if not name.isascii():
-        for part, word in rows_of_file("names")["foreign_parts"]:
-            name = name.replace(part, word)
-    return _WORD.sub(lambda match: meanings("foreign_words").get(match[0].lower(), match[0]), name)
-
-
-def foreign_ascii_words() -> list[str]:
-    """Return the foreign words that are written in ASCII letters."""
-    return sorted(word for word in meanings("foreign_words") if word.isascii())
 
 
 def in_unit(named: Named, values: np.ndarray) -> tuple[str, np.ndarray, str]:

@@ -67,7 +67,7 @@ _NAME = re.compile(r"[\w.-]{1,60}")
 _FLAGS = re.compile(r"\(\?([imsx]+)\)")
 _KINDS = {"rows": TRAIN, "validation": EVAL, "context": SETS, "more": MORE}
 _NEEDED = {TRAIN: ("loss", "reward", "accuracy"), EVAL: ("eval_loss", "eval_bits_per_byte", "eval_accuracy")}
-_COUNTERS = {"step", "epoch", "tokens", "iteration"}
+_COUNTERS = {"step", "epoch", "tokens"}
 _PARTS = {"<<LOSS>>": LOSS.decode(), "<<NUMBER>>": NUMBER.decode()}
 _MASKS = re.compile(rb"([\"'])[^\"']*\1|\S*[/\\@]\S*|\w*\d[\w.,:+-]*")
 

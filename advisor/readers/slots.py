@@ -1,4 +1,4 @@
-"""Finds a line's numbers and their names: `loss   8.2341`, `Epoch [3/10]`, `第 3 轮`, `2.1 it/s`, `45/100`.
+"""Finds a line's numbers and their names: `loss   8.2341`, `Epoch [3/10]`, `2.1 it/s`, `45/100`.
 
 A number is named by the words before it in its own field or, failing that, by a unit of rate after it. Two numbers with
 a slash between them and no words are a counter, as in a progress bar. Any other number has no name. The forms are the
@@ -14,7 +14,6 @@ from functools import cache
 from typing import Any
 
 from advisor.readers.line_format import LOSS
-from advisor.readers.names import english
 from advisor.readers.yaml_rows import filled, regex, rows_of_file
 
 LONGEST = 4096  # bytes; a longer line is a dumped configuration and not a record
@@ -112,7 +111,7 @@ def _slot(match: re.Match[bytes], row: Mapping[str, Any]) -> Slot:
     units = [match[group].decode("utf-8", "replace") for group in row.get("unit_by", ()) if match[group]]
     total = row.get("total")
     return Slot(
-        name=" ".join(english(named).split()),
+        name=" ".join(named.split()),
         start=start,
         end=end,
         unit=row.get("unit") or " ".join(units),
@@ -124,7 +123,7 @@ def _slot(match: re.Match[bytes], row: Mapping[str, Any]) -> Slot:
 
 def _named(match: re.Match[bytes], text: bytes) -> Slot:
     unit = (match["count"] or match["unit"] or match["amount"] or b"").decode("utf-8", "replace")
-    key = english(match["key"].decode("utf-8", "replace"))
+    key = match["key"].decode("utf-8", "replace")
     inside = (match["in"] or b"").decode("utf-8", "replace")
     phases = list(regex("phase_word").finditer(text, max(0, match.start() - 80), match.end("key")))
     return Slot(

@@ -1,8 +1,7 @@
-"""Reads the run with most losses from a tracker's SQLite database: MLflow's `mlflow.db`, trackio's `<project>.db`.
+"""Reads the run with most losses from MLflow's SQLite database, `mlflow.db`, which is opened for reading only.
 
-MLflow: tables `runs` (run_uuid, name, status, …), `metrics` (key, value, timestamp in ms, run_uuid, step, is_nan) and
-`params` (mlflow/store/tracking/dbmodels/models.py). trackio: table `metrics` (timestamp, run_name, step, metrics as
-JSON; trackio/sqlite_storage.py). A database is opened for reading only.
+Tables: `runs` (run_uuid, name, status, …), `metrics` (key, value, timestamp in ms, run_uuid, step, is_nan) and `params`
+(mlflow/store/tracking/dbmodels/models.py).
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.readers import mlflow_files
-from advisor.readers.chunks import json_object
-from advisor.readers.gather import rows_of
 from advisor.readers.names import column_of
 from advisor.readers.run_table import RunTable
 
@@ -35,7 +32,7 @@ def score(head: bytes, path: Path) -> float:
 
 
 def read(path: Path) -> RunTable:
-    """Read the run that logged most losses. Raises AdvisorError if the database is not a known tracker's."""
+    """Read the run that logged most losses. Raises AdvisorError if the database is not MLflow's."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
             tables = {name for (name,) in database.execute("select name from sqlite_master where type='table'")}
@@ -44,14 +41,12 @@ def read(path: Path) -> RunTable:
             )
             if {"key", "value", "run_uuid"} <= columns:
                 return _mlflow(path, database)
-            if {"run_name", "step", "metrics"} <= columns:
-                return _trackio(path, database)
     except sqlite3.Error as error:
         raise AdvisorError(
             f"{path} cannot be read as SQLite: {error}", "copy it again while nothing writes it"
         ) from error
     raise AdvisorError(
-        f"{path} is an SQLite database of neither MLflow nor trackio; its tables are {', '.join(sorted(tables)[:8])}",
+        f"{path} is an SQLite database, but not MLflow's; its tables are {', '.join(sorted(tables)[:8])}",
         "export the metrics as CSV: step, loss, …",
     )
 
@@ -61,7 +56,9 @@ def _mlflow(path: Path, database: sqlite3.Connection) -> RunTable:
     for run, key, rows in database.execute("select run_uuid, key, count(*) from metrics group by run_uuid, key"):
         named = column_of(key)
         counts[run] += rows if named is not None and named.column in ("loss", "eval_loss") else 0
-    run = _longest(path, counts)
+    if not counts:
+        raise AdvisorError(f"{path} holds no metric", "was the run logged to another store?")
+    run = counts.most_common(1)[0][0]
     series: dict[str, list[tuple[float, float, float]]] = {}
     found = database.execute(
         "select key, value, timestamp, step, is_nan from metrics where run_uuid = ? order by step, timestamp limit ?",
@@ -74,27 +71,6 @@ def _mlflow(path: Path, database: sqlite3.Connection) -> RunTable:
     table = mlflow_files.table_of(path, {key: (c[0], c[1], c[2]) for key, c in columns.items()}, params)
     name, word = next(iter(database.execute("select name, status from runs where run_uuid = ?", (run,))), (run, ""))
     table = mlflow_files.with_status(table, str(word))
-    return dataclasses.replace(table, format=NAME, framework="MLflow", notes=(*table.notes, *_others(name, counts)))
-
-
-def _trackio(path: Path, database: sqlite3.Connection) -> RunTable:
-    counts = Counter(dict(database.execute("select run_name, count(*) from metrics group by run_name")))
-    run = _longest(path, counts)
-    found = database.execute(
-        "select step, timestamp, metrics from metrics where run_name = ? order by step limit ?", (run, MOST_VALUES)
-    )
-    rows = ({**json_object(text), "step": step, "timestamp": time} for step, time, text in found)
-    return rows_of(rows).table(path, NAME, "trackio", notes=_others(run, counts))
-
-
-def _longest(path: Path, counts: Counter[str]) -> str:
-    if not counts:
-        raise AdvisorError(f"{path} holds no metric", "was the run logged to another store?")
-    return counts.most_common(1)[0][0]
-
-
-def _others(run: str, counts: Counter[str]) -> list[str]:
-    """Return a note on the other runs if a database holds several."""
-    if len(counts) < 2:
-        return []
-    return [f"the database holds {len(counts)} runs: that with most rows, {run}, is read; export another one to see it"]
+    words = f"that with most rows, {name}, is read; export another one to see it"
+    notes = (f"the database holds {len(counts)} runs: {words}",) if len(counts) > 1 else ()
+    return dataclasses.replace(table, format=NAME, framework="MLflow", notes=(*table.notes, *notes))

@@ -139,7 +139,7 @@ NAMES = {
         "Epoch {e:03d} | trn_loss: {t:.4f} | dev_loss: {v:.4f}",
             "epoch {e} - loss_train: {t:.4f} - loss_vali: {v:.4f}")},
     **{f"{head}.csv": (both("{e},{t:.4f},{v:.4f}", [f"epoch,{head}"]), OVERFIT) for head in (
-        "loss,v_loss", "tr_loss,vl_loss", "loss_t,loss_v", "trainLoss,valLoss", "t_loss,va_loss")},
+        "tr_loss,vl_loss", "trainLoss,valLoss", "t_loss,va_loss")},
     # a critic's or a speed's loss is no validation
     **{f"{name}.csv": (both("{e},{t:.4f},0.1,{v:.4f}", [f"step,loss,{name},v_loss"]),
         {"silent": ["overfitting"], "absent": ["eval_loss"]})

@@ -81,11 +81,6 @@ FILES = {
     # numbers without units are told by their size: NVML's milliwatts
     "pynvml_bare.csv": {"notes": "by its size", "telemetry": {
         "memory_total_bytes": [15360 * MIB] * 3, "power_watts": [30.5, 71.25, 70.8], "utilization": [0, 0.38, 0.41]}},
-    # dmon repeats its header and prints no time
-    "dmon.txt": {"rows": 6, "notes": "1 s between", "telemetry": {
-        "gpu": [0, 1, 0, 1, 0, 1], "unix_seconds": [0, 0, 1, 1, 2, 2], "power_watts": [72, 301, 73, 305, 72, 299],
-        "utilization": {1: 0.98}, "memory_utilization": {1: 0.55}, "memory_used_bytes": {1: 70211 * MIB}}},
-    "dmon_dated.txt": {"telemetry": {"unix_seconds": [1772359200, 1772359202], "sm_clock_mhz": [1900, 1890]}},
 }  # fmt: skip
 
 
