@@ -110,6 +110,7 @@ def learn(head: bytes) -> Lesson:
 
 
 def _taught(head: bytes) -> Lesson:
+    table = _tables(head)
     shapes = [one for one in distinct_lines(head) if len(one[0]) <= LONGEST and MAY_MATTER.search(one[0])]
     rarest = sorted((count for _, count in shapes), reverse=True)[:MOST_SHAPES][-1:]
     often = [one for one in shapes if [one[1]] > rarest]
@@ -130,14 +131,14 @@ def _taught(head: bytes) -> Lesson:
     if main is not None and main.bar:  # lines may repeat what each full bar says: `[98/100] Train Loss: 5.26`
         closed = (main.loss, main.progress, False)
         main = next((one for one in train if (one.loss, one.progress, one.bar) == closed and one.count >= FEWEST), main)
-    table = _tables(head)
     if main is not None and main.count <= sum(rows for _, rows in table):
         main = None
     rows = {id(line) for line in main.lines} if main else set()
     evals = _kinds([line for line in lines if id(line) not in rows], "eval_loss")
     if main is not None:
         return _lesson(head, lines, train, main, evals)
-    rules: list[Rule] = [*(row for row, _ in table), *_evaluations(evals, None, owned=bool(table))]
+    found = [row for row, _ in table]
+    rules: list[Rule] = [*found, *_evaluations(evals, None, bool(found))]
     if not rules and (bare := progress([(line.read, line.count) for line in lines], head)) is not None:
         return Lesson(rules=(bare[0],), without_loss=bare[1])
     evaluations = sum(kind.count for kind in evals)
@@ -191,7 +192,7 @@ def _lesson(head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, ev
     other = sorted({kind.loss for kind in train if kind is not main and kind.progress == main.progress})
     notes = [f"of several losses ({', '.join([main.loss, *other][:4])}) {main.loss!r} is read"] if other else []
     notes += _passed_over(main, row)
-    rules = (row, *_evaluations(evals, main, owned=True), *_beside(lines, main, row), *above)
+    rules = (row, *_evaluations(evals, main, True), *_beside(lines, main, row), *above)
     evaluations = sum(kind.count for kind in evals)
     return Lesson(rules=rules, rows=rows, evaluations=evaluations, notes=tuple(notes))
 
@@ -359,7 +360,7 @@ def _rises(values: Sequence[float], share: float = RISING) -> bool:
     return not moves or sum(moves) >= share * len(moves)
 
 
-def _evaluations(kinds: list[_Kind], main: _Kind | None, *, owned: bool) -> list[LearntRow]:
+def _evaluations(kinds: list[_Kind], main: _Kind | None, owned: bool) -> list[LearntRow]:
     """Return rules of validation losses, which have their own counter or belong to the record before them."""
     often = owned or max((kind.count for kind in kinds), default=0) >= FEWEST
     # a log that trains or evaluates repeatedly prints one test after its end; that line is left as a sign of the end
