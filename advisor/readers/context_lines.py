@@ -18,7 +18,7 @@ MANY = 5  # lines of one shape that make a run even if they neither count nor me
 SHORTEST_BAR = 30  # seconds; a shorter bar is not a training's
 MAY_MATTER = re.compile(
     rb"(?i)loss|entropy|nll|xent|rmse|train|\btick\b|\btrl\b|\btel\b|\bval|epoch|episode|step|iter|batch|round|update|\bit\b|\bep\b"
-    rb"|\blearn|\bcost|objective|\bmse\b|\bmae\b|elbo|\bup\b|[\x80-\xff]|\d/ *\d|\d%\) \d|num frames"
+    rb"|\blearn|\bcost|objective|\bmse\b|\bmae\b|elbo|\bup\b|\d/ *\d|\d%\) \d|num frames"
     rb"|\bgpu|vram|forward|fwd|\btok|\btemp|\d ?W\b"
 )
 _BEGIN = re.compile(r"(?:start|starting|begin|beginning|training|train|running|current|info|now|in|at)_")

@@ -22,13 +22,11 @@ _SINGLE = {
         rf"trying to allocate {_SIZE}",
         rf"Unable to allocate {_SIZE}",
         rf"allocating {_SIZE} for",
-        rf"Used {_SIZE} of",
     ),
     "total_bytes": (
         rf"total capacity of {_SIZE}",
         rf"; {_SIZE} total capacity",
         rf"max allowed: {_SIZE}",
-        rf"Used [\d.]+[KMGT]? of {_SIZE} hbm",
     ),
     "free_bytes": (rf"of which {_SIZE} is free", rf"; {_SIZE} free"),
     "allocated_bytes": (

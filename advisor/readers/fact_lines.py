@@ -29,8 +29,11 @@ PRECISIONS = {
 FLAG_FACTS = {"compile"}
 COUNT_FACTS = ("parameters", "dataset_tokens", "step_tokens")
 SHORTENED = 300
-# marks of all formats: the pattern's name, and a text that must be present
-_MARKS_OF_ALL = (("lm_eval_row", b"|\xc2\xb1"), ("hellaswag_line", b"ella"), ("perplexity_line", b""))
+# marks of all formats: the pattern's name, and texts one of which must be present
+_MARKS_OF_ALL = {
+    **{"lm_eval_row": (b"|\xc2\xb1",), "hellaswag_line": (b"ella",)},
+    "perplexity_line": (b"erplexity", b"ERPLEXITY", b"PPL", b"ppl"),
+}
 # patterns that count devices and patterns of precisions, each with texts one of which it holds
 _COUNTS = {
     **{
@@ -69,10 +72,11 @@ def stated_facts(format: LineFormat, lines: Lines) -> dict[str, Any]:
 
 def marks_of(format: LineFormat, lines: Lines) -> list[Event]:
     """Return the marks of a format in lines that are no records."""
-    own = [(mark.kind, mark.needs, mark.compiled) for mark in format.marks]
+    marks = [(mark.kind, (mark.needs,), mark.compiled) for mark in format.marks]
+    marks += [("score", needs, regex(name)) for name, needs in _MARKS_OF_ALL.items()]
     found = []
-    for kind, needs, pattern in (*own, *(("score", needs, regex(name)) for name, needs in _MARKS_OF_ALL)):
-        for match in pattern.finditer(lines.text) if needs in lines.text else ():
+    for kind, needs, pattern in marks:
+        for match in pattern.finditer(lines.text) if any(words in lines.text for words in needs) else ():
             at = lines.index(match.start())
             shown = lines.each[at].decode("utf-8", "replace").strip()[:SHORTENED]
             found.append(Event(kind=kind, text=shown, line=int(lines.numbers[at]), numbers=_numbers_of(match)))

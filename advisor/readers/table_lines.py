@@ -18,7 +18,7 @@ _WORDS = re.compile(rb"[^\s|]+")
 _WIDE = re.compile(rb"[^\s|]+(?: [^\s|]+)*")  # cells of several words, separated by two blanks or a vertical line
 _NUMBER = re.compile(rb"(?i)([-+]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|[-+]?nan|[-+]?inf)%?")
 _VALUE = re.compile(rb"-{1,2}|n/a|none|[\d:.]+[a-z]{0,2}", re.IGNORECASE)  # an empty cell, or a clock
-_LOSS = re.compile(rb"(?i)loss|entropy|nll|xent|rmse|[\x80-\xff]")
+_LOSS = re.compile(rb"(?i)loss|entropy|nll|xent|rmse")
 _RULE = re.compile(rb"[-=+|: ]*")
 
 
