@@ -108,15 +108,11 @@ def values_of(match: re.Match[bytes]) -> dict[str, Any]:
             if unit == "index":  # of the last of several that are counted from 0
                 value, unit = value + 1, ""
             unit = unit or texts.get(f"{fact}__unit", b"").decode("utf-8", "replace")
-            multiply, divide = fact_unit(unit, fact)
+            # letters after counts mean thousands, millions and so on
+            multiply, divide = unit_factor(unit, "tokens" if fact in COUNT_FACTS else fact) if unit else (1.0, 1.0)
             scaled = value * multiply / divide
             values[fact] = int(scaled) if scaled == int(scaled) and "." not in str(text, "latin-1") else scaled
     return values
-
-
-def fact_unit(unit: str, fact: str) -> tuple[float, float]:
-    """Return the factor and divisor of a unit after a fact. Letters after counts mean thousands, millions and so on."""
-    return unit_factor(unit, "tokens" if fact in COUNT_FACTS else fact) if unit else (1.0, 1.0)
 
 
 # How far a run is meant to go, in any form in which its log prints its configuration: `epochs=50`, `--max_steps 1000`.
