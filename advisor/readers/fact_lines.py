@@ -72,10 +72,10 @@ def stated_facts(format: LineFormat, lines: Lines) -> dict[str, Any]:
 
 def marks_of(format: LineFormat, lines: Lines) -> list[Event]:
     """Return the marks of a format in lines that are no records."""
-    marks = [(mark.kind, (mark.needs,), mark.compiled) for mark in format.marks]
-    marks += [("score", needs, regex(name)) for name, needs in _MARKS_OF_ALL.items()]
+    own = ((mark.kind, (mark.needs,), mark.compiled) for mark in format.marks)
+    of_all = (("score", needs, regex(name)) for name, needs in _MARKS_OF_ALL.items())
     found = []
-    for kind, needs, pattern in marks:
+    for kind, needs, pattern in itertools.chain(own, of_all):
         for match in pattern.finditer(lines.text) if any(words in lines.text for words in needs) else ():
             at = lines.index(match.start())
             shown = lines.each[at].decode("utf-8", "replace").strip()[:SHORTENED]
