@@ -146,13 +146,7 @@ class Coverage:
 
 def coverage(case: Case, insufficient: Sequence[Insufficient]) -> Coverage:
     """Return how many detectors could judge. A detector counts once, however many findings it can make."""
-    return Coverage(
-        possible=max(0, len(DETECTORS) - len(insufficient)), checks=len(DETECTORS), lacking=tuple(_lacking(case))
-    )
-
-
-def _lacking(case: Case) -> list[str]:
-    run = case.run
+    run, checks = case.run, len(DETECTORS)
     card_known = case.profile is not None or on_cpu(case) or bool(run.facts.get("gpu"))
     kinds = (
         ("the training loss of each step", not len(curve(run, "loss"))),
@@ -166,7 +160,8 @@ def _lacking(case: Case) -> list[str]:
         ("telemetry of the GPU", not len(telemetry(case, "utilization")) and not on_cpu(case)),
         ("what the program printed", not has_words(run)),
     )
-    return [words for words, missing in kinds if missing]
+    lacking = tuple(words for words, missing in kinds if missing)
+    return Coverage(possible=max(0, checks - len(insufficient)), checks=checks, lacking=lacking)
 
 
 DEMOTED: dict[str, str] = {

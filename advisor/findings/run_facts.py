@@ -36,7 +36,7 @@ def positive(facts: Mapping[str, Any], name: str) -> float | None:
 # Formats with nothing but numbers. If such a log mentions no checkpoints or errors, this means nothing.
 _NUMBERS_ONLY = frozenset(
     (
-        *("csv", "jsonl", "two_columns", "mlflow", "mlperf", "tfevents", "wandb"),
+        *("csv", "jsonl", "two_columns", "mlflow", "tfevents", "wandb"),
         *("hf_trainer_state", "torchtitan", "llmc_mainlog", "gpu_csv", "keras"),
     )
 )

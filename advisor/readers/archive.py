@@ -30,11 +30,6 @@ _NAMES = {"step": "step", "epoch": "epoch", "training loss": "loss", "validation
 _NUMBER = re.compile(r"[-+]?\d[\d.]*(?:e[-+]?\d+)?|nan|inf", re.IGNORECASE)
 
 
-def is_notebook(path: Path) -> bool:
-    """Return whether a file is a notebook, judged by its name and its first bytes."""
-    return path.suffix == ".ipynb" and path.is_file() and read_head(path, 64).lstrip()[:1] == b"{"
-
-
 def console_of(path: Path) -> str:
     """Return what the cells of a notebook printed, in order. Raises AdvisorError if the file is not a notebook."""
     notebook = parse_json(read_document(path), str(path))
@@ -91,19 +86,15 @@ _BLOCK = 2**20
 _UNPACK = "unpack it yourself and give the log"
 
 
-def is_archive(path: Path) -> bool:
-    """Return whether a file begins like a zip archive."""
-    return path.is_file() and read_head(path, 4) in (b"PK\x03\x04", b"PK\x05\x06")
-
-
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Path]:
     """Yield the path itself, or a temporary copy of the one log that a zip archive or notebook contains.
 
     Raises AdvisorError, which names the archive, if it is damaged, hostile or holds several files.
     """
-    notebook = is_notebook(path)
-    if not notebook and not is_archive(path):
+    begins = read_head(path, 64) if path.is_file() else b""
+    notebook = path.suffix == ".ipynb" and begins.lstrip()[:1] == b"{"
+    if not notebook and begins[:4] not in (b"PK\x03\x04", b"PK\x05\x06"):
         if path.is_file() and read_head(path, 512)[257:262] == b"ustar":
             raise AdvisorError(f"{path} is a tar archive", _UNPACK)
         yield path

@@ -15,7 +15,6 @@ from advisor.readers.attempts import (
     evaluations_apart,
     merge_evaluations,
     one_per_step,
-    without_quote,
 )
 from advisor.readers.axis import JOINED, ONE_EPOCH, Axis, axis_of, row_numbers
 from advisor.readers.console_steps import reached_by
@@ -25,7 +24,6 @@ from advisor.readers.line_format import HIDDEN, TRAIN
 from advisor.readers.records import Records
 from advisor.readers.run_table import ROW_NUMBERS, ZERO_FOR_NAN, Event, Phase, RunTable, names_of
 from advisor.readers.runs import Cuts, ends_of, loss_rows, stated, with_runs
-from advisor.readers.starts import Stage, stage_names
 from advisor.readers.status import DECISIVE
 from advisor.readers.telemetry_names import PREFIX, with_readings_of_rows
 
@@ -47,7 +45,6 @@ def assemble(
     starts: Sequence[int] = (),
     plans: Sequence[Planned] = (),
     further: Sequence[tuple[int, float]] = (),
-    stages: Sequence[Stage] = (),
 ) -> RunTable:
     """Join the records of a log into one table: drop repeats, join restarts, number phases and merge evaluations.
 
@@ -57,10 +54,14 @@ def assemble(
     columns are left out.
     """
     notes, events = list(notes), list(events)
-    whole = _without_false_zeros(_one_copy(records, notes, events), notes)
+    copy, copies = copies_apart(evaluations_apart(records))
+    if copies > 1:
+        notes.append(f"{copies} processes print each step into the log: the rows are those of the first")
+        events.append(Event(kind="copies", text=notes[-1], numbers={"count": copies}))
+    whole = _without_false_zeros(copy, notes)
     records = _lowest_rank(whole, notes)
     axis = axis_of(records, dict(borrowed or {}))
-    found = attempts(records, axis.values, phase_names, stage_names(stages, records.line))
+    found = attempts(records, axis.values, phase_names)
     pieces = [phase.records for phase in found.phases]
     if axis.note:
         notes.append(axis.note)
@@ -91,7 +92,10 @@ def assemble(
               for _, first, last in found.restarts[:5]]  # fmt: skip
     if not table.counts_steps and len(table):
         notes.append("the log prints no step: steps are the numbers of its rows")
-    events += [_restart(records, *one) for one in found.restarts]
+    for record, first, last in found.restarts:
+        numbers = {"first_step": first, "last_step": last}
+        words = f"steps go back from {last:.10g} to {first:.10g}"
+        events.append(Event(kind="restart", text=words, line=int(records.line[record]), step=last, numbers=numbers))
     train_lines = whole.line[whole.kind == TRAIN]
     placed = _placed(events, train_lines, records.line, reached_by(records.line, step, further))
     table = dataclasses.replace(table, events=tuple(joined(placed)), notes=tuple(dict.fromkeys(notes)))
@@ -105,25 +109,6 @@ def assemble(
         by_epoch=axis.epoch_steps is not None,
     )
     return with_runs(table, placed, cuts)
-
-
-def _one_copy(records: Records, notes: list[str], events: list[Event]) -> Records:
-    """Return the records of the first of several copies of a run, without a quoted last row, evaluations apart."""
-    records, copies = copies_apart(evaluations_apart(without_quote(records)))
-    if copies > 1:
-        notes.append(f"{copies} processes print each step into the log: the rows are those of the first")
-        events.append(Event(kind="copies", text=notes[-1], numbers={"count": copies}))
-    return records
-
-
-def _restart(records: Records, record: int, first: float, last: float) -> Event:
-    return Event(
-        kind="restart",
-        text=f"steps go back from {last:.10g} to {first:.10g}",
-        line=int(records.line[record]),
-        step=last,
-        numbers={"first_step": first, "last_step": last},
-    )
 
 
 _ALMOST_ALL = 0.9  # of the rows with another loss print a gradient norm: where it is missing, it was not a number
@@ -205,11 +190,15 @@ def _with_main_phase(table: RunTable, found: Attempts, axis: Axis) -> RunTable:
     ends: dict[str, Any] = {}  # values for fields of the table
     if counts:
         part = table.phases[main].rows
-        facts |= _repeated({name: values[part] for name, values in hidden.items()}, columns["step"][part])
+        facts |= _repeated({name: values[part] for name, values in hidden.items()})
         facts = _of_all_epochs(facts, axis.epoch_steps)
         ends = ends_of(columns, np.flatnonzero(loss[part]) + part.start, axis.printed and axis.note != JOINED)
-    table = dataclasses.replace(table, columns=columns, main_phase=main, facts=facts, **ends)
-    return _with_derived(table, hidden)
+    told = dict(table.provenance)
+    rate, world = hidden.get("device_tokens_per_second"), facts.get("world_size")
+    if rate is not None and world:
+        columns["tokens_per_second"] = rate * world
+        told["tokens_per_second"] = f"printed per GPU, times {world} devices"
+    return dataclasses.replace(table, columns=columns, main_phase=main, facts=facts, provenance=told, **ends)
 
 
 def _of_all_epochs(facts: dict[str, Any], epoch_steps: float | None) -> dict[str, Any]:
@@ -221,33 +210,15 @@ def _of_all_epochs(facts: dict[str, Any], epoch_steps: float | None) -> dict[str
     return rest if epochs is None else {**rest, "planned_steps": _whole(planned * epochs)}
 
 
-def _repeated(hidden: Mapping[str, np.ndarray], step: np.ndarray) -> dict[str, Any]:
-    """Return facts that the main phase's records repeat: the last plan, the usual batch and the accumulation steps."""
+def _repeated(hidden: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return facts that the main phase's records repeat: the last plan and the usual batch."""
     facts: dict[str, Any] = {}
     for name in (*("planned_steps", "planned_epochs"), "step_tokens", "device_flops", "device_tokens_per_second"):
         values = hidden.get(name, np.zeros(0))
         values = values[np.isfinite(values)]
         if len(values):
             facts[name] = _whole(float(values[-1] if name.startswith("planned") else np.median(values)))
-    iteration = hidden.get("iteration", np.full(len(step), np.nan))
-    both = np.flatnonzero(np.isfinite(iteration) & np.isfinite(step))
-    if len(both) and step[both[-1]] > 0:
-        facts["grad_accum"] = max(1, round(float(iteration[both[-1]] / step[both[-1]])))
     return facts
-
-
-def _with_derived(table: RunTable, hidden: Mapping[str, np.ndarray]) -> RunTable:
-    """Convert times per micro-batch to times per step, and rates per device to total rates, if the count is known."""
-    columns, told = dict(table.columns), dict(table.provenance)
-    micro = table.facts.get("grad_accum")
-    if "iteration" in hidden and "seconds" in columns and micro and micro > 1:
-        columns["seconds"] = columns["seconds"] * micro
-        told["seconds"] = f"time of one micro-batch, times the {micro} of a step"
-    rate, world = hidden.get("device_tokens_per_second"), table.facts.get("world_size")
-    if rate is not None and world:
-        columns["tokens_per_second"] = rate * world
-        told["tokens_per_second"] = f"printed per GPU, times {world} devices"
-    return dataclasses.replace(table, columns=columns, provenance=told)
 
 
 def _whole(value: float) -> float | int:

@@ -44,18 +44,6 @@ class Attempts:
     duplicates: int = 0  # training records dropped because they were printed twice
 
 
-def without_quote(records: Records) -> Records:
-    """Return the records without a last one that goes back and repeats another, as "best iteration is:" does."""
-    train = np.flatnonzero(records.kind == TRAIN)
-    step = records.column("step")
-    if len(train) < 3 or not step[train[-1]] < step[train[-2]]:
-        return records
-    last, before = train[-1], train[:-1]
-    known = [values for values in records.columns.values() if not np.isnan(values[last])]
-    quoted = np.all([values[before] == values[last] for values in known], axis=0).any()
-    return records.take(np.arange(len(records)) != last) if quoted else records
-
-
 def evaluations_apart(records: Records) -> Records:
     """Return the records with rounds of another length between whole epochs as evaluations: `88/88` after `614/614`.
 
@@ -105,10 +93,9 @@ def copies_apart(records: Records) -> tuple[Records, int]:
     return kept, number
 
 
-def attempts(records: Records, axis: np.ndarray, names: Sequence[str], stages: np.ndarray | None = None) -> Attempts:
-    """Cut the records into phases. `axis` is each record's step (or its stand-in), `names` the phase of each rule,
-    `stages` the stage of each record if the log says so."""
-    found, named = Attempts(), stages
+def attempts(records: Records, axis: np.ndarray, names: Sequence[str]) -> Attempts:
+    """Cut the records into phases. `axis` is each record's step (or its stand-in), `names` the phase of each rule."""
+    found, named = Attempts(), None
     if any(names):  # validation belongs to any phase unless the format names one
         named = np.asarray(names, object)[records.rule]
         named = np.where((named == "") & (records.kind == TRAIN), "training", named)

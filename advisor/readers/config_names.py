@@ -92,19 +92,14 @@ def value_of(kind: str, value: Any) -> Any:
             return text.lower() if text[:1].isalpha() else None
         return text if text and as_number(text) is None else None
     if kind == "precision":
-        return precision_of(str(value))
+        lower = str(value).lower()  # "bf16-mixed", "torch.float16", "amp_bf16"
+        return next((name for name, words in _PRECISIONS if any(word in lower for word in words)), None)
     number = _number(value)
     if number is None or (kind in ("count", "positive") and number <= 0) or number < 0:
         return None
     if kind in ("count", "count0"):
         return int(number) if number == int(number) else None
     return number
-
-
-def precision_of(text: str) -> str | None:
-    """Return bf16, fp16, fp8 or fp32 for a framework's name of it ("bf16-mixed", "torch.float16", "amp_bf16")."""
-    lower = text.lower()
-    return next((name for name, words in _PRECISIONS if any(word in lower for word in words)), None)
 
 
 def _number(value: Any) -> float | None:

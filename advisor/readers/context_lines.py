@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from advisor.readers.cells import seconds_of
 from advisor.readers.generic_lines import LearntRow, Reading, readings
 from advisor.readers.line_format import SETS, Found
-from advisor.readers.names import column_of, foreign_ascii_words, normalise
+from advisor.readers.names import column_of, normalise
 from advisor.readers.slots import COUNTED
 from advisor.readers.yaml_rows import regex
 
@@ -19,9 +19,8 @@ _SOME = 0.5  # of the rows that count epochs; fewer with a step do not count ste
 SHORTEST_BAR = 30  # seconds; a shorter bar is not a training's
 MAY_MATTER = re.compile(
     rb"(?i)loss|entropy|nll|xent|rmse|train|\btick\b|\btrl\b|\btel\b|\bval|epoch|episode|step|iter|batch|round|update|\bit\b|\bep\b"
-    rb"|\blearn|\bcost|objective|\bmse\b|\bmae\b|elbo|\bup\b|[\x80-\xff]|\d/ *\d|\d%\) \d|num frames|fit progress"
+    rb"|\blearn|\bcost|objective|\bmse\b|\bmae\b|elbo|\bup\b|\d/ *\d|\d%\) \d|num frames"
     rb"|\bgpu|vram|forward|fwd|\btok|\btemp|\d ?W\b"
-    rb"|\b(?:" + "|".join(foreign_ascii_words()).encode() + rb")\b"
 )
 _BEGIN = re.compile(r"(?:success|start|starting|begin|beginning|training|train|running|current|info|now|in|at)_")
 _PLANS = {"epochs", "batches", "steps", "iterations", "iters", "num_epochs", "num_steps", "total_steps", "max_steps"}

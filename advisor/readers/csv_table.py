@@ -1,4 +1,4 @@
-"""Reads any CSV or TSV of a run: columns by their names and units, or by their numbers if there is no header.
+"""Reads any CSV or TSV of a run with a header: columns by their names and units.
 
 Line ends may be LF, CRLF, CR or the CR CR LF of a text-mode writer on Windows. A last row that was cut is dropped. A
 header that is printed again, because the file was appended to, is skipped.
@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from advisor.errors import AdvisorError
 from advisor.readers.cells import (
     EMPTY,
@@ -24,8 +22,6 @@ from advisor.readers.cells import (
     is_number,
     looks_like_date,
     number_with_unit,
-    numbers_in,
-    texts_in,
 )
 from advisor.readers.chunks import UTF16, decode, read_document, read_head
 from advisor.readers.fact_lines import facts_above
@@ -78,11 +74,9 @@ def score(head: bytes, path: Path) -> float:
     layout = layout_of(decode(head))
     if layout is None:
         return 0.0
-    named_so = any(suffix.lower() in _SUFFIXES for suffix in path.suffixes[-2:])
-    if not layout.header:
-        return 0.3 if named_so else 0.0
-    if any(_SAID.search(name) for name in layout.header):
+    if not layout.header or any(_SAID.search(name) for name in layout.header):
         return 0.0
+    named_so = any(suffix.lower() in _SUFFIXES for suffix in path.suffixes[-2:])
     found = recognised(layout.header)
     losses = "loss" in found or "eval_loss" in found or layout.header[:3] == _OF_TENSORBOARD
     if losses and any(axis in found for axis in _AXES):
@@ -105,19 +99,15 @@ def read(path: Path) -> RunTable:
     """Read a table with or without a header. Raises AdvisorError if it is no table or has no known column."""
     layout, frame = read_frame(path)
     framework, _, known, notes = next(row for row in _PROGRAMS if re.fullmatch(row[1], ",".join(layout.header)))
-    if not layout.header:
-        frame, told = _named_by_numbers(path, frame)
-        notes = (told,)
-    elif layout.header == _OF_TENSORBOARD:  # TensorBoard's page exports one scalar, named in the file
+    if layout.header == _OF_TENSORBOARD:  # TensorBoard's page exports one scalar, named in the file
         frame = frame.rename(columns={"Wall time": "unix_time", "Value": path.stem.rpartition("tag-")[2]})
     elif exported := [name for name in layout.header if f"{name}__MIN" in layout.header]:  # W&B's page: RUN - METRIC
         runs = list(dict.fromkeys(name.partition(" - ")[0] for name in exported))
         mine = {name: name.partition(" - ")[2] for name in exported if name.startswith(f"{runs[0]} - ")}
         frame = frame[[name for name in map(str, frame) if " - " not in name or name in mine]].rename(columns=mine)
         notes = (f"the table holds {len(runs)} runs: {runs[0]} is read",) if len(runs) > 1 else ()
-    pair = _pair_of_sets(layout.header)
     counted = recognised(tuple(frame.columns)).keys() & {"step", "tokens"}
-    other = column_or_card if counted else _of_an_epoch
+    pair, other = _pair_of_sets(layout.header), column_or_card if counted else _of_an_epoch
     gathered = gather(frame, lambda name: pair.get(name) or other(name))
     if not gathered.provenance.keys() - set(_AXES):
         raise AdvisorError(
@@ -141,36 +131,6 @@ def _pair_of_sets(header: tuple[str, ...]) -> dict[str, Named]:
 def _of_an_epoch(name: str) -> Named | None:
     """Return what a name means in a table that counts only epochs: `epoch_time` is the time of one epoch."""
     return column_or_card(re.sub(r"(?i)^epoch[ _-]?time", "epoch_duration", name))
-
-
-def _named_by_numbers(path: Path, frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Name the columns of a table without a header. The first column that rises by whole numbers is the step, and the
-    first other column with values the size of a loss is the loss."""
-    columns = [numbers_in(frame[name]) for name in frame]
-    step = next((i for i, values in enumerate(columns) if _counts(values)), None)
-    loss = next((i for i, values in enumerate(columns) if i != step and _is_loss_like(values)), None)
-    if loss is None or looks_like_date(texts_in(frame.iloc[:1, loss])[0]):
-        raise AdvisorError(
-            f"{path} has no header and no column that could be a loss", "name the columns in the first line"
-        )
-    names = {loss: "loss"} | ({} if step is None else {step: "step"})
-    told = f"no header: column {loss + 1} taken as the loss"
-    told += f", column {step + 1} as the step" if step is not None else ""
-    return frame.set_axis([names.get(at, name) for at, name in enumerate(frame)], axis=1), told
-
-
-def _counts(values: np.ndarray) -> bool:
-    if len(values) < 2 or not np.isfinite(values).all() or np.median(values) > 1e8:
-        return False
-    return bool(np.all(np.diff(values) > 0) and np.all(values == np.round(values)))
-
-
-def _is_loss_like(values: np.ndarray) -> bool:
-    """Return whether values are positive, not whole, larger than learning rates and smaller than token rates."""
-    known = values[np.isfinite(values)]
-    if len(known) < max(2, 0.5 * len(values)) or np.all(known == np.round(known)):
-        return False
-    return bool(np.all(known > 0) and 0.005 < np.median(known) < 1000)
 
 
 # The layout of a table: where its header is, and what separates its cells

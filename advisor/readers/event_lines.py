@@ -22,13 +22,11 @@ _SINGLE = {
         rf"trying to allocate {_SIZE}",
         rf"Unable to allocate {_SIZE}",
         rf"allocating {_SIZE} for",
-        rf"Used {_SIZE} of",
     ),
     "total_bytes": (
         rf"total capacity of {_SIZE}",
         rf"; {_SIZE} total capacity",
         rf"max allowed: {_SIZE}",
-        rf"Used [\d.]+[KMGT]? of {_SIZE} hbm",
     ),
     "free_bytes": (rf"of which {_SIZE} is free", rf"; {_SIZE} free"),
     "allocated_bytes": (
@@ -100,7 +98,6 @@ _SCALED = {
     "milliseconds": ("seconds", 1e-3),
     "timeout_ms": ("timeout_seconds", 1e-3),
     "ran_ms": ("ran_seconds", 1e-3),
-    "waited_ms": ("timeout_seconds", 1e-3),
     "minutes": ("seconds", 60.0),
     "hours": ("seconds", 3600.0),
     "gib": ("bytes", 2.0**30),
@@ -211,8 +208,6 @@ def _numbers(kind: str, match: re.Match[str], line: str) -> dict[str, float]:
         numbers["seconds"] = duration_seconds(said["duration"]) or 0.0
     if kind == "out_of_memory":
         numbers.update(memory_sizes(line))
-    if "real_minutes" in numbers:
-        numbers["seconds"] = 60 * numbers.pop("real_minutes") + numbers.pop("real_seconds", 0.0)
     if kind == "checkpoint" and "step" not in numbers:
         path = next((raw for name, raw in match.groupdict().items() if raw and name.startswith("path")), "")
         if found := text_regex("step_in_path").search(path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -127,8 +127,13 @@ def events_in(lines: Lines) -> list[Event]:
     Most lines differ only in their digits, so the searched texts are first looked for in the distinct ones.
     """
     distinct = b"\n".join(set(lines.text.translate(None, _DELETED).split(b"\n")))
-    hot = {needle for shape, texts in needles().items() if shape in distinct for needle in texts}
-    starts = _hot_lines(lines, hot)
+    found = set[int]()  # indices of the lines that hold any of the searched texts
+    for needle in (needle for shape, texts in needles().items() if shape in distinct for needle in texts):
+        at = lines.text.find(needle)
+        while at >= 0:
+            found.add(index := lines.index(at))
+            at = lines.text.find(needle, int(lines.starts[index]) + len(lines.each[index]))
+    starts = sorted(found)
     scan, at, index = _Scan(), 0, 0
     while at < len(lines):
         index = bisect_left(starts, at, index)
@@ -145,18 +150,6 @@ def events_in(lines: Lines) -> list[Event]:
     for opened in scan.open:
         scan.close(opened, torn=True)
     return sorted((event for said in scan.found.values() for event in _ends(said)), key=lambda event: event.line or 0)
-
-
-def _hot_lines(lines: Lines, hot: Iterable[bytes]) -> list[int]:
-    """Return the indices of the lines that hold any of these texts."""
-    text, found = lines.text, set[int]()
-    for needle in hot:
-        at = text.find(needle)
-        while at >= 0:
-            index = lines.index(at)
-            found.add(index)
-            at = text.find(needle, int(lines.starts[index]) + len(lines.each[index]))
-    return sorted(found)
 
 
 def _ends(said: Sequence[Event]) -> Sequence[Event]:

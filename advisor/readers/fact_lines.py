@@ -29,11 +29,23 @@ PRECISIONS = {
 FLAG_FACTS = {"compile", "eager_engines"}
 COUNT_FACTS = ("parameters", "dataset_tokens", "step_tokens")
 SHORTENED = 300
-# marks of all formats: the pattern's name, and a text that must be present
-_MARKS_OF_ALL = (("lm_eval_row", b"|\xc2\xb1"), ("hellaswag_line", b"ella"), ("perplexity_line", b""))
-_COUNTS = ("world", "mesh", "rank", "processes", "per_node", "nodes", "tasks")  # patterns that count devices
-_COUNTED = (b"orld", b"WORLD", b"esh", b"ank", b"MEMBER", b"rocesses", b"GPUs", b"nproc", b"nnodes", b"SLURM_")
-_HALVES = ("fp16", "bf16")  # patterns of precisions
+# marks of all formats: the pattern's name, and texts one of which must be present
+_MARKS_OF_ALL = {
+    **{"lm_eval_row": (b"|\xc2\xb1",), "hellaswag_line": (b"ella",)},
+    "perplexity_line": (b"erplexity", b"ERPLEXITY", b"PPL", b"ppl"),
+}
+# patterns that count devices and patterns of precisions, each with texts one of which it holds
+_COUNTS = {
+    **{
+        "world": (b"orld", b"ORLD"),
+        "mesh": (b"mesh with", b"DeviceMesh"),
+        "rank": (b"ank ", b"ank:", b"ank=", b"ANK", b"MEMBER"),
+    },
+    **{"processes": (b"rocesses", b"GPUs"), "per_node": (b"nproc", b"SLURM_"), "nodes": (b"nnodes", b"SLURM_")},
+    "tasks": (b"SLURM_",),
+}
+_HALVES = ("fp16", "bf16")
+_SIXTEEN = (b"p16", b"P16", b"f16", b"F16", b"oat16", b"16bit", b"16-")
 
 
 def stated_facts(format: LineFormat, lines: Lines) -> dict[str, Any]:
@@ -45,24 +57,26 @@ def stated_facts(format: LineFormat, lines: Lines) -> dict[str, Any]:
             for name, value in {**values_of(match), **rule.constants}.items():
                 if rule.last or name not in found:
                     found[name] = value
-    names = _COUNTS if any(word in lines.text for word in _COUNTED) else ()
+    names = [name for name, words in _COUNTS.items() if any(word in lines.text for word in words)]
     counts = {name: said for name in names if (said := regex(f"devices_{name}").search(lines.text))}
     # the sides of a mesh of devices are multiplied
     count = {name: math.prod(map(int, re.findall(rb"(?<!\w)\d+", said[1]))) for name, said in counts.items()}
     launched = count["per_node"] * count.get("nodes", 1) if "per_node" in count else None
     several = (count.get(name) for name in ("world", "mesh", "rank", "processes"))
     devices = next(filter(None, several), None) or launched or count.get("tasks")
-    halves = [name for name in _HALVES if regex(f"precision_{name}").search(lines.text)]
+    sixteen = any(word in lines.text for word in _SIXTEEN)
+    halves = [name for name in _HALVES if sixteen and regex(f"precision_{name}").search(lines.text)]
     half = {"precision": halves[0]} if len(halves) == 1 else {}  # both: which one was used is unknown
     return {**({"world_size": devices} if devices else {}), **half, **format.constants, **found}
 
 
 def marks_of(format: LineFormat, lines: Lines) -> list[Event]:
     """Return the marks of a format in lines that are no records."""
-    own = [(mark.kind, mark.needs, mark.compiled) for mark in format.marks]
+    own = ((mark.kind, (mark.needs,), mark.compiled) for mark in format.marks)
+    of_all = (("score", needs, regex(name)) for name, needs in _MARKS_OF_ALL.items())
     found = []
-    for kind, needs, pattern in (*own, *(("score", needs, regex(name)) for name, needs in _MARKS_OF_ALL)):
-        for match in pattern.finditer(lines.text) if needs in lines.text else ():
+    for kind, needs, pattern in itertools.chain(own, of_all):
+        for match in pattern.finditer(lines.text) if any(words in lines.text for words in needs) else ():
             at = lines.index(match.start())
             shown = lines.each[at].decode("utf-8", "replace").strip()[:SHORTENED]
             found.append(Event(kind=kind, text=shown, line=int(lines.numbers[at]), numbers=_numbers_of(match)))

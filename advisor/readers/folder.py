@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -176,7 +176,10 @@ def _with_rest(table: RunTable, folder: Path, contents: Contents) -> RunTable:
             table = with_facts(table, read_config(path), path.name)
         except AdvisorError as error:
             left_out.append(f"left out: {error.message}")
-    table = with_events(table, checkpoint_events(folder, contents.weights))
+    # of a checkpoint that the log itself reports nothing is added
+    known = {event.step for event in table.events if event.kind == "checkpoint" and event.step is not None}
+    saved = [one for one in checkpoint_events(folder, contents.weights) if one.step is None or one.step not in known]
+    table = dataclasses.replace(table, events=(*table.events, *saved))
     for path in sorted(contents.telemetry, key=lambda path: -path.stat().st_size):
         try:
             table = dataclasses.replace(table, telemetry=telemetry_file.read_telemetry(path))
@@ -252,13 +255,6 @@ def with_facts(table: RunTable, facts: Mapping[str, Any], source: str) -> RunTab
     ]
     joined = by_plan({**facts, **table.facts}, table)
     return dataclasses.replace(joined, notes=(*table.notes, *differing))
-
-
-def with_events(table: RunTable, events: Sequence[Event]) -> RunTable:
-    """Add events. For a checkpoint that the log itself reports, only what the log does not know is added."""
-    known = {event.step for event in table.events if event.kind == "checkpoint" and event.step is not None}
-    new = [event for event in events if event.kind != "checkpoint" or event.step is None or event.step not in known]
-    return dataclasses.replace(table, events=(*table.events, *new))
 
 
 def _differ(one: Any, other: Any) -> bool:

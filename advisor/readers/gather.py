@@ -6,7 +6,6 @@ that was printed is the text "nan".
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +25,7 @@ from advisor.readers.cells import (
     unix_seconds,
     unix_times,
 )
-from advisor.readers.names import BYTES, PART, SECONDS, SHARES, Named, by_letters, column_of, in_unit
+from advisor.readers.names import BYTES, PART, SECONDS, SHARES, Named, column_of, in_unit
 from advisor.readers.records import EVAL, TRAIN, Records, has_loss
 from advisor.readers.run_table import Event, RunTable, Status
 from advisor.readers.status import by_tracker, without_words
@@ -41,7 +40,6 @@ Series = tuple[np.ndarray, np.ndarray, np.ndarray]  # Unix seconds, values, step
 _OF_NUMBERS = ("csv", "jsonl", "parquet", "hf_trainer_state", "tfevents", "mlflow", "sqlite")
 _SUM = "train_runtime"  # in the last row of a Hugging Face Trainer, which sums the training up
 _MOST_TOLD = 12  # skipped names that are listed
-_FEWEST_KEYS = 3  # fewest keys that must share a stage's name
 _FALLS = 0.2  # share of the moves of a time so far that may go back, because a run may have been resumed
 _ROW_NUMBERS = ("index", "idx", "unnamed: 0")
 _SETS = ("split", "phase", "mode", "set", "subset", "stage")  # names of a column that says which data a row is about
@@ -190,11 +188,10 @@ def _sets_apart(frame: pd.DataFrame, chosen: dict[str, tuple[str, Named]]) -> pd
 def _chosen(frame: pd.DataFrame, name_of: NameOf) -> tuple[dict[str, tuple[str, Named]], tuple[str, ...]]:
     """Return for each column of a run the surest name in the table and its meaning, and the names that are not used."""
     keys = [str(key) for key in frame.columns]
-    stage, letters = stage_of(keys), by_letters(keys)
     found: dict[str, tuple[str, Named]] = {}
     unread: dict[str, None] = {}
     for key in keys:
-        named = _with_unit(key, meaning(letters.get(key, key), stage, name_of), frame[key])
+        named = _with_unit(key, meaning(key, name_of), frame[key])
         if named is None or named.per_device or (named.column in found and named.rank >= found[named.column][1].rank):
             unread[key] = None
             continue
@@ -204,7 +201,7 @@ def _chosen(frame: pd.DataFrame, name_of: NameOf) -> tuple[dict[str, tuple[str, 
     if "loss" in found and "eval_loss" in found:  # the same part of both sets
         own, (other, rank) = found["loss"][0], (found["eval_loss"][0], found["eval_loss"][1].rank)
         for key in keys:
-            named = meaning(letters.get(key, key), stage, name_of)
+            named = meaning(key, name_of)
             if named and (named.column, named.rank) == ("eval_loss", rank) and key == own.replace("train", "val", 1):
                 found["eval_loss"] = (key, named)
                 unread = {name: None for name in (*unread, other) if name != key}
@@ -213,20 +210,14 @@ def _chosen(frame: pd.DataFrame, name_of: NameOf) -> tuple[dict[str, tuple[str, 
     return found, tuple(unread)
 
 
-def meaning(key: str, stage: str, name_of: NameOf) -> Named | None:
-    """Return what a key means, also behind the name of a stage or with the unit of its group."""
-    named = name_of(key) or (name_of(key.removeprefix(stage)) if stage else None)
+def meaning(key: str, name_of: NameOf) -> Named | None:
+    """Return what a key means, also with the unit of its group."""
+    named = name_of(key)
     group, _, name = key.rpartition("/")
     unit = group.rpartition("_")[2]
     if named is None and (unit in SECONDS or unit in BYTES or unit in SHARES):
         return name_of(f"{name}_{unit}")  # {"timing_ms": {"forward": 12.5}}
     return named
-
-
-def stage_of(keys: Sequence[str]) -> str:
-    """Return the prefix that all keys share, as `stage2_step` and `stage2_lr` do; "" if there is none."""
-    shared = os.path.commonprefix(keys) if len(keys) >= _FEWEST_KEYS else ""
-    return shared[: 1 + max(shared.rfind(mark) for mark in "_/.")]
 
 
 def _with_unit(key: str, named: Named | None, cells: pd.Series) -> Named | None:
@@ -287,13 +278,12 @@ def rows_of(
 
     named: dict[str, Named | None] = {}
     columns: dict[str, list[Any]] = {}
-    count, stage = 0, ""
+    count = 0
     for count, row in enumerate(objects, 1):
         values = dict(_values(row))
-        stage = stage_of(list(values)) if count == 1 else stage
         for key, value in values.items():
             if key not in named:
-                named[key] = meaning(key, stage, name_of)
+                named[key] = meaning(key, name_of)
             if named[key] is not None or key in _SETS:
                 column = columns.setdefault(key, [])
                 column += [None] * (count - 1 - len(column)) + [value]
@@ -317,12 +307,13 @@ def _values(row: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
         elif isinstance(value, str) and len(value) < _LONGEST_VALUE:
             if key.count("/") == 1 and (both := _COUNTER.fullmatch(value)) is not None:
                 yield from zip(key.split("/"), both.groups(), strict=True)
-            elif key in _SETS or looks_like_date(value) or _is_number_written(value):
+            elif (
+                key in _SETS
+                or looks_like_date(value)
+                or value.strip().lower() in NON_FINITE
+                or np.isfinite(plain_numbers([value])[0])
+            ):
                 yield key, value
-
-
-def _is_number_written(text: str) -> bool:
-    return text.strip().lower() in NON_FINITE or bool(np.isfinite(plain_numbers([text])[0]))
 
 
 def rows_of_series(series: Mapping[str, Series]) -> Gathered:

@@ -83,7 +83,11 @@ def read(path: Path) -> RunTable:
                 'rows like {"step": 1, "loss": 2.5} are read; is the training log another file?',
             )
         gathered = _from_document(path)
-    facts = {**facts_above(read_head(path), gathered.records), **_counts(settings), **facts_of_settings(settings)}
+    # parameters in a setting's words: `8212.56M Params (21.82M Trainable [0.2657%])`
+    words = "\n".join(value[:_LONGEST_LINE] for value in settings.values() if isinstance(value, str)).encode()
+    named = {"parameters": "parameter_count", "trained_parameters": "trained_count"}
+    counts = {fact: counted(match) for fact, name in named.items() if (match := regex(name).search(words))}
+    facts = {**facts_above(read_head(path), gathered.records), **counts, **facts_of_settings(settings)}
     facts = with_step_tokens(facts, json.dumps(settings, default=str).encode())
     framework, notes = "LLaMA-Factory" if llama else None, (*log.notes, *not_read(gathered.unread))
     table = gathered.table(
@@ -97,13 +101,6 @@ _PLANNED = Named(column="planned_steps", kind="count", unit=None, rank=0)
 
 def _name_of(name: str) -> Named | None:
     return _PLANNED if name in ("total_steps", "max_steps") else column_or_card(name)
-
-
-def _counts(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters in a setting's words: `8212.56M Params (21.82M Trainable [0.2657%])`."""
-    words = "\n".join(value[:_LONGEST_LINE] for value in settings.values() if isinstance(value, str)).encode()
-    said = {"parameters": "parameter_count", "trained_parameters": "trained_count"}
-    return {fact: counted(match) for fact, name in said.items() if (match := regex(name).search(words))}
 
 
 def _object(line: bytes) -> Mapping[str, Any] | None:

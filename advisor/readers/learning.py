@@ -36,8 +36,8 @@ from advisor.readers.table_lines import TableRow, headers
 from advisor.readers.telemetry_names import PREFIX
 from advisor.readers.yaml_rows import regex
 
-MOST_SHAPES = 2000  # lines of different shapes that are read, the most common ones
 MOST_COUNTED = 2000  # lines in which a table's rows are counted
+MOST_SHAPES = 2000  # lines of different shapes that are read, the most common ones
 SERIES = 400  # lines whose numbers are examined
 FEWEST = 3  # rows that make a log without any other sign
 MANY = 20  # rows; a page about a run never quotes so many
@@ -142,13 +142,8 @@ def _taught(head: bytes, passed: frozenset[str] = frozenset()) -> Lesson:
     rules: list[Rule] = [*found, *_evaluations(evals, None, bool(found))]
     if not rules and (bare := progress([(line.read, line.count) for line in lines], head)) is not None:
         return Lesson(rules=(bare[0],), without_loss=bare[1])
-    titles = [title for row in found for title in row.passed]
-    return Lesson(
-        rules=tuple(rules),
-        rows=sum(rows for _, rows in table),
-        evaluations=sum(e.count for e in evals),
-        notes=tuple(not_read(titles)),
-    )
+    evaluations = sum(kind.count for kind in evals)
+    return Lesson(rules=tuple(rules), rows=sum(rows for _, rows in table), evaluations=evaluations)
 
 
 def _lesson(
@@ -435,11 +430,8 @@ def _evaluation(names: frozenset[str], kind: int, required: tuple[str, ...], ste
 
 
 def _tables(head: bytes) -> list[tuple[TableRow, int]]:
+    """Return the tables below headers of a sample, each with how many of its first lines are rows."""
     lines = head.split(b"\n")
-    out = []
-    distinct = (line for line, _ in distinct_lines(head) if len(line) <= LONGEST)
-    for row in headers(lines, distinct):
-        rows = sum(row.find(line) is not None for line in lines[:MOST_COUNTED])
-        if rows:
-            out.append((row, rows))
-    return out
+    found = headers(lines, (line for line, _ in distinct_lines(head) if len(line) <= LONGEST))
+    counts = [sum(row.find(line) is not None for line in lines[:MOST_COUNTED]) for row in found]
+    return [(row, rows) for row, rows in zip(found, counts, strict=True) if rows]

@@ -26,9 +26,9 @@ LOSS = rb"(?:" + NUMBER + rb"|-nan\(ind\)|[-+]?(?:[nN]a[nN]|[iI]nf(?:inity)?))"
 # MORE completes the record before it; SETS describes the records after it that do not describe themselves
 TRAIN, EVAL, MORE, SETS = 0, 1, 2, 3
 
-# values that records repeat: the first three become facts; micro-batches beside steps show what a time measures; a rate
-# of one device becomes the total if the number of devices is known
-HIDDEN = (*("planned_steps", "planned_epochs", "step_tokens", "iteration", "device_tokens_per_second", "device_flops"),)
+# values that records repeat: the first three become facts; a rate of one device becomes the total if the number of
+# devices is known
+HIDDEN = (*("planned_steps", "planned_epochs", "step_tokens", "device_tokens_per_second", "device_flops"),)
 
 # what programs for RL post-training print of a step by names of their own; such a row says `by_name`
 OF_ROLLOUTS = (

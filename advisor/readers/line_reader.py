@@ -18,7 +18,7 @@ from advisor.readers.line_format import LineFormat, provenance
 from advisor.readers.records import read_records
 from advisor.readers.run_table import RunTable
 from advisor.readers.sniff import line_score, preparations
-from advisor.readers.starts import stages_in, starts_in
+from advisor.readers.starts import starts_in
 from advisor.readers.status import FAILURES
 
 
@@ -73,7 +73,6 @@ class LineReader:
             borrowed={index: row.step for index, row in enumerate(rows) if row.step},
             starts=starts_in(others, first),
             plans=plans_in(others),
-            stages=stages_in(others),
         )
         table = table if self.format.finish is None else self.format.finish(table)
         return with_clocks(replace(table, notes=(*table.notes, *lines.notes)), lines)

@@ -1,13 +1,20 @@
-"""MLflow's file store: `metrics/<name>` with lines "timestamp value step", `params/<name>`, the run's `meta.yaml`.
+"""MLflow's stores: files, and the SQLite database `mlflow.db`, of which the run with most losses is read.
 
-Source: mlflow/store/tracking/file_store.py. Times are in milliseconds. Older files have no step, so the order counts.
+Files: `metrics/<name>` with lines "timestamp value step", `params/<name>`, the run's `meta.yaml`
+(mlflow/store/tracking/file_store.py). Times are in milliseconds. Older files have no step, so the order counts.
+Tables: `runs` (run_uuid, name, status, …), `metrics` (key, value, timestamp, run_uuid, step, is_nan) and `params`
+(mlflow/store/tracking/dbmodels/models.py).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
+import sqlite3
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +23,14 @@ from advisor.errors import AdvisorError
 from advisor.readers.chunks import as_number, read_text
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.gather import Series, rows_of_series
+from advisor.readers.names import column_of
 from advisor.readers.run_table import RunTable, Status
 from advisor.readers.status import by_tracker
 
-NAME = "mlflow"
+NAME, DATABASE = "mlflow", "sqlite"
 _LINE = re.compile(rb"\d{10,19} \S{1,40}(?: -?\d{1,18})?(?: \S+){0,2}")
 _MOST_FILES = 2000
+_MOST_VALUES = 1 << 21  # values of one run in a database; ten columns of this length take 168 MB
 # meta.yaml has the RunStatus as a number in old versions and by name in new ones
 STATUS = {"3": Status.COMPLETED, "FINISHED": Status.COMPLETED, "4": Status.CRASHED, "FAILED": Status.CRASHED,
            "5": Status.KILLED, "KILLED": Status.KILLED}  # fmt: skip
@@ -97,3 +106,51 @@ def table_of(source: Path, series: Mapping[str, Series], settings: Mapping[str, 
 def with_status(table: RunTable, word: str) -> RunTable:
     """Return a run's table with the end that MLflow recorded."""
     return by_tracker(table, STATUS.get(word), f"MLflow's status of the run is {word}")
+
+
+def score_database(head: bytes, path: Path) -> float:
+    """Return the score, by the first bytes of any SQLite database."""
+    return 0.9 if head.startswith(b"SQLite format 3") else 0.0
+
+
+def read_database(path: Path) -> RunTable:
+    """Read the run that logged most losses. Raises AdvisorError if the database is not MLflow's."""
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            tables = {name for (name,) in database.execute("select name from sqlite_master where type='table'")}
+            columns = {row[1] for row in database.execute("pragma table_info(metrics)")}
+            if {"key", "value", "run_uuid"} <= columns:
+                return _longest_run(path, database)
+    except sqlite3.Error as error:
+        raise AdvisorError(
+            f"{path} cannot be read as SQLite: {error}", "copy it again while nothing writes it"
+        ) from error
+    raise AdvisorError(
+        f"{path} is an SQLite database, but not MLflow's; its tables are {', '.join(sorted(tables)[:8])}",
+        "export the metrics as CSV: step, loss, …",
+    )
+
+
+def _longest_run(path: Path, database: sqlite3.Connection) -> RunTable:
+    counts = Counter[str]()
+    for run, key, rows in database.execute("select run_uuid, key, count(*) from metrics group by run_uuid, key"):
+        named = column_of(key)
+        counts[run] += rows if named is not None and named.column in ("loss", "eval_loss") else 0
+    if not counts:
+        raise AdvisorError(f"{path} holds no metric", "was the run logged to another store?")
+    run = counts.most_common(1)[0][0]
+    series: dict[str, list[tuple[float, float, float]]] = {}
+    found = database.execute(
+        "select key, value, timestamp, step, is_nan from metrics where run_uuid = ? order by step, timestamp limit ?",
+        (run, _MOST_VALUES),
+    )
+    for key, value, time, step, is_nan in found:
+        series.setdefault(key, []).append((time / 1000, math.nan if is_nan else float(value), float(step or 0)))
+    columns = {key: np.array(rows).T for key, rows in series.items()}
+    params = dict(database.execute("select key, value from params where run_uuid = ?", (run,)))
+    table = table_of(path, {key: (c[0], c[1], c[2]) for key, c in columns.items()}, params)
+    name, word = next(iter(database.execute("select name, status from runs where run_uuid = ?", (run,))), (run, ""))
+    table = with_status(table, str(word))
+    words = f"that with most rows, {name}, is read; export another one to see it"
+    notes = (f"the database holds {len(counts)} runs: {words}",) if len(counts) > 1 else ()
+    return dataclasses.replace(table, format=DATABASE, framework="MLflow", notes=(*table.notes, *notes))

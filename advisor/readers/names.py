@@ -46,7 +46,6 @@ _UNITS = {**SECONDS, **BYTES, **SHARES}
 _PER_STEP = ("per_step", "per_iter", "per_iteration")  # after a unit: "ms_per_step"
 PART = 300  # rank of losses named by what they measure; 600 is a score that may be one
 _PAIRS = 3  # pairs of names with and without a letter before them
-_WORD = re.compile(r"[^\W\d_]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +125,7 @@ def _some_loss(stem: str) -> Named | None:
 
 def normalise(name: str, units: Container[str] = _UNITS) -> tuple[str, str | None]:
     """Return a name in lower case with underscores, and the unit in brackets: "Step Time (ms)" → "step_time", "ms"."""
-    text, unit = english(name).strip(), None
+    text, unit = name.strip(), None
     if match := re.search(r"[(\[]\s*([^)\]\s]{1,12})\s*[)\]]", text):
         word = match[1].lower()
         unit = word if word in units else None
@@ -145,16 +144,18 @@ def _look_up(stem: str, unit: str | None) -> Named | None:
         stem = "clipped"  # without a percent sign it is the clipping threshold
     if _pattern("ambiguous_time").fullmatch(stem):
         return Named(column="seconds", kind="time", unit=unit or ("s" if stem != "time" else None), rank=60)
-    for column, kind, patterns in _columns():
-        for rank, pattern in enumerate(patterns):
-            if pattern.fullmatch(stem):
-                if kind == "bytes" and (known := _pattern("decimal_bytes").fullmatch(stem)):
-                    unit = "mb_" if known["mb"] else "gb_"
-                # "memory (%)" is no number of bytes; `loss_g` is a generator's loss, not gigabytes
-                units = {"seconds": SECONDS, "bytes": BYTES, "share": SHARES, "count": {}, "loss": SHARES}
-                fits = unit is None or kind not in units or unit in units[kind]
-                return Named(column=column, kind=kind, unit=unit, rank=rank) if fits else None
-    return None
+    words, pattern, meant = _columns()
+    found = pattern.fullmatch(stem)
+    at = min(words.get(stem, len(meant)), int(found.lastgroup[1:]) if found and found.lastgroup else len(meant))
+    if at == len(meant):
+        return None
+    column, kind, rank = meant[at]
+    if kind == "bytes" and (known := _pattern("decimal_bytes").fullmatch(stem)):
+        unit = "mb_" if known["mb"] else "gb_"
+    # "memory (%)" is no number of bytes; `loss_g` is a generator's loss, not gigabytes
+    units = {"seconds": SECONDS, "bytes": BYTES, "share": SHARES, "count": {}, "loss": SHARES}
+    fits = unit is None or kind not in units or unit in units[kind]
+    return Named(column=column, kind=kind, unit=unit, rank=rank) if fits else None
 
 
 @cache
@@ -164,33 +165,21 @@ def _pattern(name: str) -> re.Pattern[str]:
 
 
 @cache
-def _columns() -> tuple[tuple[str, str, tuple[re.Pattern[str], ...]], ...]:
-    """Return the columns of a run with their kinds and the patterns of their names."""
-    rows = rows_of_file("names")
-    return tuple(
-        (row["column"], row["kind"], tuple(re.compile(filled(name, rows["parts"])) for name in row["names"]))
-        for row in rows["columns"]
-    )
+def _columns() -> tuple[dict[str, int], re.Pattern[str], list[tuple[str, str, int]]]:
+    """Return the places of the names that are plain words, one pattern of the others, and what the name at each place
+    means: column, kind and rank."""
+    table = rows_of_file("names")
+    meant = [(row["column"], row["kind"], rank) for row in table["columns"] for rank in range(len(row["names"]))]
+    names = [filled(name, table["parts"]) for row in table["columns"] for name in row["names"]]
+    words = {name: at for at, name in reversed([*enumerate(names)]) if name.replace("_", "").isalnum()}
+    others = (f"(?P<n{at}>{name})" for at, name in enumerate(names) if name not in words)
+    return words, re.compile("|".join(others)), meant
 
 
 @cache
 def meanings(section: str) -> dict[str, str]:
     """Return what each name of a section of `names.yaml` means."""
     return {name: meaning for meaning, names in rows_of_file("names")[section].items() for name in names}
-
-
-@lru_cache(maxsize=4096)
-def english(name: str) -> str:
-    """Return a name with its known foreign words in English; other words stay."""
-    if not name.isascii():
-        for part, word in rows_of_file("names")["foreign_parts"]:
-            name = name.replace(part, word)
-    return _WORD.sub(lambda match: meanings("foreign_words").get(match[0].lower(), match[0]), name)
-
-
-def foreign_ascii_words() -> list[str]:
-    """Return the foreign words that are written in ASCII letters."""
-    return sorted(word for word in meanings("foreign_words") if word.isascii())
 
 
 def in_unit(named: Named, values: np.ndarray) -> tuple[str, np.ndarray, str]:

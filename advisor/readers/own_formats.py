@@ -69,7 +69,7 @@ _NAME = re.compile(r"[\w.-]{1,60}")
 _FLAGS = re.compile(r"\(\?([imsx]+)\)")
 _KINDS = {"rows": TRAIN, "validation": EVAL, "context": SETS, "more": MORE}
 _NEEDED = {TRAIN: ("loss", "reward", "accuracy"), EVAL: ("eval_loss", "eval_bits_per_byte", "eval_accuracy")}
-_COUNTERS = {"step", "epoch", "tokens", "iteration"}
+_COUNTERS = {"step", "epoch", "tokens"}
 _PARTS = {"<<LOSS>>": LOSS.decode(), "<<NUMBER>>": NUMBER.decode()}
 _TOTAL = re.compile(
     r"(\(\?P<(step|epoch)>[^()]*\)(?: |\\s|[*+?])*/(?: |\\s|[*+?])*)((?:\\d|\[\d,\]|\[0-9\])(?:\+|\{[\d,]+\}))"

@@ -20,9 +20,7 @@ from advisor.readers import (
     mlflow_files,
     own_log,
     parquet_table,
-    sheets,
     smi_tables,
-    sqlite_runs,
     telemetry_file,
     tfevents,
     wandb_file,
@@ -74,8 +72,9 @@ def _of(module: Any) -> FileReader:
 # if two readers know a file equally well, the first is used
 STRUCTURED = (
     *map(_of, (own_log, hf_trainer_state)),
-    *map(_of, (wandb_folder, wandb_file, tfevents, mlflow_files, sqlite_runs, parquet_table, telemetry_file)),
-    *map(_of, (gpu_csv, smi_tables, jsonl, csv_table, sheets)),
+    *map(_of, (wandb_folder, wandb_file, tfevents, mlflow_files, parquet_table, telemetry_file)),
+    FileReader(mlflow_files.DATABASE, mlflow_files.score_database, mlflow_files.read_database),
+    *map(_of, (gpu_csv, smi_tables, jsonl, csv_table)),
 )
 
 

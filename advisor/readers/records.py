@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -93,7 +93,9 @@ def read_records(lines: Lines, rules: Sequence[Rule], rule_of: np.ndarray | None
     """
     each, blocks, others = lines.each, list[Block](), list[int]()
     shapes: dict[bytes, list[int]] = {}
-    for index, key in enumerate(_shapes(lines)):
+    borders = [*lines.starts[::_AT_ONCE].tolist(), len(lines.text)]
+    texts = (_DIGITS.sub(b"0", lines.text[start : end - 1]).split(b"\n") for start, end in pairwise(borders))
+    for index, key in enumerate(chain.from_iterable(texts)):  # each line with a 0 in place of each number
         shapes.setdefault(key if rule_of is None else b"%d %s" % (rule_of[index], key), []).append(index)
     for at in shapes.values():
         first = each[at[0]]
@@ -110,13 +112,6 @@ def read_records(lines: Lines, rules: Sequence[Rule], rule_of: np.ndarray | None
             others += [index for index in at[:TAILS] if index not in unread]
     records = joined_records(blocks, [rule.kind for rule in rules], lines.numbers)
     return records, lines.take(np.array(sorted(others), np.int64))
-
-
-def _shapes(lines: Lines) -> Iterator[bytes]:
-    """Yield each line with a 0 in place of each number."""
-    borders = [*lines.starts[::_AT_ONCE].tolist(), len(lines.text)]
-    for start, end in pairwise(borders):
-        yield from _DIGITS.sub(b"0", lines.text[start : end - 1]).split(b"\n")
 
 
 def _blocks(

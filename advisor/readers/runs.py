@@ -7,7 +7,6 @@ the events in its own lines and by its own plan, and the whole log by its last r
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,7 +30,6 @@ from advisor.readers.status import (
     ended_alike,
     follows_timeout,
     of_all_runs,
-    shown_complete,
     status_of,
 )
 
@@ -44,9 +42,6 @@ _LAST_WORDS = FAILURES | {
     "total_time",
     "restart",
 }  # after these, another run may begin
-
-
-_STAGE = re.compile(r"(?P<word>[A-Za-z]+) (?P<number>\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +80,7 @@ def with_runs(table: RunTable, events: Sequence[Event], cuts: Cuts) -> RunTable:
         stretch = cuts.phases[segment.phase] if segment.phase is not None else None
         name = (stretch.name if stretch is not None else "") or ("training" if len(found) == 1 else f"run {number}")
         parts.append(dataclasses.replace(_part(table, segment, stretch, mine, cuts), name=name))
-    parts = ended_alike(_stages_done(parts))
+    parts = ended_alike(parts)
     status, reason = of_all_runs(parts)
     facts = dict(table.facts)
     if sum(part.phase is not None for part in parts) > 1 and "total_seconds" in facts:  # another run may have said so
@@ -93,19 +88,6 @@ def with_runs(table: RunTable, events: Sequence[Event], cuts: Cuts) -> RunTable:
         del facts["total_seconds"]
         facts |= {} if own is None else {"total_seconds": own}
     return dataclasses.replace(table, runs=tuple(parts), status=status, status_reason=reason, facts=facts)
-
-
-def _stages_done(parts: Sequence[RunPart]) -> list[RunPart]:
-    """Return the runs with each stage that another stage of its script follows as completed, if nothing else is said.
-
-    A script goes on to its next stage (`stage 2`), which it announces, when the one before has ended.
-    """
-    done = list(parts)
-    stages = [_STAGE.fullmatch(part.name) if part.phase is not None else None for part in parts]
-    for at, (stage, after) in enumerate(pairwise(stages)):
-        if stage and after and stage["word"] == after["word"] != "run" and int(after["number"]) > int(stage["number"]):
-            done[at] = shown_complete(parts[at], f"{parts[at + 1].name} follows it")
-    return done
 
 
 def _with_plans(table: RunTable, cuts: Cuts) -> dict[str, Any]:

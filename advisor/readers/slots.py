@@ -1,4 +1,4 @@
-"""Finds a line's numbers and their names: `loss   8.2341`, `Epoch [3/10]`, `第 3 轮`, `2.1 it/s`, `45/100`.
+"""Finds a line's numbers and their names: `loss   8.2341`, `Epoch [3/10]`, `2.1 it/s`, `45/100`.
 
 A number is named by the words before it in its own field or, failing that, by a unit of rate after it. Two numbers with
 a slash between them and no words are a counter, as in a progress bar. Any other number has no name. The forms are the
@@ -14,7 +14,6 @@ from functools import cache
 from typing import Any
 
 from advisor.readers.line_format import LOSS
-from advisor.readers.names import english
 from advisor.readers.yaml_rows import filled, regex, rows_of_file
 
 LONGEST = 4096  # bytes; a longer line is a dumped configuration and not a record
@@ -49,12 +48,6 @@ class Slot:
     sure: bool = True  # a sign, and not only spaces, stands between the name and the number
     held_out: bool = False  # validation is mentioned before it
     parts: tuple[tuple[str, int, int], ...] = ()  # parts of a clock: unit, place
-
-
-def unstamped(line: bytes) -> bytes:
-    """Return the line with spaces in place of a date and time before its cells; all positions stay the same."""
-    match = regex("stamped_cells").match(line)
-    return line if match is None else b" " * match.end() + line[match.end() :]
 
 
 def plain(line: bytes) -> bytes:
@@ -118,7 +111,7 @@ def _slot(match: re.Match[bytes], row: Mapping[str, Any]) -> Slot:
     units = [match[group].decode("utf-8", "replace") for group in row.get("unit_by", ()) if match[group]]
     total = row.get("total")
     return Slot(
-        name=" ".join(english(named).split()),
+        name=" ".join(named.split()),
         start=start,
         end=end,
         unit=row.get("unit") or " ".join(units),
@@ -130,7 +123,7 @@ def _slot(match: re.Match[bytes], row: Mapping[str, Any]) -> Slot:
 
 def _named(match: re.Match[bytes], text: bytes) -> Slot:
     unit = (match["count"] or match["unit"] or match["amount"] or b"").decode("utf-8", "replace")
-    key = english(match["key"].decode("utf-8", "replace"))
+    key = match["key"].decode("utf-8", "replace")
     inside = (match["in"] or b"").decode("utf-8", "replace")
     phases = list(regex("phase_word").finditer(text, max(0, match.start() - 80), match.end("key")))
     return Slot(

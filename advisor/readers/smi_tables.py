@@ -1,8 +1,4 @@
-"""Tables that vendors' tools print for people, once or repeatedly: nvidia-smi, npu-smi, rocm-smi, amd-smi.
-
-A table has a few lines per GPU, often under a date, or rows under a line of names, as `nvidia-smi dmon` and `amd-smi
-monitor` print them. What a tool prints about a GPU in one or two lines is one reading.
-"""
+"""Tables that nvidia-smi and npu-smi print for people, once or repeatedly, often under a date: two lines a GPU."""
 
 from __future__ import annotations
 
@@ -29,23 +25,10 @@ FIELDS = {
     "power": "power.draw [W]",
     "celsius": "temperature.gpu",
     "util": "utilization.gpu [%]",
-    "traffic": "utilization.memory [%]",
     "used": "memory.used [MiB]",
     "total": "memory.total [MiB]",
-    "clock": "clocks.sm",
 }
-_LINES = ("smi_nvidia_name", "smi_nvidia_values", "smi_npu_name", "smi_npu_values", "smi_rocm")
-_HEADER = re.compile(
-    r"\s*(?:TIMESTAMP\s+)?GPU\s+(?:XCP\s+)?POWER\s.*|#\s*(?:date\s+)?(?:time\s+)?gpu\s+\w+(?:\s+\w+){1,40}\s*", re.I
-)
-_CELL = re.compile(r"(N/A|-|[\d.:]+)(?:/[\d.]+)?\s?(?:°?C|W|MHz|%|MB|GB|MiB|GiB)?(?=\s|$)")
-# of amd-smi, then of dmon, whose drivers before 2018 print "temp"
-_NAMES = {
-    **{"power": "power", "gpu_temp": "celsius", "gpu_t": "celsius", "gfx_util": "util", "gfx%": "util"},
-    **{"gfx_clk": "clock", "gfx_clock": "clock", "vram_used": "used", "vram_total": "total", "timestamp": "time"},
-    **{"gpu": "index", "pwr": "power", "gtemp": "celsius", "temp": "celsius", "sm": "util", "mem": "traffic"},
-    **{"pclk": "clock", "fb": "used", "date": "date", "time": "time"},
-}
+_LINES = ("smi_nvidia_name", "smi_nvidia_values", "smi_npu_name", "smi_npu_values")
 _LONGEST = 400  # longest line of such a table, in characters
 _DAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) "
 _DATES = (
@@ -68,21 +51,18 @@ def _tables(lines: Iterable[str]) -> _Tables:
     time, number = "", 0
     seen: set[str] = set()  # GPUs of the current table
     card: dict[str, str] = {}
-    header: list[str] = []  # names above rows
     for line in lines:
         if not line.strip():
             continue
         out.filled += 1
-        is_header = len(line) <= _LONGEST and _HEADER.fullmatch(line) is not None
-        header = line.lstrip("# ").lower().split() if is_header else header
-        found = {} if is_header else _row(line, header) or _match(line)
-        out.drawn += is_header or bool(found) or line[:1] in "|+="
+        matches = (text_regex(name).match(line) for name in _LINES if len(line) <= _LONGEST)
+        match = next((one for one in matches if one), None)
+        found = {} if match is None else {name: text for name, text in match.groupdict().items() if text is not None}
+        out.drawn += bool(found) or line[:1] in "|+="
         if not found:
-            if not is_header and (date := _date(line)):
+            if date := _date(line):
                 time, seen = date, set()
             continue
-        if len(day := found.get("date", "")) == 8:
-            time = f"{day[:4]}-{day[4:6]}-{day[6:]}T{found['time']}"
         if "begins" in found:
             if found["index"] in seen or not seen:
                 number, seen = number + 1, set()
@@ -93,21 +73,6 @@ def _tables(lines: Iterable[str]) -> _Tables:
             out.readings.append({**card, "time": time, "table": str(number - 1)})
             card = {}
     return out
-
-
-def _match(line: str) -> dict[str, str]:
-    found = (text_regex(name).match(line) for name in _LINES if len(line) <= _LONGEST)
-    match = next((one for one in found if one), None)
-    return {} if match is None else {group: text for group, text in match.groupdict().items() if text is not None}
-
-
-def _row(line: str, header: list[str]) -> dict[str, str]:
-    """Return the values of a row of numbers under a line of names; empty for any other line."""
-    cells = _CELL.findall(line) if header and len(line) <= _LONGEST else []
-    if len(cells) != len(header):
-        return {}
-    named = {_NAMES.get(name, ""): cell for name, cell in zip(header, cells, strict=True)}
-    return {**named, "begins": "", "ends": ""} if named.get("index", "").isdigit() else {}
 
 
 def _date(line: str) -> str:
@@ -122,7 +87,7 @@ def _date(line: str) -> str:
 
 def score(head: bytes, path: Path) -> float:
     """Return the score: high if the file holds readings in tables and hardly anything else."""
-    if not any(word in head for word in (b"-SMI", b"-smi", b"Mhz", b"GFX", b"pwr")):
+    if not any(word in head for word in (b"-SMI", b"-smi")):
         return 0.0
     tables = _tables(head[: 1 << 16].decode("utf-8", "replace").split("\n"))
     return 0.9 if tables.readings and tables.drawn >= LEAST_SHARE * tables.filled else 0.0
@@ -139,7 +104,7 @@ def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
 
     readings = _tables(read_text(path, MOST_BYTES).splitlines()).readings
     if not readings:
-        raise AdvisorError(f"{path} holds no table of nvidia-smi, npu-smi, rocm-smi or amd-smi", "see that it is whole")
+        raise AdvisorError(f"{path} holds no table of nvidia-smi or npu-smi", "see that it is whole")
     timed = bool(readings[0]["time"])
     clock = [reading["time"] or reading["table"] for reading in readings]
     fields = {name: [reading.get(part, "") for reading in readings] for part, name in FIELDS.items()}

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from advisor.readers.chunks import Lines
-from advisor.readers.yaml_rows import regex
 
 BANNER_LINES = 300  # first lines that are remembered
 SURE = 6  # distinct banner lines whose return is enough; what launchers and installers print appears only once
@@ -55,43 +54,6 @@ def starts_in(lines: Lines, end: float) -> list[int]:
         if len(repeats) >= max(FEWEST, min(SURE, len(first) / 2)) and began not in starts[-1:]:
             starts.append(int(began))
     return sorted(set(starts))
-
-
-FEWEST_OF_A_STAGE = 10  # records
-MOST_STAGES = 200  # lines that begin one
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stage:
-    """A line that begins a stage or task of training."""
-
-    line: int
-    word: str
-    number: int
-
-
-def stages_in(lines: Lines) -> list[Stage]:
-    """Return the lines that begin a stage or task of training."""
-    found = regex("stage_line").finditer(lines.text)
-    return [
-        Stage(
-            line=lines.number_at(match.start("word")), word=match["word"].decode().lower(), number=int(match["number"])
-        )
-        for match in found
-    ]
-
-
-def stage_names(found: Sequence[Stage], lines: np.ndarray) -> np.ndarray | None:
-    """Return the stage of records at these lines; None if the log has no stages that follow each other once."""
-    if not 2 <= len(found) <= MOST_STAGES or len({stage.word for stage in found}) > 1:
-        return None
-    at = np.searchsorted([stage.line for stage in found], lines, side="right")
-    numbers = np.array([0, *(stage.number for stage in found)])
-    stages, counts = np.unique(numbers[at], return_counts=True)
-    in_order = np.all(np.diff(numbers) >= 0)  # otherwise each step or epoch has them
-    if not in_order or len(stages) < 2 or counts.min() < FEWEST_OF_A_STAGE:
-        return None
-    return np.array([f"{found[0].word} {number}" for number in numbers[at]], object)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,7 +98,10 @@ def status_of(
         if last_step is None and "bar_steps" in cause.numbers:
             reached_step, planned_steps, unit = cause.step, planned_steps or cause.numbers["bar_total"], "step"
         status, words = _explained(cause, nan_share, _when(reached_step, planned_steps, unit))
-        return status, words + _in_the_end(cause, ending)
+        # the last exception, if it differs from the first, is often all that a user has seen
+        latest = next((event for event in reversed(ending) if event.kind == "exception"), cause)
+        same = cause.kind != "exception" or latest.text.partition(" [")[0] == cause.text.partition(" [")[0]
+        return status, words if same else f"{words}; in the end {latest.text}"
     if nan_share >= MOSTLY_NAN:
         return Status.DIVERGED, "the last losses are NaN or infinite"
     if said is not None and said.kind == "stopped":
@@ -126,15 +129,12 @@ def status_of(
 
 def _ends_said(events: Sequence[Event], last_step: float | None) -> Event | None:
     """Return the surest statement that the run is over: no record follows it, and it is not repeated during the run."""
-    last = [e for e in events if _says_end(e) and _is_last(e, last_step, _ROWS_OF_AN_END.get(e.kind, 0))]
+    ends = [e for e in events if e.kind in ENDINGS or (e.kind == "checkpoint" and _FINAL.search(e.text) is not None)]
+    last = [event for event in ends if _is_last(event, last_step, _ROWS_OF_AN_END.get(event.kind, 0))]
     others = {(event.kind, _words(event)) for event in events if event not in last}
     own = [event for event in last if (event.kind, _words(event)) not in others]
     kinds = (*ENDINGS, "checkpoint")
     return min(own, key=lambda event: (kinds.index(event.kind), -(event.line or 0)), default=None)
-
-
-def _says_end(event: Event) -> bool:
-    return event.kind in ENDINGS or (event.kind == "checkpoint" and _FINAL.search(event.text) is not None)
 
 
 def _words(event: Event) -> str:
@@ -216,13 +216,6 @@ def _could_have_ended(event: Event) -> bool:
     if event.kind == "exception":
         return _PLACE.search(event.text) is not None
     return event.kind not in (*_FOLLOWERS, "killed")
-
-
-def _in_the_end(cause: Event, ending: Sequence[Event]) -> str:
-    """Return the last exception if it differs from the first, because it is often all that a user has seen."""
-    last = next((event for event in reversed(ending) if event.kind == "exception"), cause)
-    same = cause.kind != "exception" or last.text.partition(" [")[0] == cause.text.partition(" [")[0]
-    return "" if same else f"; in the end {last.text}"
 
 
 def _explained(cause: Event, nan_share: float, place: str) -> tuple[Status, str]:

@@ -35,24 +35,16 @@ def score(head: bytes, path: Path) -> float:
 
 def read(path: Path) -> RunTable:
     """Read a summary (one row with the last values) or a config (only facts). Raises AdvisorError on failure."""
-    if read_document(path).lstrip()[:1] == b"{":
-        return read_summary(path)
-    table = rows_of([]).table(path, NAME, facts=read_config(path))
-    reason = "a configuration: it does not say how the run ended"
-    return dataclasses.replace(table, status=Status.NO_END, status_reason=reason)
-
-
-def read_summary(path: Path) -> RunTable:
-    """Return the last value of each metric as one row. Raises AdvisorError if the file is not a summary."""
-    raw = parse_json(read_document(path), str(path))
+    if (text := read_document(path)).lstrip()[:1] != b"{":
+        table = rows_of([]).table(path, NAME, facts=read_config(path))
+        reason = "a configuration: it does not say how the run ended"
+        return dataclasses.replace(table, status=Status.NO_END, status_reason=reason)
+    raw = parse_json(text, str(path))
     if not isinstance(raw, Mapping):
         raise AdvisorError(
             f"{path} is no W&B summary: it holds no names with values", "give the run's history or what it printed"
         )
-    facts = {}
-    seconds = as_number(raw.get("_runtime"))
-    if seconds:
-        facts["total_seconds"] = seconds
+    facts = {"total_seconds": seconds} if (seconds := as_number(raw.get("_runtime"))) else {}
     notes = ("only the last value of each metric: ask for the history to see the run",)
     return rows_of([raw], metric_name).table(path, NAME, facts=facts, notes=notes)
 

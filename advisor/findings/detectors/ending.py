@@ -89,21 +89,10 @@ def detect_nccl_timeout(case: Case) -> Verdict:
         title = f"The training is complete; after it the ranks waited for each other until the time-out{took}"
         evidence = seen(event.text, event.step, event.step)
         return finding("nccl_timeout", text="waited_after_end", title=title, evidence=evidence)
-    return _by_words(case, "nccl_timeout", title)
-
-
-def detect_error_page(case: Case) -> Verdict:
-    """A data file that is an error page or a pointer to a file, according to the log."""
-    return _by_words(case, "error_page", "The data file is an error page or a pointer, not the data")
-
-
-def _by_words(case: Case, code: str, title: str) -> Verdict:
-    """Return the finding of an event that has its name. If the run went on in spite of the event, it is a warning."""
-    event = _last(case, code)
     if event is None:
-        return unsaid(case, code)
-    fatal = case.run.status not in (Status.COMPLETED, Status.TIME_LIMIT)
-    return finding(code, severity="error" if fatal else "warning", title=title, evidence=_evidence(case, event))
+        return unsaid(case, "nccl_timeout")
+    severity = "warning" if case.run.status in (Status.COMPLETED, Status.TIME_LIMIT) else "error"  # it went on
+    return finding("nccl_timeout", severity=severity, title=title, evidence=_evidence(case, event))
 
 
 def detect_time_limit(case: Case) -> Verdict:

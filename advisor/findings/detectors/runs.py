@@ -86,34 +86,19 @@ def detect_failed_runs(case: Case) -> Verdict:
     over = [part for part in parts if part is not parts[-1] or part.status in _FAILED]
     never = [part for part in over if part.phase is None and part.status is not Status.COMPLETED]
     failed = [part for part in parts if part.phase is not None and part.status in _FAILED]
-    stated, of = _stated_failures(case.run)
-    if stated < _MANY_STARTS and (len(parts) < _MANY_STARTS or len(never) + len(failed) < 2):
+    count = len(never) + len(failed)
+    if len(parts) < _MANY_STARTS or count < 2:
         return None if case.run.runs else lacking("failed_runs", "several runs in one log")
-    most = stated > len(never) + len(failed)
-    count, whole = (stated, of) if most else (len(never) + len(failed), len(parts))
-    ended = "failed" if most or failed else "ended before their first step"
-    early = f", {len(never)} of them before their first step" if failed and never and not most else ""
-    bad = count >= _MANY_STARTS and (most or len(failed) > len(parts) / 2) and (whole is None or count > whole / 2)
+    ended = "failed" if failed else "ended before their first step"
+    early = f", {len(never)} of them before their first step" if failed and never else ""
+    bad = count >= _MANY_STARTS and len(failed) > len(parts) / 2
     worst_first = sorted((*failed, *never), key=lambda part: part.status not in _FAILED)
-    rows = [f"{part.name}: {part.status_reason}" for part in worst_first]
-    rows = [event.text for event in case.run.events if event.kind == "failed_job"] if most else rows
     return finding(
         "failed_runs",
         severity="error" if bad else "warning" if count >= _MANY_STARTS else "note",
-        title=f"{count}{f' of {whole}' if whole else ''} runs in this log {ended}{early}",
-        evidence=rows[:10],
+        title=f"{count} of {len(parts)} runs in this log {ended}{early}",
+        evidence=[f"{part.name}: {part.status_reason}" for part in worst_first[:10]],
     )
-
-
-def _stated_failures(run: RunTable) -> tuple[int, int | None]:
-    """Return how many jobs the log's own table or summary calls failed, and of how many if it says so."""
-    stated = [event for event in run.events if event.kind == "failed_job"]
-    summed = [event for event in stated if "jobs" in event.numbers]
-    rows = int(sum(event.numbers.get("count", 1) for event in stated if "jobs" not in event.numbers))
-    most = max(summed, key=lambda event: event.numbers["jobs"], default=None)
-    if most is None or most.numbers["jobs"] < rows:
-        return rows, None
-    return int(most.numbers["jobs"]), int(most.numbers["of"]) if "of" in most.numbers else None
 
 
 def detect_other_runs(case: Case) -> Verdict:

@@ -330,7 +330,7 @@ WORKER = "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed
 KEY = event("exception", "KeyError: 'reward'", 400)
 PARTS = (RunPart(name="run 1", status=Status.COMPLETED, status_reason="", phase=0),
          RunPart(name="run 2", status=Status.CRASHED, status_reason=""))  # fmt: skip
-ENDINGS = ("nccl_timeout", "error_page", "time_limit", "crashed", "killed")
+ENDINGS = ("nccl_timeout", "time_limit", "crashed", "killed")
 
 
 def oom(w=None, status=Status.OUT_OF_MEMORY, known=None, **numbers):
@@ -357,8 +357,6 @@ ENDS = {
     ),
     "a timeout survived": (ended(Status.COMPLETED, event("nccl_timeout", "retrying", 10)),
         found("nccl_timeout", "warning")),
-    "a page for data": (ended(Status.INCOMPLETE, event("error_page", "<!DOCTYPE html>", 400)),
-                        found("error_page", "error", says="<!DOCTYPE html>")),
     "an exception": (ended(Status.CRASHED, event("exception", "ValueError: no length (train.py:10)", 400)),
                      found("crashed", says="ValueError: no length (train.py:10)")),
     "a full disk": (ended(Status.CRASHED, event("disk_full", "No space left on device", 400)),

@@ -156,7 +156,7 @@ def test_ranks_that_interleave_are_read_as_one_curve():
 
 
 # what the program's own words alone decide, which a log of words has
-BY_WORDS = {"detect_out_of_memory", "detect_nccl_timeout", "detect_error_page", "detect_time_limit", "detect_exception",
+BY_WORDS = {"detect_out_of_memory", "detect_nccl_timeout", "detect_time_limit", "detect_exception",
             "detect_killed"}  # fmt: skip
 ONE_DEVICE = {"detect_straggler"}  # nothing says that there were several
 

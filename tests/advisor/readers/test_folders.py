@@ -124,11 +124,13 @@ def test_our_own_run_folder(tmp_path):
 def test_config_and_telemetry_given_beside_a_log(tmp_path):
     config = tmp_path / "train.yaml"
     config.write_text("n_layer: 6\nmax_iters: 401\n")
-    table = with_facts(read_run(RECORDED / "headerless.csv"), read_config(config), config.name)
-    table = dataclasses.replace(table, telemetry=read_telemetry(RECORDED / "dmon.txt"))
+    csv = tmp_path / "run.csv"
+    csv.write_text("step,loss\n" + "".join(f"{100 * n},{7 - n / 10}\n" for n in range(1, 5)))
+    table = with_facts(read_run(csv), read_config(config), config.name)
+    table = dataclasses.replace(table, telemetry=read_telemetry(RECORDED / "nvidia_smi.csv"))
     assert table.facts == {"depth": 6, "planned_steps": 401}
     assert table.status == Status.COMPLETED  # step 400 of 401, counted from 0
-    assert table.telemetry["gpu"].tolist() == [0, 1, 0, 1, 0, 1]
+    assert table.telemetry["gpu"].tolist() == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("content", ["", "notes.md"])

@@ -51,8 +51,8 @@ def silent(*lasts: int) -> str:
 ENDS = {
     "a bare traceback": (steps(1, 29, 90) + TRACEBACK.rpartition("FileExists")[0], {"status": "crashed"}),
     "where a run can be viewed": (VIEW + steps(1, 29, 90), {"status": "incomplete"}),
-    "an outcome": (each("epoch {n} loss {l:.4f}") + "test  AUROC 0.93  acc 0.87\n", {"status": "completed"}),
-    "an outcome before the planned end": (each("epoch {n}/20 loss {l:.4f}") + "test  AUROC 0.93  acc 0.87\n",
+    "an outcome": (each("epoch {n} loss {l:.4f}") + "Classification report\n", {"status": "completed"}),
+    "an outcome before the planned end": (each("epoch {n}/20 loss {l:.4f}") + "Classification report\n",
         {"status": "incomplete"}),
     "prepared, and no record": (PREPARED, {"status": "incomplete", "rows": 0,
         "says": "Starting training for 30 epochs"}),
@@ -72,8 +72,8 @@ ENDS = {
     "two starts without records": (
         PARTS + TRACEBACK + PARTS + "Starting training!\nBest checkpoint: a/epoch_9.ckpt\n",
         {"runs": ["crashed", "completed"], "status": "completed"}),
-    **{last: (each("[x] step={n}0 loss={l:.3f}") + last + "\n", {"status": "completed", "says": last}) for last in (
-        "sft done, steps: 782", "dpo done -> checkpoints\\tiny\\last.pt", "done. per-epoch log -> results/log.json")},
+    "a method's end": (each("[x] step={n}0 loss={l:.3f}") + "sft done, steps: 782\n",
+        {"status": "completed", "says": "sft done, steps: 782"}),
     "words between lines of JSON": (SFT + "sft done, steps: 782\n", {"status": "completed"}),
     "out of memory between lines of JSON": (SFT + OOM, {"status": "out_of_memory"}),
     "a command that is not found, then another end": (NOT_FOUND + TRACEBACK.rpartition("FileExists")[0] + OOM,

@@ -138,8 +138,8 @@ def test_a_megabyte_is_the_same_in_every_format(tmp_path, file, name, value, siz
 
 
 SMALL = Path(__file__).parents[2] / "recorded" / "small.jsonl"
-NAMES = ("family", "depth", "width", "heads", "vocab_size", "seq_len", "parameters", "micro_batch", "grad_accum",
-         "step_tokens", "planned_steps", "precision", "compile", "gpu", "world_size")  # fmt: skip
+NAMES = ("depth", "width", "heads", "vocab_size", "seq_len", "parameters", "micro_batch", "grad_accum",
+         "step_tokens", "planned_steps", "gpu", "world_size")  # fmt: skip
 
 
 def header() -> dict:
@@ -151,7 +151,7 @@ def test_the_screen_is_read_back_as_the_log_is(tmp_path):
     path = tmp_path / "stdout.log"
     path.write_text("\n".join([*lines, "completed: all 60 steps done"]) + "\n")
     run, log = read_run(path), read_run(SMALL)
-    assert run.format == "own_screen" and (run.rows, run.last_step, run.last_loss) == (4, 60, 5.6)
+    assert run.format == "generic" and (run.rows, run.last_step, run.last_loss) == (4, 60, 5.6)
     assert {name: run.facts.get(name) for name in NAMES} == {name: log.facts[name] for name in NAMES}
 
 

@@ -64,11 +64,6 @@ READ = {
     "modded_eval_only.txt": ends("modded_nanogpt", 3, 0, 4, 10.8258, 7.5, absent=("loss",),
                                  columns={"elapsed_seconds": [0.0, 0.09, 0.18, 0.27, 0.36]}),
     "modded_short.log": ends("modded_nanogpt", 3, 0, 2, 10.965596, 10.543272),
-    # printed twice; its last evaluation is not the compressed model's
-    "parameter_golf_twice.log": ends(
-        "parameter_golf", 8, 1, 400, 5.5633, 1.3557, status="completed", duplicates=4, main_phase=0,
-        columns={"step": [0, 1, 2, 200, 400, 4520], "eval_loss": {-1: 0.97}}, facts={"world_size": 8},
-    ),
     # z-scores are no losses, and a torn row keeps what it has
     "llmc_torn.log": ends(
         "llmc_stdout", 5, 1, 5, 11.010252, 10.560909, status="time_limit",
@@ -86,21 +81,6 @@ READ = {
                  "memory_bytes": {0: 30.99 * GIB}, "unix_seconds": [1749027108, 1749027118, 1749027129, 1749027140]},
     ),
     "torchtitan_losses.txt": ends("two_columns", 3, 1, 3, 8.049097061157227, 7.032886028289795),
-    # 32768 tokens of all devices in 2.048 s
-    "maxtext.log": ends(
-        "maxtext", 4, 0, 3, 10.87, 9.1, columns={"tokens_per_second": {1: 16000}, "eval_loss": {2: 9.45},
-            "grad_norm": {2: 1.25}},
-        facts={"step_tokens": 32768, "world_size": 4, "parameters": 1.104e9},
-    ),
-    # times of micro-batches become times of steps; of several records of one step the last
-    "litgpt.log": ends("litgpt", 6, 0, 3, 10.99, 9.884, facts={"grad_accum": 2},
-                       columns={"step": [0, 1, 2, 3], "seconds": {3: 0.0561}, "eval_loss": {2: 10.125, 3: 10.125}}),
-    # metrics belong to the header above them
-    "olmo.log": ends("olmo", 2, 1, 2, 11.25, 10.73, columns={
-        "tokens": [4194304, 8388608], "grad_norm": {1: 2.5}, "seconds": {1: 12.5}, "memory_bytes": {0: 42133e6}}),
-    "olmo_core.log": ends("olmo", 2, 100, 200, 6.2341, 5.8817,
-        columns={"mfu": {0: 0.415}, "learning_rate": {0: 0.0003}},
-                          facts={"planned_steps": 2000}),
     "torchtune.txt": ends("generic", 3, 1, 3, 1.9874, 1.7654),
     # a restart overlaps, and the later attempt wins
     "rust_restart.log": ends(
@@ -136,11 +116,6 @@ READ = {
     # the slowest rank's; 2024-04-06 02:59:36 UTC
     "megatron_core.out": ends("megatron", 4, 1, 4, 10.5, 7.5, status="completed", columns={
         "forward_seconds": [1.6005] * 4, "eval_loss": [NAN, NAN, NAN, 7.125], "unix_seconds": {0: 1712372376}}),
-    # between lines of DeepSpeed, on a named host
-    "gpt_neox.log": ends("gpt_neox", 2, 10, 20, 10.7812, 9.5, status="incomplete",
-                         columns={"seconds": [0.9769, 0.9752], "skipped": [3, 0], "forward_seconds": [0.2505, NAN],
-                                  "eval_loss": [NAN, 9.25]},
-                         facts={"depth": 12, "width": 768, "planned_steps": 320000}),
     # timers are of steps, not of micro-batches
     "deepspeed_pipeline.log": ends(
         "deepspeed", 3, 10, 30, 8.25, 6.25, status="no_end_recorded",
@@ -270,7 +245,7 @@ def test_a_log_cut_in_a_row_loses_no_record_before_it(name, cut, tmp_path):
     [
         ("prose.txt", None, "prose.txt", ""),
         ("absent.log", None, "cannot be read", ""),
-        ("litgpt.log", "litgptt", "litgptt", "litgpt"),  # close to a name that is known
+        ("axolotl.log", "axolotel", "axolotel", "axolotl"),  # close to a name that is known
     ],
 )
 def test_what_cannot_be_read_is_said_with_a_hint(file, format, words, hint):

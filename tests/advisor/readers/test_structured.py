@@ -300,18 +300,6 @@ def test_mlflow_database(tmp_path):
     assert table.status is Status.CRASHED and any("2 runs" in note and "long" in note for note in table.notes)
 
 
-def test_trackio_database(tmp_path):
-    path = tmp_path / "project.db"
-    with sqlite3.connect(path) as database:
-        database.execute("create table metrics (id integer primary key, timestamp, run_name, step, metrics)")
-        for i in range(4):
-            row = (f"2025-08-01T00:00:0{i}", "run", i, json.dumps({"train/loss": 4 - i / 2, "epoch": i / 4}))
-            database.execute("insert into metrics (timestamp, run_name, step, metrics) values (?, ?, ?, ?)", row)
-    table = read_run(path)
-    assert (table.framework, table.rows, table.last_step, table.last_loss) == ("trackio", 4, 3, 2.5)
-    assert table.columns["unix_seconds"][3] - table.columns["unix_seconds"][0] == 3
-
-
 def test_another_database_says_what_it_holds(tmp_path):
     path = tmp_path / "shop.db"
     with sqlite3.connect(path) as database:

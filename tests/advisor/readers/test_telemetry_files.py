@@ -101,19 +101,6 @@ def test_npu_smi(tmp_path):
     assert table.telemetry["memory_used_bytes"].tolist() == [51030 * 2**20] * 2
 
 
-def test_tools_of_amd(tmp_path):
-    row = (
-        "{i}    2   0x74a1,   28851  43.0°C   141.0W    NPS1, SPX, 0     132Mhz  900Mhz  0%  auto  750.0W  0%   {u}%\n"
-    )
-    table = read_run(written(tmp_path, "= ROCm-smi =\n" + row.format(i=0, u=7) + row.format(i=1, u=100)))
-    assert table.telemetry["utilization"].tolist() == [0.07, 1.0] and table.telemetry["sm_clock_mhz"][0] == 132
-    text = "GPU  POWER  GPU_TEMP  MEM_TEMP  GFX_UTIL  GFX_CLOCK  MEM_UTIL  MEM_CLOCK  VRAM_USED  VRAM_TOTAL\n"
-    text += "  0  141 W     43 °C     37 °C      12 %    132 MHz       0 %    900 MHz     283 MB   196300 MB\n"
-    table = read_run(written(tmp_path, text))
-    assert table.telemetry["power_watts"].tolist() == [141] and table.telemetry["utilization"].tolist() == [0.12]
-    assert table.telemetry["memory_total_bytes"].tolist() == [196300 * 2**20]
-
-
 def test_readings_without_header_and_units(tmp_path):
     rows = [f"{1785951483 + 5 * i},{i % 2 * 97}, {72.6 + i:.2f}, 73543, 81920" for i in range(8)]
     table = read_run(written(tmp_path, "\n".join(rows) + "\n"))
