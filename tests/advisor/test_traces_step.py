@@ -1,9 +1,10 @@
-"""Where a step goes: parts that add up, idle time by cause, late ranks; by hand, and with what is known of real files."""
+"""Where a step goes: parts that add up, idle time by cause, late ranks; by hand, and as known of real files."""
 
 from __future__ import annotations
 
 import io
 import json
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from advisor.findings.traces.step_parts import StepParts
 from advisor.readers.traces import intervals
 from advisor.readers.traces.kinds import opened_parts
 from advisor.readers.traces.kineto import read_kineto
+from advisor.readers.traces.nsys import read_nsys
 from tests.advisor.build_trace import AUTOGRAD, Trace, training_step
 
 REAL = Path(__file__).parents[3] / "shared" / "traces"
@@ -268,3 +270,84 @@ def test_invalid_bytes_and_other_json_are_one_sentence():
     events = [1, "a", None, {}, {"cat": []}, odd, {**odd, "ts": 1}, {**odd, "ts": 1e400}, {**odd, "ts": 1, "dur": -5}]
     timeline = read_kineto(io.BytesIO(json.dumps({"traceEvents": events}).encode()), "a.json")
     assert not judge([timeline], Rate()).findings and timeline.broken
+
+
+EVENT = "start, end, deviceId, streamId, correlationId, globalPid"
+PID, OTHER = 7 << 24, 8 << 24
+
+
+def nsys_export(path: Path, *more: str) -> Path:
+    """Write an export of two processes on one GPU, with times in nanoseconds."""
+    statements = [
+        "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)",
+        "INSERT INTO StringIds VALUES (1, 'ampere_sgemm_128x64_tn'), (2, 'ncclDevKernel_AllReduce'), "
+        "(3, 'cudaLaunchKernel_v7000'), (4, 'cudaStreamSynchronize_v3020'), (5, 'Optimizer.step#AdamW.step')",
+        "CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT, totalMemory INTEGER)",
+        "INSERT INTO TARGET_INFO_GPU VALUES (0, 'NVIDIA A100-SXM4-80GB', 85000000000)",
+        f"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL ({EVENT}, demangledName)",
+        f"CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY ({EVENT}, copyKind, srcKind, dstKind)",
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, correlationId, nameId, globalTid)",
+        "CREATE TABLE NVTX_EVENTS (start, end, eventType, text TEXT, textId, globalTid)",
+        *(f"INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (1000, 2000, 1, 3, {pid + 1}), "
+          f"(3000, 4000, 2, 3, {pid + 1}), (70000, 90000, 3, 4, {pid + 1}), (91000, 92000, 4, 3, {pid + 1})"
+          for pid in (PID, OTHER)),
+        *(f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (10000, 60000, 0, 7, 1, {pid}, 1), "
+          f"(60000, 80000, 0, 7, 2, {pid}, 2)" for pid in (PID, OTHER)),
+        f"INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (100000, 110000, 0, 7, 4, {PID}, 1, 0, 2)",
+        f"INSERT INTO NVTX_EVENTS VALUES (500, 2500, 59, 'aten::linear, seq = 3', NULL, {PID + 1}), "
+        f"(90500, 95000, 59, NULL, 5, {PID + 1})",
+        *more,
+    ]  # fmt: skip
+    with sqlite3.connect(path) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+    return path
+
+
+def test_an_export_of_nsight_systems_has_the_same_parts(tmp_path):
+    with open(nsys_export(tmp_path / "report.sqlite"), "rb") as stream:
+        ranks = [StepParts(one) for one in read_nsys(stream, "report.sqlite")]
+    parts = ranks[0]
+    assert [one.timeline.rank for one in ranks] == [0, 1] and parts.timeline.gpu == "NVIDIA A100-SXM4-80GB"
+    assert micro(parts.span_seconds) == 100 and micro(parts.compute_seconds) == 50
+    assert micro(parts.communication_seconds) == micro(parts.idle_seconds) == 20
+    assert micro(parts.exposed_copy_seconds) == 10
+    # The host still waited in cudaStreamSynchronize when the GPU fell idle.
+    assert micro(parts.idle.synchronizing) == 20 and micro(parts.terms["matrix products"]) == 50
+    found = {one.code: one.title for one in judge([parts.timeline], Rate()).findings}
+    assert found["full_precision_products"] == "50 % of the window is matrix products in fp32 or tf32"
+    assert found["copies_from_pageable_memory"].startswith("10 % of the window is copies")
+
+
+def test_a_database_runs_nothing(tmp_path):
+    wrote = "CREATE TRIGGER t AFTER INSERT ON StringIds BEGIN DELETE FROM StringIds; END"
+    secrets = ("CREATE TABLE secrets (a)", "INSERT INTO secrets VALUES ('hf_1')")
+    view = ("DROP TABLE NVTX_EVENTS", "CREATE VIEW NVTX_EVENTS AS SELECT a AS text FROM secrets")
+    path = nsys_export(tmp_path / "a.sqlite", wrote, *secrets, *view)
+    before = path.read_bytes()
+    with open(path, "rb") as stream:
+        (timeline, _) = read_nsys(stream, "a.sqlite")
+    assert path.read_bytes() == before and not len(timeline.ranges) and "hf_1" not in "".join(timeline.names)
+
+
+@pytest.mark.parametrize("damage", ["cut", "no_cuda", "bytes"])
+def test_a_damaged_database_is_one_sentence(tmp_path, damage):
+    drops = ["DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL", "DELETE FROM CUPTI_ACTIVITY_KIND_MEMCPY"]
+    data = bytearray(nsys_export(tmp_path / "a.sqlite", *drops * (damage == "no_cuda")).read_bytes())
+    data = data[:6000] if damage == "cut" else data
+    if damage == "bytes":
+        data[4096:20000] = b"\xff" * (20000 - 4096)
+    with pytest.raises(AdvisorError, match=r"a.sqlite (cannot be read|holds no CUDA activity)"):
+        read_nsys(io.BytesIO(bytes(data)), "a.sqlite")
+
+
+def test_values_known_of_a_real_export():
+    if not (REAL / "nsys_t4_unified_memory.sqlite.gz").exists():
+        pytest.skip("the traces of others are not here")
+    with opened_parts(REAL / "nsys_t4_unified_memory.sqlite.gz") as (part,):
+        (parts,) = (StepParts(one) for one in read_nsys(part.open(), part.name))
+    assert parts.compute_seconds == pytest.approx(35_629_661e-9) and parts.kernels.sum() == 1
+    assert parts.device.seconds[parts.copies].sum() == pytest.approx(86_717_154e-9) and parts.copies.sum() == 2370
+    assert intervals.length(parts.busy) == pytest.approx(99_532_669e-9)
+    assert parts.span_seconds == pytest.approx(1_039_870_596e-9)

@@ -29,7 +29,7 @@ Cost = tuple[float, Finding]  # the share of the window that it costs
 def judge(timelines: Sequence[Timeline], rate: Rate) -> Judgement:
     """Judge the traces of one or more ranks of one run. The parts are means over the ranks."""
     ranks = [StepParts(one) for one in timelines]
-    known = [parts for parts in ranks if len(parts.device)]
+    known = [parts for parts in ranks if parts.span_seconds > 0]
     gaps = tuple(_lacking(ranks))
     if not known:
         return Judgement(verdict="The trace has no work of a GPU.", lacking=gaps)
@@ -67,7 +67,7 @@ def _parts(ranks: Sequence[StepParts]) -> tuple[PartOfWhole, ...]:
         "idle: the host waited for the GPU": mean([one.synchronizing for one in idle]),
         "idle: memory was allocated": mean([one.allocating for one in idle]),
         "idle: the host launched too late": mean([one.host for one in idle]),
-        "idle: other": mean([one.device for one in idle]),
+        "idle: other causes": mean([one.device for one in idle]),
     }
     whole = sum(seconds.values()) or 1.0
     return tuple(
@@ -279,14 +279,14 @@ def _attention(parts: StepParts, say: _Says) -> Iterator[Cost]:
     """Find attention without a fused kernel: a softmax over a square, and products with this square."""
     timeline, ops = parts.timeline, parts.timeline.ops
     softmax = ops[timeline.matches(r"^aten::_?softmax$", ops)]
-    squares = {dims[0] for shape in np.unique(softmax.extra[softmax.extra >= 0]) for dims in [timeline.shapes[shape][0]]
+    squares = {dims[0] for shape in np.unique(softmax.extra[softmax.extra >= 0]) for dims in [timeline.shapes[shape]]
                if dims and len(dims[0]) >= 3 and dims[0][-1] == dims[0][-2]}  # fmt: skip
     fused = parts.of_term(ATTENTION).any()
     if not squares or fused:
         return
     areas = {square[-1] for square in squares}
     wide = np.array([any(isinstance(side, tuple) and len(side) >= 3 and side[-1] == side[-2] and side[-1] in areas
-                         for side in dims) for dims, _ in timeline.shapes] or [False])  # fmt: skip
+                         for side in dims) for dims in timeline.shapes] or [False])  # fmt: skip
     shape = np.where(parts.operator >= 0, ops.extra[parts.operator], -1)
     mine = (shape >= 0) & wide[np.maximum(shape, 0)]
     share = float(parts.device.seconds[mine].sum()) / parts.span_seconds

@@ -257,10 +257,10 @@ class StepParts:
         """Return the events of products with a side as long as the loss has classes."""
         ops, shapes = self.timeline.ops, self.timeline.shapes
         losses = ops[self.timeline.matches(r"^aten::(?:_?log_softmax|cross_entropy_loss|nll_loss)", ops)]
-        classes = {sides[-1] for shape in np.unique(losses.extra[losses.extra >= 0]) for sides in shapes[shape][0][:1]
+        classes = {sides[-1] for shape in np.unique(losses.extra[losses.extra >= 0]) for sides in shapes[shape][:1]
                    if isinstance(sides, tuple) and sides}  # fmt: skip
         wide = np.array([any(size in classes for side in dims if isinstance(side, tuple) for size in side)
-                         for dims, _ in shapes] or [False])  # fmt: skip
+                         for dims in shapes] or [False])  # fmt: skip
         if not len(ops):
             return np.zeros(len(self.device), bool)
         products = self.timeline.matches(r"^aten::(?:mm|addmm|linear|matmul)$", ops[self.operator])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,9 +34,6 @@ class Events:
 
     def __getitem__(self, rows: Any) -> Events:
         return Events(**{column: getattr(self, column)[rows] for column in ("start", "end", "name", "thread", "extra")})
-
-    def with_extra(self, extra: Ints) -> Events:
-        return replace(self, extra=extra)
 
     @property
     def seconds(self) -> Floats:
@@ -79,14 +78,13 @@ class Timeline:
     names: tuple[str, ...]
     device: Events  # kernels, copies and memory sets; `extra` is the number of its launch in `calls`, or -1
     device_kind: Ints  # KERNEL, COPY or SET for each of them
-    device_bytes: Floats  # of copies and sets; 0: not stated
     message: Ints  # of a collective: its number in `messages`, or -1
     calls: Events  # calls of the CUDA or HIP runtime and driver
-    ops: Events  # operators of the framework; `extra` is the number in `shapes` (of collectives: in `messages`), or -1
+    ops: Events  # operators of the framework; `extra` is the number in `shapes`, or -1
     op_differentiable: npt.NDArray[np.bool_]  # the operator is part of a forward pass, also if it is computed again
     ranges: Events  # annotations: steps, phases, and the user's own
     messages: tuple[Message, ...] = ()
-    shapes: tuple[tuple[Any, Any], ...] = ()  # Input Dims and Input type of products and losses
+    shapes: tuple[Any, ...] = ()  # the inputs' sizes of products, softmaxes and losses
     rank: int | None = None
     world_size: int | None = None
     gpu: str | None = None  # as the trace names it
@@ -112,11 +110,11 @@ class Columns:
         self.name, self.thread, self.extra = array("i"), array("i"), array("q")
 
     def add(self, start: float, seconds: float, name: int, thread: int, extra: int = -1) -> None:
+        self.extra.append(extra)  # first, because it is the one that may be too large, which adds nothing then
         self.start.append(start)
         self.end.append(start + seconds)
         self.name.append(name)
         self.thread.append(thread)
-        self.extra.append(extra)
 
     def events(self) -> Events:
         columns = ("start", "end", "name", "thread", "extra")
@@ -133,14 +131,70 @@ class Numbers(dict[Any, int]):
         return number
 
 
-def linked(launches: Ints, device: Events) -> tuple[Ints, bool]:
-    """Return the number of each device event's launch, by correlation, and whether half of them have one.
+class Collector:
+    """Collects the events of one trace as they are read, and makes the record of them."""
 
-    `launches` are the correlations of the calls; the device events have theirs in `extra`.
-    """
-    if not len(launches) or not len(device):
-        return np.full(len(device), -1), False
-    order = np.argsort(launches, kind="stable")
-    place = np.minimum(np.searchsorted(launches[order], device.extra), len(launches) - 1)
-    launch = np.where((launches[order][place] == device.extra) & (device.extra >= 0), order[place], -1)
-    return launch, bool((launch >= 0).mean() >= 0.5)
+    def __init__(self) -> None:
+        self.names, self.threads, self.messages, self.shapes = Numbers(), Numbers(), Numbers(), Numbers()
+        self.device, self.calls, self.ops, self.ranges = Columns(), Columns(), Columns(), Columns()
+        self.device_id, self.device_kind, self.message = array("i"), array("b"), array("i")
+        self.op_differentiable = array("b")
+
+    def add_device(self, device: Any, kind: int, name: str, start: float, seconds: float, stream: Any,
+                   correlation: int, message: int = -1) -> None:  # fmt: skip
+        """Add a kernel, copy or memory set."""
+        number = self.threads["device", device]
+        self.device.add(start, seconds, self.names[name], self.threads["stream", stream], correlation)
+        self.device_id.append(number)
+        self.device_kind.append(kind)
+        self.message.append(message)
+
+    def add_op(self, name: str, start: float, seconds: float, thread: int, extra: int = -1, *,
+               differentiable: bool = False) -> None:  # fmt: skip
+        self.ops.add(start, seconds, self.names[name], thread, extra)
+        self.op_differentiable.append(differentiable)
+
+    def timeline(self, source: str, kind: Kind, gpus: Mapping[Any, tuple[str | None, float | None]],
+                 **about: Any) -> Timeline:  # fmt: skip
+        """Return the record of the busiest device, without its events whose launch is not in the file.
+
+        Such events belong to steps before the recorded ones. If most have no launch, the file holds none, and all
+        count. `gpus` has name and bytes of each device.
+        """
+        device, calls, ids = self.device.events(), self.calls.events(), np.asarray(self.device_id)
+        labels = {number: key[1] for key, number in self.threads.items() if key[0] == "device"}
+        busiest = Counter(ids.tolist()).most_common(1)
+        rows = np.flatnonzero(ids == busiest[0][0]) if busiest else np.empty(0, np.int64)
+        launch = _launches(calls.extra, device[rows].extra)
+        linked = bool(len(rows) and (launch >= 0).mean() >= 0.5)
+        kept = rows[launch >= 0] if linked else rows
+        gpu = gpus.get(labels[busiest[0][0]] if busiest else None, next(iter(gpus.values()), (None, None)))
+        return Timeline(
+            source=source,
+            kind=kind,
+            names=tuple(self.names),
+            device=replace(device[kept], extra=launch[launch >= 0] if linked else launch),
+            device_kind=np.asarray(self.device_kind)[kept],
+            message=np.asarray(self.message)[kept],
+            calls=calls,
+            ops=self.ops.events(),
+            op_differentiable=np.asarray(self.op_differentiable).astype(bool),
+            ranges=self.ranges.events(),
+            messages=tuple(self.messages),
+            shapes=tuple(self.shapes),
+            gpu=gpu[0],
+            gpu_bytes=gpu[1],
+            devices=len(set(self.device_id)),
+            unlinked=len(rows) - len(kept),
+            linked=linked,
+            **about,
+        )
+
+
+def _launches(calls: Ints, events: Ints) -> Ints:
+    """Return the number of the call with each event's correlation, or -1."""
+    if not len(calls):
+        return np.full(len(events), -1)
+    order = np.argsort(calls, kind="stable")
+    place = np.minimum(np.searchsorted(calls[order], events), len(calls) - 1)
+    return np.where((calls[order][place] == events) & (events >= 0), order[place], -1)
