@@ -80,7 +80,7 @@ def _parts(ranks: Sequence[StepParts]) -> tuple[PartOfWhole, ...]:
 def _verdict(first: StepParts, parts: Sequence[PartOfWhole], costly: Sequence[Finding], rate: Rate) -> str:
     of = "inference" if not is_training(first) else "each step" if first.steps else "the window"
     if costly:
-        return costly[0].title
+        return costly[0].title[:1].upper() + costly[0].title[1:] + "."
     largest = max(parts, key=lambda part: part.share)
     return f"{format_percent(largest.share)} of {of} is {largest.name}; nothing that costs much stands out."
 
@@ -147,13 +147,13 @@ class _Says:
         self.rate, self.priced = rate, is_training(ranks[0])
         self.steps = max(len(ranks[0].steps), 1)
 
-    def __call__(self, code: str, share: float, title: str, *evidence: str, costs: bool = True) -> Cost:
+    def __call__(self, code: str, share: float, title: str, *evidence: str, costs: bool = True, **known: Any) -> Cost:
         usd = self.rate.usd_per_hour
         cost = f": {format_usd_rate(share * usd)} an hour" if usd and costs and self.priced else ""
         cost += f" of {format_usd_rate(usd)} for {self.rate.gpus} x {self.rate.gpu}" if cost and self.rate.gpu else ""
         severity = Severity.NOTE if not costs else Severity.ERROR if share >= 0.3 else Severity.WARNING
         words = title.format(share=format_percent(share), whole=self.whole, cost=cost)
-        return (share if costs else 0.0), finding(code, severity=severity, title=words, evidence=evidence)
+        return (share if costs else 0.0), finding(code, severity=severity, title=words, evidence=evidence, **known)
 
 
 def _communication(ranks: Sequence[StepParts], late: Arrival | None, say: _Says) -> Iterator[Cost]:
@@ -292,5 +292,6 @@ def _attention(parts: StepParts, say: _Says) -> Iterator[Cost]:
     share = float(parts.device.seconds[mine].sum()) / parts.span_seconds
     if share >= 0.03:
         size = " x ".join(map(str, max(squares)))
-        yield say("attention_written_out", share, "attention that is written out takes {share} of {whole}{cost}",
-                  f"softmax over {size}, and products with it; a fused kernel keeps it on the chip")  # fmt: skip
+        yield say("attention_not_fused", share, "attention that is not fused takes {share} of {whole}{cost}",
+                  f"softmax over {size}, and products with it; a fused kernel keeps it on the chip",
+                  threshold="a softmax over a square in no fused kernel, 3 % of the window")  # fmt: skip
