@@ -6,6 +6,7 @@ The files come from strangers: nothing is executed, and unpacked sizes are limit
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import io
 import itertools
@@ -90,7 +91,7 @@ def opened_parts(path: Path) -> Iterator[list[Part]]:
         for name, file in _files(path, Path(folder)):
             head = read_head(file)
             if (kind := kind_of(head)) is not None:
-                parts.append(Part(name=name, kind=kind, open=lambda file=file: _stream(file)))
+                parts.append(Part(name=name, kind=kind, open=functools.partial(_stream, file)))
             elif (error := unreadable(head, name)) is not None:
                 refused.append(error)
         if refused and not parts:
