@@ -281,7 +281,7 @@ def _late(
     )
     title += f"{format_percent(share)} of it" + ("" if hourly is None else f", {format_usd_rate(hourly)} an hour")
     facts = {"late_rank": rank, "late_seconds": behind[rank] / 1e9, "step_seconds": step / 1e9, "place": line[2]}
-    return finding("late_rank", title=title, evidence=shown[:_SHOWN]), facts
+    return finding("late_rank", text="late_call", title=title, evidence=shown[:_SHOWN]), facts
 
 
 def _line(line: tuple[Any, ...]) -> str:

@@ -6,15 +6,21 @@ import gzip
 import io
 import json
 import pickle
+import re
 from pathlib import Path
 
 import pytest
 
+from advisor.calibration.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.findings.traces.judgement import Rate
 from advisor.findings.traces.memory import judge
 from advisor.hardware.catalog import find_gpu
 from advisor.readers.traces.allocations import read_memory_timeline, read_snapshot
+from advisor.records import Workload
+from advisor.workflows.trace_memory import beside_prediction, what_would_have_fitted
+from tests.terminal import advisor
+from trainer.schema import make_shape
 
 TRACES = Path(__file__).parents[4] / "shared" / "traces"
 known = pytest.mark.skipif(not TRACES.is_dir(), reason="the collected traces are not here")
@@ -151,7 +157,7 @@ def test_attention_that_is_not_fused_is_named():
     events = [event("alloc", number, 64, SOFTMAX) for number in range(1, 5)] + [event("alloc", 9, 900, FORWARD)]
     found = judged(snapshot(events, {number: 64 for number in range(1, 5)} | {9: 900}, 1156))
     (one,) = found.findings  # 256 of 1156 MiB
-    assert one.code == "attention_not_fused" and "256 MiB, 22.1 % of the peak" in one.title
+    assert one.code == "attention_written_out" and "256 MiB, 22.1 % of the peak" in one.title
     assert one.evidence[0].text == "4 x 64 MiB activations: project/model.py:30 attend"
     less = judged(snapshot(events, {number: 64 for number in range(1, 5)} | {9: 900, 10: 1500}, 2656))
     assert not less.findings  # 9.6 % of the peak
@@ -177,6 +183,51 @@ def test_where_memory_ran_out():
 def test_a_script_that_reserves_less_than_it_allocates_is_not_judged_by_it():
     found = judged(snapshot([event("alloc", 1, 900), *freed(1, 900)], {}, 100))
     assert mib(found) == {"other": 900} and not found.findings
+
+
+def test_what_would_have_fitted_is_what_predict_says_fits(store):
+    """24 GB, 12 blocks of LLaMA's shape: the sizes named for the snapshot are asked of the command, one by one."""
+    profile, shape = load_profile("rtx-4090", store), make_shape("llama", seq_len=2048, vocab_size=32_000, depth=12)
+    workload = Workload(shape=shape, micro_batch=32, gpu=profile.key, compile=True)
+    oom = event("oom", 0, 100, FORWARD, device_free=50 * MIB)
+    parts = profile.memory.breakdown(workload)
+    state = round((parts.weights_bytes + parts.optimizer_bytes) / MIB)
+    events = [
+        event("alloc", 1, 15_000, FORWARD),
+        event("alloc", 2, 2000, LOSS),
+        oom,
+        *freed(1, 15_000),
+        *freed(2, 2000),
+    ]
+    found = beside_prediction(judged(snapshot(events, {3: state}, 23_000)), workload, profile)
+    rows = {row["name"]: row for row in found.facts["beside_prediction"]}
+    assert rows["weights and optimizer"]["measured_bytes"] == state * MIB
+    assert rows["weights and optimizer"]["predicted_bytes"] == pytest.approx(state * MIB, rel=1e-3)
+    assert rows["activations"]["measured_bytes"] == 15_000 * MIB
+    actions = " | ".join(found.findings[0].actions)
+    plain = int(re.search(r"^a smaller micro-batch \((\d+) with (\d+) accumulated", actions)[1])
+    recomputed = int(
+        re.search(r"full activation checkpointing(?: and a smaller micro-batch \((\d+))?", actions)[1] or 32
+    )
+    assert plain < recomputed <= 32 and 32 % plain == 0
+    assert "a loss in chunks, which needs 1." in actions  # 2000 MiB, of which a chunk's logits are predicted
+
+    def fits(micro_batch, *more):
+        words = "predict --gpu rtx-4090 --family llama --depth 12 --seq-len 2048 --vocab-size 32000 --compile --json"
+        return json.loads(advisor(*words.split(), "--micro-batch", micro_batch, *more).stdout)["fits"]
+
+    assert fits(plain) is True and fits(2 * plain) is not True
+    full = ("--activation-checkpointing", "full")
+    assert fits(recomputed, *full) is True and (recomputed == 32 or fits(2 * recomputed, *full) is not True)
+
+
+def test_a_program_that_needs_more_than_predicted_is_offered_less(store):
+    profile, shape = load_profile("rtx-4090", store), make_shape("llama", seq_len=2048, vocab_size=32_000, depth=12)
+    workload = Workload(shape=shape, micro_batch=32, gpu=profile.key)
+    plain, greedy = (next(what_would_have_fitted(workload, profile, appetite)) for appetite in (1, 3))
+    sizes = [int(re.search(r"\((\d+)", words)[1]) for words in (plain, greedy)]
+    assert sizes[1] < sizes[0]
+    assert not list(what_would_have_fitted(workload, profile, 1e6))
 
 
 @pytest.mark.parametrize(
@@ -227,7 +278,7 @@ def test_a_training_step_of_a_stranger():
     assert found.facts["phase"] == "the backward pass"
     first = found.facts["largest_groups"][0]
     assert first["place"].endswith("nn_utils.py:6 softmax") and first["bytes"] == 24 * 67_108_864 == 1_610_612_736
-    assert [one.code for one in found.findings] == ["attention_not_fused"]  # 1.3 % are unused
+    assert [one.code for one in found.findings] == ["attention_written_out"]  # 1.3 % are unused
     assert "/home" not in repr(found)
 
 
