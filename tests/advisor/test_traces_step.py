@@ -144,9 +144,9 @@ def test_attention_that_is_written_out_is_found():
     trace.op("aten::matmul", 30, 5, **{"Input Dims": [square, [2, 8, 512, 64]]}).kernel("gemm", 40, 20, launched=31)
     trace.op("aten::mm", 60, 5, **{"Input Dims": [[512, 64], [64, 64]]}).kernel("gemm", 62, 38, launched=61)
     found = {one.code: one for one in judge([parts_of(trace).timeline], Rate()).findings}
-    assert found["attention_not_fused"].title == "attention that is not fused takes 44.4 % of the window"
+    assert found["attention_written_out"].title == "attention that is not fused takes 44.4 % of the window"
     fused = trace.op("aten::_flash_attention_forward", 110, 5).kernel("flash_fwd_kernel", 120, 5, launched=111)
-    assert "attention_not_fused" not in {one.code for one in judge([parts_of(fused).timeline], Rate()).findings}
+    assert "attention_written_out" not in {one.code for one in judge([parts_of(fused).timeline], Rate()).findings}
 
 
 def test_the_late_rank_waits_least():

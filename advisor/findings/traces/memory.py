@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -101,7 +101,7 @@ def judge(allocations: Allocations, rate: Rate) -> Judgement:
         _fragmented(allocations, moment),
     )
     facts = {"peak_bytes": moment.allocated_bytes, "reserved_bytes": moment.reserved_bytes, "phase": moment.phase,
-             "before_recording_bytes": moment.before_bytes, "device": allocations.device,
+             "before_recording_bytes": moment.before_bytes, "asked_bytes": asked, "device": allocations.device,
              "largest_groups": [group._asdict() for group in largest_groups(moment.blocks)]}  # fmt: skip
     return Judgement(verdict=verdict, parts=parts, findings=tuple(one for one in found if one), facts=facts)
 
@@ -224,6 +224,49 @@ def largest_groups(blocks: Sequence[Block]) -> list[BlockGroup]:
     return [BlockGroup(place, category, count, size, count * size) for (size, category, place), count in largest]
 
 
+# The parts that are measured, by the parts of the memory model (`prediction/memory.py:MemoryParts`) that they answer.
+# What was there before recording are weights and optimizer state, which nothing tells apart.
+_ANSWERED = {
+    ("weights", "optimizer"): (WEIGHTS, OPTIMIZER, BEFORE),
+    ("gradients",): (GRADIENTS,),
+    ("activations",): (ACTIVATIONS, IN_BACKWARD),
+    ("logits",): (LOGITS,),
+    ("overhead",): (OTHER, SHARDING, IN_OPTIMIZER),
+}
+
+
+class Beside(NamedTuple):
+    """One part of the memory as measured and as predicted."""
+
+    name: str
+    measured_bytes: float
+    predicted_bytes: float
+
+
+def beside(parts: Sequence[PartOfWhole], predicted: Mapping[str, float]) -> list[Beside]:
+    """Return the measured parts of a snapshot beside those of the memory model, given in bytes by their names."""
+    measured = {part.name: part.value for part in parts}
+    return [
+        Beside(
+            " and ".join(names), sum(measured.get(name, 0) for name in answers), sum(predicted[name] for name in names)
+        )
+        for names, answers in _ANSWERED.items()
+    ]
+
+
+def appetite(rows: Sequence[Beside]) -> float:
+    """Return how many times the predicted activations and logits this program needs, at least 1."""
+    moving = [row for row in rows if row.name in ("activations", "logits")]
+    predicted = sum(row.predicted_bytes for row in moving)
+    return max(1.0, sum(row.measured_bytes for row in moving) / predicted) if predicted > 0 else 1.0
+
+
+def words_beside(rows: Sequence[Beside]) -> str:
+    """Describe measured and predicted parts in one line."""
+    shown = (f"{row.name} {format_bytes(row.measured_bytes)} ({format_bytes(row.predicted_bytes)})" for row in rows)
+    return f"measured (predicted): {', '.join(shown)}"
+
+
 def _ran_out(allocations: Allocations, moment: Moment) -> int | None:
     """Return the bytes that could not be allocated, or None if memory did not run out."""
     event = allocations.events[moment.number]
@@ -268,7 +311,7 @@ def _attention(moment: Moment) -> Finding | None:
         return None
     share, evidence = format_percent(total / moment.allocated_bytes), [group.words for group in groups[:3]]
     title = f"Attention keeps its probabilities: {format_bytes(total)}, {share} of the peak"
-    return finding("attention_not_fused", title=title, evidence=evidence)
+    return finding("attention_written_out", text="attention_kept", title=title, evidence=evidence)
 
 
 def _logits(moment: Moment, size: int) -> Finding | None:

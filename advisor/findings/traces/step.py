@@ -147,13 +147,13 @@ class _Says:
         self.rate, self.priced = rate, is_training(ranks[0])
         self.steps = max(len(ranks[0].steps), 1)
 
-    def __call__(self, code: str, share: float, title: str, *evidence: str, costs: bool = True, **known: Any) -> Cost:
+    def __call__(self, code: str, share: float, title: str, *evidence: str, costs: bool = True) -> Cost:
         usd = self.rate.usd_per_hour
         cost = f": {format_usd_rate(share * usd)} an hour" if usd and costs and self.priced else ""
         cost += f" of {format_usd_rate(usd)} for {self.rate.gpus} x {self.rate.gpu}" if cost and self.rate.gpu else ""
         severity = Severity.NOTE if not costs else Severity.ERROR if share >= 0.3 else Severity.WARNING
         words = title.format(share=format_percent(share), whole=self.whole, cost=cost)
-        return (share if costs else 0.0), finding(code, severity=severity, title=words, evidence=evidence, **known)
+        return (share if costs else 0.0), finding(code, severity=severity, title=words, evidence=evidence)
 
 
 def _communication(ranks: Sequence[StepParts], late: Arrival | None, say: _Says) -> Iterator[Cost]:
@@ -292,6 +292,5 @@ def _attention(parts: StepParts, say: _Says) -> Iterator[Cost]:
     share = float(parts.device.seconds[mine].sum()) / parts.span_seconds
     if share >= 0.03:
         size = " x ".join(map(str, max(squares)))
-        yield say("attention_not_fused", share, "attention that is not fused takes {share} of {whole}{cost}",
-                  f"softmax over {size}, and products with it; a fused kernel keeps it on the chip",
-                  threshold="a softmax over a square in no fused kernel, 3 % of the window")  # fmt: skip
+        yield say("attention_written_out", share, "attention that is not fused takes {share} of {whole}{cost}",
+                  f"softmax over {size}, and products with it; a fused kernel keeps it on the chip")  # fmt: skip

@@ -1,6 +1,7 @@
 """Which rank of a job is stuck, differs from the others or comes late, by the flight recorder's dumps of all ranks.
 
-The earliest collective that some rank did not join, or called differently, has the cause: everything after it waits.
+A collective that some rank did not join, or called differently, has the cause: from the earliest one, whoever is waited
+for is followed to what it waits for itself.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from math import prod
 from statistics import median
 from typing import Any
 
-from advisor.findings.case import Confidence, Finding, finding, lacking
+from advisor.findings.case import Finding, finding, lacking
 from advisor.findings.traces.judgement import Judgement, Rate
 from advisor.readers.traces.collectives import RECORD_DUMPS, Call, Collectives, Group
 from advisor.units import format_count, format_percent, format_seconds, format_usd_rate
@@ -21,7 +22,6 @@ from advisor.units import format_count, format_percent, format_seconds, format_u
 _LATE_SHARE = 0.10  # of a step
 _LEAST_CALLS = 3  # of one line, before its times are compared
 _STALL_NS, _STALL_STEPS = 1_000_000_000, 3  # how much later than usual a rank must come once to have been stuck
-_CLOCKS_NS = 50_000_000  # by which the clocks of hosts may differ
 _SHOWN = 5
 
 Matched = dict[int, dict[int, Call]]  # the calls of one group, by number and rank
@@ -128,42 +128,65 @@ def _signature(call: Call) -> tuple[Any, ...]:
 
 
 def _who(collectives: Collectives, problems: Sequence[_Problem], rate: Rate) -> tuple[Finding, dict[str, Any]] | None:
-    """Return the rank that the others wait for: the suspect of the earliest problem, or one that wrote no dump."""
+    """Return the rank that all others wait for: directly, through others, or because it wrote no dump."""
     missing = collectives.missing_ranks
     if not problems:
         return _no_dump(collectives, rate) if missing else None
-    first = problems[0]
+    root, suspects, circular = _root(collectives, problems)
     # A suspect that itself waits in a group of a rank without a dump is that rank's victim.
-    if missing and not first.differs and all(_waits_for(collectives, rank, missing) for rank in first.suspects):
+    if missing and not root.differs and all(_waits_for(collectives, rank, missing) for rank in suspects):
         return _no_dump(collectives, rate)
-    suspects = first.suspects
-    facts = {"stuck_ranks": list(suspects), "operation": first.words, "differs": first.differs}
-    others = [one for one in problems if set(one.suspects) != set(suspects)]
-    near = bool(others) and others[0].first_ns - first.first_ns < _CLOCKS_NS and not first.differs
-    confidence = Confidence.MEDIUM if near else Confidence.HIGH
-    victims = [
-        f"{_ranks(one.waiting)} wait{'s' if len(one.waiting) == 1 else ''} in {one.words} for {_ranks(one.suspects)}"
-        for one in problems[1 : 1 + _SHOWN]
-        if one.waiting
-    ]
-    if missing:
-        victims.insert(0, f"{_ranks(missing)} wrote no dump")
-    place = next((call.place for rank, call in first.calls.items() if rank not in suspects), None)
-    at = f" at {place}" if place else ""
-    if first.differs:
-        shown = [f"rank {rank}: {_call(call)}" for rank, call in list(first.calls.items())[:8]]
-        title = f"{_ranks(suspects).capitalize()} called something else than the others in {first.words}{at}"
-        if not first.waiting:
-            title = f"{_ranks(suspects).capitalize()} disagree in call {first.number} of {first.group.label}{at}"
-        return finding("collectives_differ", title=title, evidence=[*shown, *victims], confidence=confidence), facts
-    skipped = [rank for rank in suspects if _newer_elsewhere(collectives, rank, first)]
+    facts = {"stuck_ranks": list(suspects), "operation": root.words, "differs": root.differs}
+    victims = [f"{_ranks(missing)} wrote no dump"] if missing else []
+    victims += [f"{_ranks_wait(one)} in {one.words} for {_ranks(one.suspects)}"
+                for one in problems if one is not root and one.waiting][:_SHOWN]  # fmt: skip
+    place = next((call.place for rank, call in root.calls.items() if rank not in suspects), None)
+    at, who = f" at {place}" if place else "", _ranks(suspects).capitalize()
+    if root.differs:
+        shown = [f"rank {rank}: {_call(call)}" for rank, call in list(root.calls.items())[:8]]
+        title = f"{who} called something else than the others in {root.words}{at}"
+        if not root.waiting:
+            title = f"{who} disagree in call {root.number} of {root.group.label}{at}"
+        return finding("collectives_differ", title=title, evidence=[*shown, *victims]), facts
     does = [f"rank {rank}: last {_call(calls[-1])}" if (calls := collectives.calls[rank]) else f"rank {rank}: no call"
             for rank in suspects[:_SHOWN]]  # fmt: skip
-    verb = "skipped" if skipped else "never came to"
-    title = f"{_ranks(suspects).capitalize()} {verb} {first.words}, where {_ranks(first.waiting)} "
-    title += f"wait{'s' if len(first.waiting) == 1 else ''}{at}{_cost(rate)}"
+    skipped = circular or any(_broke_habit(collectives, rank, root) for rank in suspects)
+    title = (
+        f"{who} {'skipped' if skipped else 'never came to'} {root.words}, where {_ranks_wait(root)}{at}{_cost(rate)}"
+    )
     text = "rank_skipped" if skipped else "rank_stuck"
-    return finding("stuck_rank", text=text, title=title, evidence=[*does, *victims], confidence=confidence), facts
+    return finding("stuck_rank", text=text, title=title, evidence=[*does, *victims]), facts
+
+
+def _root(collectives: Collectives, problems: Sequence[_Problem]) -> tuple[_Problem, tuple[int, ...], bool]:
+    """Return the problem behind the earliest one, its suspects, and whether all wait for each other in a circle.
+
+    A suspect that waits in another problem is a victim of that one. In a circle, who skipped a call is usually early
+    at the next one, so that times mislead: the suspect is who broke the order in which it always called before.
+    """
+    one, passed = problems[0], list[_Problem]()
+    while one not in passed and not one.differs:
+        passed.append(one)
+        waits = {rank: next((other for other in problems if rank in other.calls), None) for rank in one.suspects}
+        if free := tuple(rank for rank, other in waits.items() if other is None):
+            return next((other for other in problems if {*other.suspects} <= {*free}), one), free, False
+        one = next(other for other in waits.values() if other is not None)
+    if one.differs:
+        return one, one.suspects, False
+    circle = sorted(passed[passed.index(one) :], key=lambda one: one.first_ns)
+    for one in circle:
+        if odd := tuple(rank for rank in one.suspects if _broke_habit(collectives, rank, one)):
+            return one, odd, True
+    return circle[0], circle[0].suspects, True
+
+
+def _broke_habit(collectives: Collectives, rank: int, problem: _Problem) -> bool:
+    """Return True if what a rank called after its last call in the problem's group came in an order that is new."""
+    group = next(iter(problem.calls.values())).group
+    lines = [(call.group, _signature(call), call.place) for call in collectives.calls[rank]]
+    last = max((place for place, line in enumerate(lines) if line[0] == group), default=0)
+    before = set(pairwise(lines[: last + 1]))
+    return bool(before) and any(pair not in before for pair in pairwise(lines[last:]))
 
 
 def _no_dump(collectives: Collectives, rate: Rate) -> tuple[Finding, dict[str, Any]] | None:
@@ -184,12 +207,6 @@ def _waits_for(collectives: Collectives, rank: int, missing: Sequence[int]) -> b
     newest = max(call.number for calls in collectives.calls.values() for call in calls if call.group == last.group)
     group = collectives.groups[last.group]
     return last.number == newest and (not group.stated or bool(set(missing) & set(group.ranks)))
-
-
-def _newer_elsewhere(collectives: Collectives, rank: int, problem: _Problem) -> bool:
-    """Return True if a rank went on to calls of other groups after the others had come to the problem's call."""
-    mine = {call.group for call in problem.calls.values()}
-    return any(call.group not in mine and call.created_ns > problem.first_ns for call in collectives.calls[rank])
 
 
 def _pending(collectives: Collectives, matched: Mapping[str, Matched]) -> tuple[Finding, dict[str, Any]] | None:
@@ -264,7 +281,7 @@ def _late(
     )
     title += f"{format_percent(share)} of it" + ("" if hourly is None else f", {format_usd_rate(hourly)} an hour")
     facts = {"late_rank": rank, "late_seconds": behind[rank] / 1e9, "step_seconds": step / 1e9, "place": line[2]}
-    return finding("late_rank", title=title, evidence=shown[:_SHOWN]), facts
+    return finding("late_rank", text="late_call", title=title, evidence=shown[:_SHOWN]), facts
 
 
 def _line(line: tuple[Any, ...]) -> str:
@@ -288,3 +305,7 @@ def _call(call: Call) -> str:
 def _ranks(ranks: Sequence[int]) -> str:
     shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
     return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
+
+
+def _ranks_wait(problem: _Problem) -> str:
+    return f"{_ranks(problem.waiting)} {'waits' if len(problem.waiting) == 1 else 'wait'}"
