@@ -156,7 +156,7 @@ DOCUMENTS: dict[str, Shape] = {
     "watch": {"run_dir": str, "progress": Progress},
     "watch-log": {LogLook: ..., "left_seconds": float | None, "over": bool},
     "watch-gpus": {MonitoredGpus: ...},
-    "analyze": _ANALYSIS,
+    "analyze": {**_ANALYSIS, "traces?": [JudgedTrace]},
     "analyze-several": {
         "runs": [_ANALYSIS], "left_out": [str], **{f"{name}?": shape for name, shape in _AGAINST.items()}
     },

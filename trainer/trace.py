@@ -10,9 +10,7 @@ from trainer.device import DeviceContext
 from trainer.guard import Guard
 from trainer.loop import Trainer
 from trainer.parallel import World
-from trainer.schema import TRACE_LEAD, TRACE_WARMUP
-
-TRACES = "traces"  # in a run folder: one file for each process
+from trainer.schema import TRACE_LEAD, TRACE_WARMUP, TRACES
 
 
 class StepTrace:

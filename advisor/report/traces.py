@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import RenderableType
@@ -12,18 +12,18 @@ from advisor.findings.traces.judgement import Judgement
 from advisor.report import words
 from advisor.report.table import Table, on_console
 from advisor.report.terminal import STYLES
-from advisor.units import format_bytes, format_percent, format_seconds, format_usd_rate
-from advisor.workflows.analyze_trace import JudgedTrace, TraceAnalysis
+from advisor.units import format_bytes, format_estimate, format_number, format_percent, format_seconds, format_usd_rate
+from advisor.workflows.analyze_trace import JudgedTrace
 
 _MATTERING = 3  # findings that are shown without --all
 _BAR = 30  # characters
 _FORMATS = {"seconds": format_seconds, "bytes": format_bytes}
 
 
-def report(analysis: TraceAnalysis, everything: bool = False) -> Iterator[RenderableType]:
+def report(judged: Sequence[JudgedTrace], everything: bool = False) -> Iterator[RenderableType]:
     """Yield texts and tables in reading order; `everything` adds the cheaper findings and what could not be judged."""
-    for judged in analysis.judged:
-        yield from _one(judged, everything)
+    for one in judged:
+        yield from _one(one, everything)
 
 
 def _one(judged: JudgedTrace, everything: bool) -> Iterator[RenderableType]:
@@ -33,6 +33,10 @@ def _one(judged: JudgedTrace, everything: bool) -> Iterator[RenderableType]:
     if judgement.parts:
         yield ""
         yield on_console(parts_table(judgement))
+    if judgement.compared:
+        yield ""
+        yield on_console(compared_table(judgement))
+    yield from judgement.remarks
     shown = judgement.findings if everything else judgement.findings[:_MATTERING]
     for finding in shown:
         yield ""
@@ -67,6 +71,26 @@ def parts_table(judgement: Judgement) -> Table:
         for part in judgement.parts
     )
     return Table(columns=("part", amount, "share", ""), rows=rows, numbers=(amount, "share"))
+
+
+def compared_table(judgement: Judgement) -> Table:
+    """Return the measured parts of a step beside those predicted for the same run."""
+    rows = tuple(
+        (part.name, format_seconds(part.measured), format_estimate(part.predicted, format_seconds),
+         "" if part.ratio is None else format_number(round(part.ratio, 2)))
+        for part in judgement.compared
+    )  # fmt: skip
+    return Table(columns=("of a step", "measured", "predicted", "ratio"), rows=rows, numbers=("measured", "ratio"))
+
+
+def bars(judgement: Judgement) -> list[dict[str, Any]]:
+    """Return the rows of two bars: the parts of a step as measured, and as predicted."""
+    return [
+        {"place": place, "part": part.name, "order": order, "value": seconds, "label": format_seconds(seconds)}
+        for order, part in enumerate(judgement.compared[:-1])
+        for place, seconds in (("measured", part.measured), ("predicted", part.predicted and part.predicted.value))
+        if seconds
+    ]
 
 
 def bar(judgement: Judgement) -> list[dict[str, Any]]:

@@ -70,6 +70,8 @@ def page() -> None:
             _traces(judged)
         else:
             _report(judged, logs)
+            if judged.traces:
+                _traces(TraceAnalysis(source=form.title_of(logs), judged=judged.traces))
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
@@ -175,6 +177,12 @@ def _traces(analysis: TraceAnalysis) -> None:
             if judgement.parts:
                 names = [part.name for part in judgement.parts]
                 st.altair_chart(charts.bill(traces.bar(judgement), parts=names), width="stretch", key=f"parts-{number}")
+            if compared := traces.bars(judgement):
+                names = list(dict.fromkeys(row["part"] for row in compared))
+                chart = charts.step_parts(compared, across="the parts of a step", parts=names)
+                st.altair_chart(chart, width="stretch", key=f"compared-{number}")
+            for remark in judgement.remarks:
+                st.caption(escaped(remark))
         for finding in judgement.findings:
             finding_card(finding)
         if judgement.lacking:

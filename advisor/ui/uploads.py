@@ -26,8 +26,8 @@ from advisor.readers.traces.kinds import holds_traces
 from advisor.store.store import Store
 from advisor.ui.controls import QUERY
 from advisor.workflows.analysis import Analysis, Given
-from advisor.workflows.analyze import Judged, analyze, judge_all
-from advisor.workflows.analyze_trace import TraceAnalysis, analyze_traces, traces_among
+from advisor.workflows.analyze import Judged, analyze, judge_all, with_traces
+from advisor.workflows.analyze_trace import TraceAnalysis, analyze_traces, traces_and_logs
 from advisor.workflows.ask_about_log import question
 
 MOST_FILES = 50
@@ -151,10 +151,14 @@ def judge_uploads(
         folder = Path(name)
         paths = [_write(folder, upload) for upload in uploads]
         try:
-            if traces := traces_among(paths):
+            traces = [path for path in paths if holds_traces(path)]
+            logs = [path for path in paths if path not in traces]
+            if not logs:
                 return replace(analyze_traces(traces, given), source=title)
-            chosen, unread = ([paths[0]], []) if len(paths) == 1 else _runs_among(paths, folder)
+            chosen, unread = ([logs[0]], []) if len(logs) == 1 else _runs_among(logs, folder)
+            traces, chosen = traces_and_logs([*traces, *chosen])
             judged = judge_all(chosen, store, lambda path: analyze(path, given, store, answer=answer))
+            judged = with_traces(judged, traces, given)
         except AdvisorError as error:
             # Without the name of the temporary folder, which means nothing to the user.
             message, hint = (

@@ -88,9 +88,7 @@ class Analysis:
 
 def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
     """Judge a run that was read; raises AdvisorError if a stated fact cannot be read."""
-    run, stated, plan = _with_what_is_given(run, given)
-    profile = _profile(run, stated, plan, store)
-    case = make_case(run, given=stated, profile=profile, plan=plan)
+    case = case_of(run, given, store)
     findings, insufficient = judge(case)
     places = _places(case, store)
     outlook = forecast(case, given.targets, places)
@@ -125,6 +123,12 @@ def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
         savings=savings(case, findings, outlook.total_hours.value if outlook.total_hours else None),
         run_seconds=tuple(run_seconds(case)),
     )
+
+
+def case_of(run: RunTable, given: Given, store: Store) -> Case:
+    """Returns all that is known of a run; raises AdvisorError if a stated fact cannot be read."""
+    run, stated, plan = _with_what_is_given(run, given)
+    return make_case(run, given=stated, profile=_profile(run, stated, plan, store), plan=plan)
 
 
 def to_document(analysis: Analysis) -> dict[str, Any]:

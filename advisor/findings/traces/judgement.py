@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from advisor.findings.case import Finding, Insufficient
+from advisor.records import Estimate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,25 @@ class PartOfWhole:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ComparedPart:
+    """A part of a step in seconds, as measured and as predicted for the same run. None: it is not predicted."""
+
+    name: str
+    measured: float
+    predicted: Estimate | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """Return the measured over the predicted seconds, or None if none are predicted."""
+        return self.measured / self.predicted.value if self.predicted and self.predicted.value else None
+
+    @property
+    def lost(self) -> float:
+        """Return the seconds beyond the predicted ones."""
+        return self.measured - self.predicted.value if self.predicted is not None else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Judgement:
     """What one family of findings says about a trace or dump: one line, the parts of the whole, and findings.
 
@@ -43,4 +63,6 @@ class Judgement:
     parts: tuple[PartOfWhole, ...] = ()
     findings: tuple[Finding, ...] = ()
     lacking: tuple[Insufficient, ...] = ()
+    compared: tuple[ComparedPart, ...] = ()  # parts of the step, and last the whole step; empty without a prediction
+    remarks: tuple[str, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)  # numbers and short words for the JSON document

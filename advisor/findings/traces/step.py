@@ -8,39 +8,48 @@ from typing import Any
 
 import numpy as np
 
-from advisor.findings.case import Finding, Insufficient, Severity, finding, lacking
+from advisor.findings.case import Case, Finding, Insufficient, Severity, finding, lacking, texts
+from advisor.findings.run_metrics import prediction_confidence
 from advisor.findings.traces.judgement import Judgement, PartOfWhole, Rate
+from advisor.findings.traces.predicted import Comparison, compare
 from advisor.findings.traces.ranks import Arrival, arrival
 from advisor.findings.traces.step_parts import ATTENTION, BACKWARD, LOSS, OPTIMIZER_STEP, PRODUCTS, StepParts
 from advisor.readers.traces import intervals
 from advisor.readers.traces.kinds import RECORD_TRACE
 from advisor.readers.traces.timeline import Timeline
-from advisor.units import format_bytes, format_count, format_percent, format_seconds, format_usd_rate
+from advisor.units import format_bytes, format_count, format_estimate, format_percent, format_seconds, format_usd_rate
 
 _BYTES_OF_DTYPE = {"double": 8, "long": 8, "int64": 8, "float": 4, "int": 4, "int32": 4, "float32": 4, "half": 2,
                    "bfloat16": 2, "float16": 2, "byte": 1, "char": 1, "bool": 1, "int8": 1, "uint8": 1}  # fmt: skip
 _SMALL_BYTES, _SHORT_SECONDS = 1e6, 10e-6
 _FULL_PRECISION = r"(?i)sgemm|s1688gemm|tf32|simt_s|Cijk_\w*_S_?B_|gemm_f32f32|f32f32_f32f32|scudnn"
+_NOTHING_FASTER = "no other micro-batch, compilation, precision or sharding is predicted to be faster"
 _OF_MANY_TENSORS = r"(?i)multi_tensor|fused"
 
 Cost = tuple[float, Finding]  # the share of the window that it costs
 
 
-def judge(timelines: Sequence[Timeline], rate: Rate) -> Judgement:
-    """Judge the traces of one or more ranks of one run. The parts are means over the ranks."""
+def judge(timelines: Sequence[Timeline], rate: Rate, case: Case | None = None) -> Judgement:
+    """Judge the traces of one or more ranks of one run. The parts are means over the ranks.
+
+    `case` is what is known of the run beyond its traces, whose prediction is put beside what they measure.
+    """
     ranks = [StepParts(one) for one in timelines]
     known = [parts for parts in ranks if parts.span_seconds > 0]
     gaps = tuple(_lacking(ranks))
     if not known:
         return Judgement(verdict="The trace has no work of a GPU.", lacking=gaps)
     late = arrival(known)
-    found = sorted(_findings(known, late, rate), key=lambda one: -one[0])
+    comparison = compare(known, case) if case is not None and is_training(known[0]) else Comparison()
+    found = sorted(_findings(known, late, _Says(known, rate, comparison)), key=lambda one: -one[0])
     parts = _parts(known)
     return Judgement(
         verdict=_verdict(known[0], parts, [one for share, one in found if share], rate),
         parts=parts,
         findings=tuple(one for _, one in found),
-        lacking=gaps,
+        lacking=(*gaps, *comparison.lacking),
+        compared=comparison.rows,
+        remarks=comparison.remarks,
         facts=_facts(known, late, parts),
     )
 
@@ -127,9 +136,14 @@ def _lacking(ranks: Sequence[StepParts]) -> Iterator[Insufficient]:
             yield lacking("launches", f"{name} has the launches of under half of its kernels: all of them count")
 
 
-def _findings(ranks: Sequence[StepParts], late: Arrival | None, rate: Rate) -> Iterator[Cost]:
+def _findings(ranks: Sequence[StepParts], late: Arrival | None, say: _Says) -> Iterator[Cost]:
+    found = list(_of_the_trace(ranks, late, say))
+    yield from found
+    yield from _beside_prediction(say, {one.code for _, one in found})
+
+
+def _of_the_trace(ranks: Sequence[StepParts], late: Arrival | None, say: _Says) -> Iterator[Cost]:
     first = ranks[0]
-    say = _Says(ranks, rate)
     yield from _communication(ranks, late, say)
     if late is not None and late.share >= 0.05 and 2 * late.last_in > late.collectives:
         title = f"rank {late.late} is late: the others wait {{share}} of the window for it{{cost}}"
@@ -142,18 +156,22 @@ def _findings(ranks: Sequence[StepParts], late: Arrival | None, rate: Rate) -> I
 class _Says:
     """Writes findings with the share of the window that they cost, and what that is in dollars an hour."""
 
-    def __init__(self, ranks: Sequence[StepParts], rate: Rate):
+    def __init__(self, ranks: Sequence[StepParts], rate: Rate, comparison: Comparison):
+        self.comparison = comparison
         self.whole = "each step" if ranks[0].steps else "the window"
         self.rate, self.priced = rate, is_training(ranks[0])
         self.steps = max(len(ranks[0].steps), 1)
 
-    def __call__(self, code: str, share: float, title: str, *evidence: str, costs: bool = True) -> Cost:
+    def __call__(self, code: str, share: float, title: str, *evidence: str, costs: bool = True, **known: Any) -> Cost:
         usd = self.rate.usd_per_hour
         cost = f": {format_usd_rate(share * usd)} an hour" if usd and costs and self.priced else ""
         cost += f" of {format_usd_rate(usd)} for {self.rate.gpus} x {self.rate.gpu}" if cost and self.rate.gpu else ""
+        cost = self.comparison.words(code) + cost
+        if changes := self.comparison.changes_for(code):
+            known.setdefault("actions", (*changes, *texts().get(code, {}).get("actions", ())))
         severity = Severity.NOTE if not costs else Severity.ERROR if share >= 0.3 else Severity.WARNING
         words = title.format(share=format_percent(share), whole=self.whole, cost=cost)
-        return (share if costs else 0.0), finding(code, severity=severity, title=words, evidence=evidence)
+        return (share if costs else 0.0), finding(code, severity=severity, title=words, evidence=evidence, **known)
 
 
 def _communication(ranks: Sequence[StepParts], late: Arrival | None, say: _Says) -> Iterator[Cost]:
@@ -177,6 +195,31 @@ def _communication(ranks: Sequence[StepParts], late: Arrival | None, say: _Says)
     if count >= 100 and (not len(sizes) or float(np.median(sizes)) < _SMALL_BYTES):
         median = f"of {format_bytes(float(np.median(sizes)))} in the middle" if len(sizes) else "of unknown size"
         yield say("collectives_not_bucketed", share, f"{format_count(round(count))} collectives {median} in {{whole}}")
+
+
+def _beside_prediction(say: _Says, codes: set[str]) -> Iterator[Cost]:
+    """Say which parts take longer than predicted, unless findings of these codes do, or how the step compares."""
+    comparison, step = say.comparison, say.comparison.step
+    if step is None or step.predicted is None or comparison.case is None:
+        return
+    confidence = prediction_confidence(comparison.case, sure=step.measured > 2 * step.predicted.high)
+    pairs = [f"{part.name} {format_seconds(part.measured)} ({format_estimate(part.predicted, format_seconds)})"
+             for part in comparison.rows if part.predicted is not None]  # fmt: skip
+    evidence = f"measured (predicted): {', '.join(pairs)}"
+    for part in comparison.unexplained(codes):
+        share = format_percent(part.measured / step.measured)
+        title = f"{part.name} takes {share} of {{whole}}; {comparison.share(part)} was predicted{{cost}}"
+        yield say("part_slower_than_predicted", part.lost / step.measured, title, evidence, confidence=confidence,
+                  actions=comparison.changes_of(part.name))  # fmt: skip
+    if not comparison.slower:
+        far = "slower than" if step.measured > step.predicted.high else "faster than"
+        how = "as" if step.predicted.contains(step.measured) else far
+        title = f"the step is {how} predicted: {format_seconds(step.measured)}, where "
+        title += f"{format_estimate(step.predicted, format_seconds)} was predicted{{cost}}"
+        best = tuple(one.sentence for one in comparison.changes[:3]) or (_NOTHING_FASTER,)
+        lost = step.lost / step.measured if how == "slower than" else 0.0
+        yield say("step_against_prediction", lost, title, evidence, costs=lost > 0, confidence=confidence,
+                  actions=best)  # fmt: skip
 
 
 def _collectives(parts: StepParts) -> list[str]:

@@ -246,14 +246,14 @@ class StepParts:
         for term, pattern in reversed(_TERM_OF_OP):
             mine = np.flatnonzero(known)[self.timeline.matches(pattern, launching)]
             found[mine] = TERMS.index(term)
-        found[self._of_vocabulary] = TERMS.index(LOSS)
+        found[self.of_vocabulary] = TERMS.index(LOSS)
         found[self.in_optimizer] = TERMS.index(OPTIMIZER)
         found[self.copies & ~self.in_optimizer] = TERMS.index(PASSES)
         found[self.communication] = TERMS.index(COMMUNICATION)
         return found
 
     @cached_property
-    def _of_vocabulary(self) -> Mask:
+    def of_vocabulary(self) -> Mask:
         """Return the events of products with a side as long as the loss has classes."""
         ops, shapes = self.timeline.ops, self.timeline.shapes
         losses = ops[self.timeline.matches(r"^aten::(?:_?log_softmax|cross_entropy_loss|nll_loss)", ops)]
