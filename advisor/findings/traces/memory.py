@@ -307,7 +307,7 @@ def _attention(moment: Moment) -> Finding | None:
     ]
     groups = [group for group in largest_groups(softmax) if group.blocks >= _ATTENTION_BLOCKS]
     total = sum(group.bytes for group in groups)
-    if total < _ATTENTION_SHARE * moment.allocated_bytes:
+    if total <= _ATTENTION_SHARE * moment.allocated_bytes:
         return None
     share, evidence = format_percent(total / moment.allocated_bytes), [group.words for group in groups[:3]]
     title = f"Attention keeps its probabilities: {format_bytes(total)}, {share} of the peak"
@@ -315,7 +315,7 @@ def _attention(moment: Moment) -> Finding | None:
 
 
 def _logits(moment: Moment, size: int) -> Finding | None:
-    if size < _LOGITS_SHARE * moment.allocated_bytes:
+    if size <= _LOGITS_SHARE * moment.allocated_bytes:
         return None
     evidence = [group.words for group in largest_groups([one for one in moment.blocks if one.category == LOGITS])[:3]]
     title = f"Logits and loss hold {format_bytes(size)}, {format_percent(size / moment.allocated_bytes)} of the peak"

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from advisor.readers.traces import intervals
 from advisor.readers.traces.intervals import Floats
-from advisor.readers.traces.timeline import COPY, KERNEL, Events, Ints, Timeline
+from advisor.readers.traces.timeline import COLLECTIVE_OP, COPY, KERNEL, SYNCHRONIZING_OPS, Events, Ints, Timeline
 
 Mask = npt.NDArray[np.bool_]
 
@@ -21,7 +21,7 @@ _COMMUNICATION = (
 )
 _EXPERT_RANGE = r"(?i)(?:^|[^a-z])(?:dispatch|combine|all_?(?:to|2)_?all)(?:[^a-z]|$)"
 _COLLECTIVE_RANGE = r"^(?:nccl|rccl|gloo|c10d|xccl|hccl)\w*:"
-_SYNCHRONIZING = r"Synchronize$|^aten::(?:item|_local_scalar_dense|nonzero|is_nonzero|masked_select)$|^Memcpy DtoH"
+_SYNCHRONIZING = rf"Synchronize$|^(?:{'|'.join(SYNCHRONIZING_OPS)})$"
 _DATA_LOADING = r"^enumerate\(DataLoader\)#|DataLoader.*__next__"
 _ALLOCATING = r"^(?:cuda|hip)(?:Malloc|Free)(?!Host|Async)\w*$|^cuMem(?:Create|Map|Unmap|Release)"
 _COMPILING = r"^(?:TorchDynamo|CompiledFxGraph|Inductor|dynamo_timed|_compile|CompileTime)"
@@ -101,7 +101,7 @@ class StepParts:
     @cached_property
     def communication(self) -> Mask:
         """Return which events are collectives: by their arguments, by what launched them, or by name."""
-        launched = self._within(_COLLECTIVE_RANGE) | self._within(r"^record_param_comms$", self.timeline.ops)
+        launched = self._within(_COLLECTIVE_RANGE) | self._within(rf"^{COLLECTIVE_OP}$", self.timeline.ops)
         # An annotation of experts also holds ordinary operators, which sort and copy tokens.
         of_experts = self._within(_EXPERT_RANGE) & (self.operator < 0)
         named = self.timeline.matches(_COMMUNICATION, self.device)

@@ -17,6 +17,10 @@ from advisor.readers.traces.kinds import Kind
 
 Ints = npt.NDArray[np.integer[Any]]
 KERNEL, COPY, SET = 0, 1, 2  # kinds of device events
+COLLECTIVE_OP = "record_param_comms"
+SYNCHRONIZING_OPS = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero")
+_NEEDED_INSIDE = frozenset((COLLECTIVE_OP, *SYNCHRONIZING_OPS))
+_NODE = ("autograd::", "torch::autograd")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +143,7 @@ class Collector:
         self.device, self.calls, self.ops, self.ranges = Columns(), Columns(), Columns(), Columns()
         self.device_id, self.device_kind, self.message = array("i"), array("b"), array("i")
         self.op_differentiable = array("b")
+        self._outer: dict[tuple[int, bool], tuple[float, float]] = {}
 
     def add_device(self, device: Any, kind: int, name: str, start: float, seconds: float, stream: Any,
                    correlation: int, message: int = -1) -> None:  # fmt: skip
@@ -151,6 +156,18 @@ class Collector:
 
     def add_op(self, name: str, start: float, seconds: float, thread: int, extra: int = -1, *,
                differentiable: bool = False) -> None:  # fmt: skip
+        """Add an operator, or a node of the backward pass. Most of those inside of another on its thread are left out.
+
+        What a kernel belongs to is the outermost operator, and a large trace has millions of inner ones.
+        """
+        node = name.startswith(_NODE)
+        if not node and "::" not in name and name != COLLECTIVE_OP:
+            return
+        first, last = self._outer.get((thread, node), (0.0, 0.0))
+        if name not in _NEEDED_INSIDE:
+            if first <= start < last:
+                return
+            self._outer[thread, node] = start, start + seconds
         self.ops.add(start, seconds, self.names[name], thread, extra)
         self.op_differentiable.append(differentiable)
 
