@@ -88,7 +88,7 @@ def test_the_peak_is_replayed_backwards_with_what_was_there_before(written):
         **{"backward temporaries": 100, "unused": 300},
     }
     assert found.facts["peak_bytes"] == 2100 * MIB and found.facts["reserved_bytes"] == 2400 * MIB
-    assert "2.05 GiB, in the backward pass" in found.verdict
+    assert "2.05 GiB, in the backward pass: 1,000 MiB activations, 400 MiB before recording, 400" in found.verdict
     assert sum(part.share for part in found.parts) == pytest.approx(1)
     first = found.facts["largest_groups"][0]
     assert first == {
@@ -141,6 +141,13 @@ def test_the_innermost_frame_with_a_sign_decides():
     ]
     found = judged(snapshot(events, dict.fromkeys((1, 2, 3, 4), 100), 400))
     assert mib(found) == {"sharding buffers": 100, "activations": 200, "other": 100}
+
+
+def test_without_frames_of_the_engine_who_has_none_is_the_backward_pass():
+    python = [frame for frame in FORWARD if frame[1].endswith(".py")]
+    events = [event("alloc", 1, 100, python), event("alloc", 2, 30), event("alloc", 3, 40), *freed(2, 30)]
+    found = judged(snapshot(events, {1: 100, 3: 40}, 170))
+    assert mib(found) == {"activations": 100, "backward temporaries": 30, "gradients": 40}
 
 
 def test_annotations_tell_a_step_without_frames():
@@ -257,7 +264,7 @@ ROWS = [[0, 100, 0, 0, 0, 0, 0, 0, 0], [0, 100, 0, 0, 0, 50, 30, 0, 0]]
 def test_timelines_are_read_in_both_forms(held):
     found = judge(read_memory_timeline(io.BytesIO(json.dumps(held).encode()), "memory.json"), Rate())
     assert {part.name: part.value for part in found.parts} == {"parameters": 100, "activations": 50, "gradients": 30}
-    assert found.verdict.startswith("The memory's peak is 180 B: 55.6 % parameters") and found.lacking
+    assert found.verdict.startswith("The memory's peak is 180 B: 100 B parameters, 50 B activations") and found.lacking
 
 
 @pytest.mark.parametrize("held", [[], {}, [[1, 2, 3, 9]], [[1, 2]], [[5], [[0, 1]]], "text"])
