@@ -61,7 +61,7 @@ def judge(collectives: Collectives, rate: Rate) -> Judgement:
     if len(missing) > files:
         lacks = lacking("stuck_rank", f"the dumps of {_ranks(missing)}: give the folder with the files of all ranks")
         return Judgement(verdict=f"Only {_ranks(tuple(collectives.calls))} of {files + len(missing)}", lacking=(lacks,))
-    matched = {key: _matched(collectives, key) for key in collectives.groups}
+    matched = _matched(collectives)
     problems = sorted(_problems(collectives, matched), key=lambda one: (one.first_ns, one.number))
     found = _who(collectives, problems, rate) or _pending(collectives, matched) or _late(collectives, matched, rate)
     notes = {"ranks": files, "missing_ranks": list(missing), "notes": list(collectives.notes)}
@@ -75,32 +75,34 @@ def judge(collectives: Collectives, rate: Rate) -> Judgement:
     return Judgement(verdict=one.title, findings=(one,), facts={**notes, **facts})
 
 
-def _matched(collectives: Collectives, key: str) -> Matched:
-    """Return the calls of a group from the first that all ranks still hold; of a bundle's calls the first."""
-    by_number: Matched = defaultdict(dict)
-    oldest = 0
+def _matched(collectives: Collectives) -> dict[str, Matched]:
+    """Return the calls of each group from the first that all ranks still hold; of a bundle's calls the first."""
+    found: dict[str, Matched] = {key: defaultdict(dict) for key in collectives.groups}
+    oldest: dict[str, int] = {}
     for rank, calls in collectives.calls.items():
-        own = [call for call in calls if call.group == key]
-        oldest = max(oldest, min((call.number for call in own), default=0))
-        for call in own:
-            by_number[call.number].setdefault(rank, call)
-    return {number: by_number[number] for number in sorted(by_number) if number >= oldest}
+        first: dict[str, int] = {}
+        for call in calls:
+            found[call.group][call.number].setdefault(rank, call)
+            first[call.group] = min(call.number, first.get(call.group, call.number))
+        oldest |= {key: max(number, oldest.get(key, number)) for key, number in first.items()}
+    return {key: {number: calls[number] for number in sorted(calls) if number >= oldest[key]}
+            for key, calls in found.items()}  # fmt: skip
 
 
 def _problems(collectives: Collectives, matched: Mapping[str, Matched]) -> Iterator[_Problem]:
+    """Yield the first problem of each group: the later calls of the group wait for it."""
     for key, by_number in matched.items():
         group = collectives.groups[key]
-        here = [rank for rank in group.ranks if rank in collectives.calls]
         started = {rank for calls in by_number.values() for rank in calls}
         # A rank that kept only its last calls may have made this group's calls long ago.
-        here = [rank for rank in here if rank in started or rank not in collectives.rolled_ranks]
+        here = [rank for rank in group.ranks if rank in collectives.calls
+                and (rank in started or rank not in collectives.rolled_ranks)]  # fmt: skip
         for number, calls in by_number.items():
             absent = tuple(rank for rank in here if rank not in calls)
-            different = () if absent else _minority(calls, whole=len(calls) == len(group.ranks))
-            if absent or different:
-                yield _Problem(
-                    group=group, number=number, calls=calls, suspects=absent or different, differs=not absent
-                )
+            suspects = absent or _minority(calls, whole=len(calls) == len(group.ranks))
+            if suspects:
+                yield _Problem(group=group, number=number, calls=calls, suspects=suspects, differs=not absent)
+                break
 
 
 def _minority(calls: Mapping[int, Call], *, whole: bool) -> tuple[int, ...]:

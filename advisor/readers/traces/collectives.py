@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
@@ -75,10 +76,13 @@ def read_dumps(parts: Sequence[tuple[str, BinaryIO]]) -> Collectives:
     everyone = tuple(sorted({*known, *range(max(dumps, default=0) + 1)}))
     calls: dict[int, tuple[Call, ...]] = {}
     members: dict[str, tuple[str, tuple[int, ...]]] = {}
+    callers: dict[str, dict[int, None]] = defaultdict(dict)
     for rank, dump in sorted(dumps.items()):
         calls[rank] = tuple(_calls(dump, everyone, members))
+        for call in calls[rank]:
+            callers[call.group][rank] = None
     groups = {
-        key: Group(label=label, ranks=ranks or _callers(calls, key), stated=bool(ranks))
+        key: Group(label=label, ranks=ranks or tuple(callers[key]), stated=bool(ranks))
         for key, (label, ranks) in members.items()
     }
     versions = sorted({dump.version for dump in dumps.values()})
@@ -89,10 +93,6 @@ def read_dumps(parts: Sequence[tuple[str, BinaryIO]]) -> Collectives:
         rolled_ranks=frozenset(rank for rank, dump in dumps.items() if dump.entries and _first_record(dump) > 0),
         notes=(f"the dumps have versions {', '.join(versions)}",) if len(versions) > 1 else (),
     )
-
-
-def _callers(calls: Mapping[int, tuple[Call, ...]], key: str) -> tuple[int, ...]:
-    return tuple(rank for rank, own in calls.items() if any(call.group == key for call in own))
 
 
 def _frames(dump: _Dump) -> tuple[int, int]:
@@ -107,11 +107,8 @@ def _read_dump(stream: BinaryIO, name: str) -> _Dump:
     held = load(stream, name)
     entries = entry(held, "entries", list, name)
     members: dict[str, tuple[int, ...]] = {}
-    config = held.get("pg_config")
-    for key, one in config.items() if type(config) is dict else ():
-        ranks = (
-            {int(rank) for rank in re.findall(r"\d{1,9}", str(one.get("ranks", "")))} if type(one) is dict else set()
-        )
+    for key, one in (optional(held, "pg_config", dict) or {}).items():
+        ranks = {int(rank) for rank in re.findall(r"\d{1,9}", optional(one, "ranks", str) or "")}
         members[str(key)] = tuple(sorted(rank for rank in ranks if rank < _MOST_RANKS))
     return _Dump(
         name=name,

@@ -267,6 +267,13 @@ def test_the_rank_is_the_last_number_of_the_name_that_can_be_one():
         assert "\n" not in error.value.message
 
 
+def test_words_of_strangers_are_cleaned():
+    job = training(Job(3, {"1": ("/home/alice/\x1b[31mtp" + "x" * 200, (0, 1))}))
+    job.call("all_reduce\n\x1b", 400, (0,), "1", line=3)
+    assert stuck(found := job.judged()) == [1]
+    assert not any(bad in found.verdict for bad in ("alice", "\x1b", "\n")) and len(found.verdict) < 250
+
+
 @known
 @pytest.mark.parametrize("name", ["fr_missing_rank", "fr_slow_rank"])
 def test_dumps_with_known_truth(name):
