@@ -178,8 +178,10 @@ def launch(plan: Plan | Answer[Plan] | str | Path, **options: Any) -> Answer[Sta
 
 def analyze(
     *paths: str | Path, reader: Callable[[str], str] | str | None = None, answer: str | None = None, **given: Any
-) -> Answer[tuple[Analysis, ...]]:
+) -> Answer[Any]:
     """Judge training logs, run folders or runs by name, as `advisor analyze` does. Returns an Analysis for each run.
+
+    Paths of profiler traces, memory snapshots or flight-recorder dumps give one TraceAnalysis.
 
     `given` has the options of the command: gpu, gpus, price (dollars per GPU-hour), config, telemetry, plan, format,
     target_loss, budget, deadline. `reader` is an assistant that describes each log: a function from a prompt to an
@@ -189,8 +191,18 @@ def analyze(
     from advisor.store.store import default_store
     from advisor.workflows.analyze import analyze as analyzed
     from advisor.workflows.analyze import given_of, judge_all
+    from advisor.workflows.analyze_trace import analyze_traces, traces_among
 
     stated, store = given_of(_read(AnalyzeOptions, given)), default_store()
+    columns = ("run", "severity", "code", "title")
+    if traces := traces_among([Path(path) for path in paths]):
+        found = analyze_traces(traces, stated)
+        rows = [
+            {"run": one.files[0], "severity": str(finding.severity), "code": finding.code, "title": finding.title}
+            for one in found.judged
+            for finding in one.judgement.findings
+        ]
+        return Answer(found, found.sentence, "analyze-trace", found.to_document(), rows, columns)
     asks = of_command(reader) if isinstance(reader, str) else reader
 
     def judge(path: Path) -> Analysis:
@@ -204,7 +216,7 @@ def analyze(
     ]
     sentence = "\n".join(words for analysis in judged.analyses for words in analysis.verdict)
     name, document = judged.document()
-    return Answer(judged.analyses, sentence, name, document, rows, ("run", "severity", "code", "title"))
+    return Answer(judged.analyses, sentence, name, document, rows, columns)
 
 
 def compare(*runs: str | Path, plan: str | Path | None = None, record: bool | None = None) -> Answer[Any]:

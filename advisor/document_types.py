@@ -49,6 +49,7 @@ from advisor.store.adopted import Adopted, AdoptedPlan
 from advisor.store.calibration import Burst, Calibration, Cost, HeldOutSummary, Quality, Settings
 from advisor.store.store import CalibrationEntry
 from advisor.workflows import finetune, preflight
+from advisor.workflows.analyze_trace import JudgedTrace
 from advisor.workflows.ask_about_log import AssistantReading
 from advisor.workflows.check import CheckedRun
 from advisor.workflows.compare import TakenBack
@@ -159,6 +160,7 @@ DOCUMENTS: dict[str, Shape] = {
     "analyze-several": {
         "runs": [_ANALYSIS], "left_out": [str], **{f"{name}?": shape for name, shape in _AGAINST.items()}
     },
+    "analyze-trace": {"source": str, "judged": [JudgedTrace]},
     "compare": {**_COMPARED, "written?": WrittenParameters},
     "compare-several": {"runs": [_COMPARED], **_AGAINST},
     "compare-forgotten": {"forgotten": [TakenBack]},

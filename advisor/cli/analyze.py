@@ -41,6 +41,9 @@ def command(paths: tuple[Path, ...], everything: bool, schema: bool, reader: str
     more. Several paths, or the logs of one format in a folder, are compared with each other. A run started here may be
     given by its name, or as `latest`.
 
+    Traces of torch.profiler, SQLite exports of Nsight Systems, CUDA memory snapshots and flight-recorder dumps are
+    recognised too, one file a rank, also in a folder or archive: where a step goes, what fills memory, who is stuck.
+
     An assistant of yours can describe a log that is not recognised: --reader sends it 250 lines of the log without
     credentials. Its patterns are applied to every line, and its answer is used only if it holds there. The format is
     kept, so that the next log of that program needs no assistant. docs/findings.md shows a format that you can write.
@@ -50,8 +53,10 @@ def command(paths: tuple[Path, ...], everything: bool, schema: bool, reader: str
     from advisor.readers.chunks import read_text
     from advisor.report import terminal
     from advisor.report.files import write_reports
+    from advisor.report.traces import report as report_traces
     from advisor.store.store import default_store
     from advisor.workflows.analyze import analyze, given_of, judge_all
+    from advisor.workflows.analyze_trace import analyze_traces, traces_among
     from advisor.workflows.ask_about_log import answer_schema, question
     from advisor.workflows.goal import readings
 
@@ -69,6 +74,17 @@ def command(paths: tuple[Path, ...], everything: bool, schema: bool, reader: str
     if answered is not None:
         said = sys.stdin.read() if answered == "-" else read_text(Path(answered))
     reports = {name: options.pop(name) for name in ("html", "md", "table", "tables", "plots")}
+    if traces := traces_among(paths):
+        if any(reports.values()):
+            raise click.UsageError("of traces there are the report that is printed, and --json")
+        with render.progress("reading", None) as update:
+            facts = given_of(AnalyzeOptions(**options))
+            judgements = analyze_traces(traces, facts, lambda name: update(description=f"reading {name}"))
+        if json_asked():
+            print_json("analyze-trace", judgements.to_document())
+        else:
+            render.show(*report_traces(judgements, everything))
+        return
     given, store = given_of(AnalyzeOptions(**options)), default_store()
     for words in readings({"gpu": options["gpu"] or ""}):
         render.remark(words)

@@ -72,7 +72,7 @@ def test_findings_have_shares_and_dollars_and_the_dearest_is_first():
     assert sum(part.share for part in judgement.parts) == pytest.approx(1)
     # 100 of 330 µs; 6 dollars an hour for both GPUs
     assert judgement.verdict == (
-        "30.3 % of each step is communication that nothing hides: $1.82 an hour of $6 for 2 x h100"
+        "30.3 % of each step is communication that nothing hides: $1.82 an hour of $6 for 2 x h100."
     )
     assert [found.code for found in judgement.findings] == [
         "exposed_communication", "copies_from_pageable_memory"]  # fmt: skip
@@ -144,7 +144,7 @@ def test_attention_that_is_written_out_is_found():
     trace.op("aten::matmul", 30, 5, **{"Input Dims": [square, [2, 8, 512, 64]]}).kernel("gemm", 40, 20, launched=31)
     trace.op("aten::mm", 60, 5, **{"Input Dims": [[512, 64], [64, 64]]}).kernel("gemm", 62, 38, launched=61)
     found = {one.code: one for one in judge([parts_of(trace).timeline], Rate()).findings}
-    assert found["attention_written_out"].title == "attention that is written out takes 44.4 % of the window"
+    assert found["attention_written_out"].title == "attention that is not fused takes 44.4 % of the window"
     fused = trace.op("aten::_flash_attention_forward", 110, 5).kernel("flash_fwd_kernel", 120, 5, launched=111)
     assert "attention_written_out" not in {one.code for one in judge([parts_of(fused).timeline], Rate()).findings}
 

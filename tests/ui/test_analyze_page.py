@@ -22,6 +22,7 @@ from advisor.ui.analyze import dearest_first
 from advisor.ui.controls import escaped
 from advisor.ui.uploads import Given, Upload, judge_uploads, safe_name
 from tests import terminal
+from tests.advisor.build_trace import training_step
 from tests.ui import driver
 
 LINES = "\n".join(
@@ -262,3 +263,15 @@ def test_an_assistants_description_is_pasted_on_the_page(advisor_home):
     field.input(json.dumps(said)).run()
     assert not at.exception and not at.error
     assert "crashed after 50 steps" in words(at) and "an assistant read: it was cold" in words(at).replace("\\", "")
+
+
+def test_a_trace_is_one_bar_of_the_step_with_its_findings():
+    content = training_step().text(distributedInfo={"rank": 0, "world_size": 2}).encode()
+    at = app(log_price="3").run()
+    at.file_uploader[0].upload("rank0.json", content).run()
+    assert not at.exception and not at.error
+    said = words(at)
+    assert "30.3 % of each step is communication that nothing hides" in said and "2 x h100" in said
+    assert "copies from memory that is not pinned" in said
+    chart = json.loads((at.get("arrow_vega_lite_chart") or at.get("vega_lite_chart"))[0].proto.spec)
+    assert chart["encoding"]["x"]["stack"] == "normalize" and "assistant" not in said

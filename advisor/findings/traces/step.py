@@ -80,7 +80,7 @@ def _parts(ranks: Sequence[StepParts]) -> tuple[PartOfWhole, ...]:
 def _verdict(first: StepParts, parts: Sequence[PartOfWhole], costly: Sequence[Finding], rate: Rate) -> str:
     of = "inference" if not is_training(first) else "each step" if first.steps else "the window"
     if costly:
-        return costly[0].title
+        return costly[0].title[:1].upper() + costly[0].title[1:] + "."
     largest = max(parts, key=lambda part: part.share)
     return f"{format_percent(largest.share)} of {of} is {largest.name}; nothing that costs much stands out."
 
@@ -292,5 +292,5 @@ def _attention(parts: StepParts, say: _Says) -> Iterator[Cost]:
     share = float(parts.device.seconds[mine].sum()) / parts.span_seconds
     if share >= 0.03:
         size = " x ".join(map(str, max(squares)))
-        yield say("attention_written_out", share, "attention that is written out takes {share} of {whole}{cost}",
+        yield say("attention_written_out", share, "attention that is not fused takes {share} of {whole}{cost}",
                   f"softmax over {size}, and products with it; a fused kernel keeps it on the chip")  # fmt: skip

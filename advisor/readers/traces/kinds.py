@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, cast
 from advisor.errors import AdvisorError
 
 _MOST_BYTES = 16 * 2**30  # of one part after unpacking; the largest traces that people report have 4 GB
-_MOST_RATIO, _RATIO_FROM_BYTES = 250, 64 * 2**20  # JSON of profilers shrinks 10 to 40 times, a bomb 1,000 times
+_MOST_RATIO, _RATIO_FROM_BYTES = 250, 16 * 2**20  # JSON of profilers shrinks 10 to 40 times, a bomb 1,000 times
 _MOST_FILES = 4096  # in one folder or archive
 _HEAD_BYTES = 2**20
 _GZIP = b"\x1f\x8b"
@@ -101,10 +101,13 @@ def opened_parts(path: Path) -> Iterator[list[Part]]:
 
 def holds_traces(path: Path) -> bool:
     """Return whether these readers take a path: such a file, or an archive or folder that holds mostly such files."""
-    if not path.exists() or (path.is_dir() and (path / "log.jsonl").exists()):
+    if path.is_dir() and (path / "log.jsonl").exists():
         return False
-    with tempfile.TemporaryDirectory(prefix="advisor-") as folder:
-        found = [_of_these(read_head(file), name) for name, file in _files(path, Path(folder), heads_only=True)]
+    try:
+        with tempfile.TemporaryDirectory(prefix="advisor-") as folder:
+            found = [_of_these(read_head(file), name) for name, file in _files(path, Path(folder), heads_only=True)]
+    except (AdvisorError, OSError):
+        return False  # the readers of logs say what is wrong
     return 2 * sum(found) > len(found)
 
 
@@ -152,7 +155,9 @@ def _files(path: Path, folder: Path, *, heads_only: bool = False) -> Iterator[tu
         shown = (file for file in inside if not any(part.startswith(".") for part in file.relative_to(path).parts))
         yield from ((str(file.relative_to(path)), file) for file in itertools.islice(shown, _MOST_FILES))
         return
-    head = read_head(path) if path.is_file() else b""
+    if not path.is_file():  # a pipe can be read only once
+        return
+    head = read_head(path)
     archive = _zipped if head[:4] == b"PK\x03\x04" else _tarred if head[257:262] == b"ustar" else None
     if archive is None:
         yield path.name, path
@@ -208,7 +213,7 @@ class _Limited(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         try:
-            block = self._stream.read(len(buffer))
+            block = self._stream.read1(len(buffer))  # what comes before damage is not lost
         except _DAMAGED:
             return 0
         self._bytes += len(block)

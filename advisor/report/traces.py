@@ -1,0 +1,84 @@
+"""Shows what traces and dumps say: a verdict, the parts of the whole, the dearest findings, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from advisor.findings.traces.judgement import Judgement
+from advisor.report import words
+from advisor.report.table import Table, on_console
+from advisor.report.terminal import STYLES
+from advisor.units import format_bytes, format_percent, format_seconds, format_usd_rate
+from advisor.workflows.analyze_trace import JudgedTrace, TraceAnalysis
+
+_MATTERING = 3  # findings that are shown without --all
+_BAR = 30  # characters
+_FORMATS = {"seconds": format_seconds, "bytes": format_bytes}
+
+
+def report(analysis: TraceAnalysis, everything: bool = False) -> Iterator[RenderableType]:
+    """Yield texts and tables in reading order; `everything` adds the cheaper findings and what could not be judged."""
+    for judged in analysis.judged:
+        yield from _one(judged, everything)
+
+
+def _one(judged: JudgedTrace, everything: bool) -> Iterator[RenderableType]:
+    judgement = judged.judgement
+    yield Text(title(judged), style="bold")
+    yield judgement.verdict
+    if judgement.parts:
+        yield ""
+        yield on_console(parts_table(judgement))
+    shown = judgement.findings if everything else judgement.findings[:_MATTERING]
+    for finding in shown:
+        yield ""
+        yield Text(f"{finding.severity.value}: {finding.title}", style=STYLES[finding.severity])
+        for line in words.finding_lines(finding):
+            yield f"    {line}"
+        yield Text(f"    {words.grounds(finding)}", style="dim")
+    yield ""
+    if hidden := len(judgement.findings) - len(shown):
+        yield Text(f"{hidden} more that cost less (--all)", style="dim")
+    for missing in judgement.lacking if everything else judgement.lacking[:_MATTERING]:
+        yield Text(f"not known: {missing.missing}", style="dim")
+    if price := price_line(judged):
+        yield Text(price, style="dim")
+
+
+def title(judged: JudgedTrace) -> str:
+    first, *others = judged.files
+    return f"{first} and {len(others)} more" if others else first
+
+
+def price_line(judged: JudgedTrace) -> str:
+    usd = judged.rate.usd_per_hour
+    return f"price: {format_usd_rate(usd)} an hour, {judged.price_source}" if usd is not None else ""
+
+
+def parts_table(judgement: Judgement) -> Table:
+    """Return the parts of the step or of the memory, each with a bar as long as its share."""
+    amount = _whole(judgement)
+    rows = tuple(
+        (part.name, _FORMATS[part.unit](part.value), format_percent(part.share), "█" * round(_BAR * part.share))
+        for part in judgement.parts
+    )
+    return Table(columns=("part", amount, "share", ""), rows=rows, numbers=(amount, "share"))
+
+
+def bar(judgement: Judgement) -> list[dict[str, Any]]:
+    """Return the rows of the one bar that the page draws."""
+    return [
+        {"what": _whole(judgement), "part": part.name, "order": order, "value": part.value,
+         "label": f"{_FORMATS[part.unit](part.value)} ({format_percent(part.share)})"}
+        for order, part in enumerate(judgement.parts)
+    ]  # fmt: skip
+
+
+def _whole(judgement: Judgement) -> str:
+    if judgement.parts[0].unit == "bytes":
+        return "memory"
+    return "per step" if judgement.facts.get("step_seconds") else "time"
