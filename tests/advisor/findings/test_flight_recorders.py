@@ -17,6 +17,7 @@ from advisor.errors import AdvisorError
 from advisor.findings.traces.judgement import Rate
 from advisor.findings.traces.stuck import judge
 from advisor.readers.traces.collectives import read_dumps
+from tests.terminal import advisor
 
 TRACES = Path(__file__).parents[4] / "shared" / "traces"
 known = pytest.mark.skipif(not TRACES.is_dir(), reason="the collected traces are not here")
@@ -82,6 +83,18 @@ def training(job, steps=4, ranks=None):
 
 def stuck(judgement):
     return judgement.facts.get("stuck_ranks")
+
+
+@pytest.mark.parametrize("kind", [pickle, json])
+def test_the_command_names_the_rank_and_the_price(tmp_path, kind):
+    job = training(Job(3)).call("all_gather", 400, (0, 1), line=20)
+    for rank in range(3):
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(job.dump(rank, kind))
+    said = advisor("analyze", tmp_path, "--gpus", 8, "--price", 2.5, expect=0, COLUMNS=200).stdout
+    assert "Rank 2 never came to all_gather (call 13 of default_pg)" in said and "$20 for each hour of waiting" in said
+    (one,) = json.loads(advisor("analyze", tmp_path, "--json", expect=0).stdout)["judged"]
+    assert one["judgement"]["facts"]["stuck_ranks"] == [2] and one["kind"] == "flight_recorder"
+    assert "alice" not in said + repr(one)
 
 
 @pytest.mark.parametrize("kind", [pickle, json])

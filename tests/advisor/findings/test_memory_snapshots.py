@@ -102,6 +102,19 @@ def test_the_peak_is_replayed_backwards_with_what_was_there_before(written):
     assert "alice" not in repr(found) and "bob" not in repr(found)
 
 
+def test_the_command_reads_a_snapshot_a_timeline_and_both_in_a_folder(tmp_path):
+    (tmp_path / "rank0.pickle").write_bytes(pickle.dumps(snapshot(ONE_STEP, {1: 400, 4: 400, 2: 800}, 2700)))
+    (tmp_path / "memory.raw.json.gz").write_bytes(gzip.compress(json.dumps(RAW).encode()))
+    said = advisor("analyze", tmp_path / "rank0.pickle", expect=0, COLUMNS=140).stdout
+    assert "2.05 GiB, in the backward pass" in said and "project/model.py:12 forward" in said and "alice" not in said
+    documents = json.loads(advisor("analyze", tmp_path, "--json", expect=0).stdout)
+    peaks = {one["files"][0]: one["judgement"]["facts"]["peak_bytes"] for one in documents["judged"]}
+    assert peaks == {"rank0.pickle": 2100 * MIB, "memory.raw.json.gz": 180}
+    (tmp_path / "cut.pickle").write_bytes((tmp_path / "rank0.pickle").read_bytes()[:-100])
+    error = advisor("analyze", tmp_path / "cut.pickle", expect=1).stderr
+    assert "cut.pickle is damaged or cut" in error
+
+
 def test_what_becomes_of_a_block_decides():
     events = [
         event("alloc", 1, 400, BUILD),
