@@ -163,6 +163,8 @@ def test_only_one_rank_gathers_and_scatters_and_splits_need_only_add_up():
     job.call("scatter", 410, (0,)).call("scatter", 410, (1,), inputs=(), outputs=((4096,),))
     job.call("all_to_all", 420, (0,), inputs=((6, 4),), outputs=((2, 4),))
     job.call("all_to_all", 420, (1,), inputs=((4, 4),), outputs=((8, 4),))
+    job.call("all_gather_v", 425, (0,), inputs=((6,),)).call("all_gather_v", 425, (1,), inputs=((7,),))
+    job.call("all_reduce", 427, (0,), inputs=((6, 2),)).call("all_reduce", 427, (1,), inputs=((12,),))
     assert "Nothing is stuck" in job.judged().verdict
     job.call("all_to_all", 430, (0,), inputs=((6, 4),), outputs=((2, 4),))
     job.call("all_to_all", 430, (1,), inputs=((4, 4),), outputs=((7, 4),))
