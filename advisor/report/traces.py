@@ -33,9 +33,9 @@ def _one(judged: JudgedTrace, everything: bool) -> Iterator[RenderableType]:
     if judgement.parts:
         yield ""
         yield on_console(parts_table(judgement))
-    if judgement.facts.get("largest_groups"):
+    for table in more_tables(judgement):
         yield ""
-        yield on_console(groups_table(judgement))
+        yield on_console(table)
     shown = judgement.findings if everything else judgement.findings[:_MATTERING]
     for finding in shown:
         yield ""
@@ -72,15 +72,20 @@ def parts_table(judgement: Judgement) -> Table:
     return Table(columns=("part", amount, "share", ""), rows=rows, numbers=(amount, "share"))
 
 
-def groups_table(judgement: Judgement) -> Table:
-    """Return the blocks that fill the memory at its peak, by the code that asked for them."""
-    rows = tuple(
-        (group["place"] or "no frames recorded", group["category"], format_count(group["blocks"]),
-         format_bytes(group["bytes_each"]), format_bytes(group["bytes"]))
-        for group in judgement.facts["largest_groups"]
-    )  # fmt: skip
-    numbers = ("blocks", "each", "together")
-    return Table(columns=("largest blocks, made at", "part", *numbers), rows=rows, numbers=numbers)
+def more_tables(judgement: Judgement) -> Iterator[Table]:
+    """Yield the memory as measured beside as predicted, and its largest blocks by the code that asked for them."""
+    if beside := judgement.facts.get("beside_prediction"):
+        sizes = ("measured", "predicted")
+        rows = tuple((row["name"], *(format_bytes(row[f"{size}_bytes"]) for size in sizes)) for row in beside)
+        yield Table(columns=("part", *sizes), rows=rows, numbers=sizes)
+    if groups := judgement.facts.get("largest_groups"):
+        rows = tuple(
+            (group["place"] or "no frames recorded", group["category"], format_count(group["blocks"]),
+             format_bytes(group["bytes_each"]), format_bytes(group["bytes"]))
+            for group in groups
+        )  # fmt: skip
+        numbers = ("blocks", "each", "together")
+        yield Table(columns=("largest blocks, made at", "part", *numbers), rows=rows, numbers=numbers)
 
 
 def bar(judgement: Judgement) -> list[dict[str, Any]]:

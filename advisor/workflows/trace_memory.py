@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from pathlib import Path
 
+from advisor.calibration.profiles import load_profile
 from advisor.findings.traces import memory
 from advisor.findings.traces.judgement import Judgement
 from advisor.planning.infeasible import enough
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.profile import FIT_MARGIN, Profile
 from advisor.records import Workload
+from advisor.store.plan_files import load_plan
+from advisor.store.store import default_store
 from advisor.units import format_bytes
+
+
+def beside_plan(judgement: Judgement, plan: Path) -> Judgement:
+    """Return the judgement of a snapshot or timeline beside what is predicted for the run of a plan."""
+    workload = load_plan(plan).workload
+    profile = load_profile(workload.gpu, default_store(), family=workload.shape.family, precision=workload.precision,
+                           compile=workload.compile, software=workload.software)  # fmt: skip
+    return beside_prediction(judgement, workload, profile)
 
 
 def beside_prediction(judgement: Judgement, workload: Workload, profile: Profile) -> Judgement:
@@ -33,7 +45,8 @@ def beside_prediction(judgement: Judgement, workload: Workload, profile: Profile
             none = "no change of micro-batch, recomputation or sharding is enough: a GPU with more memory, or adapters"
             shown = replace(one.evidence[0], text=memory.words_beside(rows))
             findings[place] = replace(one, evidence=(*one.evidence, shown), actions=fits or (none,))
-    return replace(judgement, findings=tuple(findings), facts=facts)
+    verdict = f"{judgement.verdict} ({format_bytes(sum(predicted.values()))} predicted)"
+    return replace(judgement, verdict=verdict, findings=tuple(findings), facts=facts)
 
 
 def what_would_have_fitted(workload: Workload, profile: Profile, appetite: float) -> Iterator[str]:

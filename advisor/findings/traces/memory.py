@@ -240,14 +240,14 @@ def largest_groups(blocks: Sequence[Block]) -> list[BlockGroup]:
     return [BlockGroup(place, category, count, size, count * size) for (size, category, place), count in largest]
 
 
-# The parts that are measured, by the parts of the memory model (`prediction/memory.py:MemoryParts`) that they answer.
+# The parts that are measured, by the memory model's (`prediction/memory.py:MemoryParts`) that they answer.
 # What was there before recording are weights and optimizer state, which nothing tells apart.
 _ANSWERED = {
-    ("weights", "optimizer"): (WEIGHTS, OPTIMIZER, BEFORE),
+    ("weights", "optimizer"): (WEIGHTS, OPTIMIZER, BEFORE, "parameters"),
     ("gradients",): (GRADIENTS,),
-    ("activations",): (ACTIVATIONS, IN_BACKWARD),
+    ("activations",): (ACTIVATIONS, IN_BACKWARD, "temporaries", "autograd detail"),
     ("logits",): (LOGITS,),
-    ("overhead",): (OTHER, SHARDING, IN_OPTIMIZER),
+    ("overhead",): (OTHER, SHARDING, IN_OPTIMIZER, "inputs", "unknown"),
 }
 
 

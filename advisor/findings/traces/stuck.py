@@ -266,12 +266,8 @@ def _late(
     rank = max(last, key=lambda one: last[one])
     if (once := _after_others(last, rank) - lateness[rank].get(newest, 0.0)) > max(_STALL_NS, _STALL_STEPS * step):
         title = f"Rank {rank} came {format_seconds(once / 1e9)} after the others to the last call, {_line(newest)}"
-        known = {
-            "severity": "warning",
-            "confidence": "medium",
-            "evidence": f"{format_seconds(step / 1e9)} a step before",
-        }
-        return finding("stuck_rank", text="rank_stuck", title=title, **known), {"stuck_ranks": [rank]}
+        before = f"{format_seconds(step / 1e9)} a step before"
+        return finding("stuck_rank", text="rank_came_late", title=title, evidence=before), {"stuck_ranks": [rank]}
     late = {rank: (max(own, key=lambda line: own[line])) for rank, own in lateness.items() if len(own) > 1}
     behind = {rank: lateness[rank][line] for rank, line in late.items()}
     if not behind:

@@ -176,21 +176,22 @@ def test_a_script_that_reserves_less_than_it_allocates_is_not_judged_by_it():
     assert mib(found) == {"other": 900} and not found.findings
 
 
+RAN_OUT = [
+    event("alloc", 1, 15_000, FORWARD),
+    event("alloc", 2, 2000, LOSS),
+    event("oom", 0, 100, FORWARD, device_free=50 * MIB),
+    *freed(1, 15_000),
+    *freed(2, 2000),
+]
+
+
 def test_what_would_have_fitted_is_what_predict_says_fits(store):
     """24 GB, 12 blocks of LLaMA's shape: the sizes named for the snapshot are asked of the command, one by one."""
     profile, shape = load_profile("rtx-4090", store), make_shape("llama", seq_len=2048, vocab_size=32_000, depth=12)
     workload = Workload(shape=shape, micro_batch=32, gpu=profile.key, compile=True)
-    oom = event("oom", 0, 100, FORWARD, device_free=50 * MIB)
     parts = profile.memory.breakdown(workload)
     state = round((parts.weights_bytes + parts.optimizer_bytes) / MIB)
-    events = [
-        event("alloc", 1, 15_000, FORWARD),
-        event("alloc", 2, 2000, LOSS),
-        oom,
-        *freed(1, 15_000),
-        *freed(2, 2000),
-    ]
-    found = beside_prediction(judged(snapshot(events, {3: state}, 23_000)), workload, profile)
+    found = beside_prediction(judged(snapshot(RAN_OUT, {3: state}, 23_000)), workload, profile)
     rows = {row["name"]: row for row in found.facts["beside_prediction"]}
     assert rows["weights and optimizer"]["measured_bytes"] == state * MIB
     assert rows["weights and optimizer"]["predicted_bytes"] == pytest.approx(state * MIB, rel=1e-3)
@@ -210,6 +211,16 @@ def test_what_would_have_fitted_is_what_predict_says_fits(store):
     assert fits(plain) is True and fits(2 * plain) is not True
     full = ("--activation-checkpointing", "full")
     assert fits(recomputed, *full) is True and (recomputed == 32 or fits(2 * recomputed, *full) is not True)
+
+
+def test_a_plan_gives_the_prediction_beside(tmp_path, advisor_home):
+    plan = tmp_path / "plan.yaml"
+    words = "plan --gpu rtx-4090 --family llama --depth 12 --seq-len 2048 --vocab-size 32000 --deadline 8h --price 0.4"
+    advisor(*words.split(), "--out", plan, expect=0)
+    (tmp_path / "oom.pickle").write_bytes(pickle.dumps(snapshot(RAN_OUT, {3: 5000}, 23_000)))
+    said = advisor("analyze", tmp_path / "oom.pickle", "--plan", plan, expect=0, COLUMNS=160).stdout
+    assert re.search(r"beside 21.5 GiB \([\d.]+ GiB predicted\)", said) and "weights and optimizer" in said
+    assert "do: a smaller micro-batch (" in said or "do: full activation checkpointing" in said
 
 
 def test_a_program_that_needs_more_than_predicted_is_offered_less(store):
