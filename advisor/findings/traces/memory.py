@@ -54,8 +54,7 @@ _ZERO_GRAD = re.compile(r"\bzero_grad\b|\bclear_grad")
 _SOFTMAX = re.compile(r"(?i)softmax")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Block:
+class Block(NamedTuple):
     """One allocation that lives at the moment that is judged."""
 
     size: int
@@ -275,12 +274,6 @@ def appetite(rows: Sequence[Beside]) -> float:
     moving = [row for row in rows if row.name in ("activations", "logits")]
     predicted = sum(row.predicted_bytes for row in moving)
     return max(1.0, sum(row.measured_bytes for row in moving) / predicted) if predicted > 0 else 1.0
-
-
-def words_beside(rows: Sequence[Beside]) -> str:
-    """Describe measured and predicted parts in one line."""
-    shown = (f"{row.name} {format_bytes(row.measured_bytes)} ({format_bytes(row.predicted_bytes)})" for row in rows)
-    return f"measured (predicted): {', '.join(shown)}"
 
 
 def _ran_out(allocations: Allocations, moment: Moment) -> int | None:
