@@ -222,8 +222,8 @@ def _idle(ranks: Sequence[StepParts], say: _Says) -> Iterator[Cost]:
     idle = [parts.idle for parts in ranks]
     total, late = share([parts.idle_seconds for parts in ranks]), share([one.host_late for one in idle])
     host = share([one.host for one in idle])
-    if total >= 0.15 and late >= 0.8 * total and host >= 0.5 * late:
-        kernels = first.device.seconds[first.kernels]
+    kernels = first.device.seconds[first.kernels]
+    if len(kernels) and total >= 0.15 and late >= 0.8 * total and host >= 0.5 * late:
         slowed = "recorded with Python stacks, which slow the host: without them less is idle"
         yield say(
             "launch_bound", host, "the GPU is idle for {share} of {whole}, because the host launches too late{cost}",
@@ -256,7 +256,7 @@ def _computation(parts: StepParts, say: _Says) -> Iterator[Cost]:
                   "{share} of {whole} is matrix products in fp32 or tf32{cost}",
                   f"most often {name[:60]}; bf16 or fp16 saves at most this share")  # fmt: skip
     again = float(seconds[parts.recomputed].sum())
-    if again >= 0.05 * parts.compute_seconds:
+    if again > 0.05 * parts.compute_seconds:
         yield say("recomputation", again / parts.compute_seconds,
                   "{share} of the computation is done again in the backward pass",
                   f"{format_seconds(again / say.steps)} in {say.whole}", costs=False)  # fmt: skip

@@ -102,7 +102,7 @@ def _rank_of(name: str) -> int | None:
 
 
 def _whole(value: Any, other: int | None = None) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else other
+    return value if type(value) is int and 0 <= value < 2**53 else other
 
 
 def _message(args: Mapping[str, Any]) -> Message:

@@ -37,7 +37,7 @@ def read_nsys(stream: BinaryIO, name: str) -> list[Timeline]:
         try:
             with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as connection:
                 return _Database(connection).timelines(name)
-        except (sqlite3.Error, OverflowError) as error:
+        except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             hint = "export it again: nsys export --type sqlite --force-overwrite true report.nsys-rep"
             raise AdvisorError(f"{name} cannot be read: {error}", hint) from error
 

@@ -6,6 +6,7 @@ tuples as keys its stack. The machine below knows only the opcodes that make pla
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickletools
 from typing import Any, BinaryIO
@@ -17,6 +18,7 @@ _MOST_DEPTH = 20  # lists and dicts within each other; snapshots have 6
 _MOST_CONTAINERS = 20_000_000
 _TOO_MANY = f"holds more than {_MOST_CONTAINERS:,} lists and dicts"
 _LARGEST_KEY = 2**32  # larger whole numbers can be chosen so that all of them collide in a dict
+_BLOCK = 2**20
 _LARGEST_NUMBER = 2**63
 _WORDS = {dict: "a dict", list: "a list", int: "a whole number", str: "text"}
 _GENUINE = "give a file that torch itself wrote"
@@ -35,7 +37,9 @@ class _NotPlain(Exception):
 
 def load(stream: BinaryIO, name: str) -> Any:
     """Return the dicts, lists, text and numbers of a pickle or of JSON. Raises AdvisorError for everything else."""
-    data = stream.read(_MOST_BYTES + 1)
+    # A read of the whole limit at once would take that much memory, however small the file.
+    blocks = itertools.islice(iter(lambda: stream.read(_BLOCK), b""), _MOST_BYTES // _BLOCK + 1)
+    data = b"".join(blocks)
     if len(data) > _MOST_BYTES:
         hint = "record fewer events: torch.cuda.memory._record_memory_history(max_entries=100000)"
         raise AdvisorError(f"{name} is larger than {_MOST_BYTES >> 20} MiB unpacked", hint)
