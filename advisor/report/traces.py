@@ -12,7 +12,15 @@ from advisor.findings.traces.judgement import Judgement
 from advisor.report import words
 from advisor.report.table import Table, on_console
 from advisor.report.terminal import STYLES
-from advisor.units import format_bytes, format_estimate, format_number, format_percent, format_seconds, format_usd_rate
+from advisor.units import (
+    format_bytes,
+    format_count,
+    format_estimate,
+    format_number,
+    format_percent,
+    format_seconds,
+    format_usd_rate,
+)
 from advisor.workflows.analyze_trace import JudgedTrace
 
 _MATTERING = 3  # findings that are shown without --all
@@ -33,9 +41,9 @@ def _one(judged: JudgedTrace, everything: bool) -> Iterator[RenderableType]:
     if judgement.parts:
         yield ""
         yield on_console(parts_table(judgement))
-    if judgement.compared:
+    for table in more_tables(judgement):
         yield ""
-        yield on_console(compared_table(judgement))
+        yield on_console(table)
     yield from judgement.remarks
     shown = judgement.findings if everything else judgement.findings[:_MATTERING]
     for finding in shown:
@@ -91,6 +99,24 @@ def bars(judgement: Judgement) -> list[dict[str, Any]]:
         for place, seconds in (("measured", part.measured), ("predicted", part.predicted and part.predicted.value))
         if seconds
     ]
+
+
+def more_tables(judgement: Judgement) -> Iterator[Table]:
+    """Yield what was measured beside what was predicted, and the largest blocks of memory by who asked for them."""
+    if judgement.compared:
+        yield compared_table(judgement)
+    if beside := judgement.facts.get("beside_prediction"):
+        sizes = ("measured", "predicted")
+        rows = tuple((row["name"], *(format_bytes(row[f"{size}_bytes"]) for size in sizes)) for row in beside)
+        yield Table(columns=("part", *sizes), rows=rows, numbers=sizes)
+    if groups := judgement.facts.get("largest_groups"):
+        rows = tuple(
+            (group["place"] or "no frames recorded", group["category"], format_count(group["blocks"]),
+             format_bytes(group["bytes_each"]), format_bytes(group["bytes"]))
+            for group in groups
+        )  # fmt: skip
+        numbers = ("blocks", "each", "together")
+        yield Table(columns=("largest blocks, made at", "part", *numbers), rows=rows, numbers=numbers)
 
 
 def bar(judgement: Judgement) -> list[dict[str, Any]]:

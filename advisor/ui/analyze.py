@@ -181,6 +181,8 @@ def _traces(analysis: TraceAnalysis) -> None:
                 names = list(dict.fromkeys(row["part"] for row in compared))
                 chart = charts.step_parts(compared, across="the parts of a step", parts=names)
                 st.altair_chart(chart, width="stretch", key=f"compared-{number}")
+            for table in traces.more_tables(judgement):
+                show(table, cell=escaped)
             for remark in judgement.remarks:
                 st.caption(escaped(remark))
         for finding in judgement.findings:

@@ -237,7 +237,7 @@ def _profile(run: RunTable, stated: Mapping[str, Any], plan: Plan | None, store:
     w = plan.workload if plan else inferred.workload
     try:
         return load_profile(key, store, family=w.shape.family if w else None, precision=w.precision if w else None,
-                            compile=w.compile if w else None)  # fmt: skip
+                            compile=w.compile if w else None, software=w.software if w else None)  # fmt: skip
     except AdvisorError:
         return None  # an uncalibrated CPU, or a GPU without this precision: the detectors name what is missing
 

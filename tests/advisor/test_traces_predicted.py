@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -168,3 +169,17 @@ def test_two_logs_with_a_trace_are_refused(tmp_path):
     trace = steps({PRODUCTS: 25}).write(tmp_path / "rank0.json")
     failed = terminal.advisor("analyze", tmp_path / "a.log", tmp_path / "b.log", trace, expect=1)
     assert "there are 2 logs" in failed.stderr
+
+
+def test_the_traces_of_a_run_folder_belong_to_its_report(tmp_path):
+    recorded = Path(__file__).parents[1] / "recorded"
+    for name, into in (("small.jsonl", "log.jsonl"), ("small.run.yaml", "run.yaml")):
+        shutil.copy(recorded / name, tmp_path / into)
+    (tmp_path / "traces").mkdir()
+    steps({PRODUCTS: 25, REDUCE: 62}).write(tmp_path / "traces" / "rank_0.json.gz", **RANK)
+    steps({PRODUCTS: 25, REDUCE: 62}).write(tmp_path / "own.json")
+    document = terminal.document("analyze", tmp_path)
+    assert document["framework"] == "training-advisor"
+    assert sorted(one["files"][0] for one in document["traces"]) == ["own.json", "rank_0.json.gz"]
+    missing = {gap["missing"] for one in document["traces"] for gap in one["judgement"]["lacking"]}
+    assert "a prediction for h100-80gb-sxm, of which the trace is: the run was to be on cpu" in missing

@@ -6,6 +6,7 @@ for is followed to what it waits for itself.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ from advisor.findings.traces.judgement import Judgement, Rate
 from advisor.readers.traces.collectives import RECORD_DUMPS, Call, Collectives, Group
 from advisor.units import format_count, format_percent, format_seconds, format_usd_rate
 
-_LATE_SHARE = 0.10  # of a step
+_LATE_SHARE, _LATE_NS = 0.10, 1_000_000  # of a step, and at least
 _LEAST_CALLS = 3  # of one line, before its times are compared
 _STALL_NS, _STALL_STEPS = 1_000_000_000, 3  # how much later than usual a rank must come once to have been stuck
 _SHOWN = 5
+_ALL_TO_ALL = re.compile(r"all_?to_?all")
+_UNEVEN = re.compile(r"_v(?:_|$)")  # all_gather_v and the like
 
 Matched = dict[int, dict[int, Call]]  # the calls of one group, by number and rank
 
@@ -61,7 +64,7 @@ def judge(collectives: Collectives, rate: Rate) -> Judgement:
     if len(missing) > files:
         lacks = lacking("stuck_rank", f"the dumps of {_ranks(missing)}: give the folder with the files of all ranks")
         return Judgement(verdict=f"Only {_ranks(tuple(collectives.calls))} of {files + len(missing)}", lacking=(lacks,))
-    matched = {key: _matched(collectives, key) for key in collectives.groups}
+    matched = _matched(collectives)
     problems = sorted(_problems(collectives, matched), key=lambda one: (one.first_ns, one.number))
     found = _who(collectives, problems, rate) or _pending(collectives, matched) or _late(collectives, matched, rate)
     notes = {"ranks": files, "missing_ranks": list(missing), "notes": list(collectives.notes)}
@@ -75,56 +78,58 @@ def judge(collectives: Collectives, rate: Rate) -> Judgement:
     return Judgement(verdict=one.title, findings=(one,), facts={**notes, **facts})
 
 
-def _matched(collectives: Collectives, key: str) -> Matched:
-    """Return the calls of a group from the first that all ranks still hold; of a bundle's calls the first."""
-    by_number: Matched = defaultdict(dict)
-    oldest = 0
+def _matched(collectives: Collectives) -> dict[str, Matched]:
+    """Return the calls of each group from the first that all ranks still hold; of a bundle's calls the first."""
+    found: dict[str, Matched] = {key: defaultdict(dict) for key in collectives.groups}
+    oldest: dict[str, int] = {}
     for rank, calls in collectives.calls.items():
-        own = [call for call in calls if call.group == key]
-        oldest = max(oldest, min((call.number for call in own), default=0))
-        for call in own:
-            by_number[call.number].setdefault(rank, call)
-    return {number: by_number[number] for number in sorted(by_number) if number >= oldest}
+        first: dict[str, int] = {}
+        for call in calls:
+            found[call.group][call.number].setdefault(rank, call)
+            first[call.group] = min(call.number, first.get(call.group, call.number))
+        oldest |= {key: max(number, oldest.get(key, number)) for key, number in first.items()}
+    return {key: {number: calls[number] for number in sorted(calls) if number >= oldest[key]}
+            for key, calls in found.items()}  # fmt: skip
 
 
 def _problems(collectives: Collectives, matched: Mapping[str, Matched]) -> Iterator[_Problem]:
+    """Yield the first problem of each group: the later calls of the group wait for it."""
     for key, by_number in matched.items():
         group = collectives.groups[key]
-        here = [rank for rank in group.ranks if rank in collectives.calls]
         started = {rank for calls in by_number.values() for rank in calls}
         # A rank that kept only its last calls may have made this group's calls long ago.
-        here = [rank for rank in here if rank in started or rank not in collectives.rolled_ranks]
+        here = [rank for rank in group.ranks if rank in collectives.calls
+                and (rank in started or rank not in collectives.rolled_ranks)]  # fmt: skip
         for number, calls in by_number.items():
             absent = tuple(rank for rank in here if rank not in calls)
-            different = () if absent else _minority(calls, whole=len(calls) == len(group.ranks))
-            if absent or different:
-                yield _Problem(
-                    group=group, number=number, calls=calls, suspects=absent or different, differs=not absent
-                )
+            suspects = absent or _minority(calls, whole=len(calls) == len(group.ranks))
+            if suspects:
+                yield _Problem(group=group, number=number, calls=calls, suspects=suspects, differs=not absent)
+                break
 
 
 def _minority(calls: Mapping[int, Call], *, whole: bool) -> tuple[int, ...]:
     """Return the ranks whose operation, sizes or dtypes differ from most others'; all of them if there is no most."""
     votes = Counter(_signature(call) for call in calls.values())
     (most, count), *others = votes.most_common()
-    if not others:
-        # The splits of an all-to-all differ from rank to rank, but what is sent must be received.
-        split = "all_to_all" in next(iter(calls.values())).operation.replace("alltoall", "all_to_all")
-        sent, received = (
-            sum(prod(size) for call in calls.values() for size in getattr(call, ends)) for ends in ("inputs", "outputs")
-        )
-        return tuple(calls) if split and whole and sent != received else ()
-    tied = others[0][1] == count
-    return tuple(rank for rank, call in calls.items() if tied or _signature(call) != most)
+    if others:
+        tied = others[0][1] == count
+        return tuple(rank for rank, call in calls.items() if tied or _signature(call) != most)
+    # The splits of an all-to-all differ from rank to rank, but what is sent must be received.
+    sent, received = (sum(prod(size) for call in calls.values() for size in getattr(call, ends))
+                      for ends in ("inputs", "outputs"))  # fmt: skip
+    return tuple(calls) if whole and _ALL_TO_ALL.search(most[0]) and sent != received else ()
 
 
 def _signature(call: Call) -> tuple[Any, ...]:
-    """Return what all ranks of a collective must have alike: only one rank gathers, and only one scatters."""
-    operation = call.operation.replace("alltoall", "all_to_all")
-    split = "all_to_all" in operation
-    inputs = () if split or operation == "scatter" else call.inputs
-    outputs = () if split or operation == "gather" else call.outputs
-    return operation, inputs, outputs, call.dtypes if inputs else ()
+    """Return what all ranks of a collective must have alike: only one rank gathers, and only one scatters.
+
+    Of sizes only the number of elements counts, and none where each rank may give its own.
+    """
+    split = _ALL_TO_ALL.search(call.operation) or _UNEVEN.search(call.operation)
+    inputs = () if split or call.operation == "scatter" else tuple(map(prod, call.inputs))
+    outputs = () if split or call.operation == "gather" else tuple(map(prod, call.outputs))
+    return call.operation, inputs, outputs, call.dtypes if inputs else ()
 
 
 def _who(collectives: Collectives, problems: Sequence[_Problem], rate: Rate) -> tuple[Finding, dict[str, Any]] | None:
@@ -262,24 +267,20 @@ def _late(
     if (once := _after_others(last, rank) - lateness[rank].get(newest, 0.0)) > max(_STALL_NS, _STALL_STEPS * step):
         title = f"Rank {rank} came {format_seconds(once / 1e9)} after the others to the last call, {_line(newest)}"
         before = f"{format_seconds(step / 1e9)} a step before"
-        return finding(
-            "stuck_rank", text="rank_stuck", title=title, evidence=before, severity="warning", confidence="medium"
-        ), {"stuck_ranks": [rank]}
+        return finding("stuck_rank", text="rank_came_late", title=title, evidence=before), {"stuck_ranks": [rank]}
     late = {rank: (max(own, key=lambda line: own[line])) for rank, own in lateness.items() if len(own) > 1}
     behind = {rank: lateness[rank][line] for rank, line in late.items()}
     if not behind:
         return None
     rank = max(behind, key=lambda one: behind[one])
-    if behind[rank] - max(0.0, min(lateness[rank].values())) <= _LATE_SHARE * step:
+    if behind[rank] - max(0.0, min(lateness[rank].values())) <= max(_LATE_NS, _LATE_SHARE * step):
         return None
     shown = [f"{_line(line)}: {format_seconds(max(0.0, late_ns) / 1e9)} after the others"
              for line, late_ns in lateness[rank].items()]  # fmt: skip
     share, line = behind[rank] / step, late[rank]
     hourly = None if rate.usd_per_hour is None else share * rate.usd_per_hour
-    title = (
-        f"Rank {rank} comes {format_seconds(behind[rank] / 1e9)} late to {_line(line)} in each step: the others wait "
-    )
-    title += f"{format_percent(share)} of it" + ("" if hourly is None else f", {format_usd_rate(hourly)} an hour")
+    title = f"Rank {rank} comes {format_seconds(behind[rank] / 1e9)} late to {_line(line)} in each step: the others "
+    title += f"wait {format_percent(share)} of it" + ("" if hourly is None else f", {format_usd_rate(hourly)} an hour")
     facts = {"late_rank": rank, "late_seconds": behind[rank] / 1e9, "step_seconds": step / 1e9, "place": line[2]}
     return finding("late_rank", text="late_call", title=title, evidence=shown[:_SHOWN]), facts
 

@@ -17,6 +17,7 @@ from advisor.errors import AdvisorError
 from advisor.findings.traces.judgement import Rate
 from advisor.findings.traces.stuck import judge
 from advisor.readers.traces.collectives import read_dumps
+from tests.terminal import advisor
 
 TRACES = Path(__file__).parents[4] / "shared" / "traces"
 known = pytest.mark.skipif(not TRACES.is_dir(), reason="the collected traces are not here")
@@ -85,6 +86,18 @@ def stuck(judgement):
 
 
 @pytest.mark.parametrize("kind", [pickle, json])
+def test_the_command_names_the_rank_and_the_price(tmp_path, kind):
+    job = training(Job(3)).call("all_gather", 400, (0, 1), line=20)
+    for rank in range(3):
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(job.dump(rank, kind))
+    said = advisor("analyze", tmp_path, "--gpus", 8, "--price", 2.5, expect=0, COLUMNS=200).stdout
+    assert "Rank 2 never came to all_gather (call 13 of default_pg)" in said and "$20 for each hour of waiting" in said
+    (one,) = json.loads(advisor("analyze", tmp_path, "--json", expect=0).stdout)["judged"]
+    assert one["judgement"]["facts"]["stuck_ranks"] == [2] and one["kind"] == "flight_recorder"
+    assert "alice" not in said + repr(one)
+
+
+@pytest.mark.parametrize("kind", [pickle, json])
 def test_a_rank_that_never_came(kind):
     job = training(Job(3)).call("all_gather", 400, (0, 1), line=20)
     found = job.judged(rate=Rate(gpus=8, usd_per_gpu_hour=2.5), kind=kind)
@@ -150,6 +163,8 @@ def test_only_one_rank_gathers_and_scatters_and_splits_need_only_add_up():
     job.call("scatter", 410, (0,)).call("scatter", 410, (1,), inputs=(), outputs=((4096,),))
     job.call("all_to_all", 420, (0,), inputs=((6, 4),), outputs=((2, 4),))
     job.call("all_to_all", 420, (1,), inputs=((4, 4),), outputs=((8, 4),))
+    job.call("all_gather_v", 425, (0,), inputs=((6,),)).call("all_gather_v", 425, (1,), inputs=((7,),))
+    job.call("all_reduce", 427, (0,), inputs=((6, 2),)).call("all_reduce", 427, (1,), inputs=((12,),))
     assert "Nothing is stuck" in job.judged().verdict
     job.call("all_to_all", 430, (0,), inputs=((6, 4),), outputs=((2, 4),))
     job.call("all_to_all", 430, (1,), inputs=((4, 4),), outputs=((7, 4),))
@@ -265,6 +280,13 @@ def test_the_rank_is_the_last_number_of_the_name_that_can_be_one():
         with pytest.raises(AdvisorError) as error:
             read_dumps([(name, io.BytesIO(data))])
         assert "\n" not in error.value.message
+
+
+def test_words_of_strangers_are_cleaned():
+    job = training(Job(3, {"1": ("/home/alice/\x1b[31mtp" + "x" * 200, (0, 1))}))
+    job.call("all_reduce\n\x1b", 400, (0,), "1", line=3)
+    assert stuck(found := job.judged()) == [1]
+    assert not any(bad in found.verdict for bad in ("alice", "\x1b", "\n")) and len(found.verdict) < 250
 
 
 @known
