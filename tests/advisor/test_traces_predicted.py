@@ -155,6 +155,10 @@ def test_a_log_and_its_trace_are_one_report(tmp_path, config):
     assert judged["judgement"]["remarks"] == [
         "a step takes 100 ms in the trace, 1.25 times the 80 ms of the log: the profiler slows the host"]  # fmt: skip
     assert rows_of(document)["the whole step"]["predicted"]["value"] > 0.1
+    # 61.7 of 100 ms more than predicted, of the 60 steps of 80 ms in the log
+    (exposed,) = (one for one in judged["judgement"]["findings"] if one["code"] == "exposed_communication")
+    assert exposed["saved_hours"]["value"] == pytest.approx(0.617 * 60 * 0.08 / 3600, rel=0.02)
+    assert exposed["saved_usd"]["value"] == pytest.approx(exposed["saved_hours"]["value"] * 24)
     said = terminal.advisor("analyze", trace, log, *given, expect=0).stdout
     assert said.index("train.log") < said.index("62 % of each step") and "1.25 times" in said
     answer = advisor.analyze(log, trace, config=config, gpu="8xh100", price=3)

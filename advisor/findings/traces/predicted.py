@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from advisor.findings import run_metrics
-from advisor.findings.case import Case, Insufficient, lacking
+from advisor.findings.case import Case, Cost, Insufficient, lacking
+from advisor.findings.savings import saved_share
 from advisor.findings.traces.changes import Change, faster_settings
 from advisor.findings.traces.judgement import ComparedPart
 from advisor.findings.traces.step_parts import (
@@ -90,6 +91,16 @@ class Comparison:
         part = next((one for one in self.parts if one.name == _WHOLE_PART.get(code)), None)
         share = self.share(part) if part is not None else ""
         return f"; {share} was predicted" if share else ""
+
+    def saved(self, code: str) -> Cost:
+        """Return what the whole run would save if all of the part that a finding is about took as predicted."""
+        return self.saved_on(next((one for one in self.slower if one.name == _WHOLE_PART.get(code)), None))
+
+    def saved_on(self, part: ComparedPart | None) -> Cost:
+        if part is None or self.case is None or self.step is None or part.predicted is None:
+            return None, None
+        ends = ((part.measured - end) / self.step.measured for end in (part.predicted.high, part.predicted.low))
+        return saved_share(self.case, part.lost / self.step.measured, *ends)
 
     def changes_for(self, code: str) -> tuple[str, ...]:
         """Return the changes that shorten the part that a finding is about, in words."""

@@ -169,6 +169,7 @@ class _Says:
         cost = self.comparison.words(code) + cost
         if changes := self.comparison.changes_for(code):
             known.setdefault("actions", (*changes, *texts().get(code, {}).get("actions", ())))
+        known.setdefault("saved", self.comparison.saved(code))
         severity = Severity.NOTE if not costs else Severity.ERROR if share >= 0.3 else Severity.WARNING
         words = title.format(share=format_percent(share), whole=self.whole, cost=cost)
         return (share if costs else 0.0), finding(code, severity=severity, title=words, evidence=evidence, **known)
@@ -210,7 +211,7 @@ def _beside_prediction(say: _Says, codes: set[str]) -> Iterator[Cost]:
         share = format_percent(part.measured / step.measured)
         title = f"{part.name} takes {share} of {{whole}}; {comparison.share(part)} was predicted{{cost}}"
         yield say("part_slower_than_predicted", part.lost / step.measured, title, evidence, confidence=confidence,
-                  actions=comparison.changes_of(part.name))  # fmt: skip
+                  actions=comparison.changes_of(part.name), saved=comparison.saved_on(part))  # fmt: skip
     if not comparison.slower:
         far = "slower than" if step.measured > step.predicted.high else "faster than"
         how = "as" if step.predicted.contains(step.measured) else far
