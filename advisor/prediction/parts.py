@@ -19,6 +19,12 @@ _PART_OF_TERM = {
 }
 
 
+def product_flops(w: Workload) -> float:
+    """Return the FLOPs of products with weights in a step on one GPU, as if every weight were trained."""
+    z = sizes([w])
+    return float(products(z)[0][0] - z.step_flops[0])
+
+
 def parts_of_step(profile: Profile, w: Workload, *, head_is_loss: bool) -> dict[str, Estimate] | None:
     """Return the predicted seconds of each part of a step, which add up to the predicted step.
 

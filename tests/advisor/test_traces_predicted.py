@@ -187,3 +187,17 @@ def test_the_traces_of_a_run_folder_belong_to_its_report(tmp_path):
     assert sorted(one["files"][0] for one in document["traces"]) == ["own.json", "rank_0.json.gz"]
     missing = {gap["missing"] for one in document["traces"] for gap in one["judgement"]["lacking"]}
     assert "a prediction for h100-80gb-sxm, of which the trace is: the run was to be on cpu" in missing
+
+
+@pytest.mark.parametrize(("vocabulary", "compared"), [(50304, True), (300_000, False)])
+def test_a_trace_of_another_model_is_not_compared(tmp_path, config, vocabulary, compared):
+    trace = steps({PRODUCTS: 25, ATTENTION: 10})
+    # In each of 3 steps, 3 products with each weight for 8 micro-batches of 2,048 tokens at once.
+    sides = [[[16384, 768], [768, 12 * 12 * 768]], [[16384, 768], [768, vocabulary]]] * 9
+    for number, dims in enumerate(sides):
+        trace.op("aten::mm", 2 + number, 0.1, **{"Input Dims": dims})
+    path = trace.write(tmp_path / "rank0.json.gz", **RANK)
+    (judged,) = terminal.document("analyze", path, "--config", config)["judged"]
+    assert bool(judged["judgement"]["compared"]) is compared
+    lacking = [one["missing"] for one in judged["judgement"]["lacking"]]
+    assert any("its products need" in one for one in lacking) is not compared

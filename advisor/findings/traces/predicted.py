@@ -25,10 +25,10 @@ from advisor.findings.traces.step_parts import (
 )  # fmt: skip
 from advisor.hardware.catalog import find_gpu
 from advisor.prediction.intervals import sum_shared
-from advisor.prediction.parts import parts_of_step
+from advisor.prediction.parts import parts_of_step, product_flops
 from advisor.readers.traces import intervals
 from advisor.records import Estimate, Prediction
-from advisor.units import format_estimate, format_number, format_percent, format_seconds
+from advisor.units import format_count, format_estimate, format_number, format_percent, format_seconds
 
 STEP, EXPOSED, COPIES, IDLE = "the whole step", "communication that nothing hides", "copies that nothing hides", "idle"
 # The names of the measured parts in a prediction. Other measured parts have none.
@@ -45,6 +45,7 @@ _PART_OF = {
 # Where the work of a part is counted if none of its kernels could be told by name or operator.
 _COUNTED_IN = {ATTENTION: PRODUCTS, LOSS: PASSES, OPTIMIZER: PASSES}
 _UNNAMED_MOST = 0.15  # of the computation
+_SAME_MODEL = (0.4, 2.0)  # FLOPs of products over those of the run; without gradients of frozen weights they are fewer
 _SLOWER_BY = 0.05  # of the step
 _CHANGES_SHOWN = 2
 
@@ -174,6 +175,9 @@ def _missing(first: StepParts, case: Case) -> str:
     updates = int(timeline.matches(OPTIMIZER_STEP, timeline.ranges).sum())
     if updates < len(first.steps) and (updates or w.grad_accum > 1):
         return f"whole steps: {len(first.steps)} are marked, with {updates} of the optimizer; call prof.step() after it"
+    done, due = first.product_flops, product_flops(w) if w.layout is None else 0.0
+    if done and due and not _SAME_MODEL[0] < done / due < _SAME_MODEL[1]:
+        return f"the trace's model: its products need {format_count(done)} FLOPs a step, the run's {format_count(due)}"
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -251,6 +252,19 @@ class StepParts:
         found[self.copies & ~self.in_optimizer] = TERMS.index(PASSES)
         found[self.communication] = TERMS.index(COMMUNICATION)
         return found
+
+    @cached_property
+    def product_flops(self) -> float:
+        """Return the FLOPs of a step's products with weights, by the sizes of their operators; 0 if none are stated."""
+        ops, shapes = self.timeline.ops, self.timeline.shapes
+        rows = np.flatnonzero(self.timeline.matches(r"^aten::(?:mm|addmm|linear|matmul|_scaled_mm)$", ops))
+        flops = 0.0
+        for row in rows[ops.extra[rows] >= 0].tolist():
+            sides = [side for side in shapes[ops.extra[row]] if isinstance(side, tuple) and len(side) >= 2]
+            if len(sides) >= 2 and len(sides[1]) == 2 and sides[0][-1] in sides[1]:
+                left, right = sides[:2]
+                flops += 2 * math.prod(left) * math.prod(right) / left[-1]
+        return flops / max(len(self.steps), 1)
 
     @cached_property
     def of_vocabulary(self) -> Mask:
