@@ -36,11 +36,13 @@ _PREDICTED_AS = {
     **{PRODUCTS: "products", ATTENTION: "attention", LOSS: "loss", OPTIMIZER: "optimizer", PASSES: "passes"},
     **{EXPOSED: "communication", IDLE: "launches"},
 }
-# The part that findings over the trace alone are about. The titles of the first ones state the share of all of it.
-_WHOLE_PART = {"exposed_communication": EXPOSED, "launch_bound": IDLE, "optimizer_not_fused": OPTIMIZER}
+# The part whose share the title of a finding states, and findings that explain a part.
 _PART_OF = {
-    **_WHOLE_PART, "attention_written_out": ATTENTION, "full_precision_products": PRODUCTS, "late_rank": EXPOSED,
-    "data_loading": IDLE, "host_synchronisation": IDLE, "allocator_retries": IDLE,
+    "exposed_communication": EXPOSED, "launch_bound": IDLE, "optimizer_not_fused": OPTIMIZER,
+    "attention_written_out": ATTENTION, "full_precision_products": PRODUCTS,
+}  # fmt: skip
+_CAUSE_OF = {
+    **_PART_OF, "data_loading": IDLE, "host_synchronisation": IDLE, "allocator_retries": IDLE, "late_rank": EXPOSED,
 }  # fmt: skip
 # Where the work of a part is counted if none of its kernels could be told by name or operator.
 _COUNTED_IN = {ATTENTION: PRODUCTS, LOSS: PASSES, OPTIMIZER: PASSES}
@@ -68,11 +70,6 @@ class Comparison:
     def changes(self) -> list[Change]:
         return faster_settings(self.case) if self.case is not None else []
 
-    def unexplained(self, codes: set[str]) -> list[ComparedPart]:
-        """Return the parts clearly slower than predicted that no finding of these codes is about, worst first."""
-        explained = {_PART_OF.get(code) for code in codes}
-        return [part for part in self.slower if part.name not in explained]
-
     @property
     def slower(self) -> list[ComparedPart]:
         """Return the parts that take clearly longer than predicted, the one that loses most first."""
@@ -81,35 +78,27 @@ class Comparison:
                 and part.lost >= _SLOWER_BY * whole]  # fmt: skip
         return sorted(late, key=lambda part: -part.lost)
 
+    def unexplained(self, codes: set[str]) -> list[ComparedPart]:
+        """Return the slower parts that no finding of these codes is about."""
+        return [part for part in self.slower if part.name not in {_CAUSE_OF.get(code) for code in codes}]
+
+    def about(self, code: str) -> ComparedPart | None:
+        """Return the part whose share the title of a finding states."""
+        return next((part for part in self.parts if part.predicted and part.name == _PART_OF.get(code)), None)
+
     def share(self, part: ComparedPart) -> str:
-        """Return the predicted share of a part in the predicted step, in words, or "" if it is unknown."""
-        if part.predicted is None or self.step is None or self.step.predicted is None:
-            return ""
+        """Return the predicted share of a part in the predicted step, in words."""
+        assert part.predicted is not None and self.step is not None and self.step.predicted is not None
         return format_estimate(part.predicted.scaled(1 / self.step.predicted.value), format_percent)
 
-    def words(self, code: str) -> str:
-        """Return what was predicted for the part that a finding is about, to follow its title; "" if unknown."""
-        part = next((one for one in self.parts if one.name == _WHOLE_PART.get(code)), None)
-        share = self.share(part) if part is not None else ""
-        return f"; {share} was predicted" if share else ""
-
-    def saved(self, code: str) -> Cost:
-        """Return what the whole run would save if all of the part that a finding is about took as predicted."""
-        return self.saved_on(next((one for one in self.slower if one.name == _WHOLE_PART.get(code)), None))
-
-    def saved_on(self, part: ComparedPart | None) -> Cost:
-        if part is None or self.case is None or self.step is None or part.predicted is None:
-            return None, None
+    def saved(self, part: ComparedPart) -> Cost:
+        """Return what the whole run would save if the part took as long as predicted."""
+        assert part.predicted is not None and self.step is not None and self.case is not None
         ends = ((part.measured - end) / self.step.measured for end in (part.predicted.high, part.predicted.low))
-        return saved_share(self.case, part.lost / self.step.measured, *ends)
+        return saved_share(self.case, part.lost / self.step.measured, *ends) if part in self.slower else (None, None)
 
-    def changes_for(self, code: str) -> tuple[str, ...]:
-        """Return the changes that shorten the part that a finding is about, in words."""
-        return self.changes_of(_PART_OF.get(code, ""))
-
-    def changes_of(self, part: str) -> tuple[str, ...]:
-        own = _PREDICTED_AS.get(part)
-        return tuple(one.sentence for one in self.changes if one.part == own)[:_CHANGES_SHOWN]
+    def changes_of(self, part: ComparedPart) -> tuple[str, ...]:
+        return tuple(one.sentence for one in self.changes if one.part == _PREDICTED_AS[part.name])[:_CHANGES_SHOWN]
 
 
 def compare(ranks: Sequence[StepParts], case: Case) -> Comparison:

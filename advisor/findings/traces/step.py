@@ -10,7 +10,7 @@ import numpy as np
 
 from advisor.findings.case import Case, Finding, Insufficient, Severity, finding, lacking, texts
 from advisor.findings.run_metrics import prediction_confidence
-from advisor.findings.traces.judgement import Judgement, PartOfWhole, Rate
+from advisor.findings.traces.judgement import ComparedPart, Judgement, PartOfWhole, Rate
 from advisor.findings.traces.predicted import Comparison, compare
 from advisor.findings.traces.ranks import Arrival, arrival
 from advisor.findings.traces.step_parts import ATTENTION, BACKWARD, LOSS, OPTIMIZER_STEP, PRODUCTS, StepParts
@@ -162,14 +162,16 @@ class _Says:
         self.rate, self.priced = rate, is_training(ranks[0])
         self.steps = max(len(ranks[0].steps), 1)
 
-    def __call__(self, code: str, share: float, title: str, *evidence: str, costs: bool = True, **known: Any) -> Cost:
+    def __call__(self, code: str, share: float, title: str, *evidence: str, costs: bool = True,
+                 part: ComparedPart | None = None, **known: Any) -> Cost:  # fmt: skip
+        """Return a finding; `part` is the part of the step that it is about, if its code does not tell."""
         usd = self.rate.usd_per_hour
         cost = f": {format_usd_rate(share * usd)} an hour" if usd and costs and self.priced else ""
         cost += f" of {format_usd_rate(usd)} for {self.rate.gpus} x {self.rate.gpu}" if cost and self.rate.gpu else ""
-        cost = self.comparison.words(code) + cost
-        if changes := self.comparison.changes_for(code):
-            known.setdefault("actions", (*changes, *texts().get(code, {}).get("actions", ())))
-        known.setdefault("saved", self.comparison.saved(code))
+        if (part := part or self.comparison.about(code)) is not None:
+            cost = f"; {self.comparison.share(part)} was predicted{cost}"
+            actions = (*self.comparison.changes_of(part), *texts().get(code, {}).get("actions", ()))
+            known |= {"saved": self.comparison.saved(part), "actions": actions}
         severity = Severity.NOTE if not costs else Severity.ERROR if share >= 0.3 else Severity.WARNING
         words = title.format(share=format_percent(share), whole=self.whole, cost=cost)
         return (share if costs else 0.0), finding(code, severity=severity, title=words, evidence=evidence, **known)
@@ -209,9 +211,9 @@ def _beside_prediction(say: _Says, codes: set[str]) -> Iterator[Cost]:
     evidence = f"measured (predicted): {', '.join(pairs)}"
     for part in comparison.unexplained(codes):
         share = format_percent(part.measured / step.measured)
-        title = f"{part.name} takes {share} of {{whole}}; {comparison.share(part)} was predicted{{cost}}"
-        yield say("part_slower_than_predicted", part.lost / step.measured, title, evidence, confidence=confidence,
-                  actions=comparison.changes_of(part.name), saved=comparison.saved_on(part))  # fmt: skip
+        title = f"{part.name} takes {share} of {{whole}}{{cost}}"
+        yield say("part_slower_than_predicted", part.lost / step.measured, title, evidence, part=part,
+                  confidence=confidence)  # fmt: skip
     if not comparison.slower:
         far = "slower than" if step.measured > step.predicted.high else "faster than"
         how = "as" if step.predicted.contains(step.measured) else far
