@@ -12,6 +12,7 @@ from advisor.findings.traces.judgement import Judgement
 from advisor.report import words
 from advisor.report.table import Table, on_console
 from advisor.report.terminal import STYLES
+from advisor.store.folders import names_apart
 from advisor.units import (
     format_bytes,
     format_count,
@@ -32,6 +33,8 @@ def report(judged: Sequence[JudgedTrace], everything: bool = False) -> Iterator[
     """Yield texts and tables in reading order; `everything` adds the cheaper findings and what could not be judged."""
     for one in judged:
         yield from _one(one, everything)
+    if (table := before_and_after(judged)) is not None:
+        yield from ("", on_console(table))
 
 
 def _one(judged: JudgedTrace, everything: bool) -> Iterator[RenderableType]:
@@ -89,6 +92,23 @@ def compared_table(judgement: Judgement) -> Table:
         for part in judgement.compared
     )  # fmt: skip
     return Table(columns=("of a step", "measured", "predicted", "ratio"), rows=rows, numbers=("measured", "ratio"))
+
+
+def before_and_after(judged: Sequence[JudgedTrace]) -> Table | None:
+    """Return the parts of a step in the first and in the last of several traces, or None if there is only one."""
+    steps = [one for one in judged if one.judgement.parts and one.judgement.facts.get("step_seconds")]
+    if len(steps) < 2:
+        return None
+    ends = [{part.name: part.value for part in one.judgement.parts} for one in (steps[0], steps[-1])]
+    before, after = ({**parts, "the whole step": sum(parts.values())} for parts in ends)
+    rows = tuple(
+        (name, *(format_seconds(parts.get(name, 0.0)) for parts in (before, after)),
+         format_percent.change(after.get(name, 0.0) / before[name] - 1) if before.get(name) else "")
+        for name in dict.fromkeys((*ends[0], *ends[1], "the whole step"))
+    )  # fmt: skip
+    first, last = names_apart([steps[0].files[0], steps[-1].files[0]])
+    numbers = (first, last, "change")
+    return Table(columns=("of a step", *numbers), rows=rows, numbers=numbers)
 
 
 def bars(judgement: Judgement) -> list[dict[str, Any]]:

@@ -113,7 +113,18 @@ def test_communication_is_told_by_arguments_and_ranges_too(name, args, inside):
 
 def test_an_operator_inside_an_annotation_of_experts_is_no_communication():
     trace = Trace().range("moe_dispatch", 0, 50).op("aten::sort", 20, 10).kernel("sort", 30, 10, launched=25)
+    trace.kernel("triton_poi_fused_all_gather_into_tensor_3", 45, 5)
     assert not parts_of(trace.kernel("hipMemcpyKernel", 60, 5)).communication.any()
+
+
+def test_categories_of_old_traces_are_known():
+    trace = training_step()
+    old = {"kernel": "Kernel", "gpu_memcpy": "Memcpy", "cuda_runtime": "Runtime", "cpu_op": "Operator",
+           "user_annotation": "Operator"}  # fmt: skip
+    for event in trace.events:
+        event["cat"] = old[event["cat"]]
+    parts = parts_of(trace)
+    assert [micro(step) for step in parts.steps] == [200, 130] and micro(parts.exposed_copy_seconds) == 40
 
 
 def test_a_forward_pass_inside_the_backward_pass_is_recomputation():

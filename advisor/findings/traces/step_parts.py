@@ -17,10 +17,14 @@ Mask = npt.NDArray[np.bool_]
 
 # Kernels of libraries for collectives. Many carry no "nccl" in their name, so arguments and annotations count too.
 _COMMUNICATION = (
-    r"(?i)nccl|rccl|multimem_all_|one_shot_all_reduce|two_shot_all_reduce|cross_device_reduce|deep_ep|nvshmem"
-    r"|(?:^|[^a-z])(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)(?:[^a-z]|$|_kernel|kernel)"
+    r"(?i)^(?!triton_(?:poi|red|per|for|tem)_)"  # a compiled kernel is named after all operators around it
+    r"(?:.*(?:nccl|rccl|multimem_all_|one_shot_all_reduce|two_shot_all_reduce|cross_device_reduce|deep_ep|nvshmem"
+    r"|(?:^|[^a-z])(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)(?:[^a-z]|$|_kernel|kernel)))"
 )
 _EXPERT_RANGE = r"(?i)(?:^|[^a-z])(?:dispatch|combine|all_?(?:to|2)_?all)(?:[^a-z]|$)"
+_OF_ONE_GPU = (
+    r"(?i)triton|permut|sort|topk|copy|gemm|matmul|cutlass|elementwise|reduce_kernel|cast|quant|align|scan|fill"
+)
 _COLLECTIVE_RANGE = r"^(?:nccl|rccl|gloo|c10d|xccl|hccl)\w*:"
 _SYNCHRONIZING = rf"Synchronize$|^(?:{'|'.join(SYNCHRONIZING_OPS)})$"
 _DATA_LOADING = r"^enumerate\(DataLoader\)#|DataLoader.*__next__"
@@ -72,16 +76,14 @@ class StepParts:
 
     def __init__(self, timeline: Timeline):
         self.timeline, self.device = timeline, timeline.device
-        launched = timeline.device.extra
-        calls = timeline.calls[np.maximum(launched, 0)] if len(timeline.calls) else timeline.device
         # An event without a launch has no thread, so that nothing on the host is its parent.
-        thread = np.where(launched >= 0, calls.thread, -1) if len(self.device) else launched
-        self.launch = Events(start=calls.start, end=calls.end, name=calls.name, thread=thread, extra=launched)
+        at, thread = timeline.launch_start, timeline.device.extra
+        self.launch = Events(start=at, end=at, name=thread, thread=thread, extra=thread)
 
     def _within(self, pattern: str, events: Events | None = None) -> Mask:
         """Return for each device event whether it was launched inside an event (by default a range) of such a name."""
         outer = self.timeline.ranges if events is None else events
-        return np.asarray(self.launch.parents(outer[self.timeline.matches(pattern, outer)]) >= 0)
+        return np.asarray(self.launch.parents(outer, self.timeline.matches(pattern, outer)) >= 0)
 
     @cached_property
     def kernels(self) -> Mask:
@@ -95,16 +97,15 @@ class StepParts:
     def operator(self) -> Ints:
         """Return for each device event the outermost operator of the framework that launched it, or -1."""
         ops = self.timeline.ops
-        mine = np.flatnonzero(self.timeline.matches(r"^(?!autograd::|torch::autograd)\w+::", ops))
-        place = self.launch.parents(ops[mine])
-        return np.where(place >= 0, mine[place], -1) if len(mine) else place
+        return self.launch.parents(ops, self.timeline.matches(r"^(?!autograd::|torch::autograd)\w+::", ops))
 
     @cached_property
     def communication(self) -> Mask:
         """Return which events are collectives: by their arguments, by what launched them, or by name."""
         launched = self._within(_COLLECTIVE_RANGE) | self._within(rf"^{COLLECTIVE_OP}$", self.timeline.ops)
-        # An annotation of experts also holds ordinary operators, which sort and copy tokens.
-        of_experts = self._within(_EXPERT_RANGE) & (self.operator < 0)
+        # An annotation of experts also holds ordinary operators and kernels, which sort and copy tokens.
+        local = (self.operator >= 0) | self.timeline.matches(_OF_ONE_GPU, self.device)
+        of_experts = self._within(_EXPERT_RANGE) & ~local
         named = self.timeline.matches(_COMMUNICATION, self.device)
         return self.kernels & ((self.timeline.message >= 0) | launched | of_experts | named)
 
@@ -124,7 +125,7 @@ class StepParts:
         return self._within(OPTIMIZER_STEP)
 
     def covered(self, mask: Mask) -> Floats:
-        return self.device[mask].covered
+        return intervals.union(self.device.start[mask], self.device.end[mask])
 
     @cached_property
     def busy(self) -> Floats:
@@ -156,8 +157,9 @@ class StepParts:
 
     @cached_property
     def exposed_copy_seconds(self) -> float:
-        other = self.covered(~self.copies)
-        return intervals.length(intervals.minus(self.covered(self.copies), other))
+        # What the device does besides computation and exposed communication are copies alone.
+        rest = intervals.length(self.busy) - self.compute_seconds - intervals.length(self.exposed_communication)
+        return rest if self.copies.any() else 0.0
 
     @cached_property
     def idle_seconds(self) -> float:
@@ -166,17 +168,9 @@ class StepParts:
     @cached_property
     def late_gaps(self) -> Floats:
         """Return the gaps of the device before events that the host launched only after the gap began."""
-        return self._gaps[self._late]
-
-    @cached_property
-    def _gaps(self) -> Floats:
-        return intervals.gaps(self.busy)
-
-    @cached_property
-    def _late(self) -> Mask:
-        order = np.argsort(self.device.start, kind="stable")
-        following = order[np.searchsorted(self.device.start[order], self._gaps[:, 1], side="left")]
-        return np.asarray((self.launch.extra[following] >= 0) & (self.launch.start[following] >= self._gaps[:, 0]))
+        gaps, order = intervals.gaps(self.busy), np.argsort(self.device.start, kind="stable")
+        following = order[np.searchsorted(self.device.start[order], gaps[:, 1], side="left")]
+        return gaps[(self.launch.extra[following] >= 0) & (self.launch.start[following] >= gaps[:, 0])]
 
     @cached_property
     def idle(self) -> Idle:
@@ -238,15 +232,14 @@ class StepParts:
     @cached_property
     def term(self) -> Ints:
         """Return for each event the number of its term: by the operator, by the phase, last by the kernel's name."""
-        found = np.full(len(self.device), TERMS.index(UNNAMED))
+        found = np.full(len(self.device), TERMS.index(UNNAMED), np.int8)
         for term, pattern in reversed(_TERM_OF_KERNEL):
             found[self.timeline.matches(pattern, self.device)] = TERMS.index(term)
         known = self.operator >= 0
         found[known & (found == TERMS.index(UNNAMED))] = TERMS.index(PASSES)
-        launching = self.timeline.ops[self.operator[known]]
+        names = self.timeline.ops.name[self.operator] if known.any() else self.operator
         for term, pattern in reversed(_TERM_OF_OP):
-            mine = np.flatnonzero(known)[self.timeline.matches(pattern, launching)]
-            found[mine] = TERMS.index(term)
+            found[known & self.timeline.named(pattern, names)] = TERMS.index(term)
         found[self.of_vocabulary] = TERMS.index(LOSS)
         found[self.in_optimizer] = TERMS.index(OPTIMIZER)
         found[self.copies & ~self.in_optimizer] = TERMS.index(PASSES)
@@ -260,7 +253,8 @@ class StepParts:
         rows = np.flatnonzero(self.timeline.matches(r"^aten::(?:mm|addmm|linear|matmul|_scaled_mm)$", ops))
         flops = 0.0
         for row in rows[ops.extra[rows] >= 0].tolist():
-            sides = [side for side in shapes[ops.extra[row]] if isinstance(side, tuple) and len(side) >= 2]
+            sides = [side for side in shapes[ops.extra[row]] if isinstance(side, tuple) and 2 <= len(side) <= 4]
+            sides = [side for side in sides if all(type(size) is int and 0 < size < 2**40 for size in side)]
             if len(sides) >= 2 and len(sides[1]) == 2 and sides[0][-1] in sides[1]:
                 left, right = sides[:2]
                 flops += 2 * math.prod(left) * math.prod(right) / left[-1]
@@ -277,6 +271,6 @@ class StepParts:
                          for dims in shapes] or [False])  # fmt: skip
         if not len(ops):
             return np.zeros(len(self.device), bool)
-        products = self.timeline.matches(r"^aten::(?:mm|addmm|linear|matmul)$", ops[self.operator])
+        products = self.timeline.named(r"^aten::(?:mm|addmm|linear|matmul)$", ops.name[self.operator])
         shape = np.where(self.operator >= 0, ops.extra[self.operator], -1)
         return np.asarray((shape >= 0) & wide[np.maximum(shape, 0)] & products)

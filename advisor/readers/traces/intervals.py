@@ -12,10 +12,15 @@ def union(start: Floats, end: Floats) -> Floats:
     """Return the intervals that at least one event covers."""
     if not len(start):
         return np.empty((0, 2))
+    # Names are used again, so that of millions of events few copies exist at a time.
     order = np.argsort(start, kind="stable")
-    start, reached = start[order], np.maximum.accumulate(end[order])
-    opens = np.r_[True, start[1:] > reached[:-1]]
-    return np.column_stack((start[opens], reached[np.r_[opens[1:], True]]))
+    start, end = start[order], end[order]
+    del order
+    np.maximum.accumulate(end, out=end)
+    opens = np.r_[True, start[1:] > end[:-1]]
+    found = np.empty((int(opens.sum()), 2))
+    found[:, 0], found[:, 1] = start[opens], end[np.r_[opens[1:], True]]
+    return found
 
 
 def length(intervals: Floats) -> float:

@@ -13,8 +13,10 @@ from advisor.readers.traces.timeline import COPY, KERNEL, SET, Collector, Messag
 _MICROSECOND = 1e-6
 _LONGEST_NAME = 400
 _LATEST = 1e18  # microseconds; later ones are damage
-_DEVICE = {"kernel": KERNEL, "gpu_memcpy": COPY, "gpu_memset": SET}
-_CALLS = ("cuda_runtime", "cuda_driver")
+# Names of categories, with those before torch 1.11, where steps were operators too.
+_DEVICE = {"kernel": KERNEL, "gpu_memcpy": COPY, "gpu_memset": SET, "Kernel": KERNEL, "Memcpy": COPY, "Memset": SET}
+_CALLS = ("cuda_runtime", "cuda_driver", "Runtime")
+_OLD_RANGE = re.compile(r"ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)#|DistributedDataParallel")
 # Operators whose shapes tell the vocabulary, the numbers' format, and attention that is written out.
 _SHAPED = frozenset(
     f"aten::{name}"
@@ -28,7 +30,7 @@ def read_kineto(stream: BinaryIO, name: str) -> Timeline:
     """Read a trace. Raises AdvisorError if it is not one; a cut trace is read as far as it goes."""
     source, rows = JsonStream(stream, name), _Rows()
     takers = {**dict.fromkeys(_DEVICE, rows.take_device), **dict.fromkeys(_CALLS, rows.take_call),
-              "cpu_op": rows.take_op, "user_annotation": rows.take_range}  # fmt: skip
+              "cpu_op": rows.take_op, "Operator": rows.take_op, "user_annotation": rows.take_range}  # fmt: skip
     for event in source.events():
         try:
             take = takers.get(event["cat"]) if "cat" in event else None
@@ -75,6 +77,9 @@ class _Rows(Collector):
 
     def take_op(self, event: Mapping[str, Any], start: float, seconds: float, args: Mapping[str, Any]) -> None:
         name, extra = _name(event), -1
+        if _OLD_RANGE.match(name):
+            self.take_range(event, start, seconds, args)
+            return
         if name in _SHAPED and "Input Dims" in args:
             extra = self.shapes[_frozen(args["Input Dims"])]
         self.add_op(name, start, seconds, self._thread(event), extra, differentiable="Sequence number" in args)

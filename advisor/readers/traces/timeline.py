@@ -48,16 +48,17 @@ class Events:
         """Return the intervals that the events cover."""
         return union(self.start, self.end)
 
-    def parents(self, outer: Events) -> Ints:
-        """Return for each event the widest of the outer events in which it begins on its thread, or -1."""
-        found = np.full(len(self), -1)
-        for thread in np.unique(self.thread):
-            mine, theirs = np.flatnonzero(self.thread == thread), np.flatnonzero(outer.thread == thread)
+    def parents(self, outer: Events, wanted: npt.NDArray[np.bool_]) -> Ints:
+        """Return for each event the widest of the wanted outer events in which it begins on its thread, or -1."""
+        found = np.full(len(self), -1, np.int32)
+        rows = np.flatnonzero(wanted).astype(np.int32)
+        for thread in np.unique(outer.thread[rows]):
+            mine, theirs = np.flatnonzero(self.thread == thread), rows[outer.thread[rows] == thread]
             theirs = theirs[np.lexsort((-outer.end[theirs], outer.start[theirs]))]
-            reached = np.maximum.accumulate(outer.end[theirs]) if len(theirs) else theirs
-            widest = theirs[np.r_[True, outer.start[theirs][1:] >= reached[:-1]]] if len(theirs) else theirs
+            reached = np.maximum.accumulate(outer.end[theirs])
+            widest = theirs[np.r_[True, outer.start[theirs[1:]] >= reached[:-1]]]
             place = inside(np.column_stack((outer.start[widest], outer.end[widest])), self.start[mine])
-            found[mine] = np.where(place >= 0, widest[place], -1) if len(widest) else -1
+            found[mine] = np.where(place >= 0, widest[place], np.int32(-1))
         return found
 
 
@@ -80,10 +81,11 @@ class Timeline:
     source: str  # the file's name
     kind: Kind
     names: tuple[str, ...]
-    device: Events  # kernels, copies and memory sets; `extra` is the number of its launch in `calls`, or -1
+    device: Events  # kernels, copies and memory sets; `extra` is the thread that launched it, or -1
+    launch_start: Floats  # when each of them was launched, if the file has its launch
     device_kind: Ints  # KERNEL, COPY or SET for each of them
     message: Ints  # of a collective: its number in `messages`, or -1
-    calls: Events  # calls of the CUDA or HIP runtime and driver
+    calls: Events  # calls of the CUDA or HIP runtime and driver that launched nothing
     ops: Events  # operators of the framework; `extra` is the number in `shapes`, or -1
     op_differentiable: npt.NDArray[np.bool_]  # the operator is part of a forward pass, also if it is computed again
     ranges: Events  # annotations: steps, phases, and the user's own
@@ -102,16 +104,20 @@ class Timeline:
 
     def matches(self, pattern: str, events: Events) -> npt.NDArray[np.bool_]:
         """Return for each event whether its name contains the pattern, a regular expression."""
+        return self.named(pattern, events.name)
+
+    def named(self, pattern: str, numbers: Ints) -> npt.NDArray[np.bool_]:
+        """Return for each number of a name whether the name contains the pattern."""
         search = re.compile(pattern).search
-        return np.array([search(name) is not None for name in self.names] or [False])[events.name]
+        return np.array([search(name) is not None for name in self.names] or [False])[numbers]
 
 
 class Columns:
     """Collects events of one sort, compactly."""
 
-    def __init__(self) -> None:
+    def __init__(self, extra: str = "i") -> None:
         self.start, self.end = array("d"), array("d")
-        self.name, self.thread, self.extra = array("i"), array("i"), array("q")
+        self.name, self.thread, self.extra = array("i"), array("i"), array(extra)
 
     def add(self, start: float, seconds: float, name: int, thread: int, extra: int = -1) -> None:
         self.extra.append(extra)  # first, because it is the one that may be too large, which adds nothing then
@@ -140,7 +146,7 @@ class Collector:
 
     def __init__(self) -> None:
         self.names, self.threads, self.messages, self.shapes = Numbers(), Numbers(), Numbers(), Numbers()
-        self.device, self.calls, self.ops, self.ranges = Columns(), Columns(), Columns(), Columns()
+        self.device, self.calls, self.ops, self.ranges = Columns("q"), Columns("q"), Columns(), Columns()
         self.device_id, self.device_kind, self.message = array("i"), array("b"), array("i")
         self.op_differentiable = array("b")
         self._outer: dict[tuple[int, bool], tuple[float, float]] = {}
@@ -180,20 +186,29 @@ class Collector:
         """
         device, calls, ids = self.device.events(), self.calls.events(), np.asarray(self.device_id)
         labels = {number: key[1] for key, number in self.threads.items() if key[0] == "device"}
-        busiest = Counter(ids.tolist()).most_common(1)
+        busiest = Counter(self.device_id).most_common(1)
         rows = np.flatnonzero(ids == busiest[0][0]) if busiest else np.empty(0, np.int64)
-        launch = _launches(calls.extra, device[rows].extra)
+        launch = _launches(calls.extra, device.extra[rows])
         linked = bool(len(rows) and (launch >= 0).mean() >= 0.5)
-        kept = rows[launch >= 0] if linked else rows
+        unlinked = int((launch < 0).sum()) if linked else 0
+        if unlinked:
+            rows, launch = rows[launch >= 0], launch[launch >= 0]
+        idle = np.ones(len(calls), bool)
+        idle[launch[launch >= 0]] = False
+        # Without any call there is no launch, and any start will do.
+        launch_start = (calls.start if len(calls) else device.start)[launch]
+        launch_thread = (calls.thread if len(calls) else device.thread)[launch]
+        every = slice(None) if len(rows) == len(ids) else rows  # millions of events are not copied without need
         gpu = gpus.get(labels[busiest[0][0]] if busiest else None, next(iter(gpus.values()), (None, None)))
         return Timeline(
             source=source,
             kind=kind,
             names=tuple(self.names),
-            device=replace(device[kept], extra=launch[launch >= 0] if linked else launch),
-            device_kind=np.asarray(self.device_kind)[kept],
-            message=np.asarray(self.message)[kept],
-            calls=calls,
+            device=replace(device[every], extra=np.where(launch >= 0, launch_thread, np.int32(-1))),
+            device_kind=np.asarray(self.device_kind)[every],
+            launch_start=launch_start,
+            message=np.asarray(self.message)[every],
+            calls=calls[idle],
             ops=self.ops.events(),
             op_differentiable=np.asarray(self.op_differentiable).astype(bool),
             ranges=self.ranges.events(),
@@ -202,7 +217,7 @@ class Collector:
             gpu=gpu[0],
             gpu_bytes=gpu[1],
             devices=len(set(self.device_id)),
-            unlinked=len(rows) - len(kept),
+            unlinked=unlinked,
             linked=linked,
             **about,
         )
@@ -212,6 +227,7 @@ def _launches(calls: Ints, events: Ints) -> Ints:
     """Return the number of the call with each event's correlation, or -1."""
     if not len(calls):
         return np.full(len(events), -1)
-    order = np.argsort(calls, kind="stable")
-    place = np.minimum(np.searchsorted(calls[order], events), len(calls) - 1)
-    return np.where((calls[order][place] == events) & (events >= 0), order[place], -1)
+    order = np.argsort(calls, kind="stable").astype(np.int32)
+    calls = calls[order]
+    place = np.minimum(np.searchsorted(calls, events), len(calls) - 1).astype(np.int32)
+    return np.where((calls[place] == events) & (events >= 0), order[place], np.int32(-1))
