@@ -103,6 +103,8 @@ def judge(allocations: Allocations, rate: Rate) -> Judgement:
         _parts(sizes),
     )
     verdict = f"The memory's peak is {held}{where}: {_largest(parts)}"
+    if moment.phase == _PHASES[OPTIMIZER]:
+        verdict += "; activation checkpointing would not lower it"
     if asked is not None:
         verdict = f"Memory ran out{where}: {format_bytes(asked)} were asked for beside {held}"
     found = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 from statistics import median
@@ -24,6 +24,7 @@ _LATE_SHARE, _LATE_NS = 0.10, 1_000_000  # of a step, and at least
 _LEAST_CALLS = 3  # of one line, before its times are compared
 _STALL_NS, _STALL_STEPS = 1_000_000_000, 3  # how much later than usual a rank must come once to have been stuck
 _SHOWN = 5
+_ORDERS = (2, 8)  # calls in a row, by which a rank is told from the others
 _ALL_TO_ALL = re.compile(r"all_?to_?all")
 _UNEVEN = re.compile(r"_v(?:_|$)")  # all_gather_v and the like
 
@@ -137,61 +138,66 @@ def _who(collectives: Collectives, problems: Sequence[_Problem], rate: Rate) -> 
     missing = collectives.missing_ranks
     if not problems:
         return _no_dump(collectives, rate) if missing else None
-    root, suspects, circular = _root(collectives, problems)
+    root, circular = _root(collectives, problems)
+    suspects = root.suspects
     # A suspect that itself waits in a group of a rank without a dump is that rank's victim.
     if missing and not root.differs and all(_waits_for(collectives, rank, missing) for rank in suspects):
         return _no_dump(collectives, rate)
     facts = {"stuck_ranks": list(suspects), "operation": root.words, "differs": root.differs}
     victims = [f"{_ranks(missing)} wrote no dump"] if missing else []
     victims += [f"{_ranks_wait(one)} in {one.words} for {_ranks(one.suspects)}"
-                for one in problems if one is not root and one.waiting][:_SHOWN]  # fmt: skip
+                for one in problems if one.calls is not root.calls and one.waiting][:_SHOWN]  # fmt: skip
     place = next((call.place for rank, call in root.calls.items() if rank not in suspects), None)
     at, who = f" at {place}" if place else "", _ranks(suspects).capitalize()
     if root.differs:
         shown = [f"rank {rank}: {_call(call)}" for rank, call in list(root.calls.items())[:8]]
         title = f"{who} called something else than the others in {root.words}{at}"
-        if not root.waiting:
-            title = f"{who} disagree in call {root.number} of {root.group.label}{at}"
+        if len(suspects) == len(root.calls):
+            title = f"{who} disagree in call {root.number} of {root.group.label}"
         return finding("collectives_differ", title=title, evidence=[*shown, *victims]), facts
     does = [f"rank {rank}: last {_call(calls[-1])}" if (calls := collectives.calls[rank]) else f"rank {rank}: no call"
             for rank in suspects[:_SHOWN]]  # fmt: skip
-    skipped = circular or any(_broke_habit(collectives, rank, root) for rank in suspects)
-    title = (
-        f"{who} {'skipped' if skipped else 'never came to'} {root.words}, where {_ranks_wait(root)}{at}{_cost(rate)}"
-    )
-    text = "rank_skipped" if skipped else "rank_stuck"
+    verb, text = ("skipped", "rank_skipped") if circular else ("never came to", "rank_stuck")
+    title = f"{who} {verb} {root.words}, where {_ranks_wait(root)}{at}{_cost(rate)}"
     return finding("stuck_rank", text=text, title=title, evidence=[*does, *victims]), facts
 
 
-def _root(collectives: Collectives, problems: Sequence[_Problem]) -> tuple[_Problem, tuple[int, ...], bool]:
-    """Return the problem behind the earliest one, its suspects, and whether all wait for each other in a circle.
+def _root(collectives: Collectives, problems: Sequence[_Problem]) -> tuple[_Problem, bool]:
+    """Return the problem behind the earliest one with those at fault, and whether all wait for each other in a circle.
 
     A suspect that waits in another problem is a victim of that one. In a circle, who skipped a call is usually early
-    at the next one, so that times mislead: the suspect is who broke the order in which it always called before.
+    at the next one, so that times mislead, and of two ranks that differ no vote tells who is wrong: then the suspect is
+    who called in an order that nobody else has.
     """
     one, passed = problems[0], list[_Problem]()
     while one not in passed and not one.differs:
         passed.append(one)
         waits = {rank: next((other for other in problems if rank in other.calls), None) for rank in one.suspects}
         if free := tuple(rank for rank, other in waits.items() if other is None):
-            return next((other for other in problems if {*other.suspects} <= {*free}), one), free, False
+            one = next((other for other in problems if {*other.suspects} <= {*free}), one)
+            return replace(one, suspects=tuple(rank for rank in one.suspects if rank in free)), False
         one = next(other for other in waits.values() if other is not None)
-    if one.differs:
-        return one, one.suspects, False
-    circle = sorted(passed[passed.index(one) :], key=lambda one: one.first_ns)
-    for one in circle:
-        if odd := tuple(rank for rank in one.suspects if _broke_habit(collectives, rank, one)):
-            return one, odd, True
-    return circle[0], circle[0].suspects, True
+    if one.differs and len(one.suspects) < len(one.calls):
+        return one, False
+    circle = [one] if one.differs else sorted(passed[passed.index(one) :], key=lambda one: one.first_ns)
+    # Without the lines that called, as in JSON, only longer orders differ.
+    for length in _ORDERS:
+        odd = _odd_ranks(collectives, length)
+        for candidate in circle:
+            if wrong := tuple(rank for rank in candidate.suspects if rank in odd):
+                return replace(candidate, suspects=wrong), not one.differs
+    return circle[0], not one.differs
 
 
-def _broke_habit(collectives: Collectives, rank: int, problem: _Problem) -> bool:
-    """Return True if what a rank called after its last call in the problem's group came in an order that is new."""
-    group = next(iter(problem.calls.values())).group
-    lines = [(call.group, _signature(call), call.place) for call in collectives.calls[rank]]
-    last = max((place for place, line in enumerate(lines) if line[0] == group), default=0)
-    before = set(pairwise(lines[: last + 1]))
-    return bool(before) and any(pair not in before for pair in pairwise(lines[last:]))
+def _odd_ranks(collectives: Collectives, length: int) -> set[int]:
+    """Return the ranks that made so many calls one after the other as no rank did at any other time."""
+    labels = {key: group.label for key, group in collectives.groups.items()}
+    orders = {}
+    for rank, calls in collectives.calls.items():
+        lines = [(labels[call.group], _signature(call), call.place) for call in calls]
+        orders[rank] = list(zip(*(lines[start:] for start in range(length)), strict=False))
+    counts = Counter(order for found in orders.values() for order in found)
+    return {rank for rank, found in orders.items() if any(counts[order] == 1 for order in found)}
 
 
 def _no_dump(collectives: Collectives, rate: Rate) -> tuple[Finding, dict[str, Any]] | None:
@@ -205,13 +211,13 @@ def _no_dump(collectives: Collectives, rate: Rate) -> tuple[Finding, dict[str, A
 
 
 def _waits_for(collectives: Collectives, rank: int, missing: Sequence[int]) -> bool:
-    """Return True if a rank's last call is the newest of its group, which has or may have a rank without a dump."""
-    if not collectives.calls[rank]:
-        return False
-    last = collectives.calls[rank][-1]
-    newest = max(call.number for calls in collectives.calls.values() for call in calls if call.group == last.group)
-    group = collectives.groups[last.group]
-    return last.number == newest and (not group.stated or bool(set(missing) & set(group.ranks)))
+    """Return True if a rank is as far as any in a group which has, or may have, a rank without a dump."""
+    newest: dict[str, dict[int, int]] = defaultdict(dict)
+    for other, calls in collectives.calls.items():
+        for call in calls:
+            newest[call.group][other] = max(call.number, newest[call.group].get(other, 0))
+    shared = (key for key, group in collectives.groups.items() if not group.stated or {*missing} & {*group.ranks})
+    return any(rank in newest[key] and newest[key][rank] == max(newest[key].values()) for key in shared)
 
 
 def _pending(collectives: Collectives, matched: Mapping[str, Matched]) -> tuple[Finding, dict[str, Any]] | None:

@@ -12,7 +12,7 @@ from advisor.errors import AdvisorError
 from advisor.readers.traces.frames import place_of, read_stack, shown
 from advisor.readers.traces.safe_pickle import entry, load, optional
 
-_MOST_RANKS = 2**17
+_MOST_RANKS, _MOST_TENSORS, _MOST_DIMENSIONS = 2**17, 2**12, 2**6
 _ENDINGS = re.compile(r"(?:\.[A-Za-z]\w*)+$")
 _BETWEEN_TWO = re.compile(r"(send|recv) (\d+)(->|<-)(\d+)$")
 _WHOLE_JOB = "default_pg"  # how torch describes the group of all ranks
@@ -171,4 +171,5 @@ def _calls(dump: _Dump, everyone: tuple[int, ...], members: dict[str, tuple[str,
 
 
 def _sizes(given: list[Any] | None) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(size for size in one if type(size) is int) for one in given or () if type(one) in (list, tuple))
+    tensors = (one[:_MOST_DIMENSIONS] for one in (given or ())[:_MOST_TENSORS] if type(one) in (list, tuple))
+    return tuple(tuple(optional(one, place, int) or 0 for place in range(len(one))) for one in tensors)

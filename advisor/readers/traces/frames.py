@@ -15,7 +15,7 @@ _OF_LIBRARIES = re.compile(
     r"|^<frozen|(?:^|[/\\])(?:contextlib|functools|threading|runpy)\.py$"
     r"|(?:^|[/\\])(?:beartype|einops|jaxtyping|opt_einsum|torchinductor_[^/\\]*)[/\\]"
 )
-_HOME = re.compile(r"^(?:.*[/\\])?(?:home|Users)[/\\][^/\\]+[/\\]?")
+_HOME = re.compile(r"(?i)^(?:.*[/\\])?(?:home|users?)[/\\][^/\\]+[/\\]?")
 PYTHON = re.compile(r"\.py$|ipython|ipykernel")
 _BACKWARD = re.compile(r"(\w+Backward\w*)::apply")
 

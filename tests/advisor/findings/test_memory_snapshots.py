@@ -17,6 +17,7 @@ from advisor.findings.traces.judgement import Rate
 from advisor.findings.traces.memory import judge
 from advisor.hardware.catalog import find_gpu
 from advisor.readers.traces.allocations import read_memory_timeline, read_snapshot
+from advisor.readers.traces.frames import Frame, place_of
 from advisor.records import Workload
 from advisor.workflows.trace_memory import beside_prediction, what_would_have_fitted
 from tests.advisor.build_snapshot import (
@@ -134,6 +135,24 @@ def test_without_frames_of_the_engine_who_has_none_is_the_backward_pass():
     assert mib(found) == {"activations": 100, "backward temporaries": 30, "gradients": 40}
 
 
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [
+        ("/home/alice/train.py", "train.py:3 f"),
+        ("/mnt/nfs/home/alice/a/b/train.py", "b/train.py:3 f"),
+        ("/data/users/alice/train.py", "train.py:3 f"),
+        (r"C:\Users\alice\run\train.py", "run/train.py:3 f"),
+        ("/opt/app/lib/train.py", "lib/train.py:3 f"),
+        ("/tmp/ipykernel_77/2.py", "ipykernel_77/2.py:3 f"),
+        (f"{TORCH}/nn/functional.py", None),
+        ("/tmp/torchinductor_alice/ab/cab.py", None),
+        ("<frozen importlib>", None),
+    ],
+)
+def test_a_place_in_the_code_has_no_users_name(file, place):
+    assert place_of([Frame("f", file, 3)]) == place
+
+
 def test_annotations_tell_a_step_without_frames():
     spans = [{"stage": stage, "name": "Optimizer.step#AdamW.step", "device": 0, "time_us": time}
              for stage, time in (("START", 10), ("END", 20))]  # fmt: skip
@@ -141,7 +160,7 @@ def test_annotations_tell_a_step_without_frames():
     events[-1]["time_us"] = 14
     found = judged(snapshot(events, {1: 800}, 890, external_annotations=spans))
     assert mib(found) == {"optimizer state": 800, "optimizer temporaries": 90}
-    assert "in the optimizer step" in found.verdict
+    assert "in the optimizer step" in found.verdict and "checkpointing would not lower it" in found.verdict
 
 
 def test_attention_that_is_not_fused_is_named():
