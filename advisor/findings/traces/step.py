@@ -183,7 +183,7 @@ def _communication(ranks: Sequence[StepParts], late: Arrival | None, say: _Says)
     kinds, count = _collectives(first), int(first.communication.sum()) / say.steps
     exposed, step = intervals.length(first.exposed_communication) / say.steps, first.span_seconds / say.steps
     if share >= 0.10:
-        hidden = 1 - intervals.length(first.exposed_communication) / first.communication_seconds
+        hidden = round(1 - intervals.length(first.exposed_communication) / first.communication_seconds, 6)
         waiting = ""
         if late is not None:
             waited = float(np.mean([*late.waits_seconds.values()]))
