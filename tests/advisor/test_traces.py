@@ -46,7 +46,8 @@ def test_every_door_says_the_same(trace):
     assert sum(part["share"] for part in judged["judgement"]["parts"]) == pytest.approx(1)
     answer = advisor.analyze(trace, price=3)
     assert answer.sentence == VERDICT and json.loads(answer.to_json()) == document
-    assert list(answer.to_frame()["code"]) == ["exposed_communication", "copies_from_pageable_memory"]
+    codes = ["exposed_communication", "launch_bound", "copies_from_pageable_memory"]
+    assert list(answer.to_frame()["code"]) == codes
     told = log_reader([trace.parent])(str(trace), price="3")
     assert told["answer"] == VERDICT and told["parts"][0]["communication that nothing hides"] == 0.303
 

@@ -82,6 +82,8 @@ def _verdict(first: StepParts, parts: Sequence[PartOfWhole], costly: Sequence[Fi
     if costly:
         return costly[0].title[:1].upper() + costly[0].title[1:] + "."
     largest = max(parts, key=lambda part: part.share)
+    if largest.name.startswith("idle"):
+        return f"The GPU is idle for {format_percent(largest.share)} of {of} ({largest.name.partition(': ')[2]})."
     return f"{format_percent(largest.share)} of {of} is {largest.name}; nothing that costs much stands out."
 
 
@@ -220,10 +222,9 @@ def _idle(ranks: Sequence[StepParts], say: _Says) -> Iterator[Cost]:
         return float(np.mean([one / parts.span_seconds for one, parts in zip(seconds, ranks, strict=True)]))
 
     idle = [parts.idle for parts in ranks]
-    total, late = share([parts.idle_seconds for parts in ranks]), share([one.host_late for one in idle])
     host = share([one.host for one in idle])
     kernels = first.device.seconds[first.kernels]
-    if len(kernels) and total >= 0.15 and late >= 0.8 * total and host >= 0.5 * late:
+    if len(kernels) and host >= 0.15:
         slowed = "recorded with Python stacks, which slow the host: without them less is idle"
         yield say(
             "launch_bound", host, "the GPU is idle for {share} of {whole}, because the host launches too late{cost}",
@@ -239,8 +240,12 @@ def _idle(ranks: Sequence[StepParts], say: _Says) -> Iterator[Cost]:
          "the GPU is idle after the host waited for it"),
         ("allocator_retries", 0.01, [one.allocating for one in idle],
          "the GPU is idle while the host allocates memory"),
+        ("idle_unexplained", 0.15, [one.device for one in idle],
+         "the GPU is idle, although its work was launched in time,"),
     ):  # fmt: skip
-        if share(seconds) >= least:
+        # Outside of steps, memory is allocated once, when the program begins.
+        counts = len(first.steps) > 1 if code == "allocator_retries" else first.timeline.linked
+        if share(seconds) >= least and counts:
             yield say(code, share(seconds), title + " for {share} of {whole}{cost}",
                       f"{format_seconds(seconds[0] / say.steps)} of {step}")  # fmt: skip
 
