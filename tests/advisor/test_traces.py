@@ -172,3 +172,16 @@ def test_nothing_is_left_behind_and_options_of_logs_are_refused(trace, tmp_path)
     assert "--json" in refused.stderr
     with pytest.raises(AdvisorError, match="unknown GPU"):
         advisor.analyze(trace, gpu="h1000000")
+
+
+def test_windows_of_different_steps_are_not_ranks_of_one(tmp_path):
+    for iteration in (10, 20):
+        (tmp_path / f"iteration_{iteration}").mkdir()
+        for rank in range(2):
+            about = {"distributedInfo": {"rank": rank, "world_size": 2}}
+            training_step().write(tmp_path / f"iteration_{iteration}" / f"rank{rank}_trace.json", **about)
+    judged = advisor.analyze(tmp_path, price=3).record.judged
+    assert [one.files for one in judged] == [
+        tuple(f"iteration_{iteration}/rank{rank}_trace.json" for rank in range(2)) for iteration in (10, 20)
+    ]
+    assert [one.judgement.facts["ranks"] for one in judged] == [2, 2]

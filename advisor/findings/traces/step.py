@@ -91,6 +91,7 @@ def _facts(ranks: Sequence[StepParts], late: Arrival | None, parts: Sequence[Par
     first, work = ranks[0], sum(float(sum(one.terms.values())) for one in ranks)
     terms = {name: sum(one.terms[name] for one in ranks) / work for name in first.terms} if work else {}
     exposed = [intervals.length(one.exposed_communication) for one in ranks]
+    communication = [one.communication_seconds for one in ranks]
     return {
         "ranks": len(ranks),
         "gpu": first.timeline.gpu,
@@ -99,19 +100,14 @@ def _facts(ranks: Sequence[StepParts], late: Arrival | None, parts: Sequence[Par
         "seconds": sum(part.value for part in parts),
         "window_seconds": first.span_seconds,
         "idle_share": float(np.mean([one.idle_seconds / one.span_seconds for one in ranks])),
-        "communication_seconds": [one.communication_seconds for one in ranks],
+        "communication_seconds": communication,
         "exposed_communication_seconds": exposed,
-        "overlap": _ratio(sum(one.communication_seconds for one in ranks) - sum(exposed),
-                          sum(one.communication_seconds for one in ranks)),
+        "overlap": 1 - sum(exposed) / sum(communication) if sum(communication) else None,
         "device_events": len(first.device),
         "term_shares": terms,  # of the device's work, where simultaneous work counts twice
         "waits_seconds": late.waits_seconds if late else {},
         "profiled_with_stacks": any(one.timeline.stacks for one in ranks),
-    }  # fmt: skip
-
-
-def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
+    }
 
 
 def _lacking(ranks: Sequence[StepParts]) -> Iterator[Insufficient]:
