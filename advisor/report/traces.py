@@ -12,7 +12,7 @@ from advisor.findings.traces.judgement import Judgement
 from advisor.report import words
 from advisor.report.table import Table, on_console
 from advisor.report.terminal import STYLES
-from advisor.units import format_bytes, format_percent, format_seconds, format_usd_rate
+from advisor.units import format_bytes, format_count, format_percent, format_seconds, format_usd_rate
 from advisor.workflows.analyze_trace import JudgedTrace, TraceAnalysis
 
 _MATTERING = 3  # findings that are shown without --all
@@ -33,6 +33,9 @@ def _one(judged: JudgedTrace, everything: bool) -> Iterator[RenderableType]:
     if judgement.parts:
         yield ""
         yield on_console(parts_table(judgement))
+    for table in more_tables(judgement):
+        yield ""
+        yield on_console(table)
     shown = judgement.findings if everything else judgement.findings[:_MATTERING]
     for finding in shown:
         yield ""
@@ -67,6 +70,22 @@ def parts_table(judgement: Judgement) -> Table:
         for part in judgement.parts
     )
     return Table(columns=("part", amount, "share", ""), rows=rows, numbers=(amount, "share"))
+
+
+def more_tables(judgement: Judgement) -> Iterator[Table]:
+    """Yield the memory as measured beside as predicted, and its largest blocks by the code that asked for them."""
+    if beside := judgement.facts.get("beside_prediction"):
+        sizes = ("measured", "predicted")
+        rows = tuple((row["name"], *(format_bytes(row[f"{size}_bytes"]) for size in sizes)) for row in beside)
+        yield Table(columns=("part", *sizes), rows=rows, numbers=sizes)
+    if groups := judgement.facts.get("largest_groups"):
+        rows = tuple(
+            (group["place"] or "no frames recorded", group["category"], format_count(group["blocks"]),
+             format_bytes(group["bytes_each"]), format_bytes(group["bytes"]))
+            for group in groups
+        )  # fmt: skip
+        numbers = ("blocks", "each", "together")
+        yield Table(columns=("largest blocks, made at", "part", *numbers), rows=rows, numbers=numbers)
 
 
 def bar(judgement: Judgement) -> list[dict[str, Any]]:

@@ -175,6 +175,8 @@ def _traces(analysis: TraceAnalysis) -> None:
             if judgement.parts:
                 names = [part.name for part in judgement.parts]
                 st.altair_chart(charts.bill(traces.bar(judgement), parts=names), width="stretch", key=f"parts-{number}")
+            for table in traces.more_tables(judgement):
+                show(table, cell=escaped)
         for finding in judgement.findings:
             finding_card(finding)
         if judgement.lacking:

@@ -20,6 +20,7 @@ from advisor.readers.traces.kineto import read_kineto
 from advisor.readers.traces.nsys import read_nsys
 from advisor.readers.traces.timeline import Timeline
 from advisor.workflows.analysis import Given
+from advisor.workflows.trace_memory import beside_plan
 
 Update = Callable[[str], None]  # takes the name of the file that is read
 
@@ -98,6 +99,8 @@ def _judged(parts: Sequence[Part], given: Given, update: Update) -> Iterator[Jud
         rate, source = _rate(given, 1)
         with part.open() as stream:
             judgement = memory.judge(reader(stream, part.name), rate)
+        if given.plan is not None:
+            judgement = beside_plan(judgement, given.plan)
         yield JudgedTrace(kind=part.kind, files=(part.name,), judgement=judgement, rate=rate, price_source=source)
 
 

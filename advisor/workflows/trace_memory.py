@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from pathlib import Path
 
+from advisor.calibration.profiles import load_profile
 from advisor.findings.traces import memory
 from advisor.findings.traces.judgement import Judgement
 from advisor.planning.infeasible import enough
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.profile import FIT_MARGIN, Profile
 from advisor.records import Workload
+from advisor.store.plan_files import load_plan
+from advisor.store.store import default_store
 from advisor.units import format_bytes
+
+
+def beside_plan(judgement: Judgement, plan: Path) -> Judgement:
+    """Return the judgement of a snapshot or timeline beside what is predicted for the run of a plan."""
+    workload = load_plan(plan).workload
+    profile = load_profile(workload.gpu, default_store(), family=workload.shape.family, precision=workload.precision,
+                           compile=workload.compile, software=workload.software)  # fmt: skip
+    return beside_prediction(judgement, workload, profile)
 
 
 def beside_prediction(judgement: Judgement, workload: Workload, profile: Profile) -> Judgement:
@@ -31,9 +43,9 @@ def beside_prediction(judgement: Judgement, workload: Workload, profile: Profile
             if logits > judgement.facts["asked_bytes"]:
                 fits += (f"a loss in chunks, which needs {format_bytes(logits)} less",)
             none = "no change of micro-batch, recomputation or sharding is enough: a GPU with more memory, or adapters"
-            shown = replace(one.evidence[0], text=memory.words_beside(rows))
-            findings[place] = replace(one, evidence=(*one.evidence, shown), actions=fits or (none,))
-    return replace(judgement, findings=tuple(findings), facts=facts)
+            findings[place] = replace(one, actions=fits or (none,))
+    verdict = f"{judgement.verdict} ({format_bytes(sum(predicted.values()))} predicted)"
+    return replace(judgement, verdict=verdict, findings=tuple(findings), facts=facts)
 
 
 def what_would_have_fitted(workload: Workload, profile: Profile, appetite: float) -> Iterator[str]:
@@ -54,24 +66,21 @@ def what_would_have_fitted(workload: Workload, profile: Profile, appetite: float
 
 
 def _smaller(w: Workload) -> Iterator[tuple[str, list[tuple[str, Workload]]]]:
-    """Yield changes that leave the training as it is: the tokens of a step, and its result, stay the same."""
+    """Yield changes that leave the tokens of a step, and what is learnt from them, as they are."""
     sequences = w.micro_batch * w.grad_accum
-    batches = [size for size in range(w.micro_batch - 1, 0, -1) if sequences % size == 0]
-    full = replace(w, activation_checkpointing="full")
 
-    def smaller(of: Workload) -> list[tuple[str, Workload]]:
+    def at_most(of: Workload, words: str) -> list[tuple[str, Workload]]:
+        sizes = [size for size in range(w.micro_batch - 1, 0, -1) if sequences % size == 0]
         return [
-            (
-                f"{size} with {sequences // size} accumulated",
-                replace(of, micro_batch=size, grad_accum=sequences // size),
-            )
-            for size in batches
-        ]
+            (f"{words}micro-batch {size} with {sequences // size} accumulated",
+             replace(of, micro_batch=size, grad_accum=sequences // size))
+            for size in sizes
+        ]  # fmt: skip
 
-    yield "a smaller micro-batch", smaller(w)
-    if w.activation_checkpointing != "full":
-        yield "", [("full activation checkpointing", full)]
-        yield "full activation checkpointing and a smaller micro-batch", smaller(full)
-    if w.gpus > 1 and w.sharding != "full":
-        yield "", [("weights, gradients and optimizer state sharded (FSDP)", replace(w, sharding="full"))]
-        yield "all of it sharded, and a smaller micro-batch", smaller(replace(w, sharding="full"))
+    yield "", at_most(w, "")
+    changes = [("full activation checkpointing", replace(w, activation_checkpointing="full"))]
+    if w.gpus > 1:
+        changes.append(("all state sharded over the GPUs (FSDP)", replace(w, sharding="full")))
+    for words, changed in changes:
+        if changed != w:
+            yield "", [(words, changed), *at_most(changed, f"{words} and ")]

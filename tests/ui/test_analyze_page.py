@@ -2,6 +2,7 @@
 
 import io
 import json
+import pickle
 import shlex
 import tempfile
 import zipfile
@@ -22,6 +23,7 @@ from advisor.ui.analyze import dearest_first
 from advisor.ui.controls import escaped
 from advisor.ui.uploads import Given, Upload, judge_uploads, safe_name
 from tests import terminal
+from tests.advisor.build_snapshot import ONE_STEP, snapshot
 from tests.advisor.build_trace import training_step
 from tests.ui import driver
 
@@ -275,3 +277,14 @@ def test_a_trace_is_one_bar_of_the_step_with_its_findings():
     assert "copies from memory that is not pinned" in said
     chart = json.loads((at.get("arrow_vega_lite_chart") or at.get("vega_lite_chart"))[0].proto.spec)
     assert chart["encoding"]["x"]["stack"] == "normalize" and "assistant" not in said
+
+
+def test_a_snapshot_is_one_bar_of_the_memory_with_its_largest_blocks():
+    at = app().run()
+    at.file_uploader[0].upload(
+        "snapshot.pickle", pickle.dumps(snapshot(ONE_STEP, {1: 400, 4: 400, 2: 800}, 2700))
+    ).run()
+    assert not at.exception and not at.error
+    said = words(at)
+    assert "2.05 GiB, in the backward pass" in said and "300 MiB of 2.34 GiB reserved bytes are unused" in said
+    assert "project/model.py:12 forward" in said.replace("\\", "") and "alice" not in said

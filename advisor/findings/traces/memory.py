@@ -16,8 +16,16 @@ from typing import NamedTuple
 from advisor.findings.case import Finding, finding, lacking
 from advisor.findings.traces.judgement import Judgement, PartOfWhole, Rate
 from advisor.hardware.catalog import find_gpu
-from advisor.readers.traces.allocations import ALLOCATED, CATEGORIES, RECORD_SNAPSHOT, RESERVED, Allocations, Span
-from advisor.readers.traces.frames import Stack, place_of
+from advisor.readers.traces.allocations import (
+    ALLOCATED,
+    CATEGORIES,
+    RECORD_SNAPSHOT,
+    RESERVED,
+    Allocations,
+    Event,
+    Span,
+)
+from advisor.readers.traces.frames import PYTHON, Stack, place_of
 from advisor.units import GIB, MIB, format_bytes, format_percent
 
 BEFORE, OPTIMIZER, GRADIENTS, LOGITS = "before recording", "optimizer state", "gradients", "logits and loss"
@@ -32,17 +40,13 @@ _LOGITS_SHARE = 0.25  # of the allocated bytes
 _OUTSIDE_BYTES = 3 * GIB  # beyond a CUDA context and NCCL, which take up to 2.5 GiB (docs/sources.md §2.4)
 
 # Signs of a category in one frame, "file function"; the innermost frame with a sign decides.
+_FSDP = r"torch/distributed/(?:_composable/|fsdp/)\S*(?:fsdp|flat_param|_runtime_utils)\S* (?!forward$)"
+_BUILDING = r"module\.py (?:_apply|convert|to|cuda|half)$| (?:__init__|\w*from_pretrained|load_state_dict)$"
 _SIGNS = (
     (OPTIMIZER, re.compile(r"torch/optim/(?!lr_sched)|\b_init_group$")),
-    (
-        SHARDING,
-        re.compile(r"torch/distributed/(?:_composable/|fsdp/)\S*(?:fsdp|flat_param|_runtime_utils)\S* (?!forward$)"),
-    ),
+    (SHARDING, re.compile(_FSDP)),
     (LOGITS, re.compile(r"(?i) \S*(?:cross_?entropy|log_?softmax|nll_loss|logits)")),
-    (
-        WEIGHTS,
-        re.compile(r"module\.py (?:_apply|convert|to|cuda|half)$| (?:__init__|\w*from_pretrained|load_state_dict)$"),
-    ),
+    (WEIGHTS, re.compile(_BUILDING)),
     (ACTIVATIONS, re.compile(r" (?:forward|_call_impl)$")),
 )
 _ENGINE = re.compile(r"autograd::Engine|Backward\w*::apply|_engine_run_backward|^_make_grads$")
@@ -50,8 +54,7 @@ _ZERO_GRAD = re.compile(r"\bzero_grad\b|\bclear_grad")
 _SOFTMAX = re.compile(r"(?i)softmax")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Block:
+class Block(NamedTuple):
     """One allocation that lives at the moment that is judged."""
 
     size: int
@@ -74,6 +77,14 @@ class Moment:
         """Return what was allocated before recording began: weights, and optimizer state if a step was taken."""
         return self.allocated_bytes - sum(block.size for block in self.blocks)
 
+    @property
+    def unused_bytes(self) -> int:
+        return self.reserved_bytes - self.allocated_bytes
+
+    @property
+    def words(self) -> str:
+        return f"{format_bytes(self.allocated_bytes)} allocated, {format_bytes(self.reserved_bytes)} reserved"
+
 
 def judge(allocations: Allocations, rate: Rate) -> Judgement:
     """Judge the moment at which memory ran out, or else the peak."""
@@ -84,16 +95,18 @@ def judge(allocations: Allocations, rate: Rate) -> Judgement:
     for block in moment.blocks:
         sizes[block.category] += block.size
     # A script that writes snapshots may reserve less than it allocates: then nothing is said of reserved bytes.
-    unused = moment.reserved_bytes - moment.allocated_bytes
-    sizes[UNUSED] = max(0, unused)
+    sizes[UNUSED] = max(0, moment.unused_bytes)
     asked = _ran_out(allocations, moment)
-    where = f", in {moment.phase}" if moment.phase else ""
-    parts = _parts(sizes)
-    verdict = f"The memory's peak is {format_bytes(moment.allocated_bytes)}{where}: {_largest(parts)}"
+    where, held, parts = (
+        f", in {moment.phase}" if moment.phase else "",
+        format_bytes(moment.allocated_bytes),
+        _parts(sizes),
+    )
+    verdict = f"The memory's peak is {held}{where}: {_largest(parts)}"
+    if moment.phase == _PHASES[OPTIMIZER]:
+        verdict += "; activation checkpointing would not lower it"
     if asked is not None:
-        verdict = (
-            f"Memory ran out{where}: {format_bytes(asked)} were asked for beside {format_bytes(moment.allocated_bytes)}"
-        )
+        verdict = f"Memory ran out{where}: {format_bytes(asked)} were asked for beside {held}"
     found = (
         _out_of_memory(allocations, moment, rate),
         _attention(moment),
@@ -107,15 +120,14 @@ def judge(allocations: Allocations, rate: Rate) -> Judgement:
 
 
 def _parts(sizes: Counter[str]) -> tuple[PartOfWhole, ...]:
-    whole = sum(size for size in sizes.values() if size > 0)
-    shown = (
-        PartOfWhole(name=name, value=size, share=size / whole, unit="bytes") for name, size in sizes.items() if size > 0
-    )
-    return tuple(sorted(shown, key=lambda part: -part.value))
+    held = {name: size for name, size in sizes.most_common() if size > 0}
+    whole = sum(held.values())
+    return tuple(PartOfWhole(name=name, value=size, share=size / whole, unit="bytes") for name, size in held.items())
 
 
 def _largest(parts: Sequence[PartOfWhole]) -> str:
-    return ", ".join(f"{format_percent(part.share)} {part.name}" for part in parts[:3] if part.share >= 0.01)
+    shown = [part for part in parts if part.name != UNUSED and part.share >= 0.01][:3]
+    return ", ".join(f"{format_bytes(part.value)} {part.name}" for part in shown)
 
 
 def _judge_timeline(allocations: Allocations) -> Judgement:
@@ -138,68 +150,73 @@ def moment_of(allocations: Allocations) -> Moment:
         reserved -= RESERVED.get(events[number].action, 0) * events[number].size
     ran_out = [number for number, event in enumerate(events) if event.action == "oom"]
     number = ran_out[-1] if ran_out else max(range(len(events)), key=lambda one: held[one][0])
-    category = cache(category_of)  # thousands of events share one stack
-    phase = category(allocations.stacks[events[number].stack])
-    if any(span.start_us <= (events[number].time_us or -1) <= span.end_us for span in _optimizer_spans(allocations)):
-        phase = OPTIMIZER
-    blocks = tuple(_blocks(allocations, number))
+    categories = _categories(allocations.stacks)
+    phase = OPTIMIZER if _step_around(allocations, events[number]) else categories[events[number].stack]
     return Moment(
         number=number,
         allocated_bytes=held[number][0],
         reserved_bytes=held[number][1],
         phase=_PHASES.get(phase),
-        blocks=blocks,
+        blocks=tuple(_blocks(allocations, number, categories)),
     )
 
 
-def _blocks(allocations: Allocations, number: int) -> Iterator[Block]:
-    """Yield the blocks that live after an event, with what becomes of them later deciding the category."""
+def _blocks(allocations: Allocations, number: int, categories: Sequence[str]) -> Iterator[Block]:
+    """Yield the blocks that live after an event. What becomes of them later helps to tell what they are."""
     events, stacks = allocations.events, allocations.stacks
     live: dict[int, int] = {}  # address, which is used again and again, and the event that allocated there
-    freed: dict[int, int] = {}
+    ends: dict[int, Event] = {}
     for place, event in enumerate(events):
-        if event.action == "alloc" and place <= number:
+        if event.action not in ALLOCATED:
+            continue
+        if place > number:
+            if event.address in live:
+                ends.setdefault(live[event.address], event)
+        elif event.action == "alloc":
             live[event.address] = place
-        elif event.action == "free_completed" and place <= number:
+        else:
             live.pop(event.address, None)
-        elif event.action in ALLOCATED and event.address in live and live[event.address] not in freed:
-            freed[live[event.address]] = place
-    category = cache(category_of)
-    by_stack = [category(stack) for stack in stacks]
-    weights = {event.size for event in events if event.action == "alloc" and by_stack[event.stack] == WEIGHTS}
-    sizes = allocations.older_sizes | weights
+    sizes: set[int | None] = {
+        event.size for event in events if event.action == "alloc" and categories[event.stack] == WEIGHTS
+    }
+    sizes |= allocations.older_sizes
     cleared = [any(_ZERO_GRAD.search(frame.function) for frame in stack) for stack in stacks]
-    spans = _optimizer_spans(allocations)
     for place in live.values():
-        event, end = events[place], events[freed[place]] if place in freed else None
-        named = by_stack[event.stack]
-        span = next((one for one in spans if one.start_us <= (event.time_us or -1) <= one.end_us), None)
-        if named == OPTIMIZER or span is not None:
-            ended_us = end.time_us if end is not None and span is not None else None
-            in_step = end is not None and by_stack[end.stack] == OPTIMIZER
-            in_step |= span is not None and ended_us is not None and ended_us <= span.end_us
-            named = IN_OPTIMIZER if in_step else OPTIMIZER
-        elif in_backward(stacks[event.stack]):
+        event, end = events[place], ends.get(place)
+        named, step = categories[event.stack], _step_around(allocations, event)
+        if named == OPTIMIZER or step is not None:
+            freed_in_step = end is not None and (
+                categories[end.stack] == OPTIMIZER or step is not None and step == _step_around(allocations, end)
+            )
+            named = IN_OPTIMIZER if freed_in_step else OPTIMIZER
+        elif named == IN_BACKWARD or _in_backward(stacks[event.stack]):
             stays = (end is None or cleared[end.stack]) and (not sizes or event.size in sizes)
             named = GRADIENTS if stays else named
         yield Block(size=event.size, category=named, stack=stacks[event.stack])
 
 
-def _optimizer_spans(allocations: Allocations) -> list[Span]:
-    return [span for span in allocations.spans if span.name.startswith("Optimizer.step")]
+def _step_around(allocations: Allocations, event: Event) -> Span | None:
+    """Return the optimizer step in which an event happened, by the annotations."""
+    steps = (span for span in allocations.spans if span.name.startswith("Optimizer.step"))
+    return next((step for step in steps if step.start_us <= (event.time_us or -1) <= step.end_us), None)
 
 
-def in_backward(stack: Stack) -> bool:
-    """Return True if the autograd engine made the call."""
+def _in_backward(stack: Stack) -> bool:
     return any(_ENGINE.search(frame.function) for frame in stack)
 
 
-def category_of(stack: Stack) -> str:
-    """Return the category of an allocation by the innermost frame that has a sign of one."""
-    texts = (f"{frame.file} {frame.function}".replace("\\", "/") for frame in stack)
-    found = next((name for text in texts for name, sign in _SIGNS if sign.search(text)), OTHER)
-    # What the forward pass computes again inside the backward pass is a temporary of the latter.
-    return IN_BACKWARD if found in (OTHER, LOGITS, ACTIVATIONS) and in_backward(stack) else found
+def _categories(stacks: Sequence[Stack]) -> list[str]:
+    """Return the category of each stack by the innermost frame that has a sign of one."""
+    # The engine's threads have no Python frames: if only these were recorded, who has none is the backward pass.
+    only_python = any(stacks) and all(PYTHON.search(frame.file) for stack in stacks for frame in stack)
+    found = []
+    for stack in stacks:
+        texts = (f"{frame.file} {frame.function}".replace("\\", "/") for frame in stack)
+        one = next((name for text in texts for name, sign in _SIGNS if sign.search(text)), OTHER)
+        # What the forward pass computes again inside the backward pass is a temporary of the latter.
+        backward = _in_backward(stack) or (only_python and not stack)
+        found.append(IN_BACKWARD if one in (OTHER, LOGITS, ACTIVATIONS) and backward else one)
+    return found
 
 
 class BlockGroup(NamedTuple):
@@ -224,14 +241,14 @@ def largest_groups(blocks: Sequence[Block]) -> list[BlockGroup]:
     return [BlockGroup(place, category, count, size, count * size) for (size, category, place), count in largest]
 
 
-# The parts that are measured, by the parts of the memory model (`prediction/memory.py:MemoryParts`) that they answer.
+# The parts that are measured, by the memory model's (`prediction/memory.py:MemoryParts`) that they answer.
 # What was there before recording are weights and optimizer state, which nothing tells apart.
 _ANSWERED = {
-    ("weights", "optimizer"): (WEIGHTS, OPTIMIZER, BEFORE),
+    ("weights", "optimizer"): (WEIGHTS, OPTIMIZER, BEFORE, "parameters"),
     ("gradients",): (GRADIENTS,),
-    ("activations",): (ACTIVATIONS, IN_BACKWARD),
+    ("activations",): (ACTIVATIONS, IN_BACKWARD, "temporaries", "autograd detail"),
     ("logits",): (LOGITS,),
-    ("overhead",): (OTHER, SHARDING, IN_OPTIMIZER),
+    ("overhead",): (OTHER, SHARDING, IN_OPTIMIZER, "inputs", "unknown"),
 }
 
 
@@ -261,12 +278,6 @@ def appetite(rows: Sequence[Beside]) -> float:
     return max(1.0, sum(row.measured_bytes for row in moving) / predicted) if predicted > 0 else 1.0
 
 
-def words_beside(rows: Sequence[Beside]) -> str:
-    """Describe measured and predicted parts in one line."""
-    shown = (f"{row.name} {format_bytes(row.measured_bytes)} ({format_bytes(row.predicted_bytes)})" for row in rows)
-    return f"measured (predicted): {', '.join(shown)}"
-
-
 def _ran_out(allocations: Allocations, moment: Moment) -> int | None:
     """Return the bytes that could not be allocated, or None if memory did not run out."""
     event = allocations.events[moment.number]
@@ -274,28 +285,24 @@ def _ran_out(allocations: Allocations, moment: Moment) -> int | None:
 
 
 def _out_of_memory(allocations: Allocations, moment: Moment, rate: Rate) -> Finding | None:
-    asked = _ran_out(allocations, moment)
+    asked, event = _ran_out(allocations, moment), allocations.events[moment.number]
     if asked is None:
         return None
-    event = allocations.events[moment.number]
-    unused = moment.reserved_bytes - moment.allocated_bytes
-    evidence = [f"allocated {format_bytes(moment.allocated_bytes)}, reserved {format_bytes(moment.reserved_bytes)}"]
-    causes, spec = [], find_gpu(rate.gpu) if rate.gpu else None
+    evidence, causes, spec = [moment.words], [], find_gpu(rate.gpu) if rate.gpu else None
     if event.free_bytes is not None:
         evidence[0] += f", {format_bytes(event.free_bytes)} left on the GPU"
-        outside = 0 if spec is None else spec.memory_bytes - event.free_bytes - moment.reserved_bytes
+    if event.free_bytes is not None and spec is not None:
+        outside = spec.memory_bytes - event.free_bytes - moment.reserved_bytes
         if outside > _OUTSIDE_BYTES:
-            evidence.append(
-                f"{format_bytes(outside)} of the {spec.product if spec else 'GPU'} are outside torch's allocator"
-            )
+            evidence.append(f"{format_bytes(outside)} of the {spec.product} are outside torch's allocator")
             causes.append("buffers of NCCL, CUDA contexts and other processes: nvidia-smi names them")
-    if unused >= asked:
-        causes.append(f"fragmentation: {format_bytes(unused)} are reserved and free, but in no block of this size")
-    groups = [group.words for group in largest_groups(moment.blocks)[:3]]
+    if moment.unused_bytes >= asked:
+        unused = format_bytes(moment.unused_bytes)
+        causes.append(f"fragmentation: {unused} are reserved and free, but in no block of this size")
+    evidence += [group.words for group in largest_groups(moment.blocks)[:3]]
     place = place_of(allocations.stacks[event.stack])
-    at = f" at {place}" if place else ""
-    title = f"Memory ran out: {format_bytes(asked)} were asked for{at}"
-    return finding("memory_ran_out", title=title, evidence=[*evidence, *groups], causes=causes)
+    title = f"Memory ran out: {format_bytes(asked)} were asked for" + (f" at {place}" if place else "")
+    return finding("memory_ran_out", title=title, evidence=evidence, causes=causes)
 
 
 def _attention(moment: Moment) -> Finding | None:
@@ -307,7 +314,7 @@ def _attention(moment: Moment) -> Finding | None:
     ]
     groups = [group for group in largest_groups(softmax) if group.blocks >= _ATTENTION_BLOCKS]
     total = sum(group.bytes for group in groups)
-    if total <= _ATTENTION_SHARE * moment.allocated_bytes:
+    if total < _ATTENTION_SHARE * max(1, moment.allocated_bytes):
         return None
     share, evidence = format_percent(total / moment.allocated_bytes), [group.words for group in groups[:3]]
     title = f"Attention keeps its probabilities: {format_bytes(total)}, {share} of the peak"
@@ -315,7 +322,7 @@ def _attention(moment: Moment) -> Finding | None:
 
 
 def _logits(moment: Moment, size: int) -> Finding | None:
-    if size <= _LOGITS_SHARE * moment.allocated_bytes:
+    if size < _LOGITS_SHARE * max(1, moment.allocated_bytes):
         return None
     evidence = [group.words for group in largest_groups([one for one in moment.blocks if one.category == LOGITS])[:3]]
     title = f"Logits and loss hold {format_bytes(size)}, {format_percent(size / moment.allocated_bytes)} of the peak"
@@ -323,10 +330,9 @@ def _logits(moment: Moment, size: int) -> Finding | None:
 
 
 def _fragmented(allocations: Allocations, moment: Moment) -> Finding | None:
-    unused = moment.reserved_bytes - moment.allocated_bytes
-    if unused < _UNUSED_BYTES or unused < _UNUSED_SHARE * moment.reserved_bytes:
+    if moment.unused_bytes < max(_UNUSED_BYTES, _UNUSED_SHARE * moment.reserved_bytes):
         return None
-    title = f"{format_bytes(unused)} of {format_bytes(moment.reserved_bytes)} reserved bytes are unused at the peak"
-    evidence = f"{format_bytes(moment.allocated_bytes)} allocated, {format_bytes(moment.reserved_bytes)} reserved"
+    reserved = format_bytes(moment.reserved_bytes)
+    title = f"{format_bytes(moment.unused_bytes)} of {reserved} reserved bytes are unused at the peak"
     text = "memory_unused_expandable" if allocations.expandable else ""
-    return finding("memory_unused", text=text, title=title, evidence=evidence)
+    return finding("memory_unused", text=text, title=title, evidence=moment.words)

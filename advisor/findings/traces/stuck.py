@@ -6,9 +6,10 @@ for is followed to what it waits for itself.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 from statistics import median
@@ -19,10 +20,13 @@ from advisor.findings.traces.judgement import Judgement, Rate
 from advisor.readers.traces.collectives import RECORD_DUMPS, Call, Collectives, Group
 from advisor.units import format_count, format_percent, format_seconds, format_usd_rate
 
-_LATE_SHARE = 0.10  # of a step
+_LATE_SHARE, _LATE_NS = 0.10, 1_000_000  # of a step, and at least
 _LEAST_CALLS = 3  # of one line, before its times are compared
 _STALL_NS, _STALL_STEPS = 1_000_000_000, 3  # how much later than usual a rank must come once to have been stuck
 _SHOWN = 5
+_ORDERS = (2, 8)  # calls in a row, by which a rank is told from the others
+_ALL_TO_ALL = re.compile(r"all_?to_?all")
+_UNEVEN = re.compile(r"_v(?:_|$)")  # all_gather_v and the like
 
 Matched = dict[int, dict[int, Call]]  # the calls of one group, by number and rank
 
@@ -61,7 +65,7 @@ def judge(collectives: Collectives, rate: Rate) -> Judgement:
     if len(missing) > files:
         lacks = lacking("stuck_rank", f"the dumps of {_ranks(missing)}: give the folder with the files of all ranks")
         return Judgement(verdict=f"Only {_ranks(tuple(collectives.calls))} of {files + len(missing)}", lacking=(lacks,))
-    matched = {key: _matched(collectives, key) for key in collectives.groups}
+    matched = _matched(collectives)
     problems = sorted(_problems(collectives, matched), key=lambda one: (one.first_ns, one.number))
     found = _who(collectives, problems, rate) or _pending(collectives, matched) or _late(collectives, matched, rate)
     notes = {"ranks": files, "missing_ranks": list(missing), "notes": list(collectives.notes)}
@@ -75,56 +79,58 @@ def judge(collectives: Collectives, rate: Rate) -> Judgement:
     return Judgement(verdict=one.title, findings=(one,), facts={**notes, **facts})
 
 
-def _matched(collectives: Collectives, key: str) -> Matched:
-    """Return the calls of a group from the first that all ranks still hold; of a bundle's calls the first."""
-    by_number: Matched = defaultdict(dict)
-    oldest = 0
+def _matched(collectives: Collectives) -> dict[str, Matched]:
+    """Return the calls of each group from the first that all ranks still hold; of a bundle's calls the first."""
+    found: dict[str, Matched] = {key: defaultdict(dict) for key in collectives.groups}
+    oldest: dict[str, int] = {}
     for rank, calls in collectives.calls.items():
-        own = [call for call in calls if call.group == key]
-        oldest = max(oldest, min((call.number for call in own), default=0))
-        for call in own:
-            by_number[call.number].setdefault(rank, call)
-    return {number: by_number[number] for number in sorted(by_number) if number >= oldest}
+        first: dict[str, int] = {}
+        for call in calls:
+            found[call.group][call.number].setdefault(rank, call)
+            first[call.group] = min(call.number, first.get(call.group, call.number))
+        oldest |= {key: max(number, oldest.get(key, number)) for key, number in first.items()}
+    return {key: {number: calls[number] for number in sorted(calls) if number >= oldest[key]}
+            for key, calls in found.items()}  # fmt: skip
 
 
 def _problems(collectives: Collectives, matched: Mapping[str, Matched]) -> Iterator[_Problem]:
+    """Yield the first problem of each group: the later calls of the group wait for it."""
     for key, by_number in matched.items():
         group = collectives.groups[key]
-        here = [rank for rank in group.ranks if rank in collectives.calls]
         started = {rank for calls in by_number.values() for rank in calls}
         # A rank that kept only its last calls may have made this group's calls long ago.
-        here = [rank for rank in here if rank in started or rank not in collectives.rolled_ranks]
+        here = [rank for rank in group.ranks if rank in collectives.calls
+                and (rank in started or rank not in collectives.rolled_ranks)]  # fmt: skip
         for number, calls in by_number.items():
             absent = tuple(rank for rank in here if rank not in calls)
-            different = () if absent else _minority(calls, whole=len(calls) == len(group.ranks))
-            if absent or different:
-                yield _Problem(
-                    group=group, number=number, calls=calls, suspects=absent or different, differs=not absent
-                )
+            suspects = absent or _minority(calls, whole=len(calls) == len(group.ranks))
+            if suspects:
+                yield _Problem(group=group, number=number, calls=calls, suspects=suspects, differs=not absent)
+                break
 
 
 def _minority(calls: Mapping[int, Call], *, whole: bool) -> tuple[int, ...]:
     """Return the ranks whose operation, sizes or dtypes differ from most others'; all of them if there is no most."""
     votes = Counter(_signature(call) for call in calls.values())
     (most, count), *others = votes.most_common()
-    if not others:
-        # The splits of an all-to-all differ from rank to rank, but what is sent must be received.
-        split = "all_to_all" in next(iter(calls.values())).operation.replace("alltoall", "all_to_all")
-        sent, received = (
-            sum(prod(size) for call in calls.values() for size in getattr(call, ends)) for ends in ("inputs", "outputs")
-        )
-        return tuple(calls) if split and whole and sent != received else ()
-    tied = others[0][1] == count
-    return tuple(rank for rank, call in calls.items() if tied or _signature(call) != most)
+    if others:
+        tied = others[0][1] == count
+        return tuple(rank for rank, call in calls.items() if tied or _signature(call) != most)
+    # The splits of an all-to-all differ from rank to rank, but what is sent must be received.
+    sent, received = (sum(prod(size) for call in calls.values() for size in getattr(call, ends))
+                      for ends in ("inputs", "outputs"))  # fmt: skip
+    return tuple(calls) if whole and _ALL_TO_ALL.search(most[0]) and sent != received else ()
 
 
 def _signature(call: Call) -> tuple[Any, ...]:
-    """Return what all ranks of a collective must have alike: only one rank gathers, and only one scatters."""
-    operation = call.operation.replace("alltoall", "all_to_all")
-    split = "all_to_all" in operation
-    inputs = () if split or operation == "scatter" else call.inputs
-    outputs = () if split or operation == "gather" else call.outputs
-    return operation, inputs, outputs, call.dtypes if inputs else ()
+    """Return what all ranks of a collective must have alike: only one rank gathers, and only one scatters.
+
+    Of sizes only the number of elements counts, and none where each rank may give its own.
+    """
+    split = _ALL_TO_ALL.search(call.operation) or _UNEVEN.search(call.operation)
+    inputs = () if split or call.operation == "scatter" else tuple(map(prod, call.inputs))
+    outputs = () if split or call.operation == "gather" else tuple(map(prod, call.outputs))
+    return call.operation, inputs, outputs, call.dtypes if inputs else ()
 
 
 def _who(collectives: Collectives, problems: Sequence[_Problem], rate: Rate) -> tuple[Finding, dict[str, Any]] | None:
@@ -132,61 +138,66 @@ def _who(collectives: Collectives, problems: Sequence[_Problem], rate: Rate) -> 
     missing = collectives.missing_ranks
     if not problems:
         return _no_dump(collectives, rate) if missing else None
-    root, suspects, circular = _root(collectives, problems)
+    root, circular = _root(collectives, problems)
+    suspects = root.suspects
     # A suspect that itself waits in a group of a rank without a dump is that rank's victim.
     if missing and not root.differs and all(_waits_for(collectives, rank, missing) for rank in suspects):
         return _no_dump(collectives, rate)
     facts = {"stuck_ranks": list(suspects), "operation": root.words, "differs": root.differs}
     victims = [f"{_ranks(missing)} wrote no dump"] if missing else []
     victims += [f"{_ranks_wait(one)} in {one.words} for {_ranks(one.suspects)}"
-                for one in problems if one is not root and one.waiting][:_SHOWN]  # fmt: skip
+                for one in problems if one.calls is not root.calls and one.waiting][:_SHOWN]  # fmt: skip
     place = next((call.place for rank, call in root.calls.items() if rank not in suspects), None)
     at, who = f" at {place}" if place else "", _ranks(suspects).capitalize()
     if root.differs:
         shown = [f"rank {rank}: {_call(call)}" for rank, call in list(root.calls.items())[:8]]
         title = f"{who} called something else than the others in {root.words}{at}"
-        if not root.waiting:
-            title = f"{who} disagree in call {root.number} of {root.group.label}{at}"
+        if len(suspects) == len(root.calls):
+            title = f"{who} disagree in call {root.number} of {root.group.label}"
         return finding("collectives_differ", title=title, evidence=[*shown, *victims]), facts
     does = [f"rank {rank}: last {_call(calls[-1])}" if (calls := collectives.calls[rank]) else f"rank {rank}: no call"
             for rank in suspects[:_SHOWN]]  # fmt: skip
-    skipped = circular or any(_broke_habit(collectives, rank, root) for rank in suspects)
-    title = (
-        f"{who} {'skipped' if skipped else 'never came to'} {root.words}, where {_ranks_wait(root)}{at}{_cost(rate)}"
-    )
-    text = "rank_skipped" if skipped else "rank_stuck"
+    verb, text = ("skipped", "rank_skipped") if circular else ("never came to", "rank_stuck")
+    title = f"{who} {verb} {root.words}, where {_ranks_wait(root)}{at}{_cost(rate)}"
     return finding("stuck_rank", text=text, title=title, evidence=[*does, *victims]), facts
 
 
-def _root(collectives: Collectives, problems: Sequence[_Problem]) -> tuple[_Problem, tuple[int, ...], bool]:
-    """Return the problem behind the earliest one, its suspects, and whether all wait for each other in a circle.
+def _root(collectives: Collectives, problems: Sequence[_Problem]) -> tuple[_Problem, bool]:
+    """Return the problem behind the earliest one with those at fault, and whether all wait for each other in a circle.
 
     A suspect that waits in another problem is a victim of that one. In a circle, who skipped a call is usually early
-    at the next one, so that times mislead: the suspect is who broke the order in which it always called before.
+    at the next one, so that times mislead, and of two ranks that differ no vote tells who is wrong: then the suspect is
+    who called in an order that nobody else has.
     """
     one, passed = problems[0], list[_Problem]()
     while one not in passed and not one.differs:
         passed.append(one)
         waits = {rank: next((other for other in problems if rank in other.calls), None) for rank in one.suspects}
         if free := tuple(rank for rank, other in waits.items() if other is None):
-            return next((other for other in problems if {*other.suspects} <= {*free}), one), free, False
+            one = next((other for other in problems if {*other.suspects} <= {*free}), one)
+            return replace(one, suspects=tuple(rank for rank in one.suspects if rank in free)), False
         one = next(other for other in waits.values() if other is not None)
-    if one.differs:
-        return one, one.suspects, False
-    circle = sorted(passed[passed.index(one) :], key=lambda one: one.first_ns)
-    for one in circle:
-        if odd := tuple(rank for rank in one.suspects if _broke_habit(collectives, rank, one)):
-            return one, odd, True
-    return circle[0], circle[0].suspects, True
+    if one.differs and len(one.suspects) < len(one.calls):
+        return one, False
+    circle = [one] if one.differs else sorted(passed[passed.index(one) :], key=lambda one: one.first_ns)
+    # Without the lines that called, as in JSON, only longer orders differ.
+    for length in _ORDERS:
+        odd = _odd_ranks(collectives, length)
+        for candidate in circle:
+            if wrong := tuple(rank for rank in candidate.suspects if rank in odd):
+                return replace(candidate, suspects=wrong), not one.differs
+    return circle[0], not one.differs
 
 
-def _broke_habit(collectives: Collectives, rank: int, problem: _Problem) -> bool:
-    """Return True if what a rank called after its last call in the problem's group came in an order that is new."""
-    group = next(iter(problem.calls.values())).group
-    lines = [(call.group, _signature(call), call.place) for call in collectives.calls[rank]]
-    last = max((place for place, line in enumerate(lines) if line[0] == group), default=0)
-    before = set(pairwise(lines[: last + 1]))
-    return bool(before) and any(pair not in before for pair in pairwise(lines[last:]))
+def _odd_ranks(collectives: Collectives, length: int) -> set[int]:
+    """Return the ranks that made so many calls one after the other as no rank did at any other time."""
+    labels = {key: group.label for key, group in collectives.groups.items()}
+    orders = {}
+    for rank, calls in collectives.calls.items():
+        lines = [(labels[call.group], _signature(call), call.place) for call in calls]
+        orders[rank] = list(zip(*(lines[start:] for start in range(length)), strict=False))
+    counts = Counter(order for found in orders.values() for order in found)
+    return {rank for rank, found in orders.items() if any(counts[order] == 1 for order in found)}
 
 
 def _no_dump(collectives: Collectives, rate: Rate) -> tuple[Finding, dict[str, Any]] | None:
@@ -200,13 +211,13 @@ def _no_dump(collectives: Collectives, rate: Rate) -> tuple[Finding, dict[str, A
 
 
 def _waits_for(collectives: Collectives, rank: int, missing: Sequence[int]) -> bool:
-    """Return True if a rank's last call is the newest of its group, which has or may have a rank without a dump."""
-    if not collectives.calls[rank]:
-        return False
-    last = collectives.calls[rank][-1]
-    newest = max(call.number for calls in collectives.calls.values() for call in calls if call.group == last.group)
-    group = collectives.groups[last.group]
-    return last.number == newest and (not group.stated or bool(set(missing) & set(group.ranks)))
+    """Return True if a rank is as far as any in a group which has, or may have, a rank without a dump."""
+    newest: dict[str, dict[int, int]] = defaultdict(dict)
+    for other, calls in collectives.calls.items():
+        for call in calls:
+            newest[call.group][other] = max(call.number, newest[call.group].get(other, 0))
+    shared = (key for key, group in collectives.groups.items() if not group.stated or {*missing} & {*group.ranks})
+    return any(rank in newest[key] and newest[key][rank] == max(newest[key].values()) for key in shared)
 
 
 def _pending(collectives: Collectives, matched: Mapping[str, Matched]) -> tuple[Finding, dict[str, Any]] | None:
@@ -262,24 +273,20 @@ def _late(
     if (once := _after_others(last, rank) - lateness[rank].get(newest, 0.0)) > max(_STALL_NS, _STALL_STEPS * step):
         title = f"Rank {rank} came {format_seconds(once / 1e9)} after the others to the last call, {_line(newest)}"
         before = f"{format_seconds(step / 1e9)} a step before"
-        return finding(
-            "stuck_rank", text="rank_stuck", title=title, evidence=before, severity="warning", confidence="medium"
-        ), {"stuck_ranks": [rank]}
+        return finding("stuck_rank", text="rank_came_late", title=title, evidence=before), {"stuck_ranks": [rank]}
     late = {rank: (max(own, key=lambda line: own[line])) for rank, own in lateness.items() if len(own) > 1}
     behind = {rank: lateness[rank][line] for rank, line in late.items()}
     if not behind:
         return None
     rank = max(behind, key=lambda one: behind[one])
-    if behind[rank] - max(0.0, min(lateness[rank].values())) <= _LATE_SHARE * step:
+    if behind[rank] - max(0.0, min(lateness[rank].values())) <= max(_LATE_NS, _LATE_SHARE * step):
         return None
     shown = [f"{_line(line)}: {format_seconds(max(0.0, late_ns) / 1e9)} after the others"
              for line, late_ns in lateness[rank].items()]  # fmt: skip
     share, line = behind[rank] / step, late[rank]
     hourly = None if rate.usd_per_hour is None else share * rate.usd_per_hour
-    title = (
-        f"Rank {rank} comes {format_seconds(behind[rank] / 1e9)} late to {_line(line)} in each step: the others wait "
-    )
-    title += f"{format_percent(share)} of it" + ("" if hourly is None else f", {format_usd_rate(hourly)} an hour")
+    title = f"Rank {rank} comes {format_seconds(behind[rank] / 1e9)} late to {_line(line)} in each step: the others "
+    title += f"wait {format_percent(share)} of it" + ("" if hourly is None else f", {format_usd_rate(hourly)} an hour")
     facts = {"late_rank": rank, "late_seconds": behind[rank] / 1e9, "step_seconds": step / 1e9, "place": line[2]}
     return finding("late_rank", text="late_call", title=title, evidence=shown[:_SHOWN]), facts
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
 from advisor.errors import AdvisorError
 from advisor.readers.traces.frames import Stack, read_stack
-from advisor.readers.traces.safe_pickle import entry, load
+from advisor.readers.traces.safe_pickle import entry, load, optional
 
 # The columns of a memory timeline (torch/profiler/_memory_profiler.py: _CATEGORY_TO_INDEX).
 CATEGORIES = ("parameters", "optimizer state", "inputs", "temporaries", "activations", "gradients", "autograd detail",
@@ -51,7 +51,7 @@ class Allocations:
     stacks: tuple[Stack, ...] = ()
     allocated_end_bytes: int = 0  # when the snapshot was written
     reserved_end_bytes: int = 0
-    older_sizes: frozenset[int] = frozenset()  # requested bytes of blocks at the end that no event allocated
+    older_sizes: frozenset[int | None] = frozenset()  # requested bytes of blocks at the end that no event allocated
     expandable: bool = False  # the allocator maps memory in expandable segments already
     spans: tuple[Span, ...] = ()
     curve: tuple[tuple[int, ...], ...] = ()  # of a timeline: bytes by CATEGORIES after each moment
@@ -80,13 +80,12 @@ def read_snapshot(stream: BinaryIO, name: str) -> Allocations:
         size = entry(one, "size", int, name) if sized else 0
         if size < 0:
             raise AdvisorError(f"{name} has an event of {size} bytes", "give a file that torch itself wrote")
-        time, free = (one.get(key) if type(one.get(key)) is int else None for key in ("time_us", "device_free"))
+        time, free = optional(one, "time_us", int), optional(one, "device_free", int)
         events.append(Event(action, address, size, seen[id(frames)], time, free))
     segments = [one for one in entry(held, "segments", list, name) if type(one) is dict]
     segments = [one for one in segments if one.get("device", device) == device]
     blocks = [block for one in segments for block in entry(one, "blocks", list, name) if type(block) is dict]
     active = [block for block in blocks if str(block.get("state", "")).startswith("active")]
-    settings = held.get("allocator_settings")
     made = {event.address for event in events if event.action == "alloc"}
     return Allocations(
         name=name,
@@ -96,23 +95,24 @@ def read_snapshot(stream: BinaryIO, name: str) -> Allocations:
         allocated_end_bytes=sum(entry(block, "size", int, name) for block in active),
         reserved_end_bytes=sum(entry(one, "total_size", int, name) for one in segments),
         older_sizes=frozenset(
-            size for one in active if one.get("address") not in made and type(size := one.get("requested_size")) is int
+            optional(one, "requested_size", int) for one in active if optional(one, "address", int) not in made
         ),
-        expandable=type(settings) is dict and settings.get("expandable_segments") is True,
-        spans=tuple(_spans(held.get("external_annotations"), device)),
+        expandable=optional(optional(held, "allocator_settings", dict), "expandable_segments", bool) is True,
+        spans=tuple(_spans(optional(held, "external_annotations", list) or (), device)),
     )
 
 
-def _spans(given: Any, device: int) -> Iterator[Span]:
+def _spans(given: Sequence[Any], device: int) -> Iterator[Span]:
     """Yield the annotations that start and end on a device; nested ones of one name end in reverse order."""
     started: dict[str, list[int]] = {}
-    for one in given if type(given) is list else ():
-        if type(one) is dict and one.get("device", device) == device and type(time := one.get("time_us")) is int:
-            name = str(one.get("name", ""))
-            if one.get("stage") == "START":
-                started.setdefault(name, []).append(time)
-            elif started.get(name):
-                yield Span(name, started[name].pop(), time)
+    for one in given:
+        name, time = optional(one, "name", str), optional(one, "time_us", int)
+        if name is None or time is None or one.get("device", device) != device:
+            continue
+        if one.get("stage") == "START":
+            started.setdefault(name, []).append(time)
+        elif started.get(name):
+            yield Span(name, started[name].pop(), time)
 
 
 def read_memory_timeline(stream: BinaryIO, name: str) -> Allocations:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
 from advisor.errors import AdvisorError
-from advisor.readers.traces.frames import place_of, read_stack
-from advisor.readers.traces.safe_pickle import entry, load
+from advisor.readers.traces.frames import place_of, read_stack, shown
+from advisor.readers.traces.safe_pickle import entry, load, optional
 
-_MOST_RANKS = 2**17
+_MOST_RANKS, _MOST_TENSORS, _MOST_DIMENSIONS = 2**17, 2**12, 2**6
 _ENDINGS = re.compile(r"(?:\.[A-Za-z]\w*)+$")
 _BETWEEN_TWO = re.compile(r"(send|recv) (\d+)(->|<-)(\d+)$")
 _WHOLE_JOB = "default_pg"  # how torch describes the group of all ranks
@@ -75,10 +76,13 @@ def read_dumps(parts: Sequence[tuple[str, BinaryIO]]) -> Collectives:
     everyone = tuple(sorted({*known, *range(max(dumps, default=0) + 1)}))
     calls: dict[int, tuple[Call, ...]] = {}
     members: dict[str, tuple[str, tuple[int, ...]]] = {}
+    callers: dict[str, dict[int, None]] = defaultdict(dict)
     for rank, dump in sorted(dumps.items()):
         calls[rank] = tuple(_calls(dump, everyone, members))
+        for call in calls[rank]:
+            callers[call.group][rank] = None
     groups = {
-        key: Group(label=label, ranks=ranks or _callers(calls, key), stated=bool(ranks))
+        key: Group(label=label, ranks=ranks or tuple(callers[key]), stated=bool(ranks))
         for key, (label, ranks) in members.items()
     }
     versions = sorted({dump.version for dump in dumps.values()})
@@ -91,35 +95,27 @@ def read_dumps(parts: Sequence[tuple[str, BinaryIO]]) -> Collectives:
     )
 
 
-def _callers(calls: Mapping[int, tuple[Call, ...]], key: str) -> tuple[int, ...]:
-    return tuple(rank for rank, own in calls.items() if any(call.group == key for call in own))
-
-
 def _frames(dump: _Dump) -> tuple[int, int]:
     return sum(bool(one.get("frames")) for one in dump.entries), len(dump.entries)
 
 
 def _first_record(dump: _Dump) -> int:
-    first = dump.entries[0].get("record_id")
-    return first if type(first) is int else 0
+    return optional(dump.entries[0], "record_id", int) or 0
 
 
 def _read_dump(stream: BinaryIO, name: str) -> _Dump:
     held = load(stream, name)
     entries = entry(held, "entries", list, name)
     members: dict[str, tuple[int, ...]] = {}
-    config = held.get("pg_config")
-    for key, one in config.items() if type(config) is dict else ():
-        ranks = (
-            {int(rank) for rank in re.findall(r"\d{1,9}", str(one.get("ranks", "")))} if type(one) is dict else set()
-        )
+    for key, one in (optional(held, "pg_config", dict) or {}).items():
+        ranks = {int(rank) for rank in re.findall(r"\d{1,9}", optional(one, "ranks", str) or "")}
         members[str(key)] = tuple(sorted(rank for rank in ranks if rank < _MOST_RANKS))
     return _Dump(
         name=name,
         rank=_rank(name, {rank for ranks in members.values() for rank in ranks}),
         entries=[entry(entries, number, dict, name) for number in range(len(entries))],
         members=members,
-        version=str(held.get("version", "")),
+        version=shown(optional(held, "version", str) or "", 20),
     )
 
 
@@ -139,8 +135,7 @@ def _calls(dump: _Dump, everyone: tuple[int, ...], members: dict[str, tuple[str,
     calls: list[Call] = []
     pairs: dict[str, int] = {}
     for one in dump.entries:
-        named = one.get("process_group")
-        name, label = map(str, named) if isinstance(named, list | tuple) and len(named) == 2 else ("", "")
+        name, label, *_ = *map(str, optional(one, "process_group", list) or ()), "", ""
         ranks = dump.members.get(name, ())
         if label == _WHOLE_JOB:
             ranks = ranks or dump.members.get("", ()) or everyone
@@ -158,15 +153,15 @@ def _calls(dump: _Dump, everyone: tuple[int, ...], members: dict[str, tuple[str,
             ranks = tuple(ranks[place] for place in pair) if known else pair
             number = pairs[key] = pairs.get(key, 0) + 1
             operation = "send and recv"
-        members.setdefault(key, (label[:60], ranks))
+        members.setdefault(key, (shown(label, 60), ranks))
         calls.append(
             Call(
                 key,
                 number,
-                operation[:60],
-                _sizes(one.get("input_sizes")),
-                _sizes(one.get("output_sizes")),
-                tuple(str(dtype)[:20] for dtype in one.get("input_dtypes") or () if type(one["input_dtypes"]) is list),
+                shown(operation, 60),
+                _sizes(optional(one, "input_sizes", list)),
+                _sizes(optional(one, "output_sizes", list)),
+                tuple(shown(str(dtype), 20) for dtype in optional(one, "input_dtypes", list) or ()),
                 str(one.get("state", "")),
                 entry(one, "time_created_ns", int, dump.name),
                 place_of(read_stack(one.get("frames"))),
@@ -175,6 +170,6 @@ def _calls(dump: _Dump, everyone: tuple[int, ...], members: dict[str, tuple[str,
     return calls
 
 
-def _sizes(given: Any) -> tuple[tuple[int, ...], ...]:
-    tensors = given if type(given) in (list, tuple) else ()
-    return tuple(tuple(size for size in one if type(size) is int) for one in tensors if type(one) in (list, tuple))
+def _sizes(given: list[Any] | None) -> tuple[tuple[int, ...], ...]:
+    tensors = (one[:_MOST_DIMENSIONS] for one in (given or ())[:_MOST_TENSORS] if type(one) in (list, tuple))
+    return tuple(tuple(optional(one, place, int) or 0 for place in range(len(one))) for one in tensors)

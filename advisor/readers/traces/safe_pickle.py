@@ -61,13 +61,18 @@ def load(stream: BinaryIO, name: str) -> Any:
 
 def entry(held: Any, key: str | int, kind: type, name: str) -> Any:
     """Return an item of a dict or list if it is of this kind. Raises AdvisorError otherwise."""
+    if (value := optional(held, key, kind)) is None:
+        raise AdvisorError(f"{name} has no {key} that is {_WORDS[kind]}", _GENUINE)
+    return value
+
+
+def optional(held: Any, key: str | int, kind: type) -> Any:
+    """Return an item of a dict or list if it is there and of this kind, else None. A tuple counts as a list."""
     inside = type(held) in (list, tuple) and isinstance(key, int) and key < len(held)
     value = held[key] if inside or type(held) is dict and key in held else None
     if type(value) is tuple and kind is list:
         return list(value)
-    if type(value) is not kind or (isinstance(value, int) and abs(value) > _LARGEST_NUMBER):
-        raise AdvisorError(f"{name} has no {key} that is {_WORDS[kind]}", _GENUINE)
-    return value
+    return value if type(value) is kind and not (isinstance(value, int) and abs(value) > _LARGEST_NUMBER) else None
 
 
 def _unpickled(data: bytes) -> Any:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import random
 import subprocess
 import sys
 import tarfile
@@ -17,6 +18,7 @@ from advisor.errors import AdvisorError
 from advisor.findings.traces.judgement import Rate
 from advisor.findings.traces.stuck import judge
 from advisor.readers.traces.collectives import read_dumps
+from tests.terminal import advisor
 
 TRACES = Path(__file__).parents[4] / "shared" / "traces"
 known = pytest.mark.skipif(not TRACES.is_dir(), reason="the collected traces are not here")
@@ -85,6 +87,18 @@ def stuck(judgement):
 
 
 @pytest.mark.parametrize("kind", [pickle, json])
+def test_the_command_names_the_rank_and_the_price(tmp_path, kind):
+    job = training(Job(3)).call("all_gather", 400, (0, 1), line=20)
+    for rank in range(3):
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(job.dump(rank, kind))
+    said = advisor("analyze", tmp_path, "--gpus", 8, "--price", 2.5, expect=0, COLUMNS=200).stdout
+    assert "Rank 2 never came to all_gather (call 13 of default_pg)" in said and "$20 for each hour of waiting" in said
+    (one,) = json.loads(advisor("analyze", tmp_path, "--json", expect=0).stdout)["judged"]
+    assert one["judgement"]["facts"]["stuck_ranks"] == [2] and one["kind"] == "flight_recorder"
+    assert "alice" not in said + repr(one)
+
+
+@pytest.mark.parametrize("kind", [pickle, json])
 def test_a_rank_that_never_came(kind):
     job = training(Job(3)).call("all_gather", 400, (0, 1), line=20)
     found = job.judged(rate=Rate(gpus=8, usd_per_gpu_hour=2.5), kind=kind)
@@ -139,9 +153,66 @@ def test_the_minority_called_something_else(odd, said):
     assert f"{said} at job/train.py:25 step" in [one.text for one in found.findings[0].evidence]
 
 
-def test_two_ranks_that_differ_are_both_named():
+def test_of_two_ranks_that_differ_the_one_is_named_that_did_so_before_never():
     job = training(Job(2)).call("all_reduce", 400, (0,)).call("broadcast", 400, (1,))
-    assert stuck(job.judged()) == [0, 1] and "Ranks 0, 1 disagree in call 13" in job.judged().verdict
+    assert stuck(job.judged()) == [1] and "Rank 1 called something else than the others" in job.judged().verdict
+    first = Job(2).call("all_reduce", 0, (0,)).call("broadcast", 0, (1,))  # nothing came before: no one can tell
+    assert stuck(first.judged()) == [0, 1] and "Ranks 0, 1 disagree in call 1 of default_pg" in first.judged().verdict
+
+
+def hung_job(rng, fault, ranks):
+    """A job of tensor-parallel pairs over two data-parallel groups, one rank of which has a fault, until nobody moves.
+
+    Calls return at once if `ahead` are open at most, as on a GPU, and each machine has a clock of its own.
+    """
+    pairs = {f"p{rank // 2}": ("tp", (rank, rank + 1)) for rank in range(0, ranks, 2)}
+    job = Job(ranks, pairs | {f"d{odd}": ("dp", tuple(range(odd, ranks, 2))) for odd in (0, 1)})
+    programs = {}
+    for rank in range(ranks):
+        pair, data = f"p{rank // 2}", f"d{rank % 2}"
+        layers = [(pair, "all_reduce", 64, 20), (data, "reduce_scatter", 128, 30)] * 3
+        step = [("0", "all_reduce", 1, 5), *[(pair, "all_reduce", 64, 10)] * 3, *layers, (data, "all_gather", 32, 40)]
+        programs[rank] = 5 * [*step, ("0", "all_reduce", 2, 50)]
+    guilty, at = rng.randrange(ranks), rng.randrange(2 * len(step), 4 * len(step))
+    group, operation, size, line = programs[guilty][at]
+    changed = {
+        "skips": [],
+        "differs": [(group, "broadcast", size, 99)],
+        "resizes": [(group, operation, size + 1, line)],
+    }
+    programs[guilty][at : at + 1 if fault in changed else None] = changed.get(fault, [])
+    ahead, clock = rng.choice((0, 0, 3, 9)), {rank: rng.uniform(0, 20) for rank in range(ranks)}
+    joined, open_calls, numbers = {}, {rank: [] for rank in range(ranks)}, {}
+
+    def is_open(call):
+        members = job.groups[call[0]][1]
+        return len(joined[call]) < len(members) or len(set(joined[call].values())) > 1
+
+    def can_call(rank):
+        while open_calls[rank] and not is_open(open_calls[rank][0]):
+            open_calls[rank].pop(0)
+        return programs[rank] and len(open_calls[rank]) <= ahead
+
+    while able := [rank for rank in range(ranks) if can_call(rank)]:
+        rank = rng.choice(able)
+        group, operation, size, line = programs[rank].pop(0)
+        clock[rank] += rng.uniform(0.5, 2)
+        numbers[rank, group] = numbers.get((rank, group), 0) + 1
+        joined.setdefault(call := (group, numbers[rank, group]), {})[rank] = operation, size
+        open_calls[rank].append(call)
+        job.call(operation, {rank: clock[rank]}, (rank,), group, inputs=((size,),), line=line)
+    return job, guilty
+
+
+@pytest.mark.parametrize("kind", [pickle, json])
+@pytest.mark.parametrize("fault", ["stops", "dies", "skips", "differs", "resizes"])
+def test_the_guilty_rank_of_random_jobs_is_named(fault, kind):
+    for seed in range(8):
+        rng = random.Random(f"{fault} {seed}")
+        job, guilty = hung_job(rng, fault, rng.choice((4, 8)))
+        files = [rank for rank in job.entries if rank != guilty or fault != "dies"]
+        found = job.judged(files=files, kind=kind)
+        assert stuck(found) == [guilty], (seed, guilty, found.verdict)
 
 
 def test_only_one_rank_gathers_and_scatters_and_splits_need_only_add_up():
@@ -150,6 +221,8 @@ def test_only_one_rank_gathers_and_scatters_and_splits_need_only_add_up():
     job.call("scatter", 410, (0,)).call("scatter", 410, (1,), inputs=(), outputs=((4096,),))
     job.call("all_to_all", 420, (0,), inputs=((6, 4),), outputs=((2, 4),))
     job.call("all_to_all", 420, (1,), inputs=((4, 4),), outputs=((8, 4),))
+    job.call("all_gather_v", 425, (0,), inputs=((6,),)).call("all_gather_v", 425, (1,), inputs=((7,),))
+    job.call("all_reduce", 427, (0,), inputs=((6, 2),)).call("all_reduce", 427, (1,), inputs=((12,),))
     assert "Nothing is stuck" in job.judged().verdict
     job.call("all_to_all", 430, (0,), inputs=((6, 4),), outputs=((2, 4),))
     job.call("all_to_all", 430, (1,), inputs=((4, 4),), outputs=((7, 4),))
@@ -265,6 +338,13 @@ def test_the_rank_is_the_last_number_of_the_name_that_can_be_one():
         with pytest.raises(AdvisorError) as error:
             read_dumps([(name, io.BytesIO(data))])
         assert "\n" not in error.value.message
+
+
+def test_words_of_strangers_are_cleaned():
+    job = training(Job(3, {"1": ("/home/alice/\x1b[31mtp" + "x" * 200, (0, 1))}))
+    job.call("all_reduce\n\x1b", 400, (0,), "1", line=3)
+    assert stuck(found := job.judged()) == [1]
+    assert not any(bad in found.verdict for bad in ("alice", "\x1b", "\n")) and len(found.verdict) < 250
 
 
 @known

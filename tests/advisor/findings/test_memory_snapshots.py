@@ -17,45 +17,30 @@ from advisor.findings.traces.judgement import Rate
 from advisor.findings.traces.memory import judge
 from advisor.hardware.catalog import find_gpu
 from advisor.readers.traces.allocations import read_memory_timeline, read_snapshot
+from advisor.readers.traces.frames import Frame, place_of
 from advisor.records import Workload
 from advisor.workflows.trace_memory import beside_prediction, what_would_have_fitted
+from tests.advisor.build_snapshot import (
+    BACKWARD,
+    BUILD,
+    CLEAR,
+    FORWARD,
+    LOSS,
+    MIB,
+    MODULE,
+    ONE_STEP,
+    SOFTMAX,
+    STEP,
+    TORCH,
+    event,
+    freed,
+    snapshot,
+)
 from tests.terminal import advisor
 from trainer.schema import make_shape
 
 TRACES = Path(__file__).parents[4] / "shared" / "traces"
 known = pytest.mark.skipif(not TRACES.is_dir(), reason="the collected traces are not here")
-MIB = 2**20
-
-TORCH = "/home/alice/env/lib/python3.11/site-packages/torch"
-MODULE = ("_call_impl", f"{TORCH}/nn/modules/module.py", 1790)
-ENGINE = ("torch::autograd::Engine::thread_main(std::shared_ptr<torch::autograd::GraphTask> const&)", "??", 0)
-FORWARD = [("at::empty_cuda", "??", 0), ("forward", "/home/alice/project/model.py", 12), MODULE]
-SOFTMAX = [("at::native::softmax", "??", 0), ("attend", "/home/alice/project/model.py", 30), *FORWARD[1:]]
-LOSS = [("cross_entropy", f"{TORCH}/nn/functional.py", 3029), ("forward", "/home/alice/project/model.py", 40), MODULE]
-BACKWARD = [("torch::autograd::generated::MmBackward0::apply(...)", "??", 0), ENGINE]
-STEP = [("_init_group", f"{TORCH}/optim/adamw.py", 100), ("train", "/home/alice/train.py", 9)]
-BUILD = [("convert", f"{TORCH}/nn/modules/module.py", 1300), ("main", r"C:\Users\bob\run.py", 3)]
-CLEAR = [("zero_grad", f"{TORCH}/optim/optimizer.py", 900)]
-
-
-def event(action, address, mib, frames=(), **more):
-    named = [dict(zip(("name", "filename", "line"), frame, strict=True)) for frame in frames]
-    return {"action": action, "addr": address, "size": mib * MIB, "stream": 0, "frames": named} | more
-
-
-def freed(address, mib, frames=()):
-    return [event("free_requested", address, mib, frames), event("free_completed", address, mib, frames)]
-
-
-def snapshot(events, active, reserved, **more):
-    """A snapshot at whose end blocks of `active` MiB are held, by address, out of `reserved` MiB."""
-    blocks = [
-        {"address": address, "size": mib * MIB, "requested_size": mib * MIB, "state": "active_allocated", "frames": []}
-        for address, mib in active.items()
-    ]
-    blocks.append({"address": 99, "size": MIB, "requested_size": MIB, "state": "inactive", "frames": []})
-    segment = {"device": 0, "address": 1, "total_size": reserved * MIB, "blocks": blocks}
-    return {"segments": [segment], "device_traces": [events], **more}
 
 
 def judged(held, rate=None, **written):
@@ -67,19 +52,6 @@ def mib(judgement):
     return {part.name: part.value / MIB for part in judgement.parts}
 
 
-ONE_STEP = [
-    event("alloc", 2, 1000, FORWARD),
-    event("alloc", 3, 200, LOSS),
-    event("alloc", 4, 400, BACKWARD),  # a gradient: as large as the weights, and it stays
-    event("alloc", 5, 100, BACKWARD),  # 2100 are allocated now, 2400 reserved
-    *freed(5, 100),
-    *freed(2, 1000),
-    *freed(3, 200),
-    event("segment_alloc", 7, 300),
-    event("alloc", 2, 800, STEP),  # at an address that was used before
-]
-
-
 @pytest.mark.parametrize("written", [{"protocol": 2}, {"protocol": 5}, {"as_json": True}])
 def test_the_peak_is_replayed_backwards_with_what_was_there_before(written):
     found = judged(snapshot(ONE_STEP, {1: 400, 4: 400, 2: 800}, 2700), **written)
@@ -88,7 +60,7 @@ def test_the_peak_is_replayed_backwards_with_what_was_there_before(written):
         **{"backward temporaries": 100, "unused": 300},
     }
     assert found.facts["peak_bytes"] == 2100 * MIB and found.facts["reserved_bytes"] == 2400 * MIB
-    assert "2.05 GiB, in the backward pass" in found.verdict
+    assert "2.05 GiB, in the backward pass: 1,000 MiB activations, 400 MiB before recording, 400" in found.verdict
     assert sum(part.share for part in found.parts) == pytest.approx(1)
     first = found.facts["largest_groups"][0]
     assert first == {
@@ -100,6 +72,19 @@ def test_the_peak_is_replayed_backwards_with_what_was_there_before(written):
         0
     ].title
     assert "alice" not in repr(found) and "bob" not in repr(found)
+
+
+def test_the_command_reads_a_snapshot_a_timeline_and_both_in_a_folder(tmp_path):
+    (tmp_path / "rank0.pickle").write_bytes(pickle.dumps(snapshot(ONE_STEP, {1: 400, 4: 400, 2: 800}, 2700)))
+    (tmp_path / "memory.raw.json.gz").write_bytes(gzip.compress(json.dumps(RAW).encode()))
+    said = advisor("analyze", tmp_path / "rank0.pickle", expect=0, COLUMNS=140).stdout
+    assert "2.05 GiB, in the backward pass" in said and "project/model.py:12 forward" in said and "alice" not in said
+    documents = json.loads(advisor("analyze", tmp_path, "--json", expect=0).stdout)
+    peaks = {one["files"][0]: one["judgement"]["facts"]["peak_bytes"] for one in documents["judged"]}
+    assert peaks == {"rank0.pickle": 2100 * MIB, "memory.raw.json.gz": 180}
+    (tmp_path / "cut.pickle").write_bytes((tmp_path / "rank0.pickle").read_bytes()[:-100])
+    error = advisor("analyze", tmp_path / "cut.pickle", expect=1).stderr
+    assert "cut.pickle is damaged or cut" in error
 
 
 def test_what_becomes_of_a_block_decides():
@@ -143,6 +128,31 @@ def test_the_innermost_frame_with_a_sign_decides():
     assert mib(found) == {"sharding buffers": 100, "activations": 200, "other": 100}
 
 
+def test_without_frames_of_the_engine_who_has_none_is_the_backward_pass():
+    python = [frame for frame in FORWARD if frame[1].endswith(".py")]
+    events = [event("alloc", 1, 100, python), event("alloc", 2, 30), event("alloc", 3, 40), *freed(2, 30)]
+    found = judged(snapshot(events, {1: 100, 3: 40}, 170))
+    assert mib(found) == {"activations": 100, "backward temporaries": 30, "gradients": 40}
+
+
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [
+        ("/home/alice/train.py", "train.py:3 f"),
+        ("/mnt/nfs/home/alice/a/b/train.py", "b/train.py:3 f"),
+        ("/data/users/alice/train.py", "train.py:3 f"),
+        (r"C:\Users\alice\run\train.py", "run/train.py:3 f"),
+        ("/opt/app/lib/train.py", "lib/train.py:3 f"),
+        ("/tmp/ipykernel_77/2.py", "ipykernel_77/2.py:3 f"),
+        (f"{TORCH}/nn/functional.py", None),
+        ("/tmp/torchinductor_alice/ab/cab.py", None),
+        ("<frozen importlib>", None),
+    ],
+)
+def test_a_place_in_the_code_has_no_users_name(file, place):
+    assert place_of([Frame("f", file, 3)]) == place
+
+
 def test_annotations_tell_a_step_without_frames():
     spans = [{"stage": stage, "name": "Optimizer.step#AdamW.step", "device": 0, "time_us": time}
              for stage, time in (("START", 10), ("END", 20))]  # fmt: skip
@@ -150,7 +160,7 @@ def test_annotations_tell_a_step_without_frames():
     events[-1]["time_us"] = 14
     found = judged(snapshot(events, {1: 800}, 890, external_annotations=spans))
     assert mib(found) == {"optimizer state": 800, "optimizer temporaries": 90}
-    assert "in the optimizer step" in found.verdict
+    assert "in the optimizer step" in found.verdict and "checkpointing would not lower it" in found.verdict
 
 
 def test_attention_that_is_not_fused_is_named():
@@ -185,30 +195,29 @@ def test_a_script_that_reserves_less_than_it_allocates_is_not_judged_by_it():
     assert mib(found) == {"other": 900} and not found.findings
 
 
+RAN_OUT = [
+    event("alloc", 1, 15_000, FORWARD),
+    event("alloc", 2, 2000, LOSS),
+    event("oom", 0, 100, FORWARD, device_free=50 * MIB),
+    *freed(1, 15_000),
+    *freed(2, 2000),
+]
+
+
 def test_what_would_have_fitted_is_what_predict_says_fits(store):
     """24 GB, 12 blocks of LLaMA's shape: the sizes named for the snapshot are asked of the command, one by one."""
     profile, shape = load_profile("rtx-4090", store), make_shape("llama", seq_len=2048, vocab_size=32_000, depth=12)
     workload = Workload(shape=shape, micro_batch=32, gpu=profile.key, compile=True)
-    oom = event("oom", 0, 100, FORWARD, device_free=50 * MIB)
     parts = profile.memory.breakdown(workload)
     state = round((parts.weights_bytes + parts.optimizer_bytes) / MIB)
-    events = [
-        event("alloc", 1, 15_000, FORWARD),
-        event("alloc", 2, 2000, LOSS),
-        oom,
-        *freed(1, 15_000),
-        *freed(2, 2000),
-    ]
-    found = beside_prediction(judged(snapshot(events, {3: state}, 23_000)), workload, profile)
+    found = beside_prediction(judged(snapshot(RAN_OUT, {3: state}, 23_000)), workload, profile)
     rows = {row["name"]: row for row in found.facts["beside_prediction"]}
     assert rows["weights and optimizer"]["measured_bytes"] == state * MIB
     assert rows["weights and optimizer"]["predicted_bytes"] == pytest.approx(state * MIB, rel=1e-3)
     assert rows["activations"]["measured_bytes"] == 15_000 * MIB
     actions = " | ".join(found.findings[0].actions)
-    plain = int(re.search(r"^a smaller micro-batch \((\d+) with (\d+) accumulated", actions)[1])
-    recomputed = int(
-        re.search(r"full activation checkpointing(?: and a smaller micro-batch \((\d+))?", actions)[1] or 32
-    )
+    plain = int(re.search(r"^micro-batch (\d+) with (\d+) accumulated", actions)[1])
+    recomputed = int(re.search(r"full activation checkpointing(?: and micro-batch (\d+))?", actions)[1] or 32)
     assert plain < recomputed <= 32 and 32 % plain == 0
     assert "a loss in chunks, which needs 1." in actions  # 2000 MiB, of which a chunk's logits are predicted
 
@@ -221,11 +230,21 @@ def test_what_would_have_fitted_is_what_predict_says_fits(store):
     assert fits(recomputed, *full) is True and (recomputed == 32 or fits(2 * recomputed, *full) is not True)
 
 
+def test_a_plan_gives_the_prediction_beside(tmp_path, advisor_home):
+    plan = tmp_path / "plan.yaml"
+    words = "plan --gpu rtx-4090 --family llama --depth 12 --seq-len 2048 --vocab-size 32000 --deadline 8h --price 0.4"
+    advisor(*words.split(), "--out", plan, expect=0)
+    (tmp_path / "oom.pickle").write_bytes(pickle.dumps(snapshot(RAN_OUT, {3: 5000}, 23_000)))
+    said = advisor("analyze", tmp_path / "oom.pickle", "--plan", plan, expect=0, COLUMNS=160).stdout
+    assert re.search(r"beside 21.5 GiB \([\d.]+ GiB predicted\)", said) and "weights and optimizer" in said
+    assert "do: micro-batch " in said or "do: full activation checkpointing" in said
+
+
 def test_a_program_that_needs_more_than_predicted_is_offered_less(store):
     profile, shape = load_profile("rtx-4090", store), make_shape("llama", seq_len=2048, vocab_size=32_000, depth=12)
     workload = Workload(shape=shape, micro_batch=32, gpu=profile.key)
     plain, greedy = (next(what_would_have_fitted(workload, profile, appetite)) for appetite in (1, 3))
-    sizes = [int(re.search(r"\((\d+)", words)[1]) for words in (plain, greedy)]
+    sizes = [int(re.search(r"micro-batch (\d+)", words)[1]) for words in (plain, greedy)]
     assert sizes[1] < sizes[0]
     assert not list(what_would_have_fitted(workload, profile, 1e6))
 
@@ -257,7 +276,7 @@ ROWS = [[0, 100, 0, 0, 0, 0, 0, 0, 0], [0, 100, 0, 0, 0, 50, 30, 0, 0]]
 def test_timelines_are_read_in_both_forms(held):
     found = judge(read_memory_timeline(io.BytesIO(json.dumps(held).encode()), "memory.json"), Rate())
     assert {part.name: part.value for part in found.parts} == {"parameters": 100, "activations": 50, "gradients": 30}
-    assert found.verdict.startswith("The memory's peak is 180 B: 55.6 % parameters") and found.lacking
+    assert found.verdict.startswith("The memory's peak is 180 B: 100 B parameters, 50 B activations") and found.lacking
 
 
 @pytest.mark.parametrize("held", [[], {}, [[1, 2, 3, 9]], [[1, 2]], [[5], [[0, 1]]], "text"])
