@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from advisor.errors import AdvisorError
@@ -126,11 +126,19 @@ def _judged(parts: Sequence[Part], given: Given, case: Case | None, update: Upda
 
 
 def _runs(timelines: Sequence[Timeline]) -> list[list[Timeline]]:
-    """Group the traces of one run: of different ranks, and as many in all as each of them states."""
+    """Group the traces of one run: of different ranks, and as many in all as each of them states.
+
+    A rank's windows of different steps are told apart by their folders, or else each is judged by itself.
+    """
     ranks = [one.rank for one in timelines]
     alike = len({(one.kind, one.world_size) for one in timelines}) == 1
     if alike and None not in ranks and len(set(ranks)) == len(ranks):
         return [sorted(timelines, key=lambda one: one.rank or 0)]
+    folders: dict[PurePath, list[Timeline]] = {}
+    for one in timelines:
+        folders.setdefault(PurePath(one.source).parent, []).append(one)
+    if len(folders) > 1:
+        return [run for inside in folders.values() for run in _runs(inside)]
     return [[one] for one in timelines]
 
 

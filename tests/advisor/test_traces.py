@@ -46,7 +46,8 @@ def test_every_door_says_the_same(trace):
     assert sum(part["share"] for part in judged["judgement"]["parts"]) == pytest.approx(1)
     answer = advisor.analyze(trace, price=3)
     assert answer.sentence == VERDICT and json.loads(answer.to_json()) == document
-    assert list(answer.to_frame()["code"]) == ["exposed_communication", "copies_from_pageable_memory"]
+    codes = ["exposed_communication", "launch_bound", "copies_from_pageable_memory"]
+    assert list(answer.to_frame()["code"]) == codes
     told = log_reader([trace.parent])(str(trace), price="3")
     assert told["answer"] == VERDICT and told["parts"][0]["communication that nothing hides"] == 0.303
 
@@ -171,3 +172,16 @@ def test_nothing_is_left_behind_and_options_of_logs_are_refused(trace, tmp_path)
     assert "--json" in refused.stderr
     with pytest.raises(AdvisorError, match="unknown GPU"):
         advisor.analyze(trace, gpu="h1000000")
+
+
+def test_windows_of_different_steps_are_not_ranks_of_one(tmp_path):
+    for iteration in (10, 20):
+        (tmp_path / f"iteration_{iteration}").mkdir()
+        for rank in range(2):
+            about = {"distributedInfo": {"rank": rank, "world_size": 2}}
+            training_step().write(tmp_path / f"iteration_{iteration}" / f"rank{rank}_trace.json", **about)
+    judged = advisor.analyze(tmp_path, price=3).record.judged
+    assert [one.files for one in judged] == [
+        tuple(f"iteration_{iteration}/rank{rank}_trace.json" for rank in range(2)) for iteration in (10, 20)
+    ]
+    assert [one.judgement.facts["ranks"] for one in judged] == [2, 2]

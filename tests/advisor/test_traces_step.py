@@ -75,7 +75,7 @@ def test_findings_have_shares_and_dollars_and_the_dearest_is_first():
         "30.3 % of each step is communication that nothing hides: $1.82 an hour of $6 for 2 x h100."
     )
     assert [found.code for found in judgement.findings] == [
-        "exposed_communication", "copies_from_pageable_memory"]  # fmt: skip
+        "exposed_communication", "launch_bound", "copies_from_pageable_memory"]  # fmt: skip
     assert "1 allreduce of default_pg (60 µs); 3.81 MiB in all" in [e.text for e in judgement.findings[0].evidence]
 
 
@@ -92,6 +92,27 @@ def test_idle_time_is_divided_by_what_the_host_did():
     idle = parts_of(trace).idle
     assert micro(idle.data_loading) == 50 and micro(idle.allocating) == 20
     assert micro(idle.synchronizing) == 20 and micro(idle.host) == 20 and micro(idle.device) == 5
+
+
+def test_memory_that_is_allocated_before_the_steps_is_no_retry():
+    def codes(*steps: int) -> set[str]:
+        trace = Trace().kernel("k", 10, 10, launched=1)
+        trace.add("cuda_runtime", "cudaMalloc", 20, 50).kernel("k", 80, 10, launched=75).kernel(
+            "k", 90, 20, launched=76
+        )
+        for number in steps:
+            trace.step(number, 70 * number, 70)
+        return {one.code for one in judge([parts_of(trace).timeline], Rate()).findings}
+
+    assert "allocator_retries" in codes(0, 1) and "allocator_retries" not in codes()
+
+
+def test_a_gap_that_the_host_did_not_make_is_named():
+    trace = Trace().kernel("k", 10, 10, launched=1).kernel("k", 60, 20, launched=2)
+    found = {one.code: one.title for one in judge([parts_of(trace).timeline], Rate()).findings}
+    assert found == {
+        "idle_unexplained": "the GPU is idle, although its work was launched in time, for 57.1 % of the window"
+    }
 
 
 @pytest.mark.parametrize(
@@ -235,7 +256,7 @@ GOLDEN = {
 def test_values_known_of_real_traces(name):
     (parts,) = real(name)
     measured = {
-        "span": parts.span_seconds, "idle": parts.idle_seconds, "late": parts.idle.host_late,
+        "span": parts.span_seconds, "idle": parts.idle_seconds, "late": parts.idle_seconds - parts.idle.device,
         "compute": parts.compute_seconds, "communication": parts.communication_seconds,
         "exposed": intervals.length(parts.exposed_communication), "copies": parts.exposed_copy_seconds,
         "recomputed": float(parts.device.seconds[parts.recomputed].sum()),

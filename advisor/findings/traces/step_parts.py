@@ -66,10 +66,6 @@ class Idle:
     host: float  # Python and dispatch: the next kernel was launched too late
     device: float  # the kernel was launched in time, and waited for another one or an event
 
-    @property
-    def host_late(self) -> float:
-        return self.data_loading + self.synchronizing + self.allocating + self.compiling + self.host
-
 
 class StepParts:
     """One rank's window, measured on its device events. Each property is computed once."""
@@ -97,7 +93,7 @@ class StepParts:
     def operator(self) -> Ints:
         """Return for each device event the outermost operator of the framework that launched it, or -1."""
         ops = self.timeline.ops
-        return self.launch.parents(ops, self.timeline.matches(r"^(?!autograd::|torch::autograd)\w+::", ops))
+        return self.launch.parents(ops, self.timeline.matches(r"^(?!autograd::|torch::(?:autograd|jit))\w+::", ops))
 
     @cached_property
     def communication(self) -> Mask:

@@ -105,14 +105,13 @@ def holds_traces(path: Path) -> bool:
         return False
     try:
         with tempfile.TemporaryDirectory(prefix="advisor-") as folder:
-            found = [_of_these(read_head(file), name) for name, file in _files(path, Path(folder), heads_only=True)]
+            found = [
+                kind_of(head := read_head(file)) is not None or unreadable(head, name) is not None
+                for name, file in _files(path, Path(folder), heads_only=True)
+            ]
     except (AdvisorError, OSError):
         return False  # the readers of logs say what is wrong
     return 2 * sum(found) > len(found)
-
-
-def _of_these(head: bytes, name: str) -> bool:
-    return kind_of(head) is not None or unreadable(head, name) is not None
 
 
 def kind_of(head: bytes) -> Kind | None:

@@ -47,11 +47,12 @@ def read_kineto(stream: BinaryIO, name: str) -> Timeline:
             source.broken += 1
     about = source.head.get("distributedInfo")
     about = about if isinstance(about, dict) else {}
+    in_name = _RANK.findall(name)
     return rows.timeline(
         name,
         Kind.KINETO,
         _gpus(source.head.get("deviceProperties")),
-        rank=_whole(about.get("rank"), _rank_of(name)),
+        rank=_whole(about.get("rank"), int(in_name[-1]) if in_name else None),
         world_size=_whole(about.get("world_size")),
         stacks=bool(source.head.get("with_stack")),
         cut=source.cut,
@@ -99,11 +100,6 @@ def _gpus(properties: Any) -> dict[Any, tuple[str | None, float | None]]:
     known = [one for one in properties if isinstance(one, dict)] if isinstance(properties, list) else []
     names = {one.get("id"): one for one in known if isinstance(one.get("id"), int) and isinstance(one.get("name"), str)}
     return {number: (one["name"][:80], _whole(one.get("totalGlobalMem"))) for number, one in names.items()}
-
-
-def _rank_of(name: str) -> int | None:
-    found = _RANK.findall(name)
-    return int(found[-1]) if found else None
 
 
 def _whole(value: Any, other: int | None = None) -> int | None:

@@ -20,7 +20,7 @@ KERNEL, COPY, SET = 0, 1, 2  # kinds of device events
 COLLECTIVE_OP = "record_param_comms"
 SYNCHRONIZING_OPS = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero")
 _NEEDED_INSIDE = frozenset((COLLECTIVE_OP, *SYNCHRONIZING_OPS))
-_NODE = ("autograd::", "torch::autograd")
+_NODE = ("autograd::", "torch::autograd", "torch::jit")
 
 
 @dataclass(frozen=True, kw_only=True)
