@@ -136,7 +136,7 @@ def _compared(measured: Mapping[str, float], predicted: dict[str, Estimate]) -> 
     return [
         ComparedPart(name=name, measured=seconds, predicted=predicted.get(name))
         for name, seconds in measured.items()
-        if seconds or predicted.get(name)
+        if seconds or (name in predicted and predicted[name].high)
     ]
 
 
