@@ -121,6 +121,7 @@ def main() -> int:
     outcomes, failures, slowest = Counter(), {}, (0.0, -1)
     with tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", DeprecationWarning)  # of an opcode's text, which Python shows to nobody
         path = Path(folder, "rank0")
         path.write_bytes(corpus[0])
         read(path)  # loads the tables

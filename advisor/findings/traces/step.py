@@ -176,12 +176,13 @@ class _Says:
 
 
 def _communication(ranks: Sequence[StepParts], late: Arrival | None, say: _Says) -> Iterator[Cost]:
-    share = float(np.mean([intervals.length(one.exposed_communication) / one.span_seconds for one in ranks]))
-    first = ranks[0]
+    lengths = [intervals.length(one.exposed_communication) for one in ranks]
+    share = float(np.mean([length / one.span_seconds for length, one in zip(lengths, ranks, strict=True)]))
+    first = ranks[int(np.argmax(lengths))]  # what it sends is shown
     kinds, count = _collectives(first), int(first.communication.sum()) / say.steps
-    exposed, step = intervals.length(first.exposed_communication) / say.steps, first.span_seconds / say.steps
+    exposed, step = max(lengths) / say.steps, first.span_seconds / say.steps
     if share >= 0.10:
-        hidden = round(1 - intervals.length(first.exposed_communication) / first.communication_seconds, 6)
+        hidden = round(1 - max(lengths) / first.communication_seconds, 6)
         waiting = ""
         if late is not None:
             waited = float(np.mean([*late.waits_seconds.values()]))
