@@ -102,7 +102,7 @@ def read(path: Path) -> str:
         assert all(part.value >= 0 and 0 <= part.share <= 1.0001 for part in judged.judgement.parts), (
             "a part is negative"
         )
-    list(report(analysis, everything=True))
+    list(report(analysis.judged, everything=True))
     json.dumps(stamped("analyze-trace", analysis.to_document()), allow_nan=False)
     return "judged"
 
