@@ -119,7 +119,7 @@ def _judged(parts: Sequence[Part], given: Given, case: Case | None, update: Upda
         rate, source = _rate(given, 1, case=run)
         with part.open() as stream:
             judgement = memory.judge(reader(stream, part.name), rate)
-        if run is not None and run.workload is not None and run.workload.layout is None and run.profile is not None:
+        if run is not None and run.workload is not None and run.profile is not None:
             with contextlib.suppress(AdvisorError):  # the memory of such a workload was never traced
                 judgement = beside_prediction(judgement, run.workload, run.profile)
         yield JudgedTrace(kind=part.kind, files=(part.name,), judgement=judgement, rate=rate, price_source=source)

@@ -27,7 +27,7 @@ from advisor.hardware.catalog import find_gpu
 from advisor.prediction.intervals import sum_shared
 from advisor.prediction.parts import parts_of_step, product_flops
 from advisor.readers.traces import intervals
-from advisor.records import Estimate, Prediction
+from advisor.records import Estimate
 from advisor.units import format_count, format_estimate, format_number, format_percent, format_seconds
 
 STEP, EXPOSED, COPIES, IDLE = "the whole step", "communication that nothing hides", "copies that nothing hides", "idle"
@@ -105,8 +105,7 @@ def compare(ranks: Sequence[StepParts], case: Case) -> Comparison:
     """Compare the mean parts of the ranks' steps with those predicted for the case."""
     if missing := _missing(ranks[0], case):
         return Comparison(lacking=(lacking("prediction", missing),))
-    expected = _expected(case)
-    assert case.workload is not None and expected is not None and case.profile is not None
+    assert case.workload is not None and case.expected is not None and case.profile is not None
     # The last step ends with its last event, so the others tell how long a step is.
     period = float(np.median(ranks[0].steps[:-1] or ranks[0].steps))
     measured = _measured(ranks)
@@ -121,7 +120,7 @@ def compare(ranks: Sequence[StepParts], case: Case) -> Comparison:
     else:
         parts = _compared(measured, {name: predicted[own] for name, own in _PREDICTED_AS.items()})
     return Comparison(
-        step=ComparedPart(name=STEP, measured=period, predicted=expected.step_seconds),
+        step=ComparedPart(name=STEP, measured=period, predicted=case.expected.step_seconds),
         parts=tuple(parts),
         case=case,
         remarks=tuple(_beside_log(period, case)),
@@ -140,12 +139,6 @@ def _compared(measured: Mapping[str, float], predicted: dict[str, Estimate]) -> 
     ]
 
 
-def _expected(case: Case) -> Prediction | None:
-    """Return the prediction of the run; a plan alone predicts a model that is split over GPUs."""
-    split = case.workload is not None and case.workload.layout is not None
-    return case.plan.prediction if split and case.plan is not None else case.expected
-
-
 def _missing(first: StepParts, case: Case) -> str:
     """Return why a trace cannot be compared with the prediction, or "" if it can."""
     w, timeline = case.workload, first.timeline
@@ -156,16 +149,15 @@ def _missing(first: StepParts, case: Case) -> str:
         return f"a prediction for {spec.key}, of which the trace is: the run was to be on {w.gpu}"
     if timeline.world_size not in (None, w.gpus):
         return f"a prediction for the trace's {timeline.world_size} ranks: the run was to be on {w.gpus} GPUs"
-    expected = _expected(case)
-    if expected is None or expected.step_seconds is None or case.profile is None:
+    if case.expected is None or case.expected.step_seconds is None or case.profile is None:
         return f"a prediction of this run on {w.gpu}"
     if not first.steps:
         return "steps in the trace, to compare with the predicted one: call prof.step() after each optimizer step"
     updates = int(timeline.matches(OPTIMIZER_STEP, timeline.ranges).sum())
     if updates < len(first.steps) and (updates or w.grad_accum > 1):
         return f"whole steps: {len(first.steps)} are marked, with {updates} of the optimizer; call prof.step() after it"
-    done, due = first.product_flops, product_flops(w) if w.layout is None else 0.0
-    if done and due and not _SAME_MODEL[0] < done / due < _SAME_MODEL[1]:
+    done, due = first.product_flops, product_flops(w)
+    if done and not _SAME_MODEL[0] < done / due < _SAME_MODEL[1]:
         return f"the trace's model: its products need {format_count(done)} FLOPs a step, the run's {format_count(due)}"
     return ""
 
