@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from advisor.auditing.audit import Audit
     from advisor.explanation import Explanation
+    from advisor.findings.case import Finding
     from advisor.hardware.catalog import GpuSpec
     from advisor.history.listing import RunSummary
     from advisor.workflows.analysis import Analysis
@@ -206,8 +207,11 @@ def launch(plan: Plan | Answer[Plan] | str | Path, **options: Any) -> Answer[Sta
 
 def analyze(
     *paths: str | Path, reader: Callable[[str], str] | str | None = None, answer: str | None = None, **given: Any
-) -> Answer[tuple[Analysis, ...]]:
+) -> Answer[Any]:
     """Judge training logs, run folders or runs by name, as `advisor analyze` does. Returns an Analysis for each run.
+
+    Paths of profiler traces, memory snapshots or flight-recorder dumps give one TraceAnalysis; beside a log or in a
+    run folder, its rows and document hold theirs too.
 
     `given` has the options of the command: gpu, gpus, price (dollars per GPU-hour), config, telemetry, plan, format,
     target_loss, budget, deadline. `reader` is an assistant that describes each log: a function from a prompt to an
@@ -216,23 +220,30 @@ def analyze(
     from advisor.assistant import of_command
     from advisor.store.store import default_store
     from advisor.workflows.analyze import analyze as analyzed
-    from advisor.workflows.analyze import given_of, judge_all
+    from advisor.workflows.analyze import given_of, judge_all, located, with_traces
+    from advisor.workflows.analyze_trace import analyze_traces, traces_and_logs
 
     stated, store = given_of(_read(AnalyzeOptions, given)), default_store()
+    columns = ("run", "severity", "code", "title")
+
+    def row(run: str, found: Finding) -> dict[str, str]:
+        return {"run": run, "severity": str(found.severity), "code": found.code, "title": found.title}
+
+    traces, logs = traces_and_logs([located(Path(path), store) for path in paths])
+    if not logs:
+        found = analyze_traces(traces, stated)
+        rows = [row(one.files[0], finding) for one in found.judged for finding in one.judgement.findings]
+        return Answer(found, found.sentence, "analyze-trace", found.to_document(), rows, columns)
     asks = of_command(reader) if isinstance(reader, str) else reader
 
     def judge(path: Path) -> Analysis:
         return analyzed(path, stated, store, reader=asks, answer=answer)
 
-    judged = judge_all([Path(path) for path in paths], store, judge)
-    rows = [
-        {"run": analysis.run.source, "severity": str(finding.severity), "code": finding.code, "title": finding.title}
-        for analysis in judged.analyses
-        for finding in analysis.findings
-    ]
-    sentence = "\n".join(words for analysis in judged.analyses for words in analysis.verdict)
+    judged = with_traces(judge_all(logs, store, judge), traces, stated)
+    rows = [row(analysis.run.source, finding) for analysis in judged.analyses for finding in analysis.findings]
+    rows += [row(one.files[0], finding) for one in judged.traces for finding in one.judgement.findings]
     name, document = judged.document()
-    return Answer(judged.analyses, sentence, name, document, rows, ("run", "severity", "code", "title"))
+    return Answer(judged.analyses, judged.sentence, name, document, rows, columns)
 
 
 def compare(*runs: str | Path, plan: str | Path | None = None, record: bool | None = None) -> Answer[Any]:

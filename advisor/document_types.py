@@ -50,6 +50,7 @@ from advisor.store.adopted import Adopted, AdoptedPlan
 from advisor.store.calibration import Burst, Calibration, Cost, HeldOutSummary, Quality, Settings
 from advisor.store.store import CalibrationEntry
 from advisor.workflows import finetune, fleet, preflight, team
+from advisor.workflows.analyze_trace import JudgedTrace
 from advisor.workflows.ask_about_log import AssistantReading
 from advisor.workflows.check import CheckedRun
 from advisor.workflows.compare import TakenBack
@@ -166,10 +167,11 @@ DOCUMENTS: dict[str, Shape] = {
     "watch": {"run_dir": str, "progress": Progress},
     "watch-log": {LogLook: ..., "left_seconds": float | None, "over": bool},
     "watch-gpus": {MonitoredGpus: ...},
-    "analyze": _ANALYSIS,
+    "analyze": {**_ANALYSIS, "traces?": [JudgedTrace]},
     "analyze-several": {
         "runs": [_ANALYSIS], "left_out": [str], **{f"{name}?": shape for name, shape in _AGAINST.items()}
     },
+    "analyze-trace": {"source": str, "judged": [JudgedTrace]},
     "compare": {**_COMPARED, "written?": WrittenParameters},
     "compare-several": {"runs": [_COMPARED], **_AGAINST},
     "compare-forgotten": {"forgotten": [TakenBack]},

@@ -158,6 +158,9 @@ def log_reader(roots: Sequence[Path]) -> Callable[..., dict[str, Any]]:
     ) -> dict[str, Any]:
         """Read a training log or run folder: progress, loss, speed, what went wrong, what it cost, what to do.
 
+        Profiler traces, memory snapshots and flight-recorder dumps too: where a step goes, what fills memory, who is
+        stuck.
+
         gpu ("h100"), gpus and price (dollars per GPU-hour) add facts that the log lacks (without a price, no dollars).
         If it says that lines were not read as rows, call it with schema=true: you get lines of the log, without
         credentials, and the schema of a description. Pass your JSON as answer. It is used only if its patterns hold on
@@ -176,6 +179,9 @@ def log_reader(roots: Sequence[Path]) -> Callable[..., dict[str, Any]]:
                 return {"prompt": question(found).prompt}
             analyses = api.analyze(found, answer=answer or None, **given)
             told = _shortly(analyses, "analyze", {"": str(found)} | given, page, FINDINGS, ())
+            if analyses.name == "analyze-trace":
+                whole = [one.judgement.parts for one in analyses.judged if one.judgement.parts]
+                return told | {"parts": [{part.name: _plain(part.share) for part in parts} for parts in whole]}
             notes = [
                 note for one in analyses for note in one.run.notes if note.startswith(("an assistant", "not read"))
             ]

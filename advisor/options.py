@@ -754,7 +754,7 @@ class LaunchOptions(_StartOptions):
         "answers. Either means that the machine is about to be taken away.", metavar="FILE|URL",
     )  # fmt: skip
     trace: int | None = _own("trace", Kind.WHOLE, "Record a profiler trace of this many steps near the start, for "
-                             "`advisor analyze RUN/traces`.", metavar="STEPS")  # fmt: skip
+                             "`advisor analyze RUN`.", metavar="STEPS")  # fmt: skip
     again: bool = _own("again", Kind.SWITCH, "Start the run even if another run of the same plan is still active.",
                        default=False)  # fmt: skip
     calibrate: bool | None = _own(

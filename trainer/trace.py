@@ -10,9 +10,7 @@ from trainer.device import DeviceContext
 from trainer.guard import Guard
 from trainer.loop import Trainer
 from trainer.parallel import World
-from trainer.schema import TRACE_LEAD, TRACE_WARMUP
-
-TRACES = "traces"  # in a run folder: one file for each process
+from trainer.schema import TRACE_LEAD, TRACE_WARMUP, TRACES
 
 
 class StepTrace:
@@ -51,6 +49,6 @@ class StepTrace:
         self._profile = None
         last = trainer.steps_done
         self._guard.journal.write("trace", file=f"{TRACES}/{name}", first_step=last - self._steps + 1, step=last)
-        words = f"traced steps {last - self._steps + 1} to {last}: advisor analyze {folder}"
+        words = f"traced steps {last - self._steps + 1} to {last}: advisor analyze {self._guard.folder.path}"
         self._guard.journal.message("info", words)
         trainer.restart_clock()  # writing the file belongs to no step

@@ -41,6 +41,10 @@ def command(paths: tuple[Path, ...], everything: bool, schema: bool, reader: str
     more. Several paths, or the logs of one format in a folder, are compared with each other. A run started here may be
     given by its name, or as `latest`.
 
+    Traces of torch.profiler, SQLite exports of Nsight Systems, CUDA memory snapshots and flight-recorder dumps are
+    recognised too, one file a rank, also in a folder or archive: where a step goes, what fills memory, who is stuck.
+    Beside a log, in its run folder or with --plan, the parts of a step stand beside those predicted for the run.
+
     An assistant of yours can describe a log that is not recognised: --reader sends it 250 lines of the log without
     credentials. Its patterns are applied to every line, and its answer is used only if it holds there. The format is
     kept, so that the next log of that program needs no assistant. docs/findings.md shows a format that you can write.
@@ -50,8 +54,10 @@ def command(paths: tuple[Path, ...], everything: bool, schema: bool, reader: str
     from advisor.readers.chunks import read_text
     from advisor.report import terminal
     from advisor.report.files import write_reports
+    from advisor.report.traces import report as report_traces
     from advisor.store.store import default_store
-    from advisor.workflows.analyze import analyze, given_of, judge_all
+    from advisor.workflows.analyze import analyze, given_of, judge_all, located, with_traces
+    from advisor.workflows.analyze_trace import analyze_traces, traces_and_logs
     from advisor.workflows.ask_about_log import answer_schema, question
     from advisor.workflows.goal import readings
 
@@ -70,6 +76,17 @@ def command(paths: tuple[Path, ...], everything: bool, schema: bool, reader: str
         said = sys.stdin.read() if answered == "-" else read_text(Path(answered))
     reports = {name: options.pop(name) for name in ("html", "md", "table", "tables", "plots")}
     given, store = given_of(AnalyzeOptions(**options)), default_store()
+    traces, logs = traces_and_logs([located(path, store) for path in paths])
+    if not logs:
+        if any(reports.values()):
+            raise click.UsageError("of traces there are the report that is printed, and --json")
+        with render.progress("reading", None) as update:
+            judgements = analyze_traces(traces, given, lambda name: update(description=f"reading {name}"))
+        if json_asked():
+            print_json("analyze-trace", judgements.to_document())
+        else:
+            render.show(*report_traces(judgements.judged, everything))
+        return
     for words in readings({"gpu": options["gpu"] or ""}):
         render.remark(words)
 
@@ -78,14 +95,18 @@ def command(paths: tuple[Path, ...], everything: bool, schema: bool, reader: str
             return analyze(path, given, store, lambda done, total: update(completed=done, total=total),
                            reader=asks, answer=said)  # fmt: skip
 
-    judged = judge_all(paths, store, with_progress)
+    judged = judge_all(logs, store, with_progress)
+    if traces:
+        with render.progress("reading", None) as update:
+            judged = with_traces(judged, traces, given, lambda name: update(description=f"reading {name}"))
     analyses, comparison, left_out = judged.analyses, judged.comparison, judged.left_out
     written = write_reports(analyses, reports, comparison=comparison, left_out=left_out)
     if json_asked():
         print_json(*judged.document())
         return
-    many = len(analyses) > len(paths)
+    many = len(analyses) > len(logs)
     for analysis in analyses:
         render.show(*terminal.report(analysis, everything, brief=many), "")
     render.show(*((*terminal.several(analyses, comparison, left_out), "") if len(analyses) > 1 else left_out))
+    render.show(*report_traces(judged.traces, everything))
     render.show(*(f"written to {path}" for path in written))

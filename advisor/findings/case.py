@@ -123,6 +123,10 @@ def groups() -> dict[str, Any]:
 
 @cache
 def texts() -> dict[str, dict[str, Any]]:
-    """Return the fields of every row of `texts.yaml`, by the row's name."""
-    rows = read_yaml(Path(__file__).with_name("texts.yaml"), "table of texts")
+    """Return the fields of every row of `texts.yaml` here and in `traces`, by the row's name."""
+    folder = Path(__file__).parent
+    rows = {
+        **read_yaml(folder / "texts.yaml", "table of texts"),
+        **read_yaml(folder / "traces" / "texts.yaml", "table of texts"),
+    }
     return {name: {field: _READ_AS[field](value) for field, value in row.items()} for name, row in rows.items()}

@@ -16,7 +16,7 @@ from advisor.report import rows as words_of_several
 from advisor.report.table import on_console
 from advisor.workflows.analysis import Analysis
 
-_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
+STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 _MATTERING = 3
 
 
@@ -28,7 +28,7 @@ def report(analysis: Analysis, everything: bool = False, *, brief: bool = False)
         return
     for finding in analysis.findings:
         yield ""
-        yield Text(f"{finding.severity.value}: {finding.title}", style=_STYLES[finding.severity])
+        yield Text(f"{finding.severity.value}: {finding.title}", style=STYLES[finding.severity])
         for text in words.finding_lines(finding):
             yield f"    {text}"
         yield Text(f"    {words.grounds(finding)}", style="dim")
@@ -61,7 +61,7 @@ def report(analysis: Analysis, everything: bool = False, *, brief: bool = False)
     yield Text("what matters:", style="bold")
     for finding in loud:
         action = f" → {finding.actions[0]}" if finding.actions else ""
-        yield Text(f"    {finding.severity.value}: {finding.title}{action}", style=_STYLES[finding.severity])
+        yield Text(f"    {finding.severity.value}: {finding.title}{action}", style=STYLES[finding.severity])
 
 
 def several(

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
 import streamlit as st
 
+from advisor.documents import stamped as with_number
 from advisor.errors import AdvisorError
 from advisor.findings.case import Finding, Severity
 from advisor.findings.registry import coverage
+from advisor.report import charts, traces, words
 from advisor.report import rows as report_rows
-from advisor.report import words
 from advisor.report.files import as_csv, html, markdown
 from advisor.report.plots import AXES, LOSS, Look, overlay, scalars
 from advisor.report.table import capital
@@ -24,6 +26,7 @@ from advisor.ui.controls import ANALYZE, QUERY, download, escaped, in_controls, 
 from advisor.ui.uploads import Upload
 from advisor.workflows.analysis import Analysis, Given
 from advisor.workflows.analyze import Judged, analyze, names_of
+from advisor.workflows.analyze_trace import TraceAnalysis
 
 ICONS = {Severity.ERROR: ":material/error:", Severity.WARNING: ":material/warning:", Severity.NOTE: ":material/info:"}
 COLOURS = {Severity.ERROR: "red", Severity.WARNING: "orange", Severity.NOTE: "gray"}
@@ -63,11 +66,18 @@ def page() -> None:
         except AdvisorError:
             form.close()
             raise
-        _report(judged, logs)
+        if isinstance(judged, TraceAnalysis):
+            _traces(judged)
+        else:
+            _report(judged, logs)
+            if judged.traces:
+                _traces(TraceAnalysis(source=form.title_of(logs), judged=judged.traces))
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
-def _judged(name: str, given: Given, answer: str | None, stamped: tuple[int, ...], _uploads: list[Upload]) -> Judged:
+def _judged(
+    name: str, given: Given, answer: str | None, stamped: tuple[int, ...], _uploads: list[Upload]
+) -> Judged | TraceAnalysis:
     """Judge the uploads. `name` is by content; hashing large uploads again would be slow."""
     del name, stamped  # only part of the cache key
     return form.judge_uploads(_uploads, given, loaders.store(), answer)
@@ -155,6 +165,33 @@ def _single(analysis: Analysis, judged: Judged | None, uploads: list[Upload]) ->
             missing = ((c.code.replace("_", " "), controls.as_text(c.missing, ANALYZE)) for c in analysis.insufficient)
             pairs(missing, ("Check", "What is missing"))
     _tables(analysis, uploads)
+
+
+def _traces(analysis: TraceAnalysis) -> None:
+    """Draw what traces and dumps say: the verdict, one bar of the step or of the memory, and the findings."""
+    for number, judged in enumerate(analysis.judged):
+        judgement = judged.judgement
+        with st.container(border=True):
+            st.markdown(f"**{escaped(judgement.verdict)}**")
+            st.caption(escaped("; ".join(filter(None, (traces.title(judged), traces.price_line(judged))))))
+            if judgement.parts:
+                names = [part.name for part in judgement.parts]
+                st.altair_chart(charts.bill(traces.bar(judgement), parts=names), width="stretch", key=f"parts-{number}")
+            if compared := traces.bars(judgement):
+                names = list(dict.fromkeys(row["part"] for row in compared))
+                chart = charts.step_parts(compared, across="the parts of a step", parts=names)
+                st.altair_chart(chart, width="stretch", key=f"compared-{number}")
+            for table in traces.more_tables(judgement):
+                show(table, cell=escaped)
+            for remark in judgement.remarks:
+                st.caption(escaped(remark))
+        for finding in judgement.findings:
+            finding_card(finding)
+        if judgement.lacking:
+            with st.expander(f"{len(judgement.lacking)} remarks on what the files hold"):
+                pairs(((one.code.replace("_", " "), one.missing) for one in judgement.lacking), ("About", "What"))
+    document = json.dumps(with_number("analyze-trace", analysis.to_document()), indent=2, allow_nan=False)
+    download("JSON", document, "trace.json", "application/json", "download", "The same numbers for programs.")
 
 
 def _curves(analyses: Sequence[Analysis]) -> None:

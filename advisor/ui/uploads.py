@@ -22,10 +22,12 @@ from advisor.readers.folder import is_log_path
 from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable
 from advisor.readers.several_logs import logs_of
+from advisor.readers.traces.kinds import holds_traces
 from advisor.store.store import Store
 from advisor.ui.controls import QUERY
 from advisor.workflows.analysis import Analysis, Given
-from advisor.workflows.analyze import Judged, analyze, judge_all
+from advisor.workflows.analyze import Judged, analyze, judge_all, with_traces
+from advisor.workflows.analyze_trace import TraceAnalysis, analyze_traces, traces_and_logs
 from advisor.workflows.ask_about_log import question
 
 MOST_FILES = 50
@@ -52,9 +54,10 @@ def source() -> list[Upload]:
     files = left.file_uploader(
         "Training logs, or the files of a run", accept_multiple_files=True, max_upload_size=MOST_MEGABYTES,
         key=FILES, on_change=_emptied,
-        help="Console output, CSV, JSONL, TensorBoard events, trainer_state.json and many more. Several logs of one "
-        "format are several runs, compared with each other. Files are read on this machine, never executed, and kept "
-        "in memory only, unless you keep them under a name.",
+        help="Console output, CSV, JSONL, TensorBoard events, trainer_state.json and many more; also profiler traces, "
+        "memory snapshots and flight-recorder dumps, one file a rank. Several logs of one format are several runs, "
+        "compared with each other. Files are read on this machine, never executed, and kept in memory only, unless "
+        "you keep them under a name.",
     )  # fmt: skip
     text = right.text_area(
         "or paste its text", placeholder="step 10 | loss 4.21 | lr 3e-4 | 812 ms | 161 k tok/s …",
@@ -132,8 +135,10 @@ def given() -> Given:
     return Given(gpu=gpu, gpus=gpus, usd_per_gpu_hour=price, targets=targets)
 
 
-def judge_uploads(uploads: Sequence[Upload], given: Given, store: Store, answer: str | None = None) -> Judged:
-    """Judge one log, several files of one run, or several logs of one format, each as a run of its own.
+def judge_uploads(
+    uploads: Sequence[Upload], given: Given, store: Store, answer: str | None = None
+) -> Judged | TraceAnalysis:
+    """Judge one log, several files of one run, several logs of one format, or the traces and dumps of one run's ranks.
 
     `answer` is an assistant's description of one log. AdvisorErrors use the file names of the user who uploaded.
     """
@@ -146,8 +151,14 @@ def judge_uploads(uploads: Sequence[Upload], given: Given, store: Store, answer:
         folder = Path(name)
         paths = [_write(folder, upload) for upload in uploads]
         try:
-            chosen, unread = ([paths[0]], []) if len(paths) == 1 else _runs_among(paths, folder)
+            traces = [path for path in paths if holds_traces(path)]
+            logs = [path for path in paths if path not in traces]
+            if not logs:
+                return replace(analyze_traces(traces, given), source=title)
+            chosen, unread = ([logs[0]], []) if len(logs) == 1 else _runs_among(logs, folder)
+            traces, chosen = traces_and_logs([*traces, *chosen])
             judged = judge_all(chosen, store, lambda path: analyze(path, given, store, answer=answer))
+            judged = with_traces(judged, traces, given)
         except AdvisorError as error:
             # Without the name of the temporary folder, which means nothing to the user.
             message, hint = (
@@ -176,7 +187,9 @@ def prompt_for(upload: Upload) -> str | None:
     """Return the prompt for an assistant that describes a log; None for a file that is no text."""
     with tempfile.TemporaryDirectory(prefix="advisor-upload-") as name:
         try:
-            with opened(_write(Path(name), upload)) as inside:
+            if holds_traces(path := _write(Path(name), upload)):
+                return None
+            with opened(path) as inside:
                 return question(inside).prompt
         except AdvisorError:
             return None  # no assistant can read it, and whoever judges it says what it is

@@ -89,9 +89,7 @@ class Analysis:
 
 def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
     """Judge a run that was read; raises AdvisorError if a stated fact cannot be read."""
-    run, stated, plan = _with_what_is_given(run, given)
-    profile = _profile(run, stated, plan, store)
-    case = make_case(run, given=stated, profile=profile, plan=plan)
+    case = case_of(run, given, store)
     findings, insufficient = judge(case)
     findings += filter(None, [rl_step_finding(case, store)])
     places = _places(case, store)
@@ -127,6 +125,12 @@ def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
         savings=savings(case, findings, outlook.total_hours.value if outlook.total_hours else None),
         run_seconds=tuple(run_seconds(case)),
     )
+
+
+def case_of(run: RunTable, given: Given, store: Store) -> Case:
+    """Returns all that is known of a run; raises AdvisorError if a stated fact cannot be read."""
+    run, stated, plan = _with_what_is_given(run, given)
+    return make_case(run, given=stated, profile=_profile(run, stated, plan, store), plan=plan)
 
 
 def to_document(analysis: Analysis) -> dict[str, Any]:
@@ -235,7 +239,7 @@ def _profile(run: RunTable, stated: Mapping[str, Any], plan: Plan | None, store:
     w = plan.workload if plan else inferred.workload
     try:
         return load_profile(key, store, family=w.shape.family if w else None, precision=w.precision if w else None,
-                            compile=w.compile if w else None)  # fmt: skip
+                            compile=w.compile if w else None, software=w.software if w else None)  # fmt: skip
     except AdvisorError:
         return None  # an uncalibrated CPU, or a GPU without this precision: the detectors name what is missing
 

@@ -29,6 +29,7 @@ from advisor.store.store import Store
 from advisor.trainers.known import TRAINERS
 from advisor.units import HOUR
 from advisor.workflows.analysis import Analysis, Given, judge_run, to_document
+from advisor.workflows.analyze_trace import JudgedTrace, Update, analyze_traces
 from advisor.workflows.ask_about_log import by_quotes, reading_of, unplaced, with_reading
 
 _OPEN = (Status.INCOMPLETE, Status.NO_END)
@@ -41,12 +42,18 @@ class Judged:
     analyses: tuple[Analysis, ...]
     comparison: Comparison | None = None
     left_out: tuple[str, ...] = ()  # what could not be read or compared, with the reason
+    traces: tuple[JudgedTrace, ...] = ()  # of the single run
+
+    @property
+    def sentence(self) -> str:
+        words = [line for analysis in self.analyses for line in analysis.verdict]
+        return "\n".join((*words, *(one.judgement.verdict for one in self.traces)))
 
     def document(self) -> tuple[str, dict[str, Any]]:
         """Returns the name and content of the JSON document: of a single run, or of all runs with their comparison."""
         documents = [to_document(analysis) for analysis in self.analyses]
         if len(documents) == 1:
-            return "analyze", documents[0]
+            return "analyze", documents[0] | ({"traces": list(self.traces)} if self.traces else {})
         against = {} if self.comparison is None else self.comparison.to_document()
         return "analyze-several", {"runs": documents, "left_out": self.left_out, **against}
 
@@ -71,6 +78,13 @@ def judge_all(paths: Sequence[Path], store: Store, judge: Callable[[Path], Analy
         raise AdvisorError("; ".join(left_out), "give the logs themselves")
     comparison, why = _compared(analyses, forgiving=many)
     return Judged(analyses=tuple(analyses), comparison=comparison, left_out=(*left_out, *why))
+
+
+def with_traces(judged: Judged, traces: Sequence[Path], given: Given, update: Update = lambda name: None) -> Judged:
+    """Return the judged run with its traces and dumps, beside what is predicted for it; unchanged without traces."""
+    if not traces:
+        return judged
+    return replace(judged, traces=analyze_traces(traces, given, update, case=judged.analyses[0].case).judged)
 
 
 def _compared(analyses: Sequence[Analysis], *, forgiving: bool) -> tuple[Comparison | None, list[str]]:

@@ -2,10 +2,12 @@
 
 import io
 import json
+import pickle
 import shlex
 import tempfile
 import zipfile
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -22,8 +24,11 @@ from advisor.ui.analyze import dearest_first
 from advisor.ui.controls import escaped
 from advisor.ui.uploads import Given, Upload, judge_uploads, safe_name
 from tests import terminal
+from tests.advisor.build_snapshot import ONE_STEP, snapshot
+from tests.advisor.build_trace import training_step
 from tests.ui import driver
 
+RECORDED = Path(__file__).parents[1] / "recorded"
 LINES = "\n".join(
     f"step {step:05d}/01000 ({step / 10:.2f}%) | loss: {3 + 300 / (step + 50):.6f} | lrm: 1.00 | dt: 250.00ms "
     "| tok/sec: 65,536 | mfu: 20.00"
@@ -262,3 +267,45 @@ def test_an_assistants_description_is_pasted_on_the_page(advisor_home):
     field.input(json.dumps(said)).run()
     assert not at.exception and not at.error
     assert "crashed after 50 steps" in words(at) and "an assistant read: it was cold" in words(at).replace("\\", "")
+
+
+def test_a_trace_is_one_bar_of_the_step_with_its_findings():
+    content = training_step().text(distributedInfo={"rank": 0, "world_size": 2}).encode()
+    at = app(log_price="3").run()
+    at.file_uploader[0].upload("rank0.json", content).run()
+    assert not at.exception and not at.error
+    said = words(at)
+    assert "30.3 % of each step is communication that nothing hides" in said and "2 x h100" in said
+    assert "copies from memory that is not pinned" in said
+    chart = json.loads((at.get("arrow_vega_lite_chart") or at.get("vega_lite_chart"))[0].proto.spec)
+    assert chart["encoding"]["x"]["stack"] == "normalize" and "assistant" not in said
+
+
+def test_a_snapshot_is_one_bar_of_the_memory_with_its_largest_blocks():
+    at = app().run()
+    at.file_uploader[0].upload(
+        "snapshot.pickle", pickle.dumps(snapshot(ONE_STEP, {1: 400, 4: 400, 2: 800}, 2700))
+    ).run()
+    assert not at.exception and not at.error
+    said = words(at)
+    assert "2.05 GiB, in the backward pass" in said and "300 MiB of 2.34 GiB reserved bytes are unused" in said
+    assert "project/model.py:12 forward" in said.replace("\\", "") and "alice" not in said
+
+
+def test_a_log_and_its_trace_draw_the_parts_beside_the_predicted_ones():
+    header, *rest = (RECORDED / "small.jsonl").read_text(encoding="utf-8").splitlines()
+    first = json.loads(header)
+    first["device"] |= {"type": "cuda", "name": "NVIDIA H100 80GB HBM3", "memory_bytes": 85_520_809_984}
+    first["config"] |= {"device": "cuda", "precision": "bf16"}
+    log = "\n".join([json.dumps(first | {"precision": "bf16"}, separators=(",", ":")), *rest])
+    trace = training_step()
+    trace.events = [event for event in trace.events if event["cat"] != "cpu_op"]  # its product is of a smaller model
+    content = trace.text(distributedInfo={"rank": 0, "world_size": 1}).encode()
+    at = app(log_price="3").run()
+    at.file_uploader[0].upload("log.jsonl", log.encode())
+    at.file_uploader[0].upload("rank0.json", content).run()
+    assert not at.exception and not at.error
+    said = words(at)
+    assert "all steps are done" in said and "30.3 % of each step is communication that nothing hides" in said
+    charts = [json.loads(one.proto.spec) for one in at.get("arrow_vega_lite_chart") or at.get("vega_lite_chart")]
+    assert "the parts of a step" in json.dumps(charts) and "in the trace" in said
