@@ -92,6 +92,9 @@ def status_of(
     reached = _reached_end(last_step, planned_steps, slack)
     said = _ends_said(events, last_step)
     cause = _cause(ending)
+    # a bar that counted further than the last record, but not to the end, shows that the run did not reach it
+    if cause is not None and last_step is not None and last_step < (cause.step or 0.0) < (planned_steps or 0.0):
+        reached = False
     if cause is not None and not _survived(cause, ending, said, reached, last_step):
         # a bar may have counted further than the last record
         reached_step = max(last_step, cause.step or 0.0) if last_step is not None and unit == "step" else last_step
@@ -184,6 +187,7 @@ def _reached_end(last_step: float | None, planned_steps: float | None, slack: fl
 
 
 _BY_SHELL = re.compile(r"\bline \d+:\s+\d+ (?:Killed|Terminated|Aborted|Segmentation fault)")
+_GONE = re.compile(r"(?:\w+\.)*(?:EOFError|BrokenPipeError|ConnectionResetError|ConnectionRefusedError)\b")
 _PLACE = re.compile(r" \[[^\]]+:\d+")  # where a traceback ends
 
 
@@ -196,6 +200,9 @@ def _cause(ending: Sequence[Event]) -> Event | None:
     leaders = [event for event in own if event.kind not in _FOLLOWERS and not follows_timeout(event, own)]
     if any(event.kind == "host_memory" for event in leaders):  # that event says why it was killed
         leaders = [event for event in leaders if event.kind != "killed"]
+    # after an interrupt, processes also report that the others are gone
+    if any(event.kind == "interrupt" for event in leaders):
+        leaders = [event for event in leaders if _GONE.match(event.text) is None]
     # a shell continues after a command that it could not find
     leaders = [event for event in leaders if not event.text.endswith(NOT_FOUND)] or leaders
     for group in (leaders, own, [e for e in ending if e.kind == "child_failed"], ending):

@@ -288,6 +288,14 @@ CASES = {
     "a time-out after an interrupt": (
         LATE + "^CTraceback (most recent call last):\nKeyboardInterrupt\n" + WATCHDOG, (), "stopped", {},
             ("nccl_timeout",)),
+    "an interrupt after which processes miss each other": (
+        FEW + raised("EOFError") + raised("KeyboardInterrupt"), (), "stopped: interrupted by its user", {}, ()),
+    # the last printed row is one print before the planned end, but the bar shows that the end was not reached
+    "a hang-up one step before the end": (
+        "".join(f"{n / 5:3.0f}%|###| {n}/500 [24:57<00:30, 3.00s/it]\n{{'loss': {4 - n / 500}, 'epoch': {n / 500}}}\n"
+                for n in range(10, 500, 10))
+        + "100%|###| 499/500 [24:57<00:03, 3.00s/it]W0608 api.py:704] Received 1 death signal, shutting down workers\n",
+        (), "killed: after step 499 of 500", {}, ()),
     # a killed loader worker is no preemption
     **{words: (falling_rows(100) + raised(f"RuntimeError: {words}"), (), "crashed", {"crashed": (
         "cause: memory", "1: num_workers", "2: --shm-size")}, ("killed",)) for words in WORKERS},
