@@ -227,9 +227,10 @@ def engine_state(
     inside: Path | None = None,
     variables: Mapping[str, str] | None = None,
     seconds: float | None = COMMAND_SECONDS,
+    keep: Sequence[int] = (),
 ) -> bytes:
     """Return what an engine's command prints. Raises Unreachable with its last line if it fails or takes too long."""
-    done = engine_run(words, inside=inside, variables=variables, seconds=seconds)
+    done = engine_run(words, inside=inside, variables=variables, seconds=seconds, keep=keep)
     if done.returncode:
         raise Unreachable(f"{words[0]}: {last_words(done)}", "try again")
     return done.stdout
@@ -242,11 +243,16 @@ def last_words(done: subprocess.CompletedProcess[bytes]) -> str:
 
 
 def engine_run(words: Sequence[str], *, given: bytes = b"", inside: Path | None = None,
-               variables: Mapping[str, str] | None = None,
-               seconds: float | None = COMMAND_SECONDS) -> subprocess.CompletedProcess[bytes]:  # fmt: skip
-    """Run an engine's command; raises Unreachable if the command is not installed or takes too long."""
+               variables: Mapping[str, str] | None = None, seconds: float | None = COMMAND_SECONDS,
+               keep: Sequence[int] = ()) -> subprocess.CompletedProcess[bytes]:  # fmt: skip
+    """Run an engine's command; raises Unreachable if the command is not installed or takes too long.
+
+    It inherits the open files `keep`.
+    """
     try:
-        return subprocess.run(words, input=given, cwd=inside, env=variables, capture_output=True, timeout=seconds)
+        return subprocess.run(
+            words, input=given, cwd=inside, env=variables, capture_output=True, timeout=seconds, pass_fds=keep
+        )
     except FileNotFoundError as error:
         raise Unreachable(f"there is no {words[0]} here", f"install it, or go where {words[0]} is") from error
     except subprocess.TimeoutExpired as error:

@@ -17,6 +17,7 @@ from pathlib import Path
 from advisor.engines import remote
 from advisor.engines.backend import Job, LaunchRequest, Measuring
 from advisor.engines.export.targets import SCRIPT, STOP_ASKED, calibration_script, slurm
+from advisor.engines.process import attempt_is_there, attempt_lock
 from advisor.engines.remote import JOB, RemoteBackend, Unreachable, engine_state
 from advisor.engines.state import RunState
 from advisor.errors import AdvisorError
@@ -79,7 +80,9 @@ class SlurmBackend(RemoteBackend):
         """Submit the job and return its id, CLUSTER/JOB."""
         (request.folder / STOP_ASKED).unlink(missing_ok=True)
         variables = {**os.environ, **request.environment}
-        said = engine_state(request.command, inside=request.folder / JOB, variables=variables).decode()
+        with attempt_lock(request.folder) as there:
+            folder, keep = request.folder / JOB, (there.fileno(),)
+            said = engine_state(request.command, inside=folder, variables=variables, keep=keep).decode()
         number, _, cluster = said.strip().partition(";")
         if not number.isdigit():
             raise AdvisorError(f"sbatch gave no job number: {said.strip()!r}", "see the queue: squeue --me")
@@ -91,6 +94,8 @@ class SlurmBackend(RemoteBackend):
 
     def find(self, run_dir: Path) -> str | None:
         """Return the queued job that was submitted from this folder."""
+        if attempt_is_there(run_dir):  # sbatch outlived whoever called it
+            raise Unreachable("sbatch is still at work", "try again")
         for line in engine_state(("squeue", "--me", "--noheader", "--format=%i|%Z")).decode().splitlines():
             number, _, folder = line.partition("|")
             if Path(folder) == run_dir / JOB:
