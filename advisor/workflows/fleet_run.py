@@ -121,7 +121,7 @@ class Controller:
         self.pools = {pool.name: pool for pool in fleet.pools}
         self.runs = {run.name: run for run in fleet.runs}
         created = datetime.now(UTC) if before is None else datetime.fromisoformat(before.created)
-        known = {one.run: one for one in before.runs} if before is not None else {}
+        known = {one.run: _looked_at_again(one) for one in before.runs} if before is not None else {}
         found = [
             replace(
                 known.get(run.name) or RunState(
@@ -334,6 +334,13 @@ class Controller:
             return
         self.put(replace(one, phase=Phase.RUNNING))
         self.say(f"{one.run}: started on {engine}, in {folder}")
+
+
+def _looked_at_again(one: RunState) -> RunState:
+    """Return a run as the controller begins with it: one that failed may have been resumed by hand meanwhile."""
+    if one.phase is not Phase.FAILED:
+        return one
+    return replace(one, phase=Phase.WAITING if one.refusals else Phase.RUNNING)
 
 
 def _scaled(way: Way, share: float) -> Way:
