@@ -10,14 +10,13 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from advisor.engines import remote
 from advisor.engines.backend import Job, LaunchRequest, Measuring
 from advisor.engines.export.targets import SCRIPT, STOP_ASKED, calibration_script, slurm
-from advisor.engines.process import attempt_is_there, attempt_lock
 from advisor.engines.remote import JOB, RemoteBackend, Unreachable, engine_state
 from advisor.engines.state import RunState
 from advisor.errors import AdvisorError
@@ -76,13 +75,11 @@ class SlurmBackend(RemoteBackend):
         found = re.search(r" to start at (\S+)", "\n".join(_tested(request)))
         return None if found is None else found[1]
 
-    def hand_over(self, request: LaunchRequest) -> str:
+    def hand_over(self, request: LaunchRequest, keep: Sequence[int]) -> str:
         """Submit the job and return its id, CLUSTER/JOB."""
         (request.folder / STOP_ASKED).unlink(missing_ok=True)
         variables = {**os.environ, **request.environment}
-        with attempt_lock(request.folder) as there:
-            folder, keep = request.folder / JOB, (there.fileno(),)
-            said = engine_state(request.command, inside=folder, variables=variables, keep=keep).decode()
+        said = engine_state(request.command, inside=request.folder / JOB, variables=variables, keep=keep).decode()
         number, _, cluster = said.strip().partition(";")
         if not number.isdigit():
             raise AdvisorError(f"sbatch gave no job number: {said.strip()!r}", "see the queue: squeue --me")
@@ -94,8 +91,6 @@ class SlurmBackend(RemoteBackend):
 
     def find(self, run_dir: Path) -> str | None:
         """Return the queued job that was submitted from this folder."""
-        if attempt_is_there(run_dir):  # sbatch outlived whoever called it
-            raise Unreachable("sbatch is still at work", "try again")
         for line in engine_state(("squeue", "--me", "--noheader", "--format=%i|%Z")).decode().splitlines():
             number, _, folder = line.partition("|")
             if Path(folder) == run_dir / JOB:

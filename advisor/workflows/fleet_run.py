@@ -26,7 +26,7 @@ from advisor.records import Plan
 from advisor.store.disk import disk_errors
 from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import is_run_folder, read_launch
-from advisor.store.store import Store
+from advisor.store.store import Store, file_name
 from advisor.trainers.known import trainer_of_run
 from advisor.units import HOUR
 from advisor.workflows.fleet import copies, priced, solve, ways_of
@@ -100,9 +100,14 @@ def startable(file: FleetFile, store: Store, state: FleetState | None) -> tuple[
             continue
         runs += (made := copies(entry, ways))
         plans |= dict.fromkeys((run.name for run in made), plan)
-    known = {entry.name for entry in file.entries} | set(plans)
-    gone = [one.run for one in state.runs if one.phase is not Phase.WAITING and one.run not in known] if state else []
-    problems += [f"{name} was started, and the file has no such run any more" for name in gone]
+    ways_of_run = {run.name: {(way.pool, way.gpus) for way in run.ways} for run in runs}
+    for one in state.runs if state is not None and not problems else ():
+        if one.attempt and one.run not in ways_of_run:
+            problems.append(f"{one.run} was started, and the file has no such run any more")
+        elif one.attempt and one.phase is not Phase.ENDED and (one.pool, one.gpus) not in ways_of_run[one.run]:
+            problems.append(f"{one.run} was started on {one.gpus} GPUs of {one.pool}, which it no longer fits")
+    names = [file_name(run.name) for run in runs]
+    problems += [f"two runs would have the folder {name}" for name in sorted(set(names)) if names.count(name) > 1]
     if problems:
         raise AdvisorError(f"{file.path}: {'; '.join(problems)}", "nothing was started", exit_code=2)
     fleet = Fleet(name=file.name, starts=file.starts.isoformat(timespec="seconds"), runs=tuple(runs), pools=pools,

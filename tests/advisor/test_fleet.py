@@ -19,6 +19,7 @@ from advisor.fleets.bound import least_cost
 from advisor.fleets.records import Fleet, FleetRun, Placement, Pool, PoolKind, Way
 from advisor.fleets.simulate import outlooks, simulate
 from advisor.fleets.spot import ON_DEMAND, SPOT, WAIT, Policy, Rates, rates_of
+from advisor.fleets.state import FleetState, Phase, RunState, write_state
 from advisor.fleets.timeline import Timeline
 from advisor.records import Basis, Estimate
 from advisor.store.plan_files import dump_plan
@@ -255,6 +256,9 @@ def test_what_runs_keeps_its_dollars_and_its_gpu():
     assert second.start_hours == pytest.approx(12.0) and len(plan.schedule.left_out) == 1
 
 
+CREATED = "2026-11-29T09:00:00+00:00"
+
+
 def fleet_file(folder: Path, pool: str, *runs: str, gpu: str = "cpu") -> Path:
     (folder / "plan.yaml").write_text(dump_plan(small_plan()))
     (folder / "bare.yaml").write_text("nothing: here")
@@ -273,7 +277,22 @@ def test_what_cannot_be_started_is_named_at_once_and_nothing_is(call, tmp_path, 
     assert code == 2 and "line 3: pools.here.engine: " in err and "moon" in err
     code, _, err = call("fleet", "run", str(fleet_file(tmp_path, ", engine: local", entries[0], gpu="l4")))
     assert code == 2 and "line 5: runs.a: it is for 1 x cpu, and no pool has as many" in err
+    twins = "- {name: a b, plan: plan.yaml}", "- {name: a-b, plan: plan.yaml}"
+    code, _, err = call("fleet", "run", str(fleet_file(tmp_path, ", engine: local", *twins)))
+    assert code == 2 and "two runs would have the folder a-b" in err
     assert not list(store.home.glob("fleets/*")) and not store.runs()
+
+
+def test_file_must_still_have_what_was_started(call, tmp_path, store, monkeypatch):
+    monkeypatch.setenv("ADVISOR_HOME", str(store.home))
+    a = RunState(run="a", folder=str(tmp_path / "a"), phase=Phase.RUNNING, pool="there", gpus=1, attempt=1)
+    b = replace(a, run="b", phase=Phase.ENDED)
+    write_state(store, FleetState(name="f", file="f", created=CREATED, starts=CREATED[:19], runs=(a, b)))
+    code, _, err = call("fleet", "run", str(fleet_file(tmp_path, ", engine: local", "- {name: a, plan: plan.yaml}")))
+    assert code == 2 and "a was started on 1 GPUs of there, which it no longer fits" in err
+    assert "b was started, and the file has no such run any more" in err
+    code, out, _ = call("fleet", "watch", "f")
+    assert code == 0 and "ended" in out and "running" in out and "there" in out
 
 
 def test_fleet_that_never_ran_cannot_be_watched(call, tmp_path, monkeypatch):
