@@ -147,7 +147,10 @@ class Controller:
 
     def now(self) -> float:
         """Return the hours since the fleet's start."""
-        return (datetime.now(self.starts.tzinfo) - self.starts).total_seconds() / HOUR
+        return self.hours(time.time())
+
+    def hours(self, unix_seconds: float) -> float:
+        return (datetime.fromtimestamp(unix_seconds, self.starts.tzinfo) - self.starts).total_seconds() / HOUR
 
     def put(self, one: RunState) -> RunState:
         """Replace the state of a run, on disk too if that matters to whoever goes on from it."""
@@ -194,12 +197,13 @@ class Controller:
             return one
         launched = read_launch(folder)
         asked = launched is not None and launched.stop_asked_at is not None
-        reason = status.reason or status.words
+        reason, end = status.reason or status.words, trainer.log_end(folder)
+        ended = self.now() if end is None else self.hours(end.unix_seconds)
         if status.outcome is Outcome.COMPLETED:
-            return replace(one, phase=Phase.ENDED, end_hours=self.now(), reason=None)
+            return replace(one, phase=Phase.ENDED, end_hours=ended, reason=None)
         if status.outcome is Outcome.STOPPED and reason.startswith(_FROM_OUTSIDE) and not asked:
             return replace(one, phase=Phase.WAITING, start_hours=None, reason=f"interrupted: {reason}")
-        return replace(one, phase=Phase.FAILED, end_hours=self.now(), reason=reason)
+        return replace(one, phase=Phase.FAILED, end_hours=ended, reason=reason)
 
     def is_lost(self, one: RunState) -> bool:
         """Tell whether the launch that was intended did not happen, because the controller was killed before."""
@@ -243,11 +247,11 @@ class Controller:
                 )  # fmt: skip
                 runs.append(replace(run, earliest_hours=max(run.earliest_hours, now), ways=ways))
                 continue
-            way = self.way(one)
-            elapsed = now - (one.start_hours if one.start_hours is not None else now)
-            left = max(way.hours.value - elapsed, way.hours.value / 10)
+            way, folder = self.way(one), Path(one.folder)
+            used = trainer_of_run(folder).booked(folder).seconds / HOUR if is_run_folder(folder) else 0.0
+            left = max(way.hours.value - used, way.hours.value / 10)
             if done >= _PROGRESS:
-                left = elapsed * (1.0 - done) / done
+                left = used * (1.0 - done) / done
             left = max(left, _LEAST_LEFT_HOURS)
             runs.append(replace(run, earliest_hours=now, ways=(_scaled(way, left / way.hours.value),)))
             frozen[one.run] = Placement(run=one.run, pool=way.pool, gpus=way.gpus, start_hours=now,
@@ -309,11 +313,14 @@ class Controller:
 
     def intended(self, one: RunState) -> RunState:
         """Return the run as it is about to start. It may cost up to the end of its interval, if so much is left."""
-        launched = read_launch(Path(one.folder)) if one.attempt else None
+        launched, attempt = read_launch(Path(one.folder)) if one.attempt else None, 1
+        if launched is not None:  # as a resumed run counts: only attempts that began
+            never = describe(Path(one.folder), self.store).state is EngineState.NEVER_STARTED
+            attempt = launched.attempt + (not never)
         way, share = self.way(one), 1.0 - self.share_done(one)
         most = way.usd * share * way.hours.high / way.hours.value
         return replace(
-            one, phase=Phase.STARTING, start_hours=self.now(), attempt=(launched.attempt if launched else 0) + 1,
+            one, phase=Phase.STARTING, start_hours=self.now(), attempt=attempt,
             end_hours=self.now() + way.hours.value * share, limit_usd=one.usd + min(most, self.left_usd(one)),
             refusals=0, reason=None,
         )  # fmt: skip

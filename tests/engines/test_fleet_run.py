@@ -101,7 +101,10 @@ def process_of(folder: Path, run: str) -> int:
 
 def test_interrupted_run_goes_on_and_a_dead_one_has_failed(tmp_path):
     process = started(tmp_path, "{name: a, plan: plan.yaml}, {name: b, plan: plan.yaml}, {name: c, plan: plan.yaml}")
-    os.kill(process_of(tmp_path, "a"), signal.SIGTERM)  # as when its machine is taken away
+    a = process_of(tmp_path, "a")
+    second = controller(tmp_path, {})
+    assert "another command runs the fleet f" in second.communicate()[0] and second.returncode == 1
+    os.kill(a, signal.SIGTERM)  # as when its machine is taken away
     os.kill(process_of(tmp_path, "b"), signal.SIGKILL)
     out, err = process.communicate(timeout=600)
     look = json.loads(out)
