@@ -33,6 +33,7 @@ from advisor.findings.measured import Measured
 from advisor.findings.overlap import Savings
 from advisor.findings.registry import Coverage
 from advisor.fleets.records import Outlook, Placement, Purchase
+from advisor.fleets.state import RunState
 from advisor.hardware.catalog import GpuSpec
 from advisor.history.comparison import Difference, Group, Point, SpeedChange
 from advisor.history.ledger_rows import QuantityAccuracy
@@ -152,6 +153,10 @@ DOCUMENTS: dict[str, Shape] = {
         "unlikely": [fleet.Unlikely], "spent_usd": dict[str, float], "budgets_usd": dict[str, float],
         "expected_usd": float, "lost_value_usd": float, "bound_usd": float, "gap": float,
         "gpu_worth_usd": dict[str, float], "later": [fleet.LaterRun], "notes": [str],
+    },
+    "fleet-watch": {
+        "name": str, "file": str, "starts": str, "runs": [RunState], "steps": dict[str, list[int]],
+        "spent_usd": dict[str, float], "budgets_usd": dict[str, float],
     },
     "predict": _PREDICTED,
     "calibrate": _CALIBRATED,

@@ -1,4 +1,4 @@
-"""`advisor fleet`: plans many runs over few GPUs, deadlines and budgets."""
+"""`advisor fleet`: plans many runs over few GPUs, deadlines and budgets, starts them and follows them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from advisor.options import Kind
 
 @click.group("fleet")
 def command() -> None:
-    """Plan many runs over few GPUs: what to buy, what to start when, and how likely each deadline is."""
+    """Plan and run many runs over few GPUs: what to buy, what to start when, and how likely each deadline is."""
 
 
 @verb("plan")
@@ -37,6 +37,52 @@ def plan_command(file: Path, seconds: float | None) -> int:
     return 0 if found.record.keeps_deadlines else 3
 
 
+@verb("run")
+@click.argument("file", metavar="FLEET.yaml", type=FILE)
+@option("every", Kind.SECONDS, "Time between two looks at what runs.", default=10.0, least=0.05, most=3600)
+@option("seconds", Kind.NUMBER, "Seconds to search for a better schedule at each event. Default: as in fleet plan.",
+        least=0.1, most=3600)  # fmt: skip
+def run_command(file: Path, every: float, seconds: float | None) -> int:
+    """Start the runs of FLEET.yaml when their time has come, on the `engine` of their pool, and plan again at events.
+
+    An event is a run that ended, failed, is late or was interrupted; what runs stays where it is. Only runs with
+    `plan: FILE` can be started, on pools with an engine such as `local`, `slurm:gpu` or `ssh:HOST`. Ctrl-C ends this
+    command, not the runs: the same command goes on, and starts no run twice. A team's budget is kept: a run starts only
+    if its expected dollars are left, and is stopped at the end of its interval or of the budget.
+
+    The exit code is 1 if a run failed, and 3 if one could not be started.
+    """
+    from advisor.report.render import remark
+    from advisor.store.store import default_store
+    from advisor.workflows.fleet_run import run_fleet
+
+    ended = run_fleet(file, default_store(), every_seconds=every, seconds=seconds, say=remark)
+    code = _print(ended.name)
+    return code or (3 if any(one.phase == "waiting" for one in ended.runs) else 0)
+
+
+@verb("watch")
+@click.argument("fleet")
+def watch_command(fleet: str) -> int:
+    """Show the runs of FLEET, its name or its file: steps, dollars, and a forecast of each deadline.
+
+    The forecast is that of the last plan that `advisor fleet run` made. The exit code is 1 if a run failed.
+    """
+    return _print(fleet)
+
+
+def _print(fleet: str) -> int:
+    """Print a fleet's runs as they are now, and return the exit code."""
+    from advisor.report.fleet import looked_document, looked_lines, looked_table
+    from advisor.report.table import on_console
+    from advisor.store.store import default_store
+    from advisor.workflows.fleet_run import look_at_fleet
+
+    look = look_at_fleet(default_store(), fleet)
+    answer("fleet-watch", lambda: looked_document(look), lambda: [on_console(looked_table(look)), *looked_lines(look)])
+    return int(look.has_failed)
+
+
 @verb("example")
 def example_command() -> None:
     """Print a fleet file that can be planned as it is."""
@@ -46,4 +92,6 @@ def example_command() -> None:
 
 
 command.add_command(plan_command)
+command.add_command(run_command)
+command.add_command(watch_command)
 command.add_command(example_command)

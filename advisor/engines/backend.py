@@ -178,9 +178,12 @@ class LocalBackend(Backend):
         write_files(request)
         write_launch(folder, record)  # no process yet, so that the folder shows the intent whatever happens next
         self.store.register_run(run_row(folder))
-        with lock_gpus(request.cards, record.place.gpu_ids, folder) as held:
-            variables = {**request.environment, **held.variables}
-            process = processes.start_detached(request.command, folder, folder / STDOUT, variables, keep=held.files)
+        with (
+            lock_gpus(request.cards, record.place.gpu_ids, folder) as held,
+            processes.attempt_lock(folder) as there,
+        ):
+            variables, keep = {**request.environment, **held.variables}, (*held.files, there.fileno())
+            process = processes.start_detached(request.command, folder, folder / STDOUT, variables, keep=keep)
         started = replace(record, pid=process.pid, process_started=process.started, cards=held.ids)
         try:
             write_launch(folder, started)

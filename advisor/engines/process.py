@@ -22,6 +22,7 @@ from advisor.errors import AdvisorError
 START_TOLERANCE_SECONDS = 30.0
 _children: dict[int, subprocess.Popen] = {}  # our children, kept so that they are reaped and do not stay as zombies
 _PROCESSES = Path("/proc")
+_ATTEMPT_LOCK = ".attempt.lock"
 _MOMENT = 60.0  # seconds, at least, because programs write their output when a buffer is full
 _WRITING = os.O_WRONLY | os.O_RDWR
 
@@ -117,8 +118,22 @@ def folder_lock(folder: Path) -> Iterator[None]:
         yield
 
 
+def attempt_lock(folder: Path) -> contextlib.AbstractContextManager[IO[str]]:
+    """Hold a lock that the process of a starting attempt inherits, so that its id may be lost and it still be seen."""
+    busy = AdvisorError(f"a process of {folder} is still there", f"advisor watch {folder}")
+    return waiting_lock(folder / _ATTEMPT_LOCK, 5.0, busy)
+
+
+def attempt_is_there(folder: Path) -> bool:
+    """Tell whether the process of the folder's newest attempt lives, or whoever starts it."""
+    if not (folder / _ATTEMPT_LOCK).exists():
+        return False
+    with open(folder / _ATTEMPT_LOCK, "a", encoding="utf-8") as file:
+        return not try_lock(file)
+
+
 @contextlib.contextmanager
-def waiting_lock(path: Path, seconds: float = math.inf, busy: AdvisorError | None = None) -> Iterator[None]:
+def waiting_lock(path: Path, seconds: float = math.inf, busy: AdvisorError | None = None) -> Iterator[IO[str]]:
     """Hold the lock of a file, after waiting for its holder; raises `busy` if that takes more than `seconds`."""
     with open(path, "a", encoding="utf-8") as file:
         deadline = time.monotonic() + seconds
@@ -126,7 +141,7 @@ def waiting_lock(path: Path, seconds: float = math.inf, busy: AdvisorError | Non
             if busy is not None and time.monotonic() >= deadline:
                 raise busy
             time.sleep(0.05)
-        yield
+        yield file
 
 
 def try_lock(file: IO[str] | int) -> bool:

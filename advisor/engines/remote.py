@@ -16,7 +16,7 @@ from advisor.engines.arrival import settle
 from advisor.engines.backend import Backend, Job, LaunchRequest, Measuring, id_of, not_ended, note_stop, write_files
 from advisor.engines.export import bundle as parts
 from advisor.engines.export.bundle import RUN, SETUP, AdoptedJob, ExportJob, adopted_files
-from advisor.engines.process import waiting_lock
+from advisor.engines.process import attempt_is_there, attempt_lock, waiting_lock
 from advisor.engines.state import RunState, RunStatus
 from advisor.engines.templates import script
 from advisor.errors import AdvisorError
@@ -47,8 +47,11 @@ class RemoteBackend(Backend):
     look_seconds = 10.0  # least time between two queries to an engine
 
     @abstractmethod
-    def hand_over(self, request: LaunchRequest) -> str:
-        """Start the job that is now in the folder, and return the id of its handle."""
+    def hand_over(self, request: LaunchRequest, keep: Sequence[int]) -> str:
+        """Start the job that is now in the folder, and return the id of its handle.
+
+        The engine's command inherits the open files `keep`, so that one that outlives its caller is still seen.
+        """
 
     def find(self, run_dir: Path) -> str | None:
         """Return the id of this folder's run if the engine has it, after an answer was lost. Raises Unreachable.
@@ -99,7 +102,8 @@ class RemoteBackend(Backend):
                         words="whoever handed it over did not come back")  # fmt: skip
         run_state.write_sighting(folder, seen)
         try:
-            handle = f"{self.engine}://{self.hand_over(request)}"
+            with attempt_lock(folder) as there:
+                handle = f"{self.engine}://{self.hand_over(request, (there.fileno(),))}"
         except AdvisorError as error:
             run_state.write_sighting(
                 folder, replace(seen, state=RunState.FINISHED, words=f"not taken: {error.message}")
@@ -126,6 +130,8 @@ class RemoteBackend(Backend):
         seen = run_state.last_sighting(run_dir)
         before = seen or run_state.Sighting(state=RunState.UNJUDGED, unix_seconds=0.0, log_bytes=0)
         try:
+            if attempt_is_there(run_dir):
+                raise Unreachable("it is being handed over", "try again")
             run = self._id(run_dir)
             state, words = self.ask(run_dir, run) if run else (RunState.FINISHED, f"{self.engine} does not know it")
             words = settle(run_dir, self.store, over=state is RunState.FINISHED) or words
@@ -227,9 +233,10 @@ def engine_state(
     inside: Path | None = None,
     variables: Mapping[str, str] | None = None,
     seconds: float | None = COMMAND_SECONDS,
+    keep: Sequence[int] = (),
 ) -> bytes:
     """Return what an engine's command prints. Raises Unreachable with its last line if it fails or takes too long."""
-    done = engine_run(words, inside=inside, variables=variables, seconds=seconds)
+    done = engine_run(words, inside=inside, variables=variables, seconds=seconds, keep=keep)
     if done.returncode:
         raise Unreachable(f"{words[0]}: {last_words(done)}", "try again")
     return done.stdout
@@ -242,11 +249,16 @@ def last_words(done: subprocess.CompletedProcess[bytes]) -> str:
 
 
 def engine_run(words: Sequence[str], *, given: bytes = b"", inside: Path | None = None,
-               variables: Mapping[str, str] | None = None,
-               seconds: float | None = COMMAND_SECONDS) -> subprocess.CompletedProcess[bytes]:  # fmt: skip
-    """Run an engine's command; raises Unreachable if the command is not installed or takes too long."""
+               variables: Mapping[str, str] | None = None, seconds: float | None = COMMAND_SECONDS,
+               keep: Sequence[int] = ()) -> subprocess.CompletedProcess[bytes]:  # fmt: skip
+    """Run an engine's command; raises Unreachable if the command is not installed or takes too long.
+
+    It inherits the open files `keep`.
+    """
     try:
-        return subprocess.run(words, input=given, cwd=inside, env=variables, capture_output=True, timeout=seconds)
+        return subprocess.run(
+            words, input=given, cwd=inside, env=variables, capture_output=True, timeout=seconds, pass_fds=keep
+        )
     except FileNotFoundError as error:
         raise Unreachable(f"there is no {words[0]} here", f"install it, or go where {words[0]} is") from error
     except subprocess.TimeoutExpired as error:

@@ -153,9 +153,9 @@ class SkyBackend(RemoteBackend):
         more = "more" if off > 0 else "less"
         return [f"{words}, so it costs {abs(off):.0%} {more}: the plan's price is {whose}"]
 
-    def hand_over(self, request: LaunchRequest) -> str:
+    def hand_over(self, request: LaunchRequest, keep: Sequence[int]) -> str:
         """Submit the job; this takes minutes if SkyPilot has no jobs controller yet."""
-        _run(request.command, inside=request.folder / JOB, seconds=None)
+        _run(request.command, inside=request.folder / JOB, seconds=None, keep=keep)
         return request.record.handle.partition("://")[2]
 
     def ask(self, run_dir: Path, run: str) -> tuple[RunState, str | None]:
@@ -215,10 +215,10 @@ def sky_says(*words: str) -> str:
 
 
 def _run(words: Sequence[str], *, inside: Path | None = None, seconds: float | None = remote.COMMAND_SECONDS,
-         fine: Sequence[int] = (0,)) -> str:  # fmt: skip
+         fine: Sequence[int] = (0,), keep: Sequence[int] = ()) -> str:  # fmt: skip
     plain = {**os.environ, "NO_COLOR": "1", "PYTHONPATH": ""}  # SkyPilot may run on another Python
     try:
-        done = remote.engine_run(words, inside=inside, variables=plain, seconds=seconds)
+        done = remote.engine_run(words, inside=inside, variables=plain, seconds=seconds, keep=keep)
     except Unreachable as error:
         if isinstance(error.__cause__, FileNotFoundError):
             raise Unreachable(

@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -75,11 +75,11 @@ class SlurmBackend(RemoteBackend):
         found = re.search(r" to start at (\S+)", "\n".join(_tested(request)))
         return None if found is None else found[1]
 
-    def hand_over(self, request: LaunchRequest) -> str:
+    def hand_over(self, request: LaunchRequest, keep: Sequence[int]) -> str:
         """Submit the job and return its id, CLUSTER/JOB."""
         (request.folder / STOP_ASKED).unlink(missing_ok=True)
         variables = {**os.environ, **request.environment}
-        said = engine_state(request.command, inside=request.folder / JOB, variables=variables).decode()
+        said = engine_state(request.command, inside=request.folder / JOB, variables=variables, keep=keep).decode()
         number, _, cluster = said.strip().partition(";")
         if not number.isdigit():
             raise AdvisorError(f"sbatch gave no job number: {said.strip()!r}", "see the queue: squeue --me")

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from advisor.engines import remote
@@ -109,8 +109,9 @@ class SshBackend(RemoteBackend):
         shown = "; ".join(cards) if cards else "no NVIDIA GPU"
         return [f"{host}: {shown}; {free / 1e9:.0f} GB free on disk; {by['python'][0]}"]
 
-    def hand_over(self, request: LaunchRequest) -> str:
+    def hand_over(self, request: LaunchRequest, keep: Sequence[int]) -> str:
         """Send export and data, and start the run."""
+        # ssh closes `keep`; a second start is refused by the run's lock on the host.
         run = request.record.handle.partition("://")[2]
         host = _host(run)
         _remote(host, "unpack", f"runs/{_id(run)}", given=_packed(request.folder / JOB), seconds=None)

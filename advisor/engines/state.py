@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
-from advisor.engines.process import ProcessId, is_alive, wait_until_gone
+from advisor.engines.process import ProcessId, attempt_is_there, is_alive, wait_until_gone
 from advisor.errors import AdvisorError
 from advisor.run_records import LaunchRecord
 from advisor.store.disk import disk_errors, read_record, write_atomic
@@ -111,6 +111,9 @@ def run_status(run_dir: Path) -> RunStatus:
                 host = launch.host if launch is not None else end.host
                 fresh = time.time() - end.unix_seconds < FRESH_SECONDS
                 state = RunState.RUNNING if host not in (None, this_host()) and fresh else RunState.DIED
+            # Whoever started it was killed before it could write down the process.
+            if not goes_on(state) and launch is not None and launch.pid is None and attempt_is_there(run_dir):
+                state = RunState.RUNNING
             reason = last_words(run_dir) if state is RunState.DIED else None
     return RunStatus(
         state=state,

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from advisor import units
+from advisor.engines.engines import parse_place
 from advisor.errors import AdvisorError, close_matches
 from advisor.fleets.records import Pool, PoolKind
 from advisor.hardware.catalog import read_gpus
@@ -170,7 +171,7 @@ def _pools(reader: _Reader, name: str, node: yaml.Node) -> list[Pool]:
         "kind": _kind, "gpu": _gpu_keys, "gpus": _whole, "quota": _quota, "from": reader.hours, "until": reader.hours,
         "usd_per_gpu_hour": reader.money, "upfront": reader.money, "most": _whole, "bought": _whole, "refund": _share,
         "availability": _share, "up_time": lambda v: units.parse_seconds(str(v)) / HOUR,
-        "queue": lambda v: units.parse_seconds(str(v)) / HOUR, "provider": str,
+        "queue": lambda v: units.parse_seconds(str(v)) / HOUR, "provider": str, "engine": _engine,
     }  # fmt: skip
     read = reader.fields(node, known, where, ("kind",))
     if "kind" not in read:
@@ -205,6 +206,7 @@ def _pools(reader: _Reader, name: str, node: yaml.Node) -> list[Pool]:
             upfront_usd=read.get("upfront", 0.0), most_blocks=max(bought, read.get("most", max(1, bought))),
             bought_blocks=bought, refund_share=read.get("refund", 0.0), availability=availability,
             up_hours=read.get("up_time", math.inf), queue_hours=read.get("queue", 0.0), provider=read.get("provider"),
+            engine=read.get("engine"),
         )
         for gpu, gpus in quota.items()
     ]  # fmt: skip
@@ -289,6 +291,11 @@ def _options(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict) or not value:
         raise ValueError("it is no mapping of options of `advisor plan`, like {model: gpt2, tokens: 2B}")
     return {str(name).replace("-", "_"): given for name, given in value.items()}
+
+
+def _engine(value: Any) -> str:
+    parse_place(str(value))
+    return str(value)
 
 
 def _yes_no(value: Any) -> bool:

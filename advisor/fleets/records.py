@@ -37,6 +37,7 @@ class Pool:
     up_hours: float = math.inf  # mean time until a spot machine is taken back
     queue_hours: float = 0.0  # median wait before a run starts
     provider: str | None = None
+    engine: str | None = None  # where its runs are started, as after `launch --on`; None: they are only planned
 
     @property
     def hours(self) -> float:

@@ -75,6 +75,9 @@ class _Search:
         self.free = [run for run in fleet.runs if run.name not in frozen]
         for placement in frozen.values():
             self.timelines[placement.pool].take(placement.gpus, placement.start_hours, placement.end_hours)
+            for team in (self.runs[placement.run].team, ""):
+                if team is not None:
+                    self.spent[team] += placement.usd
 
     def urgency(self, run: FleetRun) -> tuple[float, float, float]:
         """Return the order of placing: least slack first, then priority, then the most work."""

@@ -1,4 +1,4 @@
-"""Shows the plan of a fleet: what it costs, what to buy, the schedule with each deadline's chance, budgets."""
+"""Shows the plan of a fleet: cost, what to buy, the schedule with its chances, budgets; and shows its runs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 from advisor.fleets.records import Outlook, Placement, PoolKind
 from advisor.report.quantities import COST
 from advisor.report.table import Table
-from advisor.units import format_percent, format_usd
+from advisor.units import format_count, format_percent, format_usd
 from advisor.workflows.fleet import FleetPlan
+from advisor.workflows.fleet_run import FleetLook
 
 COLUMNS = ("run", "on", "GPUs", "starts", "ends", "8 of 10 end by", "deadline", "chance", "cost")
 _CERTAIN = 0.995  # a chance above this is not told from certainty by 500 draws
@@ -36,9 +37,16 @@ def sentence(plan: FleetPlan) -> str:
 
 
 def moment(plan: FleetPlan, hours: float) -> str:
-    """Return a time of the fleet as a moment; without the day if it lies on the first one."""
-    at = datetime.fromisoformat(plan.fleet.starts) + timedelta(hours=hours)
-    return f"{at:%a %d %b %H:%M}"
+    """Return a time of the fleet as a moment."""
+    return _moment(plan.fleet.starts, hours)
+
+
+def _moment(starts: str, hours: float | None) -> str:
+    return "" if hours is None else f"{datetime.fromisoformat(starts) + timedelta(hours=hours):%a %d %b %H:%M}"
+
+
+def _chance(chance: float | None) -> str:
+    return "" if chance is None else "> 99 %" if chance > _CERTAIN else format_percent(chance)
 
 
 def tables(plan: FleetPlan) -> Iterator[Table]:
@@ -68,11 +76,9 @@ def tables(plan: FleetPlan) -> Iterator[Table]:
 
 
 def _row(plan: FleetPlan, placed: Placement, outlook: Outlook, deadline: float) -> tuple[str, ...]:
-    chance = outlook.probability
-    shown = "" if chance is None else "> 99 %" if chance > _CERTAIN else format_percent(chance)
     times = (placed.start_hours, outlook.end_hours.value, outlook.end_hours.high, deadline)
     moments = ("" if hours == math.inf else moment(plan, hours) for hours in times)
-    return (placed.run, placed.pool, str(placed.gpus), *moments, shown, COST.of(outlook.usd))
+    return (placed.run, placed.pool, str(placed.gpus), *moments, _chance(outlook.probability), COST.of(outlook.usd))
 
 
 def lines(plan: FleetPlan) -> Iterator[str]:
@@ -142,3 +148,39 @@ def document(plan: FleetPlan) -> dict[str, Any]:
         "later": plan.later,
         "notes": plan.notes,
     }
+
+
+# --- a fleet that runs ------------------------------------------------------------------------------------------------
+
+
+def looked_table(look: FleetLook) -> Table:
+    """Return what became of each run, with the forecast of its end."""
+    rows = []
+    for one in look.state.runs:
+        step, steps = look.steps.get(one.run, (None, None))
+        state = f"running, step {format_count(step)} of {format_count(steps)}" if (
+            one.phase == "running" and step is not None and steps is not None) else one.phase.value  # fmt: skip
+        met = "" if one.deadline_hours is None or one.end_hours is None else (
+            "met" if one.end_hours <= one.deadline_hours else "missed")  # fmt: skip
+        times = (_moment(look.state.starts, at) for at in (one.start_hours, one.end_hours, one.deadline_hours))
+        rows.append((one.run, state, one.pool or "", *times, met if one.phase == "ended" else _chance(one.probability),
+                     format_usd(one.usd) if one.usd else ""))  # fmt: skip
+    columns = ("run", "state", "on", "starts", "ends", "deadline", "chance", "spent")
+    return Table(title=look.state.name, columns=columns, rows=tuple(rows))
+
+
+def looked_lines(look: FleetLook) -> Iterator[str]:
+    """Yield what was spent of each budget, and why runs failed or wait."""
+    for one in look.state.budgets:
+        spent = look.spent_usd.get(one.team, 0.0)
+        yield f"{one.team or 'all teams'}: {format_usd(spent)} of {format_usd(one.usd)} spent"
+    yield from (f"{one.run}: {one.reason}" for one in look.state.runs if one.reason)
+
+
+def looked_document(look: FleetLook) -> dict[str, Any]:
+    """Return the JSON document of a fleet that runs. Times are hours from `starts`."""
+    return {
+        "name": look.state.name, "file": look.state.file, "starts": look.state.starts, "runs": look.state.runs,
+        "steps": look.steps, "spent_usd": look.spent_usd,
+        "budgets_usd": {one.team: one.usd for one in look.state.budgets},
+    }  # fmt: skip

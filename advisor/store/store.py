@@ -62,7 +62,7 @@ class Store:
 
     def save_calibration(self, calibration: Calibration) -> Path:
         """Write a calibration, replacing one with the same id."""
-        path = self.home / "calibrations" / f"{_file_name(calibration.id)}.yaml"
+        path = self.home / "calibrations" / f"{file_name(calibration.id)}.yaml"
         write_atomic(path, dump_yaml(calibrations.calibration_to_dict(calibration)))
         return path
 
@@ -117,7 +117,7 @@ class Store:
 
     def add_observation(self, run: MeasuredStep) -> Path:
         """Store what a finished run measured for its device's profile. Replaces an older observation of the run."""
-        path = self._observation_folder(run.workload.gpu) / f"{_file_name(run.run_id)}.json"
+        path = self._observation_folder(run.workload.gpu) / f"{file_name(run.run_id)}.json"
         write_atomic(path, json.dumps(calibrations.measured_run_to_dict(run), indent=1, allow_nan=False) + "\n")
         return path
 
@@ -132,28 +132,28 @@ class Store:
         return found
 
     def _observation_folder(self, device_key: str) -> Path:
-        return self.home / "calibrations" / "observations" / _file_name(device_key)
+        return self.home / "calibrations" / "observations" / file_name(device_key)
 
     def _observations_of(self, run_id: str) -> list[Path]:
-        return list((self.home / "calibrations" / "observations").glob(f"*/{_file_name(run_id)}.json"))
+        return list((self.home / "calibrations" / "observations").glob(f"*/{file_name(run_id)}.json"))
 
     # Plans
 
     def save_plan(self, plan: Plan, path: str | Path | None = None) -> Path:
         """Write a plan as YAML, by default to `plans/ID.yaml`. Raises AdvisorError if it cannot be written."""
-        path = Path(path) if path is not None else self.home / "plans" / f"{_file_name(plan.id)}.yaml"
+        path = Path(path) if path is not None else self.home / "plans" / f"{file_name(plan.id)}.yaml"
         write_atomic(path, dump_plan(plan))
         return path
 
     def claim_path(self, plan_id: str) -> Path:
         """Return the file that is locked while the plan is being started."""
-        return self.home / "claims" / f"{_file_name(plan_id)}.lock"
+        return self.home / "claims" / f"{file_name(plan_id)}.lock"
 
     # Runs
 
     def run_folder(self, name: str, now: datetime) -> Path:
         """Return the folder for a run that starts now, `runs/NAME-TIMESTAMP`. It may exist already."""
-        return self.home / "runs" / f"{_file_name(name)}-{now.astimezone(UTC):%Y%m%d-%H%M%S}"
+        return self.home / "runs" / f"{file_name(name)}-{now.astimezone(UTC):%Y%m%d-%H%M%S}"
 
     def new_run_folder(self, name: str, now: datetime) -> Path:
         """Create an empty folder for a run: `run_folder`, with a number appended if that folder exists."""
@@ -340,6 +340,6 @@ def _broken_calibration(path: str | Path, error: ValueError) -> AdvisorError:
     return AdvisorError(f"{path} is not a complete calibration: {shown}", f"measure again, or remove it: rm {path}")
 
 
-def _file_name(name: str) -> str:
+def file_name(name: str) -> str:
     """Return a version of the name that is safe as one path component on every system."""
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip(".-") or "unnamed"

@@ -217,7 +217,7 @@ def _later(fleet: Fleet, best: Schedule) -> Iterator[LaterRun]:
 
 def fleet_of(file: FleetFile, store: Store) -> tuple[Fleet, list[str]]:
     """Return the fleet of a file with ways for each run, and notes. Raises AdvisorError with every entry's problem."""
-    pools, notes = _priced(file.pools)
+    pools, notes = priced(file.pools)
     runs: list[FleetRun] = []
     problems: list[str] = []
     asked: dict[str, list[Run]] = {}
@@ -234,7 +234,7 @@ def fleet_of(file: FleetFile, store: Store) -> tuple[Fleet, list[str]]:
         if not ways:
             problems.append(f"line {entry.line}: runs.{entry.name} fits no pool: {_why_no_way(asked[key], open_to)}")
             continue
-        runs += _copies(entry, ways)
+        runs += copies(entry, ways)
     if problems:
         raise AdvisorError(f"{file.path}: {'; '.join(problems)}", "nothing was planned", exit_code=2)
     fleet = Fleet(name=file.name, starts=file.starts.isoformat(timespec="minutes"), runs=tuple(runs), pools=pools,
@@ -242,7 +242,7 @@ def fleet_of(file: FleetFile, store: Store) -> tuple[Fleet, list[str]]:
     return fleet, notes
 
 
-def _copies(entry: Entry, ways: tuple[Way, ...]) -> list[FleetRun]:
+def copies(entry: Entry, ways: tuple[Way, ...]) -> list[FleetRun]:
     late = entry.usd_per_late_day
     if late is None:  # it has to be met: a day costs far more than any way of keeping it
         late = 100.0 + 10.0 * max(way.usd for way in ways)
@@ -257,7 +257,7 @@ def _copies(entry: Entry, ways: tuple[Way, ...]) -> list[FleetRun]:
     ]  # fmt: skip
 
 
-def _priced(pools: Sequence[Pool]) -> tuple[tuple[Pool, ...], list[str]]:
+def priced(pools: Sequence[Pool]) -> tuple[tuple[Pool, ...], list[str]]:
     """Return the pools with list prices where none is stated, and notes about those that have none."""
     priced, notes = [], []
     for pool in pools:

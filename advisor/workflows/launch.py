@@ -365,7 +365,8 @@ def _job(
     else:
         name = source.config.name if isinstance(source, Plan) else source.name
     folder = store.run_folder(name, now) if run_dir is None else run_dir.expanduser().resolve()
-    run_id = folder.name if run_dir is None else f"{folder.name}-{now:%Y%m%d-%H%M%S}"
+    unique = run_dir is None or folder.parent == (store.home / "runs").resolve()
+    run_id = folder.name if unique else f"{folder.name}-{now:%Y%m%d-%H%M%S}"
     if isinstance(source, AdoptedPlan):
         launched_at = now.isoformat(timespec="milliseconds")
         record = LaunchRecord(id=run_id, name=name, attempt=1, launched_at=launched_at, host=this_host(),

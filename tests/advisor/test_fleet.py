@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import NormalDist
@@ -15,12 +16,15 @@ from hypothesis import strategies as st
 
 from advisor.errors import AdvisorError
 from advisor.fleets.bound import least_cost
-from advisor.fleets.records import Fleet, FleetRun, Pool, PoolKind, Way
+from advisor.fleets.records import Fleet, FleetRun, Placement, Pool, PoolKind, Way
 from advisor.fleets.simulate import outlooks, simulate
 from advisor.fleets.spot import ON_DEMAND, SPOT, WAIT, Policy, Rates, rates_of
+from advisor.fleets.state import FleetState, Phase, RunState, write_state
 from advisor.fleets.timeline import Timeline
 from advisor.records import Basis, Estimate
+from advisor.store.plan_files import dump_plan
 from advisor.workflows.fleet import solve
+from tests.advisor.plans import small_plan
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fleet.yaml"
 
@@ -236,6 +240,65 @@ def test_all_faults_are_named_at_once(tmp_path):
     message = refused.value.message
     faults = ("-1 is no whole number", "200% is not between", "count must be at least 1", "two runs are called x")
     assert all(fault in message for fault in faults), message
+
+
+# --- runs that are started --------------------------------------------------------------------------------------------
+
+
+def test_what_runs_keeps_its_dollars_and_its_gpu():
+    # Of $45 the run that is frozen has $20, so that one more of two runs for $20 can be started, behind it.
+    known = {"pools": (replace(CLOUD, gpus=1),), "budgets_usd": {"t": 45.0}}
+    many = [run(name, way("cloud", 10, 20), team="t", deadline_hours=50.0) for name in "abc"]
+    here = {"a": Placement(run="a", pool="cloud", gpus=1, start_hours=0.0, end_hours=12.0, usd=20.0)}
+    plan = solve(fleet(*many, **known), seconds=0.1, frozen=here)
+    assert plan.schedule.placements[0] == here["a"]
+    (second,) = plan.schedule.placements[1:]
+    assert second.start_hours == pytest.approx(12.0) and len(plan.schedule.left_out) == 1
+
+
+CREATED = "2026-11-29T09:00:00+00:00"
+
+
+def fleet_file(folder: Path, pool: str, *runs: str, gpu: str = "cpu") -> Path:
+    (folder / "plan.yaml").write_text(dump_plan(small_plan()))
+    (folder / "bare.yaml").write_text("nothing: here")
+    file = folder / "fleet.yaml"
+    file.write_text(f"name: f\npools:\n  here: {{kind: owned, gpu: {gpu}, gpus: 2{pool}}}\nruns:\n" + "\n".join(runs))
+    return file
+
+
+def test_what_cannot_be_started_is_named_at_once_and_nothing_is(call, tmp_path, store, monkeypatch):
+    monkeypatch.setenv("ADVISOR_HOME", str(store.home))
+    entries = ("- {name: a, plan: plan.yaml}", "- {name: b, goal: {model: gpt2}}", "- {name: c, plan: bare.yaml}")
+    code, out, err = call("fleet", "run", str(fleet_file(tmp_path, "", *entries)))
+    faults = ("no pool has an engine", "line 6: runs.b: it has a goal", "line 7: runs.c: ")
+    assert (code, out) == (2, "") and all(fault in err for fault in faults) and "runs.a" not in err, err
+    code, _, err = call("fleet", "run", str(fleet_file(tmp_path, ", engine: moon", entries[0])))
+    assert code == 2 and "line 3: pools.here.engine: " in err and "moon" in err
+    code, _, err = call("fleet", "run", str(fleet_file(tmp_path, ", engine: local", entries[0], gpu="l4")))
+    assert code == 2 and "line 5: runs.a: it is for 1 x cpu, and no pool has as many" in err
+    twins = "- {name: a b, plan: plan.yaml}", "- {name: a-b, plan: plan.yaml}"
+    code, _, err = call("fleet", "run", str(fleet_file(tmp_path, ", engine: local", *twins)))
+    assert code == 2 and "two runs would have the folder a-b" in err
+    assert not list(store.home.glob("fleets/*")) and not store.runs()
+
+
+def test_file_must_still_have_what_was_started(call, tmp_path, store, monkeypatch):
+    monkeypatch.setenv("ADVISOR_HOME", str(store.home))
+    a = RunState(run="a", folder=str(tmp_path / "a"), phase=Phase.RUNNING, pool="there", gpus=1, attempt=1)
+    b = replace(a, run="b", phase=Phase.ENDED)
+    write_state(store, FleetState(name="f", file="f", created=CREATED, starts=CREATED[:19], runs=(a, b)))
+    code, _, err = call("fleet", "run", str(fleet_file(tmp_path, ", engine: local", "- {name: a, plan: plan.yaml}")))
+    assert code == 2 and "a was started on 1 GPUs of there, which it no longer fits" in err
+    assert "b was started, and the file has no such run any more" in err
+    code, out, _ = call("fleet", "watch", "f")
+    assert code == 0 and "ended" in out and "running" in out and "there" in out
+
+
+def test_fleet_that_never_ran_cannot_be_watched(call, tmp_path, monkeypatch):
+    monkeypatch.setenv("ADVISOR_HOME", str(tmp_path))
+    code, _, err = call("fleet", "watch", "none")
+    assert code == 2 and "no fleet none was started" in err
 
 
 # --- spot machines ----------------------------------------------------------------------------------------------------

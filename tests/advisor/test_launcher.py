@@ -208,6 +208,18 @@ def test_a_killed_run_has_died_and_its_last_words_are_told(store):
     assert RunFollower(handle.run_dir, store).look().eta_seconds is None
 
 
+def test_a_process_that_nobody_wrote_down_still_runs(store):
+    # As if whoever started it had been killed before the process was recorded; there is no log yet either.
+    started = Flow(store, ScriptTrainer("import time; time.sleep(600)")).launch(small_plan())
+    folder, launched = started.run_dir, started.launch
+    write_launch(folder, replace(launched, pid=None, process_started=None))
+    assert not (folder / "log.jsonl").exists() and run_status(folder).state is RunState.RUNNING
+    with pytest.raises(AdvisorError, match="running already"):
+        launch(store, small_plan(), folder, again=True)
+    os.kill(launched.pid, signal.SIGKILL)
+    waited(lambda: run_status(folder).state is RunState.NEVER_STARTED)
+
+
 def test_another_process_with_the_same_pid_is_not_the_run(tmp_path):
     (tmp_path / "run.yaml").write_text(dump_config(small_run()), encoding="utf-8")
     record = LaunchRecord(id="r", name="n", attempt=1, launched_at="2026-01-01T00:00:00+00:00", host=this_host(),

@@ -15,6 +15,7 @@ from advisor.engines import slurm as slurm_engine
 from advisor.engines.arrival import read_arrival
 from advisor.engines.engines import describe, parse_place
 from advisor.engines.guards import GuardLimits
+from advisor.engines.process import attempt_lock
 from advisor.engines.remote import RemoteBackend
 from advisor.engines.state import RunState, last_sighting, write_sighting
 from advisor.errors import AdvisorError
@@ -132,6 +133,9 @@ def test_a_starter_that_dies_before_it_knows_the_number_loses_no_job(cluster, st
     folder = launch(store, slow_plan(steps=100_000), place=parse_place("slurm")).run_dir
     record, seen = read_launch(folder), last_sighting(folder)
     write_launch(folder, replace(record, handle="slurm://"))  # as it was while sbatch was at work
+    with attempt_lock(folder):  # which sbatch holds as long as it works
+        write_sighting(folder, replace(seen, state="cannot be judged", unix_seconds=0.0))
+        assert "it is being handed over" in describe(folder, store).reason
     write_sighting(folder, replace(seen, state="cannot be judged", unix_seconds=0.0))
     assert describe(folder, store).state in (RunState.QUEUED, RunState.RUNNING)
     assert read_launch(folder).handle == record.handle

@@ -1,0 +1,391 @@
+"""Runs a fleet: starts each run once its planned time has come, follows all, and plans again at each event.
+
+What is to be started is written down before it is started, with its run folder. A controller that was killed at any
+moment goes on from that file, and from what the folders and engines say.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from advisor.engines.engines import backend_of, describe, handle_of, parse_place
+from advisor.engines.guards import GuardLimits, with_limits_of
+from advisor.engines.process import waiting_lock
+from advisor.engines.remote import RemoteBackend
+from advisor.engines.state import RunState as EngineState
+from advisor.engines.state import RunStatus, goes_on, last_sighting, log_bytes
+from advisor.errors import AdvisorError
+from advisor.fleets.read import FleetFile, read_fleet
+from advisor.fleets.records import Fleet, FleetRun, Placement, PoolKind, Way
+from advisor.fleets.state import Budget, FleetState, Phase, RunState, fleet_folder, read_state, write_state
+from advisor.records import Plan
+from advisor.store.disk import disk_errors
+from advisor.store.plan_files import load_plan
+from advisor.store.run_folder import is_run_folder, read_launch
+from advisor.store.store import Store, file_name
+from advisor.trainers.known import trainer_of_run
+from advisor.units import HOUR
+from advisor.workflows.fleet import copies, priced, solve, ways_of
+from advisor.workflows.launch import beforehand, launch, refuse_other_software, resume
+from trainer.schema import Outcome
+
+_STARTED = (Phase.STARTING, Phase.RUNNING)
+_MOST_REFUSALS = 3  # of an engine, one after the other, until a run counts as failed
+_PROGRESS = 0.1  # share of the steps from which a run's own speed forecasts its end
+_LEAST_LEFT_HOURS = 1 / HOUR  # of a run that goes on
+_FROM_OUTSIDE = "received "  # begins the reason of a stop by a signal or by the notice that the machine is taken away
+
+
+def run_fleet(
+    path: Path,
+    store: Store,
+    *,
+    every_seconds: float = 10.0,
+    seconds: float | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> FleetState:
+    """Run the fleet of a file until nothing runs and nothing more can be started; returns what became of each run.
+
+    Raises AdvisorError, with every problem at once, before anything starts.
+    """
+    file = read_fleet(path, datetime.now().replace(microsecond=0))
+    folder = fleet_folder(store, file.name)
+    startable(file, store, read_state(store, file.name))
+    with disk_errors("make the fleet's folder", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    busy = AdvisorError(f"another command runs the fleet {file.name}", f"advisor fleet watch {file.name}")
+    with waiting_lock(folder / ".lock", 5.0, busy):
+        state = read_state(store, file.name)
+        if state is not None:
+            file = read_fleet(path, datetime.fromisoformat(state.starts))  # durations count from the first start
+        controller = Controller(store, file, *startable(file, store, state), state, say)
+        while controller.round(seconds):
+            time.sleep(every_seconds)
+        return controller.state
+
+
+def startable(file: FleetFile, store: Store, state: FleetState | None) -> tuple[Fleet, dict[str, Plan]]:
+    """Return the fleet, with one way on each pool to do a run, and the plan of each run.
+
+    Raises AdvisorError with every entry that cannot be started. A fleet that has begun is not checked again by engines.
+    """
+    pools, _ = priced([replace(pool, most_blocks=pool.bought_blocks) for pool in file.pools])
+    pools = tuple(pool for pool in pools if pool.capacity(pool.bought_blocks) >= 1)
+    runs: list[FleetRun] = []
+    problems: list[str] = []
+    plans: dict[str, Plan] = {}
+    if not any(pool.engine for pool in pools):
+        problems.append("no pool has an engine, such as engine: local or engine: slurm:gpu, so that nothing can start")
+    for entry in file.entries:
+        try:
+            if entry.plan is None:
+                raise AdvisorError("it has a goal, and only a plan can be started: advisor plan --out FILE, plan: FILE")
+            plan = load_plan(entry.plan)
+            if plan.run is None:
+                raise AdvisorError(f"{entry.plan.name} is no plan of our trainer")
+            refuse_other_software(plan)
+            open_to = [pool for pool in pools if entry.interruptible or pool.kind is not PoolKind.SPOT]
+            ways = ways_of([plan.chosen], [pool for pool in open_to if pool.engine]) or ways_of([plan.chosen], open_to)
+            if not ways:
+                raise AdvisorError(f"it is for {plan.offer.gpus} x {plan.offer.gpu}, and no pool has as many")
+            engines = {pool.engine for pool in pools if pool.engine and pool.name in {way.pool for way in ways}}
+            for engine in sorted(engines) if state is None else ():
+                beforehand(store, plan, parse_place(engine), GuardLimits())
+        except AdvisorError as error:
+            problems.append(f"line {entry.line}: runs.{entry.name}: {' '.join(error.message.split())}")
+            continue
+        runs += (made := copies(entry, ways))
+        plans |= dict.fromkeys((run.name for run in made), plan)
+    ways_of_run = {run.name: {(way.pool, way.gpus) for way in run.ways} for run in runs}
+    for one in state.runs if state is not None and not problems else ():
+        if one.attempt and one.run not in ways_of_run:
+            problems.append(f"{one.run} was started, and the file has no such run any more")
+        elif one.attempt and one.phase is not Phase.ENDED and (one.pool, one.gpus) not in ways_of_run[one.run]:
+            problems.append(f"{one.run} was started on {one.gpus} GPUs of {one.pool}, which it no longer fits")
+    names = [file_name(run.name) for run in runs]
+    problems += [f"two runs would have the folder {name}" for name in sorted(set(names)) if names.count(name) > 1]
+    if problems:
+        raise AdvisorError(f"{file.path}: {'; '.join(problems)}", "nothing was started", exit_code=2)
+    fleet = Fleet(name=file.name, starts=file.starts.isoformat(timespec="seconds"), runs=tuple(runs), pools=pools,
+                  budgets_usd=dict(file.budgets_usd), probability=file.probability)  # fmt: skip
+    return fleet, plans
+
+
+class Controller:
+    """The loop of one fleet. Its state on disk is never behind what it has done at an engine."""
+
+    def __init__(
+        self, store: Store, file: FleetFile, fleet: Fleet, plans: Mapping[str, Plan], before: FleetState | None,
+        say: Callable[[str], None],
+    ):  # fmt: skip
+        self.store, self.fleet, self.plans, self.say, self.starts = store, fleet, plans, say, file.starts
+        self.pools = {pool.name: pool for pool in fleet.pools}
+        self.runs = {run.name: run for run in fleet.runs}
+        created = datetime.now(UTC) if before is None else datetime.fromisoformat(before.created)
+        known = {one.run: _looked_at_again(one) for one in before.runs} if before is not None else {}
+        found = [
+            replace(
+                known.get(run.name) or RunState(
+                    run=run.name, folder=str(store.run_folder(f"{self.fleet.name}-{run.name}", created).resolve())
+                ),
+                team=run.team,
+                deadline_hours=run.deadline_hours if run.deadline_hours != float("inf") else None,
+            )
+            for run in fleet.runs
+        ]  # fmt: skip
+        budgets = tuple(Budget(team=team, usd=usd) for team, usd in self.fleet.budgets_usd.items())
+        self.state = FleetState(
+            name=self.fleet.name, file=str(file.path.resolve()), created=created.isoformat(timespec="seconds"),
+            starts=self.fleet.starts, runs=tuple(found), budgets=budgets,
+        )  # fmt: skip
+        write_state(store, self.state)
+        self.is_due = True  # to be planned again
+
+    def now(self) -> float:
+        """Return the hours since the fleet's start."""
+        return self.hours(time.time())
+
+    def hours(self, unix_seconds: float) -> float:
+        return (datetime.fromtimestamp(unix_seconds, self.starts.tzinfo) - self.starts).total_seconds() / HOUR
+
+    def put(self, one: RunState) -> RunState:
+        """Replace the state of a run, on disk too if that matters to whoever goes on from it."""
+        runs = tuple(one if other.run == one.run else other for other in self.state.runs)
+        changed, self.state = runs != self.state.runs, replace(self.state, runs=runs)
+        if changed:
+            write_state(self.store, self.state)
+        return one
+
+    def round(self, seconds: float | None) -> bool:
+        """Look at what runs, plan again if something happened, and start what is due. Returns False at the end."""
+        for one in self.state.runs:
+            if one.phase in _STARTED:
+                seen = self.put(self.looked(one))
+                if seen.phase not in _STARTED:
+                    self.is_due = True
+                    self.say(f"{one.run}: {seen.phase}{f', {seen.reason}' if seen.reason else ''}")
+        now = self.now()
+        late = any(one.phase in _STARTED and (one.end_hours or now) <= now for one in self.state.runs)
+        if self.is_due or late:
+            self.is_due = False
+            self.plan(seconds)
+        for one in sorted(self.state.runs, key=lambda one: (one.start_hours is None, one.start_hours)):
+            if one.phase is Phase.STARTING and self.is_lost(one):
+                self.launch(one)
+            elif one.phase is Phase.WAITING and self.may_start(one):
+                self.launch(self.put(self.intended(one)))
+        return any(one.phase in _STARTED or self.will_start(one) for one in self.state.runs)
+
+    # --- looking ---
+
+    def looked(self, one: RunState) -> RunState:
+        """Return a started run as its folder and its engine show it."""
+        folder = Path(one.folder)
+        if one.phase is Phase.STARTING and self.is_lost(one):
+            return one
+        status = describe(folder, self.store)
+        if one.phase is Phase.STARTING and status.state is EngineState.UNJUDGED:
+            return one  # its engine has to say whether it has the run
+        over, trainer = not goes_on(status.state), trainer_of_run(folder)
+        spent = trainer.spent(folder) if over else trainer.booked(folder)
+        one = replace(one, phase=Phase.RUNNING, usd=self.price(one) * spent.seconds / HOUR)
+        if not over:
+            return one
+        launched = read_launch(folder)
+        asked = launched is not None and launched.stop_asked_at is not None
+        reason, end = status.reason or status.words, trainer.log_end(folder)
+        ended = self.now() if end is None else self.hours(end.unix_seconds)
+        if status.outcome is Outcome.COMPLETED:
+            return replace(one, phase=Phase.ENDED, end_hours=ended, reason=None)
+        if status.outcome is Outcome.STOPPED and reason.startswith(_FROM_OUTSIDE) and not asked:
+            return replace(one, phase=Phase.WAITING, start_hours=None, reason=f"interrupted: {reason}")
+        return replace(one, phase=Phase.FAILED, end_hours=ended, reason=reason)
+
+    def is_lost(self, one: RunState) -> bool:
+        """Tell whether the launch that was intended did not happen, because the controller was killed before."""
+        folder = Path(one.folder)
+        launched = read_launch(folder) if is_run_folder(folder) else None
+        if launched is None or launched.attempt < one.attempt:
+            return True
+        backend = backend_of(handle_of(folder), self.store)
+        if isinstance(backend, RemoteBackend):
+            backend.look(folder)
+        elif launched.pid is not None:
+            return False
+        if goes_on(backend.describe(folder).state):
+            return False
+        # A run may have come and gone meanwhile: then its log says so.
+        if (sighting := last_sighting(folder)) is not None:
+            return log_bytes(folder) <= sighting.log_bytes
+        end = trainer_of_run(folder).log_end(folder)
+        return end is None or end.unix_seconds < datetime.fromisoformat(launched.launched_at).timestamp()
+
+    def price(self, one: RunState) -> float:
+        """Return the dollars per hour of a run's GPUs together."""
+        pool = self.pools.get(one.pool or "")
+        return (pool.usd_per_gpu_hour or 0.0) * one.gpus if pool is not None else 0.0
+
+    # --- planning ---
+
+    def plan(self, seconds: float | None) -> None:
+        """Plan what is not over, with what runs where it is, and note the planned starts and the chances."""
+        now, runs, frozen = self.now(), [], {}
+        for one in self.state.runs:
+            run = self.runs[one.run]
+            if one.phase in (Phase.ENDED, Phase.FAILED):
+                continue
+            done = self.share_done(one)
+            if one.phase is Phase.WAITING:
+                # An interrupted run goes on where it was started.
+                ways = tuple(
+                    _scaled(way, 1.0 - done) for way in run.ways
+                    if not one.attempt or self.pools[way.pool].engine == self.pools[one.pool or ""].engine
+                )  # fmt: skip
+                runs.append(replace(run, earliest_hours=max(run.earliest_hours, now), ways=ways))
+                continue
+            way, folder = self.way(one), Path(one.folder)
+            used = trainer_of_run(folder).booked(folder).seconds / HOUR if is_run_folder(folder) else 0.0
+            left = max(way.hours.value - used, way.hours.value / 10)
+            if done >= _PROGRESS:
+                left = used * (1.0 - done) / done
+            left = max(left, _LEAST_LEFT_HOURS)
+            runs.append(replace(run, earliest_hours=now, ways=(_scaled(way, left / way.hours.value),)))
+            frozen[one.run] = Placement(run=one.run, pool=way.pool, gpus=way.gpus, start_hours=now,
+                                        end_hours=now + left, usd=max(0.0, one.limit_usd - one.usd))  # fmt: skip
+        if not runs:
+            return
+        spent = {team: sum(one.usd for one in self.state.runs if team in ("", one.team))
+                 for team in self.fleet.budgets_usd}  # fmt: skip
+        budgets = {team: max(0.0, usd - spent[team]) for team, usd in self.fleet.budgets_usd.items()}
+        found = solve(replace(self.fleet, runs=tuple(runs), budgets_usd=budgets), seconds=seconds, frozen=frozen)
+        placed = {one.run: one for one in found.schedule.placements}
+        outlooks = {one.run: one for one in found.outlooks}
+        for one in self.state.runs:
+            if (place := placed.get(one.run)) is not None:
+                seen = outlooks[one.run]
+                one = replace(one, end_hours=place.end_hours, low_hours=seen.end_hours.low,
+                              high_hours=seen.end_hours.high, probability=seen.probability)  # fmt: skip
+                if one.phase is Phase.WAITING:
+                    one = replace(one, pool=place.pool, gpus=place.gpus, start_hours=place.start_hours,
+                                  reason=one.reason if one.attempt else None)  # fmt: skip
+            elif (why := found.schedule.left_out.get(one.run)) is not None:
+                one = replace(one, start_hours=None, end_hours=None, probability=None, reason=why)
+            self.put(one)
+
+    def share_done(self, one: RunState) -> float:
+        """Return the share of a run's steps that are done."""
+        if one.attempt == 0 or not is_run_folder(Path(one.folder)):
+            return 0.0
+        step = describe(Path(one.folder), self.store).step or 0
+        return min(0.999, step / self.plans[one.run].config.steps)
+
+    def way(self, one: RunState) -> Way:
+        return next(way for way in self.runs[one.run].ways if (way.pool, way.gpus) == (one.pool, one.gpus))
+
+    # --- starting ---
+
+    def will_start(self, one: RunState) -> bool:
+        """Tell whether a run waits for a start that is planned."""
+        planned = one.phase is Phase.WAITING and one.start_hours is not None
+        return planned and self.pools[one.pool or ""].engine is not None
+
+    def may_start(self, one: RunState) -> bool:
+        """Tell whether a waiting run's start has come, its GPUs are free and its expected dollars are there."""
+        if not self.will_start(one) or one.start_hours is None:
+            return False
+        pool = self.pools[one.pool or ""]
+        if one.start_hours - pool.queue_hours > self.now():
+            return False
+        used = sum(other.gpus for other in self.state.runs if other.phase in _STARTED and other.pool == one.pool)
+        if used + one.gpus > pool.capacity(pool.bought_blocks):
+            return False  # one before it is late
+        if self.way(one).usd * (1.0 - self.share_done(one)) > self.left_usd(one) + 1e-9:
+            self.is_due = True
+            return False
+        return True
+
+    def left_usd(self, one: RunState) -> float:
+        return min(self.state.left_usd(team) for team in ("", one.team or ""))
+
+    def intended(self, one: RunState) -> RunState:
+        """Return the run as it is about to start. It may cost up to the end of its interval, if so much is left."""
+        launched, attempt = read_launch(Path(one.folder)) if one.attempt else None, 1
+        if launched is not None:  # as a resumed run counts: only attempts that began
+            never = describe(Path(one.folder), self.store).state is EngineState.NEVER_STARTED
+            attempt = launched.attempt + (not never)
+        way, share = self.way(one), 1.0 - self.share_done(one)
+        most = way.usd * share * way.hours.high / way.hours.value
+        return replace(
+            one, phase=Phase.STARTING, start_hours=self.now(), attempt=attempt,
+            end_hours=self.now() + way.hours.value * share, limit_usd=one.usd + min(most, self.left_usd(one)),
+            refusals=0, reason=None,
+        )  # fmt: skip
+
+    def launch(self, one: RunState) -> None:
+        """Start an intended run, or go on with an interrupted one."""
+        folder, plan, engine = Path(one.folder), self.plans[one.run], self.pools[one.pool or ""].engine or ""
+        try:
+            limits = replace(with_limits_of(plan, GuardLimits()), from_plan=False)
+            if (price := self.price(one)) and {one.team, ""} & set(self.fleet.budgets_usd):
+                hours = one.limit_usd / price  # so that all runs together keep the budget
+                limits = replace(limits, max_hours=min(hours, limits.max_hours or hours))
+            if one.attempt > 1:
+                resume(self.store, folder, limits=limits)
+            else:
+                launch(self.store, plan, folder, limits=limits, again=True, place=parse_place(engine))
+        except AdvisorError as error:
+            failed = one.refusals + 1 >= _MOST_REFUSALS
+            self.is_due |= failed
+            self.put(replace(one, phase=Phase.FAILED if failed else Phase.STARTING, refusals=one.refusals + 1,
+                             reason=" ".join(error.message.split())))  # fmt: skip
+            self.say(f"{one.run}: not started: {error.message}")
+            return
+        self.put(replace(one, phase=Phase.RUNNING))
+        self.say(f"{one.run}: started on {engine}, in {folder}")
+
+
+def _looked_at_again(one: RunState) -> RunState:
+    """Return a run as the controller begins with it: one that failed may have been resumed by hand meanwhile."""
+    if one.phase is not Phase.FAILED:
+        return one
+    return replace(one, phase=Phase.WAITING if one.refusals else Phase.RUNNING)
+
+
+def _scaled(way: Way, share: float) -> Way:
+    return replace(way, hours=way.hours.scaled(share), work_hours=way.work_hours * share, usd=way.usd * share)
+
+
+# --- watching ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetLook:
+    """A fleet now."""
+
+    state: FleetState
+    steps: Mapping[str, tuple[int, int]]  # by run that was started: the newest step, and all
+    spent_usd: Mapping[str, float]  # by team; "" is everybody
+
+    @property
+    def has_failed(self) -> bool:
+        return any(one.phase is Phase.FAILED for one in self.state.runs)
+
+
+def look_at_fleet(store: Store, name: str) -> FleetLook:
+    """Return what became of a fleet's runs so far; `name` may be its file. Raises AdvisorError if it never ran."""
+    path = Path(name)
+    state = read_state(store, read_fleet(path, datetime.now()).name if path.is_file() else name)
+    if state is None:
+        raise AdvisorError(f"no fleet {name} was started", "advisor fleet run FLEET.yaml", exit_code=2)
+    steps = {}
+    for one in state.runs:
+        if one.attempt and is_run_folder(folder := Path(one.folder)):
+            status: RunStatus = describe(folder, store)
+            steps[one.run] = (status.step or 0, trainer_of_run(folder).planned_steps(folder))
+    teams = ["", *sorted({one.team for one in state.runs if one.team})]
+    spent = {team: sum(one.usd for one in state.runs if team in ("", one.team)) for team in teams}
+    return FleetLook(state=state, steps=steps, spent_usd=spent)

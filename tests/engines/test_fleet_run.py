@@ -1,0 +1,134 @@
+"""A fleet of twelve runs whose controller is killed twenty times, here and on a real Slurm: each run happens once."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from advisor.store.plan_files import dump_plan
+from tests.advisor.plans import changed, small_plan
+from tests.waiting import waited
+from trainer.budget import read_spent
+from trainer.runlog import load_run_log
+from trainer.schema import CheckpointConfig, Outcome
+
+KILLS, RUNS, STEPS = 20, 12, 10
+PRICE, BUDGET = 3.6, 0.5  # dollars per hour and in all
+FLEET = f"""
+name: often killed
+budget: {BUDGET}
+teams: {{many: {{budget: {BUDGET}}}, poor: {{budget: 0.01}}}}
+pools:
+  here: {{kind: owned, gpu: cpu, gpus: 2, usd_per_gpu_hour: {PRICE}, engine: "%s"}}
+runs:
+- {{name: each, plan: plan.yaml, count: {RUNS}, deadline: 2h, team: many}}
+- {{name: too dear, plan: plan.yaml, deadline: 2h, team: poor}}
+"""
+
+
+def controller(folder: Path, variables: Mapping[str, str]) -> subprocess.Popen[str]:
+    words = ["fleet", "run", folder / "fleet.yaml", "--every", "0.1s", "--seconds", "0.1", "--json"]
+    environment = {**os.environ, **variables, "ADVISOR_HOME": str(folder / "home")}
+    return subprocess.Popen([sys.executable, "-m", "advisor", *map(str, words)], env=environment, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+
+
+def promised(state: dict) -> float:
+    """The dollars that were spent, and that runs which are started may still cost."""
+    return sum(
+        max(one["usd"], one["limit_usd"]) if one["phase"] in ("starting", "running") else one["usd"]
+        for one in state["runs"]
+    )
+
+
+def wait_for_a_change(file: Path, process: subprocess.Popen[str]) -> None:
+    """Wait until the controller writes its state, or ends."""
+    before = file.stat().st_mtime_ns if file.exists() else 0
+    waited(lambda: process.poll() is not None or (file.exists() and file.stat().st_mtime_ns != before), pause=0.01)
+
+
+def check_that_each_run_happens_once(folder: Path, engine: str, variables: Mapping[str, str]) -> None:
+    # A run is expected to cost $0.066, so that the budget holds seven at a time; each costs less in the end.
+    (folder / "plan.yaml").write_text(dump_plan(small_plan(steps=STEPS, step_seconds=6.0)))
+    (folder / "fleet.yaml").write_text(FLEET % engine)
+    file, draw = folder / "home" / "fleets" / "often-killed" / "state.json", random.Random(1)
+    for kill in range(KILLS):
+        with controller(folder, variables) as process:
+            wait_for_a_change(file, process)
+            time.sleep(draw.uniform(0.0, draw.choice([0.05, 1.0])))  # often while a run is being started
+            assert process.poll() is None, f"all was over before kill {kill + 1}: {process.communicate()}"
+            process.send_signal(signal.SIGKILL)
+        assert promised(json.loads(file.read_text())) <= BUDGET + 1e-9
+    last = controller(folder, variables)
+    out, err = last.communicate(timeout=1200)
+    assert last.returncode == 3, out + err  # one could not be started
+    phases = {one["run"]: one["phase"] for one in json.loads(out)["runs"]}
+    assert phases == {**{f"each {n}": "ended" for n in range(1, RUNS + 1)}, "too dear": "waiting"}
+    folders = sorted((folder / "home" / "runs").iterdir())
+    logs = [load_run_log(one / "log.jsonl") for one in folders]
+    assert len(folders) == RUNS and [log.attempts for log in logs] == [1] * RUNS
+    assert all(log.final["outcome"] == Outcome.COMPLETED and len(log.steps) == STEPS for log in logs)
+    assert sum(read_spent(one).seconds for one in folders) * PRICE / 3600 <= BUDGET
+
+
+def started(folder: Path, runs: str) -> subprocess.Popen[str]:
+    """A controller of runs on two slots of this machine, each of some seconds."""
+    often = CheckpointConfig(every_steps=5, every_seconds=None)
+    (folder / "plan.yaml").write_text(dump_plan(changed(small_plan(steps=200), micro_batch=64, checkpoint=often)))
+    pools = "pools: {here: {kind: owned, gpu: cpu, gpus: 2, engine: local}}"
+    (folder / "fleet.yaml").write_text(f"name: f\n{pools}\nruns: [{runs}]")
+    return controller(folder, {})
+
+
+def process_of(folder: Path, run: str) -> int:
+    """The process of a run, once it has done ten steps."""
+    logs = folder / "home" / "runs"
+
+    def found():
+        return [log for log in logs.glob(f"f-{run}-*/log.jsonl") if len(load_run_log(log).steps) > 10]
+
+    return load_run_log(waited(found)[0]).header["pid"]
+
+
+def test_interrupted_run_goes_on_and_a_dead_one_has_failed(tmp_path):
+    process = started(tmp_path, "{name: a, plan: plan.yaml}, {name: b, plan: plan.yaml}, {name: c, plan: plan.yaml}")
+    a = process_of(tmp_path, "a")
+    second = controller(tmp_path, {})
+    assert "another command runs the fleet f" in second.communicate()[0] and second.returncode == 1
+    os.kill(a, signal.SIGTERM)  # as when its machine is taken away
+    os.kill(process_of(tmp_path, "b"), signal.SIGKILL)
+    out, err = process.communicate(timeout=600)
+    look = json.loads(out)
+    assert process.returncode == 1, err
+    assert [one["phase"] for one in look["runs"]] == ["ended", "failed", "ended"]
+    assert [one["attempt"] for one in look["runs"]] == [2, 1, 1]
+    logs = [load_run_log(Path(one["folder"]) / "log.jsonl") for one in look["runs"]]
+    assert [log.attempts for log in logs] == [2, 1, 1] and len(logs[0].steps) == len(logs[2].steps) == 200
+    assert "a: waiting, interrupted: received SIGTERM" in err and "b: failed" in err
+
+
+def test_here(tmp_path):
+    check_that_each_run_happens_once(tmp_path, "local", {})
+
+
+def test_on_slurm(tmp_path, slurm):
+    variables = {"SLURM_CONF": slurm["SLURM_CONF"]}
+    try:
+        check_that_each_run_happens_once(tmp_path, "slurm:debug", variables)
+    finally:
+        subprocess.run(["scancel", "--me"], check=True, env={**os.environ, **variables})
+
+
+@pytest.fixture(autouse=True)
+def _checkout_is_found(monkeypatch):
+    """Controllers start in any folder and find this checkout."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
