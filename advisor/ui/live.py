@@ -143,7 +143,9 @@ def findings(folder: Path, over: bool) -> None:
     if outlook.final_loss is not None and not over:
         final = units.format_estimate(outlook.final_loss, units.format_number)
         st.markdown(f"Training loss at the end, estimated so far: {final}")
-    if not analysis.findings:
+    if not analysis.findings and not over and not analysis.forecast.steps_done:
+        st.info("Too early to judge: no step has ended yet.", icon=":material/hourglass_empty:")
+    elif not analysis.findings:
         so_far = f"Nothing wrong so far (looked at every {units.format_seconds(JUDGE_SECONDS)})"
         nothing_found(analysis, "Nothing wrong was found" if over else so_far)
     ordered = dearest_first(analysis.findings)

@@ -288,9 +288,9 @@ def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float |
         drawn = charts.ringed(drawn, row | ({"remark": "what if"} if varied else {}))
     event = st.vega_lite_chart(spec=drawn, width="stretch", on_select="rerun", selection_mode=charts.PICK, key="front")
     st.caption(
-        "A dot: no other run is cheaper, faster and better at once. A cross: better, but over one limit. The filled "
-        "ring is the run shown, the open ring the what-if. Click a dot to look at its run."
-        + ("" if by_loss else f" {capital(runs.SCORE)}.")
+        "A dot: no other run is cheaper, faster and better at once. A cross: better, but outside your limits, or "
+        "on a spot machine. The filled ring is the run shown, the open ring the what-if. Click a "
+        "dot to look at its run." + ("" if by_loss else f" {capital(runs.SCORE)}.")
     )
     _looked_at("dot", [item.get("id") for item in event["selection"].get(charts.PICK, [])])
     with st.expander("The same runs as a table", icon=":material/table_rows:"):

@@ -24,7 +24,7 @@ from advisor.report.table import STAR, Table, capital, on_page
 from advisor.ui import plan_answers
 from advisor.ui.controls import PLAN, as_text, from_address, in_controls, products, to_address, typed
 
-THIN = "every depth sees few tokens"  # the beginning of a warning from the planner
+THIN = "too short for any size"  # the beginning of a warning from the planner
 
 
 def tabs(goal: Goal, shown: Plan, own: Profile, answered: Plan, scaled: Callable[[], Plan]) -> None:
