@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlencode
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -22,7 +23,7 @@ from advisor.report import search as runs
 from advisor.report.quantities import COST, TIME, Quantity
 from advisor.report.table import STAR, Table, capital, on_page
 from advisor.ui import plan_answers
-from advisor.ui.controls import PLAN, as_text, from_address, in_controls, products, to_address, typed
+from advisor.ui.controls import PLAN, as_text, commands, from_address, in_controls, products, to_address, typed
 
 THIN = "too short for any size"  # the beginning of a warning from the planner
 
@@ -70,6 +71,16 @@ def numbers(goal: Goal, run: Run, figures: Mapping[Quantity, Estimate | None], m
         if chance is not None:
             column.caption(runs.chance_within(limit, chance))
     return columns
+
+
+def copies(command: str, call: str) -> None:
+    """Draw what can be copied of an answer: its command, its call in Python, and the address of the page."""
+    with st.popover("Command", icon=":material/terminal:", help="The same plan in a terminal or in Python."):
+        commands(command, call)
+    with st.popover("Link", icon=":material/link:", help="The address of this page holds everything."):
+        st.caption("Copy the address of this page: it contains the goal, the selected run and the sliders.")
+        query, base = st.query_params.to_dict(), (st.context.url or "").split("?")[0]  # as the server sees it
+        st.code(f"{base}?{urlencode(query, doseq=True)}" if query else base, language=None, wrap_lines=True)
 
 
 def escape_dollars(text: str) -> str:

@@ -304,7 +304,7 @@ def test_a_damaged_calibration_is_one_sentence(advisor_home):
     [
         ("--budget needs a price", "plan", "**Budget** needs a price"),
         ("give --price 0.50 or --kwh-price 0.30", "plan", "give **Your own prices** 0.50 or **Electricity** 0.30"),
-        ("on a spot machine; --spot any allows these", "plan", "on a spot machine; **Spot machines: any** allows these"),
+        ("on spot machines; --spot any allows these", "plan", "on spot machines; **Spot machines: any** allows these"),
         ("more GPUs: --gpu any, or --gpus 1", "plan", "more GPUs: **GPUs left empty**, or **How many GPUs** 1"),
         (
             "--ratio-counts says what --ratio counts",
