@@ -196,16 +196,20 @@ def whisker(estimate: Estimate, *, end: float, limit: float | None, name: str, w
     x, y = {"scale": alt.Scale(domain=[0, end]), "axis": None}, alt.value(height / 2)
     base = _chart([{"low": estimate.low, "value": estimate.value, "high": min(estimate.high, end), "words": words}])
     colour = PREDICTED if limit is None or estimate.value <= limit * 1.001 else WARNING
-    tips: dict[str, Any] = {"tooltip": "words:N", "description": "words:N", "y": y}
+    tips: dict[str, Any] = {"tooltip": "words:N", "y": y}
     layers = [
-        base.mark_rule(color=REJECTED, opacity=0.4).encode(alt.XDatum(0, **x), alt.X2Datum(end), y=y),
-        base.mark_rule(color=colour, strokeWidth=4, opacity=0.5).encode(alt.X("low:Q", **x), alt.X2("high:Q"), **tips),
+        base.mark_rule(color=REJECTED, opacity=0.4, aria=False).encode(alt.XDatum(0, **x), alt.X2Datum(end), y=y),
+        base.mark_rule(color=colour, strokeWidth=4, opacity=0.5, aria=False).encode(
+            alt.X("low:Q", **x), alt.X2("high:Q"), **tips
+        ),
     ]
     if limit is not None:
-        line = _chart([{"limit": limit, "words": name}]).mark_rule(color=WARNING, strokeDash=[4, 3], strokeWidth=2)
+        line = _chart([{"limit": limit, "words": name}]).mark_rule(color=WARNING, strokeDash=[4, 3], aria=False)
         ends = {"y": alt.value(0), "y2": alt.value(height)}
         layers.append(line.encode(alt.X("limit:Q", **x), tooltip="words:N", **ends))
-    layers.append(base.mark_circle(color=colour, size=110, opacity=1).encode(alt.X("value:Q", **x), **tips))
+    layers.append(
+        base.mark_circle(color=colour, size=110, opacity=1).encode(alt.X("value:Q", **x), description="words:N", **tips)
+    )
     return _layered(*layers, height=height).configure_view(stroke=None)
 
 

@@ -20,6 +20,7 @@ from advisor.records import Estimate, Plan, Run, Workload
 from advisor.report import charts
 from advisor.report import plan as report
 from advisor.report import search as runs
+from advisor.report.plan import device
 from advisor.report.quantities import COST, TIME, Quantity
 from advisor.report.table import STAR, Table, capital, on_page
 from advisor.ui import plan_answers
@@ -33,7 +34,7 @@ def tabs(goal: Goal, shown: Plan, own: Profile, answered: Plan, scaled: Callable
     those of the whole search."""
     sensitivity = answered.search.sensitivity if answered.search else ()
     drawn: dict[str, Callable[[], None]] = {
-        **({"What would change the plan": lambda: _points(sensitivity)} if sensitivity else {}),
+        **({"What would change the plan": lambda: _changes(shown, answered, sensitivity)} if sensitivity else {}),
         report.RESTS_ON: lambda: _points((*_notes(shown, own), *shown.inputs)),
         "Throughput": lambda: _throughput(shown, own),
         "Memory": lambda: _memory(shown, own),
@@ -240,7 +241,7 @@ def narrow(table: Table) -> Table:
 def draw(table: Table, **selectable: Any) -> Any:
     """Draw a table whose columns sort as numbers. `selectable` is passed to Streamlit if rows can be ticked."""
     if table.title:
-        st.markdown(f"**{table.title}**")
+        st.markdown(f"**{escape_dollars(products(table.title))}**")
     frame, config = typed(on_page(table), map(capital, table.numbers))
     return st.dataframe(frame, hide_index=True, column_config=config, **selectable)
 
@@ -250,6 +251,12 @@ def _why(shown: Plan, answered: Plan) -> None:
     if shown is not answered:
         st.markdown("**What is shown instead**")
         _points(shown.reasons)
+
+
+def _changes(shown: Plan, answered: Plan, sensitivity: Iterable[str]) -> None:
+    if shown is not answered:
+        st.caption(f"Of the balanced run on {products(device(answered))}, not of the run that is shown.")
+    _points(sensitivity)
 
 
 def _points(texts: Iterable[str]) -> None:

@@ -23,7 +23,7 @@ from advisor.options import Goal
 from advisor.planning.explore import chances
 from advisor.records import Plan
 from advisor.report import charts
-from advisor.report.plan import briefly, speed_rests_on
+from advisor.report.plan import briefly, device, speed_rests_on
 from advisor.store.calibration import Quality, Verdict
 from advisor.store.plan_files import load_plan
 from advisor.store.store import Store, default_store, load_calibration
@@ -289,6 +289,23 @@ def test_software_without_a_start_file_says_so_on_the_button():
                 budget="", deadline="").run())  # fmt: skip
     button = next(button for button in at.button if button.label == "Start file")
     assert button.disabled and "No file is written for deepspeed" in words(at)
+
+
+def test_what_would_change_the_plan_says_of_which_run_it_speaks():
+    assert "not of the run that is shown" not in words(ok(app().run()))
+    plan = answered(DEFAULT)
+    shown = words(ok(app(pick="conservative").run()))
+    assert f"Of the balanced run on {products(device(plan))}, not of the run that is shown" in shown
+
+
+def test_the_fields_under_more_stand_in_groups():
+    at = AppTest.from_string(PAGE, default_timeout=180)
+    at.session_state["drawer-tune"] = True
+    at.query_params["gpu"] = "l4"
+    said = [m.value for m in ok(at.run()).markdown]
+    heads = [f"**{name}**" for name in
+             ("How much", "Model", "Fine-tune", "RL post-training", "Machines and prices", "Limits")]  # fmt: skip
+    assert [text for text in said if text in heads] == heads
 
 
 def test_what_all_options_have_in_common_is_said_once():

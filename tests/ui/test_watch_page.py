@@ -133,6 +133,15 @@ def test_a_plan_for_a_card_that_is_not_here_can_be_run_elsewhere(store):
     assert store.runs() == []
 
 
+def test_a_plan_that_is_reviewed_stands_alone_without_an_older_run_below_it(store):
+    example_in(store)
+    store.save_plan(recommend(Goal(gpu="l4", gpus=1, budget_usd=5.0, deadline_seconds=36000.0), store))
+    at = app("watch").run()
+    assert [header.value for header in at.header] == ["Watch", "Findings"]
+    at.selectbox[0].select_index(0).run()
+    assert not at.exception and "It cannot run on this machine" in words(at) and not at.header
+
+
 def test_launch_watch_and_stop_from_the_page(store):
     store.save_plan(endless_plan())
     at = app("watch").run()
