@@ -161,7 +161,8 @@ def _answer(
     shown, its = current
     name = "What if" if varied else (run.standing.name or "From the front") if shown is not answered else ""
     chosen = shown.chosen
-    model = f"a {format_count(chosen.parameters)} model ({chosen.depth} layers)"
+    layers = "1 layer" if chosen.depth == 1 else f"{chosen.depth} layers"
+    model = f"a {format_count(chosen.parameters)} model ({layers})"
     st.markdown(
         products(escape_dollars(f"## {name.capitalize() + ': ' if name else ''}Train {model} on {device(shown)}"))
     )

@@ -109,7 +109,7 @@ def _look(folder: Path, was_running: bool) -> None:
     if adopted:
         live.steps(folder, progress.step_seconds_predicted)
     else:
-        live.curves(folder, plan)
+        live.curves(folder, plan, running=goes_on(progress.state))
     live.devices(folder)
     if was_running and not goes_on(progress.state):
         st.rerun()  # reruns the whole page, because the list of runs has changed

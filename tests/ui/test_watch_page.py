@@ -22,6 +22,7 @@ from advisor.store.folders import example_run
 from advisor.store.plan_files import dump_plan, load_plan
 from advisor.store.run_folder import PLAN, STDOUT, run_row
 from advisor.store.store import Store
+from advisor.trainers.known import trainer_of_run
 from advisor.workflows.compare import review
 from advisor.workflows.data import prepare_data
 from advisor.workflows.launch import launch, stop
@@ -108,6 +109,19 @@ def test_what_a_run_printed_last_is_shown(store):
     shown = next(code.value for code in at.code if code.value.endswith("x" * 500)).splitlines()
     assert shown[-1].startswith("line 99 ") and 20 < len(shown) <= 40
     assert all(line.startswith("line ") for line in shown)  # none is cut
+
+
+def test_curves_wait_for_a_few_points_while_a_run_goes_on(store):
+    folder = example_in(store)
+    log = folder / trainer_of_run(folder).log_name
+    rows = log.read_text().splitlines(keepends=True)
+    steps = [row for row in rows if '"step"' in row and '"loss"' in row]
+    log.write_text("".join([*rows[: rows.index(steps[0])], *steps[:3]]))
+    page = "from pathlib import Path\nfrom advisor.ui import live\nlive.curves(Path({!r}), None, running={})\n"
+    for running, charts in ((True, 0), (False, 2)):
+        at = AppTest.from_string(page.format(str(folder), running), default_timeout=60).run()
+        assert not at.exception and len(at.get("arrow_vega_lite_chart")) + len(at.get("vega_lite_chart")) == charts
+        assert ("3 of the first 5 points" in words(at)) is running
 
 
 def test_a_plan_for_a_card_that_is_not_here_can_be_run_elsewhere(store):
