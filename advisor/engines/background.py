@@ -94,6 +94,13 @@ class BackgroundCommand:
         lines = self.output.read_text(encoding="utf-8", errors="replace").splitlines()
         return tuple(line for line in lines if line.strip())[-_LINES_SHOWN:]
 
+    def forget(self) -> None:
+        """Forget the newest command of this kind and what it printed, unless it still runs."""
+        state = self.look()
+        if state is not None and not state.running:
+            self._state.unlink(missing_ok=True)
+            self.output.unlink(missing_ok=True)
+
     def cancel(self, seconds: float = CANCEL_SECONDS, *, with_children: bool = False) -> None:
         """Send SIGINT, then SIGTERM; with `with_children`, kill the command and its children instead."""
         state = self.look()

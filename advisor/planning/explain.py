@@ -26,6 +26,7 @@ from advisor.settings import SHARDINGS
 from advisor.units import (
     Formatter,
     format_bytes,
+    format_centre,
     format_error,
     format_estimate,
     format_number,
@@ -37,7 +38,10 @@ from advisor.units import (
 )
 from trainer.schema import RunConfig
 
-COUNTED = {"matrices+head": "matrix and head parameter", "total": "parameter", "matrices": "matrix parameter"}
+COUNTED = {
+    "matrices+head": "parameter (embeddings not counted)", "total": "parameter",
+    "matrices": "parameter (embeddings and head not counted)",
+}  # fmt: skip
 
 
 def reasons(
@@ -127,7 +131,7 @@ def rejection(device: Device, run: Run) -> str | None:
         needed = save_seconds(config_of(device, run), bill.wall_clock, run.step_seconds)
         return f"taken back before it writes a checkpoint: {short_notice(run.offer.provider, needed)}"
     if "spot" in against:
-        return "a spot machine: --spot any allows it"
+        return "on a spot machine; --spot any allows these"
     if "thin" in against:
         return f"too slow: {format_number(run.standing.ratio)} of {format_number(brief.ratio)} tokens per parameter"
     return None
@@ -188,7 +192,7 @@ def _why_size(brief: Brief, chosen: Run, depths: Sequence[Run]) -> Iterator[str]
     stated = ((goal.deadline_seconds, format_seconds), (goal.budget_usd, format_usd))
     limits = " and ".join(form(limit) for limit, form in stated if limit is not None)
     per = COUNTED[brief.ratio_counts]
-    seen = f"{format_number(chosen.standing.ratio)} tokens per {per} ({format_number(brief.ratio)} recommended)"
+    seen = f"{format_number(chosen.standing.ratio)} tokens per {per}, {format_number(brief.ratio)} are usual"
     tokens = f"{format_tokens(chosen.tokens)} tokens"
     if goal.epochs is not None:
         yield f"{tokens}, the data {format_number(goal.epochs)} times over as asked: {seen}"
@@ -220,14 +224,13 @@ def _why_size(brief: Brief, chosen: Run, depths: Sequence[Run]) -> Iterator[str]
         limit = format_seconds(brief.deadline_seconds)
         yield f"depth {depth}: the best that ends within {limit}, assumed because no limit was given"
     else:
-        text = f"depth {depth}: lowest score of {len(depths)} depths within {limits} "
-        text += "(by a loss law outside the sizes it was fitted on)"
+        text = f"depth {depth}: the best of {len(depths)} depths within {limits} (by a loss law of other sizes)"
         runners = [run for run in depths if run is not chosen and not run.standing.against]
         if runners:
             second = min(runners, key=lambda run: run.score)
             gap = second.score / chosen.score - 1
-            behind = f" comes next, {format_percent(gap)} higher" if gap > 0.001 else " is level with it"
-            text += f"; depth {second.depth}{behind}"
+            behind = f"comes next (score {format_percent(gap)} higher)" if gap > 0.001 else "is as good"
+            text += f"; depth {second.depth} {behind}"
         yield text
 
 
@@ -242,7 +245,7 @@ def _why_batch(brief: Brief, chosen: Run) -> str:
         text += f", small enough for {chosen.steps} steps"
     place = "inside" if band.on_plateau(workload.step_tokens) else "outside"
     size = f"micro-batch {workload.micro_batch}"
-    rule = "is the smallest within 2 % of the best tokens/s at this batch"
+    rule = "is the smallest with 98 % of the full speed"
     why = "as asked" if brief.goal.micro_batch is not None else rule
     return f"{text} ({laws}; {place} the plateau around their median); {size} {why}"
 
@@ -314,7 +317,10 @@ def _why_limits(brief: Brief, chosen: Run) -> str:
     if brief.goal.sure:
         return "the high end of the interval stays within the limits, as asked by --sure"
     late, dear = replace(brief.limits.patient, sure=True).broken(chosen.total_seconds, chosen.cost_usd)
-    for broken, kept in ((late and brief.limited, "time meets the deadline"), (dear, "cost meets the budget")):
-        if broken:
-            return f"the expected {kept}, but the high end of its interval does not; with --sure the high end does"
+    for broken, estimate, form in (
+        (late and brief.limited, chosen.total_seconds, format_seconds),
+        (dear, chosen.cost_usd, format_usd),
+    ):
+        if broken and estimate is not None:
+            return f"expect {format_centre(estimate, form)}, but it may take {form(estimate.high)}; to be safe: --sure"
     return "the bill counts start-up, compilation, evaluations and checkpoints, not steps alone"

@@ -167,13 +167,6 @@ def difference(run: Run, other: Run) -> Effect:
     )
 
 
-def against(run: Run, other: Run) -> Effect:
-    """Return time, cost (in whole cents) and loss of `run` minus those of `other`."""
-    effect = difference(other, run)
-    usd = None if effect.usd is None else round(effect.usd, 2)
-    return replace(effect, usd=usd, device_bytes=None, activation_checkpointing=None)
-
-
 def broken_limits(goal: Goal, run: Run) -> tuple[str, ...]:
     """Describe the limits that a run breaks; with --sure the high ends of the intervals count."""
     total, cost, limits = run.total_seconds, run.cost_usd, Limits.of(goal)

@@ -133,19 +133,19 @@ def _waiting(space: SearchSpace, plan: Run) -> Iterator[Sensitivity]:
     budget = format_usd(limits.budget_usd)
     if (best := select(space, limits)) is not None and best.score * (1 + BETTER) < plan.score:
         choice = make_run(space.candidates, best)
-        buys = f"{_change(plan, choice)} in {format_seconds(choice.total_seconds.value)}"
-        text = f"if waiting cost nothing (--value-of-time 0) {budget} would buy {buys}"
+        wait = format_seconds(choice.total_seconds.value)
+        text = f"if you can wait {wait}, the same {budget} buys {_change(plan, choice)} (--value-of-time 0)"
         yield Sensitivity(text=text, limits=limits, depth=choice.depth)
     runs = as_good(space, plan.score * AS_GOOD, limits)
     if len(runs) and plan.cost_usd is not None:
         ends = [make_run(space.candidates, selection(runs, int(o.argmin()))) for o in (runs.usd, runs.seconds)]
-        cheapest, fastest = [
-            f"{machine(end, depth=True)} for {format_usd(end.cost_usd.value)} "
-            f"in {format_seconds(end.total_seconds.value)}"
+        described = [
+            f"{format_usd(end.cost_usd.value)} in {format_seconds(end.total_seconds.value)} "
+            f"({machine(end, depth=True)})"
             for end in ends
             if end.cost_usd
         ]
-        text = f"at a score at most 2 % higher the cheapest is {cheapest}, the fastest {fastest}"
+        text = f"almost as good (score within 2 %): {', or '.join(dict.fromkeys(described))}"
         yield Sensitivity(text=text, limits=limits)
 
 

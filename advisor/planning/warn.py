@@ -74,8 +74,8 @@ def _work_warnings(brief: Brief, chosen: Run) -> Iterator[str]:
         )
     if chosen.standing.against == ("thin",):
         yield (
-            f"every depth sees few tokens: here {format_number(ratio)} per {COUNTED[brief.ratio_counts]}, "
-            f"{format_number(brief.ratio)} are recommended; allow more time"
+            f"too short for any size: {format_number(ratio)} tokens per {COUNTED[brief.ratio_counts]}, "
+            f"{format_number(brief.ratio)} are usual; allow more time"
         )
     if chosen.steps < recipe.TOO_FEW_STEPS:
         yield f"only {chosen.steps} optimizer steps: fewer than {recipe.TOO_FEW_STEPS} learn little"
@@ -137,7 +137,7 @@ def _machine_warnings(device: Device, chosen: Run) -> Iterator[str]:
             f"{format_watts(brief.goal.power_cap_watts)} only if that limit was the same"
         )
     if profile.calibrated and step.basis == Basis.EXTRAPOLATED:
-        yield "this configuration lies outside the calibrated range: --measure runs one burst at it"
+        yield "this size was not measured here: --measure measures it in a few seconds"
     if (network := assumed_network(chosen.workload, profile.spec, step.value)) is not None:
         slower = ""
         if network.ethernet_step_seconds is not None:

@@ -59,7 +59,7 @@ _FINAL = re.compile(r"\b[Ff]inal\b")
 _Judged = TypeVar("_Judged", RunTable, RunPart)
 _OPEN = (Status.NO_END, Status.INCOMPLETE)
 NO_WORDS = "a table of numbers does not say how its run ended, nor how far it was to go"
-NO_PLAN = "how many {unit}s there were to be it does not say, nor whether the run went on"
+NO_PLAN = "it does not say how many {unit}s were planned, or whether the run went on"
 
 
 def status_of(

@@ -75,15 +75,20 @@ def sentence(plan: Plan) -> str:
     )
 
 
-def machines(plan: Plan, most: int | None = None) -> Table:
-    """Lists the best run on each GPU, in plans over layouts on each number of GPUs; the best machine comes first."""
-    kind = kind_of(plan)
+def best_runs(plan: Plan) -> list[Run]:
+    """Returns the best run on each GPU, in plans over layouts on each number of GPUs; the best machine comes first."""
     best: dict[tuple[str, int, bool], Run] = {}
     for run in (plan.chosen, *(plan.search.machines if plan.search else ())):
-        offer, each = run.offer, kind != "finetune"
+        offer, each = run.offer, kind_of(plan) != "finetune"
         best.setdefault((offer.gpu, offer.gpus if each else 0, offer.spot and each), run)
+    return list(best.values())
+
+
+def machines(plan: Plan, most: int | None = None) -> Table:
+    """Lists the best runs with their settings."""
+    kind = kind_of(plan)
     columns = COLUMNS[kind]
-    rows = [_row(run, plan) for run in list(best.values())[: most or _SHOWN[kind]]]
+    rows = [_row(run, plan) for run in best_runs(plan)[: most or _SHOWN[kind]]]
     return Table(
         columns=columns,
         rows=tuple(tuple(row[name] for name in columns) for row in rows),

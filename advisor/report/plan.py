@@ -132,10 +132,7 @@ def speed_rests_on(plan: Plan) -> str | None:
     )
     count = len(plan.search.devices) if plan.search else 1
     if count > 1:
-        text += (
-            f" {count} GPU types were compared by their expected times, and machines of several GPUs "
-            "on which few have published a run by their cautious ones, so that none wins by an optimistic estimate."
-        )
+        text += f" {count} GPU types were compared; one that is hard to estimate gets no advantage from that."
         text += " A calibration narrows the estimates." if plan.run is not None else ""
     return text
 

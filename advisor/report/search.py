@@ -42,10 +42,11 @@ CHANCE = "chance of staying within"
 
 def chance_within(limit: str, chance: float) -> str:
     """Gives the probability that a run stays within one limit, from 1 to 99 %."""
-    return f"{_percent(chance)} chance of staying within the {limit}"
+    return f"{percent(chance)} chance of staying within the {limit}"
 
 
-def _percent(chance: float) -> str:
+def percent(chance: float) -> str:
+    """Gives a probability, from 1 to 99 %."""
     return f"{min(max(100 * chance, 1), 99):.0f} %"
 
 
@@ -76,7 +77,7 @@ def option(run: Run, goal: Goal) -> dict[str, str]:
         COST.column: COST.of(run.cost_usd),
         LOSS.column: LOSS.of(run.loss),
         "score": units.format_number(run.score),
-        CHANCE: ", ".join(f"{name} {_percent(p)}" for name, p in chances(goal, run.bill).items() if p is not None),
+        CHANCE: ", ".join(f"{name} {percent(p)}" for name, p in chances(goal, run.bill).items() if p is not None),
         "why": run.standing.why,
     }
 

@@ -46,7 +46,9 @@ def page() -> None:
     else:
         if now is not None and not workflow.was_adopted(store, now):
             printed = "  \n".join(in_controls(line, ADOPT) for line in background.last_lines()) or "it said nothing"
-            st.error(f"**{escaped(now.subject)}** was not adopted.  \n{printed}", icon=":material/error:")
+            with st.container(horizontal=True, vertical_alignment="center"):
+                st.error(f"**{escaped(now.subject)}** was not adopted.  \n{printed}", icon=":material/error:")
+                st.button("Close", icon=":material/close:", key="adopt-close", on_click=background.forget)
         _form(", ".join(training_here(store)), opened=not adopted_names(store.home))
     newest = now.subject if now is not None and workflow.was_adopted(store, now) else None
     name = _picked(adopted_names(store.home), newest)
@@ -56,7 +58,13 @@ def page() -> None:
         held_out = choose_fit(adopted).held_out
         st.code(" ".join(adopted.command), language="bash", wrap_lines=True)
         st.markdown("\n".join(f"- {escaped(line)}" for line in words.adoption_lines(adopted)))
-        if held_out is not None and held_out.median > BELIEVED_MEDIAN:
+        if held_out is None:
+            st.warning(
+                "The error of the plan below is unknown, because fewer than four batches were measured. Adopt it again "
+                "with more time for the bursts.",
+                icon=":material/warning:",
+            )
+        elif held_out.median > BELIEVED_MEDIAN:
             # The page Calibrate rejects a calibration whose error is this large.
             error, limit = format_percent(round(held_out.median, 2)), format_percent(BELIEVED_MEDIAN)
             st.warning(

@@ -47,6 +47,7 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]<>$~|#:!])")
 _LIST_MARK = re.compile(r"^(\s*)([-+]|\d+[.)])(?=\s|$)")
 _NOTHING = ("", "-", "unknown")  # cells that hold no number
 _FORMATTERS = (format_usd, format_percent, format_seconds, format_bytes, format_tokens)
+_SMALL, _LONG = 0.5, 1e5  # a column in one unit has no number below the one, and none above the other if it can
 _NUMBER = {"text-align": "right !important", "white-space": "nowrap"}  # Streamlit writes "left" into each cell
 
 
@@ -193,7 +194,7 @@ def typed(rows: Iterable[Mapping[str, object]], numbers: Iterable[str]) -> tuple
 
 
 def _as_numbers(cells: Sequence[str]) -> tuple[list[float | None], str] | None:
-    """Return cells as numbers in the unit of the largest, with the format. None unless one formatter wrote them all."""
+    """Return cells as numbers in one unit, with the format. None unless one formatter wrote them all."""
     for words in _FORMATTERS:
         written = re.compile(rf"(-?){re.escape(words.prefix)}([\d,]+(?:\.\d+)?)(\D*)")
         factors = {suffix: factor for _, factor, suffix in reversed(words.steps)}
@@ -208,9 +209,15 @@ def _as_numbers(cells: Sequence[str]) -> tuple[list[float | None], str] | None:
         if not known or any(v is None and cell not in _NOTHING for v, cell in zip(read, cells, strict=True)):
             continue
         factor, suffix = words.unit(max(map(abs, known)))
+        smallest = min((abs(value) for value in known if value), default=0.0)
+        lower = words.unit(smallest)
+        if smallest < _SMALL * factor and max(map(abs, known)) < _LONG * lower[0]:
+            factor, suffix = lower  # 135 and 2,400 rather than 0.135 k and 2.4 k
         if not suffix and not words.prefix:
             return read, "localized"
         values = [None if value is None else float(f"{value / factor:.3g}") for value in read]
+        if words is format_usd:
+            return values, "$%.2f" if max(map(abs, known)) < 1000 else "$%.0f"  # $18.30, as everywhere
         return values, f"{words.prefix}%.4g {suffix}".strip().replace(" %", " %%")
     return None
 

@@ -16,18 +16,27 @@ from advisor.ui.controls import ENTERED, IN_ADDRESS, OF_PAGE, error_words, escap
 
 # In the session state: the page of the last run, what the address asked of it, and a path that belongs to no page.
 _SHOWN, _ASKED, _NO_PAGE = "page-shown", "page-asked", "no-page"
-PAGES = (
-    ("Plan", ":material/explore:", plan.page, "plan"),
-    ("Fleet", ":material/calendar_month:", fleet.page, "fleet"),
-    ("Calibrate", ":material/speed:", calibrate.page, "calibrate"),
-    ("Adopt", ":material/handshake:", adopt.page, "adopt"),
-    ("Launch and watch", ":material/play_circle:", watch.page, "watch"),
-    ("Runs", ":material/checklist:", runs.page, "runs"),
-    ("Analyze", ":material/troubleshoot:", analyze.page, "analyze"),
-    ("Audit", ":material/fact_check:", audit.page, "audit"),
-    ("What fits", ":material/memory:", gpus.page, "gpus"),
-    ("Data", ":material/dataset:", data.page, "data"),
-)
+# The pages by what they are for. A page's address does not name its group.
+PAGES = {
+    "Plan": (
+        ("Plan", ":material/explore:", plan.page, "plan"),
+        ("What fits", ":material/memory:", gpus.page, "gpus"),
+        ("Fleet", ":material/calendar_month:", fleet.page, "fleet"),
+        ("Data", ":material/dataset:", data.page, "data"),
+    ),
+    "Run": (
+        ("Launch and watch", ":material/play_circle:", watch.page, "watch"),
+        ("Runs", ":material/checklist:", runs.page, "runs"),
+    ),
+    "Judge": (
+        ("Analyze", ":material/troubleshoot:", analyze.page, "analyze"),
+        ("Audit", ":material/fact_check:", audit.page, "audit"),
+    ),
+    "Measure": (
+        ("Calibrate", ":material/speed:", calibrate.page, "calibrate"),
+        ("Adopt", ":material/handshake:", adopt.page, "adopt"),
+    ),
+}
 
 
 # The icon is drawn here, because Streamlit fetches its named page icons from the network.
@@ -57,14 +66,17 @@ def main() -> None:
     st.set_page_config(page_title="training-advisor", page_icon=_ICON, layout="wide")
     st.html(f"<style>{_STYLE.read_text(encoding='utf-8')}</style>")
     st.html(_ONE_ENTRY_A_PAGE, unsafe_allow_javascript=True)
-    pages = [st.Page(guarded(function), title=title, icon=icon, url_path=path) for title, icon, function, path in PAGES]
+    groups = {
+        group: [st.Page(guarded(page), title=title, icon=icon, url_path=path) for title, icon, page, path in pages]
+        for group, pages in PAGES.items()
+    }
 
     def home() -> None:
         st.session_state[_NO_PAGE] = _path()
-        st.switch_page(pages[0], query_params=_address())
+        st.switch_page(groups["Plan"][0], query_params=_address())
 
     # The default page has no path of its own. If it were the plan, the path /plan would not exist.
-    st.navigation([st.Page(home, default=True, visibility="hidden"), *pages], position="top").run()
+    st.navigation({"": [st.Page(home, default=True, visibility="hidden")], **groups}, position="top").run()
 
 
 def _path() -> str:

@@ -28,6 +28,7 @@ from advisor.prediction.profile import Profile
 from advisor.records import Workload
 from advisor.report import gpu_rows
 from advisor.report.gpu_rows import fits_sentence, sold
+from advisor.report.table import capital
 from advisor.ui import controls, loaders
 from advisor.ui.controls import QUERY, commands, escaped, from_address, go, products, table, to_address
 from advisor.ui.plan_form import OTHER_SOFTWARE, PLAN_LAYOUT
@@ -139,7 +140,12 @@ def _question() -> FitQuestion | None:
                 go("plan", {"model": model.name, "layout": "any", "gpu": keys or ["h100-80gb-sxm"], **limits})
             return None
     except AdvisorError as error:
-        st.error(f"**Model**: {escaped(error.message)}  \n{escaped(error.hint or '')}", icon=":material/error:")
+        hint = error.hint or ""
+        if not text.strip():  # the page takes a config.json where the command takes the sizes
+            near = capital(hint.partition(" Any other model:")[0])
+            hint = f"{near} Any other model: paste its config.json under More, or type a size such as 9B"
+        message = escaped(error.message.removeprefix("--model "))
+        st.error(f"**Model**: {message}  \n{escaped(hint)}", icon=":material/error:")
         return None
     if model.differs:
         stand_in = f"{model.name} is predicted as a {model.shape.family} of the same sizes, although {model.differs}."

@@ -86,13 +86,13 @@ def _title(path: str, stamped: int) -> str:
     return f"{train}, {time}{cost} · planned {planned:%d %b %H:%M}"
 
 
-def form(plan: Plan) -> None:
-    """Review the plan, ask where it runs and when it must stop, and start it."""
+def form(plan: Plan) -> bool:
+    """Review the plan, ask where it runs and when it must stop, and start it. Returns True if it runs already."""
     st.markdown(f"**{escaped(products(sentence(plan)))}**")
     running = running_with(loaders.store(), plan.id)
     if running is not None:
         st.info(f"This plan is running already: `{running.name}`. It is shown below.", icon=":material/play_circle:")
-        return
+        return True
     for warning in plan.warnings:
         if not warning.startswith(NO_DATA):  # `_data` says this, with a way out
             st.caption(f":material/info: {in_controls(capital(products(warning)), LAUNCH)}")
@@ -130,6 +130,7 @@ def form(plan: Plan) -> None:
         st.caption("Copy the run's folder back, then compare it with the plan: `advisor runs --import FOLDER`.")
     else:
         _start(plan, where, checks)
+    return False
 
 
 def _data(plan: Plan) -> None:

@@ -30,6 +30,7 @@ from advisor.workflows.analyze import analyze
 JUDGE_SECONDS = 15.0  # analysing a long log takes a second, which is too long for every look
 SMALL_LOG_BYTES = 2**20  # a larger log is drawn again only when it has grown by this much
 FINDINGS_SHOWN = 3
+FEWEST_POINTS = 5  # of a curve; before, its axes are steps of a tenth
 TAIL_LINES, TAIL_BYTES = 40, 16 * 2**10
 GAUGES: dict[str, Callable[[float], str]] = {
     "watts": units.format_watts,
@@ -40,15 +41,16 @@ GAUGES: dict[str, Callable[[float], str]] = {
 }
 
 
-def curves(folder: Path, plan: Plan | None) -> None:
+def curves(folder: Path, plan: Plan | None, *, running: bool) -> None:
     """Draw the loss with the expected loss, and the throughput with the predicted throughput."""
     try:
         loss, evals, speed = _drawn(str(folder), _grown(folder))
     except (OSError, AdvisorError):
         st.caption("No log yet: the trainer is starting.")
         return
-    if not loss:
-        st.caption("The first step has not ended yet.")
+    if not loss or (running and len(loss) < FEWEST_POINTS):
+        ended = f"{len(loss)} of the first {FEWEST_POINTS} points" if loss else "no step"
+        st.caption(f"Curves begin after {FEWEST_POINTS} points: {ended} so far.")
         return
     expected = _expected(plan) if plan is not None else None
     left, right = side_by_side("watch-curves", (1, 1))
@@ -143,7 +145,9 @@ def findings(folder: Path, over: bool) -> None:
     if outlook.final_loss is not None and not over:
         final = units.format_estimate(outlook.final_loss, units.format_number)
         st.markdown(f"Training loss at the end, estimated so far: {final}")
-    if not analysis.findings:
+    if not analysis.findings and not over and not analysis.forecast.steps_done:
+        st.info("Too early to judge: no step has ended yet.", icon=":material/hourglass_empty:")
+    elif not analysis.findings:
         so_far = f"Nothing wrong so far (looked at every {units.format_seconds(JUDGE_SECONDS)})"
         nothing_found(analysis, "Nothing wrong was found" if over else so_far)
     ordered = dearest_first(analysis.findings)

@@ -26,9 +26,10 @@ def store() -> Store:
 
 
 def token_folders() -> dict[str, str]:
-    """Return the token folders prepared on the page Data: paths, each with its tokens and size in words."""
-    folders = {}
-    for path in sorted(file.parent for file in data_home().glob(f"*/{META_FILE}")):
+    """Return the token folders prepared on the page Data or in the app's working folder, with tokens and size."""
+    folders, here = {}, Path.cwd()
+    found = (*data_home().glob(f"*/{META_FILE}"), *here.glob(META_FILE), *here.glob(f"*/{META_FILE}"))
+    for path in sorted(file.parent for file in found):
         try:
             meta = read_data(path)
         except AdvisorError as error:

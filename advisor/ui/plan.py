@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
-from urllib.parse import urlencode
 
 import streamlit as st
 
@@ -17,16 +17,16 @@ from advisor.planning.sensitivity import machine
 from advisor.prediction.profile import Profile
 from advisor.records import Basis, Plan, Run
 from advisor.report import charts
-from advisor.report import plan as plan_words
 from advisor.report import search as runs
 from advisor.report.charts import Rows
 from advisor.report.plan import device, markdown
 from advisor.report.quantities import COST, LOSS, TIME
 from advisor.report.table import capital
 from advisor.store.plan_files import dump_plan
-from advisor.ui import launch_form, loaders, plan_answers, plan_elsewhere, plan_form, plan_what_if
-from advisor.ui.controls import PLAN, QUERY, as_text, commands, download, go, grid, products, to_address
-from advisor.ui.plan_tabs import THIN, draw, escape_dollars, narrow, numbers, tabs, with_controls
+from advisor.ui import launch_form, loaders, plan_answers, plan_elsewhere, plan_form, plan_options, plan_what_if
+from advisor.ui.controls import PLAN, QUERY, as_text, download, go, grid, products, to_address
+from advisor.ui.plan_options import Option
+from advisor.ui.plan_tabs import THIN, copies, draw, escape_dollars, narrow, numbers, tabs, with_controls
 from advisor.units import HOUR, format_count, format_tokens
 
 PICK = "pick"  # in the session and in the address: the run of the search that is shown
@@ -104,7 +104,7 @@ def _shown(goal: Goal, answered: Plan, now: plan_answers.World, *, stale: bool =
     _answer(goal, answered, run, (shown, its), problem, varied=shown is not base)
     if not stale:
         _downloads(goal, goal if shown is answered else shown.goal, shown)
-    _cards(goal, answered, run, now)
+    _options(goal, answered, run, now)
     left, right = st.container(key="stack-around").columns((3, 2), gap="large")
     with left:
         st.header("Runs on the Pareto front", anchor=False)
@@ -161,7 +161,8 @@ def _answer(
     shown, its = current
     name = "What if" if varied else (run.standing.name or "From the front") if shown is not answered else ""
     chosen = shown.chosen
-    model = f"a {format_count(chosen.parameters)} model ({chosen.depth} layers)"
+    layers = "1 layer" if chosen.depth == 1 else f"{chosen.depth} layers"
+    model = f"a {format_count(chosen.parameters)} model ({layers})"
     st.markdown(
         products(escape_dollars(f"## {name.capitalize() + ': ' if name else ''}Train {model} on {device(shown)}"))
     )
@@ -173,7 +174,8 @@ def _answer(
         columns[2].caption(f"{apart} {name_of} ({known} on web text)")
     columns[-1].metric("Tokens", format_tokens(shown.chosen.tokens))
     with columns[-1]:
-        _badge(shown.chosen.step_seconds.basis, its, "speed: ")
+        colour, words, explained = _basis(shown.chosen.step_seconds.basis, its)
+        st.badge(f"speed: {words}", color=colour, help=explained)
     if problem is not None:
         _refused(problem)
     for text in explore.broken_limits(goal, shown.chosen):
@@ -202,65 +204,40 @@ def _downloads(goal: Goal, goal_shown: Goal, shown: Plan) -> None:
         download("plan.yaml", dump_plan(limited), "plan.yaml", "application/yaml", "download", about)
         text, about = markdown(shown, goal_shown), "The plan in words, as Markdown."
         download("Summary", text, f"{shown.id}.md", "text/markdown", "description", about)
-        with st.popover("Command", icon=":material/terminal:", help="The same plan in a terminal or in Python."):
-            commands(plan_command(goal_shown, "plan.yaml"), plan_call(goal_shown))
-        with st.popover("Link", icon=":material/link:", help="The address of this page holds everything."):
-            st.caption("Copy the address of this page: it contains the goal, the selected run and the sliders.")
-            query, base = st.query_params.to_dict(), (st.context.url or "").split("?")[0]  # as the server sees it
-            link = f"{base}?{urlencode(query, doseq=True)}" if query else base
-            st.code(link, language=None, wrap_lines=True)
+        copies(plan_command(goal_shown, "plan.yaml"), plan_call(goal_shown))
 
 
-def _badge(basis: Basis, profile: Profile, before: str = "") -> None:
-    """Show what a speed is based on. It is never green if the calibration is doubtful."""
+def _basis(basis: Basis, profile: Profile) -> tuple[Literal["green", "orange", "gray"], str, str]:
+    """Return what a speed is based on: colour, name, explanation. Never green if the calibration is doubtful."""
     colour, explained = _BASES[basis]
     if profile.widening > 1 and colour == "green":
         colour, explained = "orange", f"{explained} But its calibration is doubtful."
-    doubt = ", doubtful" if profile.widening > 1 else ""
-    st.badge(f"{before}{basis}{doubt}", color=colour, help=explained)
+    return colour, f"{basis}{', doubtful' if profile.widening > 1 else ''}", explained
 
 
-def _cards(goal: Goal, answered: Plan, shown: Run, now: plan_answers.World) -> None:
-    options, own_plan = answered.options, answered.chosen
+def _options(goal: Goal, answered: Plan, shown: Run, now: plan_answers.World) -> None:
+    """Draw the named options with what each has of its own, and say once what all have in common."""
+    options = answered.options
     common, own = runs.common_and_own(options, goal)
-    columns = st.container(key="cards").columns(len(options))
-    for column, option, words in zip(columns, options, own, strict=True):
-        with column.container(border=True, height="stretch"):
-            _card(
-                option,
-                words,
-                "" if option is own_plan else plan_words.effect_in_words(explore.against(option, own_plan)),
-                plan_answers.profile(goal, option.offer.gpu, now),
-                shown=explore.run_id(option) == explore.run_id(shown),
+    rows = []
+    for option, words in zip(options, own, strict=True):
+        name = option.standing.name
+        colour, basis, _ = _basis(option.step_seconds.basis, plan_answers.profile(goal, option.offer.gpu, now))
+        machine_and_model = " · ".join(products(words[what]) for what in ("model", "on") if what in words)
+        rows.append(
+            Option(
+                run=option, title=name.capitalize(), badge=f":{colour}-badge[{basis}]",
+                lines=(machine_and_model, capital(option.standing.why)),
+                result=f"{capital(LOSS.column)} **{LOSS.expected(option.loss)}**" if option.loss else "",
+                shown=explore.run_id(option) == explore.run_id(shown), key=name, show=partial(_pick, name),
             )
+        )  # fmt: skip
+    plan_options.draw(rows, goal)
     if alike := [products(f"{name} {words}") for name, words in common.items() if name in _ALIKE]:
         st.caption(escape_dollars(f"Common to all: {', '.join(alike)}."))
     with st.expander("Side by side: memory, batch, and what each estimate rests on", icon=":material/table_rows:"):
         side_by_side = replace(runs.options(options, goal), columns=("quantity", *(o.standing.name for o in options)))
         grid(side_by_side)
-
-
-def _card(option: Run, words: dict[str, str], beyond: str, profile: Profile, *, shown: bool) -> None:
-    """Draw the card of one option: its own `words`, and how it differs from the plan (`beyond`)."""
-    basis, name = option.step_seconds.basis, option.standing.name
-    with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(f"**{name.capitalize()}**{' :material/check_circle:' if shown else ''}")
-        _badge(basis, profile)
-    heading = [products(words[name]) for name in ("model", "on") if name in words]
-    if heading:
-        st.markdown(escape_dollars(f"### {heading[0]}"))
-    lines = [
-        *heading[1:],
-        " · ".join(f"**{words[name]}**" for name in (TIME.column, COST.column) if name in words),
-        f"{LOSS.column} {words[LOSS.column]}" if LOSS.column in words else "",
-        f"compared with balanced: {beyond}" if beyond else "",
-        f"{runs.CHANCE}: {words[runs.CHANCE]}" if words.get(runs.CHANCE) else "",
-    ]
-    st.markdown(escape_dollars("  \n".join(line for line in lines if line)))
-    st.caption(with_controls(capital(option.standing.why)))
-    st.space("stretch")
-    label = "Shown" if shown else "Show this one"
-    st.button(label, key=f"card-{name}", disabled=shown, on_click=_pick, args=(name,), width="stretch")
 
 
 def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float | None, float | None]) -> None:
@@ -288,9 +265,9 @@ def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float |
         drawn = charts.ringed(drawn, row | ({"remark": "what if"} if varied else {}))
     event = st.vega_lite_chart(spec=drawn, width="stretch", on_select="rerun", selection_mode=charts.PICK, key="front")
     st.caption(
-        "A dot: no other run is cheaper, faster and better at once. A cross: better, but over one limit. The filled "
-        "ring is the run shown, the open ring the what-if. Click a dot to look at its run."
-        + ("" if by_loss else f" {capital(runs.SCORE)}.")
+        "A dot: no other run is cheaper, faster and better at once. A cross: better, but outside your limits, or "
+        "on a spot machine. The filled ring is the run shown, the open ring the what-if. Click a "
+        "dot to look at its run." + ("" if by_loss else f" {capital(runs.SCORE)}.")
     )
     _looked_at("dot", [item.get("id") for item in event["selection"].get(charts.PICK, [])])
     with st.expander("The same runs as a table", icon=":material/table_rows:"):

@@ -19,16 +19,19 @@ from advisor.prediction.layout_memory import MEMORY_PARTS
 from advisor.records import Plan
 from advisor.report import charts, elsewhere, rl
 from advisor.report import plan as plan_words
+from advisor.report.prediction import layout_words
 from advisor.report.quantities import COST, DEVICE_MEMORY, THROUGHPUT, TIME
-from advisor.report.table import Table, capital
-from advisor.ui import plan_answers, plan_what_if
-from advisor.ui.controls import commands, download, grid, products, to_address
-from advisor.ui.plan_tabs import escape_dollars, numbers, with_controls
+from advisor.report.table import Table, capital, in_markdown
+from advisor.ui import plan_answers, plan_options, plan_what_if
+from advisor.ui.controls import download, grid, products, to_address
+from advisor.ui.plan_options import Option
+from advisor.ui.plan_tabs import copies, escape_dollars, numbers, with_controls
 from advisor.units import format_bytes, format_estimate
 from advisor.workflows.plan_rl import splits, with_split
-from advisor.workflows.write_elsewhere import write_elsewhere
+from advisor.workflows.write_elsewhere import start_suffix, write_elsewhere
 
 MOST = 40  # number of machines listed for a fine-tune
+OPTIONS = 3  # machines that are drawn
 _SPLIT = f"{plan_what_if.PREFIX}rollout_gpus"  # in the session and in the address: the split that is shown
 _SPLIT_OF = "plan-split-of"  # session state: the machine that is split
 _IN_TURN = "in turn"
@@ -43,14 +46,16 @@ def show(goal: Goal) -> bool:
     if plan.workload.rollouts is not None:
         plan, problem = _with_split(best)
     run = plan.chosen
-    what_if = "" if plan is best else "What if: "
-    st.markdown(f"## {what_if}{escape_dollars(products(elsewhere.sentence(plan)))}")
+    what_if, headline = "" if plan is best else "What if: ", elsewhere.sentence(plan).rpartition(": ")[0]
+    st.markdown(f"## {what_if}{escape_dollars(products(headline))}")
     figures = {COST: run.cost_usd, TIME: run.total_seconds, THROUGHPUT: run.tokens_per_second}
     numbers(goal, run, figures | {DEVICE_MEMORY: run.prediction.device_bytes})
     for text in explore.broken_limits(goal, run):
         st.warning(escape_dollars(f"{capital(text)}."), icon=":material/warning:")
     if problem is not None:
         st.warning(escape_dollars(with_controls(f"{problem.message}. Below is the plan.")), icon=":material/warning:")
+    _downloads(plan, goal if plan is best else plan.goal)
+    _options(best, goal)
     if plan.workload.rollouts is not None:
         _split_slider(best, plan)
         _show("Machines", elsewhere.machines(best), (elsewhere.parts(plan),), level=3)
@@ -69,25 +74,47 @@ def show(goal: Goal) -> bool:
         _memory(plan)
         title = f"Other layouts of the {plan.offer.gpus} GPUs"
         _show(title, elsewhere.layouts(plan), elsewhere.notes(plan), level=3)
-    if plan.workload.rollouts is not None:
-        _start_file(plan)
-    shown = goal if plan is best else plan.goal
-    commands(plan_command(shown), plan_call(shown))
     return True
 
 
-def _start_file(plan: Plan) -> None:
-    """Draw the button that downloads the script that starts the plan, or say why there is none."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "run.sh"
+def _downloads(plan: Plan, goal: Goal) -> None:
+    """Draw what can be downloaded or copied: the file that starts the run, or why there is none, and the rest."""
+    unwritten = ""
+    with TemporaryDirectory() as folder, st.container(horizontal=True):
         try:
+            path = Path(folder) / f"run{start_suffix(plan)}"
             written = write_elsewhere(plan, path)
         except AdvisorError as error:
-            st.caption(with_controls(capital(f"{error.message}; {error.hint}")))
-            return
-        blanks = " and ".join(written.to_fill_in)
-        about = f"Starts the run where {written.software} is installed, with yours in place of {blanks}."
-        download("Start file", path.read_text(encoding="utf-8"), path.name, "text/x-shellscript", "download", about)
+            unwritten = with_controls(capital(f"{error.message}; {error.hint}"))
+            st.button("Start file", icon=":material/download:", disabled=True, help=unwritten)
+        else:
+            blanks = f", with yours in place of {' and '.join(written.to_fill_in)}" if written.to_fill_in else ""
+            about = f"Where {written.software} is installed{blanks}: `{written.command}`"
+            download("Start file", path.read_text(encoding="utf-8"), path.name, "text/plain", "download", about,
+                     type="primary")  # fmt: skip
+        tables = in_markdown(elsewhere.machines(plan))
+        text = "\n\n".join([elsewhere.sentence(plan), tables, *(f"- {note}" for note in elsewhere.notes(plan))])
+        about = "The plan in words, as Markdown."
+        download("Summary", text, f"{plan.id}.md", "text/markdown", "description", about)
+        copies(plan_command(goal), plan_call(goal))
+    if unwritten:
+        st.caption(unwritten)
+
+
+def _options(plan: Plan, goal: Goal) -> None:
+    """Draw the best machines."""
+    rows = []
+    for place, run in enumerate(elsewhere.best_runs(plan)[:OPTIONS]):
+        work = run.workload
+        how = f"{layout_words(work.layout)}, " if work.layout is not None else ""
+        rows.append(
+            Option(
+                run=run, title=products(elsewhere.rented(run.offer)), shown=place == 0, key=str(place),
+                lines=(f"{how}micro-batch {work.micro_batch}",),
+                result=f"**{THROUGHPUT.expected(run.tokens_per_second)}**",
+            )
+        )  # fmt: skip
+    plan_options.draw(rows, goal)
 
 
 def _with_split(best: Plan) -> tuple[Plan, AdvisorError | None]:
@@ -165,5 +192,4 @@ def _memory(plan: Plan) -> None:
 def _show(title: str, table: Table, notes: Iterable[str], level: int = 2) -> None:
     st.markdown(f"{'#' * level} {escape_dollars(products(title))}")
     grid(table)
-    for note in notes:
-        st.caption(with_controls(capital(note)))
+    st.caption("\n".join(f"- {with_controls(capital(note))}" for note in notes))

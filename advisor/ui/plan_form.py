@@ -35,6 +35,10 @@ _MORE = (
     ("gpus", "provider", "price", "kwh_price", "own"),
     ("sure", "power_cap", "interruptions", "checkpoint_every", "value_of_time"),
 )
+_HEADS = {  # above the row that begins with this field
+    "tokens": "How much", "model": "Model", "finetune": "Fine-tune", "rl": "RL post-training",
+    "gpus": "Machines and prices", "sure": "Limits",
+}  # fmt: skip
 _REST = [name for name in OPTIONS if name not in chain(*_FIRST, *_MORE)]
 _A_ROW = 6
 _ADVANCED = [_REST[first : first + _A_ROW] for first in range(0, len(_REST), _A_ROW)]
@@ -139,6 +143,8 @@ def rows(
     """Draw these options' controls in rows and return their values. `prefix` precedes their names in the address."""
     typed = {}
     for row in names:
+        if row[0] in _HEADS and names is _MORE:
+            st.markdown(f"**{_HEADS[row[0]]}**")
         columns = st.container(key=f"pair-{prefix}{row[0]}").columns(widths or len(row), vertical_alignment="bottom")
         for column, name in zip(columns, row, strict=False):
             help = controls.in_controls(options[name].help, words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlencode
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -19,12 +20,13 @@ from advisor.records import Estimate, Plan, Run, Workload
 from advisor.report import charts
 from advisor.report import plan as report
 from advisor.report import search as runs
+from advisor.report.plan import device
 from advisor.report.quantities import COST, TIME, Quantity
 from advisor.report.table import STAR, Table, capital, on_page
 from advisor.ui import plan_answers
-from advisor.ui.controls import PLAN, as_text, from_address, in_controls, products, to_address, typed
+from advisor.ui.controls import PLAN, as_text, commands, from_address, in_controls, products, to_address, typed
 
-THIN = "every depth sees few tokens"  # the beginning of a warning from the planner
+THIN = "too short for any size"  # the beginning of a warning from the planner
 
 
 def tabs(goal: Goal, shown: Plan, own: Profile, answered: Plan, scaled: Callable[[], Plan]) -> None:
@@ -32,7 +34,7 @@ def tabs(goal: Goal, shown: Plan, own: Profile, answered: Plan, scaled: Callable
     those of the whole search."""
     sensitivity = answered.search.sensitivity if answered.search else ()
     drawn: dict[str, Callable[[], None]] = {
-        **({"What would change the plan": lambda: _points(sensitivity)} if sensitivity else {}),
+        **({"What would change the plan": lambda: _changes(shown, answered, sensitivity)} if sensitivity else {}),
         report.RESTS_ON: lambda: _points((*_notes(shown, own), *shown.inputs)),
         "Throughput": lambda: _throughput(shown, own),
         "Memory": lambda: _memory(shown, own),
@@ -70,6 +72,16 @@ def numbers(goal: Goal, run: Run, figures: Mapping[Quantity, Estimate | None], m
         if chance is not None:
             column.caption(runs.chance_within(limit, chance))
     return columns
+
+
+def copies(command: str, call: str) -> None:
+    """Draw what can be copied of an answer: its command, its call in Python, and the address of the page."""
+    with st.popover("Command", icon=":material/terminal:", help="The same plan in a terminal or in Python."):
+        commands(command, call)
+    with st.popover("Link", icon=":material/link:", help="The address of this page holds everything."):
+        st.caption("Copy the address of this page: it contains the goal, the selected run and the sliders.")
+        query, base = st.query_params.to_dict(), (st.context.url or "").split("?")[0]  # as the server sees it
+        st.code(f"{base}?{urlencode(query, doseq=True)}" if query else base, language=None, wrap_lines=True)
 
 
 def escape_dollars(text: str) -> str:
@@ -229,7 +241,7 @@ def narrow(table: Table) -> Table:
 def draw(table: Table, **selectable: Any) -> Any:
     """Draw a table whose columns sort as numbers. `selectable` is passed to Streamlit if rows can be ticked."""
     if table.title:
-        st.markdown(f"**{table.title}**")
+        st.markdown(f"**{escape_dollars(products(table.title))}**")
     frame, config = typed(on_page(table), map(capital, table.numbers))
     return st.dataframe(frame, hide_index=True, column_config=config, **selectable)
 
@@ -239,6 +251,12 @@ def _why(shown: Plan, answered: Plan) -> None:
     if shown is not answered:
         st.markdown("**What is shown instead**")
         _points(shown.reasons)
+
+
+def _changes(shown: Plan, answered: Plan, sensitivity: Iterable[str]) -> None:
+    if shown is not answered:
+        st.caption(f"Of the balanced run on {products(device(answered))}, not of the run that is shown.")
+    _points(sensitivity)
 
 
 def _points(texts: Iterable[str]) -> None:

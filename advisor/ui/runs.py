@@ -47,7 +47,7 @@ AXES = {"tokens": "tokens seen", "hours": "hours since its first step", "usd": "
 
 
 def page() -> None:
-    """Draw how accurate predictions have been, then the list of runs."""
+    """Draw the list of runs, what was selected in it, and how accurate predictions have been."""
     st.title("Runs", anchor=False)
     store = loaders.store()
     summaries = list_runs(store)
@@ -62,19 +62,15 @@ def page() -> None:
             review(store, run.path, record=None)
         except AdvisorError as error:
             st.warning(escaped(f"{run.name} cannot be scored: {error.message}"), icon=":material/warning:")
-    scores = store.scores()
-    if scores:
-        _track_record(scores)
     if deletion_message := st.session_state.pop(DELETED, None):
         st.success(escaped(deletion_message), icon=":material/check:")
-    chosen = _choose(summaries)
-    if not chosen:
-        return
-    reviewed = [one for folder in chosen if (one := _read(folder)) is not None]
+    reviewed = [one for folder in _choose(summaries) if (one := _read(folder)) is not None]
     if len(reviewed) == 1:
         _single(reviewed[0])
     elif reviewed:
         _several(reviewed)
+    if scores := store.scores():
+        _track_record(scores)
 
 
 def _track_record(scores: list[ScoreRow]) -> None:

@@ -38,9 +38,9 @@ def page() -> None:
     live_first = launch_form.PLAN_KEY not in st.session_state and any(goes_on(run.state) for run in summaries.values())
     if live_first:
         _watch(summaries)
-    if (plan := launch_form.chosen_plan()) is not None:
-        launch_form.form(plan)
-    if not live_first:
+    plan = launch_form.chosen_plan()
+    # While a plan is reviewed, no other run follows below it.
+    if (plan is None or launch_form.form(plan)) and not live_first:
         _watch(summaries)
 
 
@@ -109,7 +109,7 @@ def _look(folder: Path, was_running: bool) -> None:
     if adopted:
         live.steps(folder, progress.step_seconds_predicted)
     else:
-        live.curves(folder, plan)
+        live.curves(folder, plan, running=goes_on(progress.state))
     live.devices(folder)
     if was_running and not goes_on(progress.state):
         st.rerun()  # reruns the whole page, because the list of runs has changed

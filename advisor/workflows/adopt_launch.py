@@ -64,7 +64,7 @@ def export_adopted(store: Store, source: Path | AdoptedPlan, to: str, options: E
     run_id = f"{plan.trainer}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     job = AdoptedJob(plan=plan, recipe=dump_yaml(to_dict(recipe)), run_id=run_id, place=place, here=here)
     target = TARGETS[to]
-    unlimited = f"only the engine ends it, after {format_seconds(job.limit_seconds)}: plan it with a deadline"
+    unlimited = f"nothing stops this run before {format_seconds(job.limit_seconds)}: plan it with a deadline"
     return Exported(
         main=target.main,
         files=adopted_files(job) | dict(target.files(job)),

@@ -17,7 +17,7 @@ from advisor.run_records import Place
 from advisor.store.disk import disk_errors, write_atomic
 from advisor.store.plan_files import load_plan
 from advisor.store.store import Store
-from advisor.units import format_seconds
+from advisor.units import HOUR, format_seconds, format_usd
 from advisor.workflows.launch import limits_of, with_synthetic
 
 
@@ -81,9 +81,11 @@ def export(
     own = target.files(job)
     found = []
     if limit_seconds(job.config.stop) is None:
+        rate = plan.offer.usd_per_hour
+        cost = f" (about {format_usd(job.limit_seconds / HOUR * rate)})" if rate else ""
         found.append(
-            f"only the engine ends it, after {format_seconds(job.limit_seconds)}. With --budget or --deadline the "
-            "run stops by itself, with a checkpoint, and restarts count"
+            f"nothing stops this run before {format_seconds(job.limit_seconds)}{cost}: with --budget or --deadline it "
+            "stops by itself, with a checkpoint, and restarts count"
         )
     if job.data is not None and job.config.data.path != str(job.data):
         found.append(f"the tokens of {job.data} must be at {job.config.data.path} there")

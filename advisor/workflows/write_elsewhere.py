@@ -51,19 +51,9 @@ class Written:
 def write_elsewhere(plan: Plan, path: Path) -> Written:
     """Write the plan's run for its software. Raises AdvisorError if the format of its start file is unknown."""
     assert plan.goal.model is not None  # other software trains published models
-    rollouts = plan.workload.rollouts
-    kind = "rl" if rollouts is not None else "finetune" if plan.workload.layout is None else "layouts"
+    rollouts, kind, able = plan.workload.rollouts, _kind(plan), _formats(plan)
     architecture = find_architecture(plan.goal.model)
-    requested = plan.goal.software or ("trl" if kind == "finetune" else "nemo")
-    if kind == "rl":
-        requested = f"{requested}-rl"
-    known = [key for key, row in _exports().items() if row["for"] == kind]
-    able = [name for name in (requested, _SAME.get(requested)) if name in known]
-    name = next((one for one in able if _exports()[one]["suffix"] == path.suffix), able[0] if able else None)
-    if name is None:
-        message = f"no file is written for {requested} from here"
-        named = " or ".join(key.removesuffix("-rl") for key in known)
-        raise AdvisorError(message.replace("-rl", ""), f"name software of which it is: --software {named}", exit_code=2)
+    name = next((one for one in able if _exports()[one]["suffix"] == path.suffix), able[0])
     row = _exports()[name]
     if rollouts is not None:
         row = rl_form(row, plan, rollouts)
@@ -105,6 +95,32 @@ def write_elsewhere(plan: Plan, path: Path) -> Written:
     blanks = tuple(word for word in ("DATA.jsonl", "DATA") if word in text)[:1]
     blanks += (JUDGING_FUNCTION,) if JUDGING_FUNCTION in text else ()
     return Written(path=path, software=name.removesuffix("-rl"), command=command, to_fill_in=blanks, missing=missing)
+
+
+def start_suffix(plan: Plan) -> str:
+    """Return the suffix of the plan's start file. Raises AdvisorError if the format of its start file is unknown."""
+    return str(_exports()[_formats(plan)[0]]["suffix"])
+
+
+def _kind(plan: Plan) -> str:
+    if plan.workload.rollouts is not None:
+        return "rl"
+    return "finetune" if plan.workload.layout is None else "layouts"
+
+
+def _formats(plan: Plan) -> list[str]:
+    """Return the rows of exports.yaml that can say the plan's software, the requested one first."""
+    kind = _kind(plan)
+    requested = plan.goal.software or ("trl" if kind == "finetune" else "nemo")
+    if kind == "rl":
+        requested = f"{requested}-rl"
+    known = [key for key, row in _exports().items() if row["for"] == kind]
+    able = [name for name in (requested, _SAME.get(requested)) if name in known]
+    if not able:
+        message = f"no file is written for {requested} from here"
+        named = " or ".join(key.removesuffix("-rl") for key in known)
+        raise AdvisorError(message.replace("-rl", ""), f"name software of which it is: --software {named}", exit_code=2)
+    return able
 
 
 def _missing(architecture: Architecture) -> str:

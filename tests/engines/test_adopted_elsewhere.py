@@ -168,7 +168,7 @@ def test_an_export_runs_by_hand_within_its_limit_and_hands_a_signal_on(store, tm
     assert steps(tmp_path / "a" / "run") == list(range(1, 101))
     endless = plan_of(store, mine, ENDLESS, (sys.executable, "train.py"))
     made = export_adopted(store, endless, "script", ExportOptions())
-    assert any("only the engine ends it" in words for words in made.warnings)
+    assert any("nothing stops this run before" in words for words in made.warnings)
     made.write(tmp_path / "b")
     running = subprocess.Popen(["bash", "run.sh"], cwd=tmp_path / "b", env=environment, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True)  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -12,6 +13,9 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+from advisor.ui.frame import PAGES
 
 ROOT = Path(__file__).parents[2]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -58,3 +62,10 @@ def _wait_for(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
 def chromium() -> str | None:
     """The installed browser; None where there is none."""
     return next((found for name in BROWSERS if (found := shutil.which(name))), None)
+
+
+def choose_page(page: Any, name: str) -> None:
+    """Choose a page by its name in the menu of its group, as a person does with the mouse."""
+    group = next(group for group, pages in PAGES.items() if name in [title for title, *_ in pages])
+    page.get_by_test_id("stTopNavSection").filter(has_text=re.compile(f"^{group}$")).click()
+    page.get_by_role("menuitem", name=name, exact=True).click()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -15,7 +16,7 @@ from advisor.engines.engines import describe
 from advisor.engines.state import goes_on
 from advisor.errors import AdvisorError
 from advisor.options import LaunchOptions
-from advisor.store.adopted import load_adopted
+from advisor.store.adopted import load_adopted, save_adopted
 from advisor.store.store import default_store
 from advisor.workflows.adopt import adopting, runs_of_command, start_adopting, typed_command, was_adopted
 from advisor.workflows.adopt_launch import launching
@@ -70,6 +71,15 @@ def test_a_command_that_was_adopted_shows_its_knobs_bursts_and_plan(advisor_home
     assert "Launch it" in [button.label for button in at.button]
 
 
+def test_too_few_batches_to_know_the_error_are_a_warning_above_the_plan(advisor_home):
+    whole = adopted(advisor_home)
+    save_adopted(advisor_home, replace(whole, bursts=whole.bursts[:3]))
+    at = app(adopted="mine", adopt_deadline="60 s").run()
+    assert not at.exception and "fewer than four batches were measured" in at.warning[0].value
+    save_adopted(advisor_home, whole)
+    assert not any("fewer than four" in one.value for one in app(adopted="mine").run().warning)
+
+
 def test_an_address_cannot_put_a_command_in_the_page(advisor_home):
     at = app(**{name: "touch here" for name in ("adopt-command", "adopt_command", "command", "words")}).run()
     assert not at.exception
@@ -97,6 +107,8 @@ def test_a_command_that_fails_says_so_and_one_that_is_cancelled_leaves_nothing_r
     waited(lambda: not adopting(store).look().running)
     at.run()
     assert "never_seen was not adopted" in words(at).replace("*", "") and "the user's own mistake" in words(at)
+    at.button(key="adopt-close").click().run()
+    assert not at.error and not app().run().error  # nor after a reload
 
     start_adopting(store, f"{sys.executable} {SCRIPT}", tmp_path, name="long", budget_seconds=100)
     with pytest.raises(AdvisorError, match="an adoption is running already"):

@@ -48,6 +48,16 @@ def test_a_path_becomes_a_token_folder_that_is_looked_at_and_offered_again(advis
     assert not again.exception and format_tokens(meta.tokens) in again.table[0].value.to_csv().replace("\\", "")
 
 
+def test_what_a_terminal_prepared_where_the_app_runs_is_offered(advisor_home, tmp_path, monkeypatch):
+    meta, folder = prepared(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    at = app().run()
+    assert not any("Nothing is prepared yet" in info.value for info in at.info)
+    at.button(key="pick-tokens").click().run()
+    assert not at.exception and at.text_input(key="folder").value == str(folder)
+    assert format_tokens(meta.tokens) in at.table[0].value.to_csv().replace("\\", "")
+
+
 def test_tokens_are_shown_from_any_place_as_the_file_has_them(tmp_path):
     meta, folder = prepared(tmp_path)
     at = app(folder=str(folder), data_first="240").run()

@@ -23,7 +23,7 @@ from advisor.engines.state import RunState, run_status
 from advisor.store.store import Store
 from advisor.ui.controls import LAUNCH
 from advisor.workflows.launch import stop
-from tests.ui.serving import ROOT, chromium, free_port, serving
+from tests.ui.serving import ROOT, choose_page, chromium, free_port, serving
 from trainer.schema import Outcome
 
 CALIBRATION = ROOT / "benchmarks" / "raw" / "cpu-nanochat-20261121-042637-seed0.yaml"  # of two CPU cores
@@ -122,10 +122,10 @@ def test_from_a_budget_to_a_scored_run_and_an_analysed_log(store, browser, tmp_p
         page.get_by_role("button", name="Compare with its plan").wait_for(timeout=3 * PATIENCE_MS)  # it has ended
         assert run_status(folder).outcome is Outcome.COMPLETED
         assert page.get_by_text(re.compile(r"(\d+) of \1 steps")).first.is_visible()
-        page.get_by_role("link", name="Runs").click()
+        choose_page(page, "Runs")
         page.get_by_text(re.compile("of 1 run inside the 80 % interval")).first.wait_for()
         page.get_by_role("cell", name="step time", exact=True).first.wait_for()
-        page.get_by_role("link", name="Analyze").click()
+        choose_page(page, "Analyze")
         page.locator("input[type=file]").set_input_files(
             {"name": "train.log", "mimeType": "text/plain", "buffer": LOG.encode()}
         )

@@ -176,3 +176,10 @@ def test_what_the_trainer_does_not_build_is_refused(change, said):
 def test_what_is_no_config_is_one_sentence(text):
     with pytest.raises(AdvisorError):
         model_of_config(text, seq_len=2048)
+
+
+def test_a_model_that_is_not_known_names_the_field_for_its_config():
+    said = app(card_model="model-9b").run().error[0].value.replace("\\", "")
+    assert said.startswith("**Model**: model-9b: unknown  \nDid you mean ")
+    assert "paste its config.json under More" in said
+    assert "--" not in said  # no option of the command line

@@ -9,7 +9,7 @@ pytest.importorskip("playwright.sync_api", reason="playwright is not installed: 
 
 from playwright.sync_api import Page, sync_playwright
 
-from tests.ui.serving import chromium, free_port, serving
+from tests.ui.serving import choose_page, chromium, free_port, serving
 
 PATIENCE_MS = 180_000
 LOG = "\n".join(
@@ -50,7 +50,7 @@ def settled(page: Page) -> None:
 
 
 def go(page: Page, name: str, path: str) -> None:
-    page.get_by_role("link", name=name, exact=True).first.click()
+    choose_page(page, name)
     page.wait_for_url(f"**/{path}**")
     settled(page)
 

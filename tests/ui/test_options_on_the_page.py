@@ -74,6 +74,6 @@ def test_a_fine_tune_is_answered_on_the_page_as_by_the_command():
     assert not at.exception and not at.error, at.error
     said = "\n".join(element.value for element in (*at.markdown, *at.caption))
     assert "Fine-tune qwen3-8b (QLoRA of rank 16) on" in said and "tokens/s" in said
-    command, call = (code.value for code in at.code)
+    command, call, _ = (code.value for code in at.code)  # the last one is the link
     assert command.startswith("advisor plan --gpu l4") and "--finetune qlora" in command
     assert "advisor.plan(gpu='l4'" in call and "finetune='qlora'" in call

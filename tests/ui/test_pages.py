@@ -304,7 +304,7 @@ def test_a_damaged_calibration_is_one_sentence(advisor_home):
     [
         ("--budget needs a price", "plan", "**Budget** needs a price"),
         ("give --price 0.50 or --kwh-price 0.30", "plan", "give **Your own prices** 0.50 or **Electricity** 0.30"),
-        ("a spot machine: --spot any allows it", "plan", "a spot machine: **Spot machines: any** allows it"),
+        ("on spot machines; --spot any allows these", "plan", "on spot machines; **Spot machines: any** allows these"),
         ("more GPUs: --gpu any, or --gpus 1", "plan", "more GPUs: **GPUs left empty**, or **How many GPUs** 1"),
         (
             "--ratio-counts says what --ratio counts",
@@ -366,9 +366,11 @@ def test_what_one_formatter_wrote_sorts_as_numbers_in_one_unit():
     frame, config = typed(rows, rows[0])
     assert list(frame["Cost"])[:2] == [1.11, 13.3] and frame["Cost"].isna().tolist() == [False, False, True]
     assert list(frame["Time"])[:2] == [0.583, 14.2] and list(frame["Memory"])[:2] == [2.0, 0.5]
-    assert list(frame["Tokens"]) == [0.97, 1.5, 0.097] and list(frame["Batch"]) == ["24 x 16", "8 x 2", "8 x 1"]
+    assert list(frame["Tokens"]) == [970, 1500, 97] and list(frame["Batch"]) == ["24 x 16", "8 x 2", "8 x 1"]
     formats = [config[name]["type_config"].get("format") for name in ("Cost", "Time", "Memory", "Tokens")]
-    assert formats == ["$%.4g", "%.4g h", "%.4g GiB", "%.4g M"]
+    assert formats == ["$%.2f", "%.4g h", "%.4g GiB", "%.4g k"]
+    assert list(typed([{"Steps": "135"}, {"Steps": "2.4 k"}], ["Steps"])[0]["Steps"]) == [135, 2400]
+    assert list(typed([{"Cost": "$1,240"}, {"Cost": "$980"}], ["Cost"])[0]["Cost"]) == [1240, 980]
 
 
 def _labels(at):

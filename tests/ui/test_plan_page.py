@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -15,13 +16,14 @@ import pytest
 
 pytest.importorskip("streamlit", reason="the app's packages are not installed")
 
+from streamlit.dataframe_util import convert_arrow_bytes_to_pandas_df
 from streamlit.testing.v1 import AppTest
 
 from advisor.options import Goal
 from advisor.planning.explore import chances
 from advisor.records import Plan
 from advisor.report import charts
-from advisor.report.plan import briefly, speed_rests_on
+from advisor.report.plan import briefly, device, speed_rests_on
 from advisor.store.calibration import Quality, Verdict
 from advisor.store.plan_files import load_plan
 from advisor.store.store import Store, default_store, load_calibration
@@ -100,7 +102,7 @@ def test_the_first_look_answers_with_the_same_numbers_as_the_command():
     # nobody calibrated: it says so, on how little the choice rests, and what to do
     at.session_state["tab"] = "Sources and assumptions"
     said = words(ok(at.run()))
-    assert speed_rests_on(plan) in said and "were compared by their expected times" in speed_rests_on(plan)
+    assert speed_rests_on(plan) in said and "GPU types were compared" in speed_rests_on(plan)
     assert "prior" in said and f"advisor calibrate --gpu {plan.workload.gpu}" in said
 
 
@@ -219,31 +221,97 @@ def test_the_what_if_is_still_there_after_a_look_at_another_page():
     assert at.query_params["if_depth"] in (str(lower), [str(lower)])
 
 
-def test_cards_say_how_likely_the_limits_are_kept_and_what_differs_from_the_plan():
-    at = ok(app().run())
+def whiskers(at: AppTest) -> list[dict]:
+    """The dots of the options in the order of their rows, time, cost and memory: interval, limit and axis of each."""
+    drawn = []
+    for chart in at.get("arrow_vega_lite_chart") or at.get("vega_lite_chart"):
+        spec = json.loads(chart.proto.spec)
+        if spec.get("height") == 22:
+            tables = [convert_arrow_bytes_to_pandas_df(named.data.data) for named in chart.proto.datasets]
+            rows = [row for table in tables for row in table.to_dict("records")]
+            axis = spec["layer"][0]["encoding"]["x"]["scale"]["domain"]
+            drawn.append({name: value for row in rows for name, value in row.items()} | {"axis": axis})
+    return drawn
+
+
+def test_options_are_drawn_on_one_axis_with_the_limits_as_lines_and_their_odds():
+    at = ok(app(budget="$50", deadline="24 h").run())
     plan = answered(DEFAULT)
-    text = words(at).replace("\\", "")
-    by_name = {option.standing.name: option for option in plan.options}
-    # by hand: so many standard deviations, of which the side of the interval is 1.2816, lie up to the limit
-    for option in plan.options:
-        room = 86400 - option.total_seconds.value
+    text, dots = words(at).replace("\\", ""), whiskers(at)
+    assert len(dots) == 3 * len(plan.options) == 9
+    for option, (time_, cost, memory) in zip(plan.options, zip(*[iter(dots)] * 3, strict=True), strict=True):
+        assert (time_["value"], time_["limit"]) == (option.total_seconds.value, 86400)
+        assert (cost["low"], cost["high"], cost["limit"]) == (option.cost_usd.low, option.cost_usd.high, 50)
+        assert memory["limit"] == option.prediction.device_memory_bytes and memory["high"] < memory["limit"]
+        # by hand: so many standard deviations, of which the side of the interval is 1.2816, lie up to the limit
         side = option.total_seconds.high - option.total_seconds.value
-        chance = NormalDist().cdf(1.2815515655446 * room / side)
-        assert f"deadline {min(100 * chance, 99):.0f} %" in text
-    cheap, own = by_name["conservative"], by_name["balanced"]
-    less = own.cost_usd.value - cheap.cost_usd.value
-    assert f"-${less:.0f}" in next(line for line in text.split("\n") if line.startswith("compared with balanced"))
-    assert chances(DEFAULT, own.bill)["budget"] == pytest.approx(
-        0.5, abs=0.03
-    )  # it takes the whole budget by what is expected
+        chance = NormalDist().cdf(1.2815515655446 * (86400 - option.total_seconds.value) / side)
+        assert f"{min(100 * chance, 99):.0f} % in time" in text
+    longest = max(86400, *(option.total_seconds.high for option in plan.options))
+    assert {tuple(dot["axis"]) for dot in dots[::3]} == {(0, 1.03 * longest)}
+    own = next(option for option in plan.options if option.standing.name == "balanced")
+    # it takes the whole budget by what is expected
+    assert chances(DEFAULT, own.bill)["budget"] == pytest.approx(0.5, abs=0.03)
     assert chances(replace(DEFAULT, budget_usd=own.cost_usd.high), own.bill)["budget"] == pytest.approx(0.9)
     assert chances(replace(DEFAULT, budget_usd=None), own.bill)["budget"] is None
+
+
+def test_a_limit_far_beyond_every_option_is_not_drawn():
+    dots = whiskers(ok(app(gpu="l4", gpus="1", depth="4", tokens="10M", budget="$5000", deadline="300 days").run()))
+    assert dots and all("limit" not in dot for time_and_cost in (dots[::3], dots[1::3]) for dot in time_and_cost)
+
+
+@pytest.mark.parametrize(
+    ("query", "headline", "begins"),
+    [
+        ({"model": "qwen3-8b", "finetune": "qlora", "examples": "10k", "gpu": "rtx-4090", "budget": "$10",
+          "deadline": "12 h"}, "## Fine-tune qwen3-8b (QLoRA of rank 16) on 1 x RTX 4090 24 GB", "where trl is"),
+        ({"model": "llama-3.1-8b", "layout": "any", "gpu": "h100-80gb-sxm", "gpus": "8", "tokens": "1B",
+          "budget": "$150", "deadline": "24 h"}, "## Train llama-3.1-8b (8.03 B parameters)", "where nemo is"),
+    ],
+)  # fmt: skip
+def test_a_fine_tune_and_a_layout_are_answered_as_a_pretraining_is(query, headline, begins):
+    at = ok(app(**query).run())
+    line = next(m.value for m in at.markdown if m.value.startswith("## "))
+    assert line.startswith(headline) and "$" not in line  # the numbers stand below, once
+    assert [metric.label for metric in at.metric] == ["Cost", "Time", "Throughput", "Memory per GPU, all of it"]
+    assert sum("chance of staying within the" in c.value for c in at.caption) == 2
+    first = whiskers(at)[:3]
+    assert first[1]["limit"] == float(query["budget"][1:]) and first[2]["limit"] > first[2]["value"] > 0
+    files = {button.proto.label: button for button in at.get("download_button")}
+    assert [*files] == ["Start file", "Summary"] and begins in files["Start file"].proto.help.lower()
+    command = next(code.value for code in at.code if code.value.startswith("advisor plan"))
+    assert f"--model {query['model']}" in command and "--out" not in command
+
+
+def test_software_without_a_start_file_says_so_on_the_button():
+    at = ok(app(model="llama-3.1-8b", layout="any", software="deepspeed", gpu="h100-80gb-sxm", gpus="8", tokens="1B",
+                budget="", deadline="").run())  # fmt: skip
+    button = next(button for button in at.button if button.label == "Start file")
+    assert button.disabled and "No file is written for deepspeed" in words(at)
+
+
+def test_what_would_change_the_plan_says_of_which_run_it_speaks():
+    assert "not of the run that is shown" not in words(ok(app().run()))
+    plan = answered(DEFAULT)
+    shown = words(ok(app(pick="conservative").run()))
+    assert f"Of the balanced run on {products(device(plan))}, not of the run that is shown" in shown
+
+
+def test_the_fields_under_more_stand_in_groups():
+    at = AppTest.from_string(PAGE, default_timeout=180)
+    at.session_state["drawer-tune"] = True
+    at.query_params["gpu"] = "l4"
+    said = [m.value for m in ok(at.run()).markdown]
+    heads = [f"**{name}**" for name in
+             ("How much", "Model", "Fine-tune", "RL post-training", "Machines and prices", "Limits")]  # fmt: skip
+    assert [text for text in said if text in heads] == heads
 
 
 def test_what_all_options_have_in_common_is_said_once():
     at = ok(app(gpu="l4", gpus="1", depth="12").run())
     assert any("Common to all: on 1 x L4 24 GB" in c.value for c in at.caption)
-    assert sum("1 x L4 24 GB, " in m.value for m in at.markdown if "than balanced" in m.value) == 0
+    assert not any("1 x L4 24 GB" in c.value for c in at.caption if "Stays within" in c.value)
 
 
 def test_reset_puts_card_and_sliders_back_to_the_run():

@@ -22,6 +22,7 @@ from advisor.store.folders import example_run
 from advisor.store.plan_files import dump_plan, load_plan
 from advisor.store.run_folder import PLAN, STDOUT, run_row
 from advisor.store.store import Store
+from advisor.trainers.known import trainer_of_run
 from advisor.workflows.compare import review
 from advisor.workflows.data import prepare_data
 from advisor.workflows.launch import launch, stop
@@ -110,6 +111,19 @@ def test_what_a_run_printed_last_is_shown(store):
     assert all(line.startswith("line ") for line in shown)  # none is cut
 
 
+def test_curves_wait_for_a_few_points_while_a_run_goes_on(store):
+    folder = example_in(store)
+    log = folder / trainer_of_run(folder).log_name
+    rows = log.read_text().splitlines(keepends=True)
+    steps = [row for row in rows if '"step"' in row and '"loss"' in row]
+    log.write_text("".join([*rows[: rows.index(steps[0])], *steps[:3]]))
+    page = "from pathlib import Path\nfrom advisor.ui import live\nlive.curves(Path({!r}), None, running={})\n"
+    for running, charts in ((True, 0), (False, 2)):
+        at = AppTest.from_string(page.format(str(folder), running), default_timeout=60).run()
+        assert not at.exception and len(at.get("arrow_vega_lite_chart")) + len(at.get("vega_lite_chart")) == charts
+        assert ("3 of the first 5 points" in words(at)) is running
+
+
 def test_a_plan_for_a_card_that_is_not_here_can_be_run_elsewhere(store):
     store.save_plan(recommend(Goal(gpu="l4", gpus=1, budget_usd=5.0, deadline_seconds=36000.0), store))
     at = app("watch").run()
@@ -131,6 +145,15 @@ def test_a_plan_for_a_card_that_is_not_here_can_be_run_elsewhere(store):
     at.button(key="launch-check").click().run()
     assert not at.exception and "is not a place to run" in at.error[0].value
     assert store.runs() == []
+
+
+def test_a_plan_that_is_reviewed_stands_alone_without_an_older_run_below_it(store):
+    example_in(store)
+    store.save_plan(recommend(Goal(gpu="l4", gpus=1, budget_usd=5.0, deadline_seconds=36000.0), store))
+    at = app("watch").run()
+    assert [header.value for header in at.header] == ["Watch", "Findings"]
+    at.selectbox[0].select_index(0).run()
+    assert not at.exception and "It cannot run on this machine" in words(at) and not at.header
 
 
 def test_launch_watch_and_stop_from_the_page(store):

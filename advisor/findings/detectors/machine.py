@@ -121,7 +121,7 @@ def detect_machine_busy(case: Case) -> Verdict:
         f"{format_number(series.median(slow) / kernel.quiet_seconds)}x"
     )
     quiet, slowed = quiet_times(case), times.seconds[kernel.busy_at(times.step)]
-    beside = "no stretch of the run was quiet: what a step takes alone follows from the kernel"
+    beside = "the machine was never quiet, so the undisturbed step time is an estimate"
     if quiet is not None and len(quiet.steady_seconds) >= _FEW_STEPS:
         mean = f"{format_seconds(series.median(slowed))} (mean {format_seconds(float(slowed.mean()))})"
         beside = (
@@ -130,8 +130,8 @@ def detect_machine_busy(case: Case) -> Verdict:
     return finding(
         "machine_busy",
         severity="warning" if share > _DEAR else "note",
-        title=f"Other work on the machine took {format_percent(share)} of the time in steps: {format_seconds(lost)} of "
-        f"{format_seconds(whole)}",
+        title=f"Other programs cost {format_seconds(lost)} of the {format_seconds(whole)} in steps "
+        f"({format_percent(share)})",
         evidence=(seen(took, kernel.step[kernel.busy][0], kernel.step[kernel.busy][-1]), beside),
         confidence="high" if len(slow) > 2 else "medium",
         causes=f"other guests of the same host: {format_percent(stolen)} of the CPU time was stolen"

@@ -193,7 +193,7 @@ def detect_noise_floor(case: Case) -> Verdict:
     median = f"median of the last {len(recent)} rows {level:.5g}, {error}"
     return finding(
         "loss_noise",
-        title=f"The last loss, {last:.4g}, is noise: single rows scatter ±{noise:.2g} about {level:.4g}",
+        title=f"Quote {level:.4g}, not the last loss of {last:.4g}: single rows vary by ±{noise:.2g}",
         evidence=seen(median, losses.step[-len(recent)], losses.step[-1]),
         actions=f"quote {level:.4g}, or the validation loss; differences under {2 * noise:.2g} between single rows "
         "mean nothing",

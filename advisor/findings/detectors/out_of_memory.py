@@ -174,9 +174,10 @@ def _smaller(case: Case) -> str:
     micro, accum = (number(case.run.facts, name) for name in ("micro_batch", "grad_accum"))
     if micro and micro >= 2 and micro % 2 == 0 and (accum or not own.grad_accum):
         now = (int(micro), int(accum or 1))
-        return f"{_sizes(own, now, (now[0] // 2, 2 * now[1]))} gives the same training"
-    raised = f" with {own.grad_accum} raised as much" if own.grad_accum else ", the global batch as it was,"
-    return f"a smaller {own.micro_batch}{raised} gives the same training"
+        return f"{_sizes(own, now, (now[0] // 2, 2 * now[1]))}: same training, less memory"
+    if own.grad_accum:
+        return f"halve {own.micro_batch} and double {own.grad_accum}: same training, less memory"
+    return f"a smaller {own.micro_batch} at the same global batch: same training, less memory"
 
 
 def _end_others(numbers: dict[str, float]) -> str:
