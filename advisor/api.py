@@ -124,18 +124,18 @@ def plan_answer(made: Plan, more: PlanDetails | None = None) -> Answer[Plan]:
 
 
 def fleet(
-    path: str | Path, *, seconds: float | None = None, on_text: Callable[[str], None] = lambda text: None
+    path: str | Path, *, effort: float = 1.0, on_text: Callable[[str], None] = lambda text: None
 ) -> Answer[FleetPlan]:
     """Plan many runs over few GPUs from a fleet file, as `advisor fleet plan` does.
 
-    The schedule is searched for so many seconds (default: 0.05 for each run, at least 1.5). The frame has a row for
-    each run. Raises AdvisorError (exit 2) with every problem of the file, each with its line.
+    `effort` multiplies the usual search for a better schedule. The frame has a row for each run. Raises AdvisorError
+    (exit 2) with every problem of the file, each with its line.
     """
     from advisor.report.fleet import document, sentence
     from advisor.store.store import default_store
     from advisor.workflows.fleet import plan_fleet
 
-    made = plan_fleet(Path(path), default_store(), seconds=seconds, progress=on_text)
+    made = plan_fleet(Path(path), default_store(), effort=effort, progress=on_text)
     outlook_of = {one.run: one for one in made.outlooks}
     rows = [
         {"run": one.run, "pool": one.pool, "gpus": one.gpus, "start_hours": one.start_hours,

@@ -1,6 +1,6 @@
 """Plans synthetic fleets, and replays them in drawn futures: cost against the bound and against simpler rules.
 
-python benchmarks/fleet.py [--fleets 5] [--runs 60] [--seconds 3] [--futures 200]
+python benchmarks/fleet.py [--fleets 5] [--runs 60] [--effort 1] [--futures 200]
 
 The fleets are drawn: owned GPUs, a reservation that can be bought, rented GPUs with a quota, spot machines; runs of
 log-uniform length with deadlines of one to seven times their length. Their times are as uncertain as uncalibrated
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--fleets", type=int, default=5)
     parser.add_argument("--runs", type=int, default=60)
     parser.add_argument("--kinds", type=int)
-    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--effort", type=float, default=1.0)
     parser.add_argument("--futures", type=int, default=200)
     given = parser.parse_args()
     print("fleet  seconds  gap  to own cheapest  to first come  late  blocks  regret mean / p90")
@@ -107,7 +107,7 @@ def main() -> None:
     for seed in range(given.fleets):
         fleet = drawn_fleet(given.runs, seed, given.kinds)
         began = time.perf_counter()
-        plan = solve(fleet, seconds=given.seconds, seed=seed)
+        plan = solve(fleet, effort=given.effort, seed=seed)
         took = time.perf_counter() - began
         schedule = plan.schedule
         # The bound of the same question: with the deadlines' room that the schedule was asked to keep.

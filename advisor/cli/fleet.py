@@ -17,9 +17,8 @@ def command() -> None:
 
 @verb("plan")
 @click.argument("file", metavar="FLEET.yaml", type=FILE)
-@option("seconds", Kind.NUMBER, "Seconds to search for a better schedule. Default: 0.05 for each run, at least 1.5.",
-        least=0.1, most=3600)  # fmt: skip
-def plan_command(file: Path, seconds: float | None) -> int:
+@option("effort", Kind.NUMBER, "Times the usual search for a better schedule.", default=1.0, least=0.01, most=1000)
+def plan_command(file: Path, effort: float) -> int:
     """Plan the runs of FLEET.yaml over its pools of GPUs.
 
     Each run's time on each number of GPUs comes from the planner, with its interval. The schedule is tried in 500 drawn
@@ -31,7 +30,7 @@ def plan_command(file: Path, seconds: float | None) -> int:
     from advisor.report.table import on_console
 
     with progress("planning", None) as update:
-        found = fleet(file, seconds=seconds, on_text=lambda text: update(description=text))
+        found = fleet(file, effort=effort, on_text=lambda text: update(description=text))
     answer(found.name, lambda: found.document,
            lambda: [found.sentence, *map(on_console, tables(found.record)), "", *lines(found.record)])  # fmt: skip
     return 0 if found.record.keeps_deadlines else 3
@@ -40,9 +39,9 @@ def plan_command(file: Path, seconds: float | None) -> int:
 @verb("run")
 @click.argument("file", metavar="FLEET.yaml", type=FILE)
 @option("every", Kind.SECONDS, "Time between two looks at what runs.", default=10.0, least=0.05, most=3600)
-@option("seconds", Kind.NUMBER, "Seconds to search for a better schedule at each event. Default: as in fleet plan.",
-        least=0.1, most=3600)  # fmt: skip
-def run_command(file: Path, every: float, seconds: float | None) -> int:
+@option("effort", Kind.NUMBER, "Times the usual search for a better schedule, at each event.", default=1.0, least=0.01,
+        most=1000)  # fmt: skip
+def run_command(file: Path, every: float, effort: float) -> int:
     """Start the runs of FLEET.yaml when their time has come, on the `engine` of their pool, and plan again at events.
 
     An event is a run that ended, failed, is late or was interrupted; what runs stays where it is. Only runs with
@@ -56,7 +55,7 @@ def run_command(file: Path, every: float, seconds: float | None) -> int:
     from advisor.store.store import default_store
     from advisor.workflows.fleet_run import run_fleet
 
-    ended = run_fleet(file, default_store(), every_seconds=every, seconds=seconds, say=remark)
+    ended = run_fleet(file, default_store(), every_seconds=every, effort=effort, say=remark)
     code = _print(ended.name)
     return code or (3 if any(one.phase == "waiting" for one in ended.runs) else 0)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,18 +34,18 @@ def schedule(
     blocks: Mapping[str, int],
     *,
     deviations: Mapping[str, float],
-    seconds: float,
+    tries: int,
     frozen: Mapping[str, Placement] | None = None,
     seed: int = 0,
 ) -> Schedule:
     """Return a schedule with so many new blocks of each reservation.
 
     `deviations` says by run how many standard deviations above its median time it is planned. `frozen` runs are where
-    they are. The search takes about so many `seconds`; its random choices depend on the seed.
+    they are. The search makes so many `tries` with random choices, which depend on the seed alone.
     """
     search = _Search(fleet, bound, blocks, deviations, frozen or {})
     search.begin()
-    search.improve(seconds, random.Random(seed))
+    search.improve(tries, random.Random(seed))
     return search.result()
 
 
@@ -136,12 +135,12 @@ class _Search:
             if team is not None:
                 self.spent[team] += sign * place.paid_usd
 
-    def improve(self, seconds: float, draw: random.Random) -> None:
+    def improve(self, tries: int, draw: random.Random) -> None:
         """Take some runs out and place them anew, again and again: simulated annealing, ending with the best seen."""
         names = [run.name for run in self.free]
-        began, now = time.monotonic(), self._objective(names)
+        now = self._objective(names)
         best, best_places = now, dict(self.places)
-        while names and (passed := (time.monotonic() - began) / seconds) < 1.0:
+        for passed in np.linspace(0.0, 1.0, tries if names else 0, endpoint=False).tolist():
             first, way = None, None
             if draw.random() < 0.5:
                 first, way, chosen = self._in_the_way(draw.choice(names), draw)

@@ -44,7 +44,7 @@ MOST_WAYS = 12
 _MOST_GPUS_OF_A_RUN = 8  # where a pool has no limit
 _ROUNDS = 7  # of tightening
 _ASKED_LATER = 3  # runs for which the worth of another day is computed
-_SECONDS_A_RUN, _LEAST_SECONDS = 0.05, 1.5  # of the search for a schedule, if nothing is stated
+_TRIES_A_RUN, _LEAST_TRIES, _MOST_TRIES = 60, 2500, 8000  # of one search for a schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ def plan_fleet(
     path: Path,
     store: Store,
     *,
-    seconds: float | None = None,
+    effort: float = 1.0,
     seed: int = 0,
     now: datetime | None = None,
     progress: Callable[[str], None] = lambda text: None,
@@ -97,36 +97,38 @@ def plan_fleet(
     progress(f"asking the planner for ways to do {len(file.entries)} kinds of runs")
     fleet, notes = fleet_of(file, store)
     progress("looking for what to buy and for a schedule")
-    return solve(fleet, notes, seconds=seconds, seed=seed)
+    return solve(fleet, notes, effort=effort, seed=seed)
 
 
 def solve(
     fleet: Fleet,
     notes: Sequence[str] = (),
     *,
-    seconds: float | None = None,
+    effort: float = 1.0,
     seed: int = 0,
     frozen: Mapping[str, Placement] | None = None,
 ) -> FleetPlan:
-    """Find what to buy and when each run starts, and tighten the plan until drawn futures keep the deadlines."""
-    seconds = seconds or min(20.0, max(_LEAST_SECONDS, _SECONDS_A_RUN * len(fleet.runs)))
+    """Find what to buy and when each run starts, and tighten the plan until drawn futures keep the deadlines.
+
+    `effort` multiplies the tries of each search for a schedule. The answer depends on nothing but the arguments.
+    """
+    tries = max(1, round(effort * min(_MOST_TRIES, max(_LEAST_TRIES, _TRIES_A_RUN * len(fleet.runs)))))
     bound = least_cost(fleet)
     deviations: dict[str, float] = {}
     blocks, best = bound.blocks, None
-    share = seconds / (2 * (len(mixes := list(_mixes(fleet, bound))) + 1))
-    for mix in mixes:
-        tried = schedule(fleet, bound, mix, deviations=deviations, seconds=share, frozen=frozen, seed=seed)
+    for mix in _mixes(fleet, bound):
+        tried = schedule(fleet, bound, mix, deviations=deviations, tries=tries, frozen=frozen, seed=seed)
         if best is None or _key(tried) < _key(best):
             blocks, best = mix, tried
     assert best is not None  # there is at least the mix of the bound
     room = deviations
-    futures, share = simulate(fleet, best, seed=seed), seconds / (2 * _ROUNDS)
+    futures = simulate(fleet, best, seed=seed)
     for _ in range(_ROUNDS):
         changed = tightened(fleet, best, futures, deviations)
         if changed is None:
             break
         # What is planned with more room may cost more. It is kept only where it makes deadlines likelier.
-        tried = schedule(fleet, bound, blocks, deviations=changed, seconds=share, frozen=frozen, seed=seed)
+        tried = schedule(fleet, bound, blocks, deviations=changed, tries=tries, frozen=frozen, seed=seed)
         drawn = simulate(fleet, tried, seed=seed)
         deviations = changed
         if (_missed(fleet, tried, drawn), _key(tried)) < (_missed(fleet, best, futures), _key(best)):

@@ -45,7 +45,7 @@ def run_fleet(
     store: Store,
     *,
     every_seconds: float = 10.0,
-    seconds: float | None = None,
+    effort: float = 1.0,
     say: Callable[[str], None] = lambda text: None,
 ) -> FleetState:
     """Run the fleet of a file until nothing runs and nothing more can be started; returns what became of each run.
@@ -63,7 +63,7 @@ def run_fleet(
         if state is not None:
             file = read_fleet(path, datetime.fromisoformat(state.starts))  # durations count from the first start
         controller = Controller(store, file, *startable(file, store, state), state, say)
-        while controller.round(seconds):
+        while controller.round(effort):
             time.sleep(every_seconds)
         return controller.state
 
@@ -160,7 +160,7 @@ class Controller:
             write_state(self.store, self.state)
         return one
 
-    def round(self, seconds: float | None) -> bool:
+    def round(self, effort: float) -> bool:
         """Look at what runs, plan again if something happened, and start what is due. Returns False at the end."""
         for one in self.state.runs:
             if one.phase in _STARTED:
@@ -172,7 +172,7 @@ class Controller:
         late = any(one.phase in _STARTED and (one.end_hours or now) <= now for one in self.state.runs)
         if self.is_due or late:
             self.is_due = False
-            self.plan(seconds)
+            self.plan(effort)
         for one in sorted(self.state.runs, key=lambda one: (one.start_hours is None, one.start_hours)):
             if one.phase is Phase.STARTING and self.is_lost(one):
                 self.launch(one)
@@ -231,7 +231,7 @@ class Controller:
 
     # --- planning ---
 
-    def plan(self, seconds: float | None) -> None:
+    def plan(self, effort: float) -> None:
         """Plan what is not over, with what runs where it is, and note the planned starts and the chances."""
         now, runs, frozen = self.now(), [], {}
         for one in self.state.runs:
@@ -261,7 +261,7 @@ class Controller:
         spent = {team: sum(one.usd for one in self.state.runs if team in ("", one.team))
                  for team in self.fleet.budgets_usd}  # fmt: skip
         budgets = {team: max(0.0, usd - spent[team]) for team, usd in self.fleet.budgets_usd.items()}
-        found = solve(replace(self.fleet, runs=tuple(runs), budgets_usd=budgets), seconds=seconds, frozen=frozen)
+        found = solve(replace(self.fleet, runs=tuple(runs), budgets_usd=budgets), effort=effort, frozen=frozen)
         placed = {one.run: one for one in found.schedule.placements}
         outlooks = {one.run: one for one in found.outlooks}
         for one in self.state.runs:

@@ -56,7 +56,7 @@ def two_on_one_gpu(deadline: float) -> Fleet:
 
 @pytest.mark.parametrize(("deadline", "usd"), [(20.0, 0.0), (10.0, 20.0)])
 def test_free_gpu_is_shared_as_far_as_deadlines_allow(deadline, usd):
-    plan = solve(two_on_one_gpu(deadline), seconds=0.1)
+    plan = solve(two_on_one_gpu(deadline), effort=0.1)
     assert plan.schedule.usd == pytest.approx(usd) and plan.schedule.bound.usd == pytest.approx(usd)
     assert plan.keeps_deadlines
 
@@ -71,7 +71,7 @@ def test_one_more_gpu_is_worth_what_it_saves():
 def test_blocks_are_bought_where_they_are_cheaper(runs, blocks, usd):
     # A block of 8 GPUs for 10 h costs $100 and holds two runs of 5 h on 8 GPUs; one such run costs $80 elsewhere.
     many = (run(str(n), way("block", 5, 0, 8), way("cloud", 5, 80, 8), deadline_hours=10.0) for n in range(runs))
-    plan = solve(fleet(*many, pools=(BLOCK, CLOUD)), seconds=0.1)
+    plan = solve(fleet(*many, pools=(BLOCK, CLOUD)), effort=0.1)
     assert plan.schedule.blocks == {"block": blocks} and plan.schedule.usd == pytest.approx(usd)
     assert sum(one.blocks for one in plan.purchases) == blocks
     if blocks:
@@ -82,7 +82,7 @@ def test_blocks_are_bought_where_they_are_cheaper(runs, blocks, usd):
 
 def test_team_cannot_spend_more_than_its_budget():
     many = [run(name, way("cloud", 10, 20), team="t", deadline_hours=50.0) for name in "abc"]
-    plan = solve(fleet(*many, budgets_usd={"t": 45.0}), seconds=0.1)
+    plan = solve(fleet(*many, budgets_usd={"t": 45.0}), effort=0.1)
     assert len(plan.schedule.placements) == 2 and plan.spent_usd == {"t": 40.0}
     assert list(plan.schedule.left_out.values()) == ["the budget of t is used up"]
 
@@ -91,7 +91,7 @@ def test_chance_of_a_deadline_is_that_of_the_predicted_time():
     # The time is lognormal: 10 h, with a deviation of 0.3 of its log; the deadline lies one deviation later.
     one = run("a", way("cloud", 10, 20, deviation=0.3), deadline_hours=10 * math.exp(0.3))
     planned = fleet(one, probability=0.5)
-    (seen,) = outlooks(planned, simulate(planned, solve(planned, seconds=0.1).schedule, draws=20000))
+    (seen,) = outlooks(planned, simulate(planned, solve(planned, effort=0.1).schedule, draws=20000))
     assert seen.probability == pytest.approx(NormalDist().cdf(1.0), abs=0.01)
     assert seen.end_hours.value == pytest.approx(10, rel=0.02)
     assert seen.usd.high == pytest.approx(20 * math.exp(0.3 * NormalDist().inv_cdf(0.9)), rel=0.03)
@@ -101,9 +101,7 @@ def test_late_run_delays_those_behind_it():
     # Both wait for one GPU: the second ends after the sum of two times that mostly err together.
     ways = [way("owned", 10, 0, deviation=0.3)]
     planned = fleet(*(run(name, *ways, deadline_hours=100.0) for name in "ab"), pools=(OWNED,))
-    ends = {
-        one.run: one.end_hours for one in outlooks(planned, simulate(planned, solve(planned, seconds=0.1).schedule))
-    }
+    ends = {one.run: one.end_hours for one in outlooks(planned, simulate(planned, solve(planned, effort=0.1).schedule))}
     first, second = sorted(ends.values(), key=lambda one: one.value)
     assert second.value == pytest.approx(2 * first.value, rel=0.05) and second.high > 1.35 * second.value
 
@@ -111,20 +109,20 @@ def test_late_run_delays_those_behind_it():
 def test_unlikely_deadline_moves_a_run_to_faster_gpus():
     # On the free GPU the run would meet its deadline every second time; 5 h elsewhere make it nearly certain.
     one = run("a", way("owned", 10, 0, deviation=0.2), way("cloud", 5, 20, deviation=0.2), deadline_hours=10.0)
-    plan = solve(fleet(one), seconds=0.3)
+    plan = solve(fleet(one), effort=0.3)
     assert plan.schedule.placements[0].pool == "cloud" and plan.keeps_deadlines
-    assert solve(fleet(one, probability=0.4), seconds=0.3).schedule.placements[0].pool == "owned"
+    assert solve(fleet(one, probability=0.4), effort=0.3).schedule.placements[0].pool == "owned"
 
 
 def test_deadline_that_nothing_keeps_is_named_with_one_that_is_kept():
     one = run("a", way("cloud", 10, 20, deviation=0.2), deadline_hours=9.0)
-    (late,) = solve(fleet(one), seconds=0.1).unlikely
+    (late,) = solve(fleet(one), effort=0.1).unlikely
     assert late.probability < 0.5
     assert late.deadline_hours == pytest.approx(10 * math.exp(0.2 * NormalDist().inv_cdf(0.9)), rel=0.03)
 
 
 def test_another_day_is_worth_what_it_saves():
-    plan = solve(two_on_one_gpu(10.0), seconds=0.1)
+    plan = solve(two_on_one_gpu(10.0), effort=0.1)
     assert [one.usd for one in plan.later] == [pytest.approx(20.0)]
 
 
@@ -167,7 +165,7 @@ def test_every_schedule_keeps_to_pools_and_starts_and_costs_at_least_the_bound(d
         ways = way("owned", hours, 0, gpus), way("block", hours / 2, 0, 4 * gpus), way("cloud", hours / 2, 2 * hours)
         runs.append(run(str(at), *ways, earliest_hours=earliest, deadline_hours=earliest + room * hours))
     planned = fleet(*runs, pools=pools)
-    schedule = solve(planned, seconds=0.1).schedule
+    schedule = solve(planned, effort=0.1).schedule
     assert not schedule.left_out and not schedule.late
     assert schedule.objective_usd >= schedule.bound.usd * (1 - 1e-6) - 1e-6
     by_name = {one.name: one for one in runs}
@@ -188,7 +186,7 @@ def test_every_schedule_keeps_to_pools_and_starts_and_costs_at_least_the_bound(d
 def test_example_is_planned(call):
     code, shown, _ = call("fleet", "example")
     assert (code, shown) == (0, EXAMPLE.read_text())
-    code, out, err = call("fleet", "plan", str(EXAMPLE), "--seconds", "0.7", "--json")
+    code, out, err = call("fleet", "plan", str(EXAMPLE), "--effort", "0.5", "--json")
     document = json.loads(out)
     assert code == 0, err
     assert {one["run"] for one in document["placements"]} == {
@@ -196,7 +194,7 @@ def test_example_is_planned(call):
     }  # fmt: skip
     assert document["keeps_deadlines"] and all(one["probability"] >= 0.9 for one in document["outlooks"])
     assert document["spent_usd"]["language"] <= 900 and document["gap"] >= 0
-    code, out, _ = call("fleet", "plan", str(EXAMPLE), "--seconds", "0.7")
+    code, out, _ = call("fleet", "plan", str(EXAMPLE), "--effort", "0.5")
     assert "each of 11 deadlines is met with at least 90 %" in out and "base" in out
 
 
@@ -250,7 +248,7 @@ def test_what_runs_keeps_its_dollars_and_its_gpu():
     known = {"pools": (replace(CLOUD, gpus=1),), "budgets_usd": {"t": 45.0}}
     many = [run(name, way("cloud", 10, 20), team="t", deadline_hours=50.0) for name in "abc"]
     here = {"a": Placement(run="a", pool="cloud", gpus=1, start_hours=0.0, end_hours=12.0, usd=20.0)}
-    plan = solve(fleet(*many, **known), seconds=0.1, frozen=here)
+    plan = solve(fleet(*many, **known), effort=0.1, frozen=here)
     assert plan.schedule.placements[0] == here["a"]
     (second,) = plan.schedule.placements[1:]
     assert second.start_hours == pytest.approx(12.0) and len(plan.schedule.left_out) == 1
@@ -353,7 +351,7 @@ def test_spot_run_with_a_deadline_falls_back_on_demand():
     spot = Pool(name="spot", kind=PoolKind.SPOT, gpu="h100-80gb-sxm", gpus=8, usd_per_gpu_hour=0.6, availability=0.5,
                 up_hours=3.0)  # fmt: skip
     seldom = Way(pool="spot", gpus=1, hours=way("spot", 20, 0).hours, work_hours=10.0, usd=6.0, deviation=0.0)
-    plan = solve(fleet(run("a", seldom, deadline_hours=24.0), pools=(spot, CLOUD)), seconds=0.1)
+    plan = solve(fleet(run("a", seldom, deadline_hours=24.0), pools=(spot, CLOUD)), effort=0.1)
     (seen,) = plan.outlooks
     # At half the time spot machines would end after 24 h in many futures; on-demand machines at $2 keep the deadline.
     assert seen.probability == pytest.approx(1.0, abs=0.01) and 6.0 < seen.usd.high <= 21.0
