@@ -83,7 +83,7 @@ def check_that_each_run_happens_once(folder: Path, engine: str, variables: Mappi
 def started(folder: Path, runs: str) -> subprocess.Popen[str]:
     """A controller of runs on two slots of this machine, each of some seconds."""
     often = CheckpointConfig(every_steps=5, every_seconds=None)
-    (folder / "plan.yaml").write_text(dump_plan(changed(small_plan(steps=200), micro_batch=64, checkpoint=often)))
+    (folder / "plan.yaml").write_text(dump_plan(changed(small_plan(steps=1000), micro_batch=64, checkpoint=often)))
     pools = "pools: {here: {kind: owned, gpu: cpu, gpus: 2, engine: local}}"
     (folder / "fleet.yaml").write_text(f"name: f\n{pools}\nruns: [{runs}]")
     return controller(folder, {})
@@ -101,18 +101,17 @@ def process_of(folder: Path, run: str) -> int:
 
 def test_interrupted_run_goes_on_and_a_dead_one_has_failed(tmp_path):
     process = started(tmp_path, "{name: a, plan: plan.yaml}, {name: b, plan: plan.yaml}, {name: c, plan: plan.yaml}")
-    a = process_of(tmp_path, "a")
+    os.kill(process_of(tmp_path, "a"), signal.SIGTERM)  # as when its machine is taken away
+    os.kill(process_of(tmp_path, "b"), signal.SIGKILL)
     second = controller(tmp_path, {})
     assert "another command runs the fleet f" in second.communicate()[0] and second.returncode == 1
-    os.kill(a, signal.SIGTERM)  # as when its machine is taken away
-    os.kill(process_of(tmp_path, "b"), signal.SIGKILL)
     out, err = process.communicate(timeout=600)
     look = json.loads(out)
     assert process.returncode == 1, err
     assert [one["phase"] for one in look["runs"]] == ["ended", "failed", "ended"]
     assert [one["attempt"] for one in look["runs"]] == [2, 1, 1]
     logs = [load_run_log(Path(one["folder"]) / "log.jsonl") for one in look["runs"]]
-    assert [log.attempts for log in logs] == [2, 1, 1] and len(logs[0].steps) == len(logs[2].steps) == 200
+    assert [log.attempts for log in logs] == [2, 1, 1] and len(logs[0].steps) == len(logs[2].steps) == 1000
     assert "a: waiting, interrupted: received SIGTERM" in err and "b: failed" in err
 
 
