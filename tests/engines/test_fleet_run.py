@@ -36,7 +36,7 @@ runs:
 
 
 def controller(folder: Path, variables: Mapping[str, str]) -> subprocess.Popen[str]:
-    words = ["fleet", "run", folder / "fleet.yaml", "--every", "0.1s", "--seconds", "0.1", "--json"]
+    words = ["fleet", "run", folder / "fleet.yaml", "--every", "0.1s", "--effort", "0.05", "--json"]
     environment = {**os.environ, **variables, "ADVISOR_HOME": str(folder / "home")}
     return subprocess.Popen([sys.executable, "-m", "advisor", *map(str, words)], env=environment, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
