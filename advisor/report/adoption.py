@@ -15,7 +15,7 @@ from advisor.adopt.session import in_words
 from advisor.laws.held_out import HeldOut
 from advisor.planning.goal import Limits
 from advisor.report.brief import risks
-from advisor.report.quantities import COST, PROCESS_MEMORY, STEP_TIME, TIME
+from advisor.report.quantities import ALLOCATED, COST, DEVICE_MEMORY, PROCESS_MEMORY, STEP_TIME, TIME
 from advisor.report.table import Table
 from advisor.store.adopted import LOG, WHOLE_RUN, Adopted, AdoptedPlan, Recipe
 from trainer.schema import to_dict
@@ -25,6 +25,7 @@ _FITS = {
     True: "step times are fitted by the law for decoders",
     False: "step times are fitted by separate terms, which predict its bursts better",
 }
+MEMORY = {"allocated": ALLOCATED, "device": DEVICE_MEMORY, "resident": PROCESS_MEMORY}  # by who counted it
 _MEMORY_KINDS = {"allocated": "allocated", "device": "on the GPU, by NVML", "resident": "memory of its processes"}
 
 

@@ -193,19 +193,20 @@ def waterfall(rows: Rows, *, unit: str) -> alt.Chart:
 def whisker(estimate: Estimate, *, end: float, limit: float | None, name: str, words: str) -> alt.LayerChart:
     """Draws an estimate as a dot with its interval, and its limit (called `name`) as a line, on an axis from 0."""
     height, end = 22, 1.03 * end
-    x, y = {"scale": alt.Scale(domain=[0, end]), "axis": None}, alt.value(height / 2)
+    x: dict[str, Any] = {"scale": alt.Scale(domain=[0, end]), "axis": None}
     base = _chart([{"low": estimate.low, "value": estimate.value, "high": min(estimate.high, end), "words": words}])
     colour = PREDICTED if limit is None or estimate.value <= limit * 1.001 else WARNING
-    tips: dict[str, Any] = {"tooltip": "words:N", "y": y}
+    middle: Any = alt.value(height / 2)
+    tips: dict[str, Any] = {"tooltip": "words:N", "y": middle}
     layers = [
-        base.mark_rule(color=REJECTED, opacity=0.4, aria=False).encode(alt.XDatum(0, **x), alt.X2Datum(end), y=y),
+        base.mark_rule(color=REJECTED, opacity=0.4, aria=False).encode(alt.XDatum(0, **x), alt.X2Datum(end), y=middle),
         base.mark_rule(color=colour, strokeWidth=4, opacity=0.5, aria=False).encode(
             alt.X("low:Q", **x), alt.X2("high:Q"), **tips
         ),
     ]
     if limit is not None:
         line = _chart([{"limit": limit, "words": name}]).mark_rule(color=WARNING, strokeDash=[4, 3], aria=False)
-        ends = {"y": alt.value(0), "y2": alt.value(height)}
+        ends: dict[str, Any] = {"y": alt.value(0), "y2": alt.value(height)}
         layers.append(line.encode(alt.X("limit:Q", **x), tooltip="words:N", **ends))
     layers.append(
         base.mark_circle(color=colour, size=110, opacity=1).encode(alt.X("value:Q", **x), description="words:N", **tips)

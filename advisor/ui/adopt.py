@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,17 @@ from advisor.adopt.session import in_words
 from advisor.calibration.quality import BELIEVED_MEDIAN
 from advisor.errors import AdvisorError
 from advisor.options import AdoptedGoal, ExportOptions, LaunchOptions, filled, options_of
+from advisor.planning.goal import Limits
 from advisor.report import adoption as words
 from advisor.report import charts
+from advisor.report.quantities import COST, STEP_TIME, TIME
+from advisor.report.table import capital
 from advisor.store.adopted import Adopted, AdoptedPlan, adopted_names, dump_adopted_plan, load_adopted
 from advisor.ui import controls, loaders, plan_form
-from advisor.ui.controls import ADOPT, QUERY, RUN, download, escaped, go, in_controls, show, side_by_side
+from advisor.ui.controls import ADOPT, QUERY, RUN, download, escaped, go, in_controls, products, show, side_by_side
 from advisor.ui.launch_form import FILES, PLACES, WARNINGS, WATCHED, offer_files
-from advisor.units import format_percent
+from advisor.ui.plan_tabs import numbers
+from advisor.units import format_count, format_percent
 from advisor.workflows import adopt as workflow
 from advisor.workflows.adopt_launch import COMMAND_TARGETS, export_adopted, launching
 from advisor.workflows.goal import read_options
@@ -179,8 +184,18 @@ def _plan(adopted: Adopted) -> None:
     except AdvisorError as error:
         st.warning(controls.error_words(error, ADOPT))
         return
+    # The same frame as on the page Plan: sentence, numbers with their intervals and odds, warnings, reasons.
+    machine = f"{plan.offer.gpus} x {plan.offer.gpu}" if plan.offer.gpu != "cpu" else "this CPU"
+    st.markdown(f"### {escaped(f'Train {format_count(plan.steps)} steps of {adopted.name} on {products(machine)}')}")
+    limits = Limits(deadline_seconds=plan.max_seconds, budget_usd=plan.max_usd)
+    figures = {COST: plan.bill.cost_usd, TIME: plan.bill.wall_clock.total_seconds, STEP_TIME: plan.step_seconds}
+    numbers(limits, plan.bill, figures | {words.MEMORY[plan.memory_kind]: plan.memory_bytes})
+    if plan.warnings:
+        texts = "\n".join(f"- {in_controls(capital(text), ADOPT)}" for text in plan.warnings)
+        st.warning(texts, icon=":material/warning:")
     left, right = side_by_side("adopted-plan", (1, 1))
-    left.markdown("\n".join(f"- {escaped(line)}" for line in words.plan_lines(plan, adopted.recipe)))
+    lines = words.plan_lines(replace(plan, warnings=()), adopted.recipe)
+    left.markdown("\n".join(f"- {escaped(line)}" for line in lines))
     with right:
         show(words.options_table(batch_options(adopted, goal.gpus), plan))
         if plan.values:

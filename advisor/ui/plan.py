@@ -1,4 +1,4 @@
-"""Page Plan: takes a goal, and shows the answer, four numbers, three cards, alternatives and reasons."""
+"""Page Plan: takes a goal, and shows the answer, four numbers, options drawn, alternatives and reasons."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _answer(
     st.markdown(
         products(escape_dollars(f"## {name.capitalize() + ': ' if name else ''}Train {model} on {device(shown)}"))
     )
-    columns = numbers(goal, chosen, {COST: chosen.cost_usd, TIME: chosen.total_seconds, LOSS: chosen.loss}, more=1)
+    columns = numbers(goal, chosen.bill, {COST: chosen.cost_usd, TIME: chosen.total_seconds, LOSS: chosen.loss}, more=1)
     if chosen.loss is not None:  # compared with that of a well-known model
         loss = chosen.loss.value
         known, name_of = min(ANCHORS, key=lambda anchor: abs(anchor[0] - loss))

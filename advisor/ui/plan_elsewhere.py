@@ -49,7 +49,7 @@ def show(goal: Goal) -> bool:
     what_if, headline = "" if plan is best else "What if: ", elsewhere.sentence(plan).rpartition(": ")[0]
     st.markdown(f"## {what_if}{escape_dollars(products(headline))}")
     figures = {COST: run.cost_usd, TIME: run.total_seconds, THROUGHPUT: run.tokens_per_second}
-    numbers(goal, run, figures | {DEVICE_MEMORY: run.prediction.device_bytes})
+    numbers(goal, run.bill, figures | {DEVICE_MEMORY: run.prediction.device_bytes})
     for text in explore.broken_limits(goal, run):
         st.warning(escape_dollars(f"{capital(text)}."), icon=":material/warning:")
     if problem is not None:

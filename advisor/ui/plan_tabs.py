@@ -14,9 +14,10 @@ from advisor import units
 from advisor.engines.guards import NO_DATA
 from advisor.options import Goal
 from advisor.planning import curves, explore
+from advisor.planning.goal import Limits
 from advisor.planning.stages import largest_first
 from advisor.prediction.profile import Profile
-from advisor.records import Estimate, Plan, Run, Workload
+from advisor.records import Bill, Estimate, Plan, Workload
 from advisor.report import charts
 from advisor.report import plan as report
 from advisor.report import search as runs
@@ -54,12 +55,14 @@ def tabs(goal: Goal, shown: Plan, own: Profile, answered: Plan, scaled: Callable
                 draw()
 
 
-def numbers(goal: Goal, run: Run, figures: Mapping[Quantity, Estimate | None], more: int = 0) -> list[DeltaGenerator]:
-    """Draw the main numbers of a run with their intervals and the odds of the goal's limits.
+def numbers(
+    limits: Goal | Limits, bill: Bill, figures: Mapping[Quantity, Estimate | None], more: int = 0
+) -> list[DeltaGenerator]:
+    """Draw the main numbers of a run with their intervals and the odds of its limits.
 
     Returns their columns and `more` empty ones.
     """
-    odds = dict(zip((COST, TIME), explore.chances(goal, run.bill).items(), strict=True))
+    odds = dict(zip((COST, TIME), explore.chances(limits, bill).items(), strict=True))
     columns = st.container(key="pair-numbers").columns(len(figures) + more)
     for column, (quantity, estimate) in zip(columns, figures.items(), strict=False):
         centre = quantity.expected(estimate)

@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from advisor.ui.frame import PAGES
-
 ROOT = Path(__file__).parents[2]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 START_SECONDS = 180.0
@@ -66,6 +64,8 @@ def chromium() -> str | None:
 
 def choose_page(page: Any, name: str) -> None:
     """Choose a page by its name in the menu of its group, as a person does with the mouse."""
+    from advisor.ui.frame import PAGES  # needs the app's packages, which only the server has otherwise
+
     group = next(group for group, pages in PAGES.items() if name in [title for title, *_ in pages])
     page.get_by_test_id("stTopNavSection").filter(has_text=re.compile(f"^{group}$")).click()
     page.get_by_role("menuitem", name=name, exact=True).click()

@@ -18,6 +18,7 @@ from advisor.errors import AdvisorError
 from advisor.options import LaunchOptions
 from advisor.store.adopted import load_adopted, save_adopted
 from advisor.store.store import default_store
+from advisor.units import format_count
 from advisor.workflows.adopt import adopting, runs_of_command, start_adopting, typed_command, was_adopted
 from advisor.workflows.adopt_launch import launching
 from advisor.workflows.compare import review
@@ -67,7 +68,12 @@ def test_a_command_that_was_adopted_shows_its_knobs_bursts_and_plan(advisor_home
     # start-up 2 s and a step of 14 ms: a deadline of 60 s is some 4,000 steps, and no more than would end by then
     steps = int(said.split("plan mine-")[1].split(": ")[1].split(" steps")[0].replace(",", "").replace(" ", ""))
     assert 2500 < steps < 58 / 0.014
-    assert "nothing sets its number of steps" in said and "cost $0.0" in said
+    assert "othing sets its number of steps" in said and "cost $0.0" in said
+    # the same frame as on the page Plan: sentence, four numbers, the odds of the limit, warnings on top
+    assert f"### Train {format_count(steps)} steps of mine on " in said.replace("\\", "")
+    assert [metric.label for metric in at.metric][:3] == ["Cost", "Time", "Step time"] and len(at.metric) == 4
+    assert at.metric[2].value == "14 ms" and "chance of staying within the deadline" in said
+    assert any("Nothing sets its number of steps" in one.value for one in at.warning)
     assert "Launch it" in [button.label for button in at.button]
 
 

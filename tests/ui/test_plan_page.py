@@ -471,7 +471,7 @@ def test_a_bare_deadline_is_hours_as_the_field_shows():
 
 
 def test_a_moment_is_the_same_question_at_each_click_and_in_the_plan_that_is_launched(advisor_home):
-    at = ok(app(gpu="l4", gpus="1", deadline="tomorrow 23:00").run())
+    at = ok(app(gpu="l4", gpus="1", budget="$8", deadline="tomorrow 23:00").run())  # a limit at any time of day
     time.sleep(1.1)  # the seconds until then are another number
     ok(at.button(key="card-conservative").click().run())
     time.sleep(1.1)
