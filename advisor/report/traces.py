@@ -101,6 +101,7 @@ def bars(judgement: Judgement) -> list[dict[str, Any]]:
 
 def more_tables(judgement: Judgement) -> Iterator[Table]:
     """Yield what was measured beside what was predicted, and the largest blocks of memory by who asked for them."""
+    rows: tuple[tuple[str, ...], ...]
     if judgement.compared:
         rows = tuple(
             (part.name, format_seconds(part.measured), units.format_estimate(part.predicted, format_seconds),

@@ -215,14 +215,10 @@ def _collectives(parts: StepParts) -> list[str]:
 
 def _message_bytes(parts: StepParts) -> Any:
     """Return the bytes of each collective that states its size: of an all-gather those that come out."""
-    messages, sizes = parts.timeline.messages, []
-    for number in parts.timeline.message[parts.communication]:
-        if number >= 0 and (width := _BYTES_OF_DTYPE.get(messages[number].dtype.lower())):
-            message = messages[number]
-            gathers = "gather" in message.collective.lower()
-            elements = message.elements_out if gathers else message.elements_in
-            sizes.append((elements or 0) * width)
-    return np.array(sizes, float)
+    messages = [parts.timeline.messages[one] for one in parts.timeline.message[parts.communication] if one >= 0]
+    elements = [one.elements_out if "gather" in one.collective.lower() else one.elements_in for one in messages]
+    widths = [_BYTES_OF_DTYPE.get(one.dtype.lower()) for one in messages]
+    return np.array([(count or 0) * width for count, width in zip(elements, widths, strict=True) if width], float)
 
 
 def _idle(ranks: Sequence[StepParts], say: _Says) -> Iterator[Cost]:

@@ -138,19 +138,11 @@ def _calls(dump: _Dump, everyone: tuple[int, ...], members: dict[str, tuple[str,
             number = pairs[key] = pairs.get(key, 0) + 1
             operation = "send and recv"
         members.setdefault(key, (shown(label, 60), ranks))
-        calls.append(
-            Call(
-                key,
-                number,
-                shown(operation, 60),
-                _sizes(optional(one, "input_sizes", list)),
-                _sizes(optional(one, "output_sizes", list)),
-                tuple(shown(str(dtype), 20) for dtype in optional(one, "input_dtypes", list) or ()),
-                str(one.get("state", "")),
-                entry(one, "time_created_ns", int, dump.name),
-                place_of(read_stack(one.get("frames"))),
-            )
-        )
+        inputs, outputs = (_sizes(optional(one, f"{ends}_sizes", list)) for ends in ("input", "output"))
+        dtypes = tuple(shown(str(dtype), 20) for dtype in optional(one, "input_dtypes", list) or ())
+        state, created_ns = str(one.get("state", "")), entry(one, "time_created_ns", int, dump.name)
+        place = place_of(read_stack(one.get("frames")))
+        calls.append(Call(key, number, shown(operation, 60), inputs, outputs, dtypes, state, created_ns, place))
     return calls
 
 
