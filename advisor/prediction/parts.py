@@ -14,8 +14,8 @@ from advisor.records import Basis, Estimate, Workload
 PARTS = ("products", "attention", "loss", "optimizer", "passes", "launches")  # and "communication", which has no term
 _PART_OF_TERM = {
     **{"matmul": "products", "attention": "attention", "logits": "loss", "optimizer": "optimizer"},
-    **{"traffic": "passes", "weights": "passes"},
-    **{"layer_overhead": "launches", "micro_overhead": "launches", "step_overhead": "launches"},
+    **dict.fromkeys(("traffic", "weights"), "passes"),
+    **dict.fromkeys(("layer_overhead", "micro_overhead", "step_overhead"), "launches"),
 }
 
 
@@ -42,17 +42,12 @@ def parts_of_step(profile: Profile, w: Workload, *, head_is_loss: bool) -> dict[
     exposed = comm.exposed_seconds(w, profile.spec, BACKWARD * alone / w.grad_accum) if w.gpus > 1 else zero
     if exposed is None:
         return None
-    belongs = np.zeros((len(PARTS), len(TERMS)))
-    for number, term in enumerate(TERMS):
-        belongs[PARTS.index(_PART_OF_TERM[term]), number] = 1.0
+    belongs = np.array([[float(_PART_OF_TERM[term] == name) for term in TERMS] for name in PARTS])
     # Of the matrix products, Muon's iterations are the optimizer's, and the head's may be the loss's.
     matmul = float(products(z)[0][0])
-    moved = {"optimizer": float(z.step_flops[0]) / matmul}
-    if head_is_loss:
-        moved["loss"] = 6 * float(z.head_matmul[0] * z.grad_accum[0] * z.tokens[0]) / matmul
-    for name, share in moved.items():
-        belongs[PARTS.index(name), TERMS.index("matmul")] += share
-        belongs[PARTS.index("products"), TERMS.index("matmul")] -= share
+    head = 6 * float(z.head_matmul[0] * z.grad_accum[0] * z.tokens[0]) / matmul if head_is_loss else 0.0
+    for name, share in (("optimizer", float(z.step_flops[0]) / matmul), ("loss", head)):
+        belongs[[PARTS.index(name), PARTS.index("products")], TERMS.index("matmul")] += (share, -share)
 
     seconds = logs.parts[0] * max(0.0, step.value - exposed.value) / logs.parts[0].sum()
     found = {"communication": exposed}

@@ -8,20 +8,13 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from advisor import units
 from advisor.findings.traces.judgement import Judgement
 from advisor.report import words
 from advisor.report.table import Table, on_console
 from advisor.report.terminal import STYLES
 from advisor.store.folders import names_apart
-from advisor.units import (
-    format_bytes,
-    format_count,
-    format_estimate,
-    format_number,
-    format_percent,
-    format_seconds,
-    format_usd_rate,
-)
+from advisor.units import format_bytes, format_percent, format_seconds
 from advisor.workflows.analyze_trace import JudgedTrace
 
 _MATTERING = 3  # findings that are shown without --all
@@ -41,12 +34,8 @@ def _one(judged: JudgedTrace, everything: bool) -> Iterator[RenderableType]:
     judgement = judged.judgement
     yield Text(title(judged), style="bold")
     yield judgement.verdict
-    if judgement.parts:
-        yield ""
-        yield on_console(parts_table(judgement))
-    for table in more_tables(judgement):
-        yield ""
-        yield on_console(table)
+    for table in (*_parts_table(judgement), *more_tables(judgement)):
+        yield from ("", on_console(table))
     yield from judgement.remarks
     shown = judgement.findings if everything else judgement.findings[:_MATTERING]
     for finding in shown:
@@ -71,27 +60,16 @@ def title(judged: JudgedTrace) -> str:
 
 def price_line(judged: JudgedTrace) -> str:
     usd = judged.rate.usd_per_hour
-    return f"price: {format_usd_rate(usd)} an hour, {judged.price_source}" if usd is not None else ""
+    return f"price: {units.format_usd_rate(usd)} an hour, {judged.price_source}" if usd is not None else ""
 
 
-def parts_table(judgement: Judgement) -> Table:
-    """Return the parts of the step or of the memory, each with a bar as long as its share."""
-    amount = _whole(judgement)
-    rows = tuple(
-        (part.name, _FORMATS[part.unit](part.value), format_percent(part.share), "█" * round(_BAR * part.share))
-        for part in judgement.parts
-    )
-    return Table(columns=("part", amount, "share", ""), rows=rows, numbers=(amount, "share"))
-
-
-def compared_table(judgement: Judgement) -> Table:
-    """Return the measured parts of a step beside those predicted for the same run."""
-    rows = tuple(
-        (part.name, format_seconds(part.measured), format_estimate(part.predicted, format_seconds),
-         "" if part.ratio is None else format_number(round(part.ratio, 2)))
-        for part in judgement.compared
-    )  # fmt: skip
-    return Table(columns=("of a step", "measured", "predicted", "ratio"), rows=rows, numbers=("measured", "ratio"))
+def _parts_table(judgement: Judgement) -> Iterator[Table]:
+    """Yield the parts of the step or of the memory, if there are any, each with a bar as long as its share."""
+    rows = tuple((part.name, _FORMATS[part.unit](part.value), format_percent(part.share),
+                  "█" * round(_BAR * part.share)) for part in judgement.parts)  # fmt: skip
+    if rows:
+        amount = _whole(judgement)
+        yield Table(columns=("part", amount, "share", ""), rows=rows, numbers=(amount, "share"))
 
 
 def before_and_after(judged: Sequence[JudgedTrace]) -> Table | None:
@@ -123,15 +101,21 @@ def bars(judgement: Judgement) -> list[dict[str, Any]]:
 
 def more_tables(judgement: Judgement) -> Iterator[Table]:
     """Yield what was measured beside what was predicted, and the largest blocks of memory by who asked for them."""
+    rows: tuple[tuple[str, ...], ...]
     if judgement.compared:
-        yield compared_table(judgement)
+        rows = tuple(
+            (part.name, format_seconds(part.measured), units.format_estimate(part.predicted, format_seconds),
+             "" if part.ratio is None else units.format_number(round(part.ratio, 2)))
+            for part in judgement.compared
+        )  # fmt: skip
+        yield Table(columns=("of a step", "measured", "predicted", "ratio"), rows=rows, numbers=("measured", "ratio"))
     if beside := judgement.facts.get("beside_prediction"):
         sizes = ("measured", "predicted")
         rows = tuple((row["name"], *(format_bytes(row[f"{size}_bytes"]) for size in sizes)) for row in beside)
         yield Table(columns=("part", *sizes), rows=rows, numbers=sizes)
     if groups := judgement.facts.get("largest_groups"):
         rows = tuple(
-            (group["place"] or "no frames recorded", group["category"], format_count(group["blocks"]),
+            (group["place"] or "no frames recorded", group["category"], units.format_count(group["blocks"]),
              format_bytes(group["bytes_each"]), format_bytes(group["bytes"]))
             for group in groups
         )  # fmt: skip

@@ -57,10 +57,7 @@ class TraceAnalysis:
 
 
 def traces_and_logs(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the paths that hold traces or dumps, and those of logs. The traces inside a single run folder count too.
-
-    Raises AdvisorError if traces come with several logs, because they are of one run.
-    """
+    """Return the paths with traces, also inside a single run folder, and the log. Raises AdvisorError for two logs."""
     traces = [path for path in paths if holds_traces(path)]
     logs = [path for path in paths if path not in traces]
     if traces and len(logs) > 1:
@@ -98,9 +95,8 @@ def _judged(parts: Sequence[Part], given: Given, case: Case | None, update: Upda
             update(dumps[0].name)
             found = read_dumps([(part.name, streams.enter_context(part.open())) for part in dumps])
             rate, source = _rate(given, len(found.calls) + len(found.missing_ranks), case=case)
-            names = tuple(part.name for part in dumps)
-            judgement = stuck.judge(found, rate)
-            yield JudgedTrace(kind=dumps[0].kind, files=names, judgement=judgement, rate=rate, price_source=source)
+            yield JudgedTrace(kind=dumps[0].kind, files=tuple(part.name for part in dumps),
+                              judgement=stuck.judge(found, rate), rate=rate, price_source=source)  # fmt: skip
     timelines = []
     for part in (*of_kind[Kind.KINETO], *of_kind[Kind.NSYS]):
         update(part.name)
@@ -110,8 +106,8 @@ def _judged(parts: Sequence[Part], given: Given, case: Case | None, update: Upda
         first = ranks[0]
         run = case or _stated(given, first)
         rate, source = _rate(given, first.world_size or len(ranks), first.gpu, first.gpu_bytes, case=run)
-        judgement, names = step.judge(ranks, rate, run), tuple(dict.fromkeys(one.source for one in ranks))
-        yield JudgedTrace(kind=first.kind, files=names, judgement=judgement, rate=rate, price_source=source)
+        yield JudgedTrace(kind=first.kind, files=tuple(dict.fromkeys(one.source for one in ranks)),
+                          judgement=step.judge(ranks, rate, run), rate=rate, price_source=source)  # fmt: skip
     for part in (*of_kind[Kind.SNAPSHOT], *of_kind[Kind.MEMORY_TIMELINE]):
         update(part.name)
         reader = read_snapshot if part.kind is Kind.SNAPSHOT else read_memory_timeline
@@ -126,10 +122,7 @@ def _judged(parts: Sequence[Part], given: Given, case: Case | None, update: Upda
 
 
 def _runs(timelines: Sequence[Timeline]) -> list[list[Timeline]]:
-    """Group the traces of one run: of different ranks, and as many in all as each of them states.
-
-    A rank's windows of different steps are told apart by their folders, or else each is judged by itself.
-    """
+    """Group the traces of one run, which are of different ranks; windows of other steps lie in other folders."""
     ranks = [one.rank for one in timelines]
     alike = len({(one.kind, one.world_size) for one in timelines}) == 1
     if alike and None not in ranks and len(set(ranks)) == len(ranks):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from advisor.findings.traces import memory
 from advisor.findings.traces.judgement import Judgement
@@ -13,34 +13,40 @@ from advisor.prediction.profile import FIT_MARGIN, Profile
 from advisor.records import Workload
 from advisor.units import format_bytes
 
+# The measured parts that answer to the memory model's (`prediction/memory.py:MemoryParts`). What was there before
+# recording are weights and optimizer state, which nothing tells apart.
+_ANSWERED: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("weights", "optimizer"): (memory.WEIGHTS, memory.OPTIMIZER, memory.BEFORE, "parameters"),
+    ("gradients",): (memory.GRADIENTS,),
+    ("activations",): (memory.ACTIVATIONS, memory.IN_BACKWARD, "temporaries", "autograd detail"),
+    ("logits",): (memory.LOGITS,),
+    ("overhead",): (memory.OTHER, memory.SHARDING, memory.IN_OPTIMIZER, "inputs", "unknown"),
+}
+
 
 def beside_prediction(judgement: Judgement, workload: Workload, profile: Profile) -> Judgement:
-    """Return the judgement of a snapshot with the predicted parts, and with the changes that would have fitted.
-
-    Raises AdvisorError if the memory of such a workload was never traced.
-    """
-    parts = profile.memory.breakdown(workload)
-    predicted = {field.name.removesuffix("_bytes"): getattr(parts, field.name) for field in fields(parts)}
-    rows = memory.beside(judgement.parts, predicted)
-    facts = {**judgement.facts, "beside_prediction": [row._asdict() for row in rows]}
+    """Return a snapshot's judgement with the predicted parts. Raises AdvisorError if the workload was never traced."""
+    parts, held = profile.memory.breakdown(workload), {part.name: part.value for part in judgement.parts}
+    measured = {names: sum(held.get(one, 0) for one in answers) for names, answers in _ANSWERED.items()}
+    predicted = {names: sum(getattr(parts, f"{one}_bytes") for one in names) for names in _ANSWERED}
+    rows = [{"name": " and ".join(names), "measured_bytes": measured[names], "predicted_bytes": predicted[names]}
+            for names in _ANSWERED]  # fmt: skip
     findings = list(judgement.findings)
     for place, one in enumerate(findings):
         if one.code == "memory_ran_out":
-            fits = tuple(what_would_have_fitted(workload, profile, memory.appetite(rows)))
-            logits = next(row.measured_bytes - row.predicted_bytes for row in rows if row.name == "logits")
-            if logits > judgement.facts["asked_bytes"]:
+            needs, known = (sum(sizes[name,] for name in ("activations", "logits")) for sizes in (measured, predicted))
+            fits = tuple(what_would_have_fitted(workload, profile, max(1.0, needs / known if known > 0 else 1.0)))
+            if (logits := measured["logits",] - predicted["logits",]) > judgement.facts["asked_bytes"]:
                 fits += (f"a loss in chunks, which needs {format_bytes(logits)} less",)
             none = "no change of micro-batch, recomputation or sharding is enough: a GPU with more memory, or adapters"
             findings[place] = replace(one, actions=fits or (none,))
     verdict = f"{judgement.verdict} ({format_bytes(sum(predicted.values()))} predicted)"
+    facts = {**judgement.facts, "beside_prediction": rows}
     return replace(judgement, verdict=verdict, findings=tuple(findings), facts=facts)
 
 
 def what_would_have_fitted(workload: Workload, profile: Profile, appetite: float) -> Iterator[str]:
-    """Yield the changes with which the run surely fits by the memory model, the largest of each kind.
-
-    `appetite`: how much larger this program's activations and logits are than predicted.
-    """
+    """Yield the largest changes that surely fit if the run needs `appetite` times the predicted activations."""
 
     def fits(changed: Workload) -> bool:
         answer, room = predict_batch(profile, [changed])[0], profile.device_memory_bytes
@@ -58,12 +64,9 @@ def _smaller(w: Workload) -> Iterator[tuple[str, list[tuple[str, Workload]]]]:
     sequences = w.micro_batch * w.grad_accum
 
     def at_most(of: Workload, words: str) -> list[tuple[str, Workload]]:
-        sizes = [size for size in range(w.micro_batch - 1, 0, -1) if sequences % size == 0]
-        return [
-            (f"{words}micro-batch {size} with {sequences // size} accumulated",
-             replace(of, micro_batch=size, grad_accum=sequences // size))
-            for size in sizes
-        ]  # fmt: skip
+        return [(f"{words}micro-batch {size} with {sequences // size} accumulated",
+                 replace(of, micro_batch=size, grad_accum=sequences // size))
+                for size in range(w.micro_batch - 1, 0, -1) if sequences % size == 0]  # fmt: skip
 
     yield "", at_most(w, "")
     changes = [("full activation checkpointing", replace(w, activation_checkpointing="full"))]

@@ -94,12 +94,18 @@ def test_idle_time_is_divided_by_what_the_host_did():
     assert micro(idle.synchronizing) == 20 and micro(idle.host) == 20 and micro(idle.device) == 5
 
 
+def test_parts_add_up_where_code_was_compiled():
+    trace = Trace().kernel("k", 10, 10, launched=1).range("TorchDynamo Cache Lookup", 20, 50)
+    judgement = judge([parts_of(trace.kernel("k", 80, 10, launched=75)).timeline], Rate())
+    assert {part.name: micro(part.value) for part in judgement.parts} == {
+        "computation": 20, "idle: code was compiled": 50, "idle: the host launched too late": 10}  # fmt: skip
+
+
 def test_memory_that_is_allocated_before_the_steps_is_no_retry():
     def codes(*steps: int) -> set[str]:
         trace = Trace().kernel("k", 10, 10, launched=1)
-        trace.add("cuda_runtime", "cudaMalloc", 20, 50).kernel("k", 80, 10, launched=75).kernel(
-            "k", 90, 20, launched=76
-        )
+        trace.add("cuda_runtime", "cudaMalloc", 20, 50)
+        trace.kernel("k", 80, 10, launched=75).kernel("k", 90, 20, launched=76)
         for number in steps:
             trace.step(number, 70 * number, 70)
         return {one.code for one in judge([parts_of(trace).timeline], Rate()).findings}
@@ -110,9 +116,8 @@ def test_memory_that_is_allocated_before_the_steps_is_no_retry():
 def test_a_gap_that_the_host_did_not_make_is_named():
     trace = Trace().kernel("k", 10, 10, launched=1).kernel("k", 60, 20, launched=2)
     found = {one.code: one.title for one in judge([parts_of(trace).timeline], Rate()).findings}
-    assert found == {
-        "idle_unexplained": "the GPU is idle, although its work was launched in time, for 57.1 % of the window"
-    }
+    title = "the GPU is idle, although its work was launched in time, for 57.1 % of the window"
+    assert found == {"idle_unexplained": title}
 
 
 @pytest.mark.parametrize(

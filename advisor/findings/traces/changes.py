@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from advisor.errors import AdvisorError
 from advisor.findings.case import Case
@@ -19,8 +20,7 @@ from advisor.units import format_percent, format_seconds, format_usd_rate
 _MUST_PAY = 0.03  # share of the step: a smaller gain is within any prediction's error
 
 
-@dataclass(frozen=True, kw_only=True)
-class Change:
+class Change(NamedTuple):
     """A change that surely fits and is predicted to be faster."""
 
     gain: float  # share of the predicted time for the same tokens
@@ -30,8 +30,7 @@ class Change:
 
 def faster_settings(case: Case) -> list[Change]:
     """Return the changes that pay, the one that gains most first; none if the run is not predicted in parts."""
-    w, profile = case.workload, case.profile
-    if w is None or profile is None:
+    if (w := case.workload) is None or (profile := case.profile) is None:
         return []
     found = [change for words, other in _changes(w, profile) if (change := _weighed(case, w, profile, words, other))]
     return sorted(found, key=lambda change: -change.gain)
@@ -42,8 +41,8 @@ def _changes(w: Workload, profile: Profile) -> Iterator[tuple[str, Workload]]:
     while accumulated % 2 == 0:
         accumulated //= 2
         size = w.micro_batch * w.grad_accum // accumulated
-        words = f"a micro-batch of {size} with {accumulated} accumulated"
-        yield words, replace(w, micro_batch=size, grad_accum=accumulated)
+        yield (f"a micro-batch of {size} with {accumulated} accumulated",
+               replace(w, micro_batch=size, grad_accum=accumulated))  # fmt: skip
     if w.grad_accum == 1:
         words = f"a micro-batch of {2 * w.micro_batch}, which doubles the tokens of a step and so changes training"
         yield words, replace(w, micro_batch=2 * w.micro_batch)
@@ -78,11 +77,7 @@ def _weighed(case: Case, w: Workload, profile: Profile, words: str, other: Workl
     gain = 1 - same_tokens.value / now.step_seconds.value
     if gain < _MUST_PAY:
         return None
-    usd = price(case)
-    saved = f", {format_usd_rate(gain * usd)} an hour" if usd else ""
+    saved = f", {format_usd_rate(gain * usd)} an hour" if (usd := price(case)) else ""
     ends = " instead of ".join(format_seconds(one.value) for one in (same_tokens, now.step_seconds))
-    return Change(
-        gain=gain,
-        part=max(before, key=lambda name: before[name].value - after[name].value),
-        sentence=f"{words}: {ends} for these tokens as predicted, {format_percent(gain)} less{saved}",
-    )
+    part = max(before, key=lambda name: before[name].value - after[name].value)
+    return Change(gain, part, f"{words}: {ends} for these tokens as predicted, {format_percent(gain)} less{saved}")

@@ -1,30 +1,18 @@
-"""What filled a GPU's memory at its peak, by category and by the code that asked for it, and whether that must be.
-
-A snapshot says what is allocated when it is written, and what changed before. Replayed backwards from its end, the
-changes give the bytes at every moment, also of what was allocated before recording began.
-"""
+"""What filled a GPU's memory at its peak, by category and code, by a backward replay of a snapshot's events."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from advisor.findings.case import Finding, finding, lacking
+from advisor.findings.case import Finding, finding, lacking, texts
 from advisor.findings.traces.judgement import Judgement, PartOfWhole, Rate
 from advisor.hardware.catalog import find_gpu
-from advisor.readers.traces.allocations import (
-    ALLOCATED,
-    CATEGORIES,
-    RECORD_SNAPSHOT,
-    RESERVED,
-    Allocations,
-    Event,
-    Span,
-)
+from advisor.readers.traces.allocations import ALLOCATED, CATEGORIES, RECORD_SNAPSHOT, RESERVED, Allocations, Event
 from advisor.readers.traces.frames import PYTHON, Stack, place_of
 from advisor.units import GIB, MIB, format_bytes, format_percent
 
@@ -66,20 +54,20 @@ class Block(NamedTuple):
 class Moment:
     """The memory after one event: what the tensors hold, what the allocator holds, and each block with an event."""
 
-    number: int  # of the event
+    event: Event
     allocated_bytes: int
     reserved_bytes: int
     phase: str | None
     blocks: tuple[Block, ...]
 
     @property
-    def before_bytes(self) -> int:
-        """Return what was allocated before recording began: weights, and optimizer state if a step was taken."""
-        return self.allocated_bytes - sum(block.size for block in self.blocks)
-
-    @property
     def unused_bytes(self) -> int:
         return self.reserved_bytes - self.allocated_bytes
+
+    @property
+    def asked_bytes(self) -> int | None:
+        """Return the bytes that could not be allocated, or None if memory did not run out."""
+        return self.event.size if self.event.action == "oom" else None
 
     @property
     def words(self) -> str:
@@ -89,54 +77,39 @@ class Moment:
 def judge(allocations: Allocations, rate: Rate) -> Judgement:
     """Judge the moment at which memory ran out, or else the peak."""
     if allocations.curve:
-        return _judge_timeline(allocations)
+        peak = max(allocations.curve, key=sum)
+        parts, largest = _parts(Counter(dict(zip(CATEGORIES, peak, strict=True))))
+        gap = lacking("memory_groups", f"the code that asked for memory, which a snapshot has: {RECORD_SNAPSHOT}")
+        verdict = f"The memory's peak is {format_bytes(sum(peak))}: {largest}"
+        return Judgement(verdict=verdict, parts=parts, lacking=(gap,), facts={"peak_bytes": sum(peak)})
     moment = moment_of(allocations)
-    sizes = Counter({BEFORE: max(0, moment.before_bytes)})
+    # Weights were there before recording began, and optimizer state if a step was taken.
+    before_bytes = moment.allocated_bytes - sum(block.size for block in moment.blocks)
+    sizes = Counter({BEFORE: max(0, before_bytes)})
     for block in moment.blocks:
         sizes[block.category] += block.size
     # A script that writes snapshots may reserve less than it allocates: then nothing is said of reserved bytes.
     sizes[UNUSED] = max(0, moment.unused_bytes)
-    asked = _ran_out(allocations, moment)
-    where, held, parts = (
-        f", in {moment.phase}" if moment.phase else "",
-        format_bytes(moment.allocated_bytes),
-        _parts(sizes),
-    )
-    verdict = f"The memory's peak is {held}{where}: {_largest(parts)}"
+    where, asked = f", in {moment.phase}" if moment.phase else "", moment.asked_bytes
+    held, (parts, largest) = format_bytes(moment.allocated_bytes), _parts(sizes)
+    verdict = f"The memory's peak is {held}{where}: {largest}"
     if moment.phase == _PHASES[OPTIMIZER]:
         verdict += "; activation checkpointing would not lower it"
     if asked is not None:
         verdict = f"Memory ran out{where}: {format_bytes(asked)} were asked for beside {held}"
-    found = (
-        _out_of_memory(allocations, moment, rate),
-        _attention(moment),
-        _logits(moment, sizes[LOGITS]),
-        _fragmented(allocations, moment),
-    )
     facts = {"peak_bytes": moment.allocated_bytes, "reserved_bytes": moment.reserved_bytes, "phase": moment.phase,
-             "before_recording_bytes": moment.before_bytes, "asked_bytes": asked, "device": allocations.device,
+             "before_recording_bytes": before_bytes, "asked_bytes": asked, "device": allocations.device,
              "largest_groups": [group._asdict() for group in largest_groups(moment.blocks)]}  # fmt: skip
-    return Judgement(verdict=verdict, parts=parts, findings=tuple(one for one in found if one), facts=facts)
+    return Judgement(verdict=verdict, parts=parts, findings=tuple(_findings(allocations, moment, rate)), facts=facts)
 
 
-def _parts(sizes: Counter[str]) -> tuple[PartOfWhole, ...]:
-    held = {name: size for name, size in sizes.most_common() if size > 0}
-    whole = sum(held.values())
-    return tuple(PartOfWhole(name=name, value=size, share=size / whole, unit="bytes") for name, size in held.items())
-
-
-def _largest(parts: Sequence[PartOfWhole]) -> str:
+def _parts(sizes: Counter[str]) -> tuple[tuple[PartOfWhole, ...], str]:
+    """Return the parts, the largest first, and in words the three that matter most."""
+    whole = sum(size for size in sizes.values() if size > 0)
+    parts = tuple(PartOfWhole(name=name, value=size, share=size / whole, unit="bytes")
+                  for name, size in sizes.most_common() if size > 0)  # fmt: skip
     shown = [part for part in parts if part.name != UNUSED and part.share >= 0.01][:3]
-    return ", ".join(f"{format_bytes(part.value)} {part.name}" for part in shown)
-
-
-def _judge_timeline(allocations: Allocations) -> Judgement:
-    peak = max(allocations.curve, key=sum)
-    parts = _parts(Counter(dict(zip(CATEGORIES, peak, strict=True))))
-    verdict = f"The memory's peak is {format_bytes(sum(peak))}: {_largest(parts)}"
-    missing = f"the code that asked for memory, which a snapshot has: {RECORD_SNAPSHOT}"
-    lacks = (lacking("memory_groups", missing),)
-    return Judgement(verdict=verdict, parts=parts, lacking=lacks, facts={"peak_bytes": sum(peak)})
+    return parts, ", ".join(f"{format_bytes(part.value)} {part.name}" for part in shown)
 
 
 def moment_of(allocations: Allocations) -> Moment:
@@ -151,9 +124,10 @@ def moment_of(allocations: Allocations) -> Moment:
     ran_out = [number for number, event in enumerate(events) if event.action == "oom"]
     number = ran_out[-1] if ran_out else max(range(len(events)), key=lambda one: held[one][0])
     categories = _categories(allocations.stacks)
-    phase = OPTIMIZER if _step_around(allocations, events[number]) else categories[events[number].stack]
+    in_step = _step_around(allocations, events[number]) is not None
+    phase = OPTIMIZER if in_step else categories[events[number].stack]
     return Moment(
-        number=number,
+        event=events[number],
         allocated_bytes=held[number][0],
         reserved_bytes=held[number][1],
         phase=_PHASES.get(phase),
@@ -195,10 +169,10 @@ def _blocks(allocations: Allocations, number: int, categories: Sequence[str]) ->
         yield Block(size=event.size, category=named, stack=stacks[event.stack])
 
 
-def _step_around(allocations: Allocations, event: Event) -> Span | None:
-    """Return the optimizer step in which an event happened, by the annotations."""
+def _step_around(allocations: Allocations, event: Event) -> int | None:
+    """Return when the optimizer step began in which an event happened, by the annotations."""
     steps = (span for span in allocations.spans if span.name.startswith("Optimizer.step"))
-    return next((step for step in steps if step.start_us <= (event.time_us or -1) <= step.end_us), None)
+    return next((step.start_us for step in steps if step.start_us <= (event.time_us or -1) <= step.end_us), None)
 
 
 def _in_backward(stack: Stack) -> bool:
@@ -241,98 +215,45 @@ def largest_groups(blocks: Sequence[Block]) -> list[BlockGroup]:
     return [BlockGroup(place, category, count, size, count * size) for (size, category, place), count in largest]
 
 
-# The parts that are measured, by the memory model's (`prediction/memory.py:MemoryParts`) that they answer.
-# What was there before recording are weights and optimizer state, which nothing tells apart.
-_ANSWERED = {
-    ("weights", "optimizer"): (WEIGHTS, OPTIMIZER, BEFORE, "parameters"),
-    ("gradients",): (GRADIENTS,),
-    ("activations",): (ACTIVATIONS, IN_BACKWARD, "temporaries", "autograd detail"),
-    ("logits",): (LOGITS,),
-    ("overhead",): (OTHER, SHARDING, IN_OPTIMIZER, "inputs", "unknown"),
-}
+def _three(blocks: Sequence[Block]) -> list[str]:
+    return [group.words for group in largest_groups(blocks)[:3]]
 
 
-class Beside(NamedTuple):
-    """One part of the memory as measured and as predicted."""
-
-    name: str
-    measured_bytes: float
-    predicted_bytes: float
-
-
-def beside(parts: Sequence[PartOfWhole], predicted: Mapping[str, float]) -> list[Beside]:
-    """Return the measured parts of a snapshot beside those of the memory model, given in bytes by their names."""
-    measured = {part.name: part.value for part in parts}
-    return [
-        Beside(
-            " and ".join(names), sum(measured.get(name, 0) for name in answers), sum(predicted[name] for name in names)
-        )
-        for names, answers in _ANSWERED.items()
-    ]
-
-
-def appetite(rows: Sequence[Beside]) -> float:
-    """Return how many times the predicted activations and logits this program needs, at least 1."""
-    moving = [row for row in rows if row.name in ("activations", "logits")]
-    predicted = sum(row.predicted_bytes for row in moving)
-    return max(1.0, sum(row.measured_bytes for row in moving) / predicted) if predicted > 0 else 1.0
+def _findings(allocations: Allocations, moment: Moment, rate: Rate) -> Iterator[Finding]:
+    if moment.asked_bytes is not None:
+        yield _out_of_memory(allocations, moment, moment.asked_bytes, rate)
+    whole = max(1, moment.allocated_bytes)
+    # Fused attention never stores the probabilities that are kept here for the backward pass.
+    kept = [one for one in moment.blocks if one.category == ACTIVATIONS
+            and any(_SOFTMAX.search(frame.function) for frame in one.stack)]  # fmt: skip
+    groups = [group for group in largest_groups(kept) if group.blocks >= _ATTENTION_BLOCKS]
+    if (total := sum(group.bytes for group in groups)) >= _ATTENTION_SHARE * whole:
+        title = f"Attention keeps its probabilities: {format_bytes(total)}, {format_percent(total / whole)} of the peak"
+        evidence = [group.words for group in groups[:3]]
+        yield finding("attention_written_out", text="attention_kept", title=title, evidence=evidence)
+    logits = [one for one in moment.blocks if one.category == LOGITS]
+    if (total := sum(one.size for one in logits)) >= _LOGITS_SHARE * whole:
+        title = f"Logits and loss hold {format_bytes(total)}, {format_percent(total / whole)} of the peak"
+        yield finding("logits_fill_memory", title=title, evidence=_three(logits))
+    if moment.unused_bytes >= max(_UNUSED_BYTES, _UNUSED_SHARE * moment.reserved_bytes):
+        unused, reserved = format_bytes(moment.unused_bytes), format_bytes(moment.reserved_bytes)
+        actions = texts()["memory_unused"]["actions"][allocations.expandable :]  # the first makes segments expandable
+        title = f"{unused} of {reserved} reserved bytes are unused at the peak"
+        yield finding("memory_unused", title=title, evidence=moment.words, actions=actions)
 
 
-def _ran_out(allocations: Allocations, moment: Moment) -> int | None:
-    """Return the bytes that could not be allocated, or None if memory did not run out."""
-    event = allocations.events[moment.number]
-    return event.size if event.action == "oom" else None
-
-
-def _out_of_memory(allocations: Allocations, moment: Moment, rate: Rate) -> Finding | None:
-    asked, event = _ran_out(allocations, moment), allocations.events[moment.number]
-    if asked is None:
-        return None
-    evidence, causes, spec = [moment.words], [], find_gpu(rate.gpu) if rate.gpu else None
-    if event.free_bytes is not None:
-        evidence[0] += f", {format_bytes(event.free_bytes)} left on the GPU"
-    if event.free_bytes is not None and spec is not None:
-        outside = spec.memory_bytes - event.free_bytes - moment.reserved_bytes
-        if outside > _OUTSIDE_BYTES:
+def _out_of_memory(allocations: Allocations, moment: Moment, asked: int, rate: Rate) -> Finding:
+    evidence, causes, free = [moment.words], [], moment.event.free_bytes
+    spec = find_gpu(rate.gpu) if rate.gpu else None
+    if free is not None:
+        evidence[0] += f", {format_bytes(free)} left on the GPU"
+        outside = spec.memory_bytes - free - moment.reserved_bytes if spec is not None else 0
+        if spec is not None and outside > _OUTSIDE_BYTES:
             evidence.append(f"{format_bytes(outside)} of the {spec.product} are outside torch's allocator")
             causes.append("buffers of NCCL, CUDA contexts and other processes: nvidia-smi names them")
     if moment.unused_bytes >= asked:
         unused = format_bytes(moment.unused_bytes)
         causes.append(f"fragmentation: {unused} are reserved and free, but in no block of this size")
-    evidence += [group.words for group in largest_groups(moment.blocks)[:3]]
-    place = place_of(allocations.stacks[event.stack])
+    place = place_of(allocations.stacks[moment.event.stack])
     title = f"Memory ran out: {format_bytes(asked)} were asked for" + (f" at {place}" if place else "")
-    return finding("memory_ran_out", title=title, evidence=evidence, causes=causes)
-
-
-def _attention(moment: Moment) -> Finding | None:
-    """Attention probabilities that are kept for the backward pass, which fused attention never stores."""
-    softmax = [
-        block
-        for block in moment.blocks
-        if block.category == ACTIVATIONS and any(_SOFTMAX.search(frame.function) for frame in block.stack)
-    ]
-    groups = [group for group in largest_groups(softmax) if group.blocks >= _ATTENTION_BLOCKS]
-    total = sum(group.bytes for group in groups)
-    if total < _ATTENTION_SHARE * max(1, moment.allocated_bytes):
-        return None
-    share, evidence = format_percent(total / moment.allocated_bytes), [group.words for group in groups[:3]]
-    title = f"Attention keeps its probabilities: {format_bytes(total)}, {share} of the peak"
-    return finding("attention_written_out", text="attention_kept", title=title, evidence=evidence)
-
-
-def _logits(moment: Moment, size: int) -> Finding | None:
-    if size < _LOGITS_SHARE * max(1, moment.allocated_bytes):
-        return None
-    evidence = [group.words for group in largest_groups([one for one in moment.blocks if one.category == LOGITS])[:3]]
-    title = f"Logits and loss hold {format_bytes(size)}, {format_percent(size / moment.allocated_bytes)} of the peak"
-    return finding("logits_fill_memory", title=title, evidence=evidence)
-
-
-def _fragmented(allocations: Allocations, moment: Moment) -> Finding | None:
-    if moment.unused_bytes < max(_UNUSED_BYTES, _UNUSED_SHARE * moment.reserved_bytes):
-        return None
-    reserved = format_bytes(moment.reserved_bytes)
-    title = f"{format_bytes(moment.unused_bytes)} of {reserved} reserved bytes are unused at the peak"
-    text = "memory_unused_expandable" if allocations.expandable else ""
-    return finding("memory_unused", text=text, title=title, evidence=moment.words)
+    return finding("memory_ran_out", title=title, evidence=[*evidence, *_three(moment.blocks)], causes=causes)

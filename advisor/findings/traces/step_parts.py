@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,57 +14,30 @@ import numpy.typing as npt
 from advisor.readers.traces import intervals
 from advisor.readers.traces.intervals import Floats
 from advisor.readers.traces.timeline import COLLECTIVE_OP, COPY, KERNEL, SYNCHRONIZING_OPS, Events, Ints, Timeline
+from advisor.store.disk import read_yaml
 
 Mask = npt.NDArray[np.bool_]
 
-# Kernels of libraries for collectives. Many carry no "nccl" in their name, so arguments and annotations count too.
-_COMMUNICATION = (
-    r"(?i)^(?!triton_(?:poi|red|per|for|tem)_)"  # a compiled kernel is named after all operators around it
-    r"(?:.*(?:nccl|rccl|multimem_all_|one_shot_all_reduce|two_shot_all_reduce|cross_device_reduce|deep_ep|nvshmem"
-    r"|(?:^|[^a-z])(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)(?:[^a-z]|$|_kernel|kernel)))"
-)
-_EXPERT_RANGE = r"(?i)(?:^|[^a-z])(?:dispatch|combine|all_?(?:to|2)_?all)(?:[^a-z]|$)"
-_OF_ONE_GPU = (
-    r"(?i)triton|permut|sort|topk|copy|gemm|matmul|cutlass|elementwise|reduce_kernel|cast|quant|align|scan|fill"
-)
-_COLLECTIVE_RANGE = r"^(?:nccl|rccl|gloo|c10d|xccl|hccl)\w*:"
+# Regular expressions for names of kernels, operators, calls and annotations.
+_NAMES = read_yaml(Path(__file__).with_name("names.yaml"), "table of names")
+OPTIMIZER_STEP, BACKWARD = _NAMES["optimizer_step"], _NAMES["backward"]
 _SYNCHRONIZING = rf"Synchronize$|^(?:{'|'.join(SYNCHRONIZING_OPS)})$"
-_DATA_LOADING = r"^enumerate\(DataLoader\)#|DataLoader.*__next__"
-_ALLOCATING = r"^(?:cuda|hip)(?:Malloc|Free)(?!Host|Async)\w*$|^cuMem(?:Create|Map|Unmap|Release)"
-_COMPILING = r"^(?:TorchDynamo|CompiledFxGraph|Inductor|dynamo_timed|_compile|CompileTime)"
-OPTIMIZER_STEP = r"^Optimizer\.step#"
-BACKWARD = r"^autograd::engine::evaluate_function"
-_PROFILER_STEP = r"^ProfilerStep#\d+$"
 
 PRODUCTS, ATTENTION, LOSS, OPTIMIZER, COMMUNICATION, PASSES, UNNAMED = TERMS = (
     "matrix products", "attention", "logits and loss", "optimizer", "communication", "memory passes", "unnamed",
 )  # fmt: skip
-_TERM_OF_OP = (
-    (ATTENTION, r"_flash_attention|_efficient_attention|scaled_dot_product|flash_attn|cudnn_attention|_fused_sdp"),
-    (LOSS, r"log_softmax|nll_loss|cross_entropy"),
-    (PRODUCTS, r"^aten::(?:mm|addmm|bmm|baddbmm|linear|matmul|einsum|_scaled_mm|_grouped_mm|_scaled_grouped_mm"
-               r"|conv\w*|_conv\w*|cudnn_conv\w*|miopen_conv\w*|slow_conv\w*|mkldnn_conv\w*|lstm|gru|_cudnn_rnn\w*)$"),
-)  # fmt: skip
-_TERM_OF_KERNEL = (
-    (ATTENTION, r"(?i)flash_?(?:fwd|bwd|attn|attention)|fmha|attn_(?:fwd|bwd)|sdpa|attention_kernel"),
-    (PRODUCTS, r"(?i)gemm|cutlass|_xmma_|nvjet_|^Cijk_|^bmm_|wgrad|dgrad|implicit_convolve|scudnn|cudnn.*conv|conv\dd"
-               r"|convolve|winograd|igemm|miopen.*conv|matmul|gemv|splitKreduce|_mm_kernel"),
-    (OPTIMIZER, r"(?i)multi_tensor_apply|FusedAdam|fused_adam|adamw?_kernel|fused_lamb"),
-    (LOSS, r"(?i)softmax_?loss|cross_entropy|nll_loss|LogSoftMax"),
-    (PASSES, r"(?i)elementwise|reduce|norm|copy|triton_|CatArray|transpose|softmax|index|gather|scatter|embedding|fill"
-             r"|dropout|gelu|silu|relu|bn_|batch_?norm|rope|rotary|sort|scan|cast|quant|pool|Memset|upsample|random"
-             r"|distribution|nhwc|nchw|cub::|thrust"),
-)  # fmt: skip
+EXPOSED, COPIES = "communication that nothing hides", "copies that nothing hides"
+_IDLE = ("idle: data loading", "idle: memory was allocated", "idle: code was compiled",
+         "idle: the host waited for the GPU", "idle: the host launched too late", "idle: other causes")  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class Idle:
-    """The seconds of a window in which the device does nothing, by cause."""
+class Idle(NamedTuple):
+    """The seconds of a window in which the device does nothing, by cause, in the order of `_IDLE`."""
 
     data_loading: float
-    synchronizing: float  # the host waited for the device, and then the device for the host
     allocating: float
     compiling: float
+    synchronizing: float  # the host waited for the device, and then the device for the host
     host: float  # Python and dispatch: the next kernel was launched too late
     device: float  # the kernel was launched in time, and waited for another one or an event
 
@@ -98,23 +73,27 @@ class StepParts:
     @cached_property
     def communication(self) -> Mask:
         """Return which events are collectives: by their arguments, by what launched them, or by name."""
-        launched = self._within(_COLLECTIVE_RANGE) | self._within(rf"^{COLLECTIVE_OP}$", self.timeline.ops)
+        launched = self._within(_NAMES["collective_range"]) | self._within(rf"^{COLLECTIVE_OP}$", self.timeline.ops)
         # An annotation of experts also holds ordinary operators and kernels, which sort and copy tokens.
-        local = (self.operator >= 0) | self.timeline.matches(_OF_ONE_GPU, self.device)
-        of_experts = self._within(_EXPERT_RANGE) & ~local
-        named = self.timeline.matches(_COMMUNICATION, self.device)
+        local = (self.operator >= 0) | self.timeline.matches(_NAMES["of_one_gpu"], self.device)
+        of_experts = self._within(_NAMES["expert_range"]) & ~local
+        named = self.timeline.matches(_NAMES["communication"], self.device)
         return self.kernels & ((self.timeline.message >= 0) | launched | of_experts | named)
+
+    def by_operator(self, wanted: Mask) -> Mask:
+        """Return which device events were launched by a wanted operator."""
+        return np.asarray(np.append(wanted, False)[self.operator])
+
+    def by_sizes(self, wanted: Callable[[tuple[Any, ...]], bool]) -> Mask:
+        """Return which device events were launched by an operator with an input of wanted sizes."""
+        shapes = [any(isinstance(side, tuple) and wanted(side) for side in dims) for dims in self.timeline.shapes]
+        return np.array([*shapes, False])[np.append(self.timeline.ops.extra, -1)[self.operator]]
 
     @cached_property
     def recomputed(self) -> Mask:
         """Return which events belong to a forward pass that is computed again during the backward pass."""
-        forward = self.operator >= 0
-        forward[forward] = self.timeline.op_differentiable[self.operator[forward]]
-        return self.in_backward & forward & self.kernels
-
-    @cached_property
-    def in_backward(self) -> Mask:
-        return self._within(BACKWARD, self.timeline.ops)
+        in_backward = self._within(BACKWARD, self.timeline.ops)
+        return in_backward & self.by_operator(self.timeline.op_differentiable) & self.kernels
 
     @cached_property
     def in_optimizer(self) -> Mask:
@@ -140,21 +119,21 @@ class StepParts:
         return intervals.length(self.compute_intervals)
 
     @cached_property
-    def communication_intervals(self) -> Floats:
-        return self.covered(self.communication)
-
-    @cached_property
     def communication_seconds(self) -> float:
-        return intervals.length(self.communication_intervals)
+        return intervals.length(self.covered(self.communication))
 
     @cached_property
     def exposed_communication(self) -> Floats:
-        return intervals.minus(self.communication_intervals, self.compute_intervals)
+        return intervals.minus(self.covered(self.communication), self.compute_intervals)
+
+    @cached_property
+    def exposed_seconds(self) -> float:
+        return intervals.length(self.exposed_communication)
 
     @cached_property
     def exposed_copy_seconds(self) -> float:
         # What the device does besides computation and exposed communication are copies alone.
-        rest = intervals.length(self.busy) - self.compute_seconds - intervals.length(self.exposed_communication)
+        rest = intervals.length(self.busy) - self.compute_seconds - self.exposed_seconds
         return rest if self.copies.any() else 0.0
 
     @cached_property
@@ -164,7 +143,8 @@ class StepParts:
     @cached_property
     def late_gaps(self) -> Floats:
         """Return the gaps of the device before events that the host launched only after the gap began."""
-        gaps, order = intervals.gaps(self.busy), np.argsort(self.device.start, kind="stable")
+        gaps = np.column_stack((self.busy[:-1, 1], self.busy[1:, 0]))
+        order = np.argsort(self.device.start, kind="stable")
         following = order[np.searchsorted(self.device.start[order], gaps[:, 1], side="left")]
         return gaps[(self.launch.extra[following] >= 0) & (self.launch.start[following] >= gaps[:, 0])]
 
@@ -172,8 +152,8 @@ class StepParts:
     def idle(self) -> Idle:
         """Divide the idle time. What the host did during a gap names its cause, the clearest cause first."""
         left, seconds = self.late_gaps, []
-        for pattern in (_DATA_LOADING, _ALLOCATING, _COMPILING):
-            cause = self._host(pattern)
+        for name in ("data_loading", "allocating", "compiling"):
+            cause = self._host(_NAMES[name])
             seconds.append(intervals.length(intervals.intersect(left, cause)))
             left = intervals.minus(left, cause)
         waiting = self._host(_SYNCHRONIZING)
@@ -181,11 +161,15 @@ class StepParts:
         blocked = (intervals.inside(waiting, left[:, 0]) >= 0) | (
             2 * intervals.overlaps(left, waiting) > left[:, 1] - left[:, 0]
         )
-        late = intervals.length(left)
-        synchronizing = intervals.length(left[blocked])
-        loading, allocating, compiling = seconds
-        return Idle(data_loading=loading, allocating=allocating, compiling=compiling, synchronizing=synchronizing,
-                    host=late - synchronizing, device=self.idle_seconds - late - sum(seconds))  # fmt: skip
+        late, synchronizing = intervals.length(left), intervals.length(left[blocked])
+        rest = self.idle_seconds - late - sum(seconds)
+        return Idle._make([*seconds, synchronizing, late - synchronizing, rest])
+
+    @cached_property
+    def parts(self) -> dict[str, float]:
+        """Return the seconds of each part of the window. They add up to it."""
+        busy = {"computation": self.compute_seconds, EXPOSED: self.exposed_seconds, COPIES: self.exposed_copy_seconds}
+        return busy | dict(zip(_IDLE, self.idle, strict=True))
 
     def _host(self, pattern: str) -> Floats:
         """Return when the host was in a call, an operator or a range of such a name."""
@@ -195,12 +179,9 @@ class StepParts:
 
     @cached_property
     def step_of(self) -> Ints:
-        """Return the number of the step that launched each event, from 0, or -1.
-
-        A step of the host has another length than the device's, so it serves only to divide the launches.
-        """
+        """Return the number of the step that launched each event, from 0, or -1: a host's step has another length."""
         ranges = self.timeline.ranges
-        steps = ranges[self.timeline.matches(_PROFILER_STEP, ranges)]
+        steps = ranges[self.timeline.matches(_NAMES["profiler_step"], ranges)]
         if not len(steps):
             return np.full(len(self.device), -1)
         begins = np.sort(steps.start)
@@ -211,11 +192,14 @@ class StepParts:
     def steps(self) -> tuple[float, ...]:
         """Return the seconds of each step on the device; the last one ends with its last event."""
         numbers = [number for number in np.unique(self.step_of) if number >= 0]
-        firsts = [float(self.device.start[self.step_of == number].min()) for number in numbers]
-        if not numbers:
-            return ()
-        last = float(self.device.end[self.step_of == numbers[-1]].max())
-        return tuple(np.diff([*firsts, last]).tolist())
+        firsts = [self.device.start[self.step_of == number].min() for number in numbers]
+        lasts = [self.device.end[self.step_of == number].max() for number in numbers[-1:]]
+        return tuple(np.diff([*firsts, *lasts]).tolist())
+
+    @property
+    def step_count(self) -> int:
+        """Return the number of steps, or 1 if none are marked, which makes the window one."""
+        return max(len(self.steps), 1)
 
     @cached_property
     def terms(self) -> dict[str, float]:
@@ -229,13 +213,11 @@ class StepParts:
     def term(self) -> Ints:
         """Return for each event the number of its term: by the operator, by the phase, last by the kernel's name."""
         found = np.full(len(self.device), TERMS.index(UNNAMED), np.int8)
-        for term, pattern in reversed(_TERM_OF_KERNEL):
-            found[self.timeline.matches(pattern, self.device)] = TERMS.index(term)
-        known = self.operator >= 0
-        found[known & (found == TERMS.index(UNNAMED))] = TERMS.index(PASSES)
-        names = self.timeline.ops.name[self.operator] if known.any() else self.operator
-        for term, pattern in reversed(_TERM_OF_OP):
-            found[known & self.timeline.named(pattern, names)] = TERMS.index(term)
+        for term, words in reversed(_NAMES["terms_of_kernels"].items()):
+            found[self.timeline.matches(f"(?i){'|'.join(words)}", self.device)] = TERMS.index(term)
+        found[(self.operator >= 0) & (found == TERMS.index(UNNAMED))] = TERMS.index(PASSES)
+        for term, words in reversed(_NAMES["terms_of_operators"].items()):
+            found[self.by_operator(self.timeline.matches("|".join(words), self.timeline.ops))] = TERMS.index(term)
         found[self.of_vocabulary] = TERMS.index(LOSS)
         found[self.in_optimizer] = TERMS.index(OPTIMIZER)
         found[self.copies & ~self.in_optimizer] = TERMS.index(PASSES)
@@ -254,7 +236,7 @@ class StepParts:
             if len(sides) >= 2 and len(sides[1]) == 2 and sides[0][-1] in sides[1]:
                 left, right = sides[:2]
                 flops += 2 * math.prod(left) * math.prod(right) / left[-1]
-        return flops / max(len(self.steps), 1)
+        return flops / self.step_count
 
     @cached_property
     def of_vocabulary(self) -> Mask:
@@ -263,10 +245,11 @@ class StepParts:
         losses = ops[self.timeline.matches(r"^aten::(?:_?log_softmax|cross_entropy_loss|nll_loss)", ops)]
         classes = {sides[-1] for shape in np.unique(losses.extra[losses.extra >= 0]) for sides in shapes[shape][:1]
                    if isinstance(sides, tuple) and sides}  # fmt: skip
-        wide = np.array([any(size in classes for side in dims if isinstance(side, tuple) for size in side)
-                         for dims in shapes] or [False])  # fmt: skip
-        if not len(ops):
-            return np.zeros(len(self.device), bool)
-        products = self.timeline.named(r"^aten::(?:mm|addmm|linear|matmul)$", ops.name[self.operator])
-        shape = np.where(self.operator >= 0, ops.extra[self.operator], -1)
-        return np.asarray((shape >= 0) & wide[np.maximum(shape, 0)] & products)
+        products = self.by_operator(self.timeline.matches(r"^aten::(?:mm|addmm|linear|matmul)$", ops))
+        return products & self.by_sizes(lambda side: any(size in classes for size in side))
+
+
+def means(ranks: Sequence[StepParts], parts_of: Callable[[StepParts], Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean seconds of each part over the ranks: in a step, or in the window if no steps are marked."""
+    columns = [(parts_of(one), one.step_count) for one in ranks]
+    return {name: float(np.mean([seconds[name] / count for seconds, count in columns])) for name in columns[0][0]}

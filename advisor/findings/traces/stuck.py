@@ -1,8 +1,4 @@
-"""Which rank of a job is stuck, differs from the others or comes late, by the flight recorder's dumps of all ranks.
-
-A collective that some rank did not join, or called differently, has the cause: from the earliest one, whoever is waited
-for is followed to what it waits for itself.
-"""
+"""Which rank of a job is stuck, differs from the others or comes late, by the flight recorder's dumps of all ranks."""
 
 from __future__ import annotations
 
@@ -29,6 +25,7 @@ _ALL_TO_ALL = re.compile(r"all_?to_?all")
 _UNEVEN = re.compile(r"_v(?:_|$)")  # all_gather_v and the like
 
 Matched = dict[int, dict[int, Call]]  # the calls of one group, by number and rank
+Found = tuple[Finding, dict[str, Any]]  # with facts for programs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,28 +65,24 @@ def judge(collectives: Collectives, rate: Rate) -> Judgement:
     matched = _matched(collectives)
     problems = sorted(_problems(collectives, matched), key=lambda one: (one.first_ns, one.number))
     found = _who(collectives, problems, rate) or _pending(collectives, matched) or _late(collectives, matched, rate)
-    notes = {"ranks": files, "missing_ranks": list(missing), "notes": list(collectives.notes)}
-    if found is None:
-        calls = max(len(calls) for calls in collectives.calls.values())
-        verdict = f"Nothing is stuck: {format_count(files)} ranks called the same {format_count(calls)} collectives"
-        if files == 1:
-            verdict = "One rank alone: what it waits for, only the others' dumps can say"
-        return Judgement(verdict=verdict, facts=notes)
-    one, facts = found
-    return Judgement(verdict=one.title, findings=(one,), facts={**notes, **facts})
+    facts: dict[str, Any] = {"ranks": files, "missing_ranks": list(missing)}
+    if found is not None:
+        return Judgement(verdict=found[0].title, findings=found[:1], facts=facts | found[1])
+    calls = format_count(max(len(calls) for calls in collectives.calls.values()))
+    verdict = f"Nothing is stuck: {format_count(files)} ranks called the same {calls} collectives"
+    alone = "One rank alone: what it waits for, only the others' dumps can say"
+    return Judgement(verdict=alone if files == 1 else verdict, facts=facts)
 
 
 def _matched(collectives: Collectives) -> dict[str, Matched]:
     """Return the calls of each group from the first that all ranks still hold; of a bundle's calls the first."""
     found: dict[str, Matched] = {key: defaultdict(dict) for key in collectives.groups}
-    oldest: dict[str, int] = {}
+    oldest: dict[str, dict[int, int]] = defaultdict(dict)  # of each group, the first number that a rank still holds
     for rank, calls in collectives.calls.items():
-        first: dict[str, int] = {}
         for call in calls:
             found[call.group][call.number].setdefault(rank, call)
-            first[call.group] = min(call.number, first.get(call.group, call.number))
-        oldest |= {key: max(number, oldest.get(key, number)) for key, number in first.items()}
-    return {key: {number: calls[number] for number in sorted(calls) if number >= oldest[key]}
+            oldest[call.group][rank] = min(call.number, oldest[call.group].get(rank, call.number))
+    return {key: {number: calls[number] for number in sorted(calls) if number >= max(oldest[key].values())}
             for key, calls in found.items()}  # fmt: skip
 
 
@@ -111,11 +104,9 @@ def _problems(collectives: Collectives, matched: Mapping[str, Matched]) -> Itera
 
 def _minority(calls: Mapping[int, Call], *, whole: bool) -> tuple[int, ...]:
     """Return the ranks whose operation, sizes or dtypes differ from most others'; all of them if there is no most."""
-    votes = Counter(_signature(call) for call in calls.values())
-    (most, count), *others = votes.most_common()
+    (most, count), *others = Counter(map(_signature, calls.values())).most_common()
     if others:
-        tied = others[0][1] == count
-        return tuple(rank for rank, call in calls.items() if tied or _signature(call) != most)
+        return tuple(rank for rank, call in calls.items() if others[0][1] == count or _signature(call) != most)
     # The splits of an all-to-all differ from rank to rank, but what is sent must be received.
     sent, received = (sum(prod(size) for call in calls.values() for size in getattr(call, ends))
                       for ends in ("inputs", "outputs"))  # fmt: skip
@@ -123,17 +114,14 @@ def _minority(calls: Mapping[int, Call], *, whole: bool) -> tuple[int, ...]:
 
 
 def _signature(call: Call) -> tuple[Any, ...]:
-    """Return what all ranks of a collective must have alike: only one rank gathers, and only one scatters.
-
-    Of sizes only the number of elements counts, and none where each rank may give its own.
-    """
+    """Return what all ranks of a collective must have alike: of sizes the elements, but where each may give its own."""
     split = _ALL_TO_ALL.search(call.operation) or _UNEVEN.search(call.operation)
     inputs = () if split or call.operation == "scatter" else tuple(map(prod, call.inputs))
     outputs = () if split or call.operation == "gather" else tuple(map(prod, call.outputs))
     return call.operation, inputs, outputs, call.dtypes if inputs else ()
 
 
-def _who(collectives: Collectives, problems: Sequence[_Problem], rate: Rate) -> tuple[Finding, dict[str, Any]] | None:
+def _who(collectives: Collectives, problems: Sequence[_Problem], rate: Rate) -> Found | None:
     """Return the rank that all others wait for: directly, through others, or because it wrote no dump."""
     missing = collectives.missing_ranks
     if not problems:
@@ -200,7 +188,7 @@ def _odd_ranks(collectives: Collectives, length: int) -> set[int]:
     return {rank for rank, found in orders.items() if any(counts[order] == 1 for order in found)}
 
 
-def _no_dump(collectives: Collectives, rate: Rate) -> tuple[Finding, dict[str, Any]] | None:
+def _no_dump(collectives: Collectives, rate: Rate) -> Found | None:
     missing = collectives.missing_ranks
     last = {rank: calls[-1] for rank, calls in collectives.calls.items() if calls}
     if all(call.state == "completed" for call in last.values()):
@@ -220,22 +208,19 @@ def _waits_for(collectives: Collectives, rank: int, missing: Sequence[int]) -> b
     return any(rank in newest[key] and newest[key][rank] == max(newest[key].values()) for key in shared)
 
 
-def _pending(collectives: Collectives, matched: Mapping[str, Matched]) -> tuple[Finding, dict[str, Any]] | None:
+def _pending(collectives: Collectives, matched: Mapping[str, Matched]) -> Found | None:
     """Return what all ranks have called and not all have completed, of backends that record states."""
-    if not any(call.state == "completed" for calls in collectives.calls.values() for call in calls):
-        return None
-    everything = [calls for by_number in matched.values() for calls in by_number.values()]
-    open_calls = [calls for calls in everything if any(call.state != "completed" for call in calls.values())]
-    if not open_calls:
+    open_calls = [calls for by_number in matched.values() for calls in by_number.values()
+                  if any(call.state != "completed" for call in calls.values())]  # fmt: skip
+    states_kept = any(call.state == "completed" for calls in collectives.calls.values() for call in calls)
+    if not open_calls or not states_kept:
         return None
     calls = min(open_calls, key=lambda one: min(call.created_ns for call in one.values()))
     states = {rank: call.state for rank, call in calls.items()}
-    behind = tuple(rank for rank, state in states.items() if state != "completed")
+    behind, text = tuple(rank for rank, state in states.items() if state != "completed"), "kernel_hangs"
     if len(behind) == len(states):
         text = "kernel_not_reached" if set(states.values()) == {"scheduled"} else "network_hangs"
         behind = tuple(rank for rank, state in states.items() if state == "scheduled") or behind
-    else:
-        text = "kernel_hangs"
     ends = {"kernel_not_reached": "no GPU has begun", "network_hangs": "GPUs have begun and none has ended",
             "kernel_hangs": f"{_ranks(behind)} did not end"}  # fmt: skip
     one = next(iter(calls.values()))
@@ -244,9 +229,7 @@ def _pending(collectives: Collectives, matched: Mapping[str, Matched]) -> tuple[
     return finding("collective_hangs", text=text, title=title, evidence=shown), {"stuck_ranks": list(behind)}
 
 
-def _late(
-    collectives: Collectives, matched: Mapping[str, Matched], rate: Rate
-) -> tuple[Finding, dict[str, Any]] | None:
+def _late(collectives: Collectives, matched: Mapping[str, Matched], rate: Rate) -> Found | None:
     """Return the rank that comes late to the calls of one line of the program, and not as late to those of others.
 
     A rank that seems equally late everywhere may have another clock, and stages of a pipeline come one after another.
@@ -262,32 +245,29 @@ def _late(
     lateness: dict[int, dict[tuple[Any, ...], float]] = defaultdict(dict)
     if not lines:
         return None
-    steps = [0.0]
+    step = 0.0
     for line, times in lines.items():
         for rank in times[0] if len(times) >= _LEAST_CALLS else ():
-            steps.append(median(after[rank] - before[rank] for before, after in pairwise(times)))
+            step = max(step, median(after[rank] - before[rank] for before, after in pairwise(times)))
             lateness[rank][line] = median(_after_others(one, rank) for one in times)
-    step = max(steps)
     newest, last = max(((line, times[-1]) for line, times in lines.items()), key=lambda one: max(one[1].values()))
     rank = max(last, key=lambda one: last[one])
     if (once := _after_others(last, rank) - lateness[rank].get(newest, 0.0)) > max(_STALL_NS, _STALL_STEPS * step):
         title = f"Rank {rank} came {format_seconds(once / 1e9)} after the others to the last call, {_line(newest)}"
         before = f"{format_seconds(step / 1e9)} a step before"
         return finding("stuck_rank", text="rank_came_late", title=title, evidence=before), {"stuck_ranks": [rank]}
-    late = {rank: (max(own, key=lambda line: own[line])) for rank, own in lateness.items() if len(own) > 1}
-    behind = {rank: lateness[rank][line] for rank, line in late.items()}
-    if not behind:
+    if not (several := {rank: own for rank, own in lateness.items() if len(own) > 1}):
         return None
-    rank = max(behind, key=lambda one: behind[one])
-    if behind[rank] - max(0.0, min(lateness[rank].values())) <= max(_LATE_NS, _LATE_SHARE * step):
+    rank, own = max(several.items(), key=lambda one: max(one[1].values()))
+    line, behind = max(own.items(), key=lambda one: one[1])
+    if behind - max(0.0, min(own.values())) <= max(_LATE_NS, _LATE_SHARE * step):
         return None
     shown = [f"{_line(line)}: {format_seconds(max(0.0, late_ns) / 1e9)} after the others"
-             for line, late_ns in lateness[rank].items()]  # fmt: skip
-    share, line = behind[rank] / step, late[rank]
-    hourly = None if rate.usd_per_hour is None else share * rate.usd_per_hour
-    title = f"Rank {rank} comes {format_seconds(behind[rank] / 1e9)} late to {_line(line)} in each step: the others "
-    title += f"wait {format_percent(share)} of it" + ("" if hourly is None else f", {format_usd_rate(hourly)} an hour")
-    facts = {"late_rank": rank, "late_seconds": behind[rank] / 1e9, "step_seconds": step / 1e9, "place": line[2]}
+             for line, late_ns in own.items()]  # fmt: skip
+    share, usd = behind / step, rate.usd_per_hour
+    title = f"Rank {rank} comes {format_seconds(behind / 1e9)} late to {_line(line)} in each step: the others wait "
+    title += f"{format_percent(share)} of it" + ("" if usd is None else f", {format_usd_rate(share * usd)} an hour")
+    facts = {"late_rank": rank, "late_seconds": behind / 1e9, "step_seconds": step / 1e9, "place": line[2]}
     return finding("late_rank", text="late_call", title=title, evidence=shown[:_SHOWN]), facts
 
 

@@ -58,10 +58,7 @@ class Allocations:
 
 
 def read_snapshot(stream: BinaryIO, name: str) -> Allocations:
-    """Read a memory snapshot (pickle or JSON): of several GPUs the one with the most events.
-
-    Raises AdvisorError if it is damaged, is no plain data or has no history.
-    """
+    """Read a snapshot: of several GPUs the one with the most events. Raises AdvisorError if it is no torch's."""
     held = load(stream, name)
     traces = entry(held, "device_traces", list, name)
     device = max(range(len(traces)), key=lambda number: len(entry(traces, number, list, name)), default=0)
@@ -122,22 +119,15 @@ def read_memory_timeline(stream: BinaryIO, name: str) -> Allocations:
         raise AdvisorError(f"{name} is an empty memory timeline", f"record a snapshot instead: {RECORD_SNAPSHOT}")
     by_category = len(held) == 2 and all(type(part) is list and part and type(part[0]) is kind
                                          for part, kind in zip(held, (int, list), strict=True))  # fmt: skip
-    curve = _rows(held[1], name) if by_category else _coalesced(held, name)
-    return Allocations(name=name, curve=tuple(curve))
-
-
-def _rows(rows: list[Any], name: str) -> Iterator[tuple[int, ...]]:
-    """Yield rows by category; in the file a zero stands before the first category."""
-    for number in range(len(rows)):
-        row = entry(rows, number, list, name)
-        yield tuple(entry(row, 1 + category, int, name) for category in range(len(CATEGORIES)))
+    if not by_category:
+        return Allocations(name=name, curve=tuple(_coalesced(held, name)))
+    rows = [entry(held[1], number, list, name) for number in range(len(held[1]))]
+    places = range(1, 1 + len(CATEGORIES))  # in the file a zero stands before the first category
+    return Allocations(name=name, curve=tuple(tuple(entry(row, one, int, name) for one in places) for row in rows))
 
 
 def _coalesced(events: list[Any], name: str) -> Iterator[tuple[int, ...]]:
-    """Yield the bytes by category after each moment of a raw timeline.
-
-    Sizes are signed: a new version of a tensor is two events of one time, its bytes less and then more.
-    """
+    """Yield the bytes by category after each moment of a raw timeline, whose sizes are signed."""
     held, before = [0] * len(CATEGORIES), None
     for number in range(len(events)):
         row = entry(events, number, list, name)

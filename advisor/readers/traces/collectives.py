@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
 from advisor.errors import AdvisorError
@@ -50,18 +50,19 @@ class Collectives:
     groups: Mapping[str, Group]
     missing_ranks: tuple[int, ...]
     rolled_ranks: frozenset[int] = frozenset()  # those that kept only their last calls
-    notes: tuple[str, ...] = ()
 
 
-@dataclass(kw_only=True)
-class _Dump:
+class _Dump(NamedTuple):
     """One file, before it is known which groups the other ranks are in."""
 
     name: str
     rank: int
     entries: list[dict[str, Any]]
-    members: dict[str, tuple[int, ...]] = field(default_factory=dict)  # ranks by name of group, as far as known
-    version: str = ""
+    members: dict[str, tuple[int, ...]]  # ranks by name of group, as far as known
+
+    @property
+    def first_record(self) -> int:
+        return (optional(self.entries[0], "record_id", int) or 0) if self.entries else 0
 
 
 def read_dumps(parts: Sequence[tuple[str, BinaryIO]]) -> Collectives:
@@ -70,8 +71,9 @@ def read_dumps(parts: Sequence[tuple[str, BinaryIO]]) -> Collectives:
     for name, stream in parts:
         dump = _read_dump(stream, name)
         # The same dump as pickle and as JSON: only the pickle has the lines that called.
-        if dump.rank not in dumps or _frames(dump) > _frames(dumps[dump.rank]):
-            dumps[dump.rank] = dump
+        of_rank = (dumps.get(dump.rank, dump), dump)
+        dumps[dump.rank] = max(of_rank, key=lambda one: (sum(bool(call.get("frames")) for call in one.entries),
+                                                         len(one.entries)))  # fmt: skip
     known = {rank for dump in dumps.values() for ranks in dump.members.values() for rank in ranks}
     everyone = tuple(sorted({*known, *range(max(dumps, default=0) + 1)}))
     calls: dict[int, tuple[Call, ...]] = {}
@@ -81,26 +83,13 @@ def read_dumps(parts: Sequence[tuple[str, BinaryIO]]) -> Collectives:
         calls[rank] = tuple(_calls(dump, everyone, members))
         for call in calls[rank]:
             callers[call.group][rank] = None
-    groups = {
-        key: Group(label=label, ranks=ranks or tuple(callers[key]), stated=bool(ranks))
-        for key, (label, ranks) in members.items()
-    }
-    versions = sorted({dump.version for dump in dumps.values()})
     return Collectives(
         calls=calls,
-        groups=groups,
+        groups={key: Group(label=label, ranks=ranks or tuple(callers[key]), stated=bool(ranks))
+                for key, (label, ranks) in members.items()},
         missing_ranks=tuple(rank for rank in everyone if rank not in dumps),
-        rolled_ranks=frozenset(rank for rank, dump in dumps.items() if dump.entries and _first_record(dump) > 0),
-        notes=(f"the dumps have versions {', '.join(versions)}",) if len(versions) > 1 else (),
-    )
-
-
-def _frames(dump: _Dump) -> tuple[int, int]:
-    return sum(bool(one.get("frames")) for one in dump.entries), len(dump.entries)
-
-
-def _first_record(dump: _Dump) -> int:
-    return optional(dump.entries[0], "record_id", int) or 0
+        rolled_ranks=frozenset(rank for rank, dump in dumps.items() if dump.first_record > 0),
+    )  # fmt: skip
 
 
 def _read_dump(stream: BinaryIO, name: str) -> _Dump:
@@ -110,13 +99,8 @@ def _read_dump(stream: BinaryIO, name: str) -> _Dump:
     for key, one in (optional(held, "pg_config", dict) or {}).items():
         ranks = {int(rank) for rank in re.findall(r"\d{1,9}", optional(one, "ranks", str) or "")}
         members[str(key)] = tuple(sorted(rank for rank in ranks if rank < _MOST_RANKS))
-    return _Dump(
-        name=name,
-        rank=_rank(name, {rank for ranks in members.values() for rank in ranks}),
-        entries=[entry(entries, number, dict, name) for number in range(len(entries))],
-        members=members,
-        version=shown(optional(held, "version", str) or "", 20),
-    )
+    rank = _rank(name, {rank for ranks in members.values() for rank in ranks})
+    return _Dump(name, rank, [entry(entries, number, dict, name) for number in range(len(entries))], members)
 
 
 def _rank(name: str, known: set[int]) -> int:
@@ -144,7 +128,7 @@ def _calls(dump: _Dump, everyone: tuple[int, ...], members: dict[str, tuple[str,
         label = label if label not in ("", "undefined") else f"group {name}"
         if one.get("is_p2p"):
             between = _BETWEEN_TWO.search(operation)
-            if between is None or _first_record(dump) > 0:
+            if between is None or dump.first_record > 0:
                 continue  # what bundles several, or counts from an unknown start
             first, second = int(between[2]), int(between[4])
             pair = (first, second) if between[3] == "->" else (second, first)
@@ -154,19 +138,11 @@ def _calls(dump: _Dump, everyone: tuple[int, ...], members: dict[str, tuple[str,
             number = pairs[key] = pairs.get(key, 0) + 1
             operation = "send and recv"
         members.setdefault(key, (shown(label, 60), ranks))
-        calls.append(
-            Call(
-                key,
-                number,
-                shown(operation, 60),
-                _sizes(optional(one, "input_sizes", list)),
-                _sizes(optional(one, "output_sizes", list)),
-                tuple(shown(str(dtype), 20) for dtype in optional(one, "input_dtypes", list) or ()),
-                str(one.get("state", "")),
-                entry(one, "time_created_ns", int, dump.name),
-                place_of(read_stack(one.get("frames"))),
-            )
-        )
+        inputs, outputs = (_sizes(optional(one, f"{ends}_sizes", list)) for ends in ("input", "output"))
+        dtypes = tuple(shown(str(dtype), 20) for dtype in optional(one, "input_dtypes", list) or ())
+        state, created_ns = str(one.get("state", "")), entry(one, "time_created_ns", int, dump.name)
+        place = place_of(read_stack(one.get("frames")))
+        calls.append(Call(key, number, shown(operation, 60), inputs, outputs, dtypes, state, created_ns, place))
     return calls
 
 

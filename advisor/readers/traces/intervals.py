@@ -27,19 +27,13 @@ def length(intervals: Floats) -> float:
     return float((intervals[:, 1] - intervals[:, 0]).sum())
 
 
-def covered_until(intervals: Floats, moments: Floats) -> Floats:
-    """Return how much of the time before each moment the intervals cover."""
-    if not len(intervals):
-        return np.zeros(len(moments))
-    before = np.r_[0.0, np.cumsum(intervals[:, 1] - intervals[:, 0])]
-    place = np.searchsorted(intervals[:, 0], moments, side="right") - 1
-    inside = np.minimum(moments, intervals[place, 1]) - intervals[place, 0]
-    return np.where(place >= 0, before[np.maximum(place, 0)] + inside, 0.0)
-
-
 def overlaps(intervals: Floats, others: Floats) -> Floats:
     """Return for each interval how much of it the others cover."""
-    return covered_until(others, intervals[:, 1]) - covered_until(others, intervals[:, 0])
+    # What is covered until a moment grows inside the others, and is constant between them.
+    edges = others.ravel() if len(others) else np.zeros(1)
+    covered = np.r_[0.0, np.repeat(np.cumsum(others[:, 1] - others[:, 0]), 2)][: len(edges)]
+    until = np.interp(intervals, edges, covered)
+    return until[:, 1] - until[:, 0]
 
 
 def minus(intervals: Floats, others: Floats) -> Floats:
@@ -58,11 +52,6 @@ def intersect(intervals: Floats, others: Floats) -> Floats:
     start = np.maximum(intervals[mine, 0], others[theirs, 0])
     end = np.minimum(intervals[mine, 1], others[theirs, 1])
     return np.column_stack((start, end))[end > start]
-
-
-def gaps(intervals: Floats) -> Floats:
-    """Return the intervals between consecutive ones."""
-    return np.column_stack((intervals[:-1, 1], intervals[1:, 0]))
 
 
 def inside(intervals: Floats, moments: Floats) -> npt.NDArray[np.int64]:

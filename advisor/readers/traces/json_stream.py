@@ -70,10 +70,7 @@ class JsonStream:
         self._at += 1
 
     def _many(self) -> list[dict[str, Any]]:
-        """Return the events in the buffer if each begins on a line of its own, as torch writes them.
-
-        They are decoded together, and unneeded ones not at all, which is several times faster.
-        """
+        """Return the buffer's events if each begins on its own line, as torch writes them: together they are fast."""
         layout = _FIRST_KEY.match(self._text, self._at) if self._in_lines else None
         if layout is None:
             return []

@@ -1,7 +1,4 @@
-"""Tells the kind of a trace or dump by its content, and opens each file of a folder or archive as one part.
-
-The files come from strangers: nothing is executed, and unpacked sizes are limited.
-"""
+"""Tells the kind of a trace or dump by its content, and opens each file of a folder or archive within limits."""
 
 from __future__ import annotations
 
@@ -36,12 +33,9 @@ RECORD_TRACE = (
     "on each rank, prof.step() after each step, and prof.export_chrome_trace('rank0.json.gz')"
 )
 _EXPORT_NSYS = "nsys export --type sqlite report.nsys-rep, then give report.sqlite"
-_UNREADABLE_NAMES = {
-    ".nsys-rep": ("is a report of Nsight Systems in a format of its own", _EXPORT_NSYS),
-    ".qdrep": ("is a report of Nsight Systems in a format of its own", _EXPORT_NSYS),
-    ".xplane.pb": ("is an XPlane profile", "xprof converts it: give the JSON of its trace_viewer"),
-}
-_UNREADABLE = (
+_UNREADABLE = (  # by the end of the name, or by the first bytes
+    (rb"(?i).*\.(?:nsys-rep|qdrep)$", "is a report of Nsight Systems in a format of its own", _EXPORT_NSYS),
+    (rb"(?i).*\.xplane\.pb$", "is an XPlane profile", "xprof converts it: give the JSON of its trace_viewer"),
     (rb"(?is)\s*<html.{0,400}memory.*data:image/png", "holds only a picture of the memory timeline",
      "prof.export_memory_timeline('memory.raw.json.gz'), or torch.cuda.memory._dump_snapshot('snapshot.pickle')"),
     (rb"(?m)^.*Time \(%\),.*Total Time \(ns\)", "holds only the sums of nsys stats, without what was idle or hidden",
@@ -82,10 +76,7 @@ class Part:
 
 @contextlib.contextmanager
 def opened_parts(path: Path) -> Iterator[list[Part]]:
-    """Yield the traces and dumps in a file, folder or archive, sorted by name; none if it has none.
-
-    Raises AdvisorError if all it has are kinds that cannot be read, with the command that makes a readable one.
-    """
+    """Yield the traces and dumps at a path, sorted by name. Raises AdvisorError if all it has cannot be read."""
     with tempfile.TemporaryDirectory(prefix="advisor-") as folder:
         parts, refused = [], []
         for name, file in _files(path, Path(folder)):
@@ -96,7 +87,9 @@ def opened_parts(path: Path) -> Iterator[list[Part]]:
                 refused.append(error)
         if refused and not parts:
             raise refused[0]
-        yield sorted(parts, key=lambda part: natural_order(part.name))
+        # rank_2 before rank_10: texts and numbers alternate, so that none is compared with the other.
+        yield sorted(parts, key=lambda part: [int(run) if place % 2 else run
+                                              for place, run in enumerate(re.split(r"(\d+)", part.name))])  # fmt: skip
 
 
 def holds_traces(path: Path) -> bool:
@@ -124,11 +117,8 @@ def kind_of(head: bytes) -> Kind | None:
 
 def unreadable(head: bytes, name: str) -> AdvisorError | None:
     """Return the error for a kind that cannot be read, with the command that makes a readable file, or None."""
-    for ending, (words, hint) in _UNREADABLE_NAMES.items():
-        if name.lower().endswith(ending):
-            return AdvisorError(f"{name} {words}", hint)
     for pattern, words, hint in _UNREADABLE:
-        if re.match(pattern, head):
+        if re.match(pattern, name.encode(errors="replace")) or re.match(pattern, head):
             return AdvisorError(f"{name} {words}", hint)
     return None
 
@@ -139,16 +129,8 @@ def read_head(path: Path) -> bytes:
         return stream.read(_HEAD_BYTES)
 
 
-def natural_order(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts rank_2 before rank_10."""
-    return [(int(run), "") if run.isdecimal() else (-1, run) for run in re.split(r"(\d+)", name)]
-
-
 def _files(path: Path, folder: Path, *, heads_only: bool = False) -> Iterator[tuple[str, Path]]:
-    """Yield name and place of each file at the path; files of an archive are unpacked into `folder`.
-
-    `heads_only` unpacks only the beginning of an archive's first files, which is enough to tell their kinds.
-    """
+    """Yield name and place of each file at the path; `heads_only` unpacks an archive's first files' beginnings."""
     if path.is_dir():
         inside = (file for file in sorted(path.rglob("*")) if file.is_file())
         shown = (file for file in inside if not any(part.startswith(".") for part in file.relative_to(path).parts))

@@ -26,9 +26,9 @@ _SHAPED = frozenset(
 _RANK = re.compile(r"(?i)(?:rank|worker)[_.-]?(\d+)")
 
 
-def read_kineto(stream: BinaryIO, name: str) -> Timeline:
+def read_kineto(stream: BinaryIO, file: str) -> Timeline:
     """Read a trace. Raises AdvisorError if it is not one; a cut trace is read as far as it goes."""
-    source, rows = JsonStream(stream, name), _Rows()
+    source, rows = JsonStream(stream, file), _Rows()
     takers = {**dict.fromkeys(_DEVICE, rows.take_device), **dict.fromkeys(_CALLS, rows.take_call),
               "cpu_op": rows.take_op, "Operator": rows.take_op, "user_annotation": rows.take_range}  # fmt: skip
     for event in source.events():
@@ -41,15 +41,15 @@ def read_kineto(stream: BinaryIO, name: str) -> Timeline:
                 raise ValueError("no time")
             if rows.zero is None:
                 rows.zero = start
-            args = event.get("args")
-            take(event, (start - rows.zero) * _MICROSECOND, seconds, args if isinstance(args, dict) else {})
+            name = str(event["name"])[:_LONGEST_NAME]
+            take(event, name, (start - rows.zero) * _MICROSECOND, seconds)
         except (KeyError, TypeError, ValueError, OverflowError):  # a field of another type than torch writes
             source.broken += 1
     about = source.head.get("distributedInfo")
     about = about if isinstance(about, dict) else {}
-    in_name = _RANK.findall(name)
+    in_name = _RANK.findall(file)
     return rows.timeline(
-        name,
+        file,
         Kind.KINETO,
         _gpus(source.head.get("deviceProperties")),
         rank=_whole(about.get("rank"), int(in_name[-1]) if in_name else None),
@@ -65,35 +65,33 @@ class _Rows(Collector):
 
     zero: float | None = None  # the first time, in microseconds
 
-    def take_device(self, event: Mapping[str, Any], start: float, seconds: float, args: Mapping[str, Any]) -> None:
-        correlation = int(args.get("correlation", -1))
+    def take_device(self, event: Mapping[str, Any], name: str, start: float, seconds: float) -> None:
+        args = _args(event)
         message = self.messages[_message(args)] if "Collective name" in args else -1
         device, stream = args.get("device", event.get("pid")), args.get("stream", event.get("tid"))
-        kind = _DEVICE[event["cat"]]
-        self.add_device(device, kind, _name(event), start, seconds, stream, correlation, message)
-
-    def take_call(self, event: Mapping[str, Any], start: float, seconds: float, args: Mapping[str, Any]) -> None:
         correlation = int(args.get("correlation", -1))
-        self.calls.add(start, seconds, self.names[_name(event)], self._thread(event), correlation)
+        self.add_device(device, _DEVICE[event["cat"]], name, start, seconds, stream, correlation, message)
 
-    def take_op(self, event: Mapping[str, Any], start: float, seconds: float, args: Mapping[str, Any]) -> None:
-        name, extra = _name(event), -1
+    def take_call(self, event: Mapping[str, Any], name: str, start: float, seconds: float) -> None:
+        self.calls.add(start, seconds, self.names[name], self._thread(event), int(_args(event).get("correlation", -1)))
+
+    def take_op(self, event: Mapping[str, Any], name: str, start: float, seconds: float) -> None:
         if _OLD_RANGE.match(name):
-            self.take_range(event, start, seconds, args)
+            self.take_range(event, name, start, seconds)
             return
-        if name in _SHAPED and "Input Dims" in args:
-            extra = self.shapes[_frozen(args["Input Dims"])]
+        args = _args(event)
+        extra = self.shapes[_frozen(args["Input Dims"])] if name in _SHAPED and "Input Dims" in args else -1
         self.add_op(name, start, seconds, self._thread(event), extra, differentiable="Sequence number" in args)
 
-    def take_range(self, event: Mapping[str, Any], start: float, seconds: float, args: Mapping[str, Any]) -> None:
-        self.ranges.add(start, seconds, self.names[_name(event)], self._thread(event))
+    def take_range(self, event: Mapping[str, Any], name: str, start: float, seconds: float) -> None:
+        self.ranges.add(start, seconds, self.names[name], self._thread(event))
 
     def _thread(self, event: Mapping[str, Any]) -> int:
         return self.threads["host", event.get("pid"), event.get("tid")]
 
 
-def _name(event: Mapping[str, Any]) -> str:
-    return str(event["name"])[:_LONGEST_NAME]
+def _args(event: Mapping[str, Any]) -> dict[str, Any]:
+    return args if isinstance(args := event.get("args"), dict) else {}
 
 
 def _gpus(properties: Any) -> dict[Any, tuple[str | None, float | None]]:
@@ -110,7 +108,6 @@ def _message(args: Mapping[str, Any]) -> Message:
     return Message(
         collective=str(args["Collective name"])[:40],
         group=str(args.get("Process Group Description") or args.get("Process Group Name") or "")[:60],
-        group_size=_whole(args.get("Group size")),
         elements_in=_whole(args.get("In msg nelems")),
         elements_out=_whole(args.get("Out msg nelems")),
         dtype=str(args.get("dtype", ""))[:20],

@@ -1,8 +1,4 @@
-"""Reads the SQLite export of Nsight Systems into the same record as a trace of torch.profiler.
-
-A stranger's database is opened read-only; only ordinary tables of known names are read, none of its views, and each
-query has a time limit.
-"""
+"""Reads the SQLite export of Nsight Systems: read-only, none of its views, and with a time limit for each query."""
 
 from __future__ import annotations
 
@@ -106,9 +102,8 @@ class _Database:
         call_columns = ("start", "end", "correlationId", "nameId", "globalTid")
         for start, end, correlation, number, thread in self._rows(f"{_PREFIX}RUNTIME", call_columns):
             if (rows := by_process.get(thread >> 24)) is not None:
-                call = rows.names[re.sub(r"_v\d+$", "", names.get(number, ""))]
-                host = rows.threads["host", thread]
-                rows.calls.add(start * _NANOSECOND, _seconds(start, end), call, host, correlation)
+                call, host = re.sub(r"_v\d+$", "", names.get(number, "")), rows.threads["host", thread]
+                rows.calls.add(start * _NANOSECOND, _seconds(start, end), rows.names[call], host, correlation)
         texts = self._texts("NVTX_EVENTS", "rowid", "text")
         columns = ("rowid", "start", "end", "eventType", "textId", "globalTid")
         for place, start, end, kind, number, thread in self._rows("NVTX_EVENTS", columns):

@@ -21,6 +21,7 @@ COLLECTIVE_OP = "record_param_comms"
 SYNCHRONIZING_OPS = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero")
 _NEEDED_INSIDE = frozenset((COLLECTIVE_OP, *SYNCHRONIZING_OPS))
 _NODE = ("autograd::", "torch::autograd", "torch::jit")
+_COLUMNS = ("start", "end", "name", "thread", "extra")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ class Events:
         return len(self.start)
 
     def __getitem__(self, rows: Any) -> Events:
-        return Events(**{column: getattr(self, column)[rows] for column in ("start", "end", "name", "thread", "extra")})
+        return Events(**{column: getattr(self, column)[rows] for column in _COLUMNS})
 
     @property
     def seconds(self) -> Floats:
@@ -68,7 +69,6 @@ class Message:
 
     collective: str = ""
     group: str = ""
-    group_size: int | None = None
     elements_in: int | None = None
     elements_out: int | None = None
     dtype: str = ""
@@ -95,7 +95,6 @@ class Timeline:
     world_size: int | None = None
     gpu: str | None = None  # as the trace names it
     gpu_bytes: float | None = None
-    devices: int = 1  # devices with events in this file
     unlinked: int = 0  # device events left out, because their launch is not in the file
     linked: bool = True  # False: too few events have a launch, so that all are kept
     stacks: bool = False  # recorded with Python stacks, which slow the host
@@ -104,12 +103,8 @@ class Timeline:
 
     def matches(self, pattern: str, events: Events) -> npt.NDArray[np.bool_]:
         """Return for each event whether its name contains the pattern, a regular expression."""
-        return self.named(pattern, events.name)
-
-    def named(self, pattern: str, numbers: Ints) -> npt.NDArray[np.bool_]:
-        """Return for each number of a name whether the name contains the pattern."""
         search = re.compile(pattern).search
-        return np.array([search(name) is not None for name in self.names] or [False])[numbers]
+        return np.array([search(name) is not None for name in self.names] or [False])[events.name]
 
 
 class Columns:
@@ -127,8 +122,7 @@ class Columns:
         self.thread.append(thread)
 
     def events(self) -> Events:
-        columns = ("start", "end", "name", "thread", "extra")
-        return Events(**{column: np.asarray(getattr(self, column)) for column in columns})  # shares the memory
+        return Events(**{column: np.asarray(getattr(self, column)) for column in _COLUMNS})  # shares the memory
 
 
 class Numbers(dict[Any, int]):
@@ -162,10 +156,7 @@ class Collector:
 
     def add_op(self, name: str, start: float, seconds: float, thread: int, extra: int = -1, *,
                differentiable: bool = False) -> None:  # fmt: skip
-        """Add an operator, or a node of the backward pass. Most of those inside of another on its thread are left out.
-
-        What a kernel belongs to is the outermost operator, and a large trace has millions of inner ones.
-        """
+        """Add an operator or backward node; of the millions inside another on its thread, only needed ones."""
         node = name.startswith(_NODE)
         if not node and "::" not in name and name != COLLECTIVE_OP:
             return
@@ -188,25 +179,29 @@ class Collector:
         labels = {number: key[1] for key, number in self.threads.items() if key[0] == "device"}
         busiest = Counter(self.device_id).most_common(1)
         rows = np.flatnonzero(ids == busiest[0][0]) if busiest else np.empty(0, np.int64)
-        launch = _launches(calls.extra, device.extra[rows])
+        # The number of the call with each event's correlation, or -1.
+        launch, wanted = np.full(len(rows), -1), device.extra[rows]
+        if len(calls):
+            order = np.argsort(calls.extra, kind="stable").astype(np.int32)
+            place = np.searchsorted(calls.extra[order], wanted)
+            found = order[np.minimum(place, len(calls) - 1)]
+            launch = np.where((calls.extra[found] == wanted) & (wanted >= 0), found, np.int32(-1))
         linked = bool(len(rows) and (launch >= 0).mean() >= 0.5)
         unlinked = int((launch < 0).sum()) if linked else 0
         if unlinked:
             rows, launch = rows[launch >= 0], launch[launch >= 0]
         idle = np.ones(len(calls), bool)
         idle[launch[launch >= 0]] = False
-        # Without any call there is no launch, and any start will do.
-        launch_start = (calls.start if len(calls) else device.start)[launch]
-        launch_thread = (calls.thread if len(calls) else device.thread)[launch]
+        host = calls if len(calls) else device  # without any call there is no launch, and any start will do
         every = slice(None) if len(rows) == len(ids) else rows  # millions of events are not copied without need
         gpu = gpus.get(labels[busiest[0][0]] if busiest else None, next(iter(gpus.values()), (None, None)))
         return Timeline(
             source=source,
             kind=kind,
             names=tuple(self.names),
-            device=replace(device[every], extra=np.where(launch >= 0, launch_thread, np.int32(-1))),
+            device=replace(device[every], extra=np.where(launch >= 0, host.thread[launch], np.int32(-1))),
             device_kind=np.asarray(self.device_kind)[every],
-            launch_start=launch_start,
+            launch_start=host.start[launch],
             message=np.asarray(self.message)[every],
             calls=calls[idle],
             ops=self.ops.events(),
@@ -216,18 +211,7 @@ class Collector:
             shapes=tuple(self.shapes),
             gpu=gpu[0],
             gpu_bytes=gpu[1],
-            devices=len(set(self.device_id)),
             unlinked=unlinked,
             linked=linked,
             **about,
         )
-
-
-def _launches(calls: Ints, events: Ints) -> Ints:
-    """Return the number of the call with each event's correlation, or -1."""
-    if not len(calls):
-        return np.full(len(events), -1)
-    order = np.argsort(calls, kind="stable").astype(np.int32)
-    calls = calls[order]
-    place = np.minimum(np.searchsorted(calls, events), len(calls) - 1).astype(np.int32)
-    return np.where((calls[place] == events) & (events >= 0), order[place], np.int32(-1))

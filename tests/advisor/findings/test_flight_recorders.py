@@ -321,18 +321,13 @@ def test_a_receive_that_was_never_called():
 
 def test_the_rank_is_the_last_number_of_the_name_that_can_be_one():
     job = training(Job(3)).call("all_gather", 400, (0, 1))
-    for name in (
-        "nccl_trace_rank_container-node02_{}",
-        "run7/comm_traces/rank_{}",
-        "rank_{}.step900.pickle",
-        "rank{}.json.gz",
-    ):
+    for name in ("nccl_trace_rank_container-node02_{}", "run7/comm_traces/rank_{}", "rank_{}.step900.pickle",
+                 "rank{}.json.gz"):  # fmt: skip
         assert stuck(job.judged(name=name)) == [2]
     both = [(f"rank_{rank}{end}", io.BytesIO(job.dump(rank, kind)))
             for kind, end in ((json, ".json"), (pickle, "")) for rank in range(3)]  # fmt: skip
-    assert (
-        "at job/train.py:7 step" in judge(read_dumps(both), Rate()).verdict
-    )  # of two files of a rank, the one with lines
+    # Of two files of a rank, the one with lines counts.
+    assert "at job/train.py:7 step" in judge(read_dumps(both), Rate()).verdict
     for name, data in (("dump", job.dump(0)), ("rank_9", job.dump(0)), ("rank_0", b"\x80\x02}."), ("rank_0", b"[1]"),
                        ("rank_0", pickle.dumps({"entries": [{}]}))):  # fmt: skip
         with pytest.raises(AdvisorError) as error:
