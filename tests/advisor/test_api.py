@@ -19,7 +19,19 @@ from tests.terminal import advisor as command
 
 ROOT = Path(__file__).resolve().parents[2]
 CALIBRATION = ROOT / "benchmarks" / "raw" / "cpu-nanochat-20261121-042637-seed0.yaml"
-FUNCTIONS = ("analyze", "audit", "calibrate", "compare", "explain", "fleet", "gpus", "launch", "plan", "predict", "runs")
+FUNCTIONS = (
+    "analyze",
+    "audit",
+    "calibrate",
+    "compare",
+    "explain",
+    "fleet",
+    "gpus",
+    "launch",
+    "plan",
+    "predict",
+    "runs",
+)
 CHANGING = ("id", "created", "path")  # the time of day, and a file
 QUESTIONS = [  # options in Python, and the same words of a command
     (dict(gpu="any", budget=20), "--gpu any --budget 20"),

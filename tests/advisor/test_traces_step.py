@@ -94,6 +94,19 @@ def test_idle_time_is_divided_by_what_the_host_did():
     assert micro(idle.synchronizing) == 20 and micro(idle.host) == 20 and micro(idle.device) == 5
 
 
+def test_one_long_gap_before_the_work_is_no_slow_host():
+    def codes(*late: int) -> list[str]:
+        """Kernels of 100 µs, each launched as it begins, with so long a gap before each."""
+        trace, time = Trace(), 0
+        for gap in late:
+            trace.kernel("k", time + gap, 100, launched=time + gap - 1)
+            time += gap + 100
+        return [found.code for found in judge([parts_of(trace).timeline], Rate()).findings]
+
+    assert codes(0, 900, 5, 5, 5, 5) == []  # one gap of 900 of 1,520 µs: the program's start
+    assert codes(0, 100, 100, 100, 100) == ["launch_bound"]  # four gaps; without the longest 300 of 900 µs
+
+
 def test_parts_add_up_where_code_was_compiled():
     trace = Trace().kernel("k", 10, 10, launched=1).range("TorchDynamo Cache Lookup", 20, 50)
     judgement = judge([parts_of(trace.kernel("k", 80, 10, launched=75)).timeline], Rate())

@@ -224,7 +224,11 @@ def _message_bytes(parts: StepParts) -> Any:
 def _idle(ranks: Sequence[StepParts], say: _Says) -> Iterator[Cost]:
     first = ranks[0]
     kernels = first.device.seconds[first.kernels]
-    if len(kernels) and (share := _share(ranks, "idle.host")) >= 0.15:
+    share = _share(ranks, "idle.host")
+    if len(first.steps) < 2 and len(first.late_gaps):
+        # Where no steps are marked, the longest gap is likely the program's start.
+        share -= float(np.diff(first.late_gaps).max()) / first.span_seconds
+    if len(kernels) and share >= 0.15:
         count, each = format_count(round(len(kernels) / say.steps)), format_seconds(float(kernels.mean()))
         short = format_percent(float((kernels < _SHORT_SECONDS).mean()))
         slowed = "recorded with Python stacks, which slow the host: without them less is idle"
