@@ -33,6 +33,7 @@ from advisor.workflows.fleet import copies, priced, solve, ways_of
 from advisor.workflows.launch import beforehand, launch, refuse_other_software, resume
 from trainer.schema import Outcome
 
+_PLAN = "advisor plan --out FILE writes one"
 _STARTED = (Phase.STARTING, Phase.RUNNING)
 _MOST_REFUSALS = 3  # of an engine, one after the other, until a run counts as failed
 _PROGRESS = 0.1  # share of the steps from which a run's own speed forecasts its end
@@ -83,15 +84,16 @@ def startable(file: FleetFile, store: Store, state: FleetState | None) -> tuple[
     for entry in file.entries:
         try:
             if entry.plan is None:
-                raise AdvisorError("it has a goal, and only a plan can be started: advisor plan --out FILE, plan: FILE")
+                raise AdvisorError("it has a goal, and only a plan can be started: advisor plan --out FILE, plan: FILE", _PLAN)
             plan = load_plan(entry.plan)
             if plan.run is None:
-                raise AdvisorError(f"{entry.plan.name} is no plan of our trainer")
+                raise AdvisorError(f"{entry.plan.name} is no plan of our trainer", _PLAN)
             refuse_other_software(plan)
             open_to = [pool for pool in pools if entry.interruptible or pool.kind is not PoolKind.SPOT]
             ways = ways_of([plan.chosen], [pool for pool in open_to if pool.engine]) or ways_of([plan.chosen], open_to)
             if not ways:
-                raise AdvisorError(f"it is for {plan.offer.gpus} x {plan.offer.gpu}, and no pool has as many")
+                message = f"it is for {plan.offer.gpus} x {plan.offer.gpu}, and no pool has as many"
+                raise AdvisorError(message, "plan it for the GPUs of a pool, or add a pool")
             engines = {pool.engine for pool in pools if pool.engine and pool.name in {way.pool for way in ways}}
             for engine in sorted(engines) if state is None else ():
                 beforehand(store, plan, parse_place(engine), GuardLimits())

@@ -139,7 +139,7 @@ def test_near_misses_are_better_and_break_exactly_what_they_say(plan):
             "over budget": miss.cost_usd.value > 20,
             "too slow": miss.total_seconds.value > 8 * 3600,
             "does not fit memory": miss.prediction.device_bytes.high > 0.97 * miss.prediction.device_memory_bytes,
-            "a spot machine": miss.offer.spot,
+            "on a spot machine; --spot any allows these": miss.offer.spot,
         }
         assert miss.score < plan.chosen.score
         assert [words for words, broken in over.items() if broken] == [miss.standing.why.split(":")[0].split(",")[0]]
