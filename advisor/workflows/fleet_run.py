@@ -84,7 +84,9 @@ def startable(file: FleetFile, store: Store, state: FleetState | None) -> tuple[
     for entry in file.entries:
         try:
             if entry.plan is None:
-                raise AdvisorError("it has a goal, and only a plan can be started: advisor plan --out FILE, plan: FILE", _PLAN)
+                raise AdvisorError(
+                    "it has a goal, and only a plan can be started: advisor plan --out FILE, plan: FILE", _PLAN
+                )
             plan = load_plan(entry.plan)
             if plan.run is None:
                 raise AdvisorError(f"{entry.plan.name} is no plan of our trainer", _PLAN)
