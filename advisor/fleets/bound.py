@@ -95,15 +95,22 @@ def _solved(model: _Model, blocks: Mapping[str, int] | None) -> tuple[float, np.
     return float(solved.fun), solved.ineqlin.marginals, solved.x[len(model.cost) - len(model.pools) :].tolist()
 
 
-def saved_by(fleet: Fleet, run: FleetRun, hours: float, blocks: Mapping[str, int]) -> float:
-    """Return by how many dollars the bound with these blocks falls if a run and its copies may end so much later."""
-    later = tuple(
-        replace(one, deadline_hours=one.deadline_hours + hours) if one.group == run.group else one for one in fleet.runs
-    )
-    now, then = (
-        _solved(_model(one, slots_of(one)), blocks)[0] for one in (fleet, replace(fleet, runs=later))
-    )  # fmt: skip
-    return now - then
+def saved_by(fleet: Fleet, runs: Sequence[FleetRun], hours: float, blocks: Mapping[str, int]) -> list[float]:
+    """Return by how many dollars the bound with these blocks falls for each run that may end so much later.
+
+    Copies of a run may end later with it.
+    """
+
+    def least(changed: Fleet) -> float:
+        return _solved(_model(changed, slots_of(changed)), blocks)[0]
+
+    def later(run: FleetRun) -> Fleet:
+        ends = {True: hours, False: 0.0}
+        moved = (replace(one, deadline_hours=one.deadline_hours + ends[one.group == run.group]) for one in fleet.runs)
+        return replace(fleet, runs=tuple(moved))
+
+    now = least(fleet) if runs else 0.0
+    return [now - least(later(run)) for run in runs]
 
 
 def with_room(fleet: Fleet, deviations: Mapping[str, float]) -> Fleet:

@@ -44,7 +44,7 @@ MOST_WAYS = 12
 _MOST_GPUS_OF_A_RUN = 8  # where a pool has no limit
 _ROUNDS = 7  # of tightening
 _ASKED_LATER = 3  # runs for which the worth of another day is computed
-_TRIES_A_RUN, _LEAST_TRIES, _MOST_TRIES = 60, 2500, 8000  # of one search for a schedule
+_TRIES_A_RUN, _LEAST_TRIES, _MOST_TRIES = 40, 2400, 6000  # of one search for a schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,8 +209,10 @@ def _later(fleet: Fleet, best: Schedule) -> Iterator[LaterRun]:
         placed = [one for one in best.placements if one.run == run.name]
         if placed and run.deadline_hours < math.inf:
             extra.append((placed[0].usd - min(way.usd for way in run.ways), run.name, run))
-    for dearer, name, run in sorted(extra, reverse=True, key=lambda one: one[:2])[:_ASKED_LATER]:
-        if dearer > 0 and (usd := saved_by(fleet, run, 24.0, best.blocks)) > 0.005 * best.bound.usd:
+    dearest = sorted((one for one in extra if one[0] > 0), reverse=True, key=lambda one: one[:2])[:_ASKED_LATER]
+    saved = saved_by(fleet, [run for _, _, run in dearest], 24.0, best.blocks)
+    for (_, name, _), usd in zip(dearest, saved, strict=True):
+        if usd > 0.005 * best.bound.usd:
             yield LaterRun(run=name, usd=usd)
 
 
