@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("streamlit", reason="the app's packages are not installed")
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.ui.serving import choose_page, chromium, free_port, serving
 
@@ -67,8 +67,9 @@ def answer(page: Page, *, other_than: str | None = None, like: str | None = None
     raise AssertionError(f"after {PATIENCE_MS / 1000:.0f} s the page says {said!r}")
 
 
-def budget(page: Page) -> str:
-    return page.get_by_role("textbox", name="Budget").input_value()
+def has_budget(page: Page, text: str) -> None:
+    """Wait until the field shows this; the answer may be drawn before it."""
+    expect(page.get_by_role("textbox", name="Budget")).to_have_value(text, timeout=30_000)
 
 
 def test_the_goal_survives_other_pages_and_the_way_back(page, address):
@@ -90,11 +91,12 @@ def test_the_goal_survives_other_pages_and_the_way_back(page, address):
     page.wait_for_url("**card_method=lora**")
     page.go_back()
     answer(page, like=said)
-    assert budget(page) == "$20"
+    has_budget(page, "$20")
     go(page, "What fits", "gpus")
     go(page, "Plan", "plan")
     answer(page, like=said)
-    assert budget(page) == "$20" and "budget=%2420" in page.url and "if_depth=" in page.url
+    has_budget(page, "$20")
+    assert "budget=%2420" in page.url and "if_depth=" in page.url
     assert "card_" not in page.url  # a field of another page
     assert outside == []
 
