@@ -37,6 +37,7 @@ class Pool:
     up_hours: float = math.inf  # mean time until a spot machine is taken back
     queue_hours: float = 0.0  # median wait before a run starts
     provider: str | None = None
+    list_price: bool = False  # its price comes from the price list, which has one for each number of GPUs
     engine: str | None = None  # where its runs are started, as after `launch --on`; None: they are only planned
 
     @property

@@ -10,15 +10,17 @@ import numpy as np
 
 from advisor.fleets.records import Fleet, Outlook, Pool, PoolKind, Schedule
 from advisor.fleets.spot import Policy, Rates
-from advisor.records import Basis, Estimate
+from advisor.prediction.wallclock import RESTART_SECONDS
+from advisor.records import Basis, Estimate, worst_basis
+from advisor.units import HOUR
 
 DRAWS = 500
 # Share of the variance of a predicted time that all runs on one type of GPU have in common: an error of its speed moves
-# them all. Judgement; runs of one owner on one GPU scatter by about half of what owners scatter.
+# them all. Judgement, scored on nobody's runs.
 COMMON_SHARE = 0.75
-QUEUE_DEVIATION = 1.0  # of the log of a wait; queue waits have long tails
+QUEUE_DEVIATION = 1.0  # of the log of a wait; queue waits have long tails. Judgement
 _STEP_HOURS, _MOST_STEPS = 0.25, 400  # of the policy for spot machines
-RESTART_HOURS = 0.2  # from a taken spot machine to training on the next: start, software, the last checkpoint
+RESTART_HOURS = RESTART_SECONDS / HOUR  # from a taken spot machine to training on the next, as in every plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,7 @@ class Futures:
     ends: np.ndarray  # hours
     usd: np.ndarray
     factors: np.ndarray  # of the predicted hours
+    bases: tuple[Basis, ...]  # of the predicted hours, by run
 
     @property
     def total_usd(self) -> np.ndarray:
@@ -47,7 +50,7 @@ def simulate(fleet: Fleet, planned: Schedule, *, draws: int = DRAWS, seed: int =
     pools = {pool.name: pool for pool in fleet.pools}
     shared = {gpu: rng.standard_normal(draws) for gpu in sorted({pool.gpu for pool in fleet.pools})}
     free: dict[str, np.ndarray] = {}  # when each GPU of a pool is free: (draws, GPUs), sorted
-    ends, usd, factors = [], [], []
+    ends, usd, factors, bases = [], [], [], []
     for placement in placements:
         pool, run = pools[placement.pool], runs[placement.run]
         way = next(way for way in run.ways if (way.pool, way.gpus) == (placement.pool, placement.gpus))
@@ -77,10 +80,12 @@ def simulate(fleet: Fleet, planned: Schedule, *, draws: int = DRAWS, seed: int =
         ends.append(end)
         usd.append(paid)
         factors.append(factor)
+        bases.append(way.hours.basis)
     shape = (len(placements), draws)
     return Futures(
         runs=tuple(one.run for one in placements),
         ends=np.array(ends).reshape(shape), usd=np.array(usd).reshape(shape), factors=np.array(factors).reshape(shape),
+        bases=tuple(bases),
     )  # fmt: skip
 
 
@@ -128,17 +133,17 @@ def outlooks(fleet: Fleet, futures: Futures) -> tuple[Outlook, ...]:
     """Return what the futures say of each run that is in the schedule."""
     runs = {run.name: run for run in fleet.runs}
     found = []
-    for name, ends, usd in zip(futures.runs, futures.ends, futures.usd, strict=True):
+    for name, ends, usd, basis in zip(futures.runs, futures.ends, futures.usd, futures.bases, strict=True):
         run = runs[name]
         met = float(np.mean(ends <= run.deadline_hours)) if run.deadline_hours < math.inf else None
-        found.append(Outlook(run=name, probability=met, end_hours=interval(ends), usd=interval(usd)))
+        found.append(Outlook(run=name, probability=met, end_hours=interval(ends, basis), usd=interval(usd, basis)))
     return tuple(found)
 
 
-def interval(values: np.ndarray) -> Estimate:
-    """Return the median of drawn values with the ends of 8 of 10."""
+def interval(values: np.ndarray, *bases: Basis) -> Estimate:
+    """Return the median of drawn values with the ends of 8 of 10, and the weakest of the bases that it rests on."""
     low, middle, high = np.quantile(values, (0.1, 0.5, 0.9)).tolist()
-    return Estimate(value=middle, low=low, high=high, basis=Basis.PRIOR)
+    return Estimate(value=middle, low=low, high=high, basis=worst_basis(*bases) if bases else Basis.PRIOR)
 
 
 def tightened(

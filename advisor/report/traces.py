@@ -109,9 +109,9 @@ def more_tables(judgement: Judgement) -> Iterator[Table]:
             for part in judgement.compared
         )  # fmt: skip
         yield Table(columns=("of a step", "measured", "predicted", "ratio"), rows=rows, numbers=("measured", "ratio"))
-    if beside := judgement.facts.get("beside_prediction"):
+    if parts := judgement.facts.get("predicted_memory"):
         sizes = ("measured", "predicted")
-        rows = tuple((row["name"], *(format_bytes(row[f"{size}_bytes"]) for size in sizes)) for row in beside)
+        rows = tuple((row["name"], *(format_bytes(row[f"{size}_bytes"]) for size in sizes)) for row in parts)
         yield Table(columns=("part", *sizes), rows=rows, numbers=sizes)
     if groups := judgement.facts.get("largest_groups"):
         rows = tuple(

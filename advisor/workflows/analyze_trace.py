@@ -24,7 +24,7 @@ from advisor.readers.traces.timeline import Timeline
 from advisor.store.run_folder import LOG
 from advisor.store.store import default_store
 from advisor.workflows.analysis import Given, case_of
-from advisor.workflows.trace_memory import beside_prediction
+from advisor.workflows.trace_memory import against_prediction
 from trainer.schema import TRACES
 
 Update = Callable[[str], None]  # takes the name of the file that is read
@@ -117,7 +117,7 @@ def _judged(parts: Sequence[Part], given: Given, case: Case | None, update: Upda
             judgement = memory.judge(reader(stream, part.name), rate)
         if run is not None and run.workload is not None and run.profile is not None:
             with contextlib.suppress(AdvisorError):  # the memory of such a workload was never traced
-                judgement = beside_prediction(judgement, run.workload, run.profile)
+                judgement = against_prediction(judgement, run.workload, run.profile)
         yield JudgedTrace(kind=part.kind, files=(part.name,), judgement=judgement, rate=rate, price_source=source)
 
 

@@ -33,6 +33,7 @@ from advisor.hardware.offers import cheapest_offer
 from advisor.offer import EIGHT_OF_TEN
 from advisor.options import Goal
 from advisor.planning.answer import same_work
+from advisor.planning.offers import SPOT_MEAN_SECONDS
 from advisor.records import Estimate, Plan, Run
 from advisor.store.plan_files import load_plan
 from advisor.store.store import Store
@@ -179,7 +180,8 @@ def _described(fleet: Fleet, best: Schedule, futures: Futures, notes: Sequence[s
     ]
     return FleetPlan(
         fleet=fleet, schedule=best, outlooks=outlooks(fleet, futures), purchases=tuple(_purchases(fleet, best)),
-        total_usd=interval(futures.total_usd + bought), spent_usd=spent, later=tuple(_later(fleet, best)),
+        total_usd=interval(futures.total_usd + bought, *futures.bases), spent_usd=spent,
+        later=tuple(_later(fleet, best)),
         unlikely=tuple(unlikely), notes=tuple(notes),
     )  # fmt: skip
 
@@ -271,8 +273,11 @@ def priced(pools: Sequence[Pool]) -> tuple[tuple[Pool, ...], list[str]]:
             if offer is None:
                 notes.append(f"{pool.name}: no price of {pool.gpu} is known: state usd_per_gpu_hour; it is left out")
                 continue
-            pool = replace(pool, usd_per_gpu_hour=offer.usd_per_gpu_hour, provider=offer.provider)
-            notes.append(f"{pool.name}: priced as {offer.source}, per GPU")
+            pool = replace(pool, usd_per_gpu_hour=offer.usd_per_gpu_hour, list_price=True)
+            notes.append(f"{pool.name}: at the list's cheapest price for each number of GPUs; one is {offer.source}")
+        if pool.kind is PoolKind.SPOT and pool.up_hours == math.inf:
+            pool = replace(pool, up_hours=SPOT_MEAN_SECONDS[1] / HOUR)
+            notes.append(f"{pool.name}: up_time is not stated and taken as {pool.up_hours:g} h, as in every plan")
         priced.append(pool)
     if not priced:
         raise AdvisorError("no pool can be used: " + "; ".join(notes), "state usd_per_gpu_hour", exit_code=2)
@@ -336,12 +341,22 @@ def _way(run: Run, pool: Pool) -> Way:
         hours = Estimate(value=hours.value - less, low=max(0.0, hours.low - less), high=hours.high - less,
                          basis=hours.basis)  # fmt: skip
     deviation = math.log(max(hours.high, 1e-9) / max(hours.low, 1e-9)) / (2 * EIGHT_OF_TEN)
-    work, usd = hours.value, hours.value * run.offer.gpus * (pool.usd_per_gpu_hour or 0.0)
+    work, usd = hours.value, hours.value * _usd_per_hour(pool, run.offer.gpus)
     if pool.kind is PoolKind.SPOT:
         restarts = work / pool.up_hours * RESTART_HOURS if pool.up_hours < math.inf else 0.0
         usd *= 1 + restarts / max(work, 1e-9)
         hours = hours.scaled((1 + restarts / max(work, 1e-9)) / pool.availability)
     return Way(pool=pool.name, gpus=run.offer.gpus, hours=hours, work_hours=work, usd=usd, deviation=deviation)
+
+
+def _usd_per_hour(pool: Pool, gpus: int) -> float:
+    """Return the price of so many GPUs of a pool: as the user states it for one, or as every plan has it."""
+    if pool.list_price:
+        providers = () if pool.provider is None else (pool.provider,)
+        offer = cheapest_offer(pool.gpu, gpus, spot=pool.kind is PoolKind.SPOT, providers=providers)
+        if offer is not None and offer.usd_per_hour is not None:
+            return offer.usd_per_hour
+    return gpus * (pool.usd_per_gpu_hour or 0.0)
 
 
 def _why_no_way(runs: Sequence[Run], pools: Sequence[Pool]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.findings.case import Case, Finding
 from advisor.findings.curves import curve
-from advisor.findings.detectors.rollouts import beside_prediction
+from advisor.findings.detectors.rollouts import against_prediction
 from advisor.prediction.rl import RlStep, predict_rl
 from advisor.store.store import Store
 from advisor.workflows.rl import predicted_row
@@ -26,7 +26,7 @@ def rl_step_finding(case: Case, store: Store) -> Finding | None:
     if eager:
         tried.append(("engines with CUDA graphs (enforce_eager off)", _step(row, False, store)))
     ratios = {words: one.step_seconds.value / said.step_seconds.value for words, one in tried if one is not None}
-    return beside_prediction(case, said, ratios)
+    return against_prediction(case, said, ratios)
 
 
 def _row(case: Case) -> dict[str, str] | None:

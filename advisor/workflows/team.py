@@ -25,7 +25,6 @@ from advisor.store.team_ledger import ledger_of
 from advisor.trainers.known import trainer_of_run
 from advisor.units import HOUR
 
-GROUPS = ("team", "model", "gpu", "month")
 _TEAM_TAG = "team:"  # a tag of a run that names its team
 
 

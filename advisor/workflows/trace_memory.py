@@ -24,7 +24,7 @@ _ANSWERED: dict[tuple[str, ...], tuple[str, ...]] = {
 }
 
 
-def beside_prediction(judgement: Judgement, workload: Workload, profile: Profile) -> Judgement:
+def against_prediction(judgement: Judgement, workload: Workload, profile: Profile) -> Judgement:
     """Return a snapshot's judgement with the predicted parts. Raises AdvisorError if the workload was never traced."""
     parts, held = profile.memory.breakdown(workload), {part.name: part.value for part in judgement.parts}
     measured = {names: sum(held.get(one, 0) for one in answers) for names, answers in _ANSWERED.items()}
@@ -41,7 +41,7 @@ def beside_prediction(judgement: Judgement, workload: Workload, profile: Profile
             none = "no change of micro-batch, recomputation or sharding is enough: a GPU with more memory, or adapters"
             findings[place] = replace(one, actions=fits or (none,))
     verdict = f"{judgement.verdict} ({format_bytes(sum(predicted.values()))} predicted)"
-    facts = {**judgement.facts, "beside_prediction": rows}
+    facts = {**judgement.facts, "predicted_memory": rows}
     return replace(judgement, verdict=verdict, findings=tuple(findings), facts=facts)
 
 

@@ -198,6 +198,20 @@ def test_example_is_planned(call):
     assert "each of 11 deadlines is met with at least 90 %" in out and "base" in out
 
 
+def test_a_run_costs_in_a_fleet_what_a_plan_of_it_costs(tmp_path):
+    import advisor
+
+    file = tmp_path / "fleet.yaml"
+    pools = "pools: {cloud: {kind: on-demand, gpu: h100, gpus: 8}}"
+    file.write_text(f"{pools}\nruns: [{{name: base, goal: {{model: gpt2-xl, tokens: 8B, gpus: 8}}, deadline: 5d}}]")
+    made = advisor.fleet(file, effort=0.1).record
+    (seen,), (placed,) = made.outlooks, made.schedule.placements
+    planned = advisor.plan(gpu="h100-80gb-sxm", gpus=placed.gpus, model="gpt2-xl", tokens="8B").record.chosen
+    assert placed.usd == pytest.approx(planned.cost_usd.value, rel=0.02)  # a plan adds the storage
+    assert seen.usd.basis == planned.total_seconds.basis
+    assert seen.end_hours.value * 3600 == pytest.approx(planned.total_seconds.value, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

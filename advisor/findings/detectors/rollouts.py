@@ -130,7 +130,7 @@ def detect_policy_drifts(case: Case) -> Verdict:
     return finding("policy_drifts", title=words, evidence=seen(highest, *shown.step[[0, -1]]))
 
 
-def beside_prediction(case: Case, said: RlStep, ratios: Mapping[str, float]) -> Finding | None:
+def against_prediction(case: Case, said: RlStep, ratios: Mapping[str, float]) -> Finding | None:
     """Return a step beside its prediction, and which changes save; None if it is usual and none does."""
     whole, step = said.step_seconds, step_seconds(case)
     faster = {words: ratio for words, ratio in sorted(ratios.items(), key=lambda one: one[1]) if ratio < _SAVES}

@@ -53,7 +53,7 @@ def judge(timelines: Sequence[Timeline], rate: Rate, case: Case | None = None) -
         title = f"rank {late.late} is late: the others wait {{share}} of the window for it{{cost}}"
         text = f"it comes last to {late.last_in} of {late.collectives} collectives, and waits least itself"
         found.append(say("late_rank", late.share, title, text))
-    found += _beside_prediction(say, {one.code for _, one in found})
+    found += _against_prediction(say, {one.code for _, one in found})
     found.sort(key=lambda one: -one[0])
     seconds = means(known, lambda one: one.parts)
     whole = sum(seconds.values()) or 1.0
@@ -169,7 +169,7 @@ def _communication(ranks: Sequence[StepParts], late: Arrival | None, say: _Says)
         yield say("collectives_not_bucketed", share, f"{format_count(round(count))} collectives {median} in {{whole}}")
 
 
-def _beside_prediction(say: _Says, codes: set[str]) -> Iterator[Cost]:
+def _against_prediction(say: _Says, codes: set[str]) -> Iterator[Cost]:
     """Say which parts take longer than predicted, unless findings of these codes do, or how the step compares."""
     comparison, step = say.comparison, say.comparison.step
     if step is None or step.predicted is None or comparison.case is None:

@@ -19,7 +19,7 @@ from advisor.hardware.catalog import find_gpu
 from advisor.readers.traces.allocations import read_memory_timeline, read_snapshot
 from advisor.readers.traces.frames import Frame, place_of
 from advisor.records import Workload
-from advisor.workflows.trace_memory import beside_prediction, what_would_have_fitted
+from advisor.workflows.trace_memory import against_prediction, what_would_have_fitted
 from tests.advisor.build_snapshot import (
     BACKWARD,
     BUILD,
@@ -210,8 +210,8 @@ def test_what_would_have_fitted_is_what_predict_says_fits(store):
     workload = Workload(shape=shape, micro_batch=32, gpu=profile.key, compile=True)
     parts = profile.memory.breakdown(workload)
     state = round((parts.weights_bytes + parts.optimizer_bytes) / MIB)
-    found = beside_prediction(judged(snapshot(RAN_OUT, {3: state}, 23_000)), workload, profile)
-    rows = {row["name"]: row for row in found.facts["beside_prediction"]}
+    found = against_prediction(judged(snapshot(RAN_OUT, {3: state}, 23_000)), workload, profile)
+    rows = {row["name"]: row for row in found.facts["predicted_memory"]}
     assert rows["weights and optimizer"]["measured_bytes"] == state * MIB
     assert rows["weights and optimizer"]["predicted_bytes"] == pytest.approx(state * MIB, rel=1e-3)
     assert rows["activations"]["measured_bytes"] == 15_000 * MIB
