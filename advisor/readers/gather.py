@@ -109,7 +109,10 @@ def gather(frame: pd.DataFrame, name_of: NameOf = column_or_card) -> Gathered:
         if column == "loss":
             columns["loss_is_nan"] = _printed(cells, values)
         elif column == "eval_loss":
-            evaluated = ~np.isnan(_printed(cells, values))
+            flags = _printed(cells, values)
+            evaluated = ~np.isnan(flags)
+            if (flags > 0).any():
+                columns["eval_loss_is_nan"] = flags
         elif np.isnan(values).all() or (target in columns and target != column):
             continue  # a name that is not surer than another of the same column
         columns[target] = values

@@ -55,7 +55,7 @@ STEPS = ("printed", "bar", "rows")
 ENDS = ("finished", "stopped", "early_stop", "exception", "out_of_memory", "disk_full", "killed", "interrupt",
         "time_limit", "diverged", "nccl_timeout")  # fmt: skip
 FOLDER = "formats"  # of the data folder
-NO_COLUMNS = ("loss_is_nan", "phase", "clipped", "skipped")
+NO_COLUMNS = ("loss_is_nan", "eval_loss_is_nan", "phase", "clipped", "skipped")
 KEPT = ("shapes", "by")  # what this program adds to a format that it keeps
 MOST_BYTES, MOST_FILES = 1 << 16, 200  # of a file; of the folder
 MOST_PATTERNS, LONGEST_PATTERN, LONGEST_WORDS = 8, 2000, 200

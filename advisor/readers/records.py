@@ -216,8 +216,9 @@ def columns_of(meant: Sequence[Number], values: np.ndarray) -> dict[str, np.ndar
             inverse = number.part == INVERSE
             value = np.where(raw > 0, 1 / raw, np.nan) if inverse else raw * number.multiply / number.divide
         columns[number.column] = columns[number.column] + value if number.column in columns else value
-        if number.column == "loss":
-            columns["loss_is_nan"] = np.isnan(value) + 2.0 * np.isinf(value)
+        flags = np.isnan(value) + 2.0 * np.isinf(value)
+        if number.column == "loss" or (number.column == "eval_loss" and flags.any()):
+            columns[f"{number.column}_is_nan"] = flags
     if len(dates) >= 3:
         columns["unix_seconds"] = unix_seconds(dates, len(values))
     return columns

@@ -93,8 +93,9 @@ _REPORTED_TELEMETRY = (
 )
 # columns that are axes or not readings, and a learning rate's column that repeats its share
 _NO_SCALARS = {
-    *("step", "tokens", "elapsed_seconds", "unix_seconds", "phase", "rank", "loss_is_nan", "learning_rate_share")
-}
+    "step", "tokens", "elapsed_seconds", "unix_seconds", "phase", "rank", "loss_is_nan", "eval_loss_is_nan",
+    "learning_rate_share",
+}  # fmt: skip
 
 
 def scalars(analyses: Sequence[Analysis]) -> dict[str, str]:

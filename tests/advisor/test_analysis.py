@@ -61,6 +61,22 @@ def test_what_is_given_wins_over_the_log_and_prices_the_loss_of_a_broken_run(sto
     assert "not a number" in found.verdict[0]
 
 
+@pytest.mark.parametrize(
+    ("validation", "title"),
+    [
+        (["nan"] * 20, "Validation loss is not a number in any of 20 evaluations"),
+        (["3.5"] * 17 + ["nan"] * 3, "Validation loss is not a number in the last 3 of 20 evaluations"),
+        (["3.5"] * 9 + ["nan"] + ["3.5"] * 10, None),  # one batch without a target is no trend
+        (["nan"] + ["3.5"] * 19, None),
+    ],
+)
+def test_validation_losses_that_are_no_numbers_are_named_while_training_goes_well(store, tmp_path, validation, title):
+    lines = [f"epoch {n}/20 train_loss {3.9 - n * 0.05:.4f} val_loss {v}" for n, v in enumerate(validation, 1)]
+    (tmp_path / "run.log").write_text("\n".join(lines) + "\n")
+    found = [f for f in analyze(tmp_path / "run.log", Given(), store).findings if f.code == "loss_not_finite"]
+    assert [(f.title, f.severity) for f in found] == ([(title, "warning")] if title else [])
+
+
 def test_the_document_holds_what_is_promised_and_is_json(tmp_path):
     log = write_log(tmp_path / "run.log", nan_from=300)
     told = json.loads(advisor("analyze", log, "--json", expect=0).stdout)

@@ -34,6 +34,7 @@ _RISE_SHARE = 0.25  # of all progress: a smaller rise may come from harder data
 _RISE_LASTS = 0.01  # of the rows
 _FOLLOWS_JUMP = 0.02  # of the steps: a rise so soon after a jump of the learning rate is caused by it
 _OUT_OF_BAND = 3.0  # standard deviations of a row: a row so far above the level already belongs to the rise
+_LASTING_EVALUATIONS = 2  # in a row, at the end; a single one may be a batch without a target
 _LOST_TO_JUMP = 0.5  # of the fall: a warm restart that undoes more breaks the run
 
 
@@ -216,6 +217,8 @@ def detect_loss_not_finite(case: Case) -> Verdict:
     printed = bad | np.isfinite(case.run.column("loss")[rows])
     if not bad.any() and (told := _told_by_program(case)) is not None:
         return told
+    if not bad.any() and (never := _validation_not_finite(case)) is not None:
+        return never
     if not printed.any():
         return lacking("loss_not_finite", "a training loss")
     if not bad.any() or is_rate_sweep(case.run):  # a search for a learning rate ends where the loss breaks
@@ -251,6 +254,26 @@ def detect_loss_not_finite(case: Case) -> Verdict:
         if stays
         else texts()["loss_not_finite_at_times"]["actions"],
         saved=cost_of_steps(case, (stake_steps(case) or last) - start) if stays else (None, None),
+    )
+
+
+def _validation_not_finite(case: Case) -> Verdict:
+    """Return the finding of validation losses of which at least the last two are NaN, while no training loss is."""
+    bad = np.nan_to_num(case.run.column("eval_loss_is_nan")) > 0
+    rows = np.flatnonzero(bad | np.isfinite(case.run.column("eval_loss")))
+    sound = np.flatnonzero(~bad[rows])
+    lasting = len(rows) - (int(sound[-1]) + 1 if len(sound) else 0)
+    if lasting < _LASTING_EVALUATIONS:
+        return None
+    step = case.run.column("step")[rows]
+    start, last = (float(at) if np.isfinite(at) else None for at in (step[-lasting], step[-1]))
+    return finding(
+        "loss_not_finite",
+        text="validation_not_finite",
+        title=f"Validation loss is not a number in the last {lasting} of {len(rows)} evaluations"
+        if len(sound)
+        else f"Validation loss is not a number in any of {len(rows)} evaluations",
+        evidence=seen(f"{lasting} of {len(rows)} evaluations NaN or infinite", start, last),
     )
 
 

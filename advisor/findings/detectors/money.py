@@ -132,8 +132,8 @@ def detect_work_done_twice(case: Case) -> Verdict:
     )
 
 
-def _between_checkpoints(case: Case) -> tuple[float | None, float | None]:
-    """Return seconds of work between two checkpoints and seconds to write one, by events, columns and settings."""
+def _between_checkpoints(case: Case) -> tuple[float | None, float | None, bool]:
+    """Return seconds of work between two checkpoints, seconds to write one, and whether the log times the writing."""
     events, step_pace = [e for e in case.run.events if e.kind == "checkpoint"], mean_step_seconds(case)
     written, every = curve(case.run, "checkpoint_seconds"), number(case.run.facts, "checkpoint_every_steps")
     # the step of a checkpoint: of the row that times it, as its line says, or else the last step before that line
@@ -144,7 +144,7 @@ def _between_checkpoints(case: Case) -> tuple[float | None, float | None]:
     seconds = [e.numbers["seconds"] for e in events if e.numbers.get("seconds")] or list(written.value)
     if seconds:
         write = float(np.median(seconds))
-        return interval, write if write > 0 else None  # otherwise the clock stood still
+        return interval, write if write > 0 else None, True  # at 0 s the clock stood still
     sizes, size = [e.numbers["bytes"] for e in events if e.numbers.get("bytes")], None
     if sizes:
         size = float(np.median(sizes))
@@ -152,7 +152,7 @@ def _between_checkpoints(case: Case) -> tuple[float | None, float | None]:
         size = state_bytes(case.workload.shape, case.workload.optimizer)
     elif (count := number(case.run.facts, "parameters")) is not None:
         size = 12 * count  # fp32 weights and both moments
-    return interval, size / _WRITE_BYTES_PER_SECOND if size else None
+    return interval, size / _WRITE_BYTES_PER_SECOND if size else None, False
 
 
 def _expected_loss(run_seconds: float, interval_seconds: float) -> Estimate:
@@ -171,13 +171,14 @@ def _expected_loss(run_seconds: float, interval_seconds: float) -> Estimate:
 
 def detect_checkpoint_interval(case: Case) -> Verdict:
     """Checkpoints much rarer or more frequent than Daly's interval, with the cost of the difference."""
-    (interval, write), pace = _between_checkpoints(case), mean_step_seconds(case)
+    (interval, write, timed), pace = _between_checkpoints(case), mean_step_seconds(case)
     seconds = pace.value * (planned_steps(case) or steps_done(case.run) or 0.0) if pace else 0.0
     if interval is None or write is None or pace is None or seconds <= 0:
         return lacking("checkpoint_interval", "steps of two checkpoints and seconds per step")
     best = float(daly_interval_seconds(write, BETWEEN_FAILURES.value))
     overhead = write / interval
-    often = interval < best / _FACTOR and overhead > _OVERHEAD
+    # many ranks may write at once, so an estimated time of writing does not show that it costs much
+    often = timed and interval < best / _FACTOR and overhead > _OVERHEAD
     lost, least = _expected_loss(seconds, interval), _expected_loss(seconds, best)
     rare = interval > best * _FACTOR and lost.value - least.value > 0.02 * seconds / 3600
     if not often and not rare:

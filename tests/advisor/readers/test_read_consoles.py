@@ -400,6 +400,7 @@ NO_LOGS = {
         f'10.0.0.{i} - - [10/Oct/2000:13:55:{i:02d} -0700] "GET /step/{i} HTTP/1.0" 200 {i}\n' for i in range(20)),
     "prose.txt": "After 100 steps the loss was 5.2, and in step 200 we saw a loss of 4.1.\nThree weeks later: no.\n",
     "config.yaml": "loss_weight: 0.5\nsteps: 100\nkl_loss_coef: 0.1\nepochs: 3\naux_loss_weight: 0.01\n",
+    "memory.log": "".join(f"[{i}] model is built, max GPU cost is {400 + i} MB\n" for i in range(30)),
     "empty.log": "",
 }  # fmt: skip
 
