@@ -13,7 +13,7 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec, load_gpus, read_gpus
 from advisor.hardware.here import device_key
 from advisor.hardware.software_support import usual_precision
-from advisor.options import LAYOUT_DEGREES, OPTIONS, SHARDINGS, PredictOptions, options_of
+from advisor.options import LAYOUT_DEGREES, OPTIONS, SHARDINGS, PredictOptions, RolloutOptions, options_of
 from advisor.planning.goal import SEQ_LEN, VOCAB_SIZE, check_options
 from advisor.planning.infeasible import SHARED_OVER, enough
 from advisor.planning.models import Architecture, NamedModel, nearest_shape
@@ -42,20 +42,6 @@ _EXTRA = 0.01  # share of a model's weights; one that differs by more is not pre
 _NOT_OVER_LAYOUTS = (  # options of a shape of one's own, of parts of a model, and of this project's trainer
     *("params", "depth", "width", "heads", "kv_heads", "head_dim", "ffn_width", "tied", "vocab_size"),
     *("lora_rank", "lora_targets", "qlora", "freeze_blocks", "depths", "compile"),
-)
-RL_OPTIONS = (
-    *("prompts_per_step", "group", "prompt_len", "response_len", "response_max", "placement", "rollout_gpus"),
-    *(
-        "rollout_tp",
-        "rollout_memory",
-        "rollout_precision",
-        "staleness",
-        "turns",
-        "tool_seconds",
-        "reward_seconds",
-        "judge",
-    ),
-    *("judge_len", "judge_gpus", "reference", "dropped_groups", "lora"),
 )
 _OF_THE_MODEL = (
     *("family", "model", "params", "depth", "width", "heads", "kv_heads", "ffn_width", "seq_len", "vocab_size"),
@@ -99,11 +85,10 @@ def predict(options: PredictOptions, store: Store) -> Predicted:
         from advisor.workflows.rl import predict_options  # which imports this module
 
         return predict_options(options, store)
-    if stray := next(
-        (name for name in RL_OPTIONS if getattr(options, name) != options_of(PredictOptions)[name].default), None
-    ):
-        flag = options_of(PredictOptions)[stray].flag
-        raise AdvisorError(f"{flag} is of RL post-training", "say which: --rl grpo", exit_code=2)
+    known = options_of(PredictOptions)
+    if stray := [name for name in options_of(RolloutOptions) if getattr(options, name) != known[name].default]:
+        message = f"{known[stray[0]].flag} is of RL post-training"
+        raise AdvisorError(message, "say which: --rl grpo", exit_code=2)
     options = with_stage(options)
     degrees = any((getattr(options, name) or 1) > 1 for name in LAYOUT_DEGREES)
     if degrees or (options.model and options.lora_rank is None and find_any_model(options.model).expert_width):

@@ -15,7 +15,7 @@ from advisor.architecture import Model
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus, read_gpus, require_gpu
 from advisor.laws.intervals import Z80
-from advisor.options import Goal, PredictOptions, options_of
+from advisor.options import Goal, PredictOptions, RolloutOptions, options_of
 from advisor.planning.rl import RlWay, best_updates, search_rl, training_sizes
 from advisor.prediction.generation import Answers, load_rl
 from advisor.prediction.judge import Judge
@@ -29,7 +29,7 @@ from advisor.records import Basis, Estimate, Prediction
 from advisor.store.store import Store
 from advisor.workflows.goal import RL_SOFTWARE, find_any_model, find_architecture
 from advisor.workflows.plan_finetune import RANK, finetune_batch, finetune_software
-from advisor.workflows.predict import RL_OPTIONS, Predicted
+from advisor.workflows.predict import Predicted
 
 UPDATES = 4  # optimizer steps on the answers of one step, as in the recipes of verl and NeMo RL
 # Mean length where only the limit is stated, by published runs: a quarter of a limit up to 4,096, less of longer ones.
@@ -301,7 +301,8 @@ def predict_options(options: PredictOptions, store: Store) -> Predicted:
 
     Raises AdvisorError (exit 2) for options that describe none, and (exit 3) if engines or updates have no room.
     """
-    allowed = ("rl", "model", "gpu", "gpus", "software", "precision", "network", "lora_rank", *RL_OPTIONS)
+    allowed = {"rl", "model", "gpu", "gpus", "software", "precision", "network", "lora_rank"}
+    allowed |= {*options_of(RolloutOptions)}
     known = options_of(PredictOptions)
     if other := [name for name in known if name not in allowed and getattr(options, name) != known[name].default]:
         raise AdvisorError(f"{known[other[0]].flag} changes nothing of RL post-training", "leave it out", exit_code=2)
