@@ -137,7 +137,7 @@ def plan_rl(goal: Goal, store: Store, *, hints: bool = True) -> Plan:
         raise AdvisorError(f"no run ends on {', '.join(tried.endless)}", ON_DEMAND, exit_code=3)
     if not tried.runs:
         asked = ", ".join(tried.does_not_fit) or "any machine offered"
-        message = f"RL post-training of {request.sizes.name} does not surely fit {asked}"
+        message = f"RL post-training of {request.model.name} does not surely fit {asked}"
         feasible = hint(_changes(goal), lambda changed: _feasible(changed, store)) if hints else ""
         raise AdvisorError(message, feasible, exit_code=3)
     small = f"{request.answers.count} answers are fewer than a step usually has"

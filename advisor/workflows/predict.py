@@ -52,16 +52,16 @@ _OF_THE_MODEL = (
 class Predicted(Prediction):
     """A prediction with the details shown with it."""
 
-    memory_parts: MemoryBill | None
-    would_fit: tuple[str, ...]  # smallest changes that make it fit
-    other_depths: tuple[DepthOption, ...]
-    data: Download | None  # None: the number of tokens is unknown
+    memory_parts: MemoryBill | None = None
+    would_fit: tuple[str, ...] = ()  # smallest changes that make it fit
+    other_depths: tuple[DepthOption, ...] = ()
+    data: Download | None = None  # None: the number of tokens is unknown
     made_for: str  # the software whose speed is predicted
-    closest_run: str | None  # the closest of the published runs
-    network: AssumedNetwork | None  # between machines; None: one link joins all GPUs
+    closest_run: str | None = None  # the closest of the published runs
+    network: AssumedNetwork | None = None  # between machines; None: one link joins all GPUs
     sources: tuple[str, ...]
     assumed: tuple[str, ...]  # options not given, with the assumed values
-    too_long: str | None  # a sentence if the sequences are longer than any that the model reads
+    too_long: str | None = None  # a sentence if the sequences are longer than any that the model reads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,12 +146,8 @@ def _over_layout(options: PredictOptions) -> Predicted:
     vocabulary = architecture.model.vocab_size
     return Predicted(
         **vars(prediction),
-        memory_parts=None,
-        would_fit=(),
-        other_depths=(),
         data=download(options.tokens, vocabulary, options.download_rate) if options.tokens else None,
         made_for=words_of(prediction.workload.software),
-        closest_run=None,
         network=network_of(prediction.workload, spec),
         sources=("published runs over layouts (profiles/layouts.yaml)",),
         assumed=tuple(assumed),

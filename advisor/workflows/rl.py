@@ -8,10 +8,9 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from advisor.architecture import Model
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus, read_gpus, require_gpu
 from advisor.laws.intervals import Z80
@@ -20,11 +19,7 @@ from advisor.planning.rl import RlWay, best_updates, search_rl, training_sizes
 from advisor.prediction.generation import Answers, load_rl
 from advisor.prediction.judge import Judge
 from advisor.prediction.layout_batch import SURE
-from advisor.prediction.rl import (
-    RlRun,
-    RlSoftware,
-    require_rl_software,
-)
+from advisor.prediction.rl import RlRun, RlSoftware, RlWork, require_rl_software
 from advisor.records import Basis, Estimate, Prediction
 from advisor.store.store import Store
 from advisor.workflows.goal import RL_SOFTWARE, find_any_model, find_architecture
@@ -48,80 +43,57 @@ _OTHER_GPUS = 0.2  # added on another number of GPUs than those that were timed
 
 
 @dataclass(frozen=True, kw_only=True)
-class RlRequest:
+class RlRequest(RlWork):
     """RL post-training of a model, before its GPUs are chosen."""
 
-    model: str  # as typed
-    sizes: Model
-    answers: Answers
-    software: RlSoftware
-    algorithm: str = "grpo"
+    typed: str  # the model, as typed
     rank: int | None = None  # of adapters; None: all weights
-    updates: int = UPDATES
     placement: str = "any"  # any | colocated | split
     staleness: float | None = None  # None: one step where GPUs are split
-    turns: int = 1
-    tool_seconds: float = 0.0
-    reward_seconds: float = _REWARD_SECONDS
     precision: str = "bf16"
     network: float | None = None  # bytes per second
-    unsure: bool = False  # the length of the answers is assumed
     engine_gpus: int | None = None  # GPUs that only generate; None: the best number
     engine_tensor: int | None = None  # GPUs of one engine; None: the best number
-    memory_share: float | None = None  # of a GPU that an engine may fill; None: the software's
-    engine_fp8: bool = False  # the engines' weights have 8 bits
-    judge: Judge | None = None
-    reference: bool = True
-    dropped: float = 0.0  # share of the generated groups that are not trained on
 
     def on(self, gpu: str, gpus: int, updates: Mapping[tuple[str, int], Prediction]) -> list[RlWay]:
         """Return the ways to do a step on these GPUs with these updates, the fastest that surely fits first."""
         found = {count: one for (key, count), one in updates.items() if key == gpu}
-        if not found or gpus <= self.judging:
+        if not found or gpus <= self.judging_gpus:
             return []
+        work = {one.name: getattr(self, one.name) for one in fields(RlWork)}
+        spec = require_gpu(gpu).with_network(self.network)
         base = RlRun(
-            model=self.sizes, answers=self.answers, update=next(iter(found.values())),
-            gpu=require_gpu(gpu).with_network(self.network), train_gpus=gpus, engine_gpus=gpus, tensor=1,
-            software=self.software, updates=self.updates, adapters=self.rank is not None,
-            algorithm=self.algorithm, critic=self.algorithm == "ppo", reference=self.reference,
-            trained_share=1.0 - self.dropped, reward_seconds=self.reward_seconds, judge=self.judge, turns=self.turns,
-            tool_seconds=self.tool_seconds, memory_share=self.memory_share, eight_bits=self.engine_fp8,
-            unsure=UNSURE if self.unsure else 0.0,
+            **work, update=next(iter(found.values())), gpu=spec, train_gpus=gpus, engine_gpus=gpus, tensor=1
         )  # fmt: skip
-        return search_rl(
-            base, gpus - self.judging, found.get, self.placement, self.staleness, self.engine_gpus, self.engine_tensor
-        )  # fmt: skip
+        shared, engines = gpus - self.judging_gpus, (self.engine_gpus, self.engine_tensor)
+        return search_rl(base, shared, found.get, self.placement, self.staleness, *engines)
 
     def lacks(self, gpu: str, gpus: int, updates: Mapping[tuple[str, int], Prediction]) -> str:
         """Return why there is no way to do a step on these GPUs, if it is more than the size of the model."""
-        if gpus <= self.judging:
-            return f"{self.judging} of them judge, and no GPU is left"
-        if self.judge is None or not replace(self, judge=None).on(gpu, gpus - self.judging, updates):
+        if gpus <= self.judging_gpus:
+            return f"{self.judging_gpus} of them judge, and no GPU is left"
+        if self.judge is None or not replace(self, judge=None).on(gpu, gpus - self.judging_gpus, updates):
             return ""
-        where = f"on GPUs of its own (--judge-gpus {self.judging})" if self.judging else "beside the engines, in turn"
+        own = self.judging_gpus
+        where = f"on GPUs of its own (--judge-gpus {own})" if own else "beside the engines, in turn"
         return f"{self.judge.model.name} has no room {where}"
-
-    @property
-    def judging(self) -> int:
-        """Return the number of GPUs that only judge."""
-        return 0 if self.judge is None else self.judge.gpus
 
     def updates_on(self, machines: Iterable[tuple[str, int]], store: Store) -> dict[tuple[str, int], Prediction]:
         """Return one optimizer step over the answers on each number of GPUs that trainers may get of these machines."""
         sizes = dict.fromkeys(
             (gpu, size)
             for gpu, gpus in machines
-            if gpus > self.judging
-            for size in training_sizes(gpus - self.judging, self.placement, self.engine_gpus)
+            if gpus > self.judging_gpus
+            for size in training_sizes(gpus - self.judging_gpus, self.placement, self.engine_gpus)
         )
         if self.rank is None:
             specs = {gpu: require_gpu(gpu).with_network(self.network) for gpu, _ in sizes}
             return best_updates(
-                self.sizes, [(specs[gpu], size) for gpu, size in sizes], self.answers, self.software,
+                self.model, [(specs[gpu], size) for gpu, size in sizes], self.answers, self.software,
                 updates=self.updates, precision=self.precision,
             )  # fmt: skip
         longest = round(self.answers.prompt_len + self.answers.response_max)
-        model = find_any_model(self.model).at(longest)
+        model = find_any_model(self.typed).at(longest)
         software = finetune_software("lora", model, self.rank, self.software.training)
         # engines on the same GPUs keep some memory; a little more, since their chance to fit is counted otherwise
         asleep = 1.5 * float(load_rl()["memory"]["engine_asleep_bytes"]["value"])
@@ -131,7 +103,7 @@ class RlRequest:
         }
         return {
             (gpu, size): replace(
-                one, workload=replace(one.workload, model=self.sizes), device_memory_bytes=require_gpu(gpu).memory_bytes
+                one, workload=replace(one.workload, model=self.model), device_memory_bytes=require_gpu(gpu).memory_bytes
             )
             for (gpu, size), one in found.items()
             if one.step_seconds and one.fit_probability is not None
@@ -173,17 +145,19 @@ def request_of(goal: Goal | PredictOptions, network: float | None) -> tuple[RlRe
         prompts=int(value["prompts_per_step"]), group=int(value["group"]), prompt_len=float(value["prompt_len"]),
         response_len=mean, response_max=limit,
     )  # fmt: skip
+    rank = (goal.lora_rank or RANK) if goal.lora or goal.lora_rank else None
     request = RlRequest(
-        model=goal.model, sizes=find_architecture(goal.model).model, answers=answers,
-        software=software, updates=usual_updates(software), algorithm=goal.rl,
-        rank=(goal.lora_rank or RANK) if goal.lora or goal.lora_rank else None, placement=goal.placement or "any",
-        staleness=goal.staleness, turns=goal.turns or 1, tool_seconds=goal.tool_seconds or 0.0,
+        typed=goal.model, model=find_architecture(goal.model).model, answers=answers, software=software,
+        updates=usual_updates(software), algorithm=goal.rl, rank=rank, adapters=rank is not None,
+        placement=goal.placement or "any", staleness=goal.staleness, turns=goal.turns or 1,
+        tool_seconds=goal.tool_seconds or 0.0,
         reward_seconds=_REWARD_SECONDS if goal.reward_seconds is None else goal.reward_seconds,
         precision="bf16" if goal.precision == "auto" else goal.precision, network=network,
-        unsure=goal.response_len is None, engine_gpus=goal.rollout_gpus, engine_tensor=goal.rollout_tp,
-        memory_share=goal.rollout_memory, engine_fp8=(goal.rollout_precision or goal.precision) == "fp8", judge=judge,
+        unsure=UNSURE if goal.response_len is None else 0.0, engine_gpus=goal.rollout_gpus,
+        engine_tensor=goal.rollout_tp, memory_share=goal.rollout_memory,
+        eight_bits=(goal.rollout_precision or goal.precision) == "fp8", judge=judge,
         reference=goal.reference == "yes" if goal.reference else goal.rl != "dapo",
-        dropped=usual_drop if goal.dropped_groups is None else goal.dropped_groups,
+        trained_share=1.0 - (usual_drop if goal.dropped_groups is None else goal.dropped_groups),
     )  # fmt: skip
     return request, longer, assumed
 
@@ -316,21 +290,20 @@ def predict_options(options: PredictOptions, store: Store) -> Predicted:
     updates = request.updates_on([(named.key, gpus)], store)
     ways = request.on(named.key, gpus, updates)
     if not ways:
-        message = f"{request.sizes.name} does not fit on {gpus} x {named.key}, or the GPUs cannot be split so"
+        message = f"{request.model.name} does not fit on {gpus} x {named.key}, or the GPUs cannot be split so"
         message = request.lacks(named.key, gpus, updates) or message
         options_of_split = "--rollout-gpus, --rollout-tp, --rollout-memory and --judge-gpus"
         raise AdvisorError(message, f"more GPUs, --lora, or other numbers for {options_of_split}", exit_code=3)
     changes = () if ways[0].step.fit_probability >= SURE else _would_fit(request, named.key, gpus, store)
     return Predicted(
-        **vars(ways[0].prediction), memory_parts=None, would_fit=changes, other_depths=(), data=None,
-        made_for=request.software.name, closest_run=None, network=None,
-        sources=("published runs of RL post-training (profiles/rl.yaml)",), assumed=tuple(assumed), too_long=None,
+        **vars(ways[0].prediction), would_fit=changes, made_for=request.software.name, assumed=tuple(assumed),
+        sources=("published runs of RL post-training (profiles/rl.yaml)",),
     )  # fmt: skip
 
 
 def _would_fit(request: RlRequest, gpu: str, gpus: int, store: Store) -> tuple[str, ...]:
     """Return the smallest changes with which the step surely fits."""
-    changed = [] if request.rank is not None else [("--lora", replace(request, rank=RANK), gpus)]
+    changed = [] if request.rank is not None else [("--lora", replace(request, rank=RANK, adapters=True), gpus)]
     changed += [(f"--gpus {count}", request, count) for count in (2 * gpus, 4 * gpus, 8 * gpus)]
     fitting = (
         words

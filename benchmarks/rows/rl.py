@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from advisor.architecture import Layout, Model
@@ -14,7 +14,7 @@ from advisor.hardware.catalog import GpuSpec, read_gpus, require_gpu
 from advisor.planning.models import known_names, mixture_rows, require_architecture
 from advisor.planning.rl import RlWay, best_updates
 from advisor.prediction.generation import Answers
-from advisor.prediction.rl import RlRun, RlSoftware, predict_rl, prediction_of, require_rl_software, rl_software
+from advisor.prediction.rl import RlRun, RlSoftware, RlWork, predict_rl, prediction_of, require_rl_software, rl_software
 from advisor.records import Prediction
 from advisor.store.store import Store
 from advisor.workflows.goal import RL_SOFTWARE, find_architecture
@@ -94,11 +94,15 @@ def predicted_row(row: Mapping[str, str], store: Store) -> RlPredicted:
     )  # fmt: skip
     eight_bits = [row.get(name, "") in ("fp8", "mxfp8") for name in ("precision_train", "precision_rollout")]
     eager = software.graphs_since is None or row.get("date", "9") < software.graphs_since
+    adapters = row.get("method") == "lora"
+    algorithm = next((one for one in ("dapo", "ppo") if one in row.get("algorithm", "").lower()), "grpo")
     request = RlRequest(
-        model=sizes.name, sizes=sizes, answers=answers, software=software, updates=usual_updates(software),
-        rank=RANK if row.get("method") == "lora" else None, precision="fp8" if eight_bits[0] else "bf16",
-        algorithm=next((one for one in ("dapo", "ppo") if one in row.get("algorithm", "").lower()), "grpo"),
+        typed=sizes.name, model=sizes, answers=answers, software=software, updates=usual_updates(software),
+        rank=RANK if adapters else None, adapters=adapters, precision="fp8" if eight_bits[0] else "bf16",
+        algorithm=algorithm, reference=algorithm != "dapo", eight_bits=any(eight_bits),
+        unsure=UNSURE if any(one.startswith(_OF_WORK) for one in assumed) else 0.0,
     )  # fmt: skip
+    work = {one.name: getattr(request, one.name) for one in fields(RlWork)}
     update = _update_of_row(request, spec, train, degrees, store)
     if update is None:
         raise AdvisorError(f"the speed of {named.key} for {sizes.name} is unknown", "name another GPU", exit_code=2)
@@ -107,12 +111,9 @@ def predicted_row(row: Mapping[str, str], store: Store) -> RlPredicted:
     tensors = [int(of_engine[0])] if of_engine else [2**n for n in range(8) if engines % 2**n == 0 and 2**n >= usual]
     for tensor in tensors:
         run = RlRun(
-            model=sizes, answers=answers, update=update, gpu=spec, train_gpus=train, engine_gpus=engines,
-            tensor=min(tensor, engines), software=software, colocated=not split, staleness=staleness,
-            updates=request.updates, adapters=request.rank is not None, algorithm=request.algorithm,
-            critic=request.algorithm == "ppo", reference=request.algorithm != "dapo", eight_bits=any(eight_bits),
+            **work, update=update, gpu=spec, train_gpus=train, engine_gpus=engines, tensor=min(tensor, engines),
+            colocated=not split, staleness=staleness,
             eager=eager or row.get("rollout_engine", "").lower().startswith("hf"),
-            unsure=UNSURE if any(one.startswith(_OF_WORK) for one in assumed) else 0.0,
         )  # fmt: skip
         step = predict_rl(run)
         if step is not None and step.generation.at_once >= min(8.0, answers.count * tensor / engines):
@@ -136,7 +137,7 @@ def _update_of_row(
         data=gpus // cut, sharding="optimizer",
     )  # fmt: skip
     return best_updates(
-        request.sizes, [(spec, gpus)], request.answers, request.software, updates=request.updates,
+        request.model, [(spec, gpus)], request.answers, request.software, updates=request.updates,
         precision=request.precision, layout=layout,
     ).get((spec.key, gpus))  # fmt: skip
 
