@@ -85,11 +85,11 @@ detectors: $(VENV)/core.stamp
 	$(BIN)/python benchmarks/detectors.py
 
 docs: $(VENV)/core.stamp
-	$(BIN)/python -m advisor.cli.reference docs/cli.md
-	$(BIN)/python -m advisor.cli.reference docs/advisor.1
-	$(BIN)/python -m advisor.cli.reference llms.txt
+	$(BIN)/python -m benchmarks.reference docs/cli.md
+	$(BIN)/python -m benchmarks.reference docs/advisor.1
+	$(BIN)/python -m benchmarks.reference llms.txt
 	$(BIN)/python -m advisor.document_types
-	$(BIN)/python -m advisor.cli.reference docs/findings.md
+	$(BIN)/python -m benchmarks.reference docs/findings.md
 
 # pictures of the pages, from a run that is launched for them; the folder has every page in both themes as well. The
 # README's of Runs is of that page after `make quickstart`: the run here is planned by another machine's calibration

@@ -339,7 +339,7 @@ class Described:
         if name not in self.records:
             self.records[name] = {}  # for a record that contains itself
             found = {"description": (record.__doc__ or "").partition("\n")[0], **self._object(self._fields_of(record))}
-            for field, words in _COMMENT.findall(inspect.getsource(record)):
+            for field, words in _COMMENT.findall("".join(map(inspect.getsource, record.__mro__[:-1]))):
                 if field in found["properties"]:
                     found["properties"][field] |= {"description": words}
             self.records[name] = found

@@ -127,10 +127,9 @@ _GOAL, _MODEL, _MACHINES, _ADVANCED = Section
 
 
 @dataclass(frozen=True, kw_only=True)
-class Goal:
-    """The user's goal. None means no constraint."""
+class _Aims:
+    """What is trained, how much of it, and within which limits. None means no constraint."""
 
-    # Goal
     budget_usd: float | None = _option(
         "budget",
         Kind.USD,
@@ -231,6 +230,18 @@ class Goal:
         "prompts", Kind.COUNT, _GOAL, "Prompts", "Number of prompts to train on with --rl, e.g. 20k.",
         empty="RL only", metavar="COUNT", least=1, most=1e12,
     )  # fmt: skip
+    response_len_end: float | None = _option(
+        "response_len_end", Kind.NUMBER, _GOAL, "Response length at the end",
+        "Mean response length in tokens at the end of training (responses usually grow during RL). Default: as at the "
+        "start.",
+        empty="the same", least=1, most=10_000_000,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutOptions:
+    """The options of a step of RL post-training. None: not given."""
+
     prompts_per_step: int | None = _option(
         "prompts_per_step", Kind.WHOLE, _GOAL, "Prompts per step",
         "Number of prompts per step (train_batch_size), for --rl. Default: 128.", empty="128", least=1, most=1_000_000,
@@ -248,12 +259,6 @@ class Goal:
         "response_len", Kind.NUMBER, _GOAL, "Response length",
         "Mean response length in tokens at the start of training, for --rl. Default: estimated from --response-max.",
         empty="by the limit", least=1, most=10_000_000,
-    )  # fmt: skip
-    response_len_end: float | None = _option(
-        "response_len_end", Kind.NUMBER, _GOAL, "Response length at the end",
-        "Mean response length in tokens at the end of training (responses usually grow during RL). Default: as at the "
-        "start.",
-        empty="the same", least=1, most=10_000_000,
     )  # fmt: skip
     response_max: int | None = _option(
         "response_max", Kind.WHOLE, _GOAL, "Maximum response length",
@@ -333,6 +338,12 @@ class Goal:
     lora: bool = _option(
         "lora", Kind.SWITCH, _GOAL, "Adapters only", "With --rl: train adapters of rank --lora-rank.", default=False,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal(RolloutOptions, _Aims):
+    """The user's goal. None means no constraint."""
+
     # Model
     model: str | None = _option(
         "model", Kind.MODEL, _MODEL, "Published model",
@@ -590,7 +601,7 @@ def _degree(name: str, kind: str, help: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions:
+class PredictOptions(RolloutOptions):
     """The options of `predict`. None: not given."""
 
     gpu: str = _like("gpu", "auto, cpu, or a GPU: h100, 8xh100, l4, …")
@@ -646,28 +657,9 @@ class PredictOptions:
     ep: int | None = _degree("ep", "expert", "GPUs that share the experts. Default: as many as possible.")
     vpp: int | None = _degree("vpp", "virtual-pipeline", "Pieces of layers on each pipeline stage (interleaved).")
     rl: str | None = _like("rl")
-    prompts_per_step: int | None = _like("prompts_per_step")
-    group: int | None = _like("group")
-    prompt_len: float | None = _like("prompt_len")
     response_len: float | None = _like(
         "response_len", "Mean response length in tokens, for --rl. Default: estimated from --response-max."
     )
-    response_max: int | None = _like("response_max")
-    placement: str | None = _like("placement")
-    rollout_gpus: int | None = _like("rollout_gpus")
-    rollout_tp: int | None = _like("rollout_tp")
-    rollout_memory: float | None = _like("rollout_memory")
-    rollout_precision: str | None = _like("rollout_precision")
-    staleness: float | None = _like("staleness")
-    turns: int | None = _like("turns")
-    tool_seconds: float | None = _like("tool_seconds")
-    reward_seconds: float | None = _like("reward_seconds")
-    judge: str | None = _like("judge")
-    judge_len: float | None = _like("judge_len")
-    judge_gpus: int | None = _like("judge_gpus")
-    reference: str | None = _like("reference")
-    dropped_groups: float | None = _like("dropped_groups")
-    lora: bool = _like("lora")
     depths: tuple[int, ...] | None = _like("depths")
     tokens: int | None = _like("tokens", "Also show how much text this number of tokens is, in shards and gigabytes.")
     network: float | None = _like("network")

@@ -25,7 +25,8 @@ from advisor.prediction.layout_runs import whole_run
 from advisor.prediction.rl import RlStep, predict_rl, prediction_of, rl_whole
 from advisor.records import Estimate
 from advisor.store.store import Store
-from advisor.workflows.rl import OwnPace, RlPredicted, pace_deviation, paced, rl_rows
+from advisor.workflows.rl import OwnPace, pace_deviation, paced
+from benchmarks.rows.rl import RlPredicted, rl_rows
 
 TABLE = Path(__file__).with_name("rl_runs.csv")
 PARTS = {"generation": ("gen_seconds",), "log_probs": ("old_logprob_seconds", "ref_seconds"),

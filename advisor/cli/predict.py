@@ -30,7 +30,7 @@ def command(rows: Path | None, **typed: Any) -> int:
 
     With --rows the columns of the table are named as the options: gpu, model, micro-batch, tp and so on, with yes or no
     for those without a value. An empty cell is an option that is not given. A row that cannot be predicted gets an
-    `error`. A table with the columns of benchmarks/rl_runs.csv (group_size, prompts_per_step, …) has RL runs.
+    `error`.
     """
     from advisor import api
     from advisor.workflows.goal import readings
@@ -59,11 +59,9 @@ def _show_rows(path: Path) -> int:
     from advisor.report.render import to_plain
     from advisor.store.store import default_store
     from advisor.workflows.option_rows import predict_rows
-    from advisor.workflows.rl import is_rl_table, predict_rl_rows
 
-    rows = predict_rl_rows if is_rl_table(path) else predict_rows
     verdicts: dict[str, set[bool | None]] = {}  # by GPU
-    for number, predicted in enumerate(rows(path, default_store()), 1):
+    for number, predicted in enumerate(predict_rows(path, default_store()), 1):
         row: dict[str, object] = {"row": number}
         if isinstance(predicted, AdvisorError):
             row |= {"error": predicted.message, "hint": predicted.hint}

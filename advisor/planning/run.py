@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from advisor.hardware.catalog import GpuSpec
 from advisor.laws.flops import scaling_parameters
 from advisor.planning import recipe
 from advisor.planning.candidates import Candidates, Device
@@ -114,10 +116,15 @@ def config_of(device: Device, run: Run, checkpoint_seconds: float | None = None)
 
 
 def grounds_of(profile: Profile) -> Grounds:
-    """Return how many published runs are behind the predicted speed of a device, by GPU and by generation."""
-    generation = profile.spec.generation if profile.spec else None
-    same_gpu, same_generation, everything = published_runs(profile.key, generation)
+    """Return what the predicted speed of a device is based on."""
+    return published_grounds(profile.key, profile.spec, calibration=profile.calibration_id)
+
+
+def published_grounds(key: str, spec: GpuSpec | None, *, calibration: str | None = None, **own: Any) -> Grounds:
+    """Return how many published runs are behind the speed of a GPU, beside a calibration and the user's `own` runs."""
+    generation = spec.generation if spec else None
+    same_gpu, same_generation, everything = published_runs(key, generation)
     return Grounds(
-        calibration=profile.calibration_id, generation=generation, card_runs=same_gpu,
-        generation_runs=same_generation, all_runs=everything,
+        calibration=calibration, generation=generation, card_runs=same_gpu, generation_runs=same_generation,
+        all_runs=everything, **own,
     )  # fmt: skip

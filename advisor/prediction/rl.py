@@ -80,33 +80,48 @@ def require_rl_software(name: str) -> RlSoftware:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RlRun:
-    """One configuration of RL post-training."""
+class RlWork:
+    """What a step of RL post-training does, on whatever GPUs."""
 
     model: Model
     answers: Answers
-    update: Prediction  # one optimizer step of the trainer
-    gpu: GpuSpec
-    train_gpus: int
-    engine_gpus: int  # that generate; equal to the trainer's if both share them
-    tensor: int  # GPUs of one engine
     software: RlSoftware
-    colocated: bool = True
-    staleness: float = 0.0  # steps that the answers may be older than the weights
+    algorithm: str = "grpo"  # one of ALGORITHMS
     updates: int = 1  # optimizer steps on the answers of one step
-    reference: bool = True  # a frozen copy of the model gives log-probabilities for a KL term
-    critic: bool = False  # a second model of the same size learns values (PPO)
     adapters: bool = False  # LoRA: little to optimize, to store and to send
+    reference: bool = True  # a frozen copy of the model gives log-probabilities for a KL term
     memory_share: float | None = None  # of a GPU for an engine; None: as the software does
     eight_bits: bool = False  # the engines' weights
-    eager: bool | None = None  # engines run without CUDA graphs; None: as the software does
-    algorithm: str = "grpo"  # one of ALGORITHMS
     trained_share: float = 1.0  # of the generated answers; DAPO drops groups without a difference
     reward_seconds: float = 1.0  # of judging all answers by rules; more for tests in a sandbox
     judge: Judge | None = None  # a model that judges the answers besides
     unsure: float = 0.0  # log standard deviation of the work, where its lengths or batch are assumed
     turns: int = 1  # of an agent with tools
     tool_seconds: float = 0.0  # the slowest tool call of a turn, which all wait for
+
+    @property
+    def critic(self) -> bool:
+        """Return True if a second model of the same size learns values."""
+        return self.algorithm == "ppo"
+
+    @property
+    def judging_gpus(self) -> int:
+        """Return the number of GPUs that only judge."""
+        return 0 if self.judge is None else self.judge.gpus
+
+
+@dataclass(frozen=True, kw_only=True)
+class RlRun(RlWork):
+    """One configuration of RL post-training."""
+
+    update: Prediction  # one optimizer step of the trainer
+    gpu: GpuSpec
+    train_gpus: int
+    engine_gpus: int  # that generate; equal to the trainer's if both share them
+    tensor: int  # GPUs of one engine
+    colocated: bool = True
+    staleness: float = 0.0  # steps that the answers may be older than the weights
+    eager: bool | None = None  # engines run without CUDA graphs; None: as the software does
 
     @property
     def overlaps(self) -> bool:
@@ -120,8 +135,7 @@ class RlRun:
 
     @property
     def gpus(self) -> int:
-        judging = 0 if self.judge is None else self.judge.gpus
-        return self.train_gpus + (0 if self.colocated else self.engine_gpus) + judging
+        return self.train_gpus + (0 if self.colocated else self.engine_gpus) + self.judging_gpus
 
     @property
     def engines(self) -> Engines:

@@ -26,6 +26,7 @@ from advisor.options import (
     Option,
     OwnMachine,
     Record,
+    RolloutOptions,
     filled,
     options_of,
 )
@@ -206,10 +207,7 @@ def goal_from(typed: Options) -> Goal:
 RL_SOFTWARE = "verl"  # for RL post-training if none is named
 RL_COUNTS = (1, 2, 4, 8, 16, 32)  # GPUs
 LAYOUT_COUNTS = tuple(2**n for n in range(3, 15))  # GPUs: 8 to 16,384
-_OF_RL = ("prompts", "prompts_per_step", "group", "prompt_len", "response_len", "response_len_end", "response_max",
-          "placement", "staleness", "rollout_gpus", "rollout_tp", "rollout_memory", "rollout_precision", "turns",
-          "tool_seconds", "reward_seconds", "judge", "judge_len", "judge_gpus", "reference", "dropped_groups",
-          "lora")  # fmt: skip
+_OF_RL = ("prompts", "response_len_end", *options_of(RolloutOptions))
 # Options that need another option: the option, the alternatives it needs, what is wrong, what to do.
 _NEEDS = (
     ("ratio_counts", ("ratio",), "--ratio-counts says what --ratio counts, and there is no --ratio",

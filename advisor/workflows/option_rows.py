@@ -33,6 +33,8 @@ _FORMER = MappingProxyType({  # what states now what a column of former tables s
     **dict.fromkeys(("method", "quantized"), "lora-rank and qlora"), "lora_modules": "lora-targets",
     **dict.fromkeys(("experts", "experts_per_token", "expert_ffn_width", "shared_experts", "dense_layers", "attention",
                      "params_total", "params_active"), "model"),
+    "group_size": "group", "prompt_len_mean": "prompt-len", "response_len_mean": "response-len",
+    "response_len_max": "response-max", "framework": "software", "mode": "placement",
 })  # fmt: skip
 
 

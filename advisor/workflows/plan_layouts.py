@@ -17,13 +17,13 @@ from advisor.planning.infeasible import Way, any_gpu, hint, more_gpus
 from advisor.planning.layouts import search
 from advisor.planning.models import Architecture
 from advisor.planning.offers import ANY
+from advisor.planning.run import published_grounds
 from advisor.prediction.layout_own import OwnRuns
 from advisor.prediction.layout_runs import whole_run
 from advisor.prediction.layouts import LayoutRun
 from advisor.prediction.power import datasheet_power
-from advisor.prediction.prior import published_runs
 from advisor.prediction.software import require_software
-from advisor.records import Grounds, Plan, Prediction
+from advisor.records import Plan, Prediction
 from advisor.workflows.goal import find_architecture
 from advisor.workflows.option_rows import read_own_runs
 from advisor.workflows.plan_elsewhere import ON_DEMAND, BestWay, Duration, plan_of, try_machines
@@ -90,17 +90,13 @@ class LayoutWork:
         found = search(run, gpus, self.sequences, own)
         if found.best is None:
             return "" if found.tried else f"the model and {self.sequences} sequences a step do not divide by it"
-        same_gpu, same_generation, everything = published_runs(gpu, run.gpu.generation)
-        grounds = Grounds(
-            calibration=None, generation=run.gpu.generation, card_runs=same_gpu, generation_runs=same_generation,
-            all_runs=everything, own_runs=own.count if own else 0, own_slowdown=math.exp(own.usual) if own else None,
-        )  # fmt: skip
+        measured = {"own_runs": own.count, "own_slowdown": math.exp(own.usual)} if own else {}
         return BestWay(
             prediction=found.best,
             others=found.others,
             tried=found.tried,
             power=datasheet_power(run.gpu.tdp_watts),
-            grounds=grounds,
+            grounds=published_grounds(gpu, run.gpu, **measured),
         )
 
     def duration(self, prediction: Prediction, offer: Offer) -> Duration:

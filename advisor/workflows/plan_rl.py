@@ -16,13 +16,13 @@ from advisor.planning.goal import interruptions
 from advisor.planning.infeasible import Way, any_gpu, hint
 from advisor.planning.offers import ANY, OWN
 from advisor.planning.rl import RlWay
+from advisor.planning.run import published_grounds
 from advisor.prediction.intervals import sum_shared
 from advisor.prediction.layout_batch import SURE
 from advisor.prediction.layout_runs import whole_run
 from advisor.prediction.power import datasheet_power
-from advisor.prediction.prior import published_runs
 from advisor.prediction.rl import predict_rl, require_rl_software, rl_whole
-from advisor.records import Estimate, Grounds, Plan, Prediction, Run
+from advisor.records import Estimate, Plan, Prediction, Run
 from advisor.store.store import Store
 from advisor.workflows.goal import RL_SOFTWARE
 from advisor.workflows.plan_elsewhere import ON_DEMAND, BestWay, Duration, plan_of, try_machines
@@ -84,19 +84,15 @@ class RlWork:
         if own is not None:
             ways = [replace(way, prediction=paced(way.prediction, own, gpus)) for way in ways]
         self.ways[gpu, gpus] = ways[0]
-        spec = require_gpu(gpu)
-        same_gpu, same_generation, everything = published_runs(gpu, spec.generation)
-        grounds = Grounds(
-            calibration=None, generation=spec.generation, card_runs=same_gpu, generation_runs=same_generation,
-            all_runs=everything, own_runs=0 if own is None else sum(len(one.seconds) for one in self.measured),
-            own_slowdown=None if own is None else own.factor,
-        )  # fmt: skip
+        spec, measured = require_gpu(gpu), {}
+        if own is not None:
+            measured = {"own_runs": sum(len(one.seconds) for one in self.measured), "own_slowdown": own.factor}
         return BestWay(
             prediction=ways[0].prediction,
             others=tuple((way.prediction, way.lost) for way in ways[1:]),
             tried=len(ways),
             power=datasheet_power(spec.tdp_watts),
-            grounds=grounds,
+            grounds=published_grounds(gpu, spec, **measured),
         )
 
     def duration(self, prediction: Prediction, offer: Offer) -> Duration:
@@ -141,7 +137,7 @@ def plan_rl(goal: Goal, store: Store, *, hints: bool = True) -> Plan:
         raise AdvisorError(f"no run ends on {', '.join(tried.endless)}", ON_DEMAND, exit_code=3)
     if not tried.runs:
         asked = ", ".join(tried.does_not_fit) or "any machine offered"
-        message = f"RL post-training of {request.sizes.name} does not surely fit {asked}"
+        message = f"RL post-training of {request.model.name} does not surely fit {asked}"
         feasible = hint(_changes(goal), lambda changed: _feasible(changed, store)) if hints else ""
         raise AdvisorError(message, feasible, exit_code=3)
     small = f"{request.answers.count} answers are fewer than a step usually has"

@@ -13,7 +13,7 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec, load_gpus, read_gpus
 from advisor.hardware.here import device_key
 from advisor.hardware.software_support import usual_precision
-from advisor.options import LAYOUT_DEGREES, OPTIONS, SHARDINGS, PredictOptions, options_of
+from advisor.options import LAYOUT_DEGREES, OPTIONS, SHARDINGS, PredictOptions, RolloutOptions, options_of
 from advisor.planning.goal import SEQ_LEN, VOCAB_SIZE, check_options
 from advisor.planning.infeasible import SHARED_OVER, enough
 from advisor.planning.models import Architecture, NamedModel, nearest_shape
@@ -43,20 +43,6 @@ _NOT_OVER_LAYOUTS = (  # options of a shape of one's own, of parts of a model, a
     *("params", "depth", "width", "heads", "kv_heads", "head_dim", "ffn_width", "tied", "vocab_size"),
     *("lora_rank", "lora_targets", "qlora", "freeze_blocks", "depths", "compile"),
 )
-RL_OPTIONS = (
-    *("prompts_per_step", "group", "prompt_len", "response_len", "response_max", "placement", "rollout_gpus"),
-    *(
-        "rollout_tp",
-        "rollout_memory",
-        "rollout_precision",
-        "staleness",
-        "turns",
-        "tool_seconds",
-        "reward_seconds",
-        "judge",
-    ),
-    *("judge_len", "judge_gpus", "reference", "dropped_groups", "lora"),
-)
 _OF_THE_MODEL = (
     *("family", "model", "params", "depth", "width", "heads", "kv_heads", "ffn_width", "seq_len", "vocab_size"),
 )
@@ -66,16 +52,16 @@ _OF_THE_MODEL = (
 class Predicted(Prediction):
     """A prediction with the details shown with it."""
 
-    memory_parts: MemoryBill | None
-    would_fit: tuple[str, ...]  # smallest changes that make it fit
-    other_depths: tuple[DepthOption, ...]
-    data: Download | None  # None: the number of tokens is unknown
+    memory_parts: MemoryBill | None = None
+    would_fit: tuple[str, ...] = ()  # smallest changes that make it fit
+    other_depths: tuple[DepthOption, ...] = ()
+    data: Download | None = None  # None: the number of tokens is unknown
     made_for: str  # the software whose speed is predicted
-    closest_run: str | None  # the closest of the published runs
-    network: AssumedNetwork | None  # between machines; None: one link joins all GPUs
+    closest_run: str | None = None  # the closest of the published runs
+    network: AssumedNetwork | None = None  # between machines; None: one link joins all GPUs
     sources: tuple[str, ...]
     assumed: tuple[str, ...]  # options not given, with the assumed values
-    too_long: str | None  # a sentence if the sequences are longer than any that the model reads
+    too_long: str | None = None  # a sentence if the sequences are longer than any that the model reads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,11 +85,10 @@ def predict(options: PredictOptions, store: Store) -> Predicted:
         from advisor.workflows.rl import predict_options  # which imports this module
 
         return predict_options(options, store)
-    if stray := next(
-        (name for name in RL_OPTIONS if getattr(options, name) != options_of(PredictOptions)[name].default), None
-    ):
-        flag = options_of(PredictOptions)[stray].flag
-        raise AdvisorError(f"{flag} is of RL post-training", "say which: --rl grpo", exit_code=2)
+    known = options_of(PredictOptions)
+    if stray := [name for name in options_of(RolloutOptions) if getattr(options, name) != known[name].default]:
+        message = f"{known[stray[0]].flag} is of RL post-training"
+        raise AdvisorError(message, "say which: --rl grpo", exit_code=2)
     options = with_stage(options)
     degrees = any((getattr(options, name) or 1) > 1 for name in LAYOUT_DEGREES)
     if degrees or (options.model and options.lora_rank is None and find_any_model(options.model).expert_width):
@@ -161,12 +146,8 @@ def _over_layout(options: PredictOptions) -> Predicted:
     vocabulary = architecture.model.vocab_size
     return Predicted(
         **vars(prediction),
-        memory_parts=None,
-        would_fit=(),
-        other_depths=(),
         data=download(options.tokens, vocabulary, options.download_rate) if options.tokens else None,
         made_for=words_of(prediction.workload.software),
-        closest_run=None,
         network=network_of(prediction.workload, spec),
         sources=("published runs over layouts (profiles/layouts.yaml)",),
         assumed=tuple(assumed),

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from advisor.cli import VERBS
-from advisor.cli.reference import commands, findings, llms, manual, reference
 from advisor.hardware.catalog import GPU_COLUMNS
 from advisor.hardware.prices import PRICE_COLUMNS
+from benchmarks.reference import commands, findings, llms, manual, reference
 
 # what the advisor may import of the trainer: the contract, and readers of its files that need no torch
 OPEN_TO_THE_ADVISOR = {"damage", "schema", "plain", "budget", "runlog", "messages", "token_folder", "telemetry_files"}

@@ -15,6 +15,8 @@ from advisor import api
 from advisor.hardware.catalog import require_gpu
 from advisor.planning.models import require_architecture
 from advisor.prediction.generation import Answers, Engines, generate, kv_token_bytes, rl_constants, weights_read
+from advisor.store.store import Store
+from benchmarks.rows.rl import predicted_row
 from tests.terminal import advisor, document
 
 TABLE = Path(__file__).parents[2] / "benchmarks/rl_runs.csv"
@@ -214,22 +216,25 @@ def test_a_step_of_rl_is_explained_by_its_own_parts():
 
 
 def test_rows_of_runs_are_predicted_with_what_was_assumed(tmp_path):
-    columns = ("id", "model", "framework", "gpu", "n_gpus", "mode", "prompts_per_step", "group_size", "prompt_len_mean",
-               "response_len_mean", "response_len_max")  # fmt: skip
+    columns = ("rl", "name", "model", "software", "gpu", "gpus", "prompts-per-step", "group", "prompt-len",
+               "response-len", "response-max")  # fmt: skip
     rows = [
-        ("a", "Qwen2.5-7B", "verl FSDP", "H100", "8", "colocated", "1024", "5", "93", "232", "1024"),
-        ("b", "Qwen2.5-7B", "verl FSDP", "H100", "8", "colocated", "", "", "", "", "1024"),
-        ("d", "Qwen2.5-7B", "verl FSDP", "H100", "many", "colocated", "1024", "5", "93", "232", "1024"),
-        ("c", "Qwen2.5-7B", "verl FSDP", "", "8", "colocated", "1024", "5", "93", "232", "1024"),
+        ("grpo", "a", "Qwen2.5-7B", "verl", "h100", "8", "1024", "5", "93", "232", "1024"),
+        ("grpo", "b", "Qwen2.5-7B", "verl", "h100", "8", "", "", "", "", "1024"),
+        ("grpo", "c", "Qwen2.5-7B", "verl", "h100", "many", "1024", "5", "93", "232", "1024"),
     ]
     with (tmp_path / "rl.csv").open("w", newline="") as file:
         csv.writer(file).writerows([columns, *rows])
     done = advisor("predict", "--rows", tmp_path / "rl.csv", expect=0)
-    first, second, odd, third = (json.loads(line) for line in done.stdout.splitlines())
+    first, second, odd = (json.loads(line) for line in done.stdout.splitlines())
     assert first["step_seconds"]["low"] < 80.3 < first["step_seconds"]["high"]  # of a published run of 105 steps
-    assert any(one.startswith("response_len_mean") for one in second["assumed"])
+    assert any(one.startswith("--response-len") for one in second["assumed"])
     assert second["step_seconds"]["high"] / second["step_seconds"]["low"] > 4  # the lengths are a guess
-    assert third["error"] == "no gpu is stated" and odd["error"] == "n_gpus: many is no number"
+    assert odd["error"] == "--gpus: 'many' is not a whole number"
+    with (tmp_path / "rl.csv").open("w", newline="") as file:  # the columns of benchmarks/rl_runs.csv
+        csv.writer(file).writerows([["rl", "group_size", "mode"], ["grpo", "5", "colocated"]])
+    done = advisor("predict", "--rows", tmp_path / "rl.csv", expect=2)
+    assert "group_size is now group; mode is now placement" in done.stderr
 
 
 # Mixtures on GB200, whose launches and engines over trays take long; engines that finish before each update (NeMo RL);
@@ -245,14 +250,9 @@ def test_rows_of_runs_are_predicted_with_what_was_assumed(tmp_path):
 def test_published_steps_take_about_what_was_measured(tmp_path, wanted, low, high):
     with TABLE.open(encoding="utf-8", newline="") as file:
         rows = {row["id"]: row for row in csv.DictReader(file) if row["id"] in wanted}
-    with (tmp_path / "rl.csv").open("w", newline="") as file:
-        table = csv.DictWriter(file, list(rows[wanted[0]]))
-        table.writeheader()
-        table.writerows(rows[one] for one in wanted)
-    done = advisor("predict", "--rows", tmp_path / "rl.csv", expect=0)
-    for one, line in zip(wanted, done.stdout.splitlines(), strict=True):
-        ratio = json.loads(line)["step_seconds"]["value"] / float(rows[one]["step_seconds"])
-        assert low < ratio < high, one
+    for one in wanted:
+        found = predicted_row({name: cell for name, cell in rows[one].items() if cell}, Store(tmp_path)).way.step
+        assert low < found.step_seconds.value / float(rows[one]["step_seconds"]) < high, one
 
 
 # What verl's page says to run, with everything possible in the host's memory.
@@ -415,23 +415,10 @@ def test_a_tuned_model_is_planned_by_its_base_and_started_from_its_own_weights(t
     assert f"actor_rollout_ref.model.path={named}" in (tmp_path / "run.sh").read_text()
 
 
-def test_a_row_says_which_model_stands_in_for_another_and_assumes_what_a_plan_assumes(tmp_path):
-    columns = ("model", "params_b", "framework", "gpu", "n_gpus", "mode", "prompts_per_step", "group_size",
-               "response_len_mean", "response_len_max")  # fmt: skip
-    rows = [
-        ("Qwen2.5-VL-7B-Instruct", "", "verl", "H100", "8", "colocated", "128", "8", "1200", "4096"),
-        ("Strange-8B", "8.1", "verl", "H100", "8", "colocated", "128", "8", "1200", "4096"),
-        ("Qwen3-8B", "", "verl", "H100", "8", "colocated", "128", "8", "1200", "4096"),
-    ]
-    with (tmp_path / "rl.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([columns, *rows])
-    images, strange, plain = (
-        json.loads(line) for line in advisor("predict", "--rows", tmp_path / "rl.csv", expect=0).stdout.splitlines()
-    )
-    assert any("without images" in one for one in images["assumed"])
-    assert any("nearest in size, for Strange-8B" in one for one in strange["assumed"])
-    words = ("--model", "qwen3-8b", "--gpu", "8xh100", "--response-len", "1200", "--response-max", "4096")
-    alone = document("predict", "--rl", "grpo", *words, "--placement", "colocated", "--rollout-tp",
-                     str(plain["workload"]["rollouts"]["engine_tensor"]))  # fmt: skip
-    assert plain["workload"]["rollouts"]["prompt_len"] == alone["workload"]["rollouts"]["prompt_len"]
-    assert plain["step_seconds"]["value"] == pytest.approx(alone["step_seconds"]["value"])
+def test_a_row_says_which_model_stands_in_for_another(tmp_path):
+    row = {"framework": "verl", "gpu": "H100", "n_gpus": "8", "mode": "colocated", "prompts_per_step": "128",
+           "group_size": "8", "response_len_mean": "1200", "response_len_max": "4096"}  # fmt: skip
+    images = predicted_row({"model": "Qwen2.5-VL-7B-Instruct", **row}, Store(tmp_path))
+    strange = predicted_row({"model": "Strange-8B", "params_b": "8.1", **row}, Store(tmp_path))
+    assert any("without images" in one for one in images.assumed)
+    assert any("nearest in size, for Strange-8B" in one for one in strange.assumed)

@@ -219,12 +219,12 @@ CONFIG = (
     "actor_rollout_ref.model.path=/models/Qwen2.5-7B-Instruct actor_rollout_ref.rollout.n=5 "
     "actor_rollout_ref.rollout.enforce_eager={} trainer.n_gpus_per_node=8 trainer.nnodes=1"
 )
-ROW = "model,framework,gpu,n_gpus,mode,prompts_per_step,group_size,prompt_len_mean,response_len_mean,response_len_max\n"
+ROW = "rl,model,software,gpu,gpus,placement,prompts-per-step,group,prompt-len,response-len,response-max\n"
 
 
 def test_a_step_stands_beside_its_prediction_and_what_would_be_faster(tmp_path):
     table = tmp_path / "rows.csv"
-    whole, halved = f"{ROW}qwen2.5-7b,verl,h100,8,colocated,1024,5,150.5,400,4096\n", "2048"
+    whole, halved = f"{ROW}grpo,qwen2.5-7b,verl,h100,8,colocated,1024,5,150.5,400,4096\n", "2048"
     table.write_text(whole + whole.splitlines()[1].replace("4096", halved) + "\n")
     usual, shorter = (
         json.loads(line)["step_seconds"]["value"] for line in advisor("predict", "--rows", table).stdout.splitlines()

@@ -15,8 +15,8 @@ import click
 import pytest
 
 from advisor.cli import FORMER, FORMS, PROGRAMS, VERBS, formed, main
-from advisor.cli.reference import commands
 from advisor.cli.verb import SectionedOption
+from benchmarks.reference import commands
 from tests.terminal import advisor
 
 ROOT = Path(__file__).resolve().parents[2]

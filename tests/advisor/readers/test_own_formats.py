@@ -12,8 +12,8 @@ from itertools import pairwise
 import jsonschema
 import pytest
 
-from advisor.cli.reference import findings
 from advisor.readers import own_formats
+from benchmarks.reference import findings
 from tests.terminal import advisor, document
 
 ROW = r"~ u(?P<step>\d+) :: cost (?P<loss><<LOSS>>) ; pace (?P<tokens_per_second>\d+) tk/s"

@@ -1,4 +1,4 @@
-"""Writes docs/cli.md, findings.md, the manual page advisor.1 or llms.txt: `python -m advisor.cli.reference FILE`."""
+"""Writes docs/cli.md, findings.md, the manual page advisor.1 or llms.txt: `python -m benchmarks.reference FILE`."""
 
 from __future__ import annotations
 
