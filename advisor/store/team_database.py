@@ -44,7 +44,6 @@ MIGRATIONS = (
         FROM advisor_reservations
     """,
 )
-_NEW = "SELECT %s, to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM')"  # team and month of a run that has none yet
 # of each budget: its dollars, what was settled in it and what is reserved
 _BUDGETS = f"""
     SELECT b.team, b.period, b.usd, coalesce(sum(c.settled), 0), coalesce(sum(c.open), 0)
@@ -127,8 +126,11 @@ class Database:
         """
         with self._transaction() as db:
             # Whoever has locked the budgets is alone with them; the order of rows keeps two from waiting on each other.
-            first = db.execute("SELECT team, month FROM advisor_counted WHERE run = %s", (run,)).fetchone()
-            of_team, month = first or db.execute(_NEW, (team,)).fetchone() or (team, "")
+            [(of_team, month)] = db.execute(
+                "SELECT coalesce(max(team), %s), coalesce(max(month), to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM')) "
+                "FROM advisor_counted WHERE run = %s",
+                (team, run),
+            ).fetchall()
             covering = db.execute(
                 "SELECT team, period FROM advisor_budgets WHERE team IN (%s, %s) "
                 "AND (period = %s OR starts_with(%s, period)) ORDER BY team, period FOR UPDATE",

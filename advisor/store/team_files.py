@@ -76,6 +76,7 @@ class Files(ABC):
         sound = {name: content for name, content in self.read(listed) if read_record(name, content) is not None}
         path = f"{month}/{digest(''.join(sound).encode())}.parquet"
         replaced = {file_of[name] for name in sound} - {file_of[name] for name in listed if name not in sound}
+        replaced |= self.paths() & sound.keys()  # left by a command that was killed
         if not sound or replaced == {path}:
             return 0
         self.put(path, _parquet(sound))
