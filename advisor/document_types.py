@@ -50,6 +50,7 @@ from advisor.run_records import ArrivalRecord, LaunchRecord
 from advisor.store.adopted import Adopted, AdoptedPlan
 from advisor.store.calibration import Burst, Calibration, Cost, HeldOutSummary, Quality, Settings
 from advisor.store.store import CalibrationEntry
+from advisor.store.team_database import TeamBudget
 from advisor.workflows import finetune, fleet, preflight, team
 from advisor.workflows.analyze_trace import JudgedTrace
 from advisor.workflows.ask_about_log import AssistantReading
@@ -147,6 +148,9 @@ DOCUMENTS: dict[str, Shape] = {
     "runs-push": {team.Pushed: ...},
     "runs-pull": {team.Pulled: ...},
     "runs-spend": {"by": str, "groups": [team.Spending]},
+    "runs-like": {"trained_before": bool, "runs": [team.EarlierRun]},
+    "runs-compact": {"months": [team.CompactedMonth]},
+    "runs-budget": {"budgets": [TeamBudget]},
     "fleet": {
         "name": str, "starts": str, "sentence": str, "keeps_deadlines": bool, "total_usd": Estimate,
         "placements": [Placement], "outlooks": [Outlook], "left_out": dict[str, str], "purchases": [Purchase],

@@ -14,6 +14,8 @@ _EXTRAS = {
     "mcp": "mcp",
     "prometheus_client": "prometheus",
     "sentencepiece": "sentencepiece",
+    "fsspec": "ledger",
+    "psycopg": "ledger",
 }
 
 

@@ -6,15 +6,21 @@ import contextlib
 import multiprocessing
 import os
 import random
+import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 from hypothesis import settings
+
+from tests.waiting import waited
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers share the cores
@@ -57,3 +63,51 @@ def advisor_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
         with contextlib.suppress(psutil.Error):
             if process.pid != os.getpid() and process.environ().get(_TEST) == str(home):
                 process.kill()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The address of a Postgres of one's own, for as long as the tests take; NAME in it stands for a database."""
+    psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'psycopg[binary]'")
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"))  # not on the PATH there
+    programs = [shutil.which(name, path=os.pathsep.join([os.environ["PATH"], *map(str, debian)]))
+                for name in ("initdb", "postgres")]  # fmt: skip
+    if None in programs:
+        pytest.skip("no Postgres here: apt-get install postgresql")
+    folder = tempfile.mkdtemp(prefix="advisor-postgres-")  # other users cannot enter pytest's folders
+    data, user = f"{folder}/data", "nobody" if os.geteuid() == 0 else None  # Postgres refuses to run as root
+    if user:
+        shutil.chown(folder, user)
+    made = [programs[0], "-D", data, "-A", "trust", "-U", "advisor", "--no-sync"]
+    subprocess.run(made, user=user, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    environment = {name: value for name, value in os.environ.items() if name != _TEST}
+    server = subprocess.Popen([programs[1], "-D", data, "-k", folder, "-h", ""], user=user, cwd=folder, env=environment,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    address = f"postgresql:///NAME?host={folder}&user=advisor"
+
+    def answers() -> bool:
+        with contextlib.suppress(psycopg.OperationalError), psycopg.connect(address.replace("NAME", "postgres")):
+            return True
+        return False
+
+    try:
+        waited(answers)
+        yield address
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(timeout=20)
+        shutil.rmtree(folder)
+
+
+_databases = count()
+
+
+@pytest.fixture
+def database(postgres: str) -> str:
+    """The address of a new database in that Postgres."""
+    import psycopg
+
+    name = f"test{next(_databases)}"
+    with psycopg.connect(postgres.replace("NAME", "postgres"), autocommit=True) as db:
+        db.execute(f"CREATE DATABASE {name}")
+    return postgres.replace("NAME", name)

@@ -23,6 +23,7 @@ from advisor.report.table import on_console
 from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import PLAN, read_launch
 from advisor.store.store import Store
+from advisor.workflows import budget
 from advisor.workflows.launch import StartedRun
 from advisor.workflows.live import Follower, Prometheus
 from trainer.schema import Outcome
@@ -47,6 +48,7 @@ def follow(run_dir: Path, store: Store, serving: Prometheus | None = None) -> Pr
                 arrival_shown = arrival_shown or show_arrival(run_dir)
                 if not goes_on(progress.state):
                     settle(run_dir)
+                    budget.settle(run_dir, store)
                     return progress
                 if console.is_terminal:
                     bar = Table.grid()  # a bar alone does not end its line

@@ -10,13 +10,13 @@ import click
 from rich.console import RenderableType
 
 from advisor import api
-from advisor.cli.verb import EXISTING, answer, options, print_answer, verb
+from advisor.cli.verb import EXISTING, FILE, answer, options, print_answer, verb
 from advisor.errors import AdvisorError
 from advisor.history.listing import RunSummary, list_runs
 from advisor.report.render import remark, table
 from advisor.report.table import on_console
 from advisor.store.store import Store, default_store
-from advisor.units import HOUR, format_count, format_number, format_seconds, format_usd
+from advisor.units import HOUR, format_count, format_number, format_percent, format_seconds, format_usd
 
 
 @verb("runs")
@@ -159,9 +159,9 @@ def import_command(run: Path, plan: Path | None, checkpoints: bool) -> None:
 def push_command() -> None:
     """Write this machine's finished runs, scores and calibrations to the ledger that ADVISOR_LEDGER names.
 
-    ADVISOR_LEDGER is a folder that machines share, or an address such as s3://bucket/ledger. Records never change and
-    are written once. They have no host, user or path. A run belongs to the team of its tag `team:NAME`, or else to
-    ADVISOR_TEAM.
+    ADVISOR_LEDGER is a folder that machines share, or an address such as s3://bucket/ledger or postgresql://host/name.
+    Records never change and are written once. They have no host, user or path. A run belongs to the team of its tag
+    `team:NAME`, or else to ADVISOR_TEAM. In Postgres, dollars that ended runs had reserved are settled.
     """
     from advisor.workflows.team import push
 
@@ -185,11 +185,86 @@ def pull_command() -> None:
     answer("runs-pull", lambda: pulled, lambda: words)
 
 
+@verb("compact")
+@click.argument("month", required=False, metavar="[YYYY-MM]")
+def compact_command(month: str | None) -> None:
+    """Write all records of MONTH in the shared ledger into one Parquet file; without MONTH, of every past month.
+
+    It is read together with records that come later. A folder with fewer files is listed and copied faster.
+    """
+    from advisor.workflows.team import compact
+
+    done = compact(default_store(), month)
+    words = [f"{one.month}: {format_count(one.records)} records are in one file" for one in done]
+    answer("runs-compact", lambda: {"months": done}, lambda: words or ["every past month is in one file already"])
+
+
+@verb("budget")
+@click.argument("team", required=False)
+@click.argument("dollars", required=False, type=click.FloatRange(min=0))
+@click.option("--period", metavar="YYYY-MM|YYYY|always", help="When the dollars may be spent. Default: this month.")
+def budget_command(team: str | None, dollars: float | None, period: str | None) -> None:
+    """Show what teams may spend and what is left, or give TEAM its DOLLARS of a period. `everybody` limits all teams.
+
+    ADVISOR_LEDGER has to be a Postgres database. A run with a price then reserves what it may cost before it starts,
+    for the team of ADVISOR_TEAM or of its fleet; it is refused if a budget has less left. When it is over, what it cost
+    is counted instead. A run counts in the month of its first start.
+    """
+    from advisor.workflows.budget import set_budget, team_budgets
+
+    if team is not None:
+        if dollars is None:
+            raise AdvisorError(f"how many dollars may {team} spend?", f"advisor runs --budget {team} 5000", exit_code=2)
+        set_budget(team, dollars, period)
+    found = team_budgets()
+    columns = ("team", "period", "budget", "spent", "reserved", "left")
+    rows = [(one.team or "everybody", one.period, *map(format_usd, (one.usd, one.settled_usd, one.reserved_usd)),
+             format_usd(max(0.0, one.left_usd))) for one in found]  # fmt: skip
+    none = "no team has a budget; next: advisor runs --budget TEAM DOLLARS"
+    answer(
+        "runs-budget", lambda: {"budgets": found}, lambda: [table(columns, rows, right=columns[2:]) if rows else none]
+    )
+
+
+@verb("like")
+@click.argument("plan", metavar="PLAN.yaml", type=FILE)
+def like_command(plan: Path) -> None:
+    """Show the team's runs that are nearest to PLAN.yaml, as far as `advisor runs --pull` has copied them.
+
+    The nearest has the same model, then the same GPU, then the nearest number of GPUs and batch.
+    """
+    from advisor.store.plan_files import load_plan
+    from advisor.workflows.team import earlier_runs
+
+    found = earlier_runs(default_store(), load_plan(plan))
+
+    def shown() -> Iterator[RenderableType]:
+        if not found:
+            yield "no: the copy of the ledger has no run of this model; to copy again: advisor runs --pull"
+            return
+        columns = ("run", "team", "started (UTC)", "GPUs", "outcome", "step time", "cost", "loss", "other than planned")
+        rows = [
+            (one.name, one.team or "-", one.created[:16].replace("T", " "), f"{one.gpus or '?'} x {one.gpu or '?'}",
+             one.outcome.replace("_", " "), format_seconds(one.step_seconds) if one.step_seconds else "-",
+             "-" if one.usd is None else format_usd(one.usd), "-" if one.loss is None else format_number(one.loss),
+             ", ".join(one.differs) or "nothing")
+            for one in found
+        ]  # fmt: skip
+        yield "no, but nearly:" if found[0].differs else "yes:"
+        yield table(columns, rows, right=("step time", "cost", "loss"))
+
+    answer("runs-like", lambda: {"trained_before": bool(found) and not found[0].differs, "runs": found}, shown)
+
+
 @verb("spend")
 @click.option("--by", type=click.Choice(("team", "model", "gpu", "month")), default="team", show_default=True,
               help="What to add up by.")  # fmt: skip
 def spend_command(by: str) -> None:
-    """Add up what the runs in the shared ledger used, as far as `advisor runs --pull` has copied them."""
+    """Add up what the runs in the shared ledger used, as far as `advisor runs --pull` has copied them.
+
+    With plan against actual: the cost, the median error of predicted step times, and how many of these were inside the
+    predicted 80 % interval.
+    """
     from advisor.workflows.team import spending
 
     found = spending(default_store(), by)
@@ -198,11 +273,14 @@ def spend_command(by: str) -> None:
         if not found:
             yield "no runs in the copy of the ledger; next: advisor runs --push, advisor runs --pull"
             return
-        columns = (by, "runs", "GPU-hours", "cost", "planned", "actual / planned", "median wait")
+        columns = (by, "runs", "GPU-hours", "cost", "planned", "actual / planned", "step time's error", "within 80 %",
+                   "median wait")  # fmt: skip
         rows = [
             (one.group, format_count(one.runs), format_number(one.gpu_hours), format_usd(one.usd) if one.usd else "-",
              format_usd(one.planned_usd) if one.planned_usd else "-",
              f"{one.planned_runs_usd / one.planned_usd:.2f}" if one.planned_usd and one.planned_runs_usd else "-",
+             format_percent(one.step_error) if one.step_error is not None else "-",
+             f"{format_percent(one.step_inside)} of {one.scored_runs}" if one.step_inside is not None else "-",
              format_seconds(one.queue_hours * HOUR) if one.queue_hours is not None else "-")
             for one in found
         ]  # fmt: skip

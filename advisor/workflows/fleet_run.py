@@ -29,6 +29,7 @@ from advisor.store.run_folder import is_run_folder, read_launch
 from advisor.store.store import Store, file_name
 from advisor.trainers.known import trainer_of_run
 from advisor.units import HOUR
+from advisor.workflows import budget
 from advisor.workflows.fleet import copies, priced, solve, ways_of
 from advisor.workflows.launch import beforehand, launch, refuse_other_software, resume
 from trainer.schema import Outcome
@@ -171,6 +172,7 @@ class Controller:
                 seen = self.put(self.looked(one))
                 if seen.phase not in _STARTED:
                     self.is_due = True
+                    budget.settle(Path(one.folder), self.store)
                     self.say(f"{one.run}: {seen.phase}{f', {seen.reason}' if seen.reason else ''}")
         now = self.now()
         late = any(one.phase in _STARTED and (one.end_hours or now) <= now for one in self.state.runs)
@@ -334,19 +336,26 @@ class Controller:
         folder, plan, engine = Path(one.folder), self.plans[one.run], self.pools[one.pool or ""].engine or ""
         try:
             limits = replace(with_limits_of(plan, GuardLimits()), from_plan=False)
-            if (price := self.price(one)) and {one.team, ""} & set(self.fleet.budgets_usd):
+            limited = {one.team, ""} & set(self.fleet.budgets_usd) or budget.budgets() is not None
+            if limited and (price := self.price(one)):
                 hours = one.limit_usd / price  # so that all runs together keep the budget
                 limits = replace(limits, max_hours=min(hours, limits.max_hours or hours))
             if one.attempt > 1:
                 resume(self.store, folder, limits=limits)
             else:
-                launch(self.store, plan, folder, limits=limits, again=True, place=parse_place(engine))
+                launch(self.store, plan, folder, limits=limits, again=True, place=parse_place(engine),
+                       team=one.team)  # fmt: skip
         except AdvisorError as error:
-            failed = one.refusals + 1 >= _MOST_REFUSALS
+            # The end of another run may leave dollars of the shared ledger.
+            waits = isinstance(error, budget.NotReservedError) and any(
+                other.phase is Phase.RUNNING for other in self.state.runs
+            )
+            failed, reason = one.refusals + 1 >= _MOST_REFUSALS and not waits, " ".join(error.message.split())
             self.is_due |= failed
             self.put(replace(one, phase=Phase.FAILED if failed else Phase.STARTING, refusals=one.refusals + 1,
-                             reason=" ".join(error.message.split())))  # fmt: skip
-            self.say(f"{one.run}: not started: {error.message}")
+                             reason=reason))  # fmt: skip
+            if reason != one.reason:
+                self.say(f"{one.run}: not started: {reason}")
             return
         self.put(replace(one, phase=Phase.RUNNING))
         self.say(f"{one.run}: started on {engine}, in {folder}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -39,6 +40,7 @@ from advisor.trainers.adapter import Trainer
 from advisor.trainers.adopted import ADOPTED
 from advisor.trainers.own import OWN
 from advisor.units import HOUR, format_estimate, format_seconds
+from advisor.workflows.budget import NotReservedError, reserved
 from advisor.workflows.preflight import Check, Readiness, checkpoint_checks, data_checks, preflight, raise_if_missing
 from trainer.schema import TRACE_LEAD, TRACE_WARMUP, RunConfig, to_dict
 
@@ -228,12 +230,14 @@ def launch(
     trainer: Trainer = OWN,
     arriving: Arriving | None = None,
     write_first: Callable[[Path], None] | None = None,
+    team: str | None = None,
 ) -> StartedRun:
     """Start a plan, or a bare configuration, in a new run folder; by default one under the store's `runs/`.
 
     If the plan already has an active run, the error names that run; `again` starts another. With `arriving`, an engine
-    elsewhere first measures its machine and plans again. `write_first` writes to the folder before the start. Raises
-    AdvisorError if the folder already holds a run, a limit makes no sense or the process cannot be started.
+    elsewhere first measures its machine and plans again. `write_first` writes to the folder before the start. `team`
+    is the one whose dollars it spends (None: that of ADVISOR_TEAM). Raises AdvisorError if the folder already holds a
+    run, a limit makes no sense, too few dollars are left or the process cannot be started.
     """
     if place.engine == HERE.engine and trainer is OWN and not isinstance(source, AdoptedPlan):
         require_package("torch", "training here")
@@ -251,7 +255,12 @@ def launch(
             refuse_a_second_run(job.folder, job.trainer, store)
             if write_first is not None:
                 write_first(job.folder)
-            return _submit(backend_of(place.engine, store), job)
+            try:
+                return _submit(backend_of(place.engine, store), job, team)
+            except NotReservedError:
+                if run_dir is None:
+                    shutil.rmtree(job.folder)
+                raise
 
 
 def dry_run(
@@ -378,8 +387,10 @@ def _job(
     return new_job(source, folder, trainer, now=now, run_id=run_id, limits=limits, place=place, arriving=arriving)
 
 
-def _submit(backend: Backend, job: Job) -> StartedRun:
-    backend.submit(backend.dryrun(job))
+def _submit(backend: Backend, job: Job, team: str | None = None) -> StartedRun:
+    request = backend.dryrun(job)
+    with reserved(job, backend.store, team):
+        backend.submit(request)
     record = read_launch(job.folder)
     assert record is not None  # the backend has just written it
     never = record.guards.max_usd is not None and record.usd_per_hour == 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,16 +17,20 @@ from typing import Any
 from advisor.engines.state import goes_on
 from advisor.errors import AdvisorError
 from advisor.history.listing import DAMAGED, GONE, RunSummary, list_runs
-from advisor.records import Basis, Estimate
+from advisor.records import Basis, Estimate, Plan, Workload
 from advisor.run_records import ScoreRow
 from advisor.store.calibration import calibration_from_dict, calibration_to_dict
 from advisor.store.disk import read_json
 from advisor.store.run_folder import read_launch, read_run_plan
 from advisor.store.store import Store
+from advisor.store.team_files import Files
 from advisor.store.team_ledger import ledger_of
 from advisor.trainers.known import trainer_of_run
 from advisor.units import HOUR
+from advisor.workflows.budget import settle_ended
+from trainer.schema import Outcome
 
+_SAME_SIZE = 0.01  # logarithm of a ratio of parameters up to which models of one name are the same
 _TEAM_TAG = "team:"  # a tag of a run that names its team
 
 
@@ -47,6 +53,14 @@ class Pulled:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CompactedMonth:
+    """A month of the shared ledger whose records were written into one file."""
+
+    month: str
+    records: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Spending:
     """What the runs of one group used. Dollars and hours of the plans are of the runs that had one."""
 
@@ -57,19 +71,58 @@ class Spending:
     planned_usd: float | None
     planned_runs_usd: float | None  # what the runs with a plan cost
     queue_hours: float | None  # median wait before a job of a cluster started; None: none was imported
+    scored_runs: int  # runs whose step time was predicted and measured
+    step_error: float | None  # median of |actual / predicted - 1| of their step times
+    step_inside: float | None  # share of them inside the predicted 80 % interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlierRun:
+    """A run of the ledger that resembles a plan. None: its record does not say."""
+
+    id: str
+    name: str
+    team: str | None
+    created: str  # ISO 8601, UTC
+    model: str
+    gpu: str | None
+    gpus: int | None
+    batch_tokens: int | None  # of one optimizer step
+    outcome: str
+    steps: int | None
+    step_seconds: float | None  # median, of a run that was compared with its prediction
+    hours: float
+    usd: float | None
+    loss: float | None
+    differs: tuple[str, ...]  # in which of model, GPU, GPUs and batch
 
 
 def push(store: Store) -> Pushed:
-    """Write this machine's finished runs, scores and calibrations to the shared ledger, once each."""
+    """Write this machine's finished runs, scores and calibrations to the shared ledger, once each, and settle runs."""
+    settle_ended(store)
     records = list(records_of(store, os.environ.get("ADVISOR_TEAM")))
     return Pushed(records=len(records), new=ledger_of(store.home).push(records))
 
 
+def compact(store: Store, month: str | None = None) -> list[CompactedMonth]:
+    """Write the records of a month, such as 2026-11, into one file each; without one, of every past month."""
+    files = ledger_of(store.home).shared
+    if not isinstance(files, Files):
+        raise AdvisorError("a database is not compacted", "only ledgers in folders and object stores are", exit_code=2)
+    if month is not None and not re.fullmatch(r"\d{4}-\d{2}", month):
+        raise AdvisorError(f"{month} is no month", "write it like 2026-11", exit_code=2)
+    months = {"-".join(name.split("/")[:2]) for name in files.names()}
+    past = sorted(one for one in months if one < f"{datetime.now(UTC):%Y-%m}") if month is None else [month]
+    done = [CompactedMonth(month=one, records=files.compact(one.replace("-", "/"))) for one in past]
+    return [one for one in done if one.records]
+
+
 def records_of(store: Store, team: str | None) -> Iterator[dict[str, Any]]:
     """Yield the records of this machine. They have no host, user or path."""
+    measured = {score.run_id: score.actual for score in store.scores() if score.quantity == "step_seconds"}
     for run in list_runs(store):
         if not (goes_on(run.state) or run.state in (DAMAGED, GONE)) and run.created:
-            yield _run_record(run, team)
+            yield _run_record(run, team, measured.get(run.id))
     for score in store.scores():
         guess = score.predicted
         yield {
@@ -80,23 +133,24 @@ def records_of(store: Store, team: str | None) -> Iterator[dict[str, Any]]:
     for entry in store.list_calibrations():
         if not entry.shipped:
             document = calibration_to_dict(store.load_calibration(entry.path))
+            document["settings"]["data"] = None  # a path
             yield {"kind": "calibration", "created": entry.created, "calibration": _plain(document)}
 
 
-def _run_record(run: RunSummary, team: str | None) -> dict[str, Any]:
+def _run_record(run: RunSummary, team: str | None, step_seconds: float | None) -> dict[str, Any]:
     folder = Path(run.path)
     launch, plan = read_launch(folder), read_run_plan(folder) if (folder / "plan.yaml").is_file() else None
     tagged: list[str | None] = [tag.removeprefix(_TEAM_TAG) for tag in run.tags if tag.startswith(_TEAM_TAG)]
     seconds = sum(attempt.seconds for attempt in trainer_of_run(folder).spent(folder).attempts)
     work = plan.workload if plan is not None else None
-    model = None
-    if work is not None:
-        model = work.model.name if work.model is not None else f"{work.shape.family} d{work.shape.depth}"
     planned = None if plan is None else plan.chosen
     return {
         "kind": "run", "created": run.created, "id": run.id, "name": run.name, "team": (tagged or [team])[0],
-        "model": model, "gpu": run.device_key, "gpus": launch.gpus if launch is not None else None,
+        "model": None if work is None else _model(work), "gpu": run.device_key,
+        "gpus": None if launch is None else launch.gpus,
         "outcome": run.outcome or run.state, "steps": run.step, "loss": run.loss, "hours": round(seconds / HOUR, 6),
+        "parameters": None if planned is None else planned.parameters, "step_seconds": step_seconds,
+        "batch_tokens": None if work is None else work.step_tokens,
         "usd": run.usd, "planned_hours": None if planned is None else planned.total_seconds.value / HOUR,
         "planned_usd": None if planned is None or planned.cost_usd is None else planned.cost_usd.value,
     }  # fmt: skip
@@ -170,32 +224,74 @@ def spending(store: Store, by: str) -> list[Spending]:
     for record in (*_last_of_each(ledger.records("run")), *_last_of_each(ledger.records("job"))):
         key = record["created"][:7] if by == "month" else record.get(by)
         groups[str(key or "unknown")].append(record)
-    found = [_sum(name, records) for name, records in groups.items()]
+    steps = {score["run_id"]: score for score in ledger.records("score") if score["quantity"] == "step_seconds"}
+    found = [
+        _sum(name, records, [steps[record["id"]] for record in records if record["id"] in steps])
+        for name, records in groups.items()
+    ]
     return sorted(found, key=lambda one: (one.usd or 0.0, one.gpu_hours), reverse=True)
 
 
 def _last_of_each(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the fullest record of each run: one that was resumed after it was pushed has several."""
-    last: dict[tuple[Any, Any], dict[str, Any]] = {}
+    """Return the fullest record of each run: one that was resumed or scored after it was pushed has several."""
+    last: dict[tuple[Any, Any], tuple[float, int, dict[str, Any]]] = {}
     for record in records:
         key = record.get("cluster"), record.get("id")
-        if key not in last or (record.get("hours") or 0) >= (last[key].get("hours") or 0):
-            last[key] = record
-    return list(last.values())
+        full = (record.get("hours") or 0.0, sum(value is not None for value in record.values()), record)
+        if key not in last or full[:2] >= last[key][:2]:
+            last[key] = full
+    return [record for *_, record in last.values()]
 
 
-def _sum(group: str, records: Sequence[Mapping[str, Any]]) -> Spending:
+def _sum(group: str, records: Sequence[Mapping[str, Any]], scores: Sequence[Mapping[str, Any]]) -> Spending:
     def total(name: str, rows: Sequence[Mapping[str, Any]]) -> float | None:
         known = [row[name] for row in rows if row.get(name) is not None]
         return float(sum(known)) if known else None
 
     planned = [row for row in records if row.get("planned_usd") is not None and row.get("usd") is not None]
     waits = [row["queue_hours"] for row in records if row.get("queue_hours") is not None]
+    errors = [abs(score["actual"] / score["predicted"][0] - 1) for score in scores]
+    inside = [score["predicted"][1] <= score["actual"] <= score["predicted"][2] for score in scores]
     return Spending(
         group=group, runs=len(records), usd=total("usd", records), planned_usd=total("planned_usd", planned),
         gpu_hours=float(sum((row.get("hours") or 0.0) * (row.get("gpus") or 1) for row in records)),
         planned_runs_usd=total("usd", planned), queue_hours=statistics.median(waits) if waits else None,
+        scored_runs=len(scores), step_error=statistics.median(errors) if errors else None,
+        step_inside=sum(inside) / len(inside) if inside else None,
     )  # fmt: skip
+
+
+def earlier_runs(store: Store, plan: Plan, count: int = 3) -> list[EarlierRun]:
+    """Return the runs of this machine's copy of the ledger that are nearest to a plan, the nearest first.
+
+    A run counts if its model has at least half and at most twice as many parameters.
+    """
+    work, found = plan.workload, []
+    for record in _last_of_each(ledger_of(store.home).records("run")):
+        size = _far(record.get("parameters"), plan.chosen.parameters)
+        if record["model"] is None or size > math.log(2):
+            continue
+        differs = {
+            "model": record["model"] != _model(work) or size > _SAME_SIZE,
+            "GPU": record["gpu"] != work.gpu,
+            "GPUs": record["gpus"] != work.gpus,
+            "batch": record["batch_tokens"] != work.step_tokens,
+        }
+        far = _far(record["gpus"], work.gpus) + _far(record["batch_tokens"], work.step_tokens)
+        names = tuple(name for name, is_other in differs.items() if is_other)
+        values: dict[str, Any] = {each.name: record.get(each.name) for each in fields(EarlierRun)}
+        nearness = differs["model"], size, differs["GPU"], far, record["outcome"] != Outcome.COMPLETED
+        found.append((nearness, EarlierRun(**values | {"differs": names})))
+    found.sort(key=lambda one: one[1].created, reverse=True)
+    return [earlier for _, earlier in sorted(found, key=lambda one: one[0])][:count]
+
+
+def _far(one: float | None, other: float) -> float:
+    return abs(math.log(one / other)) if one else math.inf
+
+
+def _model(work: Workload) -> str:
+    return work.model.name if work.model is not None else f"{work.shape.family} d{work.shape.depth}"
 
 
 def _plain(document: Mapping[str, Any]) -> dict[str, Any]:
