@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import click
 
-from advisor.cli.verb import FILE, answer, option, verb
+from advisor.cli.following import LOOK_SECONDS
+from advisor.cli.verb import FILE, answer, json_asked, option, verb
 from advisor.options import Kind
 
 
@@ -44,10 +46,12 @@ def plan_command(file: Path, effort: float) -> int:
 def run_command(file: Path, every: float, effort: float) -> int:
     """Start the runs of FLEET.yaml when their time has come, on the `engine` of their pool, and plan again at events.
 
-    An event is a run that ended, failed, is late or was interrupted; what runs stays where it is. Only runs with
-    `plan: FILE` can be started, on pools with an engine such as `local`, `slurm:gpu` or `ssh:HOST`. Ctrl-C ends this
-    command, not the runs: the same command goes on, and starts no run twice. A team's budget is kept: a run starts only
-    if its expected dollars are left, and is stopped at the end of its interval or of the budget.
+    An event is a run that ended, failed, is late or was interrupted; what runs stays where it is. A goal is planned for
+    the GPUs on which it starts; `plan: FILE` runs on those that it was made for. Pools need an engine such as `local`,
+    `slurm:gpu` or `ssh:HOST`. A run that waits for a spot machine goes on on demand, from its checkpoint, before its
+    deadline is in danger. Ctrl-C ends this command, not the runs: the same command goes on, and starts no run twice. A
+    team's budget is kept: a run starts only if its expected dollars are left, and is stopped at the end of its interval
+    or of the budget.
 
     The exit code is 1 if a run failed, and 3 if one could not be started.
     """
@@ -62,12 +66,46 @@ def run_command(file: Path, every: float, effort: float) -> int:
 
 @verb("watch")
 @click.argument("fleet")
-def watch_command(fleet: str) -> int:
-    """Show the runs of FLEET, its name or its file: steps, dollars, and a forecast of each deadline.
+@click.option("--once", is_flag=True, help="Show the present state and return.")
+def watch_command(fleet: str, once: bool) -> int:
+    """Follow the runs of FLEET, its name or its file, until all have ended: a line for each event, then the table.
 
-    The forecast is that of the last plan that `advisor fleet run` made. The exit code is 1 if a run failed.
+    The table has steps, dollars, and the chance of each deadline by the last plan that `advisor fleet run` made. Ctrl-C
+    ends the display, not the runs. The exit code is 1 if a run failed. --json implies --once.
     """
+    if not once and not json_asked():
+        _follow(fleet)
     return _print(fleet)
+
+
+def _follow(fleet: str) -> None:
+    """Show a fleet on stderr until all its runs have ended, or no command runs it any more."""
+    from rich.live import Live
+
+    from advisor.report.fleet import looked_table, news
+    from advisor.report.render import error_console, remark
+    from advisor.report.table import on_console
+    from advisor.store.store import default_store
+    from advisor.workflows.fleet_run import look_at_fleet
+
+    store, before, console = default_store(), None, error_console()
+    try:
+        with Live(console=console, transient=True, auto_refresh=False) as live:
+            while True:
+                look = look_at_fleet(store, fleet)
+                for line in news(before, look):
+                    console.print(line, soft_wrap=True)
+                if look.is_over or not look.is_run:
+                    break
+                if console.is_terminal:
+                    live.update(on_console(looked_table(look)), refresh=True)
+                before = look
+                time.sleep(LOOK_SECONDS)
+    except KeyboardInterrupt:
+        remark(f"left; the runs continue. Back to them: advisor fleet watch {fleet}")
+    else:
+        if not look.is_over:
+            remark(f"no command runs this fleet: go on with advisor fleet run {look.state.file}")
 
 
 def _print(fleet: str) -> int:

@@ -15,6 +15,7 @@ from advisor.engines.guards import GuardLimits, guarded, make_guards, refuse_edi
 from advisor.engines.process import waiting_lock
 from advisor.engines.state import RunState, RunStatus, check_not_running, goes_on, this_host
 from advisor.errors import AdvisorError
+from advisor.offer import Offer
 from advisor.records import Plan
 from advisor.run_records import Arriving, Guards, LaunchRecord, Place
 from advisor.store import run_folder
@@ -98,10 +99,13 @@ def resumed_job(
     limits: GuardLimits = GuardLimits(),  # noqa: B008 - frozen
     usd_per_gpu_hour: float | None = None,
     synthetic: bool = False,
+    place: Place | None = None,
+    offer: Offer | None = None,
 ) -> Job:
     """Return the next attempt at a run in this state; each new limit replaces its old one (None keeps it).
 
-    `usd_per_gpu_hour` is the new price (None: the old one). `synthetic` allows random tokens.
+    `usd_per_gpu_hour` is the new price (None: the old one). `synthetic` allows random tokens. `place` and `offer` are
+    those of another machine that has the run folder too.
 
     Raises AdvisorError if the run is active, has completed, or has used up its time.
     """
@@ -118,7 +122,8 @@ def resumed_job(
     trainer = trainer_of(before.trainer)
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     attempt = before.attempt + (status.state is not RunState.NEVER_STARTED)
-    record = replace(before, attempt=attempt, launched_at=now, host=this_host(), stop_asked_at=None, cards=())
+    record = replace(before, attempt=attempt, launched_at=now, host=this_host(), stop_asked_at=None, cards=(),
+                     place=place or before.place)  # fmt: skip
     spent = trainer.spent(run_dir)
     if trainer is ADOPTED:
         command = load_adopted_plan(run_dir / ADOPTED_PLAN)
@@ -139,6 +144,8 @@ def resumed_job(
     plan = run_folder.read_run_plan(run_dir)
     gpus = plan.offer.gpus if plan is not None else 1
     price = before.usd_per_hour if usd_per_gpu_hour is None else usd_per_gpu_hour * gpus
+    if plan is not None and offer is not None:
+        plan, price = replace(plan, chosen=replace(plan.chosen, offer=offer)), offer.usd_per_hour
     guards = make_guards(config, limits, usd_per_hour=price)
     config = guarded(config, guards, usd_per_hour=price)
     if synthetic and config.data.path is not None:

@@ -92,6 +92,16 @@ class FleetRun:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Errors:
+    """How predicted times err: (log of actual - log of predicted) / the way's deviation."""
+
+    # Share of the variance that all runs on one type of GPU have in common: an error of its speed moves them all.
+    # Judgement; of users' runs in a recorded cluster it is 0.4 to 0.6 (benchmarks/fleet_replay.py).
+    common_share: float = 0.75
+    quantiles: tuple[float, ...] = ()  # of the errors, at equal steps from 0 to 1; empty: a normal distribution
+
+
+@dataclass(frozen=True, kw_only=True)
 class Fleet:
     """Everything that a plan of many runs starts from."""
 
@@ -101,6 +111,7 @@ class Fleet:
     pools: tuple[Pool, ...]
     budgets_usd: dict[str, float] = field(default_factory=dict)  # by team; "" is everybody
     probability: float = 0.9  # with which each deadline is to be met
+    errors: Errors = Errors()
 
     def pool(self, name: str) -> Pool:
         return next(pool for pool in self.pools if pool.name == name)

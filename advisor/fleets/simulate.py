@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import ndtr
 
-from advisor.fleets.records import Fleet, Outlook, Pool, PoolKind, Schedule
-from advisor.fleets.spot import Policy, Rates
+from advisor.fleets.records import Fleet, FleetRun, Outlook, Pool, PoolKind, Schedule, Way
+from advisor.fleets.spot import PRIOR_TIMES, SPOT, WAIT, Policy, Rates, chain
 from advisor.prediction.wallclock import RESTART_SECONDS
 from advisor.records import Basis, Estimate, worst_basis
 from advisor.units import HOUR
 
 DRAWS = 500
-# Share of the variance of a predicted time that all runs on one type of GPU have in common: an error of its speed moves
-# them all. Judgement, scored on nobody's runs.
-COMMON_SHARE = 0.75
 QUEUE_DEVIATION = 1.0  # of the log of a wait; queue waits have long tails. Judgement
+# How far spot machines of the next days differ from those of the last ones: deviations of the log odds of their
+# availability and of the log of their up time, and the shape of the gamma distribution of the time without any.
+# Fitted to 20 recorded zones (benchmarks/fleet_replay.py).
+ODDS_DEVIATION, UP_DEVIATION, AWAY_SHAPE = 1.0, 0.5, 0.5
 _STEP_HOURS, _MOST_STEPS = 0.25, 400  # of the policy for spot machines
 RESTART_HOURS = RESTART_SECONDS / HOUR  # from a taken spot machine to training on the next, as in every plan
 
@@ -39,26 +41,73 @@ class Futures:
         return self.usd.sum(axis=0)
 
 
-def simulate(fleet: Fleet, planned: Schedule, *, draws: int = DRAWS, seed: int = 0) -> Futures:
+class Chances:
+    """Draws what is not known of a fleet's future: arrays with one value for each future."""
+
+    def __init__(self, fleet: Fleet, draws: int, seed: int):
+        self.draws, self.rng = draws, np.random.default_rng(seed)
+        self._errors = fleet.errors
+        gpus = sorted({pool.gpu for pool in fleet.pools})
+        self._shared = {gpu: self.rng.standard_normal(draws) for gpu in gpus}
+
+    def factor(self, run: FleetRun, way: Way, gpu: str) -> np.ndarray:
+        """Return the actual over the predicted hours of a run."""
+        common = self._errors.common_share
+        error = math.sqrt(common) * self._shared[gpu] + math.sqrt(1 - common) * self.rng.standard_normal(self.draws)
+        if quantiles := self._errors.quantiles:
+            error = np.interp(ndtr(error), np.linspace(0.0, 1.0, len(quantiles)), quantiles)
+        return np.exp(way.deviation * error)
+
+    def waited(self, pool: Pool) -> np.ndarray:
+        """Return the hours in the queue of a pool."""
+        return pool.queue_hours * np.exp(QUEUE_DEVIATION * self.rng.standard_normal(self.draws))
+
+    def _zones(self, pool: Pool) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean hours with spot machines, and without any: a zone is not as it was."""
+        stated = min(pool.availability, 1 - 1e-6)
+        odds = stated / (1 - stated) * np.exp(ODDS_DEVIATION * self.rng.standard_normal(self.draws))
+        up = min(pool.up_hours, 1e6) * np.exp(UP_DEVIATION * self.rng.standard_normal(self.draws))
+        return up, up / odds
+
+    def machines(self, pool: Pool, step_hours: float, begins: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield for each step since a run may begin whether spot machines are there."""
+        up, away = self._zones(pool)
+        return chain(1 / away, 1 / up, step_hours, self.draws, self.rng)
+
+    def lost(self, pool: Pool, worked: np.ndarray, begins: np.ndarray) -> np.ndarray:
+        """Return the hours that spot machines add to so much work: waiting while there are none, and restarts.
+
+        A renewal model: machines last an exponential time.
+        """
+        up, away = self._zones(pool)
+        times = self.rng.poisson(worked / up)
+        waiting = self.rng.gamma(np.maximum(times * AWAY_SHAPE, 1e-9), away / AWAY_SHAPE)
+        first = np.where(self.rng.random(self.draws) < away / (up + away), self.rng.exponential(away), 0.0)
+        return np.where(times > 0, waiting, 0.0) + times * RESTART_HOURS + first
+
+
+def simulate(
+    fleet: Fleet, planned: Schedule, *, draws: int = DRAWS, seed: int = 0, chances: Chances | None = None
+) -> Futures:
     """Draw futures in which the runs keep their pools and the order of their planned starts.
 
     A run begins once it may and its GPUs are free, so that a late run delays those behind it. After a reservation's end
-    a run goes on with GPUs at its price per hour, if these can be had at all, after a restart.
+    a run goes on with GPUs at its price per hour, if these can be had at all, after a restart. `chances` may know what
+    is drawn otherwise.
     """
-    rng = np.random.default_rng(seed)
+    chances = chances or Chances(fleet, draws, seed)
+    draws = chances.draws
     runs, placements = {run.name: run for run in fleet.runs}, planned.placements
     pools = {pool.name: pool for pool in fleet.pools}
-    shared = {gpu: rng.standard_normal(draws) for gpu in sorted({pool.gpu for pool in fleet.pools})}
     free: dict[str, np.ndarray] = {}  # when each GPU of a pool is free: (draws, GPUs), sorted
     ends, usd, factors, bases = [], [], [], []
     for placement in placements:
         pool, run = pools[placement.pool], runs[placement.run]
         way = next(way for way in run.ways if (way.pool, way.gpus) == (placement.pool, placement.gpus))
-        common, own = math.sqrt(COMMON_SHARE), math.sqrt(1 - COMMON_SHARE)
-        factor = np.exp(way.deviation * (common * shared[pool.gpu] + own * rng.standard_normal(draws)))
+        factor = chances.factor(run, way, pool.gpu)
         start = np.full(draws, max(run.earliest_hours, pool.from_hours))
         if pool.queue_hours:
-            start = start + pool.queue_hours * np.exp(QUEUE_DEVIATION * rng.standard_normal(draws))
+            start = start + chances.waited(pool)
         if pool.gpus is not None:
             size = int(pool.capacity(pool.bought_blocks + planned.blocks.get(pool.name, 0)))
             state = free.setdefault(pool.name, np.full((draws, size), pool.from_hours))
@@ -68,10 +117,10 @@ def simulate(fleet: Fleet, planned: Schedule, *, draws: int = DRAWS, seed: int =
         if pool.kind is PoolKind.SPOT:
             other = _on_demand_price(fleet, pool)
             if other is not None and run.deadline_hours < math.inf:
-                taken, paid = _by_policy(worked, pool, other, run.deadline_hours - float(np.median(start)), rng)
+                taken, paid = _by_policy(worked, pool, other, start, run.deadline_hours, chances)
                 lost, paid = taken - worked, paid * placement.gpus
             else:
-                lost = _interrupted(worked, pool.availability, pool.up_hours, rng)
+                lost = chances.lost(pool, worked, start)
         over = np.maximum(0.0, start + worked - pool.until_hours) if pool.until_hours < math.inf else np.zeros(draws)
         end = start + worked + lost + np.where(over > 0, RESTART_HOURS, 0.0)
         if pool.gpus is not None:
@@ -100,33 +149,40 @@ def _on_demand_price(fleet: Fleet, pool: Pool) -> float | None:
 
 
 def _by_policy(
-    worked: np.ndarray, pool: Pool, usd_on_demand: float, hours_left: float, rng: np.random.Generator
+    worked: np.ndarray, pool: Pool, usd_on_demand: float, start: np.ndarray, deadline: float, chances: Chances
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the hours that runs take on spot machines and where needed on demand, and the dollars for each GPU."""
-    step = max(_STEP_HOURS, hours_left / _MOST_STEPS)
-    up = pool.up_hours if pool.up_hours < math.inf else 1e6
-    away = max(up * (1 - pool.availability) / pool.availability, 1e-3)
-    rates, price = Rates(comes=1 / away, goes=1 / up), pool.usd_per_gpu_hour or 0.0
-    longest = min(float(worked.max()), hours_left - 2 * RESTART_HOURS - 2 * step)
-    if longest <= step:
+    hours_left, price = deadline - start, pool.usd_per_gpu_hour or 0.0
+    longest = float(hours_left.max())
+    step = max(_STEP_HOURS, longest / _MOST_STEPS)
+    work = min(float(worked.max()), longest - 2 * RESTART_HOURS - 2 * step)
+    if work <= step:
         return worked + RESTART_HOURS, worked * usd_on_demand
-    policy = Policy(work_hours=longest, hours_left=hours_left, overhead_hours=RESTART_HOURS,
-                    spot_share=price / usd_on_demand, rates=rates, step_hours=step)  # fmt: skip
-    hours, spot, on_demand = policy.drawn(worked, rates, rng)
+    policy = Policy(work_hours=work, hours_left=longest, overhead_hours=RESTART_HOURS,
+                    spot_share=price / usd_on_demand, rates=rates_in(pool), step_hours=step)  # fmt: skip
+    hours, spot, on_demand = policy.followed(worked, chances.machines(pool, step, start), hours_left)
     return hours, spot * price + on_demand * usd_on_demand
 
 
-def _interrupted(worked: np.ndarray, availability: float, up_hours: float, rng: np.random.Generator) -> np.ndarray:
-    """Return the hours that spot machines add: waiting while there are none, and restarts.
+def rates_in(pool: Pool, taken: int = 0, had_hours: float = 0.0) -> Rates:
+    """Return the rates at which spot machines of a pool come and go: as stated, and as often as they were taken."""
+    up = min(pool.up_hours, 1e6)
+    away = max(up * (1 - pool.availability) / pool.availability, 1e-3)
+    return Rates(comes=1 / away, goes=(taken + PRIOR_TIMES) / (had_hours + PRIOR_TIMES * up))
 
-    A renewal model: machines last an exponential time, and the time without any is such that the share `availability`
-    results.
-    """
-    times = rng.poisson(worked / up_hours) if up_hours < math.inf else np.zeros(len(worked), dtype=int)
-    down = up_hours * (1 - availability) / availability if up_hours < math.inf and availability < 1 else 0.0
-    waiting = rng.gamma(np.maximum(times, 1e-9), max(down, 1e-12)) if down else np.zeros(len(worked))
-    first = np.where(rng.random(len(worked)) > availability, rng.exponential(max(down, 1e-12), len(worked)), 0.0)
-    return np.where(times > 0, waiting, 0.0) + times * RESTART_HOURS + first
+
+def takes_spot(
+    pool: Pool, spot_share: float, work_hours: float, hours_left: float, taken: int, had_hours: float
+) -> bool:
+    """Tell whether a run that waits would start on a spot machine if one came now, rather than on demand."""
+    step = hours_left / _MOST_STEPS
+    try:
+        policy = Policy(work_hours=work_hours, hours_left=hours_left, overhead_hours=RESTART_HOURS,
+                        spot_share=spot_share, rates=rates_in(pool, taken, had_hours), step_hours=step)  # fmt: skip
+    except (ValueError, ZeroDivisionError):  # it is late anyway
+        return False
+    work = math.ceil(work_hours / step - 1e-9)
+    return policy.action(hours_left=hours_left, work_left=work, spot_there=True, running=WAIT) == SPOT
 
 
 def outlooks(fleet: Fleet, futures: Futures) -> tuple[Outlook, ...]:

@@ -8,14 +8,14 @@ while there is slack, rents on demand early enough, and goes back to spot machin
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 WAIT, SPOT, ON_DEMAND = 0, 1, 2  # what to do in a step of time, and what is running at its start
 # Before anything was seen: spot machines last three hours, and are away for as long. Weight of two such times.
-_PRIOR_HOURS, _PRIOR_TIMES = 3.0, 2.0
+_PRIOR_HOURS, PRIOR_TIMES = 3.0, 2.0
 _LATE = 1e9  # the cost of a future in which the work is not done in time
 
 
@@ -33,8 +33,8 @@ def rates_of(seen: Sequence[bool], step_hours: float) -> Rates:
     there, away = float(up[:-1].sum()) * step_hours, float((~up[:-1]).sum()) * step_hours
     came, went = float((~up[:-1] & up[1:]).sum()), float((up[:-1] & ~up[1:]).sum())
     return Rates(
-        comes=(came + _PRIOR_TIMES) / (away + _PRIOR_TIMES * _PRIOR_HOURS),
-        goes=(went + _PRIOR_TIMES) / (there + _PRIOR_TIMES * _PRIOR_HOURS),
+        comes=(came + PRIOR_TIMES) / (away + PRIOR_TIMES * _PRIOR_HOURS),
+        goes=(went + PRIOR_TIMES) / (there + PRIOR_TIMES * _PRIOR_HOURS),
     )
 
 
@@ -96,31 +96,47 @@ class Policy:
         left = min(self._steps, math.floor(hours_left / self.step_hours + 1e-9))
         return int(self._choice[left, int(spot_there), running, min(work_left, self._choice.shape[-1] - 1)])
 
-    def drawn(
-        self, work_hours: np.ndarray, rates: Rates, rng: np.random.Generator
+    def followed(
+        self, work_hours: np.ndarray, there: Iterable[np.ndarray], hours_left: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Follow the policy through drawn futures, in each of which the work takes so many hours.
+        """Follow the policy through several futures at once, in each of which the work takes so many hours.
+
+        `there` says for each step in which of them spot machines are there. `hours_left` are those until the deadline
+        when the work may begin (None: all of the policy's).
 
         Returns the hours until the end, those on spot machines and those on demand. Work that does not fit before the
         deadline goes on demand until it is done.
         """
-        draws, step, most = len(work_hours), self.step_hours, self._choice.shape[-1] - 1
+        futures, step, most = len(work_hours), self.step_hours, self._choice.shape[-1] - 1
         work = np.ceil(work_hours / step - 1e-9).astype(int)
-        there = rng.random(draws) < rates.comes / (rates.comes + rates.goes)
-        running = np.zeros(draws, dtype=int)
-        hours, on = np.zeros(draws), np.zeros((3, draws))
-        for left in range(self._steps, 0, -1):
-            open_ = work > 0
-            if not open_.any():
+        begins = np.full(futures, self._steps)
+        if hours_left is not None:
+            begins = np.clip(np.floor(hours_left / step + 1e-9), 0, self._steps).astype(int)
+        work += np.where(begins == 0, self._start, 0)  # too late from the first moment
+        running = np.zeros(futures, dtype=int)
+        hours, on = np.zeros(futures), np.zeros((3, futures))
+        for left, up in zip(range(self._steps, 0, -1), there, strict=False):
+            open_ = (work > 0) & (left <= begins)
+            if not (work > 0).any():
                 break
-            running[(running == SPOT) & ~there] = WAIT
-            action = self._choice[left, there.astype(int), running, np.minimum(work, most)].astype(int)
+            running[(running == SPOT) & ~up] = WAIT
+            action = self._choice[left, up.astype(int), running, np.minimum(work, most)].astype(int)
             action[work > most] = ON_DEMAND
-            work += np.where(open_ & (action != WAIT), np.where(action != running, self._start, 0) - 1, 0)
+            action[~open_] = WAIT
+            work += np.where(action != WAIT, np.where(action != running, self._start, 0) - 1, 0)
             on[action[open_], np.flatnonzero(open_)] += step
             hours[open_] += step
             running = action
-            turns = np.where(there, 1 - math.exp(-rates.goes * step), 1 - math.exp(-rates.comes * step))
-            there = there ^ (rng.random(draws) < turns)
         rest = np.maximum(work, 0) * step
         return hours + rest, on[SPOT], on[ON_DEMAND] + rest
+
+
+def chain(
+    comes: np.ndarray | float, goes: np.ndarray | float, step_hours: float, futures: int, rng: np.random.Generator
+) -> Iterator[np.ndarray]:
+    """Yield for each step in which futures spot machines are there; each future may have rates of its own."""
+    up = rng.random(futures) < comes / (comes + goes)
+    stays_up, stays_away = np.exp(-np.asarray(goes) * step_hours), np.exp(-np.asarray(comes) * step_hours)
+    while True:
+        yield up
+        up = up ^ (rng.random(futures) >= np.where(up, stays_up, stays_away))

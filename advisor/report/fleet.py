@@ -169,6 +169,18 @@ def looked_table(look: FleetLook) -> Table:
     return Table(title=look.state.name, columns=columns, rows=tuple(rows))
 
 
+def news(before: FleetLook | None, look: FleetLook) -> Iterator[str]:
+    """Yield a line for each run that is in another state or place than before."""
+    known = {one.run: (one.phase, one.pool, one.attempt) for one in before.state.runs} if before is not None else {}
+    for one in look.state.runs:
+        if known.get(one.run) == (one.phase, one.pool, one.attempt) or (before is None and not one.attempt):
+            continue
+        where = f" on {one.pool}" if one.pool and one.phase not in ("ended", "failed") else ""
+        again = f", attempt {one.attempt}" if one.attempt > 1 else ""
+        spent = f", {format_usd(one.usd)} spent" if one.usd else ""
+        yield f"{one.run}: {one.phase}{where}{again}{spent}{f': {one.reason}' if one.reason else ''}"
+
+
 def looked_lines(look: FleetLook) -> Iterator[str]:
     """Yield what was spent of each budget, and why runs failed or wait."""
     for one in look.state.budgets:

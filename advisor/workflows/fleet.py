@@ -286,6 +286,12 @@ def priced(pools: Sequence[Pool]) -> tuple[tuple[Pool, ...], list[str]]:
 
 def runs_on(entry: Entry, pools: Sequence[Pool], store: Store) -> list[Run]:
     """Return the planner's best run for the work of an entry on each number of each pool's GPUs."""
+    plan = plan_on(entry, pools, store)
+    return [plan.chosen, *(plan.search.machines if plan.search else ())]
+
+
+def plan_on(entry: Entry, pools: Sequence[Pool], store: Store) -> Plan:
+    """Return the plan for an entry on the GPUs of these pools, with the same work on each number of them."""
     keys = ",".join(sorted({pool.gpu for pool in pools}))
     most = max(pool.capacity(pool.most_blocks) for pool in pools)
     most = int(most) if most < math.inf else max(_MOST_GPUS_OF_A_RUN, *(pool.gpus or 0 for pool in pools))
@@ -296,11 +302,12 @@ def runs_on(entry: Entry, pools: Sequence[Pool], store: Store) -> list[Run]:
         options = {"gpu": keys, "gpus": counts} | dict(entry.goal or {})
         plan = recommend(goal_from(read_options(options)), store)
     if plan.run is not None:  # the same model, batch and tokens on every machine
-        plan = recommend(_anywhere(plan, keys, counts), store)
-    return [plan.chosen, *(plan.search.machines if plan.search else ())]
+        plan = recommend(anywhere(plan, keys, counts), store)
+    return plan
 
 
-def _anywhere(plan: Plan, keys: str, counts: Sequence[int]) -> Goal:
+def anywhere(plan: Plan, keys: str, counts: Sequence[int]) -> Goal:
+    """Return the goal to do a plan's work on so many of any of these GPUs."""
     goal = same_work(plan, keys)
     return replace(goal, gpu=keys, gpus=counts[0], counts=tuple(counts), micro_batch=None, sharding=None, own=(),
                    activation_checkpointing=None, providers=(), spot="none", usd_per_gpu_hour=None)  # fmt: skip
@@ -341,7 +348,7 @@ def _way(run: Run, pool: Pool) -> Way:
         hours = Estimate(value=hours.value - less, low=max(0.0, hours.low - less), high=hours.high - less,
                          basis=hours.basis)  # fmt: skip
     deviation = math.log(max(hours.high, 1e-9) / max(hours.low, 1e-9)) / (2 * EIGHT_OF_TEN)
-    work, usd = hours.value, hours.value * _usd_per_hour(pool, run.offer.gpus)
+    work, usd = hours.value, hours.value * usd_per_hour(pool, run.offer.gpus)
     if pool.kind is PoolKind.SPOT:
         restarts = work / pool.up_hours * RESTART_HOURS if pool.up_hours < math.inf else 0.0
         usd *= 1 + restarts / max(work, 1e-9)
@@ -349,7 +356,7 @@ def _way(run: Run, pool: Pool) -> Way:
     return Way(pool=pool.name, gpus=run.offer.gpus, hours=hours, work_hours=work, usd=usd, deviation=deviation)
 
 
-def _usd_per_hour(pool: Pool, gpus: int) -> float:
+def usd_per_hour(pool: Pool, gpus: int) -> float:
     """Return the price of so many GPUs of a pool: as the user states it for one, or as every plan has it."""
     if pool.list_price:
         providers = () if pool.provider is None else (pool.provider,)

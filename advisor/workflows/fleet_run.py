@@ -6,6 +6,7 @@ moment goes on from that file, and from what the folders and engines say.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,31 +15,31 @@ from pathlib import Path
 
 from advisor.engines.engines import backend_of, describe, handle_of, parse_place
 from advisor.engines.guards import GuardLimits, with_limits_of
-from advisor.engines.process import waiting_lock
+from advisor.engines.process import try_lock, waiting_lock
 from advisor.engines.remote import RemoteBackend
 from advisor.engines.state import RunState as EngineState
 from advisor.engines.state import RunStatus, goes_on, last_sighting, log_bytes
 from advisor.errors import AdvisorError
 from advisor.fleets.read import FleetFile, read_fleet
-from advisor.fleets.records import Fleet, FleetRun, Placement, PoolKind, Way
+from advisor.fleets.records import Fleet, Placement, Pool, PoolKind, Way
+from advisor.fleets.simulate import takes_spot
 from advisor.fleets.state import Budget, FleetState, Phase, RunState, fleet_folder, read_state, write_state
-from advisor.records import Plan
 from advisor.store.disk import disk_errors
-from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import is_run_folder, read_launch
-from advisor.store.store import Store, file_name
+from advisor.store.store import Store
 from advisor.trainers.known import trainer_of_run
 from advisor.units import HOUR
 from advisor.workflows import budget
-from advisor.workflows.fleet import copies, priced, solve, ways_of
-from advisor.workflows.launch import beforehand, launch, refuse_other_software, resume
+from advisor.workflows.fleet import solve, usd_per_hour
+from advisor.workflows.fleet_start import Plans, on_pool, startable
+from advisor.workflows.launch import launch, resume, stop
 from trainer.schema import Outcome
 
-_PLAN = "advisor plan --out FILE writes one"
 _STARTED = (Phase.STARTING, Phase.RUNNING)
 _MOST_REFUSALS = 3  # of an engine, one after the other, until a run counts as failed
 _PROGRESS = 0.1  # share of the steps from which a run's own speed forecasts its end
 _LEAST_LEFT_HOURS = 1 / HOUR  # of a run that goes on
+_STOP_SECONDS = 30.0  # that a round waits for a run that moves; its stop is asked for again in the next one
 _FROM_OUTSIDE = "received "  # begins the reason of a stop by a signal or by the notice that the machine is taken away
 
 
@@ -70,61 +71,11 @@ def run_fleet(
         return controller.state
 
 
-def startable(file: FleetFile, store: Store, state: FleetState | None) -> tuple[Fleet, dict[str, Plan]]:
-    """Return the fleet, with one way on each pool to do a run, and the plan of each run.
-
-    Raises AdvisorError with every entry that cannot be started. A fleet that has begun is not checked again by engines.
-    """
-    pools, _ = priced([replace(pool, most_blocks=pool.bought_blocks) for pool in file.pools])
-    pools = tuple(pool for pool in pools if pool.capacity(pool.bought_blocks) >= 1)
-    runs: list[FleetRun] = []
-    problems: list[str] = []
-    plans: dict[str, Plan] = {}
-    if not any(pool.engine for pool in pools):
-        problems.append("no pool has an engine, such as engine: local or engine: slurm:gpu, so that nothing can start")
-    for entry in file.entries:
-        try:
-            if entry.plan is None:
-                raise AdvisorError(
-                    "it has a goal, and only a plan can be started: advisor plan --out FILE, plan: FILE", _PLAN
-                )
-            plan = load_plan(entry.plan)
-            if plan.run is None:
-                raise AdvisorError(f"{entry.plan.name} is no plan of our trainer", _PLAN)
-            refuse_other_software(plan)
-            open_to = [pool for pool in pools if entry.interruptible or pool.kind is not PoolKind.SPOT]
-            ways = ways_of([plan.chosen], [pool for pool in open_to if pool.engine]) or ways_of([plan.chosen], open_to)
-            if not ways:
-                message = f"it is for {plan.offer.gpus} x {plan.offer.gpu}, and no pool has as many"
-                raise AdvisorError(message, "plan it for the GPUs of a pool, or add a pool")
-            engines = {pool.engine for pool in pools if pool.engine and pool.name in {way.pool for way in ways}}
-            for engine in sorted(engines) if state is None else ():
-                beforehand(store, plan, parse_place(engine), GuardLimits())
-        except AdvisorError as error:
-            problems.append(f"line {entry.line}: runs.{entry.name}: {' '.join(error.message.split())}")
-            continue
-        runs += (made := copies(entry, ways))
-        plans |= dict.fromkeys((run.name for run in made), plan)
-    ways_of_run = {run.name: {(way.pool, way.gpus) for way in run.ways} for run in runs}
-    for one in state.runs if state is not None and not problems else ():
-        if one.attempt and one.run not in ways_of_run:
-            problems.append(f"{one.run} was started, and the file has no such run any more")
-        elif one.attempt and one.phase is not Phase.ENDED and (one.pool, one.gpus) not in ways_of_run[one.run]:
-            problems.append(f"{one.run} was started on {one.gpus} GPUs of {one.pool}, which it no longer fits")
-    names = [file_name(run.name) for run in runs]
-    problems += [f"two runs would have the folder {name}" for name in sorted(set(names)) if names.count(name) > 1]
-    if problems:
-        raise AdvisorError(f"{file.path}: {'; '.join(problems)}", "nothing was started", exit_code=2)
-    fleet = Fleet(name=file.name, starts=file.starts.isoformat(timespec="seconds"), runs=tuple(runs), pools=pools,
-                  budgets_usd=dict(file.budgets_usd), probability=file.probability)  # fmt: skip
-    return fleet, plans
-
-
 class Controller:
     """The loop of one fleet. Its state on disk is never behind what it has done at an engine."""
 
     def __init__(
-        self, store: Store, file: FleetFile, fleet: Fleet, plans: Mapping[str, Plan], before: FleetState | None,
+        self, store: Store, file: FleetFile, fleet: Fleet, plans: Mapping[str, Plans], before: FleetState | None,
         say: Callable[[str], None],
     ):  # fmt: skip
         self.store, self.fleet, self.plans, self.say, self.starts = store, fleet, plans, say, file.starts
@@ -170,6 +121,8 @@ class Controller:
         for one in self.state.runs:
             if one.phase in _STARTED:
                 seen = self.put(self.looked(one))
+                if seen.phase is Phase.RUNNING and self.waits_for_spot(seen):
+                    self.move(seen)
                 if seen.phase not in _STARTED:
                     self.is_due = True
                     budget.settle(Path(one.folder), self.store)
@@ -183,7 +136,11 @@ class Controller:
             if one.phase is Phase.STARTING and self.is_lost(one):
                 self.launch(one)
             elif one.phase is Phase.WAITING and self.may_start(one):
-                self.launch(self.put(self.intended(one)))
+                if (to := self.leaves_spot_for(one)) is not None:
+                    self.put(replace(one, pool=to, moves_to=to))
+                    self.is_due = True  # its chance and its dollars are others there
+                else:
+                    self.launch(self.put(self.intended(one)))
         return any(one.phase in _STARTED or self.will_start(one) for one in self.state.runs)
 
     # --- looking ---
@@ -198,7 +155,7 @@ class Controller:
             return one  # its engine has to say whether it has the run
         over, trainer = not goes_on(status.state), trainer_of_run(folder)
         spent = trainer.spent(folder) if over else trainer.booked(folder)
-        one = replace(one, phase=Phase.RUNNING, usd=self.price(one) * spent.seconds / HOUR)
+        one = replace(one, phase=Phase.RUNNING, usd=spent.usd(self.price(one)))
         if not over:
             return one
         launched = read_launch(folder)
@@ -207,6 +164,9 @@ class Controller:
         ended = self.now() if end is None else self.hours(end.unix_seconds)
         if status.outcome is Outcome.COMPLETED:
             return replace(one, phase=Phase.ENDED, end_hours=ended, reason=None)
+        if one.moves_to not in (None, one.pool):
+            return replace(one, phase=Phase.WAITING, start_hours=None, pool=one.moves_to,
+                           reason=f"it goes on in {one.moves_to}: its deadline leaves no time to wait")  # fmt: skip
         if status.outcome is Outcome.STOPPED and reason.startswith(_FROM_OUTSIDE) and not asked:
             return replace(one, phase=Phase.WAITING, start_hours=None, reason=f"interrupted: {reason}")
         return replace(one, phase=Phase.FAILED, end_hours=ended, reason=reason)
@@ -233,7 +193,49 @@ class Controller:
     def price(self, one: RunState) -> float:
         """Return the dollars per hour of a run's GPUs together."""
         pool = self.pools.get(one.pool or "")
-        return (pool.usd_per_gpu_hour or 0.0) * one.gpus if pool is not None else 0.0
+        return usd_per_hour(pool, one.gpus) if pool is not None else 0.0
+
+    # --- spot machines ---
+
+    def waits_for_spot(self, one: RunState) -> bool:
+        """Tell whether a run that was started has to leave the spot pool in whose queue it waits."""
+        if one.moves_to not in (None, one.pool):
+            return True
+        waits = self.pools[one.pool or ""].kind is PoolKind.SPOT
+        waits = waits and describe(Path(one.folder), self.store).state is EngineState.QUEUED
+        return waits and self.leaves_spot_for(one) is not None
+
+    def leaves_spot_for(self, one: RunState) -> str | None:
+        """Return the pool on demand in which a run has to go on now, or None if it may wait for spot machines."""
+        pool, run = self.pools[one.pool or ""], self.runs[one.run]
+        if pool.kind is not PoolKind.SPOT or run.deadline_hours == math.inf:
+            return None
+        others = [way for way in self.ways_on(one) if self.pools[way.pool].kind is PoolKind.ON_DEMAND
+                  and self.pools[way.pool].gpu == pool.gpu and way.gpus == one.gpus
+                  and self.pools[way.pool].engine and self.has_room(self.pools[way.pool], way.gpus)]  # fmt: skip
+        if not others:
+            return None
+        other = min(others, key=lambda way: way.usd)
+        left, work = run.deadline_hours - self.now(), self.hours_left(one, cautious=True)
+        # A machine that came now would be taken only if another start after its loss were still in time.
+        share = self.price(one) / max(other.usd / other.work_hours, 1e-9)
+        return None if takes_spot(pool, share, work, left, *self.seen(pool)) else other.pool
+
+    def seen(self, pool: Pool) -> tuple[int, float]:
+        """Return how often machines of a spot pool were taken from this fleet's runs, and the hours of their use."""
+        folders = [Path(one.folder) for one in self.state.runs if one.attempt and one.pool == pool.name]
+        booked = [trainer_of_run(folder).booked(folder) for folder in folders if is_run_folder(folder)]
+        return sum(max(0, len(one.attempts) - 1) for one in booked), sum(one.seconds for one in booked) / HOUR
+
+    def move(self, one: RunState) -> None:
+        """Stop a run, so that it goes on in another pool. The intent is written down before."""
+        if one.moves_to in (None, one.pool):
+            one = self.put(replace(one, moves_to=self.leaves_spot_for(one)))
+            self.say(f"{one.run}: leaves {one.pool}, because its deadline leaves no time to wait for a machine there")
+        try:
+            stop(self.store, Path(one.folder), timeout_seconds=_STOP_SECONDS)
+        except AdvisorError as error:  # it is asked again in the next round
+            self.say(f"{one.run}: {error.message}")
 
     # --- planning ---
 
@@ -246,19 +248,10 @@ class Controller:
                 continue
             done = self.share_done(one)
             if one.phase is Phase.WAITING:
-                # An interrupted run goes on where it was started.
-                ways = tuple(
-                    _scaled(way, 1.0 - done) for way in run.ways
-                    if not one.attempt or self.pools[way.pool].engine == self.pools[one.pool or ""].engine
-                )  # fmt: skip
+                ways = tuple(_scaled(way, 1.0 - done) for way in self.ways_on(one))
                 runs.append(replace(run, earliest_hours=max(run.earliest_hours, now), ways=ways))
                 continue
-            way, folder = self.way(one), Path(one.folder)
-            used = trainer_of_run(folder).booked(folder).seconds / HOUR if is_run_folder(folder) else 0.0
-            left = max(way.hours.value - used, way.hours.value / 10)
-            if done >= _PROGRESS:
-                left = used * (1.0 - done) / done
-            left = max(left, _LEAST_LEFT_HOURS)
+            way, left = self.way(one), self.hours_left(one)
             runs.append(replace(run, earliest_hours=now, ways=(_scaled(way, left / way.hours.value),)))
             frozen[one.run] = Placement(run=one.run, pool=way.pool, gpus=way.gpus, start_hours=now,
                                         end_hours=now + left, usd=max(0.0, one.limit_usd - one.usd))  # fmt: skip
@@ -282,12 +275,41 @@ class Controller:
                 one = replace(one, start_hours=None, end_hours=None, probability=None, reason=why)
             self.put(one)
 
+    def ways_on(self, one: RunState) -> tuple[Way, ...]:
+        """Return the ways of a run that waits: all, or those in which it can go on from its folder."""
+
+        def goes_on_in(way: Way) -> bool:
+            if one.moves_to is not None:
+                return way.pool == one.moves_to and way.gpus == one.gpus
+            here, there = self.pools[one.pool or ""], self.pools[way.pool]
+            # A machine reached by ssh has its own disk; partitions and clouds share the run folder or its bucket.
+            engines = [(pool.engine or "").partition(":")[0] for pool in (here, there)]
+            same = here.engine == there.engine or (engines[0] == engines[1] != "ssh")
+            return same and (there.gpu, way.gpus) == (here.gpu, one.gpus)
+
+        known = one.attempt or one.moves_to is not None
+        return tuple(way for way in self.runs[one.run].ways if not known or goes_on_in(way))
+
+    def hours_left(self, one: RunState, *, cautious: bool = False) -> float:
+        """Return the hours of work left: by the run's own speed once it is known, or as planned.
+
+        A `cautious` answer is at the upper end of the plan's interval.
+        """
+        way, folder, done = self.way(one), Path(one.folder), self.share_done(one)
+        used = trainer_of_run(folder).booked(folder).seconds / HOUR if one.attempt and is_run_folder(folder) else 0.0
+        if done >= _PROGRESS:
+            return max(used * (1.0 - done) / done, _LEAST_LEFT_HOURS)
+        if cautious:
+            return max(way.work_hours * way.hours.high / way.hours.value, _LEAST_LEFT_HOURS)
+        return max(way.hours.value - used, way.hours.value / 10, _LEAST_LEFT_HOURS)
+
     def share_done(self, one: RunState) -> float:
         """Return the share of a run's steps that are done."""
-        if one.attempt == 0 or not is_run_folder(Path(one.folder)):
+        folder = Path(one.folder)
+        if one.attempt == 0 or not is_run_folder(folder):
             return 0.0
-        step = describe(Path(one.folder), self.store).step or 0
-        return min(0.999, step / self.plans[one.run].config.steps)
+        step = describe(folder, self.store).step or 0
+        return min(0.999, step / trainer_of_run(folder).planned_steps(folder))
 
     def way(self, one: RunState) -> Way:
         return next(way for way in self.runs[one.run].ways if (way.pool, way.gpus) == (one.pool, one.gpus))
@@ -306,13 +328,16 @@ class Controller:
         pool = self.pools[one.pool or ""]
         if one.start_hours - pool.queue_hours > self.now():
             return False
-        used = sum(other.gpus for other in self.state.runs if other.phase in _STARTED and other.pool == one.pool)
-        if used + one.gpus > pool.capacity(pool.bought_blocks):
+        if not self.has_room(pool, one.gpus):
             return False  # one before it is late
         if self.way(one).usd * (1.0 - self.share_done(one)) > self.left_usd(one) + 1e-9:
             self.is_due = True
             return False
         return True
+
+    def has_room(self, pool: Pool, gpus: int) -> bool:
+        used = sum(other.gpus for other in self.state.runs if other.phase in _STARTED and other.pool == pool.name)
+        return used + gpus <= pool.capacity(pool.bought_blocks)
 
     def left_usd(self, one: RunState) -> float:
         return min(self.state.left_usd(team) for team in ("", one.team or ""))
@@ -333,7 +358,8 @@ class Controller:
 
     def launch(self, one: RunState) -> None:
         """Start an intended run, or go on with an interrupted one."""
-        folder, plan, engine = Path(one.folder), self.plans[one.run], self.pools[one.pool or ""].engine or ""
+        folder, pool = Path(one.folder), self.pools[one.pool or ""]
+        plan, place = on_pool(self.plans[one.run][pool.gpu, one.gpus], pool), parse_place(pool.engine or "")
         try:
             limits = replace(with_limits_of(plan, GuardLimits()), from_plan=False)
             limited = {one.team, ""} & set(self.fleet.budgets_usd) or budget.budgets() is not None
@@ -341,10 +367,9 @@ class Controller:
                 hours = one.limit_usd / price  # so that all runs together keep the budget
                 limits = replace(limits, max_hours=min(hours, limits.max_hours or hours))
             if one.attempt > 1:
-                resume(self.store, folder, limits=limits)
+                resume(self.store, folder, limits=limits, place=place, offer=plan.offer)
             else:
-                launch(self.store, plan, folder, limits=limits, again=True, place=parse_place(engine),
-                       team=one.team)  # fmt: skip
+                launch(self.store, plan, folder, limits=limits, again=True, place=place, team=one.team)
         except AdvisorError as error:
             # The end of another run may leave dollars of the shared ledger.
             waits = isinstance(error, budget.NotReservedError) and any(
@@ -358,7 +383,7 @@ class Controller:
                 self.say(f"{one.run}: not started: {reason}")
             return
         self.put(replace(one, phase=Phase.RUNNING))
-        self.say(f"{one.run}: started on {engine}, in {folder}")
+        self.say(f"{one.run}: started on {pool.engine}, in {folder}")
 
 
 def _looked_at_again(one: RunState) -> RunState:
@@ -382,6 +407,11 @@ class FleetLook:
     state: FleetState
     steps: Mapping[str, tuple[int, int]]  # by run that was started: the newest step, and all
     spent_usd: Mapping[str, float]  # by team; "" is everybody
+    is_run: bool  # by a command that starts its runs and plans again
+
+    @property
+    def is_over(self) -> bool:
+        return all(one.phase in (Phase.ENDED, Phase.FAILED) for one in self.state.runs)
 
     @property
     def has_failed(self) -> bool:
@@ -401,4 +431,6 @@ def look_at_fleet(store: Store, name: str) -> FleetLook:
             steps[one.run] = (status.step or 0, trainer_of_run(folder).planned_steps(folder))
     teams = ["", *sorted({one.team for one in state.runs if one.team})]
     spent = {team: sum(one.usd for one in state.runs if team in ("", one.team)) for team in teams}
-    return FleetLook(state=state, steps=steps, spent_usd=spent)
+    with (fleet_folder(store, state.name) / ".lock").open("a") as lock:
+        is_run = not try_lock(lock)
+    return FleetLook(state=state, steps=steps, spent_usd=spent, is_run=is_run)

@@ -27,6 +27,7 @@ from advisor.engines.jobs import (
 from advisor.engines.process import folder_lock
 from advisor.engines.state import RunStatus, settle, this_host
 from advisor.errors import AdvisorError, require_package
+from advisor.offer import Offer
 from advisor.options import ExportOptions, LaunchOptions, ResumeOptions
 from advisor.prediction.software import software_of, words_of
 from advisor.records import Plan
@@ -286,11 +287,14 @@ def resume(
     limits: GuardLimits = GuardLimits(),  # noqa: B008 - frozen
     usd_per_gpu_hour: float | None = None,
     synthetic: bool = False,
+    place: Place | None = None,
+    offer: Offer | None = None,
 ) -> StartedRun:
     """Resume the run of a folder from its last checkpoint, where it was started. Each new limit replaces its old one.
 
     `usd_per_gpu_hour` is the price from now on; earlier attempts keep their price. `synthetic` lets a run without data
-    continue with random tokens even if its configuration does not ask for them.
+    continue with random tokens even if its configuration does not ask for them. `place` and `offer` are those of
+    another machine of the same engine that has the run folder too.
 
     Raises AdvisorError if the run is active, has completed, or has used up its time.
     """
@@ -298,7 +302,8 @@ def resume(
     with folder_lock(run_dir):
         settle(run_dir)
         status = describe(run_dir, store)
-        job = resumed_job(run_dir, status, limits=limits, usd_per_gpu_hour=usd_per_gpu_hour, synthetic=synthetic)
+        job = resumed_job(run_dir, status, limits=limits, usd_per_gpu_hour=usd_per_gpu_hour, synthetic=synthetic,
+                          place=place, offer=offer)  # fmt: skip
         started = _submit(backend_of(handle_of(run_dir), store), job)
     if isinstance(job.plan, AdoptedPlan):
         unknown = "no known option makes this program continue: it starts again at its first step"

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from advisor.errors import AdvisorError
 from advisor.fleets.bound import least_cost
-from advisor.fleets.records import Fleet, FleetRun, Placement, Pool, PoolKind, Way
-from advisor.fleets.simulate import outlooks, simulate
-from advisor.fleets.spot import ON_DEMAND, SPOT, WAIT, Policy, Rates, rates_of
+from advisor.fleets.records import Errors, Fleet, FleetRun, Placement, Pool, PoolKind, Way
+from advisor.fleets.simulate import outlooks, simulate, takes_spot
+from advisor.fleets.spot import ON_DEMAND, SPOT, WAIT, Policy, Rates, chain, rates_of
 from advisor.fleets.state import FleetState, Phase, RunState, write_state
 from advisor.fleets.timeline import Timeline
 from advisor.records import Basis, Estimate
@@ -281,9 +281,11 @@ def fleet_file(folder: Path, pool: str, *runs: str, gpu: str = "cpu") -> Path:
 
 def test_what_cannot_be_started_is_named_at_once_and_nothing_is(call, tmp_path, store, monkeypatch):
     monkeypatch.setenv("ADVISOR_HOME", str(store.home))
-    entries = ("- {name: a, plan: plan.yaml}", "- {name: b, goal: {model: gpt2}}", "- {name: c, plan: bare.yaml}")
+    entries = ("- {name: a, plan: plan.yaml}", "- {name: b, goal: {model: gpt2}}", "- {name: c, plan: bare.yaml}",
+               "- {name: d, goal: {model: qwen2.5-0.5b, finetune: lora, examples: 1k, gpu: l4}}")  # fmt: skip
     code, out, err = call("fleet", "run", str(fleet_file(tmp_path, "", *entries)))
-    faults = ("no pool has an engine", "line 6: runs.b: it has a goal", "line 7: runs.c: ")
+    faults = ("no pool has an engine", "line 6: runs.b: this CPU was never calibrated", "line 7: runs.c: ",
+              "line 8: runs.d: its goal is for other software than our trainer")  # fmt: skip
     assert (code, out) == (2, "") and all(fault in err for fault in faults) and "runs.a" not in err, err
     code, _, err = call("fleet", "run", str(fleet_file(tmp_path, ", engine: moon", entries[0])))
     assert code == 2 and "line 3: pools.here.engine: " in err and "moon" in err
@@ -346,7 +348,9 @@ def test_policy_costs_what_the_chain_implies():
     for rates, share, spot, on_demand in (
         (Rates(comes=1e6, goes=1e-9), 0.3, 10.0, 0.0), (Rates(comes=1e-9, goes=1e6), 0.3, 0.0, 10.0),
     ):  # fmt: skip
-        hours, on_spot, rented = policy(rates, share=share).drawn(work, rates, rng)
+        hours, on_spot, rented = policy(rates, share=share).followed(
+            work, chain(rates.comes, rates.goes, 0.5, 200, rng)
+        )
         assert on_spot.mean() == pytest.approx(spot, abs=0.6) and rented.mean() == pytest.approx(on_demand, abs=0.6)
         assert hours.max() <= 20
 
@@ -356,9 +360,51 @@ def test_policy_costs_what_the_chain_implies():
 def test_policy_is_never_late_and_never_dearer_than_on_demand(comes, goes, room):
     rates = Rates(comes=comes, goes=goes)
     one = policy(rates, left=math.ceil(10 * room) + 1.0, overhead=0.5)
-    hours, spot, rented = one.drawn(np.full(300, 10.0), rates, np.random.default_rng(1))
+    hours, spot, rented = one.followed(np.full(300, 10.0), chain(comes, goes, 0.5, 300, np.random.default_rng(1)))
     assert hours.max() <= math.ceil(10 * room) + 1.0 + 1e-9
     assert (0.3 * spot + rented).mean() <= 10.5 + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("hours_left", "taken", "takes"),
+    # 10 h of work, and 10 minutes for each start: with a machine now and another after its loss, 10 h 20 min.
+    [(20.0, 0, True), (11.0, 0, True), (10.3, 0, False), (10.1, 0, False), (9.0, 0, False), (20.0, 40, True)],
+)
+def test_a_spot_machine_is_taken_while_its_loss_would_still_leave_time(hours_left, taken, takes):
+    pool = Pool(name="spot", kind=PoolKind.SPOT, gpu="l4", gpus=8, availability=0.5, up_hours=3.0)
+    assert takes_spot(pool, 0.3, 10.0, hours_left, taken, had_hours=10.0) is takes
+
+
+def test_chances_of_a_deadline_on_spot_machines_alone_allow_for_a_zone_that_changes():
+    # As it is stated, 10 h take about 20 h with waiting; half of the zones are better than that, and half are worse.
+    spot = Pool(name="spot", kind=PoolKind.SPOT, gpu="l4", gpus=8, usd_per_gpu_hour=0.2, availability=0.5, up_hours=1.0)
+    ways = Way(pool="spot", gpus=1, hours=way("spot", 20, 0).hours, work_hours=10.0, usd=2.0, deviation=0.0)
+    chances = {}
+    for deadline in (13.0, 22.0, 60.0):
+        planned = fleet(run("a", ways, deadline_hours=deadline), pools=(spot,), probability=0.01)
+        (seen,) = outlooks(planned, simulate(planned, solve(planned, effort=0.1).schedule, draws=4000))
+        chances[deadline] = seen.probability
+    # log odds spread by 1: an eighth of the zones has machines for more than three quarters of the time
+    assert 0.08 < chances[13.0] < 0.25 and 0.4 < chances[22.0] < 0.6 and 0.9 < chances[60.0] < 0.99
+
+
+@pytest.mark.parametrize(("share", "both"), [(1.0, 0.5), (0.0, 0.25)])
+def test_errors_in_common_decide_whether_two_runs_are_late_together(share, both):
+    one = way("cloud", 10, 20, deviation=0.3)
+    many = fleet(*(run(name, one, deadline_hours=10.0) for name in "ab"), probability=0.1,
+                 errors=Errors(common_share=share))  # fmt: skip
+    ends = simulate(many, solve(many, effort=0.1).schedule, draws=8000).ends
+    assert np.mean((ends <= 10.0).all(axis=0)) == pytest.approx(both, abs=0.02)
+
+
+def test_errors_as_they_were_observed_replace_the_normal_distribution():
+    # Three errors: a half of the deviation too short, none, twice the deviation too long.
+    one = way("cloud", 10, 20, deviation=0.3)
+    drawn = fleet(run("a", one, deadline_hours=100.0), errors=Errors(quantiles=(-0.5, 0.0, 2.0)))
+    ends = simulate(drawn, solve(drawn, effort=0.1).schedule, draws=4000).ends[0]
+    assert ends.min() >= 10 * math.exp(-0.15) and ends.max() <= 10 * math.exp(0.6)
+    assert np.median(ends) == pytest.approx(10, rel=0.02)
+    assert np.quantile(ends, 0.75) == pytest.approx(10 * math.exp(0.3), rel=0.03)
 
 
 def test_spot_run_with_a_deadline_falls_back_on_demand():

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from advisor.store.plan_files import dump_plan
+from advisor.store.run_folder import read_launch, read_run_config
+from advisor.store.store import Store, load_calibration
 from tests.advisor.plans import changed, small_plan
 from tests.waiting import waited
 from trainer.budget import read_spent
@@ -22,6 +24,7 @@ from trainer.runlog import load_run_log
 from trainer.schema import CheckpointConfig, Outcome
 
 KILLS, RUNS, STEPS = 20, 12, 10
+RECORDED = sorted((Path(__file__).parents[2] / "benchmarks" / "raw").glob("cpu-*.yaml"))[0]
 PRICE, BUDGET = 3.6, 0.5  # dollars per hour and in all
 FLEET = f"""
 name: often killed
@@ -117,6 +120,84 @@ def test_interrupted_run_goes_on_and_a_dead_one_has_failed(tmp_path):
     logs = [load_run_log(Path(one["folder"]) / "log.jsonl") for one in look["runs"]]
     assert [log.attempts for log in logs] == [2, 1, 1] and len(logs[0].steps) == len(logs[2].steps) == 1000
     assert "a: waiting, interrupted: received SIGTERM" in err and "b: failed" in err
+
+
+def test_goal_is_planned_for_the_machine_on_which_it_starts(tmp_path):
+    Store(tmp_path / "home").save_calibration(load_calibration(RECORDED))
+    goal = "{depth: 1, width: 64, heads: 2, vocab_size: 256, seq_len: 64, tokens: 20k, synthetic: true}"
+    pools = "pools: {here: {kind: owned, gpu: cpu, gpus: 2, engine: local}}"
+    (tmp_path / "fleet.yaml").write_text(f"name: f\n{pools}\nruns: [{{name: a, goal: {goal}, count: 2}}]")
+    out, err = controller(tmp_path, {}).communicate(timeout=600)
+    look = json.loads(out)
+    assert [one["phase"] for one in look["runs"]] == ["ended", "ended"], err
+    for one in look["runs"]:
+        log, config = load_run_log(Path(one["folder"]) / "log.jsonl"), read_run_config(Path(one["folder"]))
+        assert log.final["outcome"] == Outcome.COMPLETED and config.model.width == 64
+        step_tokens = config.micro_batch * config.grad_accum * 64
+        assert 20_000 - step_tokens < len(log.steps) * step_tokens <= 20_000
+
+
+def test_watch_shows_a_line_an_event_until_all_have_ended(tmp_path):
+    process = started(tmp_path, "{name: a, plan: plan.yaml}, {name: b, plan: plan.yaml}")
+    process_of(tmp_path, "a")
+    environment = {**os.environ, "ADVISOR_HOME": str(tmp_path / "home")}
+    words = [sys.executable, "-m", "advisor", "fleet", "watch", "f"]
+    seen = subprocess.run(words, env=environment, text=True, capture_output=True, timeout=600)
+    process.communicate(timeout=600)
+    lines = seen.stderr.splitlines()
+    assert seen.returncode == 0 and "a: running on here" in lines[0], seen.stderr
+    assert sorted(lines)[:1] == ["a: ended"] and lines.count("a: ended") == lines.count("b: ended") == 1
+    assert seen.stdout.count("ended") == 2 and "running" not in seen.stdout
+
+
+def test_run_without_spot_machines_goes_on_on_demand_in_time(tmp_path, slurm):
+    """Taken from a spot partition that then has no machine, it waits there while it may, and ends in another one."""
+    variables = {"SLURM_CONF": slurm["SLURM_CONF"]}
+    environment = {**os.environ, **variables}
+
+    def scontrol(state: str) -> None:
+        subprocess.run(["scontrol", "update", "PartitionName=other", f"State={state}"], check=True, env=environment)
+
+    def state() -> dict:
+        return json.loads((tmp_path / "home" / "fleets" / "f" / "state.json").read_text())["runs"][0]
+
+    def write(deadline: str) -> None:
+        cheap = "kind: spot, gpu: cpu, gpus: 1, usd_per_gpu_hour: 1, availability: 50%, up_time: 1h"
+        dear = "kind: on-demand, gpu: cpu, gpus: 1, usd_per_gpu_hour: 3"
+        (tmp_path / "fleet.yaml").write_text(
+            f'name: f\npools:\n  cheap: {{{cheap}, engine: "slurm:other"}}\n  dear: {{{dear}, engine: "slurm:debug"}}\n'
+            f"runs: [{{name: a, plan: plan.yaml, deadline: {deadline}}}]"
+        )
+
+    often = CheckpointConfig(every_steps=5, every_seconds=None)
+    (tmp_path / "plan.yaml").write_text(dump_plan(changed(small_plan(steps=1000), micro_batch=64, checkpoint=often)))
+    write("5h")
+    process = controller(tmp_path, variables)
+    try:
+        pid = process_of(tmp_path, "a")
+        assert state()["pool"] == "cheap"
+        scontrol("DOWN")
+        os.kill(pid, signal.SIGTERM)  # its machine is taken away; the job queues itself again
+        squeue = ["squeue", "--me", "--noheader", "--states=PENDING", "--format=%P"]
+        waited(lambda: "other" in subprocess.run(squeue, env=environment, capture_output=True, text=True).stdout)
+        time.sleep(12.0)  # the engine is asked every ten seconds
+        assert state()["pool"] == "cheap" and state()["moves_to"] is None  # there are hours left
+        process.kill()
+        process.communicate()
+        write("15m")  # which is too little for two more starts
+        out, err = controller(tmp_path, variables).communicate(timeout=900)
+    finally:
+        scontrol("UP")
+        subprocess.run(["scancel", "--me"], check=True, env=environment)
+    (one,) = json.loads(out)["runs"]
+    assert (one["phase"], one["pool"], one["attempt"]) == ("ended", "dear", 2), err
+    assert "a: leaves cheap" in err and "it goes on in dear" in err
+    folder = Path(one["folder"])
+    log, spent = load_run_log(folder / "log.jsonl"), read_spent(folder)
+    assert log.attempts == 2 and len(log.steps) == 1000 and log.final["outcome"] == Outcome.COMPLETED
+    assert read_launch(folder).place.name == "debug"
+    assert [each.usd_per_hour for each in spent.attempts] == [1.0, 3.0]
+    assert one["usd"] == pytest.approx(sum(each.seconds * each.usd_per_hour for each in spent.attempts) / 3600)
 
 
 def test_here(tmp_path):
