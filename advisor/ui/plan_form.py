@@ -22,6 +22,7 @@ from advisor.workflows.goal import goal_from, read_options, readings
 
 OPENS_WITH = {"budget": "$50", "deadline": "24 h"}  # the goal with which the page opens
 _WIDTHS = (1, 1, 1.6, 1.6, 1.5)
+_DRAWERS = (4, 3, 3)  # widths: both drawers, and how the form was read
 _FIRST = (("budget", "deadline", "gpu", "data", "objective"),)  # few: Tab visits all of them before Launch
 _MORE = (
     ("tokens", "ratio", "spot"),
@@ -92,15 +93,18 @@ def goal() -> Goal:
 
 def _read_form() -> Goal:
     typed = rows(_FIRST, _WIDTHS)
-    typed |= _drawer("More: tokens, model, fine-tune, RL, machines, prices", "tune", _MORE)
-    typed |= _drawer("Advanced: sizes, batch, precision, data", "settings", _ADVANCED, (1,) * _A_ROW)
+    more, advanced, notes = st.container(key="drawers").columns(_DRAWERS, vertical_alignment="top")
+    with more:
+        typed |= _drawer("More: tokens, model, fine-tune, RL, machines, prices", "tune", _MORE)
+    with advanced:
+        typed |= _drawer("Advanced: sizes, batch, precision, data", "settings", _ADVANCED, (1,) * _A_ROW)
     # read only after everything is drawn, because a control that is not drawn forgets its value
     if typed.get("model"):
         del typed["family"]
     deadline = typed["deadline"] or ""
     typed["deadline"] = controls.typed_deadline(deadline)
     if typed["deadline"] != deadline:
-        st.caption(f"Deadline {escaped(deadline)} read as {escaped(typed['deadline'])}.")
+        notes.caption(f"Deadline {escaped(deadline)} read as {escaped(typed['deadline'])}.")
     read = read_options({name: value for name, value in typed.items() if value not in (None, "", ())})
     goal = goal_from({"gpu": "any"} | read)
     # A moment comes nearer with each click. Only what takes away more than a hundredth of the time is another question.
@@ -111,7 +115,7 @@ def _read_form() -> Goal:
             goal = last
     st.session_state[_GOAL] = goal
     for words in readings(read, typed["deadline"] or ""):
-        st.caption(words)
+        notes.caption(words)
     return goal
 
 

@@ -27,6 +27,7 @@ from advisor.report.table import STAR, Table, capital, on_page
 from advisor.ui import plan_answers
 from advisor.ui.controls import PLAN, as_text, commands, from_address, in_controls, products, to_address, typed
 
+NONE: Mapping[Quantity, str] = {}
 THIN = "too short for any size"  # the beginning of a warning from the planner
 
 
@@ -56,25 +57,27 @@ def tabs(goal: Goal, shown: Plan, own: Profile, answered: Plan, scaled: Callable
 
 
 def numbers(
-    limits: Goal | Limits, bill: Bill, figures: Mapping[Quantity, Estimate | None], more: int = 0
-) -> list[DeltaGenerator]:
-    """Draw the main numbers of a run with their intervals and the odds of its limits.
+    limits: Goal | Limits, bill: Bill, figures: Mapping[Quantity, Estimate | None], notes: Mapping[Quantity, str] = NONE
+) -> DeltaGenerator:
+    """Draw the main numbers of a run, with the interval of each and the odds of its limit or another note.
 
-    Returns their columns and `more` empty ones.
+    Returns an empty column beside them if there is room.
     """
-    odds = dict(zip((COST, TIME), explore.chances(limits, bill).items(), strict=True))
-    columns = st.container(key="pair-numbers").columns(len(figures) + more)
+    kept = {COST: "budget", TIME: "time"}
+    odds = dict(zip(kept, explore.chances(limits, bill).items(), strict=True))
+    columns = st.container(key="pair-numbers").columns(4)
     for column, (quantity, estimate) in zip(columns, figures.items(), strict=False):
-        centre = quantity.expected(estimate)
+        centre, note, help = quantity.expected(estimate), notes.get(quantity, "80 % interval"), None
         span = quantity.of(estimate).removeprefix(centre).strip(" ()")
-        column.metric(
-            capital(quantity.name), centre, span or None, delta_color="off", delta_arrow="off",
-            delta_description="80 % interval" if span else None,
-        )  # fmt: skip
         limit, chance = odds.get(quantity, ("", None))
         if chance is not None:
-            column.caption(runs.chance_within(limit, chance))
-    return columns
+            note = f"{runs.percent(chance)} in {kept[quantity]}"
+            help = f"{span or centre} is the 80 % interval, with a {runs.chance_within(limit, chance)}."
+        column.metric(
+            capital(quantity.name), centre, span or None, delta_color="off", delta_arrow="off",
+            delta_description=note if span else None, help=escape_dollars(help or "") or None,
+        )  # fmt: skip
+    return columns[-1]
 
 
 def copies(command: str, call: str) -> None:
