@@ -98,11 +98,14 @@ def timed(*groups: Sequence[Mapping[str, Any]]) -> tuple[ChartAxis, list[list[di
 def throughput(rows: Rows, measured: Rows) -> alt.LayerChart:
     """Draws predicted tokens per second by micro-batch with their band, and measurements.
 
-    Rows hold micro_batch, value, low, high and label; measurements hold the same without low and high.
+    Rows hold micro_batch, value, low, high, label and whether they are `chosen`, which a ring marks; measurements hold
+    micro_batch, value and label.
     """
-    title = "tokens per second"
+    rows, title = list(rows), "tokens per second"
     x = alt.X("micro_batch:Q", title="micro-batch (sequences per GPU)", scale=alt.Scale(type="log", base=2))
     layers = _curve(rows, x, title, _tips(label="at"), point={"size": 30, "color": PREDICTED})
+    ring = _chart(row for row in rows if row["chosen"]).mark_point(color=WARNING, size=320, strokeWidth=3)
+    layers.append(ring.encode(x, alt.Y("value:Q"), tooltip=_tips(label="at")))
     if len(dots := pd.DataFrame(list(measured))):
         dots = alt.Chart(dots).mark_point(color=ACTUAL, filled=True, size=70)
         layers.append(dots.encode(x, alt.Y("value:Q"), tooltip=_tips(label="at")))

@@ -48,7 +48,7 @@ def draw(options: Sequence[Option], goal: Goal) -> None:
         ends[quantity] = max(longest, limits[quantity] or 0.0)
     with st.container(border=True, key="options", gap="xxsmall"):
         for option in options:
-            cells = st.container(key=f"pair-option-{option.key}").columns(_WIDTHS, vertical_alignment="center")
+            cells = st.container(key=f"option-{option.key}").columns(_WIDTHS, vertical_alignment="center")
             first, chances = cells[0].container(gap=None), explore.chances(goal, option.run.bill)
             check = ":material/check_circle: " if option.shown and option.show is None else ""
             title = f"**{option.title}** {check}{option.model}"

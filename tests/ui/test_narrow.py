@@ -76,6 +76,11 @@ def test_what_decides_stands_on_one_screen_and_no_label_of_the_chart_lies_over_a
             for (text, *a), (other, *b) in itertools.combinations(boxes, 2):
                 apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
                 assert apart, (sight, text, other)
+        page.set_viewport_size({"width": 1024, "height": 900})
+        page.wait_for_timeout(1500)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1024
+        first, second, third = (row.bounding_box()["y"] for row in rows.all())
+        assert second - first < 70 and third - second < 70  # still a row each
         browser.close()
 
 

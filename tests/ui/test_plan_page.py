@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("streamlit", reason="the app's packages are not installed")
 
 from streamlit.dataframe_util import convert_arrow_bytes_to_pandas_df
+from streamlit.elements.lib import policies
 from streamlit.testing.v1 import AppTest
 
 from advisor.options import Goal
@@ -27,7 +28,7 @@ from advisor.report.plan import briefly, device, speed_rests_on
 from advisor.store.calibration import Quality, Verdict
 from advisor.store.plan_files import load_plan
 from advisor.store.store import Store, default_store, load_calibration
-from advisor.ui import launch_form
+from advisor.ui import launch_form, plan_form
 from advisor.ui.controls import products
 from advisor.units import format_estimate, format_number, format_seconds, format_usd
 from advisor.workflows.plan import recommend
@@ -284,6 +285,21 @@ def test_a_fine_tune_and_a_layout_are_answered_as_a_pretraining_is(query, headli
     assert [*files] == ["Start file", "Summary"] and begins in files["Start file"].proto.help.lower()
     command = next(code.value for code in at.code if code.value.startswith("advisor plan"))
     assert f"--model {query['model']}" in command and "--out" not in command
+
+
+def test_a_fine_tune_is_of_least_cost_or_time_and_never_of_least_loss():
+    at = AppTest.from_string(PAGE, default_timeout=180)
+    at.session_state["drawer-tune"] = True
+    at.query_params.update({"model": "llama-3.2-1b", "gpu": "l4", "gpus": "1", "budget": "$30", "deadline": "3 days"})
+    assert at.run().button_group(key="objective").value == "loss"
+    at.selectbox(key="finetune").set_value("qlora")
+    ok(at.text_input(key="examples").set_value("10k").run())
+    lit = at.button_group(key="objective")
+    assert [option.content for option in lit.proto.options] == ["cost", "time"] and not lit.value
+    lit.set_value("time")
+    assert said_command(ok(at.run()), out=False).objective == "time"
+    at.selectbox(key="finetune").set_value(None).run()
+    assert len(at.button_group(key="objective").proto.options) == 3
 
 
 def test_software_without_a_start_file_says_so_on_the_button():
@@ -548,6 +564,40 @@ TABS = {
     "Considered and rejected": "were compared",
     "Why this one": "Learning rate ",
 }
+
+
+def drawn(at: AppTest, field: str) -> list[dict]:
+    """The rows with this field in the charts of the open tab."""
+    rows = []
+    for chart in at.get("arrow_vega_lite_chart") or at.get("vega_lite_chart"):
+        tables = [convert_arrow_bytes_to_pandas_df(named.data.data) for named in chart.proto.datasets]
+        rows += [row for table in tables if field in table for row in table.to_dict("records")]
+    return rows
+
+
+def test_curves_mark_the_plan_and_what_is_the_same_is_drawn_once():
+    at = app(gpu="l4", gpus="1", budget="$5", deadline="24 h", tab="Throughput")
+    plan = recommend(said_command(ok(at.run())), default_store())
+    rings = {row["micro_batch"] for row in drawn(at, "chosen") if row["chosen"]}
+    assert rings == {plan.run.micro_batch}
+    at.session_state["tab"] = "Loss"
+    marks = [row["words"] for row in drawn(ok(at.run()), "tokens") if "words" in row]
+    assert any(words.startswith("this plan, budget of $5: ") for words in marks)  # the budget is what ends it
+    at.session_state["tab"] = "Cost"
+    parts = [row for row in drawn(ok(at.run()), "part") if "what" in row]
+    assert {row["what"] for row in parts} == {"cost"} and "h (" in parts[0]["label"] and "$" in parts[0]["label"]
+    assert sum(row["value"] for row in parts) == pytest.approx(plan.bill.cost_usd.value)
+
+
+def test_a_goal_set_by_the_page_is_no_second_default(monkeypatch):
+    """Streamlit logs a widget that has both a default and a value set."""
+    monkeypatch.setattr(policies, "_shown_default_value_warning", False)
+    at = AppTest.from_string(PAGE, default_timeout=180)
+    at.query_params.update({"gpu": "l4", "gpus": "1"})
+    at.session_state[plan_form.AGAIN] = {"budget": "$30", "deadline": "30 h"}
+    assert said_command(ok(at.run())).budget_usd == 30
+    assert not policies._shown_default_value_warning
+    assert said_command(ok(at.run())).deadline_seconds == 30 * 3600
 
 
 def test_every_tab_has_its_content():
