@@ -348,7 +348,7 @@ def parse_percent(text: str) -> float:
 def parse_tokens(text: str) -> int:
     """Parse a whole number of tokens or parameters, with k, M, B or T."""
     clean = re.sub(r"\s*(tok(ens?)?|param(eter)?s?)$", "", text.strip().lower())
-    tokens = _parse_with_unit(text, _COUNTS_OF, "a number of tokens or parameters", _TOKENS_EXAMPLES, clean)
+    tokens = _parse_with_unit(text, _COUNTS_OF, "a number", _TOKENS_EXAMPLES, clean)
     if abs(tokens - round(tokens)) > 1e-6 * max(1.0, tokens):
         raise AdvisorError(f"{text!r} is not a whole number", _TOKENS_EXAMPLES, exit_code=2)
     return round(tokens)

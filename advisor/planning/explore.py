@@ -6,6 +6,7 @@ the command line gives the same answer for it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +24,7 @@ _SEQ_LENS = (128, 256, 512, 1024, 2048, 4096, 8192)
 NOISE = 0.003  # share of a number; a smaller change is reported as none
 _HALF_OCTAVES = range(-6, 7)  # tokens from an eighth to eight times, in steps of the square root of two
 _PRICE_FACTORS = (0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
+_SCORE_WORTH, _WORTH_KNOWING = 15.0, math.log(1.5)  # of a share of the score; the least saving worth a word
 _PRICES = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0)  # choices if no price is known
 
 
@@ -77,6 +79,26 @@ def find_run(plan: Plan, wanted: str | None) -> Run | None:
     """Return a run of the plan's search by its option's name or its id, or None if no run has it."""
     runs = (*plan.options, *(plan.search.front + plan.search.near_misses if plan.search else ()))
     return next((run for run in runs if wanted is not None and wanted in (run.standing.name, run_id(run))), None)
+
+
+def worth_knowing(plan: Plan, shown: Run) -> Run | None:
+    """Return the run of the front that is much faster or cheaper than the one shown, for little in the rest.
+
+    Dollars and hours count as shares, and a score 1 % higher as 15 % of them: more than twice what it is worth in
+    compute, because the reader has already chosen. Returns None if no run is at least a third less in balance.
+    """
+    named = {run_id(option) for option in (*plan.options, shown)}
+
+    def saved(run: Run) -> float:
+        pairs = [(shown.total_seconds, run.total_seconds), (shown.cost_usd, run.cost_usd)]
+        shares = [math.log(a.value / b.value) for a, b in pairs if a and b and a.value > 0 < b.value]
+        quality = 0.0 if shown.score is None or run.score is None else math.log(run.score / shown.score)
+        return sum(shares) - _SCORE_WORTH * quality
+
+    search = plan.search
+    runs = [run for run in (*search.neighbours, *search.front) if run_id(run) not in named] if search else []
+    best = max(runs, key=saved, default=None)
+    return None if best is None or saved(best) < _WORTH_KNOWING else best
 
 
 def pinned(goal: Goal, run: Run, changes: Changes | None = None) -> Goal:

@@ -24,7 +24,12 @@ SERIES = (PARTS[0], PARTS[3], PARTS[2], PARTS[4], PARTS[1], PARTS[5], PARTS[7], 
 # Best first: viridis without its darkest third, which is invisible on a dark page. Lightness still falls throughout.
 _SHADES = ("#F5D90A", "#7AD151", "#22A884", "#2A788E", "#50609C")
 _HEIGHT = 300
-_NAME_WIDTH, _NAME_HEIGHT = 0.16, 0.07  # of the name of a run, as shares of the chart
+_INSIDE = (700, 150)  # pixels between the ends of both axes of the front, as it is usually drawn
+_DOT, _BESIDE = 14, 12  # pixels: the width of a dot, and the distance of its label
+_SIDES: tuple[tuple[Literal["left", "right"], int], ...] = (  # of labels, by preference: alignment, pixels down
+    *(("left", -9), ("right", -9), ("left", 11), ("right", 11), ("left", -22), ("right", -22)),
+    *(("left", 24), ("right", 24), ("left", -36), ("right", -36), ("left", 38), ("right", 38)),
+)
 _LOG_FROM = 3.0  # an axis that spans a larger factor is logarithmic
 _TIMES = {"µs": "microseconds", "ms": "milliseconds", "s": "seconds", "min": "minutes", "h": "hours"}
 _TIGHT = alt.Scale(zero=False)
@@ -93,11 +98,14 @@ def timed(*groups: Sequence[Mapping[str, Any]]) -> tuple[ChartAxis, list[list[di
 def throughput(rows: Rows, measured: Rows) -> alt.LayerChart:
     """Draws predicted tokens per second by micro-batch with their band, and measurements.
 
-    Rows hold micro_batch, value, low, high and label; measurements hold the same without low and high.
+    Rows hold micro_batch, value, low, high, label and whether they are `chosen`, which a ring marks; measurements hold
+    micro_batch, value and label.
     """
-    title = "tokens per second"
+    rows, title = list(rows), "tokens per second"
     x = alt.X("micro_batch:Q", title="micro-batch (sequences per GPU)", scale=alt.Scale(type="log", base=2))
     layers = _curve(rows, x, title, _tips(label="at"), point={"size": 30, "color": PREDICTED})
+    ring = _chart(row for row in rows if row["chosen"]).mark_point(color=WARNING, size=320, strokeWidth=3)
+    layers.append(ring.encode(x, alt.Y("value:Q"), tooltip=_tips(label="at")))
     if len(dots := pd.DataFrame(list(measured))):
         dots = alt.Chart(dots).mark_point(color=ACTUAL, filled=True, size=70)
         layers.append(dots.encode(x, alt.Y("value:Q"), tooltip=_tips(label="at")))
@@ -404,28 +412,35 @@ def front(
 ) -> alt.LayerChart:
     """Draws two of dollars, hours and quality on the axes, and the third as colour if all rows have it.
 
-    Rows hold id, usd, hours, quality, shown, label and the words of NOTE for the tooltip. The first rows keep their
-    labels if there is no room for all. `limits` are the budget in dollars and the deadline in hours. A click selects a
-    run by its id.
+    Rows hold id, usd, hours, quality, shown, label ("" for none) and the words of NOTE for the tooltip. Dots that would
+    lie on each other are moved to the left, the first rows least; a label is left out where it has no room. `limits`
+    are the budget in dollars and the deadline in hours. A click selects a run by its id.
     """
-    data, crosses = pd.DataFrame(list(rows)), pd.DataFrame(list(missed))
-    (across, up, shade), names = sight, []
+    across, up, shade = sight
     titles = {"usd": f"{COST.name}, dollars", "hours": f"{TIME.name}, hours", "quality": quality}
     formats = {"usd": "$,.3~r", "hours": ",.3~r"}  # SI's m (a thousandth) would be read as minutes or a million
+    limits_of = {"usd": limits[0], "hours": limits[1], "quality": None}
+    crosses, data = pd.DataFrame(list(missed)), pd.DataFrame(list(rows))
+    data, labels = _arranged(data, crosses, [(across, limits_of[across]), (up, limits_of[up])])
 
     def axis(field: str, better: str) -> dict[str, Any]:
         title = f"{titles[field]} ({better} better)"
         if field in formats:
-            return {"title": title, "scale": _padded_log(), "axis": _few_ticks(format=formats[field])}
-        return {"title": title, "scale": alt.Scale(zero=False, padding=20), "axis": alt.Axis(tickCount=6)}
+            # More room near the limit, where most runs are, than on a logarithmic axis
+            scale = alt.Scale(type="sqrt", zero=False, nice=False, padding=20)
+            return {"title": title, "scale": scale, "axis": _few_ticks(format=formats[field])}
+        scale = alt.Scale(zero=False, nice=False, padding=20)
+        return {"title": title, "scale": scale, "axis": alt.Axis(tickCount=6)}
 
     x, y = alt.X(f"{across}:Q", **axis(across, "\u2190")), alt.Y(f"{up}:Q", **axis(up, "\u2193"))
     tooltip = [alt.Tooltip(f"{name}:N") for name in NOTE]
     colour: Any = alt.value(PREDICTED)
     if (data[shade] > 0).all() and data[shade].nunique() > 1:  # without prices there is no colour to show
+        ends = float(data[shade].min()), float(data[shade].max())
+        ticks: Any = np.linspace if shade == "quality" else np.geomspace
         scale = alt.Scale(range=list(_SHADES), type="linear" if shade == "quality" else "log")
-        legend = alt.Legend(orient="top", gradientLength=180, tickCount=4, titleLimit=300)
-        colour = alt.Color(f"{shade}:Q", title=titles[shade], scale=scale, legend=legend)
+        legend = alt.Legend(gradientLength=150, titleLimit=120, format=".2~r", values=ticks(*ends, 4).tolist())
+        colour = alt.Color(f"{shade}:Q", title=titles[shade].partition(" (")[0], scale=scale, legend=legend)
 
     def shown(yes: Any, no: Any) -> Any:
         return alt.condition("datum.shown", alt.value(yes), alt.value(no))
@@ -435,34 +450,79 @@ def front(
         x, y, color=colour, size=shown(320, 130), stroke=shown(WARNING, REJECTED), strokeWidth=shown(3, 1),
         tooltip=tooltip, description="words:N",
     )  # fmt: skip
-    ends = {"usd": (limits[0], "budget"), "hours": (limits[1], "deadline")}
-    named = [(way, *ends[field]) for way, field in (("x", across), ("y", up)) if field in ends]
-    layers: list[Any] = [_limit(way, limit, words) for way, limit, words in named if limit is not None]
+    limit_names = {"usd": "budget", "hours": "deadline", "quality": ""}
+    layers: list[Any] = [
+        _limit(way, limit, limit_names[field])
+        for way, field in (("x", across), ("y", up))
+        if (limit := limits_of[field]) is not None
+    ]
     if len(crosses):
         cross = alt.Chart(crosses).mark_point(shape="cross", angle=45, color=REJECTED, size=90, filled=True)
         layers.append(cross.encode(x, y, tooltip=tooltip, description="words:N"))
-    # Only names that do not overlap are drawn: right of their dots or, near the right edge, left of them.
-    both = pd.concat([data, crosses])
-    right, high = (_places(data[field], both[field], log=field in formats) for field in (across, up))
-    placed: list[int] = []
-    for i in range(len(data)):
-        if all(abs(right[i] - right[k]) > _NAME_WIDTH or abs(high[i] - high[k]) > _NAME_HEIGHT for k in placed):
-            placed.append(i)
-    labelled, is_left = data.iloc[placed], right[placed] <= 1 - _NAME_WIDTH
-    sides: Any = (labelled[is_left], "left", 12), (labelled[~is_left], "right", -12)
-    for points, align, dx in sides:
-        text = alt.Chart(points).mark_text(aria=False, align=align, dx=dx, dy=-9, fontSize=11, color=REJECTED)
-        names += [text.encode(x, y, text="label:N")] if len(points) else []
-    return _layered(*layers, dots, *names, height=460)
+    return _layered(*layers, dots, *_labels(labels, x, y), height=270)
 
 
-def _places(values: pd.Series, whole: pd.Series, *, log: bool) -> np.ndarray:
-    """Returns where values lie between the ends of an axis, as 0…1. All are 0 if the ends are equal."""
-    value, every = (series.to_numpy(dtype=float) for series in (values, whole))
-    if log:
-        value, every = np.log(value), np.log(every)
-    span = float(every.max() - every.min())
-    return (value - every.min()) / span if span else np.zeros(len(value))
+def _labels(rows: Sequence[Mapping[str, Any]], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    """Returns the labels of dots at the sides that the rows name, with a line to those that stand further away."""
+    drawn, room = [], alt.expr("width < 450 ? 0 : 1")  # a telephone has none
+    for align, down in _SIDES:
+        if some := [row for row in rows if (row["align"], row["down"]) == (align, down)]:
+            dots, dx = _chart(some).encode(x, y), _BESIDE if align == "left" else -_BESIDE
+            text = dots.mark_text(aria=False, align=align, dx=dx, dy=down, fontSize=11, color=REJECTED, opacity=room)
+            drawn.append(text.encode(text="label:N"))
+            if abs(down) > _DOT:
+                line = dots.mark_rule(aria=False, color=REJECTED, x2Offset=dx, y2Offset=down, opacity=room)
+                drawn.append(line.encode(alt.X2(x.shorthand), alt.Y2(y.shorthand)))
+    return drawn
+
+
+def _arranged(
+    dots: pd.DataFrame, crosses: pd.DataFrame, axes: Sequence[tuple[str, float | None]]
+) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    """Returns the dots without overlaps, and the rows whose labels have room, each with the side of its label.
+
+    `axes` are the fields on both axes with their limits. Places are in pixels on a chart of usual size.
+    """
+    points, scales, limits = [], [], []
+    for (field, limit), pixels in zip(axes, _INSIDE, strict=True):
+        values = np.concatenate([frame[field].to_numpy(float) for frame in (dots, crosses) if len(frame)])
+        values = np.append(values, np.nan if limit is None else limit)
+        values = values if field == "quality" else np.sqrt(values)
+        low, high = np.nanmin(values), np.nanmax(values)
+        scales.append(pixels / ((high - low) or 1.0))
+        *places, end = (values - low) * scales[-1]
+        points.append(places)
+        limits.append(float(end))
+    at, count = np.stack(points, axis=1), len(dots)
+    # Crosses stay in their places, and so do dots with a label unless they lie on each other.
+    order = sorted(range(len(at)), key=lambda place: 1 if place >= count else 0 if dots["label"][place] else 2)
+    moved = np.zeros(count)
+    for number, dot in enumerate(order):
+        while dot < count and (abs(at[order[:number]] - at[dot]) < _DOT).all(axis=1).any():
+            at[dot, 0] -= _DOT / 2
+            moved[dot] += _DOT / 2
+    across, left = axes[0][0], moved / scales[0]
+    shifted = dots[across] - left if across == "quality" else (dots[across] ** 0.5 - left).clip(lower=0.0) ** 2
+    rows = [*dots.to_dict("records"), *crosses.to_dict("records")]
+    return dots.assign(**{across: shifted}), _placed([dict(row) for row in rows], at, limits)
+
+
+def _placed(rows: Sequence[dict[Any, Any]], at: np.ndarray, limits: Sequence[float]) -> list[dict[str, Any]]:
+    """Returns the rows whose labels have room beside the dots, the names of the limits and the labels before them."""
+    (wide, high), placed = _INSIDE, []
+    taken = [(x - _DOT / 2, x + _DOT / 2, y - _DOT / 2, y + _DOT / 2) for x, y in at]
+    taken += [(limits[0] - 50, limits[0] - 5, high, high + 20), (-20, 40, limits[1], limits[1] + 14)]  # of `_limit`
+    for row, (x, y) in zip(rows, at, strict=True):
+        width = 5.5 * len(row["label"])
+        for align, down in _SIDES if row["label"] else ():
+            left = x + _BESIDE if align == "left" else x - _BESIDE - width
+            box = (left, left + width, y - down - 7, y - down + 7)
+            inside = left >= -20 and left + width <= wide + 20
+            if inside and not any(box[0] < b and a < box[1] and box[2] < d and c < box[3] for a, b, c, d in taken):
+                taken.append(box)
+                placed.append(row | {"align": align, "down": down})
+                break
+    return placed
 
 
 def ringed(spec: dict[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from advisor import units
@@ -300,19 +300,29 @@ def unpriced(before: Run, after: Run) -> str:
     return f"cost unknown: {after.offer.source}" if before.cost_usd and after.cost_usd is None else ""
 
 
-def effect_in_words(effect: Effect) -> str:
-    """Returns an effect in one line: "+3 h · +$7 · +5 GiB · loss -0.04"."""
+def effect_in_words(effect: Effect, also: Sequence[str] = ()) -> str:
+    """Returns an effect in one line, with what changes `also`: "3 h longer, $7 more (all activations recomputed)"."""
     if effect.refused:
         return effect.refused
-    level = effect.activation_checkpointing
-    parts = [
-        signed(effect.seconds, TIME.words),
-        signed(effect.usd, COST.words),
-        signed(effect.device_bytes, DEVICE_MEMORY.words),
-        f"{LOSS.column} {signed(effect.loss, LOSS.words)}" if effect.loss else "",
-        {None: "", "none": "no activation checkpointing"}.get(level, f"{level} activation checkpointing"),
+    recomputed = {"none": "no", "full": "all", "selective": "feed-forward"}.get(effect.activation_checkpointing or "")
+    besides = [*also, *([f"{recomputed} activations recomputed"] if recomputed else [])]
+    numbers, asides = ", ".join(differences(effect)), ", ".join(besides)
+    return f"{numbers} ({asides})" if numbers and asides else numbers or asides or "changes next to nothing"
+
+
+def differences(effect: Effect) -> list[str]:
+    """Returns the numbers of an effect in words: "3 h longer", "$7 more", "loss 0.04 lower"."""
+    changed = (
+        (effect.seconds, TIME.words, "", "longer", "shorter"),
+        (effect.usd, COST.words, "", "more", "less"),
+        (effect.device_bytes, DEVICE_MEMORY.words, "", "more", "less"),
+        (effect.loss, LOSS.words, f"{LOSS.column} ", "higher", "lower"),
+    )
+    return [
+        f"{name}{words.change(abs(value))[1:]} {more if value > 0 else less}"
+        for value, words, name, more, less in changed
+        if value
     ]
-    return " · ".join(part for part in parts if part) or "changes next to nothing"
 
 
 def signed(value: float | None, words: Formatter) -> str:

@@ -10,10 +10,10 @@ from advisor import units
 from advisor.options import Goal
 from advisor.planning.alternatives import by_price
 from advisor.planning.explain import verdict
-from advisor.planning.explore import chances
+from advisor.planning.explore import chances, difference
 from advisor.planning.sensitivity import machine
 from advisor.records import Estimate, Plan, Run, ScalingPoint, SearchReport
-from advisor.report.plan import batch, briefly
+from advisor.report.plan import batch, briefly, differences
 from advisor.report.quantities import COST, DEVICE_MEMORY, LOSS, STEP_TIME, THROUGHPUT, TIME, memory_of
 from advisor.report.table import STAR, Table
 from advisor.settings import SHARDINGS
@@ -112,6 +112,12 @@ def front(plan: Plan, search: SearchReport) -> Table:
 def near_misses(search: SearchReport) -> Table:
     """Lists the runs that would be better, and what rules each out."""
     return _runs("Better, but ruled out by one limit", search.near_misses, RULED_OUT)
+
+
+def neighbour(run: Run, shown: Run) -> str:
+    """Says what another run takes and how it differs from the one shown: "47 min, $1.70 more, loss 0.09 higher"."""
+    effect = replace(difference(shown, run), seconds=None, device_bytes=None)
+    return ", ".join([TIME.expected(run.total_seconds), *differences(effect)])
 
 
 def machines(plan: Plan, search: SearchReport) -> Table:

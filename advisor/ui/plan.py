@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -47,10 +48,17 @@ _BASES: dict[Basis, tuple[Literal["green", "orange", "gray"], str]] = {
 
 def page() -> None:
     """Draw the form and the plan. If no plan is possible, show why and dim the last one."""
-    st.title("What can I train?", anchor=False)
+    with st.container(gap="xsmall"):
+        _page()
+
+
+def _page() -> None:
+    head, form = st.container(key="stack-head").columns((1, 5))
+    head.title("What can I train?", anchor=False)
     plan_form.begin()
     try:
-        goal = plan_form.goal()
+        with form.container(gap="xsmall"):
+            goal = plan_form.goal()
         if plan_elsewhere.show(goal):
             return
         now = plan_answers.world(goal)
@@ -101,21 +109,24 @@ def _shown(goal: Goal, answered: Plan, now: plan_answers.World, *, stale: bool =
             shown = _varied(answered, run, changes, its, now)
         except AdvisorError as error:
             its, problem = own, error
-    _answer(goal, answered, run, (shown, its), problem, varied=shown is not base)
-    if not stale:
-        _downloads(goal, goal if shown is answered else shown.goal, shown)
-    _options(goal, answered, run, now)
-    left, right = st.container(key="stack-around").columns((3, 2), gap="large")
-    with left:
-        st.header("Runs on the Pareto front", anchor=False)
+    varied = shown is not base
+    _answer(goal, answered, run, (shown, its), problem, varied=varied)
+    left, right = st.container(key="stack-around").columns((2, 1), gap="medium")
+    with left.container(gap="xsmall"):
+        if not stale:
+            _downloads(goal, goal if shown is answered else shown.goal, shown)
+        _options(goal, answered, run, now)
         hours = None if goal.deadline_seconds is None else goal.deadline_seconds / HOUR
-        _front(answered, run, shown.chosen if shown is not base else None, (goal.budget_usd, hours))
-        if shown is not base:
+        _front(answered, run, shown.chosen if varied else None, (goal.budget_usd, hours))
+        plan_options.memory(shown.chosen)
+        if varied:
             st.markdown("**What the changes do**")
             plan_what_if.comparison(base.chosen, shown.chosen)
-    with right:
-        st.header("What if", anchor=False)
-        plan_what_if.total(shown.chosen, varied=shown is not base)
+        with st.expander("Side by side: memory, batch, and what each estimate rests on", icon=":material/table_rows:"):
+            columns = ("quantity", *(option.standing.name for option in answered.options))
+            grid(replace(runs.options(answered.options, goal), columns=columns))
+    with right.container(gap="xsmall"):
+        plan_what_if.total(shown.chosen, varied=varied)
         plan_what_if.sliders(base.chosen, shown.chosen, changes, lambda other: _varied(answered, run, other, its, now))
     tabs(goal, shown, its, answered, lambda: plan_answers.what_if(shown.goal, now, its, scaled=True))
 
@@ -161,21 +172,18 @@ def _answer(
     shown, its = current
     name = "What if" if varied else (run.standing.name or "From the front") if shown is not answered else ""
     chosen = shown.chosen
-    layers = "1 layer" if chosen.depth == 1 else f"{chosen.depth} layers"
-    model = f"a {format_count(chosen.parameters)} model ({layers})"
-    st.markdown(
-        products(escape_dollars(f"## {name.capitalize() + ': ' if name else ''}Train {model} on {device(shown)}"))
-    )
-    columns = numbers(goal, chosen.bill, {COST: chosen.cost_usd, TIME: chosen.total_seconds, LOSS: chosen.loss}, more=1)
+    model = f"a {format_count(chosen.parameters)} model ({_layers(chosen)})"
+    colour, words, explained = _basis(chosen.step_seconds.basis, its)
+    headline = f"{name.capitalize() + ': ' if name else ''}Train {model} on {device(shown)}"
+    st.markdown(f"## {products(escape_dollars(headline))} :{colour}-badge[speed: {words}]", help=explained)
+    notes = {}
     if chosen.loss is not None:  # compared with that of a well-known model
         loss = chosen.loss.value
         known, name_of = min(ANCHORS, key=lambda anchor: abs(anchor[0] - loss))
         apart = "close to" if abs(known - loss) <= NEAR else "worse than" if loss > known else "better than"
-        columns[2].caption(f"{apart} {name_of} ({known} on web text)")
-    columns[-1].metric("Tokens", format_tokens(shown.chosen.tokens))
-    with columns[-1]:
-        colour, words, explained = _basis(shown.chosen.step_seconds.basis, its)
-        st.badge(f"speed: {words}", color=colour, help=explained)
+        notes[LOSS] = f"{apart} {name_of} ({known} on web text)"
+    figures = {COST: chosen.cost_usd, TIME: chosen.total_seconds, LOSS: chosen.loss}
+    numbers(goal, chosen.bill, figures, notes).metric("Tokens", format_tokens(chosen.tokens))
     if problem is not None:
         _refused(problem)
     for text in explore.broken_limits(goal, shown.chosen):
@@ -207,6 +215,10 @@ def _downloads(goal: Goal, goal_shown: Goal, shown: Plan) -> None:
         copies(plan_command(goal_shown, "plan.yaml"), plan_call(goal_shown))
 
 
+def _layers(run: Run) -> str:
+    return "1 layer" if run.depth == 1 else f"{run.depth} layers"
+
+
 def _basis(basis: Basis, profile: Profile) -> tuple[Literal["green", "orange", "gray"], str, str]:
     """Return what a speed is based on: colour, name, explanation. Never green if the calibration is doubtful."""
     colour, explained = _BASES[basis]
@@ -223,21 +235,18 @@ def _options(goal: Goal, answered: Plan, shown: Run, now: plan_answers.World) ->
     for option, words in zip(options, own, strict=True):
         name = option.standing.name
         colour, basis, _ = _basis(option.step_seconds.basis, plan_answers.profile(goal, option.offer.gpu, now))
-        machine_and_model = " · ".join(products(words[what]) for what in ("model", "on") if what in words)
         rows.append(
             Option(
-                run=option, title=name.capitalize(), badge=f":{colour}-badge[{basis}]",
-                lines=(machine_and_model, capital(option.standing.why)),
+                run=option, title=name.capitalize(), why=capital(option.standing.why), key=name,
+                model=f"{format_count(option.parameters)}, {_layers(option)}" if "model" in words else "",
+                line=" ".join([products(words.get("on", "")), f":{colour}-badge[{basis}]"]),
                 result=f"{capital(LOSS.column)} **{LOSS.expected(option.loss)}**" if option.loss else "",
-                shown=explore.run_id(option) == explore.run_id(shown), key=name, show=partial(_pick, name),
+                shown=explore.run_id(option) == explore.run_id(shown), show=partial(_pick, name),
             )
         )  # fmt: skip
     plan_options.draw(rows, goal)
     if alike := [products(f"{name} {words}") for name, words in common.items() if name in _ALIKE]:
         st.caption(escape_dollars(f"Common to all: {', '.join(alike)}."))
-    with st.expander("Side by side: memory, batch, and what each estimate rests on", icon=":material/table_rows:"):
-        side_by_side = replace(runs.options(options, goal), columns=("quantity", *(o.standing.name for o in options)))
-        grid(side_by_side)
 
 
 def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float | None, float | None]) -> None:
@@ -246,28 +255,39 @@ def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float |
         st.caption("No other run is cheaper, faster or better than this one.")
         return
     worth = sorted((*search.front, answered.chosen), key=by_price)
-    by_loss = all(run.loss is not None for run in (*worth, *search.near_misses))
-    named = {explore.run_id(option): option.standing.name for option in answered.options}
-    # the run that is shown and runs with a name keep their labels
-    dots = [_front_row(run, answered, shown, named, by_loss=by_loss) for run in worth]
-    dots.sort(key=lambda row: (not row["shown"], row["id"] not in named))
-    missed = [_front_row(run, answered, shown, named, by_loss=by_loss) for run in search.near_misses]
+    drawn_anyway = {explore.run_id(run) for run in (*worth, *search.near_misses)}
+    options = [option for option in answered.options if explore.run_id(option) not in drawn_anyway]
+    by_loss = all(run.loss is not None for run in (*worth, *options, *search.near_misses))
+    labels = {explore.run_id(shown): format_count(shown.parameters)}
+    labels |= {explore.run_id(option): option.standing.name for option in answered.options}
+    neighbour = ""
+    if (other := explore.worth_knowing(answered, shown)) is not None:
+        words = runs.neighbour(other, shown)
+        on = products(f"{other.offer.gpus} x {other.offer.gpu}")
+        labels[explore.run_id(other)] = f"{re.sub(r' [0-9]+ GB', '', on)}: {words}"
+        neighbour = f"Worth knowing: {products(machine(other))}: {words}."
+    dots = [_front_row(run, answered, shown, labels, by_loss=by_loss) for run in (*worth, *options)]
+    dots.sort(key=lambda row: (not row["shown"], not row["label"]))  # these stay in place
+    missed = [_front_row(run, answered, shown, labels, by_loss=by_loss) for run in search.near_misses]
     priced = all(row["usd"] for row in (*dots, *missed))
     sights = [name for name, sight in charts.SIGHTS.items() if priced or "usd" not in sight[:2]]
     requested = sights[0]
-    if len(sights) > 1:
-        settings: Any = {"required": True, "key": AXES, "bind": QUERY, "label_visibility": "collapsed"}
-        requested = st.segmented_control("Axes", sights, default=sights[0], **settings) or sights[0]
+    with st.container(horizontal=True, vertical_alignment="center"):
+        if len(sights) > 1:
+            settings: Any = {"required": True, "key": AXES, "bind": QUERY, "label_visibility": "collapsed"}
+            requested = st.segmented_control("Axes", sights, default=sights[0], **settings) or sights[0]
+        st.caption(escape_dollars(neighbour), width="content")
     drawn = _front_spec(dots, missed, by_loss, requested, limits)
     ring = varied or next((run for run in search.near_misses if explore.run_id(run) == explore.run_id(shown)), None)
     if ring is not None and not (by_loss and ring.loss is None) and (ring.cost_usd or not priced):
-        row = _front_row(ring, answered, shown, named, by_loss=by_loss)
+        row = _front_row(ring, answered, shown, labels, by_loss=by_loss)
         drawn = charts.ringed(drawn, row | ({"remark": "what if"} if varied else {}))
     event = st.vega_lite_chart(spec=drawn, width="stretch", on_select="rerun", selection_mode=charts.PICK, key="front")
     st.caption(
-        "A dot: no other run is cheaper, faster and better at once. A cross: better, but outside your limits, or "
-        "on a spot machine. The filled ring is the run shown, the open ring the what-if. Click a "
-        "dot to look at its run." + ("" if by_loss else f" {capital(runs.SCORE)}.")
+        "A dot: an option above, or a run of the Pareto front, than which no other is cheaper, faster and better at "
+        "once. Dots that would overlap stand side by side. A cross: better, but outside your limits, or on a spot "
+        "machine. The filled ring is the run shown, the open ring the what-if. Click a dot to look at its run."
+        + ("" if by_loss else f" {capital(runs.SCORE)}.")
     )
     _looked_at("dot", [item.get("id") for item in event["selection"].get(charts.PICK, [])])
     with st.expander("The same runs as a table", icon=":material/table_rows:"):
@@ -298,7 +318,7 @@ def _front_spec(
     return drawn.to_dict()
 
 
-def _front_row(run: Run, answered: Plan, shown: Run, named: dict[str, str], *, by_loss: bool) -> dict[str, object]:
+def _front_row(run: Run, answered: Plan, shown: Run, labels: dict[str, str], *, by_loss: bool) -> dict[str, object]:
     """Return a run in the units of the chart, and in words."""
     name, loss = explore.run_id(run), run.loss.value if run.loss else None
     model, machine_words = runs.model(run), products(machine(run, ", "))
@@ -310,7 +330,7 @@ def _front_row(run: Run, answered: Plan, shown: Run, named: dict[str, str], *, b
         "hours": run.total_seconds.value / HOUR,
         "quality": loss if by_loss else run.score,
         "shown": name == explore.run_id(shown),
-        "label": named.get(name) or format_count(run.parameters),
+        "label": labels.get(name, ""),
         "model": model,
         "on": machine_words,
         **{quantity.column: quantity.of(value) for quantity, value in numbers.items()},

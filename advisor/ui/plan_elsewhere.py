@@ -56,6 +56,7 @@ def show(goal: Goal) -> bool:
         st.warning(escape_dollars(with_controls(f"{problem.message}. Below is the plan.")), icon=":material/warning:")
     _downloads(plan, goal if plan is best else plan.goal)
     _options(best, goal)
+    plan_options.memory(run)
     if plan.workload.rollouts is not None:
         _split_slider(best, plan)
         _show("Machines", elsewhere.machines(best), (elsewhere.parts(plan),), level=3)
@@ -110,7 +111,7 @@ def _options(plan: Plan, goal: Goal) -> None:
         rows.append(
             Option(
                 run=run, title=products(elsewhere.rented(run.offer)), shown=place == 0, key=str(place),
-                lines=(f"{how}micro-batch {work.micro_batch}",),
+                line=f"{how}micro-batch {work.micro_batch}",
                 result=f"**{THROUGHPUT.expected(run.tokens_per_second)}**",
             )
         )  # fmt: skip
@@ -155,7 +156,6 @@ def _split_slider(best: Plan, shown: Plan) -> None:
         return
     rollouts = best.workload.rollouts
     gpus = best.offer.gpus - (rollouts.judge_gpus if rollouts is not None else 0)
-    st.header("What if", anchor=False)
     plan_what_if.total(
         shown.chosen, varied=st.session_state[_SPLIT] != _split_name(_engines_of(best)),
         undo=lambda: st.session_state.update({_SPLIT: _split_name(_engines_of(best))}),

@@ -22,6 +22,7 @@ from advisor.workflows.goal import goal_from, read_options, readings
 
 OPENS_WITH = {"budget": "$50", "deadline": "24 h"}  # the goal with which the page opens
 _WIDTHS = (1, 1, 1.6, 1.6, 1.5)
+_DRAWERS = (4, 3, 3)  # widths: both drawers, and how the form was read
 _FIRST = (("budget", "deadline", "gpu", "data", "objective"),)  # few: Tab visits all of them before Launch
 _MORE = (
     ("tokens", "ratio", "spot"),
@@ -47,6 +48,7 @@ BROUGHT_BACK = "plan-brought-back"  # session state: the values to restore on co
 _PREPARE = "prepare text…"
 PLAN_LAYOUT, OTHER_SOFTWARE = "Plan its layout", "Other software trains it: plan its layout over several GPUs."
 _GOAL = "plan-form-goal"  # session state: the goal that the form gave last
+_SET = "plan-set"  # session state: the values to which this run set the form
 AGAIN = "plan-again"  # session state: the values to which the next run sets the form
 
 
@@ -75,7 +77,8 @@ def begin() -> None:
 
 def goal() -> Goal:
     """Draw the form and return its goal. Raises AdvisorError (exit code 2) for values that make no sense."""
-    for name, value in st.session_state.pop(AGAIN, {}).items():
+    st.session_state[_SET] = again = st.session_state.pop(AGAIN, {})
+    for name, value in again.items():
         st.session_state[name] = value
     try:
         return _read_form()
@@ -92,15 +95,18 @@ def goal() -> Goal:
 
 def _read_form() -> Goal:
     typed = rows(_FIRST, _WIDTHS)
-    typed |= _drawer("More: tokens, model, fine-tune, RL, machines, prices", "tune", _MORE)
-    typed |= _drawer("Advanced: sizes, batch, precision, data", "settings", _ADVANCED, (1,) * _A_ROW)
+    more, advanced, notes = st.container(key="drawers").columns(_DRAWERS, vertical_alignment="top")
+    with more:
+        typed |= _drawer("More: tokens, model, fine-tune, RL, machines, prices", "tune", _MORE)
+    with advanced:
+        typed |= _drawer("Advanced: sizes, batch, precision, data", "settings", _ADVANCED, (1,) * _A_ROW)
     # read only after everything is drawn, because a control that is not drawn forgets its value
     if typed.get("model"):
         del typed["family"]
     deadline = typed["deadline"] or ""
     typed["deadline"] = controls.typed_deadline(deadline)
     if typed["deadline"] != deadline:
-        st.caption(f"Deadline {escaped(deadline)} read as {escaped(typed['deadline'])}.")
+        notes.caption(f"Deadline {escaped(deadline)} read as {escaped(typed['deadline'])}.")
     read = read_options({name: value for name, value in typed.items() if value not in (None, "", ())})
     goal = goal_from({"gpu": "any"} | read)
     # A moment comes nearer with each click. Only what takes away more than a hundredth of the time is another question.
@@ -111,7 +117,7 @@ def _read_form() -> Goal:
             goal = last
     st.session_state[_GOAL] = goal
     for words in readings(read, typed["deadline"] or ""):
-        st.caption(words)
+        notes.caption(words)
     return goal
 
 
@@ -171,8 +177,10 @@ def _control(column: Any, option: Option, key: str, help: str) -> Any:
         chosen = tuple(column.multiselect(option.label, choices, **bound, **blank))
         return tuple(sorted(chosen)) if option.kind is Kind.NUMBERS else chosen
     if option.name in _FIRST[0] and choices:
-        kinds: Any = {"required": True, "width": "stretch"}
-        return column.segmented_control(option.label, choices, default=option.default, **kinds, **bound)
+        default, kinds = option.default, {"required": True, "width": "stretch"}
+        if _needs_other_software():  # whose loss is not predicted: the cheapest by default, waiting counted
+            choices, default, kinds = choices[1:], None, kinds | {"required": False}
+        return column.segmented_control(option.label, choices, default=default, **kinds, **bound)
     if choices is not None:
         first = 0 if option.default is not None or option.kind is Kind.SOFTWARE else None
         free = {"accept_new_options": True} if option.kind is Kind.MODEL else {}  # a config.json, or a name on the Hub
@@ -182,8 +190,15 @@ def _control(column: Any, option: Option, key: str, help: str) -> Any:
         number = int if option.kind is Kind.WHOLE else float
         ends: Any = [number(end) for end in (option.least or 0, option.most or 0)]
         return column.number_input(option.label, *ends, value=None, **bound, **blank)
-    text = column.text_input(option.label, OPENS_WITH.get(key, ""), **bound, **blank).strip()
+    first = "" if key in st.session_state.get(_SET, ()) else OPENS_WITH.get(key, "")  # a value set needs no default
+    text = column.text_input(option.label, first, **bound, **blank).strip()
     return tuple(text.replace(",", " ").split()) if option.several else text
+
+
+def _needs_other_software() -> bool:
+    """Tell whether the form asks for a fine-tune, RL or a layout, also where these fields are drawn later."""
+    asked = st.query_params.to_dict() | st.session_state.to_dict()
+    return bool(asked.get("finetune") or asked.get("rl") or asked.get("layout") == "any")
 
 
 def _folder(column: Any, option: Option, key: str, help: str) -> str:

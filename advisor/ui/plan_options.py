@@ -15,10 +15,9 @@ from advisor.records import Estimate, Run
 from advisor.report import charts
 from advisor.report import search as runs
 from advisor.report.quantities import COST, DEVICE_MEMORY, TIME, Quantity
-from advisor.report.table import capital
-from advisor.ui.plan_tabs import escape_dollars
+from advisor.ui.plan_tabs import escape_dollars, with_controls
 
-_WIDTHS = (2.7, 2.2, 2.2, 1.7, 1, 1.1)
+_WIDTHS = (2.5, 2.25, 2.25, 0.75, 0.8)
 _LIMITS = {TIME: ("deadline", "time"), COST: ("budget", "budget")}  # the limit of a quantity, and what is kept
 _IN_SIGHT = 2.0  # a limit is drawn unless it lies this many times beyond the longest interval
 
@@ -29,16 +28,17 @@ class Option:
 
     run: Run
     title: str
-    lines: Sequence[str]
+    line: str
     result: str  # what it gives besides time and cost: its loss or its throughput
     shown: bool
     key: str
-    badge: str = ""  # what its speed is based on
+    model: str = ""  # beside the title
+    why: str = ""  # shown where the mouse is
     show: Callable[[], None] | None = None
 
 
 def draw(options: Sequence[Option], goal: Goal) -> None:
-    """Draw the options below each other: name, time, cost, memory, result and button of each."""
+    """Draw the options below each other: name, time, cost, result and button of each."""
     limits = {TIME: goal.deadline_seconds, COST: goal.budget_usd}
     ends = {}
     for quantity, limit in limits.items():
@@ -46,28 +46,34 @@ def draw(options: Sequence[Option], goal: Goal) -> None:
         if limit is not None and limit > _IN_SIGHT * longest:
             limits[quantity] = None
         ends[quantity] = max(longest, limits[quantity] or 0.0)
-    with st.container(border=True, key="options"):
+    with st.container(border=True, key="options", gap="xxsmall"):
         for option in options:
-            cells = st.container(key=f"pair-option-{option.key}").columns(_WIDTHS, vertical_alignment="center")
+            cells = st.container(key=f"option-{option.key}").columns(_WIDTHS, vertical_alignment="center")
             first, chances = cells[0].container(gap=None), explore.chances(goal, option.run.bill)
-            first.markdown(f"**{option.title}** {':material/check_circle: ' if option.shown else ''}{option.badge}")
-            first.caption(escape_dollars("  \n".join(filter(None, option.lines))))
+            check = ":material/check_circle: " if option.shown and option.show is None else ""
+            title = f"**{option.title}** {check}{option.model}"
+            first.markdown(escape_dollars(title), help=with_controls(option.why) or None)
+            first.caption(escape_dollars(option.line))
             for cell, (quantity, (name, kept)) in zip(cells[1:], _LIMITS.items(), strict=False):
                 estimate, chance = _estimate(option.run, quantity), chances[name]
                 centre = quantity.expected(estimate)
-                words = f"{capital(quantity.name)} **{centre}** {quantity.of(estimate).removeprefix(centre).strip()}"
+                words = f"**{centre}** {quantity.of(estimate).removeprefix(centre).strip()}"
                 words += f" · {runs.percent(chance)} in {kept}" if chance is not None else ""
-                _drawn(cell, words, estimate, ends[quantity], limits[quantity], name)
-            needs, has = option.run.prediction.device_bytes, option.run.prediction.device_memory_bytes
-            of_all = f" of {DEVICE_MEMORY.words(has)}" if has else ""
-            _drawn(
-                cells[3], f"Memory **{DEVICE_MEMORY.expected(needs)}**{of_all}", needs, has, has, "memory of the GPU"
-            )
-            cells[4].markdown(escape_dollars(option.result))
+                _drawn([cell.container(gap=None)], words, estimate, ends[quantity], limits[quantity], name)
+            cells[3].markdown(f":small[{escape_dollars(option.result)}]")
             if option.show is not None:
-                label = "Shown" if option.shown else "Show this one"
-                cells[5].button(label, key=f"card-{option.key}", disabled=option.shown, on_click=option.show,
+                label = "Shown" if option.shown else "Show"
+                cells[4].button(label, key=f"card-{option.key}", disabled=option.shown, on_click=option.show,
                                 width="stretch")  # fmt: skip
+
+
+def memory(run: Run) -> None:
+    """Draw the memory that a run needs on each device, with the device's own as the limit."""
+    needs, has = run.prediction.device_bytes, run.prediction.device_memory_bytes
+    of_all = f" of {DEVICE_MEMORY.words(has)}" if has else ""
+    words = f"Memory of each GPU: **{DEVICE_MEMORY.expected(needs)}**{of_all}"
+    cells = st.container(key="pair-memory").columns((1, 2))
+    _drawn(cells, words, needs, has, has, "memory of the GPU")
 
 
 def _estimate(run: Run, quantity: Quantity) -> Estimate | None:
@@ -75,13 +81,13 @@ def _estimate(run: Run, quantity: Quantity) -> Estimate | None:
 
 
 def _drawn(
-    cell: DeltaGenerator, words: str, estimate: Estimate | None, end: float | None, limit: float | None, name: str
-) -> None:
-    """Draw an estimate in words, and below them as a dot with its interval if the axis has an end."""
-    cell = cell.container(gap=None)
-    cell.markdown(escape_dollars(words))
+    cells: Sequence[DeltaGenerator], words: str, estimate: Estimate | None, end: float | None, limit: float | None,
+    name: str,
+) -> None:  # fmt: skip
+    """Write an estimate into the first cell and draw it in the last one, as a dot with its interval on an axis."""
+    cells[0].markdown(f":small[{escape_dollars(words)}]")
     if estimate is not None and end:
-        cell.vega_lite_chart(spec=_spec(estimate, end, limit, name, words.replace("**", "")), width="stretch")
+        cells[-1].vega_lite_chart(spec=_spec(estimate, end, limit, name, words.replace("**", "")), width="stretch")
 
 
 @st.cache_data(max_entries=256, show_spinner=False)

@@ -27,6 +27,7 @@ from advisor.report.table import STAR, Table, capital, on_page
 from advisor.ui import plan_answers
 from advisor.ui.controls import PLAN, as_text, commands, from_address, in_controls, products, to_address, typed
 
+NONE: Mapping[Quantity, str] = {}
 THIN = "too short for any size"  # the beginning of a warning from the planner
 
 
@@ -56,25 +57,27 @@ def tabs(goal: Goal, shown: Plan, own: Profile, answered: Plan, scaled: Callable
 
 
 def numbers(
-    limits: Goal | Limits, bill: Bill, figures: Mapping[Quantity, Estimate | None], more: int = 0
-) -> list[DeltaGenerator]:
-    """Draw the main numbers of a run with their intervals and the odds of its limits.
+    limits: Goal | Limits, bill: Bill, figures: Mapping[Quantity, Estimate | None], notes: Mapping[Quantity, str] = NONE
+) -> DeltaGenerator:
+    """Draw the main numbers of a run, with the interval of each and the odds of its limit or another note.
 
-    Returns their columns and `more` empty ones.
+    Returns an empty column beside them if there is room.
     """
-    odds = dict(zip((COST, TIME), explore.chances(limits, bill).items(), strict=True))
-    columns = st.container(key="pair-numbers").columns(len(figures) + more)
+    kept = {COST: "budget", TIME: "time"}
+    odds = dict(zip(kept, explore.chances(limits, bill).items(), strict=True))
+    columns = st.container(key="pair-numbers").columns(4)
     for column, (quantity, estimate) in zip(columns, figures.items(), strict=False):
-        centre = quantity.expected(estimate)
+        centre, note, help = quantity.expected(estimate), notes.get(quantity, "80 % interval"), None
         span = quantity.of(estimate).removeprefix(centre).strip(" ()")
-        column.metric(
-            capital(quantity.name), centre, span or None, delta_color="off", delta_arrow="off",
-            delta_description="80 % interval" if span else None,
-        )  # fmt: skip
         limit, chance = odds.get(quantity, ("", None))
         if chance is not None:
-            column.caption(runs.chance_within(limit, chance))
-    return columns
+            note = f"{runs.percent(chance)} in {kept[quantity]}"
+            help = f"{span or centre} is the 80 % interval, with a {runs.chance_within(limit, chance)}."
+        column.metric(
+            capital(quantity.name), centre, span or None, delta_color="off", delta_arrow="off",
+            delta_description=note if span else None, help=escape_dollars(help or "") or None,
+        )  # fmt: skip
+    return columns[-1]
 
 
 def copies(command: str, call: str) -> None:
@@ -101,6 +104,7 @@ def _throughput(shown: Plan, own: Profile) -> None:
     points, measured = plan_answers.throughput(shown, own)
     rows = [
         {"micro_batch": p.workload.micro_batch, "value": rate.value, "low": rate.low, "high": rate.high,
+         "chosen": p.workload.micro_batch == shown.workload.micro_batch,
          "label": f"micro-batch {p.workload.micro_batch}: {units.format_estimate(rate, units.format_rate)}"}
         for p in points if (rate := p.tokens_per_second) is not None
     ]  # fmt: skip
@@ -111,7 +115,10 @@ def _throughput(shown: Plan, own: Profile) -> None:
         for m in measured
     ]  # fmt: skip
     st.altair_chart(charts.throughput(rows, dots), width="stretch")
-    words = "Blue: predicted, with its 80 % band, up to the first micro-batch that does not fit in memory. "
+    words = (
+        "Blue: predicted, with its 80 % band, up to the first micro-batch that does not fit in memory; in a ring: the "
+    )
+    words += "plan's. "
     if dots:
         words += "Orange: this device's calibration, carried from the shapes that were measured to this one."
     elif own.calibrated:
@@ -164,8 +171,12 @@ def _loss(goal: Goal, shown: Plan, own: Profile) -> None:
          "label": f"{units.format_tokens(tokens)} tokens: {units.format_estimate(loss, units.format_number)}"}
         for tokens, loss in curve.points
     ]  # fmt: skip
-    marks = [{"tokens": m.tokens, "words": f"{m.words}: {units.format_tokens(m.tokens)}"} for m in curve.marks]
-    st.altair_chart(charts.loss(rows, marks), width="stretch")
+    marks: dict[str, list[str]] = {}  # by their tokens: those that would lie on each other are one
+    for mark in curve.marks:
+        marks.setdefault(units.format_tokens(mark.tokens), []).append(mark.words)
+    places = {units.format_tokens(mark.tokens): mark.tokens for mark in curve.marks}
+    rules = [{"tokens": places[at], "words": f"{', '.join(words)}: {at}"} for at, words in marks.items()]
+    st.altair_chart(charts.loss(rows, rules), width="stretch")
     st.caption(
         f"Loss of this model ({units.format_count(shown.chosen.parameters)} parameters) at other token counts, from a "
         "published scaling law. It is a *prior*: another corpus or tokenizer moves the loss, and the band allows for "
@@ -177,16 +188,13 @@ def _loss(goal: Goal, shown: Plan, own: Profile) -> None:
 
 def _bill(shown: Plan) -> None:
     parts = [(report.PARTS[part.key], part) for part in largest_first(shown)]
-    rows = [
-        {"what": TIME.name, "part": name, "order": order, "value": part.seconds.value, "label": TIME.of(part.seconds)}
+    paid = sum(part.usd or 0.0 for _, part in parts)
+    rows = [  # one bar, because each hour costs the same: dollars if any are paid, else time
+        {"what": (COST if paid else TIME).name, "part": name, "order": order, "value": part.usd if paid else seconds,
+         "label": ", ".join([*([TIME.of(part.seconds)] if seconds else []), *([COST.words(part.usd)] if paid else [])])}
         for order, (name, part) in enumerate(parts)
-        if part.seconds
-    ]
-    rows += [
-        {"what": COST.name, "part": name, "order": order, "value": part.usd, "label": COST.words(part.usd)}
-        for order, (name, part) in enumerate(parts)
-        if part.usd
-    ]
+        for seconds in [part.seconds.value if part.seconds else 0.0]
+    ]  # fmt: skip
     st.altair_chart(charts.bill(rows, parts=[name for name, _ in parts]), width="stretch")
     draw(report.spending(shown))
     disk = units.format_bytes(shown.bill.disk_bytes)

@@ -66,10 +66,10 @@ def total(shown: Run, *, varied: bool, undo: Callable[[], None] = _undo) -> None
     numbers.append(COST.expected(shown.cost_usd) if shown.cost_usd else f"cost unknown: {shown.offer.source}")
     numbers += [f"{LOSS.column} {LOSS.expected(shown.loss)}"] if shown.loss is not None else []
     with st.container(key="sticky-total", horizontal=True, vertical_alignment="center"):
-        st.markdown(escape_dollars(f"{'What if' if varied else 'As chosen'}: **{' · '.join(numbers)}**"))
+        st.header("What if", anchor=False, width="content")
+        st.markdown(escape_dollars(f"**{' · '.join(numbers)}**") if varied else "")
         st.button(
-            "Reset", icon=":material/restart_alt:", key="what-if-reset", disabled=not varied,
-            on_click=undo,
+            "Reset", icon=":material/restart_alt:", key="what-if-reset", disabled=not varied, on_click=undo,
             help="All sliders and the GPU back to the run as it was chosen.",
         )  # fmt: skip
 
@@ -90,25 +90,24 @@ def sliders(run: Run, shown: Run, changes: Changes, varied: Callable[[Changes], 
     others_changed = Changes() if shown is run else changes  # none if the changed run is impossible
     if changes.gpu is not None or changes.usd_per_gpu_hour is None:
         allowed["usd_per_gpu_hour"] = now["usd_per_gpu_hour"]
-    useful = [slider for slider in _SLIDERS if len(allowed[slider[0]][1]) > 1]
-    for first in range(0, len(useful), 2):
-        pair, columns = useful[first : first + 2], st.container(key=f"pair-sliders-{first}").columns(2)
-        for column, (name, label, words, explained) in zip(columns, pair, strict=False):
-            moved = getattr(changes, name)
-            used = (now if name in _CHOSEN_AGAIN else allowed)[name][0] if moved is None else moved
-            others = sorted({*allowed[name][1], used} - {None})
-            options = [option for option in others if option == used or words(option) != words(used)]
-            with column.container(gap="small"):  # pointing at a slider writes its ends below it
-                if used is None:
-                    options = [None, *options]
-                st.session_state[PREFIX + name] = used
-                st.select_slider(
-                    label, options, key=PREFIX + name, format_func=words, help=explained, on_change=_move, args=(name,)
-                )
-                further = next((option for option in options if used is None or option > used), None)
-                tried = further if moved is None else moved
-                if tried is not None:
-                    st.caption(with_controls(f"at {words(tried)}: {_alone(name, tried, others_changed, varied)}"))
+    for name, label, words, explained in _SLIDERS:
+        if len(allowed[name][1]) < 2:
+            continue
+        moved = getattr(changes, name)
+        used = (now if name in _CHOSEN_AGAIN else allowed)[name][0] if moved is None else moved
+        others = sorted({*allowed[name][1], used} - {None})
+        options = [option for option in others if option == used or words(option) != words(used)]
+        if used is None:
+            options = [None, *options]
+        with st.container(key=f"slider-{name}", gap="xxsmall"):
+            st.session_state[PREFIX + name] = used
+            st.select_slider(
+                label, options, key=PREFIX + name, format_func=words, help=explained, on_change=_move, args=(name,)
+            )
+            further = next((option for option in options if used is None or option > used), None)
+            tried = further if moved is None else moved
+            if tried is not None:
+                st.caption(with_controls(f"{words(tried)}: {_alone(name, tried, others_changed, varied)}"))
 
 
 def _alone(name: str, tried: Any, changes: Changes, varied: Callable[[Changes], Plan]) -> str:
@@ -117,12 +116,14 @@ def _alone(name: str, tried: Any, changes: Changes, varied: Callable[[Changes], 
         run, other = (varied(replace(changes, **{name: value})).chosen for value in (None, tried))
     except AdvisorError as error:
         return error.message
-    effects = [plan_words.effect_in_words(difference(run, other)), plan_words.unpriced(run, other)]
     before, after = ranges(run), ranges(other)
-    for again, label, words, _ in _SLIDERS:
-        if again in _CHOSEN_AGAIN and again != name and (ends := (before[again][0], after[again][0]))[0] != ends[1]:
-            effects.append(f"{label[0].lower()}{label[1:]} {' → '.join(map(words, ends))}")
-    return " · ".join(filter(None, effects))
+    also = [
+        f"{label[0].lower()}{label[1:]} {words(now)}"
+        for again, label, words, _ in _SLIDERS
+        if again in _CHOSEN_AGAIN and again != name and (now := after[again][0]) not in (None, before[again][0])
+    ]
+    unpriced = plan_words.unpriced(run, other)
+    return plan_words.effect_in_words(difference(run, other), [*also, *([unpriced] if unpriced else [])])
 
 
 def comparison(base: Run, shown: Run) -> None:

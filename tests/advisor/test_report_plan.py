@@ -122,7 +122,8 @@ def test_a_table_says_the_same_however_it_is_laid_out():
 
 def test_an_effect_is_one_line_and_nothing_is_said_of_nothing():
     effect = Effect(seconds=3 * 3600.0, usd=7.0, device_bytes=5 * 2.0**30, loss=-0.04, activation_checkpointing="full")
-    assert words.effect_in_words(effect) == "+3 h · +$7 · +5 GiB · loss -0.04 · full activation checkpointing"
-    assert words.effect_in_words(Effect(activation_checkpointing="none")) == "no activation checkpointing"
+    text = "3 h longer, $7 more, 5 GiB more, loss 0.04 lower (all activations recomputed)"
+    assert words.effect_in_words(effect) == text
+    assert words.effect_in_words(Effect(activation_checkpointing="none")) == "no activations recomputed"
     assert words.effect_in_words(Effect()) == "changes next to nothing"
     assert words.effect_in_words(Effect(refused="nothing fits")) == "nothing fits"

@@ -72,7 +72,7 @@ def test_a_command_that_was_adopted_shows_its_knobs_bursts_and_plan(advisor_home
     # the same frame as on the page Plan: sentence, four numbers, the odds of the limit, warnings on top
     assert f"### Train {format_count(steps)} steps of mine on " in said.replace("\\", "")
     assert [metric.label for metric in at.metric][:3] == ["Cost", "Time", "Step time"] and len(at.metric) == 4
-    assert at.metric[2].value == "14 ms" and "chance of staying within the deadline" in said
+    assert at.metric[2].value == "14 ms" and "chance of staying within the deadline" in at.metric[1].proto.help
     assert any("Nothing sets its number of steps" in one.value for one in at.warning)
     assert "Launch it" in [button.label for button in at.button]
 

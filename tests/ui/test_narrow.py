@@ -1,7 +1,8 @@
-"""The page Plan on a telephone: nothing of a control is cut off, and the answer is what stands out."""
+"""The page Plan on a desk and on a telephone: what decides is in sight, nothing is cut off or lies over another."""
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -23,6 +24,10 @@ CUT = """() => [...document.querySelectorAll('[data-testid="stButtonGroup"] [rol
   .filter(b => b.getBoundingClientRect().right > b.parentElement.getBoundingClientRect().right + 1)
   .map(b => b.innerText)"""
 
+# the labels of a chart's dots and limits, with left, top, right and lower end, without the space above capitals
+BOXES = """chart => [...chart.querySelectorAll('.mark-text text')].map(t => [t, t.getBoundingClientRect()])
+  .map(([t, b]) => [t.textContent, b.left, b.top + 3, b.right, b.bottom - 3])"""
+
 
 def test_the_total_stays_in_view_beside_the_sliders_and_nothing_lies_over_them(tmp_path_factory):
     folders = (tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("served"))
@@ -38,12 +43,44 @@ def test_the_total_stays_in_view_beside_the_sliders_and_nothing_lies_over_them(t
             last.evaluate("e => e.scrollIntoView({block: 'end'})")
             last.hover()
             page.wait_for_timeout(1000)
-            total, slider = page.get_by_text("As chosen:").bounding_box(), last.bounding_box()
-            assert 0 <= total["y"] < slider["y"] and page.get_by_text("As chosen:").is_visible()
-            ends = last.get_by_test_id("stSliderTickBar").bounding_box()
-            below = page.get_by_text("at $").last.bounding_box()
-            assert ends["y"] + ends["height"] <= below["y"] + 2
+            total = page.get_by_role("heading", name="What if")
+            assert 0 <= total.bounding_box()["y"] < last.bounding_box()["y"] and total.is_visible()
+            knob, below = last.get_by_role("slider").bounding_box(), page.get_by_text("more").last.bounding_box()
+            assert knob["y"] + knob["height"] <= below["y"] + 2
             page.close()
+        browser.close()
+
+
+def test_what_decides_stands_on_one_screen_and_no_label_of_the_chart_lies_over_another(tmp_path_factory):
+    folders = (tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("served"))
+    with serving(folders[0], free_port(), folders[1]) as address, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.set_default_timeout(180_000)
+        page.goto(f"{address}/plan?budget=20&deadline=8")
+        page.get_by_text("A dot: ").wait_for()
+        front = page.get_by_test_id("stVegaLiteChart").filter(has=page.locator("text", has_text="balanced"))
+        metrics, rows = page.get_by_test_id("stMetric"), page.get_by_role("button", name=re.compile("^Shown?$"))
+        assert (metrics.count(), rows.count()) == (4, 3)
+        parts = [page.get_by_role("heading", name=re.compile("^Train a ")), *metrics.all(), *rows.all(), front]
+        ends = [box["y"] + box["height"] for box in (part.bounding_box() for part in parts)]
+        assert max(ends) == ends[-1] <= 900
+        tops = [page.get_by_test_id("stSlider").nth(n).bounding_box() for n in range(6)]
+        assert len({box["x"] for box in tops}) == 1 and tops[0]["y"] < ends[-1]  # one column, beside the options
+        for sight in ("cost and loss", "time and loss", "cost and time"):
+            page.get_by_role("radio", name=sight).click()
+            page.wait_for_timeout(1500)
+            boxes = front.evaluate(BOXES)
+            assert {"conservative", "balanced", "aggressive"} <= {text for text, *_ in boxes}
+            assert any(": " in text for text, *_ in boxes)  # the neighbour worth knowing, with what it takes
+            for (text, *a), (other, *b) in itertools.combinations(boxes, 2):
+                apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
+                assert apart, (sight, text, other)
+        page.set_viewport_size({"width": 1024, "height": 900})
+        page.wait_for_timeout(1500)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1024
+        first, second, third = (row.bounding_box()["y"] for row in rows.all())
+        assert second - first < 70 and third - second < 70  # still a row each
         browser.close()
 
 
@@ -60,7 +97,7 @@ def test_no_choice_is_cut_off_and_four_numbers_are_large(tmp_path_factory):
         assert page.evaluate(CUT) == []
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         # the answer and the launch are in the first two screens, the first option too, the others below it
-        shown = page.get_by_role("button", name=re.compile("Show this one|Shown"))
+        shown = page.get_by_role("button", name=re.compile("^Shown?$"))
         rows = [shown.nth(n).bounding_box()["y"] for n in range(3)]
         assert rows == sorted(rows) and rows[0] < 2 * 844
         assert page.get_by_role("button", name="Launch…").bounding_box()["y"] < 2 * 844

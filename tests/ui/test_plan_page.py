@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("streamlit", reason="the app's packages are not installed")
 
 from streamlit.dataframe_util import convert_arrow_bytes_to_pandas_df
+from streamlit.elements.lib import policies
 from streamlit.testing.v1 import AppTest
 
 from advisor.options import Goal
@@ -27,7 +28,7 @@ from advisor.report.plan import briefly, device, speed_rests_on
 from advisor.store.calibration import Quality, Verdict
 from advisor.store.plan_files import load_plan
 from advisor.store.store import Store, default_store, load_calibration
-from advisor.ui import launch_form
+from advisor.ui import launch_form, plan_form
 from advisor.ui.controls import products
 from advisor.units import format_estimate, format_number, format_seconds, format_usd
 from advisor.workflows.plan import recommend
@@ -138,11 +139,11 @@ def test_a_slider_says_what_it_does_and_a_link_restores_it():
     before = sentence(at)
     slider = at.select_slider(key="if_depth")
     lower = slider.value - 2
-    assert any(c.value.startswith(f"at {slider.value + 2}: +") for c in at.caption)
+    assert any(re.match(rf"{slider.value + 2}: .* longer, ", c.value) for c in at.caption)
     ok(slider.set_value(lower).run())
     assert sentence(at).startswith("## What if: Train a ") and f"({lower} layers)" in sentence(at)
     assert at.query_params["if_depth"] in (str(lower), [str(lower)])
-    assert any(c.value.startswith(f"at {lower}: -") for c in at.caption)
+    assert any(re.match(rf"{lower}: .* shorter, ", c.value) for c in at.caption)
     table = next(m.value for m in at.markdown if "as chosen" in m.value)
     assert table.count("|") > 20
     linked = ok(app(gpu="l4", gpus="1", if_depth=str(lower)).run())
@@ -193,8 +194,8 @@ def test_sliders_stand_at_what_the_what_if_takes_and_say_what_else_changes():
     assert held(at, "micro_batch") == plan.run.micro_batch != before
     assert held(at, "usd_per_gpu_hour") == pytest.approx(price)
     assert {"if_gpus", "if_depth"} == {name for name in at.query_params if name.startswith("if_")}
-    [deeper] = [c.value for c in at.caption if c.value.startswith("at 28: ")]
-    assert f"micro-batch {before} → {plan.run.micro_batch}" in deeper
+    [deeper] = [c.value for c in at.caption if c.value.startswith("28: ")]
+    assert f"(micro-batch {plan.run.micro_batch}" in deeper
     # what the user sets stays
     ok(at.select_slider(key="if_micro_batch").set_value(8).run())
     assert said_command(at).micro_batch == 8 == held(at, "micro_batch")
@@ -222,7 +223,8 @@ def test_the_what_if_is_still_there_after_a_look_at_another_page():
 
 
 def whiskers(at: AppTest) -> list[dict]:
-    """The dots of the options in the order of their rows, time, cost and memory: interval, limit and axis of each."""
+    """The dots of the options in the order of their rows, time and cost, and of the memory of the run shown below them:
+    interval, limit and axis of each."""
     drawn = []
     for chart in at.get("arrow_vega_lite_chart") or at.get("vega_lite_chart"):
         spec = json.loads(chart.proto.spec)
@@ -238,17 +240,18 @@ def test_options_are_drawn_on_one_axis_with_the_limits_as_lines_and_their_odds()
     at = ok(app(budget="$50", deadline="24 h").run())
     plan = answered(DEFAULT)
     text, dots = words(at).replace("\\", ""), whiskers(at)
-    assert len(dots) == 3 * len(plan.options) == 9
-    for option, (time_, cost, memory) in zip(plan.options, zip(*[iter(dots)] * 3, strict=True), strict=True):
+    assert len(dots) == 2 * len(plan.options) + 1 == 7
+    memory = dots.pop()
+    assert memory["limit"] == plan.chosen.prediction.device_memory_bytes and memory["high"] < memory["limit"]
+    for option, (time_, cost) in zip(plan.options, zip(*[iter(dots)] * 2, strict=True), strict=True):
         assert (time_["value"], time_["limit"]) == (option.total_seconds.value, 86400)
         assert (cost["low"], cost["high"], cost["limit"]) == (option.cost_usd.low, option.cost_usd.high, 50)
-        assert memory["limit"] == option.prediction.device_memory_bytes and memory["high"] < memory["limit"]
         # by hand: so many standard deviations, of which the side of the interval is 1.2816, lie up to the limit
         side = option.total_seconds.high - option.total_seconds.value
         chance = NormalDist().cdf(1.2815515655446 * (86400 - option.total_seconds.value) / side)
         assert f"{min(100 * chance, 99):.0f} % in time" in text
     longest = max(86400, *(option.total_seconds.high for option in plan.options))
-    assert {tuple(dot["axis"]) for dot in dots[::3]} == {(0, 1.03 * longest)}
+    assert {tuple(dot["axis"]) for dot in dots[::2]} == {(0, 1.03 * longest)}
     own = next(option for option in plan.options if option.standing.name == "balanced")
     # it takes the whole budget by what is expected
     assert chances(DEFAULT, own.bill)["budget"] == pytest.approx(0.5, abs=0.03)
@@ -258,7 +261,7 @@ def test_options_are_drawn_on_one_axis_with_the_limits_as_lines_and_their_odds()
 
 def test_a_limit_far_beyond_every_option_is_not_drawn():
     dots = whiskers(ok(app(gpu="l4", gpus="1", depth="4", tokens="10M", budget="$5000", deadline="300 days").run()))
-    assert dots and all("limit" not in dot for time_and_cost in (dots[::3], dots[1::3]) for dot in time_and_cost)
+    assert len(dots) > 2 and all("limit" not in dot for dot in dots[:-1])
 
 
 @pytest.mark.parametrize(
@@ -275,13 +278,28 @@ def test_a_fine_tune_and_a_layout_are_answered_as_a_pretraining_is(query, headli
     line = next(m.value for m in at.markdown if m.value.startswith("## "))
     assert line.startswith(headline) and "$" not in line  # the numbers stand below, once
     assert [metric.label for metric in at.metric] == ["Cost", "Time", "Throughput", "Memory per GPU, all of it"]
-    assert sum("chance of staying within the" in c.value for c in at.caption) == 2
-    first = whiskers(at)[:3]
-    assert first[1]["limit"] == float(query["budget"][1:]) and first[2]["limit"] > first[2]["value"] > 0
+    assert sum("chance of staying within the" in metric.proto.help for metric in at.metric) == 2
+    _, cost, *_, memory = whiskers(at)
+    assert cost["limit"] == float(query["budget"][1:]) and memory["limit"] > memory["value"] > 0
     files = {button.proto.label: button for button in at.get("download_button")}
     assert [*files] == ["Start file", "Summary"] and begins in files["Start file"].proto.help.lower()
     command = next(code.value for code in at.code if code.value.startswith("advisor plan"))
     assert f"--model {query['model']}" in command and "--out" not in command
+
+
+def test_a_fine_tune_is_of_least_cost_or_time_and_never_of_least_loss():
+    at = AppTest.from_string(PAGE, default_timeout=180)
+    at.session_state["drawer-tune"] = True
+    at.query_params.update({"model": "llama-3.2-1b", "gpu": "l4", "gpus": "1", "budget": "$30", "deadline": "3 days"})
+    assert at.run().button_group(key="objective").value == "loss"
+    at.selectbox(key="finetune").set_value("qlora")
+    ok(at.text_input(key="examples").set_value("10k").run())
+    lit = at.button_group(key="objective")
+    assert [option.content for option in lit.proto.options] == ["cost", "time"] and not lit.value
+    lit.set_value("time")
+    assert said_command(ok(at.run()), out=False).objective == "time"
+    at.selectbox(key="finetune").set_value(None).run()
+    assert len(at.button_group(key="objective").proto.options) == 3
 
 
 def test_software_without_a_start_file_says_so_on_the_button():
@@ -311,17 +329,17 @@ def test_the_fields_under_more_stand_in_groups():
 def test_what_all_options_have_in_common_is_said_once():
     at = ok(app(gpu="l4", gpus="1", depth="12").run())
     assert any("Common to all: on 1 x L4 24 GB" in c.value for c in at.caption)
-    assert not any("1 x L4 24 GB" in c.value for c in at.caption if "Stays within" in c.value)
+    assert sum("1 x L4 24 GB" in c.value for c in at.caption) == 1
 
 
 def test_reset_puts_card_and_sliders_back_to_the_run():
     at = ok(app(gpu="l4", gpus="1", if_depth="10").run())
     assert at.button(key="what-if-reset").disabled is False and "What if" in sentence(at)
-    assert any(m.value.startswith("What if: **") for m in at.markdown)
+    assert any(m.value.startswith("**") and " · loss " in m.value for m in at.markdown)
     ok(at.button(key="what-if-reset").click().run())
     assert "What if" not in sentence(at) and "if_depth" not in at.query_params
     assert at.button(key="what-if-reset").disabled
-    assert any(m.value.startswith("As chosen: **") for m in at.markdown)
+    assert not any(m.value.startswith("**") and " · loss " in m.value for m in at.markdown)
 
 
 @pytest.mark.parametrize("name", list(charts.SIGHTS))
@@ -341,7 +359,12 @@ def test_dots_of_the_front_are_named_and_their_names_do_not_lie_over_each_other(
     drawn = charts.front(rows, [], sight=charts.SIGHTS[name], quality="validation loss", limits=(50.0, 24.0)).to_dict()
     texts = [layer for layer in drawn["layer"] if layer.get("mark", {}).get("type") == "text" and "label" in str(layer)]
     labels = [row["label"] for layer in texts for row in drawn["datasets"][layer["data"]["name"]]]
-    assert "run 2" in labels and "run 2.01" not in labels and len(labels) >= 3
+    assert {"run 2", "run 0", "run 4"} <= {*labels}
+    [dots] = [layer for layer in drawn["layer"] if layer.get("mark", {}).get("type") == "circle"]
+    at = {row["label"]: row for row in drawn["datasets"][dots["data"]["name"]]}
+    field, low, high = {"u": ("usd", 1.0, 50.0), "h": ("hours", 8.0, 40.0)}[charts.SIGHTS[name][0][0]]
+    apart = abs(at["run 2"][field] ** 0.5 - at["run 2.01"][field] ** 0.5) / (high**0.5 - low**0.5)
+    assert at["run 2"][field] == rows[0][field] and 700 * apart >= 13.9  # pixels of a usual chart: a dot's width
     titles = str(drawn)
     assert all(title in titles for title in {"cost, dollars", "time, hours", "validation loss"})
 
@@ -460,8 +483,8 @@ def test_no_change_of_a_slider_is_noise_and_no_offer_makes_the_shown_loss_worse(
     offers = [line for line in words(at).split("\n") if "more would buy" in line]
     for before, after in re.findall(r"\(loss ([\d.]+) to ([\d.]+)\)", "\n".join(offers)):
         assert float(after) < float(before)
-    said = [c.value for c in at.caption if c.value.startswith("at ")]
-    assert said and not any(re.search(r"0\.0000|[-+][\d.]+ (ms|KiB|B)\b", text) for text in said)
+    said = [c.value for c in at.caption if re.search(r"\b(longer|shorter|more|less|higher|lower)\b", c.value)]
+    assert len(said) > 5 and not any(re.search(r"0\.0000|[\d.]+ (ms|KiB|B) (more|less)\b", text) for text in said)
 
 
 def test_a_bare_deadline_is_hours_as_the_field_shows():
@@ -541,6 +564,40 @@ TABS = {
     "Considered and rejected": "were compared",
     "Why this one": "Learning rate ",
 }
+
+
+def drawn(at: AppTest, field: str) -> list[dict]:
+    """The rows with this field in the charts of the open tab."""
+    rows = []
+    for chart in at.get("arrow_vega_lite_chart") or at.get("vega_lite_chart"):
+        tables = [convert_arrow_bytes_to_pandas_df(named.data.data) for named in chart.proto.datasets]
+        rows += [row for table in tables if field in table for row in table.to_dict("records")]
+    return rows
+
+
+def test_curves_mark_the_plan_and_what_is_the_same_is_drawn_once():
+    at = app(gpu="l4", gpus="1", budget="$5", deadline="24 h", tab="Throughput")
+    plan = recommend(said_command(ok(at.run())), default_store())
+    rings = {row["micro_batch"] for row in drawn(at, "chosen") if row["chosen"]}
+    assert rings == {plan.run.micro_batch}
+    at.session_state["tab"] = "Loss"
+    marks = [row["words"] for row in drawn(ok(at.run()), "tokens") if "words" in row]
+    assert any(words.startswith("this plan, budget of $5: ") for words in marks)  # the budget is what ends it
+    at.session_state["tab"] = "Cost"
+    parts = [row for row in drawn(ok(at.run()), "part") if "what" in row]
+    assert {row["what"] for row in parts} == {"cost"} and "h (" in parts[0]["label"] and "$" in parts[0]["label"]
+    assert sum(row["value"] for row in parts) == pytest.approx(plan.bill.cost_usd.value)
+
+
+def test_a_goal_set_by_the_page_is_no_second_default(monkeypatch):
+    """Streamlit logs a widget that has both a default and a value set."""
+    monkeypatch.setattr(policies, "_shown_default_value_warning", False)
+    at = AppTest.from_string(PAGE, default_timeout=180)
+    at.query_params.update({"gpu": "l4", "gpus": "1"})
+    at.session_state[plan_form.AGAIN] = {"budget": "$30", "deadline": "30 h"}
+    assert said_command(ok(at.run())).budget_usd == 30
+    assert not policies._shown_default_value_warning
+    assert said_command(ok(at.run())).deadline_seconds == 30 * 3600
 
 
 def test_every_tab_has_its_content():
