@@ -113,7 +113,7 @@ class Budget:
         """`place` returns the run folder; `age_seconds` is this process's age; `writes` is true in the main process."""
         self._place, self._clock, self._writes = place, clock, writes
         self.earlier = earlier  # may be set again after the log has been read
-        self._max_seconds, self._max_usd = stop.max_seconds, stop.max_usd
+        self.limit(stop)
         self.usd_per_hour = _price(stop)
         self._zero = clock() - age_seconds
         self._began = time.time() - age_seconds
@@ -123,6 +123,10 @@ class Budget:
         self.needed_seconds: float | None = None
         self._due, self._ended = -1.0, False
         self._lock = threading.Lock()  # the watch books while the loop trains
+
+    def limit(self, stop: StopConfig) -> None:
+        """Set the limits, which may change while the run continues."""
+        self._max_seconds, self._max_usd = stop.max_seconds, stop.max_usd
 
     @property
     def own_seconds(self) -> float:

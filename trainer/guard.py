@@ -19,7 +19,7 @@ from trainer.ended import AGAIN
 from trainer.journal import Journal
 from trainer.run_folder import RunFolder
 from trainer.runlog import LOG_NAME, RunLog, RunLogError, load_run_log, mend
-from trainer.schema import Outcome, StopConfig
+from trainer.schema import CONFIG, ConfigError, Outcome, StopConfig, load_config
 from trainer.stop_requests import Notice, StopRequests
 
 _TICK_SECONDS = 0.25
@@ -69,6 +69,7 @@ class Guard:
         self._is_main = is_main
         self._alone, self._over = alone, threading.Event()
         self._warned = self._booking_failed = False
+        self._limits_from, self._news = self._written(), ""
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
         self._thread.start()
 
@@ -105,7 +106,11 @@ class Guard:
         return f"{budget.words} are used, and starting, a step and a checkpoint take {ahead:.0f} s"
 
     def warn_of_budget(self) -> None:
-        """Warn once when most of a limit is used."""
+        """Log new limits, and warn once when most of a limit is used."""
+        if self._news:
+            level, self._news, self._warned = self._news, "", False
+            unreadable = f"the changed {CONFIG} cannot be read and changes nothing"
+            self.journal.message(level, f"new limits: {self.budget.words}" if level == "info" else unreadable)
         if not self._warned and self.budget.share_used() >= WARNED_SHARE:
             self._warned = True
             self.journal.message("warning", f"{WARNED_SHARE:.0%} of the limit is used: {self.budget.words}")
@@ -136,6 +141,7 @@ class Guard:
     def _watch(self) -> None:
         while not self._over.wait(_TICK_SECONDS):
             self._book()
+            self._read_limits()
             if self._notice is not None and self._notice.given():
                 self.requests.ask(f"received the notice of {self._notice.where}")
             if self.folder.is_gone:
@@ -145,6 +151,25 @@ class Guard:
             if not self._is_main:  # the writer ends first; else it would log a lost connection as the reason
                 self._over.wait(_MAIN_FIRST_SECONDS)
             self._end_at_once(reason)
+
+    def _written(self) -> int | None:
+        """Return when the run folder's configuration was written. Returns None if there is none."""
+        try:
+            return (self.folder.path / CONFIG).stat().st_mtime_ns
+        except OSError:
+            return None
+
+    def _read_limits(self) -> None:
+        """Take the limits on time and dollars from the run folder's configuration if it was written anew."""
+        written = self._written()
+        if not self._is_main or written in (None, self._limits_from):
+            return
+        self._limits_from = written
+        try:
+            self.budget.limit(load_config(self.folder.path / CONFIG).stop)
+            self._news = "info"
+        except (OSError, ConfigError):
+            self._news = "warning"
 
     def _book(self) -> None:
         try:

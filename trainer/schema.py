@@ -28,6 +28,7 @@ SCHEDULES = ("cosine", "wsd")
 ACTIVATION_CHECKPOINTING = ("none", "selective", "full")
 SHARDINGS = ("none", "full")
 ATTENTION_KERNELS = ("auto", "flash", "efficient", "cudnn", "math")
+CONFIG = "run.yaml"  # in a run folder: the configuration, whose limits count even if they change while it runs
 TRACES = "traces"  # in a run folder: the profiler trace of each process
 TRACE_LEAD, TRACE_WARMUP = 6, 2  # steps of an attempt before a trace: without the profiler, and while it warms up
 

@@ -13,11 +13,9 @@ from trainer.checkpoint_parts import StoredTensors
 from trainer.corpus import PrepareError
 from trainer.device import DeviceContext, resolve_device
 from trainer.model import Transformer, build_model
-from trainer.schema import RunConfig, load_config
+from trainer.schema import CONFIG, RunConfig, load_config
 from trainer.token_folder import TOKENIZER_FILE, DataError, read_meta, tokenizer_file
 from trainer.tokenizer import TextTokenizer, load_tokenizer_file
-
-CONFIG = "run.yaml"
 
 
 class NothingTrainedError(Exception):

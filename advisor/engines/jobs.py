@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from advisor.engines.backend import Job
+from advisor.engines.backend import Job, LocalBackend, engine_of
 from advisor.engines.engines import describe
 from advisor.engines.guards import GuardLimits, guarded, make_guards, refuse_edited, with_limits_of
 from advisor.engines.process import waiting_lock
@@ -21,13 +21,14 @@ from advisor.run_records import Arriving, Guards, LaunchRecord, Place
 from advisor.store import run_folder
 from advisor.store.adopted import PLAN as ADOPTED_PLAN
 from advisor.store.adopted import AdoptedPlan, dump_adopted_plan, load_adopted_plan
-from advisor.store.disk import disk_errors, dump_yaml
+from advisor.store.disk import disk_errors, dump_yaml, write_atomic
 from advisor.store.plan_files import dump_plan
 from advisor.store.run_folder import PLAN, run_id
 from advisor.store.store import Store
 from advisor.trainers.adapter import Trainer
 from advisor.trainers.adopted import ADOPTED, RECIPE, recipe_of
 from advisor.trainers.known import trainer_of
+from advisor.trainers.own import OWN
 from advisor.units import HOUR, format_usd, write_duration
 from trainer.schema import Outcome, RunConfig, dump_config, to_dict
 
@@ -135,19 +136,12 @@ def resumed_job(
         used_usd = spent.usd(command.offer.usd_per_hour or 0.0)
         _refuse_without_room(run_dir, (spent.seconds, used_usd), (0.0, 0.0), (max_seconds, max_usd))
         return adopted_job(command, dump_yaml(to_dict(recipe_of(run_dir))), run_dir, record)
-    # Leave out what new limits replace: `make_guards` keeps the tighter of two times, and all rules on the loss.
-    config = run_folder.read_run_config(run_dir)
-    stop = config.stop
-    stop = replace(stop, max_seconds=stop.max_seconds if limits.max_hours is None else None,
-                   loss=stop.loss if limits.loss is None else ())  # fmt: skip
-    config = replace(config, stop=stop)
     plan = run_folder.read_run_plan(run_dir)
     gpus = plan.offer.gpus if plan is not None else 1
     price = before.usd_per_hour if usd_per_gpu_hour is None else usd_per_gpu_hour * gpus
     if plan is not None and offer is not None:
         plan, price = replace(plan, chosen=replace(plan.chosen, offer=offer)), offer.usd_per_hour
-    guards = make_guards(config, limits, usd_per_hour=price)
-    config = guarded(config, guards, usd_per_hour=price)
+    config, guards = _with_new_limits(run_dir, limits, price)
     if synthetic and config.data.path is not None:
         raise AdvisorError(f"--synthetic: this run trains on {config.data.path}", "leave --synthetic out", exit_code=2)
     config = replace(config, data=replace(config.data, synthetic=True)) if synthetic else config
@@ -157,6 +151,42 @@ def resumed_job(
     record = replace(record, usd_per_hour=price, guards=guards)
     return Job(folder=run_dir, trainer=trainer, config=config, plan=plan,
                files=_files(trainer, config), record=record)  # fmt: skip
+
+
+def _with_new_limits(run_dir: Path, limits: GuardLimits, usd_per_hour: float | None) -> tuple[RunConfig, Guards]:
+    """Return the configuration of a run with each new limit in place of its old one, and these limits."""
+    # Leave out what new limits replace: `make_guards` keeps the tighter of two times, and all rules on the loss.
+    config = run_folder.read_run_config(run_dir)
+    stop = config.stop
+    stop = replace(stop, max_seconds=stop.max_seconds if limits.max_hours is None else None,
+                   loss=stop.loss if limits.loss is None else ())  # fmt: skip
+    config = replace(config, stop=stop)
+    guards = make_guards(config, limits, usd_per_hour=usd_per_hour)
+    return guarded(config, guards, usd_per_hour=usd_per_hour), guards
+
+
+def limits_may_change(record: LaunchRecord | None) -> bool:
+    """Tell whether a run can get other limits while it continues: one of our own trainer on this machine."""
+    return record is not None and record.trainer == OWN.name and engine_of(record.handle) == LocalBackend.engine
+
+
+def change_limits(run_dir: Path, limits: GuardLimits) -> LaunchRecord:
+    """Give an active run new limits on time and dollars; its trainer reads `run.yaml` again when that is replaced.
+
+    Raises AdvisorError if the limits are used up, or if they are fixed until the run is resumed.
+    """
+    record = run_folder.read_launch(run_dir)
+    if record is None or not limits_may_change(record) or limits.loss is not None:
+        fixed = "stops on the loss" if limits.loss is not None else "limits where it runs"
+        hint = f"stop it, then resume it with others: advisor stop {run_dir}"
+        raise AdvisorError(f"{run_dir} is running already, and its {fixed} cannot be changed until it ends", hint)
+    config, guards = _with_new_limits(run_dir, limits, record.usd_per_hour)
+    spent = OWN.booked(run_dir)
+    used = spent.seconds, spent.usd(record.usd_per_hour or 0.0)
+    _refuse_without_room(run_dir, used, (0.0, 0.0), (config.stop.max_seconds, config.stop.max_usd))
+    write_atomic(run_dir / run_folder.CONFIG, dump_config(config))
+    run_folder.write_launch(run_dir, record := replace(record, guards=guards))
+    return record
 
 
 def steps_again(run_dir: Path, logged_step: int | None) -> str | None:

@@ -30,6 +30,8 @@ _SIDES: tuple[tuple[Literal["left", "right"], int], ...] = (  # of labels, by pr
     *(("left", -9), ("right", -9), ("left", 11), ("right", 11), ("left", -22), ("right", -22)),
     *(("left", 24), ("right", 24), ("left", -36), ("right", -36), ("left", 38), ("right", 38)),
 )
+_SHORT = "format(datum.value, abs(datum.value) < 1000 ? '.4~g' : '.4~s')"  # 0.015 and 35k, never 15m or 0k
+_SHARED_EXTENT, _SHARED_HEIGHT = 40, 310  # pixels: room for the numbers of the vertical axis; of the drawing
 _LOG_FROM = 3.0  # an axis that spans a larger factor is logarithmic
 _TIMES = {"µs": "microseconds", "ms": "milliseconds", "s": "seconds", "min": "minutes", "h": "hours"}
 _TIGHT = alt.Scale(zero=False)
@@ -260,24 +262,30 @@ def lines(
     marks: Rows = (),
     behind: Rows = (),
     dashes: Mapping[str, Sequence[int]] | None = None,
+    shared: tuple[float, float] | None = None,
 ) -> alt.LayerChart:
     """Draws named series of `value` over one axis. Rows hold x's field, value and `series`; band rows low and high.
 
     `log_y` is logarithmic if the values span a large factor. `marks` are vertical lines with x's field and `words`:
     findings, checkpoints, restarts. `behind` are faint rows under the others: their values before smoothing. With
-    `dashes` rows also hold `kind`, one of its keys.
+    `dashes` rows also hold `kind`, one of its keys. `shared` are the ends of an axis that charts side by side have in
+    common: they are drawn without legends, equally wide and with a crosshair (`CROSSHAIR` in advisor/ui/live.py).
     """
     data, faint, expected, events = (pd.DataFrame(list(some)) for some in (rows, behind, band, marks))
     number_format = "~s" if len(data) and data[x.field].max() >= 1e4 else ".4~g"
-    across = alt.Scale(nice=False, zero=False, type="log" if x.log else "linear")  # the curve fills the full width
+    # the curve fills the full width
+    ends: Any = alt.Undefined if shared is None else list(shared)
+    across = alt.Scale(nice=False, zero=False, type="log" if x.log else "linear", domain=ends)
     horizontal = alt.X(f"{x.field}:Q", title=x.title, axis=alt.Axis(format=number_format, tickCount=8), scale=across)
     vertical: dict[str, Any] = {"title": title, "scale": _TIGHT, "axis": alt.Undefined}
+    if shared is not None:
+        vertical["axis"] = alt.Axis(minExtent=_SHARED_EXTENT, maxExtent=_SHARED_EXTENT, labelExpr=_SHORT)
     if log_y or always_log:
         values = pd.concat([data, faint])["value"]
         vertical |= _from_end_to_end(float(values.min()), float(values.max()), always_log=always_log)
     y = alt.Y("value:Q", **vertical)
     colour = _colours("series", colours, columns=4, symbolOpacity=1, labelLimit=0)
-    colour = colour if len(colours) > 1 else colour.legend(None)
+    colour = colour if len(colours) > 1 and shared is None else colour.legend(None)
     layers = [_interval(alt.Chart(expected), horizontal, **vertical)] if len(expected) else []
     if len(faint):
         before = alt.Chart(faint).mark_line(aria=False, opacity=0.45, strokeWidth=1)
@@ -290,30 +298,40 @@ def lines(
         dash = alt.StrokeDash("kind:N", scale=scale, title=None, legend=legend)
     layers.append(alt.Chart(data).mark_line(aria=False).encode(horizontal, y, colour, strokeDash=dash))
     # The point nearest to the mouse shows its numbers, because a line of two pixels is hard to hit.
-    nearest = alt.selection_point(nearest=True, on="pointerover", clear="pointerout", empty=False)
+    across_only = alt.Undefined if shared is None else ["x"]
+    nearest = alt.selection_point(
+        nearest=True, on="pointerover", clear="pointerout", empty=False, encodings=across_only
+    )
     formats = ((x.field, x.title, ",.6~g"), ("value", title, ".4g"))
     tooltip = [*(alt.Tooltip(f"{field}:Q", title=name, format=form) for field, name, form in formats), "series"]
     dots = alt.Chart(data).mark_point(aria=False, filled=True, size=60).encode(horizontal, y, colour, tooltip=tooltip)
     layers.append(dots.encode(opacity=alt.condition(nearest, alt.value(1), alt.value(0))).add_params(nearest))
+    if shared is not None:
+        under_mouse = alt.Chart(data).transform_filter(nearest)
+        layers.append(under_mouse.mark_rule(aria=False, color=REJECTED).encode(horizontal))
+        values = under_mouse.transform_calculate(
+            words=f"format(datum.value, ',.4~g') + ' at {x.title} ' + datum.{x.field}"
+        )
+        words = values.mark_text(aria=False, align="right", baseline="top", dx=-4, dy=4, fontSize=12)
+        first = alt.datum.series == next(iter(colours))
+        layers.append(words.transform_filter(first).encode(x=alt.value("width"), y=alt.value(0), text="words:N"))
     if len(events):
         rules = alt.Chart(events).mark_rule(color=WARNING, opacity=0.6, strokeDash=[4, 3])
         layers.append(rules.encode(horizontal, tooltip="words:N"))
-    return _layered(*layers, height=_HEIGHT, description=f"{title} against {x.title}")
+    return _layered(
+        *layers, height=_HEIGHT if shared is None else _SHARED_HEIGHT, description=f"{title} against {x.title}"
+    )
 
 
-def against_prediction(points: Sequence[ChartPoint], predicted: Estimate | None, title: str) -> alt.LayerChart:
+def against_prediction(
+    points: Sequence[ChartPoint], predicted: Estimate | None, title: str, shared: tuple[float, float] | None = None
+) -> alt.LayerChart:
     """Draws measured values over steps, and the predicted interval."""
     ends = (points[0], points[-1]) if predicted is not None and points else ()
     band = [{"step": p.step, "low": predicted.low, "high": predicted.high} for p in ends] if predicted else []
     rows = [{"step": p.step, "value": p.value, "series": title} for p in points]
-    return lines(rows, x=ChartAxis(field="step", title="step"), title=title, colours={title: ACTUAL}, band=band)
-
-
-def sparkline(values: Sequence[float], words: str) -> alt.Chart:
-    """Draws a small line without axes; `words` describe it to people who cannot see it."""
-    drawn = _chart({"place": place, "value": value} for place, value in enumerate(values))
-    drawn = drawn.mark_line(color=REJECTED, strokeWidth=1.5, aria=False).properties(description=words, height=50)
-    return drawn.encode(alt.X("place:Q", axis=None), alt.Y("value:Q", axis=None, scale=_TIGHT))
+    x = ChartAxis(field="step", title="step")
+    return lines(rows, x=x, title=title, colours={title: ACTUAL}, band=band, shared=shared)
 
 
 def scatter_row(name: str, predicted: Estimate, actual: float, *, inside: bool, words: Formatter) -> dict[str, object]:

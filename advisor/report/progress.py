@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 from advisor import units
@@ -60,16 +61,77 @@ def left_words(progress: Progress) -> str | None:
     words = f"stops at its limit in {units.format_seconds(progress.guard_seconds_left)}"
     if not progress.step_seconds or progress.guard_seconds_left is None:
         return words
-    reached = progress.step + int(progress.guard_seconds_left / progress.step_seconds)
-    return f"{words}, about step {units.format_count(min(reached, progress.steps))}"
+    reached = min(progress.steps, progress.step + int(progress.guard_seconds_left / progress.step_seconds))
+    return f"{words}, about step {units.format_count(reached)} of {units.format_count(progress.steps)}"
 
 
-def time_left(seconds: Estimate) -> str:
+def time_left(seconds: Estimate, left: str = " left") -> str:
     """Says how long a run still takes; for an unsteady run, only the longest time it may take."""
     if seconds.high <= UNSTEADY * max(seconds.low, 1.0):
-        return f"{units.format_estimate(seconds, units.format_seconds)} left"
+        return f"{units.format_estimate(seconds, units.format_seconds)}{left}"
     unit = next((name for length, name in _LENGTHS if seconds.high >= 2 * length), "seconds")
-    return f"{units.format_seconds(seconds.value)} to several {unit} left, unsteady"
+    return f"{units.format_seconds(seconds.value)} to several {unit}{left}, unsteady"
+
+
+def state_words(progress: Progress) -> tuple[str, str]:
+    """Returns a run's state in a word, and a sentence that says how it will end, how it ended or what it waits for."""
+    reason, step = progress.reason or "", units.format_count(progress.step)
+    if progress.state == RunState.RUNNING and progress.step_seconds is None:
+        return "starting", left_words(progress) or f"{units.format_seconds(progress.elapsed_seconds)} so far"
+    if progress.state == RunState.RUNNING:
+        if progress.eta_seconds is None or progress.stops_early:
+            return "running", left_words(progress) or ""
+        within = ", within its limit" if progress.guard_seconds_left is not None else ""
+        return "running", f"ends in {time_left(progress.eta_seconds, '')}{within}"
+    if progress.state == RunState.NEVER_STARTED or goes_on(progress.state):
+        return progress.state, reason
+    word = (progress.outcome or progress.state).replace("_", " ")
+    took = units.format_seconds(progress.elapsed_seconds)
+    kept = progress.checkpoint_step
+    checkpoint = f"; checkpoint kept at step {units.format_count(kept)}" if kept is not None else ""
+    if progress.outcome == Outcome.COMPLETED:
+        total = progress.total_seconds_predicted
+        planned = f" (planned {units.format_estimate(total, units.format_seconds)})" if total is not None else ""
+        return word, f"all {units.format_count(progress.steps)} steps in {took}{planned}"
+    if progress.more_hours is not None:
+        return word, f"at its limit after {took}{checkpoint}"
+    if progress.reason == BY_YOU:
+        return word, f"{BY_YOU} at step {step}{', checkpoint kept' if checkpoint else ''}"
+    return word, f"at step {step}{reason and ': '}{reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeBar:
+    """The bar of a run: times since its start as shares of the bar. None: unknown or not on the bar."""
+
+    now: float
+    end: tuple[float, float, float] | None = None  # the expected end, with its interval
+    limit: float | None = None
+    end_words: str = ""
+    limit_words: str = ""
+
+
+def time_bar(progress: Progress) -> TimeBar:
+    """Returns the bar of a run, by the clock while it runs and its end or limit is known, else by its steps.
+
+    A limit that is far beyond the end is named, but lies outside the bar.
+    """
+    now, eta, room = progress.elapsed_seconds, progress.eta_seconds, progress.guard_seconds_left
+    limit = None if room is None else now + room
+    end = None if eta is None else (now + eta.value, now + eta.low, min(now + eta.high, 2 * (now + eta.value)))
+    if end is None and limit is None:
+        done, at_limit = min(1.0, progress.step / max(1, progress.steps)), progress.more_hours is not None
+        return TimeBar(now=done, limit=done if at_limit else None, limit_words="limit" if at_limit else "")
+    longest = max(end) if end is not None else 0.0
+    far = limit is not None and end is not None and limit > 1.5 * longest
+    span = max(1.0, longest if far or limit is None else max(longest, limit))
+    return TimeBar(
+        now=now / span,
+        end=None if end is None else (end[0] / span, end[1] / span, end[2] / span),
+        limit=None if limit is None or far else limit / span,
+        end_words="" if end is None else f"end {units.format_seconds(end[0])}",
+        limit_words="" if limit is None else f"limit {units.format_seconds(limit)}",
+    )
 
 
 def closing_lines(progress: Progress, run_dir: Path) -> list[str]:
@@ -79,11 +141,9 @@ def closing_lines(progress: Progress, run_dir: Path) -> list[str]:
     if progress.state == RunState.NEVER_STARTED:
         because = f": {progress.reason}" if progress.reason else ""
         return [f"{run_dir} was never started{because}", f"next: advisor resume {run_dir}"]
-    words = (progress.outcome or progress.state).replace("_", " ")
-    because = f": {progress.reason}" if progress.reason and progress.outcome != Outcome.COMPLETED else ""
-    if progress.reason == BY_YOU:
-        checkpoint = ", checkpoint kept" if progress.checkpoint_step is not None else ""
-        because = f" {BY_YOU} at step {units.format_count(progress.step)}{checkpoint}"
+    word, ended = state_words(progress)
+    if progress.reason != BY_YOU:  # the terminal has room for the whole reason
+        ended = f": {progress.reason}" if progress.reason and progress.outcome != Outcome.COMPLETED else ""
     tokens = f"{units.format_tokens(progress.tokens)} tokens in " if progress.tokens_planned else ""
     parts = [
         f"{units.format_count(progress.step)} of {units.format_count(progress.steps)} steps",
@@ -99,7 +159,7 @@ def closing_lines(progress: Progress, run_dir: Path) -> list[str]:
         parts.append(f"validation loss {units.format_number(progress.eval_loss)}")
     if progress.usd_so_far is not None:
         parts.append(units.format_usd(progress.usd_so_far))
-    lines = [f"{words}{because}", ", ".join(parts)]
+    lines = [f"{word}{' ' if progress.reason == BY_YOU else ''}{ended}", ", ".join(parts)]
     if progress.message:
         lines.append(f"warning: {progress.message}")
     lines.append(f"run folder: {run_dir}")

@@ -159,7 +159,7 @@ def _single(analysis: Analysis, judged: Judged | None, uploads: list[Upload]) ->
     if not analysis.findings:
         nothing_found(analysis, "Nothing wrong was found")
     for finding in dearest_first(analysis.findings):
-        finding_card(finding)
+        finding_line(finding)
     if analysis.insufficient:
         with st.expander(f"{len(analysis.insufficient)} checks were not possible: what they need"):
             missing = ((c.code.replace("_", " "), controls.as_text(c.missing, ANALYZE)) for c in analysis.insufficient)
@@ -186,7 +186,7 @@ def _traces(analysis: TraceAnalysis) -> None:
             for remark in judgement.remarks:
                 st.caption(escaped(remark))
         for finding in judgement.findings:
-            finding_card(finding)
+            finding_line(finding)
         if judgement.lacking:
             with st.expander(f"{len(judgement.lacking)} remarks on what the files hold"):
                 pairs(((one.code.replace("_", " "), one.missing) for one in judgement.lacking), ("About", "What"))
@@ -287,11 +287,11 @@ def dearest_first(findings: tuple[Finding, ...]) -> list[Finding]:
     return sorted(findings, key=order)
 
 
-def finding_card(finding: Finding) -> None:
-    """Draw one finding with its evidence, likely causes, what to do, and what that saves."""
-    with st.container(border=True):
-        badge = f":{COLOURS[finding.severity]}-badge[{ICONS[finding.severity]} {finding.severity.value}]"
-        st.markdown(f"{badge}  \n**{escaped(finding.title)}**")
+def finding_line(finding: Finding) -> None:
+    """Draw one finding in a line, with what it saves; a click shows its evidence, likely causes and what to do."""
+    badge = f":{COLOURS[finding.severity]}-badge[{ICONS[finding.severity]} {finding.severity.value}]"
+    saves = f" · saves {escaped(saved)}" if (saved := words.saving(finding)) else ""
+    with st.expander(f"{badge} **{escaped(finding.title)}**{saves}"):
         st.markdown("\n".join(f"- {in_controls(capital(text), ANALYZE)}" for text in words.finding_lines(finding)))
         st.caption(escaped(words.grounds(finding)))
 

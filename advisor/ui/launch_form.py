@@ -29,7 +29,7 @@ from advisor.report.quantities import COST, TIME
 from advisor.report.table import capital
 from advisor.store.plan_files import dump_plan, load_plan
 from advisor.ui import loaders, plan_answers
-from advisor.ui.controls import LAUNCH, SPEED_TEST, download, escaped, go, in_controls, products, table
+from advisor.ui.controls import LAUNCH, SPEED_TEST, download, escaped, go, in_controls, products, table, to_address
 from advisor.units import HOUR, format_percent
 from advisor.workflows.export import Exported, export
 from advisor.workflows.launch import HERE, beforehand, launch, looked_at, with_synthetic
@@ -37,6 +37,7 @@ from advisor.workflows.preflight import Check, Readiness, preflight
 from trainer.schema import dump_config
 
 PLAN_KEY = "plan-to-launch"  # session state: path of the plan that came from the Plan page
+PLAN_ADDRESS = "launch"  # in the address: the plan's file
 WATCHED = "watched"  # session state: the run folder that is shown
 WARNINGS = "launch-warnings"  # session state: the run that was started last, and the warnings about it
 _CHECKED = "launch-checked"  # session state: what another place was asked, and what it answered
@@ -58,18 +59,32 @@ def chosen_plan() -> Plan | None:
     """Return the plan to launch: the one from the page Plan, or one that the user selects."""
     folder = loaders.store().home / "plans"
     saved = sorted(folder.glob("*.yaml"), key=lambda path: path.stat().st_mtime, reverse=True)[:MOST_PLANS]
-    handed = st.session_state.get(PLAN_KEY)
     if not saved:
-        st.info("No plan yet: make one on the page Plan, then choose Launch there.", icon=":material/lightbulb:")
+        st.caption("Plan to launch: none yet. Make one on the page Plan.")
         return None
     names = [path.name for path in saved]
-    start = names.index(Path(handed).name) if handed and Path(handed).name in names else None
+    handed = Path(st.session_state.get(PLAN_KEY) or st.query_params.get(PLAN_ADDRESS, "")).name
     titles = {path.name: _title(str(path), path.stat().st_mtime_ns) for path in saved}
     name = st.selectbox(
-        "Plan to launch", names, index=start, key=f"{PLAN_KEY}-{handed}", format_func=titles.__getitem__,
-        placeholder="choose a plan", help=f"The newest {MOST_PLANS} plans that were saved on the page Plan.",
+        "Plan to launch", names, index=names.index(handed) if handed in names else None, key=_picker(),
+        format_func=titles.__getitem__, placeholder="choose a plan",
+        help=f"The newest {MOST_PLANS} plans that were saved on the page Plan.",
     )  # fmt: skip
+    to_address(PLAN_ADDRESS, name)
     return load_plan(saved[names.index(name)]) if name else None
+
+
+def _picker() -> str:
+    """Return the key of the control with the plans, which begins anew when a plan is handed over or started."""
+    started, _ = st.session_state.get(WARNINGS, ("", ()))
+    return f"{PLAN_KEY}-{st.session_state.get(PLAN_KEY)}-{started}"
+
+
+def put_aside() -> None:
+    """Choose no plan any more, because a run is to be watched."""
+    st.session_state.pop(PLAN_KEY, None)
+    st.session_state[_picker()] = None
+    to_address(PLAN_ADDRESS, None)
 
 
 @st.cache_data(max_entries=256, show_spinner=False)
@@ -207,7 +222,8 @@ def _start(plan: Plan, where: str, here: list[Check]) -> None:
     warnings = [in_controls(warning, LAUNCH) for warning in (*before, *handle.warnings)]
     st.session_state[WARNINGS] = str(handle.run_dir), warnings
     st.session_state[WATCHED] = str(handle.run_dir)
-    st.session_state.pop(PLAN_KEY, None)  # the run has started, and from now on the page shows it first
+    st.session_state.pop(PLAN_KEY, None)  # the run has started, and from now on the page shows it
+    to_address(PLAN_ADDRESS, None)
     st.rerun()
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import quote
 
 import streamlit as st
 
@@ -13,7 +15,7 @@ from advisor import units
 from advisor.errors import AdvisorError
 from advisor.findings.chart_data import ChartPoint, points, rate_points, step_points
 from advisor.findings.make_case import make_case
-from advisor.history.devices import read_devices
+from advisor.history.devices import Gauge, read_devices
 from advisor.prediction.trajectory import plan_trajectory
 from advisor.records import Estimate, Plan
 from advisor.redact import hide_secrets
@@ -22,16 +24,38 @@ from advisor.report.charts import ChartAxis
 from advisor.store.run_folder import STDOUT
 from advisor.trainers.known import trainer_of_run
 from advisor.ui import loaders
-from advisor.ui.analyze import dearest_first, finding_card, nothing_found
+from advisor.ui.analyze import dearest_first, finding_line, nothing_found
 from advisor.ui.controls import escaped, side_by_side
 from advisor.workflows.analysis import Analysis, Given
 from advisor.workflows.analyze import analyze
 
 JUDGE_SECONDS = 15.0  # analysing a long log takes a second, which is too long for every look
 SMALL_LOG_BYTES = 2**20  # a larger log is drawn again only when it has grown by this much
-FINDINGS_SHOWN = 3
 FEWEST_POINTS = 5  # of a curve; before, its axes are steps of a tenth
 TAIL_LINES, TAIL_BYTES = 40, 16 * 2**10
+# Streamlit draws each chart on its own, and a chart of two would not fit its width to the page. So what the mouse does
+# in one chart is repeated at the same place in the other, which is equally large and has the same axis.
+CROSSHAIR = """<script>
+if (!window.sharedCrosshair) {
+  window.sharedCrosshair = true;
+  let repeating = false;
+  const repeat = (event) => {
+    const row = !repeating && event.target.closest?.(".st-key-stack-run-curves");
+    if (!row) return;
+    const charts = [...row.querySelectorAll(".marks")], here = charts.find((chart) => chart.contains(event.target));
+    if (!here) return;
+    repeating = true;
+    for (const other of charts.filter((chart) => chart !== here)) {
+      const from = here.getBoundingClientRect(), to = other.getBoundingClientRect();
+      const at = {clientX: event.clientX - from.left + to.left, clientY: event.clientY - from.top + to.top};
+      const under = document.elementFromPoint(at.clientX, at.clientY);
+      if (other.contains(under)) under.dispatchEvent(new PointerEvent(event.type, {bubbles: true, ...at}));
+    }
+    repeating = false;
+  };
+  for (const kind of ["pointerover", "pointermove", "pointerout"]) document.addEventListener(kind, repeat, true);
+}
+</script>"""
 GAUGES: dict[str, Callable[[float], str]] = {
     "watts": units.format_watts,
     "share": units.format_percent,
@@ -48,30 +72,38 @@ def curves(folder: Path, plan: Plan | None, *, running: bool) -> None:
     except (OSError, AdvisorError):
         st.caption("No log yet: the trainer is starting.")
         return
-    if not loss or (running and len(loss) < FEWEST_POINTS):
+    if not loss or (running and min(len(loss), len(speed)) < FEWEST_POINTS):
         ended = f"{len(loss)} of the first {FEWEST_POINTS} points" if loss else "no step"
         st.caption(f"Curves begin after {FEWEST_POINTS} points: {ended} so far.")
         return
     expected = _expected(plan) if plan is not None else None
-    left, right = side_by_side("watch-curves", (1, 1))
+    left, right = side_by_side("run-curves", (1, 1))
+    shared = min(loss[0].step, *(p.step for p in speed[:1])), max(loss[-1].step, *(p.step for p in speed[-1:]))
     series = [{"step": p.step, "value": p.value, "series": "training loss"} for p in loss]
     series += [{"step": p.step, "value": p.value, "series": "validation loss"} for p in evals]
     ends = (expected.step.tolist(), expected.low.tolist(), expected.high.tolist()) if expected is not None else ()
     chart = charts.lines(
-        series, x=ChartAxis(field="step", title="step"), title="loss, nats per token",
+        series, x=ChartAxis(field="step", title="step"), title="loss, nats per token", shared=shared,
         colours={"training loss": charts.ACTUAL, "validation loss": charts.GOOD},
         band=[{"step": step, "low": low, "high": high} for step, low, high in zip(*ends, strict=True)],
     )  # fmt: skip
     left.altair_chart(chart, width="stretch")
     promised = plan.chosen.tokens_per_second if plan is not None else None
-    right.altair_chart(charts.against_prediction(speed, promised, "tokens per second"), width="stretch")
+    chart = charts.against_prediction(speed, promised, "tokens per second", shared)
+    right.altair_chart(chart, width="stretch")
     band = "Blue band: what the plan promised (80 % interval)."
     if expected is None:
         band = (
             "Blue band: the throughput that the plan promised (80 % interval). The loss has no band: the published "
             "loss laws do not cover runs this small."
         )
-    st.caption(f"Orange: this run. {band} {units.format_tokens(loss[-1].tokens)} tokens seen.")
+    validated = "; green: its validation loss" if evals else ""
+    st.caption(f"Orange: this run{validated}. {band} {units.format_tokens(loss[-1].tokens)} tokens seen.")
+
+
+def crosshair() -> None:
+    """Let the crosshair of one of two charts side by side appear in both."""
+    st.html(CROSSHAIR, unsafe_allow_javascript=True)
 
 
 def _grown(folder: Path) -> int:
@@ -114,16 +146,13 @@ def devices(folder: Path) -> None:
     if not devices_now:
         st.caption("No readings of the machine yet. They come once a minute, unless telemetry is off.")
         return
-    for device in devices_now:
-        name = "Host" if device.gpu is None else f"GPU {device.gpu}"
-        with st.container(key=f"pair-strip-{name.replace(' ', '-')}"):
-            for column, gauge in zip(st.columns(max(1, len(device.gauges))), device.gauges, strict=False):
-                with column.container(border=True):
-                    st.metric(f"{name}: {gauge.name}", GAUGES[gauge.unit](gauge.now))
-                    if len(gauge.over_run) > 1:
-                        words = f"{name}: {gauge.name}, {GAUGES[gauge.unit](min(gauge.over_run))} to "
-                        words += f"{GAUGES[gauge.unit](max(gauge.over_run))} over the run"
-                        st.altair_chart(charts.sparkline(gauge.over_run, words), width="stretch")
+    names = ["Host" if device.gpu is None else f"GPU {device.gpu}" for device in devices_now]
+    rows = (
+        f"<tr><th scope='row'>{name}</th>{''.join(map(_gauge, device.gauges))}</tr>"
+        for name, device in zip(names, devices_now, strict=True)
+    )
+    st.html(f"<div style='overflow-x: auto'><table class='run-gauges'>{''.join(rows)}</table></div>")
+    for name, device in zip(names, devices_now, strict=True):
         if device.silent_seconds is not None:
             silent = units.format_seconds(device.silent_seconds)
             st.error(f"{name} has not answered for {silent}.", icon=":material/error:")
@@ -132,6 +161,21 @@ def devices(folder: Path) -> None:
     newest = max(device.unix_seconds for device in devices_now)
     at = datetime.fromtimestamp(newest, UTC)
     st.caption(f"Values at {at:%H:%M} UTC; curves: the whole run.")
+
+
+def _gauge(gauge: Gauge) -> str:
+    """Return a cell in HTML: a quantity, its value, and its course over the run as a small line."""
+    name, show, values = html.escape(gauge.name), GAUGES[gauge.unit], gauge.over_run
+    line = ""
+    if len(values) > 1:
+        low, high = min(values), max(values)
+        last, span = len(values) - 1, (high - low) or 1.0
+        at = " ".join(f"{100 * i / last:.1f},{18 - 16 * (value - low) / span:.1f}" for i, value in enumerate(values))
+        course = f"{name}: {show(low)} to {show(high)} over the run"
+        drawn = f"<polyline points='{at}' fill='none' stroke='{charts.REJECTED}' stroke-width='1.5'/>"
+        drawn = f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 100 20'>{drawn}</svg>"
+        line = f'<img alt="{course}" src="data:image/svg+xml,{quote(drawn)}">'  # Streamlit removes drawings themselves
+    return f"<td>{name} <b>{show(gauge.now)}</b>{line}</td>"
 
 
 def findings(folder: Path, over: bool) -> None:
@@ -150,13 +194,8 @@ def findings(folder: Path, over: bool) -> None:
     elif not analysis.findings:
         so_far = f"Nothing wrong so far (looked at every {units.format_seconds(JUDGE_SECONDS)})"
         nothing_found(analysis, "Nothing wrong was found" if over else so_far)
-    ordered = dearest_first(analysis.findings)
-    for finding in ordered[:FINDINGS_SHOWN]:
-        finding_card(finding)
-    if more := ordered[FINDINGS_SHOWN:]:
-        with st.expander(f"{len(more)} more"):
-            for finding in more:
-                finding_card(finding)
+    for finding in dearest_first(analysis.findings):
+        finding_line(finding)
 
 
 @st.cache_resource(max_entries=16, ttl=JUDGE_SECONDS, show_spinner=False)

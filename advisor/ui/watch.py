@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from pathlib import Path
 from typing import Literal
@@ -10,72 +11,79 @@ import streamlit as st
 
 from advisor import units
 from advisor.engines.guards import GuardLimits
+from advisor.engines.jobs import limits_may_change
 from advisor.engines.state import RunState, goes_on
 from advisor.errors import AdvisorError
 from advisor.history.follow import follower
 from advisor.history.listing import RunSummary, list_runs
 from advisor.history.progress import Progress
 from advisor.records import Estimate
-from advisor.report.progress import closing_lines, left_words, line
-from advisor.report.quantities import COST
-from advisor.store.run_folder import read_launch, read_run_plan
+from advisor.report.progress import TimeBar, state_words, time_bar
+from advisor.store.adopted import PLAN as ADOPTED_PLAN
+from advisor.store.adopted import load_adopted_plan
+from advisor.store.run_folder import read_launch, read_run_config, read_run_plan
 from advisor.trainers.adopted import ADOPTED
 from advisor.trainers.known import trainer_of_run
 from advisor.ui import launch_form, live, loaders
 from advisor.ui.controls import RUN, escaped, go, to_address
-from advisor.units import MINUTE, Formatter
-from advisor.workflows.launch import resume, stop
+from advisor.units import HOUR, MINUTE, Formatter
+from advisor.workflows.launch import give_more, resume, stop
 
-LOOK_SECONDS = 2.0
+LOOK_SECONDS, DRAW_SECONDS = 2.0, 6.0  # between two looks at the numbers; at the curves, which lose their crosshair
+_LABEL_ROOM = 0.12  # of a bar: a mark's words end at the mark, not begin there, if less room is left
 _Colour = Literal["off", "green", "orange"]
 
 
 def page() -> None:
-    """Draw the runs and a plan to launch. The plan comes first if one was handed over or nothing runs."""
-    st.title("Launch and watch", anchor=False)
-    store = loaders.store()
-    summaries = {run.path: run for run in list_runs(store)}
-    live_first = launch_form.PLAN_KEY not in st.session_state and any(goes_on(run.state) for run in summaries.values())
-    if live_first:
-        _watch(summaries)
-    plan = launch_form.chosen_plan()
-    # While a plan is reviewed, no other run follows below it.
-    if (plan is None or launch_form.form(plan)) and not live_first:
-        _watch(summaries)
+    """Draw a plan to launch or, if none is chosen, a run. Both are chosen beside the title."""
+    runs = {run.path: run for run in list_runs(loaders.store())}
+    title, plans, watched = st.container(key="pair-title").columns((3, 4, 4), vertical_alignment="bottom")
+    title.title("Launch and watch", anchor=False)
+    with plans:
+        plan = launch_form.chosen_plan()
+    with watched:
+        path = _chosen_run(runs) if runs else None
+    if plan is None and path is None:
+        st.info("No run yet: choose a plan above, or make one on the page Plan.", icon=":material/lightbulb:")
+    elif (plan is None or launch_form.form(plan)) and path is not None:
+        _watch(Path(path), goes_on(runs[path].state))
 
 
-def _watch(summaries: dict[str, RunSummary]) -> None:
-    if not summaries:
-        return
-    st.header("Watch", anchor=False)
-    paths = list(summaries)
-    running = [path for path in paths if goes_on(summaries[path].state)]
-    named = {Path(path).name: path for path in paths}
-    requested = named.get(st.query_params.get(RUN, ""))
-    wanted = st.session_state.get(launch_form.WATCHED) or requested or (running[0] if running else paths[0])
+def _chosen_run(runs: dict[str, RunSummary]) -> str:
+    """Return the run to watch: the one started last, that of the address, one that is active, or else the newest."""
+    paths, named = list(runs), {Path(path).name: path for path in runs}
+    active = next((path for path in paths if goes_on(runs[path].state)), paths[0])
+    wanted = st.session_state.get(launch_form.WATCHED) or named.get(st.query_params.get(RUN, ""))
 
     def title(path: str) -> str:
         """Return a run's title: the user's name or else the folder's name, and its state."""
-        run, folder = summaries[path], Path(path).name
+        run, folder = runs[path], Path(path).name
         name = folder if folder.startswith(run.name) else f"{run.name} ({folder})"
         return f"{name}  ·  {(run.outcome or run.state).replace('_', ' ')}"
 
     path = st.selectbox(
-        "Run", paths, index=paths.index(wanted) if wanted in paths else 0, format_func=title,
-        help="Runs continue when this page is closed; reopen it to see them.",
+        "Run", paths, index=paths.index(wanted if wanted in paths else active), format_func=title,
+        on_change=launch_form.put_aside, help="Runs continue when this page is closed; reopen it to see them.",
     )  # fmt: skip
     st.session_state[launch_form.WATCHED] = path
     to_address(RUN, Path(path).name)
-    started, warnings = st.session_state.get(launch_form.WARNINGS, ("", ()))
-    for words in warnings if started == path else ():
-        st.warning(words, icon=":material/warning:")
-    is_running = goes_on(summaries[path].state)
-    st.fragment(_look, run_every=LOOK_SECONDS if is_running else None)(Path(path), is_running)
+    return path
 
-    def findings() -> None:  # in a part of the page that refreshes separately and more slowly
+
+def _watch(folder: Path, is_running: bool) -> None:
+    started, warnings = st.session_state.get(launch_form.WARNINGS, ("", ()))
+    for words in warnings if started == str(folder) else ():
+        st.warning(words, icon=":material/warning:")
+    live.crosshair()
+    st.fragment(_look, run_every=LOOK_SECONDS if is_running else None)(folder, is_running)
+    # Parts of the page that refresh separately and more slowly.
+    st.fragment(_curves, run_every=DRAW_SECONDS if is_running else None)(folder, is_running)
+
+    def findings() -> None:
         st.header("Findings", anchor=False)
-        live.findings(Path(path), not is_running)
-        live.printed_last(Path(path))
+        live.findings(folder, not is_running)
+        live.printed_last(folder)
+        st.caption(f"Run folder: {escaped(folder)}")
 
     st.fragment(findings, run_every=live.JUDGE_SECONDS if is_running else None)()
 
@@ -93,39 +101,65 @@ def _look(folder: Path, was_running: bool) -> None:
         return
     if was_running and not goes_on(progress.state):
         st.rerun()  # the whole page: the list of runs has changed, and a click on a button of this look would be lost
-    adopted = trainer_of_run(folder).name == ADOPTED.name
-    plan = None if adopted else read_run_plan(folder)
+    plan = None if _is_adopted(folder) else read_run_plan(folder)
+    _strip(progress, folder)
     _numbers(progress, plan.chosen.loss if plan else None)
-    if progress.steps:
-        st.progress(min(1.0, progress.step / progress.steps))
-    if not goes_on(progress.state):
-        *lines, _ = closing_lines(progress, folder)  # the buttons show what to do next
-        st.markdown("  \n".join(map(escaped, lines)))
-    elif progress.state != RunState.RUNNING:
-        st.info(escaped(line(progress)), icon=":material/hourglass_empty:")
-    elif progress.message:
-        st.warning(escaped(progress.message), icon=":material/warning:")
-    _buttons(progress, folder)
-    if adopted:
-        live.steps(folder, progress.step_seconds_predicted)
+
+
+def _curves(folder: Path, is_running: bool) -> None:
+    """Draw a run's curves and its machine."""
+    if _is_adopted(folder):
+        live.steps(folder, load_adopted_plan(folder / ADOPTED_PLAN).step_seconds)
     else:
-        live.curves(folder, plan, running=goes_on(progress.state))
+        live.curves(folder, read_run_plan(folder), running=is_running)
     live.devices(folder)
-    if was_running and not goes_on(progress.state):
-        st.rerun()  # reruns the whole page, because the list of runs has changed
+
+
+def _is_adopted(folder: Path) -> bool:
+    return trainer_of_run(folder).name == ADOPTED.name
+
+
+def _strip(progress: Progress, folder: Path) -> None:
+    """Draw the run's state, its bar, a sentence about its end, and what can be done now."""
+    with st.container(border=True, key="strip"):
+        left, right = st.columns((5, 2), vertical_alignment="center")
+        word, sentence = state_words(progress)
+        with left:
+            st.markdown(f"**{escaped(word.capitalize())}**{':' if sentence else ''} {escaped(sentence)}")
+            st.html(_bar(time_bar(progress), sentence or word))
+            if progress.message and goes_on(progress.state):
+                st.caption(f":material/warning: {escaped(progress.message)}")
+        with right.container(horizontal=True, horizontal_alignment="right", vertical_alignment="bottom"):
+            _buttons(progress, folder)
+
+
+def _bar(bar: TimeBar, sentence: str) -> str:
+    """Return the bar in HTML: what has passed, the expected end with its interval, and the limit."""
+
+    def mark(name: str, at: float, words: str) -> str:
+        side = "before" if at > 1 - _LABEL_ROOM else "after"
+        return f'<i class="{name} {side}" style="left:{at:.2%}"><b>{html.escape(words)}</b></i>'
+
+    parts = [f'<u style="width:{min(1.0, bar.now):.2%}"></u>']
+    if bar.end is not None:
+        at, low, high = bar.end
+        parts += [f'<s style="left:{low:.2%};width:{high - low:.2%}"></s>', mark("end", at, bar.end_words)]
+    if bar.limit is not None:
+        parts.append(mark("limit", bar.limit, bar.limit_words))
+    elif bar.limit_words:
+        parts.append(mark("far", 1.0, f"{bar.limit_words} →"))
+    return f'<div class="run-bar" role="img" aria-label="{html.escape(sentence)}">{"".join(parts)}</div>'
 
 
 def _numbers(progress: Progress, loss: Estimate | None) -> None:
     """Draw the numbers, each with its prediction: green if the prediction holds, orange if not, else grey."""
-    left = left_words(progress)
+    running = goes_on(progress.state)
     validation = f"; validation {units.format_number(progress.eval_loss)}" if progress.eval_loss is not None else ""
     mfu = f"; MFU {units.format_percent(progress.mfu)}" if progress.mfu is not None else ""
-    at_end = f"; {COST.of(progress.usd_at_end)} at the end" if progress.usd_at_end else ""
     rate, cost = progress.tokens_per_second_predicted, progress.usd_predicted
-    rows: list[tuple[str, str, str | None, _Colour, str]] = [
-        ("Progress", f"{units.format_count(progress.step)} of {units.format_count(progress.steps)} steps", left, "off",
-         "Optimizer steps done; the time left with its 80 % interval."),
-    ]  # fmt: skip
+    steps = f"{units.format_count(progress.step)} of {units.format_count(progress.steps)} steps"
+    done = units.format_percent(progress.step / progress.steps) if progress.steps else None
+    rows: list[tuple[str, str, str | None, _Colour, str]] = [("Progress", steps, done, "off", "Optimizer steps done.")]
     if progress.tokens_per_second is None and progress.tokens_planned == 0:  # an adopted command logs only steps
         pace = progress.step_seconds_predicted
         rows.append(
@@ -133,18 +167,21 @@ def _numbers(progress: Progress, loss: Estimate | None) -> None:
              _colour(pace, progress.step_seconds), "Median of the newest steps.")
         )  # fmt: skip
     else:
+        here = progress.loss_expected if running else None
+        expected = f"{_planned(here, units.format_number)} here" if here else _planned(loss, units.format_number)
+        numbers = units.format_number(progress.smoothed_loss), units.format_rate(progress.tokens_per_second)
+        smoothed, speed = ("–", "–") if running and progress.step_seconds is None else numbers  # no step has ended
         rows += [
-            ("Training loss, smoothed" + validation, units.format_number(progress.smoothed_loss),
-             _planned(loss, units.format_number), "off",
+            ("Training loss, smoothed" + validation, smoothed, expected, "off",
              "Nats per token, a mean of about the last ten steps."),
-            ("Throughput" + mfu, units.format_rate(progress.tokens_per_second), _planned(rate, units.format_rate),
+            ("Throughput" + mfu, speed, _planned(rate, units.format_rate),
              _colour(rate, progress.tokens_per_second, least=True),
              "While it runs: of the newest steps, by the clock. MFU: model FLOPs utilisation, the share of the GPU's "
              "peak that trains the model."),
         ]  # fmt: skip
     if progress.usd_per_hour:
-        spent = None if goes_on(progress.state) else progress.usd_so_far
-        usd = progress.usd_at_end.value if progress.usd_at_end is not None else spent
+        usd = progress.usd_at_end.value if progress.usd_at_end is not None else None if running else progress.usd_so_far
+        at_end = f"; {units.format_usd(usd)} at the end" if running and usd is not None else ""
         rows.append(
             ("Dollars so far" + at_end, units.format_usd(progress.usd_so_far), _planned(cost, units.format_usd),
              _colour(cost, usd), "Rent of all GPUs since the start of the process.")
@@ -170,33 +207,51 @@ def _planned(estimate: Estimate | None, formatter: Formatter) -> str | None:
 
 
 def _buttons(progress: Progress, folder: Path) -> None:
+    """Draw what can be done: stop and more time while it runs; then resume, with more time if its limit ended it."""
     if goes_on(progress.state):
-        if st.button("Stop with a checkpoint", icon=":material/stop_circle:", key=f"stop-{folder.name}"):
+        room, may_change = progress.guard_seconds_left, limits_may_change(read_launch(folder))
+        if room is not None and may_change and progress.state == RunState.RUNNING:
+            more = HOUR if progress.elapsed_seconds + room >= 2 * HOUR else 5 * MINUTE
+            label = f"+{units.format_seconds(more)}{_price_of(progress, more)}"
+            if st.button(label, icon=":material/more_time:", key=f"more-{folder.name}", help="Raises its limit now."):
+                give_more(loaders.store(), folder, _more(progress, folder, room + more))
+                st.rerun()
+        if st.button("Stop", icon=":material/stop_circle:", key=f"stop-{folder.name}", help="With a checkpoint."):
             with st.spinner("stopping: the step in progress ends, then a checkpoint is written"):
                 stop(loaders.store(), folder)
             st.rerun()
     elif progress.more_hours is not None:
-        # Offer to resume a run that its limit ended; the field begins with the time that the rest takes at its pace.
-        reached = f"{units.format_count(progress.step)} of {units.format_count(progress.steps)}"
-        st.info(f"Its limit stopped it at step {reached}.")
-        used = progress.elapsed_seconds / MINUTE
-        enough = math.ceil(10 * (60 * progress.more_hours - used)) / 10
-        with st.container(horizontal=True, vertical_alignment="bottom"):
-            more = st.number_input(
-                "More minutes", min_value=0.1, value=enough, format="%.1f", key=f"more-{folder.name}",
-                help="Enough for the rest at the speed that was seen.",
-            )  # fmt: skip
-            if st.button("Resume", icon=":material/resume:", type="primary", key=f"resume-{folder.name}"):
-                launched, usd = read_launch(folder), None
-                limit = launched.guards.max_usd if launched is not None else None
-                if limit is not None and progress.usd_so_far is not None and progress.usd_per_hour:
-                    usd = max(limit, progress.usd_so_far + more / 60 * progress.usd_per_hour)  # it grows with the time
-                _resume(folder, GuardLimits(max_hours=(used + more) / 60, max_usd=usd))
+        # The field begins with the time that the rest takes at the run's pace.
+        enough = math.ceil(10 * (progress.more_hours * HOUR - progress.elapsed_seconds) / MINUTE) / 10
+        minutes = st.number_input(
+            "More minutes", min_value=0.1, value=enough, format="%.1f", key=f"minutes-{folder.name}", width=150,
+            help="Enough for the rest at the speed that was seen.",
+        )  # fmt: skip
+        label = f"Resume{_price_of(progress, minutes * MINUTE)}"
+        if st.button(label, icon=":material/resume:", type="primary", key=f"resume-{folder.name}"):
+            _resume(folder, _more(progress, folder, minutes * MINUTE))
     elif progress.outcome == "completed":
         if st.button("Compare with its plan", icon=":material/checklist:", key=f"compare-{folder.name}"):
             go("runs", {RUN: folder.name})
     elif st.button("Resume from the last checkpoint", icon=":material/resume:", key=f"resume-{folder.name}"):
         _resume(folder, GuardLimits())
+
+
+def _price_of(progress: Progress, seconds: float) -> str:
+    return f" · {units.format_usd(seconds / HOUR * progress.usd_per_hour)}" if progress.usd_per_hour else ""
+
+
+def _more(progress: Progress, folder: Path, seconds: float) -> GuardLimits:
+    """Return the run's limits, raised where they leave less than these seconds from now."""
+    if _is_adopted(folder):
+        return GuardLimits(max_hours=(progress.elapsed_seconds + seconds) / HOUR)
+    limits = read_run_config(folder).stop
+    hours, usd = limits.max_seconds, limits.max_usd
+    if hours is not None:
+        hours = max(hours, progress.elapsed_seconds + seconds) / HOUR
+    if usd is not None and progress.usd_so_far is not None and progress.usd_per_hour:
+        usd = max(usd, progress.usd_so_far + seconds / HOUR * progress.usd_per_hour)
+    return GuardLimits(max_usd=usd, max_hours=hours)
 
 
 def _resume(folder: Path, limits: GuardLimits) -> None:

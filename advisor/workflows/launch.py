@@ -17,6 +17,7 @@ from advisor.engines.gpu_locks import parse_gpu_ids
 from advisor.engines.guards import GuardLimits, parse_loss_stop, with_limits_of
 from advisor.engines.jobs import (
     adopted_job,
+    change_limits,
     claim,
     new_job,
     refuse_a_running_plan,
@@ -25,7 +26,7 @@ from advisor.engines.jobs import (
     steps_again,
 )
 from advisor.engines.process import folder_lock
-from advisor.engines.state import RunStatus, settle, this_host
+from advisor.engines.state import RunState, RunStatus, settle, this_host
 from advisor.errors import AdvisorError, require_package
 from advisor.offer import Offer
 from advisor.options import ExportOptions, LaunchOptions, ResumeOptions
@@ -311,6 +312,19 @@ def resume(
     else:
         again = steps_again(run_dir, status.step)
     return started if again is None else replace(started, warnings=(*started.warnings, again))
+
+
+def give_more(store: Store, run_dir: Path, limits: GuardLimits) -> StartedRun:
+    """Give a run other limits, each in place of its old one: at once if it runs on this machine, else by resuming it.
+
+    Raises AdvisorError if the limits cannot change, make no sense or are used up.
+    """
+    run_dir = run_dir.resolve()
+    if describe(run_dir, store).state is not RunState.RUNNING or limits == GuardLimits():
+        return resume(store, run_dir, limits=limits)
+    with folder_lock(run_dir):
+        record = change_limits(run_dir, limits)
+    return StartedRun(run_dir=run_dir, launch=record, warnings=("it was running already: only its limits changed",))
 
 
 def stop(store: Store, run_dir: Path, *, timeout_seconds: float = 120.0, force: bool = False) -> RunStatus:

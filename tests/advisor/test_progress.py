@@ -1,5 +1,6 @@
 import math
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from advisor.history.follow import RunFollower
 from advisor.history.progress import History, make_progress, pace_seconds, straggler_factor
 from advisor.prediction.trajectory import plan_trajectory
 from advisor.records import Basis, Estimate
-from advisor.report.progress import line, time_left
+from advisor.report.progress import line, state_words, time_bar, time_left
 from advisor.run_records import LaunchRecord
 from advisor.store.folders import example_run
 from advisor.store.run_folder import read_run_config
@@ -261,6 +262,48 @@ def test_a_limit_that_comes_first_is_the_time_left():
     assert "stops at its limit in " in line(progress) and " left" not in line(progress).replace("left, ", "")
     reached = int(line(progress).partition("about step ")[2].split()[0])
     assert 110 <= reached <= 125
+
+
+@pytest.mark.parametrize(("limit", "sentence", "mark", "words"), [
+    (14.0, "stops at its limit in 2 s, about step 120 of 200", 14.0, "limit 14 s"),
+    (25.0, "ends in 10 s, within its limit", 25.0, "limit 25 s"),
+    (3000.0, "ends in 10 s, within its limit", None, "limit 50 min"),  # far beyond the end: named, not on the bar
+    (None, "ends in 10 s", None, ""),
+])  # fmt: skip
+def test_a_strip_says_how_a_run_ends_and_marks_end_and_limit_on_one_scale(limit, sentence, mark, words):
+    """12 s are used (2 of them before the log began); 100 steps of 0.1 s are left: the end is at 22 s."""
+    config = small_run(200, stop=StopConfig(max_seconds=limit))
+    progress = look(seen(header(), *steps(1, 100)), config, now=START + 10)
+    word, said = state_words(progress)
+    assert word == "running" and re.sub(r" \([^)]*\)", "", said) == sentence
+    bar = time_bar(progress)
+    assert bar.end[0] / bar.now == pytest.approx(22 / 12) and bar.end[1] <= bar.end[0] <= bar.end[2] <= 1
+    assert (bar.limit and bar.limit / bar.now) == (mark and pytest.approx(mark / 12))
+    assert (bar.end_words, bar.limit_words) == ("end 22 s", words)
+    assert max(*bar.end, bar.limit or 0.0) == pytest.approx(1.0)
+
+
+def test_a_strip_says_how_a_run_ended_and_draws_its_steps():
+    config, history = small_run(200, stop=StopConfig(max_seconds=12.0)), seen(header(), *steps(1, 50))
+    history.add([event("checkpoint", 50, 0.1)])
+    over = {"now": START + 9, "state": "finished"}
+    spent = Spent(attempts=(Attempt(session="a", host=None, began=START, seconds=12.0, usd_per_hour=None, ended=True),))
+    stopped = look(history, config, outcome="stopped", reason="12 s of the 12 s", spent=spent, **over)
+    assert state_words(stopped)[0] == "stopped"
+    assert re.fullmatch("at its limit after 1[0-9.]+ s; checkpoint kept at step 50", state_words(stopped)[1])
+    bar = time_bar(stopped)
+    assert (bar.now, bar.limit, bar.end) == (0.25, 0.25, None)
+    config = small_run(200)
+    cases = {
+        ("stopped", "by you"): "by you at step 50, checkpoint kept",
+        ("failed", "no space"): "at step 50: no space",
+        ("out_of_memory", None): "at step 50",
+    }
+    for (outcome, reason), sentence in cases.items():
+        ended = look(history, config, outcome=outcome, reason=reason, **over)
+        assert state_words(ended) == (outcome.replace("_", " "), sentence) and time_bar(ended).limit is None
+    starting = look(seen(), small_run(200), now=START)
+    assert state_words(starting)[0] == "starting" and state_words(look(seen(), config, state="queued"))[0] == "queued"
 
 
 def test_the_limit_that_is_advised_is_long_enough_for_the_rest():

@@ -15,7 +15,7 @@ import pytest
 
 from advisor.engines.process import kill_tree
 from advisor.engines.state import RunState, run_status
-from advisor.store.run_folder import read_launch
+from advisor.store.run_folder import read_launch, read_run_config
 from advisor.store.store import Store, default_store
 from tests import terminal
 from tests.advisor.plans import small_plan
@@ -60,6 +60,15 @@ def test_a_detached_run_outlives_its_terminal_stops_with_a_checkpoint_and_goes_o
     waited(lambda: document("watch")["progress"]["step"] >= 20)  # the command that started it ended long ago
     assert run_status(folder).state is RunState.RUNNING
     assert "is running already" in document("resume", folder, expect=1)["error"]
+    # a new limit reaches it while it runs: 20 min in its configuration and record, and in what is said of its end
+    given = document("resume", folder, "--deadline", "20min", "--detach")["launch"]
+    assert given["guards"]["max_seconds"] == 1200.0 and read_run_config(folder).stop.max_seconds == 1200.0
+    assert 900.0 < document("watch")["progress"]["guard_seconds_left"] < 1200.0
+    waited(lambda: "new limits: " in (folder / "stdout.log").read_text())
+    assert "of the 1200 s allowed" in (folder / "stdout.log").read_text()
+    used_up = document("resume", folder, "--deadline", "1ms", "--detach", expect=1)["error"]
+    assert "it was given" in used_up and read_run_config(folder).stop.max_seconds == 1200.0
+    assert "cannot be changed" in document("resume", folder, "--stop-loss", "9:1", expect=1)["error"]
     once = advisor("watch", "sma", "--once")
     assert "step " in once.stdout and "at its limit in " in once.stdout and "tok/s" in once.stdout
 

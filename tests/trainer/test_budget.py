@@ -11,11 +11,12 @@ from dataclasses import replace
 import pytest
 
 from tests.trainer.small import config, start, wait_for_step, wait_until
+from tests.waiting import waited
 from trainer.budget import BUDGET_NAME, PRICE_VARIABLE, Budget, Spent, read_spent, with_log
 from trainer.guard import Guard
 from trainer.run_folder import FolderInUseError, RunFolder
 from trainer.runlog import RunLogWriter, load_run_log, read_records
-from trainer.schema import CheckpointConfig, ConfigError, StopConfig, config_from_dict, to_dict
+from trainer.schema import CheckpointConfig, ConfigError, StopConfig, config_from_dict, dump_config, to_dict
 
 
 class Clock:
@@ -151,6 +152,32 @@ def test_four_fifths_of_the_budget_are_told_once(tmp_path):
     records, _ = read_records(tmp_path / "log.jsonl")
     [warning] = [record["text"] for record in records]  # 79 and 82 s at 10 cents a second
     assert "80% of the limit is used: $16.1" in warning and "of the $20 allowed" in warning
+
+
+def test_limits_are_read_again_where_the_folders_configuration_is_written_anew(tmp_path):
+    """95 of 100 s are used, and 400 s are given; what cannot be read then changes nothing."""
+    with Guard(StopConfig(max_seconds=100.0), tmp_path, age_seconds=95.0) as guard:
+        assert guard.budget.seconds_left() < 5.0
+        (tmp_path / "run.yaml").write_text(dump_config(config(stop=StopConfig(max_seconds=400.0))))
+        waited(lambda: guard.budget.seconds_left() > 200.0)
+        guard.warn_of_budget()
+        (tmp_path / "run.yaml").write_text("stop: [")
+        waited(lambda: guard.warn_of_budget() or len(read_records(tmp_path / "log.jsonl")[0]) == 2)
+        assert 200.0 < guard.budget.seconds_left() < 305.0
+    said = [(record["level"], record["text"]) for record in read_records(tmp_path / "log.jsonl")[0]]
+    assert said[0][0] == "info" and said[0][1].startswith("new limits: 95.") and "of the 400 s allowed" in said[0][1]
+    assert said[1] == ("warning", "the changed run.yaml cannot be read and changes nothing")
+
+
+def test_a_trainer_ends_at_a_limit_that_it_was_given_while_it_ran(tmp_path):
+    settings = config(steps=1_000_000, stop=StopConfig(max_seconds=3600.0))
+    process = start(tmp_path, settings)
+    wait_for_step(tmp_path, 5, process)
+    (tmp_path / "run.yaml").write_text(dump_config(replace(settings, stop=StopConfig(max_seconds=0.5))))
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0 and "of the 0.5 s allowed are used" in output, output
+    log = load_run_log(tmp_path / "log.jsonl")
+    assert log.checkpoints[-1]["step"] == log.final["step"] >= 5
 
 
 def test_a_folder_has_one_trainer_at_a_time_and_is_followed_where_it_is_moved(tmp_path):

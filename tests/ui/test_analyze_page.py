@@ -42,6 +42,7 @@ app = partial(driver.app, "analyze")
 def words(at: AppTest) -> str:
     kinds = (at.markdown, at.caption, at.info, at.warning, at.error, at.text, at.header, at.success)
     said = "\n".join(str(element.value) for kind in kinds for element in kind)
+    said += "\n".join(box.label for box in at.expander)  # each finding is one
     return said + "\n".join(frame.value.to_csv() for frame in at.table)
 
 

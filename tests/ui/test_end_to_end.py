@@ -109,7 +109,7 @@ def test_from_a_budget_to_a_scored_run_and_an_analysed_log(store, browser, tmp_p
         allowed.press("Enter")
         settled(page)
         page.get_by_role("button", name="Start a speed test on random tokens").click()  # there are no data
-        page.get_by_role("button", name="Stop with a checkpoint").wait_for()
+        page.get_by_role("button", name="Stop", exact=True).wait_for()
         page.close()
     # neither a browser nor a server is there any more: the run goes on, and a new server finds it
     folder = store.find_run("latest")

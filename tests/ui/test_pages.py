@@ -53,7 +53,7 @@ def test_an_empty_store_is_met_with_what_to_do(page):
     at = app(page).run()
     assert not at.exception and not at.error
     said = words(at)
-    expected = {"calibrate": "Nothing is calibrated yet", "watch": "No plan yet", "runs": "No run on this machine yet"}
+    expected = {"calibrate": "Nothing is calibrated yet", "watch": "No run yet", "runs": "No run on this machine yet"}
     assert expected.get(page, "prior") in said
 
 

@@ -14,23 +14,26 @@ pytest.importorskip("streamlit", reason="the app's packages are not installed")
 
 from streamlit.testing.v1 import AppTest
 
+from advisor.engines.guards import GuardLimits
 from advisor.engines.state import RunState, run_status
 from advisor.errors import AdvisorError
 from advisor.history.devices import read_devices
+from advisor.history.follow import follower
 from advisor.options import Goal
 from advisor.store.folders import example_run
 from advisor.store.plan_files import dump_plan, load_plan
-from advisor.store.run_folder import PLAN, STDOUT, run_row
+from advisor.store.run_folder import PLAN, STDOUT, read_launch, read_run_config, run_row
 from advisor.store.store import Store
 from advisor.trainers.known import trainer_of_run
 from advisor.workflows.compare import review
 from advisor.workflows.data import prepare_data
-from advisor.workflows.launch import launch, stop
+from advisor.workflows.launch import give_more, launch, stop
 from advisor.workflows.plan import recommend
 from tests.advisor.plans import altered, changed, goal_of, guess, small_plan
 from tests.terminal import document
 from tests.ui.driver import app
-from tests.ui.serving import ROOT
+from tests.ui.serving import ROOT, chromium, free_port, serving
+from tests.waiting import waited
 from trainer.telemetry_files import DeviceBuffer, TelemetryWriter
 
 CALIBRATIONS = ROOT / "benchmarks" / "raw"  # of two CPU cores
@@ -151,9 +154,18 @@ def test_a_plan_that_is_reviewed_stands_alone_without_an_older_run_below_it(stor
     example_in(store)
     store.save_plan(recommend(Goal(gpu="l4", gpus=1, budget_usd=5.0, deadline_seconds=36000.0), store))
     at = app("watch").run()
-    assert [header.value for header in at.header] == ["Watch", "Findings"]
+    assert [header.value for header in at.header] == ["Findings"]
     at.selectbox[0].select_index(0).run()
     assert not at.exception and "It cannot run on this machine" in words(at) and not at.header
+    plan, run = at.selectbox[0], next(box for box in at.selectbox if box.label == "Run")
+    again = app("watch", launch=plan.value).run()  # the address names the plan
+    assert "It cannot run on this machine" in words(again) and not again.header
+    example_in(store)
+    again.run()
+    run = next(box for box in again.selectbox if box.label == "Run")
+    run.select_index(1 - run.options.index(run.format_func(run.value))).run()  # whoever chooses a run wants to see it
+    assert not again.exception and again.selectbox[0].value is None and again.header[0].value == "Findings"
+    assert "launch" not in again.query_params
 
 
 def test_launch_watch_and_stop_from_the_page(store):
@@ -165,7 +177,7 @@ def test_launch_watch_and_stop_from_the_page(store):
     assert not at.exception and not at.error
     folder = store.find_run("latest")
     assert run_status(folder).state is RunState.RUNNING
-    assert at.header[0].value == "Watch"  # the run comes first
+    assert at.header[0].value == "Findings" and at.selectbox[0].value is None  # the run, in place of the form
     assert "random tokens" in words(at)  # what was said of it before stays said
     next(box for box in at.selectbox if box.label == "Plan to launch").select_index(0).run()
     assert "running already" in words(at)  # instead of a second form to launch it
@@ -175,6 +187,81 @@ def test_launch_watch_and_stop_from_the_page(store):
     assert not again.exception
     assert run_status(folder).state is not RunState.RUNNING
     assert any(button.label.startswith("Resume") for button in again.button)
+
+
+def test_more_time_reaches_a_run_while_it_goes_on(store):
+    """Half an hour at $3.60 an hour is $1.80; five minutes more are $0.30."""
+    folder = launch(store, endless_plan(), limits=GuardLimits(max_hours=0.5, max_usd=1.0)).run_dir
+    waited(lambda: follower(folder, store).look().step > 3)
+    at = app("watch").run()
+    assert not at.exception and "within its limit" not in words(at) and "stops at its limit in 1" in words(at)
+    [bar] = [element.proto.body for element in at.get("html") if "run-bar" in element.proto.body]
+    assert 'class="limit' in bar and 'class="end' in bar and "limit 16.7 min" in bar  # $1 is 1,000 s
+    more = at.button(key=f"more-{folder.name}")
+    assert more.label == "+5 min · $0.30"
+    more.click().run()
+    assert not at.exception and not at.error
+    stop_at = read_run_config(folder).stop
+    assert (stop_at.max_usd, stop_at.max_seconds) == (pytest.approx(1.3, abs=0.01), 1800.0)  # what binds is raised
+    assert read_launch(folder).guards.max_usd == stop_at.max_usd
+    waited(lambda: "new limits: " in (folder / STDOUT).read_text())
+    [bar] = [element.proto.body for element in at.get("html") if "run-bar" in element.proto.body]
+    assert "limit 21.7 min" in bar
+
+
+def test_a_run_that_its_limit_stopped_gets_more_minutes_and_goes_on(store):
+    folder = launch(store, endless_plan(), limits=GuardLimits(max_hours=1.0)).run_dir
+    waited(lambda: follower(folder, store).look().step > 5)
+    used = follower(folder, store).look().elapsed_seconds
+    give_more(store, folder, GuardLimits(max_hours=(used + 6) / 3600))  # booked ahead are at most 5.5 s
+    waited(lambda: run_status(folder).state is RunState.FINISHED)
+    used = follower(folder, store).look().elapsed_seconds
+    at = app("watch").run()
+    assert "at its limit after" in words(at) and "checkpoint kept at step" in words(at)
+    minutes = at.number_input(key=f"minutes-{folder.name}").value
+    rest = LONG * follower(folder, store).look().step_seconds / 60
+    assert minutes > 0.9 * rest  # enough for the rest at its pace
+    at.button(key=f"resume-{folder.name}").click().run()
+    assert not at.exception and not at.error
+    assert run_status(folder).state is RunState.RUNNING
+    assert read_run_config(folder).stop.max_seconds == pytest.approx(60 * minutes + used, abs=1)
+
+
+@pytest.mark.skipif(chromium() is None, reason="no Chromium here: apt-get install chromium")
+def test_a_live_run_is_seen_without_scrolling_and_its_charts_share_a_crosshair(store, tmp_path):
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+    folder = launch(store, endless_plan(), limits=GuardLimits(max_hours=0.1)).run_dir
+    waited(lambda: follower(folder, store).look().step > 30)
+    with serving(store.home, free_port(), tmp_path) as address, sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.set_default_timeout(180_000)
+        page.goto(f"{address}/watch")
+        charts = page.locator(".st-key-stack-run-curves .marks")
+        charts.nth(1).wait_for()
+        for part in (".run-bar", ".st-key-pair-numbers", ".st-key-stack-run-curves"):
+            box = waited(page.locator(part).bounding_box)
+            assert box["y"] > 0 and box["y"] + box["height"] <= 900, part
+        left, right = (waited(charts.nth(place).bounding_box) for place in (0, 1))
+        for side in ("y", "width", "height"):
+            assert left[side] == pytest.approx(right[side])
+        assert 1.7 < left["width"] / left["height"] < 2.3
+        steps = charts.locator("text", has_text=" at step ")
+
+        def hovered() -> list[int]:  # the charts are drawn anew every two seconds
+            page.mouse.move(left["x"] + 200, left["y"] + 100)
+            page.mouse.move(left["x"] + 300, left["y"] + 100)
+            page.wait_for_timeout(300)
+            return [int(text.rpartition(" ")[2]) for text in steps.all_text_contents()]
+
+        shown = waited(lambda: len(found := hovered()) == 2 and found)
+        assert shown[0] == pytest.approx(shown[1], rel=0.05)  # the points of a long run are thinned
+        page.get_by_role("button", name="+5 min").click()
+        waited(lambda: read_run_config(folder).stop.max_seconds == pytest.approx(660.0))
+        page.get_by_role("button", name="Stop", exact=True).click()
+        page.get_by_role("button", name="Resume from the last checkpoint").wait_for()
+        browser.close()
+    assert "Error" not in (tmp_path / "server.log").read_text()
 
 
 def test_without_data_there_is_only_a_speed_test_until_data_are_chosen(store, tmp_path):
@@ -264,7 +351,8 @@ def test_a_host_without_a_card_is_read(store):
     assert max(gauges["memory of the run"].over_run) <= 506_413_056
     at = app("watch")
     example_in(store)
-    assert any(metric.label == "Host: CPU clock" and metric.value == "2,300 MHz" for metric in at.run().metric)
+    [strip] = [element.proto.body for element in at.run().get("html") if "run-gauges" in element.proto.body]
+    assert "CPU clock <b>2,300 MHz</b>" in strip and strip.count("<tr>") == 1 and strip.count("<img") == 5
 
 
 def test_cards_are_read_from_the_newest_parts(tmp_path):

@@ -60,9 +60,10 @@ def detect_goodput(case: Case) -> Verdict:
         return None
     cost = f"{said} so far" if (said := _dollars(case, wall - working)) else ""
     parts = []
-    for name, words in (("eval_seconds", "evaluations"), ("checkpoint_seconds", "checkpoints")):
+    for name, words in (("eval_seconds", "evaluation"), ("checkpoint_seconds", "checkpoint")):
         seconds = series.finite(case.run.column(name))
-        parts += [f"{len(seconds)} {words} took {format_seconds(float(seconds.sum()))}"] if len(seconds) else []
+        counted = f"{len(seconds)} {words}{'s' if len(seconds) > 1 else ''}"
+        parts += [f"{counted} took {format_seconds(float(seconds.sum()))}"] if len(seconds) else []
     steps = f"{covered:g} steps of {format_seconds(working / covered)} are {format_seconds(working)}"
     return finding(
         "goodput",
