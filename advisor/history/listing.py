@@ -37,7 +37,7 @@ _FILES = (
     "budget.json",
 )
 Lines = Mapping[str, Any]  # for each folder: a text that changes with its files, and the line
-_PLACES, _CHUNK_BYTES = 24, 2048  # of a log that are read for its sketch
+_PLACES, _CHUNK_BYTES = 16, 1536  # of a log that are read for its sketch
 DAMAGED, GONE = "damaged", "gone"
 
 
