@@ -56,9 +56,9 @@ def make_run(store: Store, folder: Path, number: int) -> tuple[RunRow, ScoreRow]
     write_spent(folder, spent)
     state = {"step": 501, "extra": {"budget": to_dict(spent)}}
     (folder / "checkpoints" / "step-00000501" / "state.json").write_text(json.dumps(state), encoding="utf-8")
-    predicted = Estimate(value=0.16, low=0.15, high=0.17, basis=Basis.MEASURED)
-    score = ScoreRow(run_id=record.id, quantity="step_seconds", device_key="cpu", predicted=predicted, actual=0.161,
-                     created=began.astimezone(UTC).isoformat(timespec="seconds"))  # fmt: skip
+    predicted = Estimate(value=90.0, low=85.0, high=95.0, basis=Basis.MEASURED)
+    score = ScoreRow(run_id=record.id, quantity="wall_clock_seconds", device_key="cpu", predicted=predicted,
+                     actual=88.2, created=began.astimezone(UTC).isoformat(timespec="seconds"))  # fmt: skip
     return run_row(folder), score
 
 
@@ -73,11 +73,8 @@ def fill(store: Store, count: int) -> None:
         db.executemany(
             "INSERT INTO runs (id, name, path, created, plan_id, device_key) VALUES (?, ?, ?, ?, ?, ?)", rows
         )
-    with store.ledger._transaction() as db:
-        from advisor.store.ledger import _SCORE_COLUMNS, _SCORE_MARKS, _score_values
-
-        db.executemany(f"INSERT INTO scores ({_SCORE_COLUMNS}) VALUES ({_SCORE_MARKS})",
-                       [_score_values(score) for _, score in made])  # fmt: skip
+    for row, score in made:
+        store.record_scores(row.id, [score])
 
 
 def command(store: Store, expected: int) -> tuple[float, float]:

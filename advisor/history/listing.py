@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ _FILES = (
     "budget.json",
 )
 Lines = Mapping[str, Any]  # for each folder: a text that changes with its files, and the line
+_PLACES, _CHUNK_BYTES = 16, 1536  # of a log that are read for its sketch
 DAMAGED, GONE = "damaged", "gone"
 
 
@@ -74,6 +77,41 @@ def write_lines(home: Path, lines: Lines) -> None:
 
 def _path(home: Path) -> Path:
     return home / "listing" / f"{socket.gethostname()}.json"
+
+
+def loss_sketch(folder: str) -> tuple[float, ...]:
+    """Return training losses along the log of a run, a few however long it is. Empty if there are none.
+
+    They are read again only after the log has changed.
+    """
+    path = f"{folder}/{run_folder.LOG}"
+    try:
+        found = os.stat(path)
+        return _losses_along(path, found.st_size, found.st_mtime_ns)
+    except OSError:
+        return ()
+
+
+@lru_cache(maxsize=20_000)
+def _losses_along(path: str, size: int, changed_ns: int) -> tuple[float, ...]:
+    del changed_ns  # only part of the cache key
+    means = []
+    with open(path, "rb") as log:
+        for place in range(_PLACES):
+            log.seek(place * size // _PLACES)
+            losses = [loss for line in log.read(_CHUNK_BYTES).split(b"\n") if (loss := _loss_of(line)) is not None]
+            means += [sum(losses) / len(losses)] if losses else []
+    return tuple(means)
+
+
+def _loss_of(line: bytes) -> float | None:
+    """Return the training loss of a whole line of a log that records a step."""
+    try:
+        record = json.loads(line)
+        loss = record["loss"] if record["kind"] == "step" else None
+    except (ValueError, KeyError, TypeError):
+        return None
+    return loss if isinstance(loss, float) and math.isfinite(loss) else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,13 +7,14 @@ contain, or that cannot be judged yet, is None and gets no score.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case
 from advisor.findings.curves import curve
+from advisor.findings.detectors.machine import lost_seconds, readings
 from advisor.findings.durations import lifetime_seconds
 from advisor.findings.measured import joules
 from advisor.findings.run_facts import nats_per_unit, number, planned_steps, print_gap, steps_done
@@ -25,6 +26,7 @@ from advisor.prediction.power import JOULES_PER_KWH, SITE_FACTOR
 from advisor.prediction.wallclock import run_seconds
 from advisor.readers.run_table import RunTable, Status
 from advisor.records import Estimate, Plan, Run
+from advisor.units import format_number, format_seconds
 from trainer.schema import Outcome
 
 _ONGOING = (Status.NO_END, Status.INCOMPLETE, Status.RUNNING)  # or the run ended without a final record
@@ -85,6 +87,7 @@ class ScoredRun:
     drift_factor: float | None  # how much slower the machine was than during calibration; None if unknown
     gap_seconds: float | None  # actual minus predicted wall clock; None if there is no plan or no clock
     causes: tuple[Cause, ...]
+    goes_on: bool | None = None  # whether a run without an outcome still runs; None if only its log is known
 
     def score(self, quantity: str) -> Score:
         """Return the score of one quantity. Raises KeyError if there is none."""
@@ -227,13 +230,18 @@ def _causes(case: Case, plan: Plan, drift: float | None, gap: float, steps: floa
     run, spent, clock = case.run, time_spent(case), plan.bill.wall_clock
     step, median = clock.steps_seconds.value / plan.config.steps, run_metrics.step_seconds(case)
     parts: dict[str, tuple[float, str]] = {}
-    drift_seconds = steps * step * ((drift or 1.0) - 1)
     plain = spent.plain_steps if spent is not None else (steps * median if median is not None else None)
     if plain is not None:
-        note = f"{steps:.0f} steps at {step:.4g} s predicted, machine drift {'taken out' if drift else 'included'}"
-        parts["steps slower"] = plain - steps * step - drift_seconds, note
-        speed = f"{drift:.3f} times the calibration's step time" if drift else "unknown: the run did not measure it"
-        parts["machine drift"] = drift_seconds, speed
+        longer, told, speed = plain - steps * step, replace(case, plan=plan), "unknown: no reference kernel was timed"
+        drift_seconds = steps * step * ((drift or 1.0) - 1)
+        if drift:
+            speed = f"{format_number(drift)} times the calibration's step time"
+        elif readings(told) is not None:
+            # Readings that give no single factor still tell which steps ran beside other programs (`machine_busy`).
+            drift_seconds, speed = min(lost_seconds(told), max(0.0, longer)), "beside other programs on the machine"
+        taken = "included" if speed.startswith("unknown") else "taken out"
+        note = f"{steps:.0f} steps at {format_seconds(step)} predicted, machine drift {taken}"
+        parts |= {"steps slower": (longer - drift_seconds, note), "machine drift": (drift_seconds, speed)}
     evals, saves = spent_on.evals_seconds(run), spent_on.checkpoints_seconds(run)
     assert clock.startup_seconds and clock.compile_seconds and clock.evals_seconds and clock.checkpoints_seconds
     if spent is not None or len(curve(run, "eval_seconds")):
@@ -249,7 +257,7 @@ def _causes(case: Case, plan: Plan, drift: float | None, gap: float, steps: floa
             "start-up": (spent.startup - clock.startup_seconds.value, "until the second step"),
             "compile": (spent.compile - clock.compile_seconds.value, "time beyond steady steps"),
             "stalls": (spent.stalls, times),
-            "restarts": (spent.restarts + spent.lost, f"{spent.lost:.3g} s of work lost"),
+            "restarts": (spent.restarts + spent.lost, f"{format_seconds(spent.lost)} of work lost"),
         }
         rest = "speed checks, logging, shutdown"
     causes = [Cause(name=name, seconds=parts[name][0], note=parts[name][1]) for name in _ORDER if name in parts]

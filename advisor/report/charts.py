@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import quote
 
 import altair as alt
 import numpy as np
@@ -20,6 +21,7 @@ from advisor.units import HOUR, Formatter, format_estimate, format_seconds
 
 PREDICTED, ACTUAL, GOOD, WARNING, REJECTED = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#8C8C8C"
 PARTS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#D55E00", "#F0E442", "#8C8C8C")
+RUNS = (ACTUAL, GOOD, "#CC79A7", WARNING, REJECTED, "#999933")  # told apart from blue, the colour of predictions
 SERIES = (PARTS[0], PARTS[3], PARTS[2], PARTS[4], PARTS[1], PARTS[5], PARTS[7], PARTS[6])  # neighbours differ
 # Best first: viridis without its darkest third, which is invisible on a dark page. Lightness still falls throughout.
 _SHADES = ("#F5D90A", "#7AD151", "#22A884", "#2A788E", "#50609C")
@@ -263,6 +265,7 @@ def lines(
     behind: Rows = (),
     dashes: Mapping[str, Sequence[int]] | None = None,
     shared: tuple[float, float] | None = None,
+    legend: bool = True,
 ) -> alt.LayerChart:
     """Draws named series of `value` over one axis. Rows hold x's field, value and `series`; band rows low and high.
 
@@ -285,7 +288,7 @@ def lines(
         vertical |= _from_end_to_end(float(values.min()), float(values.max()), always_log=always_log)
     y = alt.Y("value:Q", **vertical)
     colour = _colours("series", colours, columns=4, symbolOpacity=1, labelLimit=0)
-    colour = colour if len(colours) > 1 and shared is None else colour.legend(None)
+    colour = colour if legend and len(colours) > 1 and shared is None else colour.legend(None)
     layers = [_interval(alt.Chart(expected), horizontal, **vertical)] if len(expected) else []
     if len(faint):
         before = alt.Chart(faint).mark_line(aria=False, opacity=0.45, strokeWidth=1)
@@ -334,6 +337,35 @@ def against_prediction(
     return lines(rows, x=x, title=title, colours={title: ACTUAL}, band=band, shared=shared)
 
 
+def dot_image(colour: str) -> str:
+    """Returns a dot of one colour as an image in Markdown."""
+    return _in_markdown("", 12, f'<circle cx="6" cy="6" r="5" fill="{colour}"/>')
+
+
+def interval_image(predicted: Estimate, actual: float | None, reach: float) -> str:
+    """Draws an interval and the actual value as an image in Markdown.
+
+    The predicted value is in the middle; the ends are the share `reach` of it away.
+    """
+
+    def place(value: float) -> float:
+        return 55 + 50 * max(-1.0, min(1.0, (value / predicted.value - 1) / reach))
+
+    low, high = place(predicted.low), place(predicted.high)
+    drawn = f'<path d="M0 9H110M55 3V15" stroke="{REJECTED}" stroke-opacity=".6"/>'
+    drawn += f'<rect x="{low:.1f}" y="6" width="{max(1.0, high - low):.1f}" height="6" fill="{PARTS[1]}"/>'
+    words = "not measured"
+    if actual is not None:
+        colour, words = (GOOD, "inside") if predicted.contains(actual) else (WARNING, "outside")
+        drawn += f'<circle cx="{place(actual):.1f}" cy="9" r="5" fill="{colour}"/>'
+    return _in_markdown(words, 110, drawn)
+
+
+def _in_markdown(words: str, width: int, drawn: str) -> str:
+    svg = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{min(width, 18)}">{drawn}</svg>'
+    return f"![{words}](data:image/svg+xml;utf8,{quote(svg)})"
+
+
 def scatter_row(name: str, predicted: Estimate, actual: float, *, inside: bool, words: Formatter) -> dict[str, object]:
     """Returns a row of `identity_scatter`."""
     return {
@@ -375,18 +407,6 @@ def _diagonal(scale: alt.Scale) -> alt.Chart:
     """Draws the line on which both axes have the same value."""
     line = _chart({"x": end, "y": end} for end in scale.domain).mark_line(color=REJECTED, strokeDash=[4, 4])
     return line.encode(alt.X("x:Q", scale=scale), alt.Y("y:Q", scale=scale))
-
-
-def coverage(rows: Rows) -> alt.LayerChart:
-    """Compares the nominal coverage of intervals with their actual coverage. Rows: promised, held (0…1), label."""
-    scale = alt.Scale(domain=[0.0, 1.0])
-    ends: dict[str, Any] = {"scale": scale, "axis": alt.Axis(format=".0%", tickCount=6)}
-    line = _chart(rows).mark_line(color=PREDICTED, point={"size": 50, "color": PREDICTED}).encode(
-        alt.X("promised:Q", title="promised share inside the interval", **ends),
-        alt.Y("held:Q", title="actual share inside the interval", **ends),
-        tooltip=_tips(label="held of promised"),
-    )  # fmt: skip
-    return _layered(_diagonal(scale), line, height=260)
 
 
 def _from_end_to_end(low: float, high: float, *, always_log: bool = False) -> dict[str, Any]:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 
 from advisor import units
-from advisor.history.comparison import Comparison, Point
-from advisor.history.ledger_rows import QuantityAccuracy
-from advisor.history.scoring import Score, ScoredRun
+from advisor.history.comparison import Comparison, Group
+from advisor.history.ledger_rows import FEWEST_FOR_COVERAGE, LedgerCoverage, QuantityAccuracy
+from advisor.history.scoring import Cause, Score, ScoredRun
 from advisor.report import quantities as q
 from advisor.report.plan import BASIS, PARTS, WHAT
 from advisor.report.quantities import INTERVAL, LOSS, STEP_TIME, TIME, Quantity, setting_value
 from advisor.report.render import to_plain
-from advisor.report.table import Table, capital, on_console
+from advisor.report.table import Table, on_console
 from advisor.units import HOUR
 from advisor.workflows.compare import Reviewed
 from advisor.workflows.diff import SettingsDiff
@@ -39,6 +39,13 @@ QUANTITIES = {  # that are compared, with a plan's name for them if it has one
     "energy_kwh": q.ENERGY,
     "loss": LOSS,
 }
+_STATES = {  # in one word
+    "died": "lost",
+    "out_of_memory": "failed",
+    "diverged": "failed",
+    "never started": "unstarted",
+    "cannot be judged": "unknown",
+}
 _CAUSES = {**PARTS, "steps slower": "pace of the steps"}  # the pace may also be faster
 _AT: dict[str, Callable[[float], str]] = {
     "tokens": lambda tokens: f"{units.format_tokens(tokens)} tokens",
@@ -47,52 +54,76 @@ _AT: dict[str, Callable[[float], str]] = {
     "step": lambda step: f"step {units.format_count(round(step))}",
     "schedule": lambda share: f"{units.format_percent(share)} of the schedule",
 }
+_AXES = {"tokens": "tokens", "hours": "time", "usd": "cost", "step": "steps", "schedule": "shares of the schedule"}
+_JUDGED = {"better": "better", "worse": "worse", "no difference beyond the noise": "equal within the noise"}
+_SEEN = 0.005  # of what was predicted; smaller causes of a gap are not named
+_MOST_CAUSES = 3
+
+
+def state_word(state: str, outcome: str | None = None) -> str:
+    """Returns a run's state or, if it has ended, its outcome, as one word."""
+    return _STATES.get(outcome or state, outcome or state)
 
 
 def ending(scored: ScoredRun) -> str:
-    """Describes the status of a run."""
-    ended = (scored.outcome or "the log has no end: the run is still going, or was killed").replace("_", " ")
+    """Says how far a run is, or how and after how many steps it ended."""
     done = "uncounted" if scored.steps is None else str(scored.steps)
-    of = f"{done} of {scored.steps_planned} steps" if scored.steps_planned is not None else f"{done} steps"
-    again = f", {scored.attempts} attempts" if scored.attempts > 1 else ""
-    return f"{ended}, {of}{again}"
+    of = "" if scored.steps_planned is None else f" of {scored.steps_planned}"
+    if scored.goes_on:
+        return f"running, step {done}{of}"
+    if scored.outcome is None:
+        ended = "the log has no end" if scored.goes_on is None else "lost"
+    else:
+        ended, why = state_word(scored.outcome), scored.outcome.replace("_", " ")
+        ended += "" if ended == why else f" ({why})"
+    return f"{ended}, {done}{of} steps{f', {scored.attempts} attempts' if scored.attempts > 1 else ''}"
 
 
-def judgement(scored: ScoredRun) -> str | None:
-    """Says in one sentence how well a run met its prediction: wall clock, cost, and values within their intervals."""
-    judged = [score for score in scored.scores if score.inside_interval is not None]
-    if not judged:
-        return None
+def headline(scored: ScoredRun) -> str:
+    """Says in one sentence how a run ended and whether its time and its cost were as predicted."""
     parts = []
-    for name in ("wall_clock_seconds", "cost_usd"):
-        score = scored.score(name)
-        if score is None or score.predicted is None or score.actual is None or score.predicted.value <= 0:
+    for name, verb, more, less in (
+        ("wall_clock_seconds", "completed in", "longer", "shorter"),
+        ("cost_usd", "cost", "dearer", "cheaper"),
+    ):
+        score = next((one for one in scored.scores if one.quantity == name), None)
+        if score is None or score.predicted is None or score.error is None or score.predicted.value <= 0:
             continue
-        shown = QUANTITIES[name].words
-        took = "took" if name == "wall_clock_seconds" else "cost"
-        off = score.actual / score.predicted.value - 1
-        apart = f"{units.format_percent(abs(off))} {'more' if off > 0 else 'less'} than predicted"
-        parts.append(f"{took} {shown(score.actual)}, {apart}: {units.format_estimate(score.predicted, shown)}")
-    inside = sum(bool(score.inside_interval) for score in judged)
-    parts.append(f"{inside} of {len(judged)} quantities lie inside their 80 % intervals")
-    return capital("; ".join(parts)) + "."
+        words = QUANTITIES[name].words
+        error = units.format_error(score.predicted, score.actual, words)
+        off = f"{error.lstrip('+-')} {less if error.startswith('-') else more} than predicted"
+        judged = "as predicted" if score.inside_interval else off
+        parts.append(f"{verb} {words(score.actual)}, {judged}: {units.format_estimate(score.predicted, words)}")
+    return "; ".join(parts) or ending(scored)
+
+
+def inside(scored: ScoredRun) -> str | None:
+    """Says how many quantities lie inside their intervals. Returns None if none was predicted and measured."""
+    judged = [score.inside_interval for score in shown_scores(scored) if score.inside_interval is not None]
+    return f"{sum(judged)} of {len(judged)} quantities lie inside their 80 % intervals." if judged else None
 
 
 def gap_steps(scored: ScoredRun) -> list[dict[str, object]]:
-    """Returns the steps of a waterfall from predicted to actual wall clock, one per part; empty if that is unknown."""
+    """Returns the steps of a waterfall from predicted to actual wall clock, one per part that can be seen.
+
+    Empty if the time is unknown or lies inside its interval.
+    """
     clock = scored.score("wall_clock_seconds")
-    if scored.gap_seconds is None or clock is None or clock.predicted is None or clock.actual is None:
+    if scored.gap_seconds is None or clock.predicted is None or clock.actual is None or clock.inside_interval:
         return []
     at = clock.predicted.value
     rows: list[dict[str, object]] = [
         {"part": "predicted", "low": 0.0, "high": at, "kind": "wall clock", "label": units.format_seconds(at)}
     ]
+    seen = _seen(scored)
     for cause in scored.causes:
         low, high = sorted((at, at + cause.seconds))
-        kind = "longer" if cause.seconds > 0 else "shorter"
-        rows.append({"part": _CAUSES.get(cause.name, cause.name), "low": low, "high": high, "kind": kind,
-                     "label": f"{cause.seconds:+.2f} s"})  # fmt: skip
         at += cause.seconds
+        if cause not in seen:
+            continue
+        kind = "longer" if cause.seconds > 0 else "shorter"
+        label = f"{units.format_seconds.change(cause.seconds)}{f': {cause.note}' if cause.note else ''}"
+        rows.append({"part": _named(cause), "low": low, "high": high, "kind": kind, "label": label})
     actual = clock.actual
     rows.append(
         {"part": "actual", "low": 0.0, "high": actual, "kind": "wall clock", "label": units.format_seconds(actual)}
@@ -120,22 +151,51 @@ def recorded(reviewed: Reviewed) -> str | None:
 
 
 def scores(scored: ScoredRun) -> Table:
-    """Lists every quantity that was predicted or measured."""
-    judged = [score for score in scored.scores if score.actual is not None or score.predicted is not None]
-    columns = (WHAT, INTERVAL, "actual", "error", "inside", BASIS)
-    return Table(columns=columns, rows=tuple(map(_score, judged)), numbers=("actual", "error"))
-
-
-def _score(score: Score) -> tuple[str, ...]:
-    name, formatter = QUANTITIES[score.quantity].name, QUANTITIES[score.quantity].words
-    return (
-        name,
-        units.format_estimate(score.predicted, formatter),
-        formatter(score.actual),
-        units.format_error(score.predicted, score.actual, formatter),
-        {True: "yes", False: "no", None: "-"}[score.inside_interval],
-        score.predicted.basis.value if score.predicted else "-",
+    """Lists every quantity that was predicted or measured, with the gap between the two and its causes."""
+    columns = (WHAT, INTERVAL, "actual", "gap", "cause", BASIS)
+    rows = tuple(
+        (
+            QUANTITIES[score.quantity].name,
+            units.format_estimate(score.predicted, words := QUANTITIES[score.quantity].words),
+            words(score.actual),
+            units.format_error(score.predicted, score.actual, words)
+            + (", outside" if score.inside_interval is False else ""),
+            _cause(scored, score),
+            score.predicted.basis.value if score.predicted else "-",
+        )
+        for score in shown_scores(scored)
     )
+    return Table(columns=columns, rows=rows, numbers=("actual", "gap"))
+
+
+def shown_scores(scored: ScoredRun) -> list[Score]:
+    """Returns the scores that have a value. What the machine's speed did to the step time is a cause, no quantity."""
+    known = [score for score in scored.scores if score.actual is not None or score.predicted is not None]
+    return [score for score in known if score.quantity != "step_seconds_drift_corrected"]
+
+
+def _cause(scored: ScoredRun, score: Score) -> str:
+    """Names the largest causes of a gap, as far as they are known."""
+    if score.error is None:
+        return ""
+    if score.quantity == "wall_clock_seconds":
+        largest = sorted(_seen(scored), key=lambda cause: -abs(cause.seconds))[:_MOST_CAUSES]
+        return ", ".join(f"{_named(cause)} {units.format_seconds.change(cause.seconds)}" for cause in largest)
+    if score.quantity == "step_seconds" and scored.drift_factor and abs(scored.drift_factor - 1) >= _SEEN:
+        size, slower = units.format_percent.change(abs(scored.drift_factor - 1)), scored.drift_factor > 1
+        return f"the machine was {size.lstrip('+')} {'slower' if slower else 'faster'} than when calibrated"
+    return ""
+
+
+def _seen(scored: ScoredRun) -> list[Cause]:
+    """Returns the causes of the gap that are large enough to be seen beside the predicted time."""
+    predicted = scored.score("wall_clock_seconds").predicted
+    least = _SEEN * predicted.value if predicted is not None else 0.0
+    return [cause for cause in scored.causes if abs(cause.seconds) >= least]
+
+
+def _named(cause: Cause) -> str:
+    return _CAUSES.get(cause.name, cause.name)
 
 
 def signed_percent(share: float) -> str:
@@ -147,49 +207,66 @@ def gap(scored: ScoredRun) -> Table | None:
     """Lists the parts of the gap between predicted and actual wall clock, then their sum. None if it is unknown."""
     if scored.gap_seconds is None:
         return None
-    rows = [(_CAUSES.get(cause.name, cause.name), f"{cause.seconds:+.2f}", cause.note) for cause in scored.causes]
-    rows.append(("in all", f"{scored.gap_seconds:+.2f}", "actual minus predicted wall clock"))
-    columns = ("what explains the difference", "seconds", "")
-    return Table(columns=columns, rows=tuple(rows), numbers=("seconds",), chosen=(len(rows) - 1,))
+    change = units.format_seconds.change
+    rows = [(_named(cause), change(cause.seconds), cause.note) for cause in _seen(scored)]
+    rows.append(("in all", change(scored.gap_seconds), "actual minus predicted wall clock"))
+    columns = ("what explains the difference", "time", "")
+    return Table(columns=columns, rows=tuple(rows), numbers=("time",), chosen=(len(rows) - 1,))
 
 
-def side_by_side(points: Sequence[Point]) -> Table:
-    """Compares the training loss of all runs at equal tokens and at equal shares of their schedules."""
-    names = tuple(standing.run_id for standing in points[0].runs)
-    rows = tuple(
-        (
-            _AT[point.at](point.value),
-            *(
-                f"{s.loss:.4f}" + ("" if (f := s.rate_factor) is None else f" ({units.format_percent(f)} of peak LR)")
-                for s in point.runs
-            ),
-            "yes" if point.comparable else str(point.problem),
-        )
-        for point in points
-    )
-    return Table(columns=("training loss at", *names, "comparable"), rows=rows, title="Side by side")
+def compared(comparison: Comparison, axis: str | None = None) -> Table:
+    """Compares the training loss of each group with the first group's at equal tokens, time, dollars and phase.
 
-
-def groups(comparison: Comparison) -> list[str]:
-    """Lists each group with its runs."""
-    return [f"{group.name}: {', '.join(group.runs)}" for group in comparison.groups]
-
-
-def differences(comparison: Comparison) -> Table:
-    """Lists loss differences at equal tokens, time, dollars and shares of the schedules."""
+    With `axis` only at equal amounts of it.
+    """
+    first, *others = (_called(group) for group in comparison.groups)
+    names = {group.name: _called(group) for group in comparison.groups}
+    pair, change = len(others) == 1, LOSS.words.change
     rows = tuple(
         (
             _AT[d.axis](d.at),
-            d.group,
-            f"{d.baseline_loss:.4f}",
-            f"{d.loss:.4f}",
-            f"{d.difference.value:+.4f} ({d.difference.low:+.4f} to {d.difference.high:+.4f})",
+            *(() if pair else (names[d.group],)),
+            LOSS.words(d.baseline_loss),
+            LOSS.words(d.loss),
+            f"{change(d.difference.value)} ({change(d.difference.low)} to {change(d.difference.high)})",
             d.verdict,
         )
         for d in comparison.differences
+        if axis in (None, d.axis)
     )
-    columns = ("at equal", "group", "loss of A", "loss", "difference (80 % interval)", "")
-    return Table(columns=columns, rows=rows)
+    losses = (f"loss of {first}", f"loss of {others[0]}" if pair else "loss")
+    difference = "difference (80 % interval)"
+    columns = ("at equal", *(() if pair else ("run",)), *losses, difference, "verdict")
+    return Table(columns=columns, rows=rows, numbers=(*losses, difference), title="Side by side")
+
+
+def _called(group: Group) -> str:
+    return group.runs[0] if len(group.runs) == 1 else group.name
+
+
+def verdicts(comparison: Comparison) -> list[str]:
+    """Says of each group but the first how its loss and its speed compare with the first group's in the end."""
+    first, *others = comparison.groups
+    speeds, said = {change.group: change for change in comparison.speeds}, []
+    for group in others:
+        judged: dict[str, list[str]] = {}
+        # of several points on one axis, the last
+        for found in {d.axis: d for d in comparison.differences if d.group == group.name}.values():
+            judged.setdefault(_JUDGED.get(found.verdict, "not comparable"), []).append(_AXES[found.axis])
+        parts = [f"{word} at equal {_listed(axes)}" for word, axes in judged.items()]
+        if (speed := speeds.get(group.name)) and (speed.ratio.low > 1 or speed.ratio.high < 1):
+            parts.append(f"{units.format_centre(speed.ratio, units.format_number)} times as fast")
+        said.append(f"Compared with {_called(first)}, {_called(group)} is {_listed(parts)}")
+    return said
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def groups(comparison: Comparison) -> list[str]:
+    """Lists the runs of each group that has several."""
+    return [f"{group.name}: {', '.join(group.runs)}" for group in comparison.groups if len(group.runs) > 1]
 
 
 def setting_differences(found: SettingsDiff) -> Table:
@@ -197,15 +274,6 @@ def setting_differences(found: SettingsDiff) -> Table:
     values = ((d.setting, d.one, d.other) for d in found.differences)
     rows = tuple((name, setting_value(name, one), setting_value(name, other)) for name, one, other in values)
     return Table(columns=("setting", *found.names), rows=rows)
-
-
-def speed_changes(comparison: Comparison) -> Table:
-    """Compares each group's speed with the first group's, with the verdict."""
-    rows = tuple(
-        (change.group, units.format_estimate(change.ratio, units.format_number), change.verdict)
-        for change in comparison.speeds
-    )
-    return Table(columns=("tokens per second", "speed against A", ""), rows=rows)
 
 
 def track_record(accuracies: Sequence[QuantityAccuracy]) -> Table:
@@ -234,6 +302,18 @@ def accuracy_sentence(accuracy: QuantityAccuracy) -> str:
         f"{units.format_percent(accuracy.median_error)}, p90 {units.format_percent(accuracy.p90_error)}, "
         f"bias {signed_percent(accuracy.bias)}"
     )
+
+
+def coverage_sentence(widths: Sequence[LedgerCoverage]) -> str:
+    """Says of several widths of intervals how many outcomes they should have contained, and how many they did."""
+    if not widths:
+        return f"It takes {FEWEST_FOR_COVERAGE} outcomes to show whether intervals are too narrow or too wide."
+    told = [width for width in widths if width.promised in (0.5, 0.8, 0.95)]
+    promised, held = (
+        _listed([units.format_percent(round(share, 2)).removesuffix(" %") for share in shares])
+        for shares in ([w.promised for w in told], [w.held for w in told])
+    )
+    return f"Of {widths[0].runs} outcomes of all quantities, intervals of {promised} % contained {held} %."
 
 
 _OF_VARIANTS = {

@@ -16,8 +16,8 @@ from advisor.findings.run_facts import planned_steps, step_tokens, steps_done
 from advisor.findings.run_metrics import power_limit_watts
 from advisor.history.comparison import Comparison
 from advisor.prediction.power import JOULES_PER_KWH
+from advisor.report import comparison as words_of_runs
 from advisor.report import words
-from advisor.report.comparison import differences, groups, side_by_side, speed_changes
 from advisor.report.table import Table
 from advisor.units import HOUR
 from advisor.workflows.analysis import Analysis, loss_words
@@ -220,13 +220,12 @@ def _row(name: str, analysis: Analysis) -> tuple[str, ...]:
 
 def compared(comparison: Comparison) -> list[Table]:
     """Returns the comparison at equal tokens (or steps), times and phases of the schedules, without empty tables."""
-    tables = [side_by_side(comparison.points)] if comparison.points else []
-    return [table for table in (*tables, differences(comparison), speed_changes(comparison)) if table.rows]
+    return [table for table in (words_of_runs.compared(comparison),) if table.rows]
 
 
 def comparison_notes(comparison: Comparison) -> list[str]:
-    """Returns the groups, and what could not be compared and why."""
-    return [*groups(comparison), *comparison.notes]
+    """Returns the verdicts, the groups, and what could not be compared and why."""
+    return [*words_of_runs.verdicts(comparison), *words_of_runs.groups(comparison), *comparison.notes]
 
 
 def headline(watched: MonitoredGpus) -> str:

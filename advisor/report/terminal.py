@@ -79,7 +79,7 @@ def several(
 def comparison(runs: Comparison) -> Iterator[RenderableType]:
     """Compares several runs with each other and with the first."""
     yield Text("Compared with each other", style="bold")
-    yield from words_of_runs.groups(runs)
+    yield from (*words_of_runs.verdicts(runs), *words_of_runs.groups(runs))
     for table in words_of_several.compared(runs):
         yield from ("", on_console(table))
     for note in runs.notes:
@@ -88,11 +88,10 @@ def comparison(runs: Comparison) -> Iterator[RenderableType]:
 
 def scored_run(name: str, scored: ScoredRun) -> Iterator[RenderableType]:
     """Compares one run with its plan: a line, the table of quantities, and the parts of the gap."""
-    yield f"{name}: {words_of_runs.ending(scored)}"
-    if departed := words_of_runs.departures(scored):
-        yield departed
+    yield f"{name}: {words_of_runs.headline(scored)}"
+    yield from filter(None, (words_of_runs.departures(scored), words_of_runs.inside(scored)))
     yield ""
-    yield on_console(words_of_runs.scores(scored))
+    yield on_console(words_of_runs.scores(scored).without("cause"))
     if (gap := words_of_runs.gap(scored)) is not None:
         yield ""
         yield on_console(gap)

@@ -144,12 +144,15 @@ def to_address(name: str, value: str | Sequence[str] | None) -> None:
         del st.query_params[name]
 
 
-def table(rows: Iterable[Mapping[str, object]], right: Sequence[str] = ()) -> None:
-    """Draw rows of words under their column names. The columns in `right` hold numbers. Draws nothing without rows."""
+def table(rows: Iterable[Mapping[str, object]], right: Sequence[str] = (), drawn: Collection[str] = ()) -> None:
+    """Draw rows of words under their column names. Draws nothing without rows.
+
+    The columns in `right` hold numbers. Those in `drawn` hold Markdown, such as images.
+    """
     frame = pd.DataFrame(list(rows))
     if frame.empty:
         return
-    frame = frame.map(escaped)
+    frame = frame.apply(lambda column: column if column.name in drawn else column.map(escaped))
     numbers: list[Hashable] = [name for name in frame.columns if name in right]
     style = frame.style.set_properties(subset=numbers, **_NUMBER).set_table_styles(
         [

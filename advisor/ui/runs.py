@@ -1,8 +1,10 @@
-"""Page Runs: lists every run, how accurate its prediction was, what caused the gap, and compares several runs."""
+"""Page Runs: lists every run with its state and promise; explains one, compares several, and shows the accuracy."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -14,19 +16,30 @@ from advisor.engines.engines import describe
 from advisor.engines.state import goes_on
 from advisor.errors import AdvisorError
 from advisor.findings.chart_data import points
+from advisor.hardware.catalog import load_gpus
 from advisor.history.comparison import compare_runs
-from advisor.history.ledger_rows import FEWEST_FOR_COVERAGE, accuracy, coverages
-from advisor.history.listing import RunSummary, list_runs
+from advisor.history.ledger_rows import accuracy, coverages
+from advisor.history.listing import RunSummary, list_runs, loss_sketch
 from advisor.report import charts
 from advisor.report import comparison as words
 from advisor.report.charts import ChartAxis
 from advisor.report.plan import BASIS
 from advisor.report.quantities import INTERVAL
+from advisor.report.table import capital, on_page
 from advisor.run_records import ScoreRow
 from advisor.store.folders import example_run
 from advisor.store.run_folder import LONGEST_NAME, LONGEST_NOTE, MOST_TAGS, is_run_folder, read_about
 from advisor.ui import loaders
-from advisor.ui.controls import RUN, escaped, numbers_in, show, side_by_side, to_address
+from advisor.ui.controls import (
+    RUN,
+    escaped,
+    from_address,
+    numbers_in,
+    show,
+    side_by_side,
+    table,
+    to_address,
+)  # fmt: skip
 from advisor.ui.live import printed_last
 from advisor.units import format_percent
 from advisor.workflows.compare import Reviewed, review
@@ -41,19 +54,37 @@ UNITS = {
     "energy_kwh": "kWh",
     "loss": "nats per token",
 }  # for other quantities the unit is the last part of the name
+STATES = {  # in one word, each with its colour
+    "completed": charts.GOOD,
+    "running": charts.PREDICTED,
+    "queued": charts.PARTS[1],
+    "stopped": charts.REJECTED,
+    "failed": charts.WARNING,
+    "lost": "#CC79A7",
+}
+VIEW = "view"  # in the session and in the address: the open tab
 DELETED = "run-deleted"  # session state: a message to show once, after a run was deleted
 MOST_POINTS = 1000  # of the scatter plot; more cannot be told apart, and drawing them takes seconds
-AXES = {"tokens": "tokens seen", "hours": "hours since its first step", "usd": "dollars since its first step"}
+AXES = {
+    "tokens": ("tokens", "tokens seen"),
+    "step": ("steps", "steps"),
+    "hours": ("time", "hours since its first step"),
+    "usd": ("cost", "dollars since its first step"),
+}  # the names of the axis on its button and below the chart
+SMOOTH = 0.02  # of the rows, in a running median; the losses as logged are drawn faintly behind it
+BAR = "Time, of predicted"
+LEAST_REACH = 0.05  # of the predicted value, to either side of it where intervals are drawn
+MOST_REACH = 0.5
 
 
 def page() -> None:
-    """Draw the list of runs, what was selected in it, and how accurate predictions have been."""
+    """Draw the list of runs with what was selected in it and, in a tab, how accurate predictions have been."""
     st.title("Runs", anchor=False)
     store = loaders.store()
-    summaries = list_runs(store)
+    summaries, scores = list_runs(store), store.scores()
     # Enter finished planned runs into the ledger if they were not compared yet. Each is tried once per session.
     tried = st.session_state.setdefault("scored-runs", set())
-    done = {row.run_id for row in store.scores()} | store.withdrawn_runs() | tried
+    done = {row.run_id for row in scores} | store.withdrawn_runs() | tried
     for run in summaries:
         if run.outcome is None or run.plan_id is None or run.id in done:
             continue
@@ -62,25 +93,44 @@ def page() -> None:
             review(store, run.path, record=None)
         except AdvisorError as error:
             st.warning(escaped(f"{run.name} cannot be scored: {error.message}"), icon=":material/warning:")
+        scores = store.scores()
     if deletion_message := st.session_state.pop(DELETED, None):
         st.success(escaped(deletion_message), icon=":material/check:")
-    reviewed = [one for folder in _choose(summaries) if (one := _read(folder)) is not None]
-    if len(reviewed) == 1:
-        _single(reviewed[0])
-    elif reviewed:
-        _several(reviewed)
-    if scores := store.scores():
-        _track_record(scores)
+    from_address(VIEW)
+    every, accurate = st.tabs(["All runs", "Accuracy"], key=VIEW, on_change="rerun")
+    to_address(VIEW, "Accuracy" if accurate.open else None)
+    if accurate.open:
+        with accurate:
+            _accuracy(scores)
+        return
+    with every:
+        names = _names(summaries)
+        chosen = _choose(summaries, names, scores)
+        reviewed = [one for folder in chosen if (one := _read(folder, names)) is not None]
+        colours = _colours([str(run.path) for run in reviewed], list(names))
+        if len(reviewed) == 1:
+            _single(reviewed[0], colours)
+        elif reviewed:
+            _several(reviewed, colours)
 
 
-def _track_record(scores: list[ScoreRow]) -> None:
-    st.header("How accurate the predictions were", anchor=False)
+def _accuracy(scores: list[ScoreRow]) -> None:
+    if not scores:
+        st.info("No finished run was compared with its plan yet.", icon=":material/lightbulb:")
+        return
     accuracies = accuracy(scores)
     known = {item.quantity for item in accuracies}
     titles = {name: quantity.name for name, quantity in words.QUANTITIES.items() if name in known}
     about = "Each finished run is scored on these."
-    name = st.selectbox("Quantity", list(titles), format_func=titles.__getitem__, help=about)
-    left, right = st.columns((3, 2), vertical_alignment="center")
+    left, right = side_by_side("accuracy", (2, 3))
+    name = right.selectbox("Quantity", list(titles), format_func=titles.__getitem__, help=about)
+    drawn = [row for row in scores if row.quantity == name and row.actual > 0 and row.predicted.low > 0]
+    rows = [
+        charts.scatter_row(row.run_id, row.predicted, row.actual, inside=row.inside, words=words.QUANTITIES[name].words)
+        for row in drawn[-MOST_POINTS:]  # oldest first
+    ]
+    if rows:
+        left.altair_chart(charts.identity_scatter(rows, unit=UNITS.get(name, name.rsplit("_", 1)[-1])), width="stretch")
     with right:
         for item in accuracies:
             if item.quantity == name:
@@ -89,31 +139,38 @@ def _track_record(scores: list[ScoreRow]) -> None:
             f"Each point is one finished run (the newest {MOST_POINTS:,} of them), each bar its 80 % interval. Points "
             "on the dashed line were predicted exactly."
         )
-    drawn = [row for row in scores if row.quantity == name and row.actual > 0 and row.predicted.low > 0]
-    rows = [
-        charts.scatter_row(row.run_id, row.predicted, row.actual, inside=row.inside, words=words.QUANTITIES[name].words)
-        for row in drawn[-MOST_POINTS:]  # oldest first
-    ]
-    if rows:
-        left.altair_chart(charts.identity_scatter(rows, unit=UNITS.get(name, name.rsplit("_", 1)[-1])), width="stretch")
-    # All quantities on all devices, and whether intervals have the right width.
-    with st.expander("Every quantity on every device", icon=":material/table_rows:"):
-        show(words.track_record(accuracies))
-        widths = coverages(scores)
-        if not widths:
-            st.caption(f"It takes {FEWEST_FOR_COVERAGE} outcomes to show whether intervals are too narrow or too wide.")
-            return
-        words_of = [f"{format_percent(c.held)} of {format_percent(c.promised)}" for c in widths]
-        shares = zip(widths, words_of, strict=True)
-        rows = [{"promised": c.promised, "held": c.held, "label": label} for c, label in shares]
-        st.altair_chart(charts.coverage(rows), width="stretch")
-        st.caption(
-            f"{widths[0].runs} outcomes, all quantities together. Below the dashed line the intervals were too narrow, "
-            "above it too wide. Quantities of one run are not independent of each other."
-        )
+        st.markdown(words.coverage_sentence(coverages(scores)))
+    st.header("Every quantity on every device", anchor=False)
+    show(words.track_record(accuracies))
 
 
-def _choose(summaries: list[RunSummary]) -> list[Path]:
+def _names(runs: Sequence[RunSummary]) -> dict[str, str]:
+    """Return what people call each run, by its folder: its own name, or the model with its start."""
+    folders = {run.path: Path(run.path).name for run in runs}
+    called = {run.path: _started(folder) if (folder := folders[run.path]).startswith(run.name) else run.name
+              for run in runs}  # fmt: skip
+    often = Counter(called.values())
+    return {path: name if often[name] == 1 else folders[path] for path, name in called.items()}
+
+
+def _started(name: str) -> str:
+    """Return a folder's name with its start in words, because that distinguishes runs of one model."""
+    parts = re.fullmatch(r"(.+)-(\d{8}-\d{6})(.*)", name)
+    return f"{parts[1]} of {datetime.strptime(parts[2], '%Y%m%d-%H%M%S'):%d %b %H:%M}{parts[3]}" if parts else name
+
+
+def _colours(chosen: Sequence[str], every: Sequence[str]) -> dict[str, str]:
+    """Return a colour for each chosen run. It follows from the run's place among all, so that it is always the same
+    unless another chosen run has it."""
+    colours: dict[str, str] = {}
+    for path in chosen:
+        place = (len(every) - every.index(path)) % len(charts.RUNS) if path in every else 0
+        ordered = (*charts.RUNS[place:], *charts.RUNS[:place])
+        colours[path] = next((one for one in ordered if one not in colours.values()), ordered[0])
+    return colours
+
+
+def _choose(summaries: list[RunSummary], names: dict[str, str], scores: list[ScoreRow]) -> list[Path]:
     """Return the runs selected in the table. Returns the recorded example if there are no runs yet."""
     if not summaries:
         st.info(
@@ -122,96 +179,128 @@ def _choose(summaries: list[RunSummary]) -> list[Path]:
             icon=":material/lightbulb:",
         )
         return [example_run()]
-    st.header("All runs", anchor=False)
     if tags := sorted({tag for run in summaries for tag in run.tags}):
         wanted = set(st.multiselect("Only runs with these tags", tags, key="runs-tags", placeholder="All runs"))
         summaries = [run for run in summaries if wanted <= set(run.tags)]
-    problems, any_tags = any(run.problem for run in summaries), any(run.tags for run in summaries)
-    names = [Path(run.path).name for run in summaries]
-    requested = [names.index(name) for name in st.query_params.get_all(RUN) if name in names]
+    times = {row.run_id: 100 * row.actual / row.predicted.value for row in scores
+             if row.quantity == "wall_clock_seconds" and row.predicted.value}  # fmt: skip
+    frame = pd.DataFrame([_run_row(run, names[run.path], times.get(run.id)) for run in summaries])
+    frame = frame.drop(columns=[name for name in ("Tags", "Problem") if not any(frame[name])])
+    folders = [Path(run.path).name for run in summaries]
+    requested = [folders.index(name) for name in st.query_params.get_all(RUN) if name in folders]
+    columns = {
+        "State": st.column_config.MultiselectColumn(options=list(STATES), color=list(STATES.values()), width=110),
+        "Loss so far": st.column_config.LineChartColumn(color=charts.REJECTED, width=140),
+        BAR: st.column_config.ProgressColumn(
+            min_value=0, max_value=200, format="%.0f %%", color=charts.ACTUAL, width=170,
+            help="Wall clock as a share of the prediction: a bar that is half full is as predicted.",
+        ),
+    }  # fmt: skip
     picked = st.dataframe(
-        pd.DataFrame([_run_row(run, problems, any_tags) for run in summaries]),
+        frame,
         hide_index=True,
         on_select="rerun",
         selection_mode="multi-row",
         selection_default={"selection": {"rows": requested or [0]}},
-        column_config=numbers_in({"Step": "localized", "Done": "percent", "Training loss": "%.3f", "Spent": "$%.2f"}),
+        column_config={**columns, **numbers_in({"Loss": "%.3g", "Spent": "$%.2f", "Done": "%.0f %%"})},
         key="runs-table",
+        placeholder="",
+        alt="The runs, newest first",
     )
-    st.caption("Tick one run to compare it with its plan, or several to overlay them.")
+    st.caption("Tick one run to compare it with its plan, or several to compare them with each other.")
     chosen = [Path(summaries[number].path) for number in picked.selection.rows if number < len(summaries)]
     to_address(RUN, [folder.name for folder in chosen])
     return chosen
 
 
-def _run_row(run: RunSummary, problems: bool, tags: bool) -> dict[str, object]:
+def _run_row(run: RunSummary, name: str, time: float | None) -> dict[str, object]:
+    state, why = words.state_word(run.state, run.outcome), (run.outcome or run.state).replace("_", " ")
     return {
-        "Run": _started(folder) if (folder := Path(run.path).name).startswith(run.name) else run.name,
-        **({"Tags": ", ".join(run.tags)} if tags else {}),
-        "Started (UTC)": run.created[:16].replace("T", " "),
-        "State": (run.outcome or run.state).replace("_", " "),
-        "Step": run.step,
-        "Done": (run.step or 0) / run.steps if run.steps else None,
-        "Training loss": run.loss,
+        "State": [state],
+        "Run": name,
+        "Tags": ", ".join(run.tags),
+        "Loss so far": loss_sketch(run.path),
+        "Loss": run.loss,
+        BAR: time,
+        "Done": 100 * (run.step or 0) / run.steps if run.steps else None,
         "Spent": run.usd,
-        "Device": run.device_key or "-",
-        **({"Problem": run.problem or ""} if problems else {}),
+        "Device": gpus[key].product
+        if (key := run.device_key or "") in (gpus := load_gpus())
+        else key.replace("cpu", "CPU"),
+        "Problem": run.problem or (why if state == "failed" != why else ""),
     }
 
 
-def _read(folder: Path) -> Reviewed | None:
+def _read(folder: Path, names: dict[str, str]) -> Reviewed | None:
     try:
-        called = read_about(folder).name or _started(folder.name)
+        called = names.get(str(folder)) or _started(folder.name)
         return replace(review(loaders.store(), str(folder), record=False), called=called)
     except AdvisorError as error:
         st.warning(escaped(f"{folder.name}: {error.message}. {error.hint or ''}"), icon=":material/warning:")
         return None
 
 
-def _started(name: str) -> str:
-    """Return a folder's name with its start time in words, because that distinguishes runs of one model."""
-    parts = re.fullmatch(r"(.+)-(\d{8}-\d{6})(.*)", name)
-    return f"{parts[1]}, {datetime.strptime(parts[2], '%Y%m%d-%H%M%S'):%d %b %H:%M:%S}{parts[3]}" if parts else name
-
-
-def _single(reviewed: Reviewed) -> None:
-    st.header(f"{reviewed.name}: {words.ending(reviewed.scored)}", anchor=False)
+def _single(reviewed: Reviewed, colours: dict[str, str]) -> None:
+    st.header(escaped(f"{reviewed.name}: {words.headline(reviewed.scored)}"), anchor=False)
     for note in (*reviewed.case.run.notes, *filter(None, [words.departures(reviewed.scored)])):
         st.caption(escaped(note))
-    if judged := words.judgement(reviewed.scored):
-        st.markdown(escaped(judged))
-    left, right = side_by_side("run", (3, 2))
+    if inside := words.inside(reviewed.scored):
+        st.markdown(escaped(inside))
+    left, right = side_by_side("run", (2, 1))
     with left:
-        scores = words.scores(reviewed.scored).without(BASIS)
-        show(scores, right=(INTERVAL, *scores.numbers))
+        _scores(reviewed)
     with right:
-        # The causes of the difference between predicted and actual time, as a chart and in numbers.
+        _curves([reviewed], colours, "tokens")
         if steps := words.gap_steps(reviewed.scored):
             st.altair_chart(charts.waterfall(steps, unit="seconds"), width="stretch")
-        if (gap := words.gap(reviewed.scored)) is not None:
-            show(gap)
-    _curves([reviewed], "tokens")
     printed_last(reviewed.path)
     _about(reviewed.path)
     st.caption(f"Run folder: {escaped(reviewed.path)}")
 
 
-def _several(reviewed: list[Reviewed]) -> None:
-    st.header("Side by side", anchor=False)
-    axis = st.segmented_control(
-        "Compare at equal", list(AXES), default="tokens", required=True, help="The axis on which the runs are compared."
-    )
-    _curves(reviewed, axis)
+def _scores(reviewed: Reviewed) -> None:
+    """Draw predicted and actual values, with all intervals on one scale: distance from the predicted value."""
+    shown = words.scores(reviewed.scored).without(BASIS)
+    scores = words.shown_scores(reviewed.scored)
+    apart = [end / s.predicted.value - 1 for s in scores if s.predicted is not None and s.error is not None
+             and s.predicted.value for end in (s.predicted.low, s.predicted.high, s.actual or 0)]  # fmt: skip
+    reach = min(MOST_REACH, max(map(abs, (LEAST_REACH, *apart))))
+    title = f"±{format_percent(round(reach, 2))}"
+    rows = []
+    for row, score in zip(on_page(shown), scores, strict=True):
+        image = "" if score.predicted is None or not score.predicted.value else (
+            charts.interval_image(score.predicted, score.actual, reach)
+        )  # fmt: skip
+        cells = list(row.items())
+        rows.append(dict([*cells[:2], (title, image), *cells[2:]]))
+    table(rows, (capital(INTERVAL), "Actual", "Gap"), drawn=(title,))
+
+
+def _several(reviewed: list[Reviewed], colours: dict[str, str]) -> None:
+    legend = [f"{charts.dot_image(colours[str(run.path)])} {escaped(run.name)}" for run in reviewed]
     try:
         comparison = compare_runs([run.case for run in reviewed], [run.name for run in reviewed])
     except AdvisorError as error:
         st.warning(escaped(error.message), icon=":material/warning:")
+        st.markdown(" &emsp; ".join(legend))
+        _curves(reviewed, colours, "tokens")
         return
-    tables = words.side_by_side(comparison.points), words.differences(comparison), words.speed_changes(comparison)
-    for shown in tables:
-        show(shown, right=shown.columns[:1])
-    st.caption("Losses can be compared only in the same learning-rate phase: annealing alone lowers the loss.")
-    st.caption(escaped("; ".join((*words.groups(comparison), *comparison.notes))))
+    for number, verdict in enumerate(words.verdicts(comparison)):
+        (st.markdown if number else st.subheader)(escaped(verdict))
+    st.markdown(" &emsp; ".join(legend))
+    known = {difference.axis for difference in comparison.differences}
+    axis = st.segmented_control(
+        "Compare at equal", [name for name in AXES if name in known], default=next(n for n in AXES if n in known),
+        format_func=lambda name: AXES[name][0], required=True, help="The axis on which the runs are compared.",
+    )  # fmt: skip
+    left, right = side_by_side("several", (2, 3))
+    with left:
+        _curves(reviewed, colours, axis)
+    with right:
+        show(words.compared(comparison, axis))
+        st.caption("Losses can be compared only in the same learning-rate phase: annealing alone lowers the loss.")
+        if notes := (*words.groups(comparison), *comparison.notes):
+            st.caption(escaped("; ".join(notes)))
     if len(reviewed) != 2:
         return
     try:
@@ -221,24 +310,29 @@ def _several(reviewed: list[Reviewed]) -> None:
         return
     if settings.differences:
         st.header("What differs", anchor=False)
-        show(words.setting_differences(settings))
+        found = words.setting_differences(replace(settings, names=(reviewed[0].name, reviewed[1].name)))
+        table(dict(zip(("Setting", *found.columns[1:]), row, strict=True)) for row in found.rows)
     else:
         st.caption("The training settings do not differ.")
 
 
-def _curves(reviewed: list[Reviewed], axis: str) -> None:
-    rows = [
-        {axis: place, "value": point.value, "series": run.name}
-        for run in reviewed
-        for point in points(run.case, "loss")
-        if (place := getattr(point, axis)) is not None
-    ]
+def _curves(reviewed: list[Reviewed], colours: dict[str, str], axis: str) -> None:
+    rows, behind = (
+        [
+            {axis: place, "value": point.value, "series": run.name}
+            for run in reviewed
+            for point in points(run.case, "loss", smooth=smooth)
+            if (place := getattr(point, axis)) is not None
+        ]
+        for smooth in (SMOOTH, 0.0)
+    )
     if not rows:
-        st.caption("No price is known for these runs, so no curve over dollars." if axis == "usd" else "No steps yet.")
+        st.caption("No steps yet.")
         return
-    colours = dict(zip([run.name for run in reviewed], (charts.ACTUAL, *charts.PARTS), strict=False))
-    across = ChartAxis(field=axis, title=AXES[axis])
-    chart = charts.lines(rows, x=across, title="training loss, nats per token", colours=colours)
+    of_runs = {run.name: colours[str(run.path)] for run in reviewed}
+    across = ChartAxis(field=axis, title=AXES[axis][1])
+    title = "training loss, nats per token"
+    chart = charts.lines(rows, x=across, title=title, colours=of_runs, behind=behind, legend=False)
     st.altair_chart(charts.zoomable(chart), width="stretch")
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from advisor.engines.state import goes_on, run_status
 from advisor.errors import AdvisorError
 from advisor.findings import run_metrics
 from advisor.findings.case import Case
@@ -103,6 +104,11 @@ def review(store: Store, text: str, *, record: bool | None, plan: Path | None = 
         run = read_run(path)
         reviewed = _reviewed(path, run, run_plan, None, run_id=_id_of(path, run), usd_per_hour=None)
     scored = reviewed.scored
+    if ours and scored.outcome is None:
+        scored = replace(scored, goes_on=goes_on(run_status(path).state))
+        if scored.goes_on:  # only what has ended can be explained
+            scored = replace(scored, gap_seconds=None, causes=())
+        reviewed = replace(reviewed, scored=scored)
     if record is False:
         return reviewed
     if record is None and scored.run_id in store.withdrawn_runs():

@@ -402,7 +402,7 @@ def test_no_telemetry_and_damaged_telemetry_are_said(store):
 def test_a_finished_run_is_scored_by_looking_at_runs(store):
     folder = example_in(store)
     assert store.scores() == []
-    at = app("runs").run()
+    at = app("runs", view="Accuracy").run()
     assert not at.exception and "1 of 1 run inside the 80 % interval" in words(at)
     by_hand = review(store, str(folder), record=False).scored
     recorded = {row.quantity: row.actual for row in store.scores()}
