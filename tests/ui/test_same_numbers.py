@@ -94,8 +94,8 @@ def test_a_fine_tune(advisor_home, words):
     assert not at.exception and not at.error, at.error
     printed, called = elsewhere(at.code)
     assert printed["chosen"] == called.document["chosen"] and printed["search"] == called.document["search"]
-    said = "\n".join(element.value for element in at.markdown).replace("\\$", "$")
-    assert TIME.of(called.chosen.total_seconds) in said and COST.of(called.chosen.cost_usd) in said
+    shown, run = {metric.label: metric.value for metric in at.metric}, called.chosen
+    assert (shown["Time"], shown["Cost"]) == (TIME.expected(run.total_seconds), COST.expected(run.cost_usd))
 
 
 @pytest.mark.parametrize("words", FITS)

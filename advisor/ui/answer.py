@@ -1,0 +1,79 @@
+"""The frame of an answer: its sentence, what to heed, four numbers with odds, buttons, options, and a memory bar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import streamlit as st
+
+from advisor.options import Goal
+from advisor.planning.curves import gib
+from advisor.planning.goal import Limits
+from advisor.records import Bill, Estimate, Prediction
+from advisor.report import charts
+from advisor.report import search as runs
+from advisor.report.quantities import DEVICE_MEMORY, Quantity
+from advisor.report.table import capital
+from advisor.ui import plan_options
+from advisor.ui.controls import products
+from advisor.ui.plan_options import Option
+from advisor.ui.plan_tabs import escape_dollars, numbers
+
+_OUTSIDE = "driver and workspaces"  # memory that a prediction knows in total but not by part
+
+
+def frame(
+    sentence: str,
+    limits: Goal | Limits,
+    bill: Bill,
+    figures: Mapping[Quantity, Estimate | None],
+    buttons: Callable[[], None],
+    *,
+    about: str = "",
+    warnings: Sequence[str] = (),
+) -> None:
+    """Draw the upper half of an answer. Each warning is Markdown; it stands above the numbers."""
+    st.markdown(f"## {escape_dollars(products(sentence))}")
+    if about:
+        st.caption(escape_dollars(products(about)))
+    for text in warnings:
+        st.warning(capital(text), icon=":material/warning:")
+    numbers(limits, bill, figures)
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        buttons()
+
+
+def options(rows: Sequence[Option], goal: Goal, missing: str = "") -> None:
+    """Draw the options, and say which others there are none of."""
+    plan_options.draw(rows, goal)
+    if missing:
+        st.caption(missing)
+
+
+def memory(prediction: Prediction) -> None:
+    """Draw what one device must hold, part by part where the parts are known, and its limit."""
+    has, parts, chance = prediction.device_memory_bytes, prediction.peak_parts, prediction.fit_probability
+    if prediction.workload.rollouts is not None:  # its peaks follow each other, and its engines take what is free
+        parts = chance = None
+    memory_bar(prediction.device_bytes, has, parts or {}, chance)
+
+
+def memory_bar(
+    needs: Estimate | None, has: float | None, parts: Mapping[str, float], chance: float | None = None
+) -> None:
+    """Draw one bar of memory with its 80 % interval. The device holds at most `has` bytes; None is unknown."""
+    if needs is None:
+        return
+    outside = needs.value - sum(parts.values())
+    named = {"needed": needs.value} if not parts or outside < 0 else dict(parts) | {_OUTSIDE: outside}
+    rows = [
+        {"part": capital(name), "order": order, "value": gib(size), "label": DEVICE_MEMORY.words(size)}
+        for order, (name, size) in enumerate(named.items())
+        if size > 0
+    ]
+    words, span = DEVICE_MEMORY.of(needs), (gib(needs.low), gib(needs.high))
+    said = f"Memory of a GPU: **{words}**" + (f" of {DEVICE_MEMORY.words(has)}" if has else "")
+    said += "" if chance is None else f" · {runs.percent(chance)} chance that it fits"
+    with st.container(gap=None):
+        st.markdown(said)
+        st.altair_chart(charts.memory_bar(rows, span, words, gib(has) if has else None), width="stretch")
