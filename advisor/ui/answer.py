@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from advisor.options import Goal
-from advisor.planning.curves import gib
+from advisor.planning.curves import MEMORY_PARTS, gib
 from advisor.planning.goal import Limits
-from advisor.records import Bill, Estimate, Prediction
+from advisor.prediction.depths import memory_bill
+from advisor.prediction.profile import Profile
+from advisor.records import Bill, Estimate, Prediction, Workload
 from advisor.report import charts
 from advisor.report import search as runs
 from advisor.report.quantities import DEVICE_MEMORY, Quantity
@@ -25,22 +28,27 @@ _OUTSIDE = "driver and workspaces"  # memory that a prediction knows in total bu
 def frame(
     sentence: str,
     limits: Goal | Limits,
-    bill: Bill,
+    bill: Bill | None,
     figures: Mapping[Quantity, Estimate | None],
     buttons: Callable[[], None],
     *,
     about: str = "",
     warnings: Sequence[str] = (),
-) -> None:
-    """Draw the upper half of an answer. Each warning is Markdown; it stands above the numbers."""
+    more: int = 0,
+) -> list[DeltaGenerator]:
+    """Draw the upper half of an answer. Each warning is Markdown; it stands above the numbers.
+
+    Returns the columns of the numbers and `more` empty ones.
+    """
     st.markdown(f"## {escape_dollars(products(sentence))}")
     if about:
         st.caption(escape_dollars(products(about)))
     for text in warnings:
         st.warning(capital(text), icon=":material/warning:")
-    numbers(limits, bill, figures)
+    columns = numbers(limits, bill, figures, more)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         buttons()
+    return columns
 
 
 def options(rows: Sequence[Option], goal: Goal, missing: str = "") -> None:
@@ -56,6 +64,13 @@ def memory(prediction: Prediction) -> None:
     if prediction.workload.rollouts is not None:  # its peaks follow each other, and its engines take what is free
         parts = chance = None
     memory_bar(prediction.device_bytes, has, parts or {}, chance)
+
+
+def parts_of(profile: Profile, workload: Workload) -> dict[str, float]:
+    """Return the memory of one device by part, for a run of the trainer here."""
+    bill = memory_bill(profile, workload)
+    assert bill is not None
+    return {name: getattr(bill, f"{name}_bytes") for name in MEMORY_PARTS if name != "overhead"}
 
 
 def memory_bar(

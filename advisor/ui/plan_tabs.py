@@ -56,7 +56,7 @@ def tabs(goal: Goal, shown: Plan, own: Profile, answered: Plan, scaled: Callable
 
 
 def numbers(
-    limits: Goal | Limits, bill: Bill, figures: Mapping[Quantity, Estimate | None], more: int = 0
+    limits: Goal | Limits, bill: Bill | None, figures: Mapping[Quantity, Estimate | None], more: int = 0
 ) -> list[DeltaGenerator]:
     """Draw the main numbers of a run with their intervals and the odds of its limits.
 

@@ -107,6 +107,6 @@ def test_what_fits(advisor_home, words):
     called = called.chosen.prediction if "chosen" in printed else called.record
     for name in ("peak_reserved_bytes", "tokens_per_second"):
         assert told[name]["value"] == getattr(called, name).value
-    answer = next(element.value for element in at.markdown if element.value.startswith("## "))
-    assert DEVICE_MEMORY.expected(called.device_bytes) in answer.replace("\\", "")
-    assert THROUGHPUT.expected(called.tokens_per_second) in answer.replace("\\", "")
+    shown = {metric.label: metric.value for metric in at.metric}
+    assert shown["Memory per GPU, all of it"] == DEVICE_MEMORY.expected(called.device_bytes)
+    assert shown["Throughput"] == THROUGHPUT.expected(called.tokens_per_second)
