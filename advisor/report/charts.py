@@ -362,7 +362,7 @@ def identity_scatter(rows: Rows, *, unit: str) -> alt.LayerChart:
         alt.X("predicted:Q", **x), alt.Y("actual:Q", title=f"actual, {unit}", **ends), colour,
         tooltip=[alt.Tooltip("run:N"), *_tips(label="predicted and actual")],
     )  # fmt: skip
-    return _layered(_diagonal(ends["scale"]), bars, dots, height=340)
+    return _layered(_diagonal(ends["scale"]), bars, dots, height=320)
 
 
 def _diagonal(scale: alt.Scale) -> alt.Chart:
