@@ -43,8 +43,9 @@ def frame(
     st.markdown(f"## {escape_dollars(products(sentence))}")
     if about:
         st.caption(escape_dollars(products(about)))
-    for text in warnings:
-        st.warning(capital(text), icon=":material/warning:")
+    if warnings:
+        mark = "- " if len(warnings) > 1 else ""
+        st.warning("\n".join(mark + capital(text) for text in warnings), icon=":material/warning:")
     columns = numbers(limits, bill, figures, more)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         buttons()
@@ -74,7 +75,11 @@ def parts_of(profile: Profile, workload: Workload) -> dict[str, float]:
 
 
 def memory_bar(
-    needs: Estimate | None, has: float | None, parts: Mapping[str, float], chance: float | None = None
+    needs: Estimate | None,
+    has: float | None,
+    parts: Mapping[str, float],
+    chance: float | None = None,
+    name: str = "memory of a GPU",
 ) -> None:
     """Draw one bar of memory with its 80 % interval. The device holds at most `has` bytes; None is unknown."""
     if needs is None:
@@ -87,7 +92,7 @@ def memory_bar(
         if size > 0
     ]
     words, span = DEVICE_MEMORY.of(needs), (gib(needs.low), gib(needs.high))
-    said = f"Memory of a GPU: **{words}**" + (f" of {DEVICE_MEMORY.words(has)}" if has else "")
+    said = f"{capital(name)}: **{words}**" + (f" of {DEVICE_MEMORY.words(has)}" if has else "")
     said += "" if chance is None else f" · {runs.percent(chance)} chance that it fits"
     with st.container(gap=None):
         st.markdown(said)

@@ -117,10 +117,10 @@ def _answer(name: str, content: bytes) -> str | None:
             "where the text has its words and numbers. In a terminal: `advisor audit report.md --reader CMD`."
         )
         left, right = side_by_side("assistant", (1, 1))
-        left.caption("1. The prompt to copy")
+        left.markdown("The prompt to copy")
         with _as_file(name, content) as path:
             left.code(asking(path).prompt, language=None, height=160)
-        return right.text_area("2. The assistant's answer, in JSON", key="audit-answer", height=160).strip() or None
+        return right.text_area("The assistant's answer, in JSON", key="audit-answer", height=160).strip() or None
 
 
 @contextlib.contextmanager

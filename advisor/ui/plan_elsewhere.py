@@ -183,7 +183,7 @@ def _launch(plan: Plan, written: Written, text: str) -> None:
                 folder = loaders.store().home / "starts" / plan.id
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_text(text, encoding="utf-8")
-                st.session_state.update({"adopt-command": command, "adopt-folder": str(folder)})
+                st.session_state.update({"adopt-command": command, "adopt-folder": str(folder), "adopt-handed": True})
                 go("adopt")
         else:
             has = f"{here} of {gpus}" if here else "no"

@@ -81,6 +81,11 @@ def copies(command: str, call: str) -> None:
     """Draw what can be copied of an answer: its command, its call in Python, and the address of the page."""
     with st.popover("Command", icon=":material/terminal:", help="The same plan in a terminal or in Python."):
         commands(command, call)
+    link()
+
+
+def link() -> None:
+    """Draw the address of the page to copy."""
     with st.popover("Link", icon=":material/link:", help="The address of this page holds everything."):
         st.caption("Copy the address of this page: it contains the goal, the selected run and the sliders.")
         query, base = st.query_params.to_dict(), (st.context.url or "").split("?")[0]  # as the server sees it
