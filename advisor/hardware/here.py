@@ -63,6 +63,12 @@ def cards() -> list[DetectedGpu]:
     return [card for card in _looked_at().values() if isinstance(card, DetectedGpu)]
 
 
+def cards_of(key: str) -> int:
+    """Return how many GPUs of this kind this machine has."""
+    found = (find_gpu(card.name, card.memory_bytes) for card in cards())
+    return sum(spec is not None and spec.key == key for spec in found)
+
+
 def broken_cards() -> dict[int, str]:
     """Return the GPUs that the driver lists but that cannot be used, each with the reason."""
     return {number: card for number, card in _looked_at().items() if not isinstance(card, DetectedGpu)}

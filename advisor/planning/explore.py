@@ -53,11 +53,13 @@ class Effect:
     refused: str | None = None  # why the changed run is impossible
 
 
-def chances(limits: Goal | Limits, bill: Bill) -> dict[str, float | None]:
+def chances(limits: Goal | Limits, bill: Bill | None) -> dict[str, float | None]:
     """Return the probabilities, by "budget" and "deadline", that a run of this bill stays within them.
 
     None means no such limit or no estimate, or a run that costs nothing and so cannot exceed a budget.
     """
+    if bill is None:
+        return {"budget": None, "deadline": None}
     pairs = {
         "budget": (limits.budget_usd, bill.cost_usd),
         "deadline": (limits.deadline_seconds, bill.wall_clock.total_seconds),

@@ -85,7 +85,7 @@ def predicted_row(row: CardRow, prediction: Prediction) -> CardRow:
     rate, row = prediction.tokens_per_second, replace(row, needs=prediction.device_bytes)
     if not prediction.plannable:
         return replace(
-            row, problem=f"does not fit its memory even with {prediction.workload.micro_batch} sequences at a time"
+            row, problem=f"does not fit its memory even with a micro-batch of {prediction.workload.micro_batch}"
         )
     if rate is None:
         return replace(row, problem=f"the links between {row.gpus} GPUs are not known")

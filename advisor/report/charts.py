@@ -171,6 +171,26 @@ def memory(
     return _layered(*layers, *([] if limit is None else [_limit("y", *limit)]), height=_HEIGHT)
 
 
+def memory_bar(rows: Rows, span: tuple[float, float], words: str, limit: float | None) -> alt.LayerChart:
+    """Draws the memory of one device as a bar of parts, the interval of their sum, and the device's limit, in GiB."""
+    rows = [{**row, "place": ""} for row in rows]
+    parts = [str(row["part"]) for row in rows]
+    end = 1.03 * max(span[1], limit or 0.0)
+    x: dict[str, Any] = {"title": None, "scale": alt.Scale(domain=[0, end], nice=False)}
+    x["axis"] = _few_ticks(labelExpr="datum.value + ' GiB'", domain=False)
+    y = alt.Y("place:N", axis=None)
+    bars = _stacked(rows, PARTS[: len(parts)], parts, columns=6, size=16).encode(alt.X("value:Q", **x), y)
+    if len(parts) == 1:
+        bars = bars.encode(alt.Color("part:N", legend=None, scale=alt.Scale(range=[PREDICTED])))
+    ends = _chart([{"place": "", "low": span[0], "high": span[1], "label": words}])
+    whisker = ends.mark_rule(color=REJECTED, strokeWidth=3).encode(alt.X("low:Q", **x), alt.X2("high:Q"), y)
+    layers = [bars, whisker.encode(tooltip=_tips(label="in all, 80 %"))]
+    if limit is not None:
+        line = _chart([{"limit": limit}]).mark_rule(color=WARNING, strokeWidth=3)
+        layers.append(line.encode(alt.X("limit:Q", **x)))
+    return _layered(*layers, height=70 if len(parts) == 1 else 100)
+
+
 def step_parts(rows: Rows, *, across: str, parts: Sequence[str]) -> alt.Chart:
     """Draws the stacked seconds of a step, one bar for each `place` named by `across`; rows as of `memory`."""
     x = alt.X("place:O", sort=None, title=across, axis=alt.Axis(labelAngle=0, labelLimit=220))
@@ -400,7 +420,7 @@ def identity_scatter(rows: Rows, *, unit: str) -> alt.LayerChart:
         alt.X("predicted:Q", **x), alt.Y("actual:Q", title=f"actual, {unit}", **ends), colour,
         tooltip=[alt.Tooltip("run:N"), *_tips(label="predicted and actual")],
     )  # fmt: skip
-    return _layered(_diagonal(ends["scale"]), bars, dots, height=340)
+    return _layered(_diagonal(ends["scale"]), bars, dots, height=320)
 
 
 def _diagonal(scale: alt.Scale) -> alt.Chart:

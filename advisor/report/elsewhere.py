@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from rich.console import RenderableType
 
-from advisor.architecture import Model
+from advisor.architecture import Layout, Model
 from advisor.hardware.catalog import require_gpu
 from advisor.offer import OWN_MACHINE, Offer
 from advisor.planning.alternatives import unpublished
@@ -73,6 +74,56 @@ def sentence(plan: Plan) -> str:
         f"{nearest}{what} on {rented(run.offer)} with {words_of(work.software)}{how}, {format_tokens(run.tokens)} "
         f"tokens: {TIME.of(run.total_seconds)}, {cost}."
     )
+
+
+def headline(plan: Plan) -> str:
+    """Says the same without its numbers and without the layout in short, which stand elsewhere on a page."""
+    layout = plan.workload.layout
+    short = "" if layout is None or kind_of(plan) == "rl" else f" as {layout_words(layout)}"
+    return sentence(plan).rpartition(": ")[0].replace(short, "", 1)
+
+
+def split_words(cut: Layout) -> str:
+    """Explains a layout: over what each part of the work is split."""
+    pieces = f" of {cut.virtual} pieces each" if cut.virtual > 1 else ""
+    parts = (
+        (cut.tensor, f"each layer over {cut.tensor} GPUs"),
+        (cut.pipeline, f"{cut.pipeline} pipeline stages{pieces}"),
+        (cut.context, f"each sequence over {cut.context} GPUs"),
+        (cut.expert, f"experts over {cut.expert} GPUs"),
+    )
+    shared = "its weights shared by" if cut.sharding == "full" else "copies of the model on"
+    data = f"{shared} {cut.data} groups of GPUs with data of their own"
+    if cut.gpus == cut.data:
+        data = data.replace("groups of ", "")
+    return ", ".join([*(words for degree, words in parts if degree > 1), data if cut.data > 1 else "one copy"])
+
+
+def way(run: Run) -> str:
+    """Says in few words how a run uses its GPUs."""
+    if run.workload.rollouts is not None:
+        return rl.short_use(run.prediction)
+    return "" if run.workload.layout is None else layout_words(run.workload.layout)
+
+
+def named_runs(plan: Plan, most: int) -> list[tuple[Run, str]]:
+    """Returns the best run, the fastest and the cheapest that are not far from it, and the next best, named so.
+
+    Not far: at most twice the cost, or four times the time; beyond that, all others would look alike beside them.
+    """
+    runs, chosen = best_runs(plan), plan.chosen
+    near = [run for run in runs if not run.standing.against or run is chosen]
+    costs = {id(run): run.cost_usd.value if run.cost_usd is not None else math.inf for run in near}
+    cost, seconds = costs[id(chosen)], chosen.total_seconds.value
+    fastest = min((run for run in near if costs[id(run)] <= 2 * cost), key=lambda run: run.total_seconds.value)
+    cheapest = min((run for run in near if run.total_seconds.value <= 4 * seconds), key=lambda run: costs[id(run)])
+    named = dict.fromkeys(map(id, [chosen, fastest, cheapest, *runs]))
+    by_id, words = {id(run): run for run in runs}, {id(fastest): "fastest", id(cheapest): "cheapest"}
+    if fastest is cheapest:
+        words = {id(fastest): "cheapest and fastest"}
+    found = [(by_id[name], words.get(name, "next best")) for name in list(named)[:most]]
+    first = words.get(id(chosen)) if len(runs) > 1 else None
+    return [(chosen, f"recommended{f', {first}' if first else ''}"), *found[1:]]
 
 
 def best_runs(plan: Plan) -> list[Run]:
@@ -215,13 +266,12 @@ def _about_layout(plan: Plan) -> Iterator[str]:
     )
     spec = require_gpu(work.gpu).with_network(plan.goal.network_bytes_per_second)
     yield from filter(None, [network(network_of(work, spec))])
-    pieces = f" of {layout.virtual} pieces" if layout.virtual > 1 else ""
-    stages = f"PP{layout.pipeline}: {layout.pipeline} pipeline stages{pieces}; " if layout.pipeline > 1 else ""
     precision = "fp8" if work.software is not None and work.software.fp8 else work.precision
     yield (
-        f"{precision} matrix products; MFU counts attention without its mask; {stages}"
-        f"failures expected: {plan.bill.failures or 0.0:.1f}"
+        f"{precision} matrix products; MFU counts attention without its mask; failures expected: "
+        f"{plan.bill.failures or 0.0:.1f}"
     )
+    yield f"{layout_words(layout)}: {split_words(layout)}"
     yield (
         f"the time is {beyond_steps():.1f} times that of the steps alone, as in published whole runs: evaluations, "
         "slow machines, settings that were not the fastest"

@@ -20,6 +20,7 @@ from advisor.units import DAY, GIB
 
 if TYPE_CHECKING:
     from advisor.planning.what_fits import CardRow
+    from advisor.records import Estimate
 
 UNDATED = "commit undated (v8 schema: 2025-09 or later)"  # the column of price ages already says so
 # properties of a GPU that decide its uses
@@ -98,7 +99,7 @@ def training_row(row: CardRow) -> dict[str, str | float | None]:
         batch += ", sharded" if SHARDINGS[work.sharding].weights else ""
     return {
         "GPU": row.spec.product,
-        "Fits": "yes" if prediction else fits_sentence(row).partition(":")[0].split()[0].lower(),
+        "Fits": "yes" if prediction else fits_words(row).partition(":")[0].split()[0].lower(),
         "Takes": needs,
         "Free": None if needs is None else row.spec.memory_bytes / GIB - needs,
         "Tokens/s": units.format_rate.printed(rate.value, rate.low, rate.high) if rate else None,
@@ -121,8 +122,8 @@ def _idle(offer: Offer) -> bool:
     return offer.rented is not None and offer.rented > offer.gpus
 
 
-def fits_sentence(row: CardRow) -> str:
-    """Says whether the model fits a GPU, how fast it trains there and at what price."""
+def fits_words(row: CardRow) -> str:
+    """Says whether the model fits a GPU, and how much of its memory it takes."""
     has = units.format_bytes(row.spec.memory_bytes)
     if row.prediction is None:
         if row.needs is None:
@@ -130,11 +131,22 @@ def fits_sentence(row: CardRow) -> str:
         if (over := row.needs.value - row.spec.memory_bytes) > 0:
             takes, more = units.format_bytes(row.needs.value), units.format_bytes(over)
             return f"No: it takes {takes}, {more} more than the {has} available"
-        takes = units.format_estimate(row.needs, units.format_bytes)
-        return f"Perhaps: it takes {takes} of {has}, and 3 % must stay free"
+        return f"Perhaps: it takes {_span(row.needs)} of {has}, and 3 % must stay free"
     tight = row.needs is not None and row.needs.high > TIGHT * row.spec.memory_bytes
-    parts = [f"Yes{', probably' if tight else ''}: {units.format_estimate(row.needs, units.format_bytes)} of {has}"]
-    parts += [units.format_centre(row.prediction.tokens_per_second, units.format_rate)]
+    return f"Yes{', probably' if tight else ''}: {_span(row.needs)} of {has}"
+
+
+def _span(needs: Estimate | None) -> str:
+    """Returns the interval alone, without its middle."""
+    words = units.format_estimate(needs, units.format_bytes)
+    return words.partition(" (")[2].rstrip(")") or words
+
+
+def fits_sentence(row: CardRow) -> str:
+    """Says whether the model fits a GPU, how fast it trains there and at what price."""
+    parts = [fits_words(row)]
+    if row.prediction is not None:
+        parts.append(units.format_centre(row.prediction.tokens_per_second, units.format_rate))
     if row.price is not None and row.usd_per_billion_tokens is not None:
         parts.append(f"{units.format_usd_rate(row.usd_per_billion_tokens.value / 1000)} per million tokens")
     return ", ".join(parts)

@@ -15,12 +15,13 @@ from advisor.auditing.verdict import Ruling
 from advisor.errors import AdvisorError
 from advisor.report import audit as words
 from advisor.ui import loaders
-from advisor.ui.controls import download, escaped, pairs
+from advisor.ui.controls import download, escaped, pairs, side_by_side
 from advisor.ui.uploads import safe_name
 from advisor.workflows.audit import CARDS, asking, audit_cards, drafted
 
 MOST_MEGABYTES = 5
 PASTED = "pasted.md"
+_NOTHING = "Nothing here could be checked: sentences need an assistant, see below"
 _LOOKS = {
     Ruling.WRONG: ("red", ":material/cancel:"),
     Ruling.DOES_NOT_FOLLOW: ("orange", ":material/help:"),
@@ -41,15 +42,20 @@ def page() -> None:
         )
         return
     name, content = given
+    above = st.container()  # the verdict, although the assistant's answer that it needs is asked for below
     answer = None if Path(name).suffix.lower() in CARDS else _answer(name, content)
-    judged, card = _judged(name, content, answer, loaders.store_stamp())
+    with above:
+        _verdict(name, *_judged(name, content, answer, loaders.store_stamp()))
+
+
+def _verdict(name: str, judged: Audit | None, card: str | None) -> None:
+    """Draw the verdict, and the claims by their rulings. `judged` is None if only an assistant can read the text."""
     if judged is None:
-        st.info("This text has no table and no line like “depth: 12”. Its sentences are checked once an assistant "
-                "has read them.", icon=":material/forum:")  # fmt: skip
+        st.info(f"{_NOTHING}. It has no table and no line like “depth: 12”.", icon=":material/forum:")
         return
     stem = Path(name).stem
     with st.container(border=True):
-        st.markdown(f"**{escaped(words.verdict_line(judged))}**")
+        st.markdown(f"**{escaped(words.verdict_line(judged)) if judged.judged else _NOTHING}**")
         if facts := words.facts_line(judged):
             st.caption(escaped(facts))
         with st.container(horizontal=True):
@@ -87,7 +93,7 @@ def _source() -> tuple[str, bytes] | None:
     text = left.text_area(
         "A plan or report, as text or Markdown",
         placeholder="7B model on one RTX 4090, 100 B tokens, 3 days, $50 …",
-        height=200,
+        height=160,
         key="audit-text",
         help="Prose and tables; line numbers in the answer are those of this text.",
     )
@@ -107,12 +113,14 @@ def _answer(name: str, content: bytes) -> str | None:
     """Show the prompt to copy. Return the assistant's answer from the field below, or None if it is empty."""
     with st.expander("Have an assistant read the sentences", icon=":material/forum:", expanded=True):
         st.caption(
-            "Copy the prompt into any assistant and paste its answer below. It only reads: what it says is judged "
+            "Copy the prompt into any assistant and paste its answer. It only reads: what it says is judged "
             "where the text has its words and numbers. In a terminal: `advisor audit report.md --reader CMD`."
         )
+        left, right = side_by_side("assistant", (1, 1))
+        left.markdown("The prompt to copy")
         with _as_file(name, content) as path:
-            st.code(asking(path).prompt, language=None, height=160)
-        return st.text_area("The assistant's answer, in JSON", key="audit-answer", height=120).strip() or None
+            left.code(asking(path).prompt, language=None, height=160)
+        return right.text_area("The assistant's answer, in JSON", key="audit-answer", height=160).strip() or None
 
 
 @contextlib.contextmanager

@@ -43,11 +43,18 @@ def page() -> None:
     else:
         busy = ", ".join(training_here(loaders.store()))
         own = [entry for entry in entries if not entry.shipped]
-        if own:
-            same = [entry for entry in own if entry.device_key == own[0].device_key]
-            used = [entry for entry in same if entry.quality and entry.quality.verdict != Verdict.REJECTED]
-            _newest(own[0], used[0] if used else None, busy)
-        _form(card is not None, busy)
+        held_out = _held_out(own[0]) if own else None
+        left, right = side_by_side("calibrate", (3, 2)) if held_out is not None else (st.container(), st.container())
+        with left:
+            if own:
+                same = [entry for entry in own if entry.device_key == own[0].device_key]
+                used = [entry for entry in same if entry.quality and entry.quality.verdict != Verdict.REJECTED]
+                _newest(own[0], used[0] if used else None, busy)
+            _form(card is not None, busy)
+        if held_out is not None:
+            right.markdown("**Each configuration, predicted from the others**")
+            right.altair_chart(charts.held_out(held_out, describe), width="stretch")
+            right.caption("On the dashed line the prediction was exact; bars are 80 % intervals.")
         if now is not None and (last := calibrated_since(loaders.store(), now.unix_seconds)) is None:
             printed = escaped(" / ".join(calibrating(loaders.store()).last_lines()))
             st.warning(f"The last calibration measured nothing. It printed: {printed}", icon=":material/warning:")
@@ -85,11 +92,6 @@ def _newest(entry: CalibrationEntry, used: CalibrationEntry | None, busy: str) -
             options = ["--gpu", entry.device_key, "--family", entry.family or "nanochat", "--fresh"]
             start_calibrating(loaders.store(), options, float(seconds))
             st.rerun()
-    if held_out is not None:
-        with st.expander("Predicted against measured: each configuration is predicted from the others", expanded=True):
-            square, _ = side_by_side("held-out", (2, 3))
-            square.altair_chart(charts.held_out(held_out, describe), width="stretch")
-            st.caption("On the dashed line the prediction was exact; bars are 80 % intervals.")
 
 
 @st.cache_resource(max_entries=16, show_spinner=False, hash_funcs=loaders.BY_FILE)
@@ -108,7 +110,7 @@ def _form(has_card: bool, busy: str) -> None:
         )
     defaults = CUDA_DEFAULTS if has_card else CPU_DEFAULTS
     with st.form("calibrate", border=True):
-        columns = st.columns(4)
+        columns = st.container(key="pair-calibrate").columns(4)
         auto = "auto: the first GPU of this machine, else its CPU."
         device = columns[0].selectbox("Device", ["auto", "cpu"], help=auto)
         family = columns[1].selectbox("Model family", FAMILIES, help="The shape that is trained.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,14 @@ def _picked() -> Path | None:
     return None
 
 
+def can_prepare() -> bool:
+    """Tell whether the package that trains and applies tokenizers is installed."""
+    return importlib.util.find_spec("tokenizers") is not None
+
+
 def _prepare() -> None:
     """Make a token folder from text. The page waits, and shows the progress."""
-    folders = loaders.token_folders()
+    folders, lacks = loaders.token_folders(), not can_prepare()
     with (
         st.expander("Prepare text", icon=":material/add:", expanded=not folders),
         st.form("prepare-data", border=False),
@@ -78,21 +84,19 @@ def _prepare() -> None:
             help="Size of the vocabulary to train; 256 tokens are single bytes.",
         )  # fmt: skip
         name = columns[2].text_input("Name", "my-data", key="data-name", help="Name of the new folder.")
-        requested = st.form_submit_button("Prepare", icon=":material/play_arrow:")
+        requested = st.form_submit_button("Prepare", icon=":material/play_arrow:", disabled=lacks)
     corpus = str(loaders.data_home() / CORPUS) not in folders and st.button(
         "No text at hand? Make a small corpus from Python's standard library", icon=":material/auto_stories:",
         key="make-corpus", help="The source code that came with this Python: about 7 M tokens, in less than a minute.",
+        disabled=lacks,
     )  # fmt: skip
+    if lacks:
+        st.caption("Preparing text needs one more package: `pip install 'training-advisor[train]'`")
     if not requested and not corpus:
         return
     if not corpus and not files and not path.strip():
         raise AdvisorError("there is no text to prepare", "upload some, or name a file or folder on this machine")
     out = loaders.data_home() / (CORPUS if corpus else safe_name(name.strip() or "my-data").replace(" ", "-"))
-    bar = st.progress(0.0, "reading")
-
-    def moved(stage: str, done: int, total: int) -> None:
-        bar.progress(min(1.0, done / max(total, 1)), _STAGES[stage])
-
     with tempfile.TemporaryDirectory(prefix="advisor-data-") as temporary:
         inputs = [Path(path.strip()).expanduser()] if path.strip() else []
         for file in files:
@@ -101,7 +105,14 @@ def _prepare() -> None:
         for one in inputs:
             if not one.exists():
                 raise AdvisorError(f"there is no file {one}", "name one on the machine where this app runs")
-        prepare_data(None if corpus else inputs, out, vocab_size=int(vocabulary), on_progress=moved)
+        bar = st.progress(0.0, "reading")
+        try:
+            prepare_data(
+                None if corpus else inputs, out, vocab_size=int(vocabulary),
+                on_progress=lambda stage, done, total: bar.progress(min(1.0, done / max(total, 1)), _STAGES[stage]),
+            )  # fmt: skip
+        finally:
+            bar.empty()
     st.session_state[FOLDER] = str(out)
     st.rerun()
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import streamlit as st
 
-from advisor.errors import AdvisorError, explain
+from advisor.errors import AdvisorError, close_matches, explain
 from advisor.ui import adopt, analyze, audit, calibrate, data, fleet, gpus, plan, runs, watch
 from advisor.ui.controls import ENTERED, IN_ADDRESS, OF_PAGE, error_words, escaped
 
@@ -130,12 +130,18 @@ def _address() -> dict[str, list[str]]:
 def _without_control(asked: dict[str, list[str]]) -> list[str]:
     """Return what the address asked for but no control took: names without a control, and values that were refused."""
     now, state = _address(), st.session_state
-    unknown = [name for name in now if name in asked and name not in state and name not in state.get(IN_ADDRESS, ())]
+    here = [name for name in state if isinstance(name, str) and name.isidentifier()]
+    unknown = [
+        name + (f" (did you mean {close[0]}?)" if (close := close_matches(name, here)) else "")
+        for name in now
+        if name in asked and name not in state and name not in state.get(IN_ADDRESS, ())
+    ]
     for name, values in asked.items():
         chosen = state.get(name)
         taken = {str(value).lower() for value in (chosen if isinstance(chosen, (list, tuple)) else [chosen])}
         refused = (v for v in values if v and v not in now.get(name, ()) and v.lower() not in taken)
-        unknown += [f"{name}={value}" for value in refused]
+        instead = f" ({chosen} is taken)" if isinstance(chosen, str) and chosen else ""
+        unknown += [f"{name}={value}{instead}" for value in refused]
     return unknown
 
 

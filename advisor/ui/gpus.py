@@ -14,28 +14,30 @@ import pandas as pd
 import streamlit as st
 
 from advisor import units
-from advisor.errors import AdvisorError
+from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import load_gpus, require_gpu
 from advisor.hardware.live_prices import refresh_prices
 from advisor.hardware.offers import cheapest_offer, offers_by_provider, provider_names, unpriced
 from advisor.hardware.prices import load_prices
 from advisor.options import Goal
 from advisor.planning.command import call, predict_command
+from advisor.planning.goal import Limits
 from advisor.planning.models import NamedModel, known_names, mixture_rows, nearest_shape
 from advisor.planning.offers import ANY
 from advisor.planning.what_fits import CardRow, card_rows, largest_context, order, predicted_row
 from advisor.prediction.profile import Profile
 from advisor.records import Workload
 from advisor.report import gpu_rows
-from advisor.report.gpu_rows import fits_sentence, sold
+from advisor.report.gpu_rows import fits_sentence, fits_words, sold
+from advisor.report.quantities import DEVICE_MEMORY, THROUGHPUT, Quantity
 from advisor.report.table import capital
-from advisor.ui import controls, loaders
-from advisor.ui.controls import QUERY, commands, escaped, from_address, go, products, table, to_address
+from advisor.ui import answer, controls, loaders
+from advisor.ui.controls import QUERY, escaped, from_address, go, in_controls, table, to_address
 from advisor.ui.plan_form import OTHER_SOFTWARE, PLAN_LAYOUT
-from advisor.ui.plan_tabs import memory_bars
+from advisor.ui.plan_tabs import copies
 from advisor.units import DAY
 from advisor.workflows.goal import find_any_model, model_of_config
-from advisor.workflows.plan_finetune import finetune_batch, finetune_software
+from advisor.workflows.plan_finetune import LENGTH, finetune_batch, finetune_software
 
 METHODS = {"scratch": "from scratch", "full": "full fine-tune", "lora": "LoRA", "qlora": "QLoRA"}
 RANKS = (8, 16, 32, 64, 128, 256)
@@ -45,6 +47,7 @@ CARDS = "cards"  # in the session and in the address: the GPUs that are shown
 MOST_COMPARED = 6
 _SIZES = ("family", "depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size")
 _TICKED = "gpus-ticked"  # session state: the rows of the table that were ticked last
+_PER_MILLION = Quantity("cost per million tokens", units.format_usd_rate)
 _REFRESHED = "refreshed"  # session state: the result of asking for today's prices
 
 
@@ -67,8 +70,35 @@ def page() -> None:
         return
     rows = _market(asked, (*loaders.store_stamp(), loaders.prices_stamp()))
     by_key = {row.spec.key: row for row in rows}
-    keys = [key for key in st.session_state[CARDS] if key in by_key]
-    _answer(asked, rows, [by_key[key] for key in keys])
+    chosen = [by_key[key] for key in st.session_state[CARDS] if key in by_key]
+    if chosen:
+        shown = _shown(chosen)
+        _answer(shown, chosen, asked)
+        names = ["All GPUs", f"Prices of the {shown.spec.product}", "Data sheet"]
+        tabs = st.tabs(["Side by side", *names] if len(chosen) > 1 else names)
+        if len(chosen) > 1:
+            with tabs[0]:
+                table(gpu_rows.comparison_rows(chosen), right=[row.spec.product for row in chosen])
+        with tabs[-2]:
+            _offers(shown, asked, datetime.date.today())
+        with tabs[-1]:
+            controls.pairs(gpu_rows.card_facts(require_gpu(shown.spec.key)), ("Specification", "Value"))
+        with tabs[-3]:
+            _list(rows)
+        return
+    fitting = [row for row in rows if row.prediction is not None]
+    st.markdown(f"## {escaped(f'It fits on {len(fitting)} of {len(rows)} GPU types')}")
+    cheapest = ""
+    if fitting and fitting[0].usd_per_billion_tokens is not None:
+        words = fits_sentence(fitting[0]).partition(": ")[2]
+        cheapest = f"The cheapest is {_number(asked)}{fitting[0].spec.product}: {words}. "
+    st.markdown(escaped(f"{cheapest}Choose a GPU above or tick it below for a yes-or-no answer."))
+    st.caption(escaped(f"{_task(asked)}."))
+    _list(rows)
+
+
+def _list(rows: list[CardRow]) -> None:
+    """Draw the list of all GPUs, its filter, and the age of the prices in it."""
     columns = st.columns((3, 1), vertical_alignment="bottom")
     text = columns[0].text_input(
         "Filter", key="card_filter", bind=QUERY, placeholder="4090, Ada, 24 GB …",
@@ -88,8 +118,6 @@ def page() -> None:
         return
     _table(shown)
     _prices(datetime.date.today())
-    if keys:
-        _looked_at([by_key[key] for key in keys], asked)
 
 
 def _question() -> FitQuestion | None:
@@ -101,8 +129,8 @@ def _question() -> FitQuestion | None:
         "config.json, or a size such as 1.5B. Type to search.",
     )  # fmt: skip
     from_address("card_method")
-    if st.session_state.setdefault("card_method", "qlora") not in METHODS:
-        st.session_state["card_method"] = "qlora"
+    if (method := st.session_state.setdefault("card_method", "qlora")) not in METHODS:
+        st.session_state["card_method"] = next(iter(close_matches(str(method), METHODS)), "qlora")
     method = columns[1].selectbox(
         "Method", list(METHODS), key="card_method", format_func=METHODS.__getitem__,
         help="From scratch: with the trainer here. The others: with TRL and AdamW.",
@@ -120,38 +148,49 @@ def _question() -> FitQuestion | None:
     to_address(CARDS, keys)
     about = "GPUs in one machine, each with its own sequences."
     gpus = columns[4].selectbox("Number of GPUs", [1, 2, 4, 8], key="card_gpus", bind=QUERY, help=about)
-    with st.expander("More: a pasted config.json, rank of the adapters, provider", icon=":material/tune:"):
+    model = problem = None
+    try:
+        model = _model(str(name or ""), st.session_state.get("card_config", ""), length)
+    except AdvisorError as error:
+        problem = error
+        st.error(f"**Model**: {_refusal(error, str(name or ''))}", icon=":material/error:")
+    opened = problem is not None
+    with st.expander("More: a pasted config.json, rank of the adapters, provider", opened, icon=":material/tune:"):
         left, right = st.columns((1, 2))
         about = "Rank of the adapters of LoRA and QLoRA."
         rank = left.selectbox("Rank", RANKS, index=1, key="card_rank", bind=QUERY, help=about)
         names = ["any", *provider_names()]
         provider = right.selectbox("Provider", names, key="card_provider", bind=QUERY, help="Whose prices.")
-        text = st.text_area(
+        st.text_area(
             "config.json", key="card_config", persist_state="session", height=140,
             placeholder='{"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 22, …}',
             help="As Hugging Face has it, in a model's files. It takes the place of the model's name.",
         )  # fmt: skip
-    try:
-        model = _model(str(name or ""), text, length)
-        if method in ("scratch", "full") and model.expert_width is not None:
-            st.error(f"**Model**: all weights of a mixture of experts are planned with layouts.  \n{OTHER_SOFTWARE}")
-            if st.button(PLAN_LAYOUT, icon=":material/account_tree:"):
-                limits = {"budget": "", "deadline": ""}  # none was stated here
-                go("plan", {"model": model.name, "layout": "any", "gpu": keys or ["h100-80gb-sxm"], **limits})
-            return None
-    except AdvisorError as error:
-        hint = error.hint or ""
-        if not text.strip():  # the page takes a config.json where the command takes the sizes
-            near = capital(hint.partition(" Any other model:")[0])
-            hint = f"{near} Any other model: paste its config.json under More, or type a size such as 9B"
-        message = escaped(error.message.removeprefix("--model "))
-        st.error(f"**Model**: {message}  \n{escaped(hint)}", icon=":material/error:")
+    if model is None:
+        return None
+    if method in ("scratch", "full") and model.expert_width is not None:
+        st.error(f"**Model**: all weights of a mixture of experts are planned with layouts.  \n{OTHER_SOFTWARE}")
+        if st.button(PLAN_LAYOUT, icon=":material/account_tree:"):
+            limits = {"budget": "", "deadline": ""}  # none was stated here
+            go("plan", {"model": model.name, "layout": "any", "gpu": keys or ["h100-80gb-sxm"], **limits})
         return None
     if model.differs:
         stand_in = f"{model.name} is predicted as a {model.shape.family} of the same sizes, although {model.differs}."
         st.caption(escaped(stand_in))
     providers = () if provider == "any" else (provider,)
     return FitQuestion(model=model, method=method, rank=rank, gpus=gpus, providers=providers)
+
+
+def _refusal(error: AdvisorError, name: str) -> str:
+    """Say why a model is not known, and what to do on this page."""
+    if st.session_state.get("card_config", "").strip():
+        return f"{escaped(error.message)}.  \n{escaped(capital(error.hint or ''))}"
+    if not error.message.endswith(": unknown"):
+        return f"{in_controls(error.message.removeprefix('--model '), {})}."
+    # only names of the same family are worth naming
+    near = [known for known in close_matches(name, known_names()) if known[:3] == name.lower().rpartition("/")[2][:3]]
+    guess = f"Did you mean {' or '.join(near)}? " if near else ""
+    return f"{escaped(name)} is not known here.  \n{guess}Paste its config.json below, or type a size such as 9B."
 
 
 def _model(name: str, config: str, length: int) -> NamedModel:
@@ -191,25 +230,56 @@ def _market(asked: FitQuestion, stamped: tuple[int, ...]) -> list[CardRow]:
     return sorted(rows, key=order)
 
 
-def _answer(asked: FitQuestion, rows: list[CardRow], chosen: list[CardRow]) -> None:
-    """Say yes or no for the GPUs that were named, or else how many GPUs fit the model and which is cheapest."""
-    task = f"{asked.model.name}, {METHODS[asked.method]}, {asked.model.shape.seq_len:,} tokens"
-    number = f"{asked.gpus} x " if asked.gpus > 1 else ""
-    for row in chosen:
-        st.markdown(f"## {escaped(f'{row.spec.product}. {fits_sentence(row)}')}")
-        price = row.price
-        rent = f", {units.format_usd_rate(price.usd_per_gpu_hour)} per GPU-hour from {price.provider}" if price else ""
-        more = f", sold {sold(price)}" if price and sold(price) else ""
-        st.caption(escaped(f"{task} on {number}{row.spec.product}{rent}{more}."))
-    if not chosen:
-        fitting = [row for row in rows if row.prediction is not None]
-        st.markdown(f"## {escaped(f'It fits on {len(fitting)} of {len(rows)} GPU types')}")
-        if fitting and fitting[0].usd_per_billion_tokens is not None:
-            best = fitting[0]
-            st.markdown(
-                escaped(f"The cheapest is {number}{best.spec.product}: {fits_sentence(best).partition(': ')[2]}.")
-            )
-        st.caption(escaped(f"{task}. Choose a GPU above for a yes-or-no answer."))
+def _task(asked: FitQuestion) -> str:
+    return f"{asked.model.name}, {METHODS[asked.method]}, {asked.model.shape.seq_len:,} tokens"
+
+
+def _number(asked: FitQuestion) -> str:
+    return f"{asked.gpus} x " if asked.gpus > 1 else ""
+
+
+def _shown(chosen: list[CardRow]) -> CardRow:
+    """Return the GPU of the answer: the one that was named, or the user's choice of several."""
+    names = {row.spec.product: row for row in chosen}
+    if len(chosen) == 1:
+        return chosen[0]
+    name = st.segmented_control(
+        "The answer for", list(names), default=chosen[0].spec.product, required=True, label_visibility="collapsed",
+        key=f"gpu-in-full-{'-'.join(row.spec.key for row in chosen)}",
+    )  # fmt: skip
+    return names[name or chosen[0].spec.product]
+
+
+def _answer(row: CardRow, chosen: list[CardRow], asked: FitQuestion) -> None:
+    """Answer for one GPU: whether the model fits, how fast it trains, at what price, and what to do next."""
+    price, prediction = row.price, row.prediction
+    rent = f", {units.format_usd_rate(price.usd_per_gpu_hour)} per GPU-hour from {price.provider}" if price else ""
+    more = f", sold {sold(price)}" if price and sold(price) else ""
+    about = f"{_task(asked)} on {_number(asked)}{row.spec.product}{rent}{more}"
+    rate, per_token = None, row.usd_per_billion_tokens
+    if prediction is not None:
+        rate, work = prediction.tokens_per_second, prediction.workload
+        about += f", micro-batch {work.micro_batch}"
+        about += ", activations recomputed" if work.activation_checkpointing != "none" else ""
+    figures = {DEVICE_MEMORY: row.needs}
+    if prediction is not None:
+        figures |= {THROUGHPUT: rate, _PER_MILLION: per_token and per_token.scaled(1e-3)}
+    warnings = [f"{escaped(row.problem)}."] if prediction is None and row.problem else []
+    column = answer.frame(
+        f"{row.spec.product}. {fits_words(row)}", Limits(), None, figures, partial(_buttons, row, chosen, asked),
+        about=f"{about}.", warnings=warnings,
+    )  # fmt: skip
+    if prediction is not None:
+        longest = largest_context(
+            _profile(row, asked), replace(prediction.workload, micro_batch=1, activation_checkpointing="full")
+        )
+        about = "One sequence per GPU, with full activation checkpointing."
+        column.metric("Longest context that fits", units.format_count(longest) if longest else "none", help=about)
+    needs, has, chance = row.needs, row.spec.memory_bytes, prediction.fit_probability if prediction else None
+    if asked.method == "scratch" and prediction is not None:
+        answer.memory_bar(needs, has, answer.parts_of(_profile(row, asked), prediction.workload), chance)
+    else:
+        answer.memory_bar(needs, has, {}, chance)
 
 
 def _table(shown: list[CardRow]) -> None:
@@ -267,41 +337,57 @@ def _prices(today: datetime.date) -> None:
         (st.success if worked else st.error)("  \n".join(escaped(line) for line in lines))
 
 
-def _looked_at(chosen: list[CardRow], asked: FitQuestion) -> None:
-    """Show the named GPUs side by side, and one of them in full."""
-    st.header("Details", anchor=False)
-    names = {row.spec.product: row for row in chosen}
-    if len(chosen) > 1:
-        table(gpu_rows.comparison_rows(chosen), right=list(names))
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        shown = chosen[0]
-        if len(chosen) > 1:
-            name = st.segmented_control(
-                "In full", list(names), default=chosen[0].spec.product, required=True,
-                key=f"gpu-in-full-{'-'.join(row.spec.key for row in chosen)}",
-            )  # fmt: skip
-            shown = names[name or chosen[0].spec.product]
-        plannable = [row.spec.key for row in chosen if row.spec.is_cuda]
-        examples = None
-        if asked.method != "scratch":
-            examples = st.number_input("Examples", min_value=1, value=10_000, step=1000, key="card_examples",
-                                       bind=QUERY, help="How many to fine-tune on.", width=160)  # fmt: skip
-        mine = st.checkbox("Mine, not rented", key="card_mine", bind=QUERY, help="It then costs no rent.")
-        if st.button(
-            "Plan on the best of these" if len(chosen) > 1 else "Plan on this",
-            type="primary", icon=":material/arrow_forward:", key="plan-on-these", disabled=not plannable,
-            help="Opens the page Plan with this model and these GPUs. It plans on NVIDIA's GPUs only.",
-        ):  # fmt: skip
-            # Open the page Plan with these GPUs and the model, as far as an address can express them.
-            query: dict[str, Any] = {"gpu": plannable, "gpus": [str(asked.gpus)]}
-            query |= {name: str(value) for name, value in _model_options(asked).items()}
-            if examples is not None:
-                query |= {"finetune": asked.method, "examples": units.write_count(examples)}
-                query |= {"lora_rank": str(asked.rank)} if asked.method != "full" else {}
-            query |= {"own": " ".join(f"{key}:{asked.gpus}" for key in plannable)} if mine else {}
-            query |= {"provider": list(asked.providers)} if asked.providers else {}
-            go("plan", query)
-    _one(shown, asked, datetime.date.today())
+def _buttons(row: CardRow, chosen: list[CardRow], asked: FitQuestion) -> None:
+    """Draw what leads on: the plan on these GPUs, and the command and call that give the same numbers."""
+    plannable, examples = [one.spec.key for one in chosen if one.spec.is_cuda], None
+    pressed = st.button(
+        "Plan on the best of these" if len(chosen) > 1 else "Plan on this",
+        type="primary", icon=":material/arrow_forward:", key="plan-on-these", disabled=not plannable,
+        help="Opens the page Plan with this model and these GPUs. It plans on NVIDIA's GPUs only.",
+    )  # fmt: skip
+    if asked.method != "scratch":
+        examples = st.number_input("Examples", min_value=1, value=10_000, step=1000, key="card_examples", bind=QUERY,
+                                   help="How many to fine-tune on.", width=160)  # fmt: skip
+    mine = st.checkbox("Mine, not rented", key="card_mine", bind=QUERY, help="It then costs no rent.")
+    if row.prediction is not None:
+        copies(*_same_numbers(row.prediction.workload, asked))
+    if pressed:
+        # Open the page Plan with these GPUs and the model, as far as an address can express them.
+        query: dict[str, Any] = {"gpu": plannable, "gpus": [str(asked.gpus)]}
+        query |= {name: str(value) for name, value in _model_options(asked).items()}
+        if examples is not None:
+            query |= _for_fine_tune(asked)
+            query |= {"finetune": asked.method, "examples": units.write_count(examples)}
+            query |= {"lora_rank": str(asked.rank)} if asked.method != "full" else {}
+        query |= {"own": " ".join(f"{key}:{asked.gpus}" for key in plannable)} if mine else {}
+        query |= {"provider": list(asked.providers)} if asked.providers else {}
+        go("plan", query)
+
+
+def _for_fine_tune(asked: FitQuestion) -> dict[str, str]:
+    """Return what only a fine-tune asks: the model's file if it was pasted, shorter examples, and no limits."""
+    shape, options = asked.model.shape, {"budget": "", "deadline": ""}  # none was stated here
+    if shape.seq_len < LENGTH:
+        options["length"] = str(shape.seq_len)  # they are not cut
+    if text := st.session_state.get("card_config", "").strip():
+        file = loaders.store().home / "models" / hashlib.sha256(text.encode()).hexdigest()[:8] / "config.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        options |= {"model": str(file)} | dict.fromkeys(_SIZES, "")
+    return options
+
+
+def _same_numbers(work: Workload, asked: FitQuestion) -> tuple[str, str]:
+    """Return the command and the Python call that give the same numbers."""
+    same = ("micro_batch", "grad_accum", "precision", "compile", "activation_checkpointing")
+    options = {"gpu": work.gpu, "gpus": work.gpus} | _model_options(asked)
+    options |= {name: getattr(work, name) for name in same}
+    options |= {"tied": True} if asked.model.tied and asked.method != "scratch" and "model" not in options else {}
+    options |= {"sharding": work.sharding} if work.gpus > 1 else {}
+    options |= {"software": work.software.name} if work.software is not None else {}
+    if work.software is not None and (adapters := work.software.adapters) is not None:
+        options |= {"lora_rank": adapters.rank, "lora_targets": adapters.targets, "qlora": adapters.quantized}
+    return predict_command(options), call("predict", options)
 
 
 def _model_options(asked: FitQuestion) -> dict[str, Any]:
@@ -312,54 +398,23 @@ def _model_options(asked: FitQuestion) -> dict[str, Any]:
     return named | {"seq_len": model.shape.seq_len}
 
 
-def _one(row: CardRow, asked: FitQuestion, today: datetime.date) -> None:
-    spec = row.spec
-    if row.prediction is not None:
-        if asked.method == "scratch":
-            profile = loaders.profile(spec.key, family=asked.model.shape.family)
-        else:
-            software = finetune_software(asked.method, asked.model, asked.rank)
-            profile = finetune_batch(loaders.store(), spec.key, asked.gpus, asked.model, software)[0]
-        _fits(profile, row.prediction.workload, drawn=asked.method == "scratch")
-        # Show the command and the Python call that give the same numbers.
-        work = row.prediction.workload
-        same = ("micro_batch", "grad_accum", "precision", "compile", "activation_checkpointing")
-        options = {"gpu": work.gpu, "gpus": work.gpus} | _model_options(asked)
-        options |= {name: getattr(work, name) for name in same}
-        options |= {"tied": True} if asked.model.tied and asked.method != "scratch" and "model" not in options else {}
-        options |= {"sharding": work.sharding} if work.gpus > 1 else {}
-        options |= {"software": work.software.name} if work.software is not None else {}
-        if work.software is not None and (adapters := work.software.adapters) is not None:
-            options |= {"lora_rank": adapters.rank, "lora_targets": adapters.targets, "qlora": adapters.quantized}
-        commands(predict_command(options), call("predict", options))
-    elif row.problem:
-        st.warning(f"{escaped(row.problem)}.", icon=":material/memory:")
-    left, right = controls.side_by_side("gpu", (2, 3))
-    with left:
-        controls.pairs(gpu_rows.card_facts(require_gpu(spec.key)), ("Specification", "Value"))
-    entries = offers_by_provider(spec.key, asked.gpus, asked.providers)
-    with right:
-        if rows := gpu_rows.offer_rows(entries, today):
-            table(rows, right=gpu_rows.OFFER_NUMBERS)
-        else:
-            why = unpriced(spec.key, asked.gpus, asked.providers).source
-            st.info(f"{why.capitalize()}; give your own price on the page Plan.")
-        if notes := gpu_rows.offer_notes(entries, asked.gpus):
-            st.caption(escaped("  \n".join(notes)))
+def _profile(row: CardRow, asked: FitQuestion) -> Profile:
+    """Return the profile that predicted a row."""
+    key, model = row.spec.key, asked.model
+    if asked.method == "scratch":
+        return loaders.profile(key, family=model.shape.family)
+    software = finetune_software(asked.method, model, asked.rank)
+    return finetune_batch(loaders.store(), key, asked.gpus, model, software)[0]
 
 
-def _fits(profile: Profile, workload: Workload, *, drawn: bool) -> None:
-    """Show how the model fits the GPU: the best batch, the longest context, and if `drawn` the parts of its memory."""
-    context = largest_context(profile, replace(workload, micro_batch=1, activation_checkpointing="full"))
-    columns = st.container(key="pair-fits").columns(3)
-    batch = f"{workload.micro_batch} x {workload.shape.seq_len}"
-    columns[0].metric("Micro-batch to take", batch, help="The fastest that surely fits.")
-    longest, about = (
-        units.format_count(context) if context else "none",
-        "One sequence per GPU, with full activation checkpointing.",
-    )
-    columns[1].metric("Longest context that fits", longest, help=about)
-    columns[2].metric("Activation checkpointing", workload.activation_checkpointing)
-    if drawn:
-        memory_bars(profile, workload)
-        st.caption(f"Memory of one {products(profile.key)} at the peak of a step by micro-batch; grey: 80 % interval.")
+def _offers(row: CardRow, asked: FitQuestion, today: datetime.date) -> None:
+    """Draw what each provider asks for these GPUs."""
+    key = row.spec.key
+    entries = offers_by_provider(key, asked.gpus, asked.providers)
+    if rows := gpu_rows.offer_rows(entries, today):
+        table(rows, right=gpu_rows.OFFER_NUMBERS)
+    else:
+        why = unpriced(key, asked.gpus, asked.providers).source
+        st.info(f"{why.capitalize()}; give your own price on the page Plan.")
+    if notes := gpu_rows.offer_notes(entries, asked.gpus):
+        st.caption(escaped("  \n".join(notes)))

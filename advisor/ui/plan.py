@@ -24,7 +24,7 @@ from advisor.report.plan import device, markdown
 from advisor.report.quantities import COST, LOSS, TIME
 from advisor.report.table import capital
 from advisor.store.plan_files import dump_plan
-from advisor.ui import launch_form, loaders, plan_answers, plan_elsewhere, plan_form, plan_options, plan_what_if
+from advisor.ui import answer, launch_form, loaders, plan_answers, plan_elsewhere, plan_form, plan_options, plan_what_if
 from advisor.ui.controls import PLAN, QUERY, as_text, download, go, grid, products, to_address
 from advisor.ui.plan_options import Option
 from advisor.ui.plan_tabs import THIN, copies, draw, escape_dollars, narrow, numbers, tabs, with_controls
@@ -118,7 +118,7 @@ def _shown(goal: Goal, answered: Plan, now: plan_answers.World, *, stale: bool =
         _options(goal, answered, run, now)
         hours = None if goal.deadline_seconds is None else goal.deadline_seconds / HOUR
         _front(answered, run, shown.chosen if varied else None, (goal.budget_usd, hours))
-        plan_options.memory(shown.chosen)
+        answer.memory(shown.chosen.prediction)
         if varied:
             st.markdown("**What the changes do**")
             plan_what_if.comparison(base.chosen, shown.chosen)

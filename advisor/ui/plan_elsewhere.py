@@ -2,120 +2,268 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import streamlit as st
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
+from advisor.hardware.here import cards_of
+from advisor.offer import OWN_MACHINE, Offer
 from advisor.options import Goal
 from advisor.planning import explore
 from advisor.planning.command import plan_call, plan_command
 from advisor.planning.curves import gib
+from advisor.planning.offers import ANY, OWN, on_machine
 from advisor.prediction.layout_batch import memory_by_stage
 from advisor.prediction.layout_memory import MEMORY_PARTS
-from advisor.records import Plan
+from advisor.records import Plan, Run
 from advisor.report import charts, elsewhere, rl
 from advisor.report import plan as plan_words
+from advisor.report.plan import RESTS_ON
 from advisor.report.prediction import layout_words
 from advisor.report.quantities import COST, DEVICE_MEMORY, THROUGHPUT, TIME
 from advisor.report.table import Table, capital, in_markdown
-from advisor.ui import plan_answers, plan_options, plan_what_if
-from advisor.ui.controls import download, grid, products, to_address
+from advisor.store.plan_files import dump_plan
+from advisor.ui import answer, loaders, plan_answers, plan_form, plan_what_if
+from advisor.ui.controls import download, go, products, to_address
 from advisor.ui.plan_options import Option
-from advisor.ui.plan_tabs import copies, escape_dollars, numbers, with_controls
-from advisor.units import format_bytes, format_estimate
+from advisor.ui.plan_tabs import copies, draw, with_controls
+from advisor.units import format_bytes, format_estimate, write_count
 from advisor.workflows.plan_rl import splits, with_split
-from advisor.workflows.write_elsewhere import start_suffix, write_elsewhere
+from advisor.workflows.write_elsewhere import Written, start_suffix, write_elsewhere
 
 MOST = 40  # number of machines listed for a fine-tune
-OPTIONS = 3  # machines that are drawn
+OPTIONS = 3  # that are drawn
+MACHINE = "machine"  # in the session and in the address: the machine that is shown, if it is not the best
 _SPLIT = f"{plan_what_if.PREFIX}rollout_gpus"  # in the session and in the address: the split that is shown
 _SPLIT_OF = "plan-split-of"  # session state: the machine that is split
 _IN_TURN = "in turn"
+# The amount of training with which a question is answered that states none: its option, and so many of them.
+_TYPICAL = {"finetune": ("examples", 10_000), "rl": ("prompts", 20_000)}
+# Other ways to fine-tune on the same machine: fields of the goal and of the form.
+_WAYS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("with Unsloth", {"software": "unsloth"}),
+    ("LoRA, on 16-bit weights", {"finetune": "lora"}),
+    ("QLoRA, on 4-bit weights", {"finetune": "qlora"}),
+    ("on 2 GPUs", {"gpus": 2}),
+    ("with TRL", {"software": "trl"}),
+    ("with axolotl", {"software": "axolotl"}),
+    ("training all weights", {"finetune": "full"}),
+)
 
 
 def show(goal: Goal) -> bool:
-    """Show the answer to such a goal: sentence, tables, notes, command. Returns False for any other goal."""
+    """Show the answer to such a goal: sentence, numbers, options, memory, reasons. Returns False for any other goal."""
     if not goal.needs_other_software:
         return False
+    goal = _with_amount(goal)
     best = plan = plan_answers.plan(goal, plan_answers.world(goal))
+    machine = plan = _on_picked_machine(best)
     problem = None
     if plan.workload.rollouts is not None:
-        plan, problem = _with_split(best)
-    run = plan.chosen
-    what_if, headline = "" if plan is best else "What if: ", elsewhere.sentence(plan).rpartition(": ")[0]
-    st.markdown(f"## {what_if}{escape_dollars(products(headline))}")
-    figures = {COST: run.cost_usd, TIME: run.total_seconds, THROUGHPUT: run.tokens_per_second}
-    numbers(goal, run.bill, figures | {DEVICE_MEMORY: run.prediction.device_bytes})
-    for text in explore.broken_limits(goal, run):
-        st.warning(escape_dollars(f"{capital(text)}."), icon=":material/warning:")
-    if problem is not None:
-        st.warning(escape_dollars(with_controls(f"{problem.message}. Below is the plan.")), icon=":material/warning:")
-    _downloads(plan, goal if plan is best else plan.goal)
-    _options(best, goal)
-    plan_options.memory(run)
-    if plan.workload.rollouts is not None:
-        _split_slider(best, plan)
-        _show("Machines", elsewhere.machines(best), (elsewhere.parts(plan),), level=3)
-        parts = list(rl.PARTS.values())
-        st.altair_chart(
-            charts.step_parts(rl.bars(plan), across="training + generating GPUs", parts=parts), width="stretch"
-        )
-        st.caption(
-            "With split GPUs, engines and trainer work at the same time; the longer bar determines the step time."
-        )
-        _show(f"Ways to use the {plan.offer.gpus} GPUs", elsewhere.layouts(plan), elsewhere.notes(plan), level=3)
-    elif plan.workload.layout is None:
-        _show("Machines", elsewhere.machines(plan, MOST), elsewhere.notes(plan), level=3)
-    else:
-        _show("Machines", elsewhere.machines(plan), (elsewhere.parts(plan),), level=3)
-        _memory(plan)
-        title = f"Other layouts of the {plan.offer.gpus} GPUs"
-        _show(title, elsewhere.layouts(plan), elsewhere.notes(plan), level=3)
+        plan, problem = _with_split(machine)
+    run, varied = plan.chosen, plan is not machine
+    warnings = [f"{with_controls(problem.message)}. Below is the plan."] if problem is not None else []
+    warnings += [with_controls(f"{text}.") for text in (*explore.broken_limits(goal, run), *plan.warnings)]
+    layout = run.workload.layout if run.workload.rollouts is None else None
+    answer.frame(
+        ("What if: " if varied else "") + elsewhere.headline(plan), goal, run.bill,
+        {COST: run.cost_usd, TIME: run.total_seconds, THROUGHPUT: run.tokens_per_second,
+         DEVICE_MEMORY: run.prediction.device_bytes},
+        partial(_buttons, plan, goal if plan is best else plan.goal),
+        about="" if layout is None else f"{layout_words(layout)}: {elsewhere.split_words(layout)}.", warnings=warnings,
+    )  # fmt: skip
+    drawn, missing = _options(best, machine.chosen)
+    answer.options(drawn, goal, missing)
+    answer.memory(run.prediction)
+    if run.workload.rollouts is not None:
+        _split_slider(machine, plan)
+    _tabs(best, plan)
     return True
 
 
-def _downloads(plan: Plan, goal: Goal) -> None:
-    """Draw what can be downloaded or copied: the file that starts the run, or why there is none, and the rest."""
-    unwritten = ""
-    with TemporaryDirectory() as folder, st.container(horizontal=True):
+def _with_amount(goal: Goal) -> Goal:
+    """Draw what the answer depends on most: the amount of training, and whether the GPUs are one's own.
+
+    Returns the goal, with a typical amount if it states none.
+    """
+    state, gpus = st.session_state, [] if goal.gpu in (ANY, OWN) else goal.gpu.split(",")
+    name, typical = _TYPICAL["finetune" if goal.finetune else "rl"] if goal.finetune or goal.rl else ("", 0)
+    asks = bool(name) and goal.tokens is None
+    amount, mine = getattr(goal, name) or typical if asks else 0, bool(goal.own)
+    with st.container(horizontal=True, vertical_alignment="center"):
+        if asks:
+            key = f"amount-{name}-{amount}"
+            st.markdown("For", width="content")
+            st.number_input(
+                f"Number of {name}", 1, None, amount, key=key, width=150, step=1000, label_visibility="collapsed",
+                on_change=lambda: state.update({plan_form.AGAIN: {name: write_count(state[key])}}),
+            )  # fmt: skip
+            unstated = ", **the usual number: none is given**" if getattr(goal, name) is None else ""
+            st.markdown(f"{name}{unstated}", width="content")
+        if gpus and goal.layout != "any":
+            own = "" if mine else " ".join(f"{gpu}:{goal.gpus}" for gpu in gpus)
+            st.checkbox(
+                "Mine, not rented", mine, key=f"mine-{goal.gpu}-{mine}", help="It then costs no rent.",
+                on_change=lambda: state.update({plan_form.AGAIN: {"own": own}}),
+            )  # fmt: skip
+    return replace(goal, **{name: amount}) if asks else goal
+
+
+def _tabs(best: Plan, plan: Plan) -> None:
+    """Draw the tables and reasons below the answer, in tabs."""
+    kind = elsewhere.kind_of(plan)
+    machines = elsewhere.machines(best, MOST)
+    short = machines.only(*(name for name in machines.columns if name != "failures, checkpoints"))
+    tabs: dict[str, Callable[[], Any]] = {"All machines": lambda: _draw(short)}
+    if kind != "finetune":
+        name = "Ways to use the GPUs" if kind == "rl" else "Other layouts"
+        tabs[name] = lambda: _with_notes(lambda: _draw(elsewhere.layouts(plan)), [elsewhere.parts(plan)])
+        tabs["Step" if kind == "rl" else "Memory by stage"] = lambda: (_step if kind == "rl" else _memory)(plan)
+    said = [note for note in elsewhere.notes(plan) if note not in plan.warnings]
+    tabs[RESTS_ON] = lambda: _with_notes(lambda: None, [*said, *plan.inputs])
+    for body, tab in zip(tabs.values(), st.tabs(list(tabs)), strict=True):
+        with tab:
+            body()
+
+
+def _draw(table: Table) -> None:
+    draw(replace(table, rows=tuple(tuple(map(products, row)) for row in table.rows)))
+
+
+def _with_notes(body: Callable[[], Any], notes: Iterable[str]) -> None:
+    body()
+    st.markdown("\n".join(f"- {with_controls(capital(note))}" for note in notes))
+
+
+def _buttons(plan: Plan, goal: Goal) -> None:
+    """Draw how the run is started, and what can be downloaded or copied; or why no start file can be written."""
+    with TemporaryDirectory() as folder:
         try:
             path = Path(folder) / f"run{start_suffix(plan)}"
-            written = write_elsewhere(plan, path)
+            written, unwritten = write_elsewhere(plan, path), ""
+            text = path.read_text(encoding="utf-8")
         except AdvisorError as error:
-            unwritten = with_controls(capital(f"{error.message}; {error.hint}"))
-            st.button("Start file", icon=":material/download:", disabled=True, help=unwritten)
-        else:
-            blanks = f", with yours in place of {' and '.join(written.to_fill_in)}" if written.to_fill_in else ""
-            about = f"Where {written.software} is installed{blanks}: `{written.command}`"
-            download("Start file", path.read_text(encoding="utf-8"), path.name, "text/plain", "download", about,
-                     type="primary")  # fmt: skip
-        tables = in_markdown(elsewhere.machines(plan))
-        text = "\n\n".join([elsewhere.sentence(plan), tables, *(f"- {note}" for note in elsewhere.notes(plan))])
-        about = "The plan in words, as Markdown."
-        download("Summary", text, f"{plan.id}.md", "text/markdown", "description", about)
-        copies(plan_command(goal), plan_call(goal))
+            written, text, unwritten = None, "", with_controls(capital(f"{error.message}; {error.hint}"))
+    if written is not None:
+        _launch(plan, written, text)
+    else:
+        st.button("Start file", icon=":material/download:", disabled=True, help=unwritten)
+    saved = replace(plan, search=None)  # the other machines would make it a hundred times as long
+    about = "This plan with its predictions and where they come from."
+    download("plan.yaml", dump_plan(saved), "plan.yaml", "application/yaml", "download", about)
+    tables = in_markdown(elsewhere.machines(plan))
+    summary = "\n\n".join([elsewhere.sentence(plan), tables, *(f"- {note}" for note in elsewhere.notes(plan))])
+    download("Summary", summary, f"{plan.id}.md", "text/markdown", "description", "The plan in words, as Markdown.")
+    copies(plan_command(goal), plan_call(goal))
     if unwritten:
         st.caption(unwritten)
 
 
-def _options(plan: Plan, goal: Goal) -> None:
-    """Draw the best machines."""
-    rows = []
-    for place, run in enumerate(elsewhere.best_runs(plan)[:OPTIONS]):
-        work = run.workload
-        how = f"{layout_words(work.layout)}, " if work.layout is not None else ""
-        rows.append(
-            Option(
-                run=run, title=products(elsewhere.rented(run.offer)), shown=place == 0, key=str(place),
-                line=f"{how}micro-batch {work.micro_batch}",
-                result=f"**{THROUGHPUT.expected(run.tokens_per_second)}**",
+def _launch(plan: Plan, written: Written, text: str) -> None:
+    """Draw what starts the run: on this machine through the page Adopt, or anywhere by its start file."""
+    name, command = written.path.name, written.command
+    with st.popover("Launch…", type="primary", icon=":material/play_arrow:", help="Here, or by files elsewhere."):
+        for blank in written.to_fill_in:
+            about = "The start file has this name unless you give one."
+            given = st.text_input(f"Yours, in place of {blank}", key=f"start-{blank}", help=about)
+            if given.strip():
+                text, command = text.replace(blank, given.strip()), command.replace(blank, given.strip())
+        gpu, gpus = plan.offer.gpu, plan.offer.gpus
+        here = cards_of(gpu)
+        if here >= gpus:
+            about = "Runs it briefly, corrects the plan by what is measured, and launches it: page Adopt."
+            if st.button("Measure and launch it here", type="primary", icon=":material/speed:", help=about):
+                folder = loaders.store().home / "starts" / plan.id
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_text(text, encoding="utf-8")
+                st.session_state.update({"adopt-command": command, "adopt-folder": str(folder), "adopt-handed": True})
+                go("adopt")
+        else:
+            has = f"{here} of {gpus}" if here else "no"
+            st.markdown(
+                f"This machine has {has} {require_gpu(gpu).product}. Where {'it is' if gpus == 1 else 'they are'}:"
             )
-        )  # fmt: skip
-    plan_options.draw(rows, goal)
+        st.markdown(f"1. Download **Start file**{'' if not written.to_fill_in else ' and put your data beside it'}.")
+        st.markdown(f"2. Where {written.software} is installed, type:")
+        st.code(command, language="bash", wrap_lines=True)
+        st.caption(f"Watched, stopped at its limits and compared with this plan: `advisor adopt -- {command}`")
+    blanks = f", with yours in place of {' and '.join(written.to_fill_in)}" if written.to_fill_in else ""
+    about = f"Where {written.software} is installed{blanks}: `{command}`"
+    download("Start file", text, name, "text/plain", "download", about)
+
+
+def _machine_name(offer: Offer) -> str:
+    return f"{offer.gpus}x{offer.gpu}{'-spot' if offer.spot else ''}{'-own' if offer.source == OWN_MACHINE else ''}"
+
+
+def _pick(name: str) -> None:
+    st.session_state[MACHINE] = name
+
+
+def _on_picked_machine(best: Plan) -> Plan:
+    """Return the plan on the machine that the user chose. A new goal begins with the best machine."""
+    state = st.session_state
+    requested = state.get(MACHINE, st.query_params.get(MACHINE))
+    if state.get("machine-goal", best.goal) != best.goal:
+        requested = None
+    state["machine-goal"] = best.goal
+    others = {_machine_name(run.offer): run.offer for run in elsewhere.best_runs(best)[1:]}
+    state[MACHINE] = requested if requested in others else None
+    to_address(MACHINE, state[MACHINE])
+    if state[MACHINE] is None:
+        return best
+    offer = others[state[MACHINE]]
+    goal = on_machine(best.goal, offer.gpu, offer.gpus, own=offer.source == OWN_MACHINE)
+    goal = replace(goal, spot="only" if offer.spot else "none", providers=(offer.provider,) if offer.provider else ())
+    return plan_answers.plan(goal, plan_answers.world(goal))
+
+
+def _options(best: Plan, shown: Run) -> tuple[list[Option], str]:
+    """Return the machines to draw, or other ways to use the only one; and which ways there are not, in words."""
+    runs = elsewhere.named_runs(best, OPTIONS)
+    rows = [
+        _option(run, products(elsewhere.rented(run.offer)), label, partial(_pick, _machine_name(run.offer)),
+                shown=_machine_name(run.offer) == _machine_name(shown.offer))
+        for run, label in runs
+    ]  # fmt: skip
+    if len(rows) > 1:
+        return rows, ""
+    rows += [_option(run, elsewhere.way(run), run.standing.why, None) for run in best.considered[: OPTIONS - 1]]
+    if elsewhere.kind_of(best) != "finetune":
+        return rows, ""
+    impossible, now = [], replace(best.goal, software=best.goal.software or "trl")
+    for label, change in _WAYS:
+        if all(getattr(now, name) == value for name, value in change.items()):
+            continue
+        if "gpus" in change and (best.goal.own or best.goal.counts or best.goal.gpus != 1):
+            continue
+        goal = replace(best.goal, **change)
+        try:
+            run = plan_answers.plan(goal, plan_answers.world(goal)).chosen
+        except AdvisorError:
+            impossible.append(label)
+            continue
+        form = {name: [value] if name == "gpus" else value for name, value in change.items()}
+        rows.append(_option(run, capital(label), "", partial(st.session_state.update, {plan_form.AGAIN: form})))
+    return rows[:OPTIONS], f"This does not surely fit: {', '.join(impossible)}." if impossible else ""
+
+
+def _option(run: Run, title: str, label: str, show: Callable[[], None] | None, *, shown: bool = False) -> Option:
+    work = run.workload
+    how = f"{elsewhere.way(run)}, " if work.layout is not None or work.rollouts is not None else ""
+    how = "" if how.startswith(title) else how
+    return Option(
+        run=run, title=title, shown=shown, key=f"{title}-{label}", show=show,
+        line=capital(": ".join(filter(None, (label, f"{how}micro-batch {work.micro_batch}")))),
+        result=f"**{THROUGHPUT.expected(run.tokens_per_second)}**",
+    )  # fmt: skip
 
 
 def _with_split(best: Plan) -> tuple[Plan, AdvisorError | None]:
@@ -156,6 +304,7 @@ def _split_slider(best: Plan, shown: Plan) -> None:
         return
     rollouts = best.workload.rollouts
     gpus = best.offer.gpus - (rollouts.judge_gpus if rollouts is not None else 0)
+    st.header("What if", anchor=False)
     plan_what_if.total(
         shown.chosen, varied=st.session_state[_SPLIT] != _split_name(_engines_of(best)),
         undo=lambda: st.session_state.update({_SPLIT: _split_name(_engines_of(best))}),
@@ -168,6 +317,13 @@ def _split_slider(best: Plan, shown: Plan) -> None:
     if shown is not best:
         effects = plan_words.effect_in_words(explore.difference(best.chosen, shown.chosen))
         st.caption(with_controls(f"{elsewhere.parts(shown)}; {effects}"))
+
+
+def _step(plan: Plan) -> None:
+    """Draw the parts of a step of RL for the best ways to use the GPUs."""
+    parts = list(rl.PARTS.values())
+    st.altair_chart(charts.step_parts(rl.bars(plan), across="training + generating GPUs", parts=parts), width="stretch")
+    st.caption("With split GPUs, engines and trainer work at the same time; the longer bar determines the step time.")
 
 
 def _memory(plan: Plan) -> None:
@@ -187,9 +343,3 @@ def _memory(plan: Plan) -> None:
     chart = charts.memory(rows, ends, across="GPU of a pipeline stage", parts=MEMORY_PARTS, limit=limit)
     st.altair_chart(chart, width="stretch")
     st.caption("Memory at the peak of a step; grey: the 80 % interval of the fullest GPU.")
-
-
-def _show(title: str, table: Table, notes: Iterable[str], level: int = 2) -> None:
-    st.markdown(f"{'#' * level} {escape_dollars(products(title))}")
-    grid(table)
-    st.caption("\n".join(f"- {with_controls(capital(note))}" for note in notes))

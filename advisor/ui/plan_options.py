@@ -14,7 +14,7 @@ from advisor.planning import explore
 from advisor.records import Estimate, Run
 from advisor.report import charts
 from advisor.report import search as runs
-from advisor.report.quantities import COST, DEVICE_MEMORY, TIME, Quantity
+from advisor.report.quantities import COST, TIME, Quantity
 from advisor.ui.plan_tabs import escape_dollars, with_controls
 
 _WIDTHS = (2.5, 2.25, 2.25, 0.75, 0.8)
@@ -65,15 +65,6 @@ def draw(options: Sequence[Option], goal: Goal) -> None:
                 label = "Shown" if option.shown else "Show"
                 cells[4].button(label, key=f"card-{option.key}", disabled=option.shown, on_click=option.show,
                                 width="stretch")  # fmt: skip
-
-
-def memory(run: Run) -> None:
-    """Draw the memory that a run needs on each device, with the device's own as the limit."""
-    needs, has = run.prediction.device_bytes, run.prediction.device_memory_bytes
-    of_all = f" of {DEVICE_MEMORY.words(has)}" if has else ""
-    words = f"Memory of each GPU: **{DEVICE_MEMORY.expected(needs)}**{of_all}"
-    cells = st.container(key="pair-memory").columns((1, 2))
-    _drawn(cells, words, needs, has, has, "memory of the GPU")
 
 
 def _estimate(run: Run, quantity: Quantity) -> Estimate | None:

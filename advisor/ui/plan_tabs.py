@@ -57,7 +57,10 @@ def tabs(goal: Goal, shown: Plan, own: Profile, answered: Plan, scaled: Callable
 
 
 def numbers(
-    limits: Goal | Limits, bill: Bill, figures: Mapping[Quantity, Estimate | None], notes: Mapping[Quantity, str] = NONE
+    limits: Goal | Limits,
+    bill: Bill | None,
+    figures: Mapping[Quantity, Estimate | None],
+    notes: Mapping[Quantity, str] = NONE,
 ) -> DeltaGenerator:
     """Draw the main numbers of a run, with the interval of each and the odds of its limit or another note.
 
@@ -84,6 +87,11 @@ def copies(command: str, call: str) -> None:
     """Draw what can be copied of an answer: its command, its call in Python, and the address of the page."""
     with st.popover("Command", icon=":material/terminal:", help="The same plan in a terminal or in Python."):
         commands(command, call)
+    link()
+
+
+def link() -> None:
+    """Draw the address of the page to copy."""
     with st.popover("Link", icon=":material/link:", help="The address of this page holds everything."):
         st.caption("Copy the address of this page: it contains the goal, the selected run and the sliders.")
         query, base = st.query_params.to_dict(), (st.context.url or "").split("?")[0]  # as the server sees it

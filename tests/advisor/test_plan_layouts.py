@@ -182,9 +182,7 @@ def test_an_answer_explains_only_the_stages_that_it_has(call):
     _, whole, _ = call(*words.format("llama-3-8b", 8).split())
     named = split.split(" parameters")[1].split(" PP")[1].split()[0]  # such as 16x4
     stages, _, pieces = named.partition("x")
-    assert f"PP{stages}: {stages} pipeline stages" + (f" of {pieces} pieces" if pieces else ";") in " ".join(
-        split.split()
-    )
+    assert f"{stages} pipeline stages" + (f" of {pieces} pieces each" if pieces else ",") in " ".join(split.split())
     assert "pipeline stages" not in whole
 
 

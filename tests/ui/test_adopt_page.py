@@ -70,7 +70,7 @@ def test_a_command_that_was_adopted_shows_its_knobs_bursts_and_plan(advisor_home
     assert 2500 < steps < 58 / 0.014
     assert "othing sets its number of steps" in said and "cost $0.0" in said
     # the same frame as on the page Plan: sentence, four numbers, the odds of the limit, warnings on top
-    assert f"### Train {format_count(steps)} steps of mine on " in said.replace("\\", "")
+    assert f"## Train {format_count(steps)} steps of mine on " in said.replace("\\", "")
     assert [metric.label for metric in at.metric][:3] == ["Cost", "Time", "Step time"] and len(at.metric) == 4
     assert at.metric[2].value == "14 ms" and "chance of staying within the deadline" in at.metric[1].proto.help
     assert any("Nothing sets its number of steps" in one.value for one in at.warning)
@@ -113,6 +113,8 @@ def test_a_command_that_fails_says_so_and_one_that_is_cancelled_leaves_nothing_r
     waited(lambda: not adopting(store).look().running)
     at.run()
     assert "never_seen was not adopted" in words(at).replace("*", "") and "the user's own mistake" in words(at)
+    said = at.error[0].value.lower()
+    assert not any(part in said for part in ("error: ", "hint: ", "its options", "as it is"))
     at.button(key="adopt-close").click().run()
     assert not at.error and not app().run().error  # nor after a reload
 

@@ -89,6 +89,21 @@ def test_what_is_no_token_folder_is_one_sentence(query, said):
     assert not at.exception and said in at.error[0].value.replace("\\", "")
 
 
+def test_without_its_package_nothing_can_be_prepared_and_the_page_says_which(monkeypatch, advisor_home):
+    monkeypatch.setattr("advisor.ui.data.can_prepare", lambda: False)
+    at = app().run()
+    assert not at.exception and {b.label: b.disabled for b in at.button}["Prepare"]
+    assert at.button(key="make-corpus").disabled and any("training-advisor[train]" in c.value for c in at.caption)
+
+
+def test_a_preparation_that_fails_leaves_no_bar(advisor_home, tmp_path):
+    (tmp_path / "text.txt").write_text("too short")
+    at = app().run()
+    at.text_input(key="data-path").set_value(str(tmp_path / "text.txt"))
+    next(button for button in at.button if button.label == "Prepare").click().run()
+    assert not at.exception and at.error and not at.get("progress"), at.error
+
+
 def test_nothing_to_prepare_is_said():
     at = app().run()
     next(button for button in at.button if button.label == "Prepare").click().run()

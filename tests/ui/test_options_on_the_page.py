@@ -73,7 +73,8 @@ def test_a_fine_tune_is_answered_on_the_page_as_by_the_command():
     at.run()
     assert not at.exception and not at.error, at.error
     said = "\n".join(element.value for element in (*at.markdown, *at.caption))
-    assert "Fine-tune qwen3-8b (QLoRA of rank 16) on" in said and "tokens/s" in said
-    command, call, _ = (code.value for code in at.code)  # the last one is the link
+    assert "Fine-tune qwen3-8b (QLoRA of rank 16) on" in said and "Tokens/s" in at.dataframe[0].value.columns
+    start, command, call, _ = (code.value for code in at.code)  # the last one is the link
+    assert start == "bash run.sh"
     assert command.startswith("advisor plan --gpu l4") and "--finetune qlora" in command
     assert "advisor.plan(gpu='l4'" in call and "finetune='qlora'" in call

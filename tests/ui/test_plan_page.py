@@ -282,7 +282,7 @@ def test_a_fine_tune_and_a_layout_are_answered_as_a_pretraining_is(query, headli
     _, cost, *_, memory = whiskers(at)
     assert cost["limit"] == float(query["budget"][1:]) and memory["limit"] > memory["value"] > 0
     files = {button.proto.label: button for button in at.get("download_button")}
-    assert [*files] == ["Start file", "Summary"] and begins in files["Start file"].proto.help.lower()
+    assert [*files] == ["Start file", "plan.yaml", "Summary"] and begins in files["Start file"].proto.help.lower()
     command = next(code.value for code in at.code if code.value.startswith("advisor plan"))
     assert f"--model {query['model']}" in command and "--out" not in command
 
@@ -300,6 +300,41 @@ def test_a_fine_tune_is_of_least_cost_or_time_and_never_of_least_loss():
     assert said_command(ok(at.run()), out=False).objective == "time"
     at.selectbox(key="finetune").set_value(None).run()
     assert len(at.button_group(key="objective").proto.options) == 3
+
+
+def test_a_fine_tune_whose_amount_is_not_given_is_planned_for_the_usual_one_which_can_be_changed():
+    at = ok(app(model="qwen3-8b", finetune="qlora", gpu="rtx-4090", budget="", deadline="").run())
+    assert said_command(at, out=False).examples == 10_000 and "the usual number: none is given" in words(at)
+    spent = float(next(m.value for m in at.metric if m.label == "Cost")[1:])
+    next(field for field in at.number_input if field.label == "Number of examples").set_value(20_000).run()
+    assert said_command(ok(at), out=False).examples == 20_000 and "none is given" not in words(at)
+    assert float(next(m.value for m in at.metric if m.label == "Cost")[1:]) == pytest.approx(2 * spent, rel=0.05)
+    # ways on the same GPU: an 8 B model in 16 bits alone takes 15 GiB, and its gradients as much again
+    text = words(at)
+    assert "**With Unsloth**" in text and "not surely fit: LoRA, on 16-bit weights, training all weights" in text
+    at.checkbox(next(box.key for box in at.checkbox if box.label == "Mine, not rented")).check().run()
+    assert next(m.value for m in ok(at).metric if m.label == "Cost") == "$0.00"
+    next(b for b in at.button if b.key and b.key.startswith("card-With Unsloth")).click().run()
+    goal = said_command(ok(at), out=False)
+    assert (goal.software, goal.examples, goal.own[0].gpu) == ("unsloth", 20_000, "rtx-4090")
+
+
+def test_another_machine_of_a_layout_is_shown_with_its_memory_by_part_and_kept_in_the_address():
+    query = {"model": "mixtral-8x7b", "layout": "any", "gpu": "h100-80gb-sxm", "budget": "", "deadline": ""}
+    at = ok(app(**query).run())
+    best, drawn = at.metric[0].value, [b for b in at.button if b.key and b.key.startswith("card-")]
+    assert len(drawn) == 3 and drawn[0].disabled
+    drawn[1].click().run()
+    name = "".join(ok(at).query_params["machine"])
+    assert f"on {name.split('x')[0]} x H100 SXM 80 GB" in words(at) and at.metric[0].value != best
+    assert said_command(at, out=False).gpus == int(name.split("x")[0])
+    specs = [json.loads(chart.proto.spec) for chart in at.get("arrow_vega_lite_chart") or at.get("vega_lite_chart")]
+    [bar] = [spec for spec in specs if spec["height"] == 100]
+    assert bar["layer"][0]["encoding"]["color"]["scale"]["domain"] == [
+        "State", "Activations", "Rest", "Driver and workspaces"
+    ]  # fmt: skip
+    again = ok(app(**query, machine=name).run())
+    assert again.metric[0].value == at.metric[0].value
 
 
 def test_software_without_a_start_file_says_so_on_the_button():

@@ -94,8 +94,8 @@ def test_a_fine_tune(advisor_home, words):
     assert not at.exception and not at.error, at.error
     printed, called = elsewhere(at.code)
     assert printed["chosen"] == called.document["chosen"] and printed["search"] == called.document["search"]
-    said = "\n".join(element.value for element in at.markdown).replace("\\$", "$")
-    assert TIME.of(called.chosen.total_seconds) in said and COST.of(called.chosen.cost_usd) in said
+    shown, run = {metric.label: metric.value for metric in at.metric}, called.chosen
+    assert (shown["Time"], shown["Cost"]) == (TIME.expected(run.total_seconds), COST.expected(run.cost_usd))
 
 
 @pytest.mark.parametrize("words", FITS)
@@ -107,6 +107,6 @@ def test_what_fits(advisor_home, words):
     called = called.chosen.prediction if "chosen" in printed else called.record
     for name in ("peak_reserved_bytes", "tokens_per_second"):
         assert told[name]["value"] == getattr(called, name).value
-    answer = next(element.value for element in at.markdown if element.value.startswith("## "))
-    assert DEVICE_MEMORY.expected(called.device_bytes) in answer.replace("\\", "")
-    assert THROUGHPUT.expected(called.tokens_per_second) in answer.replace("\\", "")
+    shown = {metric.label: metric.value for metric in at.metric}
+    assert shown["Memory per GPU, all of it"] == DEVICE_MEMORY.expected(called.device_bytes)
+    assert shown["Throughput"] == THROUGHPUT.expected(called.tokens_per_second)
