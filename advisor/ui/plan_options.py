@@ -33,6 +33,7 @@ class Option:
     shown: bool
     key: str
     model: str = ""  # beside the title
+    badge: str = ""  # what its speed is based on, beside the line
     why: str = ""  # shown where the mouse is
     show: Callable[[], None] | None = None
 
@@ -53,7 +54,7 @@ def draw(options: Sequence[Option], goal: Goal) -> None:
             check = ":material/check_circle: " if option.shown and option.show is None else ""
             title = f"**{option.title}** {check}{option.model}"
             first.markdown(escape_dollars(title), help=with_controls(option.why) or None)
-            first.caption(escape_dollars(option.line))
+            first.markdown(f":small[{escape_dollars(option.line)}] {option.badge}")
             for cell, (quantity, (name, kept)) in zip(cells[1:], _LIMITS.items(), strict=False):
                 estimate, chance = _estimate(option.run, quantity), chances[name]
                 centre = quantity.expected(estimate)

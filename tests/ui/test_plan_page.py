@@ -458,7 +458,7 @@ def test_least_cost_or_time_is_that_of_the_same_work(query, goal, objective):
     measure = {"cost": least.cost_usd, "time": least.total_seconds}[objective].value
     assert measure <= {"cost": best.cost_usd, "time": best.total_seconds}[objective].value * (1 + 1e-9)
     same = (least.offer.gpu, least.workload) == (best.offer.gpu, best.workload)
-    assert any(("is already the" in c.value) == same for c in at.caption if "as good" in c.value)
+    assert any(("This is already the" in c.value) == same for c in at.caption if "State tokens or a depth" in c.value)
 
 
 def test_an_error_keeps_the_last_answer():
