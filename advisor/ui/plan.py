@@ -311,7 +311,7 @@ def _front_spec(
     """Return the chart as Vega-Lite, cached until its rows change, because checking it is slower than a slider."""
     quality = LOSS.name if by_loss else "score"
     drawn = charts.front(runs, missed, sight=charts.SIGHTS[sight], quality=quality, limits=limits)
-    return drawn.to_dict()
+    return charts.written_out(drawn)
 
 
 def _front_row(run: Run, answered: Plan, shown: Run, labels: dict[str, str], *, by_loss: bool) -> dict[str, object]:

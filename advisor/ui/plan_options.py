@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -88,10 +87,5 @@ def _drawn(
     """Write an estimate into the first cell and draw it in the last one, as a dot with its interval on an axis."""
     cells[0].markdown(f":small[{escape_dollars(words)}]")
     if estimate is not None and end:
-        cells[-1].vega_lite_chart(spec=_spec(estimate, end, limit, name, words.replace("**", "")), width="stretch")
-
-
-@st.cache_data(max_entries=256, show_spinner=False)
-def _spec(estimate: Estimate, end: float, limit: float | None, name: str, words: str) -> dict[str, Any]:
-    """Return the chart as Vega-Lite, cached, because checking it is slower than a slider."""
-    return charts.whisker(estimate, end=end, limit=limit, name=name, words=words).to_dict()
+        spec = charts.whisker(estimate, end=end, limit=limit, name=name, words=words.replace("**", ""))
+        cells[-1].vega_lite_chart(spec=spec, width="stretch")
