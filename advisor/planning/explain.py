@@ -38,6 +38,7 @@ from advisor.units import (
 )
 from trainer.schema import RunConfig
 
+ALIKE, NEARLY = 0.001, 0.02  # shares of the score by which another depth is as good, or nearly
 COUNTED = {
     "matrices+head": "parameter (embeddings not counted)", "total": "parameter",
     "matrices": "parameter (embeddings and head not counted)",
@@ -224,14 +225,14 @@ def _why_size(brief: Brief, chosen: Run, depths: Sequence[Run]) -> Iterator[str]
         limit = format_seconds(brief.deadline_seconds)
         yield f"depth {depth}: the best that ends within {limit}, assumed because no limit was given"
     else:
-        text = f"depth {depth}: the best of {len(depths)} depths within {limits} (by a loss law of other sizes)"
+        text = f"depth {depth}: the best of {len(depths)} within {limits}"
         runners = [run for run in depths if run is not chosen and not run.standing.against]
         if runners:
             second = min(runners, key=lambda run: run.score)
             gap = second.score / chosen.score - 1
-            behind = f"comes next (score {format_percent(gap)} higher)" if gap > 0.001 else "is as good"
-            text += f"; depth {second.depth} {behind}"
-        yield text
+            behind = "is nearly as good" if gap < NEARLY else f"comes next, its score {format_percent(gap)} higher"
+            text += f"; depth {second.depth} {'is as good' if gap <= ALIKE else behind}"
+        yield f"{text}. The loss law was fitted on other sizes"
 
 
 def _why_batch(brief: Brief, chosen: Run) -> str:

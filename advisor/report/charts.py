@@ -222,28 +222,37 @@ def waterfall(rows: Rows, *, unit: str) -> alt.Chart:
     return drawn.properties(height=alt.Step(24))
 
 
-def whisker(estimate: Estimate, *, end: float, limit: float | None, name: str, words: str) -> alt.LayerChart:
-    """Draws an estimate as a dot with its interval, and its limit (called `name`) as a line, on an axis from 0."""
+def whisker(estimate: Estimate, *, end: float, limit: float | None, name: str, words: str) -> dict[str, Any]:
+    """Returns an estimate as a dot with its interval, and its limit (called `name`) as a line, on an axis from 0.
+
+    This is Vega-Lite written out, because several are drawn for each move of a slider, and altair checks slowly.
+    """
     height, end = 22, 1.03 * end
-    x: dict[str, Any] = {"scale": alt.Scale(domain=[0, end]), "axis": None}
-    base = _chart([{"low": estimate.low, "value": estimate.value, "high": min(estimate.high, end), "words": words}])
     colour = PREDICTED if limit is None or estimate.value <= limit * 1.001 else WARNING
-    middle: Any = alt.value(height / 2)
-    tips: dict[str, Any] = {"tooltip": "words:N", "y": middle}
+    row = {
+        "low": estimate.low,
+        "value": estimate.value,
+        "high": min(estimate.high, end),
+        "limit": limit,
+        "words": words,
+    }
+    tip, middle = {"field": "words", "type": "nominal"}, {"value": height / 2}
+    across = {"type": "quantitative", "scale": {"domain": [0, end]}, "axis": None}
+
+    def layer(kind: str, of: dict[str, Any], **mark: Any) -> dict[str, Any]:
+        encoding = {"y": middle, "tooltip": tip} | of
+        return {"data": {"values": [row]}, "mark": {"type": kind, **mark}, "encoding": encoding}
+
+    low, value, at = ({"field": field, **across} for field in ("low", "value", "limit"))
+    whole = {"x": {"datum": 0, **across}, "x2": {"datum": end}, "tooltip": None}
+    limits = {"x": at, "y": {"value": 0}, "y2": {"value": height}, "tooltip": {"value": name}}
     layers = [
-        base.mark_rule(color=REJECTED, opacity=0.4, aria=False).encode(alt.XDatum(0, **x), alt.X2Datum(end), y=middle),
-        base.mark_rule(color=colour, strokeWidth=4, opacity=0.5, aria=False).encode(
-            alt.X("low:Q", **x), alt.X2("high:Q"), **tips
-        ),
+        layer("rule", whole, color=REJECTED, opacity=0.4, aria=False),
+        layer("rule", {"x": low, "x2": {"field": "high"}}, color=colour, strokeWidth=4, opacity=0.5, aria=False),
+        *([layer("rule", limits, color=WARNING, strokeDash=[4, 3], aria=False)] if limit is not None else []),
+        layer("circle", {"x": value, "description": tip}, color=colour, size=110, opacity=1),
     ]
-    if limit is not None:
-        line = _chart([{"limit": limit, "words": name}]).mark_rule(color=WARNING, strokeDash=[4, 3], aria=False)
-        ends: dict[str, Any] = {"y": alt.value(0), "y2": alt.value(height)}
-        layers.append(line.encode(alt.X("limit:Q", **x), tooltip="words:N", **ends))
-    layers.append(
-        base.mark_circle(color=colour, size=110, opacity=1).encode(alt.X("value:Q", **x), description="words:N", **tips)
-    )
-    return _layered(*layers, height=height).configure_view(stroke=None)
+    return {"layer": layers, "height": height, "config": {"view": {"stroke": None}}}
 
 
 def gantt(rows: Rows, *, kinds: Sequence[str]) -> alt.LayerChart:
@@ -518,6 +527,17 @@ def front(
         cross = alt.Chart(crosses).mark_point(shape="cross", angle=45, color=REJECTED, size=90, filled=True)
         layers.append(cross.encode(x, y, tooltip=tooltip, description="words:N"))
     return _layered(*layers, dots, *_labels(labels, x, y), height=270)
+
+
+def written_out(chart: alt.LayerChart) -> dict[str, Any]:
+    """Returns a chart as Vega-Lite whose layers hold their rows, which Streamlit need not convert at each rerun."""
+    spec = chart.to_dict()
+    datasets, layers = spec.pop("datasets"), [*spec["layer"]]
+    while layers:
+        layers += layers[0].get("layer", [])
+        if "data" in (layer := layers.pop(0)):
+            layer["data"] = {"values": datasets[layer["data"]["name"]]}
+    return spec
 
 
 def _labels(rows: Sequence[Mapping[str, Any]], x: alt.X, y: alt.Y) -> list[alt.Chart]:

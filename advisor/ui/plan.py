@@ -49,31 +49,27 @@ _BASES: dict[Basis, tuple[Literal["green", "orange", "gray"], str]] = {
 def page() -> None:
     """Draw the form and the plan. If no plan is possible, show why and dim the last one."""
     with st.container(gap="xsmall"):
-        _page()
-
-
-def _page() -> None:
-    head, form = st.container(key="stack-head").columns((1, 5))
-    head.title("What can I train?", anchor=False)
-    plan_form.begin()
-    try:
-        with form.container(gap="xsmall"):
-            goal = plan_form.goal()
-        if plan_elsewhere.show(goal):
+        head, form = st.container(key="stack-head").columns((1, 5))
+        head.title("What can I train?", anchor=False)
+        plan_form.begin()
+        try:
+            with form.container(gap="xsmall"):
+                goal = plan_form.goal()
+            if plan_elsewhere.show(goal):
+                return
+            now = plan_answers.world(goal)
+            goal = _with_work(goal, now)
+            answered = plan_answers.plan(goal, now)
+        except AdvisorError as error:
+            _refused(error)
+            if last := st.session_state.get(_LAST):
+                st.caption("Below is the last plan that could be made.")
+                now = plan_answers.world(last)
+                with st.container(key="stale-answer"):
+                    _shown(last, plan_answers.plan(last, now), now, stale=True)
             return
-        now = plan_answers.world(goal)
-        goal = _with_work(goal, now)
-        answered = plan_answers.plan(goal, now)
-    except AdvisorError as error:
-        _refused(error)
-        if last := st.session_state.get(_LAST):
-            st.caption("Below is the last plan that could be made.")
-            now = plan_answers.world(last)
-            with st.container(key="stale-answer"):
-                _shown(last, plan_answers.plan(last, now), now, stale=True)
-        return
-    st.session_state[_LAST] = goal
-    _shown(goal, answered, now)
+        st.session_state[_LAST] = goal
+        _shown(goal, answered, now)
 
 
 def _with_work(goal: Goal, now: plan_answers.World) -> Goal:
@@ -88,7 +84,7 @@ def _with_work(goal: Goal, now: plan_answers.World) -> Goal:
     least = {"cost": "cheapest", "time": "fastest"}[goal.objective]
     words = f"The {least} run that is as good as the best one within these limits"
     if explore.run_id(plan_answers.plan(goal, now).chosen) == explore.run_id(best):
-        words = f"The best run within these limits is already the {least} that is as good"
+        words = f"This is already the {least} run of this quality"
     st.caption(
         f":material/info: {words}: {format_count(best.parameters)} parameters and {format_tokens(best.tokens)} tokens. "
         "State tokens or a depth for other work."
@@ -191,7 +187,7 @@ def _answer(
     for text in shown.warnings:
         if text.startswith(THIN):
             st.warning(
-                f"Hardly worth it: {with_controls(text)}. Fine-tuning a published model may do better: page What fits.",
+                f"{capital(with_controls(text))}. Fine-tuning a published model may do better: page What fits.",
                 icon=":material/warning:",
             )
     if its.widening > 1:
@@ -239,7 +235,7 @@ def _options(goal: Goal, answered: Plan, shown: Run, now: plan_answers.World) ->
             Option(
                 run=option, title=name.capitalize(), why=capital(option.standing.why), key=name,
                 model=f"{format_count(option.parameters)}, {_layers(option)}" if "model" in words else "",
-                line=" ".join([products(words.get("on", "")), f":{colour}-badge[{basis}]"]),
+                line=products(words.get("on", "")), badge=f":{colour}-badge[{basis}]",
                 result=f"{capital(LOSS.column)} **{LOSS.expected(option.loss)}**" if option.loss else "",
                 shown=explore.run_id(option) == explore.run_id(shown), show=partial(_pick, name),
             )
@@ -315,7 +311,7 @@ def _front_spec(
     """Return the chart as Vega-Lite, cached until its rows change, because checking it is slower than a slider."""
     quality = LOSS.name if by_loss else "score"
     drawn = charts.front(runs, missed, sight=charts.SIGHTS[sight], quality=quality, limits=limits)
-    return drawn.to_dict()
+    return charts.written_out(drawn)
 
 
 def _front_row(run: Run, answered: Plan, shown: Run, labels: dict[str, str], *, by_loss: bool) -> dict[str, object]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -33,6 +32,7 @@ class Option:
     shown: bool
     key: str
     model: str = ""  # beside the title
+    badge: str = ""  # what its speed is based on, beside the line
     why: str = ""  # shown where the mouse is
     show: Callable[[], None] | None = None
 
@@ -53,7 +53,7 @@ def draw(options: Sequence[Option], goal: Goal) -> None:
             check = ":material/check_circle: " if option.shown and option.show is None else ""
             title = f"**{option.title}** {check}{option.model}"
             first.markdown(escape_dollars(title), help=with_controls(option.why) or None)
-            first.caption(escape_dollars(option.line))
+            first.markdown(f":small[{escape_dollars(option.line)}] {option.badge}")
             for cell, (quantity, (name, kept)) in zip(cells[1:], _LIMITS.items(), strict=False):
                 estimate, chance = _estimate(option.run, quantity), chances[name]
                 centre = quantity.expected(estimate)
@@ -78,10 +78,5 @@ def _drawn(
     """Write an estimate into the first cell and draw it in the last one, as a dot with its interval on an axis."""
     cells[0].markdown(f":small[{escape_dollars(words)}]")
     if estimate is not None and end:
-        cells[-1].vega_lite_chart(spec=_spec(estimate, end, limit, name, words.replace("**", "")), width="stretch")
-
-
-@st.cache_data(max_entries=256, show_spinner=False)
-def _spec(estimate: Estimate, end: float, limit: float | None, name: str, words: str) -> dict[str, Any]:
-    """Return the chart as Vega-Lite, cached, because checking it is slower than a slider."""
-    return charts.whisker(estimate, end=end, limit=limit, name=name, words=words).to_dict()
+        spec = charts.whisker(estimate, end=end, limit=limit, name=name, words=words.replace("**", ""))
+        cells[-1].vega_lite_chart(spec=spec, width="stretch")
