@@ -247,8 +247,6 @@ def _price_of(progress: Progress, seconds: float) -> str:
 
 def _more(progress: Progress, folder: Path, seconds: float) -> GuardLimits:
     """Return the run's limits, raised where they leave less than these seconds from now."""
-    if _is_adopted(folder):
-        return GuardLimits(max_hours=(progress.elapsed_seconds + seconds) / HOUR)
     limits = read_run_config(folder).stop
     hours, usd = limits.max_seconds, limits.max_usd
     if hours is not None:
