@@ -113,7 +113,7 @@ class Guard:
             self.journal.message(level, f"new limits: {self.budget.words}" if level == "info" else unreadable)
         if not self._warned and self.budget.share_used() >= WARNED_SHARE:
             self._warned = True
-            self.journal.message("warning", f"{WARNED_SHARE:.0%} of the limit is used: {self.budget.words}")
+            self.journal.message("warning", f"{100 * WARNED_SHARE:.0f} % of the limit is used: {self.budget.words}")
 
     def _log(self, is_main: bool) -> RunLog | None:
         path = self.folder.path / LOG_NAME

@@ -14,6 +14,7 @@ from advisor.findings.schedule import Schedule
 from advisor.laws.annealing import FALL_EXPONENT, GAIN_PER_SHARE, GAIN_SPREAD, annealing_sums
 from advisor.laws.intervals import Z80
 from advisor.records import Basis, Estimate
+from advisor.units import format_percent
 
 FIRST_SHARE, HALF_SHARE = 0.25, 0.5  # of the steps after warm-up
 _HALF_WIDTHS = {FIRST_SHARE: 0.05, HALF_SHARE: 0.03, 1.0: 0.015}  # nats, schedule known; sources §4.5
@@ -62,7 +63,8 @@ def forecast_loss(losses: Curve, schedules: list[Schedule], *, nats: float = 1.0
     least = min(share_done(step, s) for s in schedules)
     if least < FIRST_SHARE - 1e-3:
         return LossForecast(
-            final_loss=None, reason=f"only {max(0.0, least):.0%} of the steps after warm-up are done, 25 % are needed"
+            final_loss=None,
+            reason=f"only {format_percent(max(0.0, least))} of the steps after warm-up are done, 25 % are needed",
         )
     estimates = [e for s in schedules if (e := _one(losses, s, nats)) is not None]
     if not estimates:

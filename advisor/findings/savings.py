@@ -45,13 +45,13 @@ def stake_seconds(case: Case) -> float | None:
 def most_saved_seconds(case: Case) -> float | None:
     """Return the seconds beyond which no finding can save anything: those that are left of a run that goes on.
 
-    A deadline of its plan ends the run, too. None if the length of the run is unknown.
+    Its limit ends the run, too, or else the deadline of its plan. None if the length of the run is unknown.
     """
     whole, spent = stake_seconds(case), spent_seconds(case)
     if whole is None or spent is None or case.run.status is not Status.RUNNING:
         return whole
-    deadline = case.plan.goal.deadline_seconds if case.plan else None
-    return max(0.0, min(whole, whole if deadline is None else deadline) - spent)
+    limit = case.run.facts.get("limit_seconds", case.plan.goal.deadline_seconds if case.plan else None)
+    return max(0.0, min(whole, whole if limit is None else limit) - spent)
 
 
 def stake_steps(case: Case) -> float | None:

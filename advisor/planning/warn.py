@@ -26,6 +26,7 @@ from advisor.prediction.loss import (
 from advisor.records import Basis, Run
 from advisor.units import DAY, format_number, format_percent, format_seconds, format_tokens, format_usd, format_watts
 
+NOT_MEASURED = "this size was not measured here"
 FRESH_DAYS = 45  # an older price gets a warning
 
 
@@ -137,7 +138,7 @@ def _machine_warnings(device: Device, chosen: Run) -> Iterator[str]:
             f"{format_watts(brief.goal.power_cap_watts)} only if that limit was the same"
         )
     if profile.calibrated and step.basis == Basis.EXTRAPOLATED:
-        yield "this size was not measured here: --measure measures it in a few seconds"
+        yield f"{NOT_MEASURED}: --measure measures it in a few seconds"
     if (network := assumed_network(chosen.workload, profile.spec, step.value)) is not None:
         slower = ""
         if network.ethernet_step_seconds is not None:

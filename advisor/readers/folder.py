@@ -21,6 +21,7 @@ from advisor.readers.chunks import sample
 from advisor.readers.config_names import read_config
 from advisor.readers.run_table import Event, RunTable
 from advisor.readers.status import by_other_log, by_plan
+from trainer.schema import CONFIG, ConfigError, load_config
 
 MOST_FILES = 5000
 DEEPEST = 5
@@ -103,6 +104,10 @@ def read_folder(folder: Path, best: Best) -> RunTable:
 def own_run(folder: Path) -> RunTable:
     """Return the run of our own run folder, whose log says everything but telemetry."""
     table = dataclasses.replace(own_log.read(folder / "log.jsonl"), source=str(folder))
+    # The log begins with the limit of the start; the configuration has the one of now.
+    with contextlib.suppress(OSError, ConfigError):
+        limit = load_config(folder / CONFIG).stop.max_seconds
+        table = dataclasses.replace(table, facts=table.facts | {"limit_seconds": limit})
     if not (paths := telemetry_file.files_of(folder)):
         return table
     try:

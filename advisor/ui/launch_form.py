@@ -22,6 +22,7 @@ from advisor.errors import AdvisorError
 from advisor.hardware.offers import offers_by_provider
 from advisor.options import Goal
 from advisor.planning.explore import chances
+from advisor.planning.warn import NOT_MEASURED
 from advisor.records import Plan
 from advisor.report.gpu_rows import OFFER_NUMBERS, offer_rows
 from advisor.report.plan import sentence, what_to_train
@@ -33,6 +34,7 @@ from advisor.ui.controls import LAUNCH, SPEED_TEST, download, escaped, go, in_co
 from advisor.units import HOUR, format_percent
 from advisor.workflows.export import Exported, export
 from advisor.workflows.launch import HERE, beforehand, launch, looked_at, with_synthetic
+from advisor.workflows.plan import recommend
 from advisor.workflows.preflight import Check, Readiness, preflight
 from trainer.schema import dump_config
 
@@ -109,7 +111,9 @@ def form(plan: Plan) -> bool:
         st.info(f"This plan is running already: `{running.name}`. It is shown below.", icon=":material/play_circle:")
         return True
     for warning in plan.warnings:
-        if not warning.startswith(NO_DATA):  # `_data` says this, with a way out
+        if warning.startswith(NOT_MEASURED):
+            _measure(plan)
+        elif not warning.startswith(NO_DATA):  # `_data` says this, with a way out
             st.caption(f":material/info: {in_controls(capital(products(warning)), LAUNCH)}")
     with st.expander("The full configuration"):
         left, right = st.columns(2)
@@ -174,6 +178,18 @@ def _data(plan: Plan) -> None:
             planned = plan_answers.plan(goal, plan_answers.world(goal))
         planned = with_limits(planned, plan.goal)
         st.session_state[PLAN_KEY] = str(loaders.store().save_plan(planned))
+        st.rerun()
+
+
+def _measure(plan: Plan) -> None:
+    """Offer to train a few steps of a size that was not measured here, and then plan again."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.caption(f":material/info: {capital(NOT_MEASURED)}.", width="content")
+        wanted = st.button("Measure it", icon=":material/speed:", key="launch-measure", help="Trains a few seconds.")
+    if wanted:
+        with st.spinner("training for a few seconds with this configuration"):
+            measured = recommend(plan.goal, loaders.store(), measure=True)
+        st.session_state[PLAN_KEY] = str(loaders.store().save_plan(with_limits(measured, plan.goal)))
         st.rerun()
 
 

@@ -28,6 +28,7 @@ from advisor.ui import launch_form, live, loaders
 from advisor.ui.controls import RUN, escaped, go, to_address
 from advisor.units import HOUR, MINUTE, Formatter
 from advisor.workflows.launch import give_more, resume, stop
+from trainer.schema import Outcome
 
 LOOK_SECONDS, DRAW_SECONDS = 2.0, 6.0  # between two looks at the numbers; at the curves, which lose their crosshair
 _LABEL_ROOM = 0.12  # of a bar: a mark's words end at the mark, not begin there, if less room is left
@@ -37,7 +38,7 @@ _Colour = Literal["off", "green", "orange"]
 def page() -> None:
     """Draw a plan to launch or, if none is chosen, a run. Both are chosen beside the title."""
     runs = {run.path: run for run in list_runs(loaders.store())}
-    title, plans, watched = st.container(key="pair-title").columns((3, 4, 4), vertical_alignment="bottom")
+    title, plans, watched = st.container(key="pair-option-title").columns((3, 4, 4), vertical_alignment="bottom")
     title.title("Launch and watch", anchor=False)
     with plans:
         plan = launch_form.chosen_plan()
@@ -180,11 +181,14 @@ def _numbers(progress: Progress, loss: Estimate | None) -> None:
              "peak that trains the model."),
         ]  # fmt: skip
     if progress.usd_per_hour:
-        usd = progress.usd_at_end.value if progress.usd_at_end is not None else None if running else progress.usd_so_far
-        at_end = f"; {units.format_usd(usd)} at the end" if running and usd is not None else ""
+        end = progress.usd_at_end
+        where = "its limit" if progress.stops_early else "the end"
+        at_end = f"; {units.format_usd(end.value)} at {where}" if end else ""
+        usd = end.value if end else progress.usd_so_far
+        whole = progress.outcome == Outcome.COMPLETED if end is None else not progress.stops_early
         rows.append(
             ("Dollars so far" + at_end, units.format_usd(progress.usd_so_far), _planned(cost, units.format_usd),
-             _colour(cost, usd), "Rent of all GPUs since the start of the process.")
+             _colour(cost, usd if whole else None), "Rent of all GPUs since the start of the process.")
         )  # fmt: skip
     else:  # the user's own machine costs nothing, so time is more informative
         planned = _planned(progress.total_seconds_predicted, units.format_seconds)
@@ -230,7 +234,7 @@ def _buttons(progress: Progress, folder: Path) -> None:
         label = f"Resume{_price_of(progress, minutes * MINUTE)}"
         if st.button(label, icon=":material/resume:", type="primary", key=f"resume-{folder.name}"):
             _resume(folder, _more(progress, folder, minutes * MINUTE))
-    elif progress.outcome == "completed":
+    elif progress.outcome == Outcome.COMPLETED:
         if st.button("Compare with its plan", icon=":material/checklist:", key=f"compare-{folder.name}"):
             go("runs", {RUN: folder.name})
     elif st.button("Resume from the last checkpoint", icon=":material/resume:", key=f"resume-{folder.name}"):
@@ -243,8 +247,6 @@ def _price_of(progress: Progress, seconds: float) -> str:
 
 def _more(progress: Progress, folder: Path, seconds: float) -> GuardLimits:
     """Return the run's limits, raised where they leave less than these seconds from now."""
-    if _is_adopted(folder):
-        return GuardLimits(max_hours=(progress.elapsed_seconds + seconds) / HOUR)
     limits = read_run_config(folder).stop
     hours, usd = limits.max_seconds, limits.max_usd
     if hours is not None:

@@ -174,7 +174,7 @@ def test_generation_of_an_asynchronous_run_of_verl_is_waiting(tmp_path):
     found = analysed(tmp_path, rows)
     told = {part["name"]: part["share"] for part in found["parts_of_step"]}
     assert told["waiting"] == pytest.approx(0.45) and "generation" not in told
-    assert codes(found)["trainer_waits"] == "The trainer waits 45% of a step for the engines' answers"
+    assert codes(found)["trainer_waits"] == "The trainer waits 45 % of a step for the engines' answers"
 
 
 def slow_passes(line: str) -> str:
@@ -191,11 +191,11 @@ WAITING = "Engine 000: Running: 200 reqs, Waiting: 5{at} reqs, GPU KV cache usag
 @pytest.mark.parametrize(
     ("rows", "code", "words"),
     [
-        ([verl(at) for at in range(1, 13)], "generation_sets_step", "60% of a step: the longest answer"),
+        ([verl(at) for at in range(1, 13)], "generation_sets_step", "60 % of a step: the longest answer"),
         ([[slow_passes(verl(at)[0])] for at in range(1, 13)], "log_probs_slow", "1.8 times as long"),  # 43 to 24 s
         ([verl(at) + [PREEMPTED.format(at=at)] for at in range(1, 13)], "cache_full", "12 messages"),
         ([verl(at) + [WAITING.format(at=at)] for at in range(1, 13)], "cache_full", "12 messages"),
-        ([verl(at, cut=at / 20) for at in range(1, 13)], "answers_cut", "50% of the answers are cut"),
+        ([verl(at, cut=at / 20) for at in range(1, 13)], "answers_cut", "50 % of the answers are cut"),
         ([verl(at, kl=at / 6) for at in range(1, 21)], "policy_drifts", "its KL is 0.5 at first, 3 at the end"),
         ([verl(at, " - actor/pg_clipfrac:0.6") for at in range(1, 13)], "policy_drifts", "60 % of the tokens"),
     ],

@@ -151,7 +151,7 @@ def test_four_fifths_of_the_budget_are_told_once(tmp_path):
         guard.warn_of_budget()
     records, _ = read_records(tmp_path / "log.jsonl")
     [warning] = [record["text"] for record in records]  # 79 and 82 s at 10 cents a second
-    assert "80% of the limit is used: $16.1" in warning and "of the $20 allowed" in warning
+    assert "80 % of the limit is used: $16.1" in warning and "of the $20 allowed" in warning
 
 
 def test_limits_are_read_again_where_the_folders_configuration_is_written_anew(tmp_path):

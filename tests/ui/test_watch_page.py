@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("streamlit", reason="the app's packages are not installed")
 
+from advisor.calibration.measure import Worker
 from streamlit.testing.v1 import AppTest
 
 from advisor.engines.guards import GuardLimits
@@ -288,6 +289,25 @@ def test_without_data_there_is_only_a_speed_test_until_data_are_chosen(store, tm
     assert again.run.data.path == str((store.home / "data" / "mine").resolve())
     assert again.run.model.vocab_size == 400
     assert at.number_input(key=f"guard-usd-{again.id}").value == 1.0
+
+
+def test_a_size_that_was_not_measured_can_be_measured_before_the_launch(store):
+    with Worker("cpu") as worker:
+        name = worker.start().device.name
+    (store.home / "calibrations").mkdir(parents=True)
+    for path in CALIBRATIONS.glob("*.yaml"):  # as if they had been made on this CPU
+        text = path.read_text().replace("Intel(R) Xeon(R) Processor", name)
+        (store.home / "calibrations" / path.name).write_text(text)
+    size = ["--gpu", "cpu", "--depth", "1", "--seq-len", "32", "--tokens", "200k", "--deadline", "1h"]
+    plan = recommend(goal_of(size), store)
+    assert plan.chosen.step_seconds.basis == "extrapolated"
+    at = app("watch", launch=store.save_plan(plan).name).run()
+    assert "This size was not measured here" in words(at)
+    at.button(key="launch-measure").click().run()
+    assert not at.exception and not at.error
+    measured = load_plan(at.session_state["plan-to-launch"])
+    assert measured.chosen.step_seconds.basis == "measured" and measured.goal.deadline_seconds == 3600.0
+    assert "This size was not measured here" not in words(at) and at.selectbox[0].value == f"{measured.id}.yaml"
 
 
 def test_the_address_names_the_run_on_watch_and_the_ticked_ones_on_runs(store):

@@ -29,6 +29,7 @@ from advisor.laws.initial_loss import (
     summed_over,
     uniform_loss,
 )
+from advisor.units import format_percent
 
 _SEEN = "sources §7.1: a fresh model's first loss is ln V (zero-initialised head) to ln V + σ²/2"
 _LATEST_HIGH = 200  # up to this step, a loss above ln V + 1 says how the run started
@@ -249,7 +250,7 @@ def detect_too_good(case: Case) -> Verdict:
         return None  # after several epochs the data are memorised, which is another finding
     step = float(losses.step[low[0]])
     when = f" {epoch:.2g} epochs into its data" if epoch is not None else ""
-    known = f"the next token is known with {math.exp(-end):.1%}"
+    known = f"the next token is known with {format_percent(math.exp(-end))}"
     return finding(
         "too_good",
         severity="warning" if language else "note",
@@ -272,7 +273,7 @@ def _held_out(case: Case, losses: Curve, own_unit: float, language: bool) -> Fin
     if not (least <= began and 0 <= end < most) or (not language and began > _LARGEST):
         return None
     low = evals.step[evals.value * unit < most]
-    known = f"the next token is known with {math.exp(-end):.1%}"
+    known = f"the next token is known with {format_percent(math.exp(-end))}"
     return finding(
         "too_good",
         text="too_good_held_out",

@@ -12,6 +12,7 @@ from advisor.findings.curves import Curve, curve, main_rows
 from advisor.findings.run_facts import number, steps_done
 from advisor.findings.savings import cost_of_steps
 from advisor.readers.run_table import Event, Status
+from advisor.units import format_percent
 
 _FEWEST_ROWS = 30
 _LARGE = 10.0  # times the clip
@@ -142,7 +143,8 @@ def detect_loss_scale_skips(case: Case) -> Verdict:
     return finding(
         "loss_scale_skips",
         severity="error" if share > _BROKEN else "warning",
-        title=f"{share:.1%} of the steps after the start are skipped by fp16 loss scaling: paid for, not learnt from",
+        title=f"{format_percent(share)} of the steps after the start are skipped by fp16 loss scaling: paid for, not "
+        "learnt from",
         evidence=(seen(f"{total:g} skipped of {base:g}", last=step.max()), scales_seen),
         saved=cost_of_steps(case, total),
     )

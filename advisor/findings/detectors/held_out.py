@@ -17,7 +17,7 @@ from advisor.findings.series import theil_sen
 from advisor.laws.benchmarks import BENCHMARKS, benchmark_of, chance_interval
 from advisor.readers.generic import NAME as GENERIC
 from advisor.readers.run_table import Status
-from advisor.units import format_centre, format_seconds, format_usd
+from advisor.units import format_centre, format_percent, format_seconds, format_usd
 
 _FEWEST_EVALS = 3
 _RISE = 0.01  # of the best evaluation; less is not worth acting on
@@ -213,17 +213,17 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
     since = f": {format_centre(hours.scaled(3600), format_seconds)}" if hours is not None else ""
     since += f", {format_centre(usd, format_usd)}" if usd is not None else ""
     causes = texts()["overfitting"]["causes"]
-    others = ", ".join(f"{r.name} +{r.relative:.0%} since step {r.evals.step[r.best]:g}" for r in rises)
+    others = ", ".join(f"{r.name} +{format_percent(r.relative)} since step {r.evals.step[r.best]:g}" for r in rises)
     return finding(
         "overfitting",
         severity="error" if bad else "note" if mild else "warning",
         title=f"{'Part of the' if a_part else 'Overfitting:'} validation loss{of_set} is best at step {step:g} "
         f"({low:.4g}) and {end:.4g} at the end",
         evidence=(
-            seen(f"validation loss{of_set} {low:.5g} → {end:.5g} (+{end / low - 1:.1%})", step, last),
+            seen(f"validation loss{of_set} {low:.5g} → {end:.5g} (+{format_percent(end / low - 1)})", step, last),
             gap,
             (f"{len(rises)} of {sets} sets rise: {others}" if sets > 1 else ""),
-            seen(f"{waste:.0%} of the run came after its best evaluation{since}", step, last),
+            seen(f"{format_percent(waste)} of the run came after its best evaluation{since}", step, last),
         ),
         confidence="low" if a_part else "high" if len(evals) >= 5 else "medium",
         causes=("the other parts of the loss pay for it: the measure that counts decides" if a_part else "", *causes),
@@ -260,7 +260,11 @@ def detect_memorised(case: Case) -> Verdict:
         title=f"Training data memorised: loss {first:.4g} → {end:.2g}"
         + ("" if len(evals) else ", and no validation loss"),
         evidence=(
-            seen(f"{known}: the next token is known with {math.exp(-_NEAR_ZERO):.0%}", below[0], losses.step[-1]),
+            seen(
+                f"{known}: the next token is known with {format_percent(math.exp(-_NEAR_ZERO))}",
+                below[0],
+                losses.step[-1],
+            ),
             f"{epochs.max():.3g} epochs over the same data" if len(epochs) else "",
         ),
         confidence="high" if len(epochs) and epochs.max() > 2 else "medium",
@@ -279,12 +283,12 @@ def detect_accuracy_gap(case: Case) -> Verdict:
     if gap < _GAP_SCORE or max(train, test) > 1:
         return None
     fell = fall > max(_FALLEN_SCORE, 3 * row_noise(held_out.value))
-    at = f"; it was best, {held_out.value[best]:.1%}, at {held_out.step[best]:g}" if fell else ""
+    at = f"; it was best, {format_percent(held_out.value[best])}, at {held_out.step[best]:g}" if fell else ""
     return finding(
         "accuracy_gap",
         severity="warning" if gap >= _BAD_GAP_SCORE and fell else "note",
-        title=f"Accuracy {train:.1%} in training, {test:.1%} on held-out data{at}",
-        evidence=seen(f"gap {gap:.1%} over the last evaluations", last=held_out.step[-1]),
+        title=f"Accuracy {format_percent(train)} in training, {format_percent(test)} on held-out data{at}",
+        evidence=seen(f"gap {format_percent(gap)} over the last evaluations", last=held_out.step[-1]),
         confidence="high" if len(held_out) >= 5 else "medium",
     )
 
@@ -313,7 +317,7 @@ def detect_scores_at_chance(case: Case) -> Verdict:
     for name, (value, step) in scores.items():
         low, high = chance_interval(BENCHMARKS[name])
         if BENCHMARKS[name].chance > 0 and value <= high:
-            shown.append(f"{name} {value:.1%} (chance {BENCHMARKS[name].chance:.0%})")
+            shown.append(f"{name} {format_percent(value)} (chance {format_percent(BENCHMARKS[name].chance)})")
             evidence.append(seen(f"{name} {value:.3f}; guessing gives {low:.3f} to {high:.3f}", step, step))
     if not shown:
         return None

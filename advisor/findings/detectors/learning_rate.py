@@ -16,6 +16,7 @@ from advisor.laws import flops
 from advisor.laws.annealing import FULL_DECAY_NATS, GAIN_SPREAD
 from advisor.laws.hyperparameters import LAW_PARAMETERS, off_laws, peak_rates, times_off
 from advisor.readers.run_table import RunTable, Status
+from advisor.units import format_percent
 
 _MOVED = 0.1  # relative fall of a loss that is impossible with a true learning rate of 0
 _STEADY_ROWS = 5  # each with a lower loss than the one before: by chance one time in 120
@@ -172,14 +173,14 @@ def detect_never_decays(case: Case) -> Verdict:
     return finding(
         "ends_at_high_learning_rate",
         text="ends_at_high_learning_rate" if complete else "stopped_before_decay",
-        title=f"The run ends at {last / peak:.0%} of its peak learning rate"
+        title=f"The run ends at {format_percent(last / peak)} of its peak learning rate"
         + (f": about {FULL_DECAY_NATS:.2f} nats are left unused" if scratch else ""),
         evidence=seen(f"learning rate {last:.3g} at the end, peak {peak:.3g}", last=rates.step[-1]),
         actions=(
             f"decay to 10 % or less over the last 10 to 20 % of the steps ({low:.2f} to {high:.2f} nats from scratch)",
             "compare this loss only with runs at the same phase of their schedules",
         ),
-        threshold=f"at least {_HIGH_PHASE:.0%} of the peak at the last step; gain by sources §4.5 (C·S2)",
+        threshold=f"at least {format_percent(_HIGH_PHASE)} of the peak at the last step; gain by sources §4.5 (C·S2)",
     )
 
 

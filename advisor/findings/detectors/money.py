@@ -193,7 +193,7 @@ def detect_checkpoint_interval(case: Case) -> Verdict:
         severity="warning" if often else "note",  # possible losses are a choice, but writing is paid for
         title=f"Checkpoints every {format_seconds(interval)} are {word}: Daly's interval is {format_seconds(best)}",
         evidence=(
-            f"writing takes {format_seconds(write)}, {overhead:.1%} of the time",
+            f"writing takes {format_seconds(write)}, {format_percent(overhead)} of the time",
             f"an interruption loses {format_seconds(interval / 2)} on average",
         ),
         actions=f"checkpoint every {min(best, _MOST_OF_RUN * seconds) / pace.value:,.0f} steps",

@@ -25,6 +25,7 @@ from advisor.findings.run_facts import (
     vocabulary,
 )
 from advisor.findings.savings import cost_of_steps
+from advisor.units import format_percent
 
 _FEWEST_ROWS = 30
 _FEWEST_FLAT = 12  # rows; a log of epochs has only few
@@ -238,11 +239,13 @@ def detect_stuck_accuracy(case: Case) -> Verdict:
     low, high = float(scores.value.min()), float(scores.value.max())
     if high >= _STUCK_BELOW or (high - low > _STUCK_WITHIN and not (_no_trend(scores.value) and _no_trend(-losses))):
         return None
-    still = f"stays at {low:.2%} to {high:.2%} over the whole log"
+    still = f"stays at {format_percent(low)} to {format_percent(high)} over the whole log"
     if high - low > _STUCK_WITHIN:
         third = len(scores) // 3
         begun, ended = (float(np.median(part)) for part in (scores.value[:third], scores.value[-third:]))
-        still = f"does not rise: {begun:.1%} in the first third of the log, {ended:.1%} in the last"
+        still = (
+            f"does not rise: {format_percent(begun)} in the first third of the log, {format_percent(ended)} in the last"
+        )
     fell = f", while the loss goes from {losses[0]:.4g} to {losses[-1]:.4g}" if len(losses) else ""
     return finding(
         "accuracy_stuck",
@@ -269,7 +272,7 @@ def _guessed(case: Case) -> Finding | None:
             guess = (
                 f"that of a guess among {classes} classes, as is the loss" if near else "one class is always predicted"
             )
-            level = f"{float(np.median(scores.value)):.1%}"
+            level = format_percent(float(np.median(scores.value)))
             return finding(
                 "accuracy_stuck",
                 title=f"Accuracy stays at {level} over the whole log, {guess}: nothing is learnt",
@@ -330,6 +333,8 @@ def detect_hardly_learns(case: Case) -> Verdict:
         severity="warning" if is_language(case) else "note",
         title=f"Hardly anything is learnt: loss {first:.4g} at the start, still {end:.4g} at the end",
         evidence=seen(
-            f"perplexity {math.exp(end):,.0f}; {end / first:.0%} of the first loss", losses.step[0], losses.step[-1]
+            f"perplexity {math.exp(end):,.0f}; {format_percent(end / first)} of the first loss",
+            losses.step[0],
+            losses.step[-1],
         ),
     )

@@ -7,6 +7,7 @@ import numpy as np
 from advisor.findings.case import Case, Verdict, finding, lacking, seen
 from advisor.findings.curves import Curve, curve, head, row_noise, spread, tail, trailing_median
 from advisor.findings.savings import cost_of_steps
+from advisor.units import format_percent
 
 _ZERO_ROWS, _ZERO_SHARE = 8, 0.5
 _ALIKE_ROWS = 20  # with the same reward to the last digit
@@ -28,13 +29,13 @@ def detect_dead_signal(case: Case) -> Verdict:
     known = len(rewards) >= _ZERO_ROWS
     values = rewards if known else losses
     if (share := _zero_share(values)) >= _ZERO_SHARE:
-        words = f"{'reward' if known else 'policy loss'} is exactly 0 in {share:.0%} of the later rows"
+        words = f"{'reward' if known else 'policy loss'} is exactly 0 in {format_percent(share)} of the later rows"
     elif known and len(values) >= _ALIKE_ROWS and not np.ptp(values.value):
         words = f"reward is {values.value[0]:.4g} in every row"
     elif known and len(values) >= _ALIKE_ROWS and _is_stuck(values):
         words = f"reward is {values.value[-1]:.4g} in all later rows"
     elif len(spreads) >= _ZERO_ROWS and (share := _zero_share(spreads)) >= _ALIKE_SHARE and not _is_solved(rewards):
-        words = f"rewards of a step are all alike in {share:.0%} of the later rows"
+        words = f"rewards of a step are all alike in {format_percent(share)} of the later rows"
     else:
         return None
     return finding(

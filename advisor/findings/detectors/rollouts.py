@@ -44,7 +44,7 @@ def detect_generation_sets_step(case: Case) -> Verdict:
     cause = "the longest answer sets its time" if words and tokens[0] >= _LONG_TAIL * max(tokens[1], 1.0) else ""
     return finding(
         "generation_sets_step",
-        title=f"Generation takes {seconds / step:.0%} of a step: "
+        title=f"Generation takes {format_percent(seconds / step)} of a step: "
         + (cause or ("its engines are busy" if words else "the trainer waits for it")),
         evidence=f"median {format_seconds(seconds)} of {format_seconds(step)}{words}",
     )
@@ -60,7 +60,7 @@ def detect_trainer_waits(case: Case) -> Verdict:
         return None
     return finding(
         "trainer_waits",
-        title=f"The trainer waits {alone / step:.0%} of a step for the engines' answers",
+        title=f"The trainer waits {format_percent(alone / step)} of a step for the engines' answers",
         evidence=f"median {format_seconds(alone)} of {format_seconds(step)}",
     )
 
@@ -103,10 +103,10 @@ def detect_answers_cut(case: Case) -> Verdict:
     first, end = _ends(cut)
     if end < _OFTEN_CUT:
         return None
-    grew = f", from {first:.0%} at first" if first < end / 2 else ""
+    grew = f", from {format_percent(first)} at first" if first < end / 2 else ""
     return finding(
         "answers_cut",
-        title=f"{end:.0%} of the answers are cut at the limit{grew}",
+        title=f"{format_percent(end)} of the answers are cut at the limit{grew}",
         evidence=seen(f"median of the last tenth of {len(cut)} rows", *cut.step[[0, -1]]),
     )
 

@@ -28,7 +28,7 @@ from advisor.findings.run_facts import (
 from advisor.findings.savings import cost_of_steps
 from advisor.laws.initial_loss import FAULT_BELOW, uniform_loss
 from advisor.readers.run_table import Phase, RunTable, Status
-from advisor.units import format_centre, format_seconds, format_usd
+from advisor.units import format_centre, format_percent, format_seconds, format_usd
 
 _FEWEST_ROWS = 3
 _FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.KILLED, Status.TIME_LIMIT, Status.DIVERGED)
@@ -222,7 +222,7 @@ def detect_steps_missing(case: Case) -> Verdict:
     limited = ("you, or a limit on time, tokens or loss, ended the run",)
     return finding(
         "steps_missing",
-        title=f"The log ends at step {done:,.0f} of {planned:,.0f} ({done / planned:.1%}){rest}{money}",
+        title=f"The log ends at step {done:,.0f} of {planned:,.0f} ({format_percent(done / planned)}){rest}{money}",
         evidence=seen(ended, last=done),
         causes=limited if intended else texts()["epochs_missing"]["causes"],
     )
@@ -236,7 +236,7 @@ def _epochs_missing(case: Case, ended: str) -> Finding | None:
     whole = bool(np.all(epochs == np.round(epochs)))
     from_zero = whole and epochs.min() == 0
     done = float(epochs.max()) + from_zero
-    counted = ", counted from 0" if from_zero else f" ({done / planned:.1%})"
+    counted = ", counted from 0" if from_zero else f" ({format_percent(done / planned)})"
     title = f"The log ends in epoch {epochs.max():.3g} of {planned:g}{counted}"
     if done >= planned * COMPLETE_SHARE - (1 if whole else 0):
         return None

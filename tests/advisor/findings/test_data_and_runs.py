@@ -112,7 +112,7 @@ NOTHING = {
         changed(loss=np.round(LOSS, 1), eval_loss=every(3.5, 3.4, 3.3, 3.3, 3.3)), silent("loss_frozen")),
     # used once, a batch has a policy loss of 0 by construction
     "policy losses of exactly 0": (changed(40, **RUNS_OF_REWARD, facts={"loss_unit": "policy gradient"}),
-                                   found("dead_signal", "note", "90%")),
+                                   found("dead_signal", "note", "90 %")),
     "policy losses of 0 without a reward": (
         changed(40, **RUNS_OF_REWARD, reward=np.where(np.arange(40) == 7, 0.25, 0.0)), found("dead_signal", "warning")),
     "a reward found at last": (
@@ -227,7 +227,7 @@ HELD_OUT = {
                                    found("scores_at_chance", starts="1 of 2 scores at chance: hellaswag")),
     "a real score": (scores(hella=0.3054), silent("scores_at_chance")),
     "no score": (changed(), unjudged("scores_at_chance")),
-    "an accuracy gap that has grown": (changed(**scored()), found("accuracy_gap", "warning", "78.0%")),
+    "an accuracy gap that has grown": (changed(**scored()), found("accuracy_gap", "warning", "78 %")),
     "a mild accuracy gap": (changed(**scored(rises_to=0.91)), found("accuracy_gap", "note")),
     "no accuracy gap": (changed(**scored(rises_to=0.97)), silent("accuracy_gap")),
     "falling evaluations": (
@@ -323,7 +323,7 @@ DATA_AND_RUNS = {
     "ten epochs of a fine-tune": (
         changed(loss=healthy_loss(start=1.7, end=0.6), epoch=np.linspace(0, 10, STEPS)), silent("repeated_data")),
     "a log that ends at 11 percent": (  # steps of one second
-        incomplete(222), found("steps_missing", "note", "222 of 2,000 (11.1%)", f"about {1778 / 60:.3g} min")),
+        incomplete(222), found("steps_missing", "note", "222 of 2,000 (11.1 %)", f"about {1778 / 60:.3g} min")),
     "epochs that end early": (changed(50, facts={"planned_epochs": 100}, **EPOCHS),
                               found("steps_missing", "", "epoch 50 of 100")),
     "epochs all done": (changed(50, facts={"planned_epochs": 50, "planned_steps": None}, **EPOCHS),

@@ -165,7 +165,7 @@ COURSE = {
     ),
     "frequent late skips": (  # 190 of the 1,950 steps after the first 50
         changed(skipped=(PLACE >= 100) & (PLACE % 10 == 0), facts={"precision": "fp16"}),
-        found("loss_scale_skips", "warning", "9.7%", hours=approx(190 / 3600, 0.03)),
+        found("loss_scale_skips", "warning", "9.7 %", hours=approx(190 / 3600, 0.03)),
     ),
     "all steps skipped": (
         changed(3, loss=np.full(3, np.nan), skipped=1.0, learning_rate=0.0, eval_loss=None),
@@ -201,7 +201,7 @@ COURSE = {
     "a benchmark of few steps": (
         changed(30, loss=np.r_[1.9, 2.0, 3.4, 3.0, np.linspace(1.8, 1.2, 26)], eval_loss=None),
         silent("early_loss_jump")),
-    "a constant rate": (changed(learning_rate=3e-4), found("ends_at_high_learning_rate", "note", "100%")),
+    "a constant rate": (changed(learning_rate=3e-4), found("ends_at_high_learning_rate", "note", "100 %")),
     "shares of the peak that decay": (
         changed(learning_rate=None, learning_rate_share=healthy_rate(peak=1.0)), silent("ends_at_high_learning_rate")),
     "shares of the peak that stay": (

@@ -109,10 +109,13 @@ def test_a_cpu_is_told_nothing_of_cuda():
     assert not any("CUDA" in text for text in (*bound.actions, *bound.causes))
 
 
-@pytest.mark.parametrize(("deadline", "most"), [(None, 60 * 20.0), (1500.0, 300.0), (1000.0, 0.0)])
-def test_a_run_that_goes_on_saves_at_most_what_is_left_of_it_or_of_its_deadline(deadline, most):
+@pytest.mark.parametrize(("deadline", "raised", "most"), [
+    (None, {}, 60 * 20.0), (1500.0, {}, 300.0), (1000.0, {}, 0.0),
+    (1000.0, {"limit_seconds": 1800.0}, 600.0), (1000.0, {"limit_seconds": None}, 60 * 20.0),
+])  # fmt: skip
+def test_a_run_that_goes_on_saves_at_most_what_is_left_of_it_or_of_its_limit(deadline, raised, most):
     # 60 of 120 steps of 20 s, which should take 1 s
-    case = slower_than_promised(20 * np.ones(60), {"planned_steps": 120}, steps=60)
+    case = slower_than_promised(20 * np.ones(60), {"planned_steps": 120, **raised}, steps=60)
     plan = SimpleNamespace(goal=Goal(gpu="cpu", deadline_seconds=deadline))
     case = dataclasses.replace(case, run=dataclasses.replace(case.run, status=Status.RUNNING), plan=plan)
     assert most_saved_seconds(case) == pytest.approx(most, abs=25)
