@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from advisor import api
 from advisor.cli.verb import EXISTING, FILE, answer, options, print_answer, verb
 from advisor.errors import AdvisorError
-from advisor.history.listing import RunSummary, list_runs
+from advisor.history.listing import RunSummary, list_runs, state_words
 from advisor.report.render import remark, table
 from advisor.report.table import on_console
 from advisor.store.store import Store, default_store
@@ -67,9 +67,9 @@ def _list(store: Store, tags: tuple[str, ...]) -> None:
     def shown() -> Iterator[RenderableType]:
         if summaries:
             tagged = ("tags",) if any(summary.tags for summary in summaries) else ()
-            columns = ("run", *tagged, "started (UTC)", "state", "steps", "training loss", "folder")
+            columns = ("run", *tagged, "started (UTC)", "state", "steps", "loss", "spent", "folder")
             rows = [_row(summary, bool(tagged)) for summary in summaries]
-            yield table(columns, rows, right=("steps", "training loss"))
+            yield table(columns, rows, right=("steps", "loss", "spent"))
         elif every := list_runs(store):
             known = sorted({tag for summary in every for tag in summary.tags})
             wanted = sorted({tag.strip().lower() for tag in tags})
@@ -97,15 +97,14 @@ def _one(run_dir: Path, name: str | None, note: str | None, tags: tuple[str, ...
 
 
 def _row(run: RunSummary, tagged: bool) -> tuple[str, ...]:
-    state = (run.outcome or run.state).replace("_", " ")
+    state, why = state_words(run.state, run.outcome)
     steps = f"{format_count(run.step or 0)}/{format_count(run.steps)}" if run.steps else "-"
     loss = format_number(run.loss) if run.loss is not None else "-"
-    if run.usd:
-        state = f"{state}, {format_usd(run.usd)}"
-    problem = f"{state}: {run.problem}" if run.problem else state
+    problem = f"{state}: {told}" if (told := run.problem or why) else state
     tags, home = (", ".join(run.tags),) if tagged else (), str(Path.home())
     folder = f"~{run.path[len(home) :]}" if run.path.startswith(f"{home}/") else run.path
-    return (run.name, *tags, run.created[:16].replace("T", " "), problem, steps, loss, folder)
+    spent = "-" if run.usd is None else format_usd(run.usd)
+    return (run.name, *tags, run.created[:16].replace("T", " "), problem, steps, loss, spent, folder)
 
 
 @verb("accuracy")

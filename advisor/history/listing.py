@@ -36,8 +36,15 @@ _FILES = (
     "steps.jsonl",
     "budget.json",
 )
+_STATES = {  # in one word
+    "died": "lost",
+    "out_of_memory": "failed",
+    "diverged": "failed",
+    "never started": "unstarted",
+    "cannot be judged": "unknown",
+}
 Lines = Mapping[str, Any]  # for each folder: a text that changes with its files, and the line
-_PLACES, _CHUNK_BYTES = 16, 1536  # of a log that are read for its sketch
+_PLACES, _CHUNK_BYTES = 16, 2560  # of a log, read for its sketch; its header has 2,000 bytes
 DAMAGED, GONE = "damaged", "gone"
 
 
@@ -133,6 +140,12 @@ class RunSummary:
     note: str = ""  # written by the run's owner, like the name if there is one
     tags: tuple[str, ...] = ()
     problem: str | None = None  # what is wrong with the folder
+
+
+def state_words(state: str, outcome: str | None = None) -> tuple[str, str]:
+    """Return a run's state or, if it has ended, its outcome, as one word; and why it failed, or else ""."""
+    name = outcome or state
+    return (word := _STATES.get(name, name)), name.replace("_", " ") if word == "failed" != name else ""
 
 
 def list_runs(store: Store) -> list[RunSummary]:

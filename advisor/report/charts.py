@@ -371,11 +371,13 @@ def dot_image(colour: str) -> str:
     return _in_markdown("", 12, f'<circle cx="6" cy="6" r="5" fill="{colour}"/>')
 
 
-def interval_image(predicted: Estimate, actual: float | None, reach: float) -> str:
-    """Draws an interval and the actual value as an image in Markdown.
+def interval_image(predicted: Estimate | None, actual: float | None, reach: float) -> str:
+    """Draws an interval and the actual value as an image in Markdown. Returns "" if nothing was predicted, or 0.
 
     The predicted value is in the middle; the ends are the share `reach` of it away.
     """
+    if predicted is None or not predicted.value:
+        return ""
 
     def place(value: float) -> float:
         return 55 + 50 * max(-1.0, min(1.0, (value / predicted.value - 1) / reach))

@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from advisor import units
 from advisor.history.comparison import Comparison, Group
 from advisor.history.ledger_rows import FEWEST_FOR_COVERAGE, LedgerCoverage, QuantityAccuracy
+from advisor.history.listing import state_words
 from advisor.history.scoring import Cause, Score, ScoredRun
 from advisor.report import quantities as q
 from advisor.report.plan import BASIS, PARTS, WHAT
@@ -39,13 +40,6 @@ QUANTITIES = {  # that are compared, with a plan's name for them if it has one
     "energy_kwh": q.ENERGY,
     "loss": LOSS,
 }
-_STATES = {  # in one word
-    "died": "lost",
-    "out_of_memory": "failed",
-    "diverged": "failed",
-    "never started": "unstarted",
-    "cannot be judged": "unknown",
-}
 _CAUSES = {**PARTS, "steps slower": "pace of the steps"}  # the pace may also be faster
 _AT: dict[str, Callable[[float], str]] = {
     "tokens": lambda tokens: f"{units.format_tokens(tokens)} tokens",
@@ -60,11 +54,6 @@ _SEEN = 0.005  # of what was predicted; smaller causes of a gap are not named
 _MOST_CAUSES = 3
 
 
-def state_word(state: str, outcome: str | None = None) -> str:
-    """Returns a run's state or, if it has ended, its outcome, as one word."""
-    return _STATES.get(outcome or state, outcome or state)
-
-
 def ending(scored: ScoredRun) -> str:
     """Says how far a run is, or how and after how many steps it ended."""
     done = "uncounted" if scored.steps is None else str(scored.steps)
@@ -74,27 +63,21 @@ def ending(scored: ScoredRun) -> str:
     if scored.outcome is None:
         ended = "the log has no end" if scored.goes_on is None else "lost"
     else:
-        ended, why = state_word(scored.outcome), scored.outcome.replace("_", " ")
-        ended += "" if ended == why else f" ({why})"
+        ended, why = state_words(scored.outcome)
+        ended += f" ({why})" if why else ""
     return f"{ended}, {done}{of} steps{f', {scored.attempts} attempts' if scored.attempts > 1 else ''}"
 
 
 def headline(scored: ScoredRun) -> str:
-    """Says in one sentence how a run ended and whether its time and its cost were as predicted."""
-    parts = []
-    for name, verb, more, less in (
-        ("wall_clock_seconds", "completed in", "longer", "shorter"),
-        ("cost_usd", "cost", "dearer", "cheaper"),
-    ):
-        score = next((one for one in scored.scores if one.quantity == name), None)
-        if score is None or score.predicted is None or score.error is None or score.predicted.value <= 0:
-            continue
-        words = QUANTITIES[name].words
-        error = units.format_error(score.predicted, score.actual, words)
-        off = f"{error.lstrip('+-')} {less if error.startswith('-') else more} than predicted"
-        judged = "as predicted" if score.inside_interval else off
-        parts.append(f"{verb} {words(score.actual)}, {judged}: {units.format_estimate(score.predicted, words)}")
-    return "; ".join(parts) or ending(scored)
+    """Says in one sentence how a run ended, what it took, and whether its time was as predicted."""
+    clock, cost, words = scored.score("wall_clock_seconds"), scored.actual("cost_usd"), TIME.words
+    if clock.predicted is None or clock.error is None:
+        return ending(scored)
+    error = units.format_error(clock.predicted, clock.actual, words)
+    off = f"{error.lstrip('+-')} {'shorter' if error.startswith('-') else 'longer'} than predicted"
+    took = f"completed in {words(clock.actual)}{f' for {units.format_usd(cost)}' if cost else ''}"
+    judged = "as predicted" if clock.inside_interval else off
+    return f"{took}, {judged}: {units.format_estimate(clock.predicted, words)}"
 
 
 def inside(scored: ScoredRun) -> str | None:
@@ -108,27 +91,21 @@ def gap_steps(scored: ScoredRun) -> list[dict[str, object]]:
 
     Empty if the time is unknown or lies inside its interval.
     """
-    clock = scored.score("wall_clock_seconds")
+    clock, seen = scored.score("wall_clock_seconds"), _seen(scored)
     if scored.gap_seconds is None or clock.predicted is None or clock.actual is None or clock.inside_interval:
         return []
+
+    def row(part: str, low: float, high: float, kind: str, label: str) -> dict[str, object]:
+        return {"part": part, "low": low, "high": high, "kind": kind, "label": label}
+
     at = clock.predicted.value
-    rows: list[dict[str, object]] = [
-        {"part": "predicted", "low": 0.0, "high": at, "kind": "wall clock", "label": units.format_seconds(at)}
-    ]
-    seen = _seen(scored)
+    rows = [row("predicted", 0.0, at, "wall clock", units.format_seconds(at))]
     for cause in scored.causes:
-        low, high = sorted((at, at + cause.seconds))
+        kind, note = "longer" if cause.seconds > 0 else "shorter", f": {cause.note}" if cause.note else ""
+        label = f"{units.format_seconds.change(cause.seconds)}{note}"
+        rows += [row(_named(cause), *sorted((at, at + cause.seconds)), kind, label)] if cause in seen else []
         at += cause.seconds
-        if cause not in seen:
-            continue
-        kind = "longer" if cause.seconds > 0 else "shorter"
-        label = f"{units.format_seconds.change(cause.seconds)}{f': {cause.note}' if cause.note else ''}"
-        rows.append({"part": _named(cause), "low": low, "high": high, "kind": kind, "label": label})
-    actual = clock.actual
-    rows.append(
-        {"part": "actual", "low": 0.0, "high": actual, "kind": "wall clock", "label": units.format_seconds(actual)}
-    )
-    return rows
+    return [*rows, row("actual", 0.0, clock.actual, "wall clock", units.format_seconds(clock.actual))]
 
 
 def departures(scored: ScoredRun) -> str | None:
@@ -203,17 +180,6 @@ def signed_percent(share: float) -> str:
     return f"{'+' if share >= 0 else '-'}{units.format_percent(abs(share))}"
 
 
-def gap(scored: ScoredRun) -> Table | None:
-    """Lists the parts of the gap between predicted and actual wall clock, then their sum. None if it is unknown."""
-    if scored.gap_seconds is None:
-        return None
-    change = units.format_seconds.change
-    rows = [(_named(cause), change(cause.seconds), cause.note) for cause in _seen(scored)]
-    rows.append(("in all", change(scored.gap_seconds), "actual minus predicted wall clock"))
-    columns = ("what explains the difference", "time", "")
-    return Table(columns=columns, rows=tuple(rows), numbers=("time",), chosen=(len(rows) - 1,))
-
-
 def compared(comparison: Comparison, axis: str | None = None) -> Table:
     """Compares the training loss of each group with the first group's at equal tokens, time, dollars and phase.
 
@@ -256,7 +222,7 @@ def verdicts(comparison: Comparison) -> list[str]:
         parts = [f"{word} at equal {_listed(axes)}" for word, axes in judged.items()]
         if (speed := speeds.get(group.name)) and (speed.ratio.low > 1 or speed.ratio.high < 1):
             parts.append(f"{units.format_centre(speed.ratio, units.format_number)} times as fast")
-        said.append(f"Compared with {_called(first)}, {_called(group)} is {_listed(parts)}")
+        said.append(f"Compared with {_called(first)}, {_called(group)} is {_listed(parts or ['not comparable'])}")
     return said
 
 

@@ -87,11 +87,8 @@ def comparison(runs: Comparison) -> Iterator[RenderableType]:
 
 
 def scored_run(name: str, scored: ScoredRun) -> Iterator[RenderableType]:
-    """Compares one run with its plan: a line, the table of quantities, and the parts of the gap."""
+    """Compares one run with its plan: its verdict, and the table of quantities with the causes of the gaps."""
     yield f"{name}: {words_of_runs.headline(scored)}"
     yield from filter(None, (words_of_runs.departures(scored), words_of_runs.inside(scored)))
     yield ""
-    yield on_console(words_of_runs.scores(scored).without("cause"))
-    if (gap := words_of_runs.gap(scored)) is not None:
-        yield ""
-        yield on_console(gap)
+    yield on_console(words_of_runs.scores(scored))

@@ -16,10 +16,9 @@ from advisor.engines.engines import describe
 from advisor.engines.state import goes_on
 from advisor.errors import AdvisorError
 from advisor.findings.chart_data import points
-from advisor.hardware.catalog import load_gpus
 from advisor.history.comparison import compare_runs
 from advisor.history.ledger_rows import accuracy, coverages
-from advisor.history.listing import RunSummary, list_runs, loss_sketch
+from advisor.history.listing import RunSummary, list_runs, loss_sketch, state_words
 from advisor.report import charts
 from advisor.report import comparison as words
 from advisor.report.charts import ChartAxis
@@ -35,6 +34,7 @@ from advisor.ui.controls import (
     escaped,
     from_address,
     numbers_in,
+    products,
     show,
     side_by_side,
     table,
@@ -73,8 +73,7 @@ AXES = {
 }  # the names of the axis on its button and below the chart
 SMOOTH = 0.02  # of the rows, in a running median; the losses as logged are drawn faintly behind it
 BAR = "Time, of predicted"
-LEAST_REACH = 0.05  # of the predicted value, to either side of it where intervals are drawn
-MOST_REACH = 0.5
+LEAST_REACH, MOST_REACH = 0.05, 0.5  # of the predicted value, to either side of it where intervals are drawn
 
 
 def page() -> None:
@@ -118,10 +117,9 @@ def _accuracy(scores: list[ScoreRow]) -> None:
     if not scores:
         st.info("No finished run was compared with its plan yet.", icon=":material/lightbulb:")
         return
-    accuracies = accuracy(scores)
+    accuracies, about = accuracy(scores), "Each finished run is scored on these."
     known = {item.quantity for item in accuracies}
     titles = {name: quantity.name for name, quantity in words.QUANTITIES.items() if name in known}
-    about = "Each finished run is scored on these."
     left, right = side_by_side("accuracy", (2, 3))
     name = right.selectbox("Quantity", list(titles), format_func=titles.__getitem__, help=about)
     drawn = [row for row in scores if row.quantity == name and row.actual > 0 and row.predicted.low > 0]
@@ -214,7 +212,7 @@ def _choose(summaries: list[RunSummary], names: dict[str, str], scores: list[Sco
 
 
 def _run_row(run: RunSummary, name: str, time: float | None) -> dict[str, object]:
-    state, why = words.state_word(run.state, run.outcome), (run.outcome or run.state).replace("_", " ")
+    state, why = state_words(run.state, run.outcome)
     return {
         "State": [state],
         "Run": name,
@@ -224,10 +222,8 @@ def _run_row(run: RunSummary, name: str, time: float | None) -> dict[str, object
         BAR: time,
         "Done": 100 * (run.step or 0) / run.steps if run.steps else None,
         "Spent": run.usd,
-        "Device": gpus[key].product
-        if (key := run.device_key or "") in (gpus := load_gpus())
-        else key.replace("cpu", "CPU"),
-        "Problem": run.problem or (why if state == "failed" != why else ""),
+        "Device": products(run.device_key or "-").replace("cpu", "CPU"),
+        "Problem": run.problem or why,
     }
 
 
@@ -260,20 +256,16 @@ def _single(reviewed: Reviewed, colours: dict[str, str]) -> None:
 
 def _scores(reviewed: Reviewed) -> None:
     """Draw predicted and actual values, with all intervals on one scale: distance from the predicted value."""
-    shown = words.scores(reviewed.scored).without(BASIS)
     scores = words.shown_scores(reviewed.scored)
-    apart = [end / s.predicted.value - 1 for s in scores if s.predicted is not None and s.error is not None
-             and s.predicted.value for end in (s.predicted.low, s.predicted.high, s.actual or 0)]  # fmt: skip
-    reach = min(MOST_REACH, max(map(abs, (LEAST_REACH, *apart))))
-    title = f"±{format_percent(round(reach, 2))}"
-    rows = []
-    for row, score in zip(on_page(shown), scores, strict=True):
-        image = "" if score.predicted is None or not score.predicted.value else (
-            charts.interval_image(score.predicted, score.actual, reach)
-        )  # fmt: skip
-        cells = list(row.items())
-        rows.append(dict([*cells[:2], (title, image), *cells[2:]]))
-    table(rows, (capital(INTERVAL), "Actual", "Gap"), drawn=(title,))
+    ends = [end / p.value - 1 for s in scores if (p := s.predicted) and p.value and s.actual is not None
+            for end in (p.low, p.high, s.actual)]  # fmt: skip
+    reach = min(MOST_REACH, max(map(abs, (LEAST_REACH, *ends))))
+    drawn, interval = f"±{format_percent(round(reach, 2))}", capital(INTERVAL)
+    images = [charts.interval_image(score.predicted, score.actual, reach) for score in scores]
+    rows = on_page(words.scores(reviewed.scored).without(BASIS))
+    # The first names decide the order of the columns.
+    placed = [{"What": "", interval: "", drawn: image} | row for image, row in zip(images, rows, strict=True)]
+    table(placed, (interval, "Actual", "Gap"), drawn=(drawn,))
 
 
 def _several(reviewed: list[Reviewed], colours: dict[str, str]) -> None:
@@ -285,8 +277,10 @@ def _several(reviewed: list[Reviewed], colours: dict[str, str]) -> None:
         st.markdown(" &emsp; ".join(legend))
         _curves(reviewed, colours, "tokens")
         return
-    for number, verdict in enumerate(words.verdicts(comparison)):
-        (st.markdown if number else st.subheader)(escaped(verdict))
+    first, *more = words.verdicts(comparison)
+    st.header(escaped(first), anchor=False)
+    for verdict in more:
+        st.markdown(escaped(verdict))
     st.markdown(" &emsp; ".join(legend))
     known = {difference.axis for difference in comparison.differences}
     axis = st.segmented_control(
@@ -329,9 +323,8 @@ def _curves(reviewed: list[Reviewed], colours: dict[str, str], axis: str) -> Non
     if not rows:
         st.caption("No steps yet.")
         return
-    of_runs = {run.name: colours[str(run.path)] for run in reviewed}
+    of_runs, title = {run.name: colours[str(run.path)] for run in reviewed}, "training loss, nats per token"
     across = ChartAxis(field=axis, title=AXES[axis][1])
-    title = "training loss, nats per token"
     chart = charts.lines(rows, x=across, title=title, colours=of_runs, behind=behind, legend=False)
     st.altair_chart(charts.zoomable(chart), width="stretch")
 

@@ -24,6 +24,7 @@ from advisor.readers import own_log
 from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable
 from advisor.readers.status import by_plan
+from advisor.readers.traces.kinds import holds_traces
 from advisor.records import MeasuredStep, Plan, Workload
 from advisor.run_records import LaunchRecord
 from advisor.store.adopted import PLAN as ADOPTED_PLAN
@@ -82,6 +83,9 @@ class TakenBack:
 
 def review_all(store: Store, texts: Sequence[str], *, record: bool | None, plan: Path | None = None) -> Compared:
     """Review each run and compare them if there are several; raises AdvisorError as `review` does."""
+    if traces := [text for text in texts if Path(text).is_file() and holds_traces(Path(text))]:
+        hint = f"to see where the time of each goes: advisor analyze {' '.join(traces)}"
+        raise AdvisorError(f"{traces[0]} is a trace or dump, no run", hint, exit_code=2)
     runs = tuple(review(store, text, record=record, plan=plan) for text in texts)
     several = compare_runs([run.case for run in runs], [run.name for run in runs]) if len(runs) > 1 else None
     return Compared(runs=runs, comparison=several)

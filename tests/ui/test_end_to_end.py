@@ -123,8 +123,9 @@ def test_from_a_budget_to_a_scored_run_and_an_analysed_log(store, browser, tmp_p
         assert run_status(folder).outcome is Outcome.COMPLETED
         assert page.get_by_text(re.compile(r"(\d+) of \1 steps")).first.is_visible()
         choose_page(page, "Runs")
-        page.get_by_text(re.compile("of 1 run inside the 80 % interval")).first.wait_for()
         page.get_by_role("cell", name="step time", exact=True).first.wait_for()
+        page.get_by_role("tab", name="Accuracy").click()
+        page.get_by_text(re.compile("of 1 run inside the 80 % interval")).first.wait_for()
         choose_page(page, "Analyze")
         page.locator("input[type=file]").set_input_files(
             {"name": "train.log", "mimeType": "text/plain", "buffer": LOG.encode()}

@@ -1,9 +1,12 @@
-"""The page Plan on a desk and on a telephone: what decides is in sight, nothing is cut off or lies over another."""
+"""The pages Plan and Runs on a desk and a telephone: what decides is in sight, nothing is cut off or covered."""
 
 from __future__ import annotations
 
 import itertools
 import re
+import shutil
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -12,6 +15,9 @@ pytest.importorskip("playwright.sync_api", reason="playwright is not installed: 
 
 from playwright.sync_api import sync_playwright
 
+from advisor.store.folders import example_run
+from advisor.store.run_folder import read_launch, run_row, write_launch
+from advisor.store.store import Store
 from tests.ui.serving import chromium, free_port, serving
 
 pytestmark = [
@@ -81,6 +87,33 @@ def test_what_decides_stands_on_one_screen_and_no_label_of_the_chart_lies_over_a
         assert page.evaluate("document.documentElement.scrollWidth") <= 1024
         first, second, third = (row.bounding_box()["y"] for row in rows.all())
         assert second - first < 70 and third - second < 70  # still a row each
+        browser.close()
+
+
+def test_runs_begins_with_its_table_and_names_every_run_on_a_telephone(tmp_path_factory):
+    home, served = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("served")
+    store, names = Store(home), []
+    for hour in (8, 9):
+        folder = store.new_run_folder("nanochat-d2", datetime(2026, 11, 21, hour, tzinfo=UTC))
+        shutil.rmtree(folder)
+        shutil.copytree(example_run(), folder)
+        write_launch(folder, replace(read_launch(folder), id=folder.name))
+        store.register_run(run_row(folder))
+        names.append(folder.name)
+    with serving(home, free_port(), served) as address, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        for width, height in ((1440, 900), (390, 844)):
+            page = browser.new_page(viewport={"width": width, "height": height})
+            page.set_default_timeout(180_000)
+            page.goto(f"{address}/runs?run={names[0]}&run={names[1]}")
+            page.get_by_text("The training settings do not differ.").wait_for()
+            table = page.get_by_test_id("stDataFrame").bounding_box()
+            assert table["y"] < 400 and table["y"] + table["height"] < 900
+            for words in ("nanochat-d2 of 21 Nov 08:00", "nanochat-d2 of 21 Nov 09:00"):  # the legend, whole
+                box = page.get_by_test_id("stMarkdownContainer").get_by_text(words).last.bounding_box()
+                assert box["x"] >= 0 and box["x"] + box["width"] <= width
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            page.close()
         browser.close()
 
 

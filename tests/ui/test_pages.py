@@ -180,7 +180,7 @@ def test_several_runs_are_compared_in_one_table_under_its_verdict(with_a_run):
     at.query_params["run"] = [other.name, first.name]
     at.run()
     assert not at.exception and not at.warning
-    (said,) = (head.value for head in at.subheader)
+    said = at.header[0].value
     assert said.replace("\\", "") == (
         "Compared with lower of 22 Nov 09:30, nanochat-d2 of 21 Nov 00:00 is worse at equal tokens, time and shares of "
         "the schedule"

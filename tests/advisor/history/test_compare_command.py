@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
 from advisor.calibration.profiles import load_profile
+from advisor.engines.state import this_host
 from advisor.prediction.batch import predict_batch
-from advisor.store.run_folder import run_id
+from advisor.run_records import LaunchRecord
+from advisor.store.run_folder import run_id, write_launch
 from advisor.store.store import default_store, load_calibration
 from advisor.workflows.compare import review
+from tests.advisor.build_trace import training_step
 from tests.advisor.history.script import Script
 from tests.advisor.plans import small_plan
 from trainer.schema import make_shape, to_dict
@@ -55,6 +60,15 @@ def test_an_answer_is_no_run_whatever_plan_lies_beside_it(call, tmp_path, monkey
     (tmp_path / "answer.json").write_text(out)
     code, out, err = call("compare", name)
     assert code == 2 and not out and f"{name} is {what}" in err and "no run" in err
+
+
+def test_traces_are_no_runs_and_are_sent_to_analyze(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("before.json", "after.json"):
+        training_step().write(tmp_path / name)
+    code, out, err = call("compare", "before.json", "after.json")
+    assert code == 2 and not out and "before.json is a trace or dump, no run" in err
+    assert "advisor analyze before.json after.json" in err
 
 
 def test_a_run_on_a_busy_machine_teaches_the_profile_nothing(call, tmp_path):
@@ -149,14 +163,29 @@ def test_comparing_twice_counts_once_and_no_record_keeps_nothing(call, run_folde
 
 def test_a_running_run_is_shown_and_not_recorded(call, run_folder):
     code, out, _ = call("compare", str(run_folder(steps=12, ending=None)))
-    assert code == 0 and "12 of 20 steps" in out and "steps not run" in out
+    assert code == 0 and "lost, 12 of 20 steps" in out
     assert default_store().scores() == []
+
+
+def test_a_run_that_goes_on_says_its_step_and_explains_nothing(call, run_folder):
+    folder = run_folder(steps=12, ending=None)
+    began = psutil.Process().create_time()
+    launched = {"id": "here", "name": "here", "attempt": 1, "launched_at": "2026-11-30T00:00:00+00:00"}
+    write_launch(folder, LaunchRecord(**launched, host=this_host(), pid=os.getpid(), process_started=began))
+    code, out, _ = call("compare", str(folder))
+    assert code == 0 and out.startswith("run-a: running, step 12 of 20\n") and "pace" not in out
+    document = json.loads(call("compare", str(folder), "--json")[1])
+    assert document["gap_seconds"] is None and document["causes"] == [] and document["not_recorded"]
 
 
 def test_several_runs_side_by_side(call, run_folder):
     folders = str(run_folder("quick", seconds=0.5)), str(run_folder("slow", seconds=0.7))
     code, out, _ = call("compare", *folders)
     assert code == 0 and "Side by side" in out and "50 % of the schedule" in out
+    # by hand: the same losses step by step, 0.5 s against 0.7 s a step
+    said = " ".join(out.split())
+    assert "Compared with quick, slow is equal within the noise at equal tokens and shares of the schedule" in said
+    assert "worse at equal time" in said and "0.714 times as fast" in said
     _, out, _ = call("compare", *folders, "--json")
     document = json.loads(out)
     assert len(document["runs"]) == 2 and document["side_by_side"][0]["comparable"] is True
