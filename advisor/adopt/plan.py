@@ -143,7 +143,7 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
     if usd is not None and adopted.device_key != "cpu":  # processes on a CPU share one machine
         usd *= many
     if goal.budget_usd is not None and not usd:
-        raise AdvisorError("a budget needs a price", "--price DOLLARS_PER_GPU_HOUR", exit_code=2)
+        raise AdvisorError("a budget needs a price", "state it: --price 2.50", exit_code=2)
     offer = Offer(gpu=adopted.device_key, gpus=many, provider=None, spot=False, usd_per_hour=usd,
                   source="no price was given" if usd is None else "given")  # fmt: skip
     limit = tightest(goal.deadline_seconds, goal.budget_usd, usd)

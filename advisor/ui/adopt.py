@@ -152,11 +152,16 @@ def _form(busy: str, *, opened: bool) -> None:
                 "Time for the bursts (seconds)", 20, value=int(workflow.BUDGET_SECONDS), key="adopt-seconds", **lasting,
                 help="More bursts, narrower intervals.",
             )  # fmt: skip
-            if st.form_submit_button("Adopt it", icon=":material/speed:", disabled=bool(busy)):
+            pressed = st.form_submit_button("Adopt it", icon=":material/speed:", disabled=bool(busy))
+        if pressed:
+            try:
                 workflow.start_adopting(
                     loaders.store(), text, Path(folder.strip()).expanduser(), name=name,
                     knobs=workflow.named_knobs(knobs.split()), budget_seconds=float(seconds),
                 )  # fmt: skip
+            except AdvisorError as error:  # the rest of the page stays
+                st.error(controls.error_words(error, ADOPT), icon=":material/error:")
+            else:
                 st.rerun()
 
 

@@ -80,7 +80,7 @@ def in_controls(text: str, controls: Mapping[str, str], literal: Callable[[str],
 
 def error_words(error: AdvisorError, controls: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return an error's message and hint in two lines of Markdown."""
-    return "  \n".join(in_controls(text, controls) for text in (error.message, error.hint) if text)
+    return "  \n".join(in_controls(capital(text), controls) for text in (error.message, error.hint) if text)
 
 
 def as_text(text: str, controls: Mapping[str, str]) -> str:

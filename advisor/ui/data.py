@@ -12,7 +12,7 @@ import streamlit as st
 from advisor.errors import AdvisorError
 from advisor.report.rows import token_folder
 from advisor.ui import loaders
-from advisor.ui.controls import QUERY, escaped, go, pairs, side_by_side, table
+from advisor.ui.controls import QUERY, error_words, escaped, go, pairs, side_by_side, table
 from advisor.ui.uploads import MOST_MEGABYTES, safe_name
 from advisor.workflows.data import prepare_data, preview, read_data
 from trainer.token_folder import TokenMeta
@@ -26,7 +26,10 @@ CORPUS = "python-library"  # the folder for the corpus that is made here
 def page() -> None:
     """Select or prepare a token folder, show its content, and offer to plan with it."""
     st.title("Data", anchor=False)
-    _prepare()
+    try:
+        _prepare()
+    except AdvisorError as error:  # the rest of the page stays
+        st.error(error_words(error), icon=":material/error:")
     folder = _picked()
     if folder is None:
         return

@@ -184,7 +184,8 @@ def _question() -> FitQuestion | None:
 def _refusal(error: AdvisorError, name: str) -> str:
     """Say why a model is not known, and what to do on this page."""
     if st.session_state.get("card_config", "").strip():
-        return f"{escaped(error.message)}.  \n{escaped(capital(error.hint or ''))}"
+        known = (error.hint or "").partition("; or ")[0]  # the command takes a family and sizes too
+        return f"{escaped(error.message)}.  \n{escaped(capital(known))}"
     if not error.message.endswith(": unknown"):
         return f"{in_controls(error.message.removeprefix('--model '), {})}."
     # only names of the same family are worth naming
@@ -197,11 +198,9 @@ def _model(name: str, config: str, length: int) -> NamedModel:
     """Return the model that a name or config means, at this context length."""
     if config.strip():
         model = model_of_config(config, name="config.json", seq_len=length)
-    elif re.fullmatch(r"\s*[\d.,]+\s*[kKmMbBtT]\w*\s*", name):
-        shape = nearest_shape("llama", units.parse_tokens(name), vocab_size=32768, seq_len=length)
-        model = NamedModel(
-            name=f"a llama of {name.strip()}", shape=shape, parameters=units.parse_tokens(name), source=""
-        )
+    elif re.fullmatch(r"\s*[\d.,]+\s*[kKmMbBtT]\w*\s*", name) and (size := units.parse_tokens(name)):
+        shape = nearest_shape("llama", size, vocab_size=32768, seq_len=length)
+        model = NamedModel(name=f"a llama of {name.strip()}", shape=shape, parameters=size, source="")
     else:
         model = find_any_model(name)
     return model.at(length)

@@ -99,7 +99,7 @@ def test_without_a_limit_it_asks_and_a_wrong_one_is_one_sentence(advisor_home):
     at.text_input(key="adopt_deadline").set_value("soon").run()
     assert not at.exception and len(at.error) == 1 and "soon" in at.error[0].value
     at.text_input(key="adopt_deadline").set_value("1 s").run()
-    assert not at.exception and "no step ends within" in words(at)
+    assert not at.exception and "No step ends within" in words(at)
 
 
 def test_a_command_that_fails_says_so_and_one_that_is_cancelled_leaves_nothing_running(advisor_home, tmp_path):

@@ -63,7 +63,7 @@ def test_what_an_assistant_answered_is_judged(advisor_home):
     said = words(at)
     assert "it takes three days" in said and "Wrong (1)" in said and "line 7" in said
     at.text_area(key="audit-answer").set_value("I cannot do that").run()
-    assert "the reader's answer is not JSON" in words(at)
+    assert "The reader's answer is not JSON" in words(at)
 
 
 def test_sentences_alone_wait_for_an_assistant():

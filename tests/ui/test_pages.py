@@ -456,3 +456,45 @@ def test_a_fault_of_the_program_is_one_sentence_too(monkeypatch, capsys):
     assert not at.exception
     assert "unexpected IndexError" in at.error[0].value and "ADVISOR\\_DEBUG=1" in at.error[0].value
     assert "IndexError" in capsys.readouterr().err  # the server's log has all of it
+
+
+@pytest.mark.parametrize(
+    ("page", "query", "fields", "button", "said"),
+    [
+        ("gpus", {"card_model": "0B"}, {}, None, "0B is not known here. Paste its config.json below"),
+        (
+            "gpus",
+            {},
+            {"card_config": '{"model_type": "llama"}'},
+            None,
+            "not describe a known model (llama). Llama,",
+        ),
+        (
+            "adopt",
+            {"adopted": "mine", "adopt_budget": "$5"},
+            {},
+            None,
+            "a price State it: Price ($ per GPU-hour)",
+        ),
+        ("adopt", {"adopted": "mine", "adopt_deadline": "soon"}, {}, None, "Deadline: 'soon' is not a duration Write"),
+        ("adopt", {"adopted": "mine", "adopt_deadline": "8:00"}, {}, None, "may be a time of day or a duration Today"),
+        ("adopt", {}, {"adopt-command": "a | b"}, "Adopt it", "| needs a shell"),
+        ("data", {}, {"data-path": "/no/such"}, "Prepare", "There is no file /no/such Name one on the machine"),
+    ],
+)
+def test_a_refusal_names_the_fields_of_its_page_and_leaves_the_rest_of_it(
+    advisor_home, page, query, fields, button, said
+):
+    adopted(advisor_home)
+    at = app(page, **query).run()
+    for key, value in fields.items():
+        next(f for f in (*at.text_input, *at.text_area) if f.key == key).set_value(value)
+    if button:
+        next(b for b in at.button if b.label == button).click()
+    if fields:
+        at.run()
+    [refusal] = at.error
+    plain = re.sub(r"[*\\]", "", refusal.value).replace("  \n", " ")
+    assert not at.exception and said in plain and not re.search(r"--[a-z]|[A-Z]{4,}_", plain), plain
+    assert page != "adopt" or "Adopted command" in [box.label for box in at.selectbox]
+    assert page != "data" or "Folder of tokenized data" in [box.label for box in at.text_input]
