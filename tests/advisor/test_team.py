@@ -456,6 +456,24 @@ def test_nearest_earlier_run_of_the_team_is_found(call, tmp_path, ledger):
     assert "no, but nearly:" in out and "on-l4" in out and "large" not in out
 
 
+def test_plan_tells_of_an_earlier_run_of_its_model(call, tmp_path, shared):
+    words = ("plan", "--gpu", "l4", "--depth", "12", "--tokens", "1B", "--budget", "1000", "--synthetic")
+    chosen = json.loads(call(*words, "--json")[1])["chosen"]
+    work = chosen["prediction"]["workload"]
+    batch = work["micro_batch"] * work["grad_accum"] * work["gpus"] * work["shape"]["seq_len"]
+    run = {"kind": "run", "created": "2026-11-02T10:00:00", "id": "a", "name": "first-try", "team": "vision",
+           "model": "nanochat d12", "gpu": work["gpu"], "gpus": 2 * work["gpus"], "outcome": "completed", "hours": 2.0,
+           "parameters": chosen["prediction"]["parameters"], "step_seconds": 0.5, "usd": 24.0, "steps": 100,
+           "batch_tokens": batch, "loss": 3.25}  # fmt: skip
+    TeamLedger(str(shared), tmp_path).push([run, run | {"id": "b", "model": "nanochat d13", "name": "other"}])
+    assert "trained before" not in call(*words)[1]
+    call("runs", "--pull")
+    code, out, _ = call(*words)
+    said = " ".join(out.split())
+    assert code == 0 and "trained before (team vision, 2026-11-02, completed, other GPUs): first-try, 2 x l4" in said
+    assert "500 ms a step, $24, loss 3.25" in said
+
+
 def test_accuracy_of_step_times_is_told_by_team(call, tmp_path, ledger):
     run = {"kind": "run", "created": "2026-11-02T10:00:00", "team": "vision", "hours": 2.0, "gpus": 4, "usd": 24.0,
            "planned_usd": 20.0, "model": "m", "gpu": "l4"}  # fmt: skip
