@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -106,6 +107,10 @@ def command(context: click.Context, origin_path: str | None, was: str | None, co
 
         render.show(on_console(against_origin(replanned, plan)), *origin_sentences(replanned), "")
     render.show(*(recommendation(plan, more) if everything else in_brief(plan)), "")
+    if os.environ.get("ADVISOR_LEDGER", "").strip():
+        from advisor.workflows.team import trained_before
+
+        render.show(*filter(None, [trained_before(store, plan)]))
     given = {"--from": origin_path, "--was": was, "--config": config}
     _show_next(plan, path, _typed(goal, given, gate, measure=measure))
     return DONE

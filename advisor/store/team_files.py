@@ -82,7 +82,7 @@ class Files(ABC):
         self.put(path, _parquet(sound))
         self._packed.pop(path, None)
         if self._unpacked(path) != sound:
-            raise AdvisorError(f"{path} cannot be read back: the records of {month} stay as they are")
+            raise AdvisorError(f"{path} cannot be read back", "its records stay as they are: compact again")
         for old in replaced - {path}:
             self.remove(old)
         return len(sound)
@@ -137,8 +137,9 @@ class Folder(Files):
             unfinished = place.with_name(f".{place.name}.{os.getpid()}")
             with open(unfinished, "wb") as file:
                 file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+                if path.endswith(".parquet"):  # whose records' own files are removed next
+                    file.flush()
+                    os.fsync(file.fileno())
             os.replace(unfinished, place)
 
     def get(self, path: str) -> bytes | None:

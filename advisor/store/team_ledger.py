@@ -11,6 +11,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,15 @@ class TeamLedger:
 
     def __init__(self, where: str, home: Path):
         """`where` is a folder or an address; `home` has the copy."""
-        self.shared: Files | Database
-        if is_database(where):
-            self.shared = Database(where)
-        else:
-            self.shared = Address(where) if "://" in where else Folder(Path(where).expanduser())
+        self._where = where
         self._copy = home / "team-ledger.sqlite"
+
+    @cached_property
+    def shared(self) -> Files | Database:
+        """The records that all machines see; questions are asked of the copy, without them."""
+        if is_database(self._where):
+            return Database(self._where)
+        return Address(self._where) if "://" in self._where else Folder(Path(self._where).expanduser())
 
     def push(self, records: Iterable[Record]) -> int:
         """Write the records that are not there yet, and return their number."""

@@ -26,7 +26,7 @@ from advisor.store.store import Store
 from advisor.store.team_files import Files
 from advisor.store.team_ledger import ledger_of
 from advisor.trainers.known import trainer_of_run
-from advisor.units import HOUR
+from advisor.units import HOUR, format_number, format_seconds, format_usd
 from advisor.workflows.budget import settle_ended
 from trainer.schema import Outcome
 
@@ -284,6 +284,22 @@ def earlier_runs(store: Store, plan: Plan, count: int = 3) -> list[EarlierRun]:
         found.append((nearness, EarlierRun(**values | {"differs": names})))
     found.sort(key=lambda one: one[1].created, reverse=True)
     return [earlier for _, earlier in sorted(found, key=lambda one: one[0])][:count]
+
+
+def trained_before(store: Store, plan: Plan) -> str | None:
+    """Say what the nearest earlier run of a plan's model took and cost. None if there is none."""
+    nearest = next(iter(earlier_runs(store, plan, 1)), None)
+    if nearest is None or "model" in nearest.differs:
+        return None
+    facts = [f"{nearest.gpus} x {nearest.gpu}"]
+    facts += [f"{format_seconds(nearest.step_seconds)} a step"] if nearest.step_seconds else []
+    facts += [format_usd(nearest.usd)] if nearest.usd else []
+    facts += [f"loss {format_number(nearest.loss)}"] if nearest.loss else []
+    other = f", other {' and '.join(nearest.differs)}" if nearest.differs else ""
+    team = f"team {nearest.team}, " if nearest.team else ""
+    return (
+        f"trained before ({team}{nearest.created[:10]}, {nearest.outcome}{other}): {nearest.name}, {', '.join(facts)}"
+    )
 
 
 def _far(one: float | None, other: float) -> float:

@@ -346,6 +346,28 @@ def test_command_that_was_killed_before_the_start_keeps_no_dollars(call, databas
     assert 0 < settled < 0.1 and reserved == 0
 
 
+FLEET = """
+name: shared dollars
+teams: {vision: {budget: 5}}
+pools: {here: {kind: owned, gpu: cpu, gpus: 2, usd_per_gpu_hour: 3.6, engine: local}}
+runs: [{name: each, plan: plan.yaml, count: 2, team: vision}]
+"""
+
+
+def test_fleet_reserves_for_each_run_and_waits_for_dollars(call, tmp_path, database, monkeypatch):
+    monkeypatch.setenv("ADVISOR_LEDGER", database)
+    Store(tmp_path).save_plan(small_plan(steps=10, step_seconds=60.0), tmp_path / "plan.yaml")  # $0.61, $0.67 at most
+    (tmp_path / "fleet.yaml").write_text(FLEET)
+    call("runs", "--budget", "vision", "1")
+    code, out, err = call("fleet", "run", str(tmp_path / "fleet.yaml"), "--every", "0.1s", "--effort", "0.05")
+    assert code == 0, out + err
+    assert err.count("not started: team vision has $0.3") == 1 and err.count("this run may cost $0.6") == 1
+    runs = json.loads(call("runs", "--json")[1])["runs"]
+    assert [run["outcome"] for run in runs] == ["completed"] * 2
+    settled, reserved = spent_by_vision(database)
+    assert settled == pytest.approx(sum(run["usd"] for run in runs), abs=2e-6) and reserved == 0
+
+
 def test_reservations_count_once_in_every_budget_of_their_period(database):
     ledger = Database(database)
     month = f"{datetime.now(UTC):%Y-%m}"
@@ -419,7 +441,6 @@ def test_nearest_earlier_run_of_the_team_is_found(call, tmp_path, ledger):
     assert found["trained_before"] and found["runs"][0]["differs"] == []
     assert found["runs"][0]["step_seconds"] == step and found["runs"][0]["batch_tokens"] == plan.workload.step_tokens
     # Of the same model, one on another GPU is farther than one with another batch; a far larger model does not count.
-    (known,) = TeamLedger(ledger, tmp_path / "reader").records("run") or [None]
     reader = TeamLedger(ledger, tmp_path / "reader")
     reader.pull()
     (known,) = reader.records("run")
@@ -433,6 +454,24 @@ def test_nearest_earlier_run_of_the_team_is_found(call, tmp_path, ledger):
     assert [one["differs"] for one in found["runs"]] == [["batch"], ["GPU", "batch"]] and not found["trained_before"]
     code, out, _ = call("runs", "--like", str(path))
     assert "no, but nearly:" in out and "on-l4" in out and "large" not in out
+
+
+def test_plan_tells_of_an_earlier_run_of_its_model(call, tmp_path, shared):
+    words = ("plan", "--gpu", "l4", "--depth", "12", "--tokens", "1B", "--budget", "1000", "--synthetic")
+    chosen = json.loads(call(*words, "--json")[1])["chosen"]
+    work = chosen["prediction"]["workload"]
+    batch = work["micro_batch"] * work["grad_accum"] * work["gpus"] * work["shape"]["seq_len"]
+    run = {"kind": "run", "created": "2026-11-02T10:00:00", "id": "a", "name": "first-try", "team": "vision",
+           "model": "nanochat d12", "gpu": work["gpu"], "gpus": 2 * work["gpus"], "outcome": "completed", "hours": 2.0,
+           "parameters": chosen["prediction"]["parameters"], "step_seconds": 0.5, "usd": 24.0, "steps": 100,
+           "batch_tokens": batch, "loss": 3.25}  # fmt: skip
+    TeamLedger(str(shared), tmp_path).push([run, run | {"id": "b", "model": "nanochat d13", "name": "other"}])
+    assert "trained before" not in call(*words)[1]
+    call("runs", "--pull")
+    code, out, _ = call(*words)
+    said = " ".join(out.split())
+    assert code == 0 and "trained before (team vision, 2026-11-02, completed, other GPUs): first-try, 2 x l4" in said
+    assert "500 ms a step, $24, loss 3.25" in said
 
 
 def test_accuracy_of_step_times_is_told_by_team(call, tmp_path, ledger):
@@ -449,7 +488,7 @@ def test_accuracy_of_step_times_is_told_by_team(call, tmp_path, ledger):
     assert (group["runs"], group["usd"], group["gpu_hours"], group["scored_runs"]) == (3, 72, 24, 2)
     assert group["step_error"] == pytest.approx((0.05 + 0.3) / 2) and group["step_inside"] == 0.5
     code, out, _ = call("runs", "--spend")
-    assert "17.5" in out.replace("18 %", "17.5") and "50 % of 2" in out
+    assert "50 % of 2" in out and "1.20" in out  # $72 were paid, and $60 planned
 
 
 def test_records_have_no_host_user_path_or_credential(tmp_path, ledger, monkeypatch):
@@ -459,7 +498,6 @@ def test_records_have_no_host_user_path_or_credential(tmp_path, ledger, monkeypa
     launched = json.loads((folder / "run.json").read_text())
     launched |= {"host": "node17.cluster.example", "command": ["/home/somebody/python", "--token", "hf_" + "Q7" * 15]}
     (folder / "run.json").write_text(json.dumps(launched))
-    run = (folder / "run.yaml").read_text()
     write_about(folder, About(name="hf_" + "Q7" * 15, note="password of node17: open-sesame"))
     bring_in(store, folder)
     document = calibration_to_dict(load_calibration(next((ROOT / "benchmarks" / "raw").glob("cpu-*seed0.yaml"))))
@@ -470,5 +508,4 @@ def test_records_have_no_host_user_path_or_credential(tmp_path, ledger, monkeypa
     assert '"kind":"calibration"' in text and '"kind":"run"' in text and '"kind":"score"' in text
     words = ("node17", "somebody", "/home", "hf_Q7", "sesame", str(tmp_path), socket.gethostname(), getpass.getuser())
     assert [word for word in words if word in text] == []
-    Store(tmp_path / "here")
-    assert pull(Store(tmp_path / "here")).damaged == () and run
+    assert pull(Store(tmp_path / "here")).damaged == ()
