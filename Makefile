@@ -88,7 +88,7 @@ docs: $(VENV)/core.stamp
 	$(BIN)/python -m benchmarks.reference docs/cli.md
 	$(BIN)/python -m benchmarks.reference docs/advisor.1
 	$(BIN)/python -m benchmarks.reference llms.txt
-	$(BIN)/python -m advisor.document_types
+	$(BIN)/python -m benchmarks.document_types
 	$(BIN)/python -m benchmarks.reference docs/findings.md
 
 # pictures of the pages, from a run that is launched for them; the folder has every page in both themes as well. The

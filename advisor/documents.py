@@ -1,6 +1,6 @@
 """Prints JSON documents. Each one states which document it is: its name, and the number of its schema.
 
-The schemas are in `schemas.json`, which `advisor/document_types.py` writes.
+The schemas are in `schemas.json`, which `benchmarks/document_types.py` writes.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ answer. Without them it takes turns with the engines on their GPUs, and its weig
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from advisor.architecture import Model
@@ -39,7 +38,11 @@ def judge_seconds(
     gpus = judge.gpus or engines.copies * engines.tensor
     share = own_share if judge.gpus else engines.memory_share
     found = []
-    for one in _engines(judge.model, replace(engines, memory_share=share, bytes_per_weight=2.0), gpus):
+    engines = replace(engines, memory_share=share, bytes_per_weight=2.0)
+    for tensor in (2**n for n in range(gpus.bit_length())):
+        one = replace(engines, tensor=tensor, copies=gpus // tensor)
+        if judge.model.heads % tensor or gpus % tensor or room(judge.model, one) <= 0:
+            continue
         alone = _seconds(judge, answers.count, answers, one)
         if not judge.gpus:
             found.append((alone + 2.0 * judge.model.parameters / one.tensor / host_rate, one.tensor))
@@ -47,16 +50,6 @@ def judge_seconds(
         last = _seconds(judge, one.copies, answers, one) if waited_for else 0.0
         found.append((max(last, alone - generated), one.tensor))
     return min((one for one in found if math.isfinite(one[0])), default=None)
-
-
-def _engines(model: Model, engines: Engines, gpus: int) -> Iterator[Engines]:
-    """Yield the judge's engines on few GPUs, with the fewest that have room for a judgement, and on more."""
-    tensor = 1
-    while tensor <= gpus:
-        one = replace(engines, tensor=tensor, copies=gpus // tensor)
-        if not model.heads % tensor and not gpus % tensor and room(model, one) > 0:
-            yield one
-        tensor *= 2
 
 
 def _seconds(judge: Judge, count: int, answers: Answers, engines: Engines) -> float:

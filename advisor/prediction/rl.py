@@ -33,7 +33,6 @@ from advisor.records import Basis, Estimate, Prediction
 
 PARTS = ("generation", "reward", "log_probs", "update", "sync", "rest")
 _OF_WORK = ("generation", "log_probs", "update")  # parts that take as long as the answers are long
-ALGORITHMS = ("grpo", "dapo", "ppo")
 _WORK = {"none": 3.0, "selective": 3.5, "full": 4.0}  # forward passes' worth of work in an update
 SPLIT_BY = "nemo"  # the software that trains models which are split over GPUs, in all of these programs
 ONE_OFF = 1.0  # steps that the trainer is behind so that generation and training overlap wholly
@@ -86,7 +85,7 @@ class RlWork:
     model: Model
     answers: Answers
     software: RlSoftware
-    algorithm: str = "grpo"  # one of ALGORITHMS
+    algorithm: str = "grpo"  # or dapo, ppo
     updates: int = 1  # optimizer steps on the answers of one step
     adapters: bool = False  # LoRA: little to optimize, to store and to send
     reference: bool = True  # a frozen copy of the model gives log-probabilities for a KL term
@@ -199,7 +198,14 @@ def predict_rl(run: RlRun, constants: Constants | None = None) -> RlStep | None:
     }
     spread = {name: float(entry["value"]) for name, entry in load_rl()["deviation"].items()}
     of_part = {name: spread.get(name, spread["rest"]) for name in seconds}
-    total, counted = _total(run, seconds)
+    # Where engines and trainer have their own GPUs, the parts of the longer side set the step.
+    sides = (("log_probs", "update"), ("generation", "reward"))
+    shorter, longer = sorted(sides, key=lambda side: sum(seconds[name] for name in side))
+    hidden = 0.0
+    if run.overlaps:
+        hidden = min(1.0, run.staleness / (_FIRST if run.streams and run.staleness < ONE_OFF else ONE_OFF))
+    total = sum(seconds.values()) - hidden * sum(seconds[name] for name in shorter)
+    counted = (*longer, *(() if hidden == 1 else shorter), "sync", "rest")
     each_part = math.sqrt(sum((seconds[name] * of_part[name]) ** 2 for name in counted)) / total
     step = _estimate(total, math.hypot(each_part, spread["step"], run.unsure))
     tokens = run.answers.tokens
@@ -257,17 +263,6 @@ def _sync_seconds(run: RlRun, c: Constants) -> float:
 def _on_arm(gpu: GpuSpec) -> bool:
     """Return True if the GPU has a link to a Grace processor."""
     return "c2c" in gpu.interconnect
-
-
-def _total(run: RlRun, seconds: Mapping[str, float]) -> tuple[float, tuple[str, ...]]:
-    """Return the seconds of a step, and the parts that set it: where GPUs are split, those of the longer side."""
-    sides = (("log_probs", "update"), ("generation", "reward"))
-    shorter, longer = sorted(sides, key=lambda side: sum(seconds[name] for name in side))
-    hidden = 0.0
-    if run.overlaps:
-        hidden = min(1.0, run.staleness / (_FIRST if run.streams and run.staleness < ONE_OFF else ONE_OFF))
-    total = sum(seconds.values()) - hidden * sum(seconds[name] for name in shorter)
-    return total, (*longer, *(() if hidden == 1 else shorter), "sync", "rest")
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.errors import AdvisorError
@@ -16,16 +15,8 @@ _SURE = 0.5  # lowest score at which a file is a log and not a text with numbers
 _MOST = 200  # files or folders that are examined
 
 
-@dataclass(frozen=True, kw_only=True)
-class FoundLog:
-    """One run in a folder of several, and the path it is read from."""
-
-    name: str  # different from the others
-    path: Path
-
-
-def logs_of(folder: Path) -> list[FoundLog]:
-    """Return a folder's runs by name; empty if the folder is one run or holds none.
+def logs_of(folder: Path) -> list[Path]:
+    """Return the paths of a folder's runs; empty if the folder is one run or holds none.
 
     Several runs are two or more logs of one format in the folder, or two or more subfolders that each have a log. Logs
     of ranks, checkpoints and event files are parts of one run.
@@ -38,11 +29,9 @@ def logs_of(folder: Path) -> list[FoundLog]:
     if names and max(names.count(name) for name in names) > 1:
         suffixes = {path.suffix for path in files}
         # a log that broke off before its first step has no format yet, only the same suffix as the others
-        logs = [path for path in entries if path.is_file() and (path in files or path.suffix in suffixes)]
-        stems = [path.stem for path in logs]
-        return [FoundLog(name=path.stem if stems.count(path.stem) == 1 else path.name, path=path) for path in logs]
+        return [path for path in entries if path.is_file() and (path in files or path.suffix in suffixes)]
     inside = [path for path in entries if path.is_dir() and _has_log(path)]
-    return [FoundLog(name=path.name, path=path) for path in inside] if len(inside) > 1 and not files else []
+    return inside if len(inside) > 1 and not files else []
 
 
 def _is_one_run(folder: Path) -> bool:

@@ -169,7 +169,7 @@ def _read(path: Path, given: Given, progress: Progress | None) -> RunTable:
 
 def runs_of(path: Path) -> list[Path]:
     """Returns the runs in a folder of several, or else the path itself."""
-    return [log.path for log in logs_of(path)] or [path] if path.is_dir() else [path]
+    return logs_of(path) or [path] if path.is_dir() else [path]
 
 
 def located(text: Path, store: Store) -> Path:

@@ -10,7 +10,8 @@ import jsonschema
 import pytest
 import yaml
 
-from advisor import document_types, documents
+from advisor import documents
+from benchmarks import document_types
 from tests.terminal import advisor, document
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +23,7 @@ def validator(name: str) -> jsonschema.Draft202012Validator:
 
 
 def test_what_ships_is_what_the_records_say() -> None:
-    """Fails until `python -m advisor.document_types` is run, which gives a changed schema the next number."""
+    """Fails until `python -m benchmarks.document_types` is run, which gives a changed schema the next number."""
     assert documents.FILE.read_text(encoding="utf-8") == document_types.as_text(document_types.written())
 
 

@@ -64,7 +64,7 @@ def analyses(folder, store):
 
 
 def test_logs_of_one_format_side_by_side_are_runs_and_what_belongs_to_one_run_is_not(folder, tmp_path):
-    assert [log.name for log in logs_of(folder)] == ["training_a", "training_b", "training_c", "training_d"]
+    assert [log.stem for log in logs_of(folder)] == ["training_a", "training_b", "training_c", "training_d"]
     one = tmp_path / "one"
     (one / "checkpoint-100").mkdir(parents=True)
     write_log(one / "rank0.log")

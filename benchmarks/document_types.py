@@ -1,4 +1,4 @@
-"""Defines the contents of JSON documents and files as types. `python -m advisor.document_types` writes their schemas.
+"""Defines the contents of JSON documents and files as types; `python -m benchmarks.document_types` writes the schemas.
 
 A shape is a type, a mapping from names to shapes (a name that ends in ? may be missing), or a list of one shape. A
 record is described by its fields. A schema that changed gets the next number when it is written. A test fails until the
