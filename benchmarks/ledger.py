@@ -1,6 +1,7 @@
 """Times a shared ledger of many records: `python benchmarks/ledger.py [--records 100000] [--at postgresql://…]`.
 
-Without an address, in a temporary folder, as single files and then with its months compacted. A database has to be empty.
+Without an address, in a temporary folder, as single files and then with its months compacted. A database has to be
+empty.
 """
 
 from __future__ import annotations

@@ -112,7 +112,8 @@ def named_runs(plan: Plan, most: int) -> list[tuple[Run, str]]:
     Not far: at most twice the cost, or four times the time; beyond that, all others would look alike beside them.
     """
     runs, chosen = best_runs(plan), plan.chosen
-    near = [run for run in runs if not run.standing.against or run is chosen]
+    # If no run keeps the limits, all are compared: the only one that is named would be the fastest of one.
+    near = [run for run in runs if not run.standing.against or chosen.standing.against]
     costs = {id(run): run.cost_usd.value if run.cost_usd is not None else math.inf for run in near}
     cost, seconds = costs[id(chosen)], chosen.total_seconds.value
     fastest = min((run for run in near if costs[id(run)] <= 2 * cost), key=lambda run: run.total_seconds.value)
