@@ -223,8 +223,7 @@ def test_the_what_if_is_still_there_after_a_look_at_another_page():
 
 
 def whiskers(at: AppTest) -> list[dict]:
-    """The dots of the options in the order of their rows, time and cost, and of the memory of the run shown below them:
-    interval, limit and axis of each."""
+    """The dots of the options in the order of their rows, time and cost: interval, limit and axis of each."""
     drawn = []
     for chart in at.get("arrow_vega_lite_chart") or at.get("vega_lite_chart"):
         spec = json.loads(chart.proto.spec)
@@ -234,13 +233,20 @@ def whiskers(at: AppTest) -> list[dict]:
     return drawn
 
 
+def memory_told(at: AppTest) -> tuple[float, float, float]:
+    """What stands above the memory bar: GiB expected, at most, and of the GPU."""
+    told = re.search(r"[Mm]emory of a GPU: \*\*([\d.]+) GiB \([\d.]+-([\d.]+) GiB\)\*\* of ([\d.]+) GiB", words(at))
+    return tuple(map(float, told.groups()))
+
+
 def test_options_are_drawn_on_one_axis_with_the_limits_as_lines_and_their_odds():
     at = ok(app(budget="$50", deadline="24 h").run())
     plan = answered(DEFAULT)
     text, dots = words(at).replace("\\", ""), whiskers(at)
-    assert len(dots) == 2 * len(plan.options) + 1 == 7
-    memory = dots.pop()
-    assert memory["limit"] == plan.chosen.prediction.device_memory_bytes and memory["high"] < memory["limit"]
+    assert len(dots) == 2 * len(plan.options) == 6
+    expected, most, limit = memory_told(at)
+    assert limit == pytest.approx(plan.chosen.prediction.device_memory_bytes / 2**30, rel=0.01)
+    assert expected == pytest.approx(plan.chosen.prediction.device_bytes.value / 2**30, rel=0.01) and most < limit
     for option, (time_, cost) in zip(plan.options, zip(*[iter(dots)] * 2, strict=True), strict=True):
         assert (time_["value"], time_["limit"]) == (option.total_seconds.value, 86400)
         assert (cost["low"], cost["high"], cost["limit"]) == (option.cost_usd.low, option.cost_usd.high, 50)
@@ -277,8 +283,8 @@ def test_a_fine_tune_and_a_layout_are_answered_as_a_pretraining_is(query, headli
     assert line.startswith(headline) and "$" not in line  # the numbers stand below, once
     assert [metric.label for metric in at.metric] == ["Cost", "Time", "Throughput", "Memory per GPU, all of it"]
     assert sum("chance of staying within the" in metric.proto.help for metric in at.metric) == 2
-    _, cost, *_, memory = whiskers(at)
-    assert cost["limit"] == float(query["budget"][1:]) and memory["limit"] > memory["value"] > 0
+    expected, most, limit = memory_told(at)
+    assert whiskers(at)[1]["limit"] == float(query["budget"][1:]) and 0 < expected < most < limit
     files = {button.proto.label: button for button in at.get("download_button")}
     assert [*files] == ["Start file", "plan.yaml", "Summary"] and begins in files["Start file"].proto.help.lower()
     command = next(code.value for code in at.code if code.value.startswith("advisor plan"))
