@@ -142,7 +142,7 @@ def _question() -> FitQuestion | None:
     from_address(CARDS, known=specs)
     keys = columns[3].multiselect(
         "GPU", list(specs), key=CARDS, format_func=lambda key: specs[key].product, max_selections=MOST_COMPARED,
-        placeholder="all of them",
+        placeholder="all of them", select_all=False,
         help="Choose one for a yes-or-no answer, several to compare them. Type to search: 4090.",
     )  # fmt: skip
     to_address(CARDS, keys)

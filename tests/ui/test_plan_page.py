@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
+from pathlib import Path
 from statistics import NormalDist
 
 import pytest
@@ -32,6 +33,7 @@ from advisor.ui.controls import products
 from advisor.units import format_estimate, format_number, format_seconds, format_usd
 from advisor.workflows.plan import recommend
 from tests.advisor.plans import goal_of
+from tests.ui import driver
 from tests.ui.serving import ROOT
 from tests.ui.test_pages import words
 
@@ -299,6 +301,27 @@ def test_a_fine_tune_whose_amount_is_not_given_is_planned_for_the_usual_one_whic
     next(b for b in at.button if b.key and b.key.startswith("card-With Unsloth")).click().run()
     goal = said_command(ok(at), out=False)
     assert (goal.software, goal.examples, goal.own[0].gpu) == ("unsloth", 20_000, "rtx-4090")
+
+
+def test_a_fine_tune_is_measured_and_launched_where_its_gpu_is_and_else_taken_there_as_files(monkeypatch, advisor_home):
+    query = {"model": "qwen3-8b", "finetune": "qlora", "gpu": "rtx-4090", "budget": "", "deadline": ""}
+    assert "This machine has no RTX 4090 24 GB" in words(ok(app(**query).run()))
+    monkeypatch.setattr("advisor.ui.plan_elsewhere.cards_of", lambda key: 1)
+    opened: list[str] = []
+    monkeypatch.setattr("advisor.ui.controls.st.switch_page", lambda page, query_params: opened.append(page.url_path))
+    at = ok(app(**query).run())
+    at.text_input(key="start-DATA").set_value("my/chats").run()
+    next(b for b in at.button if b.label == "Measure and launch it here").click().run()
+    assert opened == ["adopt"]
+    folder = Path(at.session_state["adopt-folder"])
+    text = (folder / "run.sh").read_text()
+    assert folder.is_relative_to(advisor_home) and "my/chats" in text and "DATA" not in text
+    adopt = driver.app("adopt")
+    for key in ("adopt-command", "adopt-folder", "adopt-handed"):
+        adopt.session_state[key] = at.session_state[key]
+    adopt.run()
+    assert not adopt.exception and adopt.text_area(key="adopt-command").value == "bash run.sh"
+    assert adopt.text_input(key="adopt-folder").value == str(folder)
 
 
 def test_another_machine_of_a_layout_is_shown_with_its_memory_by_part_and_kept_in_the_address():
