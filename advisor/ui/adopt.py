@@ -35,6 +35,7 @@ from advisor.workflows.preflight import training_here
 
 NAME = "adopted"  # in the session and in the address: the command that is shown
 LOOK_SECONDS = 1.0
+_ON_TOP = 3  # warnings above the numbers; the most serious come first
 _FIELDS = (("deadline", "budget", "price", "steps"), ("tokens", "samples", "epochs", "gpus"))
 HANDED = "adopt-handed"  # session state: whether another page has just filled in the form
 _NEW = "adopted-new"  # session state: the command that has just been adopted
@@ -100,7 +101,7 @@ def _adopted(adopted: Adopted) -> None:
     tabs = st.tabs(["Why", "Batches", *names] if plan is not None else names)
     if plan is not None:
         with tabs[0]:
-            lines = words.plan_lines(replace(plan, warnings=()), adopted.recipe)
+            lines = words.plan_lines(replace(plan, warnings=plan.warnings[_ON_TOP:]), adopted.recipe)
             st.markdown("\n".join(f"- {escaped(line)}" for line in lines))
         with tabs[1]:
             show(words.options_table(batch_options(adopted, gpus), plan))
@@ -214,17 +215,12 @@ def _plan(adopted: Adopted) -> tuple[AdoptedPlan | None, int | None]:
         (st.warning if error.exit_code == 3 else st.error)(controls.error_words(error, ADOPT), icon=":material/block:")
         return None, None
     machine = f"{plan.offer.gpus} x {plan.offer.gpu}" if plan.offer.gpu != "cpu" else "this CPU"
-    where = st.segmented_control(
-        "Where", [name for name in PLACES if name != "SkyPilot"], default="this machine", required=True,
-        key="adopted-where",
-        help="Another machine must have its program, data and environment; the guard and the probe are copied.",
-    )  # fmt: skip
     answer.frame(
         f"Train {format_count(plan.steps)} steps of {adopted.name} on {machine}",
         Limits(deadline_seconds=plan.max_seconds, budget_usd=plan.max_usd), plan.bill,
         {COST: plan.bill.cost_usd, TIME: plan.bill.wall_clock.total_seconds, STEP_TIME: plan.step_seconds,
          words.MEMORY[plan.memory_kind]: plan.memory_bytes},
-        partial(_launch, plan, where), warnings=[in_controls(f"{text}.", ADOPT) for text in plan.warnings],
+        partial(_launch, plan), warnings=[in_controls(f"{text}.", ADOPT) for text in plan.warnings[:_ON_TOP]],
     )  # fmt: skip
     spec = find_gpu(plan.offer.gpu)
     name = words.MEMORY[plan.memory_kind].name
@@ -232,10 +228,15 @@ def _plan(adopted: Adopted) -> tuple[AdoptedPlan | None, int | None]:
     return plan, goal.gpus
 
 
-def _launch(plan: AdoptedPlan, where: str) -> None:
+def _launch(plan: AdoptedPlan) -> None:
     """Draw what starts the run here or elsewhere, or its files for download."""
-    engine, requested, explained = PLACES[where]
     with st.container():
+        where = st.segmented_control(
+            "Where", [name for name in PLACES if name != "SkyPilot"], default="this machine", required=True,
+            key="adopted-where",
+            help="Another machine must have its program, data and environment; the guard and the probe are copied.",
+        )  # fmt: skip
+        engine, requested, explained = PLACES[where]
         if where == FILES:
             needs = ExportOptions(**_there())
             # Offer the run as a zip of files for another engine.

@@ -1,4 +1,4 @@
-"""The frame of an answer: its sentence, what to heed, four numbers with odds, buttons, options, and a memory bar."""
+"""The frame of an answer: its sentence, what to heed, four numbers with odds, buttons, and a memory bar."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from advisor.report import charts
 from advisor.report import search as runs
 from advisor.report.quantities import DEVICE_MEMORY, Quantity
 from advisor.report.table import capital
-from advisor.ui import plan_options
 from advisor.ui.controls import products
-from advisor.ui.plan_options import Option
 from advisor.ui.plan_tabs import NONE, escape_dollars, numbers
 
 _OUTSIDE = "driver and workspaces"  # memory that a prediction knows in total but not by part
@@ -50,13 +48,6 @@ def frame(
     with st.container(horizontal=True, vertical_alignment="bottom"):
         buttons()
     return column
-
-
-def options(rows: Sequence[Option], goal: Goal, missing: str = "") -> None:
-    """Draw the options, and say which others there are none of."""
-    plan_options.draw(rows, goal)
-    if missing:
-        st.caption(missing)
 
 
 def memory(prediction: Prediction) -> None:

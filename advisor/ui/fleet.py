@@ -16,7 +16,7 @@ from advisor.report import fleet as words
 from advisor.report.render import to_plain
 from advisor.store.folders import examples_folder
 from advisor.ui import controls, loaders
-from advisor.ui.controls import download, escaped, show
+from advisor.ui.controls import download, escaped, show, side_by_side
 from advisor.workflows.fleet import FleetPlan, plan_fleet
 
 TEXT = "fleet-text"  # session state: the file that is planned
@@ -27,24 +27,29 @@ def page() -> None:
     """Draw the file, and the plan of its runs."""
     st.title("Fleet", anchor=False)
     st.session_state.setdefault(TEXT, (examples_folder() / "fleet.yaml").read_text(encoding="utf-8"))
-    with st.expander(
-        "The runs and the GPUs that there are, as a fleet file", icon=":material/edit_note:", expanded=True
-    ):
-        text = st.text_area(
-            "Fleet file", key=TEXT, height=_HEIGHT,
-            help="Runs with deadlines, and pools of GPUs: owned, reserved, on demand, spot. All fields: docs/fleet.md.",
-        )  # fmt: skip
-        asked = st.button("Plan these runs", type="primary", icon=":material/calendar_month:", key="fleet-plan")
+    left, right = side_by_side("fleet", (2, 3))
+    text = left.text_area(
+        "The runs and the GPUs that there are, as a fleet file", key=TEXT, height=_HEIGHT,
+        help="Runs with deadlines, and pools of GPUs: owned, reserved, on demand, spot. All fields: docs/fleet.md.",
+    )  # fmt: skip
+    asked = left.button("Plan these runs", type="primary", icon=":material/calendar_month:", key="fleet-plan")
     known = st.session_state.get("fleet-planned")
     if asked:
         known = st.session_state["fleet-planned"] = text
     if known is None:
-        st.info("The example above can be planned as it is. Put in your own runs, GPUs, deadlines and budgets.",
-                icon=":material/lightbulb:")  # fmt: skip
+        right.info("This example can be planned as it is. Put in your own runs, GPUs, deadlines and budgets.",
+                   icon=":material/lightbulb:")  # fmt: skip
         return
-    if known != text:
-        st.caption(":material/history: Of the file as it was planned last.")
-    _answer(_planned(known, loaders.store_stamp()))
+    with right:
+        if known != text:
+            st.caption(":material/history: Of the file as it was planned last.")
+        plan = _planned(known, loaders.store_stamp())
+        _answer(plan)
+    for shown in words.tables(plan):
+        st.header(shown.title, anchor=False)
+        show(shown, cell=controls.products)
+    for line in words.lines(plan):
+        st.markdown(f"- {escaped(controls.products(line))}")
 
 
 @st.cache_resource(max_entries=8, show_spinner="looking for what to buy and for a schedule")
@@ -70,8 +75,3 @@ def _answer(plan: FleetPlan) -> None:
     if plan.schedule.placements:
         st.altair_chart(charts.gantt(words.bars(plan), kinds=[kind.value for kind in PoolKind]), width="stretch")
         st.caption("A bar is the planned time, its line the ends of 8 of 10 drawn futures, the tick its deadline.")
-    for shown in words.tables(plan):
-        st.header(shown.title, anchor=False)
-        show(shown, cell=controls.products)
-    for line in words.lines(plan):
-        st.markdown(f"- {escaped(controls.products(line))}")

@@ -142,20 +142,19 @@ def _question() -> FitQuestion | None:
     from_address(CARDS, known=specs)
     keys = columns[3].multiselect(
         "GPU", list(specs), key=CARDS, format_func=lambda key: specs[key].product, max_selections=MOST_COMPARED,
-        placeholder="all of them",
+        placeholder="all of them", select_all=False,
         help="Choose one for a yes-or-no answer, several to compare them. Type to search: 4090.",
     )  # fmt: skip
     to_address(CARDS, keys)
     about = "GPUs in one machine, each with its own sequences."
     gpus = columns[4].selectbox("Number of GPUs", [1, 2, 4, 8], key="card_gpus", bind=QUERY, help=about)
-    model = problem = None
+    model = None
     try:
         model = _model(str(name or ""), st.session_state.get("card_config", ""), length)
     except AdvisorError as error:
-        problem = error
         st.error(f"**Model**: {_refusal(error, str(name or ''))}", icon=":material/error:")
-    opened = problem is not None
-    with st.expander("More: a pasted config.json, rank of the adapters, provider", opened, icon=":material/tune:"):
+    unknown = model is None
+    with st.expander("More: a pasted config.json, rank of the adapters, provider", unknown, icon=":material/tune:"):
         left, right = st.columns((1, 2))
         about = "Rank of the adapters of LoRA and QLoRA."
         rank = left.selectbox("Rank", RANKS, index=1, key="card_rank", bind=QUERY, help=about)

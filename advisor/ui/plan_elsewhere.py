@@ -30,7 +30,7 @@ from advisor.report.prediction import layout_words
 from advisor.report.quantities import COST, DEVICE_MEMORY, THROUGHPUT, TIME
 from advisor.report.table import Table, capital, in_markdown
 from advisor.store.plan_files import dump_plan
-from advisor.ui import answer, loaders, plan_answers, plan_form, plan_what_if
+from advisor.ui import answer, loaders, plan_answers, plan_form, plan_options, plan_what_if
 from advisor.ui.controls import download, go, products, to_address
 from advisor.ui.plan_options import Option
 from advisor.ui.plan_tabs import copies, draw, with_controls
@@ -80,7 +80,9 @@ def show(goal: Goal) -> bool:
         about="" if layout is None else f"{layout_words(layout)}: {elsewhere.split_words(layout)}.", warnings=warnings,
     )  # fmt: skip
     drawn, missing = _options(best, machine.chosen)
-    answer.options(drawn, goal, missing)
+    plan_options.draw(drawn, goal)
+    if missing:
+        st.caption(missing)
     answer.memory(run.prediction)
     if run.workload.rollouts is not None:
         _split_slider(machine, plan)
@@ -113,7 +115,8 @@ def _with_amount(goal: Goal) -> Goal:
                 "Mine, not rented", mine, key=f"mine-{goal.gpu}-{mine}", help="It then costs no rent.",
                 on_change=lambda: state.update({plan_form.AGAIN: {"own": own}}),
             )  # fmt: skip
-    return replace(goal, **{name: amount}) if asks else goal
+    stated: dict[str, Any] = {name: amount} if asks else {}
+    return replace(goal, **stated)
 
 
 def _tabs(best: Plan, plan: Plan) -> None:

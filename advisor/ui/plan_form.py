@@ -169,8 +169,9 @@ def _control(column: Any, option: Option, key: str, help: str) -> Any:
     if option.kind is Kind.GPUS:
         from_address(key, known=choices or ())
         chosen = column.multiselect(
-            option.label, choices or (), key=key, format_func=device_names().__getitem__, help=help, **blank
-        )
+            option.label, choices or (), key=key, format_func=device_names().__getitem__, help=help, select_all=False,
+            **blank,
+        )  # fmt: skip
         to_address(key, chosen)
         return tuple(chosen)
     if option.kind in (Kind.NUMBERS, Kind.PROVIDER):

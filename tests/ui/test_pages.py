@@ -454,7 +454,7 @@ def test_a_fault_of_the_program_is_one_sentence_too(monkeypatch, capsys):
     monkeypatch.delenv("ADVISOR_DEBUG")
     at = AppTest.from_string(script).run()
     assert not at.exception
-    assert "unexpected IndexError" in at.error[0].value and "ADVISOR\\_DEBUG=1" in at.error[0].value
+    assert "Unexpected IndexError" in at.error[0].value and "ADVISOR\\_DEBUG=1" in at.error[0].value
     assert "IndexError" in capsys.readouterr().err  # the server's log has all of it
 
 

@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
+from pathlib import Path
 from statistics import NormalDist
 
 import pytest
@@ -33,6 +34,7 @@ from advisor.ui.controls import products
 from advisor.units import format_estimate, format_number, format_seconds, format_usd
 from advisor.workflows.plan import recommend
 from tests.advisor.plans import goal_of
+from tests.ui import driver
 from tests.ui.serving import ROOT
 from tests.ui.test_pages import words
 
@@ -321,6 +323,27 @@ def test_a_fine_tune_whose_amount_is_not_given_is_planned_for_the_usual_one_whic
     next(b for b in at.button if b.key and b.key.startswith("card-With Unsloth")).click().run()
     goal = said_command(ok(at), out=False)
     assert (goal.software, goal.examples, goal.own[0].gpu) == ("unsloth", 20_000, "rtx-4090")
+
+
+def test_a_fine_tune_is_measured_and_launched_where_its_gpu_is_and_else_taken_there_as_files(monkeypatch, advisor_home):
+    query = {"model": "qwen3-8b", "finetune": "qlora", "gpu": "rtx-4090", "budget": "", "deadline": ""}
+    assert "This machine has no RTX 4090 24 GB" in words(ok(app(**query).run()))
+    monkeypatch.setattr("advisor.ui.plan_elsewhere.cards_of", lambda key: 1)
+    opened: list[str] = []
+    monkeypatch.setattr("advisor.ui.controls.st.switch_page", lambda page, query_params: opened.append(page.url_path))
+    at = ok(app(**query).run())
+    at.text_input(key="start-DATA").set_value("my/chats").run()
+    next(b for b in at.button if b.label == "Measure and launch it here").click().run()
+    assert opened == ["adopt"]
+    folder = Path(at.session_state["adopt-folder"])
+    text = (folder / "run.sh").read_text()
+    assert folder.is_relative_to(advisor_home) and "my/chats" in text and "DATA" not in text
+    adopt = driver.app("adopt")
+    for key in ("adopt-command", "adopt-folder", "adopt-handed"):
+        adopt.session_state[key] = at.session_state[key]
+    adopt.run()
+    assert not adopt.exception and adopt.text_area(key="adopt-command").value == "bash run.sh"
+    assert adopt.text_input(key="adopt-folder").value == str(folder)
 
 
 def test_another_machine_of_a_layout_is_shown_with_its_memory_by_part_and_kept_in_the_address():
@@ -699,7 +722,7 @@ def test_rl_post_training_gets_the_answer_and_a_bar_of_its_step(advisor_home):
     page = rl_page()
     shown = words(page)
     assert "Post-train qwen3-8b by GRPO with verl on 8" in shown and "157 steps of 1,024 answers" in shown
-    assert "Ways to use the 8 GPUs" in shown and "the longer bar determines the step time" in shown
+    assert "Ways to use the GPUs" in [tab.label for tab in page.tabs] and "bar determines the step time" in shown
     assert any(one.proto.label == "Start file" for one in page.get("download_button"))
     assert "no file is written for skyrl from here" in words(rl_page(software="skyrl")).lower()
     assert "16 GPUs instead of 8: a step" in shown and "2048 instead of 4096: a step" in shown
