@@ -470,7 +470,10 @@ def test_plan_tells_of_an_earlier_run_of_its_model(call, tmp_path, shared):
     call("runs", "--pull")
     code, out, _ = call(*words)
     said = " ".join(out.split())
-    assert code == 0 and "trained before (team vision, 2026-11-02, completed, other GPUs): first-try, 2 x l4" in said
+    assert (
+        code == 0
+        and "trained before: nanochat d12 (team vision, 2026-11-02, completed, other GPUs): first-try, 2 x" in said
+    )
     assert "500 ms a step, $24, loss 3.25" in said
 
 
