@@ -149,7 +149,7 @@ DOCUMENTS: dict[str, Shape] = {
     "runs-pull": {team.Pulled: ...},
     "runs-spend": {"by": str, "groups": [team.Spending]},
     "runs-like": {"trained_before": bool, "runs": [team.EarlierRun]},
-    "runs-compact": {"months": [team.CompactedMonth]},
+    "runs-compact": {"months": dict[str, int]},
     "runs-budget": {"budgets": [TeamBudget]},
     "fleet": {
         "name": str, "starts": str, "sentence": str, "keeps_deadlines": bool, "total_usd": Estimate,

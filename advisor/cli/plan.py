@@ -108,9 +108,10 @@ def command(context: click.Context, origin_path: str | None, was: str | None, co
         render.show(on_console(against_origin(replanned, plan)), *origin_sentences(replanned), "")
     render.show(*(recommendation(plan, more) if everything else in_brief(plan)), "")
     if os.environ.get("ADVISOR_LEDGER", "").strip():
-        from advisor.workflows.team import trained_before
+        from advisor.workflows.team import earlier_runs, earlier_sentence
 
-        render.show(*filter(None, [trained_before(store, plan)]))
+        same_model = [run for run in earlier_runs(store, plan, 1) if "model" not in run.differs]
+        render.show(*(f"trained before: {earlier_sentence(run)}" for run in same_model))
     given = {"--from": origin_path, "--was": was, "--config": config}
     _show_next(plan, path, _typed(goal, given, gate, measure=measure))
     return DONE

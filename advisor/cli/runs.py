@@ -194,7 +194,7 @@ def compact_command(month: str | None) -> None:
     from advisor.workflows.team import compact
 
     done = compact(default_store(), month)
-    words = [f"{one.month}: {format_count(one.records)} records are in one file" for one in done]
+    words = [f"{one}: {format_count(count)} records are in one file" for one, count in done.items()]
     answer("runs-compact", lambda: {"months": done}, lambda: words or ["every past month is in one file already"])
 
 
@@ -233,26 +233,14 @@ def like_command(plan: Path) -> None:
     The nearest has the same model, then the same GPU, then the nearest number of GPUs and batch.
     """
     from advisor.store.plan_files import load_plan
-    from advisor.workflows.team import earlier_runs
+    from advisor.workflows.team import earlier_runs, earlier_sentence
 
     found = earlier_runs(default_store(), load_plan(plan))
-
-    def shown() -> Iterator[RenderableType]:
-        if not found:
-            yield "no: the copy of the ledger has no run of this model; to copy again: advisor runs --pull"
-            return
-        columns = ("run", "team", "started (UTC)", "GPUs", "outcome", "step time", "cost", "loss", "other than planned")
-        rows = [
-            (one.name, one.team or "-", one.created[:16].replace("T", " "), f"{one.gpus or '?'} x {one.gpu or '?'}",
-             one.outcome.replace("_", " "), format_seconds(one.step_seconds) if one.step_seconds else "-",
-             "-" if one.usd is None else format_usd(one.usd), "-" if one.loss is None else format_number(one.loss),
-             ", ".join(one.differs) or "nothing")
-            for one in found
-        ]  # fmt: skip
-        yield "no, but nearly:" if found[0].differs else "yes:"
-        yield table(columns, rows, right=("step time", "cost", "loss"))
-
-    answer("runs-like", lambda: {"trained_before": bool(found) and not found[0].differs, "runs": found}, shown)
+    yes = bool(found) and not found[0].differs
+    none = "no: the copy of the ledger has no run of such a model; to copy again: advisor runs --pull"
+    words = [f"- {earlier_sentence(one)}" for one in found]
+    answer("runs-like", lambda: {"trained_before": yes, "runs": found},
+           lambda: ["yes:" if yes else "no, but nearly:", *words] if found else [none])  # fmt: skip
 
 
 @verb("spend")

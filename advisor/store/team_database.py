@@ -150,9 +150,10 @@ class Database:
         return None
 
     def settle(self, run: str, usd: float) -> None:
-        """Count what a run cost in place of what was reserved for it."""
+        """Count what a run cost in place of what was reserved for it; a copy of its folder may know less of it."""
         with self._transaction() as db:
-            db.execute("UPDATE advisor_reservations SET settled = %s WHERE run = %s", (_exact(usd), run))
+            query = "UPDATE advisor_reservations SET settled = greatest(settled, %s) WHERE run = %s"
+            db.execute(query, (_exact(usd), run))
 
     # --- the connection ---
 

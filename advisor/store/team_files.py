@@ -55,13 +55,13 @@ class Files(ABC):
             wanted[self._file_of[name]].append(name)
         gone: list[str] = []
         for path, inside in wanted.items():
-            if path.endswith(".parquet"):
-                packed = self._unpacked(path)
-                yield from ((name, packed.get(name, b"")) for name in inside)
-            elif (content := self.get(path)) is not None:
+            content = self._unpacked(path) if path.endswith(".parquet") else self.get(path)
+            if content is None:
+                gone += inside
+            elif isinstance(content, bytes):
                 yield path, content
             else:
-                gone += inside
+                yield from ((name, content.get(name, b"")) for name in inside)
         if gone:  # their month was compacted meanwhile
             there = self.names()
             yield from self.read(name for name in gone if name in there)
@@ -73,7 +73,8 @@ class Files(ABC):
         """
         listed = sorted(name for name in self.names() if name.startswith(f"{month}/"))
         file_of = {name: self._file_of[name] for name in listed}
-        sound = {name: content for name, content in self.read(listed) if read_record(name, content) is not None}
+        read = sorted(self.read(listed))
+        sound = {name: content for name, content in read if read_record(name, content) is not None}
         path = f"{month}/{digest(''.join(sound).encode())}.parquet"
         replaced = {file_of[name] for name in sound} - {file_of[name] for name in listed if name not in sound}
         replaced |= self.paths() & sound.keys()  # left by a command that was killed
@@ -81,20 +82,25 @@ class Files(ABC):
             return 0
         self.put(path, _parquet(sound))
         self._packed.pop(path, None)
-        if self._unpacked(path) != sound:
+        written = self._unpacked(path)
+        if written is None:  # another machine has compacted it together with later records
+            return 0
+        if written != sound:
             raise AdvisorError(f"{path} cannot be read back", "its records stay as they are: compact again")
         for old in replaced - {path}:
             self.remove(old)
         return len(sound)
 
-    def _unpacked(self, path: str) -> Mapping[str, bytes]:
-        """Return the records in a Parquet file: none if it is damaged or gone."""
+    def _unpacked(self, path: str) -> Mapping[str, bytes] | None:
+        """Return the records in a Parquet file: an empty mapping if it is damaged, and None if it is gone."""
         import pyarrow
         import pyarrow.parquet
 
         if path not in self._packed:
+            if (content := self.get(path)) is None:
+                return None
             try:
-                table = pyarrow.parquet.read_table(io.BytesIO(self.get(path) or b""), columns=["name", "content"])
+                table = pyarrow.parquet.read_table(io.BytesIO(content), columns=["name", "content"])
                 names, contents = (table[column].to_pylist() for column in ("name", "content"))
                 self._packed[path] = dict(zip(names, contents, strict=True))
             except (pyarrow.ArrowException, OSError, ValueError):

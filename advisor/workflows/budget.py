@@ -115,7 +115,7 @@ def _most(job: Job, price: float) -> tuple[float, float]:
         enough = f"{planned.high:.2f}" if planned is not None else "DOLLARS"
         raise NotReservedError(
             "not started: the shared ledger reserves what a run may cost, and nothing limits this one",
-            f"limit it: --budget {enough}", exit_code=2,
+            f"limit it: --budget {enough}, here or in its plan", exit_code=2,
         )  # fmt: skip
     if job.record.attempt == 1:
         return limit * price / HOUR, limit

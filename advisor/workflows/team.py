@@ -53,14 +53,6 @@ class Pulled:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompactedMonth:
-    """A month of the shared ledger whose records were written into one file."""
-
-    month: str
-    records: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Spending:
     """What the runs of one group used. Dollars and hours of the plans are of the runs that had one."""
 
@@ -104,17 +96,19 @@ def push(store: Store) -> Pushed:
     return Pushed(records=len(records), new=ledger_of(store.home).push(records))
 
 
-def compact(store: Store, month: str | None = None) -> list[CompactedMonth]:
-    """Write the records of a month, such as 2026-11, into one file each; without one, of every past month."""
+def compact(store: Store, month: str | None = None) -> dict[str, int]:
+    """Write the records of a month, such as 2026-11, into one file each; without one, of every past month.
+
+    Returns how many records the new files have, by month. Raises AdvisorError.
+    """
     files = ledger_of(store.home).shared
     if not isinstance(files, Files):
         raise AdvisorError("a database is not compacted", "only ledgers in folders and object stores are", exit_code=2)
     if month is not None and not re.fullmatch(r"\d{4}-\d{2}", month):
         raise AdvisorError(f"{month} is no month", "write it like 2026-11", exit_code=2)
-    months = {"-".join(name.split("/")[:2]) for name in files.names()}
+    months = {name[:7].replace("/", "-") for name in files.names()}
     past = sorted(one for one in months if one < f"{datetime.now(UTC):%Y-%m}") if month is None else [month]
-    done = [CompactedMonth(month=one, records=files.compact(one.replace("-", "/"))) for one in past]
-    return [one for one in done if one.records]
+    return {one: count for one in past if (count := files.compact(one.replace("-", "/")))}
 
 
 def records_of(store: Store, team: str | None) -> Iterator[dict[str, Any]]:
@@ -286,20 +280,16 @@ def earlier_runs(store: Store, plan: Plan, count: int = 3) -> list[EarlierRun]:
     return [earlier for _, earlier in sorted(found, key=lambda one: one[0])][:count]
 
 
-def trained_before(store: Store, plan: Plan) -> str | None:
-    """Say what the nearest earlier run of a plan's model took and cost. None if there is none."""
-    nearest = next(iter(earlier_runs(store, plan, 1)), None)
-    if nearest is None or "model" in nearest.differs:
-        return None
-    facts = [f"{nearest.gpus} x {nearest.gpu}"]
-    facts += [f"{format_seconds(nearest.step_seconds)} a step"] if nearest.step_seconds else []
-    facts += [format_usd(nearest.usd)] if nearest.usd else []
-    facts += [f"loss {format_number(nearest.loss)}"] if nearest.loss else []
-    other = f", other {' and '.join(nearest.differs)}" if nearest.differs else ""
-    team = f"team {nearest.team}, " if nearest.team else ""
-    return (
-        f"trained before ({team}{nearest.created[:10]}, {nearest.outcome}{other}): {nearest.name}, {', '.join(facts)}"
-    )
+def earlier_sentence(run: EarlierRun) -> str:
+    """Say what an earlier run took and cost, and in what it differs from the plan."""
+    facts = [f"{run.gpus or '?'} x {run.gpu or '?'}"]
+    facts += [f"{format_seconds(run.step_seconds)} a step"] if run.step_seconds else []
+    facts += [format_usd(run.usd)] if run.usd else []
+    facts += [f"loss {format_number(run.loss)}"] if run.loss else []
+    other = f", other {' and '.join(run.differs)}" if run.differs else ""
+    team = f"team {run.team}, " if run.team else ""
+    outcome = run.outcome.replace("_", " ")
+    return f"{run.model} ({team}{run.created[:10]}, {outcome}{other}): {run.name}, {', '.join(facts)}"
 
 
 def _far(one: float | None, other: float) -> float:

@@ -125,6 +125,8 @@ for n in range(first, first + 200):
         # Run n may cost $2 and costs a quarter more with each eighth; every fourth is never settled.
         if ledger.shared.reserve(f"run {n}", "vision", 2.0, 3600.0) is None and n % 4:
             ledger.shared.settle(f"run {n}", n % 8 / 4)
+    elif n % 25 == 0:
+        ledger.shared.compact(f"2025/1{n % 3}")
 print("done", flush=True)
 """
 PROCESSES, PUSHED, LIMIT = 8, 1600, 1500.0
@@ -136,7 +138,7 @@ def record(n: int):
 
 @pytest.mark.long
 def test_nothing_is_lost_or_reserved_twice_where_processes_are_killed(tmp_path, ledger):
-    """Eight processes push 200 records each, and reserve dollars; they are killed 24 times and started again."""
+    """Eight processes push 200 records each, and reserve dollars or compact months; 24 times one is killed."""
 
     def start(at: int) -> subprocess.Popen[str]:
         words = [sys.executable, "-c", PUSHES, ledger, str(tmp_path / f"home{at}"), str(200 * at)]
@@ -230,7 +232,10 @@ def test_compacted_month_is_read_together_with_later_records(call, tmp_path, fil
     assert {one["id"] for one in ledger.records("job")} == {str(n) for n in range(20)}
     assert ledger.push([record(22)]) == 1 and len(ledger.shared.paths()) == 1 + 1 + 13
     ledger.shared.put(*named(record(1)))  # as if the command had been killed before it removed the single files
+    listed, late = ledger.shared.names(), TeamLedger(files, tmp_path / "late").shared
+    assert late.names() == listed
     code, out, _ = call("runs", "--compact")
+    assert {name for name, content in late.read(listed) if content} == listed  # whose files are all gone
     assert all(words in out for words in ("2025-10: 7 records", "2025-11: 8 records", "2025-12: 6 records"))
     assert sorted(path[:7] for path in ledger.shared.paths()) == ["2025/10", "2025/11", "2025/12"]
     assert len(contents(files)) == 21
@@ -386,7 +391,7 @@ def test_reservations_count_once_in_every_budget_of_their_period(database):
     assert ledger.reserve("b", "vision", 3.0, 3600) is None
     assert ledger.reserve("c", "language", 4.5, 3600).team == ""  # of $14 for everybody, $4 are left
     ledger.settle("a", 2.25)
-    ledger.settle("a", 2.25)
+    ledger.settle("a", 1.75)  # by a copy of its folder that was made before its end
     assert ledger.reserve("c", "language", 4.5, 3600) is None
     assert ledger.reserve("d", "vision", 0.5, -1) is None  # whose time is over at once
     everybody, year, old, _ = sorted(ledger.budgets(), key=lambda one: (one.team, -one.usd))
@@ -470,7 +475,10 @@ def test_plan_tells_of_an_earlier_run_of_its_model(call, tmp_path, shared):
     call("runs", "--pull")
     code, out, _ = call(*words)
     said = " ".join(out.split())
-    assert code == 0 and "trained before (team vision, 2026-11-02, completed, other GPUs): first-try, 2 x l4" in said
+    assert (
+        code == 0
+        and "trained before: nanochat d12 (team vision, 2026-11-02, completed, other GPUs): first-try, 2 x" in said
+    )
     assert "500 ms a step, $24, loss 3.25" in said
 
 
