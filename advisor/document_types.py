@@ -151,7 +151,7 @@ DOCUMENTS: dict[str, Shape] = {
         "name": str, "starts": str, "sentence": str, "keeps_deadlines": bool, "total_usd": Estimate,
         "placements": [Placement], "outlooks": [Outlook], "left_out": dict[str, str], "purchases": [Purchase],
         "unlikely": [fleet.Unlikely], "spent_usd": dict[str, float], "budgets_usd": dict[str, float],
-        "expected_usd": float, "lost_value_usd": float, "bound_usd": float, "gap": float,
+        "expected_usd": float, "lost_value_usd": float, "bound_usd": float, "gap": float | None,
         "gpu_worth_usd": dict[str, float], "later": [fleet.LaterRun], "notes": [str],
     },
     "fleet-watch": {

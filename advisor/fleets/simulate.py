@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
+from scipy.special import ndtri
 
 from advisor.fleets.records import Fleet, Outlook, Pool, PoolKind, Schedule
 from advisor.fleets.spot import Policy, Rates
@@ -48,11 +49,13 @@ def simulate(fleet: Fleet, planned: Schedule, *, draws: int = DRAWS, seed: int =
     rng = np.random.default_rng(seed)
     runs, placements = {run.name: run for run in fleet.runs}, planned.placements
     pools = {pool.name: pool for pool in fleet.pools}
-    shared = {gpu: rng.standard_normal(draws) for gpu in sorted({pool.gpu for pool in fleet.pools})}
+    even = ndtri((np.arange(draws) + 0.5) / draws)  # evenly drawn, so that chances scatter less
+    shared = {gpu: rng.permutation(even) for gpu in sorted({pool.gpu for pool in fleet.pools})}
     free: dict[str, np.ndarray] = {}  # when each GPU of a pool is free: (draws, GPUs), sorted
     ends, usd, factors, bases = [], [], [], []
     for placement in placements:
         pool, run = pools[placement.pool], runs[placement.run]
+        rng = np.random.default_rng([seed, crc32(run.name.encode())])  # the same futures in every schedule
         way = next(way for way in run.ways if (way.pool, way.gpus) == (placement.pool, placement.gpus))
         common, own = math.sqrt(COMMON_SHARE), math.sqrt(1 - COMMON_SHARE)
         factor = np.exp(way.deviation * (common * shared[pool.gpu] + own * rng.standard_normal(draws)))
@@ -144,25 +147,3 @@ def interval(values: np.ndarray, *bases: Basis) -> Estimate:
     """Return the median of drawn values with the ends of 8 of 10, and the weakest of the bases that it rests on."""
     low, middle, high = np.quantile(values, (0.1, 0.5, 0.9)).tolist()
     return Estimate(value=middle, low=low, high=high, basis=worst_basis(*bases) if bases else Basis.PRIOR)
-
-
-def tightened(
-    fleet: Fleet, planned: Schedule, futures: Futures, deviations: Mapping[str, float], *, step: float = 0.4,
-    most: float = 2.5,
-) -> dict[str, float] | None:  # fmt: skip
-    """Return longer planned times for runs whose deadline is too unlikely, or None if nothing more can be done.
-
-    Runs before such a run in its pool delay it, and get more room too. Runs planned longest stay as they are.
-    """
-    places, changed = {one.run: one for one in planned.placements}, dict(deviations)
-    longer = set()
-    for outlook in outlooks(fleet, futures):
-        if outlook.probability is not None and outlook.probability < fleet.probability:
-            place = places[outlook.run]
-            before = {one.run for one in planned.placements
-                      if one.pool == place.pool and one.start_hours <= place.start_hours}  # fmt: skip
-            longer |= before if fleet.pool(place.pool).gpus is not None else {outlook.run}
-    for name in longer:
-        if changed.get(name, 0.0) < most:
-            changed[name] = min(most, changed.get(name, 0.0) + step)
-    return None if changed == deviations else changed
