@@ -167,8 +167,10 @@ def main() -> None:
               f"{rows[-1][6]:.3f}/{rows[-1][7]:.3f}", flush=True)  # fmt: skip
     middle, worst = np.nanmedian(rows, axis=0), np.nanmax(rows, axis=0)
     for name, found in (("median", middle), ("worst", worst)):
-        print(f"{name}: {found[0]:.1f} s, gap {found[1]:.3f}; to own cheapest {found[2]:.3f} ({found[3]:.3f}), "
-              f"to first come {found[4]:.3f}, to greedy {found[5]:.3f}; regret {found[6]:.3f}/{found[7]:.3f}")  # fmt: skip
+        print(
+            f"{name}: {found[0]:.1f} s, gap {found[1]:.3f}; to own cheapest {found[2]:.3f} ({found[3]:.3f}), "
+            f"to first come {found[4]:.3f}, to greedy {found[5]:.3f}; regret {found[6]:.3f}/{found[7]:.3f}"
+        )
 
 
 def regret(fleet: Fleet, blocks: dict[str, int], count: int, seed: int) -> list[float]:
