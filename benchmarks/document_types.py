@@ -32,7 +32,7 @@ from advisor.findings.forecast import Forecast
 from advisor.findings.measured import Measured
 from advisor.findings.overlap import Savings
 from advisor.findings.registry import Coverage
-from advisor.fleets.records import Outlook, Placement, Purchase
+from advisor.fleets.records import Outlook, Placement, PoolKind, Purchase
 from advisor.fleets.state import RunState
 from advisor.hardware.catalog import GpuSpec
 from advisor.history.comparison import Difference, Group, Point, SpeedChange
@@ -155,7 +155,7 @@ DOCUMENTS: dict[str, Shape] = {
         "name": str, "starts": str, "sentence": str, "keeps_deadlines": bool, "total_usd": Estimate,
         "placements": [Placement], "outlooks": [Outlook], "left_out": dict[str, str], "purchases": [Purchase],
         "unlikely": [fleet.Unlikely], "spent_usd": dict[str, float], "budgets_usd": dict[str, float],
-        "expected_usd": float, "lost_value_usd": float, "bound_usd": float, "gap": float,
+        "expected_usd": float, "lost_value_usd": float, "bound_usd": float, "gap": float | None,
         "gpu_worth_usd": dict[str, float], "later": [fleet.LaterRun], "notes": [str],
     },
     "fleet-watch": {
@@ -248,6 +248,22 @@ _BURST = {
     "workload": {ModelShape: ..., "micro_batch": int, "grad_accum": int, "gpus?": int, "precision": str,
                  "compile": bool, "activation_checkpointing": str, "optimizer": str},
 }  # fmt: skip
+_USD, _SHARE = float | str, float | str  # also as text: "$1.5k", "90%"
+_FLEET = {  # times are durations from `starts`, or moments
+    "name?": str, "starts?": str, "probability?": _SHARE, "budget?": _USD, "teams?": {"*": {"budget": _USD}},
+    "pools": {
+        "*": {
+            "kind": PoolKind, "gpu?": str | list[str], "gpus?": int, "quota?": {"*": int | None}, "from?": str,
+            "until?": str, "usd_per_gpu_hour?": _USD, "upfront?": _USD, "most?": int, "bought?": int,
+            "refund?": _SHARE, "availability?": _SHARE, "up_time?": str, "queue?": str, "provider?": str,
+            "engine?": str,
+        }
+    },
+    "runs": [{
+        "name": str, "goal?": dict, "plan?": str, "count?": int, "earliest?": str, "deadline?": str,
+        "value_per_day?": _USD, "late_per_day?": _USD, "priority?": int, "team?": str, "interruptible?": bool,
+    }],
+}  # fmt: skip
 FILES: dict[str, Shape] = {  # those of docs/file-formats.md that other programs may want to read or write
     "plan.yaml": Plan,
     "run.yaml": RunConfig,
@@ -256,6 +272,7 @@ FILES: dict[str, Shape] = {  # those of docs/file-formats.md that other programs
     "meta.json": TokenMeta,
     "budget.json": {Spent: ..., "schema": int, "sha256": str},
     "adopted.yaml": Adopted,
+    "fleet.yaml": _FLEET,
     "calibration.yaml": {
         Calibration: ..., "schema": int, "kind": Literal["calibration", "accuracy-session"],
         "device": {"key": str, WorkerDevice: ...},

@@ -87,8 +87,7 @@ class FleetRun:
     def loss_usd(self, end_hours: float) -> float:
         """Return the value lost by an end at this time."""
         waited = max(0.0, end_hours - self.earliest_hours) * self.usd_per_day
-        late = max(0.0, end_hours - self.deadline_hours) if self.deadline_hours < math.inf else 0.0
-        return (waited + late * self.usd_per_late_day) / 24.0
+        return (waited + max(0.0, end_hours - self.deadline_hours) * self.usd_per_late_day) / 24.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +140,14 @@ class Purchase:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Room:
+    """By how many standard deviations above the median the times of runs with a deadline are planned."""
+
+    common: float = 0.0  # the errors that a run has in common with those before it: so long it keeps its GPUs
+    own: float = 0.0  # all its errors: so much time it has from its start until its deadline
+
+
+@dataclass(frozen=True, kw_only=True)
 class Bound:
     """The least that any schedule costs, by a relaxation in which runs may be divided, and the worth of capacity."""
 
@@ -148,6 +155,7 @@ class Bound:
     blocks: dict[str, int]
     gpu_worth_usd: dict[str, float]  # by pool: what one more GPU over the pool's whole time saves
     scarce_usd_per_gpu_hour: dict[str, tuple[tuple[float, float], ...]]  # by pool: (start of a slot, worth in it)
+    ways: dict[str, tuple[str, int]]  # by run: the pool and GPUs in which the relaxation does most of it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +185,8 @@ class Schedule:
         return self.usd + self.loss_usd
 
     @property
-    def gap(self) -> float:
-        """Return how far the schedule is above the bound, as a share of the bound."""
+    def gap(self) -> float | None:
+        """Return how far the schedule is above the bound, as a share of it; None if not every run is done in time."""
+        if self.late or self.left_out:
+            return None
         return self.objective_usd / self.bound.usd - 1.0 if self.bound.usd > 0 else 0.0

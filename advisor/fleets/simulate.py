@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 
 from advisor.fleets.records import Fleet, FleetRun, Outlook, Pool, PoolKind, Schedule, Way
 from advisor.fleets.spot import PRIOR_TIMES, SPOT, WAIT, Policy, Rates, chain
@@ -45,13 +46,14 @@ class Chances:
     """Draws what is not known of a fleet's future: arrays with one value for each future."""
 
     def __init__(self, fleet: Fleet, draws: int, seed: int):
-        self.draws, self.rng = draws, np.random.default_rng(seed)
+        self.draws, self._seed, self.rng = draws, seed, np.random.default_rng(seed)
         self._errors = fleet.errors
-        gpus = sorted({pool.gpu for pool in fleet.pools})
-        self._shared = {gpu: self.rng.standard_normal(draws) for gpu in gpus}
+        even = ndtri((np.arange(draws) + 0.5) / draws)  # evenly drawn, so that chances scatter less
+        self._shared = {gpu: self.rng.permutation(even) for gpu in sorted({pool.gpu for pool in fleet.pools})}
 
     def factor(self, run: FleetRun, way: Way, gpu: str) -> np.ndarray:
-        """Return the actual over the predicted hours of a run."""
+        """Return the actual over the predicted hours of a run. What is drawn after it is of this run, until the next."""
+        self.rng = np.random.default_rng([self._seed, crc32(run.name.encode())])  # the same in every schedule
         common = self._errors.common_share
         error = math.sqrt(common) * self._shared[gpu] + math.sqrt(1 - common) * self.rng.standard_normal(self.draws)
         if quantiles := self._errors.quantiles:
@@ -200,25 +202,3 @@ def interval(values: np.ndarray, *bases: Basis) -> Estimate:
     """Return the median of drawn values with the ends of 8 of 10, and the weakest of the bases that it rests on."""
     low, middle, high = np.quantile(values, (0.1, 0.5, 0.9)).tolist()
     return Estimate(value=middle, low=low, high=high, basis=worst_basis(*bases) if bases else Basis.PRIOR)
-
-
-def tightened(
-    fleet: Fleet, planned: Schedule, futures: Futures, deviations: Mapping[str, float], *, step: float = 0.4,
-    most: float = 2.5,
-) -> dict[str, float] | None:  # fmt: skip
-    """Return longer planned times for runs whose deadline is too unlikely, or None if nothing more can be done.
-
-    Runs before such a run in its pool delay it, and get more room too. Runs planned longest stay as they are.
-    """
-    places, changed = {one.run: one for one in planned.placements}, dict(deviations)
-    longer = set()
-    for outlook in outlooks(fleet, futures):
-        if outlook.probability is not None and outlook.probability < fleet.probability:
-            place = places[outlook.run]
-            before = {one.run for one in planned.placements
-                      if one.pool == place.pool and one.start_hours <= place.start_hours}  # fmt: skip
-            longer |= before if fleet.pool(place.pool).gpus is not None else {outlook.run}
-    for name in longer:
-        if changed.get(name, 0.0) < most:
-            changed[name] = min(most, changed.get(name, 0.0) + step)
-    return None if changed == deviations else changed

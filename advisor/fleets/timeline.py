@@ -16,28 +16,28 @@ class Timeline:
         self._times = [0.0]  # at which the use changes
         self._used = [0.0]  # from each time on
 
-    def earliest(self, gpus: int, hours: float, not_before: float) -> float | None:
+    def earliest(self, gpus: int, hours: float, not_before: float, until: float = math.inf) -> float | None:
         """Return the earliest start from which so many GPUs are free for so long, or None if there is none."""
         start = max(not_before, self._from)
-        if gpus > self._capacity or start + hours > self._until + _TINY:
+        latest = min(until, self._until) + _TINY - hours
+        if gpus > self._capacity or start > latest:
             return None
         if self._capacity == math.inf:
             return start
-        at = max(0, bisect_right(self._times, start) - 1)
-        while True:
-            end, after = start + hours - _TINY, at
-            while after < len(self._times) and self._times[after] < end:
-                if self._used[after] + gpus > self._capacity + _TINY:
-                    break
-                after += 1
-            else:
-                return start if start + hours <= self._until + _TINY else None
-            # Something is in the way: the next start is when that ends.
-            while after < len(self._times) and self._used[after] + gpus > self._capacity + _TINY:
-                after += 1
-            at, start = after, self._times[after]  # the last step is free, because every run ends
-            if start + hours > self._until + _TINY:
-                return None
+        times, used, most = self._times, self._used, self._capacity - gpus + _TINY
+        steps, at = len(times), max(0, bisect_right(times, start) - 1)
+        end = start + hours - _TINY
+        while at < steps and times[at] < end:
+            if used[at] > most:
+                # Something is in the way: the next start is when that ends. The last step is free: every run ends.
+                while used[at] > most:
+                    at += 1
+                start = times[at]
+                if start > latest:
+                    return None
+                end = start + hours - _TINY
+            at += 1
+        return start
 
     def take(self, gpus: float, start: float, end: float) -> None:
         """Use so many GPUs from start to end; a negative number frees them."""

@@ -97,9 +97,9 @@ def lines(plan: FleetPlan) -> Iterator[str]:
             yield f"one more {pool.gpu} in {pool.name} would save {format_usd(worth)}"
     for later in plan.later:
         yield f"a deadline one day later for {later.run} would save {format_usd(later.usd)}"
-    if plan.schedule.gap < math.inf and not plan.schedule.left_out:
+    if (gap := plan.schedule.gap) is not None:
         yield (f"no schedule with as much room for slow runs costs less than {format_usd(bound.usd)}; this one is "
-               f"{format_percent(plan.schedule.gap)} above that bound")  # fmt: skip
+               f"{format_percent(gap)} above that bound")  # fmt: skip
     yield from plan.notes
 
 

@@ -7,16 +7,16 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import product
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.fleets.bound import least_cost, saved_by, with_room
+from advisor.fleets.bound import least_cost, saved_by
+from advisor.fleets.purchases import to_buy
 from advisor.fleets.read import Entry, FleetFile, read_fleet
 from advisor.fleets.records import (
-    Bound,
     Fleet,
     FleetRun,
     Outlook,
@@ -24,11 +24,12 @@ from advisor.fleets.records import (
     Pool,
     PoolKind,
     Purchase,
+    Room,
     Schedule,
     Way,
 )
 from advisor.fleets.schedule import schedule
-from advisor.fleets.simulate import RESTART_HOURS, Futures, interval, outlooks, simulate, tightened
+from advisor.fleets.simulate import COMMON_SHARE, RESTART_HOURS, Futures, interval, outlooks, simulate
 from advisor.hardware.offers import cheapest_offer
 from advisor.offer import EIGHT_OF_TEN
 from advisor.options import Goal
@@ -43,9 +44,10 @@ from advisor.workflows.plan import recommend
 
 MOST_WAYS = 12
 _MOST_GPUS_OF_A_RUN = 8  # where a pool has no limit
-_ROUNDS = 7  # of tightening
+_ROUNDS = 2  # without success, of giving more room to runs whose deadline is too unlikely
+_TOO_LATE = 1.2  # times the hours by which a run is too late are taken off its deadline
 _ASKED_LATER = 3  # runs for which the worth of another day is computed
-_TRIES_A_RUN, _LEAST_TRIES, _MOST_TRIES = 40, 2400, 6000  # of one search for a schedule
+_LEAST_TRIES, _MOST_TRIES = 1000, 12000  # of the search for a schedule: five times the number of runs squared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,42 +115,33 @@ def solve(
 
     `effort` multiplies the tries of each search for a schedule. The answer depends on nothing but the arguments.
     """
-    tries = max(1, round(effort * min(_MOST_TRIES, max(_LEAST_TRIES, _TRIES_A_RUN * len(fleet.runs)))))
-    bound = least_cost(fleet)
-    deviations: dict[str, float] = {}
-    blocks, best = bound.blocks, None
-    for mix in _mixes(fleet, bound):
-        tried = schedule(fleet, bound, mix, deviations=deviations, tries=tries, frozen=frozen, seed=seed)
-        if best is None or _key(tried) < _key(best):
-            blocks, best = mix, tried
-    assert best is not None  # there is at least the mix of the bound
-    room = deviations
-    futures = simulate(fleet, best, seed=seed)
-    for _ in range(_ROUNDS):
-        changed = tightened(fleet, best, futures, deviations)
-        if changed is None:
-            break
-        # What is planned with more room may cost more. It is kept only where it makes deadlines likelier.
-        tried = schedule(fleet, bound, blocks, deviations=changed, tries=tries, frozen=frozen, seed=seed)
-        drawn = simulate(fleet, tried, seed=seed)
-        deviations = changed
+    tries = max(1, round(effort * min(_MOST_TRIES, max(_LEAST_TRIES, 5 * len(fleet.runs) ** 2))))
+    quantile = max(0.0, NormalDist().inv_cdf(min(fleet.probability, 0.999)))
+    room = Room(common=math.sqrt(COMMON_SHARE) * quantile, own=quantile)
+    bound = least_cost(fleet, room)
+    blocks, sooner = to_buy(fleet, bound, seed), dict[tuple[str, str], float]()
+    best = schedule(fleet, bound, blocks, room=room, sooner=sooner, tries=tries, frozen=frozen, seed=seed)
+    tried, drawn, since = best, (futures := simulate(fleet, best, seed=seed)), 0
+    # Runs whose deadline is too unlikely are to end sooner, as long as that helps.
+    while since < _ROUNDS and (late := _too_late(fleet, tried, drawn)):
+        sooner |= {key: sooner.get(key, 0.0) + hours for key, hours in late.items()}
+        tried = schedule(fleet, bound, blocks, room=room, sooner=sooner, tries=tries // 5, frozen=frozen,
+                         before=tried, seed=seed)  # fmt: skip
+        drawn, since = simulate(fleet, tried, seed=seed), since + 1
         if (_missed(fleet, tried, drawn), _key(tried)) < (_missed(fleet, best, futures), _key(best)):
-            best, futures, room = tried, drawn, changed
-        elif tightened(fleet, tried, drawn, deviations) is None:
-            break
-    if room and not best.late:  # the bound for runs planned with as much room
-        best = replace(best, bound=replace(bound, usd=least_cost(with_room(fleet, room)).usd))
+            best, futures, since = tried, drawn, 0
     return _described(fleet, best, futures, notes)
 
 
-def _mixes(fleet: Fleet, bound: Bound) -> Iterator[dict[str, int]]:
-    """Yield numbers of blocks to try: those of the bound, and one more or fewer of each."""
-    yield bound.blocks
-    for name, step in product(bound.blocks, (-1, 1)):
-        pool = fleet.pool(name)
-        count = bound.blocks[name] + step
-        if 0 <= count <= pool.most_blocks - pool.bought_blocks:
-            yield bound.blocks | {name: count}
+def _too_late(fleet: Fleet, planned: Schedule, futures: Futures) -> dict[tuple[str, str], float]:
+    """Return by how many hours runs whose deadline is too unlikely end too late in their pool."""
+    deadlines = {run.name: run.deadline_hours for run in fleet.runs}
+    found = {}
+    for one, ends in zip(planned.placements, futures.ends, strict=True):
+        deadline = deadlines[one.run]
+        if deadline < math.inf and float(np.mean(ends <= deadline)) < fleet.probability:
+            found[one.run, one.pool] = _TOO_LATE * max(0.02, float(np.quantile(ends, fleet.probability)) - deadline)
+    return found
 
 
 def _key(tried: Schedule) -> tuple[int, float]:

@@ -9,11 +9,14 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import NormalDist
 
+import jsonschema
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from advisor import document_types
 from advisor.errors import AdvisorError
 from advisor.fleets.bound import least_cost
 from advisor.fleets.records import Errors, Fleet, FleetRun, Placement, Pool, PoolKind, Way
@@ -119,6 +122,30 @@ def test_deadline_that_nothing_keeps_is_named_with_one_that_is_kept():
     (late,) = solve(fleet(one), effort=0.1).unlikely
     assert late.probability < 0.5
     assert late.deadline_hours == pytest.approx(10 * math.exp(0.2 * NormalDist().inv_cdf(0.9)), rel=0.03)
+
+
+def test_runs_that_wait_for_another_end_early_enough_for_its_errors():
+    # Four runs of 10 h one after the other on a free GPU: the last ends at 40 h half of the time. A deadline at 45 h
+    # is kept in 9 of 10 futures only if fewer runs share the GPU: all four would need 40 h x 1.27, three take 38 h.
+    ways = [way("owned", 10, 0, deviation=0.2), way("cloud", 10, 20, deviation=0.2)]
+    plan = solve(fleet(*(run(name, *ways, deadline_hours=45.0) for name in "abcd")))
+    assert plan.keeps_deadlines and plan.schedule.usd == pytest.approx(20.0)
+    assert [one.pool for one in plan.schedule.placements].count("owned") == 3
+
+
+def test_what_is_late_for_sure_has_no_gap_to_a_bound():
+    late = solve(fleet(run("a", way("cloud", 10, 20), deadline_hours=9.0)), effort=0.1).schedule
+    assert late.late == ("a",) and late.gap is None
+
+
+@pytest.mark.parametrize(("deviation", "blocks"), [(0.0, 0), (0.8, 1)])
+def test_blocks_are_bought_by_what_they_save_on_average(deviation, blocks):
+    # Two runs cost $128 elsewhere if they take 4 h each, and on average 128 x exp(0.8^2 / 2) = $176 if their time is
+    # lognormal with a deviation of 0.8; a block of 40 h for $150 takes nearly all of that.
+    ways = way("block", 4, 0, 8, deviation), way("cloud", 4, 64, 8, deviation)
+    many = (run(name, *ways, deadline_hours=60.0) for name in "ab")
+    plan = solve(fleet(*many, pools=(replace(BLOCK, upfront_usd=150.0, until_hours=40.0), CLOUD)), effort=0.3)
+    assert plan.schedule.blocks == {"block": blocks}
 
 
 def test_another_day_is_worth_what_it_saves():
@@ -238,6 +265,17 @@ def test_faults_of_a_file_are_named_with_their_lines(call, tmp_path, text, says)
     file.write_text(text)
     code, out, err = call("fleet", "plan", str(file))
     assert (code, out) == (2, "") and says in err and "Traceback" not in err, err
+
+
+def test_schema_has_the_fields_that_are_read(call, tmp_path):
+    schema = document_types.written()["documents"]["fleet.yaml"]["schema"]
+    jsonschema.validate(yaml.safe_load(EXAMPLE.read_text()), schema)
+    parts = schema["properties"]
+    known = {"the file": schema, "pools.a": parts["pools"]["additionalProperties"], "run 1": parts["runs"]["items"]}
+    (file := tmp_path / "fleet.yaml").write_text("zzz: 1\npools: {a: {zzz: 1}}\nruns: [{zzz: 1}]")
+    _, _, err = call("fleet", "plan", str(file))
+    for where, part in known.items():
+        assert f"{where} has no field zzz; known are {', '.join(part['properties'])};" in " ".join(err.split()), err
 
 
 def test_all_faults_are_named_at_once(tmp_path):
