@@ -58,35 +58,30 @@ class Policy:
         # Work left includes what is left of a start. It grows by a start at each new machine.
         most = self._work + 2 * self._start + 2
         up_stays, down_stays = math.exp(-rates.goes * step_hours), math.exp(-rates.comes * step_hours)
-        cost = {WAIT: 0.0, SPOT: spot_share, ON_DEMAND: 1.0}
+        # By spot there now: the chances that there are none, and some, in the next step.
+        away, there = np.array([[down_stays], [1 - up_stays]]), np.array([[1 - down_stays], [up_stays]])
+        same = np.clip(np.arange(most + 1) - 1, 0, most)
+        new = np.arange(most + 1) + self._start - 1
+        too_much = np.where(new > most, _LATE, 0.0)
+        new = np.clip(new, 0, most)
         later = np.full((2, 3, most + 1), _LATE)  # by: spot there, what runs, work left
         later[:, :, 0] = 0.0
         self._choice = np.zeros((self._steps + 1, 2, 3, most + 1), dtype=np.int8)
+        value = np.full((2, 3, 3, most + 1), _LATE)  # by: spot there, what runs, what is done, work left
         for left in range(1, self._steps + 1):
             # What the next step is worth if this machine runs in it: a spot machine may be gone by then.
-            stay = np.array([down_stays, up_stays])
-            after = np.empty((2, 3, most + 1))  # by: spot there now, what runs now, work left
-            for there in (0, 1):
-                same, other = stay[there], 1 - stay[there]
-                down, up = (same, other) if there == 0 else (other, same)
-                after[there, WAIT] = down * later[0, WAIT] + up * later[1, WAIT]
-                after[there, ON_DEMAND] = down * later[0, ON_DEMAND] + up * later[1, ON_DEMAND]
-                after[there, SPOT] = down * later[0, WAIT] + up * later[1, SPOT]
-            now = np.full((2, 3, most + 1), _LATE)
-            for there in (0, 1):
-                for running in (WAIT, SPOT, ON_DEMAND):
-                    for action in (WAIT, ON_DEMAND) if not there else (WAIT, SPOT, ON_DEMAND):
-                        work = np.arange(most + 1)
-                        if action != WAIT:
-                            work = work + (self._start if action != running else 0) - 1
-                        value = np.where(work <= most, after[there, action, np.clip(work, 0, most)], _LATE)
-                        value = value + cost[action] * step_hours
-                        better = value < now[there, running] - 1e-12
-                        now[there, running][better] = value[better]
-                        self._choice[left, there, running][better] = action
-            self._choice[left][now >= _LATE / 2] = ON_DEMAND  # too late, and as little too late as possible
+            value[:, :, WAIT] = (away * later[0, WAIT] + there * later[1, WAIT])[:, None]
+            after = {ON_DEMAND: away * later[0, ON_DEMAND] + there * later[1, ON_DEMAND] + step_hours,
+                     SPOT: away * later[0, WAIT] + there * later[1, SPOT] + spot_share * step_hours}  # fmt: skip
+            for action, worth in after.items():
+                value[:, :, action] = (worth[:, new] + too_much)[:, None]
+                value[:, action, action] = worth[:, same]
+            value[0, :, SPOT] = _LATE
+            choice = value.argmin(axis=2)
+            now = np.take_along_axis(value, choice[:, :, None], axis=2)[:, :, 0]
+            self._choice[left] = np.where(now >= _LATE / 2, ON_DEMAND, choice)  # too late, and as little as possible
             now[:, :, 0] = 0.0
-            later = now
+            later = np.minimum(now, _LATE)
 
     def action(self, *, hours_left: float, work_left: int, spot_there: bool, running: int) -> int:
         """Return what to do in the next step: wait, run on a spot machine, or on demand.
