@@ -32,7 +32,6 @@ class Futures:
     runs: tuple[str, ...]
     ends: np.ndarray  # hours
     usd: np.ndarray
-    factors: np.ndarray  # of the predicted hours
     bases: tuple[Basis, ...]  # of the predicted hours, by run
 
     @property
@@ -100,7 +99,7 @@ def simulate(
     runs, placements = {run.name: run for run in fleet.runs}, planned.placements
     pools = {pool.name: pool for pool in fleet.pools}
     free: dict[str, np.ndarray] = {}  # when each GPU of a pool is free: (draws, GPUs), sorted
-    ends, usd, factors, bases = [], [], [], []
+    ends, usd, bases = [], [], []
     for placement in placements:
         pool, run = pools[placement.pool], runs[placement.run]
         way = next(way for way in run.ways if (way.pool, way.gpus) == (placement.pool, placement.gpus))
@@ -128,13 +127,11 @@ def simulate(
             state.sort(axis=1)
         ends.append(end)
         usd.append(paid)
-        factors.append(factor)
         bases.append(way.hours.basis)
     shape = (len(placements), draws)
     return Futures(
         runs=tuple(one.run for one in placements),
-        ends=np.array(ends).reshape(shape), usd=np.array(usd).reshape(shape), factors=np.array(factors).reshape(shape),
-        bases=tuple(bases),
+        ends=np.array(ends).reshape(shape), usd=np.array(usd).reshape(shape), bases=tuple(bases),
     )  # fmt: skip
 
 
