@@ -172,7 +172,8 @@ runs: [{{name: a, plan: plan.yaml, deadline: {deadline}}}]
 """)
 
     often = CheckpointConfig(every_steps=5, every_seconds=None)
-    (tmp_path / "plan.yaml").write_text(dump_plan(changed(small_plan(steps=1000), micro_batch=64, checkpoint=often)))
+    plan = changed(small_plan(steps=1000, step_seconds=0.3), micro_batch=64, checkpoint=often)
+    (tmp_path / "plan.yaml").write_text(dump_plan(plan))
     write("5h")
     process = controller(tmp_path, variables)
     try:
