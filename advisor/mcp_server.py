@@ -13,11 +13,13 @@ import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 from advisor import api
 from advisor.errors import AdvisorError, close_matches, explain, require_package
+from advisor.fleets.read import read_fleet
 from advisor.options import OPTIONS, SHARED, AnalyzeOptions, Goal, PredictOptions, options_of
 from advisor.planning.explain import COUNTED
 from advisor.records import Estimate, Plan
@@ -33,6 +35,7 @@ number yourself, and give its numbers with their 80 % interval and their basis.
 - predict_run: step time, tokens/s, MFU and memory of one configuration.
 - compare_gpus: specifications and cheapest rental prices.
 - explain_number: from what a number of plan_training or predict_run was computed.
+- plan_fleet: many runs with deadlines over few GPUs: what to buy, what to start when, the chance of each deadline.
 - analyze_log: what happened in a training log, what it cost, what to change.
 - audit_schema, then audit_judge: check the numbers of a report or plan that you have read.
 
@@ -52,6 +55,7 @@ _WRITTEN = {
     "options": "What that tool was given, by name.",
     "path": "A log file or run folder, below the folders that may be read.",
     "report": "The whole text of the report.",
+    "fleet": "The text of a fleet.yaml: pools of GPUs, and runs with goals.",
     "answer": "Your JSON for the prompt of audit_schema, or of analyze_log with schema=true.",
     "schema": "Return the prompt for a description of the log instead of the analysis.",
 }
@@ -150,6 +154,37 @@ def audit_judge(report: str, answer: str, page: int = 1) -> dict[str, Any]:
         return _reply(lambda: api.audit(path, answer=answer), "audit", {}, page, FINDINGS)
 
 
+def plan_fleet(fleet: str, page: int = 1) -> dict[str, Any]:
+    """Plan many runs over owned, reserved and rented GPUs: purchases, a schedule, the chance of each deadline.
+
+    Use it for "six ablations and a base run by Friday on four 4090s and whatever is cheapest". An example:
+
+    budget: 3000
+    pools: {desks: {kind: owned, gpu: rtx-4090, gpus: 4}, cloud: {kind: on-demand, quota: {h100: 16}},
+      cheap: {kind: spot, gpu: a100-80gb-sxm, gpus: 8, availability: 70%, up_time: 3h},
+      block: {kind: reservation, gpu: h100, gpus: 8, from: 24h, until: 96h, upfront: 700, most: 2}}
+    runs: [{name: ablation, goal: {model: gpt2, tokens: 2B}, count: 6, deadline: 3d}]
+
+    A goal has the options of plan_training. Times are durations from now, or moments. Of a file that is wrong, every
+    problem is named with its line. Rows are the runs by their start.
+    """
+    import tempfile
+
+    from advisor.report.fleet import lines
+
+    def planned() -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
+            path = Path(folder) / "fleet.yaml"
+            path.write_text(fleet, encoding="utf-8")
+            if any(entry.plan is not None for entry in read_fleet(path, datetime.now()).entries):
+                raise AdvisorError("a run has plan: FILE, and no files are read here", "state its goal", exit_code=2)
+            found = api.fleet(path)
+        told = _shortly(found, "fleet", {}, page, 2 * ROWS, ("keeps_deadlines", "purchases", "bound_usd"))
+        return told | {"notes": list(lines(found.record)), "command": "advisor fleet plan FLEET.yaml"}
+
+    return _or_error(planned)
+
+
 def log_reader(roots: Sequence[Path]) -> Callable[..., dict[str, Any]]:
     """Return the tool that reads logs below these folders, and nowhere else."""
 
@@ -198,7 +233,8 @@ def serve(roots: Sequence[Path], port: int | None) -> None:
     from mcp.server import MCPServer
     from mcp.types import CallToolResult, TextContent
 
-    served = (plan_training, predict_run, compare_gpus, explain_number, log_reader(roots), audit_schema, audit_judge)
+    served = (plan_training, predict_run, compare_gpus, explain_number, plan_fleet, log_reader(roots), audit_schema,
+              audit_judge)  # fmt: skip
     tools = {tool.__name__: tool for tool in served}
 
     class Server(MCPServer):

@@ -8,10 +8,13 @@ ten minutes count, before and after.
 
 A fleet is 20 to 40 jobs of one owner in a row, with their real gaps, GPUs and hours. A trace has no estimates of its
 users, so that a job is predicted by its owner's jobs that had ended before the fleet began: the median of the last 400
-with as many GPUs, and their spread. How such predictions err (the shape, and what runs of one fleet have in common) is
-fitted to the earlier half of the fleets, and the later half is planned, simulated and replayed: with the owner's own
-errors, and with those of all other owners. Spot machines are those of a zone at a moment drawn in its later half; what
-is known of them is their last three days, or, for zones left out, the three days of any other zone.
+with as many GPUs, and the larger of their spread and that of all (which of these predicts best was decided on the
+earlier halves alone). How such predictions err, their shape and what runs of one fleet have in common, is known from
+the fleets before: those of the owner ("own"), or those of all other owners ("left out"). A job that still runs when a
+fleet begins is known to last at least as long as it has. Fleets of the later half of each owner are planned, simulated
+and replayed. Spot machines are those of a zone at a moment drawn in its later half; known of them are its last three
+days, or, for zones left out, three days of another zone. "normal" takes the simulation's errors as they are without a
+history.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -44,18 +47,21 @@ LEVELS = np.linspace(0.005, 0.995, 100)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """One job of the trace and what was predicted of it. Hours count from the first job."""
+class Jobs:
+    """Jobs of the trace and what was predicted of them. Hours count from the first job of all."""
 
-    begins: float
-    hours: float
-    gpus: int
-    predicted_hours: float = 0.0  # median
-    deviation: float = 0.0  # of its log
+    begins: np.ndarray
+    hours: np.ndarray
+    gpus: np.ndarray
+    predicted: np.ndarray  # hours, median
+    deviation: np.ndarray  # of the log
 
-    @property
-    def error(self) -> float:
-        return math.log(self.hours / self.predicted_hours) / self.deviation
+    def errors(self, now: float) -> np.ndarray:
+        """Return the errors of the predictions as they are known at a time; of a job that runs, once it is long."""
+        ended = self.begins + self.hours <= now
+        hours = np.where(ended, self.hours, np.maximum(now - self.begins, LEAST_HOURS))
+        errors = np.log(hours / self.predicted) / self.deviation
+        return errors[ended | (errors > 0)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +71,7 @@ class Zone:
     there: np.ndarray
 
 
-def fleets_of(folder: Path, rng: np.random.Generator) -> dict[str, list[tuple[Job, ...]]]:
+def fleets_of(folder: Path, rng: np.random.Generator) -> dict[str, list[Jobs]]:
     """Return by owner the fleets that follow each other in its jobs, each predicted by what ended before it began."""
     rows = []
     with (folder / "philly.csv").open() as file:
@@ -74,45 +80,48 @@ def fleets_of(folder: Path, rng: np.random.Generator) -> dict[str, list[tuple[Jo
                 rows.append((datetime.fromisoformat(row["timestamp"]).timestamp() / 3600,
                              float(row["duration"]) / 3600, int(row["num_gpus"]), row["cluster"]))  # fmt: skip
     rows.sort()
-    jobs: dict[str, list[Job]] = defaultdict(list)
-    for begins, hours, gpus, owner in rows:
-        jobs[owner].append(Job(begins=begins - rows[0][0], hours=hours, gpus=gpus))
-    found: dict[str, list[tuple[Job, ...]]] = defaultdict(list)
-    for owner, all_jobs in sorted(jobs.items()):
-        first = 0
-        while first + (size := int(rng.integers(20, 41))) <= len(all_jobs):
-            now = all_jobs[first].begins
-            ended = [job for job in all_jobs[:first] if job.begins + job.hours < now][-LAST_JOBS:]
+    found: dict[str, list[Jobs]] = {}
+    for owner in sorted({row[3] for row in rows}):
+        begins, hours, gpus = np.array([row[:3] for row in rows if row[3] == owner]).T
+        first, logs, ours = 0, np.log(hours), []
+        while first + (size := int(rng.integers(20, 41))) <= len(begins):
+            ended = np.flatnonzero(begins[:first] + hours[:first] < begins[first])
+            here = slice(first, first + size)
             if len(ended) >= 3 * LEAST_ALIKE:
-                found[owner].append(tuple(_predicted(job, ended) for job in all_jobs[first : first + size]))
+                last, spread = ended[-LAST_JOBS:], float(logs[ended].std())
+                alike = [last[gpus[last] == count] for count in gpus[here]]
+                known = [logs[one if len(one) >= LEAST_ALIKE else last] for one in alike]
+                ours.append(Jobs(
+                    begins=begins[here] - rows[0][0], hours=hours[here], gpus=gpus[here].astype(int),
+                    predicted=np.exp([np.median(one) for one in known]),
+                    deviation=np.array([max(LEAST_DEVIATION, spread, one.std()) for one in known]),
+                ))  # fmt: skip
             first += size
-    return {owner: fleets for owner, fleets in found.items() if len(fleets) >= 4}
+        if len(ours) >= 4:
+            found[owner] = ours
+    return found
 
 
-def _predicted(job: Job, ended: Sequence[Job]) -> Job:
-    alike = [one for one in ended if one.gpus == job.gpus]
-    logs = np.log([one.hours for one in (alike if len(alike) >= LEAST_ALIKE else ended)])
-    return replace(job, predicted_hours=math.exp(float(np.median(logs))),
-                   deviation=max(LEAST_DEVIATION, float(logs.std())))  # fmt: skip
-
-
-def errors_of(fleets: Sequence[Sequence[Sequence[Job]]]) -> Errors:
-    """Return how predictions erred in fleets of several owners, each of whom counts as much."""
+def errors_of(fleets: Sequence[Sequence[Jobs]], now: float) -> Errors | None:
+    """Return how predictions have erred in fleets of several owners, each of whom counts as much."""
     levels, shares = [], []
     for ours in fleets:
-        errors = np.array([job.error for fleet in ours for job in fleet])
+        parts = [found for fleet in ours if fleet.begins[-1] < now and len(found := fleet.errors(now))]
+        if len(parts) < 2 or (count := sum(map(len, parts))) < LEAST_ALIKE:
+            continue
+        errors = np.concatenate(parts)
         levels.append(np.quantile(errors, LEVELS))
         # One-way analysis of variance of the errors' normal scores.
-        ranks = norm.ppf((errors.argsort().argsort() + 0.5) / len(errors))
-        edges = np.cumsum([len(fleet) for fleet in ours])[:-1]
-        parts = np.split(ranks, edges)
-        inside = sum(float(((part - part.mean()) ** 2).sum()) for part in parts) / (len(errors) - len(parts))
-        size = len(errors) / len(parts)
-        between = max(0.0, float(np.var([part.mean() for part in parts], ddof=1)) - inside / size)
+        scores = norm.ppf((errors.argsort().argsort() + 0.5) / count)
+        by_fleet = np.split(scores, np.cumsum([len(part) for part in parts])[:-1])
+        inside = sum(float(((one - one.mean()) ** 2).sum()) for one in by_fleet) / (count - len(parts))
+        means = float(np.var([one.mean() for one in by_fleet], ddof=1))
+        between = max(0.0, means - inside * len(parts) / count)
         shares.append(between / (between + inside))
-    # The distribution of all together: each level's share of owners' errors.
-    every = np.sort(np.concatenate(levels))
-    return Errors(common_share=float(np.mean(shares)), quantiles=tuple(np.quantile(every, np.linspace(0, 1, 201))))
+    if not levels:
+        return None
+    quantiles = np.quantile(np.concatenate(levels), np.linspace(0, 1, 201))
+    return Errors(common_share=float(np.mean(shares)), quantiles=tuple(quantiles))
 
 
 def zones_of(folder: Path) -> list[Zone]:
@@ -133,12 +142,13 @@ def known_of(zone: Zone, at: int) -> tuple[float, float]:
 class Recorded(Chances):
     """What happened: recorded hours, and recorded spot machines from a moment on."""
 
-    def __init__(self, fleet: Fleet, jobs: dict[str, Job], zone: Zone, at: int):
+    def __init__(self, fleet: Fleet, jobs: Jobs, zone: Zone, at: int):
         super().__init__(fleet, 1, 0)
-        self._jobs, self._zone, self._at = jobs, zone, at
+        self._factors = dict(zip([run.name for run in fleet.runs], jobs.hours / jobs.predicted, strict=True))
+        self._zone, self._at = zone, at
 
     def factor(self, run: FleetRun, way: Way, gpu: str) -> np.ndarray:
-        return np.array([self._jobs[run.name].hours / self._jobs[run.name].predicted_hours])
+        return np.array([self._factors[run.name]])
 
     def machines(self, pool: Pool, step_hours: float, begins: np.ndarray) -> Iterator[np.ndarray]:
         hours = float(begins[0])
@@ -159,13 +169,12 @@ class Recorded(Chances):
         raise AssertionError
 
 
-def fleet_of(jobs: Sequence[Job], errors: Errors, spot: tuple[float, float], on_demand: bool,
+def fleet_of(jobs: Jobs, errors: Errors, spot: tuple[float, float], on_demand: bool,
              rng: np.random.Generator) -> Fleet:  # fmt: skip
     """Return the fleet of some jobs: half of their expected use is owned, the rest is rented."""
-    begin = jobs[0].begins
-    span = jobs[-1].begins - begin + float(np.median([job.predicted_hours for job in jobs]))
-    work = sum(job.gpus * job.predicted_hours for job in jobs)
-    owned = max(max(job.gpus for job in jobs), math.ceil(0.5 * work / span))
+    arrivals = jobs.begins - jobs.begins[0]
+    span = float(arrivals[-1] + np.median(jobs.predicted))
+    owned = max(int(jobs.gpus.max()), math.ceil(0.5 * float(jobs.gpus @ jobs.predicted) / span))
     pools = [
         Pool(name="owned", kind=PoolKind.OWNED, gpu=GPU, gpus=owned, usd_per_gpu_hour=0.1),
         Pool(name="spot", kind=PoolKind.SPOT, gpu=GPU, gpus=None, usd_per_gpu_hour=SPOT_SHARE * PRICE,
@@ -174,20 +183,18 @@ def fleet_of(jobs: Sequence[Job], errors: Errors, spot: tuple[float, float], on_
     if on_demand:
         pools.append(Pool(name="cloud", kind=PoolKind.ON_DEMAND, gpu=GPU, gpus=None, usd_per_gpu_hour=PRICE))
     runs = []
-    for at, job in enumerate(jobs):
+    rows = zip(arrivals.tolist(), jobs.gpus.tolist(), jobs.predicted.tolist(), jobs.deviation.tolist(), strict=True)
+    for at, (earliest, gpus, hours, deviation) in enumerate(rows):
         ways = []
         for pool in pools:
-            hours = job.predicted_hours
             longer = (1 + RESTART_HOURS / pool.up_hours) / pool.availability if pool.kind is PoolKind.SPOT else 1.0
-            factor = math.exp(EIGHT_OF_TEN * job.deviation)
+            factor = math.exp(EIGHT_OF_TEN * deviation)
             time = Estimate(value=hours * longer, low=hours * longer / factor, high=hours * longer * factor,
                             basis=Basis.MEASURED)  # fmt: skip
-            usd = hours * job.gpus * (pool.usd_per_gpu_hour or 0.0)
-            ways.append(Way(pool=pool.name, gpus=job.gpus, hours=time, work_hours=hours, usd=usd,
-                            deviation=job.deviation))  # fmt: skip
+            ways.append(Way(pool=pool.name, gpus=gpus, hours=time, work_hours=hours, deviation=deviation,
+                            usd=hours * gpus * (pool.usd_per_gpu_hour or 0.0)))  # fmt: skip
         # a deadline between the median and what nearly always suffices
-        room = job.predicted_hours * math.exp(job.deviation * rng.uniform(0.0, 2.5)) + 1.0
-        earliest = job.begins - begin
+        room = hours * math.exp(deviation * rng.uniform(0.0, 2.5)) + 1.0
         runs.append(FleetRun(name=f"run {at}", group=f"run {at}", earliest_hours=earliest, must=True,
                              deadline_hours=earliest + room, usd_per_late_day=1e5, ways=tuple(ways)))  # fmt: skip
     return Fleet(name="recorded", starts="2026-12-01T09:00", runs=tuple(runs), pools=tuple(pools), errors=errors)
@@ -213,16 +220,9 @@ def main() -> None:
     given = parser.parse_args()
     rng = np.random.default_rng(given.seed)
     fleets, zones = fleets_of(given.traces, rng), zones_of(given.traces)
-    earlier = {owner: ours[: len(ours) // 2] for owner, ours in fleets.items()}
-    own = {owner: errors_of([ours]) for owner, ours in earlier.items() if len(ours) >= 4}
-    others = {owner: errors_of([theirs for who, theirs in earlier.items() if who != owner and len(theirs) >= 4])
-              for owner in fleets}  # fmt: skip
-    print("owner: fleets, share of the errors in common (its own; of all others)")
-    for owner, ours in fleets.items():
-        print(f"{owner}: {len(ours)}, {own[owner].common_share if owner in own else math.nan:.2f}, "
-              f"{others[owner].common_share:.2f}")  # fmt: skip
     later = {owner: list(rng.permutation(np.arange(len(ours) // 2, len(ours)))) for owner, ours in fleets.items()}
     scored: list[Scored] = []
+    common: dict[str, list[float]] = defaultdict(list)
     count = 0
     while count < given.fleets and any(later.values()):
         for owner, left in later.items():  # each owner in turn
@@ -233,13 +233,16 @@ def main() -> None:
             zone, on_demand = zones[int(rng.integers(len(zones)))], count % 3 > 0
             half = len(zone.there) // 2
             at = int(rng.integers(half, len(zone.there) - 1))
+            now, theirs = float(jobs.begins[0]), [ours for who, ours in fleets.items() if who != owner]
+            others = errors_of(theirs, now) or Errors()
+            common[owner].append((errors_of([fleets[owner]], now) or others).common_share)
             other = rng.choice([one.name for one in zones if one.name != zone.name])  # a zone that nobody looked at
             unseen = next(one for one in zones if one.name == other)
             found: dict[str, dict[str, float]] = {}
             planned = None
             for known, errors, spot in (
-                ("own", own.get(owner, others[owner]), known_of(zone, at)),
-                ("left out", others[owner], known_of(unseen, len(unseen.there) // 2)),
+                ("own", errors_of([fleets[owner]], now) or others, known_of(zone, at)),
+                ("left out", others, known_of(unseen, len(unseen.there) // 2)),
                 ("normal", Errors(), known_of(zone, at)),
             ):
                 fleet = fleet_of(jobs, errors, spot, on_demand, np.random.default_rng(count))
@@ -249,22 +252,27 @@ def main() -> None:
                 ends = {run.name: run.deadline_hours for run in fleet.runs}
                 found[known] = {name: float(np.mean(end <= ends[name]))
                                 for name, end in zip(drawn.runs, drawn.ends, strict=True)}  # fmt: skip
-            names = {f"run {n}": job for n, job in enumerate(jobs)}
-            happened = simulate(fleet, planned, chances=Recorded(fleet, names, zone, at))
+            happened = simulate(fleet, planned, chances=Recorded(fleet, jobs, zone, at))
             pools = {one.run: one.pool for one in planned.placements}
             for name, end in zip(happened.runs, happened.ends, strict=True):
                 scored.append(Scored(
                     owner=owner, zone=zone.name, pool=pools[name], on_demand=on_demand, fleet=count,
                     met=bool(end[0] <= ends[name]), chances={known: one[name] for known, one in found.items()},
                 ))  # fmt: skip
-    print(f"{count} fleets, {len(scored)} runs with a deadline")
+            if count % 50 == 0 or count == given.fleets:
+                print(f"\n{count} fleets, {len(scored)} runs with a deadline; share of the errors in common, by owner: "
+                      f"{', '.join(f'{owner} {np.mean(shares):.2f}' for owner, shares in common.items())}")  # fmt: skip
+                tables(scored, rng)
+
+
+def tables(scored: Sequence[Scored], rng: np.random.Generator) -> None:
     for known in ("own", "left out", "normal"):
         print(f"\nerrors and spot machines: {known}")
         report(scored, known, "all", rng)
         for pool in ("owned", "spot", "cloud"):
             report([one for one in scored if one.pool == pool], known, f"on {pool}", rng)
         report([one for one in scored if not one.on_demand and one.pool == "spot"], known, "spot alone", rng)
-        for owner in fleets:
+        for owner in sorted({one.owner for one in scored}):
             report([one for one in scored if one.owner == owner], known, owner, rng)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -33,7 +33,6 @@ class Futures:
     runs: tuple[str, ...]
     ends: np.ndarray  # hours
     usd: np.ndarray
-    factors: np.ndarray  # of the predicted hours
     bases: tuple[Basis, ...]  # of the predicted hours, by run
 
     @property
@@ -52,7 +51,7 @@ class Chances:
         self._shared = {gpu: self.rng.permutation(even) for gpu in sorted({pool.gpu for pool in fleet.pools})}
 
     def factor(self, run: FleetRun, way: Way, gpu: str) -> np.ndarray:
-        """Return the actual over the predicted hours of a run. What is drawn after it is of this run, until the next."""
+        """Return the actual over the predicted hours of a run. What is drawn after it is of this run too."""
         self.rng = np.random.default_rng([self._seed, crc32(run.name.encode())])  # the same in every schedule
         common = self._errors.common_share
         error = math.sqrt(common) * self._shared[gpu] + math.sqrt(1 - common) * self.rng.standard_normal(self.draws)
@@ -102,7 +101,7 @@ def simulate(
     runs, placements = {run.name: run for run in fleet.runs}, planned.placements
     pools = {pool.name: pool for pool in fleet.pools}
     free: dict[str, np.ndarray] = {}  # when each GPU of a pool is free: (draws, GPUs), sorted
-    ends, usd, factors, bases = [], [], [], []
+    ends, usd, bases = [], [], []
     for placement in placements:
         pool, run = pools[placement.pool], runs[placement.run]
         way = next(way for way in run.ways if (way.pool, way.gpus) == (placement.pool, placement.gpus))
@@ -130,13 +129,11 @@ def simulate(
             state.sort(axis=1)
         ends.append(end)
         usd.append(paid)
-        factors.append(factor)
         bases.append(way.hours.basis)
     shape = (len(placements), draws)
     return Futures(
         runs=tuple(one.run for one in placements),
-        ends=np.array(ends).reshape(shape), usd=np.array(usd).reshape(shape), factors=np.array(factors).reshape(shape),
-        bases=tuple(bases),
+        ends=np.array(ends).reshape(shape), usd=np.array(usd).reshape(shape), bases=tuple(bases),
     )  # fmt: skip
 
 

@@ -58,27 +58,30 @@ class Policy:
         # Work left includes what is left of a start. It grows by a start at each new machine.
         most = self._work + 2 * self._start + 2
         up_stays, down_stays = math.exp(-rates.goes * step_hours), math.exp(-rates.comes * step_hours)
-        turns = np.array([[down_stays, 1 - down_stays], [1 - up_stays, up_stays]])  # from and to: no machines, some
-        # Of a step by what runs in it. Where waiting costs the same, the run goes on.
-        usd = np.array([1e-9, step_hours * spot_share, step_hours])[:, None]
+        # By spot there now: the chances that there are none, and some, in the next step.
+        away, there = np.array([[down_stays], [1 - up_stays]]), np.array([[1 - down_stays], [up_stays]])
+        same = np.clip(np.arange(most + 1) - 1, 0, most)
+        new = np.arange(most + 1) + self._start - 1
+        too_much = np.where(new > most, _LATE, 0.0)
+        new = np.clip(new, 0, most)
         later = np.full((2, 3, most + 1), _LATE)  # by: spot there, what runs, work left
         later[:, :, 0] = 0.0
         self._choice = np.zeros((self._steps + 1, 2, 3, most + 1), dtype=np.int8)
-        value = np.full((3, 3, 2, most + 1), _LATE)  # by: what runs, what is done next, spot there, work left
-        anew = min(most, most - self._start + 1)  # most work with which a new machine can be started
+        value = np.full((2, 3, 3, most + 1), _LATE)  # by: spot there, what runs, what is done, work left
         for left in range(1, self._steps + 1):
-            later[0, SPOT] = later[0, WAIT]  # a spot machine may be gone by the next step
-            after = np.minimum(np.tensordot(turns, later, axes=1) + usd, _LATE)  # by: spot there, done next, work left
-            value[:, WAIT] = after[:, WAIT]
-            value[:, SPOT:, :, 1 : anew + 1] = after[:, SPOT:, self._start : self._start + anew].swapaxes(0, 1)
-            for same in (SPOT, ON_DEMAND):
-                value[same, same, :, 1:] = after[:, same, :-1]
-            value[:, SPOT, 0] = _LATE  # there is none to run on
-            choice = value.argmin(axis=1)
-            later = np.take_along_axis(value, choice[:, None], axis=1)[:, 0].swapaxes(0, 1)
-            self._choice[left] = choice.swapaxes(0, 1)
-            self._choice[left][later >= _LATE / 2] = ON_DEMAND  # too late, and as little too late as possible
-            later[:, :, 0] = 0.0
+            # What the next step is worth if this machine runs in it: a spot machine may be gone by then.
+            value[:, :, WAIT] = (away * later[0, WAIT] + there * later[1, WAIT])[:, None]
+            after = {ON_DEMAND: away * later[0, ON_DEMAND] + there * later[1, ON_DEMAND] + step_hours,
+                     SPOT: away * later[0, WAIT] + there * later[1, SPOT] + spot_share * step_hours}  # fmt: skip
+            for action, worth in after.items():
+                value[:, :, action] = (worth[:, new] + too_much)[:, None]
+                value[:, action, action] = worth[:, same]
+            value[0, :, SPOT] = _LATE
+            choice = value.argmin(axis=2)
+            now = np.take_along_axis(value, choice[:, :, None], axis=2)[:, :, 0]
+            self._choice[left] = np.where(now >= _LATE / 2, ON_DEMAND, choice)  # too late, and as little as possible
+            now[:, :, 0] = 0.0
+            later = np.minimum(now, _LATE)
 
     def action(self, *, hours_left: float, work_left: int, spot_there: bool, running: int) -> int:
         """Return what to do in the next step: wait, run on a spot machine, or on demand.

@@ -364,7 +364,9 @@ class Controller:
             limits = replace(with_limits_of(plan, GuardLimits()), from_plan=False)
             limited = {one.team, ""} & set(self.fleet.budgets_usd) or budget.budgets() is not None
             if limited and (price := self.price(one)):
-                hours = one.limit_usd / price  # so that all runs together keep the budget
+                # So that all runs together keep the budget. Earlier attempts may have had another price.
+                used = trainer_of_run(folder).spent(folder).seconds / HOUR if one.attempt > 1 else 0.0
+                hours = used + (one.limit_usd - one.usd) / price
                 limits = replace(limits, max_hours=min(hours, limits.max_hours or hours))
             if one.attempt > 1:
                 resume(self.store, folder, limits=limits, place=place, offer=plan.offer)

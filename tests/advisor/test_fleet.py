@@ -16,7 +16,6 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor import document_types
 from advisor.errors import AdvisorError
 from advisor.fleets.bound import least_cost
 from advisor.fleets.records import Errors, Fleet, FleetRun, Placement, Pool, PoolKind, Way
@@ -27,6 +26,7 @@ from advisor.fleets.timeline import Timeline
 from advisor.records import Basis, Estimate
 from advisor.store.plan_files import dump_plan
 from advisor.workflows.fleet import solve
+from benchmarks import document_types
 from tests.advisor.plans import small_plan
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fleet.yaml"

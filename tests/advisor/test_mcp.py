@@ -19,7 +19,7 @@ import pytest
 mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
 
 TOOLS = {"plan_training", "predict_run", "compare_gpus", "explain_number", "analyze_log", "audit_schema",
-         "audit_judge"}  # fmt: skip
+         "audit_judge", "plan_fleet"}  # fmt: skip
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -167,6 +167,28 @@ def test_a_report_is_judged_by_what_the_assistant_copied(tmp_path: Path):
         return await told(client, "audit_judge", report=report, answer=json.dumps({"claims": [claim]}))
 
     assert "answer" in asked(server(tmp_path / "home"), ask)
+
+
+def test_a_fleet_is_planned_from_its_text(tmp_path: Path):
+    pools = "pools: {own: {kind: owned, gpu: rtx-4090, gpus: 1}, cloud: {kind: on-demand, gpu: h100, gpus: 8}}"
+    runs = "{name: a, goal: {model: gpt2, tokens: 200M}, count: 2, deadline: 5d}"
+
+    async def ask(client: Any) -> dict[str, Any]:
+        return {
+            "plan": await told(client, "plan_fleet", fleet=f"{pools}\nruns: [{runs}]"),
+            "wrong": await told(client, "plan_fleet", fleet=f"{pools}\nruns: [{{name: a, goal: {{model: gpt9}}}}]"),
+            "file": await told(client, "plan_fleet", fleet=f"{pools}\nruns: [{{name: a, plan: /etc/hostname}}]"),
+        }
+
+    found = asked(server(tmp_path / "home"), ask)
+    plan = found["plan"]
+    first, second = plan["rows"]
+    assert (first["run"], second["run"]) == ("a 1", "a 2") and plan["keeps_deadlines"] is True
+    assert first["pool"] == second["pool"] == "own" and second["start_hours"] >= first["end_hours"]["value"] * 0.9
+    assert "each of 2 deadlines" in plan["answer"] and plan["bound_usd"] == 0
+    assert "line 2: runs.a" in found["wrong"]["error"] and "gpt9" in found["wrong"]["error"]
+    assert "no files are read here" in found["file"]["error"] and "root:" not in json.dumps(found["file"])
+    assert not list((tmp_path / "home").glob("**/*.yaml")) and len(json.dumps(plan)) < 12_000
 
 
 @contextlib.asynccontextmanager

@@ -162,15 +162,18 @@ def test_run_without_spot_machines_goes_on_on_demand_in_time(tmp_path, slurm):
         return json.loads((tmp_path / "home" / "fleets" / "f" / "state.json").read_text())["runs"][0]
 
     def write(deadline: str) -> None:
-        cheap = "kind: spot, gpu: cpu, gpus: 1, usd_per_gpu_hour: 1, availability: 50%, up_time: 1h"
-        dear = "kind: on-demand, gpu: cpu, gpus: 1, usd_per_gpu_hour: 3"
-        (tmp_path / "fleet.yaml").write_text(
-            f'name: f\npools:\n  cheap: {{{cheap}, engine: "slurm:other"}}\n  dear: {{{dear}, engine: "slurm:debug"}}\n'
-            f"runs: [{{name: a, plan: plan.yaml, deadline: {deadline}}}]"
-        )
+        (tmp_path / "fleet.yaml").write_text(f"""
+name: f
+budget: 9
+pools:
+  cheap: {{kind: spot, gpu: cpu, gpus: 1, usd_per_gpu_hour: 1, availability: 50%, up_time: 1h, engine: "slurm:other"}}
+  dear: {{kind: on-demand, gpu: cpu, gpus: 1, usd_per_gpu_hour: 3, engine: "slurm:debug"}}
+runs: [{{name: a, plan: plan.yaml, deadline: {deadline}}}]
+""")
 
     often = CheckpointConfig(every_steps=5, every_seconds=None)
-    (tmp_path / "plan.yaml").write_text(dump_plan(changed(small_plan(steps=1000), micro_batch=64, checkpoint=often)))
+    plan = changed(small_plan(steps=1000, step_seconds=0.3), micro_batch=64, checkpoint=often)
+    (tmp_path / "plan.yaml").write_text(dump_plan(plan))
     write("5h")
     process = controller(tmp_path, variables)
     try:
@@ -197,6 +200,9 @@ def test_run_without_spot_machines_goes_on_on_demand_in_time(tmp_path, slurm):
     assert log.attempts == 2 and len(log.steps) == 1000 and log.final["outcome"] == Outcome.COMPLETED
     assert read_launch(folder).place.name == "debug"
     assert [each.usd_per_hour for each in spent.attempts] == [1.0, 3.0]
+    # The limit is in dollars, and each hour of it costs three from now on.
+    before, (first, _) = read_run_config(folder).stop.max_seconds, spent.attempts
+    assert before == pytest.approx(first.seconds + (one["limit_usd"] - first.seconds / 3600) / 3 * 3600, rel=0.02)
     assert one["usd"] == pytest.approx(sum(each.seconds * each.usd_per_hour for each in spent.attempts) / 3600)
 
 
