@@ -12,7 +12,6 @@ from scipy.special import ndtri
 
 from advisor.fleets.bound import Program
 from advisor.fleets.records import Bound, Fleet, Way
-from advisor.fleets.simulate import COMMON_SHARE
 
 FUTURES = 8
 _SLOTS = 20  # of time, in each future
@@ -23,7 +22,7 @@ def futures(fleet: Fleet, count: int, seed: int) -> Iterator[Fleet]:
     rng = np.random.default_rng(seed)
     gpu_of = {pool.name: pool.gpu for pool in fleet.pools}
     shared = {gpu: ndtri((rng.permutation(count) + rng.random(count)) / count) for gpu in sorted({*gpu_of.values()})}
-    common, own = math.sqrt(COMMON_SHARE), math.sqrt(1 - COMMON_SHARE)
+    common, own = math.sqrt(fleet.errors.common_share), math.sqrt(1 - fleet.errors.common_share)
     copies = Counter(run.group for run in fleet.runs)
     for at in range(count):
         # Copies share one error, which is as small as the mean of theirs.

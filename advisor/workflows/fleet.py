@@ -29,7 +29,7 @@ from advisor.fleets.records import (
     Way,
 )
 from advisor.fleets.schedule import schedule
-from advisor.fleets.simulate import COMMON_SHARE, RESTART_HOURS, Futures, interval, outlooks, simulate
+from advisor.fleets.simulate import RESTART_HOURS, Futures, interval, outlooks, simulate
 from advisor.hardware.offers import cheapest_offer
 from advisor.offer import EIGHT_OF_TEN
 from advisor.options import Goal
@@ -117,7 +117,7 @@ def solve(
     """
     tries = max(1, round(effort * min(_MOST_TRIES, max(_LEAST_TRIES, 5 * len(fleet.runs) ** 2))))
     quantile = max(0.0, NormalDist().inv_cdf(min(fleet.probability, 0.999)))
-    room = Room(common=math.sqrt(COMMON_SHARE) * quantile, own=quantile)
+    room = Room(common=math.sqrt(fleet.errors.common_share) * quantile, own=quantile)
     bound = least_cost(fleet, room)
     blocks, sooner = to_buy(fleet, bound, seed), dict[tuple[str, str], float]()
     best = schedule(fleet, bound, blocks, room=room, sooner=sooner, tries=tries, frozen=frozen, seed=seed)
