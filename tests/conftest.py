@@ -81,7 +81,8 @@ def postgres() -> Iterator[str]:
     made = [programs[0], "-D", data, "-A", "trust", "-U", "advisor", "--no-sync"]
     subprocess.run(made, user=user, cwd=folder, check=True, stdout=subprocess.DEVNULL)
     environment = {name: value for name, value in os.environ.items() if name != _TEST}
-    server = subprocess.Popen([programs[1], "-D", data, "-k", folder, "-h", ""], user=user, cwd=folder, env=environment,
+    words = [programs[1], "-D", data, "-F", "-k", folder, "-h", ""]
+    server = subprocess.Popen(words, user=user, cwd=folder, env=environment,
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
     address = f"postgresql:///NAME?host={folder}&user=advisor"
 
@@ -94,8 +95,8 @@ def postgres() -> Iterator[str]:
         waited(answers)
         yield address
     finally:
-        server.send_signal(signal.SIGINT)
-        server.wait(timeout=20)
+        server.send_signal(signal.SIGQUIT)  # at once: its data are thrown away
+        server.wait(timeout=300)
         shutil.rmtree(folder)
 
 
