@@ -102,15 +102,16 @@ def bare_plan(goal: Goal, profile: Profile, *, now: datetime, data_meta: TokenMe
 
 
 def what_if(
-    goal: Goal, profile: Profile, *, now: datetime, data_meta: TokenMeta | None = None, scaled: bool = False
-) -> Plan:
+    goal: Goal, profile: Profile, *, now: datetime, data_meta: TokenMeta | None = None, scaled: bool = False,
+    brief: bool = False,
+) -> Plan:  # fmt: skip
     """Return the plan of a goal that leaves nothing open (`explore.pinned`), without other runs to compare.
 
-    `scaled` adds the same run on other numbers of GPUs. Raises as `answer` does.
+    `scaled` adds the same run on other numbers of GPUs; `brief` leaves the reasons out. Raises as `answer` does.
     """
     space, chosen = _search(goal, [profile], data_meta, now)
     run = make_run(space.candidates, chosen)
-    plan = _plan(space, chosen, run, [run], None, now)
+    plan = _plan(space, chosen, run, [run], None, now, brief=brief)
     if not scaled:
         return plan
     points, pays = scaling(space.goal, run, profile, data_meta, now.date())

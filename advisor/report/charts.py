@@ -132,7 +132,7 @@ def loss(rows: Rows, marks: Rows) -> alt.LayerChart:
     if len(limits := pd.DataFrame(list(marks))):
         colours = dict(zip(limits["words"], (ACTUAL, WARNING, "#CC79A7", GOOD, REJECTED), strict=False))
         rules = alt.Chart(limits).mark_rule(strokeDash=[6, 4], strokeWidth=2)
-        layers.append(rules.encode(x, _colours("words", colours), tooltip=_tips(words="mark")))
+        layers.append(rules.encode(x, _colours("words", colours, labelLimit=0), tooltip=_tips(words="mark")))
     return _layered(*layers, height=_HEIGHT)
 
 
@@ -148,7 +148,7 @@ def scaling(rows: Rows, ideal: Rows) -> alt.LayerChart:
 
 def bill(rows: Rows, *, parts: Sequence[str]) -> alt.Chart:
     """Draws for each of several amounts a bar of its parts' shares; rows hold what, part, order, value and label."""
-    x = alt.X("value:Q", title="share of the whole", stack="normalize", axis=alt.Axis(format="%"))
+    x = alt.X("value:Q", title="share of the whole", stack="normalize", axis=alt.Axis(format="%", tickCount=5))
     return _stacked(rows, (*PARTS, "#999933"), parts, columns=4, size=44).encode(
         x, alt.Y("what:N", title=None, sort=None)
     ).properties(height=alt.Step(70))  # fmt: skip
@@ -488,9 +488,9 @@ def front(
     across, up, shade = sight
     titles = {"usd": f"{COST.name}, dollars", "hours": f"{TIME.name}, hours", "quality": quality}
     formats = {"usd": "$,.3~r", "hours": ",.3~r"}  # SI's m (a thousandth) would be read as minutes or a million
-    limits_of = {"usd": limits[0], "hours": limits[1], "quality": None}
+    ends = {"usd": (limits[0], "budget"), "hours": (limits[1], "deadline"), "quality": (None, "")}
     crosses, data = pd.DataFrame(list(missed)), pd.DataFrame(list(rows))
-    data, labels = _arranged(data, crosses, [(across, limits_of[across]), (up, limits_of[up])])
+    data, labels = _arranged(data, crosses, [(field, ends[field][0]) for field in (across, up)])
 
     def axis(field: str, better: str) -> dict[str, Any]:
         title = f"{titles[field]} ({better} better)"
@@ -505,10 +505,10 @@ def front(
     tooltip = [alt.Tooltip(f"{name}:N") for name in NOTE]
     colour: Any = alt.value(PREDICTED)
     if (data[shade] > 0).all() and data[shade].nunique() > 1:  # without prices there is no colour to show
-        ends = float(data[shade].min()), float(data[shade].max())
         ticks: Any = np.linspace if shade == "quality" else np.geomspace
+        values = ticks(data[shade].min(), data[shade].max(), 4).tolist()  # from end to end
         scale = alt.Scale(range=list(_SHADES), type="linear" if shade == "quality" else "log")
-        legend = alt.Legend(gradientLength=150, titleLimit=120, format=".2~r", values=ticks(*ends, 4).tolist())
+        legend = alt.Legend(gradientLength=150, titleLimit=120, format=".2~r", values=values)
         colour = alt.Color(f"{shade}:Q", title=titles[shade].partition(" (")[0], scale=scale, legend=legend)
 
     def shown(yes: Any, no: Any) -> Any:
@@ -519,12 +519,8 @@ def front(
         x, y, color=colour, size=shown(320, 130), stroke=shown(WARNING, REJECTED), strokeWidth=shown(3, 1),
         tooltip=tooltip, description="words:N",
     )  # fmt: skip
-    limit_names = {"usd": "budget", "hours": "deadline", "quality": ""}
-    layers: list[Any] = [
-        _limit(way, limit, limit_names[field])
-        for way, field in (("x", across), ("y", up))
-        if (limit := limits_of[field]) is not None
-    ]
+    drawn = [(way, *ends[field]) for way, field in (("x", across), ("y", up))]
+    layers: list[Any] = [_limit(way, limit, words) for way, limit, words in drawn if limit is not None]
     if len(crosses):
         cross = alt.Chart(crosses).mark_point(shape="cross", angle=45, color=REJECTED, size=90, filled=True)
         layers.append(cross.encode(x, y, tooltip=tooltip, description="words:N"))

@@ -123,13 +123,18 @@ def _shown(goal: Goal, answered: Plan, now: plan_answers.World, *, stale: bool =
             grid(replace(runs.options(answered.options, goal), columns=columns))
     with right.container(gap="xsmall"):
         plan_what_if.total(shown.chosen, varied=varied)
-        plan_what_if.sliders(base.chosen, shown.chosen, changes, lambda other: _varied(answered, run, other, its, now))
+        plan_what_if.sliders(
+            base.chosen, shown.chosen, changes,
+            lambda other: _varied(answered, run, other, its, now, brief=other != changes),
+        )  # fmt: skip
     tabs(goal, shown, its, answered, lambda: plan_answers.what_if(shown.goal, now, its, scaled=True))
 
 
-def _varied(answered: Plan, run: Run, changes: explore.Changes, its: Profile, now: plan_answers.World) -> Plan:
-    """Return the plan for another run of the search, or for a changed run."""
-    return plan_answers.what_if(explore.pinned(answered.goal, run, changes), now, its)
+def _varied(
+    answered: Plan, run: Run, changes: explore.Changes, its: Profile, now: plan_answers.World, *, brief: bool = False
+) -> Plan:
+    """Return the plan for another run of the search, or for a changed run; without its reasons if `brief`."""
+    return plan_answers.what_if(explore.pinned(answered.goal, run, changes), now, its, brief=brief)
 
 
 def _refused(error: AdvisorError) -> None:

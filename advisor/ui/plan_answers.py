@@ -62,9 +62,9 @@ def plan(goal: Goal, now: World) -> Plan:
 
 
 @st.cache_resource(max_entries=1024, show_spinner=False, hash_funcs={Goal: repr})
-def what_if(pinned: Goal, now: World, _profile: Profile, scaled: bool = False) -> Plan:
+def what_if(pinned: Goal, now: World, _profile: Profile, scaled: bool = False, brief: bool = False) -> Plan:
     """Return the plan for a goal that leaves nothing open, which takes one evaluation."""
-    return workflow.what_if(pinned, _profile, loaders.store(), scaled=scaled)
+    return workflow.what_if(pinned, _profile, loaders.store(), scaled=scaled, brief=brief)
 
 
 @st.cache_resource(max_entries=1024, show_spinner=False, hash_funcs={Goal: repr})

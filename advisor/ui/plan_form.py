@@ -191,8 +191,8 @@ def _control(column: Any, option: Option, key: str, help: str) -> Any:
         number = int if option.kind is Kind.WHOLE else float
         ends: Any = [number(end) for end in (option.least or 0, option.most or 0)]
         return column.number_input(option.label, *ends, value=None, **bound, **blank)
-    first = "" if key in st.session_state.get(_SET, ()) else OPENS_WITH.get(key, "")  # a value set needs no default
-    text = column.text_input(option.label, first, **bound, **blank).strip()
+    initial = "" if key in st.session_state.get(_SET, ()) else OPENS_WITH.get(key, "")  # a value set needs no default
+    text = column.text_input(option.label, initial, **bound, **blank).strip()
     return tuple(text.replace(",", " ").split()) if option.several else text
 
 

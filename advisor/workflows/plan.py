@@ -85,10 +85,10 @@ def recommend(
     return _finished(plan, store, data_meta)
 
 
-def what_if(goal: Goal, profile: Profile, store: Store, *, scaled: bool = False) -> Plan:
+def what_if(goal: Goal, profile: Profile, store: Store, *, scaled: bool = False, brief: bool = False) -> Plan:
     """Returns the plan for a goal that fixes everything, on one device, without a search."""
     data_meta = read_data(goal.data)
-    plan = planner.what_if(goal, profile, now=datetime.now(UTC), data_meta=data_meta, scaled=scaled)
+    plan = planner.what_if(goal, profile, now=datetime.now(UTC), data_meta=data_meta, scaled=scaled, brief=brief)
     return _finished(plan, store, data_meta)
 
 

@@ -31,7 +31,7 @@ from advisor.store.plan_files import load_plan
 from advisor.store.store import Store, default_store, load_calibration
 from advisor.ui import launch_form, plan_form
 from advisor.ui.controls import products
-from advisor.units import format_estimate, format_number, format_seconds, format_usd
+from advisor.units import format_centre, format_estimate, format_number, format_seconds, format_usd
 from advisor.workflows.plan import recommend
 from tests.advisor.plans import goal_of
 from tests.ui import driver
@@ -263,6 +263,22 @@ def test_options_are_drawn_on_one_axis_with_the_limits_as_lines_and_their_odds()
     assert chances(DEFAULT, own.bill)["budget"] == pytest.approx(0.5, abs=0.03)
     assert chances(replace(DEFAULT, budget_usd=own.cost_usd.high), own.bill)["budget"] == pytest.approx(0.9)
     assert chances(replace(DEFAULT, budget_usd=None), own.bill)["budget"] is None
+
+
+def test_the_neighbour_worth_knowing_is_much_faster_for_little_and_said_with_its_price():
+    at = ok(app(budget="$50", deadline="24 h").run())
+    plan = answered(DEFAULT)
+    [said] = [c.value.replace("\\", "") for c in at.caption if c.value.startswith("Worth knowing: ")]
+    [run] = [
+        run
+        for run in plan.search.front
+        if f" {format_centre(run.total_seconds, format_seconds)}, " in said
+        and products(f"{run.offer.gpus} x {run.offer.gpu} from {run.offer.provider}:") in said
+        and f"loss {run.loss.value - plan.chosen.loss.value:.2g} higher" in said
+    ]
+    assert run.total_seconds.value < plan.chosen.total_seconds.value / 2 and run.score < 1.1 * plan.chosen.score
+    dear = run.cost_usd.value - plan.chosen.cost_usd.value
+    assert (" more" in said) == (dear > 0.003 * plan.chosen.cost_usd.value)
 
 
 def test_a_limit_far_beyond_every_option_is_not_drawn():
