@@ -303,10 +303,8 @@ def lines(
         layers.append(under_mouse.mark_rule(aria=False, color=REJECTED).encode(horizontal))
         first = under_mouse.transform_filter(alt.datum.series == next(iter(colours)))
         number = f"format(datum.value, ',.4~g') + ' at {x.title} ' + datum.{x.field}"
-        words = first.transform_calculate(words=number).mark_text(
-            aria=False, align="right", baseline="top", dx=-4, dy=4
-        )
-        layers.append(words.encode(x=alt.value("width"), y=alt.value(0), text="words:N"))
+        words = first.transform_calculate(words=number).mark_text(aria=False, align="right", baseline="top", dx=-4)
+        layers.append(words.encode(x=alt.value("width"), y=alt.value(4), text="words:N"))
     if len(events):
         rules = alt.Chart(events).mark_rule(color=WARNING, opacity=0.6, strokeDash=[4, 3])
         layers.append(rules.encode(horizontal, tooltip="words:N"))

@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("streamlit", reason="the app's packages are not installed")
 
-from advisor.calibration.measure import Worker
 from streamlit.testing.v1 import AppTest
 
+from advisor.calibration.measure import Worker
 from advisor.engines.guards import GuardLimits
 from advisor.engines.state import RunState, run_status
 from advisor.errors import AdvisorError
