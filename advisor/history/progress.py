@@ -25,7 +25,7 @@ from advisor.readers.lifetime import process_seconds
 from advisor.records import Basis, Estimate, Plan
 from advisor.run_records import LaunchRecord
 from advisor.units import HOUR
-from trainer.budget import Spent
+from trainer.budget import NEW_LIMITS, Spent
 from trainer.runlog import smoothed_loss
 from trainer.schema import RunConfig
 
@@ -134,7 +134,7 @@ class History:
     def _header(self, record: dict[str, Any]) -> None:
         if self.header is not None:
             self.earlier.append(self.newest(None))
-        self.header, self.final = record, None
+        self.header, self.final, self.warning = record, None, None
         self.step_seconds.clear()
         done = record.get("resumed_from_step") or 0
         self.evals = {step: seen for step, seen in self.evals.items() if step <= done}
@@ -149,6 +149,8 @@ class History:
     def _message(self, record: dict[str, Any]) -> None:
         if record.get("level") == "warning":
             self.warning = record["text"]
+        elif record["text"].startswith(NEW_LIMITS):
+            self.warning = None  # most likely it was about the old limit
 
 
 _TAKES: dict[str, Callable[[History, dict[str, Any]], object]] = {

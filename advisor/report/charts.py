@@ -330,7 +330,7 @@ def lines(
         dash = alt.StrokeDash("kind:N", scale=scale, title=None, legend=legend)
     layers.append(alt.Chart(data).mark_line(aria=False).encode(horizontal, y, colour, strokeDash=dash))
     # The point nearest to the mouse shows its numbers, because a line of two pixels is hard to hit.
-    across_only = alt.Undefined if shared is None else ["x"]
+    across_only: Any = alt.Undefined if shared is None else ["x"]
     nearest = alt.selection_point(
         nearest=True, on="pointerover", clear="pointerout", empty=False, encodings=across_only
     )
@@ -341,12 +341,10 @@ def lines(
     if shared is not None:
         under_mouse = alt.Chart(data).transform_filter(nearest)
         layers.append(under_mouse.mark_rule(aria=False, color=REJECTED).encode(horizontal))
-        values = under_mouse.transform_calculate(
-            words=f"format(datum.value, ',.4~g') + ' at {x.title} ' + datum.{x.field}"
-        )
-        words = values.mark_text(aria=False, align="right", baseline="top", dx=-4, dy=4, fontSize=12)
-        first = alt.datum.series == next(iter(colours))
-        layers.append(words.transform_filter(first).encode(x=alt.value("width"), y=alt.value(0), text="words:N"))
+        first = under_mouse.transform_filter(alt.datum.series == next(iter(colours)))
+        number = f"format(datum.value, ',.4~g') + ' at {x.title} ' + datum.{x.field}"
+        words = first.transform_calculate(words=number).mark_text(aria=False, align="right", baseline="top", dx=-4)
+        layers.append(words.encode(x=alt.value("width"), y=alt.value(4), text="words:N"))
     if len(events):
         rules = alt.Chart(events).mark_rule(color=WARNING, opacity=0.6, strokeDash=[4, 3])
         layers.append(rules.encode(horizontal, tooltip="words:N"))

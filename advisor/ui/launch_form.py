@@ -108,6 +108,9 @@ def form(plan: Plan) -> bool:
     st.markdown(f"**{escaped(products(sentence(plan)))}**")
     running = running_with(loaders.store(), plan.id)
     if running is not None:
+        if st.session_state.get(WATCHED) != str(running):
+            st.session_state[WATCHED] = str(running)
+            st.rerun()
         st.info(f"This plan is running already: `{running.name}`. It is shown below.", icon=":material/play_circle:")
         return True
     for warning in plan.warnings:

@@ -183,9 +183,9 @@ def _numbers(progress: Progress, loss: Estimate | None) -> None:
     if progress.usd_per_hour:
         end = progress.usd_at_end
         where = "its limit" if progress.stops_early else "the end"
-        at_end = f"; {units.format_usd(end.value)} at {where}" if end else ""
+        at_end = f"; {units.format_usd(end.value)} at {where}" if end and running else ""
         usd = end.value if end else progress.usd_so_far
-        whole = progress.outcome == Outcome.COMPLETED if end is None else not progress.stops_early
+        whole = not progress.stops_early if running else progress.outcome == Outcome.COMPLETED
         rows.append(
             ("Dollars so far" + at_end, units.format_usd(progress.usd_so_far), _planned(cost, units.format_usd),
              _colour(cost, usd if whole else None), "Rent of all GPUs since the start of the process.")

@@ -241,6 +241,10 @@ def test_unknown_kinds_and_warnings():
     history = seen(header(), {"kind": "from-the-future", "time": START},
                    {"kind": "message", "time": START, "level": "warning", "text": "checkpoint skipped"})  # fmt: skip
     assert look(history, small_run(10)).message == "checkpoint skipped"
+    given = {"kind": "message", "time": START, "level": "info", "text": "new limits: 50 s of the 400 s allowed"}
+    for later in (given, header(resumed=5)):  # more time, or another attempt: what was said before is no longer true
+        again = seen(header(), {"kind": "message", "time": START, "level": "warning", "text": "80 % is used"}, later)
+        assert look(again, small_run(10)).message is None
 
 
 def test_an_unsteady_run_says_so_instead_of_an_interval_without_end():

@@ -165,7 +165,7 @@ COURSE = {
     ),
     "frequent late skips": (  # 190 of the 1,950 steps after the first 50
         changed(skipped=(PLACE >= 100) & (PLACE % 10 == 0), facts={"precision": "fp16"}),
-        found("loss_scale_skips", "warning", "9.7 %", hours=approx(190 / 3600, 0.03)),
+        found("loss_scale_skips", "warning", "9.74 %", hours=approx(190 / 3600, 0.03)),
     ),
     "all steps skipped": (
         changed(3, loss=np.full(3, np.nan), skipped=1.0, learning_rate=0.0, eval_loss=None),
