@@ -342,14 +342,16 @@ def _in_markdown(words: str, width: int, drawn: str) -> str:
     return f"![{words}](data:image/svg+xml;utf8,{quote(svg)})"
 
 
-def scatter_row(name: str, predicted: Estimate, actual: float, *, inside: bool, words: Formatter) -> dict[str, object]:
-    """Returns a row of `identity_scatter`."""
+def scatter_row(
+    name: str, predicted: Estimate, actual: float, *, inside: bool, words: Formatter, factor: float = 1.0
+) -> dict[str, object]:
+    """Returns a row of `identity_scatter`, in a unit that is `factor` times the numbers' own."""
     return {
         "run": name,
-        "predicted": predicted.value,
-        "low": predicted.low,
-        "high": predicted.high,
-        "actual": actual,
+        "predicted": predicted.value / factor,
+        "low": predicted.low / factor,
+        "high": predicted.high / factor,
+        "actual": actual / factor,
         "inside": "inside the interval" if inside else "outside",
         "label": f"{format_estimate(predicted, words)}; actual {words(actual)}",
     }

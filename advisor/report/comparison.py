@@ -160,7 +160,7 @@ def _cause(scored: ScoredRun, score: Score) -> str:
         return ", ".join(f"{_named(cause)} {units.format_seconds.change(cause.seconds)}" for cause in largest)
     if score.quantity == "step_seconds" and scored.drift_factor and abs(scored.drift_factor - 1) >= _SEEN:
         size, slower = units.format_percent.change(abs(scored.drift_factor - 1)), scored.drift_factor > 1
-        return f"the machine was {size.lstrip('+')} {'slower' if slower else 'faster'} than when calibrated"
+        return f"machine {size.lstrip('+')} {'slower' if slower else 'faster'} than calibrated"
     return ""
 
 
@@ -261,24 +261,17 @@ def track_record(accuracies: Sequence[QuantityAccuracy]) -> Table:
 
 
 def accuracy_sentence(accuracy: QuantityAccuracy) -> str:
-    """Describes the accuracy of one device and quantity in a Markdown sentence."""
+    """Says in Markdown how many runs of one device lie inside their intervals."""
     runs = f"{accuracy.inside} of {accuracy.runs} run{'s' if accuracy.runs > 1 else ''}"
-    return (
-        f"**{accuracy.device_key}**: {runs} inside the 80 % interval; median error "
-        f"{units.format_percent(accuracy.median_error)}, p90 {units.format_percent(accuracy.p90_error)}, "
-        f"bias {signed_percent(accuracy.bias)}"
-    )
+    return f"**{accuracy.device_key}**: {runs} inside the 80 % interval"
 
 
 def coverage_sentence(widths: Sequence[LedgerCoverage]) -> str:
     """Says of several widths of intervals how many outcomes they should have contained, and how many they did."""
     if not widths:
         return f"It takes {FEWEST_FOR_COVERAGE} outcomes to show whether intervals are too narrow or too wide."
-    told = [width for width in widths if width.promised in (0.5, 0.8, 0.95)]
-    promised, held = (
-        _listed([units.format_percent(round(share, 2)).removesuffix(" %") for share in shares])
-        for shares in ([w.promised for w in told], [w.held for w in told])
-    )
+    shares = zip(*((width.promised, width.held) for width in widths), strict=True)
+    promised, held = (_listed([f"{share:.0%}"[:-1] for share in of_all]) for of_all in shares)
     return f"Of {widths[0].runs} outcomes of all quantities, intervals of {promised} % contained {held} %."
 
 

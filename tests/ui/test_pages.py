@@ -7,6 +7,7 @@ import re
 import shutil
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from pathlib import Path
 
 import pandas as pd
 import psutil
@@ -98,7 +99,13 @@ def test_runs_shows_the_same_numbers_as_compare(with_a_run):
     (drawn,) = (name for name in table.columns if name.startswith("±"))
     assert step[drawn].startswith("![inside](data:image/svg")
     assert "1 of 1 run inside the 80 % interval" not in words(at)
-    assert "1 of 1 run inside the 80 % interval" in words(app("runs", view="Accuracy").run())
+    accuracy = app("runs", view="Accuracy", run=Path(row.path).name).run()
+    assert not accuracy.exception and not accuracy.warning and not accuracy.dataframe
+    assert "1 of 1 run inside the 80 % interval" in words(accuracy)
+    # every outcome lies inside its 80 % interval, so also inside that of 95 %
+    assert re.search(r"intervals of 50, 80 and 95 % contained \d+, 100 and 100 %", words(accuracy))
+    (chart,) = (*accuracy.get("arrow_vega_lite_chart"), *accuracy.get("vega_lite_chart"))
+    assert '"title": "predicted, ms"' in chart.proto.spec or '"title":"predicted, ms"' in chart.proto.spec
 
 
 def test_the_list_has_each_state_in_a_word_and_explains_only_what_has_ended(with_a_run):
