@@ -346,15 +346,10 @@ def scatter_row(
     name: str, predicted: Estimate, actual: float, *, inside: bool, words: Formatter, factor: float = 1.0
 ) -> dict[str, object]:
     """Returns a row of `identity_scatter`, in a unit that is `factor` times the numbers' own."""
-    return {
-        "run": name,
-        "predicted": predicted.value / factor,
-        "low": predicted.low / factor,
-        "high": predicted.high / factor,
-        "actual": actual / factor,
-        "inside": "inside the interval" if inside else "outside",
-        "label": f"{format_estimate(predicted, words)}; actual {words(actual)}",
-    }
+    numbers = {"predicted": predicted.value, "low": predicted.low, "high": predicted.high, "actual": actual}
+    where = "inside the interval" if inside else "outside"
+    label = f"{format_estimate(predicted, words)}; actual {words(actual)}"
+    return {"run": name, **{key: value / factor for key, value in numbers.items()}, "inside": where, "label": label}
 
 
 def held_out(predictions: HeldOut, name_of: Callable[[Any], str]) -> alt.LayerChart:

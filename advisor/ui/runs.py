@@ -53,6 +53,7 @@ STATES = {  # in one word, each with its colour
     "stopped": charts.REJECTED,
     "failed": charts.WARNING,
     "lost": "#CC79A7",
+    **dict.fromkeys(("damaged", "gone", "unstarted", "unknown"), charts.REJECTED),
 }
 VIEW = "view"  # in the session and in the address: the open tab
 DELETED = "run-deleted"  # session state: a message to show once, after a run was deleted
@@ -177,7 +178,7 @@ def _choose(summaries: list[RunSummary], names: dict[str, str], scores: list[Sco
     times = {row.run_id: 100 * row.actual / row.predicted.value for row in scores
              if row.quantity == "wall_clock_seconds" and row.predicted.value}  # fmt: skip
     frame = pd.DataFrame([_run_row(run, names[run.path], times.get(run.id)) for run in summaries])
-    frame = frame.drop(columns=[name for name in ("Tags", "Problem") if not any(frame[name])])
+    frame = frame.drop(columns=[name for name in ("Tags", "Problem") if name in frame and not any(frame[name])])
     folders = [Path(run.path).name for run in summaries]
     requested = [folders.index(name) for name in st.query_params.get_all(RUN) if name in folders]
     columns = {
@@ -276,9 +277,9 @@ def _several(reviewed: list[Reviewed], colours: dict[str, str]) -> None:
     for verdict in more:
         st.markdown(escaped(verdict))
     st.markdown(" &emsp; ".join(legend))
-    known = {difference.axis for difference in comparison.differences}
+    known = {difference.axis for difference in comparison.differences} or {"step"}
     axis = st.segmented_control(
-        "Compare at equal", [name for name in AXES if name in known], default=next(n for n in AXES if n in known),
+        "Compare at equal", offered := [name for name in AXES if name in known], default=offered[0],
         format_func=lambda name: AXES[name][0], required=True, help="The axis on which the runs are compared.",
     )  # fmt: skip
     left, right = side_by_side("several", (2, 3))

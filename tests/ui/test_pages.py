@@ -31,6 +31,7 @@ from advisor.ui.controls import OF_PAGE, in_controls, products, typed
 from advisor.units import format_usd_rate
 from advisor.workflows.calibrate import calibrated_since, calibrating
 from advisor.workflows.compare import review
+from advisor.workflows.keep_runs import annotate
 from tests.ui.adopting import adopted
 from tests.ui.driver import app, with_drawers_open
 from tests.ui.serving import ROOT
@@ -229,9 +230,14 @@ def test_a_run_is_named_tagged_and_deleted_on_its_page(with_a_run):
     assert "two \\*cores\\*" in words(at)  # as it was typed
     at.multiselect(key="runs-tags").set_value(["baseline"]).run()
     assert len(at.dataframe[0].value) == 1
+    copied_in(with_a_run, "other", 20)
+    annotate(with_a_run.find_run("other"), tags=["apart"])
+    both = app("runs").run()
+    both.multiselect(key="runs-tags").set_value(["baseline", "apart"]).run()  # which no run has
+    assert not both.exception and both.dataframe[0].value.empty and len(both.header) == 0
     next(button for button in at.button if button.label.startswith("Delete ")).click().run()
     assert not at.exception and "is deleted" in "\n".join(s.value for s in at.success) and not folder.exists()
-    assert "No run on this machine yet" in words(at)
+    assert at.dataframe[0].value["Run"].tolist() == ["other of 20 Nov 09:30"]
 
 
 def test_a_calibration_is_followed_and_cancelled(advisor_home):
