@@ -254,13 +254,13 @@ def lines(
     marks: Rows = (),
     behind: Rows = (),
     dashes: Mapping[str, Sequence[int]] | None = None,
-    legend: bool = True,
+    named: bool = True,
 ) -> alt.LayerChart:
     """Draws named series of `value` over one axis. Rows hold x's field, value and `series`; band rows low and high.
 
     `log_y` is logarithmic if the values span a large factor. `marks` are vertical lines with x's field and `words`:
     findings, checkpoints, restarts. `behind` are faint rows under the others: their values before smoothing. With
-    `dashes` rows also hold `kind`, one of its keys.
+    `dashes` rows also hold `kind`, one of its keys. Without `named` the page names the series.
     """
     data, faint, expected, events = (pd.DataFrame(list(some)) for some in (rows, behind, band, marks))
     number_format = "~s" if len(data) and data[x.field].max() >= 1e4 else ".4~g"
@@ -272,7 +272,7 @@ def lines(
         vertical |= _from_end_to_end(float(values.min()), float(values.max()), always_log=always_log)
     y = alt.Y("value:Q", **vertical)
     colour = _colours("series", colours, columns=4, symbolOpacity=1, labelLimit=0)
-    colour = colour if legend and len(colours) > 1 else colour.legend(None)
+    colour = colour if named and len(colours) > 1 else colour.legend(None)
     layers = [_interval(alt.Chart(expected), horizontal, **vertical)] if len(expected) else []
     if len(faint):
         before = alt.Chart(faint).mark_line(aria=False, opacity=0.45, strokeWidth=1)

@@ -103,7 +103,8 @@ def gap_steps(scored: ScoredRun) -> list[dict[str, object]]:
     for cause in scored.causes:
         kind, note = "longer" if cause.seconds > 0 else "shorter", f": {cause.note}" if cause.note else ""
         label = f"{units.format_seconds.change(cause.seconds)}{note}"
-        rows += [row(_named(cause), *sorted((at, at + cause.seconds)), kind, label)] if cause in seen else []
+        ends = sorted((at, at + cause.seconds))
+        rows += [row(_named(cause), ends[0], ends[1], kind, label)] if cause in seen else []
         at += cause.seconds
     return [*rows, row("actual", 0.0, clock.actual, "wall clock", units.format_seconds(clock.actual))]
 

@@ -320,7 +320,7 @@ def _curves(reviewed: list[Reviewed], colours: dict[str, str], axis: str) -> Non
         return
     of_runs, title = {run.name: colours[str(run.path)] for run in reviewed}, "training loss, nats per token"
     across = ChartAxis(field=axis, title=AXES[axis][1])
-    chart = charts.lines(rows, x=across, title=title, colours=of_runs, behind=behind, legend=False)
+    chart = charts.lines(rows, x=across, title=title, colours=of_runs, behind=behind, named=False)
     st.altair_chart(charts.zoomable(chart), width="stretch")
 
 
