@@ -184,7 +184,7 @@ def signed_percent(share: float) -> str:
 def compared(comparison: Comparison, axis: str | None = None) -> Table:
     """Compares the training loss of each group with the first group's at equal tokens, time, dollars and phase.
 
-    With `axis` only at equal amounts of it.
+    With `axis` only at equal amounts of it, without the reasons why losses are not comparable.
     """
     first, *others = (_called(group) for group in comparison.groups)
     names = {group.name: _called(group) for group in comparison.groups}
@@ -196,7 +196,7 @@ def compared(comparison: Comparison, axis: str | None = None) -> Table:
             LOSS.words(d.baseline_loss),
             LOSS.words(d.loss),
             f"{change(d.difference.value)} ({change(d.difference.low)} to {change(d.difference.high)})",
-            d.verdict,
+            d.verdict if d.comparable or axis is None else "not comparable",
         )
         for d in comparison.differences
         if axis in (None, d.axis)

@@ -286,10 +286,12 @@ def _several(reviewed: list[Reviewed], colours: dict[str, str]) -> None:
     with left:
         _curves(reviewed, colours, axis)
     with right:
-        show(words.compared(comparison, axis))
-        st.caption("Losses can be compared only in the same learning-rate phase: annealing alone lowers the loss.")
-        if notes := (*words.groups(comparison), *comparison.notes):
-            st.caption(escaped(capital("; ".join(notes))))
+        shown = words.compared(comparison, axis)
+        show(shown.only(shown.columns[0], "verdict", *shown.columns[1:-1]))  # so that a telephone shows the verdict
+        why = [d.verdict for d in comparison.differences if d.axis == axis and not d.comparable]
+        notes = [f"Not comparable: {reason}" for reason in why[-1:]]
+        for note in (*notes, *words.groups(comparison), *map(capital, comparison.notes)):
+            st.caption(escaped(note))
     if len(reviewed) != 2:
         return
     try:

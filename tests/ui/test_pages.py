@@ -212,6 +212,20 @@ def test_several_runs_are_compared_in_one_table_under_its_verdict(with_a_run):
     assert f"#{colours[1]}" in chart.proto.spec and f"#{colours[0]}" not in chart.proto.spec  # it keeps its colour
 
 
+def test_losses_on_other_data_are_not_compared_and_why_is_said_once(with_a_run):
+    def elsewhere(records):
+        header = records[0]
+        return [header | {"data": (header["data"] or {}) | {"fingerprint": "another corpus"}}, *records[1:]]
+
+    first, other = with_a_run.find_run("latest"), copied_in(with_a_run, "other", 22, elsewhere)
+    at = app("runs")
+    at.query_params["run"] = [first.name, other.name]
+    at.run()
+    assert not at.exception and "is not comparable at equal tokens" in at.header[0].value
+    assert set(at.table[0].value["Verdict"]) == {"not comparable"}
+    assert [c.value for c in at.caption].count("Not comparable\\: trained on different data") == 1
+
+
 def test_a_run_is_named_tagged_and_deleted_on_its_page(with_a_run):
     folder = with_a_run.find_run("latest")
     (folder / "stdout.log").write_text("loading\nstep 501 of 501\n")
