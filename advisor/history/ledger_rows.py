@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from advisor.history.scoring import ScoredRun
 
 FEWEST_FOR_COVERAGE = 5
-SHARES = (0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # of runs that intervals of different widths should contain
+SHARES = (0.5, 0.8, 0.95)  # of runs that intervals of different widths should contain
 _NORMAL = statistics.NormalDist()
 
 

@@ -36,13 +36,8 @@ _FILES = (
     "steps.jsonl",
     "budget.json",
 )
-_STATES = {  # in one word
-    "died": "lost",
-    "out_of_memory": "failed",
-    "diverged": "failed",
-    "never started": "unstarted",
-    "cannot be judged": "unknown",
-}
+_STATES = {"died": "lost", "out_of_memory": "failed", "diverged": "failed", "never started": "unstarted",
+           "cannot be judged": "unknown"}  # fmt: skip
 Lines = Mapping[str, Any]  # for each folder: a text that changes with its files, and the line
 _PLACES, _CHUNK_BYTES = 16, 2560  # of a log, read for its sketch; its header has 2,000 bytes
 DAMAGED, GONE = "damaged", "gone"

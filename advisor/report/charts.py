@@ -294,14 +294,15 @@ def lines(
     behind: Rows = (),
     dashes: Mapping[str, Sequence[int]] | None = None,
     shared: tuple[float, float] | None = None,
-    legend: bool = True,
+    named: bool = True,
 ) -> alt.LayerChart:
     """Draws named series of `value` over one axis. Rows hold x's field, value and `series`; band rows low and high.
 
     `log_y` is logarithmic if the values span a large factor. `marks` are vertical lines with x's field and `words`:
     findings, checkpoints, restarts. `behind` are faint rows under the others: their values before smoothing. With
-    `dashes` rows also hold `kind`, one of its keys. `shared` are the ends of an axis that charts side by side have in
-    common: they are drawn without legends, equally wide and with a crosshair (`CROSSHAIR` in advisor/ui/live.py).
+    `dashes` rows also hold `kind`, one of its keys. Without `named` the page names the series. `shared` are the ends of
+    an axis that charts side by side have in common: they are drawn without legends, equally wide and with a crosshair
+    (`CROSSHAIR` in advisor/ui/live.py).
     """
     data, faint, expected, events = (pd.DataFrame(list(some)) for some in (rows, behind, band, marks))
     number_format = "~s" if len(data) and data[x.field].max() >= 1e4 else ".4~g"
@@ -317,7 +318,7 @@ def lines(
         vertical |= _from_end_to_end(float(values.min()), float(values.max()), always_log=always_log)
     y = alt.Y("value:Q", **vertical)
     colour = _colours("series", colours, columns=4, symbolOpacity=1, labelLimit=0)
-    colour = colour if legend and len(colours) > 1 and shared is None else colour.legend(None)
+    colour = colour if named and len(colours) > 1 and shared is None else colour.legend(None)
     layers = [_interval(alt.Chart(expected), horizontal, **vertical)] if len(expected) else []
     if len(faint):
         before = alt.Chart(faint).mark_line(aria=False, opacity=0.45, strokeWidth=1)
@@ -395,17 +396,14 @@ def _in_markdown(words: str, width: int, drawn: str) -> str:
     return f"![{words}](data:image/svg+xml;utf8,{quote(svg)})"
 
 
-def scatter_row(name: str, predicted: Estimate, actual: float, *, inside: bool, words: Formatter) -> dict[str, object]:
-    """Returns a row of `identity_scatter`."""
-    return {
-        "run": name,
-        "predicted": predicted.value,
-        "low": predicted.low,
-        "high": predicted.high,
-        "actual": actual,
-        "inside": "inside the interval" if inside else "outside",
-        "label": f"{format_estimate(predicted, words)}; actual {words(actual)}",
-    }
+def scatter_row(
+    name: str, predicted: Estimate, actual: float, *, inside: bool, words: Formatter, factor: float = 1.0
+) -> dict[str, object]:
+    """Returns a row of `identity_scatter`, in a unit that is `factor` times the numbers' own."""
+    numbers = {"predicted": predicted.value, "low": predicted.low, "high": predicted.high, "actual": actual}
+    where = "inside the interval" if inside else "outside"
+    label = f"{format_estimate(predicted, words)}; actual {words(actual)}"
+    return {"run": name, **{key: value / factor for key, value in numbers.items()}, "inside": where, "label": label}
 
 
 def held_out(predictions: HeldOut, name_of: Callable[[Any], str]) -> alt.LayerChart:

@@ -103,7 +103,8 @@ def gap_steps(scored: ScoredRun) -> list[dict[str, object]]:
     for cause in scored.causes:
         kind, note = "longer" if cause.seconds > 0 else "shorter", f": {cause.note}" if cause.note else ""
         label = f"{units.format_seconds.change(cause.seconds)}{note}"
-        rows += [row(_named(cause), *sorted((at, at + cause.seconds)), kind, label)] if cause in seen else []
+        ends = sorted((at, at + cause.seconds))
+        rows += [row(_named(cause), ends[0], ends[1], kind, label)] if cause in seen else []
         at += cause.seconds
     return [*rows, row("actual", 0.0, clock.actual, "wall clock", units.format_seconds(clock.actual))]
 
@@ -160,7 +161,7 @@ def _cause(scored: ScoredRun, score: Score) -> str:
         return ", ".join(f"{_named(cause)} {units.format_seconds.change(cause.seconds)}" for cause in largest)
     if score.quantity == "step_seconds" and scored.drift_factor and abs(scored.drift_factor - 1) >= _SEEN:
         size, slower = units.format_percent.change(abs(scored.drift_factor - 1)), scored.drift_factor > 1
-        return f"the machine was {size.lstrip('+')} {'slower' if slower else 'faster'} than when calibrated"
+        return f"machine {size.lstrip('+')} {'slower' if slower else 'faster'} than calibrated"
     return ""
 
 
@@ -183,7 +184,7 @@ def signed_percent(share: float) -> str:
 def compared(comparison: Comparison, axis: str | None = None) -> Table:
     """Compares the training loss of each group with the first group's at equal tokens, time, dollars and phase.
 
-    With `axis` only at equal amounts of it.
+    With `axis` only at equal amounts of it, without the reasons why losses are not comparable.
     """
     first, *others = (_called(group) for group in comparison.groups)
     names = {group.name: _called(group) for group in comparison.groups}
@@ -195,7 +196,7 @@ def compared(comparison: Comparison, axis: str | None = None) -> Table:
             LOSS.words(d.baseline_loss),
             LOSS.words(d.loss),
             f"{change(d.difference.value)} ({change(d.difference.low)} to {change(d.difference.high)})",
-            d.verdict,
+            d.verdict if d.comparable or axis is None else "not comparable",
         )
         for d in comparison.differences
         if axis in (None, d.axis)
@@ -261,24 +262,17 @@ def track_record(accuracies: Sequence[QuantityAccuracy]) -> Table:
 
 
 def accuracy_sentence(accuracy: QuantityAccuracy) -> str:
-    """Describes the accuracy of one device and quantity in a Markdown sentence."""
+    """Says in Markdown how many runs of one device lie inside their intervals."""
     runs = f"{accuracy.inside} of {accuracy.runs} run{'s' if accuracy.runs > 1 else ''}"
-    return (
-        f"**{accuracy.device_key}**: {runs} inside the 80 % interval; median error "
-        f"{units.format_percent(accuracy.median_error)}, p90 {units.format_percent(accuracy.p90_error)}, "
-        f"bias {signed_percent(accuracy.bias)}"
-    )
+    return f"**{accuracy.device_key}**: {runs} inside the 80 % interval"
 
 
 def coverage_sentence(widths: Sequence[LedgerCoverage]) -> str:
     """Says of several widths of intervals how many outcomes they should have contained, and how many they did."""
     if not widths:
         return f"It takes {FEWEST_FOR_COVERAGE} outcomes to show whether intervals are too narrow or too wide."
-    told = [width for width in widths if width.promised in (0.5, 0.8, 0.95)]
-    promised, held = (
-        _listed([units.format_percent(round(share, 2)).removesuffix(" %") for share in shares])
-        for shares in ([w.promised for w in told], [w.held for w in told])
-    )
+    shares = zip(*((width.promised, width.held) for width in widths), strict=True)
+    promised, held = (_listed([f"{share:.0%}"[:-1] for share in of_all]) for of_all in shares)
     return f"Of {widths[0].runs} outcomes of all quantities, intervals of {promised} % contained {held} %."
 
 

@@ -46,14 +46,6 @@ from advisor.workflows.compare import Reviewed, review
 from advisor.workflows.diff import diff
 from advisor.workflows.keep_runs import annotate, delete_run
 
-UNITS = {
-    "step_seconds_drift_corrected": "seconds",
-    "tokens_per_second": "tokens per second",
-    "mfu": "share of the peak",
-    "cost_usd": "dollars",
-    "energy_kwh": "kWh",
-    "loss": "nats per token",
-}  # for other quantities the unit is the last part of the name
 STATES = {  # in one word, each with its colour
     "completed": charts.GOOD,
     "running": charts.PREDICTED,
@@ -61,6 +53,7 @@ STATES = {  # in one word, each with its colour
     "stopped": charts.REJECTED,
     "failed": charts.WARNING,
     "lost": "#CC79A7",
+    **dict.fromkeys(("damaged", "gone", "unstarted", "unknown"), charts.REJECTED),
 }
 VIEW = "view"  # in the session and in the address: the open tab
 DELETED = "run-deleted"  # session state: a message to show once, after a run was deleted
@@ -84,21 +77,21 @@ def page() -> None:
     # Enter finished planned runs into the ledger if they were not compared yet. Each is tried once per session.
     tried = st.session_state.setdefault("scored-runs", set())
     done = {row.run_id for row in scores} | store.withdrawn_runs() | tried
-    for run in summaries:
-        if run.outcome is None or run.plan_id is None or run.id in done:
-            continue
+    new = [run for run in summaries if run.outcome is not None and run.plan_id is not None and run.id not in done]
+    for run in new:
         tried.add(run.id)
         try:
             review(store, run.path, record=None)
         except AdvisorError as error:
             st.warning(escaped(f"{run.name} cannot be scored: {error.message}"), icon=":material/warning:")
-        scores = store.scores()
+    scores = store.scores() if new else scores
     if deletion_message := st.session_state.pop(DELETED, None):
         st.success(escaped(deletion_message), icon=":material/check:")
     from_address(VIEW)
     every, accurate = st.tabs(["All runs", "Accuracy"], key=VIEW, on_change="rerun")
     to_address(VIEW, "Accuracy" if accurate.open else None)
     if accurate.open:
+        to_address(RUN, st.query_params.get_all(RUN))  # for the way back
         with accurate:
             _accuracy(scores)
         return
@@ -123,12 +116,14 @@ def _accuracy(scores: list[ScoreRow]) -> None:
     left, right = side_by_side("accuracy", (2, 3))
     name = right.selectbox("Quantity", list(titles), format_func=titles.__getitem__, help=about)
     drawn = [row for row in scores if row.quantity == name and row.actual > 0 and row.predicted.low > 0]
+    shown = words.QUANTITIES[name].words
+    factor, unit = shown.unit(max((row.actual for row in drawn), default=0.0))
     rows = [
-        charts.scatter_row(row.run_id, row.predicted, row.actual, inside=row.inside, words=words.QUANTITIES[name].words)
+        charts.scatter_row(row.run_id, row.predicted, row.actual, inside=row.inside, words=shown, factor=factor)
         for row in drawn[-MOST_POINTS:]  # oldest first
     ]
     if rows:
-        left.altair_chart(charts.identity_scatter(rows, unit=UNITS.get(name, name.rsplit("_", 1)[-1])), width="stretch")
+        left.altair_chart(charts.identity_scatter(rows, unit=unit or shown.prefix or "nats per token"), width="stretch")
     with right:
         for item in accuracies:
             if item.quantity == name:
@@ -183,7 +178,7 @@ def _choose(summaries: list[RunSummary], names: dict[str, str], scores: list[Sco
     times = {row.run_id: 100 * row.actual / row.predicted.value for row in scores
              if row.quantity == "wall_clock_seconds" and row.predicted.value}  # fmt: skip
     frame = pd.DataFrame([_run_row(run, names[run.path], times.get(run.id)) for run in summaries])
-    frame = frame.drop(columns=[name for name in ("Tags", "Problem") if not any(frame[name])])
+    frame = frame.drop(columns=[name for name in ("Tags", "Problem") if name in frame and not any(frame[name])])
     folders = [Path(run.path).name for run in summaries]
     requested = [folders.index(name) for name in st.query_params.get_all(RUN) if name in folders]
     columns = {
@@ -282,19 +277,21 @@ def _several(reviewed: list[Reviewed], colours: dict[str, str]) -> None:
     for verdict in more:
         st.markdown(escaped(verdict))
     st.markdown(" &emsp; ".join(legend))
-    known = {difference.axis for difference in comparison.differences}
+    known = {difference.axis for difference in comparison.differences} or {"step"}
     axis = st.segmented_control(
-        "Compare at equal", [name for name in AXES if name in known], default=next(n for n in AXES if n in known),
+        "Compare at equal", offered := [name for name in AXES if name in known], default=offered[0],
         format_func=lambda name: AXES[name][0], required=True, help="The axis on which the runs are compared.",
     )  # fmt: skip
     left, right = side_by_side("several", (2, 3))
     with left:
         _curves(reviewed, colours, axis)
     with right:
-        show(words.compared(comparison, axis))
-        st.caption("Losses can be compared only in the same learning-rate phase: annealing alone lowers the loss.")
-        if notes := (*words.groups(comparison), *comparison.notes):
-            st.caption(escaped("; ".join(notes)))
+        shown = words.compared(comparison, axis)
+        show(shown.only(shown.columns[0], "verdict", *shown.columns[1:-1]))  # so that a telephone shows the verdict
+        why = [d.verdict for d in comparison.differences if d.axis == axis and not d.comparable]
+        notes = [f"Not comparable: {reason}" for reason in why[-1:]]
+        for note in (*notes, *words.groups(comparison), *map(capital, comparison.notes)):
+            st.caption(escaped(note))
     if len(reviewed) != 2:
         return
     try:
@@ -325,7 +322,7 @@ def _curves(reviewed: list[Reviewed], colours: dict[str, str], axis: str) -> Non
         return
     of_runs, title = {run.name: colours[str(run.path)] for run in reviewed}, "training loss, nats per token"
     across = ChartAxis(field=axis, title=AXES[axis][1])
-    chart = charts.lines(rows, x=across, title=title, colours=of_runs, behind=behind, legend=False)
+    chart = charts.lines(rows, x=across, title=title, colours=of_runs, behind=behind, named=False)
     st.altair_chart(charts.zoomable(chart), width="stretch")
 
 

@@ -283,24 +283,13 @@ def workload_of(run: RunTable, device_key: str) -> Workload | None:
 
 def to_document(reviewed: Reviewed) -> dict[str, object]:
     """Returns the JSON document of one run: its settings, each quantity by name, and the causes of the gap."""
-    scored = reviewed.scored
-    quantities: dict[str, object] = {
-        score.quantity: {
-            "predicted": score.predicted,
-            "actual": score.actual,
-            "error": score.error,
-            "inside_interval": score.inside_interval,
-        }
-        for score in scored.scores
-    }
+    scored, judged = reviewed.scored, ("predicted", "actual", "error", "inside_interval")
     names = ("run_id", "device_key", "outcome", "reason", "complete", "attempts", "steps", "steps_planned")
     rest = ("departures", "reference_seconds", "drift_factor", "gap_seconds", "causes")
     return {
         **{name: getattr(scored, name) for name in names},
         "run_dir": reviewed.path,
-        **quantities,
+        **{score.quantity: {name: getattr(score, name) for name in judged} for score in scored.scores},
         **{name: getattr(scored, name) for name in rest},
-        "recorded": reviewed.recorded,
-        "not_recorded": reviewed.not_recorded,
-        "not_learnt": reviewed.not_learnt,
+        **{name: getattr(reviewed, name) for name in ("recorded", "not_recorded", "not_learnt")},
     }

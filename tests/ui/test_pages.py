@@ -7,6 +7,7 @@ import re
 import shutil
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from pathlib import Path
 
 import pandas as pd
 import psutil
@@ -30,6 +31,7 @@ from advisor.ui.controls import OF_PAGE, in_controls, products, typed
 from advisor.units import format_usd_rate
 from advisor.workflows.calibrate import calibrated_since, calibrating
 from advisor.workflows.compare import review
+from advisor.workflows.keep_runs import annotate
 from tests.ui.adopting import adopted
 from tests.ui.driver import app, with_drawers_open
 from tests.ui.serving import ROOT
@@ -98,7 +100,13 @@ def test_runs_shows_the_same_numbers_as_compare(with_a_run):
     (drawn,) = (name for name in table.columns if name.startswith("±"))
     assert step[drawn].startswith("![inside](data:image/svg")
     assert "1 of 1 run inside the 80 % interval" not in words(at)
-    assert "1 of 1 run inside the 80 % interval" in words(app("runs", view="Accuracy").run())
+    accuracy = app("runs", view="Accuracy", run=Path(row.path).name).run()
+    assert not accuracy.exception and not accuracy.warning and not accuracy.dataframe
+    assert "1 of 1 run inside the 80 % interval" in words(accuracy)
+    # every outcome lies inside its 80 % interval, so also inside that of 95 %
+    assert re.search(r"intervals of 50, 80 and 95 % contained \d+, 100 and 100 %", words(accuracy))
+    (chart,) = (*accuracy.get("arrow_vega_lite_chart"), *accuracy.get("vega_lite_chart"))
+    assert '"title": "predicted, ms"' in chart.proto.spec or '"title":"predicted, ms"' in chart.proto.spec
 
 
 def test_the_list_has_each_state_in_a_word_and_explains_only_what_has_ended(with_a_run):
@@ -204,6 +212,20 @@ def test_several_runs_are_compared_in_one_table_under_its_verdict(with_a_run):
     assert f"#{colours[1]}" in chart.proto.spec and f"#{colours[0]}" not in chart.proto.spec  # it keeps its colour
 
 
+def test_losses_on_other_data_are_not_compared_and_why_is_said_once(with_a_run):
+    def elsewhere(records):
+        header = records[0]
+        return [header | {"data": (header["data"] or {}) | {"fingerprint": "another corpus"}}, *records[1:]]
+
+    first, other = with_a_run.find_run("latest"), copied_in(with_a_run, "other", 22, elsewhere)
+    at = app("runs")
+    at.query_params["run"] = [first.name, other.name]
+    at.run()
+    assert not at.exception and "is not comparable at equal tokens" in at.header[0].value
+    assert set(at.table[0].value["Verdict"]) == {"not comparable"}
+    assert [c.value for c in at.caption].count("Not comparable\\: trained on different data") == 1
+
+
 def test_a_run_is_named_tagged_and_deleted_on_its_page(with_a_run):
     folder = with_a_run.find_run("latest")
     (folder / "stdout.log").write_text("loading\nstep 501 of 501\n")
@@ -222,9 +244,14 @@ def test_a_run_is_named_tagged_and_deleted_on_its_page(with_a_run):
     assert "two \\*cores\\*" in words(at)  # as it was typed
     at.multiselect(key="runs-tags").set_value(["baseline"]).run()
     assert len(at.dataframe[0].value) == 1
+    copied_in(with_a_run, "other", 20)
+    annotate(with_a_run.find_run("other"), tags=["apart"])
+    both = app("runs").run()
+    both.multiselect(key="runs-tags").set_value(["baseline", "apart"]).run()  # which no run has
+    assert not both.exception and both.dataframe[0].value.empty and len(both.header) == 0
     next(button for button in at.button if button.label.startswith("Delete ")).click().run()
     assert not at.exception and "is deleted" in "\n".join(s.value for s in at.success) and not folder.exists()
-    assert "No run on this machine yet" in words(at)
+    assert at.dataframe[0].value["Run"].tolist() == ["other of 20 Nov 09:30"]
 
 
 def test_a_calibration_is_followed_and_cancelled(advisor_home):
