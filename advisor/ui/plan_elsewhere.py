@@ -79,10 +79,10 @@ def show(goal: Goal) -> bool:
         partial(_buttons, plan, goal if plan is best else plan.goal),
         about="" if layout is None else f"{layout_words(layout)}: {elsewhere.split_words(layout)}.", warnings=warnings,
     )  # fmt: skip
-    drawn, missing = _options(best, machine.chosen)
+    drawn, about = _options(best, machine.chosen)
     plan_options.draw(drawn, goal)
-    if missing:
-        st.caption(missing)
+    if about:
+        st.caption(about)
     answer.memory(run.prediction)
     if run.workload.rollouts is not None:
         _split_slider(machine, plan)
@@ -229,7 +229,7 @@ def _on_picked_machine(best: Plan) -> Plan:
 
 
 def _options(best: Plan, shown: Run) -> tuple[list[Option], str]:
-    """Return the machines to draw, or other ways to use the only one; and which ways there are not, in words."""
+    """Return the machines to draw, or other ways to use the only one, and a sentence about them."""
     runs = elsewhere.named_runs(best, OPTIONS)
     rows = [
         _option(run, products(elsewhere.rented(run.offer)), label, partial(_pick, _machine_name(run.offer)),
@@ -237,7 +237,8 @@ def _options(best: Plan, shown: Run) -> tuple[list[Option], str]:
         for run, label in runs
     ]  # fmt: skip
     if len(rows) > 1:
-        return rows, ""
+        why = "The quality is the same on all, so the cheapest is recommended; **Minimise** *time* for the fastest."
+        return rows, why if best.goal.objective == "loss" else ""
     rows += [_option(run, elsewhere.way(run), run.standing.why, None) for run in best.considered[: OPTIONS - 1]]
     if elsewhere.kind_of(best) != "finetune":
         return rows, ""
