@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from advisor.hardware.catalog import require_gpu
 from advisor.prediction.intervals import EstimateArrays, reciprocal
 from advisor.prediction.layout_memory import STAGES, chance_to_fit, layout_mixture, peak_parts, summed
 from advisor.prediction.layout_own import OwnRuns
@@ -17,8 +16,8 @@ from advisor.prediction.layouts import LayoutRun, columns_of
 from advisor.prediction.memory_published import likeliest, published_parts
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.software import software_of
-from advisor.prediction.whole_models import described, layout_run, predict_whole, workload_of
-from advisor.records import Basis, Estimate, Prediction, Workload
+from advisor.prediction.whole_models import described, predict_whole, workload_of
+from advisor.records import Basis, Estimate, Prediction
 
 SURE = 0.9  # `fits` is True from this probability of fitting, and False from this probability of not fitting
 
@@ -100,19 +99,3 @@ def _memory(runs: Sequence[LayoutRun]) -> list[tuple[Estimate, Estimate, dict[st
             )
             found[at] = peak, needed, summed(parts, i), float(chances[i])
     return [found[at] for at in range(len(runs))]
-
-
-def memory_by_stage(w: Workload) -> dict[str, Mapping[str, float]]:
-    """Return the bytes, by part, of a GPU in the first and in the last pipeline stage; one entry without a pipeline.
-
-    The first stage holds the most activations, the last one the logits. Stages between them hold less than the first.
-    """
-    run = layout_run(w, require_gpu(w.gpu))
-    if (whole := workload_of(run)) is not None:
-        return {"every GPU": summed(published_parts(WorkloadArrays.of([whole])))}
-    z, stages, software = columns_of([run]), run.layout.pipeline, software_of(run.software)
-    named = {f"first of {stages} stages": "first", f"last of {stages} stages": "last"} if stages > 1 else {}
-    return {
-        name: summed(peak_parts(z, software, likeliest(software), "allocated", STAGES.index(stage)))
-        for name, stage in (named or {"every GPU": "first"}).items()
-    }

@@ -31,11 +31,11 @@ _EMPTY_STAGE = 0.01
 # Blocks without weights that follow the head in software that balances stages: the cast of the logits, and the loss. If
 # stages are small, each of them is a stage of its own.
 _AFTER_HEAD = 2
-MEMORY_PARTS, STAGES = tuple(_NAMES), ("most", "first", "last")
+STAGES = ("most", "first", "last")
 
 
 def summed(found: Mapping[str, Any], at: int = 0) -> dict[str, float]:
-    """Return the bytes of the peak of one run by MEMORY_PARTS."""
+    """Return the bytes of the peak of one run by part."""
     return {part: sum(float(found[name][at]) for name in names) for part, names in _NAMES.items()}
 
 

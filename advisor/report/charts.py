@@ -188,7 +188,7 @@ def memory_bar(rows: Rows, span: tuple[float, float], words: str, limit: float |
     if limit is not None:
         line = _chart([{"limit": limit}]).mark_rule(color=WARNING, strokeWidth=3)
         layers.append(line.encode(alt.X("limit:Q", **x)))
-    return _layered(*layers, height=70 if len(parts) == 1 else 100)
+    return _layered(*layers, height=82 if len(parts) == 1 else 116)
 
 
 def step_parts(rows: Rows, *, across: str, parts: Sequence[str]) -> alt.Chart:

@@ -26,7 +26,7 @@ from advisor.planning.models import NamedModel, known_names, mixture_rows, neare
 from advisor.planning.offers import ANY
 from advisor.planning.what_fits import CardRow, card_rows, largest_context, order, predicted_row
 from advisor.prediction.profile import Profile
-from advisor.records import Workload
+from advisor.records import Estimate, Workload
 from advisor.report import gpu_rows
 from advisor.report.gpu_rows import fits_sentence, fits_words, sold
 from advisor.report.quantities import DEVICE_MEMORY, THROUGHPUT, Quantity
@@ -254,30 +254,26 @@ def _answer(row: CardRow, chosen: list[CardRow], asked: FitQuestion) -> None:
     rent = f", {units.format_usd_rate(price.usd_per_gpu_hour)} per GPU-hour from {price.provider}" if price else ""
     more = f", sold {sold(price)}" if price and sold(price) else ""
     about = f"{_task(asked)} on {_number(asked)}{row.spec.product}{rent}{more}"
-    rate, per_token = None, row.usd_per_billion_tokens
+    figures: dict[Quantity, Estimate | None] = {DEVICE_MEMORY: row.needs}
+    parts: dict[str, float] = {}
+    chance, warnings = None, [f"{escaped(row.problem)}."]
     if prediction is not None:
-        rate, work = prediction.tokens_per_second, prediction.workload
+        work, per_token = prediction.workload, row.usd_per_billion_tokens
         about += f", micro-batch {work.micro_batch}"
         about += ", activations recomputed" if work.activation_checkpointing != "none" else ""
-    figures = {DEVICE_MEMORY: row.needs}
-    if prediction is not None:
-        figures |= {THROUGHPUT: rate, _PER_MILLION: per_token and per_token.scaled(1e-3)}
-    warnings = [f"{escaped(row.problem)}."] if prediction is None and row.problem else []
+        figures |= {THROUGHPUT: prediction.tokens_per_second, _PER_MILLION: per_token and per_token.scaled(1e-3)}
+        parts = answer.parts_of(_profile(row, asked), work) if asked.method == "scratch" else {}
+        chance, warnings = prediction.fit_probability, []
     column = answer.frame(
         f"{row.spec.product}. {fits_words(row)}", Limits(), None, figures, partial(_buttons, row, chosen, asked),
         about=f"{about}.", warnings=warnings,
     )  # fmt: skip
     if prediction is not None:
-        longest = largest_context(
-            _profile(row, asked), replace(prediction.workload, micro_batch=1, activation_checkpointing="full")
-        )
+        leanest = replace(prediction.workload, micro_batch=1, activation_checkpointing="full")
+        longest = largest_context(_profile(row, asked), leanest)
         about = "One sequence per GPU, with full activation checkpointing."
         column.metric("Longest context that fits", units.format_count(longest) if longest else "none", help=about)
-    needs, has, chance = row.needs, row.spec.memory_bytes, prediction.fit_probability if prediction else None
-    if asked.method == "scratch" and prediction is not None:
-        answer.memory_bar(needs, has, answer.parts_of(_profile(row, asked), prediction.workload), chance)
-    else:
-        answer.memory_bar(needs, has, {}, chance)
+    answer.memory_bar(row.needs, row.spec.memory_bytes, parts, chance)
 
 
 def _table(shown: list[CardRow]) -> None:

@@ -18,10 +18,7 @@ from advisor.offer import OWN_MACHINE, Offer
 from advisor.options import Goal
 from advisor.planning import explore
 from advisor.planning.command import plan_call, plan_command
-from advisor.planning.curves import gib
 from advisor.planning.offers import ANY, OWN, on_machine
-from advisor.prediction.layout_batch import memory_by_stage
-from advisor.prediction.layout_memory import MEMORY_PARTS
 from advisor.records import Plan, Run
 from advisor.report import charts, elsewhere, rl
 from advisor.report import plan as plan_words
@@ -34,7 +31,7 @@ from advisor.ui import answer, loaders, plan_answers, plan_form, plan_options, p
 from advisor.ui.controls import download, go, products, to_address
 from advisor.ui.plan_options import Option
 from advisor.ui.plan_tabs import copies, draw, with_controls
-from advisor.units import format_bytes, format_estimate, write_count
+from advisor.units import write_count
 from advisor.workflows.plan_rl import splits, with_split
 from advisor.workflows.write_elsewhere import Written, start_suffix, write_elsewhere
 
@@ -79,10 +76,10 @@ def show(goal: Goal) -> bool:
         partial(_buttons, plan, goal if plan is best else plan.goal),
         about="" if layout is None else f"{layout_words(layout)}: {elsewhere.split_words(layout)}.", warnings=warnings,
     )  # fmt: skip
-    drawn, missing = _options(best, machine.chosen)
+    drawn, about = _options(best, machine.chosen)
     plan_options.draw(drawn, goal)
-    if missing:
-        st.caption(missing)
+    if about:
+        st.caption(about)
     answer.memory(run.prediction)
     if run.workload.rollouts is not None:
         _split_slider(machine, plan)
@@ -128,7 +125,8 @@ def _tabs(best: Plan, plan: Plan) -> None:
     if kind != "finetune":
         name = "Ways to use the GPUs" if kind == "rl" else "Other layouts"
         tabs[name] = lambda: _with_notes(lambda: _draw(elsewhere.layouts(plan)), [elsewhere.parts(plan)])
-        tabs["Step" if kind == "rl" else "Memory by stage"] = lambda: (_step if kind == "rl" else _memory)(plan)
+    if kind == "rl":
+        tabs["Step"] = lambda: _step(plan)
     said = [note for note in elsewhere.notes(plan) if note not in plan.warnings]
     tabs[RESTS_ON] = lambda: _with_notes(lambda: None, [*said, *plan.inputs])
     for body, tab in zip(tabs.values(), st.tabs(list(tabs)), strict=True):
@@ -229,7 +227,7 @@ def _on_picked_machine(best: Plan) -> Plan:
 
 
 def _options(best: Plan, shown: Run) -> tuple[list[Option], str]:
-    """Return the machines to draw, or other ways to use the only one; and which ways there are not, in words."""
+    """Return the machines to draw, or other ways to use the only one, and a sentence about them."""
     runs = elsewhere.named_runs(best, OPTIONS)
     rows = [
         _option(run, products(elsewhere.rented(run.offer)), label, partial(_pick, _machine_name(run.offer)),
@@ -237,7 +235,8 @@ def _options(best: Plan, shown: Run) -> tuple[list[Option], str]:
         for run, label in runs
     ]  # fmt: skip
     if len(rows) > 1:
-        return rows, ""
+        why = "The quality is the same on all, so the cheapest is recommended; **Minimise** *time* for the fastest."
+        return rows, why if best.goal.objective == "loss" else ""
     rows += [_option(run, elsewhere.way(run), run.standing.why, None) for run in best.considered[: OPTIONS - 1]]
     if elsewhere.kind_of(best) != "finetune":
         return rows, ""
@@ -327,22 +326,3 @@ def _step(plan: Plan) -> None:
     parts = list(rl.PARTS.values())
     st.altair_chart(charts.step_parts(rl.bars(plan), across="training + generating GPUs", parts=parts), width="stretch")
     st.caption("With split GPUs, engines and trainer work at the same time; the longer bar determines the step time.")
-
-
-def _memory(plan: Plan) -> None:
-    """Draw the memory of a GPU at each end of the pipeline, part by part, and the limit of the GPU."""
-    stages, spec = memory_by_stage(plan.workload), require_gpu(plan.workload.gpu)
-    rows = [
-        {"place": stage, "part": part, "order": order, "value": gib(size), "label": format_bytes(size)}
-        for stage, held in stages.items()
-        for order, (part, size) in enumerate(held.items())
-    ]
-    peak = plan.prediction.peak_allocated_bytes
-    assert peak is not None  # a layout that was chosen surely fits
-    fullest = max(stages, key=lambda stage: sum(stages[stage].values()))
-    ends = [{"place": fullest, "low": gib(peak.low), "high": gib(peak.high),
-             "label": format_estimate(peak, format_bytes)}]  # fmt: skip
-    limit = (gib(spec.memory_bytes), f"{spec.product} has {format_bytes(spec.memory_bytes)}")
-    chart = charts.memory(rows, ends, across="GPU of a pipeline stage", parts=MEMORY_PARTS, limit=limit)
-    st.altair_chart(chart, width="stretch")
-    st.caption("Memory at the peak of a step; grey: the 80 % interval of the fullest GPU.")

@@ -372,7 +372,7 @@ def test_another_machine_of_a_layout_is_shown_with_its_memory_by_part_and_kept_i
     assert f"on {name.split('x')[0]} x H100 SXM 80 GB" in words(at) and at.metric[0].value != best
     assert said_command(at, out=False).gpus == int(name.split("x")[0])
     specs = [json.loads(chart.proto.spec) for chart in at.get("arrow_vega_lite_chart") or at.get("vega_lite_chart")]
-    [bar] = [spec for spec in specs if spec["height"] == 100]
+    [bar] = [spec for spec in specs if spec["height"] == 116]
     assert bar["layer"][0]["encoding"]["color"]["scale"]["domain"] == [
         "State", "Activations", "Rest", "Driver and workspaces"
     ]  # fmt: skip
