@@ -24,7 +24,6 @@ class MarkdownTable:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     line: int
-    fenced: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,15 +84,15 @@ def _table_at(lines: list[str], at: int, heading: str, fenced: bool) -> tuple[Ma
     """Return the table that begins at a line, and the line after it."""
     piped = lines[at].count("|") >= 1 and at + 1 < len(lines) and _is_rule(lines[at + 1])
     if piped:
-        return _read(lines, at, at + 2, heading, fenced, _pipe_cells)
+        return _read(lines, at, at + 2, heading, _pipe_cells)
     if not fenced or len(_blank_cells(lines[at])) < 2 or not _is_words(_blank_cells(lines[at])):
         return None
     ruled = at + 1 < len(lines) and _is_rule(lines[at + 1])
-    return _read(lines, at, at + (2 if ruled else 1), heading, fenced, _blank_cells)
+    return _read(lines, at, at + (2 if ruled else 1), heading, _blank_cells)
 
 
 def _read(
-    lines: list[str], at: int, first: int, heading: str, fenced: bool, cells_of: Callable[[str], list[str]]
+    lines: list[str], at: int, first: int, heading: str, cells_of: Callable[[str], list[str]]
 ) -> tuple[MarkdownTable, int] | None:
     header = cells_of(lines[at])
     rows, end = [], first
@@ -105,7 +104,7 @@ def _read(
         end += 1
     if not rows:
         return None
-    return MarkdownTable(heading=heading, header=tuple(header), rows=tuple(rows), line=at + 1, fenced=fenced), end
+    return MarkdownTable(heading=heading, header=tuple(header), rows=tuple(rows), line=at + 1), end
 
 
 def _pipe_cells(line: str) -> list[str]:

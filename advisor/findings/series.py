@@ -20,15 +20,11 @@ _DROPPED_STEPS = 10  # as nanochat drops them if there is no better answer
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """A straight line through most points: slope per unit of x with its 95 % interval, and the value at x = 0."""
+    """A straight line through most points: slope per unit of x with its 95 % interval."""
 
     slope: float
     low: float
     high: float
-    intercept: float
-
-    def at(self, x: float) -> float:
-        return self.intercept + self.slope * x
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,10 +116,7 @@ def theil_sen(x: np.ndarray, y: np.ndarray) -> Trend | None:
     reach = _Z95 * math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
     low = max(0, round((len(slopes) - reach) / 2))
     high = min(len(slopes) - 1, round((len(slopes) + reach) / 2))
-    slope = float(np.median(slopes))
-    return Trend(
-        slope=slope, low=float(slopes[low]), high=float(slopes[high]), intercept=float(np.median(y - slope * x))
-    )
+    return Trend(slope=float(np.median(slopes)), low=float(slopes[low]), high=float(slopes[high]))
 
 
 def _block_medians(values: np.ndarray) -> np.ndarray:

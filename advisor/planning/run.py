@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -120,11 +119,14 @@ def grounds_of(profile: Profile) -> Grounds:
     return published_grounds(profile.key, profile.spec, calibration=profile.calibration_id)
 
 
-def published_grounds(key: str, spec: GpuSpec | None, *, calibration: str | None = None, **own: Any) -> Grounds:
-    """Return how many published runs are behind the speed of a GPU, beside a calibration and the user's `own` runs."""
+def published_grounds(
+    key: str, spec: GpuSpec | None, *, calibration: str | None = None, own_runs: int = 0,
+    own_slowdown: float | None = None,
+) -> Grounds:  # fmt: skip
+    """Return how many published runs are behind the speed of a GPU, beside a calibration and the user's own runs."""
     generation = spec.generation if spec else None
     same_gpu, same_generation, everything = published_runs(key, generation)
     return Grounds(
         calibration=calibration, generation=generation, card_runs=same_gpu, generation_runs=same_generation,
-        all_runs=everything, **own,
+        all_runs=everything, own_runs=own_runs, own_slowdown=own_slowdown,
     )  # fmt: skip

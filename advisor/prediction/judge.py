@@ -36,9 +36,8 @@ def judge_seconds(
     waits for its last answer.
     """
     gpus = judge.gpus or engines.copies * engines.tensor
-    share = own_share if judge.gpus else engines.memory_share
     found = []
-    engines = replace(engines, memory_share=share, bytes_per_weight=2.0)
+    engines = replace(engines, memory_share=own_share if judge.gpus else engines.memory_share, bytes_per_weight=2.0)
     for tensor in (2**n for n in range(gpus.bit_length())):
         one = replace(engines, tensor=tensor, copies=gpus // tensor)
         if judge.model.heads % tensor or gpus % tensor or room(judge.model, one) <= 0:

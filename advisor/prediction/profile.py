@@ -11,7 +11,6 @@ from advisor.prediction.power import PowerModel
 from advisor.prediction.throughput import Posterior
 from advisor.records import Basis, Estimate, Kernels
 from advisor.settings import SHARDINGS
-from advisor.store.calibration import HeldOutSummary
 
 _UNLIKE_DEVIATION = 0.15  # for each switch that differs: half the typical gain by compiling (sources §3.2: up to 1.3x)
 FORWARD_FRACTION = 1 / 3  # of a step, if not measured: backward has twice the FLOPs of forward (sources §1.2)
@@ -48,15 +47,12 @@ class Profile:
     vocab_size: int | None = None
     precision: str = "bf16"
     compile: bool = False
-    optimizer: str = "adamw"
     activation_checkpointing: str = "none"
     kernels: Kernels = Kernels()
     depths: tuple[int, ...] = ()
     calibration_id: str | None = None
-    created: str | None = None
     reference_seconds: float | None = None
     drift_exponent: float = 0.0
-    held_out: HeldOutSummary | None = None
     widening: float = 1.0  # factor on the intervals of step times, above 1 for a doubtful calibration
     sources: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()  # doubts about the calibrations

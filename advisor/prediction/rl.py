@@ -314,8 +314,7 @@ def _chance(run: RlRun, at_moments: Mapping[str, float]) -> float:
 
 def update_runs(
     model: Model, gpu: GpuSpec, answers: Answers, software: RlSoftware, layouts: Sequence[Layout], *,
-    updates: int = 1, precision: str = "bf16", recompute: str | None = None,
-    least_bin: int = LEAST_BIN,
+    updates: int = 1, precision: str = "bf16", recompute: str | None = None, least_bin: int = LEAST_BIN,
 ) -> list[LayoutRun]:  # fmt: skip
     """Return one optimizer step over the answers as a training run, for each layout.
 

@@ -90,13 +90,14 @@ class LayoutWork:
         found = search(run, gpus, self.sequences, own)
         if found.best is None:
             return "" if found.tried else f"the model and {self.sequences} sequences a step do not divide by it"
-        measured = {"own_runs": own.count, "own_slowdown": math.exp(own.usual)} if own else {}
         return BestWay(
             prediction=found.best,
             others=found.others,
             tried=found.tried,
             power=datasheet_power(run.gpu.tdp_watts),
-            grounds=published_grounds(gpu, run.gpu, **measured),
+            grounds=published_grounds(
+                gpu, run.gpu, own_runs=own.count if own else 0, own_slowdown=math.exp(own.usual) if own else None
+            ),
         )
 
     def duration(self, prediction: Prediction, offer: Offer) -> Duration:

@@ -84,15 +84,15 @@ class RlWork:
         if own is not None:
             ways = [replace(way, prediction=paced(way.prediction, own, gpus)) for way in ways]
         self.ways[gpu, gpus] = ways[0]
-        spec, measured = require_gpu(gpu), {}
-        if own is not None:
-            measured = {"own_runs": sum(len(one.seconds) for one in self.measured), "own_slowdown": own.factor}
+        spec, timed = require_gpu(gpu), sum(len(one.seconds) for one in self.measured)
         return BestWay(
             prediction=ways[0].prediction,
             others=tuple((way.prediction, way.lost) for way in ways[1:]),
             tried=len(ways),
             power=datasheet_power(spec.tdp_watts),
-            grounds=published_grounds(gpu, spec, **measured),
+            grounds=published_grounds(
+                gpu, spec, own_runs=timed if own else 0, own_slowdown=own.factor if own else None
+            ),
         )
 
     def duration(self, prediction: Prediction, offer: Offer) -> Duration:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -33,23 +34,22 @@ def rl_step_finding(case: Case, store: Store) -> Finding | None:
 def _options(case: Case) -> PredictOptions | None:
     """Return what a log states of its work, as options of `predict`."""
     facts, gpu = case.run.facts, case.profile.key if case.profile else None
-    lengths = {"prompt_len": "prompt_tokens", "response_len": "response_tokens"}
-    means = {name: curve(case.run, column).value for name, column in lengths.items()}
+    values = [curve(case.run, column).value for column in ("prompt_tokens", "response_tokens")]
+    prompt_len, response_len = (float(np.median(found)) if len(found) else None for found in values)
     needed = ("model", "world_size", "prompts_per_step", "group_size", "response_max")
     apart = len(curve(case.run, "waiting_seconds")) and not len(curve(case.run, "generation_seconds"))
-    if gpu is None or apart or not len(means["response_len"]) or any(name not in facts for name in needed):
+    if gpu is None or apart or response_len is None or any(name not in facts for name in needed):
         return None  # of split GPUs no log says how many generate
     software = (case.run.framework or "").lower().replace(" ", "-")
     return PredictOptions(
         rl="grpo", model=str(facts["model"]).rstrip("/").rpartition("/")[2], gpu=gpu, gpus=int(facts["world_size"]),
         software=software if software in rl_software() else None, placement="colocated",
         prompts_per_step=int(facts["prompts_per_step"]), group=int(facts["group_size"]),
-        response_max=int(facts["response_max"]),
-        **{name: float(np.median(values)) for name, values in means.items() if len(values)},
+        response_max=int(facts["response_max"]), prompt_len=prompt_len, response_len=response_len,
     )  # fmt: skip
 
 
-def _changes(options: PredictOptions) -> Iterator[tuple[str, dict[str, object]]]:
+def _changes(options: PredictOptions) -> Iterator[tuple[str, dict[str, Any]]]:
     limit, gpus, mean = options.response_max, options.gpus, options.response_len
     assert limit is not None and gpus is not None and mean is not None  # `_options` states them
     if gpus > 1:

@@ -118,7 +118,6 @@ def small_cpu(*, memory_bytes: int = 8 * 2**30, depths: tuple[int, ...] = (2, 4,
         depths=depths,
         calibration_id="cpu-1",
         sources=("calibration cpu-1",),
-        created="2026-11-21T00:00:00+00:00",
         reference_seconds=0.010,
         drift_exponent=1.0,
     )
@@ -151,7 +150,6 @@ def big_gpu(key: str = "h200-141gb-sxm", *, memory_bytes: int | None = None) -> 
         depths=(8, 12, 16),
         calibration_id="h200-1",
         sources=("calibration h200-1",),
-        created="2026-11-21T00:00:00+00:00",
     )
 
 
