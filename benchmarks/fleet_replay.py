@@ -10,11 +10,11 @@ A fleet is 20 to 40 jobs of one owner in a row, with their real gaps, GPUs and h
 users, so that a job is predicted by its owner's jobs that had ended before the fleet began: the median of the last 400
 with as many GPUs, and the larger of their spread and that of all (which of these predicts best was decided on the
 earlier halves alone). How such predictions err, their shape and what runs of one fleet have in common, is known from
-the fleets before: those of the owner ("own"), or those of all other owners ("left out"). A job that still runs when a
-fleet begins is known to last at least as long as it has. Fleets of the later half of each owner are planned, simulated
-and replayed. Spot machines are those of a zone at a moment drawn in its later half; known of them are its last three
-days, or, for zones left out, three days of another zone. "normal" takes the simulation's errors as they are without a
-history.
+the fleets before: those of the owner and, with as much weight, of all others ("own"), or of the others alone ("left
+out"). A job that still runs when a fleet begins is known to last at least as long as it has. Fleets of the later half
+of each owner are planned, simulated and replayed. Spot machines are those of a zone at a moment drawn in its later
+half; known of them are its last three days, or, for zones left out, three days of another zone. "normal" takes the
+simulation's errors as they are without a history.
 """
 
 from __future__ import annotations
@@ -235,13 +235,16 @@ def main() -> None:
             at = int(rng.integers(half, len(zone.there) - 1))
             now, theirs = float(jobs.begins[0]), [ours for who, ours in fleets.items() if who != owner]
             others = errors_of(theirs, now) or Errors()
-            common[owner].append((errors_of([fleets[owner]], now) or others).common_share)
+            mine = errors_of([fleets[owner]], now) or others
+            common[owner].append(mine.common_share)
+            levels = np.quantile([*mine.quantiles, *others.quantiles], np.linspace(0, 1, 201))
+            both = Errors(common_share=(mine.common_share + others.common_share) / 2, quantiles=tuple(levels))
             other = rng.choice([one.name for one in zones if one.name != zone.name])  # a zone that nobody looked at
             unseen = next(one for one in zones if one.name == other)
             found: dict[str, dict[str, float]] = {}
             planned = None
             for known, errors, spot in (
-                ("own", errors_of([fleets[owner]], now) or others, known_of(zone, at)),
+                ("own", both, known_of(zone, at)),
                 ("left out", others, known_of(unseen, len(unseen.there) // 2)),
                 ("normal", Errors(), known_of(zone, at)),
             ):

@@ -95,7 +95,7 @@ class Errors:
     """How predicted times err: (log of actual - log of predicted) / the way's deviation."""
 
     # Share of the variance that all runs on one type of GPU have in common: an error of its speed moves them all.
-    # Judgement; of users' runs in a recorded cluster it is 0.4 to 0.6 (benchmarks/fleet_replay.py).
+    # Judgement; of recorded jobs it is 0.1 to 0.7 by owner, 0.4 on average (benchmarks/fleet_replay.py).
     common_share: float = 0.75
     quantiles: tuple[float, ...] = ()  # of the errors, at equal steps from 0 to 1; empty: a normal distribution
 
