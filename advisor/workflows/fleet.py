@@ -139,7 +139,7 @@ def _too_late(fleet: Fleet, planned: Schedule, futures: Futures) -> dict[tuple[s
     found = {}
     for one, ends in zip(planned.placements, futures.ends, strict=True):
         deadline = deadlines[one.run]
-        if deadline < math.inf and float(np.mean(ends <= deadline)) < fleet.probability:
+        if one.run not in planned.late and float(np.mean(ends <= deadline)) < fleet.probability:
             found[one.run, one.pool] = _TOO_LATE * max(0.02, float(np.quantile(ends, fleet.probability)) - deadline)
     return found
 
