@@ -45,8 +45,8 @@ from advisor.workflows.plan import recommend
 
 MOST_WAYS = 12
 _MOST_GPUS_OF_A_RUN = 8  # where a pool has no limit
-_ROUNDS = 2  # without success, of giving more room to runs whose deadline is too unlikely
-_TOO_LATE = 1.2  # times the hours by which a run is too late are taken off its deadline
+_ROUNDS = 4  # without success, of giving more room to runs whose deadline is too unlikely
+_TOO_LATE = 2.0  # times the hours by which a run is too late are taken off its deadline
 _ASKED_LATER = 3  # runs for which the worth of another day is computed
 _LEAST_TRIES, _MOST_TRIES = 1000, 12000  # of the search for a schedule: five times the number of runs squared
 
