@@ -386,7 +386,7 @@ def test_policy_costs_what_the_chain_implies():
     ):  # fmt: skip
         hours, on_spot, rented = policy(rates, share=share).drawn(work, rates, rng)
         assert on_spot.mean() == pytest.approx(spot, abs=0.6) and rented.mean() == pytest.approx(on_demand, abs=0.6)
-        assert hours.max() <= 20
+        assert hours.max() <= (10.5 if spot else 20)  # machines that are there are not left waiting
 
 
 @settings(max_examples=10, deadline=None)
