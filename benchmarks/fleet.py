@@ -177,7 +177,7 @@ def regret(fleet: Fleet, blocks: dict[str, int], count: int, seed: int) -> list[
     """Return by how much the purchases cost more than the best ones in each future, by the relaxed program."""
     found = []
     for future in futures(fleet, count, seed + 1000):
-        program = Program(future, slots=40)
+        program = Program(future, slots=24)
         best, _ = program.best_blocks()
         found.append(program.solved(blocks).fun / program.solved(best).fun - 1)
     return found

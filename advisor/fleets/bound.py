@@ -109,8 +109,10 @@ class Program:
                 one = self._add(usd + run.loss_usd(opens + hours), copies)
             else:
                 slots = np.flatnonzero(self._open(opens, min(end, pool.until_hours)) > 1e-9)
-                ends = np.maximum(self.edges[slots], opens + hours).tolist()
-                one = self._add(usd + np.array([run.loss_usd(end) for end in ends]), copies)
+                cost = np.full(len(slots), usd)
+                if run.usd_per_day or not kept:
+                    cost += [run.loss_usd(max(begins, opens + hours)) for begins in self.edges[slots].tolist()]
+                one = self._add(cost, copies)
                 self._most.append((self.capacity_row[pool.name] + slots, one, way.gpus * hours))
                 self._most.append((rows + slots, one, hours))
             self._most.append((rows + self.slots, one, hours))
@@ -146,7 +148,7 @@ class Program:
             return {}, None
         rules = [LinearConstraint(self.at_most, -np.inf, self.limit)]
         rules += [LinearConstraint(self.equal, self.total, self.total)]
-        integer = np.arange(len(self.cost)) >= len(self.cost) - len(names)
+        integer = (np.arange(len(self.cost)) >= len(self.cost) - len(names)).astype(int)
         found = milp(self.cost, integrality=integer, bounds=Bounds(np.zeros(len(self.cost)), self.high),
                      constraints=rules, options={"time_limit": _SECONDS, "mip_rel_gap": 1e-3})  # fmt: skip
         blocks = dict.fromkeys(names, 0)

@@ -237,22 +237,12 @@ def _entries(reader: _Reader, node: yaml.Node | None) -> list[Entry]:
         if deadline <= earliest:
             reader.say(item, f"runs.{name} may begin only after its deadline")
         plan = read.get("plan")
-        entries.append(
-            Entry(
-                name=name,
-                line=line,
-                goal=read.get("goal"),
-                plan=None if plan is None else reader.path.parent / plan,
-                count=read.get("count", 1),
-                earliest_hours=earliest,
-                deadline_hours=deadline,
-                usd_per_day=read.get("value_per_day", 0.0),
-                usd_per_late_day=read.get("late_per_day"),
-                priority=read.get("priority", 0),
-                team=read.get("team"),
-                interruptible=read.get("interruptible", True),
-            )  # fmt: skip
-        )
+        entries.append(Entry(
+            name=name, line=line, goal=read.get("goal"), plan=None if plan is None else reader.path.parent / plan,
+            count=read.get("count", 1), earliest_hours=earliest, deadline_hours=deadline,
+            usd_per_day=read.get("value_per_day", 0.0), usd_per_late_day=read.get("late_per_day"),
+            priority=read.get("priority", 0), team=read.get("team"), interruptible=read.get("interruptible", True),
+        ))  # fmt: skip
     return entries
 
 

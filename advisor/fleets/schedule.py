@@ -134,8 +134,8 @@ class _Search:
         ]
         if before is not None:
             order = {one.run: at for at, one in enumerate(before.placements)}
-            ways = {one.run: (one.pool, one.gpus) for one in before.placements}
-            starts = [(ways, sorted(names, key=lambda name: order.get(name, math.inf)), 1.0)]
+            placed = {one.run: (one.pool, one.gpus) for one in before.placements}
+            starts = [(placed, sorted(names, key=lambda name: order.get(name, math.inf)), 1.0)]
         for ways, order_of, weight in starts:
             self._remove(names)
             for name in order_of:
@@ -193,7 +193,8 @@ class _Search:
         paid = sum(place.option.usd for place in self.places.values() if place is not None)
         warmest = _WARMTH * paid / max(1, len(names))
         for at in range(tries if names else 0):
-            first, options = None, []
+            first: str | None = None
+            options: list[_Option] = []
             if draw.random() < 0.5:
                 first = draw.choice(names)
                 options, chosen = self._in_the_way(first, draw)

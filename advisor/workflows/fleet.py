@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from statistics import NormalDist
 
@@ -44,8 +45,8 @@ from advisor.workflows.plan import recommend
 
 MOST_WAYS = 12
 _MOST_GPUS_OF_A_RUN = 8  # where a pool has no limit
-_ROUNDS = 2  # without success, of giving more room to runs whose deadline is too unlikely
-_TOO_LATE = 1.2  # times the hours by which a run is too late are taken off its deadline
+_ROUNDS = 4  # without success, of giving more room to runs whose deadline is too unlikely
+_TOO_LATE = 2.0  # times the hours by which a run is too late are taken off its deadline
 _ASKED_LATER = 3  # runs for which the worth of another day is computed
 _LEAST_TRIES, _MOST_TRIES = 1000, 12000  # of the search for a schedule: five times the number of runs squared
 
@@ -120,13 +121,19 @@ def solve(
     room = Room(common=math.sqrt(fleet.errors.common_share) * quantile, own=quantile)
     bound = least_cost(fleet, room)
     blocks, sooner = to_buy(fleet, bound, seed), dict[tuple[str, str], float]()
-    best = schedule(fleet, bound, blocks, room=room, sooner=sooner, tries=tries, frozen=frozen, seed=seed)
+    search = partial(schedule, fleet, bound, room=room, sooner=sooner, frozen=frozen, seed=seed)
+    best = None
+    if any(blocks.values()):
+        # Whole runs fill a block less well than the program's parts of them: one block fewer may cost less.
+        mixes = [blocks, *(blocks | {name: count - 1} for name, count in blocks.items() if count)]
+        best = min((search(mix, tries=tries // 3) for mix in mixes), key=lambda one: _drawn_key(fleet, one, seed))
+        blocks = best.blocks
+    best = search(blocks, tries=tries, before=best)
     tried, drawn, since = best, (futures := simulate(fleet, best, seed=seed)), 0
     # Runs whose deadline is too unlikely are to end sooner, as long as that helps.
     while since < _ROUNDS and (late := _too_late(fleet, tried, drawn)):
-        sooner |= {key: sooner.get(key, 0.0) + hours for key, hours in late.items()}
-        tried = schedule(fleet, bound, blocks, room=room, sooner=sooner, tries=tries // 5, frozen=frozen,
-                         before=tried, seed=seed)  # fmt: skip
+        sooner.update({key: sooner.get(key, 0.0) + hours for key, hours in late.items()})
+        tried = search(blocks, tries=tries // 5, before=tried)
         drawn, since = simulate(fleet, tried, seed=seed), since + 1
         if (_missed(fleet, tried, drawn), _key(tried)) < (_missed(fleet, best, futures), _key(best)):
             best, futures, since = tried, drawn, 0
@@ -139,9 +146,15 @@ def _too_late(fleet: Fleet, planned: Schedule, futures: Futures) -> dict[tuple[s
     found = {}
     for one, ends in zip(planned.placements, futures.ends, strict=True):
         deadline = deadlines[one.run]
-        if deadline < math.inf and float(np.mean(ends <= deadline)) < fleet.probability:
+        if one.run not in planned.late and float(np.mean(ends <= deadline)) < fleet.probability:
             found[one.run, one.pool] = _TOO_LATE * max(0.02, float(np.quantile(ends, fleet.probability)) - deadline)
     return found
+
+
+def _drawn_key(fleet: Fleet, tried: Schedule, seed: int) -> tuple[int, float]:
+    """As `_key`, with the mean dollars of drawn futures."""
+    drawn = float(simulate(fleet, tried, seed=seed).total_usd.mean())
+    return _key(tried)[0], tried.objective_usd + drawn - sum(one.usd for one in tried.placements)
 
 
 def _key(tried: Schedule) -> tuple[int, float]:

@@ -141,10 +141,10 @@ def test_what_is_late_for_sure_has_no_gap_to_a_bound():
 @pytest.mark.parametrize(("deviation", "blocks"), [(0.0, 0), (0.8, 1)])
 def test_blocks_are_bought_by_what_they_save_on_average(deviation, blocks):
     # Two runs cost $128 elsewhere if they take 4 h each, and on average 128 x exp(0.8^2 / 2) = $176 if their time is
-    # lognormal with a deviation of 0.8; a block of 40 h for $150 takes nearly all of that.
+    # lognormal with a deviation of 0.8; a block of 40 h for $140 takes nearly all of that.
     ways = way("block", 4, 0, 8, deviation), way("cloud", 4, 64, 8, deviation)
     many = (run(name, *ways, deadline_hours=60.0) for name in "ab")
-    plan = solve(fleet(*many, pools=(replace(BLOCK, upfront_usd=150.0, until_hours=40.0), CLOUD)), effort=0.3)
+    plan = solve(fleet(*many, pools=(replace(BLOCK, upfront_usd=140.0, until_hours=40.0), CLOUD)), effort=0.3)
     assert plan.schedule.blocks == {"block": blocks}
 
 
@@ -390,7 +390,7 @@ def test_policy_costs_what_the_chain_implies():
             work, chain(rates.comes, rates.goes, 0.5, 200, rng)
         )
         assert on_spot.mean() == pytest.approx(spot, abs=0.6) and rented.mean() == pytest.approx(on_demand, abs=0.6)
-        assert hours.max() <= 20
+        assert hours.max() <= (10.5 if spot else 20)  # machines that are there are not left waiting
 
 
 @settings(max_examples=10, deadline=None)
