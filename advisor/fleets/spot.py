@@ -70,7 +70,8 @@ class Policy:
         value = np.full((2, 3, 3, most + 1), _LATE)  # by: spot there, what runs, what is done, work left
         for left in range(1, self._steps + 1):
             # What the next step is worth if this machine runs in it: a spot machine may be gone by then.
-            value[:, :, WAIT] = (away * later[0, WAIT] + there * later[1, WAIT])[:, None]
+            # Where waiting costs the same, the run goes on.
+            value[:, :, WAIT] = (away * later[0, WAIT] + there * later[1, WAIT] + 1e-9)[:, None]
             after = {ON_DEMAND: away * later[0, ON_DEMAND] + there * later[1, ON_DEMAND] + step_hours,
                      SPOT: away * later[0, WAIT] + there * later[1, SPOT] + spot_share * step_hours}  # fmt: skip
             for action, worth in after.items():
