@@ -320,7 +320,7 @@ def _reply(
     return _or_error(lambda: _shortly(ask(), verb, given, page, most, more))
 
 
-_IN_FIELDS = ("assumed, because", "does not surely fit")  # notes that are fields of the reply
+_IN_FIELDS = ("assumed, because", "may not fit")  # notes that are fields of the reply
 
 
 def _or_error(answer: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -225,7 +225,7 @@ def _why_size(brief: Brief, chosen: Run, depths: Sequence[Run]) -> Iterator[str]
         limit = format_seconds(brief.deadline_seconds)
         yield f"depth {depth}: the best that ends within {limit}, assumed because no limit was given"
     else:
-        text = f"depth {depth}: the best of {len(depths)} within {limits}"
+        text = f"depth {depth}: the best of {len(depths)} depths within {limits}"
         runners = [run for run in depths if run is not chosen and not run.standing.against]
         if runners:
             second = min(runners, key=lambda run: run.score)
@@ -248,7 +248,7 @@ def _why_batch(brief: Brief, chosen: Run) -> str:
     size = f"micro-batch {workload.micro_batch}"
     rule = "is the smallest with 98 % of the full speed"
     why = "as asked" if brief.goal.micro_batch is not None else rule
-    return f"{text} ({laws}; {place} the plateau around their median); {size} {why}"
+    return f"{text} ({laws}; {place} the range around their median in which the loss hardly changes); {size} {why}"
 
 
 def off_request(brief: Brief, chosen: Run) -> str:
@@ -323,5 +323,5 @@ def _why_limits(brief: Brief, chosen: Run) -> str:
         (dear, chosen.cost_usd, format_usd),
     ):
         if broken and estimate is not None:
-            return f"expect {format_centre(estimate, form)}, but it may take {form(estimate.high)}; to be safe: --sure"
+            return f"expect {format_centre(estimate, form)}, perhaps {form(estimate.high)}; for a safe plan: --sure"
     return "the bill counts start-up, compilation, evaluations and checkpoints, not steps alone"

@@ -48,7 +48,7 @@ def offers_for(
         other = None if goal.providers else cheapest_offer(gpu, gpus, spot=spot, providers=MARKETPLACES, rows=rows)
         if other and other.machines == 1 and 0 < (other.usd_per_hour or 0.0) < (offer.usd_per_hour or 0.0):
             cheaper = f"{other.provider} {format_usd_rate(other.usd_per_hour)} (--provider {other.provider})"
-            source = f"{offer.source}; cheaper on a marketplace, taken only if asked for: {cheaper}"
+            source = f"{offer.source}; cheaper on a marketplace, if you choose it: {cheaper}"
             offer = replace(offer, source=source)
         offers.append(offer)
     return tuple(offers)

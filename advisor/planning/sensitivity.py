@@ -44,6 +44,7 @@ WORTH_SHOWING = 0.05  # share of the price; a smaller saving is not mentioned
 BETTER = 0.005  # share of the score; a smaller improvement does not count
 SLOWEST = 0.5  # share of the estimated tokens/s; slower devices are not considered
 _LATER = (0.25, 1.0, 3.0)  # extensions to try, as shares of the deadline
+_TIE = 0.02  # no estimate of a speed is better than that
 _HALVINGS = 7  # steps of the search for the slowest speed at which the choice holds, to within 1 %
 
 
@@ -86,7 +87,8 @@ def sensitivity(space: SearchSpace, plan: Run, chosen: Selection) -> Iterator[Se
                 choice = make_run(space.candidates, selection(runs, int(runs.usd.argmin())))
                 before, after = (format_centre(run.cost_usd, format_usd) for run in (plan, choice))
                 saved = f"{before} to {after} ({format_error(plan.cost_usd, choice.cost_usd, format_usd)})"
-                text = f"{words} would take the price from {saved} at the same quality: {machine(choice, depth=True)}"
+                on = machine(choice, depth=True)
+                text = f"{words} would lower the price from {saved} for a model about as good: {on}"
                 yield Sensitivity(text=text, limits=later, depth=choice.depth)
                 break
     yield from _waiting(space, plan)
@@ -119,10 +121,10 @@ def _more(space: SearchSpace, plan: Run, wider: Limits, words: str) -> Sensitivi
     late, dear = limits.overruns(limits.counted(plan.total_seconds), paid)
     why = ": the data are used up" if space.brief.unique_tokens else ""
     if dear > USED_UP and wider.budget_usd == limits.budget_usd:
-        why = ": the budget is the limit"
+        why = ": there is no money left for it"
     if late > USED_UP and wider.deadline_seconds == limits.deadline_seconds:
-        why = ": the deadline is the limit"
-    return Sensitivity(text=f"{words} would not help{why}", limits=wider, depth=plan.depth)
+        why = ": there is no time left for it"
+    return Sensitivity(text=f"{words} would not give a better model{why}", limits=wider, depth=plan.depth)
 
 
 def _waiting(space: SearchSpace, plan: Run) -> Iterator[Sensitivity]:
@@ -209,23 +211,24 @@ def how_slow(plan: Run, rival: Callable[[float], Callable[[], Run] | None]) -> S
     better = slower()
     rate = plan.tokens_per_second
     low = rate.low / rate.value
+    other, share = machine(better, depth=better.standing.score is not None), format_percent(1 - fails)
     likely = "quite possible" if fails >= low else "unlikely"
-    text = (
-        f"this choice holds unless {name} is more than {format_percent(1 - fails)} slower than estimated, which is "
-        f"{likely}: then {machine(better, depth=better.standing.score is not None)} is better"
-    )
+    text = f"this choice holds unless {name} is more than {share} slower than estimated, which is {likely}: then "
+    if 1 - fails < _TIE:
+        text = f"a near tie: if {name} is even {share} slower than estimated, "
+    text += f"{other} is better"
     return Sensitivity(text=text, slower=1 - fails, depth=better.depth)
 
 
 def _change(plan: Run, other: Run) -> str:
     """Return how another choice differs from the plan, in words."""
     parts = [f"depth {other.depth}" if other.depth != plan.depth else f"{format_tokens(other.tokens)} tokens"]
-    if not same_machine(other.offer, plan.offer):
-        parts.append(f"on {machine(other)}")
     if other.depth == plan.depth:
         parts.append(f"instead of {format_tokens(plan.tokens)}")
     elif other.loss and plan.loss:
         parts.append(f"instead of {plan.depth}")
+    if not same_machine(other.offer, plan.offer):
+        parts.append(f"on {machine(other)}")
     if other.loss and plan.loss:
         before, after = (format_centre(loss, format_number) for loss in (plan.loss, other.loss))
         parts.append(f"(loss {before} to {after})")

@@ -183,7 +183,7 @@ def _money_warnings(brief: Brief, chosen: Run) -> Iterator[str]:
         drift = offer.price_factor
         spread = f"-{format_percent(round(1 - 1 / drift, 2))} to +{format_percent(round(drift - 1, 2))}"
         yield (
-            f"the price is {at_most}{format_seconds(offer.age_days * DAY)} old; the interval allows for {spread}: "
+            f"the price is {at_most}{format_seconds(offer.age_days * DAY)} old and may be off by {spread}: "
             "advisor gpus --refresh"
         )
     if offer.spot and offer.usd_per_hour and offer.most_usd_per_hour:

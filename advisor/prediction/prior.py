@@ -157,7 +157,7 @@ def published_runs(key: str, generation: str | None) -> tuple[int, int, int]:
 def far_slower() -> str:
     """Say how often a run takes far longer than predicted, which no 80 % interval contains."""
     owners, slow = _shared().owners_far_slower
-    return f"of {owners} publishers of runs {slow} had one that took over {FAR_SLOWER:.0f} times as long as predicted"
+    return f"{slow} of {owners} publishers had a run that took over {FAR_SLOWER:.0f} times as long as predicted"
 
 
 def bounded(mean: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

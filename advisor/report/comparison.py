@@ -273,7 +273,7 @@ def coverage_sentence(widths: Sequence[LedgerCoverage]) -> str:
         return f"It takes {FEWEST_FOR_COVERAGE} outcomes to show whether intervals are too narrow or too wide."
     shares = zip(*((width.promised, width.held) for width in widths), strict=True)
     promised, held = (_listed([f"{share:.0%}"[:-1] for share in of_all]) for of_all in shares)
-    return f"Of {widths[0].runs} outcomes of all quantities, intervals of {promised} % contained {held} %."
+    return f"Of {widths[0].runs} outcomes, {held} % lay inside their intervals of {promised} %."
 
 
 _OF_VARIANTS = {

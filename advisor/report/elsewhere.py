@@ -92,7 +92,8 @@ def split_words(cut: Layout) -> str:
         (cut.context, f"each sequence over {cut.context} GPUs"),
         (cut.expert, f"experts over {cut.expert} GPUs"),
     )
-    shared = "its weights shared by" if cut.sharding == "full" else "copies of the model on"
+    shared = "copies of all else on" if cut.expert > 1 else "copies of the model on"
+    shared = "its weights shared by" if cut.sharding == "full" else shared
     data = f"{shared} {cut.data} groups of GPUs with data of their own"
     if cut.gpus == cut.data:
         data = data.replace("groups of ", "")
@@ -216,7 +217,7 @@ def parts(plan: Plan) -> str:
     longest, largest = (sorted(by_name.items(), key=lambda part: -part[1]) for by_name in (step, memory))
     times = ", ".join(f"{name} {format_percent(part / whole)}" for name, part in longest if part / whole >= 0.01)
     sizes = ", ".join(f"{name} {format_bytes(part)}" for name, part in largest if part / all_bytes >= 0.01)
-    return f"a step is {times}; the fullest GPU holds {sizes}"
+    return f"of a step, {times}; the fullest GPU holds {sizes}"
 
 
 def notes(plan: Plan) -> Iterator[str]:
@@ -238,17 +239,17 @@ def notes(plan: Plan) -> Iterator[str]:
         yield f"assumed, because not given: {'; '.join(plan.assumed)}"
     if search is not None and search.does_not_fit:
         named, more = search.does_not_fit[:_NAMED], len(search.does_not_fit) - _NAMED
-        yield f"does not surely fit: {', '.join(named)}{f' and {more} more' if more > 0 else ''}"
+        yield f"may not fit: {', '.join(named)}{f' and {more} more' if more > 0 else ''}"
     if kind_of(plan) == "rl":
         return
     if work.layout is None:
-        yield "speed and memory from published runs (80 % intervals); `advisor adopt` plans your own script"
+        yield "speed and memory from published runs (80 % intervals); for your own script: `advisor adopt`"
         return
     own = speed_by_own_runs(plan.grounds)
     if own is None:
         yield (
-            "speed and memory from published runs of other people (80 % intervals); a few runs that you time on one "
-            "machine correct the speed: --measured runs.csv"
+            "speed and memory from published runs of other people (80 % intervals); to correct the speed, time "
+            "a few runs on one machine and give them: --measured runs.csv"
         )
         return
     yield f"{own}; memory from published runs (80 % intervals)"
@@ -258,7 +259,7 @@ def _about_layout(plan: Plan) -> Iterator[str]:
     work, layout, search = plan.workload, plan.workload.layout, plan.search
     assert layout is not None and search is not None and plan.prediction.fit_probability is not None
     if _model(plan).experts is not None:
-        yield "published runs of experts force an even load; uneven routing takes longer (the high end)"
+        yield "published runs of mixtures of experts force an even load; uneven routing takes up to the high end"
     seq_len = work.shape.seq_len
     chance = format_percent(min(plan.prediction.fit_probability, 0.99))
     yield (
@@ -269,7 +270,7 @@ def _about_layout(plan: Plan) -> Iterator[str]:
     yield from filter(None, [network(network_of(work, spec))])
     precision = "fp8" if work.software is not None and work.software.fp8 else work.precision
     yield (
-        f"{precision} matrix products; MFU counts attention without its mask; failures expected: "
+        f"{precision} matrix products; MFU counts full attention, without the causal mask; failures expected: "
         f"{plan.bill.failures or 0.0:.1f}"
     )
     yield f"{layout_words(layout)}: {split_words(layout)}"

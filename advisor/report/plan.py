@@ -132,7 +132,7 @@ def speed_rests_on(plan: Plan) -> str | None:
     )
     count = len(plan.search.devices) if plan.search else 1
     if count > 1:
-        text += f" {count} GPU types were compared; one that is hard to estimate gets no advantage from that."
+        text += f" {count} GPU types were compared; none wins only because its estimate is uncertain."
         text += " A calibration narrows the estimates." if plan.run is not None else ""
     return text
 

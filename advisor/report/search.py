@@ -22,7 +22,7 @@ from advisor.units import Formatter
 # One exponent serves parameters and tokens: at the best ratio the score is proportional to compute to the power -alpha
 # / 2, so that 1 % of it is 2 / 0.353 = 5.7 % of compute.
 SCORE = (
-    "score ranks runs (lower is better): a score 1 % lower is worth about 6 % more compute. It uses the loss law "
+    "score ranks runs (lower is better): to lower it by 1 % takes about 6 % more compute. It uses the loss law "
     "outside the range of its data, so it is not a loss forecast"
 )
 MARKS = {  # after a micro-batch: how it saves memory
@@ -236,8 +236,8 @@ def pays(search: SearchReport) -> str:
     """Says up to how many GPUs the speed-up exceeds the extra cost."""
     if search.pays_up_to_gpus is None:
         most = search.scaling[-1].gpus
-        return f"More GPUs pay off, up to {most} at least: the time falls by more than the cost rises."
-    return f"Beyond {search.pays_up_to_gpus}, more GPUs raise the bill by more than they shorten the run."
+        return f"More GPUs pay off, up to {most} at least: the speed grows by more than the cost."
+    return f"Beyond {search.pays_up_to_gpus}, more GPUs raise the cost by more than the speed."
 
 
 def notes(tables: Sequence[Table], above: Collection[str] = ()) -> list[str]:

@@ -36,8 +36,8 @@ def page() -> None:
     given = _source()
     if given is None:
         st.info(
-            "Paste a plan or a report. What its tables declare is checked at once; nothing is sent anywhere. To have "
-            "the sentences checked too, give the prompt that appears here to your own assistant, and paste the answer.",
+            "Paste a plan or a report. Its tables are checked at once; nothing is sent anywhere. To check "
+            "its sentences too, give the prompt that then appears to your own assistant, and paste its answer below.",
             icon=":material/lightbulb:",
         )
         return

@@ -117,7 +117,7 @@ def guarded(page: Callable[[], None]) -> Callable[[], None]:
         unknown += _without_control(st.session_state.pop(_ASKED, {}))
         if unknown:
             named = ", ".join(map(escaped, unknown))
-            above.warning(f"Left out, because it is unknown here: {named}.", icon=":material/link_off:")
+            above.warning(f"Not known here, so ignored in the address: {named}.", icon=":material/link_off:")
 
     run.__name__ = name
     return run

@@ -87,7 +87,7 @@ def _with_work(goal: Goal, now: plan_answers.World) -> Goal:
         words = f"This is already the {least} run of this quality"
     st.caption(
         f":material/info: {words}: {format_count(best.parameters)} parameters and {format_tokens(best.tokens)} tokens. "
-        "State tokens or a depth for other work."
+        "For another run, set tokens or a depth."
     )
     return goal
 
@@ -253,7 +253,7 @@ def _options(goal: Goal, answered: Plan, shown: Run, now: plan_answers.World) ->
 def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float | None, float | None]) -> None:
     search = answered.search
     if search is None or not search.front:
-        st.caption("No other run is cheaper, faster or better than this one.")
+        st.caption("Spot machines aside, no run is cheaper, faster or better than this one.")
         return
     worth = sorted((*search.front, answered.chosen), key=by_price)
     drawn_anyway = {explore.run_id(run) for run in (*worth, *search.near_misses)}
@@ -266,7 +266,7 @@ def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float |
         words = runs.neighbour(other, shown)
         on = products(f"{other.offer.gpus} x {other.offer.gpu}")
         labels[explore.run_id(other)] = f"{re.sub(r' [0-9]+ GB', '', on)}: {words}"
-        neighbour = f"Worth knowing: {products(machine(other))}: {words}."
+        neighbour = f"Worth knowing: on {products(machine(other))} it takes {words}."
     dots = [_front_row(run, answered, shown, labels, by_loss=by_loss) for run in (*worth, *options)]
     dots.sort(key=lambda row: (not row["shown"], not row["label"]))  # these stay in place
     missed = [_front_row(run, answered, shown, labels, by_loss=by_loss) for run in search.near_misses]
@@ -285,9 +285,9 @@ def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float |
         drawn = charts.ringed(drawn, row | ({"remark": "what if"} if varied else {}))
     event = st.vega_lite_chart(spec=drawn, width="stretch", on_select="rerun", selection_mode=charts.PICK, key="front")
     st.caption(
-        "A dot: an option above, or a run of the Pareto front, than which no other is cheaper, faster and better at "
-        "once. Dots that would overlap stand side by side. A cross: better, but outside your limits, or on a spot "
-        "machine. The filled ring is the run shown, the open ring the what-if. Click a dot to look at its run."
+        "Dots: the options above, and the runs that no other beats in cost, time and loss at once (the Pareto front). "
+        "Dots that would overlap stand side by side. Crosses: better runs, but over your limits or on spot machines. "
+        "Filled ring: the run shown. Open ring: the run with your changes under What if. Click a dot to see its run."
         + ("" if by_loss else f" {capital(runs.SCORE)}.")
     )
     _looked_at("dot", [item.get("id") for item in event["selection"].get(charts.PICK, [])])

@@ -104,7 +104,7 @@ def _with_amount(goal: Goal) -> Goal:
                 f"Number of {name}", 1, None, amount, key=key, width=150, step=1000, label_visibility="collapsed",
                 on_change=lambda: state.update({plan_form.AGAIN: {name: write_count(state[key])}}),
             )  # fmt: skip
-            unstated = ", **the usual number: none is given**" if getattr(goal, name) is None else ""
+            unstated = " **(a usual number: you gave none)**" if getattr(goal, name) is None else ""
             st.markdown(f"{name}{unstated}", width="content")
         if gpus and goal.layout != "any":
             own = "" if mine else " ".join(f"{gpu}:{goal.gpus}" for gpu in gpus)
@@ -235,7 +235,7 @@ def _options(best: Plan, shown: Run) -> tuple[list[Option], str]:
         for run, label in runs
     ]  # fmt: skip
     if len(rows) > 1:
-        why = "The quality is the same on all, so the cheapest is recommended; **Minimise** *time* for the fastest."
+        why = "All give the same quality, so the cheapest is recommended. For the fastest, set **Minimise** to *time*."
         return rows, why if best.goal.objective == "loss" else ""
     rows += [_option(run, elsewhere.way(run), run.standing.why, None) for run in best.considered[: OPTIONS - 1]]
     if elsewhere.kind_of(best) != "finetune":
@@ -254,7 +254,7 @@ def _options(best: Plan, shown: Run) -> tuple[list[Option], str]:
             continue
         form = {name: [value] if name == "gpus" else value for name, value in change.items()}
         rows.append(_option(run, capital(label), "", partial(st.session_state.update, {plan_form.AGAIN: form})))
-    return rows[:OPTIONS], f"This does not surely fit: {', '.join(impossible)}." if impossible else ""
+    return rows[:OPTIONS], f"May not fit: {', '.join(impossible)}." if impossible else ""
 
 
 def _option(run: Run, title: str, label: str, show: Callable[[], None] | None, *, shown: bool = False) -> Option:

@@ -124,9 +124,8 @@ def _throughput(shown: Plan, own: Profile) -> None:
     ]  # fmt: skip
     st.altair_chart(charts.throughput(rows, dots), width="stretch")
     words = (
-        "Blue: predicted, with its 80 % band, up to the first micro-batch that does not fit in memory; in a ring: the "
+        "Blue: predicted, with its 80 % band, up to the first micro-batch that does not fit in memory. Ring: this plan "
     )
-    words += "plan's. "
     if dots:
         words += "Orange: this device's calibration, carried from the shapes that were measured to this one."
     elif own.calibrated:

@@ -74,7 +74,7 @@ def test_the_age_of_a_price_widens_the_cost_and_is_said():
     assert math.log(later.high / later.value) == pytest.approx(beyond, rel=0.02)
     assert not any("old; the interval" in text for text in fresh.warnings)
     [said] = [text for text in old.warnings if "old; the interval" in text]
-    assert said.startswith("the price is 365 days old; the interval allows for -27 % to +36 %")
+    assert said.startswith("the price is 365 days old and may be off by -27 % to +36 %")
     assert "at most 365 days old" in dict(brief(old).rows)["price"]
 
 

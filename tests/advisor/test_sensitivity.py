@@ -78,7 +78,7 @@ def test_a_settled_ratio_still_gets_deeper_for_more_money():
 def test_it_is_the_data_that_end_the_run_and_not_a_limit_that_is_hardly_touched():
     plan, items = said(replace(GOAL, data="corpus"), DATA)
     assert plan.bill.cost_usd.value < 0.5 * 20 and plan.chosen.standing.epochs > 15
-    more = [item.text for item in items if "would not help" in item.text]
+    more = [item.text for item in items if "would not give a better model" in item.text]
     assert len(more) == 2 and all(text.endswith("the data are used up") for text in more)
     assert any("$10 would be enough for the same quality" in item.text for item in items)
 
