@@ -72,8 +72,8 @@ def test_the_age_of_a_price_widens_the_cost_and_is_said():
     # 1.28 times 7 % by the square root of the months, in quadrature with what the time is unsure by
     beyond = math.hypot(math.log(cost.high / cost.value), 1.28155 * 0.07 * math.sqrt(365 / 30.44))
     assert math.log(later.high / later.value) == pytest.approx(beyond, rel=0.02)
-    assert not any("old; the interval" in text for text in fresh.warnings)
-    [said] = [text for text in old.warnings if "old; the interval" in text]
+    assert not any("old and may be off" in text for text in fresh.warnings)
+    [said] = [text for text in old.warnings if "old and may be off" in text]
     assert said.startswith("the price is 365 days old and may be off by -27 % to +36 %")
     assert "at most 365 days old" in dict(brief(old).rows)["price"]
 

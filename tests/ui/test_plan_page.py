@@ -459,11 +459,11 @@ def test_what_rests_on_a_doubtful_calibration_is_never_green(advisor_home):
 
 def test_what_a_link_asks_for_in_vain_is_said():
     at = ok(app(gpu="h1000", spot="maybe", depth="deep", heads="9999999", frobnicate="1", budget="$20").run())
-    [said] = [w.value.replace("\\", "") for w in at.warning if "unknown here" in w.value]
+    [said] = [w.value.replace("\\", "") for w in at.warning if "Not known here" in w.value]
     assert all(word in said for word in ("gpu=h1000", "spot=maybe", "depth=deep", "heads=9999999", "frobnicate")), said
     assert "budget" not in said
     ok(at.text_input(key="budget").set_value("$30").run())
-    assert not any("unknown here" in w.value for w in at.warning)
+    assert not any("Not known here" in w.value for w in at.warning)
 
 
 def test_sliders_return_to_the_run_when_another_one_is_looked_at():
@@ -552,7 +552,7 @@ def test_an_error_keeps_the_last_answer():
 
 def test_tab_and_axes_are_in_the_address():
     at = ok(app(gpu="l4", tab="Memory", **{"front-axes": "time and loss"}).run())
-    assert "workspaces, fragmentation" in words(at) and not any("unknown here" in w.value for w in at.warning)
+    assert "workspaces, fragmentation" in words(at) and not any("Not known here" in w.value for w in at.warning)
     assert at.button_group(key="front-axes").value == "time and loss"
 
 
