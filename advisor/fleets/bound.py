@@ -95,7 +95,7 @@ class Program:
             keeps &= begins + hours <= pool.until_hours
             known.append((way, pool, hours, opens, keeps))
         if kept := [one for one in known if one[-1]]:
-            known, end = kept, run.deadline_hours
+            known, end = kept, min(end, run.deadline_hours)
         rows = self._rows
         limits.append(np.append(copies * self._open(run.earliest_hours, end), copies * (end - run.earliest_hours)))
         self._rows += self.slots + 1

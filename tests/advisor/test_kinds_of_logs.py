@@ -433,12 +433,12 @@ FOUND = {
     "a GPU found": (["GPU found: NVIDIA A100-SXM4-40GB", *STEPS], CPU),
     "one operator falls back": (["UserWarning: the operator 'aten::unique' falls back to run on the CPU", *STEPS], CPU),
     # nothing learnt, or only by heart
-    "two classes guessed": (classes(0.6931, 0.5), {"says": {"accuracy_stuck": "warning: Accuracy stays at 50.0%"}}),
+    "two classes guessed": (classes(0.6931, 0.5), {"says": {"accuracy_stuck": "warning: Accuracy stays at 50 %"}}),
     "ten classes guessed": (classes(2.3026, 0.1)[:4], {"says": {"accuracy_stuck": "of a guess among 10 classes"}}),
     "one class for all": (classes(0.661, 0.6239, 12), {"says": {"accuracy_stuck": "one class is always predicted"}}),
     "one class for all, by the Trainer": (
         [str({"eval_loss": 0.6, "eval_accuracy": 0.712, "eval_runtime": 3.1, "epoch": float(e)}) for e in range(1, 12)],
-        {"says": {"accuracy_stuck": "71.2%"}}),
+        {"says": {"accuracy_stuck": "71.2 %"}}),
     "no token learnt": (
         [f"step {10 * i} loss {10.82 + (i % 3) / 100:.2f} tokens {81920 * i}" for i in range(1, 40)],
         {"says": {"no_learning": "error: No learning: loss 10.83"}}),
@@ -451,16 +451,16 @@ FOUND = {
         [f"epoch {e} train loss {loss}" for e, loss in enumerate((2.2, 0.7, 0.1, 0.02, 0.01, 0.008), 1)],
         {"silent": ["memorised"]}),
     "rewards of a group alike": (groups([0.5 + n % 5 / 10 for n in range(40)], 0.0),
-        {"says": {"dead_signal": "warning: The rewards of a step are all alike in 100%"}}),
+        {"says": {"dead_signal": "warning: The rewards of a step are all alike in 100 %"}}),
     "rewards of a solved task alike": (groups([min(1.0, 0.1 + n / 20) for n in range(40)], 0.0),
         {"silent": ["dead_signal", "policy_collapsed"]}),
     "rewards that differ": (groups([0.5 + n % 5 / 10 for n in range(40)], 0.3), {"silent": ["dead_signal"]}),
     "always the same reward": (groups([0.5] * 40, 0.3), {"says": {"dead_signal": "The reward is 0.5 in every row"}}),
     "a step of RL that is mostly generation": (verl(80.0, 1024, 0.01),
-        {"says": {"generation_sets_step": "note: Generation takes 60% of a step: the longest answer sets its time"},
+        {"says": {"generation_sets_step": "note: Generation takes 60 % of a step: the longest answer sets its time"},
          "silent": ["answers_cut"]}),
     "a step of RL that is mostly the update": (verl(20.0, 1024, 0.01), {"silent": ["generation_sets_step"]}),
-    "answers that are cut": (verl(20.0, 1024, 0.4), {"says": {"answers_cut": "warning: 40% of the answers are cut"}}),
+    "answers that are cut": (verl(20.0, 1024, 0.4), {"says": {"answers_cut": "warning: 40 % of the answers are cut"}}),
     "a policy without choice": (
         groups([0.5 + n % 5 / 10 for n in range(40)], 0.3, [max(0, 1 - n / 20) for n in range(40)]),
         {"says": {"policy_collapsed": "warning: The policy's entropy falls from 0.9 to 0"}}),
@@ -557,4 +557,4 @@ def test_what_came_after_the_best_evaluation_is_counted_in_hours_and_dollars(tmp
     [found] = analyze(tmp_path / "train.log", price=2).record
     risen = next(one for one in found.findings if one.code == "overfitting")
     # 40 of the 59 steps after the first, of 90 s each, at $2 an hour
-    assert "68% of the run came after its best evaluation: 60 min, $2" in risen.evidence[-1].text
+    assert "67.8 % of the run came after its best evaluation: 60 min, $2" in risen.evidence[-1].text

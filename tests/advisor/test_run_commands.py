@@ -89,7 +89,7 @@ def test_a_detached_run_outlives_its_terminal_stops_with_a_checkpoint_and_goes_o
     waited(lambda: run_status(folder).state is RunState.DIED)
     died = advisor("watch", "latest", expect=1)
     assert "died" in died.stdout and f"advisor resume {folder}" in died.stdout
-    assert "died" in advisor("runs").stdout
+    assert "lost" in advisor("runs").stdout
 
 
 def test_of_two_terminals_that_launch_a_plan_at_once_one_starts_it(plan):

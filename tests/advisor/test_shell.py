@@ -218,7 +218,7 @@ def test_what_was_renamed_is_offered_by_no_command():
     shown = " ".join(advisor(*verb.called.split(), "--help", expect=0).stdout for verb in VERBS.values())
     assert not {option for option in FORMER[""] if f" {option} " in shown}
     of_people = [verb for verb in VERBS.values() if verb.form_of is None and verb.section != PROGRAMS]
-    assert len(of_people) <= 20 and len(FORMS) == 11
+    assert len(of_people) <= 20 and len(FORMS) == 14
 
 
 @pytest.mark.parametrize(

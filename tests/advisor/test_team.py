@@ -314,7 +314,7 @@ def test_run_that_was_killed_is_settled_at_the_next_push(call, tmp_path, databas
     code, _, err = call("launch", str(dear), "--budget", "0.60", "--again")
     assert code == 3 and "team vision has $0.40 of $1 left" in err
     os.kill(launched["launch"]["pid"], signal.SIGKILL)
-    waited(lambda: "died" in call("runs")[1])
+    waited(lambda: "lost" in call("runs")[1])
     assert call("runs", "--push")[0] == 0
     (run,) = json.loads(call("runs", "--json")[1])["runs"]
     assert spent_by_vision(database) == (pytest.approx(run["usd"], abs=1e-6), 0)
