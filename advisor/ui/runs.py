@@ -66,6 +66,7 @@ AXES = {
 }  # the names of the axis on its button and below the chart
 SMOOTH = 0.02  # of the rows, in a running median; the losses as logged are drawn faintly behind it
 BAR = "Time, of predicted"
+_WIDTHS = {"Loss": 60, "Done": 70, "Spent": 75, "Device": 75}  # pixels, so that a window of 900 shows the whole table
 LEAST_REACH, MOST_REACH = 0.05, 0.5  # of the predicted value, to either side of it where intervals are drawn
 
 
@@ -182,10 +183,10 @@ def _choose(summaries: list[RunSummary], names: dict[str, str], scores: list[Sco
     folders = [Path(run.path).name for run in summaries]
     requested = [folders.index(name) for name in st.query_params.get_all(RUN) if name in folders]
     columns = {
-        "State": st.column_config.MultiselectColumn(options=list(STATES), color=list(STATES.values()), width=110),
-        "Loss so far": st.column_config.LineChartColumn(color=charts.REJECTED, width=140),
+        "State": st.column_config.MultiselectColumn(options=list(STATES), color=list(STATES.values()), width=100),
+        "Loss so far": st.column_config.LineChartColumn(color=charts.REJECTED, width=100),
         BAR: st.column_config.ProgressColumn(
-            min_value=0, max_value=200, format="%.0f %%", color=charts.ACTUAL, width=170,
+            min_value=0, max_value=200, format="%.0f %%", color=charts.ACTUAL, width=120,
             help="Wall clock as a share of the prediction: a bar that is half full is as predicted.",
         ),
     }  # fmt: skip
@@ -195,7 +196,7 @@ def _choose(summaries: list[RunSummary], names: dict[str, str], scores: list[Sco
         on_select="rerun",
         selection_mode="multi-row",
         selection_default={"selection": {"rows": requested or [0]}},
-        column_config={**columns, **numbers_in({"Loss": "%.3g", "Spent": "$%.2f", "Done": "%.0f %%"})},
+        column_config={**columns, **numbers_in({"Loss": "%.3g", "Spent": "$%.2f", "Done": "%.0f %%"}, _WIDTHS)},
         key="runs-table",
         placeholder="",
         alt="The runs, newest first",

@@ -143,7 +143,7 @@ def test_from_a_pasted_command_to_its_score_on_a_telephone(advisor_home, tmp_pat
         page.get_by_label("Time for the bursts (seconds)", exact=True).fill("150")
         page.get_by_role("button", name="Adopt it").click()
         page.get_by_text("as it is").first.wait_for()
-        page.get_by_text("each batch predicted from the others").wait_for()
+        page.get_by_text("each batch predicted from the others").wait_for(state="attached")  # in another tab
         kept = load_adopted(advisor_home, "never_seen")
         assert {v.name: v.verdict for v in kept.verdicts}["micro_batch"] == "works"
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
