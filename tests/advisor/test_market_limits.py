@@ -154,7 +154,7 @@ def test_more_time_can_be_cheaper():
     assert loose.score <= tight.score * 1.002 and 3 * 3600 < loose.seconds <= 12 * 3600
     assert loose.usd < 0.9 * tight.usd
     plan = answer(goal, profiles, now=NOW)
-    [said] = [text for text in plan.search.sensitivity if "would take the price" in text]
+    [said] = [text for text in plan.search.sensitivity if "would lower the price" in text]
     assert "rtx-6000-ada" in said and re.search(r"from \$[\d.]+ to \$[\d.]+ \(-\d+ %\)", said)
 
 

@@ -131,7 +131,7 @@ def test_the_answer_says_how_the_gpus_share_the_model_and_why_others_lose(call):
     said = " ".join(out.split())
     assert "Train mixtral-8x7b (46.7 B parameters, 12.9 B active) on" in said and "EP8" in said
     assert "slower, most of it in" in said and "the fullest GPU holds" in said
-    assert "uneven routing takes longer" in said and "assumed, because not given" in said
+    assert "uneven routing takes up to" in said and "assumed, because not given" in said
 
 
 def test_from_python_a_row_for_each_number_of_gpus():

@@ -33,7 +33,7 @@ def test_one_configuration_as_json():
     found = json.loads(done.stdout)
     assert done.returncode == 0, done.stderr
     assert found["parameters"] == 560_988_160
-    assert found["sources"][0].endswith("2 had one that took over 3 times as long as predicted")
+    assert found["sources"][0].endswith("2 of 68 publishers had a run that took over 3 times as long as predicted")
     assert found["flops_per_token"] == pytest.approx(3_491_758_080, rel=1e-3)
     for name in ESTIMATES:
         estimate = found[name]
@@ -50,7 +50,7 @@ def test_a_table_for_people_names_the_basis_and_the_sources():
     done = predict(*D20)
     assert done.returncode == 0, done.stderr
     assert "561 M parameters" in done.stdout and "prior" in done.stdout and "published runs" in done.stdout
-    assert "2 had one that took over 3 times as long as predicted" in " ".join(done.stdout.split())
+    assert "2 of 68 publishers had a run that took over 3 times as long as predicted" in " ".join(done.stdout.split())
 
 
 def test_a_model_too_large_for_one_card_fits_when_its_state_is_shared_out():

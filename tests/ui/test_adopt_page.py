@@ -170,7 +170,7 @@ def test_the_page_of_all_runs_shows_one_of_an_adopted_command_by_its_own_numbers
     assert not at.exception and not at.error
     numbers = {metric.label: metric.value for metric in at.metric}
     assert numbers["Progress"] == "30 of 30 steps" and numbers["A step"].endswith("s")
-    assert "completed" in words(at)
+    assert "Completed" in words(at)
     again = app(adopted="never_seen", adopt_steps="30").run()
     assert not again.exception and not again.error
     assert "Its runs (1)" in [button.label for button in again.button]

@@ -104,7 +104,7 @@ def test_runs_shows_the_same_numbers_as_compare(with_a_run):
     assert not accuracy.exception and not accuracy.warning and not accuracy.dataframe
     assert "1 of 1 run inside the 80 % interval" in words(accuracy)
     # every outcome lies inside its 80 % interval, so also inside that of 95 %
-    assert re.search(r"intervals of 50, 80 and 95 % contained \d+, 100 and 100 %", words(accuracy))
+    assert re.search(r"\d+, 100 and 100 % lay inside their intervals of 50, 80 and 95 %", words(accuracy))
     (chart,) = (*accuracy.get("arrow_vega_lite_chart"), *accuracy.get("vega_lite_chart"))
     assert '"title": "predicted, ms"' in chart.proto.spec or '"title":"predicted, ms"' in chart.proto.spec
 

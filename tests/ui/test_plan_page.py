@@ -265,6 +265,16 @@ def test_options_are_drawn_on_one_axis_with_the_limits_as_lines_and_their_odds()
     assert chances(replace(DEFAULT, budget_usd=None), own.bill)["budget"] is None
 
 
+def test_a_run_that_looks_better_and_was_passed_over_is_named_with_the_reason():
+    at = ok(app(budget="$20", deadline="8 h").run())
+    plan = answered(replace(DEFAULT, budget_usd=20.0, deadline_seconds=8 * 3600.0))
+    [said] = [c.value.replace("\\", "") for c in at.caption if "looks better" in c.value]
+    better = [run for run in plan.search.front
+              if run.cost_usd.value < plan.chosen.cost_usd.value and run.score <= plan.chosen.score]  # fmt: skip
+    named = [run for run in better if products(f"{run.offer.gpus} x {run.offer.gpu} from {run.offer.provider}") in said]
+    assert named and "few runs on such a machine are published" in said
+
+
 def test_the_neighbour_worth_knowing_is_much_faster_for_little_and_said_with_its_price():
     at = ok(app(budget="$50", deadline="24 h").run())
     plan = answered(DEFAULT)
