@@ -153,7 +153,7 @@ def target_of(column: str, kind: str, unit: str) -> str | None:
         return f"{column}__inverse"
     if kind == "share":
         return percent
-    return None if kind == "date" or unit == "%" or size or unit in SECONDS else column
+    return None if kind == "date" or unit == "%" or size else column
 
 
 def _rate(slot: Slot) -> Reading | None:
