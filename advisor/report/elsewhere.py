@@ -108,9 +108,10 @@ def way(run: Run) -> str:
 
 
 def named_runs(plan: Plan, most: int) -> list[tuple[Run, str]]:
-    """Returns the best run, the fastest and the cheapest that are not far from it, and the next best, named so.
+    """Returns the best run, a faster and a cheaper one that are not far from it, and the next best, with labels.
 
-    Not far: at most twice the cost, or four times the time; beyond that, all others would look alike beside them.
+    Not far: at most twice the cost, or four times the time; beyond that, all others would look alike in the chart. Only
+    the fastest or cheapest of all runs is called so.
     """
     runs, chosen = best_runs(plan), plan.chosen
     # If no run keeps the limits, all are compared: the only one that is named would be the fastest of one.
@@ -119,13 +120,19 @@ def named_runs(plan: Plan, most: int) -> list[tuple[Run, str]]:
     cost, seconds = costs[id(chosen)], chosen.total_seconds.value
     fastest = min((run for run in near if costs[id(run)] <= 2 * cost), key=lambda run: run.total_seconds.value)
     cheapest = min((run for run in near if run.total_seconds.value <= 4 * seconds), key=lambda run: costs[id(run)])
-    named = dict.fromkeys(map(id, [chosen, fastest, cheapest, *runs]))
-    by_id, words = {id(run): run for run in runs}, {id(fastest): "fastest", id(cheapest): "cheapest"}
-    if fastest is cheapest:
-        words = {id(fastest): "cheapest and fastest"}
-    found = [(by_id[name], words.get(name, "next best")) for name in list(named)[:most]]
-    first = words.get(id(chosen)) if len(runs) > 1 else None
-    return [(chosen, f"recommended{f', {first}' if first else ''}"), *found[1:]]
+    labels: dict[int, list[str]] = {}
+    if not any(run.cost_usd and run.cost_usd.value < costs[id(cheapest)] for run in runs):
+        labels.setdefault(id(cheapest), []).append("cheapest")
+    elif cheapest is not chosen:
+        labels.setdefault(id(cheapest), []).append("cheaper")
+    if not any(run.total_seconds.value < fastest.total_seconds.value for run in runs):
+        labels.setdefault(id(fastest), []).append("fastest")
+    elif fastest is not chosen:
+        labels.setdefault(id(fastest), []).append("faster")
+    by_id = {id(run): run for run in (chosen, fastest, cheapest, *runs)}
+    others = [(run, " and ".join(labels.get(name, ["next best"]))) for name, run in by_id.items() if run is not chosen]
+    first = " and ".join(labels.get(id(chosen), [])) if len(runs) > 1 else ""
+    return [(chosen, f"recommended{f', {first}' if first else ''}"), *others[: most - 1]]
 
 
 def best_runs(plan: Plan) -> list[Run]:

@@ -13,12 +13,16 @@ import pytest
 import advisor as api
 from advisor.architecture import Layout
 from advisor.hardware.catalog import load_gpus
+from advisor.options import Goal
 from advisor.planning.layouts import search
 from advisor.planning.models import architecture_of_config, mixture_rows, require_architecture
 from advisor.prediction.layout_runs import whole_run
 from advisor.prediction.layout_time import load_law
 from advisor.prediction.layouts import LayoutRun
 from advisor.records import Basis, Estimate
+from advisor.report.elsewhere import best_runs, named_runs
+from advisor.store.store import Store
+from advisor.workflows.plan import recommend
 from tests.terminal import advisor as command
 
 CARDS = load_gpus()
@@ -132,6 +136,23 @@ def test_the_answer_says_how_the_gpus_share_the_model_and_why_others_lose(call):
     assert "Train mixtral-8x7b (46.7 B parameters, 12.9 B active) on" in said and "EP8" in said
     assert "slower, most of it in" in said and "the fullest GPU holds" in said
     assert "uneven routing takes up to" in said and "assumed, because not given" in said
+
+
+@pytest.mark.parametrize("objective", ["loss", "time"])
+def test_only_the_fastest_and_the_cheapest_of_all_machines_are_called_so(objective):
+    goal = Goal(gpu="any", layout="any", model="mixtral-8x7b", objective=objective)
+    plan = recommend(goal, Store("/nonexistent"))
+    runs, named = best_runs(plan), named_runs(plan, 3)
+    assert len(named) == 3 and len({label for _, label in named}) == 3
+    for run, label in named:
+        if "fastest" in label:
+            assert run.total_seconds.value == min(one.total_seconds.value for one in runs)
+        if "cheapest" in label:
+            assert run.cost_usd.value == min(one.cost_usd.value for one in runs if one.cost_usd)
+        if label in ("faster", "cheaper"):
+            amount = (lambda r: r.total_seconds.value) if label == "faster" else (lambda r: r.cost_usd.value)
+            assert amount(run) < amount(plan.chosen)
+    assert {"loss": "cheapest", "time": "fastest"}[objective] in named[0][1]
 
 
 def test_from_python_a_row_for_each_number_of_gpus():
