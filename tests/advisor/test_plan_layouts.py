@@ -13,7 +13,6 @@ import pytest
 import advisor as api
 from advisor.architecture import Layout
 from advisor.hardware.catalog import load_gpus
-from advisor.options import Goal
 from advisor.planning.layouts import search
 from advisor.planning.models import architecture_of_config, mixture_rows, require_architecture
 from advisor.prediction.layout_runs import whole_run
@@ -22,6 +21,7 @@ from advisor.prediction.layouts import LayoutRun
 from advisor.records import Basis, Estimate
 from advisor.report.elsewhere import best_runs, named_runs
 from advisor.store.store import Store
+from advisor.workflows.goal import goal_from
 from advisor.workflows.plan import recommend
 from tests.terminal import advisor as command
 
@@ -140,7 +140,7 @@ def test_the_answer_says_how_the_gpus_share_the_model_and_why_others_lose(call):
 
 @pytest.mark.parametrize("objective", ["loss", "time"])
 def test_only_the_fastest_and_the_cheapest_of_all_machines_are_called_so(objective):
-    goal = Goal(gpu="any", layout="any", model="mixtral-8x7b", objective=objective)
+    goal = goal_from({"gpu": "any", "layout": "any", "model": "mixtral-8x7b", "objective": objective})
     plan = recommend(goal, Store("/nonexistent"))
     runs, named = best_runs(plan), named_runs(plan, 3)
     assert len(named) == 3 and len({label for _, label in named}) == 3
