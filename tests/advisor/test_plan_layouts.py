@@ -138,7 +138,7 @@ def test_the_answer_says_how_the_gpus_share_the_model_and_why_others_lose(call):
     assert "uneven routing takes up to" in said and "assumed, because not given" in said
 
 
-@pytest.mark.parametrize("objective", ["loss", "time"])
+@pytest.mark.parametrize("objective", ["cost", "time"])
 def test_only_the_fastest_and_the_cheapest_of_all_machines_are_called_so(objective):
     goal = goal_from({"gpu": "any", "layout": "any", "model": "mixtral-8x7b", "objective": objective})
     plan = recommend(goal, Store("/nonexistent"))
@@ -152,7 +152,7 @@ def test_only_the_fastest_and_the_cheapest_of_all_machines_are_called_so(objecti
         if label in ("faster", "cheaper"):
             amount = (lambda r: r.total_seconds.value) if label == "faster" else (lambda r: r.cost_usd.value)
             assert amount(run) < amount(plan.chosen)
-    assert {"loss": "cheapest", "time": "fastest"}[objective] in named[0][1]
+    assert {"cost": "cheapest", "time": "fastest"}[objective] in named[0][1]
 
 
 def test_from_python_a_row_for_each_number_of_gpus():
