@@ -31,7 +31,7 @@ from advisor.planning.goal import waiting_price
 from advisor.planning.offers import ANY, on_machine
 from advisor.planning.run import config_of, make_run
 from advisor.planning.search_space import NothingOffered, SearchSpace
-from advisor.planning.sensitivity import scaling, sensitivity
+from advisor.planning.sensitivity import passed_over, scaling, sensitivity
 from advisor.prediction.profile import Profile
 from advisor.records import Plan, Run, SearchReport
 from advisor.units import HOUR
@@ -88,7 +88,10 @@ def answer(
         front=shown,
         front_size=size,
         near_misses=near_misses(space, evaluated, plan.chosen),
-        sensitivity=tuple(item.text for item in sensitivity(space, plan.chosen, chosen)),
+        sensitivity=(
+            *passed_over(shown, plan.chosen),
+            *(item.text for item in sensitivity(space, plan.chosen, chosen)),
+        ),
         scaling=points,
         pays_up_to_gpus=pays,
     )

@@ -11,14 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from advisor.hardware.catalog import require_gpu
 from advisor.laws.intervals import chance_below
 from advisor.offer import OWN_MACHINE
 from advisor.options import Goal
 from advisor.planning.goal import DEEPEST, Limits, depths_between
 from advisor.planning.offers import GPU_COUNTS, SPOT_MEAN_SECONDS, on_machine
 from advisor.planning.recipe import MICRO_BATCHES
-from advisor.prediction.comm import caution
 from advisor.records import Bill, Estimate, Plan, Run
 from advisor.units import format_seconds, format_usd
 
@@ -103,22 +101,6 @@ def worth_knowing(plan: Plan, shown: Run) -> Run | None:
     runs = [run for run in (*search.neighbours, *search.front) if run_id(run) not in named] if search else []
     best = max(runs, key=saved, default=None)
     return None if best is None or saved(best) < _WORTH_KNOWING else best
-
-
-def passed_over(plan: Plan) -> Run | None:
-    """Return a run of the front that is cheaper and no worse than the plan by its expected numbers, if there is one.
-
-    It was passed over because machines without published runs are compared at their cautious end (`choose.best_of`).
-    """
-    chosen = plan.chosen
-    runs = [
-        run
-        for run in (plan.search.front if plan.search else ())
-        if run.cost_usd and chosen.cost_usd and run.score is not None and chosen.score is not None
-        and run.cost_usd.value < chosen.cost_usd.value and run.score <= chosen.score
-        and caution(require_gpu(run.offer.gpu), run.offer.gpus) > 1
-    ]  # fmt: skip
-    return min(runs, key=lambda run: run.score or 0.0, default=None)
 
 
 def pinned(goal: Goal, run: Run, changes: Changes | None = None) -> Goal:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 
 import numpy as np
 
+from advisor.hardware.catalog import require_gpu
 from advisor.offer import OWN_MACHINE
 from advisor.options import Goal
 from advisor.planning.candidates import OVERSHOOT
@@ -25,6 +26,7 @@ from advisor.planning.goal import Limits
 from advisor.planning.offers import GPU_COUNTS, same_machine
 from advisor.planning.run import make_run, make_runs
 from advisor.planning.search_space import SearchSpace, open_space
+from advisor.prediction.comm import caution
 from advisor.prediction.loss import DATA_CONSTRAINED
 from advisor.prediction.profile import Profile
 from advisor.records import Run, ScalingPoint
@@ -94,6 +96,27 @@ def sensitivity(space: SearchSpace, plan: Run, chosen: Selection) -> Iterator[Se
     yield from _waiting(space, plan)
     if not settled or len(space.candidates.machines.devices) > 1:
         yield _slower(space, plan, chosen)
+
+
+def passed_over(runs: Iterable[Run], plan: Run) -> Iterator[str]:
+    """Yield which run of the front is cheaper and no worse than the plan by its expected numbers, and why it lost.
+
+    Machines on which few have published a run are compared at their cautious end (`choose.best_of`).
+    """
+    better = [
+        run
+        for run in runs
+        if run.cost_usd and plan.cost_usd and run.score is not None and plan.score is not None
+        and run.cost_usd.value < plan.cost_usd.value and run.score <= plan.score
+        and caution(require_gpu(run.offer.gpu), run.offer.gpus) > 1
+    ]  # fmt: skip
+    if run := min(better, key=lambda run: run.score or 0.0, default=None):
+        result = format_centre(run.cost_usd, format_usd)
+        result += f", loss {format_centre(run.loss, format_number)}" if run.loss else ""
+        yield (
+            f"{machine(run, depth=True)} looks better ({result}), but few runs on such a machine are published: it was "
+            "compared by the slow end of its estimate"
+        )
 
 
 def nice(amount: float) -> float:

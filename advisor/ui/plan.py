@@ -290,12 +290,6 @@ def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float |
         "Filled ring: the run shown. Open ring: the run with your changes under What if. Click a dot to see its run."
         + ("" if by_loss else f" {capital(runs.SCORE)}.")
     )
-    if (other := explore.passed_over(answered)) is not None:
-        result = f"{COST.expected(other.cost_usd)}" + (f" for loss {LOSS.expected(other.loss)}" if other.loss else "")
-        st.caption(escape_dollars(
-            f"{products(machine(other))} looks better ({result}), but few runs on such a machine are published: it was "
-            "compared by the slow end of its estimate."
-        ))  # fmt: skip
     _looked_at("dot", [item.get("id") for item in event["selection"].get(charts.PICK, [])])
     with st.expander("The same runs as a table", icon=":material/table_rows:"):
         missed_table, listed = runs.near_misses(search), runs.front(answered, search)

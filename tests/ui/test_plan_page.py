@@ -268,7 +268,9 @@ def test_options_are_drawn_on_one_axis_with_the_limits_as_lines_and_their_odds()
 def test_a_run_that_looks_better_and_was_passed_over_is_named_with_the_reason():
     at = ok(app(budget="$20", deadline="8 h").run())
     plan = answered(replace(DEFAULT, budget_usd=20.0, deadline_seconds=8 * 3600.0))
-    [said] = [c.value.replace("\\", "") for c in at.caption if "looks better" in c.value]
+    [said] = [line for line in words(at).replace("\\", "").splitlines() if "looks better" in line]
+    [text] = [text for text in plan.search.sensitivity if "looks better" in text]  # at the other doors too
+    assert said.split(" (")[1] == text.split(" (")[1]
     better = [run for run in plan.search.front
               if run.cost_usd.value < plan.chosen.cost_usd.value and run.score <= plan.chosen.score]  # fmt: skip
     named = [run for run in better if products(f"{run.offer.gpus} x {run.offer.gpu} from {run.offer.provider}") in said]
