@@ -86,31 +86,31 @@ class Program:
         run, copies, end = runs[0], len(runs), float(self.edges[-1])
         if run.deadline_hours == math.inf:
             room = NO_ROOM
-        known = []
+        possible = []
         for way in run.ways:
             pool, hours = self.pools[way.pool], way.hours_at(room.common)
             opens = max(run.earliest_hours, pool.from_hours)
             begins = opens + pool.queue_hours - 1e-9
             keeps = run.must and begins + way.hours_at(room.own) <= run.deadline_hours
             keeps &= begins + hours <= pool.until_hours
-            known.append((way, pool, hours, opens, keeps))
-        if kept := [one for one in known if one[-1]]:
-            known, end = kept, min(end, run.deadline_hours)
+            possible.append((way, pool, hours, opens, keeps))
+        if punctual := [one for one in possible if one[-1]]:
+            possible, end = punctual, min(end, run.deadline_hours)
         rows = self._rows
         limits.append(np.append(copies * self._open(run.earliest_hours, end), copies * (end - run.earliest_hours)))
         self._rows += self.slots + 1
         # A run that is never done costs more than any way of doing it.
         undone = 1000.0 + 10.0 * max((way.usd for way in run.ways), default=0.0)
         variables = [self._add(undone + 2.0 * run.loss_usd(float(self.edges[-1])), copies)]
-        found = []
-        for way, pool, hours, opens, _ in known:
+        by_way = []
+        for way, pool, hours, opens, _ in possible:
             usd = way.usd + usd_per_gpu_hour_in_use(pool) * way.gpus * way.hours.value
             if pool.gpus is None:  # when it works there changes nothing for others
                 one = self._add(usd + run.loss_usd(opens + hours), copies)
             else:
                 slots = np.flatnonzero(self._open(opens, min(end, pool.until_hours)) > 1e-9)
                 cost = np.full(len(slots), usd)
-                if run.usd_per_day or not kept:
+                if run.usd_per_day or not punctual:
                     cost += [run.loss_usd(max(begins, opens + hours)) for begins in self.edges[slots].tolist()]
                 one = self._add(cost, copies)
                 self._most.append((self.capacity_row[pool.name] + slots, one, way.gpus * hours))
@@ -118,9 +118,9 @@ class Program:
             self._most.append((rows + self.slots, one, hours))
             self._most += [(self._budget_row[team], one, usd) for team in {run.team or "", ""} & set(self._budget_row)]
             variables.append(one)
-            found.append((way, one))
+            by_way.append((way, one))
         self._equal.append((group, np.concatenate(variables), 1.0))
-        return found
+        return by_way
 
     def solved(self, blocks: Mapping[str, int] | None) -> Any:
         """Return scipy's solution with so many blocks of each reservation (None: any, and parts of them)."""

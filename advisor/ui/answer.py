@@ -82,9 +82,9 @@ def memory_bar(
         for order, (name, size) in enumerate(named.items())
         if size > 0
     ]
-    words, span = DEVICE_MEMORY.of(needs), (gib(needs.low), gib(needs.high))
-    said = f"{capital(name)}: **{words}**" + (f" of {DEVICE_MEMORY.words(has)}" if has else "")
-    said += "" if chance is None else f" · {runs.percent(chance)} chance that it fits"
+    amount, span = DEVICE_MEMORY.of(needs), (gib(needs.low), gib(needs.high))
+    sentence = f"{capital(name)}: **{amount}**" + (f" of {DEVICE_MEMORY.words(has)}" if has else "")
+    sentence += "" if chance is None else f" · {runs.percent(chance)} chance that it fits"
     with st.container(gap=None):
-        st.markdown(said)
-        st.altair_chart(charts.memory_bar(rows, span, words, gib(has) if has else None), width="stretch")
+        st.markdown(sentence)
+        st.altair_chart(charts.memory_bar(rows, span, amount, gib(has) if has else None), width="stretch")
