@@ -192,7 +192,9 @@ def test_launch_watch_and_stop_from_the_page(store):
 
 def test_more_time_reaches_a_run_while_it_goes_on(store):
     """Half an hour at $3.60 an hour is $1.80; five minutes more are $0.30."""
-    folder = launch(store, endless_plan(), limits=GuardLimits(max_hours=0.5, max_usd=1.0)).run_dir
+    # so many steps that no machine does them within the limit
+    plan = changed(small_plan(), steps=100 * LONG)
+    folder = launch(store, plan, limits=GuardLimits(max_hours=0.5, max_usd=1.0)).run_dir
     waited(lambda: follower(folder, store).look().step > 3)
     at = app("watch").run()
     assert not at.exception and "within its limit" not in words(at) and "stops at its limit in 1" in words(at)
