@@ -30,16 +30,16 @@ checks: $(VENV)/dev.stamp
 	$(BIN)/mypy
 	$(BIN)/python benchmarks/size.py
 
+# AGAIN=--last-failed runs only what failed before, also of the long suites
 # three workers on two cores, since tests also wait; each has a third of the files and takes from the others' when it is
 # done, so that fixtures of a file are made once
 suite: $(VENV)/dev.stamp
-	$(BIN)/pytest -n 3 --dist worksteal -q -m 'not long' --ignore tests/engines --ignore tests/chaos
+	$(BIN)/pytest $(AGAIN) -n 3 --dist worksteal -q -m 'not long' --ignore tests/engines --ignore tests/chaos
 
 # lines of each room against its ceiling, which is lowered in each commit that shrinks a room: `benchmarks/size.py --lower`
 size: $(VENV)/core.stamp
 	$(BIN)/python benchmarks/size.py
 
-# AGAIN=--last-failed runs only what failed before; of the long suites alone
 # whole stories: the quickstart, and the app in a browser from a budget to a scored run
 long: $(VENV)/dev.stamp
 	$(BIN)/pytest $(AGAIN) -n 3 --dist worksteal -q -m long --ignore tests/engines --ignore tests/chaos

@@ -136,12 +136,10 @@ def fleet(
     from advisor.workflows.fleet import plan_fleet
 
     made = plan_fleet(Path(path), default_store(), effort=effort, progress=on_text)
-    outlook_of = {one.run: one for one in made.outlooks}
     rows = [
-        {"run": one.run, "pool": one.pool, "gpus": one.gpus, "start_hours": one.start_hours,
-         "end_hours": outlook_of[one.run].end_hours, "probability": outlook_of[one.run].probability,
-         "usd": outlook_of[one.run].usd}
-        for one in made.schedule.placements
+        {"run": one.run, "pool": one.pool, "gpus": one.gpus, "start_hours": outlook.start_hours,
+         "end_hours": outlook.end_hours, "probability": outlook.probability, "usd": outlook.usd}
+        for one, outlook in zip(made.schedule.placements, made.outlooks, strict=True)
     ]  # fmt: skip
     return Answer(made, sentence(made), "fleet", document(made), rows)
 
@@ -190,7 +188,7 @@ def launch(plan: Plan | Answer[Plan] | str | Path, **options: Any) -> Answer[Sta
     from advisor.store.store import default_store
     from advisor.trainers.known import trainer_of_plan
     from advisor.trainers.own import OWN
-    from advisor.workflows.arrive import arrive
+    from advisor.workflows.calibrate import calibrate as calibrated
     from advisor.workflows.flows import flow_of
 
     source: Any = plan.record if isinstance(plan, Answer) else plan
@@ -198,7 +196,7 @@ def launch(plan: Plan | Answer[Plan] | str | Path, **options: Any) -> Answer[Sta
     requested, store = _read(LaunchOptions, options), default_store()
     flow = flow_of(trainer_of_plan(source) if isinstance(source, Path) else OWN, "launch", requested)
     requested = dataclasses.replace(requested, calibrate=bool(requested.calibrate))
-    measure = partial(arrive, store=store)
+    measure = partial(calibrated, store=store)
     started = flow.launching(store, source, requested, warnings.warn, measure).start()
     document = {"run_dir": started.run_dir, "launch": started.launch}
     sentence = f"started {started.launch.name} in {started.run_dir}"

@@ -45,7 +45,7 @@ def _not_installed(name: str, needed_for: str = "this") -> AdvisorError:
 
 def close_matches(name: str, names: Iterable[str], count: int = 3) -> list[str]:
     """Return names similar to `name`, best first, for "did you mean"."""
-    return difflib.get_close_matches(name, list(names), n=count, cutoff=0.5)
+    return difflib.get_close_matches(name, list(names), n=count, cutoff=0.55)
 
 
 def explain(error: Exception) -> tuple[str, str | None, int]:

@@ -101,7 +101,7 @@ _OF_RL = {
     ),
     "device_bytes": Formula(
         words="the fullest of three moments: engines generate, the trainer updates beside sleeping engines, and the "
-        "change over (docs/rl.md)",
+        "switch (docs/rl.md)",
         inputs=("rollouts", "gpu", "gpus", "parameters", "peak_parts"),
         section="Memory",
     ),

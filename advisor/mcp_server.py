@@ -178,9 +178,9 @@ def plan_fleet(fleet: str, page: int = 1) -> dict[str, Any]:
             path.write_text(fleet, encoding="utf-8")
             if any(entry.plan is not None for entry in read_fleet(path, datetime.now()).entries):
                 raise AdvisorError("a run has plan: FILE, and no files are read here", "state its goal", exit_code=2)
-            found = api.fleet(path)
-        told = _shortly(found, "fleet", {}, page, 2 * ROWS, ("keeps_deadlines", "purchases", "bound_usd"))
-        return told | {"notes": list(lines(found.record)), "command": "advisor fleet plan FLEET.yaml"}
+            schedule = api.fleet(path)
+        answer = _shortly(schedule, "fleet", {}, page, 2 * ROWS, ("keeps_deadlines", "purchases", "bound_usd"))
+        return answer | {"notes": list(lines(schedule.record)), "command": "advisor fleet plan FLEET.yaml"}
 
     return _or_error(planned)
 

@@ -10,6 +10,22 @@ EIGHT_OF_TEN = NormalDist().inv_cdf(0.9)  # standard deviations on each side of 
 CAUTIOUS = 0.67  # standard deviations above the listed price: the upper quartile of today's price
 OWN_MACHINE = "your own machine"  # `source` of the user's own machine, whose price is 0 unless the user states one
 
+_SELLERS = {  # how providers write their names, by their key in the price lists
+    "aws": "AWS", "azure": "Azure", "coreweave": "CoreWeave", "crusoe": "Crusoe", "do": "DigitalOcean",
+    "gcp": "Google Cloud", "hotaisle": "Hot Aisle", "hyperstack": "Hyperstack", "jarvislabs": "JarvisLabs",
+    "lambda": "Lambda", "latitude": "Latitude.sh", "massed-compute": "Massed Compute", "nebius": "Nebius",
+    "novita": "Novita", "oci": "Oracle Cloud", "openrelay": "OpenRelay", "ovh": "OVHcloud",
+    "prime-intellect": "Prime Intellect", "runpod": "RunPod", "runpod-community": "RunPod Community",
+    "scaleway": "Scaleway", "spheron": "Spheron", "tensordock": "TensorDock", "thundercompute": "Thunder Compute",
+    "together": "Together", "vast": "Vast.ai", "verda": "Verda", "vultr": "Vultr",
+}  # fmt: skip
+SELLER_KEYS = {name.lower(): key for key, name in _SELLERS.items()}
+
+
+def seller_of(provider: str) -> str:
+    """Return a provider's own name, or its key if it is not known."""
+    return _SELLERS.get(provider, provider)
+
 
 def price_rank(usd_per_hour: float, deviation: float, *, dated: bool) -> tuple[bool, float]:
     """Return the key by which the cheapest of several prices is found.
@@ -38,6 +54,20 @@ class Offer:
     price_deviation: float = 0.0  # log standard deviation of today's price; 0: given, or the user's own machine
     likely_usd_per_gpu_hour: tuple[float, float] | None = None  # of an unknown price, in 8 of 10 cases
     dated: bool = False  # the price list has a date, so that `age_days` is exact
+
+    @property
+    def seller(self) -> str | None:
+        """Return the provider's own name."""
+        return None if self.provider is None else seller_of(self.provider)
+
+    def in_words(self, provided: str = " from ") -> str:
+        """Return the machine as text; `provided` is the text before the provider."""
+        if self.gpu == "cpu":
+            return "this CPU"
+        provider = f"{provided}{self.seller}" if self.provider else ""
+        if self.source == OWN_MACHINE:
+            provider = " of your own"
+        return f"{self.gpus} x {self.gpu}{provider}{' spot' if self.spot else ''}"
 
     @property
     def ordered(self) -> bool:

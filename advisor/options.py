@@ -199,9 +199,9 @@ class _Aims:
         "trained longer.", empty="not counted", least=1, most=1e18,
     )  # fmt: skip
     finetune: str | None = _option(
-        "finetune", Kind.CHOICE, _GOAL, "Fine-tune",
+        "finetune", Kind.CHOICE, _GOAL, "Train",
         "How to fine-tune --model: train adapters on frozen weights (lora), adapters on frozen 4-bit "
-        "weights (qlora), or all weights (full).", empty="train from scratch", choices=("lora", "qlora", "full"),
+        "weights (qlora), or all weights (full).", empty="from scratch", choices=("lora", "qlora", "full"),
     )  # fmt: skip
     stage: str | None = _option(
         "stage", Kind.CHOICE, _GOAL, "Stage",
@@ -222,7 +222,7 @@ class _Aims:
         empty="16", least=1, most=100_000,
     )  # fmt: skip
     rl: str | None = _option(
-        "rl", Kind.CHOICE, _GOAL, "RL post-training",
+        "rl", Kind.CHOICE, _GOAL, "Train",
         "Post-train --model by RL with this algorithm: answers are generated, judged and trained on.",
         empty="no RL", choices=("grpo", "dapo", "ppo"),
     )  # fmt: skip
@@ -312,7 +312,7 @@ class RolloutOptions:
     )  # fmt: skip
     judge: str | None = _option(
         "judge", Kind.MODEL, _GOAL, "Judge or reward model",
-        "A model that judges the answers of --rl, e.g. Qwen/Qwen3-32B, or a config.json. Default: rules, which take "
+        "A model that judges the answers of --rl, e.g. Qwen/Qwen3-32B, or a config.json. Default: rules, which "
         "take --reward-seconds.", empty="rules",
     )  # fmt: skip
     judge_len: float | None = _option(
@@ -346,10 +346,10 @@ class Goal(RolloutOptions, _Aims):
 
     # Model
     model: str | None = _option(
-        "model", Kind.MODEL, _MODEL, "Published model",
+        "model", Kind.MODEL, _MODEL, "Model",
         "A published model, e.g. gpt2-xl or meta-llama/Llama-3.1-8B, or a config.json. If the name is unknown, all "
         "known names are listed.",
-        empty="none",
+        empty="any size",
     )  # fmt: skip
     parameters: int | None = _option(
         "params", Kind.COUNT, _MODEL, "Parameters",
@@ -402,12 +402,13 @@ class Goal(RolloutOptions, _Aims):
     # Machines
     gpu: str = _option(  # one key, several keys with commas, "any" (all rented types), or "own" (only those of `own`)
         "gpu", Kind.GPUS, _MACHINES, "GPUs", "The GPU: auto, cpu, h100, 8xh100, several (l4,h200), or any.",
-        empty="any for rent, or this CPU", default="auto", needed=True,
+        empty="any for rent", default="auto", needed=True,
     )  # fmt: skip
     gpus: int = _option(
         "gpus", Kind.NUMBERS, _MACHINES, "How many GPUs",
         "Number of GPUs, or numbers to choose from, e.g. 8 or 1,2,4,8. Default: 1; for several types of GPU, or any: "
-        "1,2,4,8, and also 16,32,64 if a run takes days.", empty="automatic", holds=1, least=1, most=100_000,
+        "1,2,4,8, and also 16,32,64 if a run takes days.", empty="one rented type: 1; any: 1,2,4,8",
+        holds=1, least=1, most=100_000,
     )  # fmt: skip
     counts: tuple[int, ...] = ()  # numbers of GPUs to choose from; empty: exactly `gpus`
     own: tuple[OwnMachine, ...] = _option(
@@ -547,6 +548,7 @@ CALLED_ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType({
     "beta": "reference", "use_kl_loss": "reference", "kl_coef": "reference", "filter_groups": "dropped_groups",
     "staleness_threshold": "staleness", "max_turns": "turns", "max_assistant_turns": "turns", "reward_model": "judge",
     "reward_model_name_or_path": "judge", "kv_cache_dtype": "rollout_precision", "quantization": "rollout_precision",
+    "finetune": "lora_rank",
 })  # fmt: skip
 _A_DAY = 86400.0
 
@@ -571,6 +573,10 @@ SHARED: Final[Mapping[str, Option]] = MappingProxyType({
     "constraint": Option(name="constraint", kind=Kind.TEXT, help="Slurm constraint, e.g. h100."),
     "device": Option(name="device", kind=Kind.CHOICE, help="Where the model runs.", choices=("auto", "cpu", "cuda"),
                      default="auto"),
+    "may_change": Option(name="may_change", kind=Kind.CHOICE, choices=("depth",),
+                         help="Let the new plan also change the depth, not only steps and batch."),
+    "stop_if_over": Option(name="stop_if_over", kind=Kind.SHARE, help="Do not start if the planned work takes this "
+                           "much longer than planned, e.g. 10%."),
     "tokenizer": Option(name="tokenizer", kind=Kind.FILE,
                         help="A tokenizer.json or SentencePiece .model. Default: the tokenizer of the run's data."),
     "plan": Option(name="plan", kind=Kind.FILE, help="The run's plan.yaml. Default: the one in the run's folder."),
@@ -753,11 +759,8 @@ class LaunchOptions(_StartOptions):
         "calibrate", Kind.YES_NO, "First measure this machine (at most two minutes) and plan again within the same "
         "limits. Default: yes if the plan's GPU was never calibrated.",
     )  # fmt: skip
-    may_change: str | None = _own("may_change", Kind.CHOICE, "Let the new plan also change the depth, not only "
-                                  "steps and batch.", choices=("depth",))  # fmt: skip
-    stop_if_over: float | None = _own(
-        "stop_if_over", Kind.SHARE, "Do not start if the planned work takes this much longer than planned, e.g. 10%."
-    )
+    may_change: str | None = _like("may_change")
+    stop_if_over: float | None = _like("stop_if_over")
     gpu_ids: str | None = _own(
         "gpu_ids", Kind.TEXT, "GPUs of this machine to use. Default: the first free ones.", metavar="0,1"
     )

@@ -316,7 +316,7 @@ class ScalingPoint:
     tokens_per_second: float
     total_seconds: float
     cost_usd: float | None
-    efficiency: float  # tokens per second per GPU, relative to one GPU
+    efficiency: float  # tokens per second per GPU, relative to the fewest GPUs
     provider: str | None = None  # None: the user's machine, or a price from the user
     rented: int | None = None  # GPUs paid for, including idle ones; None: `gpus`
     other_batch_tokens: int | None = None  # global batch if it differs from the plan's
@@ -334,6 +334,7 @@ class SearchReport:
     near_misses: tuple[Run, ...]  # better than the plan, but beyond one limit
     sensitivity: tuple[str, ...]
     scaling: tuple[ScalingPoint, ...] = ()
+    scaling_left_out: tuple[str, ...] = ()  # numbers of GPUs that `scaling` does not show, with reasons
     pays_up_to_gpus: int | None = None  # beyond this number of GPUs, cost rises by a larger factor than time falls
     left_out: tuple[str, ...] = ()  # parts of the search that were omitted, with reasons
     does_not_fit: tuple[str, ...] = ()  # machines that surely cannot hold a settled piece of work

@@ -32,15 +32,6 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arriving:
-    """Settings for measuring another machine before a run takes its first step there."""
-
-    may_change_depth: bool = False
-    stop_if_over: float | None = None  # stop if the run takes longer than planned by this share; None: never
-    told: bool = False  # the results have been copied back
-
-
-@dataclass(frozen=True, kw_only=True)
 class LaunchRecord:
     """The contents of `run.json` in a run folder: the process that was started, and its limits."""
 
@@ -61,24 +52,9 @@ class LaunchRecord:
     place: Place = Place()
     cards: tuple[int, ...] = ()  # GPUs of this machine that this attempt uses
     trainer: str = "own"  # the adapter's name
-    arriving: Arriving | None = None  # None: no measurement before the first step
+    commands_first: tuple[str, ...] = ()  # what its job does with `advisor` first, until the results are in the folder
     stop_asked_at: str | None = None  # when the user asked this attempt to stop, ISO 8601, UTC; None: never
-    schema: int = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArrivalRecord:
-    """The contents of `arrival.json` in a run folder: how the machine was measured before the run."""
-
-    calibration: str | None = None  # id of the calibration, with a copy in the folder; None: the measurement failed
-    device_key: str | None = None  # None: the calibration is not trusted
-    seconds: float  # duration of the measurement, counted as an attempt in `budget.json`
-    planned_step_seconds: Estimate
-    found_step_seconds: Estimate | None = None  # of the planned configuration; None: it does not run on this machine
-    over: float | None = None  # share by which the planned work and the calibration take longer than planned
-    goes_on: bool
-    reason: str
-    schema: int = 1
+    schema: int = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +79,7 @@ class ScoreRow:
     predicted: Estimate
     actual: float
     created: str  # ISO 8601, UTC
+    set_aside: str = ""  # why it does not count in medians, in words; "": it counts
 
     @property
     def log_error(self) -> float | None:

@@ -35,7 +35,9 @@ class Formatter:
     steps: tuple[tuple[float, float, str], ...]
     prefix: str = ""
     exact_below: float = 0.0  # smaller whole numbers are written in full, with thousands separators
+    zeros: bool = False  # keep zeros at the end, so that the numbers of a column have the same digits
     cents: bool = False  # for money: one decimal becomes two, and zero becomes 0.00
+    coarsest: int = 300  # decimal place to which the ends of an interval are rounded at most
     finest: int = -300  # last decimal place, as a power of ten, except for numbers that would vanish
 
     def __call__(self, value: float | None) -> str:
@@ -56,11 +58,12 @@ class Formatter:
             return self(value)
         factor, suffix = self._unit(value if value else max(abs(low), abs(high)))
         centre, bottom, top = value / factor, low / factor, high / factor
-        place = _supported_place(top - bottom)
-        shown = self._written(centre, place - 1)[1]
+        place, shown = _place_of_ends(top - bottom), self._written(centre, _place_of_centre(centre, top - bottom))[1]
         # The ends get one more digit if the rounded centre would otherwise lie outside of them.
         if not self._written(bottom, place)[1] <= shown <= self._written(top, place)[1]:
             place -= 1
+        if self._written(bottom, finer := min(place, self.coarsest))[1] <= shown <= self._written(top, finer)[1]:
+            place = finer
         (least, shown_least), (most, shown_most) = (self._written(end, place, zeros=True) for end in (bottom, top))
         if shown == shown_least == shown_most:
             return self.centre(value, low, high)  # the interval is narrower than the last digit
@@ -72,7 +75,7 @@ class Formatter:
         if low == high == value or not all(abs(x) < _LARGEST for x in (value, low, high)):
             return self(value)
         factor, suffix = self._unit(value if value else max(abs(low), abs(high)))
-        return self._written(value / factor, _supported_place((high - low) / factor) - 1)[0] + suffix
+        return self._written(value / factor, _place_of_centre(value / factor, (high - low) / factor))[0] + suffix
 
     def printed(self, value: float, low: float | None = None, high: float | None = None) -> float:
         """Round a number as it is printed, alone or as the centre of an interval."""
@@ -82,7 +85,7 @@ class Formatter:
             factor = self._unit(value)[0]
             return factor * self._written(value / factor, None)[1]
         factor = self._unit(value if value else max(abs(low), abs(high)))[0]
-        return factor * self._written(value / factor, _supported_place(high / factor - low / factor) - 1)[1]
+        return factor * self._written(value / factor, _place_of_centre(value / factor, (high - low) / factor))[1]
 
     def unit(self, value: float) -> tuple[float, str]:
         """Return the divisor and the suffix for a number of this size: (60, "min") for 5400 seconds."""
@@ -95,7 +98,7 @@ class Formatter:
             return UNKNOWN
         factor, suffix = self._unit(value)
         size = abs(value) / factor
-        text, _ = self._written(size, math.floor(math.log10(size)) - 1 if size else None)
+        text, _ = self._written(size, math.floor(math.log10(size)) - 1 if size else None, zeros=False)
         return f"{'-' if value < 0 else '+'}{text}{suffix}"
 
     def _unit(self, value: float) -> tuple[float, str]:
@@ -109,11 +112,11 @@ class Formatter:
                 chosen = step
         return chosen[1], chosen[2]
 
-    def _written(self, number: float, place: int | None, *, zeros: bool = False) -> tuple[str, float]:
+    def _written(self, number: float, place: int | None, *, zeros: bool | None = None) -> tuple[str, float]:
         """Return a number as text with sign and prefix, and its rounded value.
 
         It is rounded to `place`, a power of ten, or to three figures. The place is no finer than `finest`, unless the
-        number would become zero. `zeros` keeps zeros at the end.
+        number would become zero. `zeros` keeps zeros at the end; None: as this formatter does.
         """
         magnitude, value, text = abs(number), 0.0, "0"
         if magnitude:
@@ -125,7 +128,7 @@ class Formatter:
             used = max(used, self.finest) if first >= self.finest else used
             value = round(magnitude, -used)
             text = f"{value:,.{max(0, -used)}f}"
-        if "." in text and not zeros:
+        if "." in text and not (self.zeros if zeros is None else zeros):
             text = text.rstrip("0").rstrip(".")
         if self.cents:
             text = "0.00" if text == "0" else text + "0" if re.search(r"\.\d$", text) else text
@@ -138,9 +141,18 @@ def _rounded(magnitude: float) -> float:
     return round(magnitude, SIGNIFICANT_FIGURES - 1 - math.floor(math.log10(magnitude)))
 
 
-def _supported_place(width: float) -> int:
-    """Return the last decimal place, as a power of ten, that an interval of this width supports."""
-    return math.floor(math.log10(width / 2)) if width > 0 else -300
+def _place_of_centre(value: float, width: float) -> int:
+    """Return the last decimal place, as a power of ten, of a value in an interval of this width.
+
+    It has one digit more than the interval supports, and two at least: a gap is computed from what is printed.
+    """
+    supported = math.floor(math.log10(width / 2)) - 1 if width > 0 else -300
+    return min(supported, math.floor(math.log10(abs(value))) - 1) if value else supported
+
+
+def _place_of_ends(width: float) -> int:
+    """Return the decimal place of an interval's ends, which rounding moves by an eighth of its width at most."""
+    return math.floor(math.log10(width / 4)) if width > 0 else -300
 
 
 _SI = ((0.0, 1.0, ""), (1e3, 1e3, " k"), (1e6, 1e6, " M"), (1e9, 1e9, " B"), (1e12, 1e12, " T"))
@@ -163,6 +175,7 @@ format_count = Formatter(steps=(_SI[0], *_SI[2:]), exact_below=1e6)
 format_bytes = Formatter(
     steps=((0.0, 1.0, " B"), (KIB, KIB, " KiB"), (MIB, MIB, " MiB"), (GIB, GIB, " GiB"), (TIB, TIB, " TiB")),
     exact_below=KIB,
+    coarsest=0,  # so that no end is rounded beyond the memory of a GPU that it fits
 )
 format_rate = Formatter(steps=tuple((start, factor, f"{suffix} tok/s") for start, factor, suffix in _SI))
 format_sample_rate = Formatter(steps=tuple((start, factor, f"{suffix} samples/s") for start, factor, suffix in _SI))
@@ -174,7 +187,13 @@ format_percent = Formatter(steps=((0.0, 0.01, " %"),))
 format_energy = Formatter(steps=((0.0, 1e-3, " Wh"), (1.0, 1.0, " kWh"), (1e3, 1e3, " MWh")))  # takes kWh
 format_mass = Formatter(steps=((0.0, 1e-3, " g"), (1.0, 1.0, " kg"), (1e3, 1e3, " t")))  # takes kg
 format_watts = Formatter(steps=((0.0, 1.0, " W"), (1e4, 1e3, " kW")))
-format_number = Formatter(steps=((0.0, 1.0, ""),))  # a bare number, such as a loss or a ratio
+format_number = Formatter(steps=((0.0, 1.0, ""),))  # a bare number, such as a ratio
+format_loss = Formatter(steps=((0.0, 1.0, ""),), zeros=True)
+
+
+def format_share(share: float) -> str:
+    """Format a share in whole per cent, or in tenths below one per cent."""
+    return format_percent(round(share, 2 if abs(share) >= 0.01 else 3))
 
 
 def format_estimate(estimate: Estimate | None, formatter: Formatter) -> str:
@@ -189,7 +208,7 @@ def format_centre(estimate: Estimate | None, formatter: Formatter) -> str:
     return UNKNOWN if estimate is None else formatter.centre(estimate.value, estimate.low, estimate.high)
 
 
-def format_error(predicted: Estimate | None, actual: Estimate | float | None, formatter: Formatter) -> str:
+def format_error(predicted: Estimate | float | None, actual: Estimate | float | None, formatter: Formatter) -> str:
     """Format the relative error of a prediction, from both numbers as printed; a dash if one is unknown."""
     shown = []
     for number in (predicted, actual):

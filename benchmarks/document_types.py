@@ -46,7 +46,7 @@ from advisor.prediction.depths import DepthOption, Download, MemoryBill
 from advisor.readers.run_table import Event
 from advisor.records import Estimate, Plan, Workload
 from advisor.report.prediction import ESTIMATES
-from advisor.run_records import ArrivalRecord, LaunchRecord
+from advisor.run_records import LaunchRecord
 from advisor.store.adopted import Adopted, AdoptedPlan
 from advisor.store.calibration import Burst, Calibration, Cost, HeldOutSummary, Quality, Settings
 from advisor.store.store import CalibrationEntry
@@ -99,7 +99,8 @@ _ANALYSIS = {
     **_PART_OF_LOG, "source": str, "format": str, "framework": str | None, "rows": int, "phases": [str],
     "runs": [{**_PART_OF_LOG, "name": str | None, "trained": bool, "first_line": int | None, "last_line": int | None,
               "starts": int, "hours": float | None}],
-    "loss_change": float | None, "verdict": [str], "throughput": float | None, "mfu": float | None,
+    "loss_change": float | None, "verdict": [str], "throughput": float | None, "throughput_is": str | None,
+    "mean_throughput": float | None, "mfu": float | None, "mean_mfu": float | None,
     "logged_mfu": float | None, "parts_of_step": [PartOfStep], "measured": Measured,
     "cost": {"hours": float | None, "usd": float | None, "usd_per_hour": float | None, "price_source": str | None,
              "whole_run_hours": Estimate | None, "whole_run_usd": Estimate | None, "savings": Savings | None},
@@ -268,7 +269,6 @@ FILES: dict[str, Shape] = {  # those of docs/file-formats.md that other programs
     "plan.yaml": Plan,
     "run.yaml": RunConfig,
     "run.json": LaunchRecord,
-    "arrival.json": ArrivalRecord,
     "meta.json": TokenMeta,
     "budget.json": {Spent: ..., "schema": int, "sha256": str},
     "adopted.yaml": Adopted,

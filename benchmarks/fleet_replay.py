@@ -1,6 +1,6 @@
 """Plans fleets drawn from recorded jobs, and replays them: how often deadlines are met that the plan gave a chance.
 
-python benchmarks/fleet_replay.py --traces FOLDER [--fleets 200] [--effort 0.02]
+python benchmarks/fleet_replay.py --traces FOLDER [--fleets 200] [--effort 0.02] [--rolling]
 
 FOLDER has `philly.csv` (timestamp,duration,num_gpus,gpu_time,cluster: jobs of a shared cluster, as in the public
 repository siasosp23/artifacts) and below `spot/` files as benchmarks/spot_policy.py reads them. Only jobs of at least
@@ -15,6 +15,11 @@ out"). A job that still runs when a fleet begins is known to last at least as lo
 of each owner are planned, simulated and replayed. Spot machines are those of a zone at a moment drawn in its later
 half; known of them are its last three days, or, for zones left out, three days of another zone. "normal" takes the
 simulation's errors as they are without a history.
+
+With `--rolling` the fleet is planned again whenever a run has ended or is later than planned, as `advisor fleet run`
+does, by what others alone know ("left out"): what runs stays, and its own speed is known from a tenth of its work on
+(the trace has no steps: they are taken to be equally long). Chances are those of the first plan, and of the last one
+before the run's end or deadline.
 """
 
 from __future__ import annotations
@@ -25,22 +30,25 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 from scipy.stats import norm
 
-from advisor.fleets.records import Errors, Fleet, FleetRun, Pool, PoolKind, Way
+from advisor.fleets.records import Errors, Fleet, FleetRun, Placement, Pool, PoolKind, Way
 from advisor.fleets.simulate import RESTART_HOURS, Chances, simulate
-from advisor.fleets.spot import rates_of
+from advisor.fleets.spot import hours_by_age
 from advisor.offer import EIGHT_OF_TEN
 from advisor.records import Basis, Estimate
 from advisor.workflows.fleet import solve
+from advisor.workflows.fleet_run import going_on
+from benchmarks.spot_policy import rates_of
 
 LEAST_HOURS, LAST_JOBS, LEAST_ALIKE, LEAST_DEVIATION = 1 / 6, 400, 20, 0.2
 KNOWN_HOURS = 72.0  # of a zone
+PROGRESS = 0.1  # share of the work from which a run's own speed is known
 PRICE, SPOT_SHARE = 2.5, 0.3
 GPU = "v100-32gb-sxm"
 LEVELS = np.linspace(0.005, 0.995, 100)
@@ -135,8 +143,9 @@ def zones_of(folder: Path) -> list[Zone]:
 
 def known_of(zone: Zone, at: int) -> tuple[float, float]:
     """Return availability and hours up of a zone's last days."""
-    rates = rates_of(zone.there[max(0, at - int(KNOWN_HOURS / zone.step)) : at].tolist(), zone.step)
-    return rates.comes / (rates.comes + rates.goes), 1 / rates.goes
+    rates = rates_of(zone.there[max(0, at - int(KNOWN_HOURS / zone.step)) : at], zone.step)
+    away, up = hours_by_age(rates).sum(axis=1).tolist()
+    return up / (up + away), up
 
 
 class Recorded(Chances):
@@ -201,6 +210,63 @@ def fleet_of(jobs: Jobs, errors: Errors, spot: tuple[float, float], on_demand: b
 
 
 @dataclass(frozen=True, kw_only=True)
+class Running:
+    place: Placement
+    begins: float
+    ends: float  # as recorded
+    planned_end: float
+
+
+def rolled(fleet: Fleet, recorded: Recorded, effort: float, seed: int) -> dict[str, tuple[float, float, bool]]:
+    """Plan again at each event; return for each run the chances in its first and last plan, and whether it was met."""
+    runs = {run.name: run for run in fleet.runs}
+    pools = {pool.name: pool for pool in fleet.pools}
+    waiting, running, ends = dict(runs), dict[str, Running](), dict[str, float]()
+    first, last, now = dict[str, float](), dict[str, float](), 0.0
+    while waiting or running:
+        asked = [replace(run, earliest_hours=max(run.earliest_hours, now)) for run in waiting.values()]
+        frozen = {}
+        for name, one in running.items():
+            way, done = way_at(runs[name], one.place), (now - one.begins) / (one.ends - one.begins)
+            share = max(1 - (now - one.begins) / way.hours.value, 0.1)
+            if is_known := done >= PROGRESS:
+                share = float(recorded.factor(runs[name], way, GPU)[0]) * (1 - done)
+            way = going_on(way, share, is_known)
+            asked.append(replace(runs[name], earliest_hours=now, ways=(way,)))
+            frozen[name] = replace(one.place, start_hours=now, end_hours=now + way.hours.value)
+        plan = solve(replace(fleet, runs=tuple(asked)), effort=effort, frozen=frozen, seed=seed)
+        for one in plan.outlooks:
+            first.setdefault(one.run, one.probability)
+            if now < runs[one.run].deadline_hours:
+                last[one.run] = one.probability
+        running = {name: replace(one, planned_end=frozen[name].end_hours) for name, one in running.items()}
+        planned = [one for one in plan.schedule.placements if one.run in waiting]
+        is_due = False
+        while not is_due:
+            # Start what is due and has room, in the order of the plan.
+            for place in planned:
+                pool = pools[place.pool]
+                used = sum(other.place.gpus for other in running.values() if other.place.pool == place.pool)
+                if place.run in waiting and place.start_hours <= now + 1e-9 and used + place.gpus <= pool.capacity(0):
+                    run = replace(waiting.pop(place.run), earliest_hours=now)
+                    alone = replace(plan.schedule, placements=(place,))
+                    end = float(simulate(replace(fleet, runs=(run,)), alone, chances=recorded).ends[0, 0])
+                    hours = way_at(run, place).hours.value
+                    running[run.name] = Running(place=place, begins=now, ends=end, planned_end=now + hours)
+            coming = [place.start_hours for place in planned if place.run in waiting and place.start_hours > now + 1e-9]
+            late = [one.planned_end for one in running.values() if now < one.planned_end < one.ends]
+            now = min([*coming, *late, *(one.ends for one in running.values())])
+            over = {name for name, one in running.items() if one.ends <= now + 1e-9}
+            ends |= {name: running.pop(name).ends for name in over}
+            is_due = bool(over) or now in late
+    return {name: (first[name], last[name], end <= runs[name].deadline_hours) for name, end in ends.items()}
+
+
+def way_at(run: FleetRun, place: Placement) -> Way:
+    return next(way for way in run.ways if (way.pool, way.gpus) == (place.pool, place.gpus))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Scored:
     owner: str
     zone: str
@@ -217,6 +283,7 @@ def main() -> None:
     parser.add_argument("--fleets", type=int, default=200)
     parser.add_argument("--effort", type=float, default=0.02)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rolling", action="store_true")
     given = parser.parse_args()
     rng = np.random.default_rng(given.seed)
     fleets, zones = fleets_of(given.traces, rng), zones_of(given.traces)
@@ -241,6 +308,20 @@ def main() -> None:
             both = Errors(common_share=(mine.common_share + others.common_share) / 2, quantiles=tuple(levels))
             other = rng.choice([one.name for one in zones if one.name != zone.name])  # a zone that nobody looked at
             unseen = next(one for one in zones if one.name == other)
+            if given.rolling:
+                draw = np.random.default_rng(count)
+                fleet = fleet_of(jobs, others, known_of(unseen, len(unseen.there) // 2), on_demand, draw)
+                replayed = rolled(fleet, Recorded(fleet, jobs, zone, at), given.effort, count)
+                scored += [Scored(owner=owner, zone=zone.name, pool="", on_demand=on_demand, fleet=count, met=met,
+                                  chances={"first plan": start, "last plan": end})
+                           for start, end, met in replayed.values()]  # fmt: skip
+                print(f"{count} fleets, {len(scored)} runs with a deadline", flush=True)
+                for known in ("first plan", "last plan") if count % 5 == 0 or count == given.fleets else ():
+                    print(f"\nchances of the {known}")
+                    report(scored, known, "all", rng)
+                    for name in sorted({one.owner for one in scored}):
+                        report([one for one in scored if one.owner == name], known, name, rng)
+                continue
             found: dict[str, dict[str, float]] = {}
             planned = None
             for known, errors, spot in (

@@ -18,8 +18,8 @@ import statistics
 from collections import defaultdict
 from dataclasses import dataclass
 
-from advisor.hardware.offers import expected_price, rows_by_gpu
-from advisor.hardware.prices import PriceRow
+from advisor.hardware.offers import expected_price
+from advisor.hardware.prices import PriceRow, price_list
 from advisor.laws.intervals import Z80
 
 NO_PRICE = ("GPU alone", "GPU only", "mean of", "average", "starting", "from the FAQ", "stale", "cheapest", "one offer")
@@ -42,7 +42,7 @@ class Scored:
 
 def sellers_left_out() -> list[Scored]:
     """Return each seller's lowest price of each GPU, believed from all other prices."""
-    rows, scored = rows_by_gpu(), []
+    rows, scored = price_list().by_gpu, []
     lowest: dict[tuple[str, str], float] = {}
     for gpu, of_gpu in rows.items():
         for row in of_gpu:

@@ -5,16 +5,24 @@ reads each with `read_run` (everything: events, facts, table) and with the loop 
 ratio and the peak of resident memory. Asked of the reader: 5 MB/s, and at most 6 times the file in memory.
 
     python benchmarks/read_speed.py [--megabytes 64] [--huge]       # --huge: also parts of a log of 2 GB
+    python benchmarks/read_speed.py --analyze [--megabytes 20]      # seconds of `advisor analyze` of five kinds of logs
+
+The second line runs the command in a process of its own, and names the processor time beside the time that passed, for
+machines on which others work, too. Asked of it: 5 s for 20 MB.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import random
 import re
 import resource
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -84,19 +92,82 @@ STYLES = {
 }
 
 
-def blocks(style: str, seed: int = 1) -> Iterator[bytes]:
+def trainer_line(step: int, draw: Callable[[], float]) -> str:
+    """Return a state of the Hugging Face Trainer's bar, which overwrites the last; every tenth step also its row."""
+    clock = f"{step // 14400}:{step // 240 % 60:02d}:{step // 4 % 60:02d}"
+    bar = f"\r{step // 4000:3d}%|{'█' * (step // 40_000):10}| {step}/400000"
+    line = f"{bar} [{clock}<27:00:00,  {3.9 + draw() / 5:.2f}it/s]"
+    row = {"loss": round(3 + draw(), 4), "grad_norm": draw(), "learning_rate": 5e-5 * draw(), "epoch": step / 4e5}
+    return line if step % 10 else f"{line}\n{row}\n"
+
+
+def megatron_line(step: int, draw: Callable[[], float]) -> str:
+    return (
+        f" iteration {step:8d}/  999999 | consumed samples: {256 * step:12d} | elapsed time per iteration (ms):"
+        f" {500 + 10 * draw():.1f} | learning rate: {3e-4 * draw():.6E} | global batch size:   256 | lm loss:"
+        f" {3 + draw():.6E} | loss scale: 1.0 | grad norm: {draw():.3f} | number of skipped iterations:   0 |"
+        " number of nan iterations:   0 |\n"
+    )
+
+
+def json_line(step: int, draw: Callable[[], float]) -> str:
+    row = {"step": step, "loss": 3 + draw(), "lr": 3e-4, "grad_norm": draw(), "step_time": 0.5 + draw() / 100}
+    return json.dumps(row) + "\n"
+
+
+def troubled_line(step: int, draw: Callable[[], float]) -> str:
+    """Return a step of nanoGPT; every fifth step also stack traces and warnings of which hardly two are alike."""
+    word = [f"{chr(97 + int(26 * draw()))}{chr(97 + int(26 * draw()))}_{int(1e6 * draw()):x}" for _ in range(8)]
+    frames = "".join(
+        f'  File "/usr/lib/{one}.py", line {int(900 * draw())}, in {one}\n    self.{one}()\n' for one in word
+    )
+    trouble = f"Traceback (most recent call last):\n{frames}ConnectionError: {word[0]}: Max retries exceeded\n"
+    warning = f"WARNING 10:{step % 60:02d}:00 [{word[1]}.py:{step % 900}] worker {word[2]} retries {word[3]}\n"
+    return nanogpt_line(step, draw) + ("" if step % 5 else trouble + warning)
+
+
+KINDS = {
+    **{"nanogpt.log": nanogpt_line, "trainer.log": trainer_line, "megatron.log": megatron_line},
+    **{"metrics.jsonl": json_line, "troubled.log": troubled_line},
+}
+
+
+def analyze(path: Path) -> tuple[float, float]:
+    """Return the seconds that passed and the processor time of `advisor analyze` of a log, from start to end."""
+    begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = (sys.executable, "-m", "advisor", "analyze", path, "--json")
+    # modules are compiled once, as they are where the program is installed
+    environment = os.environ | {"ADVISOR_HOME": str(path.parent), "PYTHONPYCACHEPREFIX": str(path.parent / "compiled")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.perf_counter() - begun, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def time_analyses(folder: Path, size: int, repeats: int) -> None:
+    """Print the median seconds of `advisor analyze` of each kind of log."""
+    print(f"{'log':14} {'passed':>8} {'processor':>10}")
+    write(folder / "short.log", nanogpt_line, 10_000)
+    analyze(folder / "short.log")
+    for name, line in KINDS.items():
+        write(folder / name, line, size)
+        passed, used = zip(*(analyze(folder / name) for _ in range(repeats)), strict=True)
+        print(f"{name:14} {statistics.median(passed):6.1f} s {statistics.median(used):8.1f} s")
+
+
+def blocks(line: Callable[[int, Callable[[], float]], str], seed: int = 1) -> Iterator[bytes]:
     """Yield blocks of lines without end, which repeat 10,007 random numbers."""
-    draw, line = random.Random(seed).random, STYLES[style][0]
+    draw = random.Random(seed).random
     values = itertools.cycle([draw() for _ in range(10_007)])
     for first in itertools.count(0, BLOCK_STEPS):
         lines = (line(step, values.__next__) for step in range(first, first + BLOCK_STEPS))
         yield "".join(lines).encode()
 
 
-def write(path: Path, style: str, size: int) -> int:
+def write(path: Path, line: Callable[[int, Callable[[], float]], str], size: int) -> int:
     """Write a log of at least `size` bytes and return its size in bytes."""
     with path.open("wb") as out:
-        for block in blocks(style):
+        for block in blocks(line):
             out.write(block)
             if out.tell() >= size:
                 return out.tell()
@@ -132,7 +203,7 @@ def compare(folder: Path, style: str, size: int, repeats: int) -> tuple[float, f
     from advisor.readers.read import read_run
 
     path = folder / f"{style}.log"
-    written = write(path, style, size)
+    written = write(path, STYLES[style][0], size)
     table = read_run(path)
     assert table.format == style, table.format
     assert table.rows == line_by_line(path, STYLES[style][1]), "the loop and the reader disagree"
@@ -147,7 +218,7 @@ def read_huge(folder: Path, size: int) -> None:
     from advisor.readers.read import read_run
 
     path = folder / "huge.log"
-    written = write(path, "nanogpt", size)
+    written = write(path, nanogpt_line, size)
     start = time.perf_counter()
     table = read_run(path)
     seconds = time.perf_counter() - start
@@ -159,16 +230,22 @@ def read_huge(folder: Path, size: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--megabytes", type=int, default=64)
+    parser.add_argument("--megabytes", type=int, help="of each log: 64, or 20 with --analyze")
+    parser.add_argument("--analyze", action="store_true", help="time the command `advisor analyze` instead")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--huge", action="store_true", help="also read one log of 2 GB, in parts")
     arguments = parser.parse_args()
+    size = 1_000_000 * (arguments.megabytes or (20 if arguments.analyze else 64))
+    if arguments.analyze:
+        with tempfile.TemporaryDirectory() as name:
+            time_analyses(Path(name), size, arguments.repeats)
+        return
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         print(f"{'style':12} {'read_run':>10} {'per line':>10} {'ratio':>6}")
         for style in STYLES:
-            ours, loop = compare(folder, style, arguments.megabytes * 1_000_000, arguments.repeats)
+            ours, loop = compare(folder, style, size, arguments.repeats)
             print(f"{style:12} {ours:6.0f} MB/s {loop:6.0f} MB/s {ours / loop:6.1f}")
         print(f"peak {peak_mib():.0f} MiB resident, both ways together")
         if arguments.huge:

@@ -67,7 +67,7 @@ def fill(store: Store, count: int) -> None:
     (store.home / "runs").mkdir(parents=True)
     shutil.copyfile(example_run() / LOG, store.home / LOG)
     made = [make_run(store, store.home / "runs" / f"run-{number:05d}", number) for number in range(count)]
-    with store.ledger._transaction() as db:
+    with store._transaction() as db:
         rows = [(r.id, r.name, r.path, r.created, r.plan_id, r.device_key)
                 for number, (r, _) in enumerate(made) if number % UNREGISTERED]  # fmt: skip
         db.executemany(

@@ -2,9 +2,11 @@
 
 python benchmarks/spot_policy.py TRACES [--work 48] [--overhead-minutes 12] [--share 0.3] [--starts 8]
 
-TRACES is a folder of JSON files {"metadata": {"gap_seconds": …}, "data": [machines there, …]}, as in the public
-repository skypilot-org/spot-traces (availability/1-node/aws-02-15-2023: 9 zones, one V100). The policy knows the zone's
-last week. Costs are shares of the on-demand cost of the work.
+TRACES has folders of JSON files {"metadata": {"gap_seconds": …}, "data": [machines there, …]}, as the public repository
+skypilot-org/spot-traces. Each folder is left out: the policy knows the rates by age of the zones in all the others, and
+how often machines came and went in the zone's own last week. A second figure is for a policy that knows the zone's own
+rates by age, from its whole recording: about the most that any could do. Costs are shares of the on-demand cost of the
+work.
 """
 
 from __future__ import annotations
@@ -12,17 +14,19 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 
-from advisor.fleets.spot import ON_DEMAND, SPOT, WAIT, Policy, rates_of
+from advisor.fleets.spot import ON_DEMAND, PRIOR_TIMES, RECORDED, SPOT, WAIT, Policy, interval_of
 
 STEP_HOURS = 0.2  # about
 REFRESH_HOURS = 12.0  # after which the rates are estimated anew
 WEEK = 168.0
+CPU_ONLY = ("intel_64", "c3-88")
 
+Zone = tuple[float, np.ndarray]  # hours of a step; whether machines were there
 Choose = Callable[[int, int, int, bool, int], int]  # step, steps left, work left, spot there, what runs → what to do
 
 
@@ -52,13 +56,18 @@ def greedy(start: int) -> Choose:
     return choose
 
 
-def with_policy(seen: np.ndarray, first: int, step: float, overhead: float, share: float) -> Choose:
-    """Follow the advisor's policy, whose rates come from the last week."""
-    made: dict[str, object] = {"at": -math.inf}
+def with_policy(seen: np.ndarray, first: int, step: float, overhead: float, share: float, known: np.ndarray) -> Choose:
+    """Follow the advisor's policy with the rates of other zones, made as high as they were here in the last week."""
+    since = 0.0
+    for now, before in zip(seen[1 : first + 1].tolist(), seen[:first].tolist(), strict=True):
+        since = since + step if now == before else 0.0
+    made: dict[str, object] = {"at": -math.inf, "age": since}
 
     def choose(at: int, left: int, work: int, up: bool, running: int) -> int:
+        if at:
+            made["age"] = made["age"] + step if up == seen[first + at - 1] else 0.0
         if at - made["at"] >= REFRESH_HOURS / step and (running == WAIT or made["at"] < 0):
-            rates = rates_of(seen[max(0, first + at - int(WEEK / step)) : first + at + 1].tolist(), step)
+            rates = rates_of(seen[max(0, first + at - int(WEEK / step)) : first + at + 1], step, known)
             try:
                 made["policy"] = Policy(work_hours=work * step, hours_left=left * step, overhead_hours=overhead,
                                         spot_share=share, rates=rates, step_hours=step)  # fmt: skip
@@ -66,7 +75,9 @@ def with_policy(seen: np.ndarray, first: int, step: float, overhead: float, shar
             except ValueError:  # no slack is left for another policy
                 return ON_DEMAND
         policy: Policy = made["policy"]  # type: ignore[assignment]
-        return policy.action(hours_left=left * step, work_left=work, spot_there=up, running=running)
+        return policy.action(
+            hours_left=left * step, work_left=work, spot_there=up, running=running, age_hours=made["age"]
+        )
 
     return choose
 
@@ -90,34 +101,77 @@ def foreseen(there: np.ndarray, step: float, work: int, start: int, share: float
     return float(later[WAIT, work])
 
 
+def counted(seen: np.ndarray, step_hours: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return how often machines came and went at each age, and in how many hours they could have."""
+    changes = np.flatnonzero(np.diff(seen, prepend=~seen[:1]))
+    age = (np.arange(len(seen)) - np.repeat(changes, np.diff(changes, append=len(seen)))) * step_hours
+    at = seen[:-1].astype(int), interval_of(age[:-1])
+    times, hours = np.zeros_like(RECORDED), np.zeros_like(RECORDED)
+    np.add.at(times, at, seen[1:] != seen[:-1])
+    np.add.at(hours, at, step_hours)
+    return times, hours
+
+
+def rates_of(seen: np.ndarray, step_hours: float, known: np.ndarray = RECORDED) -> np.ndarray:
+    """Return the rates of other zones, scaled to a zone in which machines were seen, or not, at each step so far."""
+    times, hours = counted(seen, step_hours)
+    expected = (hours * known).sum(axis=1, keepdims=True)
+    return known * (times.sum(axis=1, keepdims=True) + PRIOR_TIMES) / (expected + PRIOR_TIMES)
+
+
+def zones_of(folder: Path) -> list[Zone]:
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        trace = json.loads(path.read_text())
+        gap = trace["metadata"]["gap_seconds"] / 3600
+        every = max(1, round(STEP_HOURS / gap))
+        found.append((gap * every, np.array(trace["data"])[::every] > 0))
+    return found
+
+
+def pooled(zones: Iterable[Zone]) -> np.ndarray:
+    """Return the rates of all these zones together; half an hour at the advisor's own for ages that nobody reached."""
+    times, hours = np.sum([counted(there, step) for step, there in zones], axis=0)
+    return (times + 0.5 * RECORDED) / (hours + 0.5)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("traces", type=Path)
     parser.add_argument("--work", type=float, default=48.0)
     parser.add_argument("--overhead-minutes", type=float, default=12.0)
     parser.add_argument("--share", type=float, default=0.3)
     parser.add_argument("--starts", type=int, default=8)
     given = parser.parse_args()
-    print("deadline  greedy  policy  foreseen  late  share of greedy's gap closed")
-    for deadline in (1.25 * given.work, 1.5 * given.work, 2 * given.work):
-        rows = []
-        for path in sorted(given.traces.glob("*.json")):
-            trace = json.loads(path.read_text())
-            gap = trace["metadata"]["gap_seconds"] / 3600
-            every = max(1, round(STEP_HOURS / gap))
-            step, there = gap * every, np.array(trace["data"])[::every] > 0
-            steps, start = int(deadline / step), math.ceil(given.overhead_minutes / 60 / step - 1e-9)
-            work = math.ceil(given.work / step - 1e-9)
-            for first in np.linspace(0, len(there) - steps - 1, given.starts).astype(int).tolist():
-                part = there[first : first + steps]
-                waited = follow(part, step, work, start, given.share, greedy(start))
-                chosen = with_policy(there, first, step, given.overhead_minutes / 60, given.share)
-                followed = follow(part, step, work, start, given.share, chosen)
-                rows.append((waited[0], followed[0], foreseen(part, step, work, start, given.share), followed[1]))
-        mean = np.array(rows, dtype=float).mean(axis=0)
-        closed = (mean[0] - mean[1]) / (mean[0] - mean[2])
-        shares = "  ".join(f"{usd / given.work:.3f}" for usd in mean[:3])
-        print(f"{deadline:6.0f} h  {shares}  {int(mean[3] * len(rows))} of {len(rows)}  {closed:.0%}", flush=True)
+    folders = {path.parent for path in given.traces.glob("**/*.json") if not path.stem.endswith(CPU_ONLY)}
+    recorded = {f"{folder.parent.name}/{folder.name}": zones_of(folder) for folder in sorted(folders)}
+    every = pooled(zone for zones in recorded.values() for zone in zones)
+    print(f"all zones: machines come {np.round(every[0], 3)}, go {np.round(every[1], 3)} times an hour")
+    print("deadline  greedy  policy, with its zone's own shape  foreseen  late  shares of greedy's gap closed")
+    for name, zones in recorded.items():
+        known = pooled(zone for other, theirs in recorded.items() if other != name for zone in theirs)
+        for deadline in (1.25 * given.work, 1.5 * given.work, 2 * given.work):
+            rows = []
+            for step, there in zones:
+                steps, start = int(deadline / step), math.ceil(given.overhead_minutes / 60 / step - 1e-9)
+                if steps >= len(there):
+                    continue
+                work = math.ceil(given.work / step - 1e-9)
+                for first in np.linspace(0, len(there) - steps - 1, given.starts).astype(int).tolist():
+                    part = there[first : first + steps]
+                    waited, _ = follow(part, step, work, start, given.share, greedy(start))
+                    usd, late = [], []
+                    for rates in (known, pooled([(step, there)])):
+                        chosen = with_policy(there, first, step, given.overhead_minutes / 60, given.share, rates)
+                        one = follow(part, step, work, start, given.share, chosen)
+                        usd.append(one[0])
+                        late.append(one[1])
+                    rows.append((waited, *usd, foreseen(part, step, work, start, given.share), late[0]))
+            mean = np.array(rows, dtype=float).mean(axis=0)
+            closed = (mean[0] - mean[1:3]) / (mean[0] - mean[3])
+            shares = "  ".join(f"{usd / given.work:.3f}" for usd in mean[:4])
+            print(f"{name:24} {deadline:4.0f} h  {shares}  {int(mean[4] * len(rows))} of {len(rows)}  {closed[0]:.0%}"
+                  f" {closed[1]:.0%}", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

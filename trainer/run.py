@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 import traceback
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -28,7 +29,7 @@ from trainer.journal import Journal
 from trainer.loop import StepRecord, Trainer, Wishes
 from trainer.pace import Pace
 from trainer.parallel import World
-from trainer.runlog import smoothed_loss
+from trainer.runlog import loss_so_far, recent_rows
 from trainer.schema import SCHEMA, Gate, Outcome, RunConfig, to_dict
 from trainer.telemetry import TelemetryHandle, start_telemetry
 from trainer.token_folder import TokenMeta
@@ -90,7 +91,7 @@ class _Session:
         taken: int | None = None
         if not restored and config.init_from is not None:
             taken = self.trainer.begin_from(Path(config.init_from), warnings.append)
-        self.smoothed_loss: float | None = restored.get("smoothed_loss")
+        self.losses: deque[float] = deque(restored.get("losses", ()), maxlen=recent_rows(config.steps))
         self.resumed_from = journal.step = self.trainer.steps_done
         self.evaluated_step: int = restored.get("evaluated_step", 0)
         self.skipped_in_a_row = 0
@@ -183,11 +184,12 @@ class _Session:
         return None
 
     def _stop(self, record: StepRecord) -> tuple[Outcome, str] | None:
-        self.smoothed_loss = smoothed_loss(self.smoothed_loss, record.loss)
+        self.losses.append(record.loss)
         for condition in self.config.stop.loss:
-            if record.step >= condition.step and self.smoothed_loss > condition.above:
+            level = loss_so_far(reversed(self.losses), record.step) if record.step >= condition.step else None
+            if level is not None and level > condition.above:
                 return Outcome.STOPPED, (
-                    f"the smoothed loss {self.smoothed_loss:.4f} was above {condition.above} at step {record.step}"
+                    f"the training loss so far, {level:.4f}, was above {condition.above} at step {record.step}"
                 )
         asked = self.world.size == 1 and self.guard.requests.reason is not None  # no other process has to agree
         if self.trainer.agreed.stop or asked:
@@ -297,7 +299,7 @@ class _Session:
     def _extra(self) -> dict[str, Any]:
         """Return what a checkpoint stores in addition to the trainer's state."""
         return {
-            "smoothed_loss": self.smoothed_loss,
+            "losses": list(self.losses),  # of the newest steps
             "evaluated_step": self.evaluated_step,
             "budget": self.guard.budget.record(),
         }

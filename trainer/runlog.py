@@ -10,9 +10,11 @@ import gc
 import json
 import math
 import os
+import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ LOG_NAME = "log.jsonl"  # in a run folder
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _NUMERIC_KINDS = ("step", "eval", "witness", "compile")  # every such string in records of these kinds is a number
 _LINES_PER_PARSE = 4096  # parsed as one JSON array, so that lines share field names, which halves the memory
-_LOSS_MEMORY = 0.9  # of the smoothed loss, per step; nanochat prints the same average
+LEAST_ROWS, _SHARE_OF_ROWS = 5, 0.02  # of the last rows, whose mean is the loss so far; one row is noise
 
 
 class RunLogError(ValueError):
@@ -176,10 +178,20 @@ def read_records(path: str | Path, offset: int = 0) -> tuple[list[Record], int]:
     return records, offset + end
 
 
-def smoothed_loss(before: float | None, loss: float) -> float:
-    """Return the smoothed loss after one more step. `before` is the value up to that step, None at the first step."""
-    last = before if before is not None and math.isfinite(before) else loss
-    return _LOSS_MEMORY * last + (1 - _LOSS_MEMORY) * loss
+def recent_rows(rows: int) -> int:
+    """Return of how many of the last rows the loss so far is the mean: 2 % of them, at least five."""
+    return max(LEAST_ROWS, int(_SHARE_OF_ROWS * rows))
+
+
+def loss_so_far(losses: Iterable[float], rows: int) -> float | None:
+    """Return the loss after `rows` rows, of which `losses` are the last ones, the newest first; None without any.
+
+    It is the mean of the finite ones in the last rows; if the newest is not finite, it is that.
+    """
+    newest = list(islice(losses, recent_rows(rows)))
+    if not newest or not math.isfinite(newest[0]):
+        return newest[0] if newest else None
+    return statistics.fmean(filter(math.isfinite, newest))
 
 
 def load_run_log(path: str | Path) -> RunLog:

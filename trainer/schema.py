@@ -165,7 +165,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LossStop:
-    """Stop with a checkpoint if the smoothed loss is above `above` at or after `step`."""
+    """Stop with a checkpoint if the training loss so far is above `above` at or after `step`."""
 
     step: int
     above: float
@@ -319,13 +319,12 @@ def config_from_dict(raw: Any) -> RunConfig:
 
 
 def load_config(path: str | Path) -> RunConfig:
-    """Read a run configuration from a YAML file. Raises ConfigError or OSError."""
-    text = Path(path).read_text(encoding="utf-8")
+    """Read a run configuration from a YAML file, or that of a plan, its `run`. Raises ConfigError or OSError."""
     try:
-        raw = yaml.safe_load(text)
+        raw = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         raise ConfigError([f"{path} is not valid YAML: {' '.join(str(error).split())}"]) from error
-    return config_from_dict(raw)
+    return config_from_dict(raw.get("run", raw) if isinstance(raw, dict) else raw)
 
 
 def dump_config(config: RunConfig) -> str:

@@ -17,20 +17,22 @@ from advisor.adopt.fit import Batch, Fitted, batch_of, drift_of, fit_memory, mem
 from advisor.adopt.guard import grace_seconds
 from advisor.adopt.self_test import CAPPED, DEAD, UNTESTED, WORKS, rows_of_all, tokens_of
 from advisor.errors import AdvisorError
-from advisor.laws.intervals import Z80
-from advisor.offer import Offer
+from advisor.laws.intervals import Z80, chance_below
+from advisor.offer import OWN_MACHINE, Offer
 from advisor.options import AdoptedGoal
 from advisor.planning.costs import rent_usd
 from advisor.planning.goal import Limits
+from advisor.planning.infeasible import chance_words
 from advisor.prediction.intervals import sum_shared
 from advisor.prediction.micro_batch import choose_row
 from advisor.records import Basis, Bill, Estimate, WallClock
 from advisor.store.adopted import LOG, PROBE, WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan, Setting, tightest
-from advisor.units import format_estimate, format_seconds, format_usd
+from advisor.units import format_bytes, format_estimate, format_seconds, format_usd
 
 _FARTHEST = 2.0  # times the measured rows; nothing beyond is planned
 _ONCE_MORE = 1.15  # by which start-up and end differ between runs; arbitrary, imports come from a cache or a disk
 _BUSY = 1.5  # times; the reference kernel of a run counts as slow from there on, too (findings/detectors/machine.py)
+_LENGTHS = frozenset(("steps", "tokens", "epochs"))  # knobs that end a run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,13 +141,14 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
     ending = _once_more([b.ending_seconds for b in adopted.bursts])
     assert startup is not None  # the base burst has steps
     fixed = startup if ending is None else sum_shared(startup, ending)  # their errors come from the same machine
-    many, usd = round(chosen.batch.processes), goal.usd_per_gpu_hour
-    if usd is not None and adopted.device_key != "cpu":  # processes on a CPU share one machine
+    many, on_cpu = round(chosen.batch.processes), adopted.device_key == "cpu"
+    usd = 0.0 if goal.usd_per_gpu_hour is None and on_cpu else goal.usd_per_gpu_hour
+    if usd is not None and not on_cpu:  # processes on a CPU share one machine
         usd *= many
     if goal.budget_usd is not None and not usd:
         raise AdvisorError("a budget needs a price", "state it: --price 2.50", exit_code=2)
-    offer = Offer(gpu=adopted.device_key, gpus=many, provider=None, spot=False, usd_per_hour=usd,
-                  source="no price was given" if usd is None else "given")  # fmt: skip
+    source = "given" if usd else OWN_MACHINE if on_cpu else "no price was given"
+    offer = Offer(gpu=adopted.device_key, gpus=many, provider=None, spot=False, usd_per_hour=usd, source=source)
     limit = tightest(goal.deadline_seconds, goal.budget_usd, usd)
     # Rows and tokens of one step of all processes; None if neither the probe nor a knob states them.
     shape, tokens = base.shape, tokens_of(base)
@@ -172,7 +175,7 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
     # The command as it is ends after these steps if they are its own and no burst contradicted.
     contradicted = {verdict.name for verdict in adopted.verdicts if verdict.verdict in (DEAD, CAPPED)}
     own = replace(goal, usd_per_gpu_hour=None, gpus=None, memory_bytes=None) == AdoptedGoal()
-    ends = bool(length) or (own and not contradicted & {"steps", "tokens", "epochs"})
+    ends = bool(length) or (own and not contradicted & _LENGTHS)
     # if only its lines count its steps, each step must print one
     lines = (Setting(name="log_every", value=1.0),) if adopted.by_log and not base.step_printed else ()
     drift = drift_of(adopted.bursts)
@@ -183,20 +186,25 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
         step_seconds=chosen.step_seconds, memory_bytes=chosen.memory_bytes, memory_kind=memory_kind(adopted.bursts),
         max_seconds=goal.deadline_seconds, max_usd=goal.budget_usd, basis=LOG if adopted.by_log else PROBE,
         reasons=(why, _why_this_batch(adopted, options, chosen)),
-        warnings=tuple(_warnings(adopted, chosen, ending, ends, limit)),
+        warnings=(*_too_full(chosen, goal), *_warnings(adopted, chosen, ending, ends, limit)),
         reference_seconds=drift.reference_seconds, drift_exponent=drift.exponent,
     )  # fmt: skip
 
 
 def _choose(options: Sequence[Option], goal: AdoptedGoal) -> Option:
     """Chooses by our rule for micro-batches; raises AdvisorError if none fits the memory."""
-    room = goal.memory_bytes
-    fits = [room is None or o.memory_bytes is None or o.memory_bytes.high <= room for o in options]
+    room = math.inf if goal.memory_bytes is None else goal.memory_bytes
+    needs = [o.memory_bytes for o in options]
+    fits = [one is None or one.high <= room for one in needs]
+    if not any(fits):  # the likeliest to fit, if that is at least as likely as not
+        least = min((one for one in needs if one is not None), key=lambda one: one.high)
+        fits = [one == least and least.value <= room for one in needs]
     rates = np.array([1 / o.step_seconds.value for o in options])  # every split has the same global batch
     sizes = np.unique([o.batch.rows for o in options], return_inverse=True)[1]
     if (row := choose_row(rates, sizes, np.array(fits))) is None:
         hint = "a smaller batch, or a shorter sequence, in the command itself"
-        raise AdvisorError("no split of its batch fits in memory", hint, exit_code=3)
+        message = f"needs about {format_estimate(least, format_bytes)}, has {format_bytes(room)}"
+        raise AdvisorError(f"no split of its batch fits in memory: the smallest {message}", hint, exit_code=3)
     best, own = options[row], options[0]
     # keep the user's own choice unless another is clearly better
     return own if fits[0] and best.step_seconds.high >= own.step_seconds.value else best
@@ -288,6 +296,13 @@ def _why_this_batch(adopted: Adopted, options: Sequence[Option], chosen: Option)
     return f"a micro-batch of {batch.rows:g} takes {faster:.0%} off a step at the same global batch"
 
 
+def _too_full(chosen: Option, goal: AdoptedGoal) -> Iterator[str]:
+    needs, room = chosen.memory_bytes, goal.memory_bytes
+    if needs is not None and room is not None and needs.high > room:
+        chance = chance_below(room, needs.value, needs.low, needs.high)
+        yield f"{chance_words(needs, room, chance)}; a smaller batch or a shorter sequence in the command needs less"
+
+
 def _warnings(
     adopted: Adopted, chosen: Option, ending: Estimate | None, steps_are_set: bool, limit: float | None
 ) -> Iterator[str]:
@@ -313,10 +328,10 @@ def _warnings(
     if many not in {burst.processes for burst in adopted.bursts if burst.measured}:
         yield f"{many:g} processes were never measured: the interval is as wide as that leaves it"
     if not steps_are_set:
-        yield (
-            "nothing sets its number of steps: it is ended by SIGTERM when its time is up, and its learning rate may "
-            "not have decayed"
-        )
+        wrong = (v.name for v in adopted.verdicts if v.verdict in (DEAD, CAPPED) and v.name in _LENGTHS)
+        key = next((knob.key for name in wrong for knob in adopted.recipe.knobs if knob.name == name), None)
+        why = f"{key} did not end a burst as it should" if key else "nothing sets its number of steps"
+        yield (f"{why}: it is ended by SIGTERM when its time is up, and its learning rate may not have decayed")
     if adopted.by_log:
         yield (
             "the probe cannot be loaded: times and steps are those of its own log, what a step holds is what its "

@@ -58,7 +58,7 @@ def adopt(command: Command, name: str, budget_seconds: float, on_event: Callable
     Raises AdvisorError if the command does not train, or its steps cannot be seen.
     """
     began = time.monotonic()
-    on_event("the command as it is", 0.0)
+    on_event("running the command unchanged", 0.0)
     base = one_burst(command, (), _FIRST_SHARE * budget_seconds)
     _refuse_without_steps(command, base)
     # The command's own values: as it states them, or else as seen in the model's input.
@@ -205,7 +205,7 @@ def run_burst(
         process = start(ready.arguments, folder, {**environment, **ready.variables}, scratch, output)
     except OSError as error:
         message = f"cannot start {ready.arguments[0]}: {error.strerror}"
-        raise AdvisorError(message, "the command after -- is started as it is typed") from error
+        raise AdvisorError(message, "it is started as typed, without a shell: give its full path") from error
     try:
         while ended_by is None and process.poll() is None:
             time.sleep(_POLL_SECONDS)

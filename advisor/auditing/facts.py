@@ -34,6 +34,10 @@ _WHOLE = re.compile(
     r"|\d\s?[x×]\s?[A-Z]+\d",
     re.IGNORECASE,
 )
+_MIXED = re.compile(r"\bmixed[- ]precision\b|\bAMP\b", re.IGNORECASE)
+_LEANER = re.compile(
+    r"\b(?:8[- ]?bit|adafactor|sgd|lion|muon|shard\w*|fsdp|zero\w*|offload\w*|\w*lora)\b", re.IGNORECASE
+)
 # limits shared with the findings about logs
 _LIMITS = {"impossible_mfu": IMPOSSIBLE_MFU, "fault_below": FAULT_BELOW, "sound_start": SOUND}
 _LIMITS |= {"free_epochs": FREE_EPOCHS, "wasteful_epochs": WASTEFUL_EPOCHS}
@@ -163,6 +167,11 @@ class GpuQuantities:
         if value is not None:
             return value.least, value.most, value.text
         return exactly(max(spec.memory_gb for spec in load_gpus().values()) * 1e9, "the largest GPU")
+
+    def state_bytes(self) -> Known:
+        """Return the least bytes of weights, gradients and optimizer for a parameter, of the training in the words."""
+        words = f"{self.q.claim.quote} {self.q.claim.text}"
+        return exactly(16, "16") if _MIXED.search(words) and not _LEANER.search(words) else exactly(8, "8")
 
     def flops_each(self) -> Known:
         """Return the FLOPs per parameter and token."""

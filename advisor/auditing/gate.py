@@ -66,7 +66,8 @@ def gated(raw: Mapping[str, Any], text: str) -> dict[str, Any]:
         if not isinstance(claim, Mapping):
             unplaced.append(f"claim {number} is no object")
             continue
-        entry = {"id": f"c{number}", "text": str(claim.get("quote")), **claim}
+        given = {name: value for name, value in claim.items() if value is not None}
+        entry = {"id": f"c{number}", "text": str(claim.get("quote")), **given}
         about: dict[str, Any] = next((one for one in card["others"] if one["name"] == entry.get("about")), {})
         problem = _placed(entry, {**card["run"], **about}.get("gpu", ""), lines, plain)
         entry.pop("also", None)

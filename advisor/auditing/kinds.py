@@ -57,7 +57,7 @@ class Form:
         if self.kind == "quantity":
             return judge_quantity(q, self.name, self.fields)
         if self.name == "not_judged":
-            return unknown(q.get("why"))
+            return unknown(q.get("why") or "the reader of the report found nothing to check it by")
         if self.name == "rests_on":  # `audit.audit` judges it after the others
             return unknown(f"it rests on {', '.join(q.claim.premises)}")
         return judge_rows(q, self.rows, self.fields)

@@ -15,7 +15,7 @@ from typing import Any
 
 from advisor.auditing import facts
 from advisor.auditing.functions import result_of
-from advisor.auditing.quantity import ClaimedQuantity
+from advisor.auditing.quantity import LEAST_SLACK, ClaimedQuantity
 from advisor.auditing.verdict import (
     Judgement,
     Question,
@@ -35,6 +35,7 @@ _DISCOUNT = re.compile(r"\b(?:spot|preemptible|reserved|committed|discount\w*)\b
 _SURE = 1.1  # factor by which a relation may be off and a value is still confirmed, where it may be off by more
 _ORDER = (Ruling.HOLDS, Ruling.CANNOT_BE_JUDGED, Ruling.WRONG)
 _DEEPEST = 5  # longest chain of relations
+_NOTHING = 1e-5  # a bound below this is zero
 # A claim that names its own model, GPU or work takes no number from the run, because a number belongs to its subject.
 _SUBJECTS = ("parameters", "gpu", "work", "layers", "flops_per_token")
 _SIGNS: dict[type[ast.operator], tuple[Callable[[float, float], float], str, int]] = {
@@ -80,9 +81,10 @@ class RelationRow:
     exact: bool = False  # operands count as printed, without the values that round to them
     printed: bool = False  # the value counts as printed too
     verdict: Ruling = Ruling.WRONG
-    unit: str = ""  # of `left`, if it is not the value
+    unit: str = ""  # of `left`, if it is not the value: a dimension, or the field that has it
     so: str = ""
     holds: str = ""
+    shows: str = ""  # in place of the arithmetic
     more: Mapping[str, Any] = field(default_factory=dict)  # as in `Judgement`
 
 
@@ -131,11 +133,11 @@ def _parsed(source: str) -> ast.expr:
     return ast.parse(source, mode="eval").body
 
 
-def interval(quantity: ClaimedQuantity, *, exact: bool = False) -> tuple[float, float]:
-    """Return the numbers that round to the printed digits, or only the printed ones if `exact`; an open range has one
-    end."""
+def interval(quantity: ClaimedQuantity, *, exact: bool = False, most: float = 0.05) -> tuple[float, float]:
+    """Return the numbers that round to the printed digits, at most this share away, or only the printed ones if
+    `exact`; an open range has one end."""
     low, high = (end if math.isfinite(end) else quantity.middle for end in (quantity.low, quantity.high))
-    give = 0.0 if exact or quantity.is_counted else min(quantity.slack, 0.05 * abs(low))
+    give = 0.0 if exact or quantity.is_counted else min(quantity.slack, most * abs(low))
     return low - give, high + give
 
 
@@ -143,11 +145,17 @@ class Graph:
     """All quantities with which one claim can be compared. Names are solved when an expression asks for them."""
 
     def __init__(
-        self, q: Question, fields: Mapping[str, str], target: str = "", row: RelationRow | None = None
+        self,
+        q: Question,
+        fields: Mapping[str, str],
+        target: str = "",
+        row: RelationRow | None = None,
+        rounded: float | None = None,
     ) -> None:
         self.q, self.fields, self.target = q, fields, target
         self.defaults = row.defaults if row else {}
-        self.exact, self.printed = (row.exact or row.printed, row.printed) if row else (True, False)
+        self.exact, self.printed = (row.exact or row.printed, row.printed) if row else (rounded is None, False)
+        self.rounded = rounded or 0.05
         self.alone = any(q.get(name) is not None for name in _SUBJECTS)
 
     def term(self, name: str, barred: frozenset[str] = frozenset()) -> Any:
@@ -211,7 +219,7 @@ class Graph:
         if isinstance(value, tuple):
             return tuple(self._term(one, name) for one in value)
         if isinstance(value, ClaimedQuantity):
-            low, high = interval(value, exact=self.exact)
+            low, high = interval(value, exact=self.exact, most=self.rounded)
             if name == "value":
                 low, high = (value.low, value.high) if self.printed else (value.least, value.most)
             return Term(low=low, high=high, text=value.text, given=frozenset((name,)))
@@ -226,10 +234,11 @@ class Graph:
             ends = [operation(a, b) for a in (one.low, one.high) for b in (other.low, other.high)]
             left = f"({one.text})" if one.level < level else one.text
             loose = other.level < level or (other.level <= level and sign != "×" and other.level < 2)
+            text = f"{left} {sign} {f'({other.text})' if loose else other.text}"
             return Term(
                 low=min(ends),
                 high=max(ends),
-                text=f"{left} {sign} {f'({other.text})' if loose else other.text}",
+                text=f"{left} in hours" if sign == "÷" and other.text == "3600" else text,  # times have units in words
                 given=one.given | other.given,
                 level=level,
                 within=max(one.within, other.within),
@@ -290,8 +299,10 @@ def _judge_row(row: RelationRow, graph: Graph) -> Judgement:
     if left is None:
         raise UnstatedError("value")
     own = row.left == "value" and isinstance(value, ClaimedQuantity)
-    show = show_as(value.dimension if own else row.unit or "count", value)
-    bound = graph.evaluate(row.equals or row.least or row.most or "")
+    unit = value if own else q.get(row.unit)
+    show = show_as(unit.dimension if isinstance(unit, ClaimedQuantity) else row.unit or "count", value)
+    limit = row.equals or row.least or row.most or ""
+    bound = graph.evaluate(limit)
     if row.equals:
         low, high = sorted((bound.low / row.within, bound.high * row.within))
         fits = left.low <= high and low <= left.high
@@ -300,19 +311,32 @@ def _judge_row(row: RelationRow, graph: Graph) -> Judgement:
     # a bound is named by its relevant end
     ends = (bound.low, bound.high) if row.equals else (bound.low,) if row.least else (bound.high,)
     shown, mine = between(ends, show), between((left.low, left.high), show)
-    words = f"{bound.text} = {shown}" if bound.level < 2 or row.equals else shown
+    is_exact = row.equals or bound.low == bound.high
+    sign = " = " if is_exact else ", at least " if row.least else ", at most "
+    words = f"{bound.text}{sign}{shown}" if bound.level < 2 or row.equals else shown
+    # what the claim prints is shown as printed
+    stated = [one for many in q.claim.says.values() for one in (many if isinstance(many, tuple) else (many,))]
+    if any(isinstance(one, ClaimedQuantity) and one.low == one.high and one.text == left.text for one in stated):
+        mine = left.text
     if not own:
         reckoned = left.level < 2 and "{left_text}" not in row.so
-        words = f"{left.text} = {mine} against {words}" if reckoned else f"{mine} against {words}"
+        ours, is_constant = f"{left.text} = {mine}" if reckoned else mine, isinstance(_parsed(limit), ast.Constant)
+        is_idle = not math.isfinite(ends[0]) or (
+            is_constant and abs(ends[0]) < _NOTHING
+        )  # no number is held against it
+        words = ours if is_idle else f"{ours} against {words}"
+        words = "" if is_constant and left.level == 2 and not row.unit else words  # yes or no: its text says which
     said = {name: getattr(one, "text", one) for name, one in q.claim.says.items()}
     said |= {"bound": shown, "bound_text": bound.text, "left": mine, "left_text": left.text}
     said["over"] = f"{left.low - bound.high:,.1f}"
+    words = row.shows.format_map(said) or words
     if fits:
-        return holds(row.holds.format_map(said) or (shown if row.equals else mine), words)
+        plain = (shown if row.equals else mine) if words else "nothing that is stated speaks against it"
+        return holds(row.holds.format_map(said) or plain, words)
     if row.equals and not row.so and own:
         return replace(compare(value, low, high, words, **row.more), ruling=row.verdict)
-    limit = "" if row.equals else " at least" if row.least else " at most"
-    so = (row.so or f"{{bound}}{limit}, not {{value}}").format_map(said)
+    side = "" if row.equals else " at least" if row.least else " at most"
+    so = (row.so or f"{{bound}}{side}, not {{value}}").format_map(said)
     return replace(does_not_follow(so, words, **row.more), ruling=row.verdict)
 
 
@@ -332,8 +356,9 @@ def judge_quantity(q: Question, target: str, fields: Mapping[str, str]) -> Judge
     own_price = any(q.get(name) is not None for name in ("price", "usd_per_hour"))
     if target in ("usd", "usd_per_hour") and not own_price and _DISCOUNT.search(f"{q.claim.quote} {q.claim.text}"):
         return unknown("the price of such a machine is not stated")
-    graph = Graph(q, fields, target)
-    every = [[_against(value, term) for term in senses] for senses in graph.every(target, frozenset({target}))]
+    graph, rounded = Graph(q, fields, target), Graph(q, fields, target, rounded=LEAST_SLACK)
+    ways = zip(*(one.every(target, frozenset({target})) for one in (graph, rounded)), strict=True)
+    every = [[_against(value, *pair) for pair in zip(*senses, strict=True)] for senses in ways]
     # the numbers of one statement are one equation: each way to the value that uses only them must give it
     held = None
     for judgements in every:
@@ -356,13 +381,16 @@ def judge_quantity(q: Question, target: str, fields: Mapping[str, str]) -> Judge
     return held or _premise(graph) or unknown(missing)
 
 
-def _against(value: ClaimedQuantity, term: Term) -> Judgement:
-    """Compare a value with what follows for it: wrong beyond what the relation may be off, and unsure close to that."""
+def _against(value: ClaimedQuantity, term: Term, rounded: Term) -> Judgement:
+    """Compare a value with what follows for it: wrong beyond what the relation may be off, and unsure close to that.
+
+    `rounded` is what follows from everything that rounds to the stated numbers.
+    """
     follows = between((term.low, term.high), show_as(value.dimension, value))
     words, sure = f"{term.text} = {follows}", min(term.within, _SURE)
-    if not value.admits(term.low / term.within, term.high * term.within):
+    if not value.admits(rounded.low / term.within, rounded.high * term.within):
         return compare(value, term.low, term.high, words)
-    if value.admits(term.low / sure, term.high * sure):
+    if value.admits(rounded.low / sure, rounded.high * sure):
         return holds(follows, words)
     return unknown(f"{follows} would follow; {value.text} is possible, with recomputation or long sequences", words)
 
@@ -374,7 +402,7 @@ def _premise(graph: Graph) -> Judgement | None:
             continue
         name = stated.dimension if name == "time" and stated.dimension == "gpu_hours" else name
         for term in graph.derived(name, frozenset({name, graph.target}))[:1]:
-            judgement = _against(stated, term)
+            judgement = _against(stated, term, term)
             if judgement.ruling is Ruling.WRONG and term.given:
                 return does_not_follow(
                     f"it is reckoned from {stated.text}, which is wrong: {judgement.so}", judgement.arithmetic

@@ -1,4 +1,4 @@
-"""Reads the tables and the "name: value" lines of a report as the part of a card that is not a claim."""
+"""Reads the tables and the "name: value" lines of a report as a card, without its sentences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from advisor.auditing.card import COLUMNS, PHASES
 from advisor.auditing.load import problems_of
 from advisor.auditing.markdown_text import MarkdownTable, Pair, parts, repaired
-from advisor.auditing.quantity import figures
+from advisor.auditing.quantity import figures, parse_quantity
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import read_gpus
 from advisor.readers.cells import number_with_unit
@@ -37,14 +37,39 @@ _MEASURED = (  # field of the card, its dimension, the labels that name it
     ("elapsed", "seconds", r"^(?:wall|elapsed|training)[ -]?(?:clock )?(?:time|duration)?$"),
     ("power", "watts", r"^power"),
 )
+_CLAIMED = (  # form of the claim, dimensions of its value, the names under which a table states it
+    ("parameters", ("count",), r"(?:total |model )?(?:param(?:eter)?s|size)"),
+    ("tokens", ("count",), r"(?:total |training )?tokens"),
+    ("rate", ("rate",), r"throughput|speed|tok(?:en)?s? ?(?:/|per) ?s(?:ec(?:ond)?)?"),
+    ("mfu", ("fraction",), r"mfu"),
+    ("time", ("seconds",), r"(?:total |training |wall[- ]?(?:clock )?)?(?:time|duration)|days|hours"),
+    ("usd", ("usd",), r"(?:total |training )?(?:cost|bill|price)"),
+    ("price", ("usd_per_hour",), r"(?:gpu )?price(?: per (?:gpu[- ]?)?(?:hour|h))?|\$ ?/ ?(?:gpu[- ]?)?(?:hour|hr|h)"),
+)
+_IN_UNIT = re.compile(r"\s*[(\[]?\b(days|hours|h|min)\b[)\]]?\s*$", re.IGNORECASE)
+_OTHER_FIELDS = {
+    "rate": "throughput",
+    "price": "price",
+    "parameters": "parameters",
+}  # of a setup, by their claims' forms
+_NEEDS = {  # of a claim that its own table does not check: what the table would have to state
+    "mfu": "its check needs depth, width, the GPU and tokens per second",
+    "time": "its check needs tokens and tokens per second",
+    "usd": "its check needs a time and a price per GPU-hour",
+}
+_GPU_NAMES = ("hardware", "gpu", "gpus", "accelerators")
 
 
 def declared(path: Path) -> dict[str, Any]:
-    """Return `run`, `rows` and `timing` of a report's card, as far as it has them; {} if its tables state nothing."""
+    """Return the settings, measurements and claims that tables and "name: value" lines state; {} if there are none."""
     found = list(parts(repaired(read_text(path))))
     tables = [part for part in found if isinstance(part, MarkdownTable)]
-    pairs = [(part.name, part.value) for part in found if isinstance(part, Pair)]
-    pairs += [(row[0], row[1]) for one in tables if len(one.header) == 2 and not _is_steps(one) for row in one.rows]
+    lists = [one for one in tables if len(one.header) == 2 and not _is_steps(one)]
+    listed = [[(row[0], row[1], at) for at, row in enumerate(one.rows, one.line + 2)] for one in lists]
+    stated = [(part.name, part.value, part.line) for part in found if isinstance(part, Pair)]
+    stated += [cell for cells in listed for cell in cells]
+    listed += _lists([part for part in found if isinstance(part, Pair)])
+    pairs = [(name, value) for name, value, _ in stated]
     table = _step_table(path, [one for one in tables if _is_steps(one)])
     run = _settings(pairs, table)
     for field, dimension, pattern in _MEASURED:  # label and unit mark a measurement; two different values are none
@@ -62,8 +87,111 @@ def declared(path: Path) -> dict[str, Any]:
                 seconds[name] = number[0].quantity.text
         timing = seconds if {"forward", "backward"} <= seconds.keys() else {}
     run = {name: value for name, value in run.items() if not problems_of(run={name: value})}
-    card = {"run": run, "rows": _rows(table), "timing": timing}
+    # The numbers of one table are checked against each other: a list is about the run, a row of a wide table its own.
+    claims: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
+    unplaced: list[str] = []
+    for cells in listed:
+        setup, more, lacking = _claims(_settings([(name, text) for name, text, _ in cells], None), cells, "run")
+        run, claims, unplaced = {**setup, **run}, claims + more, unplaced + lacking
+        unknown = [f"{name} (line {line})" for name, text, line in cells if figures(text) and not _is_known(name)]
+        unplaced += [f"no check knows these names: {', '.join(unknown)}"] if unknown else []
+    for one in (one for one in tables if len(one.header) > 2 and not _is_steps(one)):
+        if sum(_form_of(name) is not None for name in one.header) < 2:
+            columns = ", ".join(filter(None, one.header))
+            unplaced.append(f"the table at line {one.line}: no check knows the columns {columns}")
+            continue
+        for at, row in enumerate(one.rows, one.line + 2):
+            cells = [(name, text, at) for name, text in zip(one.header, row, strict=True)]
+            setup, more, lacking = _claims(
+                _settings([(name, text) for name, text, _ in cells], None), cells, f"row {at}"
+            )
+            unplaced += lacking
+            others, claims = [*others, {**setup, "name": f"row {at}", "inherit": False}], claims + more
+            stated += cells
+    invalid = [
+        f"line {line}, {name}: {text}: no run has this" for name, text, line in stated if _is_invalid(name, text)
+    ]
+    unplaced = [*invalid, *(unplaced if run or claims or others else ())]
+    card = {
+        "run": run,
+        "others": others,
+        "rows": _rows(table),
+        "timing": timing,
+        "claims": claims,
+        "unplaced": unplaced,
+    }
     return {name: part for name, part in card.items() if part}
+
+
+def _lists(pairs: Sequence[Pair]) -> list[list[tuple[str, str, int]]]:
+    """Return the "name: value" lines that follow each other and together make a claim, as rows of a table."""
+    groups: list[list[tuple[str, str, int]]] = []
+    for pair in pairs:
+        if not groups or pair.line != groups[-1][-1][2] + 1:
+            groups.append([])
+        groups[-1].append((pair.name, pair.value, pair.line))
+    return [cells for cells in groups if sum(_form_of(name) is not None for name, _, _ in cells) > 1]
+
+
+def _form_of(name: str) -> tuple[str, tuple[str, ...]] | None:
+    """Return the form and dimensions of the claim that a table's name makes, or None if it makes none."""
+    bare = re.sub(r"\s*[(\[].*", "", name).strip().lower()
+    return next((row[:2] for row in _CLAIMED if re.fullmatch(row[2], bare)), None)
+
+
+def _is_known(name: str) -> bool:
+    """Return whether a name states a setting, a measurement, a phase of a step or a claim."""
+    measured = any(re.search(pattern, name, re.IGNORECASE) for _, _, pattern in _MEASURED)
+    return bool(measured or _form_of(name) or name_of((name,)) or any(phase in name.lower() for phase in PHASES))
+
+
+def _is_invalid(name: str, text: str) -> bool:
+    """Return whether a setting has a number that no run has, such as a depth of 0."""
+    named, read = name_of((name,)), number_with_unit(text)
+    if named is None or read is None or named[0] not in (*_FIELDS, "world_size", "planned_steps"):
+        return False
+    return read[0] < 0 or (named[1] == "count" and read[0] == 0)
+
+
+def _claims(
+    run: dict[str, Any], stated: Sequence[tuple[str, str, int]], about: str
+) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
+    """Return a configuration with what the names of a table state of it, the claims in which they must agree, and what
+    the other claims lack."""
+    values: dict[str, tuple[str, str, int]] = {}
+    for name, text, line in stated:
+        if (form := _form_of(name)) is None:
+            continue
+        unit = _IN_UNIT.search(name)
+        with suppress(ValueError):
+            quantity = parse_quantity(f"{text} {unit[1].lower()}" if unit and text[-1:].isdigit() else text, form[1])
+            kind = next((one for one in _CLAIMED if quantity.dimension in one[1] and one[0] == form[0]), None)
+            if kind is None and form[0] == "usd" and quantity.dimension == "usd_per_hour":
+                kind = _CLAIMED[-1]
+            if kind is not None:
+                values.setdefault(kind[0], (quantity.text, f"{name}: {text}", line))
+    known = {that: value[0] for that, value in values.items()}
+    setup = {**run, **{field: known[that] for that, field in _OTHER_FIELDS.items() if that in known}}
+    setup = {name: value for name, value in setup.items() if not problems_of(run={name: value})}
+    # of each claim: the numbers of its own table by which it is checked, and whether the table has them
+    shaped = {"depth", "width"} <= run.keys()
+    checks: dict[str, tuple[tuple[str, ...], bool]] = {
+        "parameters": ((), shaped),
+        "time": (("tokens",), {"tokens", "rate"} <= known.keys()),
+        "usd": (("time",), {"time", "price"} <= known.keys()),
+        "mfu": ((), shaped and "gpu" in run and "rate" in known),
+    }
+    claims: list[dict[str, Any]] = []
+    unplaced: list[str] = []
+    for that, (text, words, line) in values.items():
+        fields, is_checkable = checks.get(that, ((), False))
+        if is_checkable:
+            claim = {"id": f"{that}-{line}", "kind": "quantity", "that": that, "text": words, "line": line}
+            claims.append({**claim, "about": about, "value": text, **{name: known[name] for name in fields}})
+        elif that in _NEEDS:
+            unplaced.append(f"{words} (line {line}): {_NEEDS[that]}")
+    return setup, claims, unplaced
 
 
 def _settings(pairs: Sequence[tuple[str, str]], table: RunTable | None) -> dict[str, Any]:
@@ -90,7 +218,7 @@ def _stated(name: str, text: str) -> Iterator[tuple[str, Any]]:
     if price := _PRICE.search(text):
         yield "usd_per_hour", float(price[1])
     plain = "_".join(re.findall(r"[a-z0-9]+", name.lower()))
-    named = ("gpu", "text", 0) if plain == "hardware" else name_of((name,))
+    named = ("gpu", "text", 0) if plain in _GPU_NAMES and re.search("[A-Za-z]{2}|[A-Z]\\d", text) else name_of((name,))
     if named is None or (plain == "max_grad_norm" and " " in name.strip()):
         return  # a setting if written as code, but "Max grad norm" is a measurement
     fact, kind, _ = named

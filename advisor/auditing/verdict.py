@@ -72,7 +72,7 @@ class Question:
     def steps(self) -> float | None:
         """The steps that the claim states, or else those of its configuration. None if neither states any."""
         own = self.get("steps")
-        return own.low if own else self.setup.steps
+        return own.middle if own else self.setup.steps
 
     def get(self, name: str) -> Any:
         """Return a field of the claim, or None if it is left out."""
@@ -120,6 +120,8 @@ _SHOW: dict[str, Callable[[float], str]] = {
     "rate": units.format_rate,
     "flops": units.format_flops,
     "bandwidth": units.format_bandwidth,
+    "watts": units.format_watts,
+    "hertz": lambda rate: f"{_number(rate)} Hz",
     "times": units.format_number,
     "gpu_hours": lambda hours: f"{_number(hours)} GPU-hours",
     "energy": lambda joules: f"{_number(joules / 3.6e6)} kWh",

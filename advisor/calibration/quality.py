@@ -76,7 +76,7 @@ def judge(held: HeldOut | None, measured: int, *, interrupted: bool, drift: floa
             f"the median of its held-out errors is {held.median:.0%}, above the {BELIEVED_MEDIAN:.0%} up to which a "
             "calibration is used: something else was using the machine"
         )
-    holds = f"its held-out intervals held {held.coverage:.0%}"
+    holds = f"{held.coverage:.0%} of its checks lie in their intervals"
     if held.coverage < BELIEVED_COVERAGE:
         return _rejected(f"{holds}, and below {BELIEVED_COVERAGE:.0%} no calibration is used")
     if held.coverage < SOUND_COVERAGE:

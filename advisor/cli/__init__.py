@@ -223,6 +223,9 @@ def explain(error: Exception) -> tuple[str, str | None, int]:
         if isinstance(error, click.NoSuchOption):
             from advisor.options import CALLED_ELSEWHERE
 
+            if error.option_name[1:2].isdigit():  # an argument, as in `advisor runs --budget TEAM -5`
+                message = f"numbers must be positive here, and one begins with {error.option_name}"
+                return message, f"`{path} --help` shows how to call it", USAGE
             named = CALLED_ELSEWHERE.get(error.option_name.strip("-").replace("-", "_"))
             if named is not None:
                 return f"No such option '{error.option_name}'", f"here it is --{named.replace('_', '-')}", USAGE

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from advisor.cli.verb import NEW_FILE, NEW_FOLDER, NamedPath, json_asked, options, options_in, refused, verb
+from advisor.cli.verb import NEW_FILE, NEW_FOLDER, NamedPath, answer, json_asked, options, options_in, refused, verb
 from advisor.documents import print_json
 from advisor.options import AnalyzeOptions
 from advisor.report import render
@@ -52,8 +52,6 @@ def command(paths: tuple[Path, ...], everything: bool, schema: bool, reader: str
     from advisor.assistant import reader_of
     from advisor.readers.archive import opened
     from advisor.readers.chunks import read_text
-    from advisor.report import terminal
-    from advisor.report.files import write_reports
     from advisor.report.traces import report as report_traces
     from advisor.store.store import default_store
     from advisor.workflows.analyze import analyze, given_of, judge_all, located, with_traces
@@ -66,10 +64,7 @@ def command(paths: tuple[Path, ...], everything: bool, schema: bool, reader: str
     if schema:
         with opened(paths[0]) as inside:
             asked = question(inside)
-        if json_asked():
-            print_json("analyze-schema", asked)
-        else:
-            click.echo(asked.prompt)  # as it is: neither wrapped nor coloured
+        answer("analyze-schema", lambda: asked, lambda: asked.prompt)
         return
     asks, said = reader_of(reader, reader_url, reader_model, answer_schema), None
     if answered is not None:
@@ -82,10 +77,7 @@ def command(paths: tuple[Path, ...], everything: bool, schema: bool, reader: str
             raise click.UsageError("of traces there are the report that is printed, and --json")
         with render.progress("reading", None) as update:
             judgements = analyze_traces(traces, given, lambda name: update(description=f"reading {name}"))
-        if json_asked():
-            print_json("analyze-trace", judgements.to_document())
-        else:
-            render.show(*report_traces(judgements.judged, everything))
+        answer("analyze-trace", judgements.to_document, lambda: report_traces(judgements.judged, everything))
         return
     for words in readings({"gpu": options["gpu"] or ""}):
         render.remark(words)
@@ -100,10 +92,16 @@ def command(paths: tuple[Path, ...], everything: bool, schema: bool, reader: str
         with render.progress("reading", None) as update:
             judged = with_traces(judged, traces, given, lambda name: update(description=f"reading {name}"))
     analyses, comparison, left_out = judged.analyses, judged.comparison, judged.left_out
-    written = write_reports(analyses, reports, comparison=comparison, left_out=left_out)
+    written = []
+    if any(reports.values()):
+        from advisor.report.files import write_reports
+
+        written = write_reports(analyses, reports, comparison=comparison, left_out=left_out)
     if json_asked():
         print_json(*judged.document())
         return
+    from advisor.report import terminal  # its tables of plans take a while to load
+
     many = len(analyses) > len(logs)
     for analysis in analyses:
         render.show(*terminal.report(analysis, everything, brief=many), "")

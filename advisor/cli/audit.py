@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from advisor.cli.verb import CARD_FILE, FILE, answer, json_asked, options, print_answer, verb
-from advisor.documents import print_json
+from advisor.cli.verb import CARD_FILE, FILE, answer, options, print_answer, verb
 from advisor.report import render
 
 
@@ -29,9 +28,9 @@ def command(papers: tuple[Path, ...], card: Path | None, kinds: bool, schema: bo
     """Check each claim of a report: whether it holds, is wrong, does not follow or cannot be judged, and why.
 
     Your assistant (--reader, --reader-url or --answer) reads the REPORT, which is Markdown, HTML or plain text. This
-    program then judges each claim whose words and numbers are in the report. Without an assistant it reads only tables
-    and lines like "depth: 12", and says what follows from them. A CARD is YAML or JSON with the configuration, the
-    tables and the claims (docs/file-formats.md); --card writes a card, which you can correct and have judged again.
+    program then judges each claim whose words and numbers are in the report. Without an assistant it reads no sentence,
+    but checks the numbers of each table, and of lines like "depth: 12", against each other. A CARD is YAML or JSON with
+    configuration, tables and claims (docs/file-formats.md); --card writes a card, to correct and to judge again.
     Speeds are compared with this machine's calibration of the GPU, or else with published runs.
     """
     from advisor import api
@@ -50,10 +49,7 @@ def command(papers: tuple[Path, ...], card: Path | None, kinds: bool, schema: bo
         raise click.UsageError("--card and --answer take one report")
     if schema:
         request = asking(papers[0] if papers else None)
-        if json_asked():
-            print_json("audit-schema", request)
-        else:
-            click.echo(request.prompt)  # as it is: neither wrapped nor coloured
+        answer("audit-schema", lambda: request, lambda: request.prompt)
         return
     if not papers:
         raise click.UsageError("name a report or a card, or ask for --kinds or --schema")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from advisor.report import render
 
@@ -32,20 +32,14 @@ def run(options: CalibrationOptions, fewest: int = 0) -> Calibrated:
 
     if busy := ", ".join(training_here(default_store())):
         render.remark(f"warning: {busy} is training on this machine: measurements will be too slow")
-    with bar(1 + BUDGETS * options.settings) as (on_start, on_event):
-        return calibrate(options, default_store(), on_start, on_event, fewest=fewest)
-
-
-@contextlib.contextmanager
-def bar(budgets: float = 1.0) -> Iterator[tuple[Callable[[Settings], None], Callable[[CalibrationEvent], None]]]:
-    """Show a progress bar for the time of a calibration; yields the functions that take its settings and its events."""
-    with contextlib.ExitStack() as stack:  # drawn once the device, and with it the time limit, is known
-        shown: list[Any] = []
+    with contextlib.ExitStack() as stack:  # the bar is drawn once the device, and with it the time limit, is known
+        shown: list[Callable[..., None]] = []
 
         def on_start(settings: Settings) -> None:
-            shown.append(stack.enter_context(render.progress("starting", budgets * settings.budget_seconds)))
+            whole = (1 + BUDGETS * options.settings) * settings.budget_seconds
+            shown.append(stack.enter_context(render.progress("starting", whole)))
 
         def on_event(event: CalibrationEvent) -> None:
             shown[0](completed=event.elapsed_seconds, description=event.text)
 
-        yield on_start, on_event
+        return calibrate(options, default_store(), on_start, on_event, fewest=fewest)

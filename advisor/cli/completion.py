@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from advisor.cli.verb import json_asked, verb
-from advisor.documents import print_json
+from advisor.cli.verb import answer, verb
 
 
 @verb("completion")
@@ -22,7 +21,4 @@ def command(shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None  # click has all three
     script = kind(root, {}, "advisor", "_ADVISOR_COMPLETE").source()
-    if json_asked():
-        print_json("completion", {"shell": shell, "script": script})
-    else:
-        click.echo(script)
+    answer("completion", lambda: {"shell": shell, "script": script}, lambda: script)

@@ -26,7 +26,7 @@ def command() -> None:
     """Turn text into token files and show them."""
 
 
-@verb("prepare")
+@verb("prepare", group=command)
 @click.argument("inputs", nargs=-1, type=EXISTING)
 @click.option("--out", required=True, type=NEW_FOLDER, help="Token folder to write.")
 @option("vocab_size", Kind.WHOLE, "Size of the vocabulary to train, including 256 single bytes.", default=4096,
@@ -77,7 +77,7 @@ def prepare(inputs: tuple[Path, ...], out: Path, vocab_size: int, tokenizer: Pat
     _report(out, meta)
 
 
-@verb("show")
+@verb("show", group=command)
 @click.argument("folder", type=FOLDER)
 def show_folder(folder: Path) -> None:
     """Show the contents of a token folder."""
@@ -86,7 +86,7 @@ def show_folder(folder: Path) -> None:
     _report(folder, meta)
 
 
-@verb("check")
+@verb("check", group=command)
 @click.argument("paths", nargs=-1, required=True, type=EXISTING)
 @click.option("--refetch", "again", is_flag=True, help="Fetch damaged files again if their address is known.")
 @click.option("--urls", type=FILE,
@@ -137,7 +137,3 @@ def _report(folder: Path, meta: TokenMeta) -> None:
         remark(f"left out: {line}")
     if more := meta.skipped[SHOWN_SKIPPED:]:
         remark(f"left out: {len(more)} more, all in {folder / 'meta.json'}")
-
-
-for _member in (prepare, show_folder, check_files):
-    command.add_command(_member)

@@ -6,10 +6,18 @@ import time
 from pathlib import Path
 
 import click
+from rich.live import Live
 
+from advisor import api
 from advisor.cli.following import LOOK_SECONDS
 from advisor.cli.verb import FILE, answer, json_asked, option, verb
 from advisor.options import Kind
+from advisor.report.fleet import lines, looked_document, looked_lines, looked_table, news, tables
+from advisor.report.render import error_console, progress, remark
+from advisor.report.table import on_console
+from advisor.store.folders import examples_folder
+from advisor.store.store import default_store
+from advisor.workflows.fleet_run import look_at_fleet, run_fleet
 
 
 @click.group("fleet")
@@ -17,7 +25,7 @@ def command() -> None:
     """Plan and run many runs over few GPUs: what to buy, what to start when, and how likely each deadline is."""
 
 
-@verb("plan")
+@verb("plan", group=command)
 @click.argument("file", metavar="FLEET.yaml", type=FILE)
 @option("effort", Kind.NUMBER, "Times the usual search for a better schedule.", default=1.0, least=0.01, most=1000)
 def plan_command(file: Path, effort: float) -> int:
@@ -26,19 +34,14 @@ def plan_command(file: Path, effort: float) -> int:
     Each run's time on each number of GPUs comes from the planner, with its interval. The schedule is tried in 500 drawn
     futures, and gets more room until each deadline is met as often as asked. `advisor fleet example` prints a file.
     """
-    from advisor.api import fleet
-    from advisor.report.fleet import lines, tables
-    from advisor.report.render import progress
-    from advisor.report.table import on_console
-
     with progress("planning", None) as update:
-        found = fleet(file, effort=effort, on_text=lambda text: update(description=text))
-    answer(found.name, lambda: found.document,
-           lambda: [found.sentence, *map(on_console, tables(found.record)), "", *lines(found.record)])  # fmt: skip
-    return 0 if found.record.keeps_deadlines else 3
+        plan = api.fleet(file, effort=effort, on_text=lambda text: update(description=text))
+    answer(plan.name, lambda: plan.document,
+           lambda: [plan.sentence, *map(on_console, tables(plan.record)), "", *lines(plan.record)])  # fmt: skip
+    return 0 if plan.record.keeps_deadlines else 3
 
 
-@verb("run")
+@verb("run", group=command)
 @click.argument("file", metavar="FLEET.yaml", type=FILE)
 @option("every", Kind.SECONDS, "Time between two looks at what runs.", default=10.0, least=0.05, most=3600)
 @option("effort", Kind.NUMBER, "Times the usual search for a better schedule, at each event.", default=1.0, least=0.01,
@@ -55,16 +58,12 @@ def run_command(file: Path, every: float, effort: float) -> int:
 
     The exit code is 1 if a run failed, and 3 if one could not be started.
     """
-    from advisor.report.render import remark
-    from advisor.store.store import default_store
-    from advisor.workflows.fleet_run import run_fleet
-
     ended = run_fleet(file, default_store(), every_seconds=every, effort=effort, say=remark)
     code = _print(ended.name)
     return code or (3 if any(one.phase == "waiting" for one in ended.runs) else 0)
 
 
-@verb("watch")
+@verb("watch", group=command)
 @click.argument("fleet")
 @click.option("--once", is_flag=True, help="Show the present state and return.")
 def watch_command(fleet: str, once: bool) -> int:
@@ -80,14 +79,6 @@ def watch_command(fleet: str, once: bool) -> int:
 
 def _follow(fleet: str) -> None:
     """Show a fleet on stderr until all its runs have ended, or no command runs it any more."""
-    from rich.live import Live
-
-    from advisor.report.fleet import looked_table, news
-    from advisor.report.render import error_console, remark
-    from advisor.report.table import on_console
-    from advisor.store.store import default_store
-    from advisor.workflows.fleet_run import look_at_fleet
-
     store, before, console = default_store(), None, error_console()
     try:
         with Live(console=console, transient=True, auto_refresh=False) as live:
@@ -110,25 +101,12 @@ def _follow(fleet: str) -> None:
 
 def _print(fleet: str) -> int:
     """Print a fleet's runs as they are now, and return the exit code."""
-    from advisor.report.fleet import looked_document, looked_lines, looked_table
-    from advisor.report.table import on_console
-    from advisor.store.store import default_store
-    from advisor.workflows.fleet_run import look_at_fleet
-
     look = look_at_fleet(default_store(), fleet)
     answer("fleet-watch", lambda: looked_document(look), lambda: [on_console(looked_table(look)), *looked_lines(look)])
     return int(look.has_failed)
 
 
-@verb("example")
+@verb("example", group=command)
 def example_command() -> None:
     """Print a fleet file that can be planned as it is."""
-    from advisor.store.folders import examples_folder
-
     click.echo((examples_folder() / "fleet.yaml").read_text(), nl=False)
-
-
-command.add_command(plan_command)
-command.add_command(run_command)
-command.add_command(watch_command)
-command.add_command(example_command)

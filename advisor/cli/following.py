@@ -13,15 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.cli.verb import answer, json_asked
-from advisor.engines.arrival import PLAN_BEFORE, read_arrival
 from advisor.engines.state import goes_on, settle
 from advisor.history.follow import follower
 from advisor.history.progress import Progress
 from advisor.report.progress import closing_lines, line, line_of_log
 from advisor.report.render import error_console, remark
-from advisor.report.table import on_console
-from advisor.store.plan_files import load_plan
-from advisor.store.run_folder import PLAN, read_launch
 from advisor.store.store import Store
 from advisor.workflows import budget
 from advisor.workflows.launch import StartedRun
@@ -38,14 +34,13 @@ def follow(run_dir: Path, store: Store, serving: Prometheus | None = None) -> Pr
     `serving` gets the state of the run.
     """
     following, console = follower(run_dir, store), error_console()
-    printed, arrival_shown = -math.inf, False
+    printed = -math.inf
     try:
         with Live(console=console, transient=True, auto_refresh=False) as live:
             while True:
                 progress = following.look()
                 if serving is not None:
                     serving.seen = progress
-                arrival_shown = arrival_shown or show_arrival(run_dir)
                 if not goes_on(progress.state):
                     settle(run_dir)
                     budget.settle(run_dir, store)
@@ -84,19 +79,6 @@ def follow_log(path: Path, serving: Prometheus | None = None, *, once: bool) -> 
         lambda: [line_of_log(seen), f"next: advisor analyze {path}"],
     )
     return 0 if seen.good else 1
-
-
-def show_arrival(run_dir: Path) -> bool:
-    """Show the old and new plan of a run whose machine was measured first, and why. Returns False if there is none."""
-    launch, record = read_launch(run_dir), read_arrival(run_dir)
-    if record is None or launch is None or launch.arriving is None or not launch.arriving.told:
-        return False
-    remark(f"{'continues' if record.goes_on else 'stopped on arrival'}: {record.reason}")
-    if record.goes_on and (before := run_dir / PLAN_BEFORE).exists():
-        from advisor.report.plan import before_and_after  # formats plans, which other runs do not need
-
-        error_console().print(on_console(before_and_after(load_plan(before), load_plan(run_dir / PLAN))))
-    return True
 
 
 def finish(progress: Progress | None, run_dir: Path, store: Store) -> int:

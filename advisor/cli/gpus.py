@@ -44,14 +44,12 @@ def command(gpu: str | None, gpus: int | None, provider: str | None, refresh: bo
             requested = priced[0].spec.key, priced[0].gpus, providers
             yield from offers_shown(offers.offers_by_provider(*requested), unpriced(*requested), today)
             return
-        counts, rows = {one.gpus for one in priced}, offers.rows_by_gpu()
+        counts = {one.gpus for one in priced}
         dollars = "$/h for all" if len(counts) > 1 else "$/h" if counts == {1} else f"$/h for {min(counts)}"
         columns = ["gpu", "memory", "bandwidth", "bf16 dense", "PyTorch", dollars, "price from"]
         cells = []
         for one in priced:
-            key, *rest = gpu_rows.catalog_row(
-                one.spec, one.offer or unpriced(one.spec.key, one.gpus, providers, rows), today
-            )
+            key, *rest = gpu_rows.catalog_row(one.spec, one.offer or unpriced(one.spec.key, one.gpus, providers), today)
             cells.append([f"{one.gpus} x {key}" if len(counts) > 1 else key, *rest])
         yield table(columns, cells, right=columns[1:6])
 

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from advisor.cli.calibrating import bar
+from advisor.cli.calibrating import run
 from advisor.cli.following import after_start
-from advisor.cli.verb import FILE, answer, json_asked, options_in, verb
-from advisor.documents import print_json
+from advisor.cli.verb import FILE, answer, options_in, verb
 from advisor.options import LaunchOptions
-from advisor.records import Plan
-from advisor.report.render import error_console, remark
-from advisor.report.table import on_console
-from advisor.run_records import Arriving
+from advisor.report.render import remark
 from advisor.store.store import default_store
 from advisor.trainers.known import trainer_of_plan
 from advisor.workflows.flows import flow_of
 from advisor.workflows.preflight import Readiness
-
-if TYPE_CHECKING:
-    from advisor.workflows.arrive import Arrival
 
 
 @verb("launch")
@@ -44,7 +36,7 @@ def command(plan: Path, detach: bool, check: bool, dry_run: bool, **given: Any) 
     returns it.
     """
     store, wanted = default_store(), LaunchOptions(**given)
-    launching = flow_of(trainer_of_plan(plan), "launch", wanted).launching(store, plan, wanted, remark, _measured)
+    launching = flow_of(trainer_of_plan(plan), "launch", wanted).launching(store, plan, wanted, remark, run)
     if check:
         checks = launching.checks()
         lacking = any(check.finding is Readiness.MISSING for check in checks)
@@ -57,26 +49,11 @@ def command(plan: Path, detach: bool, check: bool, dry_run: bool, **given: Any) 
         return 1 if lacking else 0
     if not dry_run:
         return after_start(store, launching.start(), detach=detach)
+    if wanted.on == "local":
+        for one in (check for check in launching.checks() if check.finding is not Readiness.FINE):
+            remark(f"{one.finding}: {one.words}")
     # Print the files that would be written and the command that would be started, ready for a shell.
     request = launching.request()
-    if json_asked():
-        planned = {"command": request.command, "environment": request.environment, "files": request.files}
-        print_json("launch-request", {"run_dir": request.folder, **planned})
-    else:
-        click.echo(request.script)  # as it is: neither wrapped nor coloured, so that a shell can read it
+    planned = {"command": request.command, "environment": request.environment, "files": request.files}
+    answer("launch-request", lambda: {"run_dir": request.folder, **planned}, lambda: request.script)
     return 0
-
-
-def _measured(plan: Plan, settings: Arriving) -> Arrival:
-    """Measure this machine for a plan and show the result."""
-    from advisor.report.plan import before_and_after
-    from advisor.workflows.arrive import arrive
-    from advisor.workflows.calibrate import calibrate
-
-    with bar() as (on_start, on_event):
-        measure = partial(calibrate, on_start=on_start, on_event=on_event)
-        arrival = arrive(plan, settings, default_store(), measure)
-    if arrival.after is not None:
-        remark(f"continues: {arrival.record.reason}")
-        error_console().print(on_console(before_and_after(plan, arrival.after)))
-    return arrival

@@ -26,7 +26,7 @@ def command() -> None:
     """Use a trained model: sample text, evaluate it, train it further."""
 
 
-@verb("sample")
+@verb("sample", group=command)
 @click.argument("run", default="latest")
 @click.option("--prompt", default="", help="How the text begins; - reads it from stdin. Default: a new document.")
 @options_in(SampleOptions)
@@ -68,7 +68,7 @@ def _size(model: dict[str, Any]) -> str:
     return f"{units.format_count(model['parameters'])} parameters after step {model['step']:,}"
 
 
-@verb("eval")
+@verb("eval", group=command)
 @click.argument("run", default="latest")
 @option("max_tokens", Kind.COUNT, "Maximum number of validation tokens.", default="1M", least=1, most=1e16)
 @click.option("--task", "tasks", type=FILE, multiple=True,
@@ -109,7 +109,7 @@ def eval_command(run: str, max_tokens: int, tasks: tuple[Path, ...], **given: An
     answer("eval", lambda: {"run": folder, "model": model, "held_out": held_out, "tasks": records["task"]}, shown)
 
 
-@verb("finetune")
+@verb("finetune", group=command)
 @click.argument("run", default="latest")
 @click.option("--data", type=FOLDER, multiple=True, required=True, help="Token folder to train on.")
 @click.option("--out", type=NEW_FOLDER, required=True, help="Folder for the stage's configuration.")
@@ -154,7 +154,3 @@ def finetune_command(
         lambda: {"stage": replace(stage, config=None), "command": next_command},  # the file has the configuration
         lambda: [render.table(titles, [row], right=titles[1:]), f"next: {next_command}"],
     )
-
-
-for _member in (sample_command, eval_command, finetune_command):
-    command.add_command(_member)

@@ -16,7 +16,7 @@ from advisor.cli import verb as declare
 from advisor.cli.verb import DEADLINE_AT, FILE, json_asked, options, print_answer, refused, verb
 from advisor.documents import print_json
 from advisor.errors import AdvisorError
-from advisor.options import OPTIONS, Goal
+from advisor.options import OPTIONS, Goal, Kind
 from advisor.records import Plan, Workload
 from advisor.report import render
 from advisor.workflows.goal import goal_from, readings, refuse_idle_budget
@@ -39,6 +39,11 @@ PREPARED = "data"  # the token folder that a next step names if the plan has non
 )
 @click.option("--config", type=FILE,
               help="Configuration file of the run in --from, if its log does not contain it.")  # fmt: skip
+@click.option("--like", type=FILE, metavar="PLAN.yaml", help="Plan again for the goal of this plan, by the calibration "
+              "of this machine and within what is left of its limits.")  # fmt: skip
+@declare.option("spent", Kind.SECONDS, "With --like: time that is used up of its limits, e.g. 3min.", least=0)
+@options("may_change", "stop_if_over", may_change="With --like: let the new plan also change the depth.",
+         stop_if_over="With --like: exit with 3 if the planned work takes this much longer, e.g. 10%.")  # fmt: skip
 @options(*OPTIONS)
 @click.option(
     "--measure", is_flag=True, help="Train for a few seconds with the chosen configuration, to measure its speed."
@@ -55,7 +60,8 @@ PREPARED = "data"  # the token folder that a next step names if the plan has non
 @refused("plan a fine-tune: advisor plan --gpu any --model llama-3-8b --finetune qlora --examples 50k", "--qlora",
          takes_value=False)  # fmt: skip
 @click.pass_context
-def command(context: click.Context, origin_path: str | None, was: str | None, config: Path | None, measure: bool,
+def command(context: click.Context, origin_path: str | None, was: str | None, config: Path | None, like: Path | None,
+            spent: float | None, may_change: str | None, stop_if_over: float | None, measure: bool,
             gate: tuple[str, ...], depths: tuple[int, ...] | None, out: Path | None, everything: bool,
             **typed: Any) -> int:  # fmt: skip
     """Recommend a model, a batch and the GPUs for a goal; --all shows the whole bill and the rejected runs.
@@ -74,6 +80,11 @@ def command(context: click.Context, origin_path: str | None, was: str | None, co
     from advisor.workflows.plan import plan_details, recommend
 
     store = default_store()
+    if like is not None:
+        return _show_like(context, like, store, out)
+    if (spent, may_change, stop_if_over) != (None, None, None):
+        message = "--spent, --may-change and --stop-if-over are of --like"
+        raise AdvisorError(message, "name the plan: --like plan.yaml", exit_code=2)
     stated, origin = _stated(context, (origin_path, was, config), typed, store)
     goal = goal_from(stated | {"deadline_at": context.meta.get(DEADLINE_AT)})
     for reading in readings(typed):
@@ -117,6 +128,29 @@ def command(context: click.Context, origin_path: str | None, was: str | None, co
     return DONE
 
 
+def _show_like(context: click.Context, path: Path, store: Store, out: Path | None) -> int:
+    """Plan again for the goal of a saved plan. Returns the exit code."""
+    from advisor.api import plan_answer
+    from advisor.report.brief import in_brief, recommendation
+    from advisor.store.plan_files import load_plan
+    from advisor.workflows.plan_like import plan_like
+
+    default = click.core.ParameterSource.DEFAULT
+    typed = [param for param in context.command.params
+             if param.expose_value and context.get_parameter_source(param.name or "") is not default]  # fmt: skip
+    asked = {name: context.params[name] for name in ("spent", "may_change", "stop_if_over", "measure")}
+    if other := [param.opts[0] for param in typed if param.name not in (*asked, "like", "out", "everything")]:
+        message = f"--like takes the goal from {path}, and {other[0]} is another"
+        raise AdvisorError(message, "leave it out", exit_code=2)
+    plan = plan_like(load_plan(path), store, on_text=render.remark, **asked)
+    saved = store.save_plan(plan, out) if out is not None else None
+    shown = recommendation if context.params["everything"] else in_brief
+    print_answer(plan_answer(plan), lambda: [*shown(plan), ""], path=saved)
+    if not json_asked():
+        _show_next(plan, saved, f"advisor plan --like {shlex.quote(str(path))} --out plan.yaml")
+    return DONE
+
+
 def _show_for_other_software(goal: Goal, store: Store, out: Path | None) -> int:
     """Show fine-tunes or the best layout on each machine, the best first; write the file for --out.
 
@@ -132,10 +166,8 @@ def _show_for_other_software(goal: Goal, store: Store, out: Path | None) -> int:
         from advisor.workflows.write_elsewhere import write_elsewhere
 
         done = write_elsewhere(plan, out)
-        blanks = f", with your data in place of {' and '.join(done.to_fill_in)}" if done.to_fill_in else ""
-        where = f"run on the machine where {done.software} is installed{blanks}: {done.command}"
-        wrote = [f"wrote {done.path}", *filter(None, [done.missing])]
-        written = ["", *wrote, where, f"watched, capped and compared: advisor adopt -- {done.command}"]
+        written = ["", f"wrote {done.path}", *filter(None, [done.missing]), f"where it runs: {done.steps}"]
+        written += [f"watched, capped and compared: advisor adopt -- {done.command}"]
     print_answer(plan_answer(plan), lambda: [*lines(plan), *written], path=out)
     return NOTHING_FITS if plan.chosen.standing.against else DONE
 
@@ -184,7 +216,7 @@ def _show_next(plan: Plan, path: Path | None, again: str) -> None:
         render.show("next: advisor adopt --help tells how its own command is started within the same limits")
         return
     launch = f"advisor launch {shlex.quote(str(path)) if path is not None else 'plan.yaml'}"
-    workload, provider = plan.workload, plan.offer.provider
+    workload, provider = plan.workload, plan.offer.seller
     rented = f", on {workload.gpus} x {workload.gpu} rented from {provider}" if provider else ""
     if path is not None:
         render.show(f"written to {path}")

@@ -16,7 +16,7 @@ from advisor.history.listing import RunSummary, list_runs, state_words
 from advisor.report.render import remark, table
 from advisor.report.table import on_console
 from advisor.store.store import Store, default_store
-from advisor.units import HOUR, format_count, format_number, format_percent, format_seconds, format_usd
+from advisor.units import HOUR, format_count, format_loss, format_number, format_percent, format_seconds, format_usd
 
 
 @verb("runs")
@@ -99,7 +99,7 @@ def _one(run_dir: Path, name: str | None, note: str | None, tags: tuple[str, ...
 def _row(run: RunSummary, tagged: bool) -> tuple[str, ...]:
     state, why = state_words(run.state, run.outcome)
     steps = f"{format_count(run.step or 0)}/{format_count(run.steps)}" if run.steps else "-"
-    loss = format_number(run.loss) if run.loss is not None else "-"
+    loss = format_loss(run.loss) if run.loss is not None else "-"
     problem = f"{state}: {told}" if (told := run.problem or why) else state
     tags, home = (", ".join(run.tags),) if tagged else (), str(Path.home())
     folder = f"~{run.path[len(home) :]}" if run.path.startswith(f"{home}/") else run.path
@@ -112,13 +112,14 @@ def _row(run: RunSummary, tagged: bool) -> tuple[str, ...]:
 def accuracy_command(device: str | None) -> None:
     """Show the error of each predicted quantity so far, and how often its 80 % interval contained the outcome."""
     from advisor.history.ledger_rows import accuracy
-    from advisor.report.comparison import track_record
+    from advisor.report.comparison import left_out, track_record
 
-    accuracies = accuracy(default_store().scores(device))
+    scores = default_store().scores(device)
+    accuracies, aside = accuracy(scores), left_out(scores)
     where = f" on {device}" if device else ""
-    none = (f"no run was compared with its prediction{where} yet", "next: advisor compare latest")
-    document = {"device": device, "quantities": accuracies}
-    answer("accuracy", lambda: document, lambda: [on_console(track_record(accuracies))] if accuracies else none)
+    none = [f"no run was compared with its prediction{where} yet", "next: advisor compare latest"]
+    shown = [on_console(track_record(accuracies))] if accuracies else [] if aside else none
+    answer("accuracy", lambda: {"device": device, "quantities": accuracies}, lambda: [*shown, *aside])
 
 
 @verb("import")
@@ -135,10 +136,9 @@ def import_command(run: Path, plan: Path | None, checkpoints: bool) -> None:
     from advisor.report import terminal
     from advisor.report.comparison import recorded
     from advisor.workflows.bring_in import bring_in
-    from advisor.workflows.team import import_jobs, is_job_history
+    from advisor.workflows.team import import_jobs
 
-    if is_job_history(run):
-        pushed = import_jobs(run, default_store())
+    if (pushed := import_jobs(run, default_store())) is not None:
         words = f"{format_count(pushed.records)} jobs read, {format_count(pushed.new)} new in the shared ledger"
         answer("runs-push", lambda: pushed, lambda: [words, "next: advisor runs --pull, advisor runs --spend"])
         return
@@ -209,19 +209,17 @@ def budget_command(team: str | None, dollars: float | None, period: str | None) 
     for the team of ADVISOR_TEAM or of its fleet; it is refused if a budget has less left. When it is over, what it cost
     is counted instead. A run counts in the month of its first start.
     """
-    from advisor.workflows.budget import set_budget, team_budgets
+    from advisor.workflows.budget import team_budgets
 
-    if team is not None:
-        if dollars is None:
-            raise AdvisorError(f"how many dollars may {team} spend?", f"advisor runs --budget {team} 5000", exit_code=2)
-        set_budget(team, dollars, period)
-    found = team_budgets()
+    if team is not None and dollars is None:
+        raise AdvisorError(f"how many dollars may {team} spend?", f"advisor runs --budget {team} 5000", exit_code=2)
+    budgets = team_budgets(team, dollars or 0.0, period)
     columns = ("team", "period", "budget", "spent", "reserved", "left")
     rows = [(one.team or "everybody", one.period, *map(format_usd, (one.usd, one.settled_usd, one.reserved_usd)),
-             format_usd(max(0.0, one.left_usd))) for one in found]  # fmt: skip
+             format_usd(max(0.0, one.left_usd))) for one in budgets]  # fmt: skip
     none = "no team has a budget; next: advisor runs --budget TEAM DOLLARS"
     answer(
-        "runs-budget", lambda: {"budgets": found}, lambda: [table(columns, rows, right=columns[2:]) if rows else none]
+        "runs-budget", lambda: {"budgets": budgets}, lambda: [table(columns, rows, right=columns[2:]) if rows else none]
     )
 
 

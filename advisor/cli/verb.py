@@ -215,7 +215,7 @@ class SectionedCommand(click.Command):
 
 
 def verb(
-    name: str | None = None, cls: type[click.Command] = click.Command, **settings: Any
+    name: str | None = None, cls: type[click.Command] = click.Command, group: click.Group | None = None, **settings: Any
 ) -> Callable[[Command], click.Command]:
     """Make a function a command with its own options and --json. `json_asked` tells whether --json was given."""
 
@@ -224,6 +224,8 @@ def verb(
         made.params.append(
             click.Option(["--json"], is_flag=True, expose_value=False, callback=_store, help="Print one JSON document.")
         )
+        if group is not None:
+            group.add_command(made)
         return made
 
     return make
@@ -238,12 +240,17 @@ def json_asked() -> bool:
     return bool(click.get_current_context().meta.get(_JSON))
 
 
-def answer(name: str, document: Callable[[], Any], shown: Callable[[], Iterable[RenderableType]]) -> None:
-    """Print an answer: with --json a JSON document of this name, otherwise text for a person."""
+def answer(name: str, document: Callable[[], Any], shown: Callable[[], str | Iterable[RenderableType]]) -> None:
+    """Print an answer: with --json a JSON document of this name, otherwise text for a person, or for another program.
+
+    The latter is one string, which is neither wrapped nor coloured.
+    """
     if json_asked():
         print_json(name, document())
+    elif isinstance(text := shown(), str):
+        click.echo(text)
     else:
-        render.show(*shown())
+        render.show(*text)
 
 
 def print_answer(found: Answer[Any], shown: Callable[[], Iterable[RenderableType]], **more: Any) -> None:

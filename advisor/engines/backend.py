@@ -54,7 +54,7 @@ class Measuring:
 
     folder: Path
     gpu: str  # the GPU expected there; "auto" accepts any
-    asked: str  # what `workflows/arrive` reads
+    command: str  # `calibrate` with its options, quoted for a shell
     seconds: float  # time that the calibration may take
     record: LaunchRecord  # without command and handle
 

@@ -143,7 +143,7 @@ def _with_price(max_seconds: float | None, max_usd: float | None, usd_per_hour: 
 
 
 def parse_loss_stop(text: str) -> LossStop:
-    """Read "STEP:LOSS", as in 500:4.2 (stop if the smoothed loss is above 4.2 at or after step 500)."""
+    """Read "STEP:LOSS", as in 500:4.2 (stop if the training loss so far is above 4.2 at or after step 500)."""
     step, _, above = text.partition(":")
     try:
         stop = LossStop(step=int(step.replace("_", "")), above=float(above))

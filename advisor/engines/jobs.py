@@ -17,7 +17,7 @@ from advisor.engines.state import RunState, RunStatus, check_not_running, goes_o
 from advisor.errors import AdvisorError
 from advisor.offer import Offer
 from advisor.records import Plan
-from advisor.run_records import Arriving, Guards, LaunchRecord, Place
+from advisor.run_records import Guards, LaunchRecord, Place
 from advisor.store import run_folder
 from advisor.store.adopted import PLAN as ADOPTED_PLAN
 from advisor.store.adopted import AdoptedPlan, dump_adopted_plan, load_adopted_plan
@@ -44,7 +44,7 @@ def new_job(
     run_id: str,
     limits: GuardLimits,
     place: Place = Place(),  # noqa: B008 - frozen
-    arriving: Arriving | None = None,
+    commands_first: tuple[str, ...] = (),
 ) -> Job:
     """Return the first attempt at a plan, or at a bare configuration (one device, no price), in an empty folder.
 
@@ -78,7 +78,7 @@ def new_job(
         plan_id=plan.id if plan is not None else None,
         device_key=plan.workload.gpu if plan is not None else None,
         place=place,
-        arriving=arriving,
+        commands_first=commands_first,
         trainer=trainer.name,
     )
     files = _files(trainer, config) | ({PLAN: dump_plan(plan)} if plan else {})

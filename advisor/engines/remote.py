@@ -12,27 +12,29 @@ from pathlib import Path
 import advisor
 import trainer
 from advisor.engines import state as run_state
-from advisor.engines.arrival import settle
 from advisor.engines.backend import Backend, Job, LaunchRequest, Measuring, id_of, not_ended, note_stop, write_files
 from advisor.engines.export import bundle as parts
-from advisor.engines.export.bundle import RUN, SETUP, AdoptedJob, ExportJob, adopted_files
+from advisor.engines.export.bundle import CALIBRATION, PLAN_AFTER, RUN, SETUP, AdoptedJob, ExportJob, adopted_files
 from advisor.engines.process import attempt_is_there, attempt_lock, waiting_lock
 from advisor.engines.state import RunState, RunStatus
-from advisor.engines.templates import script
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu
+from advisor.hardware.here import cpu_name
 from advisor.run_records import LaunchRecord
 from advisor.store.adopted import AdoptedPlan
+from advisor.store.calibration import Calibration
+from advisor.store.disk import write_atomic
 from advisor.store.folders import profiles_folder
-from advisor.store.run_folder import read_launch, run_row, write_launch
+from advisor.store.plan_files import dump_plan, load_plan
+from advisor.store.run_folder import CONFIG, LOG, PLAN, read_launch, read_run_config, run_row, write_launch
+from advisor.store.store import Store, load_calibration
 from advisor.trainers.adopted import RECIPE
 from advisor.trainers.own import OWN
+from trainer.schema import dump_config
 
 JOB = "job"  # folder in the run folder with the submitted files
 COMMAND_SECONDS = 60.0  # time allowed for an engine's command
 STOP_POLL_SECONDS = 2.0
-ASKED = "calibrate.json"
-COMMAND = f'-m advisor.workflows.arrive {ASKED} "$RUN"'  # arguments of Python, quoted for a shell
 LONGER = 2.0  # times the given time, because compiling and the current burst may exceed it
 START_SECONDS = 600.0  # for imports, data and a slow file system
 
@@ -134,7 +136,7 @@ class RemoteBackend(Backend):
                 raise Unreachable("it is being handed over", "try again")
             run = self._id(run_dir)
             state, words = self.ask(run_dir, run) if run else (RunState.FINISHED, f"{self.engine} does not know it")
-            words = settle(run_dir, self.store, over=state is RunState.FINISHED) or words
+            words = _take_over(run_dir, self.store, over=state is RunState.FINISHED) or words
         except Unreachable as error:
             state, words = RunState.UNJUDGED, f"because {error.message}"
         run_state.write_sighting(run_dir, replace(before, state=state, words=words, unix_seconds=time.time()))
@@ -197,10 +199,9 @@ def exported(job: Job, data_at: str | None = None) -> ExportJob | AdoptedJob:
     data = Path(config.data.path) if config.data.path is not None else None
     if data is not None and data_at is not None:
         config = replace(config, data=replace(config.data, path=data_at))
-    arriving = job.record.arriving if job.record.arriving is not None and not job.record.arriving.told else None
     run_id = job.record.id if place.engine == "skypilot" else None
     return parts.export_job(job.plan, config, data, max_usd=job.record.guards.max_usd, place=place, run_id=run_id,
-                      arriving=arriving)  # fmt: skip
+                      commands_first=job.record.commands_first)  # fmt: skip
 
 
 def bundle(job: Job, export: ExportJob | AdoptedJob, own: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Path]]:
@@ -214,7 +215,7 @@ def bundle(job: Job, export: ExportJob | AdoptedJob, own: Mapping[str, str]) -> 
     }
     inside = {f"{JOB}/{name}": text for name, text in files.items()}
     copies = {f"{JOB}/trainer": Path(trainer.__path__[0])}
-    if export.arriving is not None:  # the plan is made again there
+    if export.commands_first:  # the plan is made again there
         copies = sources()
     return dict(job.files) | inside, copies
 
@@ -225,6 +226,40 @@ def sources() -> dict[str, Path]:
     if Path(advisor.__path__[0]) not in profiles_folder().parents:
         copies |= {f"{JOB}/profiles": profiles_folder()}
     return copies
+
+
+def _take_over(run_dir: Path, store: Store, *, over: bool) -> str | None:
+    """Take over once the calibration and plan that a job made before its first step; returns why they are of no use."""
+    launch = read_launch(run_dir)
+    if launch is None or not launch.commands_first or not (over or (run_dir / LOG).exists()):
+        return None
+    problem = None
+    try:
+        if (run_dir / CALIBRATION).exists():
+            enter(load_calibration(run_dir / CALIBRATION), store)
+        if (run_dir / PLAN_AFTER).exists():
+            # The plan is not trusted: name, data, price and limits stay as they were given.
+            given, before, came = read_run_config(run_dir), load_plan(run_dir / PLAN), load_plan(run_dir / PLAN_AFTER)
+            stop = replace(given.stop, gates=came.config.stop.gates, step_seconds=came.chosen.step_seconds.value)
+            config = replace(came.config, name=given.name, data=given.data, stop=stop)
+            run = replace(config, data=before.config.data, stop=replace(before.config.stop, gates=stop.gates))
+            offer = replace(came.offer, usd_per_hour=before.offer.usd_per_hour)
+            plan = replace(came, id=before.id, goal=replace(came.goal, data=before.goal.data), run=run,
+                           chosen=replace(came.chosen, offer=offer))  # fmt: skip
+            write_atomic(run_dir / CONFIG, dump_config(config))
+            write_atomic(run_dir / PLAN, dump_plan(plan))
+    except AdvisorError as error:  # the run continues whatever was brought home, and it is not read again
+        problem = f"what its job measured cannot be used: {error.message}"
+    write_launch(run_dir, replace(launch, commands_first=()))
+    return problem
+
+
+def enter(calibration: Calibration, store: Store) -> bool:
+    """Store a calibration from elsewhere, but not of another CPU, because the key of all CPUs means this CPU."""
+    if calibration.settings.gpu == "cpu" and calibration.device.name != cpu_name():
+        return False
+    store.save_calibration(calibration)
+    return True
 
 
 def engine_state(
@@ -268,10 +303,9 @@ def engine_run(words: Sequence[str], *, given: bytes = b"", inside: Path | None 
 def measuring_files(asked: Measuring) -> dict[str, str]:
     """Return the files of a calibration by name, in addition to `sources`."""
     return {
-        f"{JOB}/{ASKED}": asked.asked,
         f"{JOB}/{SETUP}": parts.setup_script(parts.torch_install(find_gpu(asked.gpu))),
-        f"{JOB}/requirements.txt": "".join(parts.pinned(parts.PACKAGES + parts.ARRIVAL_PACKAGES)),
-        f"{JOB}/{RUN}": script("job.sh#calibrate", command=COMMAND),
+        f"{JOB}/requirements.txt": "".join(parts.pinned(parts.PACKAGES + parts.MEASURING_PACKAGES)),
+        f"{JOB}/{RUN}": parts.measure_script([asked.command]),
     }
 
 

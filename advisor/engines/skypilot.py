@@ -21,6 +21,7 @@ from advisor.engines.export.cloud import LOG_LINE, SKY, bucket, skypilot
 from advisor.engines.remote import JOB, RemoteBackend, Unreachable
 from advisor.engines.state import RunState
 from advisor.errors import AdvisorError
+from advisor.offer import seller_of
 from advisor.store.disk import disk_errors, write_atomic
 from advisor.store.run_folder import CHECKPOINTS, LOG, PLAN, STDOUT
 from advisor.units import format_usd_rate
@@ -147,7 +148,7 @@ class SkyBackend(RemoteBackend):
         words += f"; the plan reckons with {_rate(planned)}"
         if abs(off) < SAME_PRICE:
             return [f"{words}, the same"]
-        whose = f"{offer['provider']}'s" if offer["provider"] is not None else offer["source"]
+        whose = f"{seller_of(offer['provider'])}'s" if offer["provider"] is not None else offer["source"]
         if offer["provider"] == cheapest["cloud"].lower():
             whose += f" of another day or region ({offer['source']})"
         more = "more" if off > 0 else "less"

@@ -52,9 +52,7 @@ class SlurmBackend(RemoteBackend):
             rows = [line.partition("|") for line in said.decode().splitlines()]
             kinds = [kind for name, _, kind in rows if place.name or name.endswith("*")]
             cards = any(kind.startswith("gpu") or ",gpu" in kind for kind in kinds)
-        script = calibration_script(
-            place, cards=int(cards), limit_seconds=remote.limit_seconds(requested), command=remote.COMMAND
-        )
+        script = calibration_script(place, cards=int(cards), limit_seconds=remote.limit_seconds(requested))
         files = {**remote.measuring_files(requested), f"{JOB}/{SCRIPT}": script}
         return self._batch(requested.folder, requested.record, files, remote.sources())
 

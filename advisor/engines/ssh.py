@@ -18,9 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from advisor.engines import remote
-from advisor.engines.arrival import ARRIVAL_FILES, PLAN_BEFORE, is_awaited
 from advisor.engines.backend import Job, LaunchRequest, Measuring
-from advisor.engines.export.bundle import ARRIVAL_PACKAGES, SETUP, pinned
+from advisor.engines.export.bundle import CALIBRATION, MEASURING_PACKAGES, PLAN_AFTER, SETUP, pinned
 from advisor.engines.remote import JOB, RemoteBackend, Unreachable
 from advisor.engines.state import RunState
 from advisor.engines.templates import script
@@ -29,14 +28,15 @@ from advisor.hardware.catalog import find_gpu
 from advisor.run_records import LaunchRecord
 from advisor.store.adopted import PLAN as ADOPTED_PLAN
 from advisor.store.disk import disk_errors
-from advisor.store.run_folder import CHECKPOINTS, CONFIG, LAUNCH, PLAN, SIGHTING, STDOUT, read_run_config
+from advisor.store.run_folder import CHECKPOINTS, CONFIG, LAUNCH, PLAN, SIGHTING, STDOUT, read_launch, read_run_config
 from advisor.trainers.adopted import RECIPE
 from advisor.trainers.known import TRAINERS, trainer_of_run
+from trainer.budget import BUDGET_NAME
 from trainer.token_folder import FILES, META_FILE, DataError, read_meta
 
 PART_BYTES = 8 * 2**20  # largest part of a growing file that one look copies
 # files from the other machine never replace these
-_OURS = {CONFIG, PLAN, PLAN_BEFORE, LAUNCH, SIGHTING, STDOUT, JOB, CHECKPOINTS, ADOPTED_PLAN, RECIPE}
+_OURS = {CONFIG, PLAN, LAUNCH, SIGHTING, STDOUT, JOB, CHECKPOINTS, ADOPTED_PLAN, RECIPE}
 _OURS |= {trainer.log_name for trainer in TRAINERS.values()}
 ROOT = ".training-advisor"  # in the home folder of the other machine
 MARK = b"\x01advisor "  # marks the start of our output: a login file may print something first
@@ -66,7 +66,7 @@ class SshBackend(RemoteBackend):
         export = remote.exported(job, data_at=f"../../data/{data}" if data else None)
         files, copies = remote.bundle(job, export, {})
         if job.config is not None:  # even if this run needs no calibration, because all runs share an environment
-            files[f"{JOB}/requirements.txt"] += "".join(pinned(ARRIVAL_PACKAGES))
+            files[f"{JOB}/requirements.txt"] += "".join(pinned(MEASURING_PACKAGES))
         sent = [(f"data/{data}", ["-C", str(job.config.data.path)])] if data and job.config is not None else []
         return self._request(job.folder, job.record, files, copies, sent)
 
@@ -150,8 +150,8 @@ class SshBackend(RemoteBackend):
             _append(run_dir / STDOUT, body[some:])
             if sizes[0] + some < log or sizes[1] + more < out:
                 continue
-            if (log > 0 or header[0] == "over") and is_awaited(run_dir):
-                _bring(run, "arrived", run_dir)
+            if (log > 0 or header[0] == "over") and (launch := read_launch(run_dir)) and launch.commands_first:
+                _bring(run, "measured", run_dir)
             if header[0] == "running":
                 return RunState.RUNNING, None
             _bring(run, "rest", run_dir, name)
@@ -190,7 +190,7 @@ def _ssh(run: str) -> tuple[str, ...]:
 def _words(host: str, section: str, *arguments: str) -> tuple[str, ...]:
     """Return the command that runs a section of `templates/ssh.sh` on the host."""
     here = script("ssh.sh#here", root=ROOT)
-    files = " ".join(ARRIVAL_FILES)
+    files = " ".join((PLAN_AFTER, CALIBRATION, BUDGET_NAME))
     text = script(f"ssh.sh#{section}", here=here, python=script("ssh.sh#python"), root=ROOT, files=files)
     return (*_ssh(host), shlex.join(["sh", "-c", text, "advisor", *arguments]))
 

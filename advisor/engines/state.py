@@ -91,7 +91,7 @@ def run_status(run_dir: Path) -> RunStatus:
             if end is not None and spoke and end.outcome is not None:
                 state, outcome, reason = RunState.FINISHED, end.outcome, end.reason
             elif end is None:
-                state = RunState.NEVER_STARTED
+                state, reason = RunState.NEVER_STARTED, reason or last_words(run_dir)
             else:
                 state, reason = RunState.DIED, "; ".join(filter(None, (sighting.words, last_words(run_dir)))) or None
     else:
@@ -143,14 +143,18 @@ def log_bytes(run_dir: Path) -> int:
 
 
 def last_words(run_dir: Path) -> str | None:
-    """Return the last line that a run's process printed, often the reason for its end, or None if there is none."""
+    """Return the last line that a run's process printed, often the reason for its end, or None if there is none.
+
+    Hints that follow an error, and what srun says of it, are passed over.
+    """
     path = run_dir / STDOUT
     if not path.exists():
         return None
     with disk_errors("read", path), open(path, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
         lines = file.read().decode("utf-8", "replace").splitlines()
-    return next((line.strip() for line in reversed(lines) if line.strip()), None)
+    said = (line.strip() for line in reversed(lines) if not line.startswith(("hint: ", "srun: ")))
+    return next((line.removeprefix("error: ") for line in said if line), None)
 
 
 def settle(run_dir: Path, timeout_seconds: float = SETTLE_SECONDS) -> None:

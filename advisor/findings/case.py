@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from advisor.prediction.profile import Profile
 from advisor.readers.run_table import RunTable
@@ -24,6 +24,8 @@ class Severity(StrEnum):
 
 
 class Confidence(StrEnum):
+    """How sure a finding is: low means that another explanation is as likely."""
+
     HIGH = "high"
     MEDIUM = "medium"
     LOW = "low"
@@ -49,7 +51,7 @@ class Finding:
     confidence: Confidence
     causes: tuple[str, ...] = ()  # likeliest first
     actions: tuple[str, ...] = ()  # a config change or a command
-    saved_hours: Estimate | None = None  # for the whole planned run, if the user acts on it; None: cannot be computed
+    saved_hours: Estimate | None = None  # what acting on it saves in the whole planned run; None: cannot be computed
     saved_usd: Estimate | None = None
     threshold: str = ""  # the compared values, and the source of the threshold
 
@@ -80,10 +82,27 @@ Verdict = Finding | Insufficient | None
 Told = str | Evidence
 Cost = tuple[Estimate | None, Estimate | None]  # hours, dollars
 
+_Record = TypeVar("_Record")
+_Answer = TypeVar("_Answer")
+
 _READ_AS: dict[str, Callable[[Any], Any]] = {
     **{"severity": Severity, "confidence": Confidence, "title": str},
     **{"causes": tuple, "actions": tuple, "threshold": str},
 }
+
+
+def answered_once(question: Callable[[_Record], _Answer]) -> Callable[[_Record], _Answer]:
+    """Return a function of one frozen record that computes its answer once and keeps it in the record."""
+    name = f"answer of {question.__name__}"
+
+    @wraps(question)
+    def answer(record: _Record) -> _Answer:
+        answers = record.__dict__  # where a cached property lives, too: neither a field nor copied by `replace`
+        if name not in answers:
+            answers[name] = question(record)
+        return cast(_Answer, answers[name])
+
+    return answer
 
 
 def finding(

@@ -11,8 +11,10 @@ from advisor.findings import measured, run_metrics, series
 from advisor.findings.case import Case
 from advisor.findings.curves import PARTS, Curve, curve, main_rows, rate_curve, sum_of_parts
 from advisor.findings.run_facts import price, step_tokens
+from advisor.findings.savings import mean_step_seconds
 from advisor.laws.annealing import SAME_PHASE
 from advisor.readers.run_table import RunTable
+from trainer.runlog import recent_rows
 
 MOST_POINTS = 600  # of a curve; a screen shows fewer
 _LEAST_SMOOTHED = 3  # rows of a running median; with fewer, each row stays as it is
@@ -56,6 +58,13 @@ def points(case: Case, name: str, most: int = MOST_POINTS, smooth: float = 0.0) 
     `smooth` is the share of rows in a running median that is taken first; 0 leaves the values as printed.
     """
     return _placed(case, curve(case.run, name), most, smooth)
+
+
+def loss_so_far_points(case: Case, most: int = MOST_POINTS) -> list[ChartPoint]:
+    """Return the mean training loss of the last rows at each row, as the list of runs and comparisons show it."""
+    losses = curve(case.run, "loss")
+    level = [losses.value[max(0, end - recent_rows(end)) : end].mean() for end in range(1, len(losses) + 1)]
+    return _placed(case, Curve(step=losses.step, value=np.array(level)), most)
 
 
 def step_points(case: Case, most: int = MOST_POINTS, smooth: float = 0.0) -> list[ChartPoint]:
@@ -140,14 +149,14 @@ def _placed(case: Case, printed: Curve, most: int, smooth: float = 0.0) -> list[
     if tokens is None and per_step is not None:
         tokens = steps * per_step
     # hours since the start: by the clock if there is one, or else by the sum of step times
-    typical, hours = run_metrics.step_seconds(case), None
+    typical, hours = mean_step_seconds(case), None
     clocks = [(name, curve(case.run, name)) for name in ("elapsed_seconds", "unix_seconds")]
     for name, clock in [(name, clock) for name, clock in clocks if len(clock) > 1][:1]:
         start = clock.value[0] if name == "unix_seconds" else 0.0
         hours = np.interp(steps, clock.step, clock.value - start) / 3600
     if hours is None and typical is not None:
         seen = series.finite(run_metrics.main_column(case.run, "step"))  # a validation loss begins later than the run
-        hours = (steps - np.minimum(steps[:1], seen[0] if len(seen) else np.inf)) * typical / 3600
+        hours = (steps - np.minimum(steps[:1], seen[0] if len(seen) else np.inf)) * typical.value / 3600
     return [
         ChartPoint(
             step=float(step),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from advisor.findings.case import answered_once
 from advisor.findings.series import NORMAL_MAD, mad, rolling_median
 from advisor.readers.run_table import RunTable
 
@@ -28,6 +29,7 @@ class Curve:
         return Curve(step=self.step[keep], value=self.value[keep], counted=self.counted)
 
 
+@answered_once
 def main_rows(run: RunTable) -> np.ndarray:
     """Return the indices of the main phase's rows of the lowest rank, in the file's order."""
     rows = np.arange(len(run))

@@ -7,20 +7,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from advisor.findings import series
+from advisor.findings import run_metrics, series
 from advisor.findings.case import Case
-from advisor.findings.run_facts import positive, print_gap
+from advisor.findings.run_facts import positive, print_gap, restarts
 from advisor.findings.run_metrics import (
     FROM_CLOCK,
     FROM_PARTS,
     PRINTED,
+    StepTimes,
     main_column,
     seconds_beside,
     step_times,
     telemetry,
 )
+from advisor.laws import pace
 from advisor.readers.clock import BAR, SPOKEN, STAMPS, worked_seconds
-from advisor.readers.run_table import RunPart, RunTable, Status
+from advisor.readers.run_table import Event, RunPart, RunTable, Status
 
 _FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.DIVERGED)  # somebody had to fix the run
 CLOCK_MISSES = 0.9  # share of the steps' own times below which a clock misses some of them
@@ -54,9 +56,7 @@ def durations(case: Case) -> Iterator[Duration]:
     spoken = (part.clock_seconds or 0.0) if part is not None and part.clock == SPOKEN else 0.0
     of_steps, readings = 0.0, series.finite(telemetry(case, "unix_seconds"))
     if times is not None and covered is not None and times.source != FROM_CLOCK:
-        # rows that were not printed took as long as the others, but each printed pause happened once
-        of_steps = float(times.seconds.sum()) + max(0.0, covered - len(times.seconds)) * series.median(times.seconds)
-        of_steps += covered * seconds_beside(case)
+        of_steps = seconds_in_steps(case, times, covered)
     found = (
         (sum(one or 0.0 for one in lived) if None not in lived else 0.0, ATTEMPTS),
         *_clocks(case, part, timed),
@@ -69,9 +69,45 @@ def durations(case: Case) -> Iterator[Duration]:
     yield from (Duration(seconds=seconds, basis=basis) for seconds, basis in found if seconds > 0)
 
 
+def seconds_in_steps(case: Case, times: StepTimes, covered: float) -> float:
+    """Return the sum of the steps' times, and of waiting beside them.
+
+    Rows that were not printed took as long as the others on average, but each long printed pause happened once.
+    """
+    printed, hidden = times.seconds, max(0.0, covered - len(times.seconds))
+    return float(printed.sum()) + hidden * pace.mean_seconds(times.steady_seconds) + covered * seconds_beside(case)
+
+
 def spent_seconds(case: Case) -> float | None:
     """Return the seconds that the run took so far by its most trusted clock, or None if it has none."""
-    return next((duration.seconds for duration in durations(case)), None)
+    first = next(iter(durations(case)), None)
+    if first is None:
+        return None
+    # processes, time stamps and readings go on to the end of the wait
+    waited = None if first.basis in (ATTEMPTS, STAMPS, READINGS) else wait_after_end(case)[1]
+    return first.seconds + (waited or 0.0)
+
+
+def mean_rate(case: Case) -> float | None:
+    """Return the tokens of all steps by the run's own time, with all between the steps; None if it is unknown."""
+    speed, covered, spent = run_metrics.pace(case), steps_covered(case), spent_seconds(case)
+    if speed is None or not (speed.step_tokens and covered and spent):
+        return None
+    if len(case.run.phases) > 1 or len(case.run.runs) > 1 or restarts(case.run):
+        return None
+    mean, times = covered * speed.step_tokens / spent, step_times(case)
+    # no run is faster than its fastest step: that clock misses a part of it
+    return mean if times is not None and mean * float(times.seconds.min()) <= 1.01 * speed.step_tokens else None
+
+
+def wait_after_end(case: Case) -> tuple[Event | None, float | None]:
+    """Return the time-out in which ranks waited for each other after the training was complete, and its seconds."""
+    timeout = next((event for event in reversed(case.run.events) if event.kind == "nccl_timeout"), None)
+    if timeout is None or case.run.status is not Status.COMPLETED:
+        return None, None
+    if not any(event.kind == "finished" and (event.line or 0) < (timeout.line or 0) for event in case.run.events):
+        return None, None
+    return timeout, timeout.numbers.get("ran_seconds") or timeout.numbers.get("timeout_seconds")
 
 
 def lifetime_seconds(case: Case) -> float | None:
@@ -138,9 +174,10 @@ def run_seconds(case: Case) -> list[float | None]:
         if part.phase is None:
             out.append(part.declared_seconds or part.clock_seconds)
             continue
-        facts = case.run.facts
-        if part.phase != case.run.main_phase:
-            facts = {name: value for name, value in facts.items() if name != "total_seconds"}
+        if part.phase == case.run.main_phase:
+            out.append(spent_seconds(case))
+            continue
+        facts = {name: value for name, value in case.run.facts.items() if name != "total_seconds"}
         out.append(spent_seconds(replace(case, run=replace(case.run, main_phase=part.phase, facts=facts))))
     return out
 
@@ -167,5 +204,6 @@ def steps_covered(case: Case) -> float | None:
     step = series.finite(main_column(case.run, "step"))
     if not len(step):
         return None
-    first = 1.0 if 0 < step.min() <= print_gap(case.run) else float(step.min())
+    counted = step.min() > 0 or case.run.steps_by_bar  # a bar at 0 has done none
+    first = 1.0 if counted and step.min() <= print_gap(case.run) else float(step.min())
     return float(step.max()) - first + 1

@@ -11,15 +11,23 @@ import numpy as np
 
 from advisor.findings.case import Case
 from advisor.findings.curves import curve, main_rows
-from advisor.findings.durations import spent_seconds
+from advisor.findings.durations import spent_seconds, steps_covered
 from advisor.findings.loss_forecast import LossForecast, forecast_loss
-from advisor.findings.run_facts import COMPLETE_SHARE, nats_per_unit, number, planned_steps, price, steps_done
+from advisor.findings.make_case import appetite, predict_as_logged
+from advisor.findings.run_facts import (
+    COMPLETE_SHARE,
+    begins_late,
+    nats_per_unit,
+    number,
+    planned_steps,
+    price,
+    steps_done,
+)
 from advisor.findings.run_metrics import FROM_CLOCK, step_times
 from advisor.findings.savings import mean_step_seconds
 from advisor.findings.schedule import schedules_of
 from advisor.findings.series import finite, median, period_of
 from advisor.laws.intervals import Z80
-from advisor.prediction.batch import predict_batch
 from advisor.prediction.intervals import known, product, sum_independent, sum_shared
 from advisor.prediction.profile import Profile
 from advisor.readers.run_table import Status
@@ -82,7 +90,7 @@ class Forecast:
     steps_planned: float | None
     spent_hours: float | None
     spent_usd: float | None
-    step_seconds: Estimate | None  # mean without evaluations and checkpoints
+    step_seconds: Estimate | None  # what a step to come costs: the mean, long stalls capped; `measured` has the median
     rest_hours: Estimate | None  # with evaluations and checkpoints
     rest_usd: Estimate | None
     total_hours: Estimate | None
@@ -99,19 +107,12 @@ def forecast(case: Case, targets: Targets | None = None, places: Sequence[Foreca
     is forecast once a quarter of the steps is done (`loss_forecast`).
     """
     done, planned, usd = steps_done(case.run), planned_steps(case), price(case)
-    left = max(0.0, planned - done) if planned is not None and done is not None else None
-    left = 0.0 if case.run.status is Status.COMPLETED and left is not None else left  # it ended by its own rule
-    pace = mean_step_seconds(case, left or 0.0)
-    rest, times, spent = None, step_times(case), spent_seconds(case)
-    if pace is not None and left is not None:  # the remaining steps at the mean pace, and the remaining pauses
-        with_pauses = times is not None and times.source == FROM_CLOCK  # time stamps include them
-        pauses = () if with_pauses else [_pauses_left(case, name, left) for name in ("eval", "checkpoint")]
-        rest = sum_independent(pace.scaled(left), *pauses) if pauses else pace.scaled(left)
-    if rest is None and left and spent and done:  # no step is timed: at the pace of the whole so far
-        spread = math.exp(_PAUSE_SPREAD)
-        mean = Estimate(value=spent, low=spent / spread, high=spent * spread, basis=Basis.MEASURED)
-        rest = mean.scaled(left / done)
-    total = sum_shared(known(spent), rest) if rest is not None and spent is not None else None
+    left = _steps_left(case)
+    pace, spent, rest = mean_step_seconds(case, left or 0.0), spent_seconds(case), rest_seconds(case)
+    covered, before = steps_covered(case), 0.0
+    if begins_late(case.run) and spent and done and covered:  # earlier steps took as long as those in the log
+        before = spent * (done / covered - 1)
+    total = sum_shared(known(spent + before), rest) if rest is not None and spent is not None else None
     rest_hours, total_hours = _scaled(rest, 1 / HOUR), _scaled(total, 1 / HOUR)
     loss = final_loss(case)
     rest_usd, total_usd = _scaled(rest_hours, usd), _scaled(total_hours, usd)
@@ -132,6 +133,29 @@ def forecast(case: Case, targets: Targets | None = None, places: Sequence[Foreca
     )
 
 
+def _steps_left(case: Case) -> float | None:
+    done, planned = steps_done(case.run), planned_steps(case)
+    if planned is None or done is None:
+        return None
+    return 0.0 if case.run.status is Status.COMPLETED else max(0.0, planned - done)  # completed: by its own rule
+
+
+def rest_seconds(case: Case) -> Estimate | None:
+    """Return the seconds of the steps that are left, with their pauses; None if pace or plan is unknown."""
+    left, done, spent = _steps_left(case), steps_done(case.run), spent_seconds(case)
+    pace, times = mean_step_seconds(case, left or 0.0), step_times(case)
+    if pace is not None and left is not None:  # the remaining steps at the mean pace, and the remaining pauses
+        with_pauses = times is not None and times.source == FROM_CLOCK  # time stamps include them
+        pauses = () if with_pauses else [_pauses_left(case, name, left) for name in ("eval", "checkpoint")]
+        return sum_independent(pace.scaled(left), *pauses) if pauses else pace.scaled(left)
+    if not (left and spent and done):
+        return None
+    # no step is timed: at the pace of the whole so far
+    spread = math.exp(_PAUSE_SPREAD)
+    mean = Estimate(value=spent, low=spent / spread, high=spent * spread, basis=Basis.MEASURED)
+    return mean.scaled(left / done)
+
+
 def _scaled(estimate: Estimate | None, factor: float | None) -> Estimate | None:
     return estimate.scaled(factor) if estimate is not None and factor is not None else None
 
@@ -149,7 +173,7 @@ def final_loss(case: Case) -> LossForecast:
     elif nats is None:
         reason = "the loss is not a mean per token"
     elif np.nan_to_num(case.run.column("loss_is_nan")[main_rows(case.run)]).any():
-        reason = "losses that are not finite: no law describes a broken run"
+        reason = "no law describes a run whose losses are not finite"
     elif done >= COMPLETE_SHARE * planned:
         reason = "all steps are done: the log has the loss"
     elif not len(losses):
@@ -249,7 +273,8 @@ def elsewhere(case: Case, place: ForecastPlace) -> OnOtherGpu:
     moved = moved_workload(case.workload, place)
     if moved is None:
         return dataclasses.replace(blank, note=f"the global batch cannot be split over {place.gpus} devices")
-    predicted = predict_batch(place.profile, [moved])[0]
+    # what its program asks for beyond the prediction, it asks for on any device
+    predicted = predict_as_logged(place.profile, [moved], appetite(case))[0]
     planned, done = planned_steps(case) or steps_done(case.run), steps_done(case.run) or 0.0
     blank = dataclasses.replace(blank, fits=predicted.fits, step_seconds=predicted.step_seconds)
     if predicted.step_seconds is None or planned is None:

@@ -25,8 +25,9 @@ _SILENT_QUESTIONS, _SILENT_SECONDS = 3, 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Mean, lowest and highest of the recorded values, and their number."""
+    """The recorded values in numbers: the median says what a step takes, and the mean what all of them cost."""
 
+    median: float | None = None  # None while a GPU is still watched
     mean: float
     low: float
     high: float
@@ -174,6 +175,7 @@ def spread_of(values: Curve) -> Spread | None:
         return None
     top = int(values.value.argmax())
     return Spread(
+        median=float(np.median(values.value)),
         mean=float(values.value.mean()),
         low=float(values.value.min()),
         high=float(values.value.max()),

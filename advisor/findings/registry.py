@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from advisor.findings.detectors import (
 from advisor.findings.overlap import EXPECTED
 from advisor.findings.run_facts import has_words, nats_per_unit, vocabulary
 from advisor.findings.run_metrics import on_cpu, step_times, telemetry
-from advisor.findings.savings import most_saved_seconds, worth_saying
+from advisor.findings.savings import most_saved_seconds, stake_seconds, worth_saying
 from advisor.findings.schedule import is_rate_sweep
 from advisor.readers.run_table import RunTable
 
@@ -59,6 +60,7 @@ LEARNING = _detectors(
 )
 DETECTORS = (*PHYSICAL, *LEARNING)
 
+_MUCH = 0.1  # of a run
 _SEVERITIES, _CONFIDENCES = list(Severity), list(Confidence)
 
 
@@ -71,14 +73,25 @@ def judge(case: Case) -> tuple[list[Finding], list[Insufficient]]:
         verdicts = [v for v in verdicts if not isinstance(v, Finding) or v.code not in groups()["of_a_gpu_at_work"]]
     if not case.run.counts_steps:
         verdicts = [_without_steps(v, case.run) if isinstance(v, Finding) else v for v in verdicts]
-    whole = most_saved_seconds(case)
+    whole, stake = most_saved_seconds(case), stake_seconds(case)
     findings = [_within(v, whole) for v in verdicts if isinstance(v, Finding)]
     for at, one in enumerate(findings):
-        # a finding that is wrong too often, or whose time is all that was lost and almost nothing, is a note
-        lost = one.code in groups()["only_time"] and one.saved_hours is not None and one.severity is Severity.WARNING
-        if one.code in DEMOTED or (lost and not worth_saying(one.saved_hours, one.saved_usd)):
+        if one.code in DEMOTED or _wastes_little(one, stake):
             findings[at] = dataclasses.replace(one, severity=Severity.NOTE)
     return sorted(findings, key=_order), [v for v in verdicts if isinstance(v, Insufficient)]
+
+
+def _wastes_little(finding: Finding, run_seconds: float | None) -> bool:
+    """Return True if all that a finding costs is time, less than a minute and less than five cents of it.
+
+    Slow steps of a short run are a warning nevertheless if they take much of it: a longer run would have them too.
+    """
+    of, saved = groups(), finding.saved_hours
+    if saved is None or worth_saying(saved, finding.saved_usd):
+        return False
+    of_steps = {*itertools.chain(*of["lost"], *of["slow"]), *of["slower"]} - {*of["only_time"]}
+    little = saved.value * 3600 < _MUCH * (run_seconds or 0.0)
+    return finding.code in of["only_time"] or (finding.code in of_steps and little)
 
 
 _STEP = re.compile(r"\bstep (\d[\d,]*(?:\.\d+)?)\b")
@@ -118,14 +131,15 @@ def _within(finding: Finding, whole_seconds: float | None) -> Finding:
     return dataclasses.replace(finding, saved_hours=hours, saved_usd=usd)
 
 
-def _order(finding: Finding) -> tuple[int, bool, bool, bool, float, float, int]:
-    """Return the key of the reading order: severity, doubts about the result, clocks last, money, hours, confidence."""
+def _order(finding: Finding) -> tuple[int, bool, bool, bool, bool, float, float, int]:
+    """Return the key of the reading order: severity, its end, doubts about its result, money, hours, confidence."""
     worth = worth_saying(finding.saved_hours, finding.saved_usd)
     usd = finding.saved_usd.value if worth and finding.saved_usd else 0.0
     hours = finding.saved_hours.value if worth and finding.saved_hours else 0.0
     doubtful = finding.code in groups()["doubts"] and finding.confidence is not Confidence.LOW
     return (
         _SEVERITIES.index(finding.severity),
+        finding.code not in groups()["endings"],
         finding.code != "cpu_fallback",  # must be fixed before anything else can be judged
         not doubtful,
         finding.code in groups()["of_clocks"],

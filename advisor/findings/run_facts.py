@@ -16,6 +16,7 @@ from advisor.laws import flops
 from advisor.readers.run_table import WITHOUT_NAME, Event, RunTable
 from advisor.readers.status import FAILURES
 
+_LATE_START = 10.0  # printed rows that may be missing before the first one
 COMPLETE_SHARE = 0.995  # of the planned steps counts as done: counts may be off by one, and last rows not printed
 
 
@@ -145,7 +146,7 @@ def steps_done(run: RunTable) -> float | None:
     # a progress bar may have counted on from the last row to the failure
     last = max([last, *(e.step for e in run.events if e.kind in FAILURES and e.step and len(run.phases) == 1)])
     # counted from 0, step 9 is the tenth; an evaluation of the untrained model at step 0 does not count
-    return last + 1 if (steps[printed & trained] == 0).any() else last
+    return last + 1 if (steps[printed & trained] == 0).any() and not run.steps_by_bar else last
 
 
 def print_gap(run: RunTable) -> float:
@@ -153,6 +154,13 @@ def print_gap(run: RunTable) -> float:
     steps = run.column("step")[main_rows(run)]
     gaps = np.diff(steps[np.isfinite(steps)])
     return float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 0.0
+
+
+def begins_late(run: RunTable) -> bool:
+    """Return True if the first printed step is far from where a run begins: the log holds only a part of its run."""
+    steps = run.column("step")[main_rows(run)] if run.counts_steps else np.empty(0)
+    steps = steps[np.isfinite(steps)]
+    return len(steps) > 1 and bool(steps.min() > _LATE_START * max(1.0, print_gap(run)))
 
 
 def restarts(run: RunTable) -> list[Event]:
@@ -176,6 +184,15 @@ def last_checkpoint(case: Case, before: float = math.inf) -> float | None:
         most = min(done, before - 1)
         saved = [most // every * every]
     return max((at for at in saved if 0 < at < before), default=None)
+
+
+def best_kept(case: Case, step: float) -> str:
+    """Return the checkpoint of a best step in words: by its step only if the log says that it was written."""
+    written = [e.numbers.get("step", e.step) for e in case.run.events if e.kind == "checkpoint"]
+    written += list(case.run.column("step")[np.isfinite(case.run.column("checkpoint_seconds"))])
+    return (
+        f"the checkpoint of step {step:g}" if step in written else f"a checkpoint near step {step:g}, if one was kept"
+    )
 
 
 def price(case: Case) -> float | None:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from advisor.findings import series
-from advisor.findings.case import Case, Confidence
+from advisor.findings.case import Case, Confidence, answered_once
 from advisor.findings.curves import main_rows, sum_of_parts
 from advisor.findings.run_facts import number, positive, step_samples, step_tokens
 from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops
 from advisor.laws import flops
+from advisor.readers.axis import JOINED_BY_LAST
 from advisor.readers.run_table import RunTable
 from advisor.records import Estimate
 
@@ -71,6 +72,7 @@ def main_column(run: RunTable, name: str) -> np.ndarray:
     return run.column(name)[main_rows(run)]
 
 
+@answered_once
 def step_times(case: Case) -> StepTimes | None:
     """Return the seconds of each step: printed, or from a rate, the clock or the sum of parts; else None.
 
@@ -87,7 +89,7 @@ def step_times(case: Case) -> StepTimes | None:
     if (samples := step_samples(run.facts)) and np.isfinite(rate).sum() > 1:  # one alone sums a run up
         candidates.append((FROM_SAMPLES, samples / np.where(rate > 0, rate, np.nan)))
     for name in ("elapsed_seconds", "unix_seconds"):
-        candidates.append((FROM_CLOCK, seconds_between(run.column(name)[rows], step)))
+        candidates.append((FROM_CLOCK, seconds_between(run, name)))
     candidates.append((FROM_PARTS, sum_of_parts(run)[rows]))
     timed = [(source, s, np.isfinite(s) & (s > 0)) for source, s in candidates]
     most = max(int(good.sum()) for _, _, good in timed)
@@ -138,12 +140,15 @@ def lasting_slowdown(times: StepTimes | None) -> Slowdown | None:
     )
 
 
-def seconds_between(clock: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """Return the seconds per step since the previous row with a clock; NaN at the first and without an advance."""
+def seconds_between(run: RunTable, name: str) -> np.ndarray:
+    """Return the seconds per step since the previous row by a clock; NaN if the steps since then are not known."""
+    clock, step, epoch = (main_column(run, column) for column in (name, "step", "epoch"))
     seconds = np.full(len(clock), np.nan)
-    places = np.flatnonzero(np.isfinite(clock) & np.isfinite(step))
+    places = np.flatnonzero(np.isfinite(clock) & np.isfinite(step)) if run.counts_steps else ()
     if len(places) > 1:
         steps, elapsed = np.diff(step[places]), np.diff(clock[places])
+        if run.provenance.get("step") == JOINED_BY_LAST:  # an epoch's last steps may not be printed
+            steps[np.diff(epoch[places]) > 0] = 0.0
         seconds[places[1:]] = np.where(steps > 0, elapsed, np.nan) / np.where(steps > 0, steps, 1.0)
     return seconds
 

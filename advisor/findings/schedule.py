@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from advisor.findings.case import Case
+from advisor.findings.case import Case, answered_once
 from advisor.findings.curves import curve, rate_curve
 from advisor.findings.run_facts import number
 from advisor.laws.annealing import learning_rate_shares, planned_shares
@@ -47,6 +47,7 @@ class Return:
     sudden: bool  # within a hundredth of the rows
 
 
+@answered_once
 def rate_returns(run: RunTable) -> list[Return]:
     """Return each time that the learning rate came back to an earlier height; a warm-up has not fallen before."""
     rates = rate_curve(run)

@@ -15,7 +15,7 @@ import numpy as np
 
 from advisor.findings import series
 from advisor.findings.run_facts import logged_step_tokens, positive
-from advisor.findings.run_metrics import main_column, seconds_between
+from advisor.findings.run_metrics import seconds_between
 from advisor.hardware.catalog import GpuSpec, find_gpu, gpus_named
 from advisor.hardware.software_support import usual_precision
 from advisor.laws import flops
@@ -108,7 +108,7 @@ def _gpus(run: RunTable, facts: Mapping[str, Any], gpu: str | None, shape: Model
     if count is not None or gpu == "cpu":
         return count or 1
     printed, length = run.column("seconds"), positive(facts, "seq_len")
-    by_clock = seconds_between(main_column(run, "unix_seconds"), main_column(run, "step"))
+    by_clock = seconds_between(run, "unix_seconds")
     seconds = series.median(printed if np.isfinite(printed).any() else by_clock)
     tokens = _step_tokens(run, facts, shape) if shape else logged_step_tokens(run, facts, length)
     rate = tokens / seconds if tokens and seconds > 0 else None
@@ -122,6 +122,9 @@ def _gpus(run: RunTable, facts: Mapping[str, Any], gpu: str | None, shape: Model
             notes.unsure.append(f"how many GPUs: {round(ratio)}, by the {unit} that the log says each one does")
             return round(ratio)
     notes.unsure.append(ONE_DEVICE)
+    samples, micro = positive(facts, "step_samples"), positive(facts, "micro_batch")
+    if samples and micro and "grad_accum" not in facts and (product := samples / micro) > 1:
+        notes.unsure.append(f"gradient accumulation: {product:.0f} steps by the stated batches, if there is one GPU")
     return 1
 
 

@@ -14,9 +14,12 @@ import yaml
 from advisor import units
 from advisor.engines.engines import parse_place
 from advisor.errors import AdvisorError, close_matches
-from advisor.fleets.records import Pool, PoolKind
+from advisor.fleets.records import FleetRun, Pool, PoolKind
 from advisor.hardware.catalog import read_gpus
 from advisor.units import HOUR
+
+_FIELDS = {"earliest": "earliest_hours", "deadline": "deadline_hours", "value_per_day": "usd_per_day",
+           "late_per_day": "usd_per_late_day"}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,14 +30,8 @@ class Entry:
     line: int
     goal: Mapping[str, Any] | None  # options of `advisor plan`
     plan: Path | None
-    count: int = 1
-    earliest_hours: float = 0.0
-    deadline_hours: float = math.inf
-    usd_per_day: float = 0.0
-    usd_per_late_day: float | None = None  # None: a deadline that has to be met
-    priority: int = 0
-    team: str | None = None
-    interruptible: bool = True
+    count: int
+    run: FleetRun  # without ways
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +137,8 @@ def read_fleet(path: Path, now: datetime) -> FleetFile:
     entries = _entries(reader, sections.get("runs"))
     teams = {name for name, _ in _named(_Reader(path, now), sections.get("teams"), "teams")}
     for entry in entries:
-        if entry.team is not None and entry.team not in teams:
-            reader.say(entry.line, f"runs.{entry.name}.team: there is no team {entry.team}")
+        if entry.run.team is not None and entry.run.team not in teams:
+            reader.say(entry.line, f"runs.{entry.name}.team: there is no team {entry.run.team}")
     if reader.problems:
         listed = "; ".join(f"line {line}: {text}" for line, text in sorted(set(reader.problems)))
         raise AdvisorError(f"{path}: {listed}", "advisor fleet example prints a file that is right", exit_code=2)
@@ -233,16 +230,14 @@ def _entries(reader: _Reader, node: yaml.Node | None) -> list[Entry]:
             reader.say(item, f"two runs are called {name}")
         if read.get("count", 1) < 1:
             reader.say(item, f"runs.{name}.count must be at least 1")
-        earliest, deadline = read.get("earliest", 0.0), read.get("deadline", math.inf)
-        if deadline <= earliest:
+        given = {_FIELDS.get(key, key): read[key] for key in read if key not in ("name", "goal", "plan", "count")}
+        run = FleetRun(name=name, group=name, must="late_per_day" not in read, ways=(), **given)
+        if run.deadline_hours <= run.earliest_hours:
             reader.say(item, f"runs.{name} may begin only after its deadline")
-        plan = read.get("plan")
-        entries.append(Entry(
-            name=name, line=line, goal=read.get("goal"), plan=None if plan is None else reader.path.parent / plan,
-            count=read.get("count", 1), earliest_hours=earliest, deadline_hours=deadline,
-            usd_per_day=read.get("value_per_day", 0.0), usd_per_late_day=read.get("late_per_day"),
-            priority=read.get("priority", 0), team=read.get("team"), interruptible=read.get("interruptible", True),
-        ))  # fmt: skip
+        plan = None if "plan" not in read else reader.path.parent / read["plan"]
+        entries.append(
+            Entry(name=name, line=line, goal=read.get("goal"), plan=plan, count=read.get("count", 1), run=run)
+        )
     return entries
 
 

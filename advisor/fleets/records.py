@@ -164,8 +164,9 @@ class Outlook:
 
     run: str
     probability: float | None  # of its deadline; None: it has none
-    end_hours: Estimate  # median, and 8 of 10 futures
-    usd: Estimate
+    start_hours: float  # median
+    end_hours: Estimate  # median; of 10 futures 1 ends before the low end and 9 by the high end
+    usd: Estimate  # average, and the interval of 8 of 10 futures
 
 
 @dataclass(frozen=True, kw_only=True)

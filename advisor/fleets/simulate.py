@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
 from advisor.fleets.records import Fleet, FleetRun, Outlook, Pool, PoolKind, Schedule, Way
-from advisor.fleets.spot import PRIOR_TIMES, SPOT, WAIT, Policy, Rates, chain
+from advisor.fleets.spot import ON_DEMAND, PRIOR_TIMES, WAIT, Policy, drawn, lasting
 from advisor.prediction.wallclock import RESTART_SECONDS
 from advisor.records import Basis, Estimate, worst_basis
 from advisor.units import HOUR
@@ -31,7 +31,8 @@ class Futures:
     """Drawn futures: arrays of shape (runs, draws), in the order of `runs`."""
 
     runs: tuple[str, ...]
-    ends: np.ndarray  # hours
+    starts: np.ndarray  # hours
+    ends: np.ndarray
     usd: np.ndarray
     bases: tuple[Basis, ...]  # of the predicted hours, by run
 
@@ -44,11 +45,12 @@ class Futures:
 class Chances:
     """Draws what is not known of a fleet's future: arrays with one value for each future."""
 
-    def __init__(self, fleet: Fleet, draws: int, seed: int):
+    def __init__(self, fleet: Fleet, draws: int = DRAWS, seed: int = 0):
         self.draws, self._seed, self.rng = draws, seed, np.random.default_rng(seed)
         self._errors = fleet.errors
         even = ndtri((np.arange(draws) + 0.5) / draws)  # evenly drawn, so that chances scatter less
         self._shared = {gpu: self.rng.permutation(even) for gpu in sorted({pool.gpu for pool in fleet.pools})}
+        self.followed: dict[tuple[object, ...], tuple[np.ndarray, np.ndarray]] = {}  # on spot machines, in any schedule
 
     def factor(self, run: FleetRun, way: Way, gpu: str) -> np.ndarray:
         """Return the actual over the predicted hours of a run. What is drawn after it is of this run too."""
@@ -73,7 +75,7 @@ class Chances:
     def machines(self, pool: Pool, step_hours: float, begins: np.ndarray) -> Iterator[np.ndarray]:
         """Yield for each step since a run may begin whether spot machines are there."""
         up, away = self._zones(pool)
-        return chain(1 / away, 1 / up, step_hours, self.draws, self.rng)
+        return drawn(lasting(away, up), step_hours, self.draws, self.rng)
 
     def lost(self, pool: Pool, worked: np.ndarray, begins: np.ndarray) -> np.ndarray:
         """Return the hours that spot machines add to so much work: waiting while there are none, and restarts.
@@ -101,7 +103,7 @@ def simulate(
     runs, placements = {run.name: run for run in fleet.runs}, planned.placements
     pools = {pool.name: pool for pool in fleet.pools}
     free: dict[str, np.ndarray] = {}  # when each GPU of a pool is free: (draws, GPUs), sorted
-    ends, usd, bases = [], [], []
+    starts, ends, usd, bases = [], [], [], []
     for placement in placements:
         pool, run = pools[placement.pool], runs[placement.run]
         way = next(way for way in run.ways if (way.pool, way.gpus) == (placement.pool, placement.gpus))
@@ -116,9 +118,12 @@ def simulate(
         worked, paid = way.work_hours * factor, placement.usd * factor
         lost: np.ndarray | float = 0.0
         if pool.kind is PoolKind.SPOT:
-            other = _on_demand_price(fleet, pool)
+            other = on_demand_price(fleet, pool)
             if other is not None and run.deadline_hours < math.inf:
-                taken, paid = _by_policy(worked, pool, other, start, run.deadline_hours, chances)
+                key = run.name, pool.name, placement.gpus, start.tobytes()
+                if key not in chances.followed:
+                    chances.followed[key] = _by_policy(worked, pool, other, start, run.deadline_hours, chances)
+                taken, paid = chances.followed[key]
                 lost, paid = taken - worked, paid * placement.gpus
             else:
                 lost = chances.lost(pool, worked, start)
@@ -127,17 +132,18 @@ def simulate(
         if pool.gpus is not None:
             state[:, : placement.gpus] = end[:, None]
             state.sort(axis=1)
+        starts.append(start)
         ends.append(end)
         usd.append(paid)
         bases.append(way.hours.basis)
     shape = (len(placements), draws)
     return Futures(
-        runs=tuple(one.run for one in placements),
+        runs=tuple(one.run for one in placements), starts=np.array(starts).reshape(shape),
         ends=np.array(ends).reshape(shape), usd=np.array(usd).reshape(shape), bases=tuple(bases),
     )  # fmt: skip
 
 
-def _on_demand_price(fleet: Fleet, pool: Pool) -> float | None:
+def on_demand_price(fleet: Fleet, pool: Pool) -> float | None:
     """Return the price per hour of the same GPU on demand, or None if no pool rents it."""
     prices = [
         other.usd_per_gpu_hour
@@ -163,36 +169,47 @@ def _by_policy(
     return hours, spot * price + on_demand * usd_on_demand
 
 
-def rates_in(pool: Pool, taken: int = 0, had_hours: float = 0.0) -> Rates:
+def rates_in(pool: Pool, taken: int = 0, had_hours: float = 0.0) -> np.ndarray:
     """Return the rates at which spot machines of a pool come and go: as stated, and as often as they were taken."""
     up = min(pool.up_hours, 1e6)
     away = max(up * (1 - pool.availability) / pool.availability, 1e-3)
-    return Rates(comes=1 / away, goes=(taken + PRIOR_TIMES) / (had_hours + PRIOR_TIMES * up))
+    return lasting(away, (had_hours + PRIOR_TIMES * up) / (taken + PRIOR_TIMES))
 
 
-def takes_spot(
-    pool: Pool, spot_share: float, work_hours: float, hours_left: float, taken: int, had_hours: float
-) -> bool:
-    """Tell whether a run that waits would start on a spot machine if one came now, rather than on demand."""
+def next_machine(
+    spot_share: float, work_hours: float, hours_left: float, rates: np.ndarray, *,
+    running: int = WAIT, spot_there: bool = True, age_hours: float = 0.0,
+) -> int:  # fmt: skip
+    """Return whether a run waits, or goes on on a spot machine or on demand, if spot machines are there or away now."""
     step = hours_left / _MOST_STEPS
     try:
         policy = Policy(work_hours=work_hours, hours_left=hours_left, overhead_hours=RESTART_HOURS,
-                        spot_share=spot_share, rates=rates_in(pool, taken, had_hours), step_hours=step)  # fmt: skip
+                        spot_share=spot_share, rates=rates, step_hours=step)  # fmt: skip
     except (ValueError, ZeroDivisionError):  # it is late anyway
-        return False
+        return ON_DEMAND
     work = math.ceil(work_hours / step - 1e-9)
-    return policy.action(hours_left=hours_left, work_left=work, spot_there=True, running=WAIT) == SPOT
+    return policy.action(hours_left=hours_left, work_left=work, spot_there=spot_there, running=running,
+                         age_hours=age_hours)  # fmt: skip
 
 
 def outlooks(fleet: Fleet, futures: Futures) -> tuple[Outlook, ...]:
     """Return what the futures say of each run that is in the schedule."""
     runs = {run.name: run for run in fleet.runs}
     found = []
-    for name, ends, usd, basis in zip(futures.runs, futures.ends, futures.usd, futures.bases, strict=True):
+    rows = zip(futures.runs, futures.starts, futures.ends, futures.usd, futures.bases, strict=True)
+    for name, starts, ends, usd, basis in rows:
         run = runs[name]
         met = float(np.mean(ends <= run.deadline_hours)) if run.deadline_hours < math.inf else None
-        found.append(Outlook(run=name, probability=met, end_hours=interval(ends, basis), usd=interval(usd, basis)))
+        found.append(
+            Outlook(run=name, probability=met, start_hours=float(np.median(starts)), end_hours=interval(ends, basis),
+                    usd=average(usd, basis))
+        )  # fmt: skip
     return tuple(found)
+
+
+def average(usd: np.ndarray, *bases: Basis) -> Estimate:
+    """Return the average of drawn dollars, which adds up over runs, with the ends of 8 of 10."""
+    return replace(interval(usd, *bases), value=float(usd.mean()))
 
 
 def interval(values: np.ndarray, *bases: Basis) -> Estimate:

@@ -39,7 +39,7 @@ class RunState:
     high_hours: float | None = None
     deadline_hours: float | None = None
     probability: float | None = None  # of the deadline, in the last plan
-    moves_to: str | None = None  # the pool on demand in which it has to go on, because its slack is used up
+    moves_to: str | None = None  # the pool in which it has to go on: on demand in time, or on spot machines again
     attempt: int = 0  # the last one that was started, or is to be started
     usd: float = 0.0  # spent by all attempts
     limit_usd: float = 0.0  # the most that all attempts may cost, kept free in the budget while it runs

@@ -11,7 +11,9 @@ import csv
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -26,6 +28,7 @@ GPU_COLUMNS = (
 )
 REQUIRED_GPU_COLUMNS = ("key", "memory_gb", "mem_bw_gbs", "source")
 TERA, GIGA, MIB = 1e12, 1e9, 2**20
+_IN_USE: ContextVar[Mapping[str, GpuSpec] | None] = ContextVar("the catalog in use", default=None)
 GPUS_PER_NODE = 8
 MOST_GPUS = 100_000  # a larger number is taken for a typing error
 NO_SINGLE_GPU = ("auto", "any", "cpu")  # values of --gpu that name no single GPU in the catalog
@@ -108,6 +111,11 @@ class GpuSpec:
         return self.compute_capability[:1].isdigit()
 
 
+def generation_in_words(generation: str | None) -> str:
+    """Return a GPU's generation (`GpuSpec.generation`) as a reader calls it; empty for None."""
+    return (generation or "").replace(" half-rate", " with tensor cores at half rate")
+
+
 def peak_flops(spec: GpuSpec, precision: str, *, tf32: bool = True) -> float | None:
     """Return the dense peak FLOP/s of a type: "bf16", "fp16", "fp8" or "fp32" (at the TF32 rate if the GPU has one).
 
@@ -118,11 +126,26 @@ def peak_flops(spec: GpuSpec, precision: str, *, tf32: bool = True) -> float | N
     return {"bf16": spec.bf16_flops, "fp16": spec.fp16_flops, "fp8": spec.fp8_flops}[precision]
 
 
+@contextmanager
+def one_catalog() -> Iterator[None]:
+    """Answer from one state of the catalog inside this context, whose files are looked at once. Raises as `load_gpus`.
+
+    A page and its plan ask for a GPU hundreds of times.
+    """
+    before = _IN_USE.set(load_gpus())
+    try:
+        yield
+    finally:
+        _IN_USE.reset(before)
+
+
 def load_gpus() -> Mapping[str, GpuSpec]:
     """Return all known GPUs by key: the shipped rows, overridden by the rows of ADVISOR_HOME/gpus.csv.
 
     A file is read again only if it has changed. Raises AdvisorError with file and line for a row that cannot be read.
     """
+    if (in_use := _IN_USE.get()) is not None:
+        return in_use
     # One plan asks a thousand times: plain strings, since a Path takes longer to make than its file to look at.
     shipped, own = f"{profiles_folder()}/gpus.csv", f"{advisor_home()}/gpus.csv"
     state = os.stat(shipped)

@@ -10,11 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu, require_gpu
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _IN_USE = 0.05  # of its memory; idle H100s hold 1 to 4 MiB (github.com/grantwilkins/training_profile, h100-traces)
+_LOOK_SECONDS = 0.5  # in which the use of the processor is measured
+_ALL = 0.95  # of the cores: none is free
+_NAMED, _NOTICED = 3, 0.05  # of the programs that use most; of a core, below which a program is not named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +32,24 @@ class DetectedGpu:
     free_bytes: int | None = None  # at this moment
     processes: tuple[int, ...] = ()  # those that compute on it; in a container NVML may not see processes outside it
     is_instance: bool = False  # a MIG instance
+    busy_share: float | None = None  # of the last second, in which a kernel ran; None if the driver does not say
 
     @property
     def in_use(self) -> bool:
-        """Tell whether a process computes on the GPU, or more memory is in use than on an idle GPU."""
-        total, free = self.memory_bytes, self.free_bytes
-        return bool(self.processes) or (total is not None and free is not None and total - free > _IN_USE * total)
+        """Tell whether a process computes on the GPU, or more memory or time is in use than on an idle GPU."""
+        total, free, busy = self.memory_bytes, self.free_bytes, self.busy_share or 0.0
+        memory_in_use = total is not None and free is not None and total - free > _IN_USE * total
+        return bool(self.processes) or memory_in_use or busy > _IN_USE
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessorUse:
+    """What other programs use of the processor at this moment."""
+
+    cores: int  # that this process may use
+    used: float  # of these cores
+    wanted: float  # cores that they would use if there were enough
+    largest: tuple[str, ...]  # the programs that use most, each with its process number
 
 
 def device_key(requested: str) -> str:
@@ -110,6 +127,35 @@ def used_by(processes: set[int]) -> int | None:
         return max(used, default=0) or None
 
 
+def processor_use() -> ProcessorUse:
+    """Measure for half a second what other programs use of the cores that this process may use."""
+    names = {process: process.info["name"] for process in psutil.process_iter(["name"])}
+    before = {process: _seconds_of(process) for process in names}
+    # macOS binds no process to cores.
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(psutil.cpu_count() or 1))
+    busy = psutil.cpu_percent(_LOOK_SECONDS, percpu=True)
+    used = {process: (_seconds_of(process) - seconds) / _LOOK_SECONDS for process, seconds in before.items()}
+    mine = used.pop(psutil.Process(), 0.0)
+    largest = [process for process in sorted(used, key=lambda one: -used[one])[:_NAMED] if used[process] > _NOTICED]
+    taken = max(0.0, sum(busy[core] for core in cores if core < len(busy)) / 100 - mine)
+    # If all cores of the machine are in use, the programs that wait for one count too.
+    waiting = psutil.getloadavg()[0] if taken > _ALL * len(cores) and len(cores) == len(busy) else 0.0
+    return ProcessorUse(
+        cores=len(cores),
+        used=taken,
+        wanted=max(taken, waiting),
+        largest=tuple(f"{names[process]} {process.pid}" for process in largest),
+    )
+
+
+def _seconds_of(process: psutil.Process) -> float:
+    """Return the processor seconds of a process so far; 0 if it has ended or belongs to somebody else."""
+    try:
+        return sum(process.cpu_times()[:2])
+    except psutil.Error:
+        return 0.0
+
+
 @contextlib.contextmanager
 def _nvml() -> Iterator[dict[int, Any]]:
     """Yield the handle of each GPU that the driver lists, or the GPU's error. Yields nothing without a driver."""
@@ -166,9 +212,11 @@ def _card(number: int, handle: Any) -> DetectedGpu | str:
     if instance is None:
         return "MIG is on and has no instance"
     name = pynvml.nvmlDeviceGetName(instance)
-    memory = None
+    memory = busy = None
     with contextlib.suppress(pynvml.NVMLError):
         memory = pynvml.nvmlDeviceGetMemoryInfo(instance)
+    with contextlib.suppress(pynvml.NVMLError):  # in MIG mode unknown
+        busy = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
     return DetectedGpu(
         number=number,
         name=name.decode() if isinstance(name, bytes) else name,
@@ -176,6 +224,7 @@ def _card(number: int, handle: Any) -> DetectedGpu | str:
         free_bytes=int(memory.free) if memory else None,
         processes=tuple(one.pid for one in _running(instance)),
         is_instance=instance is not handle,
+        busy_share=busy,
     )
 
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, find_gpu, load_gpus, read_gpus, read_link, require_gpu
-from advisor.hardware.prices import MARKETPLACES, PriceRow, load_prices
-from advisor.offer import EIGHT_OF_TEN, OWN_MACHINE, Offer, price_rank
+from advisor.hardware.prices import MARKETPLACES, PriceRow, price_list
+from advisor.offer import EIGHT_OF_TEN, OWN_MACHINE, SELLER_KEYS, Offer, price_rank, seller_of
 
 __all__ = ["OWN_MACHINE", "Offer"]  # other modules import these from here
 
@@ -63,7 +63,7 @@ def cheapest_offer(
 ) -> Offer | None:
     """Return the cheapest offer of `gpus` GPUs, on demand or spot, or None if nobody rents that many.
 
-    Only these `providers` count; empty means all. `rows` is `rows_by_gpu()`, for callers that ask many times. `today`
+    Only these `providers` count; empty means all. `rows` are those of `price_list`. `today`
     is the date from which the price's age is counted; by default it is the current date.
     """
     today = today or datetime.date.today()
@@ -82,7 +82,12 @@ def cheapest_offer(
         for one in bills
         if (one.row.provider, one.row.instance_type) == (row.provider, row.instance_type)
     ]
-    said = (f"{row.provider} {machine}{row.instance_type}", row.region, "spot" if spot else "on demand", row.dated)
+    said = (
+        f"{seller_of(row.provider)} {machine}{row.instance_type}",
+        row.region,
+        "spot" if spot else "on demand",
+        row.dated,
+    )
     return Offer(
         gpu=gpu,
         gpus=gpus,
@@ -110,7 +115,7 @@ def priced_gpus(
     (exit 2) for an unknown GPU or provider.
     """
     check_providers(providers)
-    rows, named = rows_by_gpu(), [] if names is None else [read_gpus(name) for name in names.split(",")]
+    rows, named = price_list().by_gpu, [] if names is None else [read_gpus(name) for name in names.split(",")]
     wanted = [(require_gpu(one.key), count or one.count or 1) for one in named]
     wanted = wanted or [(spec, count or 1) for spec in load_gpus().values()]
     return [
@@ -121,7 +126,7 @@ def priced_gpus(
 
 def price_row(offer: Offer) -> PriceRow | None:
     """Return the row of the price list from which an offer comes. Returns None if it does not come from a list."""
-    for row in rows_by_gpu().get(offer.gpu, ()):
+    for row in price_list().by_gpu.get(offer.gpu, ()):
         price = row.usual_spot_usd_per_hour if offer.spot else row.on_demand_usd_per_hour
         same = (row.provider, row.instance_type, row.region) == (offer.provider, offer.instance_type, offer.region)
         if same and price is not None and price * offer.machines == offer.usd_per_hour:
@@ -131,7 +136,7 @@ def price_row(offer: Offer) -> PriceRow | None:
 
 def unpriced(gpu: str, gpus: int, providers: Sequence[str] = (), rows: RowsByGpu | None = None) -> Offer:
     """Return an offer of unknown price for `gpus` GPUs that nobody rents together. Its source states this."""
-    listed = any(not providers or row.provider in providers for row in (rows or rows_by_gpu()).get(gpu, ()))
+    listed = any(not providers or row.provider in providers for row in (rows or price_list().by_gpu).get(gpu, ()))
     source = f"no provider offers {gpus} x {gpu} together" if listed and gpus > 1 else f"no price known for {gpu}"
     source += f" at {' or '.join(providers)}" if providers else ""
     likely = None
@@ -177,7 +182,7 @@ def expected_price(gpu: str, provider: str, rows: RowsByGpu | None = None) -> tu
 def _usual_prices(rows: RowsByGpu | None) -> dict[str, dict[str, float]]:
     """Return the log of each provider's lowest dated price per GPU-hour, for each GPU."""
     requested: dict[str, dict[str, float]] = {}
-    for gpu, of_gpu in (rows or rows_by_gpu()).items():
+    for gpu, of_gpu in (rows or price_list().by_gpu).items():
         for row in of_gpu:
             if row.on_demand_usd_per_hour and row.snapshot_date and row.gpu_count >= 1:
                 price, by_provider = math.log(row.on_demand_usd_per_hour / row.gpu_count), requested.setdefault(gpu, {})
@@ -195,7 +200,7 @@ def offers_by_provider(gpu: str, gpus: int = 1, providers: Sequence[str] = ()) -
 
     Marketplaces count, because each provider is named.
     """
-    rows = rows_by_gpu()
+    rows = price_list().by_gpu
     names = sorted({row.provider for row in rows.get(gpu, ()) if not providers or row.provider in providers})
     entries = (
         ProviderOffers(
@@ -208,19 +213,6 @@ def offers_by_provider(gpu: str, gpus: int = 1, providers: Sequence[str] = ()) -
     return tuple(sorted(entries, key=_order))
 
 
-def rows_by_gpu() -> dict[str, list[PriceRow]]:
-    """Return all prices, grouped by the GPU's key."""
-    rows: dict[str, list[PriceRow]] = {}
-    for row in load_prices():
-        rows.setdefault(row.gpu, []).append(row)
-    return rows
-
-
-def provider_names() -> list[str]:
-    """Return every provider in the price lists."""
-    return sorted({row.provider for row in load_prices()})
-
-
 # what people call the providers of the price lists
 _ALSO = {"amazon": "aws", "google": "gcp", "microsoft": "azure", "oracle": "oci", "digitalocean": "do",
          "datacrunch": "verda", "lambdalabs": "lambda", "runpod-secure": "runpod", "vastai": "vast"}  # fmt: skip
@@ -228,14 +220,14 @@ _ALSO = {"amazon": "aws", "google": "gcp", "microsoft": "azure", "oracle": "oci"
 
 def read_providers(names: Sequence[str]) -> tuple[str, ...]:
     """Return the names of providers as the price lists have them. Raises AdvisorError (exit 2) if none has one."""
-    read = tuple(_ALSO.get(name.lower(), name.lower()) for name in names)
+    read = tuple((_ALSO | SELLER_KEYS).get(name.lower(), name.lower()) for name in names)
     check_providers(read)
     return read
 
 
 def check_providers(names: Sequence[str]) -> None:
     """Raise AdvisorError (exit 2) if no price list contains one of these providers."""
-    listed = provider_names()
+    listed = price_list().providers
     for name in names:
         if name not in listed:
             close = close_matches(name, listed)
@@ -249,7 +241,7 @@ def _bills(gpu: str, gpus: int, *, spot: bool, providers: Sequence[str], rows: R
     spec = find_gpu(gpu)
     link = read_link(spec.interconnect) if spec else None
     least = 1 if link and link.gpus > GPUS_PER_NODE else min(gpus, GPUS_PER_NODE)
-    by_gpu = rows_by_gpu() if rows is None else rows
+    by_gpu = price_list().by_gpu if rows is None else rows
     bills = []
     for row in by_gpu.get(gpu, ()):
         price = row.usual_spot_usd_per_hour if spot else row.on_demand_usd_per_hour

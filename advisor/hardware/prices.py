@@ -8,9 +8,9 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from advisor.errors import AdvisorError
@@ -90,15 +90,38 @@ class PriceRow:
         return f"{self.earliest:%Y-%m} or later" if self.earliest else "undated"
 
 
-def load_prices() -> tuple[PriceRow, ...]:
-    """Return every price row: the user's live rows, and the shipped rows of providers without live rows.
+@dataclass(frozen=True, eq=False)
+class PriceList:
+    """The rows of a price list, also grouped once, because a search asks for its groups many times."""
+
+    rows: tuple[PriceRow, ...]
+
+    @cached_property
+    def by_gpu(self) -> Mapping[str, Sequence[PriceRow]]:
+        """The rows of each GPU, by its key."""
+        grouped: dict[str, list[PriceRow]] = {}
+        for row in self.rows:
+            grouped.setdefault(row.gpu, []).append(row)
+        return grouped
+
+    @cached_property
+    def providers(self) -> tuple[str, ...]:
+        """Every provider, sorted by name."""
+        return tuple(sorted({row.provider for row in self.rows}))
+
+
+def price_list() -> PriceList:
+    """Return every price: the user's live rows, and the shipped rows of providers without live rows.
 
     Raises AdvisorError with file and line for a broken row.
     """
     live = live_prices_path()
-    if not live.is_file():
-        return shipped_prices()
-    return _with_live(live, live.stat().st_mtime_ns)
+    return _prices(live, live.stat().st_mtime_ns) if live.is_file() else _prices(None, 0)
+
+
+def load_prices() -> tuple[PriceRow, ...]:
+    """Return the rows of `price_list`."""
+    return price_list().rows
 
 
 @cache
@@ -113,11 +136,11 @@ def live_prices_path() -> Path:
 
 
 @cache
-def _with_live(path: Path, changed: int) -> tuple[PriceRow, ...]:
-    """Return the rows. `changed` is only there to make the cache distinguish versions of the file."""
-    live = _read_price_file(path)
+def _prices(live_path: Path | None, changed: int) -> PriceList:
+    """Return the prices. `changed` is only there to make the cache distinguish versions of the file."""
+    live = _read_price_file(live_path) if live_path else ()
     fresh = {row.provider for row in live}
-    return (*(row for row in shipped_prices() if row.provider not in fresh), *live)
+    return PriceList((*(row for row in shipped_prices() if row.provider not in fresh), *live))
 
 
 # Rents are between these dollars per GPU per hour. Price lists also have 0.00 for "no spot", 700.0 for "not available",

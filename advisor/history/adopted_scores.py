@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case
+from advisor.findings.detectors.machine import disturbed_share, lost_seconds
 from advisor.findings.durations import lifetime_seconds
 from advisor.findings.make_case import make_case
 from advisor.history.scoring import Cause, Score, ScoredRun, score_run
@@ -47,22 +48,26 @@ def score_adopted(run: RunTable, plan: AdoptedPlan, *, run_id: str, place: str =
         ("cost_usd", plan.bill.cost_usd, paid),
     ))  # fmt: skip
     gap = wall - total.value if wall is not None else None
-    causes = tuple(_causes(run, plan, gap, step, steps)) if gap is not None and step and steps else ()
+    causes = tuple(_causes(case, plan, gap, step, steps)) if gap is not None and step and steps else ()
     return case, replace(found, steps=steps, steps_planned=plan.steps, complete=complete, scores=scores,
                          drift_factor=drift_factor(found.reference_seconds, plan), gap_seconds=gap,
-                         causes=causes)  # fmt: skip
+                         causes=causes, disturbed_share=disturbed_share(case))  # fmt: skip
 
 
-def _causes(run: RunTable, plan: AdoptedPlan, gap: float, step: float, steps: int) -> Iterator[Cause]:
+def _causes(case: Case, plan: AdoptedPlan, gap: float, step: float, steps: int) -> Iterator[Cause]:
     """Yield the parts of the gap between predicted and actual time. They sum to the gap."""
-    planned, start = plan.step_seconds.value, plan.bill.wall_clock.startup_seconds
+    run, planned, start = case.run, plan.step_seconds.value, plan.bill.wall_clock.startup_seconds
     assert start is not None  # a plan of an adopted command has it
     startup = sum(attempt.startup_seconds or 0.0 for attempt in run.attempts)
     stepped = float(series.finite(run.column("seconds")).sum())
-    typical = (steps - 1) * step
+    typical, others = (steps - 1) * step, lost_seconds(case)
+    stalls = max(0.0, stepped - typical)
+    beside = min(others, stalls)  # of what other programs took, the part in steps that the median does not tell
+    slower = typical - (steps - 1) * planned - (others - beside)
     parts = (
-        ("steps slower", typical - (steps - 1) * planned, f"{steps} steps at {planned:.4g} s predicted"),
-        ("stalls", stepped - typical, "steps beyond the median: evaluations, checkpoints, pauses"),
+        ("steps slower", slower, f"{steps} steps at {planned:.4g} s predicted"),
+        ("other programs", others, "beside other programs on the machine"),
+        ("stalls", stepped - typical - beside, "steps beyond the median: evaluations, checkpoints, pauses"),
         ("start-up", startup - start.value - planned, "until the first step's end"),
         ("steps not run", (steps - plan.steps) * planned, f"{plan.steps - steps} of {plan.steps}"),
     )

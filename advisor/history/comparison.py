@@ -19,18 +19,18 @@ from advisor.findings.case import Case
 from advisor.findings.chart_data import points as points_of
 from advisor.findings.curves import curve, rate_curve
 from advisor.findings.detectors.learning_rate import phase_of_schedule
+from advisor.findings.detectors.machine import DISTURBED, disturbed_share, readings, undisturbed_times
 from advisor.findings.run_facts import parameters, planned_steps
 from advisor.findings.workload_of import infer
 from advisor.laws import flops
 from advisor.laws.annealing import phase_problem, same_phase
 from advisor.readers.run_table import Status
 from advisor.records import Basis, Estimate
-from advisor.units import format_count
+from advisor.units import format_count, format_percent
+from trainer.runlog import LEAST_ROWS, recent_rows
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
 _EVERY_ROW = 10**9  # keeps every point of a curve
-_WINDOW = 0.02  # share of a run's rows that are averaged near a point, because one row is noise
-_LEAST_ROWS = 5
 _SAME_SIZE = 1.1  # ratio of parameters up to which two models are the same one, counted in different ways
 _DRAWS = 2000
 _SLOWER = 0.02  # a smaller loss of speed is not a regression
@@ -40,6 +40,7 @@ _SAME = (
     *("planned_steps", "learning_rate", "warmup_steps", "optimizer", "precision", "compile", "gpu", "weight_decay"),
     "data_fingerprint",
 )
+NO_SPEED = "no speed is compared"  # a note begins so
 _FAR = 0.05  # of the longest run's steps: a shorter run would limit the comparison to its few steps
 
 
@@ -128,9 +129,9 @@ class _Course:
         return float(self.step[self.rows_up_to(at) - 1])
 
     def window(self, at: float) -> np.ndarray:
-        """Return the losses of the rows up to a position: the last 2 % so far, and at least five."""
+        """Return the losses of the last rows up to a position, whose mean is the loss so far."""
         end = self.rows_up_to(at)
-        return self.loss[max(0, end - max(_LEAST_ROWS, int(_WINDOW * end))) : end]
+        return self.loss[max(0, end - recent_rows(end)) : end]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -161,15 +162,15 @@ def compare_runs(cases: Sequence[Case], names: Sequence[str] = (), *, seed: int 
     short, usable = [], []
     for name, case in zip(names or [case.run.source for case in cases], cases, strict=True):
         rows = len(curve(case.run, "loss"))
-        if rows >= _LEAST_ROWS:
+        if rows >= LEAST_ROWS:
             usable.append(_Entrant.of(name, case))
             continue
-        few = f"{rows} row{'s' if rows > 1 else ''} with a training loss, fewer than {_LEAST_ROWS}"
+        few = f"{rows} row{'s' if rows > 1 else ''} with a training loss, fewer than {LEAST_ROWS}"
         short.append(f"{name} has {few if rows else 'no training loss'}")
     if len(usable) < 2:
         raise AdvisorError(
             f"cannot compare: {'; '.join(short) or 'only one log was given'}. A comparison needs two logs of "
-            f"{_LEAST_ROWS} rows with a training loss each: single rows differ by noise alone",
+            f"{LEAST_ROWS} rows with a training loss each: single rows differ by noise alone",
             "give logs of longer runs, or let the run log more often; advisor analyze judges each one alone",
         )
     notes = [f"{text}: left out" for text in short]
@@ -189,6 +190,9 @@ def compare_runs(cases: Sequence[Case], names: Sequence[str] = (), *, seed: int 
     if len(members) == 1:
         members = {chr(ord("A") + place): [entrant] for place, entrant in enumerate(usable)}
         notes.append("the runs declare the same configuration: each is compared with the first")
+    for entrant in usable:
+        if undisturbed_times(entrant.case) is None and (disturbed := _disturbed(entrant)):
+            notes.append(f"{NO_SPEED}: {disturbed}, and hardly a step ran alone")
     shared = set.intersection(*(set(entrant.courses) for entrant in usable))
     axes = ["tokens" if "tokens" in shared else "step", *(a for a in ("hours", "usd", "schedule") if a in shared)]
     for axis in (axis for axis in ("tokens", "hours", "usd") if axis not in shared):
@@ -277,10 +281,18 @@ def _problem(axis: str, at: float, entrants: Sequence[_Entrant], *, named: bool 
     same_model = None not in sizes and len({round(math.log(size), 2) for size in known}) == 1
     if len(programs) > 1 and not alike["data_fingerprint"] and not (alike["vocab_size"] and same_model):
         return f"logs of different programs ({', '.join(programs)}): models, data and batches are not known to agree"
+    if axis in ("hours", "usd") and (disturbed := next(filter(None, map(_disturbed, entrants)), None)):
+        return disturbed
     shares = [phase_of_schedule(entrant.case.run, entrant.courses[axis].step_at(at)) for entrant in entrants]
     if axis == "schedule":
         return None if same_phase(shares) else "their schedules differ in form, not only in length"
     return phase_problem(shares, [entrant.name for entrant in entrants] if named else ())
+
+
+def _disturbed(entrant: _Entrant) -> str | None:
+    """Say how much of a run's time other programs took. Returns None if it was little or is unknown."""
+    share = disturbed_share(entrant.case)
+    return f"other programs took {format_percent(share)} of the time of {entrant.name}" if share > DISTURBED else None
 
 
 def _size(case: Case) -> float | None:
@@ -326,7 +338,7 @@ def _bootstrap(windows: list[np.ndarray], draw: np.random.Generator) -> np.ndarr
 
 def _speeds(members: dict[str, list[_Entrant]], draw: np.random.Generator) -> list[SpeedChange]:
     (_, base), *others = members.items()
-    reference = _rates(base)
+    reference, kernel = _rates(base), _quiet_seconds(base)
     changes = []
     for name, runs in others:
         rates = _rates(runs)
@@ -335,6 +347,10 @@ def _speeds(members: dict[str, list[_Entrant]], draw: np.random.Generator) -> li
         ratios = _medians(rates, draw) / _medians(reference, draw)
         value = float(np.median(rates) / np.median(reference))
         low, high = (float(end) for end in np.quantile(ratios, (0.1, 0.9)))
+        # The machine may have been slower during one of the runs, as a kernel shows that is the same in both.
+        here = _quiet_seconds(runs)
+        machine = kernel / here if kernel and here else 1.0
+        low, high = min(low, low / machine), max(high, high / machine)
         ratio = Estimate(value=value, low=min(low, value), high=max(high, value), basis=Basis.MEASURED)
         verdict = "faster" if ratio.low > 1 + _SLOWER else "the same speed within 2 %"
         verdict = "regression: slower" if ratio.high < 1 - _SLOWER else verdict
@@ -343,15 +359,26 @@ def _speeds(members: dict[str, list[_Entrant]], draw: np.random.Generator) -> li
 
 
 def _rates(runs: list[_Entrant]) -> np.ndarray | None:
-    """Return tokens per second of the steady steps of all runs in a group. Returns None if a log has no such steps."""
+    """Return tokens per second of the steady steps of all runs in a group, without steps that other programs slowed.
+
+    Returns None if a log has no such steps.
+    """
     rates = []
     for entrant in runs:
-        times, pace = run_metrics.step_times(entrant.case), run_metrics.pace(entrant.case)
-        if times is None or pace is None or not len(times.steady_seconds):
+        times, quiet = run_metrics.step_times(entrant.case), undisturbed_times(entrant.case)
+        pace = run_metrics.pace(entrant.case)
+        if times is None or quiet is None or pace is None:
             return None
         scale = pace.tokens_per_second * np.median(times.steady_seconds)
-        rates.append(scale / times.steady_seconds)
+        rates.append(scale / quiet.steady_seconds)
     return np.concatenate(rates)
+
+
+def _quiet_seconds(runs: list[_Entrant]) -> float | None:
+    """Return the time of the reference kernel beside the undisturbed steps of a group. Returns None if not timed."""
+    kernels = [kernel for entrant in runs if (kernel := readings(entrant.case)) is not None]
+    calm = np.concatenate([kernel.seconds[~kernel.busy] for kernel in kernels] or [np.empty(0)])
+    return float(np.median(calm)) if len(calm) else None
 
 
 def _medians(values: np.ndarray, draw: np.random.Generator) -> np.ndarray:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from advisor.engines.engines import describe
 from advisor.engines.state import RunState
 from advisor.errors import AdvisorError
-from advisor.history.progress import History, Progress, make_progress, recent_median
+from advisor.history.progress import History, Progress, make_progress, mfu_now, recent_median
 from advisor.prediction.intervals import known
 from advisor.records import Plan
 from advisor.store.adopted import PLAN as ADOPTED_PLAN
@@ -24,6 +25,7 @@ from trainer.runlog import RunLogError, read_records
 from trainer.schema import ConfigError, config_from_dict
 
 if TYPE_CHECKING:
+    from advisor.findings.run_metrics import Pace
     from advisor.prediction.trajectory import Trajectory
 
 
@@ -37,6 +39,7 @@ class RunFollower:
         self._planned_at: int | None = None  # when the plan that was read last had been written
         self._plan: Plan | None = None
         self._course: Trajectory | None = None
+        self._over: tuple[int, Pace | None] | None = None  # the log's length, and the steady speed it shows
         self._read_plan()
 
     def look(self, now: float | None = None) -> Progress:
@@ -63,7 +66,7 @@ class RunFollower:
                 raise AdvisorError(message, hint) from error
         with disk_errors("read the budget in", self.run_dir):
             spent = read_spent(self.run_dir)  # empty if the file is not on this machine yet
-        return make_progress(
+        progress = make_progress(
             history,
             config,
             run_id=run_id(self.run_dir),
@@ -77,6 +80,17 @@ class RunFollower:
             spent=spent,
             now=time.time() if now is None else now,
         )
+        if progress.state == RunState.RUNNING or history.step is None:
+            return progress
+        from advisor.findings.make_case import make_case  # imports numpy, which launching does not need
+        from advisor.findings.run_metrics import pace
+
+        if self._over is None or self._over[0] != self._offset:
+            self._over = self._offset, pace(make_case(trainer_of_run(self.run_dir).read_log(self.run_dir)))
+        if (steady := self._over[1]) is None:
+            return progress
+        rate = steady.tokens_per_second  # of a run that is over, as it is scored
+        return replace(progress, tokens_per_second=rate, mfu=mfu_now(self._plan, rate))
 
     def _read_plan(self) -> None:
         """Read the plan again if it was replaced, as when a machine is measured first and then gets another plan."""

@@ -12,21 +12,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from advisor.errors import AdvisorError
+from advisor.findings.detectors.machine import DISTURBED
 from advisor.records import Plan
 from advisor.run_records import ScoreRow
 from advisor.store.run_folder import read_run_plan
 from advisor.store.store import Store
+from advisor.units import format_percent
 
 if TYPE_CHECKING:
     from advisor.history.scoring import ScoredRun
 
 FEWEST_FOR_COVERAGE = 5
 SHARES = (0.5, 0.8, 0.95)  # of runs that intervals of different widths should contain
+_BY_THE_CLOCK = ("step_seconds", "tokens_per_second", "mfu", "wall_clock_seconds", "cost_usd", "energy_kwh")
 _NORMAL = statistics.NormalDist()
 
 
 def score_rows(scored: ScoredRun, created: str) -> list[ScoreRow]:
     """Return a run's rows for the ledger: one for every quantity that was both predicted and measured."""
+    disturbed = f"other programs took {format_percent(scored.disturbed_share)} of its time"
+    aside = "" if scored.disturbed_share <= DISTURBED else disturbed
     return [
         ScoreRow(
             run_id=scored.run_id,
@@ -35,6 +40,7 @@ def score_rows(scored: ScoredRun, created: str) -> list[ScoreRow]:
             predicted=score.predicted,
             actual=score.actual,
             created=created,
+            set_aside="it was stopped" if not scored.complete else aside if score.quantity in _BY_THE_CLOCK else "",
         )
         for score in scored.scores
         if score.predicted is not None and score.actual is not None
@@ -56,9 +62,9 @@ class QuantityAccuracy:
 
 
 def accuracy(scores: Sequence[ScoreRow]) -> list[QuantityAccuracy]:
-    """Return error and coverage by device and quantity. Predictions of 0 count only for coverage."""
+    """Return error and coverage by device and quantity, of the runs that count. Predictions of 0 count for coverage."""
     groups: dict[tuple[str, str], list[ScoreRow]] = {}
-    for row in scores:
+    for row in (row for row in scores if not row.set_aside):
         groups.setdefault((row.device_key, row.quantity), []).append(row)
     found = []
     for (device_key, quantity), rows in sorted(groups.items()):
@@ -95,7 +101,7 @@ def coverages(scores: Sequence[ScoreRow]) -> list[LedgerCoverage]:
     far = []  # distance of each outcome from its prediction, in standard deviations
     for row in scores:
         low, value, high = row.predicted.low, row.predicted.value, row.predicted.high
-        if 0 < low < high and value > 0 and row.actual > 0:
+        if 0 < low < high and value > 0 and row.actual > 0 and not row.set_aside:
             deviation = math.log(high / low) / (2 * _NORMAL.inv_cdf(0.9))
             far.append(abs(math.log(row.actual / value)) / deviation)
     if len(far) < FEWEST_FOR_COVERAGE:

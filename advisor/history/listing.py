@@ -23,7 +23,7 @@ from advisor.store.disk import write_atomic
 from advisor.store.store import Store
 from advisor.trainers.known import trainer_of_run
 
-SCHEMA = 2  # raise this number whenever the list shows something else for the same files
+SCHEMA = 3  # raise this number whenever the list shows something else for the same files
 RUN_FILES = (run_folder.CONFIG, run_folder.LOG, run_folder.LAUNCH)  # a folder that has one of these files holds a run
 # all files from which a line of the list is read; steps.jsonl and budget.json are written by other programs
 _FILES = (
@@ -128,7 +128,7 @@ class RunSummary:
     outcome: str | None = None
     step: int | None = None
     steps: int | None = None
-    loss: float | None = None  # training loss, smoothed over about ten steps
+    loss: float | None = None  # training loss: mean of the last 2 % of the steps, at least five
     usd: float | None = None  # sum over all attempts, each at its own price
     device_key: str | None = None
     plan_id: str | None = None

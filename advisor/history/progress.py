@@ -26,7 +26,7 @@ from advisor.records import Basis, Estimate, Plan
 from advisor.run_records import LaunchRecord
 from advisor.units import HOUR
 from trainer.budget import NEW_LIMITS, Spent
-from trainer.runlog import smoothed_loss
+from trainer.runlog import loss_so_far
 from trainer.schema import RunConfig
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Progress:
     tokens: int = 0
     tokens_planned: int = 0
     loss: float | None = None
-    smoothed_loss: float | None = None
+    loss_so_far: float | None = None  # as in the list of runs and in comparisons
     eval_loss: float | None = None
     loss_expected: Estimate | None = None  # by the plan: training loss at this step
     step_seconds: float | None  # median of the newest steps
@@ -75,7 +75,9 @@ class Progress:
     stops_early: bool = False  # a limit is expected to stop the run before its end
     checkpoint_step: int | None = None
     message: str | None = None  # the newest warning
-    more_hours: float | None = None  # limit, over all attempts, that lets it resume; None if it can resume as it is
+    more_hours: float | None = (
+        None  # limit, over all attempts, for the rest as expected; None if it can resume as it is
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +105,7 @@ class History:
         self.header: dict[str, Any] | None = None
         self.step: dict[str, Any] | None = None  # the newest step record
         self.step_seconds: deque[float] = deque(maxlen=KEPT_STEPS)  # of the newest attempt
-        self.smoothed_loss: float | None = None
+        self.losses: dict[int, float] = {}  # by step
         self.evals: dict[int, dict[str, Any]] = {}
         self.checkpoints: list[dict[str, Any]] = []
         self.warning: str | None = None
@@ -138,13 +140,14 @@ class History:
         self.step_seconds.clear()
         done = record.get("resumed_from_step") or 0
         self.evals = {step: seen for step, seen in self.evals.items() if step <= done}
+        self.losses = {step: loss for step, loss in self.losses.items() if step <= done}
         if self.step is not None and self.step["step"] > done:  # lost with the attempt and to be repeated
             self.step = {**self.step, "step": done, "tokens": done * (record.get("tokens_per_step") or 0)}
 
     def _step(self, record: dict[str, Any]) -> None:
         self.step = record
         self.step_seconds.append(record["seconds"])
-        self.smoothed_loss = smoothed_loss(self.smoothed_loss, record["loss"])
+        self.losses[record["step"]] = record["loss"]
 
     def _message(self, record: dict[str, Any]) -> None:
         if record.get("level") == "warning":
@@ -185,7 +188,7 @@ def make_progress(
     tokens_per_step = tokens_per_step or config.tokens_per_step(plan.workload.gpus if plan else 1)
     pace = pace_seconds(list(history.step_seconds), plan.chosen.step_seconds if plan else None, config.steps - step)
     over = state != "running"
-    seconds = rate_seconds(list(history.step_seconds), over=over)
+    seconds = rate_seconds(list(history.step_seconds))
     rate = tokens_per_step / seconds if seconds else None
     price = launch.usd_per_hour if launch is not None else (plan.offer.usd_per_hour if plan else None)
     used = account(history, launch, spent, price, now if not over else None)
@@ -194,8 +197,9 @@ def make_progress(
     eta, guard_left = (None, None) if over else (rest, room)
     needed = spent.needed_seconds or 0.0
     short = over and room is not None and room <= needed
-    # long enough for the rest at the pace seen, starting once more; at least for two attempts at a step
-    most = needed + (rest.high if rest is not None else 0.0)
+    # what the rest takes at the pace seen, starting once more; at least two attempts at a step
+    began = (history.header or {}).get("startup_seconds") or (used.seconds if history.step is None else 0.0)
+    enough = needed + began + (rest.value if rest is not None else 0.0)
     return Progress(
         run_id=run_id,
         state=state,
@@ -207,7 +211,7 @@ def make_progress(
         tokens=step * tokens_per_step,
         tokens_planned=config.steps * tokens_per_step,
         loss=history.step.get("loss") if history.step else None,
-        smoothed_loss=history.smoothed_loss,
+        loss_so_far=loss_so_far(reversed(history.losses.values()), len(history.losses)),
         eval_loss=history.evals[max(history.evals)]["loss"] if history.evals else None,
         loss_expected=course.at(step) if course is not None and step else None,
         step_seconds=recent_median(history.step_seconds),
@@ -226,7 +230,7 @@ def make_progress(
         stops_early=guard_left is not None and eta is not None and eta.value > guard_left,
         checkpoint_step=history.checkpoints[-1]["step"] if history.checkpoints else None,
         message=history.warning,
-        more_hours=(used.seconds + max(2 * needed, most)) / HOUR if short else None,
+        more_hours=(used.seconds + max(2 * needed, enough)) / HOUR if short else None,
     )
 
 
@@ -236,15 +240,10 @@ def recent_median(step_seconds: Sequence[float]) -> float | None:
     return statistics.median(newest) if newest else None
 
 
-def rate_seconds(step_seconds: Sequence[float], *, over: bool) -> float | None:
-    """Return the step time that gives tokens per second: by the clock, over the newest steps, while the run continues.
-
-    Once the run is over, this is the median of its steady steps, as in its score.
-    """
+def rate_seconds(step_seconds: Sequence[float]) -> float | None:
+    """Return the step time that gives tokens per second: by the clock, over the newest steps."""
     steady = step_seconds[WARM_UP_STEPS:] or step_seconds
-    if not steady:
-        return None
-    return statistics.median(steady) if over else statistics.fmean(steady[-PACE_STEPS:])
+    return statistics.fmean(steady[-PACE_STEPS:]) if steady else None
 
 
 def pace_seconds(step_seconds: Sequence[float], planned: Estimate | None, left: int) -> Estimate | None:

@@ -7,14 +7,14 @@ contain, or that cannot be judged yet, is None and gets no score.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case
 from advisor.findings.curves import curve
-from advisor.findings.detectors.machine import lost_seconds, readings
+from advisor.findings.detectors.machine import REPORTED, disturbed_share, lost_seconds, readings
 from advisor.findings.durations import lifetime_seconds
 from advisor.findings.measured import joules
 from advisor.findings.run_facts import nats_per_unit, number, planned_steps, print_gap, steps_done
@@ -87,7 +87,9 @@ class ScoredRun:
     drift_factor: float | None  # how much slower the machine was than during calibration; None if unknown
     gap_seconds: float | None  # actual minus predicted wall clock; None if there is no plan or no clock
     causes: tuple[Cause, ...]
+    disturbed_share: float  # of the time in steps, which other programs took; 0 if unknown
     goes_on: bool | None = None  # whether a run without an outcome still runs; None if only its log is known
+    cut_short: Mapping[str, float] = field(default_factory=dict)  # time and cost of a run that did not complete
 
     def score(self, quantity: str) -> Score:
         """Return the score of one quantity. Raises KeyError if there is none."""
@@ -140,9 +142,9 @@ def score_run(
     held = None if departures else plan
     promised = held.chosen if held else None
     actual, wall = _actual(case, held, drift), lifetime_seconds(case)
-    if complete:  # only a complete run has totals
-        cost = None if wall is None else _cost(wall, usd_per_hour, energy_kwh, held)
-        actual |= {"wall_clock_seconds": wall, "cost_usd": cost, "energy_kwh": energy_kwh, "loss": _final_loss(run)}
+    totals = {"wall_clock_seconds": wall, "cost_usd": wall and _cost(wall, usd_per_hour, energy_kwh, held)}
+    if complete:  # only a complete run's totals are scored
+        actual |= {**totals, "energy_kwh": energy_kwh, "loss": _final_loss(run)}
     gap = wall - run_seconds(promised.bill.wall_clock).value if promised and wall is not None else None
     return ScoredRun(
         run_id=run_id,
@@ -154,12 +156,14 @@ def score_run(
         steps_planned=None if planned is None else int(planned),
         complete=complete,
         departures=tuple(departures),
+        cut_short={} if complete else {name: value for name, value in totals.items() if value is not None},
         scores=tuple(
             Score(quantity=name, predicted=_promise(promised, name), actual=actual.get(name)) for name in QUANTITIES
         ),
         reference_seconds=reference,
         drift_factor=drift,
         gap_seconds=gap,
+        disturbed_share=0.0 if plan is None else disturbed_share(replace(case, plan=plan)),
         causes=tuple(_causes(case, held, drift, gap, steps)) if held and gap is not None and steps is not None else (),
     )
 
@@ -227,21 +231,20 @@ def _promise(promised: Run | None, quantity: str) -> Estimate | None:
 
 def _causes(case: Case, plan: Plan, drift: float | None, gap: float, steps: float) -> list[Cause]:
     """Split the gap into parts that sum to it. The last part is what no other part explains."""
-    run, spent, clock = case.run, time_spent(case), plan.bill.wall_clock
+    told = replace(case, plan=plan)
+    run, spent, clock = case.run, time_spent(told), plan.bill.wall_clock
     step, median = clock.steps_seconds.value / plan.config.steps, run_metrics.step_seconds(case)
     parts: dict[str, tuple[float, str]] = {}
     plain = spent.plain_steps if spent is not None else (steps * median if median is not None else None)
     if plain is not None:
-        longer, told, speed = plain - steps * step, replace(case, plan=plan), "unknown: no reference kernel was timed"
-        drift_seconds = steps * step * ((drift or 1.0) - 1)
-        if drift:
-            speed = f"{format_number(drift)} times the calibration's step time"
-        elif readings(told) is not None:
-            # Readings that give no single factor still tell which steps ran beside other programs (`machine_busy`).
-            drift_seconds, speed = min(lost_seconds(told), max(0.0, longer)), "beside other programs on the machine"
-        taken = "included" if speed.startswith("unknown") else "taken out"
+        parts["machine drift"], taken = (0.0, "unknown: no reference kernel was timed"), "included"
+        if readings(told) is not None:  # the figure of the finding `machine_busy`
+            taken, parts = "taken out", {"other programs": (lost_seconds(told), "beside other programs on the machine")}
+            if drift and disturbed_share(told) < REPORTED:  # else readings are slow because of other programs
+                speed = f"{format_number(drift)} times the calibration's step time"
+                parts["machine drift"] = steps * step * (drift - 1), speed
         note = f"{steps:.0f} steps at {format_seconds(step)} predicted, machine drift {taken}"
-        parts |= {"steps slower": (longer - drift_seconds, note), "machine drift": (drift_seconds, speed)}
+        parts["steps slower"] = plain - steps * step - sum(seconds for seconds, _ in parts.values()), note
     evals, saves = spent_on.evals_seconds(run), spent_on.checkpoints_seconds(run)
     assert clock.startup_seconds and clock.compile_seconds and clock.evals_seconds and clock.checkpoints_seconds
     if spent is not None or len(curve(run, "eval_seconds")):
@@ -266,7 +269,17 @@ def _causes(case: Case, plan: Plan, drift: float | None, gap: float, steps: floa
 
 
 _ORDER = (
-    *("steps slower", "machine drift", "start-up", "compile", "evals", "checkpoints", "stalls", "restarts"),
+    *(
+        "steps slower",
+        "machine drift",
+        "other programs",
+        "start-up",
+        "compile",
+        "evals",
+        "checkpoints",
+        "stalls",
+        "restarts",
+    ),
     "steps not run",
 )
 

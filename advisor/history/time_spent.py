@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from advisor.findings.case import Case
+from advisor.findings.detectors.machine import lost_seconds, readings
 from advisor.findings.durations import lifetime_seconds
 from advisor.findings.run_facts import steps_done
 from advisor.findings.run_metrics import COMPILED_STEPS, main_column, step_seconds
@@ -26,7 +27,7 @@ class TimeSpent:
     wall: float
     startup: float  # of the first attempt
     compile: float
-    plain_steps: float  # without compilation, stalls and the extra time of first steps
+    plain_steps: float  # without compilation, the extra time of first steps, and stalls on a quiet machine
     stalls: float
     stall_count: int
     evals: float
@@ -52,6 +53,8 @@ def time_spent(case: Case) -> TimeSpent | None:
     # if the first step of an attempt is slower than the median, the excess is start-up
     is_first = (place == 0) & (seconds > median) & ~compiling
     is_stall = (seconds > STALL * median) & ~compiling & ~is_first
+    if (kernel := readings(case)) is not None and lost_seconds(case):  # which counts the stalls beside other programs
+        is_stall &= ~kernel.busy_at(step)
     excess = np.where(is_first | is_stall, seconds - median, 0.0)
     compile_seconds = [attempt.compile_seconds or 0.0 for attempt in run.attempts]
     first_steps = np.bincount(attempt, excess * is_first, minlength=len(run.attempts))

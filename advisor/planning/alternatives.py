@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +29,7 @@ from advisor.planning.search_space import SearchSpace
 from advisor.prediction.comm import owners_of_several
 from advisor.prediction.micro_batch import group_keys
 from advisor.records import Run
-from advisor.units import format_percent, format_usd
+from advisor.units import format_share
 
 SURE = "stays within the limits 9 times out of 10"
 ROOMIER = 0.05  # share of the GPU's memory; a smaller difference in free memory is no reason to prefer a run
@@ -36,9 +38,10 @@ SMALLEST_SHARE = 0.05  # of the plan's price and time; smaller runs are not show
 ALIKE = 1.005  # runs whose scores differ by less than this factor count as equally good
 SAME = 0.02  # a run whose dollars and hours differ by less than this share repeats the plan
 MISSES_SHOWN = 5
-NEIGHBOUR_SCORE = 1.02  # about a tenth of the compute
-NEIGHBOUR_USD = 1.25
-NEIGHBOUR_SECONDS = 3600.0  # nobody waits long for a shorter run
+UNPROVEN = "unproven"  # name of the run that would be the plan if all machines were as fast as estimated
+WORTH_KNOWING = "worth knowing"  # name of the run that is much faster or cheaper for little in the rest
+_SCORE_WORTH, _LEAST_GAIN = 15.0, math.log(1.5)  # of a share of the score; the least gain that is worth a word
+_LITTLE_WORSE, _LITTLE_DEARER = 1.08, 1.25  # score and dollars; no time that is saved makes up for more
 
 
 def by_depth(space: SearchSpace, chosen: Selection) -> list[Run]:
@@ -135,7 +138,7 @@ def options(space: SearchSpace, plan: Run) -> tuple[tuple[Run, ...], Run | None]
             if one.device_bytes is not None and one.device_memory_bytes is not None
         ]
         if len(free) == 2 and free[1] > free[0] + ROOMIER:
-            own, other = (format_percent(max(share, 0.0)) for share in free)
+            own, other = (format_share(max(share, 0.0)) for share in free)
             gains.append(f"at least {other} of the memory stays free (balanced: {own})")
         terms = "; a spot machine as asked" if safe.spot[chosen.place] else "; on demand" if plan.offer.spot else ""
         found += [run.judged(why=f"{', '.join(gains)}{terms}")] if gains else []
@@ -143,8 +146,8 @@ def options(space: SearchSpace, plan: Run) -> tuple[tuple[Run, ...], Run | None]
     if chosen is not None and space.offer(chosen.place).spot and chosen.score <= LEVEL * plan.score:
         run = make_run(space.candidates, chosen, name="aggressive")
         if gains := _differences(run, plan, worse=False):
-            back = "a spot machine, which may be taken back at any time; the expected lost time is included"
-            found.append(run.judged(why=f"{', '.join(gains)}; {back}"))
+            why = f"{', '.join(gains)} at spot prices, but may be interrupted; the expected lost time is included"
+            found.append(run.judged(why=why))
     surer = select(space, strict) if may_break else None
     return tuple(found), make_run(space.candidates, surer, why=SURE) if surer else None
 
@@ -171,9 +174,9 @@ def _differences(better: Run, other: Run, *, worse: bool) -> list[str]:
     less, more = paid(better), paid(other)
     if better.cost_usd and less < (1 - SAME) * more:
         if worse:
-            words.append(f"{format_percent(round(more / less - 1, 2))} dearer" if less else "costs money")
+            words.append(f"{format_share(more / less - 1)} dearer" if less else "costs money")
         else:
-            words.append(f"{format_percent(round(1 - less / more, 2))} cheaper")
+            words.append(f"{format_share(1 - less / more)} cheaper")
     if better.total_seconds.value < (1 - SAME) * other.total_seconds.value:
         ratio = other.total_seconds.value / better.total_seconds.value
         words.append(f"{ratio:.{1 if ratio >= 1.15 else 2}f} times as {'long' if worse else 'fast'}")
@@ -194,10 +197,11 @@ def front(space: SearchSpace, evaluated: Evaluated, plan: Run) -> tuple[tuple[Ru
     unknown = np.isnan(table[:, 2])
     by_loss, by_score = (beaten(column, column) for column in (table[:, 2:3], table[:, 3:]))
     beats = beaten(table[:, :2], table[:, :2]) & np.where(unknown[:, None] | unknown, by_score, by_loss)
-    # Keep runs that neither beat the plan or a run kept before nor are beaten by it, best scores first.
+    # Keep runs that neither beat the plan or a run kept before nor are beaten by it, best scores first. A run that
+    # beats the plan by expected numbers is kept if it lost because its machine counted at its cautious end.
     apart = ~(beats | beats.T)
     rows: list[int] = []
-    free = apart[0]
+    free = ~beats[:, 0] & (~beats[0] | np.append(False, unsure(space, runs.place)))
     for row in np.argsort(runs.score).tolist():
         if free[row + 1]:
             rows.append(row)
@@ -207,34 +211,76 @@ def front(space: SearchSpace, evaluated: Evaluated, plan: Run) -> tuple[tuple[Ru
     return tuple(sorted(shown, key=by_price)), len(runs) + 1
 
 
-def neighbours(space: SearchSpace, evaluated: Evaluated, plan: Run) -> tuple[Run, ...]:
-    """Return runs within the limits, about as good as the plan, that a reader should know before choosing.
+def gain(seconds: Any, usd: Any, score: Any, than: Run) -> Any:
+    """Return by how much runs take less time and money than another run, in balance with their quality.
 
-    The faster one takes at most half the time on another machine, for little more money. The cheaper one stands back
-    only because too few have published a run on its machine (`comm.caution`).
+    Time and cost count as logs of their ratios, a cost only where both are known and positive; a score 1 % higher
+    counts as 15 % of them: more than twice what it is worth in compute, because the reader has already chosen. A run
+    that is far worse or dearer gains nothing.
     """
-    runs, cost, seconds = evaluated.standing, paid(plan), plan.total_seconds.value
-    unsure = space.candidates.machines.cautions[space.candidates.offer[runs.place]] > 1
-    others = np.array([not same_machine(offer, plan.offer) for offer in space.candidates.machines.offers])
-    alike = (runs.score <= NEIGHBOUR_SCORE * plan.score) & others[space.candidates.offer[runs.place]]
-    faster = np.flatnonzero(alike & ~unsure & (2 * runs.seconds <= seconds) & (runs.usd <= NEIGHBOUR_USD * cost))
-    cheaper = np.flatnonzero(alike & unsure & (NEIGHBOUR_USD * runs.usd <= cost))
+    cost = paid(than)
+    priced = (np.nan_to_num(usd) > 0) & (cost > 0)
+    cheaper = np.where(priced, np.log(np.where(priced, cost, 1.0) / np.where(priced, usd, 1.0)), 0.0)
+    gained = np.log(than.total_seconds.value / seconds) + cheaper - _SCORE_WORTH * np.log(score / than.score)
+    little = (score <= _LITTLE_WORSE * than.score) & (np.exp(-cheaper) <= _LITTLE_DEARER)
+    return np.where(little, gained, -np.inf)
+
+
+def most_gained(runs: Sequence[Run], than: Run) -> Run | None:
+    """Return the run that gains most on another one, or None if none gains enough to be worth a word."""
+    gains = [float(gain(run.total_seconds.value, paid(run), run.score, than)) for run in runs]
+    best = max(range(len(runs)), key=gains.__getitem__, default=None)
+    return None if best is None or gains[best] < _LEAST_GAIN else runs[best]
+
+
+def neighbours(space: SearchSpace, evaluated: Evaluated, plan: Run, options: Sequence[Run] = ()) -> tuple[Run, ...]:
+    """Return runs within the limits that a reader should know before choosing, other than the plan's options.
+
+    The one worth knowing is on another machine, much faster or cheaper for little in the rest (`gain`). Of the unproven
+    ones, one would be the plan if all machines were as fast as estimated, one is the fastest of those that look better
+    in everything, and one is the cheapest that trains a better model; too few have published a run on their machines
+    (`comm.caution`).
+    """
+    runs, offers = evaluated.standing, space.candidates.machines.offers
+    others = np.array([not same_machine(offer, plan.offer) for offer in offers])
+    known = np.flatnonzero(~unsure(space, runs.place) & others[space.candidates.offer[runs.place]])
+    gains = gain(runs.seconds[known], runs.usd[known], runs.score[known], plan)
+    first = known[np.argsort(-gains, kind="stable")[: 2 * len(options) + 1]]
+    new = [run for run in make_runs(space.candidates, [selection(runs, int(row)) for row in first])
+           if not any(same_machine(run.offer, one.offer) and run.depth == one.depth for one in options)]  # fmt: skip
     found = []
-    if len(faster) and seconds >= NEIGHBOUR_SECONDS:
-        run = make_run(space.candidates, selection(runs, int(faster[runs.score[faster].argmin()])), name="faster")
-        more = paid(run) - cost
-        extra = f"for {format_usd(more)} more" if more > 0.01 * cost else "for no more money"
-        found.append(run.judged(why=f"{seconds / run.total_seconds.value:.1f} times as fast {extra}"))
-    if len(cheaper):
-        run = make_run(space.candidates, selection(runs, int(cheaper[runs.usd[cheaper].argmin()])), name="cheaper")
-        found.append(run.judged(why=unpublished(run.offer)))
+    if (run := most_gained(new, plan)) is not None:
+        differences = _differences(run, plan, worse=False) + _differences(plan, run, worse=True)
+        found.append(run.judged(name=WORTH_KNOWING, why=", ".join(differences)))
+    unproven = [select(space, space.limits, cautious=False)]
+    better = (runs.usd < paid(plan)) & (runs.seconds < plan.total_seconds.value) & (runs.score <= plan.score * ALIKE)
+    owed = runs.usd + space.limits.waiting_usd(runs.seconds)
+    most = paid(plan) + space.limits.waiting_usd(plan.total_seconds.value)
+    surpassing = (owed < (1 - SAME) * most) & (runs.score * LEVEL < plan.score)
+    for rows, order in ((np.flatnonzero(better), runs.seconds), (np.flatnonzero(surpassing), owed)):
+        rows = rows[unsure(space, runs.place[rows])]
+        unproven += [selection(runs, int(row)) for row in rows[np.argsort(order[rows], kind="stable")[:1]]]
+    machines: list[Offer] = []
+    for one in unproven:
+        if one is None or not others[space.candidates.offer[one.place]] or not unsure(space, one.place):
+            continue
+        run = make_run(space.candidates, one, name=UNPROVEN)
+        gains = _differences(run, plan, worse=False)
+        if gains and not any(same_machine(run.offer, offer) for offer in machines):
+            found.append(run.judged(why=f"{', '.join(gains)} at its estimated speed; {unpublished(run.offer)}"))
+            machines.append(run.offer)
     return tuple(found)
+
+
+def unsure(space: SearchSpace, places: Any) -> Any:
+    """Tell for each of these candidates whether too few have published a run on its machine."""
+    return space.candidates.machines.cautions[space.candidates.offer[places]] > 1
 
 
 def unpublished(offer: Offer) -> str:
     """Say why a machine is compared by its cautious end."""
     known = "only one owner has" if owners_of_several(offer.gpu) else "nobody has"
-    return f"if it is as fast as estimated: {known} published a run on several {offer.gpu}"
+    return f"{known} published a run on several {offer.gpu}, so the slowest likely speed decides"
 
 
 def by_price(run: Run) -> tuple[float, float]:
@@ -264,6 +310,9 @@ def _worth_showing(space: SearchSpace, runs: Runs, plan: Run) -> list[int]:
         line = best_by_group(together, effort, runs.score)
         line = line[large[line]]
         rows.update(line[spread_out(effort[line], FRONT_SHOWN // 2)].tolist() if len(line) else ())
+        # Runs that look better than the plan in everything are all shown.
+        better = (usd < cost) & (runs.seconds <= (1 + SAME) * seconds) & (runs.score <= plan.score)
+        rows.update(line[better[line]].tolist())
     # Leave out runs that another one clearly beats, and runs that repeat another one within a few per cent, best
     # scores first.
     points = np.stack([usd, runs.seconds, runs.score], axis=1)[sorted(rows)]

@@ -16,6 +16,7 @@ from advisor.offer import OWN_MACHINE
 from advisor.options import Goal
 from advisor.planning import explain, infeasible, warn
 from advisor.planning.alternatives import (
+    UNPROVEN,
     by_depth,
     by_micro_batch,
     front,
@@ -23,15 +24,20 @@ from advisor.planning.alternatives import (
     near_misses,
     neighbours,
     options,
+    unpublished,
 )
-from advisor.planning.choose import Selection, search
+from advisor.planning.candidates import WIDEST_WINDOW, Device, make_candidates
+from advisor.planning.choose import Selection, best_standing, search, select
 from advisor.planning.costs import Costs
-from advisor.planning.evaluate import evaluate
-from advisor.planning.goal import waiting_price
-from advisor.planning.offers import ANY, on_machine
-from advisor.planning.run import config_of, make_run
-from advisor.planning.search_space import NothingOffered, SearchSpace
+from advisor.planning.evaluate import evaluate, runs_of
+from advisor.planning.explore import is_unproven
+from advisor.planning.goal import Limits, waiting_price
+from advisor.planning.offers import ANY, names_one_gpu, on_machine
+from advisor.planning.recipe import CLOSE
+from advisor.planning.run import config_of, make_run, make_runs
+from advisor.planning.search_space import NothingOffered, SearchSpace, devices_of, settled, space_of
 from advisor.planning.sensitivity import passed_over, scaling, sensitivity
+from advisor.prediction.micro_batch import choose_row
 from advisor.prediction.profile import Profile
 from advisor.records import Plan, Run, SearchReport
 from advisor.units import HOUR
@@ -61,6 +67,9 @@ def answer(
     """
     space, chosen = _search(goal, profiles, data_meta, now, feasible)
     plan = weigh(space, chosen, now, brief=brief)
+    if feasible is not None and not plan.prediction.plannable:
+        unsure = infeasible.may_not_fit(plan.prediction, infeasible.explain_memory(space, goal)[1], feasible)
+        plan = replace(plan, warnings=(unsure, *plan.warnings[1:]))
     # The price of waiting is left out here, because the reader sees time as a column of its own.
     evaluated = evaluate(space.candidates, space.limits.patient, spot=goal.spot != "none")
     others, sure = options(space, plan.chosen)
@@ -75,13 +84,19 @@ def answer(
         left_out=(*left_out, *space.left_out),
         # For `--gpu any` the Pareto front says more than a row for each of a hundred machines.
         machines=machines(space, plan.chosen) if goal.gpu != ANY else (),
-        neighbours=neighbours(space, evaluated, plan.chosen),
+        neighbours=neighbours(space, evaluated, plan.chosen, others),
         sure=sure,
     )
     if brief:
         return replace(plan, search=report)
     profile = space.device(chosen.place).profile
-    points, pays = scaling(space.goal, plan.chosen, profile, data_meta, now.date())
+    more = scaling(space.goal, plan.chosen, profile, data_meta, now.date())
+    won = is_unproven(plan.chosen) and len(report.devices) > 1  # at its slowest likely speed
+
+    def again(limits: Limits) -> tuple[SearchSpace, Selection | None]:
+        wider = replace(goal, budget_usd=limits.budget_usd, deadline_seconds=limits.deadline_seconds)
+        return search(wider, profiles, data_meta, now.date())
+
     shown, size = front(space, evaluated, plan.chosen)
     report = replace(
         report,
@@ -89,11 +104,13 @@ def answer(
         front_size=size,
         near_misses=near_misses(space, evaluated, plan.chosen),
         sensitivity=(
-            *passed_over(shown, plan.chosen),
-            *(item.text for item in sensitivity(space, plan.chosen, chosen)),
+            *(passed_over(run) for run in report.neighbours if run.standing.name == UNPROVEN),
+            *((f"{unpublished(plan.offer)}; {plan.offer.in_words()} is the choice even so",) if won else ()),
+            *(item.text for item in sensitivity(space, plan.chosen, chosen, again)),
         ),
-        scaling=points,
-        pays_up_to_gpus=pays,
+        scaling=more.points,
+        pays_up_to_gpus=more.pays_up_to_gpus,
+        scaling_left_out=more.left_out,
     )
     return replace(plan, search=report)
 
@@ -106,23 +123,114 @@ def bare_plan(goal: Goal, profile: Profile, *, now: datetime, data_meta: TokenMe
 
 def what_if(
     goal: Goal, profile: Profile, *, now: datetime, data_meta: TokenMeta | None = None, scaled: bool = False,
-    brief: bool = False,
+    exact_batch: bool = False,
 ) -> Plan:  # fmt: skip
-    """Return the plan of a goal that leaves nothing open (`explore.pinned`), without other runs to compare.
+    """Return the plan of a goal that leaves at most its micro-batch open (`explore.pinned`), without other runs.
 
-    `scaled` adds the same run on other numbers of GPUs; `brief` leaves the reasons out. Raises as `answer` does.
+    `scaled` adds the same run on other numbers of GPUs. With `exact_batch` the micro-batch divides the global batch, as
+    if the user had stated that batch. Raises as `answer` does, but no change is looked for that would be enough.
     """
-    space, chosen = _search(goal, [profile], data_meta, now)
+    [found] = _pinned([goal], profile, data_meta, now, exact_batch=exact_batch)
+    if isinstance(found, str):
+        raise AdvisorError(found, "take another value, or change the limit", exit_code=3)
+    space, chosen = found
     run = make_run(space.candidates, chosen)
-    plan = _plan(space, chosen, run, [run], None, now, brief=brief)
+    plan = _plan(space, chosen, run, [run], None, now)
+    # The goal fixes what another search chose, or what a slider was moved to: nobody typed these values.
+    plan = replace(plan, reasons=tuple(text.replace(" as asked", "") for text in plan.reasons))
     if not scaled:
         return plan
-    points, pays = scaling(space.goal, run, profile, data_meta, now.date())
+    more = scaling(space.goal, run, profile, data_meta, now.date())
     report = SearchReport(
         candidates=1, devices=(profile.key,), options=(), front=(), front_size=1, near_misses=(), sensitivity=(),
-        scaling=points, pays_up_to_gpus=pays,
+        scaling=more.points, pays_up_to_gpus=more.pays_up_to_gpus, scaling_left_out=more.left_out,
     )  # fmt: skip
     return replace(plan, search=report)
+
+
+def what_ifs(
+    goals: Sequence[Goal], profile: Profile, *, now: datetime, data_meta: TokenMeta | None = None,
+    exact_batch: bool = False,
+) -> list[Run | str]:  # fmt: skip
+    """Return the run of each goal, as `what_if` does for one, or why there is none; all in the time of two or three.
+
+    The goals differ only in what `explore.pinned` changes.
+    """
+    found = _pinned(goals, profile, data_meta, now, exact_batch=exact_batch)
+    chosen = [each for each in found if not isinstance(each, str)]
+    runs = iter(make_runs(chosen[0][0].candidates, [run for _, run in chosen]) if chosen else ())
+    return [each if isinstance(each, str) else next(runs) for each in found]
+
+
+def _pinned(
+    goals: Sequence[Goal], profile: Profile, data_meta: TokenMeta | None, now: datetime, *, exact_batch: bool
+) -> list[tuple[SearchSpace, Selection] | str]:
+    """Return the run of each goal that leaves at most its micro-batch open, or why there is none, all in one pass.
+
+    A micro-batch that a goal leaves open is the best one whose global batch is nearly the goal's, or divides it if
+    `exact_batch`.
+    """
+    answers: dict[int, tuple[SearchSpace, Selection] | str] = {}
+    devices: dict[int, Device] = {}  # of each goal, which names one machine
+    for number, goal in enumerate(goals):
+        mine, left_out = devices_of(settled(goal, [profile], data_meta), [profile], data_meta, now.date())
+        if mine:
+            devices[number] = mine[0]
+        else:
+            answers[number] = f"nothing to choose from: {'; '.join(left_out)}"
+    every = make_candidates([*devices.values()], every_micro_batch=True) if devices else None
+    parts: dict[int, np.ndarray] = {}  # the rows of each goal's run: one for each offer
+    fits, likely = (every.fits, every.likely_to_fit) if every is not None else (np.zeros(0), np.zeros(0))
+    for place, (number, device) in enumerate(devices.items()):
+        assert every is not None
+        goal = device.brief.goal
+        rows = np.nonzero((every.device == place) & (~every.spot | (goal.spot != "none")))[0]
+        if np.isnan(every.step.value[rows]).all():
+            machine = f"{goal.gpus} x {goal.gpu}"
+            answers[number] = f"no time can be predicted for {machine}: the links between the GPUs are unknown"
+            continue
+        if goal.micro_batch is None:
+            assert goal.global_batch_tokens is not None  # `explore.pinned` fixes it
+            off = abs(every.step_tokens[rows] / goal.global_batch_tokens - 1)
+            least = off.min()
+            rows = rows[off <= (0.0 if exact_batch and not least else max(least, CLOSE))]
+        # as in the search, a run that may not fit is planned if nothing surely fits
+        usable = fits[rows] if fits[rows].any() else likely[rows]
+        if (best := choose_row(every.rate[rows], every.micro_batch[rows], usable, every.kind[rows])) is None:
+            answers[number] = _impossible(goals[number], device)
+            continue
+        same = [column[rows] == column[rows[best]] for column in (every.micro_batch, every.grad_accum, every.kind)]
+        parts[number] = rows[np.logical_and.reduce(same)]
+        if goal.micro_batch is None and not exact_batch and least <= CLOSE:  # else the plan warns of another batch
+            size, batch = int(every.micro_batch[rows[best]]), int(every.step_tokens[rows[best]])
+            its = replace(device.brief, goal=replace(goal, micro_batch=size, global_batch_tokens=batch))
+            devices[number] = replace(device, brief=its)
+    if every is not None and parts:
+        by_offer = tuple(device for device in devices.values() for _ in device.offers)
+        machines = replace(every.machines, devices=tuple(devices.values()), owners=by_offer)
+        candidates = replace(every.rows(np.concatenate([*parts.values()])), machines=machines)
+        candidates = replace(candidates, fits=candidates.likely_to_fit)
+        limits = next(iter(devices.values())).brief.limits
+        runs, begin = runs_of(candidates, np.arange(len(candidates)), limits, spot=True), 0
+        for number, rows in parts.items():
+            brief, end = devices[number].brief, begin + len(rows)
+            assert brief.limits == limits  # `explore.pinned` drops them
+            space = SearchSpace(
+                goal=brief.goal, candidates=candidates, safe=candidates, window=WIDEST_WINDOW, left_out=(), brief=brief,
+                limits=limits,
+            )  # fmt: skip
+            chosen = best_standing(space, candidates, runs.rows(slice(begin, end)), limits)
+            if chosen is None:
+                answers[number] = _impossible(goals[number], devices[number])
+            else:
+                answers[number] = space, chosen
+            begin = end
+    return [answers[number] for number in range(len(goals))]
+
+
+def _impossible(goal: Goal, device: Device) -> str:
+    """Say why a goal has no run on a device; it takes as long as a search."""
+    return infeasible.explained(space_of(device.brief.goal, [device], (), WIDEST_WINDOW), goal)[0]
 
 
 def _search(
@@ -143,6 +251,11 @@ def _search(
     except NothingOffered as error:
         ways = infeasible.other_offers(goal)
         raise AdvisorError(error.message, infeasible.hint(ways, feasible), exit_code=3) from error
+    if chosen is None and names_one_gpu(goal) and not space.candidates.fits[space.allowed].any():
+        # the question is what to do on this GPU, so a run that may not fit is planned with a warning
+        likely = space.with_likely()
+        space = likely if likely.candidates.fits[space.allowed].any() else space
+        chosen = select(space, space.limits)
     if chosen is None:
         message, hint = infeasible.explain(space, goal, feasible)
         raise AdvisorError(message, hint, exit_code=3)

@@ -27,7 +27,7 @@ from advisor.prediction.comm import caution
 from advisor.prediction.intervals import EstimateArrays, Table, stacked
 from advisor.prediction.memory_terms import WorkloadArrays
 from advisor.prediction.micro_batch import Tries, group_keys, one_micro_batch
-from advisor.prediction.profile import Profile
+from advisor.prediction.profile import FIT_MARGIN, Profile
 from advisor.prediction.wallclock import state_bytes
 from advisor.records import Workload
 from advisor.settings import SHARDINGS
@@ -87,6 +87,7 @@ class Candidates(Table):
     micro_batch: np.ndarray
     grad_accum: np.ndarray
     kind: np.ndarray  # indices into `KINDS`
+    rate: np.ndarray  # tokens per second by which the batch rule compares them
     ruled: np.ndarray  # bool: chosen by the batch rule among the rows that fit the memory
     spared: np.ndarray  # bool: chosen by the batch rule among the rows that leave memory free (ROOMY)
     micro_tokens: np.ndarray
@@ -102,6 +103,12 @@ class Candidates(Table):
 
     def __len__(self) -> int:
         return len(self.depth)
+
+    @property
+    def likely_to_fit(self) -> np.ndarray:
+        """Mark the configurations that are at least as likely to fit as not."""
+        sizes = [device.profile.device_memory_bytes or math.inf for device in self.machines.devices]
+        return self.memory.value <= FIT_MARGIN * np.array(sizes)[self.device]
 
     def workload(self, place: int) -> Workload:
         """Return the configuration of one row."""
@@ -166,14 +173,20 @@ def make_candidates(
         owners=tuple(device for device, _ in offers),
         cautions=np.array([caution(device.profile.spec, offer.gpus) for device, offer in offers]),
     )
+    alike: dict[object, list[int]] = {}
+    for number, device in enumerate(devices):
+        alike.setdefault(_in_common(device), []).append(number)
     tables: _Tables = {}
+    rows: dict[int, Candidates] = {}
+    for numbers in alike.values():
+        found = _of_devices(machines, [devices[n] for n in numbers], tables, every_micro_batch, window)
+        rows |= zip(numbers, found, strict=True)
     parts: list[Candidates] = []
     place = 0
     for number, device in enumerate(devices):
         # Offers with equal numbers of GPUs share their rows.
-        part = _of_device(machines, device, tables, every_micro_batch, window)
         for offer in device.offers:
-            mine = part.rows(part.gpus == offer.gpus)
+            mine = rows[number].rows(rows[number].gpus == offer.gpus)
             same = {"device": number, "offer": place, "spot": offer.spot}  # one value for all of these rows
             columns: dict[str, Any] = {name: np.full(len(mine), value) for name, value in same.items()}
             parts.append(replace(mine, **columns))
@@ -181,36 +194,41 @@ def make_candidates(
     return stacked(parts)
 
 
-def _of_device(
-    machines: Machines, device: Device, tables: _Tables, every_micro_batch: bool, window: Window
-) -> Candidates:
-    """Return the rows of one device for each number of GPUs among its offers, without the columns of the offers."""
-    brief, goal, memory_bytes = device.brief, device.brief.goal, device.profile.device_memory_bytes
+def _in_common(device: Device) -> object:
+    """Return what is equal for devices that can be computed together: all but the sizes, the tokens and the offers."""
+    brief, goal = device.brief, device.brief.goal
+    return (
+        *(id(device.profile), brief.precision, brief.compile, brief.software, brief.sharding, brief.ratio_counts),
+        *(goal.family, goal.optimizer, goal.activation_checkpointing, goal.sharding),
+    )
+
+
+def _of_devices(
+    machines: Machines, devices: Sequence[Device], tables: _Tables, every_micro_batch: bool, window: Window
+) -> list[Candidates]:
+    """Return the rows of each device for each number of GPUs among its offers, without the columns of the offers.
+
+    The devices differ only in what `_in_common` leaves out: the changes of a what-if are devices of this kind.
+    """
+    device, brief, goal = devices[0], devices[0].brief, devices[0].brief.goal
+    memory_bytes = device.profile.device_memory_bytes
     plain = Workload(
         shape=brief.shape(brief.depths[0]), micro_batch=1, gpu=device.profile.key, precision=brief.precision,
         compile=brief.compile, optimizer=goal.optimizer, software=brief.software,
         activation_checkpointing=goal.activation_checkpointing or device.profile.activation_checkpointing,
     )  # fmt: skip
-    shapes = WorkloadArrays.of([replace(plain, shape=brief.shape(depth)) for depth in brief.depths])
-    sizes = micro_batches(brief)
-    counts = np.array(sorted({offer.gpus for offer in device.offers}))
-    # Try each depth, global batch and micro-batch for each number of GPUs. Leave out micro-batches far above the global
-    # batch, unless none is smaller, and those that miss a requested global batch, unless every micro-batch is wanted.
-    targets = global_batches(brief, shapes, window)[:, None, :, None]  # axes: target, count, depth, size
-    micro_tokens = (counts[:, None, None] * sizes * brief.seq_len).astype(float)  # of all GPUs together
-    accum = np.maximum(1, np.rint(targets / micro_tokens)).astype(int)
-    tried = (micro_tokens <= OVERSHOOT * targets) | (sizes == sizes.min())
-    if goal.global_batch_tokens is not None and not every_micro_batch:
-        # Those that reach it exactly, or else within CLOSE, or else most closely.
-        off = np.abs(np.log(accum * micro_tokens / targets))
-        least = off.min(axis=-1, keepdims=True)
-        tried &= off <= np.where(least == 0, 0.0, np.maximum(least, math.log1p(CLOSE)))
-    chosen = np.nonzero(tried)
-    target, count, shape, size = chosen
-    whole = _Layout(
-        kind=0, shapes=shapes, sizes=tuple(sizes.tolist()), shape=shape, size=size, accum=accum[chosen],
-        gpus=counts[count], target=target,
-    )  # fmt: skip
+    models = [(number, one.brief.shape(depth)) for number, one in enumerate(devices) for depth in one.brief.depths]
+    owner = np.array([number for number, _ in models])
+    shapes = WorkloadArrays.of([replace(plain, shape=shape) for _, shape in models])
+    usual = [micro_batches(one.brief) for one in devices]
+    sizes = np.unique(np.concatenate(usual))
+    parts = [
+        _tried(one, shapes, np.nonzero(owner == number)[0], mine, every_micro_batch, window)
+        for number, (one, mine) in enumerate(zip(devices, usual, strict=True))
+    ]
+    tried = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    tried["size"] = np.searchsorted(sizes, tried["size"])
+    whole = _Layout(kind=0, shapes=shapes, sizes=tuple(sizes.tolist()), **tried)
     several = whole.gpus > 1  # a single GPU cannot be sharded, whatever the goal says about several
     split = SHARDINGS[goal.sharding or brief.sharding].moments
     plain_rows = {"none": ~several if split else np.ones_like(several), "optimizer": several, "full": several}
@@ -231,22 +249,49 @@ def _of_device(
         if rows.any():
             layout = replace(layout.rows(rows), kind=kind)
             found[kind] = layout, _memory(device, layout, tables)
-    masks = _batch_rule(device, list(found.values()))
-    parts = []
-    for (layout, memory), ruled, spared in zip(found.values(), *masks, strict=True):
+    layouts = [layout for layout, _ in found.values()]
+    rates = [tokens_per_second_many(device.profile, one.workloads, one.accum, one.gpus) for one in layouts]
+    masks = _batch_rule(device, list(found.values()), rates)
+    tables_of: list[list[Candidates]] = [[] for _ in devices]
+    for (layout, memory), rate, ruled, spared in zip(found.values(), rates, *masks, strict=True):
         places = np.arange(len(ruled)) if every_micro_batch else np.nonzero(ruled | spared)[0]
         part = _rows(machines, device, layout.rows(places), memory.rows(places))
-        parts.append(replace(part, ruled=ruled[places], spared=spared[places]))
-    return stacked(parts)
+        part = replace(part, rate=rate[places], ruled=ruled[places], spared=spared[places])
+        for number, mine in enumerate(tables_of):
+            mine.append(part if len(devices) == 1 else part.rows(owner[layout.shape[places]] == number))
+    return [stacked(mine) for mine in tables_of]
+
+
+def _tried(
+    device: Device, shapes: WorkloadArrays, own: np.ndarray, sizes: np.ndarray, every_micro_batch: bool, window: Window
+) -> dict[str, np.ndarray]:
+    """Return the configurations to try on a device, whose models are the rows `own` of `shapes`, as columns.
+
+    Each depth, global batch and micro-batch is tried for each number of GPUs. Micro-batches far above the global batch
+    are left out, unless none is smaller, and so are those that miss a requested global batch, unless every micro-batch
+    is wanted.
+    """
+    brief, goal = device.brief, device.brief.goal
+    counts = np.array(sorted({offer.gpus for offer in device.offers}))
+    targets = global_batches(brief, shapes.rows(own), window)[:, None, :, None]  # axes: target, count, depth, size
+    micro_tokens = (counts[:, None, None] * sizes * brief.seq_len).astype(float)  # of all GPUs together
+    accum = np.maximum(1, np.rint(targets / micro_tokens)).astype(int)
+    tried = (micro_tokens <= OVERSHOOT * targets) | (sizes == sizes.min())
+    if goal.global_batch_tokens is not None and not every_micro_batch:
+        # Those that reach it exactly, or else within CLOSE, or else most closely.
+        off = np.abs(np.log(accum * micro_tokens / targets))
+        least = off.min(axis=-1, keepdims=True)
+        tried &= off <= np.where(least == 0, 0.0, np.maximum(least, math.log1p(CLOSE)))
+    target, count, shape, size = chosen = np.nonzero(tried)
+    return {"shape": own[shape], "size": sizes[size], "accum": accum[chosen], "gpus": counts[count], "target": target}
 
 
 def _batch_rule(
-    device: Device, found: Sequence[tuple[_Layout, EstimateArrays]]
+    device: Device, found: Sequence[tuple[_Layout, EstimateArrays]], rates: Sequence[np.ndarray]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return for each layout the rows that the batch rule chooses: among those that fit, and among those with room."""
     profile, layouts = device.profile, [layout for layout, _ in found]
     every, memory, lengths = stacked(layouts), stacked([memory for _, memory in found]), [len(a.accum) for a in layouts]
-    rates = [tokens_per_second_many(profile, a.workloads, a.accum, a.gpus) for a in layouts]
     tries = Tries(
         setting=group_keys(every.gpus, every.shape),
         target=every.target,
@@ -264,7 +309,7 @@ def _batch_rule(
 
 
 def _rows(machines: Machines, device: Device, layout: _Layout, memory: EstimateArrays) -> Candidates:
-    """Return the columns of these rows except those of their offers and `ruled` and `spared`."""
+    """Return the columns of these rows except those of their offers and of the batch rule."""
     a, accum, gpus = layout.workloads, layout.accum, layout.gpus
     empty = np.zeros(len(accum), dtype=int)
     # Use the mean of each step time, because the lowest of many uncertain medians is probably too low.
@@ -282,6 +327,7 @@ def _rows(machines: Machines, device: Device, layout: _Layout, memory: EstimateA
         micro_batch=a.micro_batch,
         grad_accum=accum,
         kind=np.full(len(accum), layout.kind),
+        rate=empty.astype(float),
         ruled=empty.astype(bool),
         spared=empty.astype(bool),
         micro_tokens=a.tokens,
@@ -306,10 +352,10 @@ def _memory(device: Device, layout: _Layout, tables: _Tables) -> EstimateArrays:
     """
     model, brief = device.profile.memory, device.brief
     split = SHARDINGS[KINDS[layout.kind].sharding].moments
-    counts = np.array(sorted(set(layout.gpus.tolist()))) if split else np.array([1, 2])
-    shape = (len(brief.depths), len(layout.sizes), 2, len(counts))
-    how = (brief.precision, brief.compile, device.profile.device_type, brief.depths, tuple(counts.tolist()))
-    name = (id(model), layout.kind, layout.shapes.activation_checkpointing, *how)
+    counts = np.unique(layout.gpus if split else np.minimum(layout.gpus, 2))
+    shape = (len(layout.shapes.depth), len(layout.sizes), 2, len(counts))
+    how = (brief.precision, brief.compile, device.profile.device_type, layout.sizes, tuple(counts.tolist()))
+    name = (id(model), layout.kind, layout.shapes.activation_checkpointing, layout.shapes.sizes, *how)
     if name not in tables:
         # The table's shape is (3, depths * sizes * 2 * counts): value, low, high.
         places = np.indices(shape[:3]).reshape(3, -1)

@@ -63,12 +63,18 @@ def search(
             space, chosen = wider, select(wider, wider.limits)
         if asked == goal:
             break
-        # One node is enough for a run of a few days, unless the deadline leaves much of the budget unspent.
-        late, dear = space.limits.patient.overruns(chosen.seconds, chosen.usd) if chosen else (USED_UP, 0.0)
-        short = chosen is not None and chosen.seconds <= LONG_SECONDS
-        if short and (late < USED_UP or space.limits.budget_usd is None or not dear < USED_UP):
+        if one_node_is_enough(space, space.limits, chosen):
             return replace(space, goal=replace(space.goal, counts=goal.counts)), chosen
     return space, chosen
+
+
+def one_node_is_enough(space: SearchSpace, limits: Limits, chosen: Selection | None) -> bool:
+    """Return True for a run of a few days, unless the deadline leaves much of the budget unspent."""
+    if chosen is None or chosen.seconds > LONG_SECONDS:
+        return False
+    costs = Costs(space.candidates.rows(np.array([chosen.place])))
+    late, dear = costs.overruns(np.array([[chosen.steps]]), limits.patient)
+    return bool(late[0, 0] < USED_UP or limits.budget_usd is None or not dear[0, 0] < USED_UP)
 
 
 def _wider(space: SearchSpace, chosen: Selection | None) -> SearchSpace | None:
@@ -115,12 +121,13 @@ def select(
     spot: bool | None = None,
     allowed: np.ndarray | None = None,
     candidates: Candidates | None = None,
+    cautious: bool = True,
 ) -> Selection | None:
     """Return the run that the goal prefers within the limits, or None if no run stays within them.
 
     Each configuration runs for the tokens that the goal fixes, or as long as the limits allow. `allowed` is a mask of
-    candidates; `candidates` and `spot` replace the space's own. If all runs see too few tokens, the best of these runs
-    is returned.
+    candidates; `candidates` and `spot` replace the space's own; `cautious` is as in `best_of`. If all runs see too few
+    tokens, the best of these runs is returned.
     """
     chosen_from = space.candidates if candidates is None else candidates
     spot = space.goal.spot != "none" if spot is None else spot
@@ -130,37 +137,39 @@ def select(
     if not len(places):
         return None
     runs = runs_of(chosen_from, places, limits, spot=spot)
-    return best_standing(space, chosen_from, runs, limits)
+    return best_standing(space, chosen_from, runs, limits, cautious=cautious)
 
 
-def best_standing(space: SearchSpace, candidates: Candidates, runs: Runs, limits: Limits) -> Selection | None:
+def best_standing(
+    space: SearchSpace, candidates: Candidates, runs: Runs, limits: Limits, *, cautious: bool = True
+) -> Selection | None:
     """Return the best run that breaks no rule, or else the best run that only sees too few tokens, or else None."""
     for violation in (NOTHING, Violation.THIN):
         standing = runs.rows(runs.violation == violation)
         if len(standing):
-            return selection(standing, best_of(space, candidates, standing, limits))
+            return selection(standing, best_of(space, candidates, standing, limits, cautious=cautious))
     return None
 
 
-def best_of(space: SearchSpace, candidates: Candidates, runs: Runs, limits: Limits) -> int:
+def best_of(space: SearchSpace, candidates: Candidates, runs: Runs, limits: Limits, *, cautious: bool = True) -> int:
     """Return the row of the run that the goal prefers; the price of waiting counts as part of the dollars.
 
-    A machine on which nobody has published a run counts at its cautious end: slower, dearer, and by its score for as
-    many tokens as it would then train on. Otherwise the luckiest of many estimates would win.
+    If `cautious`, a machine on which nobody has published a run counts at its cautious end: slower, dearer, and by its
+    score for as many tokens as it would then train on. Otherwise the luckiest of many estimates would win.
     """
     goal, brief = space.goal, space.brief
     rows = np.arange(len(runs))
-    cautious = candidates.machines.cautions[candidates.offer[runs.place]]
-    seconds, score = runs.seconds * cautious, runs.score
-    if not brief.settled and (unsure := np.flatnonzero(cautious > 1)).size:
-        slower = runs.steps[unsure] / cautious[unsure]
+    factor = candidates.machines.cautions[candidates.offer[runs.place]] if cautious else np.ones(len(runs))
+    seconds, score = runs.seconds * factor, runs.score
+    if not brief.settled and (unsure := np.flatnonzero(factor > 1)).size:
+        slower = runs.steps[unsure] / factor[unsure]
         score = score.copy()
         score[unsure] = Costs(candidates.rows(runs.place[unsure])).scores(slower[:, None])[:, 0]
     if goal.tokens is not None and goal.depth is None and (not brief.limited or goal.objective != "loss"):
         # Only the depth whose recommended tokens are nearest to the requested tokens counts.
         off = np.abs(np.log(goal.tokens / candidates.counted[runs.place] / brief.ratio))
         rows = rows[off <= off.min() + 1e-9]
-    usd = _with_waiting(limits, runs.paid, cautious, seconds)
+    usd = _with_waiting(limits, runs.paid, factor, seconds)
     if goal.objective != "loss":
         return int(rows[np.lexsort(_keys(goal, seconds[rows], usd[rows]))[0]])
     unlimited = UNLIMITED_SECONDS[space.candidates.machines.devices[0].profile.device_type]
@@ -192,8 +201,9 @@ def _keys(goal: Goal, seconds: np.ndarray, usd: np.ndarray) -> tuple[np.ndarray,
 def sorted_by_preference(goal: Goal, runs: Sequence[Run]) -> list[Run]:
     """Return runs of one piece of work on different offers, the one that `best_of` would take first.
 
-    Runs that break a limit come last, and an unknown cost after every known one. Raises AdvisorError (exit 2) if there
-    is a budget and no price is known.
+    Runs that break a limit come last, of them those that break one limit alone first, and then those that exceed it
+    least; an unknown cost comes after every known one. Raises AdvisorError (exit 2) if there is a budget and no price
+    is known.
     """
     if goal.budget_usd is not None and all(run.offer.usd_per_hour is None for run in runs):
         raise price_missing(runs[0].offer)
@@ -203,7 +213,14 @@ def sorted_by_preference(goal: Goal, runs: Sequence[Run]) -> list[Run]:
     broken = np.array([bool(run.standing.against) for run in runs])
     limits = Limits(budget_usd=goal.budget_usd, usd_per_waiting_hour=waiting_price(goal))
     usd = _with_waiting(limits, paid, cautious, seconds, ~broken)
-    return [runs[at] for at in np.lexsort((*_keys(goal, seconds, usd), broken))]
+    asked = Limits.of(goal)
+    over = [
+        max(asked.overruns(asked.counted(run.total_seconds), asked.counted(run.cost_usd) if run.cost_usd else math.inf))
+        if run.standing.against else 0.0
+        for run in runs
+    ]  # fmt: skip
+    against = np.array([len(run.standing.against) for run in runs])
+    return [runs[at] for at in np.lexsort((*_keys(goal, seconds, usd), np.array(over), against))]
 
 
 def selection(runs: Runs, row: int) -> Selection:

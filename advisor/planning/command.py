@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from advisor.options import OPTIONS, Goal, Kind, Option
+from advisor.options import OPTIONS, CalibrationOptions, Goal, Kind, Option, options_of
 from advisor.planning.offers import OWN, usual_counts
 from advisor.prediction.software import OWN_NAME, table
 from advisor.units import write_count, write_duration, write_network
@@ -14,14 +14,24 @@ from advisor.units import write_count, write_duration, write_network
 
 def plan_command(goal: Goal, out: str | None = None) -> str:
     """Return `advisor plan …` for a goal, quoted for a POSIX shell, with numbers that are read back exactly."""
-    words = ["advisor", "plan"]
-    for option, value in _stated(goal):
+    words = ["advisor", "plan", *_words(_stated(goal))]
+    return shlex.join([*words, "--out", out] if out else words)
+
+
+def calibrate_command(options: CalibrationOptions) -> str:
+    """Return `calibrate …` for options, quoted for a POSIX shell. Another machine has no data and no measurements."""
+    given = ((option, getattr(options, option.field)) for option in options_of(CalibrationOptions).values())
+    stated = [(one, value) for one, value in given if value != one.default and one.name not in ("data", "fresh")]
+    return shlex.join(["calibrate", *_words(stated)])
+
+
+def _words(stated: Iterable[tuple[Option, Any]]) -> Iterator[str]:
+    for option, value in stated:
         if option.kind in (Kind.YES_NO, Kind.SWITCH):
-            words.append(option.flag if value or option.kind is Kind.SWITCH else f"--no-{option.name}")
+            yield option.flag if value or option.kind is Kind.SWITCH else f"--no-{option.name}"
         else:
             for one in value if option.several else (value,):
-                words += (option.flag, _written(option, one))
-    return shlex.join([*words, "--out", out] if out else words)
+                yield from (option.flag, _written(option, one))
 
 
 def plan_call(goal: Goal) -> str:
@@ -89,6 +99,8 @@ def _written(option: Option, value: Any) -> str:
         return write_duration(value)
     if option.kind is Kind.NETWORK:
         return write_network(value)
+    if option.kind is Kind.NUMBERS and not isinstance(value, str):
+        return ",".join(map(str, value))
     if option.kind is Kind.COUNT and float(value).is_integer():
         return write_count(value)
     return value if isinstance(value, str) else _number(value)

@@ -180,8 +180,9 @@ class Costs:
         Tokens that only follow from the size of the model end with the data, like those that the limits decide.
         """
         most = np.inf if self.brief.asks_for_tokens else self.most_by_data
-        if self.brief.goal.tokens is not None:
-            tokens = np.full_like(self.counted, self.brief.goal.tokens)
+        if self.brief.goal.tokens is not None:  # for each device, since a what-if may change them
+            wanted = np.array([d.brief.goal.tokens for d in self.candidates.machines.devices], dtype=float)
+            tokens = wanted[self.candidates.device][:, None]
         elif self.brief.settled:
             tokens = np.rint(self.ratio * self.counted)
         else:

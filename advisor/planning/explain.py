@@ -33,6 +33,7 @@ from advisor.units import (
     format_percent,
     format_rate,
     format_seconds,
+    format_share,
     format_tokens,
     format_usd,
 )
@@ -142,7 +143,7 @@ def _beyond(estimate: Estimate, limit: float, limits: Limits, form: Formatter, w
     """Return an estimate with the limit that it exceeds, or the excess in per cent if both would look alike."""
     needed = limits.counted(estimate)
     if form(needed) == form(limit):
-        return f" by {format_percent(needed / limit - 1)}"
+        return f" by {format_share(needed / limit - 1)}"
     words = f"up to {form(needed)}" if limits.sure else format_estimate(estimate, form)
     return f": {words}{work}, limit {form(limit)}"
 
@@ -156,11 +157,11 @@ def micro_batch_rejection(run: Run, chosen: Run) -> str:
     change = run.tokens_per_second.value / chosen.tokens_per_second.value - 1
     memory = ", needs more memory" if used.value > chosen_used.value else ""
     if change <= 0:
-        return f"{format_percent(-change)} fewer tokens/s{memory}"
+        return f"{format_share(-change)} fewer tokens/s{memory}"
     apart = run.workload.step_tokens / chosen.workload.step_tokens - 1
-    batch = f", global batch {format_percent(abs(apart))} {'larger' if apart > 0 else 'smaller'}" if apart else ""
+    batch = f", global batch {format_share(abs(apart))} {'larger' if apart > 0 else 'smaller'}" if apart else ""
     more = ", no more than 2 %" if change <= 1 / ENOUGH - 1 else ""
-    return f"{format_percent(change)} more tokens/s{more}{memory}{batch}"
+    return f"{format_share(change)} more tokens/s{more}{memory}{batch}"
 
 
 def verdict(run: Run, chosen: Run) -> str:
@@ -230,7 +231,7 @@ def _why_size(brief: Brief, chosen: Run, depths: Sequence[Run]) -> Iterator[str]
         if runners:
             second = min(runners, key=lambda run: run.score)
             gap = second.score / chosen.score - 1
-            behind = "is nearly as good" if gap < NEARLY else f"comes next, its score {format_percent(gap)} higher"
+            behind = "is nearly as good" if gap < NEARLY else f"comes next, its score {format_share(gap)} higher"
             text += f"; depth {second.depth} {'is as good' if gap <= ALIKE else behind}"
         yield f"{text}. The loss law was fitted on other sizes"
 
@@ -244,11 +245,11 @@ def _why_batch(brief: Brief, chosen: Run) -> str:
         text += ", " + off if (off := off_request(brief, chosen)) else " as asked"
     elif max(workload.step_tokens, chosen.tokens / recipe.FEWEST_STEPS) < band.median:
         text += f", small enough for {chosen.steps} steps"
-    place = "inside" if band.on_plateau(workload.step_tokens) else "outside"
+    near = "this size is near enough to them" if band.on_plateau(workload.step_tokens) else "this size is too far off"
     size = f"micro-batch {workload.micro_batch}"
     rule = "is the smallest with 98 % of the full speed"
     why = "as asked" if brief.goal.micro_batch is not None else rule
-    return f"{text} ({laws}; {place} the range around their median in which the loss hardly changes); {size} {why}"
+    return f"{text}; published rules say {laws}: {near} for a loss near the lowest; {size} {why}"
 
 
 def off_request(brief: Brief, chosen: Run) -> str:
@@ -256,7 +257,7 @@ def off_request(brief: Brief, chosen: Run) -> str:
     asked, made = brief.goal.global_batch_tokens, chosen.workload.step_tokens
     if asked is None or asked == made:
         return ""
-    return f"{format_percent(abs(made / asked - 1))} {'more' if made > asked else 'fewer'} than the {asked:,} asked for"
+    return f"{format_share(abs(made / asked - 1))} {'more' if made > asked else 'fewer'} than the {asked:,} asked for"
 
 
 def _cost_of_waiting(brief: Brief, chosen: Run) -> Iterator[str]:
@@ -276,7 +277,8 @@ def _cost_of_waiting(brief: Brief, chosen: Run) -> Iterator[str]:
         other = "--value-of-time sets another price, --deadline a time limit instead"
     else:
         price, other = f"{format_usd(brief.usd_per_waiting_hour)} an hour", "as asked"
-    waited = f"{format_usd(limits.waiting_usd(seconds))} besides the bill of {format_usd(limits.counted(cost))}"
+    bill = (format_estimate if limits.sure else format_centre)(cost, format_usd)
+    waited = f"{format_usd(limits.waiting_usd(seconds))} besides the bill of {bill}"
     against = "decides between machines that do the same work" if limits.settled else "counts against the budget"
     yield f"the price of waiting {against}: {price}, here {waited}; {other}"
 
@@ -287,9 +289,7 @@ def _why_memory(brief: Brief, chosen: Run) -> str:
     memory, asked = chosen.prediction.device_memory_bytes, brief.goal.activation_checkpointing is not None
     usable = ""
     if memory:
-        usable = (
-            f" of the {format_bytes(FIT_MARGIN * memory)} usable ({format_percent(FIT_MARGIN)} of the GPU's memory)"
-        )
+        usable = f" of the {format_bytes(FIT_MARGIN * memory)} usable ({format_share(FIT_MARGIN)} of the GPU's memory)"
     level = workload.activation_checkpointing
     saved = f"{'no' if level == 'none' else level} activation checkpointing"
     why = " as asked" if asked else "" if level == "none" else ", needed to fit"
@@ -323,5 +323,6 @@ def _why_limits(brief: Brief, chosen: Run) -> str:
         (dear, chosen.cost_usd, format_usd),
     ):
         if broken and estimate is not None:
-            return f"expect {format_centre(estimate, form)}, perhaps {form(estimate.high)}; for a safe plan: --sure"
+            takes = f"{'it costs' if estimate is chosen.cost_usd else 'it takes'} {format_centre(estimate, form)}"
+            return f"{takes}, or up to {form(estimate.high)}; to plan for that, set --sure"
     return "the bill counts start-up, compilation, evaluations and checkpoints, not steps alone"

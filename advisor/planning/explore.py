@@ -6,25 +6,26 @@ the command line gives the same answer for it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from advisor.hardware.catalog import find_gpu
 from advisor.laws.intervals import chance_below
 from advisor.offer import OWN_MACHINE
 from advisor.options import Goal
+from advisor.planning.alternatives import UNPROVEN, WORTH_KNOWING, most_gained
 from advisor.planning.goal import DEEPEST, Limits, depths_between
 from advisor.planning.offers import GPU_COUNTS, SPOT_MEAN_SECONDS, on_machine
 from advisor.planning.recipe import MICRO_BATCHES
+from advisor.prediction.comm import caution
 from advisor.records import Bill, Estimate, Plan, Run
-from advisor.units import format_seconds, format_usd
+from advisor.units import format_centre, format_estimate, format_seconds, format_usd
 
 _SEQ_LENS = (128, 256, 512, 1024, 2048, 4096, 8192)
 NOISE = 0.003  # share of a number; a smaller change is reported as none
 _HALF_OCTAVES = range(-6, 7)  # tokens from an eighth to eight times, in steps of the square root of two
 _PRICE_FACTORS = (0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
-_SCORE_WORTH, _WORTH_KNOWING = 15.0, math.log(1.5)  # of a share of the score; the least saving worth a word
 _PRICES = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0)  # choices if no price is known
 
 
@@ -79,37 +80,39 @@ def run_id(run: Run) -> str:
 
 def find_run(plan: Plan, wanted: str | None) -> Run | None:
     """Return a run of the plan's search by its option's name or its id, or None if no run has it."""
-    runs = (*plan.options, *(plan.search.front + plan.search.near_misses if plan.search else ()))
+    search = plan.search
+    runs = (*plan.options, *(search.front + search.neighbours + search.near_misses if search else ()))
     return next((run for run in runs if wanted is not None and wanted in (run.standing.name, run_id(run))), None)
 
 
+def is_unproven(run: Run) -> bool:
+    """Return True if too few have published a run on this machine, so that it is compared by its cautious end."""
+    return caution(find_gpu(run.offer.gpu), run.offer.gpus) > 1
+
+
+def unproven(plan: Plan) -> list[Run]:
+    """Return the runs that look better than the plan, but on machines whose speed is little known."""
+    return [run for run in (plan.search.neighbours if plan.search else ()) if run.standing.name == UNPROVEN]
+
+
 def worth_knowing(plan: Plan, shown: Run) -> Run | None:
-    """Return the run of the front that is much faster or cheaper than the one shown, for little in the rest.
-
-    Dollars and hours count as shares, and a score 1 % higher as 15 % of them: more than twice what it is worth in
-    compute, because the reader has already chosen. Returns None if no run is at least a third less in balance.
-    """
+    """Return the run that is much faster or cheaper than the one shown, for little in the rest, or None."""
+    if plan.search is None:
+        return None
+    if run_id(shown) == run_id(plan.chosen):
+        return next((run for run in plan.search.neighbours if run.standing.name == WORTH_KNOWING), None)
     named = {run_id(option) for option in (*plan.options, shown)}
-
-    def saved(run: Run) -> float:
-        pairs = [(shown.total_seconds, run.total_seconds), (shown.cost_usd, run.cost_usd)]
-        shares = [math.log(a.value / b.value) for a, b in pairs if a and b and a.value > 0 < b.value]
-        quality = 0.0 if shown.score is None or run.score is None else math.log(run.score / shown.score)
-        return sum(shares) - _SCORE_WORTH * quality
-
-    search = plan.search
-    runs = [run for run in (*search.neighbours, *search.front) if run_id(run) not in named] if search else []
-    best = max(runs, key=saved, default=None)
-    return None if best is None or saved(best) < _WORTH_KNOWING else best
+    return most_gained([run for run in plan.search.front if run_id(run) not in named and not is_unproven(run)], shown)
 
 
 def pinned(goal: Goal, run: Run, changes: Changes | None = None) -> Goal:
     """Return the goal that fixes everything as in this run, with the changes.
 
-    Tokens and global batch never change by themselves. The micro-batch is chosen again if GPU, number of GPUs, depth or
-    context change, unless the goal or the changes give one. Budget and deadline are dropped, since a what-if may break
-    them. Other or more GPUs are rented if the goal allows, and the user's price is not used for another GPU. Another
-    price alone changes only dollars: a spot machine is still taken away, and the user's own machine stays.
+    Tokens never change by themselves. The micro-batch is chosen again if GPU, number of GPUs, depth or context change,
+    unless the goal or the changes give one; the global batch then changes by a few per cent at most. Budget and
+    deadline are dropped, since a what-if may break them. Other or more GPUs are rented if the goal allows, and the
+    user's price is not used for another GPU. Another price alone changes only dollars: a spot machine is still taken
+    away, and the user's own machine stays.
     """
     work, changes, shape = run.workload, changes or Changes(), run.workload.shape
     gpu, other_gpu = changes.gpu or work.gpu, changes.gpu not in (None, work.gpu)
@@ -193,12 +196,9 @@ def difference(run: Run, other: Run) -> Effect:
 
 def broken_limits(goal: Goal, run: Run) -> tuple[str, ...]:
     """Describe the limits that a run breaks; with --sure the high ends of the intervals count."""
-    total, cost, limits = run.total_seconds, run.cost_usd, Limits.of(goal)
-    late, dear = limits.broken(total, cost)
-    broken = []
-    if late:
-        allowed = format_seconds(goal.deadline_seconds)
-        broken.append(f"over the deadline: {format_seconds(limits.counted(total))}, {allowed} allowed")
-    if dear and cost is not None:
-        broken.append(f"over the budget: {format_usd(limits.counted(cost))}, {format_usd(goal.budget_usd)} allowed")
-    return tuple(broken)
+    seconds, usd = run.total_seconds, run.cost_usd
+    late, dear = Limits.of(goal).broken(seconds, usd)
+    written = format_estimate if goal.sure else format_centre
+    words = [f"over the deadline: {written(seconds, format_seconds)}, {format_seconds(goal.deadline_seconds)} allowed"]
+    words += [f"over the budget: {written(usd, format_usd)}, {format_usd(goal.budget_usd)} allowed"]
+    return tuple(text for text, broken in zip(words, (late, dear), strict=True) if broken)

@@ -339,7 +339,7 @@ def check_range(option: Option, value: float | None) -> None:
     if value is None or least is None or most is None or least <= value <= most:
         return
     if least == 0 and value < 0:
-        fault, hint = "must not be negative", f"give {name} 0 for what costs nothing, or leave it out"
+        fault, hint = "must not be negative", f"give 0 or more, or leave {name} out"
     elif not value > 0:
         fault, hint = "must be more than 0", f"give more than 0, or leave {name} out"
     else:
@@ -351,4 +351,5 @@ def check_range(option: Option, value: float | None) -> None:
 def _words(option: Option, value: float) -> str:
     if option.kind in (Kind.SECONDS, Kind.DEADLINE):
         return format_seconds(value)
-    return f"{value:g}" if value > 1e6 else f"{value:,.12g}"
+    plain = f"{value:,.6f}".rstrip("0").rstrip(".")  # 0.000001 to 10,000,000,000, not 1e-06 to 1e+10
+    return plain if not value or 1e-6 <= abs(value) <= 1e18 else f"{value:g}"

@@ -13,17 +13,24 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from advisor.hardware.catalog import GpuSpec, load_gpus
+from advisor.hardware.offers import cheapest_offer
+from advisor.offer import seller_of
 from advisor.options import Goal, GpuPrice
 from advisor.planning.costs import Costs
 from advisor.planning.evaluate import LEAST_STEPS
+from advisor.planning.models import NamedModel, smaller_models
 from advisor.planning.offers import ANY, OWN
 from advisor.planning.search_space import SearchSpace
 from advisor.prediction.profile import FIT_MARGIN
 from advisor.prediction.wallclock import NOTICE_SECONDS
+from advisor.records import Estimate, Prediction
 from advisor.settings import SHARDINGS
 from advisor.units import (
     format_bytes,
     format_count,
+    format_estimate,
+    format_percent,
     format_seconds,
     format_tokens,
     format_usd,
@@ -42,6 +49,7 @@ STATE_BINDS = 0.9  # share of the usable memory that weights, gradients and opti
 SHARED_OVER = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)  # numbers of GPUs to try
 _MORE = (1, 2, 8, 32)  # times what the least run needs
 _SHORT = 128  # tokens of a sequence; no shorter one is offered
+USUAL_LEAST = 2048  # tokens of a sequence that training of published models usually has at least
 _PRICE = 2.0  # dollars per GPU-hour; how a price is typed
 _EXAMPLES = "50k"  # of the fine-tune that is offered
 
@@ -51,8 +59,9 @@ def explain(space: SearchSpace, goal: Goal, feasible: Callable[[Goal], bool]) ->
 
     The hint names only changes of the `goal` that are `feasible`.
     """
-    message, ways = _explained(space, goal)
-    return message, hint(ways, feasible)
+    message, ways = explained(space, goal)
+    here = [("this CPU", [("--gpu cpu", replace(goal, gpu="cpu", gpus=1, counts=(), providers=()))])]
+    return message, hint([*ways, *(here if goal.gpu == ANY else [])], feasible)
 
 
 def enough(ways: Iterable[tuple[str, Iterable[tuple[str, T]]]], works: Callable[[T], bool]) -> Iterator[str]:
@@ -69,6 +78,22 @@ def hint(ways: Iterable[Way], feasible: Callable[[Goal], bool]) -> str:
     return f"feasible with {' or '.join(found)}" if found else "no one change of its options was found to be enough"
 
 
+def may_not_fit(run: Prediction, ways: Iterable[Way] = (), feasible: Callable[[Goal], bool] = bool) -> str:
+    """Return a warning that a planned run may not fit, with the changes with which one surely does."""
+    per = " per GPU" if run.workload.gpus > 1 else ""
+    sure = " or ".join(dict.fromkeys(enough(ways, feasible)))
+    text = chance_words(run.device_bytes, run.device_memory_bytes, run.fit_probability or 0.0, per)
+    return f"{text}; it surely fits with {sure}" if sure else text
+
+
+def chance_words(needs: Estimate | None, has: float | None, chance: float, per: str = "") -> str:
+    """Say with which chance memory is not enough, how much is needed and how much there is."""
+    return (
+        f"a chance of {format_percent(round(1 - chance, 2))} that it does not fit: needs about "
+        f"{format_estimate(needs, format_bytes)}{per}, has {format_bytes(has)}"
+    )
+
+
 def other_offers(goal: Goal) -> Iterator[Way]:
     """Yield other offers for a goal that finds no machine, or only machines whose speed cannot be predicted."""
     if goal.providers:
@@ -83,10 +108,11 @@ def other_offers(goal: Goal) -> Iterator[Way]:
     yield from any_gpu(goal, "rented machines of any kind")
 
 
-def _explained(space: SearchSpace, goal: Goal) -> tuple[str, Iterator[Way]]:
+def explained(space: SearchSpace, goal: Goal) -> tuple[str, Iterator[Way]]:
+    """Return why no run of the space stays within the limits, and changes of the goal that might help."""
     places = np.nonzero(space.candidates.fits & space.allowed)[0]
     if not len(places):
-        return _memory(space, goal)
+        return explain_memory(space, goal)
     # Every row does the least work: the settled tokens at the global batch that suits them, or LEAST_STEPS steps.
     costs = Costs(space.candidates.rows(places))
     settled = costs.settled_steps()
@@ -116,16 +142,17 @@ def _limits(
     fastest = int(in_budget[seconds[in_budget].argmin()] if len(in_budget) else seconds.argmin())
     cheapest = int(in_time[needed[in_time].argmin()] if len(in_time) else needed.argmin())
     if late.min() > 1:
-        first = int(seconds.argmin())
         assumed = ", assumed because no limit was given" if space.goal.deadline_seconds is None else ""
+        within = "" if fastest == int(seconds.argmin()) else f" for {format_usd(limits.budget_usd)}"
         message = f"no plan ends within {format_seconds(limits.deadline_seconds)}{assumed}: "
-        message += f"{_who(space, places[first], 'fastest')} needs {up_to}{format_seconds(seconds[first])}{least}"
+        message += f"{_who(space, places[fastest], 'fastest')} needs {up_to}{format_seconds(seconds[fastest])}"
+        message += f"{within}{least}"
     elif dear.min() > 1:
-        first = int(needed.argmin())
-        requested, most = limits.budget_usd, float(needed[first])
+        requested, most = limits.budget_usd, float(needed[cheapest])
         form = format_usd if format_usd(requested) != format_usd(most) else format_usd_rate  # shows parts of a cent
+        within = "" if cheapest == int(needed.argmin()) else f" within {format_seconds(limits.deadline_seconds)}"
         message = f"no plan costs {form(requested)} or less{', waiting counted' if waited else ''}: "
-        message += f"{_who(space, places[first], 'cheapest')} needs {up_to}{form(most)}{least}"
+        message += f"{_who(space, places[cheapest], 'cheapest')} needs {up_to}{form(most)}{within}{least}"
     else:
         money, time = format_usd(limits.budget_usd), format_seconds(limits.deadline_seconds)
         message = (
@@ -155,38 +182,27 @@ def _limits(
 
 
 def _with_deadline(change: tuple[str, Goal], seconds: float) -> tuple[str, Goal]:
-    option = feasible_deadline(seconds)
-    wider = replace(change[1], deadline_seconds=parse_seconds(option.partition(" ")[2]))
-    return f"{option} {change[0]}".rstrip(), wider
+    """Return the change with a deadline that is enough, rounded up to a usual duration."""
+    enough = int(seconds * 1.05)
+    hours = -(-enough // 3600) + 1
+    text = f"{hours}h" if hours < 100 else f"{-(-hours // 24)}d"
+    if seconds < 4 * 3600:
+        text = f"{-(-enough // 10) * 10 + 10}s" if seconds < 300 else f"{-(-enough // 60) + 1}min"
+    return f"--deadline {text} {change[0]}".rstrip(), replace(change[1], deadline_seconds=parse_seconds(text))
 
 
 def _with_budget(change: tuple[str, Goal], usd: float) -> tuple[str, Goal]:
-    option = feasible_budget(usd)
-    return f"{option} {change[0]}".rstrip(), replace(change[1], budget_usd=parse_usd(option.partition(" ")[2]))
+    """Return the change with a budget that is enough, rounded up to two digits."""
+    enough = usd * 1.02
+    digit = 10.0 ** (math.floor(math.log10(enough)) - 1)
+    text = f"{math.ceil(enough / digit) * digit:.10g}"
+    return f"--budget {text} {change[0]}".rstrip(), replace(change[1], budget_usd=parse_usd(text))
 
 
 def _floored(count: float) -> str:
     """Return a number of tokens or parameters in two digits, rounded down, as an option takes it."""
     digit = 10.0 ** max(0, math.floor(math.log10(max(1.0, count))) - 1)
     return format_tokens(max(1.0, math.floor(count / digit) * digit)).replace(" ", "")
-
-
-def feasible_budget(usd: float) -> str:
-    """Return the option with a budget that is enough, rounded up to two digits."""
-    enough = usd * 1.02
-    digit = 10.0 ** (math.floor(math.log10(enough)) - 1)
-    return f"--budget {math.ceil(enough / digit) * digit:.10g}"
-
-
-def feasible_deadline(seconds: float) -> str:
-    """Return the option with a deadline that is enough, rounded up to a usual duration."""
-    enough = int(seconds * 1.05)
-    if seconds < 300:
-        return f"--deadline {-(-enough // 10) * 10 + 10}s"
-    if seconds < 4 * 3600:
-        return f"--deadline {-(-enough // 60) + 1}min"
-    hours = -(-enough // 3600) + 1
-    return f"--deadline {hours}h" if hours < 100 else f"--deadline {-(-hours // 24)}d"
 
 
 def _notice(space: SearchSpace, goal: Goal, places: np.ndarray, costs: Costs) -> tuple[str, Iterator[Way]]:
@@ -196,7 +212,8 @@ def _notice(space: SearchSpace, goal: Goal, places: np.ndarray, costs: Costs) ->
     provider = space.offer(int(places[quickest])).provider or ""
     message = (
         f"no spot machine here saves before it is taken away: {_who(space, places[quickest], 'fastest')} needs up to "
-        f"{format_seconds(needed[quickest])} for a step and a checkpoint, {provider} gives {NOTICE_SECONDS[provider]} s"
+        f"{format_seconds(needed[quickest])} for a step and a checkpoint, {seller_of(provider)} gives "
+        f"{NOTICE_SECONDS[provider]} s"
     )
 
     def ways() -> Iterator[Way]:
@@ -208,7 +225,7 @@ def _notice(space: SearchSpace, goal: Goal, places: np.ndarray, costs: Costs) ->
     return message, ways()
 
 
-def _memory(space: SearchSpace, goal: Goal) -> tuple[str, Iterator[Way]]:
+def explain_memory(space: SearchSpace, goal: Goal) -> tuple[str, Iterator[Way]]:
     """Return an explanation that no configuration fits the memory, with the one that comes nearest."""
     rows = np.nonzero(space.allowed)[0]
     sizes = np.array([space.device(int(place)).profile.device_memory_bytes or 0 for place in rows])
@@ -239,7 +256,7 @@ def _memory(space: SearchSpace, goal: Goal) -> tuple[str, Iterator[Way]]:
             yield from _smaller_activations(goal, space.brief.seq_len)
         if goal.sharding != "none":
             yield more_gpus(goal)
-        yield from any_gpu(goal, "a GPU with more memory")
+        yield from larger_gpu(goal)
         if not of_activations:
             yield from _adapters(goal)
             yield _fewer_parameters(goal, STATE_BINDS * usable * shares / each)
@@ -254,14 +271,17 @@ def _smaller_activations(goal: Goal, seq_len: int) -> Iterator[Way]:
         least, options = replace(goal, activation_checkpointing="full"), "--activation-checkpointing full"
         yield "full activation checkpointing", [(options, least)]
     if goal.micro_batch is not None and goal.micro_batch > 1:
-        sizes = [goal.micro_batch >> halved for halved in range(1, goal.micro_batch.bit_length())]
-        yield "a smaller micro-batch", _each("micro_batch", sizes, ("", goal), (options, least))
+        yield "a smaller micro-batch", each_value("micro_batch", halves(goal.micro_batch), ("", goal), (options, least))
         least, options = replace(least, micro_batch=1), f"--micro-batch 1 {options}".rstrip()
-    lengths = [seq_len >> halved for halved in range(1, seq_len.bit_length()) if seq_len >> halved >= _SHORT]
-    yield "shorter sequences", _each("seq_len", lengths, ("", goal), (options, least))
+    yield "shorter sequences", each_value("seq_len", halves(seq_len, _SHORT), ("", goal), (options, least))
 
 
-def _each(name: str, values: Iterable[Any], *beside: tuple[str, Goal]) -> list[tuple[str, Goal]]:
+def halves(number: int, least: int = 1) -> list[int]:
+    """Return half of a number, a quarter and so on, rounded down, as long as they are not below `least`."""
+    return [number >> times for times in range(1, number.bit_length()) if number >> times >= least]
+
+
+def each_value(name: str, values: Iterable[Any], *beside: tuple[str, Goal]) -> list[tuple[str, Goal]]:
     """Return each value of an option, alone and beside the other options that were already changed."""
     return [
         (f"--{name.replace('_', '-')} {value} {more}".rstrip(), replace(requested, **{name: value}))
@@ -276,6 +296,12 @@ def _named(goal: Goal) -> str:
 
 
 def more_gpus(goal: Goal) -> Way:
+    """Return more GPUs of the same type; of the user's own, more in one machine."""
+    if goal.own:
+        own = goal.own[0]
+        more_own = [replace(own, gpus=count) for count in (2, 4, 8) if count > own.gpus]
+        machines = [(f"--own {o.gpus}x{o.gpu}", replace(goal, own=(o,), counts=(o.gpus,))) for o in more_own]
+        return "more of them", machines
     most = max(goal.counts or (goal.gpus,))
     counts = [count for count in SHARED_OVER if count > most]
     more = [(f"{_named(goal)}--gpus {count}", replace(goal, gpus=count, counts=())) for count in counts]
@@ -291,6 +317,40 @@ def any_gpu(goal: Goal, words: str) -> Iterator[Way]:
             [(f"--gpu any --gpus {','.join(map(str, few))}",
               replace(goal, gpu=ANY, gpus=few[0], counts=few if len(few) > 1 else ())) for few in counts],
         )  # fmt: skip
+
+
+def larger_gpu(goal: Goal, usable: Callable[[GpuSpec], bool] = lambda spec: spec.is_cuda) -> Iterator[Way]:
+    """Yield usable GPUs with more memory than those asked for, of each size the cheapest for rent; then all."""
+    for words, every in any_gpu(goal, "a GPU with more memory"):
+        cards, counts = load_gpus(), goal.counts or (goal.gpus,)
+        named = [*([] if goal.gpu == OWN else goal.gpu.split(",")), *(machine.gpu for machine in goal.own)]
+        most = max(cards[key].memory_bytes if key in cards else 0 for key in named)
+        rented = [
+            (spec.memory_bytes, offer.usd_per_hour or 0.0, key)
+            for key, spec in cards.items()
+            if usable(spec) and spec.memory_bytes > most
+            and (offer := cheapest_offer(key, min(counts), providers=goal.providers)) is not None
+        ]  # fmt: skip
+        cheapest = {size: key for size, _, key in sorted(rented, reverse=True)}
+        option = f"--gpus {','.join(map(str, counts))}"
+        larger = [(f"--gpu {key} {option}", replace(goal, gpu=key)) for _, key in sorted(cheapest.items())]
+        yield words, [*larger, *every]
+
+
+def leaner(words: str, option: str, lean: Goal, usable: Callable[[GpuSpec], bool]) -> Way:
+    """Return a change that needs less memory, alone and, if that is not enough, on GPUs with more."""
+    larger = [(f"{option} {more}", goal) for _, tried in larger_gpu(lean, usable) for more, goal in tried]
+    return words, [(option, lean), *larger]
+
+
+def smaller_model(goal: Goal, model: NamedModel) -> Way:
+    """Return the smaller models of the family of the goal's, the largest first; for RL each also with adapters."""
+    tried = []
+    for one in smaller_models(model):
+        tried.append((f"--model {one.name}", replace(goal, model=one.name)))
+        if goal.rl is not None and not goal.lora:
+            tried.append((f"--model {one.name} --lora", replace(goal, model=one.name, lora=True)))
+    return "a smaller model", tried
 
 
 def _adapters(goal: Goal) -> Iterator[Way]:

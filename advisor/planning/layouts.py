@@ -13,7 +13,7 @@ import numpy as np
 
 from advisor.architecture import Layout
 from advisor.prediction.layout_batch import SURE, predict_layouts
-from advisor.prediction.layout_memory import chance_to_fit, layout_mixture
+from advisor.prediction.layout_memory import chance_to_fit
 from advisor.prediction.layout_own import OwnRuns
 from advisor.prediction.layout_time import load_law, measure, posteriors, step_of
 from advisor.prediction.layouts import RECOMPUTE, SHARDINGS, Columns, LayoutRun, columns_of
@@ -21,6 +21,7 @@ from advisor.prediction.micro_batch import choose_row, group_keys
 from advisor.prediction.software import NamedSoftware, require_software, software_of
 from advisor.prediction.whole_models import predict_whole, workload_of
 from advisor.records import Prediction
+from advisor.units import format_share
 
 MOST_TENSOR = 8  # pieces; more pieces leave the node, and every layer would wait for its slow links
 PIECE = 8192  # tokens of a sequence on one GPU; published runs rarely have fewer
@@ -29,6 +30,7 @@ _VIRTUAL = (1, 2, 3, 4, 5, 6, 8, 10, 12)
 _CUTS = ("tensor", "pipeline", "virtual", "context", "expert", "data", "sharding", "micro_batch", "recompute")
 _PIECES = ("tensor", "pipeline", "context", "expert")
 _EQUAL = 0.03  # share of a step that is far below the error of the prediction
+_ALIKE = 0.02  # share by which chances to fit may differ and are alike
 # Share of the fastest step by which layouts that split only the batch may be slower: every software does that without
 # further options, and the error of comparing them with split models is as large.
 _PLAIN_STEP = 0.2
@@ -52,6 +54,7 @@ class Search:
     best: Prediction | None  # None: no layout surely fits
     others: tuple[tuple[Prediction, str], ...]  # with the reason why each lost
     tried: int
+    nearest: Prediction | None = None  # the fastest of the likeliest to fit, if none surely does
 
 
 def search(run: LayoutRun, gpus: int, sequences: int, own: OwnRuns | None = None) -> Search:
@@ -64,10 +67,12 @@ def search(run: LayoutRun, gpus: int, sequences: int, own: OwnRuns | None = None
     cuts = _cuts(run, gpus, sequences)
     if not len(cuts["tensor"]):
         return Search(best=None, others=(), tried=0)
-    seconds, chance, peak = timed(run, cuts, sequences, own)
+    seconds, chance = _timed(run, cuts, sequences, own)
     order, fits = np.lexsort((cuts["micro_batch"], seconds)), chance >= SURE
     if not fits.any():
-        return Search(best=None, others=(), tried=len(seconds))
+        likeliest = next(int(at) for at in order if chance[at] >= (1 - _ALIKE) * chance.max())
+        [nearest] = predict_layouts([_run_of(run, cuts, likeliest, sequences)], own)
+        return Search(best=None, others=(), tried=len(seconds), nearest=nearest)
     # Of the layouts that split only the batch the fastest is taken if splitting the model gains little.
     usable, plain = fits, fits & (np.prod([cuts[name] for name in _PIECES], axis=0) == 1)
     if run.model.experts is None and plain.any():
@@ -95,42 +100,28 @@ def search(run: LayoutRun, gpus: int, sequences: int, own: OwnRuns | None = None
     return Search(best=best, others=tuple((loser, _why(loser, best)) for loser in losers), tried=len(seconds))
 
 
-def timed(
-    run: LayoutRun, cuts: Mapping[str, np.ndarray], sequences: int, own: OwnRuns | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the seconds of a step, the probability that it fits, and the bytes of the fullest GPU, each per row."""
-    law, software = load_law(), software_of(run.software)
+def _timed(
+    run: LayoutRun, cuts: Mapping[str, np.ndarray], sequences: int, own: OwnRuns | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the seconds of a step and the probability that it fits, each per row."""
     changed = {name: cut if name == "recompute" else cut.astype(float) for name, cut in cuts.items()}
     changed["sequence"] = cuts["tensor"] > 1
     changed["micro_batches"] = sequences / (cuts["data"] * cuts["micro_batch"])
     base = columns_of([run])  # values that do not depend on the cuts stay single numbers
     z = Columns(**{f.name: changed.get(f.name, getattr(base, f.name)) for f in fields(Columns)})
     known = posteriors(run.gpu, run.precision, run.software, run.fused_attention)
-    step = step_of(measure(z, known, run.gpu, run.software), law)
-    seconds = step.seconds.value
-    chance = chance_to_fit(z, software, float(run.gpu.memory_bytes))
-    peak = layout_mixture(z, software, "allocated").estimates().value
-    seconds, chance, peak = _predict_unsplit(run, cuts, sequences, (seconds, chance, peak))
-    if own is not None:
-        seconds = seconds * np.exp(own.log_factor(step.exchanged))
-    return seconds, chance, peak
-
-
-def _predict_unsplit(
-    run: LayoutRun, cuts: Mapping[str, np.ndarray], sequences: int, columns: tuple[np.ndarray, ...]
-) -> tuple[np.ndarray, ...]:
-    """Return step seconds, probabilities and peaks with those of layouts that split only the batch predicted as such
-    runs are."""
-    seconds, chance, peak = (column.copy() for column in columns)
+    step = step_of(measure(z, known, run.gpu, run.software), load_law())
+    seconds = step.seconds.value.copy()
+    chance = chance_to_fit(z, software_of(run.software), float(run.gpu.memory_bytes)).copy()
+    # Layouts that split only the batch are predicted as other runs that do so.
     whole = np.flatnonzero(np.prod([cuts[name] for name in _PIECES], axis=0) == 1).tolist()
     runs = [_run_of(run, cuts, at, sequences) for at in whole]
-    known = [(at, one, w) for at, one in zip(whole, runs, strict=True) if (w := workload_of(one)) is not None]
-    answers = predict_whole([one for _, one, _ in known], [w for _, _, w in known])
-    for (at, _, _), answer in zip(known, answers, strict=True):
-        assert answer.step_seconds and answer.peak_allocated_bytes and answer.fit_probability is not None
+    plain = [(at, one, w) for at, one in zip(whole, runs, strict=True) if (w := workload_of(one)) is not None]
+    answers = predict_whole([one for _, one, _ in plain], [w for _, _, w in plain])
+    for (at, _, _), answer in zip(plain, answers, strict=True):
+        assert answer.step_seconds and answer.fit_probability is not None
         seconds[at], chance[at] = answer.step_seconds.value, answer.fit_probability
-        peak[at] = answer.peak_allocated_bytes.value
-    return seconds, chance, peak
+    return (seconds if own is None else seconds * np.exp(own.log_factor(step.exchanged))), chance
 
 
 def _cuts(run: LayoutRun, gpus: int, sequences: int) -> dict[str, np.ndarray]:
@@ -196,13 +187,9 @@ def _run_of(run: LayoutRun, cuts: Mapping[str, np.ndarray], at: int, sequences: 
         sequence=cut["tensor"] > 1,
         sharding=SHARDINGS[cut["sharding"]],
     )
-    return replace(
-        run,
-        layout=layout,
-        micro_batch=cut["micro_batch"],
-        micro_batches=sequences // (cut["data"] * cut["micro_batch"]),
-        recompute=RECOMPUTE[cut["recompute"]],
-    )
+    micro_batches = sequences // (cut["data"] * cut["micro_batch"])
+    return replace(run, layout=layout, micro_batch=cut["micro_batch"], micro_batches=micro_batches,
+                   recompute=RECOMPUTE[cut["recompute"]])  # fmt: skip
 
 
 def _why(loser: Prediction, best: Prediction) -> str:
@@ -215,7 +202,7 @@ def _why(loser: Prediction, best: Prediction) -> str:
     part = max(ours, key=lambda name: theirs[name] - ours[name])
     slower = loser.step_seconds.value / best.step_seconds.value - 1
     if slower < -_EQUAL:
-        return f"{-slower:.0%} faster, but it splits the model"
+        return f"{format_share(-slower)} faster, but it splits the model"
     if slower < _EQUAL:
-        return f"about equal ({abs(slower):.0%} {'slower' if slower > 0 else 'faster'})"
-    return f"{slower:.0%} slower, most of it in {_PART_WORDS[part]}"
+        return f"about equal ({format_share(abs(slower))} {'slower' if slower > 0 else 'faster'})"
+    return f"{format_share(slower)} slower, most of it in {_PART_WORDS[part]}"

@@ -6,16 +6,17 @@ dense models; other software trains any decoder, mixtures of experts included.
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from advisor.architecture import Experts, Model
-from advisor.errors import AdvisorError, close_matches
+from advisor.errors import AdvisorError
 from advisor.laws.flops import parameters
 from advisor.prediction.whole_models import shape_of, with_heads_of
 from advisor.store.disk import read_yaml
@@ -27,10 +28,12 @@ DEEPEST_OF_COUNTS = 128  # blocks; the deepest published dense decoders have 126
 CLOSE = 0.05  # share; a model in the family's own proportions is taken if it is this close to the requested size
 _SIZES = ("depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size", "seq_len")
 _ENDINGS = re.compile(r"(?:-(?:hf|\d{4}|v\d+(?:\.\d+)?))+$")  # endings of dated editions
+_SIZE = re.compile(r"-[\d.]+[bm](?=-|$).*")  # of a model, as names end
 _MIXTURE = re.compile(r"\d+b-a\d+b|\d+x\d+(\.\d+)?b|moe|mixtral|deepseek-(v[2-9]|r\d)")  # names of mixtures
 FARTHEST = 0.5  # log ratio; if every shape is farther from the requested size, the request is refused
 _SEQ_LEN = 4096  # tokens per sequence if nothing says how long the training sequences were
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+FINE_TUNE = "to fine-tune it: advisor plan --finetune qlora --model {} --gpu any --examples 50k"
 _GATED = {"gpt2": False, "nanochat": False, "llama": True}  # whether a family's feed-forward layers have a gate
 
 
@@ -62,10 +65,44 @@ class NamedModel:
     head_dim: int | None = None  # None: width over heads
     tied: bool = False  # the output head is the embedding table
     differs: str = ""  # how the model differs from the trainer's families
-    expert_parameters: int = 0  # weights of experts that a token does not use; the shape has the others
-    expert_width: int | None = None  # feed-forward width of one expert; None: no mixture of experts
-    experts: int = 0  # in all layers together
+    exact: Model | None = None  # its sizes, if they do not follow from the shape
     details: Details = Details()
+    latent: tuple[int, ...] | None = None  # MLA: ranks of queries and keys, then sizes of rotary, plain and value heads
+
+    @property
+    def model(self) -> Model:
+        """The exact sizes."""
+        if self.exact is not None:
+            return self.exact
+        shape = self.shape
+        return Model(
+            **{size: getattr(shape, size) for size in ("width", "heads", "kv_heads", "ffn_width", "vocab_size")},
+            layers=shape.depth,
+            head_dim=self.head_dim or shape.head_dim,
+            gated=_GATED[shape.family],
+            # A gpt2 whose publisher counts a second table has a head of its own.
+            tied=self.tied or (shape.family == "gpt2" and self.extra_parameters < shape.vocab_size * shape.width / 2),
+            name=self.name,
+            family="" if self.differs else shape.family,
+            published=self.parameters,
+        )
+
+    @property
+    def expert_width(self) -> int | None:
+        """Feed-forward width of one expert; None: no mixture of experts."""
+        return self.exact.experts.width if self.exact is not None and self.exact.experts is not None else None
+
+    @property
+    def experts(self) -> int:
+        """Number of experts in all layers together."""
+        experts = self.exact.experts if self.exact is not None else None
+        return experts.count * experts.layers if experts is not None else 0
+
+    @property
+    def expert_parameters(self) -> int:
+        """Weights of experts that a token does not use; the shape has the others."""
+        tied = self.shape.vocab_size * self.shape.width if self.tied else 0
+        return max(0, self.parameters - parameters(self.shape) + tied) if self.expert_width is not None else 0
 
     @property
     def extra_parameters(self) -> int:
@@ -82,7 +119,7 @@ class NamedModel:
     def at(self, seq_len: int) -> NamedModel:
         """Return the model as it is predicted at a context length: heads of another size are in its shape."""
         shape = with_heads_of(replace(self.shape, seq_len=seq_len), self.head_dim)
-        return replace(self, shape=shape, head_dim=None)
+        return replace(self, shape=shape, head_dim=None, exact=self.model)
 
     @property
     def stand_in(self) -> str | None:
@@ -116,6 +153,13 @@ def models_of(count: float) -> list[NamedModel]:
 def known_names() -> list[str]:
     """Return the names that `require_model` knows, including models that the trainer nearly builds."""
     return [*_document()["models"], *_document()["not_built"]]
+
+
+def smaller_models(model: NamedModel) -> list[NamedModel]:
+    """Return the smaller models of the same family, as their names say, the largest first."""
+    family = _SIZE.sub("", model.name)
+    same = [require_model(name, nearly=True) for name in known_names() if _SIZE.sub("", name) == family]
+    return sorted((one for one in same if one.parameters < model.parameters), key=lambda one: -one.parameters)
 
 
 def _details(name: str) -> Details:
@@ -170,21 +214,33 @@ def require_model(name: str, *, nearly: bool = False) -> NamedModel:
         more += "--tied" if "tied" in other else ""
         raise AdvisorError(
             f"--model {name}: the trainer cannot build it, {other['why']}",
-            f"the nearest model that it builds has {ours} parameters ({name} has {theirs}): --family {other['family']} "
-            f"{options}{f'; `advisor predict` also takes {more}' if more else ''}",
+            f"{FINE_TUNE.format(name)}; the nearest model that it builds has {ours} parameters ({name} has {theirs}): "
+            f"--family {other['family']} {options}"
+            f"{f'; `advisor predict` also takes {more}' if more else ''}",
             exit_code=2,
         )
-    if named_row(name, mixture_rows()) is not None or _MIXTURE.search(key):
+    known = named_row(name, mixture_rows()) is not None
+    if known or _MIXTURE.search(key):
+        layouts = f"advisor plan --layout any --model {name} --gpu h100 --gpus 64 --tokens 100B"
         raise AdvisorError(
             f"--model {name}: this trainer does not build mixtures of experts",
-            f"plan it for other software: advisor plan --layout any --model {name} --gpu h100 --gpus 64 --tokens 100B",
+            f"{FINE_TUNE.format(name)}; to train it from scratch with other software: {layouts}" if known else layouts,
             exit_code=2,
         )
-    known = [*models, *others] if nearly else list(models)
-    close = close_matches(key, known)
-    hint = f"did you mean {' or '.join(close)}? " if close else f"known: {', '.join(known)}, nanochat-dN. "
+    names = [*models, *others] if nearly else list(models)
+    close = near_models(key, names)
+    hint = f"did you mean {' or '.join(close)}? " if close else f"known: {', '.join(names)}, nanochat-dN. "
     hint += "Any other model: its config.json, or --depth, --width, --heads, --kv-heads and --ffn-width"
     raise AdvisorError(f"--model {name}: unknown", hint, exit_code=2)
+
+
+def near_models(name: str, known: Iterable[str]) -> list[str]:
+    """Return known models that a name may mean: of the same family by its first letters, or nearly the same name."""
+    name = name.lower().rpartition("/")[2]
+    alike = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    return [
+        other for other in alike if other[:3] == name[:3] or difflib.SequenceMatcher(None, name, other).ratio() > 0.8
+    ]
 
 
 def mixture_rows() -> Mapping[str, Mapping[str, Any]]:
@@ -253,75 +309,13 @@ def _document() -> dict:
     return read_yaml(profiles_folder() / "models.yaml", "table of models")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Architecture:
-    """The sizes of a published model."""
-
-    name: str
-    model: Model
-    parameters: int  # as published
-    seq_len: int
-    source: str
-    details: Details = Details()
-    latent: tuple[int, ...] | None = None  # MLA: ranks of queries and keys, then sizes of rotary, plain and value heads
+def require_architecture(name: str) -> NamedModel:
+    """Return the model of this name, also a mixture; raises AdvisorError (exit 2) with similar names if unknown."""
+    row = named_row(name, mixture_rows())
+    return require_model(name, nearly=True) if row is None else _mixture(*row)
 
 
-def require_architecture(name: str) -> Architecture:
-    """Return the model of this name; raises AdvisorError (exit 2) with similar names if none has it."""
-    if (found := named_row(name, mixture_rows())) is not None:
-        return _mixture(*found)
-    return architecture_of(require_model(name, nearly=True))
-
-
-def dense_of(mixture: Architecture) -> NamedModel:
-    """Return a mixture of experts as the dense llama with the matrices that one token uses, at its training length.
-
-    The weights of the other experts are `expert_parameters`.
-    """
-    model = mixture.model
-    shape = shape_of(model, mixture.seq_len)
-    tied = model.vocab_size * model.width if model.tied else 0
-    assert model.experts is not None
-    words = f"a token meets {model.experts.per_token} of its {model.experts.count} experts"
-    return NamedModel(
-        name=mixture.name,
-        shape=shape,
-        parameters=mixture.parameters,
-        source=mixture.source,
-        tied=model.tied,
-        differs=words,
-        expert_width=model.experts.width,
-        experts=model.experts.count * model.experts.layers,
-        expert_parameters=max(0, mixture.parameters - parameters(shape) + tied),
-        details=mixture.details,
-    )
-
-
-def architecture_of(named: NamedModel) -> Architecture:
-    """Return the architecture of a dense model."""
-    shape = named.shape
-    model = Model(
-        **{size: getattr(shape, size) for size in ("width", "heads", "kv_heads", "ffn_width", "vocab_size")},
-        layers=shape.depth,
-        head_dim=named.head_dim or shape.head_dim,
-        gated=_GATED[shape.family],
-        # A gpt2 whose publisher counts a second table has a head of its own.
-        tied=named.tied or (shape.family == "gpt2" and named.extra_parameters < shape.vocab_size * shape.width / 2),
-        name=named.name,
-        family="" if named.differs else shape.family,
-        published=named.parameters,
-    )
-    return Architecture(
-        name=named.name,
-        model=model,
-        parameters=named.parameters,
-        seq_len=shape.seq_len,
-        source=named.source,
-        details=named.details,
-    )
-
-
-def architecture_of_config(text: str, name: str) -> Architecture | None:
+def architecture_of_config(text: str, name: str) -> NamedModel | None:
     """Return the mixture of experts in a config.json of the transformers library, or None for any other model.
 
     Raises AdvisorError (exit 2) if a size is missing.
@@ -366,8 +360,11 @@ def architecture_of_config(text: str, name: str) -> Architecture | None:
     return _mixture(name, row)
 
 
-def _mixture(name: str, row: Mapping[str, Any]) -> Architecture:
-    """Return the mixture of experts that a row of profiles/models.yaml describes."""
+def _mixture(name: str, row: Mapping[str, Any]) -> NamedModel:
+    """Return the mixture of experts that a row of profiles/models.yaml describes.
+
+    Its shape is the dense llama with the matrices that one token uses, at its training length.
+    """
     width, heads, latent = row["width"], row["heads"], row.get("mla")
     attention, head_dim = None, row.get("head_dim") or width // heads
     if latent is not None:  # multi-head latent attention
@@ -398,12 +395,14 @@ def _mixture(name: str, row: Mapping[str, Any]) -> Architecture:
         name=name,
         published=row.get("parameters"),
     )
-    return Architecture(
+    return NamedModel(
         name=name,
-        model=model,
+        shape=shape_of(model, row["seq_len"]),
+        exact=model,
         parameters=row.get("parameters", model.parameters),
-        seq_len=row["seq_len"],
         source=row["source"],
+        tied=model.tied,
+        differs=f"each token uses {row['per_token']} of its {row['experts']} experts",
         details=row.get("details") or _details(name),
         latent=tuple(latent) if latent else None,
     )

@@ -9,7 +9,7 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import replace
 
-from advisor.hardware.offers import RowsByGpu, cheapest_offer
+from advisor.hardware.offers import cheapest_offer
 from advisor.hardware.prices import MARKETPLACES
 from advisor.offer import OWN_MACHINE, Offer
 from advisor.options import Goal, OwnMachine
@@ -18,6 +18,7 @@ from advisor.units import format_usd_rate
 NODE_COUNTS = (1, 2, 4, 8)  # numbers of GPUs on one node that are searched where the goal leaves the number open
 SEVERAL_NODES = (16, 32, 64)  # searched as well where a run takes days on one node (`choose.search`)
 GPU_COUNTS = (*NODE_COUNTS, *SEVERAL_NODES)
+BETWEEN = (3, 6, 12, 24, 48)  # further numbers of GPUs on which a chosen run is shown
 ANY, OWN = "any", "own"
 
 # Seconds between interruptions of a spot machine: shortest, expected and longest. No provider publishes an hourly risk;
@@ -25,13 +26,11 @@ ANY, OWN = "any", "own"
 SPOT_MEAN_SECONDS = (4 * 3600.0, 14 * 3600.0, 48 * 3600.0)
 
 
-def offers_for(
-    goal: Goal, gpu: str, gpus: int, rows: RowsByGpu | None = None, today: datetime.date | None = None
-) -> tuple[Offer, ...]:
+def offers_for(goal: Goal, gpu: str, gpus: int, today: datetime.date | None = None) -> tuple[Offer, ...]:
     """Return the offers of this many GPUs together that the goal allows; empty if no provider has this many.
 
-    A price that the user gave is the only offer. `rows` are `rows_by_gpu()`, which saves time in many calls; the age of
-    a listed price is counted up to `today`.
+    A price that the user gave is the only offer. The age of a listed price is counted up to
+    `today`.
     """
     given = _given_price(goal, gpu)
     if given is not None:
@@ -41,15 +40,14 @@ def offers_for(
     kinds = {"none": (False,), "only": (True,), "any": (False, True)}[goal.spot]
     offers = []
     for spot in kinds:
-        offer = cheapest_offer(gpu, gpus, spot=spot, providers=goal.providers, rows=rows, today=today)
+        offer = cheapest_offer(gpu, gpus, spot=spot, providers=goal.providers, today=today)
         if offer is None:
             continue
         # A cheaper marketplace counts only if the goal names it, so the offer says that there is one.
-        other = None if goal.providers else cheapest_offer(gpu, gpus, spot=spot, providers=MARKETPLACES, rows=rows)
+        other = None if goal.providers else cheapest_offer(gpu, gpus, spot=spot, providers=MARKETPLACES)
         if other and other.machines == 1 and 0 < (other.usd_per_hour or 0.0) < (offer.usd_per_hour or 0.0):
-            cheaper = f"{other.provider} {format_usd_rate(other.usd_per_hour)} (--provider {other.provider})"
-            source = f"{offer.source}; cheaper on a marketplace, if you choose it: {cheaper}"
-            offer = replace(offer, source=source)
+            cheaper = f"{other.seller} {format_usd_rate(other.usd_per_hour)} (choose --provider {other.provider})"
+            offer = replace(offer, source=f"{offer.source}; cheaper on a marketplace: {cheaper}")
         offers.append(offer)
     return tuple(offers)
 
@@ -68,6 +66,12 @@ def owned(goal: Goal, gpu: str) -> OwnMachine | None:
 def same_machine(one: Offer, other: Offer) -> bool:
     """Return True if two offers have the same GPU and number of GPUs, and both are spot or both are on demand."""
     return (one.gpu, one.gpus, one.spot) == (other.gpu, other.gpus, other.spot)
+
+
+def names_one_gpu(goal: Goal) -> bool:
+    """Return True if the goal allows GPUs of one type only."""
+    rented = () if goal.gpu == OWN else goal.gpu.split(",")
+    return goal.gpu != ANY and len({*rented, *(machine.gpu for machine in goal.own)}) == 1
 
 
 def usual_counts(gpu: str, own: Sequence[OwnMachine]) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from advisor.options import Goal
@@ -74,12 +75,21 @@ def why_overtrained(goal: Goal, served: float) -> str:
     )
 
 
+def runs_on_own_data(runs: Sequence[Run | str], log_ratios: Sequence[float]) -> list[Run | str]:
+    """Return runs with losses for the user's data, as `with_own_data` does for a plan; text stays as it is."""
+    calibration = calibrate_loss(log_ratios)
+    return [run if calibration is None or isinstance(run, str) else _on_own_data(run, calibration) for run in runs]
+
+
+def _on_own_data(run: Run, calibration: LossCalibration) -> Run:
+    shift = 0.0 if run.loss is None else calibration.shift
+    return run.judged(loss=run.loss and on_own_data(run.loss, calibration), loss_shift=shift)
+
+
 def _moved(plan: Plan, calibration: LossCalibration) -> Plan:
     """Return the plan with all losses corrected, and the correction among its reasons."""
 
-    def moved(run: Run) -> Run:
-        shift = 0.0 if run.loss is None else calibration.shift
-        return run.judged(loss=run.loss and on_own_data(run.loss, calibration), loss_shift=shift)
+    moved = partial(_on_own_data, calibration=calibration)
 
     def all_moved(runs: tuple[Run, ...]) -> tuple[Run, ...]:
         return tuple(map(moved, runs))

@@ -10,23 +10,15 @@ from advisor.architecture import Layout, Model
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec, read_link
 from advisor.prediction.generation import Answers, room
 from advisor.prediction.layout_batch import SURE, predict_layouts
-from advisor.prediction.rl import (
-    LEAST_BIN,
-    RlRun,
-    RlSoftware,
-    RlStep,
-    predict_rl,
-    prediction_of,
-    update_runs,
-)
+from advisor.prediction.rl import LEAST_BIN, RlRun, RlSoftware, RlStep, predict_rl, prediction_of, update_runs
 from advisor.records import Prediction
-from advisor.units import format_percent, format_seconds
+from advisor.units import format_seconds, format_share
 
 _PIPELINES = (1, 2, 4, 8, 16)
 _TENSORS = (1, 2, 4, 8)
 _UNSPLIT = 16e9  # parameters; larger models, and experts, are also tried in pieces
 _SHARES = (0.25, 0.5, 0.75)  # of the GPUs that train, where engines have their own
-_LEAST_STATE = 8.0  # bytes of each weight on all GPUs together, below which no trainer of all weights runs
+LEAST_STATE = 8.0  # bytes of each weight on all GPUs together, below which no trainer of all weights runs
 _MORE_MEMORY = (0.5, 0.65, 0.8, 0.9)  # shares of a GPU for an engine that has no room in its software's usual one
 _EQUAL = 0.03  # share of a step that is far below the error of the prediction
 _WORDS = {"reward": "judging", "log_probs": "log-probabilities", "sync": "sending new weights"}
@@ -45,18 +37,18 @@ class RlWay:
 
 def best_updates(
     model: Model, machines: Sequence[tuple[GpuSpec, int]], answers: Answers, software: RlSoftware, *, updates: int = 1,
-    precision: str = "bf16", layout: Layout | None = None,
+    precision: str = "bf16", layout: Layout | None = None, least_state: float = LEAST_STATE,
 ) -> dict[tuple[str, int], Prediction]:  # fmt: skip
     """Return an optimizer step on each number of GPUs, by the GPU's key and the number.
 
-    It is in the fastest layout that surely fits, else in the likeliest to fit; or in `layout`. GPUs whose links are
-    unknown are left out.
+    It is in the fastest layout that surely fits, else in the likeliest to fit; or in `layout`. GPUs are left out whose
+    links are unknown, or that have fewer than `least_state` bytes for each weight.
     """
     left = [
         (gpu, gpus, [layout] if layout is not None else list(_layouts(model, gpus)))
         for gpu, gpus in machines
         if read_link(gpu.interconnect) is not None and (gpu.bf16_flops or gpu.fp16_flops)
-        and (layout is not None or _LEAST_STATE * model.parameters <= gpus * gpu.memory_bytes)
+        and (layout is not None or least_state * model.parameters <= gpus * gpu.memory_bytes)
     ]  # fmt: skip
     best: dict[tuple[str, int], Prediction] = {}
     for least_bin in (LEAST_BIN, 0):  # the smallest micro-batches only where larger ones do not surely fit
@@ -183,4 +175,4 @@ def _why(loser: RlStep, best: RlStep) -> str:
         return "about equal"
     part = max(loser.parts, key=lambda name: loser.parts[name].value)
     took = format_seconds(loser.parts[part].value)
-    return f"{format_percent(slower)} slower; {_WORDS.get(part, part)} takes {took}"
+    return f"{format_share(slower)} slower; {_WORDS.get(part, part)} takes {took}"

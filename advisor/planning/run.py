@@ -32,10 +32,12 @@ def make_runs(candidates: Candidates, selections: Sequence[Selection]) -> list[R
     costs, steps = Costs(rows), np.array([[float(chosen.steps)] for chosen in selections])
     bills, scores = costs.bills(steps), costs.scores(steps)
     predictions: dict[int, Prediction] = {}
-    for number in sorted(set(rows.device.tolist())):  # one prediction for all rows of a device
-        places = np.nonzero(rows.device == number)[0].tolist()
-        workloads = [rows.workload(place) for place in places]
-        found = predict_batch(rows.machines.devices[number].profile, workloads)
+    together: dict[int, list[int]] = {}  # one prediction for all rows of a profile
+    for place, number in enumerate(rows.device.tolist()):
+        together.setdefault(id(rows.machines.devices[number].profile), []).append(place)
+    for places in together.values():
+        profile = rows.machines.devices[rows.device[places[0]]].profile
+        found = predict_batch(profile, [rows.workload(place) for place in places])
         predictions |= zip(places, found, strict=True)
 
     runs = []

@@ -10,7 +10,7 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GPUS_PER_NODE
-from advisor.hardware.offers import check_providers, rows_by_gpu, unpriced
+from advisor.hardware.offers import check_providers, unpriced
 from advisor.offer import Offer
 from advisor.options import OPTIONS, Goal
 from advisor.planning.candidates import USUAL_WINDOW, WIDEST_WINDOW, Candidates, Device, make_candidates
@@ -57,6 +57,10 @@ class SearchSpace:
     def allowed(self) -> np.ndarray:
         """Mark the configurations on offers that the goal allows."""
         return ~self.candidates.spot | (self.goal.spot != "none")
+
+    def with_likely(self) -> SearchSpace:
+        """Return this space in which configurations also fit if that is at least as likely as not."""
+        return replace(self, candidates=replace(self.candidates, fits=self.candidates.likely_to_fit))
 
     def device(self, place: int) -> Device:
         return self.candidates.machines.devices[self.candidates.device[place]]
@@ -175,7 +179,6 @@ def devices_of(
     if len(profiles) > 1 and (high := [p.key for p in profiles if cap_is_too_low(goal, p)]):
         left_out.append(f"cannot be limited to {goal.power_cap_watts:g} W: {', '.join(high)}")
         profiles = [p for p in profiles if p.key not in high]
-    rows = rows_by_gpu()
     machines = [(p, machine) for p in profiles if (machine := owned(goal, p.key)) is not None]
     named = [] if goal.gpu == ANY else goal.gpu.split(",")
     rented = [p for p in profiles if owned(goal, p.key) is None or goal.gpu == ANY or p.key in named]
@@ -195,13 +198,13 @@ def devices_of(
             if within_a_node(goal) != goal and profile.spec is not None and not joins_machines(profile.spec):
                 # Nobody asked for these numbers of GPUs, and a guess at the network must not win a search.
                 counts = tuple(count for count in counts if count <= GPUS_PER_NODE)
-            offers = tuple(offer for count in counts for offer in offers_for(wide, profile.key, count, rows, today))
+            offers = tuple(offer for count in counts for offer in offers_for(wide, profile.key, count, today))
             allowed = [offer for offer in offers if goal.spot != "none" or not offer.spot]
             if not allowed:
                 if several:
-                    (apart if offers_for(wide, profile.key, 1, rows) else without_price).append(profile.key)
+                    (apart if offers_for(wide, profile.key, 1) else without_price).append(profile.key)
                     continue
-                offers = tuple(unpriced(profile.key, count, goal.providers, rows) for count in counts)
+                offers = tuple(unpriced(profile.key, count, goal.providers) for count in counts)
                 allowed = list(offers)
             if goal.gpu != ANY and within_a_node(goal) == goal:  # the goal names the numbers of GPUs
                 had = {offer.gpus for offer in allowed}

@@ -7,35 +7,32 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
 
 import numpy as np
 
-from advisor.hardware.catalog import require_gpu
-from advisor.offer import OWN_MACHINE
 from advisor.options import Goal
+from advisor.planning.alternatives import unpublished
 from advisor.planning.candidates import OVERSHOOT
-from advisor.planning.choose import LEVEL, USED_UP, Selection, best_of, select, selection
+from advisor.planning.choose import LEVEL, USED_UP, Selection, best_of, one_node_is_enough, select, selection
 from advisor.planning.costs import Costs
 from advisor.planning.evaluate import NOTHING, Runs, least_steps, runs_at, runs_of
-from advisor.planning.explore import pinned
+from advisor.planning.explore import is_unproven, pinned
 from advisor.planning.goal import Limits
-from advisor.planning.offers import GPU_COUNTS, same_machine
+from advisor.planning.offers import BETWEEN, GPU_COUNTS, same_machine, within_a_node
 from advisor.planning.run import make_run, make_runs
 from advisor.planning.search_space import SearchSpace, open_space
-from advisor.prediction.comm import caution
 from advisor.prediction.loss import DATA_CONSTRAINED
 from advisor.prediction.profile import Profile
 from advisor.records import Run, ScalingPoint
 from advisor.units import (
     format_centre,
     format_error,
-    format_number,
-    format_percent,
+    format_loss,
     format_seconds,
+    format_share,
     format_tokens,
     format_usd,
 )
@@ -57,39 +54,52 @@ class Sensitivity:
     text: str
     limits: Limits | None = None  # of the other search
     depth: int | None = None
+    better: bool = False  # a better model than the plan's
     slower: float | None = None  # share of tokens/s by which the device may be slower before the choice changes
 
 
-def sensitivity(space: SearchSpace, plan: Run, chosen: Selection) -> Iterator[Sensitivity]:
-    """Yield what more or less money, more time, and fewer tokens per second would change."""
+Search = Callable[[Limits], tuple[SearchSpace, Selection | None]]  # the whole search within other limits
+
+
+def sensitivity(space: SearchSpace, plan: Run, chosen: Selection, again: Search | None = None) -> Iterator[Sensitivity]:
+    """Yield what more or less money, more time, and fewer tokens per second would change.
+
+    `again` is asked where more than the nodes of this space would be searched; None: they are not.
+    """
     settled, limits = space.brief.settled, space.limits
     budget, deadline, paid = limits.budget_usd, limits.deadline_seconds, plan.cost_usd.value if plan.cost_usd else 0.0
     # Settled work leaves the depth open if a limit decides it.
+    budget = budget if paid else None  # it limits no run that costs nothing
     wider = not settled or (space.goal.objective == "loss" and space.goal.depth is None and space.brief.limited)
+    more: dict[str, Limits] = {}
     if wider and budget is not None:
-        more = nice(budget / 4)
-        yield _more(space, plan, replace(limits, budget_usd=budget + more), f"+{format_usd(more)}")
+        extra = nice(budget / 4)
+        more[f"+{format_usd(extra)}"] = replace(limits, budget_usd=budget + extra)
+    if wider and deadline is not None and space.brief.limited:
+        extra = nice_seconds(_LATER[0] * deadline)
+        more[f"{format_seconds(extra)} more"] = replace(limits, deadline_seconds=deadline + extra)
+    yield from _more(space, plan, more, again)
+    if wider and budget is not None:
         half = replace(limits, budget_usd=budget / 2)
         if (less := select(space, half)) is not None:
             choice = make_run(space.candidates, less)
             alike = less.score <= plan.score * (1 + BETTER)
-            buys = f"the same quality: {machine(choice, depth=True)}" if alike else _change(plan, choice)
-            yield Sensitivity(
-                text=f"{format_usd(budget / 2)} would be enough for {buys}", limits=half, depth=choice.depth
-            )
-    if space.brief.limited and deadline is not None:
+            buys = f"a model as good: {_at_depth(choice)}" if alike else _change(plan, choice)
+            yield Sensitivity(text=f"for {format_usd(budget / 2)} you get {buys}", limits=half, depth=choice.depth)
+    if space.brief.limited and deadline is not None and paid and not settled:
+        now = as_good(space, plan.score * LEVEL, limits)
+        cheapest = min([paid, *_cautiously(space, plan, now, limits).usd])
         for share in _LATER:
-            more = nice_seconds(share * deadline)
-            later, words = replace(limits, deadline_seconds=deadline + more), f"{format_seconds(more)} more"
-            if wider and share == _LATER[0]:
-                yield _more(space, plan, later, words)
+            extra = nice_seconds(share * deadline)
+            later, words = replace(limits, deadline_seconds=deadline + extra), f"{format_seconds(extra)} more"
             # How much cheaper the same quality is with more time.
-            runs = as_good(space, plan.score * LEVEL, later) if paid and not settled else None
-            if runs is not None and len(runs) and runs.usd.min() <= (1 - WORTH_SHOWING) * paid:
+            runs = as_good(space, plan.score * LEVEL, later)
+            runs = _cautiously(space, plan, runs.rows(~np.isin(runs.place, now.place)), later)
+            if len(runs) and runs.usd.min() <= (1 - WORTH_SHOWING) * cheapest:
                 choice = make_run(space.candidates, selection(runs, int(runs.usd.argmin())))
                 before, after = (format_centre(run.cost_usd, format_usd) for run in (plan, choice))
                 saved = f"{before} to {after} ({format_error(plan.cost_usd, choice.cost_usd, format_usd)})"
-                on = machine(choice, depth=True)
+                on = _at_depth(choice)
                 text = f"{words} would lower the price from {saved} for a model about as good: {on}"
                 yield Sensitivity(text=text, limits=later, depth=choice.depth)
                 break
@@ -98,25 +108,11 @@ def sensitivity(space: SearchSpace, plan: Run, chosen: Selection) -> Iterator[Se
         yield _slower(space, plan, chosen)
 
 
-def passed_over(runs: Iterable[Run], plan: Run) -> Iterator[str]:
-    """Yield which run of the front is cheaper and no worse than the plan by its expected numbers, and why it lost.
-
-    Machines on which few have published a run are compared at their cautious end (`choose.best_of`).
-    """
-    better = [
-        run
-        for run in runs
-        if run.cost_usd and plan.cost_usd and run.score is not None and plan.score is not None
-        and run.cost_usd.value < plan.cost_usd.value and run.score <= plan.score
-        and caution(require_gpu(run.offer.gpu), run.offer.gpus) > 1
-    ]  # fmt: skip
-    if run := min(better, key=lambda run: run.score or 0.0, default=None):
-        result = format_centre(run.cost_usd, format_usd)
-        result += f", loss {format_centre(run.loss, format_number)}" if run.loss else ""
-        yield (
-            f"{machine(run, depth=True)} looks better ({result}), but few runs on such a machine are published: it was "
-            "compared by the slow end of its estimate"
-        )
+def passed_over(run: Run) -> str:
+    """Return why a run that looks better than the plan by its expected numbers was not chosen (`UNPROVEN`)."""
+    numbers = [format_centre(run.cost_usd, format_usd), format_centre(run.total_seconds, format_seconds)]
+    numbers += [f"loss {format_centre(run.loss, format_loss)}"] if run.loss else []
+    return f"{_at_depth(run)} ({', '.join(numbers)}) would be {run.standing.why}"
 
 
 def nice(amount: float) -> float:
@@ -131,23 +127,43 @@ def nice_seconds(seconds: float) -> float:
     return nice(max(seconds / unit, 1.0)) * unit
 
 
-def _more(space: SearchSpace, plan: Run, wider: Limits, words: str) -> Sensitivity:
+def _more(space: SearchSpace, plan: Run, wider: Mapping[str, Limits], again: Search | None) -> list[Sensitivity]:
+    """Return what each of these wider limits would buy, or what both buy together if neither helps alone."""
+    alone = [_buys(space, plan, limits, words, again) for words, limits in wider.items()]
+    if len(alone) == 2 and not any(item.better for item in alone):
+        money, time = wider.values()
+        both = replace(money, deadline_seconds=time.deadline_seconds)
+        together = _buys(space, plan, both, f"{' and '.join(wider)} together", again)
+        if together.better:
+            return [replace(together, text=f"{together.text}; one of them alone would not give a better model")]
+    return alone
+
+
+def _buys(space: SearchSpace, plan: Run, wider: Limits, words: str, again: Search | None) -> Sensitivity:
     """Return which better run a wider limit allows, or what else holds the run back."""
     limits, better = space.limits, select(space, wider)
+    if again and within_a_node(space.goal) != space.goal and not one_node_is_enough(space, wider, better):
+        space, better = again(wider)
     choice = make_run(space.candidates, better) if better is not None else plan
     losses = [loss for loss in (plan.loss, choice.loss) if loss]
-    shown = [format_centre(loss, format_number) for loss in losses]
+    shown = [format_centre(loss, format_loss) for loss in losses]
     alike = losses and (shown[0] == shown[-1] or losses[0].value <= losses[-1].value)  # only the score is better
     if better is not None and better.score * (1 + BETTER) < plan.score and not alike:
-        return Sensitivity(text=f"{words} would buy {_change(plan, choice)}", limits=wider, depth=choice.depth)
+        return Sensitivity(
+            text=f"{words} would buy {_change(plan, choice)}", limits=wider, depth=choice.depth, better=True
+        )
     paid = limits.counted(plan.cost_usd) if plan.cost_usd else 0.0
-    late, dear = limits.overruns(limits.counted(plan.total_seconds), paid)
-    why = ": the data are used up" if space.brief.unique_tokens else ""
-    if dear > USED_UP and wider.budget_usd == limits.budget_usd:
-        why = ": there is no money left for it"
-    if late > USED_UP and wider.deadline_seconds == limits.deadline_seconds:
-        why = ": there is no time left for it"
-    return Sensitivity(text=f"{words} would not give a better model{why}", limits=wider, depth=plan.depth)
+    late, dear = limits.patient.overruns(limits.counted(plan.total_seconds), paid)
+    why = ": the data are used up" if space.brief.data_bound(plan) else ""
+    if not same_machine(choice.offer, plan.offer):  # then nothing holds it back
+        loss = f", loss {' instead of '.join(reversed(shown))}" if len({*shown}) == 2 else ""
+        why = f": the choice would be {_at_depth(choice)}{loss}"
+        why += f"; {unpublished(plan.offer)}" if is_unproven(plan) else ""
+    elif dear > USED_UP and wider.budget_usd == limits.budget_usd:
+        why = f": this run takes nearly all of {format_usd(limits.budget_usd)}"
+    elif late > USED_UP and wider.deadline_seconds == limits.deadline_seconds:
+        why = f": this run takes nearly all of {format_seconds(limits.deadline_seconds)}"
+    return Sensitivity(text=f"{words} would not give a better model{why}", limits=wider, depth=choice.depth)
 
 
 def _waiting(space: SearchSpace, plan: Run) -> Iterator[Sensitivity]:
@@ -161,17 +177,26 @@ def _waiting(space: SearchSpace, plan: Run) -> Iterator[Sensitivity]:
         wait = format_seconds(choice.total_seconds.value)
         text = f"if you can wait {wait}, the same {budget} buys {_change(plan, choice)} (--value-of-time 0)"
         yield Sensitivity(text=text, limits=limits, depth=choice.depth)
-    runs = as_good(space, plan.score * AS_GOOD, limits)
+    runs = _cautiously(space, plan, as_good(space, plan.score * AS_GOOD, limits), limits)
     if len(runs) and plan.cost_usd is not None:
         ends = [make_run(space.candidates, selection(runs, int(o.argmin()))) for o in (runs.usd, runs.seconds)]
         described = [
-            f"{format_usd(end.cost_usd.value)} in {format_seconds(end.total_seconds.value)} "
-            f"({machine(end, depth=True)})"
+            f"{format_usd(end.cost_usd.value)} in {format_seconds(end.total_seconds.value)} ({_at_depth(end)})"
             for end in ends
             if end.cost_usd
         ]
         text = f"almost as good (score within 2 %): {', or '.join(dict.fromkeys(described))}"
         yield Sensitivity(text=text, limits=limits)
+
+
+def _cautiously(space: SearchSpace, plan: Run, runs: Runs, limits: Limits) -> Runs:
+    """Return those of these runs that are within the limits as the search counts them, with these seconds and dollars:
+    those of a little known machine at its cautious end, as in `best_of`, unless it is the plan's."""
+    machines, offer = space.candidates.machines, space.candidates.offer[runs.place]
+    mine = np.array([same_machine(other, plan.offer) for other in machines.offers])
+    factor = np.where(mine, 1.0, machines.cautions)[offer]
+    runs = replace(runs, seconds=runs.seconds * factor, usd=runs.usd * factor)
+    return runs.rows((factor == 1) | (np.maximum(*limits.overruns(runs.seconds, runs.usd)) <= 1))
 
 
 def as_good(space: SearchSpace, score: float, limits: Limits) -> Runs:
@@ -234,7 +259,8 @@ def how_slow(plan: Run, rival: Callable[[float], Callable[[], Run] | None]) -> S
     better = slower()
     rate = plan.tokens_per_second
     low = rate.low / rate.value
-    other, share = machine(better, depth=better.standing.score is not None), format_percent(1 - fails)
+    other = better.offer.in_words() if better.standing.score is None else _at_depth(better)
+    share = format_share(1 - fails)
     likely = "quite possible" if fails >= low else "unlikely"
     text = f"this choice holds unless {name} is more than {share} slower than estimated, which is {likely}: then "
     if 1 - fails < _TIE:
@@ -245,51 +271,62 @@ def how_slow(plan: Run, rival: Callable[[float], Callable[[], Run] | None]) -> S
 
 def _change(plan: Run, other: Run) -> str:
     """Return how another choice differs from the plan, in words."""
-    parts = [f"depth {other.depth}" if other.depth != plan.depth else f"{format_tokens(other.tokens)} tokens"]
+    where = "" if same_machine(other.offer, plan.offer) else f" on {other.offer.in_words()}"
     if other.depth == plan.depth:
-        parts.append(f"instead of {format_tokens(plan.tokens)}")
-    elif other.loss and plan.loss:
-        parts.append(f"instead of {plan.depth}")
-    if not same_machine(other.offer, plan.offer):
-        parts.append(f"on {machine(other)}")
+        text = f"{format_tokens(other.tokens)} tokens instead of {format_tokens(plan.tokens)}{where}"
+    else:
+        size = "larger" if other.depth > plan.depth else "smaller"
+        text = f"a {size} model{where}: depth {other.depth} instead of {plan.depth}"
     if other.loss and plan.loss:
-        before, after = (format_centre(loss, format_number) for loss in (plan.loss, other.loss))
-        parts.append(f"(loss {before} to {after})")
-    return " ".join(parts)
+        before, after = (format_centre(loss, format_loss) for loss in (plan.loss, other.loss))
+        text += f", loss {after} instead of {before}"
+    return text
 
 
-def machine(run: Run, provided: str = " from ", *, depth: bool = False) -> str:
-    """Return the machine of a run as text, with the depth if asked. `provided` is the text before the provider."""
-    offer, on = run.offer, f"depth {run.depth} on " if depth else ""
-    if offer.gpu == "cpu":
-        return f"{on}this CPU"
-    provider = f"{provided}{offer.provider}" if offer.provider else ""
-    if offer.source == OWN_MACHINE:
-        provider = " of your own"
-    return f"{on}{offer.gpus} x {offer.gpu}{provider}{' spot' if offer.spot else ''}"
+def _at_depth(run: Run) -> str:
+    return f"depth {run.depth} on {run.offer.in_words()}"
 
 
-def scaling(
-    goal: Goal, plan: Run, profile: Profile, data_meta: TokenMeta | None, today: datetime.date
-) -> tuple[tuple[ScalingPoint, ...], int | None]:
-    """Return the plan on other numbers of GPUs, with equal model, tokens and global batch, and how many GPUs pay off.
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """The plan on other numbers of GPUs, with equal model, tokens and global batch."""
 
-    More GPUs pay off while the product of dollars and hours falls; GPU-hours stand for dollars if the price is unknown.
-    The curve ends where the global batch cannot be split further or the links are unknown. It skips numbers of GPUs
-    that no provider rents together, and is empty for a CPU.
+    points: tuple[ScalingPoint, ...] = ()
+    pays_up_to_gpus: int | None = None
+    left_out: tuple[str, ...] = ()  # numbers of GPUs that are not shown, with reasons
+
+
+def scaling(goal: Goal, plan: Run, profile: Profile, data_meta: TokenMeta | None, today: datetime.date) -> Scaling:
+    """Return the plan on other numbers of GPUs, and how many GPUs pay off.
+
+    If a number of GPUs cannot split the global batch evenly, the nearest batch that it can split is taken. More GPUs
+    pay off while the product of dollars and hours falls; GPU-hours stand for dollars if the price is unknown. A CPU has
+    no other numbers.
     """
     workload, mine = plan.workload, plan.offer
     if workload.gpu == "cpu":
-        return (), None
-    counts = tuple(n for n in GPU_COUNTS if n * workload.shape.seq_len <= OVERSHOOT * workload.step_tokens)
+        return Scaling()
+    asked = sorted({*GPU_COUNTS, *BETWEEN, mine.gpus, *goal.counts})
+    counts = tuple(n for n in asked if n * workload.shape.seq_len <= OVERSHOOT * workload.step_tokens)
+    left_out = {n: "not even one sequence of the global batch for each" for n in asked if n not in counts}
     same = pinned(goal, plan)
     same = replace(same, counts=counts, micro_batch=None, providers=same.providers and goal.providers)
     space = open_space(same, [profile], data_meta, today)
-    field, offers = space.candidates, space.candidates.machines.offers
-    # The curve ends at the first number of GPUs that cannot run the plan.
-    asked = [number for number, offer in enumerate(offers) if offer.spot == mine.spot]
-    able = list(takewhile(lambda number: field.fits[field.offer == number].any(), asked))
-    sized = runs_of(field, np.flatnonzero(np.isin(field.offer, able)), space.limits, spot=True)
+    field, shown = space.candidates, []
+    offers = {o.gpus: (at, o) for at, o in enumerate(space.candidates.machines.offers) if o.spot == mine.spot}
+    for n in counts:
+        at, offer = offers.get(n, (-1, mine))
+        if at < 0:
+            left_out[n] = "not to be had together"
+        elif not (field.offer == at).any():
+            left_out[n] = "the links between them are unknown"
+        elif n != mine.gpus and not field.fits[field.offer == at].any():
+            left_out[n] = "the run does not surely fit their memory"
+        elif n not in (mine.gpus, *GPU_COUNTS, *goal.counts) and (offer.rented or n) > n:
+            left_out[n] = f"{offer.rented} are rented together"
+        else:
+            shown.append(at)
+    sized = runs_of(field, np.flatnonzero(np.isin(field.offer, shown)), space.limits, spot=True)
     points: list[ScalingPoint] = []
     for sized_run in make_runs(field, [selection(sized, row) for row in range(len(sized))]):
         run = plan if sized_run.offer == mine else sized_run  # whose micro-batch may be the one that the goal fixes
@@ -309,4 +346,11 @@ def scaling(
         )
     burdens = [(p.cost_usd if p.cost_usd else p.gpus * p.total_seconds) * p.total_seconds for p in points]
     least = min(range(len(points)), key=burdens.__getitem__, default=-1)
-    return tuple(points), None if least == len(points) - 1 else points[least].gpus
+    return Scaling(
+        points=tuple(points),
+        pays_up_to_gpus=None if least == len(points) - 1 else points[least].gpus,
+        left_out=tuple(
+            f"{', '.join(str(n) for n in sorted(left_out) if left_out[n] == why)}: {why}"
+            for why in dict.fromkeys(left_out[n] for n in sorted(left_out))
+        ),
+    )

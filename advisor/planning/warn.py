@@ -9,10 +9,12 @@ from advisor.hardware.catalog import GPUS_PER_NODE
 from advisor.laws.flops import scaling_parameters
 from advisor.laws.text import PREPARED_BYTES_PER_CORE_SECOND, bytes_per_token
 from advisor.planning import recipe
+from advisor.planning.alternatives import paid
 from advisor.planning.candidates import Device
 from advisor.planning.choose import USED_UP
 from advisor.planning.explain import COUNTED, off_request, rejection
 from advisor.planning.goal import LONGEST_SECONDS, Brief
+from advisor.planning.infeasible import may_not_fit
 from advisor.planning.offers import SEVERAL_NODES
 from advisor.prediction.comm import assumed_network
 from advisor.prediction.loss import (
@@ -24,15 +26,28 @@ from advisor.prediction.loss import (
     predict_loss,
 )
 from advisor.records import Basis, Run
-from advisor.units import DAY, format_number, format_percent, format_seconds, format_tokens, format_usd, format_watts
+from advisor.units import (
+    DAY,
+    format_loss,
+    format_number,
+    format_seconds,
+    format_share,
+    format_tokens,
+    format_usd,
+    format_watts,
+)
 
 NOT_MEASURED = "this size was not measured here"
+TOO_SHORT = "too short for any size"
+TOO_LARGE = "this size is too large"
 FRESH_DAYS = 45  # an older price gets a warning
 
 
 def warnings(device: Device, chosen: Run, depths: Sequence[Run]) -> Iterator[str]:
     """Yield the warnings, the most serious first; `depths` are the best runs of all depths."""
     brief, goal, offer = device.brief, device.brief.goal, chosen.offer
+    if not chosen.prediction.plannable:
+        yield may_not_fit(chosen.prediction)
     yield from _work_warnings(brief, chosen)
     if offer.usd_per_hour is None:
         yield f"the cost is unknown ({offer.source}): give --price"
@@ -74,9 +89,14 @@ def _work_warnings(brief: Brief, chosen: Run) -> Iterator[str]:
             "(advisor data prepare FILES --out DIR), or --synthetic for a speed test"
         )
     if chosen.standing.against == ("thin",):
+        late, dear = brief.limits.patient.overruns(chosen.total_seconds.value, paid(chosen))
+        scarce = "money" if dear >= late else "time"
+        what, smaller = TOO_SHORT, ""
+        if goal.depth is not None:
+            what, smaller = f"{TOO_LARGE} for the {scarce}", "a smaller model would be trained better, or "
         yield (
-            f"too short for any size: {format_number(ratio)} tokens per {COUNTED[brief.ratio_counts]}, "
-            f"{format_number(brief.ratio)} are usual; allow more time"
+            f"{what}: {format_number(ratio)} tokens per {COUNTED[brief.ratio_counts]}, {format_number(brief.ratio)} "
+            f"are usual; {smaller}allow more {scarce}"
         )
     if chosen.steps < recipe.TOO_FEW_STEPS:
         yield f"only {chosen.steps} optimizer steps: fewer than {recipe.TOO_FEW_STEPS} learn little"
@@ -103,7 +123,7 @@ def _more_data(brief: Brief, chosen: Run) -> str | None:
     loss = predict_loss(chosen.parameters, wanted, wanted, brief.vocab_size) if chosen.loss else None
     then = ""
     if loss and chosen.loss:
-        then = f", which would take the loss from {format_number(chosen.loss.value)} to {format_number(loss.value)}"
+        then = f", which would take the loss from {format_loss(chosen.loss.value)} to {format_loss(loss.value)}"
     return (
         f"more repetition is mostly waste, so the run ends here. {format_tokens(wanted)} fresh tokens are recommended "
         f"for this size{then}"
@@ -153,10 +173,13 @@ def _unspent(device: Device, chosen: Run, depths: Sequence[Run]) -> Iterator[str
     limits = brief.limits
     if cost is None or limits.budget_usd is None or limits.counted(cost) >= USED_UP * limits.budget_usd:
         return
+    if not cost.value:
+        yield "--budget limits nothing: your own machine costs nothing per hour"
+        return
     late = limits.patient.overruns(limits.counted(chosen.total_seconds), 0.0)[0]
     deeper = [t for t in depths if t.parameters > chosen.parameters and t.standing.against]
     if brief.goal.objective != "loss":
-        why = f"the run of least {brief.goal.objective} does the work"
+        why = f"the run of least {brief.goal.objective} needs no more"
     elif brief.settled and brief.goal.depth is not None:
         why = "model and tokens are as asked"
     elif brief.settled and deeper:
@@ -181,18 +204,18 @@ def _money_warnings(brief: Brief, chosen: Run) -> Iterator[str]:
     if offer.age_days is not None and offer.age_days > FRESH_DAYS and offer.instance_type is not None:
         at_most = "" if offer.dated else "up to "
         drift = offer.price_factor
-        spread = f"-{format_percent(round(1 - 1 / drift, 2))} to +{format_percent(round(drift - 1, 2))}"
+        spread = f"-{format_share(1 - 1 / drift)} to +{format_share(drift - 1)}"
         yield (
             f"the price is {at_most}{format_seconds(offer.age_days * DAY)} old and may be off by {spread}: "
             "advisor gpus --refresh"
         )
     if offer.spot and offer.usd_per_hour and offer.most_usd_per_hour:
         low, high = format_usd(offer.usd_per_hour), format_usd(offer.most_usd_per_hour)
-        moving = f"{offer.provider} asks {low} to {high} an hour by region, which the interval includes"
-        once = f"{offer.provider} lists it in one region only, at one moment"
+        moving = f"{offer.seller} asks {low} to {high} an hour by region, which the interval includes"
+        once = f"{offer.seller} lists it in one region only, at one moment"
         yield f"the price of a spot machine moves: {moving if low != high else once}"
     if brief.usd_per_kwh and offer.ordered:
-        rent = f"{offer.provider}'s rent" if offer.provider else "the price given"
+        rent = f"{offer.seller}'s rent" if offer.provider else "the price given"
         yield f"--kwh-price is added to {rent}: on a GPU of your own say --price 0"
     elif brief.usd_per_kwh:
         yield "the tariff counts the GPUs alone: the host takes 10-20 % more, cooling more still"

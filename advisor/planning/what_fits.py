@@ -84,9 +84,9 @@ def predicted_row(row: CardRow, prediction: Prediction) -> CardRow:
     """Return the row with the configuration's memory, speed and price, or the reason why it cannot run."""
     rate, row = prediction.tokens_per_second, replace(row, needs=prediction.device_bytes)
     if not prediction.plannable:
-        return replace(
-            row, problem=f"does not fit its memory even with a micro-batch of {prediction.workload.micro_batch}"
-        )
+        chance, at = prediction.fit_probability or 0.0, f"with a micro-batch of {prediction.workload.micro_batch}"
+        likely = f"fits its memory with a chance of {chance:.0%} {at}; a plan for this GPU alone says more"
+        return replace(row, problem=likely if chance >= 0.5 else f"does not fit its memory even {at}")
     if rate is None:
         return replace(row, problem=f"the links between {row.gpus} GPUs are not known")
     row = replace(row, prediction=prediction)

@@ -91,11 +91,12 @@ def step_seconds_many(
     middle = value * np.exp(logs.expected - logs.mean + other_variance / 2) if expected else value
     high, low = value * spread + grad_accum * more, value / spread
     spec = profile.spec
-    if spec is not None and spec.mamf_bf16_flops and spec.bf16_flops and not profile.calibrated:
+    if spec is not None and spec.bf16_flops and not profile.calibrated:
         # Nothing is faster than its products, attention without its masked half, at the best rate that anyone measured:
         # of 663 published runs the fastest takes 1.1 times as long on a GPU whose best rate is known.
         matmul, attention = products(z)
-        least = (matmul + attention / 2) / posterior.rates.matmul_flops * spec.bf16_flops / spec.mamf_bf16_flops
+        best = posterior.rates.matmul_flops * (spec.mamf_bf16_flops or spec.bf16_flops) / spec.bf16_flops
+        least = (matmul + attention / 2) / best
         low, middle, high = (np.maximum(side, least) for side in (low, middle, high))
     alone = EstimateArrays(value=middle, low=low, high=high, basis=basis)
     if not (gpus > 1).any():
@@ -177,6 +178,11 @@ def _estimates(many: EstimateArrays, bases: Sequence[Basis]) -> list[Estimate]:
     return [Estimate(value=value, low=low, high=high, basis=basis) for value, low, high, basis in sides]
 
 
+def _up_to_all(share: Estimate) -> Estimate:
+    """Return a share of a peak whose interval ends at all of it."""
+    return replace(share, high=min(share.high, max(1.0, share.value)))
+
+
 def _prediction(
     profile: Profile,
     w: Workload,
@@ -203,7 +209,7 @@ def _prediction(
         flops_per_token=flops_per_token,
         step_seconds=step,
         tokens_per_second=rate,
-        mfu=rate.scaled(flops_per_token / (w.gpus * peak)) if rate and peak else None,
+        mfu=_up_to_all(rate.scaled(flops_per_token / (w.gpus * peak))) if rate and peak else None,
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=reserved,
         device_bytes=total,

@@ -230,17 +230,19 @@ def assumed_network(w: Workload, spec: GpuSpec | None, step_seconds: float) -> A
     if spec is None or link is None or w.gpus <= link.gpus:
         return None
 
-    def exposed(seconds: float, network: float | None = None) -> float:
-        exchange = exchange_of(WorkloadArrays.of([w]), np.array([w.grad_accum]), np.array([w.gpus]))
-        backward = np.array([2 / 3 * seconds / w.grad_accum])
-        return float(exposed_many(exchange, spec, backward, node_bytes_per_second=network).value[0])
+    exchange = exchange_of(WorkloadArrays.of([w]), np.array([w.grad_accum]), np.array([w.gpus]))
+
+    def with_network(alone: np.ndarray, network: float | None = None) -> np.ndarray:
+        backward = 2 / 3 * alone / w.grad_accum
+        return alone + exposed_many(exchange, spec, backward, node_bytes_per_second=network).value
 
     def on_ethernet() -> float:
-        low, alone = 0.0, step_seconds  # the step without communication, by bisection
-        for _ in range(40):
-            middle = (low + alone) / 2
-            low, alone = (middle, alone) if middle + exposed(middle) < step_seconds else (low, middle)
-        return alone + exposed(alone, ETHERNET_BYTES_PER_SECOND)
+        low, high = 0.0, step_seconds  # around the step without communication, divided by 1024 four times
+        for _ in range(4):
+            tried = np.linspace(low, high, 1025)
+            place = max(1, int(np.searchsorted(with_network(tried), step_seconds)))
+            low, high = tried[place - 1 : place + 1]
+        return float(with_network(np.array([high]), ETHERNET_BYTES_PER_SECOND)[0])
 
     return AssumedNetwork.of(spec, on_ethernet)
 

@@ -17,6 +17,7 @@ import numpy as np
 from advisor.laws.intervals import Z80
 from advisor.laws.text import LAW_BYTES_PER_TOKEN
 from advisor.records import Basis, Estimate
+from advisor.units import format_count, format_tokens
 
 Numbers = Any  # a number, or an array of any shape: the laws are the same
 
@@ -118,9 +119,9 @@ def expected_loss(parameters: Numbers, tokens: Numbers, unique_tokens: float | N
 def loss_range_problem(parameters: int, tokens: int, unique_tokens: int | None, vocab_size: int) -> str | None:
     """Return the reason why there is no loss forecast for this run, or None if there is one."""
     if not _within(parameters, PARAMETER_RANGE):
-        return f"the loss laws were fitted on 70 M to 16 B parameters, this model has {parameters / 1e6:,.1f} M"
+        return f"the loss laws were fitted on 70 M to 16 B parameters, this model has {format_count(parameters)}"
     if not _within(tokens, TOKEN_RANGE):
-        return f"the loss laws were fitted on runs of 1 B tokens and more, this one sees {tokens / 1e9:,.3g} B"
+        return f"the loss laws were fitted on runs of 1 B tokens and more, this one sees {format_tokens(tokens)}"
     if not _within(vocab_size, VOCAB_RANGE):
         return (
             f"the loss laws count nats per token of a 32,000-token vocabulary; "

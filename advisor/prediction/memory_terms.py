@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -87,6 +87,11 @@ class WorkloadArrays:
     def memo(self) -> dict:
         """A cache for results about these workloads, shared by all functions."""
         return {}
+
+    @cached_property
+    def sizes(self) -> tuple[tuple[int, ...], ...]:
+        """The sizes of the models, as a key of a cache."""
+        return tuple(tuple(getattr(self, name).tolist()) for name in _SIZES)
 
     @property
     def head_dim(self) -> np.ndarray:
@@ -203,6 +208,7 @@ class Structure:
     steps: Mapping[str, Mapping[str, float]]  # workspace of an optimizer's step, by `Optimizer.workspace`
     chunks: Mapping[str, LossChunks]  # by device type
     source: str
+    memo: dict = field(default_factory=dict, init=False, repr=False, compare=False)  # by kind of workload
 
     def moments(self, a: WorkloadArrays) -> tuple[Moment, ...]:
         """Return the moments for workloads of one kind. Raises AdvisorError if the kind was never traced.
@@ -259,9 +265,15 @@ class Structure:
         The bytes are −inf for workloads without this moment. All workloads must have the same `accumulate` and
         `grouped`.
         """
-        moments = self.moments(a)
-        names = [term for term in TERMS if any(term in moment.coefficients for moment in moments)]
-        values = self.terms(a, names) @ np.array([[m.coefficients.get(n, 0.0) for m in moments] for n in names])
+        how = (a.precision, a.compile, a.activation_checkpointing, a.gpus > 1)
+        kind = (a.device_type, a.family, bool(a.accumulate[0]), bool(a.grouped[0]), *how)
+        if kind not in self.memo:
+            moments = self.moments(a)
+            names = [term for term in TERMS if any(term in moment.coefficients for moment in moments)]
+            table = np.array([[m.coefficients.get(n, 0.0) for m in moments] for n in names])
+            self.memo[kind] = moments, names, table
+        moments, names, table = self.memo[kind]
+        values = self.terms(a, names) @ table
         several = a.tokens > self._chunk_tokens(a)
         pairs = [
             (moment, np.where(several, column, -np.inf) if moment.phase == "later_chunk" else column)
@@ -269,7 +281,8 @@ class Structure:
         ]
         # The optimizer step finds all gradients.
         workspace = Moment(phase="optimizer", coefficients=self.steps.get(OPTIMIZERS[a.optimizer].workspace, {}))
-        pairs.append((workspace, 4.0 * a.parameters + self.terms(a) @ workspace.vector))
+        needed = self.terms(a, [*workspace.coefficients]) @ np.array([*workspace.coefficients.values()])
+        pairs.append((workspace, 4.0 * a.parameters + needed))
         return pairs
 
     def peak_bytes(self, a: WorkloadArrays) -> np.ndarray:

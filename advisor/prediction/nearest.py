@@ -180,7 +180,7 @@ def whose(profile: Profile, workload: Workload) -> str:
         return f"{own}, as measured here"
     names = {name: table()[name].words if name else "a PyTorch loop without compilation" for name in _OTHERS}
     others = ", ".join(f"{words} {_times(profile, workload, name)}" for name, words in names.items())
-    return f"{own}; other software takes so many times as long: {others}"
+    return f"{own}; for other software multiply the time by: {others}"
 
 
 def _times(profile: Profile, workload: Workload, name: str | None) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.hardware.catalog import GpuSpec, peak_flops
+from advisor.hardware.catalog import GpuSpec, generation_in_words, peak_flops
 from advisor.prediction.published import OWN, PublishedSetting, Spreads, names_of_unknowns, selector, software_effects
 from advisor.prediction.throughput import TERMS, Posterior, Rates
 from advisor.records import Software
@@ -125,9 +125,9 @@ def load_prior(
     # Of a configuration without similar published runs.
     unexplained = float(np.hypot(shared.spreads.row, shared.spreads.near))
     rows, own = sum(shared.rows_by_generation.values()), shared.rows_by_generation.get(generation or "", 0)
-    source = f"{rows} published runs, {own} of them on {generation} ({shared.dated})"
+    source = f"{rows} published runs, {own} of them on {generation_in_words(generation)} ({shared.dated})"
     if not own:
-        here = generation or "this device"
+        here = generation_in_words(generation) or "this device"
         source = f"{rows} published runs of other generations, none of {here} ({shared.dated})"
     return CoefficientPrior(mean=mean, covariance=covariance, discrepancy=unexplained, source=source)
 

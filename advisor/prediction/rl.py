@@ -159,6 +159,7 @@ class RlStep:
     generation: Generation
     tokens_per_second: Estimate  # prompt and answer tokens that are trained on, of all GPUs
     bytes: Mapping[str, float]  # that the fullest GPU must provide while it generates, updates and changes over
+    device_bytes: Estimate  # at the fullest moment
     fit_probability: float
     offloaded: bool  # the trainer's weights and optimizer go to the host's memory while engines generate
     judge_tensor: int  # GPUs of one engine of the judge
@@ -187,7 +188,8 @@ def predict_rl(run: RlRun, constants: Constants | None = None) -> RlStep | None:
             return None
         judging = took
     log_probs, update = _training_seconds(run, c)
-    needed, moved = _memory(run)
+    held, moved = _memory(run)
+    device_bytes, chance = _fullest(run, held)
     seconds = {
         "generation": generated,
         "reward": run.reward_seconds + judging[0],
@@ -217,8 +219,9 @@ def predict_rl(run: RlRun, constants: Constants | None = None) -> RlStep | None:
         },
         generation=turn,
         tokens_per_second=reciprocal(step, tokens),
-        bytes=needed,
-        fit_probability=_chance(run, needed),
+        bytes=held,
+        device_bytes=device_bytes,
+        fit_probability=chance,
         offloaded=run.colocated and moved > 0,
         judge_tensor=judging[1],
     )
@@ -294,22 +297,25 @@ def _memory(run: RlRun) -> tuple[dict[str, float], float]:
     assert run.update.device_bytes is not None
     peak = run.update.device_bytes.value  # the reference model waits in the host's memory, as in verl and NeMo RL
     if not run.colocated:
-        return {"generate": whole, "update": peak, "change over": peak}, 0.0
-    moved = state if whole + state > run.gpu.memory_bytes else 0.0
+        return {"generate": whole, "update": peak, "switch": peak}, 0.0
+    moved = state if whole + state > FIT_MARGIN * run.gpu.memory_bytes else 0.0
     # the engine wakes with its weights while the trainer still has its own
     change = engine.bytes_per_weight * run.model.parameters / engine.tensor + state - moved
-    return {"generate": whole + state - moved, "update": peak + asleep, "change over": change + asleep}, moved
+    return {"generate": whole + state - moved, "update": peak + asleep, "switch": change + asleep}, moved
 
 
-def _chance(run: RlRun, at_moments: Mapping[str, float]) -> float:
-    """Return the probability that a GPU holds what it must at the fullest moment."""
-    needed = run.update.device_bytes
-    assert needed is not None
-    width = math.log(max(needed.high / needed.value, 1.02)) / Z80
-    fullest = max(at_moments["update"], at_moments["change over"])
-    if room(run.model, run.engines) <= 0:
-        return 0.0
-    return float(0.5 * (1 + math.erf(math.log(FIT_MARGIN * run.gpu.memory_bytes / fullest) / width / math.sqrt(2))))
+def _fullest(run: RlRun, at_moments: Mapping[str, float]) -> tuple[Estimate, float]:
+    """Return the bytes of the fullest moment, and the probability that a GPU holds them."""
+    update, limit = run.update.device_bytes, FIT_MARGIN * run.gpu.memory_bytes
+    assert update is not None
+    # an engine fills the share that it is given; only the other moments are uncertain
+    filled, other = at_moments["generate"], max(at_moments["update"], at_moments["switch"])
+    spread = max(update.high / update.value, 1.02)
+    low, value, high = (max(filled, end) for end in (other * update.low / update.value, other, other * spread))
+    needed = Estimate(value=value, low=low, high=high, basis=update.basis)
+    if filled > limit or room(run.model, run.engines) <= 0:
+        return needed, 0.0
+    return needed, 0.5 * (1 + math.erf(math.log(limit / other) / math.log(spread) * Z80 / math.sqrt(2)))
 
 
 def update_runs(
@@ -349,18 +355,18 @@ def prediction_of(run: RlRun, step: RlStep) -> Prediction:
         judge_len=0.0 if judge is None else judge.tokens, judge_gpus=0 if judge is None else judge.gpus,
         judge_tensor=step.judge_tensor,
     )  # fmt: skip
-    fullest, held = max(step.bytes.values()), dict(step.bytes)
+    held = dict(step.bytes)
     if judge is not None:
         held["the judge's weights"] = 2.0 * judge.model.parameters / step.judge_tensor
-    needed = run.update.device_bytes
-    assert needed is not None
     return replace(
         run.update,
         workload=replace(run.update.workload, rollouts=rollouts),
         step_seconds=step.step_seconds,
         tokens_per_second=step.tokens_per_second,
         mfu=None,
-        device_bytes=needed.scaled(fullest / needed.value),
+        peak_allocated_bytes=step.device_bytes,
+        peak_reserved_bytes=None,
+        device_bytes=step.device_bytes,
         peak_parts=held,
         fit_probability=step.fit_probability,
         fits=True if step.fit_probability >= SURE else False if step.fit_probability <= 1 - SURE else None,

@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from advisor.laws import flops
+from advisor.offer import seller_of
 from advisor.prediction.intervals import EstimateArrays, columns, product, reciprocal, sum_independent, sum_shared
 from advisor.records import Basis, Estimate, WallClock
 from advisor.settings import OPTIMIZERS
@@ -337,9 +338,9 @@ def save_seconds(run: RunConfig, clock: WallClock, step_seconds: Estimate) -> fl
 def short_notice(provider: str | None, needed_seconds: float) -> str | None:
     """Return a warning if the provider's notice is too short to save, or None if it suffices or is not documented."""
     notice = NOTICE_SECONDS.get(provider or "")
-    if notice is None or needed_seconds <= notice:
+    if provider is None or notice is None or needed_seconds <= notice:
         return None
     return (
-        f"{provider} gives a spot machine {notice} s of notice, a step or an evaluation and a checkpoint take up to "
-        f"{format_seconds(needed_seconds)}"
+        f"{seller_of(provider)} gives a spot machine {notice} s of notice, a step or an evaluation and a checkpoint "
+        f"take up to {format_seconds(needed_seconds)}"
     )

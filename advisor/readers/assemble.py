@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,17 +16,18 @@ from advisor.readers.attempts import (
     merge_evaluations,
     one_per_step,
 )
-from advisor.readers.axis import JOINED, ONE_EPOCH, Axis, axis_of, row_numbers
+from advisor.readers.axis import BAR, NOT_PRINTED, Axis, axis_of, row_numbers
 from advisor.readers.console_steps import reached_by
 from advisor.readers.events import joined
 from advisor.readers.fact_lines import Planned
 from advisor.readers.line_format import HIDDEN, TRAIN
 from advisor.readers.records import Records
 from advisor.readers.run_table import ROW_NUMBERS, ZERO_FOR_NAN, Event, Phase, RunTable, names_of
-from advisor.readers.runs import Cuts, ends_of, loss_rows, stated, with_runs
+from advisor.readers.runs import Cuts, as_int, ends_of, loss_rows, with_runs
 from advisor.readers.status import DECISIVE
 from advisor.readers.telemetry_names import PREFIX, with_readings_of_rows
 
+_OFTEN = 1.5  # rows of a bar for each epoch: more are drawn between evaluations
 _PRINTED_TWICE = 3  # most banners of a log of which a part is repeated value for value
 
 
@@ -54,6 +55,8 @@ def assemble(
     columns are left out.
     """
     notes, events = list(notes), list(events)
+    bars = [rule for rule, side in (borrowed or {}).items() if side == BAR]
+    records = _evaluated_once(records, bars)
     copy, copies = copies_apart(evaluations_apart(records))
     if copies > 1:
         notes.append(f"{copies} processes print each step into the log: the rows are those of the first")
@@ -61,7 +64,8 @@ def assemble(
     whole = _without_false_zeros(copy, notes)
     records = _lowest_rank(whole, notes)
     axis = axis_of(records, dict(borrowed or {}))
-    found = attempts(records, axis.values, phase_names)
+    # if the log was printed twice, so was its banner; many starts with few trainings are starts
+    found = attempts(records, axis.values, phase_names, starts if len(starts) > _PRINTED_TWICE else ())
     pieces = [phase.records for phase in found.phases]
     if axis.note:
         notes.append(axis.note)
@@ -82,6 +86,7 @@ def assemble(
         phases=_phases(pieces, found),
         facts=dict(facts or {}),
         rows=whole.losses or (whole.evals if whole.train else 0),
+        steps_by_bar=bool(bars),
         duplicates=found.duplicates,
         lines=records.line[kept],
     )
@@ -92,10 +97,7 @@ def assemble(
               for _, first, last in found.restarts[:5]]  # fmt: skip
     if not table.counts_steps and len(table):
         notes.append("the log prints no step: steps are the numbers of its rows")
-    for record, first, last in found.restarts:
-        numbers = {"first_step": first, "last_step": last}
-        words = f"steps go back from {last:.10g} to {first:.10g}"
-        events.append(Event(kind="restart", text=words, line=int(records.line[record]), step=last, numbers=numbers))
+    events += _restart_events(found, records.line)
     train_lines = whole.line[whole.kind == TRAIN]
     placed = _placed(events, train_lines, records.line, reached_by(records.line, step, further))
     table = dataclasses.replace(table, events=tuple(joined(placed)), notes=tuple(dict.fromkeys(notes)))
@@ -103,12 +105,19 @@ def assemble(
         phases=tuple(phase for phase, piece in zip(found.phases, pieces, strict=True) if len(piece)),
         lines=records.line,
         train_lines=train_lines,
-        # if the log was printed twice, so was its banner; many starts with few trainings are starts
         starts=() if found.duplicates and len(starts) <= _PRINTED_TWICE else starts,
         plans=plans,
-        by_epoch=axis.epoch_steps is not None,
+        epoch_steps=axis.epoch_steps,
     )
     return with_runs(table, placed, cuts)
+
+
+def _restart_events(found: Attempts, lines: np.ndarray) -> Iterator[Event]:
+    """Yield an event for each time that the steps go back."""
+    for record, first, last in found.restarts:
+        numbers = {"first_step": first, "last_step": last}
+        text = f"steps go back from {last:.10g} to {first:.10g}"
+        yield Event(kind="restart", text=text, line=int(lines[record]), step=last, numbers=numbers)
 
 
 _ALMOST_ALL = 0.9  # of the rows with another loss print a gradient norm: where it is missing, it was not a number
@@ -158,6 +167,27 @@ def _columns(columns: dict[str, np.ndarray], kept: np.ndarray, pieces: Sequence[
     return out
 
 
+def _evaluated_once(records: Records, bars: Sequence[int]) -> Records:
+    """Return records in which a held-out value that a bar shows again, unchanged, stands only where it appeared.
+
+    A bar drawn once per epoch shows each epoch's own value, even if it is that of the epoch before.
+    """
+    columns = dict(records.columns)
+    for rule in bars:
+        at = np.flatnonzero(records.rule == rule)
+        epochs = records.column("epoch")[at]
+        if len(at) <= _OFTEN * len(np.unique(epochs)) and np.isfinite(epochs).all():
+            continue
+        names = [name for name in columns if name.startswith("eval_")]
+        values = np.array([columns[name][at] for name in names]).reshape(len(names), len(at))
+        shown = np.flatnonzero(~np.isnan(values).all(axis=0))
+        again = at[shown[1:][(np.diff(np.nan_to_num(values[:, shown])) == 0).all(axis=0)]]
+        for name in names:
+            columns[name] = columns[name].copy()
+            columns[name][again] = np.nan
+    return dataclasses.replace(records, columns=columns)
+
+
 def _provenance(told: Mapping[str, str], columns: Mapping[str, np.ndarray], axis: Axis) -> dict[str, str]:
     out = {name: told.get(name, "as printed") for name in columns if name in names_of("columns")}
     if not axis.printed and columns:
@@ -191,23 +221,13 @@ def _with_main_phase(table: RunTable, found: Attempts, axis: Axis) -> RunTable:
     if counts:
         part = table.phases[main].rows
         facts |= _repeated({name: values[part] for name, values in hidden.items()})
-        facts = _of_all_epochs(facts, axis.epoch_steps)
-        ends = ends_of(columns, np.flatnonzero(loss[part]) + part.start, axis.printed and axis.note != JOINED)
+        ends = ends_of(columns, np.flatnonzero(loss[part]) + part.start, axis.printed and axis.note not in NOT_PRINTED)
     told = dict(table.provenance)
     rate, world = hidden.get("device_tokens_per_second"), facts.get("world_size")
     if rate is not None and world:
         columns["tokens_per_second"] = rate * world
         told["tokens_per_second"] = f"printed per GPU, times {world} devices"
     return dataclasses.replace(table, columns=columns, main_phase=main, facts=facts, provenance=told, **ends)
-
-
-def _of_all_epochs(facts: dict[str, Any], epoch_steps: float | None) -> dict[str, Any]:
-    """Multiply planned steps of one epoch by the planned epochs, or remove them if the epochs are unknown."""
-    planned, epochs = (stated(facts, name) for name in ("planned_steps", "planned_epochs"))
-    if epoch_steps is None or planned is None or planned > ONE_EPOCH * (epoch_steps + 1):
-        return facts
-    rest = {name: value for name, value in facts.items() if name != "planned_steps"}
-    return rest if epochs is None else {**rest, "planned_steps": _whole(planned * epochs)}
 
 
 def _repeated(hidden: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -217,12 +237,8 @@ def _repeated(hidden: Mapping[str, np.ndarray]) -> dict[str, Any]:
         values = hidden.get(name, np.zeros(0))
         values = values[np.isfinite(values)]
         if len(values):
-            facts[name] = _whole(float(values[-1] if name.startswith("planned") else np.median(values)))
+            facts[name] = as_int(float(values[-1] if name.startswith("planned") else np.median(values)))
     return facts
-
-
-def _whole(value: float) -> float | int:
-    return int(value) if value == int(value) else value
 
 
 def _placed(events: Sequence[Event], train_lines: np.ndarray, lines: np.ndarray, step: np.ndarray) -> list[Event]:

@@ -93,13 +93,16 @@ def copies_apart(records: Records) -> tuple[Records, int]:
     return kept, number
 
 
-def attempts(records: Records, axis: np.ndarray, names: Sequence[str]) -> Attempts:
-    """Cut the records into phases. `axis` is each record's step (or its stand-in), `names` the phase of each rule."""
+def attempts(records: Records, axis: np.ndarray, names: Sequence[str], starts: Sequence[int] = ()) -> Attempts:
+    """Cut the records into phases. `axis` is each record's step (or its stand-in), `names` the phase of each rule.
+
+    Records with one of the lines `starts` between them belong to two runs, even if they are alike.
+    """
     found, named = Attempts(), None
     if any(names):  # validation belongs to any phase unless the format names one
         named = np.asarray(names, object)[records.rule]
         named = np.where((named == "") & (records.kind == TRAIN), "training", named)
-    for piece in _without_repeats(_cut(axis, named, records), records, found):
+    for piece in _without_repeats(_cut(axis, named, records), records, found, starts):
         steps, name = axis[piece[:8]], "" if named is None else next((str(one) for one in named[piece] if one), "")
         first = float(np.nanmin(steps)) if np.isfinite(steps).any() else np.nan
         plans = [records.column(column)[piece] for column in ("planned_steps", "planned_epochs")]
@@ -153,11 +156,16 @@ def distinct(numbers: np.ndarray) -> np.ndarray:
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
-def _without_repeats(pieces: list[np.ndarray], records: Records, found: Attempts) -> list[np.ndarray]:
+def _without_repeats(
+    pieces: list[np.ndarray], records: Records, found: Attempts, starts: Sequence[int]
+) -> list[np.ndarray]:
     """Drop each piece that repeats another one, or the beginning of another one, value for value."""
     kept: list[np.ndarray] = []
     for piece in pieces:
-        twin = next((i for i, other in enumerate(kept) if _repeats(piece, other, records)), None)
+        begins = records.line[piece[0]]
+        apart = max((line for line in starts if line <= begins), default=0)
+        same = (i for i, other in enumerate(kept) if records.line[other[0]] >= apart)
+        twin = next((i for i in same if _repeats(piece, kept[i], records)), None)
         if twin is None:
             kept.append(piece)
             continue

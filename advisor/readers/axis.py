@@ -14,7 +14,9 @@ GOES_ON = 0.9  # share of the counter's rounds that continue; above it, they are
 ONE_EPOCH = 1.5  # times the largest step printed in an epoch; a longer plan covers several epochs
 BAR = "bar"  # a bar, whose step may not belong to the loss beside it
 JOINED = "steps start again with every epoch: made cumulative"
+JOINED_BY_LAST = f"{JOINED}, each epoch as long as its largest printed step: perhaps longer"
 JOINED_BY_TOTAL = "steps start again with every epoch, whose number of steps is printed: made cumulative"
+NOT_PRINTED = (JOINED, JOINED_BY_LAST)  # after which a step of the table is no step of the log
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +43,8 @@ def axis_of(records: Records, borrowed: dict[int, str]) -> Axis:
         joined = _joined(step, records)
         if joined is None:
             return Axis(values=_borrow(step, records.rule, borrowed), unique=True, printed=True)
-        values, by_total = joined
-        note, largest = JOINED_BY_TOTAL if by_total else JOINED, float(np.nanmax(step))
+        values, note = joined
+        largest = float(np.nanmax(step))
         values = _borrow(values, records.rule, borrowed)
         return Axis(values=values, unique=True, printed=True, note=note, epoch_steps=largest)
     for name in ("tokens", "epoch"):
@@ -82,10 +84,10 @@ def _moved_on(step: np.ndarray, records: Records, rule: int) -> np.ndarray:
     return step
 
 
-def _joined(step: np.ndarray, records: Records) -> tuple[np.ndarray, bool] | None:
+def _joined(step: np.ndarray, records: Records) -> tuple[np.ndarray, str] | None:
     """Return cumulative steps if each return to the first step comes with the next whole epoch.
 
-    Also returns whether the log prints how many steps an epoch has; otherwise its last ones may be missing.
+    Also returns a note on them: unless the log prints how many steps an epoch has, its last ones may be missing.
     """
     epoch = records.column("epoch")
     if unnumbered := bool(np.isnan(epoch).all()):
@@ -109,9 +111,8 @@ def _joined(step: np.ndarray, records: Records) -> tuple[np.ndarray, bool] | Non
         now = float(epoch[at[cut + 1]])
         offsets.append(begun.get(now, 0.0) if moves[cut] < 0 else offsets[-1] + length)
         begun.setdefault(now, offsets[-1])
-    return step + np.array(offsets)[np.searchsorted(at[cuts + 1], np.arange(len(step)), side="right")], bool(
-        told
-    ) and not unnumbered
+    note = JOINED_BY_LAST if not told else JOINED if unnumbered else JOINED_BY_TOTAL
+    return step + np.array(offsets)[np.searchsorted(at[cuts + 1], np.arange(len(step)), side="right")], note
 
 
 def _epochs_by_loss(step: np.ndarray, records: Records) -> np.ndarray:

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,10 +30,13 @@ def clock_seconds(text: str) -> float | None:
     return seconds_of(*clock.groups()[:4]) + float(clock[5] or 0)
 
 
+@lru_cache(maxsize=1024)  # a bar shows many states within each second
 def seconds_of(*parts: str | bytes | None) -> float:
     """Return the seconds of a clock from its parts (days, hours, minutes, seconds); leading parts may be left out."""
-    factors = (86400.0, 3600.0, 60.0, 1.0)
-    return sum(factor * float(part or 0) for factor, part in zip(factors[-len(parts) :], parts, strict=True))
+    seconds = 0.0
+    for factor, part in zip((86400.0, 3600.0, 60.0, 1.0)[-len(parts) :], parts, strict=True):
+        seconds += factor * float(part) if part else 0.0
+    return seconds
 
 
 def duration_seconds(text: str) -> float | None:

@@ -9,7 +9,7 @@ import json
 import re
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -35,6 +35,8 @@ _HOLES = re.compile(HOLE + b"\0*")
 BACKSPACES = re.compile(rb"\x08+")
 NON_NUMBERS = re.compile(rb"(?<![\w.])([-+]?(?:nan|inf))\.0(?![\w.])")  # as Lightning's bars print them
 ECHO = re.compile(rb"\^\[\[[A-DHF]")  # arrow keys pressed while a terminal echoed them
+# what a word is made of: ASCII letters, of which capitals count as small, and any letter outside ASCII
+_LETTERS = bytes(byte if chr(byte).isalpha() or byte > 127 else 32 for byte in bytes(range(256)).lower())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,35 @@ class Lines:
         """Return the offset at which each line begins."""
         ends = np.flatnonzero(np.frombuffer(self.text, np.uint8) == 10)
         return np.concatenate(([0], ends + 1))[: len(ends)]
+
+    @cached_property
+    def _lower(self) -> bytes:
+        return self.text.lower()
+
+    @cached_property
+    def _vocabulary(self) -> bytes:
+        """Return each distinct word of the text, in lower case and without digits or signs."""
+        return b" ".join(set(self.text.translate(_LETTERS).split()))
+
+    def may_hold(self, words: bytes) -> bool:
+        """Return whether all parts of some words occur, which rules out most words without reading the text."""
+        return all(part in self._vocabulary for part in words.translate(_LETTERS).split())
+
+    def holding(self, *words: bytes) -> np.ndarray:
+        """Return the indices of the lines that hold any of the words, which are in lower case."""
+        present = [re.escape(word) for word in words if self.may_hold(word)]
+        offsets = [match.start() for word in present for match in re.finditer(word, self._lower)]
+        return np.unique(self.indices(offsets))
+
+    def near(self, *words: bytes) -> Lines:
+        """Return the lines that hold any of the words, and the line behind each, where a value may stand."""
+        at = self.holding(*words)
+        at = np.union1d(at, at + 1)
+        return self.take(at[at < len(self)])
+
+    def indices(self, offsets: Sequence[int]) -> np.ndarray:
+        """Return the index of the line that holds each of some offsets of the text."""
+        return np.searchsorted(self.starts, np.array(offsets, np.int64), side="right") - 1
 
     def index(self, offset: int) -> int:
         """Return the index of the line that holds an offset of the text."""
@@ -286,6 +317,9 @@ def bounded_int(digits: str) -> int | float:
     return int(digits) if len(digits) <= _MAX_INT_DIGITS else float(digits)
 
 
+_DECODER = json.JSONDecoder(parse_int=bounded_int)
+
+
 def as_number(value: Any) -> float | None:
     """Return a JSON number, a number as text or "NaN" as a float; None for anything else, including booleans."""
     if isinstance(value, bool) or value is None:
@@ -303,7 +337,8 @@ def as_number(value: Any) -> float | None:
 def json_value(text: bytes | str) -> Any:
     """Return the value of a JSON text within a log; None if it is invalid for any reason."""
     try:
-        return json.loads(text, parse_int=bounded_int)
+        written = text if isinstance(text, str) else text.decode(json.detect_encoding(text), "surrogatepass")
+        return _DECODER.decode(written)
     except (TypeError, ValueError, RecursionError):
         return None
 

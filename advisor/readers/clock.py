@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 
 from advisor.readers.cells import clock_seconds, duration_seconds, seconds_of
-from advisor.readers.chunks import Lines
+from advisor.readers.chunks import Lines, lines_of
 from advisor.readers.names import SECONDS
 from advisor.readers.run_table import RunPart, RunTable, Status
 from advisor.readers.status import rejudged, shown_complete
@@ -46,8 +46,10 @@ GREW = 1.5  # times the first value of a clock that runs on; epochs differ by le
 _DAY, _YEAR = 86400.0, 365 * 86400.0
 _HEAD_OF_BAR = re.compile(rb"\d{1,3}%\|[^\n]*\Z")
 _DELTA = re.compile(rb"\s*(?:(\d{1,3}) days?, )?(\d{1,2}):(\d\d):(\d\d\.\d{6})\s*")  # as Python prints a duration
+_BEGINS_WITH_TIME = re.compile(rb"\n[^\S\n]*(?:(?i:time|duration)|\d{1,3} day|\d{1,2}:\d\d:\d\d\.)")
 _DIGITS = re.compile(rb"\s*\d+(?:[.,:]\d+)*")  # numbers between the same words may be padded
-_EPOCH = re.compile(rb"(?i)epoch|\xe8\xbd\xae|\xc3\xa9poque|\xc3\xa9poca|\xd1\x8d\xd0\xbf\xd0\xbe\xd1\x85")
+_CLOCK_OF_BAR = re.compile(rb" \[\d{1,4}(?: days?, |:\d)")  # the middle of every bar, which is found much faster
+_EPOCH = (b"epoch", b"\xe8\xbd\xae", b"\xc3\xa9poque", b"\xc3\xa9poca", b"\xd1\x8d\xd0\xbf\xd0\xbe\xd1\x85")
 _NUMBERED = re.compile(rb"(?i)epoch\D{0,4}(\d+)")
 _HEADING = re.compile(rb"(?i)\W{0,8}epoch\W{0,3}\d")
 _UNITS = {"\u79d2": 1.0, "\u5206": 60.0, "m": 60.0}
@@ -292,15 +294,17 @@ def bars_in(parts: Sequence[tuple[int, bytes]]) -> list[Bar]:
     """Return the bars of a text in order. A bar that starts again is another one."""
     found, last = [], dict[bytes | None, Bar]()
     for at, text in parts:
+        if _CLOCK_OF_BAR.search(text) is None:
+            continue
         for match in regex("bar_with_clock").finditer(text):
             done, total, *clock = match.groups()
-            now, full, bar = seconds_of(*clock), done == total, last.get(total)
+            now, count, full, bar = seconds_of(*clock), int(done), done == total, last.get(total)
             head = b""
             if full:
                 before = text[max(0, match.start() - HEAD_BYTES) : match.start()]
                 head = _HEAD_OF_BAR.sub(b"", before.rpartition(b"\n")[2].rpartition(b"]")[2])
             # ranks draw their bars in turn, slightly apart; a bar that starts again is far behind
-            anew = bar is None or now < bar.seconds / 2 or int(done) < bar.done / 2
+            anew = bar is None or now < bar.seconds / 2 or count < bar.done / 2
             if bar is not None and full and bar.done == bar.total and not bar.drawn:
                 # whole lines between two full bars, besides the rest of one and the start of the other
                 between = text[max(0, bar.end - at) : match.start()].split(b"\n")[1:-1]
@@ -308,8 +312,8 @@ def bars_in(parts: Sequence[tuple[int, bytes]]) -> list[Bar]:
             if bar is None or anew:
                 bar = last[total] = Bar(total=int(total or 0), begins=at + match.start())
                 found.append(bar)
-            bar.drawn |= not full and 2 * int(done) >= bar.total
-            bar.seconds, bar.done, bar.head, bar.end = now, int(done), head, at + match.end()
+            bar.drawn |= not full and 2 * count >= bar.total
+            bar.seconds, bar.done, bar.head, bar.end = now, count, head, at + match.end()
     return found
 
 
@@ -399,14 +403,19 @@ def spoken_seconds(text: bytes) -> float | None:
     epoch each and are added.
     """
     series: dict[bytes, list[tuple[bytes, float]]] = {}
-    lines = text.split(b"\n")
-    alone = [line for line in lines if regex("time_alone").fullmatch(line)]
-    of_epochs = abs(sum(_HEADING.match(line) is not None for line in lines) - len(alone)) <= max(1, 0.1 * len(alone))
-    for line in lines:
-        if (delta := _DELTA.fullmatch(line)) is not None:
-            series.setdefault(b"", []).append((b"", seconds_of(*delta.groups())))
-        told = _EPOCH.search(line) is not None or (of_epochs and regex("time_alone").fullmatch(line) is not None)
-        if len(line) > LONGEST_SPOKEN or not told or regex("other_times").search(line) is not None:
+    lines = lines_of(text)
+    each, stating = lines.each, set(lines.holding(*_EPOCH).tolist())
+    begun = sorted({0, *lines.indices([match.end() - 1 for match in _BEGINS_WITH_TIME.finditer(lines.text)])})
+    alone = [at for at in begun if regex("time_alone").fullmatch(each[at])]
+    headings = sum(_HEADING.match(each[at]) is not None for at in stating)
+    if abs(headings - len(alone)) <= max(1, 0.1 * len(alone)):  # of epochs
+        stating.update(alone)
+    deltas = {at: delta for at in begun if (delta := _DELTA.fullmatch(each[at])) is not None}
+    for at in sorted({*stating, *deltas}):
+        line = each[at]
+        if at in deltas:
+            series.setdefault(b"", []).append((b"", seconds_of(*deltas[at].groups())))
+        if len(line) > LONGEST_SPOKEN or at not in stating or regex("other_times").search(line) is not None:
             continue
         numbered = _NUMBERED.search(line)
         for match in regex("spoken_time").finditer(line):

@@ -74,12 +74,14 @@ class ConsoleMarks:
 
 def marks_in(lines: Lines) -> ConsoleMarks:
     """Return the bars, banners and summaries of all lines of a log."""
-    text, bars = lines.text, []
-    for match in regex("trainer_bar").finditer(text):
-        line = lines.index(match.start())
-        # a bar in the same line as a row stands before or after that row
-        behind = text.rfind(b"{", int(lines.starts[line]), match.start()) >= 0
-        bars.append((line + (0.25 if behind else -0.25), int(match[1]), int(match[2])))
+    text = lines.text
+    found = [(match.start(), int(match[1]), int(match[2])) for match in regex("trainer_bar").finditer(text)]
+    bars = np.array(found, np.float64).reshape(-1, 3)
+    at = lines.indices([bar[0] for bar in found])
+    # a bar in the same line as a row stands before or after that row
+    begins = zip(lines.starts[at].tolist(), found, strict=True)
+    behind = np.array([text.rfind(b"{", first, bar[0]) >= 0 for first, bar in begins], bool)
+    bars[:, 0] = at + np.where(behind, 0.25, -0.25)
     said = []
     for match in regex("trainer_sum").finditer(text):
         seconds, rate = float(match[1]), float(match[2])
@@ -88,7 +90,7 @@ def marks_in(lines: Lines) -> ConsoleMarks:
         steps = Span(low=seconds * (rate - room) * 0.9995, high=seconds * (rate + room) * 1.0005)
         said.append(_Said(place=lines.index(match.start()), steps=steps, is_sum=True))
     said += [_banner(match, lines.index(match.start())) for match in regex("trainer_banner").finditer(text)]
-    return ConsoleMarks(said=said, bars=np.array(bars, np.float64).reshape(-1, 3))
+    return ConsoleMarks(said=said, bars=bars)
 
 
 def _banner(match: re.Match[bytes], place: float) -> _Said:

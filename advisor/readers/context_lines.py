@@ -34,6 +34,8 @@ _OF_TRAINING = {
     *("tokens_per_second", "skipped"),
 }
 
+_RATES = {"samples_per_second", "tokens_per_second"}
+
 
 def says(read: Mapping[str, Reading]) -> set[str]:
     """Return the counters that a line without a loss states about what follows, as its subject and not in passing."""
@@ -63,6 +65,7 @@ class LearntContext(LearntRow):
             return None
         read = readings(line)
         said = {name for name in says(read) & self.only if read[name].key in self.keys}
+        said |= _RATES & read.keys() if said and "step" in read else set()
         return self._found(line, {name: read[name] for name in said}) if said else None
 
 
@@ -100,7 +103,8 @@ def context(reads: Sequence[Mapping[str, Reading]], counted: frozenset[str]) -> 
     keys = frozenset(min(said, key=lambda reading: reading.rank).key for said in names.values() if said)
     if not keys:
         return []
-    return [LearntContext(kind=SETS, only=frozenset(wanted), keys=keys, stamps=False)]
+    # the time of an epoch's heading is not the time of its rows
+    return [LearntContext(kind=SETS, only=frozenset(wanted | _RATES), keys=keys, stamps="step" in wanted)]
 
 
 def progress(reads: Sequence[tuple[Mapping[str, Reading], int]], head: bytes) -> tuple[LearntProgress, int] | None:

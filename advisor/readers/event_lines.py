@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 
 from advisor.readers.cells import duration_seconds
 from advisor.readers.yaml_rows import Written, filled, rows_of_file, text_regex
@@ -36,6 +36,7 @@ _SINGLE = {
     ),
     "reserved_bytes": (rf"; {_SIZE} reserved in total by PyTorch",),
     "unallocated_bytes": (rf"{_SIZE} is reserved by PyTorch but unallocated",),
+    "allowed_bytes": (rf"{_SIZE} allowed",),
     "process_bytes": (rf"this process has {_SIZE} memory in use",),
 }
 _SINGLE_PATTERNS = {name: [re.compile(text) for text in texts] for name, texts in _SINGLE.items()}
@@ -47,9 +48,9 @@ def memory_sizes(message: str) -> dict[str, float]:
     """Return the sizes that an out-of-memory message names, in bytes.
 
     Keys, if the message states them: `requested_bytes`, `free_bytes`, `total_bytes`, `allocated_bytes` (live tensors),
-    `reserved_bytes` (held by the allocator), `unallocated_bytes` (reserved but not in use), `process_bytes` (this
-    process with its context), `other_processes` (a count), `other_bytes` (that those hold) and `other_pid_1` … (the
-    largest first), `gpu` (an index).
+    `reserved_bytes` (held by the allocator), `unallocated_bytes` (reserved but not in use), `allowed_bytes` (a limit of
+    the process, below the GPU's memory), `process_bytes` (this process with its context), `other_processes` (a count),
+    `other_bytes` (that those hold) and `other_pid_1` … (the largest first), `gpu` (an index).
     """
     sizes: dict[str, float] = {}
     for name, patterns in _SINGLE_PATTERNS.items():
@@ -158,16 +159,18 @@ class Said:
     numbers: dict[str, float]
 
 
-@lru_cache(maxsize=512)  # a log repeats the same words many times
-def read_line(line: str, *, code: bool = False) -> Said | None:
-    """Return what a line says, or None. Source code that a log prints before its run counts only if `code` is set."""
+def read_line(line: str, *, code: bool = False, among: Sequence[LineRule] | None = None) -> Said | None:
+    """Return what a line says by the rules `among` all (None: all), or None.
+
+    Source code that a log prints before its run counts only if `code` is set.
+    """
     line = _ANSI.sub("", line)
     if text_regex("installer").match(line):
         return None
     front = text_regex("front_of_line").match(line)
     bare = line[front.end() :] if front else ""
-    for rule in rules():
-        if not any(needle in line for needle in rule.needles):
+    for rule in rules() if among is None else among:
+        if not any(map(line.__contains__, rule.needles)):
             continue
         # text that only starts a line may also follow its time stamp
         match = rule.pattern.search(line) or (rule.pattern.search(bare) if bare else None)
@@ -182,7 +185,9 @@ def shorten(line: str) -> str:
     line = line[max(line.find("slurmstepd: "), 0) :]  # this line may follow an incomplete record
     if front := text_regex("front_of_line").match(line):
         line = line[front.end() :] or line
-    line = " ".join("".join(c if c.isprintable() else " " for c in _ANSI.sub("", line[: 8 * TEXT_LENGTH])).split())
+    line = _ANSI.sub("", line[: 8 * TEXT_LENGTH])
+    line = line if line.isprintable() else "".join(c if c.isprintable() else " " for c in line)
+    line = " ".join(line.split())
     return line if len(line) <= TEXT_LENGTH else line[: TEXT_LENGTH - 1] + "…"
 
 

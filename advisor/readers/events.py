@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache, partial
+
+import numpy as np
 
 from advisor.readers.chunks import Lines
 from advisor.readers.event_lines import Said, memory_sizes, read_line, rules, shorten
@@ -69,7 +70,8 @@ class OpenTraceback:
         """Take one more line. Returns True if it is the exception's own line, which then needs no other check."""
         self.lines += 1
         self.closed = self.lines >= MOST_LINES
-        body = _ANSI.sub(b"", line[len(self.prefix) :])[:4000].rstrip()
+        body = line[len(self.prefix) :]
+        body = (_ANSI.sub(b"", body) if b"\x1b" in body else body)[:4000].rstrip()
         if frame := _FRAME.match(body):
             self.frames = [*self.frames[-50:], (_text(frame[1]), int(frame[2][:9]))]
         elif self.frames and not body[:1].isspace() and (found := regex("exception_line").match(body)):
@@ -105,7 +107,6 @@ NAMELESS_TRACEBACKS = 4
 WINDOW = 4096  # characters of a line that are searched, because some logs print a whole configuration in one
 CONTINUED = (b"[CUDA ERROR]", b"terminate called after", b" panicked at ")  # the next line says what happened
 
-_DELETED = b"0123456789.,+-% \t"
 _ALLOCATING = re.compile(rb"allocating [\d.]+ [KMGT]?i?B for [^\n]{0,60}")
 # what Python and its logging print about an exception that ended nothing
 _HARMLESS = re.compile(rb"\s*(?:Exception ignored |Exception in thread |--- Logging error ---)")
@@ -113,67 +114,62 @@ _DIGITS = re.compile(r"\d+")
 
 
 @cache
-def needles() -> dict[bytes, list[bytes]]:
-    """Return the searched texts, in order, keyed by what remains of them without digits."""
-    by_shape: dict[bytes, list[bytes]] = {}
-    for needle in (*(needle.encode() for rule in rules() for needle in rule.needles), START):
-        by_shape.setdefault(needle.translate(None, _DELETED), []).append(needle)
-    return by_shape
+def needles() -> tuple[bytes, ...]:
+    """Return the searched texts, each once, in order."""
+    return tuple(dict.fromkeys((*(needle.encode() for rule in rules() for needle in rule.needles), START)))
 
 
 def events_in(lines: Lines) -> list[Event]:
-    """Return all events in some lines, in order; of a kind with very many only the first and the last.
-
-    Most lines differ only in their digits, so the searched texts are first looked for in the distinct ones.
-    """
-    distinct = b"\n".join(set(lines.text.translate(None, _DELETED).split(b"\n")))
-    found = set[int]()  # indices of the lines that hold any of the searched texts
-    for needle in (needle for shape, texts in needles().items() if shape in distinct for needle in texts):
-        at = lines.text.find(needle)
-        while at >= 0:
-            found.add(index := lines.index(at))
-            at = lines.text.find(needle, int(lines.starts[index]) + len(lines.each[index]))
-    starts = sorted(found)
-    scan, at, index = _Scan(), 0, 0
-    while at < len(lines):
+    """Return all events in some lines, in order; of a kind with very many only the first and the last."""
+    present = {*filter(lines.may_hold, needles())}
+    hits = [match.start() for needle in present for match in re.finditer(re.escape(needle), lines.text)]
+    starts = np.unique(lines.indices(hits)).tolist()  # of the lines that hold any of the searched texts
+    continued = set(lines.holding(*(words.lower() for words in CONTINUED)).tolist())
+    each, offsets, numbers = lines.each, lines.starts.tolist(), lines.numbers.tolist()
+    here = tuple(rule for rule in rules() if any(needle.encode() in present for needle in rule.needles))
+    # a log repeats the same words many times
+    scan, at, index, end = _Scan(read_line=lru_cache(512)(partial(read_line, among=here))), 0, 0, len(each)
+    while at < end:
         index = bisect_left(starts, at, index)
         # all lines are read while a traceback is open
-        at = at if scan.open else (starts[index] if index < len(starts) else len(lines))
-        if at >= len(lines):
+        at = at if scan.open else (starts[index] if index < len(starts) else end)
+        if at >= end:
             break
-        start, line, size = int(lines.starts[at]), lines.each[at], 1
-        if any(words in line[:WINDOW] for words in CONTINUED) and at + 1 < len(lines):
-            line, size = line + b"\n" + lines.each[at + 1], 2
+        line, size = each[at], 1
+        if at in continued and any(words in line[:WINDOW] for words in CONTINUED) and at + 1 < end:
+            line, size = line + b"\n" + each[at + 1], 2
         is_hot = index < len(starts) and starts[index] == at
-        scan.read(line[: 16 * WINDOW], int(lines.numbers[at]), is_hot, lines.text[max(0, start - 600) : start])
+        if scan.feed_open(line := line[: 16 * WINDOW]) or not is_hot:
+            at += size
+            continue
+        scan.read(line, numbers[at], lines.text[max(0, offsets[at] - 600) : offsets[at]])
         at += size
     for opened in scan.open:
         scan.close(opened, torn=True)
     return sorted((event for said in scan.found.values() for event in _ends(said)), key=lambda event: event.line or 0)
 
 
-def _ends(said: Sequence[Event]) -> Sequence[Event]:
-    left_out = len(said) - 2 * KEEP
-    if left_out <= 0:
-        return said
-    last = replace(said[-1], numbers={**said[-1].numbers, "left_out": float(left_out)})
-    return [*said[:KEEP], *said[-KEEP:-1], last]
+def _ends(said: Sequence[tuple[Said, int]]) -> Sequence[Event]:
+    left_out = max(0, len(said) - 2 * KEEP)
+    ends = [*said[:KEEP], *said[KEEP + left_out :]]
+    events = [Event(kind=one.kind, text=one.text, line=line, numbers=one.numbers) for one, line in ends]
+    if left_out:
+        events[-1] = replace(events[-1], numbers={**events[-1].numbers, "left_out": float(left_out)})
+    return events
 
 
 @dataclass(kw_only=True)
 class _Scan:
     """The events found so far, by kind, and the tracebacks that are not over."""
 
-    found: dict[str, list[Event]] = field(default_factory=dict)
+    read_line: Callable[..., Said | None]
+    found: dict[str, list[tuple[Said, int]]] = field(default_factory=dict)  # by kind, with their line numbers
     open: list[_Open] = field(default_factory=list)
 
-    def read(self, line: bytes, number: int, is_hot: bool, before: bytes) -> None:
-        """Read one line, hot or within a traceback; `before` is the text before it."""
-        took = self._feed_open(line)
-        if not is_hot or took:
-            return
+    def read(self, line: bytes, number: int, before: bytes) -> None:
+        """Read one line that holds a searched text; `before` is the text before it."""
         if (begin := line.find(START)) >= 0 and b"print" not in line:
-            if (said := read_line(line[:begin].decode("utf-8", "replace"))) is not None:
+            if (said := self.read_line(line[:begin].decode("utf-8", "replace"))) is not None:
                 self._add(said, number)  # `^CTraceback`
             harmless = _HARMLESS.match(before.rstrip(b"\n").rpartition(b"\n")[2]) is not None
             counted = _counted_by_bar(before + line[:begin])
@@ -185,24 +181,38 @@ class _Scan:
                 self.open.append(_Open(traceback=traceback, line=number, harmless=harmless, counted=counted))
             return
         for window in _windows(line):
-            if (said := read_line(window)) is not None:
+            if (said := self.read_line(window)) is not None:
                 said = _with_allocation(said, before)
                 counted = _counted_by_bar(before) if said.kind in CAUSES else {}
                 self._add(replace(said, numbers={**counted, **said.numbers}), number)
                 return
 
-    def _feed_open(self, line: bytes) -> bool:
+    def feed_open(self, line: bytes) -> bool:
         """Give a line to the traceback it belongs to. Returns True if it was the exception's own line."""
+        if len(self.open) <= 1:  # as in most logs
+            return bool(self.open) and self._feed_only(self.open[0], line)
         owners = [opened for opened in self.open if opened.traceback.owns(line)]
         owner = max(owners, key=lambda opened: len(opened.traceback.prefix), default=None)
         for opened in self.open:
             if opened is not owner:
                 opened.traceback.pass_by()
         took = owner is not None and owner.traceback.feed(line)
-        for opened in self.open:
-            if opened.traceback.closed:
-                self.close(opened)
-        self.open = [opened for opened in self.open if not opened.traceback.closed]
+        if any(opened.traceback.closed for opened in self.open):
+            for opened in self.open:
+                if opened.traceback.closed:
+                    self.close(opened)
+            self.open = [opened for opened in self.open if not opened.traceback.closed]
+        return took
+
+    def _feed_only(self, opened: _Open, line: bytes) -> bool:
+        traceback, took = opened.traceback, False
+        if traceback.owns(line):
+            took = traceback.feed(line)
+        else:
+            traceback.pass_by()
+        if traceback.closed:
+            self.close(opened)
+            self.open = []
         return took
 
     def close(self, opened: _Open, *, torn: bool = False) -> None:
@@ -211,7 +221,7 @@ class _Scan:
         if opened.harmless:
             return
         if raised is not None:
-            said = _said_of(raised)
+            said = self._said_of(raised)
             self._add(replace(said, numbers={**opened.counted, **said.numbers}), opened.line)
         elif torn and opened.traceback.frames:
             file, line = opened.traceback.frames[-1]
@@ -221,8 +231,20 @@ class _Scan:
     def _add(self, said: Said, line: int) -> None:
         if said.text.endswith(NOT_FOUND) and "finished" in self.found:
             return  # a command typed at the prompt
-        event = Event(kind=said.kind, text=said.text, line=line, numbers=said.numbers)
-        self.found.setdefault(said.kind, []).append(event)
+        self.found.setdefault(said.kind, []).append((said, line))
+
+    def _said_of(self, raised: Raised) -> Said:
+        """Return what an exception means: out of memory, a signal, an interrupt, a timeout or just an exception."""
+        said = self.read_line(f"{raised.name}: {raised.message}", code=True)
+        text = shorten(raised.text)
+        # an interrupt during a compiled module's import raises another exception that only mentions its name
+        if raised.name.endswith("KeyboardInterrupt") or raised.message.startswith("KeyboardInterrupt"):
+            return Said(kind="interrupt", text=text, numbers={})
+        if raised.name.endswith("ChildFailedError"):
+            return Said(kind="child_failed", text=text, numbers={})
+        if said is None or said.kind not in CAUSES and said.kind not in CONSEQUENCES:
+            return Said(kind="exception", text=text, numbers={})
+        return replace(said, text=text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,20 +290,6 @@ def _joined(first: Event, again: Event) -> Event:
     return replace(first, numbers={**first.numbers, **more, "count": count})
 
 
-def _said_of(raised: Raised) -> Said:
-    """Return what an exception means: out of memory, a signal, an interrupt, a timeout or just an exception."""
-    said = read_line(f"{raised.name}: {raised.message}", code=True)
-    text = shorten(raised.text)
-    # an interrupt during a compiled module's import raises another exception that only mentions its name
-    if raised.name.endswith("KeyboardInterrupt") or raised.message.startswith("KeyboardInterrupt"):
-        return Said(kind="interrupt", text=text, numbers={})
-    if raised.name.endswith("ChildFailedError"):
-        return Said(kind="child_failed", text=text, numbers={})
-    if said is None or said.kind not in CAUSES and said.kind not in CONSEQUENCES:
-        return Said(kind="exception", text=text, numbers={})
-    return replace(said, text=text)
-
-
 def _counted_by_bar(before: bytes) -> dict[str, float]:
     """Return what the last unfinished bar of a training before an error had counted, and of how many steps."""
     *_, bar = (None, *regex("bar_of_training").finditer(before))
@@ -306,6 +314,6 @@ def _windows(line: bytes) -> Iterator[str]:
     if len(line) <= WINDOW:
         yield line.decode("utf-8", "replace")
         return
-    for needle in itertools.chain(*needles().values()):
+    for needle in needles():
         if (at := line.find(needle)) >= 0:
             yield line[max(0, at - 400) : at + WINDOW].decode("utf-8", "replace")

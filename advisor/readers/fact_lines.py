@@ -29,23 +29,25 @@ PRECISIONS = {
 FLAG_FACTS = {"compile", "eager_engines"}
 COUNT_FACTS = ("parameters", "dataset_tokens", "step_tokens")
 SHORTENED = 300
-# marks of all formats: the pattern's name, and texts one of which must be present
+# marks of all formats: the pattern's name, and texts in lower case, one of which its line holds
 _MARKS_OF_ALL = {
-    **{"lm_eval_row": (b"|\xc2\xb1",), "hellaswag_line": (b"ella",)},
-    "perplexity_line": (b"erplexity", b"ERPLEXITY", b"PPL", b"ppl"),
+    **{"lm_eval_row": (b"|\xc2\xb1",), "hellaswag_line": (b"hella",)},
+    "perplexity_line": (b"perplexity", b"ppl"),
 }
-# patterns that count devices and patterns of precisions, each with texts one of which it holds
+# patterns that count devices and patterns of precisions, each with texts in lower case, one of which it holds
 _COUNTS = {
     **{
-        "world": (b"orld", b"ORLD"),
-        "mesh": (b"mesh with", b"DeviceMesh"),
-        "rank": (b"ank ", b"ank:", b"ank=", b"ANK", b"MEMBER"),
+        "world": (b"world",),
+        "mesh": (b"mesh with", b"devicemesh"),
+        "rank": (b"rank ", b"rank:", b"rank=", b"member: "),
     },
-    **{"processes": (b"rocesses", b"GPUs"), "per_node": (b"nproc", b"SLURM_"), "nodes": (b"nnodes", b"SLURM_")},
-    "tasks": (b"SLURM_",),
+    **{"processes": (b"processes", b"gpus"), "per_node": (b"nproc", b"slurm_"), "nodes": (b"nnodes", b"slurm_")},
+    "tasks": (b"slurm_",),
 }
 _HALVES = ("fp16", "bf16")
-_SIXTEEN = (b"p16", b"P16", b"f16", b"F16", b"oat16", b"16bit", b"16-")
+_SIXTEEN = (b"fp16", b"bf16", b"float16", b"16bit", b"precision")
+# a part of every name of a plan, and of every sentence that states one
+_PLANNED = (b"steps", b"iter", b"update", b"epoch")
 
 
 def stated_facts(format: LineFormat, lines: Lines) -> dict[str, Any]:
@@ -57,29 +59,29 @@ def stated_facts(format: LineFormat, lines: Lines) -> dict[str, Any]:
             for name, value in {**values_of(match), **rule.constants}.items():
                 if rule.last or name not in found:
                     found[name] = value
-    names = [name for name, words in _COUNTS.items() if any(word in lines.text for word in words)]
-    counts = {name: said for name in names if (said := regex(f"devices_{name}").search(lines.text))}
+    near = {name: lines.near(*words).text for name, words in _COUNTS.items()}
+    counts = {name: said for name, text in near.items() if (said := regex(f"devices_{name}").search(text))}
     # the sides of a mesh of devices are multiplied
     count = {name: math.prod(map(int, re.findall(rb"(?<!\w)\d+", said[1]))) for name, said in counts.items()}
     launched = count["per_node"] * count.get("nodes", 1) if "per_node" in count else None
     several = (count.get(name) for name in ("world", "mesh", "rank", "processes"))
     devices = next(filter(None, several), None) or launched or count.get("tasks")
-    sixteen = any(word in lines.text for word in _SIXTEEN)
-    halves = [name for name in _HALVES if sixteen and regex(f"precision_{name}").search(lines.text)]
+    sixteen = lines.near(*_SIXTEEN).text
+    halves = [name for name in _HALVES if regex(f"precision_{name}").search(sixteen)]
     half = {"precision": halves[0]} if len(halves) == 1 else {}  # both: which one was used is unknown
     return {**({"world_size": devices} if devices else {}), **half, **format.constants, **found}
 
 
 def marks_of(format: LineFormat, lines: Lines) -> list[Event]:
     """Return the marks of a format in lines that are no records."""
-    own = ((mark.kind, (mark.needs,), mark.compiled) for mark in format.marks)
-    of_all = (("score", needs, regex(name)) for name, needs in _MARKS_OF_ALL.items())
+    own = ((mark.kind, lines, mark.compiled) for mark in format.marks if mark.needs in lines.text)
+    of_all = (("score", lines.near(*words), regex(name)) for name, words in _MARKS_OF_ALL.items())
     found = []
-    for kind, needs, pattern in itertools.chain(own, of_all):
-        for match in pattern.finditer(lines.text) if any(words in lines.text for words in needs) else ():
-            at = lines.index(match.start())
-            shown = lines.each[at].decode("utf-8", "replace").strip()[:SHORTENED]
-            found.append(Event(kind=kind, text=shown, line=int(lines.numbers[at]), numbers=_numbers_of(match)))
+    for kind, some, pattern in itertools.chain(own, of_all):
+        for match in pattern.finditer(some.text):
+            at = some.index(match.start())
+            shown = some.each[at].decode("utf-8", "replace").strip()[:SHORTENED]
+            found.append(Event(kind=kind, text=shown, line=int(some.numbers[at]), numbers=_numbers_of(match)))
     return found[-MOST_MARKS:]
 
 
@@ -136,6 +138,7 @@ class Planned:
 
 def plans_in(lines: Lines) -> list[Planned]:
     """Return such settings in lines that are no records."""
+    lines = lines.near(*_PLANNED)
     text = lines.text[:MOST_BYTES]
     said = [(match, match[4], match[2]) for match in regex("planned_setting").finditer(text)]
     said += [(match, match[1], match[2]) for match in regex("planned_sentence").finditer(text)]
@@ -177,6 +180,7 @@ BATCH_FACTS = ("seq_len", "micro_batch", "grad_accum", "world_size")  # facts th
 _TOLD = (
     *(("parameters", "parameter_count"), ("vocab_size", "vocabulary_size")),
     *(("step_samples", "deepspeed_batch"), ("micro_batch", "deepspeed_micro_batch")),
+    ("grad_accum", "deepspeed_accumulation"),
 )
 _KEPT = (
     *("vocab_size", "step_samples", "parameters", "micro_batch", "world_size", "family", "grad_accum", "learning_rate"),
@@ -263,6 +267,14 @@ def with_step_tokens(facts: dict[str, Any], text: bytes) -> dict[str, Any]:
     if micro is None or length is None or any(name in facts for name in more) or facts.get("world_size", 1) != 1:
         return facts
     return facts if b"accum" in text.lower() else facts | {"step_tokens": micro * length}
+
+
+def with_devices(facts: dict[str, Any]) -> dict[str, Any]:
+    """Add the number of GPUs if the log states the samples of a step, of a GPU's pass, and the passes of a step."""
+    samples, micro, passes = (facts.get(name) for name in ("step_samples", "micro_batch", "grad_accum"))
+    if "world_size" in facts or not (samples and micro and passes) or samples % (micro * passes):
+        return facts
+    return facts | {"world_size": samples // (micro * passes)}
 
 
 def facts_above(head: bytes, records: Records) -> dict[str, Any]:

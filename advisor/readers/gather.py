@@ -47,6 +47,7 @@ _HELD_OUT = re.compile(r"(?:val|valid|validation|eval|evaluation|test|dev)(?:[\W
 _DEEPEST = 4  # level of nested objects whose values count
 _MOST_KEYS = 5000  # an object with more keys is data
 _COUNTER = re.compile(r"(\d{1,12})/(\d{1,12})")
+_PLAIN = (float, int)
 _LONGEST_VALUE = 64  # characters of a number that is written as text
 
 
@@ -283,13 +284,17 @@ def rows_of(
     columns: dict[str, list[Any]] = {}
     count = 0
     for count, row in enumerate(objects, 1):
-        values = dict(_values(row))
-        for key, value in values.items():
+        for key, value in _values(row):
             if key not in named:
                 named[key] = meaning(key, name_of)
-            if named[key] is not None or key in _SETS:
-                column = columns.setdefault(key, [])
-                column += [None] * (count - 1 - len(column)) + [value]
+                if named[key] is not None or key in _SETS:
+                    columns[key] = []
+            if (column := columns.get(key)) is None:
+                continue
+            if len(column) < count - 1:
+                column += [None] * (count - 1 - len(column))
+            # of two values of one row under the same name, the later counts
+            column[count - 1 :] = (value,)
     for column in columns.values():
         column += [None] * (count - len(column))
     frame = pd.DataFrame(columns, index=list(range(1, count + 1) if lines is None else lines))
@@ -303,10 +308,9 @@ def rows_of(
 
 def _values(row: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
     """Yield an object's numbers, dates and clocks, with `"global_step/max_steps": "10/210"` as two numbers."""
-    for key, value in flatten(row):
-        if isinstance(value, int | float):
-            if not isinstance(value, bool):
-                yield key, value if value == value else "nan"
+    for key, value in flatten(row) if dict in map(type, row.values()) or len(row) > _MOST_KEYS else row.items():
+        if type(value) in _PLAIN:  # no booleans
+            yield key, value if value == value else "nan"
         elif isinstance(value, str) and len(value) < _LONGEST_VALUE:
             if key.count("/") == 1 and (both := _COUNTER.fullmatch(value)) is not None:
                 yield from zip(key.split("/"), both.groups(), strict=True)

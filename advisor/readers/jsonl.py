@@ -39,7 +39,10 @@ def score(head: bytes, path: Path) -> float:
         # one document: a list of objects with losses, or an object that holds such a list
         keys = (column_of(key.decode("utf-8", "replace")) for key in {*_KEY.findall(head)})
         has_loss = any(one is not None and one.column in ("loss", "eval_loss") and one.rank < PART for one in keys)
-        return 0.4 if head.lstrip()[:1] in (b"[", b"{") and (has_loss or b"/loss" in head) else 0.0
+        one_line = has_loss and head.startswith(b'[{"') and len(lines) == 1
+        return (
+            0.87 if one_line else 0.4 if head.lstrip()[:1] in (b"[", b"{") and (has_loss or b"/loss" in head) else 0.0
+        )
     if _of_llama_factory(objects[0]):
         return 0.95
     columns = {one.column for record in objects for key, _ in flatten(record) if (one := column_of(key))}
@@ -106,7 +109,8 @@ def _name_of(name: str) -> Named | None:
 def _object(line: bytes) -> Mapping[str, Any] | None:
     """Return the object on a line, also after a prefix before its opening brace; None for anything else."""
     start = line.find(b"{")
-    if start < 0 or start > 200 or len(line) > _LONGEST_LINE:
+    whole_list = line[: max(start, 0)].strip() == b"[" and line.rstrip().endswith(b"]")
+    if start < 0 or start > 200 or whole_list or len(line) > _LONGEST_LINE:
         return None
     return json_object(line[start:]) or None
 

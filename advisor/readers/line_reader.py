@@ -13,7 +13,7 @@ from advisor.readers.chunks import Lines, Progress, read_lines, sample
 from advisor.readers.clock import with_clocks
 from advisor.readers.console_steps import marks_in, with_steps
 from advisor.readers.events import events_in
-from advisor.readers.fact_lines import banner_facts, marks_of, plans_in, stated_facts
+from advisor.readers.fact_lines import banner_facts, marks_of, plans_in, stated_facts, with_devices
 from advisor.readers.line_format import LineFormat, provenance
 from advisor.readers.records import read_records
 from advisor.readers.run_table import RunTable
@@ -54,7 +54,7 @@ class LineReader:
         told = banner_facts(others, records, of_rows)
         if not self.format.learnt:  # it counts the tokens of a step in words of its own, over all devices
             told.pop("step_tokens", None)
-        facts = {**told, **of_rows, **stated_facts(self.format, others)}
+        facts = with_devices({**told, **of_rows, **stated_facts(self.format, others)})
         ends = [event.line for event in events if event.kind in FAILURES and event.line is not None][:1]
         first = min([*records.line[:1].tolist(), *ends], default=np.inf)
         further: list[tuple[int, float]] = []

@@ -27,7 +27,7 @@ from advisor.readers import (
     wandb_folder,
 )
 from advisor.readers.archive import opened
-from advisor.readers.chunks import Progress, decode, read_head, read_lines, sample
+from advisor.readers.chunks import Progress, decode, open_binary, read_head, read_lines, sample
 from advisor.readers.clock import with_clocks
 from advisor.readers.folder import read_folder
 from advisor.readers.formats import line_formats
@@ -193,10 +193,15 @@ def best_reader(path: Path) -> Reader:
     if found is None and not sample(path).strip():
         raise AdvisorError(f"{path} is empty", "Nothing was written to it yet, or the output went elsewhere.")
     if found is None:
+        give = "Give the run's console output, its CSV or JSONL metrics or its folder."
+        with open_binary(path) as stream:
+            binary = b"\0" in stream.read(4096)
+        if binary:
+            raise AdvisorError(f"{path} is a binary file of no known kind", give)
         raise AdvisorError(
             f"{path} holds nothing that looks like a training log",
-            "Give the run's console output, its CSV or JSONL metrics or its folder; --format forces a format, and an "
-            "assistant of yours can describe it: --reader CMD. A report is judged by advisor audit.",
+            f"{give} An assistant of yours can describe the lines of your own program: --reader CMD. A report is "
+            "judged by advisor audit.",
         )
     return found[1]
 

@@ -100,12 +100,13 @@ def read_records(lines: Lines, rules: Sequence[Rule], rule_of: np.ndarray | None
     for at in shapes.values():
         first = each[at[0]]
         known = enumerate(rules) if rule_of is None else [(n, rules[n]) for n in rule_of[at[:1]].tolist() if n >= 0]
-        tried = ((number, rule.find(first)) for number, rule in known) if len(first) <= LONGEST_RECORD else ()
-        number, seen = next(((number, seen) for number, seen in tried if seen is not None), (-1, None))
-        if seen is None:
+        for number, rule in known if len(first) <= LONGEST_RECORD else ():
+            if (seen := rule.find(first)) is not None:
+                found, unread = _blocks(each, at, number, rule, seen[0])
+                break
+        else:
             others += at
             continue
-        found, unread = _blocks(each, at, number, rules[number], seen[0])
         blocks += found
         others += unread
         if _LETTER.search(first, seen[1]):
@@ -164,8 +165,10 @@ def _at_the_same_places(texts: Sequence[bytes], spans: Sequence[tuple[int, int]]
                 return None
             for column, place in enumerate(found):
                 if place is not None and place[0] == number:
-                    texts_of = np.array([text.replace(b",", b"") for text in printed[place[1] :: len(of_pattern)]])
-                    numbers = texts_of.astype(np.float64)
+                    texts_of = printed[place[1] :: len(of_pattern)]
+                    if b"," in (joined := b" ".join(texts_of)):
+                        texts_of = joined.replace(b",", b"").split()
+                    numbers = np.fromiter(map(float, texts_of), float, len(texts_of))
                     values[first : first + _AT_ONCE, column] = np.abs(numbers) if place[2] else numbers
     return values
 

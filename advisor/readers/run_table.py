@@ -24,7 +24,7 @@ def names_of(section: str) -> dict[str, str]:
 
 WITHOUT_NAME = "a number without a name"  # fact `loss_unit` of two columns without a header
 NOT_FOUND = ": command not found"  # a shell prints this about a command and goes on
-ZERO_FOR_NAN = "a loss printed as 0 beside a gradient norm of nan is not a number"  # a note
+ZERO_FOR_NAN = "a loss printed as 0 beside a gradient norm of nan is NaN"  # a note
 ROW_NUMBERS = "number of the row: the log prints no step"  # provenance of row numbers used as steps
 
 
@@ -141,6 +141,7 @@ class RunTable:
     last_step: float | None = None
     first_loss: float | None = None  # of the main phase, as printed; NaN if NaN was printed
     last_loss: float | None = None
+    steps_by_bar: bool = False  # a progress bar counts the steps: it shows how many are done, 0 at first
     duplicates: int = 0  # records dropped because the same run was printed twice
     lines: np.ndarray | None = None  # 1-based line of the file that printed each row; None if its rows are not lines
     notes: tuple[str, ...] = ()  # how ambiguous content was read, in words

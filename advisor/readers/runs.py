@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from advisor.readers.attempts import Stretch, distinct
-from advisor.readers.axis import JOINED
+from advisor.readers.axis import NOT_PRINTED, ONE_EPOCH
 from advisor.readers.clock import GREW
 from advisor.readers.events import joined
 from advisor.readers.fact_lines import Planned, planned_before
@@ -53,7 +53,7 @@ class Cuts:
     train_lines: np.ndarray  # line of each training record, on all ranks
     starts: Sequence[int]  # lines at which a program started again
     plans: Sequence[Planned]  # settings of how far it is meant to go
-    by_epoch: bool  # whether steps restart with every epoch, so that a plan covers one epoch
+    epoch_steps: float | None  # if steps restart with every epoch, the largest printed one: a plan covers one epoch
 
     def reach(self) -> list[tuple[int, int]]:
         """Return the first and last line of each phase's records."""
@@ -91,17 +91,59 @@ def with_runs(table: RunTable, events: Sequence[Event], cuts: Cuts) -> RunTable:
 
 
 def _with_plans(table: RunTable, cuts: Cuts) -> dict[str, Any]:
-    """Return facts with the main run's planned end from the configuration in the log, if no record states it."""
+    """Return facts with the main run's planned end: of its records, else from the configuration in the log."""
     facts = dict(table.facts)
     if not table.phases:
         return facts
     first = cuts.reach()[table.main_phase][0]
-    for fact, column in (("planned_steps", "step"), ("planned_epochs", "epoch")):
+    for fact, column in (("planned_epochs", "epoch"), ("planned_steps", "step")):
         done = values(table, table.main_phase, column)
         counted = len(done) and (column == "epoch" or table.counts_steps)
         if counted and fact not in facts and (plan := planned_before(cuts.plans, first, fact, float(done.max()))):
-            facts[fact] = int(plan) if plan == int(plan) else plan
+            facts[fact] = as_int(plan)
+        if column == "epoch":
+            facts = _of_all_epochs(facts, table, cuts)
     return facts
+
+
+def _of_all_epochs(facts: dict[str, Any], table: RunTable, cuts: Cuts) -> dict[str, Any]:
+    """Multiply planned steps of one epoch by the planned epochs. If these are unknown, so is the planned end."""
+    planned, epochs = (stated(facts, name) for name in ("planned_steps", "planned_epochs"))
+    if planned is None:
+        return facts
+    if cuts.epoch_steps is None:
+        of_one = _plans_first_epoch(table, cuts.phases[table.main_phase], epochs)
+    else:
+        of_one = planned <= ONE_EPOCH * (cuts.epoch_steps + 1)
+    if not of_one:
+        return facts
+    rest = {name: value for name, value in facts.items() if name != "planned_steps"}
+    return (
+        {**rest, "epoch_steps": as_int(planned)}
+        if epochs is None
+        else {**rest, "planned_steps": as_int(planned * epochs)}
+    )
+
+
+def _plans_first_epoch(table: RunTable, stretch: Stretch, epochs: float | None) -> bool:
+    """Return whether rows count the steps of one epoch, `Epoch [0/100] [80/44660]`, and no other one has begun yet."""
+    step, epoch = (values(table, table.main_phase, name) for name in ("step", "epoch"))
+    whole = len(epoch) > 0 and not np.ptp(epoch) and epoch[0] == round(epoch[0])
+    if stretch.planned is None or stretch.planned != stated(table.facts, "planned_steps") or not whole or not len(step):
+        return False
+    if epochs is None:  # the outer counter is printed first: `step 9/100 epoch 1` counts the whole run
+        columns = list(table.columns)
+        return columns.index("epoch") < columns.index("step") and bool(np.ptp(step))
+    if epochs <= 1:
+        return False
+    # a counter of the whole run stands where this epoch begins or ends; only two totals side by side are surely nested
+    away = abs(float(step.max()) - stretch.planned * float(epoch[0]) / epochs)
+    return away > stretch.planned / epochs or (stretch.planned_epochs is not None and epoch[0] <= 1)
+
+
+def as_int(value: float) -> float | int:
+    """Return a whole number as an int."""
+    return int(value) if value == int(value) else value
 
 
 def _events_of(segment: Segment, events: Sequence[Event], train_lines: np.ndarray, *, last: bool) -> list[Event]:
@@ -144,7 +186,7 @@ def _part(table: RunTable, segment: Segment, stretch: Stretch | None, events: Se
         status=status,
         status_reason=reason,
         starts=max(segment.starts, 1 + stretch.restarts),
-        **ends_of(table.columns, at, table.counts_steps and table.provenance.get("step") != JOINED),
+        **ends_of(table.columns, at, table.counts_steps and table.provenance.get("step") not in NOT_PRINTED),
     )
 
 
@@ -190,7 +232,9 @@ def _plan(
     if phase == table.main_phase:
         return declared
     first = cuts.reach()[phase][0]
-    printed = (None if cuts.by_epoch else stretch.planned, stretch.planned_epochs)
+    of_main = cuts.phases[table.main_phase].planned
+    of_one = cuts.epoch_steps is not None or of_main not in (None, declared[0])
+    printed = (None if of_one else stretch.planned, stretch.planned_epochs)
     own = [
         plan if plan is not None else planned_before(cuts.plans, first, name, float(x.max()) if len(x) else 0.0)
         for plan, name, x in zip(printed, ("planned_steps", "planned_epochs"), done, strict=True)

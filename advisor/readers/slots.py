@@ -73,6 +73,8 @@ def slots(line: bytes) -> list[Slot]:
         reader = row.get("reader")
         if reader == "named":
             found.append(_named(match, text))
+        elif reader == "listed":
+            found += _listed(match, text)
         elif reader == "next_of_gpu" and not (found and found[-1].name[:3].lower() == GPU):
             continue
         else:
@@ -125,7 +127,6 @@ def _named(match: re.Match[bytes], text: bytes) -> Slot:
     unit = (match["count"] or match["unit"] or match["amount"] or b"").decode("utf-8", "replace")
     key = match["key"].decode("utf-8", "replace")
     inside = (match["in"] or b"").decode("utf-8", "replace")
-    phases = list(regex("phase_word").finditer(text, max(0, match.start() - 80), match.end("key")))
     return Slot(
         name=" ".join(key.split()) + inside,
         start=match.start("value"),
@@ -134,5 +135,30 @@ def _named(match: re.Match[bytes], text: bytes) -> Slot:
         unit=unit,
         total=None if match["total"] is None else match.span("total"),
         sure=bool(match["sep"].strip()),
-        held_out=bool(phases) and phases[-1]["held"] is not None,
+        held_out=_held_out(text, match.start(), match.end("key")),
     )
+
+
+def _listed(match: re.Match[bytes], text: bytes) -> list[Slot]:
+    """Return the numbers of `[loss, acc]: [2.5, 0.7]`; none if they are not as many as the names."""
+    names, values = (
+        list(re.compile(rb"[^,\s](?:[^,]*[^,\s])?").finditer(text, *match.span(part))) for part in ("names", "values")
+    )
+    if len(names) != len(values):
+        return []
+    return [
+        Slot(
+            name=name[0].decode("utf-8", "replace"),
+            start=value.start(),
+            end=value.end(),
+            word=name[0].split()[-1],
+            held_out=_held_out(text, match.start(), name.end()),
+        )
+        for name, value in zip(names, values, strict=True)
+    ]
+
+
+def _held_out(text: bytes, start: int, end: int) -> bool:
+    """Return whether validation is the last phase that a name, or the words before it, mention."""
+    phases = list(regex("phase_word").finditer(text, max(0, start - 80), end))
+    return bool(phases) and phases[-1]["held"] is not None

@@ -22,7 +22,7 @@ from advisor.readers.run_table import NOT_FOUND, Event, RunPart, RunTable, Statu
 # kinds that can end a run; the others only describe its end
 CAUSES = {
     "out_of_memory": (Status.OUT_OF_MEMORY, "out of memory"),
-    "host_memory": (Status.OUT_OF_MEMORY, "the machine's own memory ran out"),
+    "host_memory": (Status.OUT_OF_MEMORY, "host memory (not the GPU's) ran out"),
     "disk_full": (Status.CRASHED, "the disk was full"),
     "data_worker": (Status.CRASHED, "a worker of the data loader was killed"),
     "nccl_timeout": (Status.CRASHED, "a collective operation timed out"),
@@ -58,8 +58,7 @@ _TRAINED = re.compile(r"[Tt]rain|TRAIN|[Tt]un(?:ing|ed)|[Ee]poch|runtime|[^\x00-
 _FINAL = re.compile(r"\b[Ff]inal\b")
 _Judged = TypeVar("_Judged", RunTable, RunPart)
 _OPEN = (Status.NO_END, Status.INCOMPLETE)
-NO_WORDS = "a table of numbers does not say how its run ended, nor how far it was to go"
-NO_PLAN = "it does not say how many {unit}s were planned, or whether the run went on"
+NO_WORDS = "a table of numbers does not say how its run ended, nor how many steps it was to do"
 
 
 def status_of(
@@ -112,7 +111,8 @@ def status_of(
     if said is not None and said.kind == "early_stop":
         return Status.COMPLETED, f"ended early by its own rule: {said.text}"
     if said is not None and (said.kind not in _IF_ALL_WAS_DONE or reached is not False):
-        return Status.COMPLETED, f"the log says so: {said.text}"
+        summary = said.text.startswith("{")  # a record of many numbers, none of which says why
+        return Status.COMPLETED, "the log sums the training up" if summary else f"the log says so: {said.text}"
     if reached:
         return Status.COMPLETED, f"reached {_place(last_step, planned_steps, unit)}"
     if reached is False:
@@ -127,7 +127,10 @@ def status_of(
         )
     if last_step is None:
         return Status.NO_END, "nothing in the log says how far it was to go, nor how it ended"
-    return Status.NO_END, f"the log ends without an end message; {NO_PLAN.format(unit=unit)}"
+    return Status.NO_END, (
+        f"the log has no end message and does not say how many {unit}s were planned, so the run may be complete, cut "
+        "off or still running"
+    )
 
 
 def _ends_said(events: Sequence[Event], last_step: float | None) -> Event | None:
@@ -253,7 +256,7 @@ def _signal_of(exitcode: float) -> float:
 FEWEST_GAPS = 5  # gaps between evaluations, enough to show their interval
 FEWEST_ROWS = 10  # fewest rows of a run for which a round last number counts
 BY_CHANCE = 0.005  # share of possible cuts that are as round; every hundredth step is too common
-ROUND = "is a round number, where few runs are cut"
+ROUND = "is a round number, at which few runs are cut"
 
 
 def at_the_end(table: RunTable, phase: int, events: Sequence[Event]) -> str:
@@ -261,7 +264,7 @@ def at_the_end(table: RunTable, phase: int, events: Sequence[Event]) -> str:
     saved = [e for e in events if e.kind in ("checkpoint", "afterwards") and e.numbers.get("rows_after") == 0]
     words = _evaluated_out_of_turn(table, phase)
     if not words and saved and (number := _ends_round(table, phase)):
-        words = f"{number}, and behind it stands: {saved[-1].text}"
+        words = f"{number}, and after it the log says: {saved[-1].text}"
     return words
 
 
@@ -279,7 +282,7 @@ def _evaluated_out_of_turn(table: RunTable, phase: int) -> str:
     last, every = float(steps[evaluated][-1]), float(np.median(gaps[:-1]))
     # an evaluation lost in a restart makes a double gap
     out_of_turn = every > 0 and np.all(gaps[:-1] % every == 0) and 0 < gaps[-1] < every
-    words = f"evaluated out of turn at the last step {last:.10g}, as at an end: else every {every:.10g}"
+    words = f"its last step, {last:.10g}, was evaluated out of turn (else every {every:.10g} steps), as at an end"
     return words if out_of_turn else ""
 
 
@@ -291,7 +294,7 @@ def _ends_round(table: RunTable, phase: int) -> str:
     if len(counted) < FEWEST_ROWS or np.any(counted != np.round(counted)):
         return ""
     first, last, stride = int(counted[0]), int(counted[-1]), int(np.median(np.diff(counted)))
-    ends = {last, last + 1} if first in (0, stride - 1) else {last}
+    ends = {last, last + 1} if first in (0, stride - 1) and not table.steps_by_bar else {last}
     end = max(ends, key=grain)
     if stride / grain(end) > BY_CHANCE:
         return ""
@@ -320,7 +323,8 @@ def ended_alike(parts: list[RunPart]) -> list[RunPart]:
 
     def words(part: RunPart) -> str:
         others = far[part.first_step, part.last_step] - 1
-        return f"ends at step {part.last_step:.10g}, as {others} other run{'s' * (others > 1)} of this log"
+        ended = "runs of this log do" if others > 1 else "run of this log does"
+        return f"it ends at step {part.last_step:.10g}, as {others} other {ended}"
 
     return [shown_complete(part, words(part)) if part in silent else part for part in parts]
 
@@ -399,11 +403,24 @@ def by_plan(facts: dict[str, Any], table: RunTable) -> RunTable:
     return dataclasses.replace(table, status=status, status_reason=reason)
 
 
+def may_be_ended_by(table: RunTable, other: RunTable) -> bool:
+    """Return whether another file may say how this log's run ended: it fails, where the log itself states no end."""
+    failed = any(event.kind in FAILURES for event in other.events)
+    return failed and is_open(table) and other.status not in (*_OPEN, Status.COMPLETED)
+
+
+def counts_apart(table: RunTable, other: RunTable) -> tuple[float, float] | None:
+    """Return the numbers of steps to which two files count, or None if they are equal or not both known."""
+    bar = next((event.numbers["bar_total"] for event in other.events if "bar_total" in event.numbers), None)
+    planned, its_planned = table.facts.get("planned_steps"), other.facts.get("planned_steps") or bar
+    return (planned, its_planned) if planned and its_planned and planned != its_planned else None
+
+
 def by_other_log(table: RunTable, other: RunTable) -> RunTable:
     """Return the table with the end stated in another file of the run (its stderr), if the log itself states none."""
-    failures = [event for event in other.events if event.kind in FAILURES]
-    if not is_open(table) or other.status in (*_OPEN, Status.COMPLETED) or not failures:
+    if not may_be_ended_by(table, other):
         return table
+    failures = [event for event in other.events if event.kind in FAILURES]
     name = Path(other.source).name
     reason, note = other.status_reason, f"how the run ended is in {name}"
     planned, its_planned = (one.facts.get("planned_steps") for one in (table, other))
@@ -412,14 +429,13 @@ def by_other_log(table: RunTable, other: RunTable) -> RunTable:
     if its_last is None and bar is not None:
         its_last, its_planned, unit = bar.step, its_planned or bar.numbers["bar_total"], "step"
     # The log knows how far the run was, unless the other file has a later step of the same count.
-    counts_apart = None not in (planned, its_planned) and planned != its_planned
-    if table.last_step is not None and (counts_apart or (its_last or 0) < table.last_step):
-        place = _when(table.last_step, planned, "step" if table.counts_steps else "row")
-        its_place = _when(its_last, its_planned, unit)
-        reason = reason.replace(its_place, place)
+    last, apart = table.last_step, counts_apart(table, other)
+    if len(table) and (apart or last is None or (its_last or 0) < last):
+        place = f" {_when(last, planned, 'step' if table.counts_steps else 'row')}" if last is not None else ""
+        reason = reason.replace(f" {_when(its_last, its_planned, unit)}", place)
         failures = [dataclasses.replace(event, step=None) for event in failures]
-    if counts_apart:
-        note += f", which counts to {its_planned:,.0f} steps, and the log to {planned:,.0f}: is it of the same run?"
+    if apart:
+        note += f", which counts to {apart[1]:,.0f} steps, and the log to {apart[0]:,.0f}: is it of the same run?"
     return dataclasses.replace(
         table,
         status=other.status,

@@ -216,7 +216,7 @@ def telemetry_run(path: Path, format: str, telemetry: Telemetry, readings: int, 
         provenance={},
         telemetry=telemetry,
         rows=readings,
-        status_reason="readings of a device only: they do not say how a run ended",
+        status_reason="the file holds readings of a device, which do not say how a run ended",
         notes=tuple(notes),
     )
 

@@ -37,7 +37,7 @@ def read(path: Path) -> RunTable:
     """Read a summary (one row with the last values) or a config (only facts). Raises AdvisorError on failure."""
     if (text := read_document(path)).lstrip()[:1] != b"{":
         table = rows_of([]).table(path, NAME, facts=read_config(path))
-        reason = "a configuration: it does not say how the run ended"
+        reason = "the file is a configuration, which does not say how its run ended"
         return dataclasses.replace(table, status=Status.NO_END, status_reason=reason)
     raw = parse_json(text, str(path))
     if not isinstance(raw, Mapping):

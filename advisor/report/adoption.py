@@ -84,13 +84,31 @@ def adoption_lines(adopted: Adopted) -> Iterator[str]:
             f"{model.vocab_size:,}, by its {'configuration' if adopted.by_log else 'weights'}; {_FITS[chosen.by_law]}"
         )
     if held_out is None:
-        yield "the error of its predicted step times is unknown: fewer than four batches were measured"
+        yield untested(adopted)
     else:
         yield (
             f"each batch predicted from the others: median error {units.format_percent(held_out.median)}, "
             f"{sum(held_out.inside)} of {len(held_out.inside)} inside their intervals"
         )
     yield from (f"note: {note}" for note in adopted.recipe.notes)
+
+
+def untested(adopted: Adopted) -> str:
+    """Says why no predicted step time could be compared with a measured one, and what would change that."""
+    names = ("micro_batch", "grad_accum", "seq_len")
+    unstated = [knob.key for knob in adopted.recipe.knobs if knob.name in names and knob.value is None]
+    varied = [burst for burst in adopted.bursts if any(setting.name in names for setting in burst.values)]
+    advice = "adopt it again with more time: --budget-seconds"
+    if unstated:
+        advice = f"write {' and '.join(unstated)} with a value into the command, so that bursts can change it"
+    elif all(adopted.working(name) is None for name in names):
+        advice = "no option that changes its batch is known to work; name one: --knob micro_batch=--OPTION"
+    elif any(burst.outcome == "completed" and not burst.steady for burst in varied):
+        advice = "some bursts ended before their steps were steady; adopt a command that does more steps"
+    return (
+        "fewer than four batches were measured: no predicted step time was compared with a measured one, and the "
+        f"intervals rest on how much the measured steps vary; {advice}"
+    )
 
 
 def options_table(options: list[Option], chosen: AdoptedPlan) -> Table:
@@ -130,7 +148,9 @@ def plan_lines(plan: AdoptedPlan, recipe: Recipe) -> Iterator[str]:
         yield f"{plan.rows_per_step:,.0f} samples a step, {rate}, {plan.rows_per_step * plan.steps:,.0f} in all"
     yield from (f"why: {reason}" for reason in plan.reasons)
     yield from (f"warning: {warning}" for warning in plan.warnings)
-    settings = f"   with {in_words(plan.values, recipe)}" if plan.values else ""
+    # the settings that the command itself does not have already
+    changed = [one for one in plan.values if (knob := recipe.knob(one.name)) is None or knob.value != one.value]
+    settings = f"   with {in_words(changed, recipe)}" if changed else ""
     yield f"it runs: {shlex.join(plan.command)}{settings}"
 
 

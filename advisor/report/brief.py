@@ -12,10 +12,9 @@ from rich.console import RenderableType
 
 from advisor import units
 from advisor.options import Goal
-from advisor.planning.explore import chances
+from advisor.planning.explore import chances, is_unproven
 from advisor.planning.goal import Limits
-from advisor.planning.offers import ANY
-from advisor.planning.sensitivity import machine
+from advisor.planning.offers import ANY, same_machine
 from advisor.planning.stages import stages
 from advisor.records import Bill, Estimate, Plan, Run, SearchReport
 from advisor.report import plan as plan_words
@@ -101,14 +100,18 @@ def _rows(plan: Plan) -> Iterator[Row]:
         rests = f"measured here ({plan.grounds.calibration})" if measured else f"based on {briefly(plan.grounds)}"
         kinds = len(plan.search.devices) if plan.search else 1
         compared = f"; {kinds} kinds compared by expected time" if kinds > 1 else ""
+        compared += ", this one by its slowest likely time" if compared and is_unproven(plan.chosen) else ""
         yield "basis", f"speed {rests}; 80 % intervals{compared}"
     if (odds := broken(plan)) is not None:
         yield "odds", odds
-    for run in plan.search.neighbours if plan.search else ():
-        yield "or", f"{machine(run, ', ')}: {_numbers(run)}: {run.standing.why}"
+    neighbours = plan.search.neighbours if plan.search else ()
+    for run in neighbours:
+        yield "or", f"{run.offer.in_words(', ')}: {_numbers(run)}: {run.standing.why}"
     # Name each other machine that was asked for, if there are few.
     named = plan.search.machines if plan.search else ()
     for run in named if len(named) <= _FEW else ():
+        if any(same_machine(run.offer, one.offer) for one in neighbours):
+            continue
         parts = [TIME.expected(run.total_seconds), COST.expected(run.cost_usd) if run.cost_usd else ""]
         memory = run.prediction.device_bytes
         parts.append(DEVICE_MEMORY.expected(memory) if memory else "")
@@ -152,9 +155,9 @@ def odds(chance: float) -> str:
 def _run(run: Run, plan: Plan, *, anyway: bool = False) -> str:
     """Describes another run. Its machine is named if it differs, and always with `anyway`."""
     own, other = ((offer.gpu, offer.gpus, offer.provider, offer.spot) for offer in (plan.offer, run.offer))
-    where = "" if own == other and not anyway else f" on {machine(run, ', ')}"
+    where = "" if own == other and not anyway else f" on {run.offer.in_words(', ')}"
     if plan.run is None:  # the same model and tokens everywhere
-        return f"{machine(run, ', ')}, {_numbers(run)}"
+        return f"{run.offer.in_words(', ')}, {_numbers(run)}"
     return f"depth {run.depth}{where}, {units.format_tokens(run.tokens)} tokens, {_numbers(run)}"
 
 
@@ -220,6 +223,8 @@ def _search(plan: Plan, search: SearchReport, fronts: list[Table], shown_notes: 
     if len(search.scaling) > 1:
         yield from _with_notes([search_tables.scaling(plan)], shown_notes)
         yield search_tables.pays(search)
+    elif search.scaling_left_out:
+        yield from ("", search_tables.scaling_alone(search))
 
 
 def _with_notes(tables: list[Table], shown_notes: list[str]) -> Iterator[RenderableType]:

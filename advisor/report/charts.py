@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -32,7 +33,9 @@ _SIDES: tuple[tuple[Literal["left", "right"], int], ...] = (  # of labels, by pr
     *(("left", -9), ("right", -9), ("left", 11), ("right", 11), ("left", -22), ("right", -22)),
     *(("left", 24), ("right", 24), ("left", -36), ("right", -36), ("left", 38), ("right", 38)),
 )
-_SHORT = "format(datum.value, abs(datum.value) < 1000 ? '.4~g' : '.4~s')"  # 0.015 and 35k, never 15m or 0k
+# of axes: 0.015, 35k and 2B (SI's giga); never 15m, 0k or 65,536.000000
+_SHORT = "replace(format(datum.value, abs(datum.value) < 1000 ? '.5~g' : '.5~s'), 'G', 'B')"
+_FLAT = 1e-4  # a curve that varies by a smaller share is drawn as a flat line, on an axis that reaches 5 % further
 _SHARED_EXTENT, _SHARED_HEIGHT = 40, 310  # pixels: room for the numbers of the vertical axis; of the drawing
 _LOG_FROM = 3.0  # an axis that spans a larger factor is logarithmic
 _TIMES = {"µs": "microseconds", "ms": "milliseconds", "s": "seconds", "min": "minutes", "h": "hours"}
@@ -41,6 +44,7 @@ PICK = "pick"  # name of the selection that the page Plan reads
 NOTE = ("model", "on", TIME.column, COST.column, LOSS.column, "remark")  # columns about a run of the search
 
 Rows = Iterable[Mapping[str, Any]]
+Listed = Sequence[Mapping[str, Any]]  # rows that are read more than once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +57,9 @@ class ChartAxis:
 
 
 SIGHTS = {  # fields of the rows of `front`: for both axes, and for the colour
-    "cost and loss": ("usd", "quality", "hours"),
-    "time and loss": ("hours", "quality", "usd"),
-    "cost and time": ("usd", "hours", "quality"),
+    "cost and loss": ("usd", "quality", "duration"),
+    "time and loss": ("duration", "quality", "usd"),
+    "cost and time": ("usd", "duration", "quality"),
 }
 
 
@@ -93,10 +97,15 @@ def in_unit(rows: Sequence[Mapping[str, Any]], field: str, words: Formatter) -> 
 
 def timed(*groups: Sequence[Mapping[str, Any]]) -> tuple[ChartAxis, list[list[dict[str, Any]]]]:
     """Returns an axis and rows with `time` in place of `hours`, in a unit that suits the longest time."""
-    longest = max((float(row["hours"]) for rows in groups for row in rows), default=0)
-    factor, suffix = format_seconds.unit(HOUR * longest)
+    factor, unit = time_unit(HOUR * max((float(row["hours"]) for rows in groups for row in rows), default=0))
     scaled = [[{**row, "time": row["hours"] * HOUR / factor} for row in rows] for rows in groups]
-    return ChartAxis(field="time", title=_TIMES.get(suffix, suffix)), scaled
+    return ChartAxis(field="time", title=unit), scaled
+
+
+def time_unit(longest_seconds: float) -> tuple[float, str]:
+    """Returns the seconds of the unit that suits the longest of some times, and the unit's name."""
+    factor, suffix = format_seconds.unit(longest_seconds)
+    return factor, _TIMES.get(suffix, suffix)
 
 
 def throughput(rows: Rows, measured: Rows) -> alt.LayerChart:
@@ -118,21 +127,22 @@ def throughput(rows: Rows, measured: Rows) -> alt.LayerChart:
 
 def _curve(rows: Rows, x: alt.X, title: str, tips: list[alt.Tooltip], **line: Any) -> list[alt.Chart]:
     """Returns a predicted curve (`value`) and its band."""
-    base, y = _chart(rows), dict[str, Any](title=title, scale=_TIGHT)
+    base, y = _chart(rows), dict[str, Any](title=title, scale=_TIGHT, axis=alt.Axis(labelExpr=_SHORT))
     drawn = base.mark_line(color=PREDICTED, **line).encode(x, alt.Y("value:Q", **y), tooltip=tips)
     return [_interval(base, x, **y), drawn]
 
 
 def loss(rows: Rows, marks: Rows) -> alt.LayerChart:
     """Draws loss against tokens with its band. Rows hold tokens, value, low, high, label; marks tokens and words."""
-    words = "replace(format(datum.value, '.3~s'), 'G', 'B')"  # SI's giga is a billion to people who count tokens
-    ticks = _few_ticks(labelExpr=words)
+    ticks = _few_ticks(labelExpr=_SHORT)
     x = alt.X("tokens:Q", title="training tokens", scale=_padded_log(), axis=ticks)
     layers = _curve(rows, x, f"{LOSS.name}, nats per token", _tips(label="loss"))
     if len(limits := pd.DataFrame(list(marks))):
         colours = dict(zip(limits["words"], (ACTUAL, WARNING, "#CC79A7", GOOD, REJECTED), strict=False))
-        rules = alt.Chart(limits).mark_rule(strokeDash=[6, 4], strokeWidth=2)
-        layers.append(rules.encode(x, _colours("words", colours, labelLimit=0), tooltip=_tips(words="mark")))
+        # The first mark, the plan, is a whole line, which shows through the dashes of a limit at the same place.
+        dash: Any = alt.condition(alt.datum.words == limits["words"][0], alt.value([1, 0]), alt.value([6, 4]))
+        rules = alt.Chart(limits).mark_rule(strokeWidth=2).encode(x, _colours("words", colours, labelLimit=0))
+        layers.append(rules.encode(strokeDash=dash, tooltip=_tips(words="mark")))
     return _layered(*layers, height=_HEIGHT)
 
 
@@ -167,35 +177,46 @@ def memory(
     bars = _stacked(rows, PARTS[: len(parts)], parts, columns=3, size=wide)
     whiskers = alt.Chart(sums).mark_rule(color=REJECTED, strokeWidth=2)
     whiskers = whiskers.encode(x, alt.Y("low:Q"), alt.Y2("high:Q"), tooltip=_tips(label="in all, 80 %"))
-    layers = [bars.encode(x, alt.Y("value:Q", title="GiB per GPU")), whiskers]
+    layers = [bars.encode(x, alt.Y("value:Q", title="GiB per GPU", axis=alt.Axis(labelExpr=_SHORT))), whiskers]
     return _layered(*layers, *([] if limit is None else [_limit("y", *limit)]), height=_HEIGHT)
 
 
-def memory_bar(rows: Rows, span: tuple[float, float], words: str, limit: float | None) -> alt.LayerChart:
-    """Draws the memory of one device as a bar of parts, the interval of their sum, and the device's limit, in GiB."""
-    rows = [{**row, "place": ""} for row in rows]
+def memory_bar(rows: Rows, span: tuple[float, float], words: str, limit: float | None) -> dict[str, Any]:
+    """Returns the memory of one device as a bar of parts, the interval of their sum, and the device's limit, in GiB."""
+    # Vega-Lite written out, like `whisker`
+    rows, end = list(rows), 1.03 * max(span[1], limit or 0.0)
     parts = [str(row["part"]) for row in rows]
-    end = 1.03 * max(span[1], limit or 0.0)
-    x: dict[str, Any] = {"title": None, "scale": alt.Scale(domain=[0, end], nice=False)}
-    x["axis"] = _few_ticks(labelExpr="datum.value + ' GiB'", domain=False)
-    y = alt.Y("place:N", axis=None)
-    bars = _stacked(rows, PARTS[: len(parts)], parts, columns=6, size=16).encode(alt.X("value:Q", **x), y)
-    if len(parts) == 1:
-        bars = bars.encode(alt.Color("part:N", legend=None, scale=alt.Scale(range=[PREDICTED])))
-    ends = _chart([{"place": "", "low": span[0], "high": span[1], "label": words}])
-    whisker = ends.mark_rule(color=REJECTED, strokeWidth=3).encode(alt.X("low:Q", **x), alt.X2("high:Q"), y)
-    layers = [bars, whisker.encode(tooltip=_tips(label="in all, 80 %"))]
-    if limit is not None:
-        line = _chart([{"limit": limit}]).mark_rule(color=WARNING, strokeWidth=3)
-        layers.append(line.encode(alt.X("limit:Q", **x)))
-    return _layered(*layers, height=82 if len(parts) == 1 else 116)
+    axis = _few_ticks(labelExpr="datum.value || '0 GiB'", domain=False).to_dict()
+    across = {"type": "quantitative", "title": None, "scale": {"domain": [0, end], "nice": False}, "axis": axis}
+    legend = {"orient": "top", "columns": 6} if len(parts) > 1 else None
+    colour = {
+        "field": "part",
+        "title": None,
+        "scale": {"domain": parts, "range": PARTS[: len(parts)]},
+        "legend": legend,
+    }
+
+    def layer(data: Listed, field: str, mark: dict[str, Any], tips: dict[str, str], **more: Any) -> dict[str, Any]:
+        tooltip = [{"field": name, "type": "nominal", "title": title} for name, title in tips.items()]
+        more |= {"tooltip": tooltip, "y": {"datum": "", "type": "nominal", "axis": None}} if tips else {}
+        return {"data": {"values": data}, "mark": mark, "encoding": {"x": {"field": field, **across}, **more}}
+
+    order, bar = {"field": "order", "type": "quantitative"}, {"type": "bar", "size": 16}
+    ends, rule = [{"low": span[0], "high": span[1], "label": words}], {"type": "rule", "strokeWidth": 3}
+    layers = [
+        layer(rows, "value", bar, {"part": "part", "label": "takes"}, color=colour | {"type": "nominal"}, order=order),
+        layer(ends, "low", rule | {"color": REJECTED}, {"label": "in all, 80 %"}, x2={"field": "high"}),
+        *([] if limit is None else [layer([{"limit": limit}], "limit", rule | {"color": WARNING}, {})]),
+    ]
+    return {"layer": layers, "height": 116 if len(parts) > 1 else 82}
 
 
 def step_parts(rows: Rows, *, across: str, parts: Sequence[str]) -> alt.Chart:
     """Draws the stacked seconds of a step, one bar for each `place` named by `across`; rows as of `memory`."""
     x = alt.X("place:O", sort=None, title=across, axis=alt.Axis(labelAngle=0, labelLimit=220))
     bars = _stacked(rows, PARTS[: len(parts)], parts, columns=3, size=alt.Undefined)
-    return bars.encode(x, alt.Y("value:Q", title="seconds of a step")).properties(height=_HEIGHT)
+    y = alt.Y("value:Q", title="seconds of a step", axis=alt.Axis(labelExpr=_SHORT))
+    return bars.encode(x, y).properties(height=_HEIGHT)
 
 
 def _stacked(
@@ -214,7 +235,8 @@ def waterfall(rows: Rows, *, unit: str) -> alt.Chart:
     data = pd.DataFrame(list(rows))
     drawn = alt.Chart(data).mark_bar(clip=True).encode(
         alt.Y("part:N", sort=list(data["part"]), title=None, axis=alt.Axis(labelLimit=220)),
-        alt.X("low:Q", title=unit, scale=alt.Scale(domainMin=0)),  # lengths of whole bars are compared
+        # lengths of whole bars are compared
+        alt.X("low:Q", title=unit, scale=alt.Scale(domainMin=0), axis=alt.Axis(labelExpr=_SHORT)),
         alt.X2("high:Q"),
         _colours("kind", {"wall clock": REJECTED, "longer": WARNING, "shorter": GOOD}),
         tooltip=_tips(part="part", label="takes"),
@@ -262,18 +284,30 @@ def gantt(rows: Rows, *, kinds: Sequence[str]) -> alt.LayerChart:
     (or None).
     """
     rows = list(rows)
-    y = alt.Y("run:N", title=None, sort=[row["run"] for row in rows], axis=alt.Axis(labelLimit=220))
+    y = alt.Y("run:N", title=None, sort=[row["run"] for row in rows], axis=alt.Axis(labelLimit=220, labelOverlap=False))
     tips = _tips(run="run", pool="on", label="")
     bars = _chart(rows).mark_bar(height=14).encode(
-        alt.X("start:T", title=None), alt.X2("end:T"), y, _colours("kind", dict(zip(kinds, SERIES, strict=False))),
-        tooltip=tips,
+        alt.X("start:T", title=None, axis=_days(rows)), alt.X2("end:T"), y,
+        _colours("kind", dict(zip(kinds, SERIES, strict=False))), tooltip=tips,
     )  # fmt: skip
     ends = _chart(rows).mark_rule(strokeWidth=2, opacity=0.6).encode(alt.X("low:T"), alt.X2("high:T"), y, tooltip=tips)
     dated = _chart(row for row in rows if row["deadline"] is not None) if any(row["deadline"] for row in rows) else None
     late = [] if dated is None else [
         dated.mark_tick(color=WARNING, thickness=3, height=18).encode(alt.X("deadline:T"), y, tooltip=tips)
     ]  # fmt: skip
-    return _layered(bars, ends, *late, height=max(120, 24 * len(rows)))
+    # Streamlit's height includes the legend and the axis.
+    return _layered(bars, ends, *late, height=90 + 24 * len({row["run"] for row in rows}))
+
+
+def _days(rows: Rows) -> alt.Axis:
+    """Returns an axis of days, or of hours with their day if all is over within two days."""
+    moments = [datetime.fromisoformat(str(row[end])) for row in rows for end in ("start", "high")]
+    lasts = max(moments, default=datetime.min) - min(moments, default=datetime.min)
+    if lasts > timedelta(days=180):
+        return alt.Axis(format="%b %Y", tickCount=6, labelOverlap=True)
+    if lasts > timedelta(days=2):
+        return alt.Axis(format="%a %d %b", tickCount="day", labelOverlap=True)
+    return alt.Axis(format="%a %H:%M", tickCount=6, labelOverlap=True)
 
 
 def zoomable(chart: alt.LayerChart) -> alt.LayerChart:
@@ -309,13 +343,22 @@ def lines(
     # the curve fills the full width
     ends: Any = alt.Undefined if shared is None else list(shared)
     across = alt.Scale(nice=False, zero=False, type="log" if x.log else "linear", domain=ends)
-    horizontal = alt.X(f"{x.field}:Q", title=x.title, axis=alt.Axis(format=number_format, tickCount=8), scale=across)
-    vertical: dict[str, Any] = {"title": title, "scale": _TIGHT, "axis": alt.Undefined}
-    if shared is not None:
-        vertical["axis"] = alt.Axis(minExtent=_SHARED_EXTENT, maxExtent=_SHARED_EXTENT, labelExpr=_SHORT)
+    ticks = 8 if named and shared is None else 4  # fewer where numbers stand around the chart
+    below = alt.Axis(format=number_format, tickCount=ticks)
+    horizontal = alt.X(f"{x.field}:Q", title=x.title, axis=below, scale=across)
+    extent: dict[str, Any] = {} if shared is None else {"minExtent": _SHARED_EXTENT, "maxExtent": _SHARED_EXTENT}
+    vertical: dict[str, Any] = {
+        "title": title,
+        "scale": _TIGHT,
+        "axis": alt.Axis(labelExpr=_SHORT, tickCount=ticks, **extent),
+    }
+    values = pd.concat([data, faint])["value"] if len(data) else pd.Series([0.0])
+    low, high = float(values.min()), float(values.max())
     if log_y or always_log:
-        values = pd.concat([data, faint])["value"]
-        vertical |= _from_end_to_end(float(values.min()), float(values.max()), always_log=always_log)
+        vertical |= _from_end_to_end(low, high, always_log=always_log)
+    elif not len(expected) and high - low < _FLAT * max(abs(low), abs(high)):
+        margin = 0.05 * max(abs(low), abs(high))
+        vertical["scale"] = alt.Scale(zero=False, domain=[low - margin, high + margin])
     y = alt.Y("value:Q", **vertical)
     colour = _colours("series", colours, columns=4, symbolOpacity=1, labelLimit=0)
     colour = colour if named and len(colours) > 1 and shared is None else colour.legend(None)
@@ -397,11 +440,14 @@ def _in_markdown(words: str, width: int, drawn: str) -> str:
 
 
 def scatter_row(
-    name: str, predicted: Estimate, actual: float, *, inside: bool, words: Formatter, factor: float = 1.0
+    name: str, predicted: Estimate, actual: float, *, inside: bool | None, words: Formatter, factor: float = 1.0
 ) -> dict[str, object]:
-    """Returns a row of `identity_scatter`, in a unit that is `factor` times the numbers' own."""
+    """Returns a row of `identity_scatter`, in a unit that is `factor` times the numbers' own.
+
+    `inside` is None for a run that does not count.
+    """
     numbers = {"predicted": predicted.value, "low": predicted.low, "high": predicted.high, "actual": actual}
-    where = "inside the interval" if inside else "outside"
+    where = {True: "inside the interval", False: "outside", None: "does not count"}[inside]
     label = f"{format_estimate(predicted, words)}; actual {words(actual)}"
     return {"run": name, **{key: value / factor for key, value in numbers.items()}, "inside": where, "label": label}
 
@@ -420,7 +466,8 @@ def identity_scatter(rows: Rows, *, unit: str) -> alt.LayerChart:
     data = pd.DataFrame(list(rows))
     low, high = float(data[["low", "actual"]].min().min()), float(data[["high", "actual"]].max().max())
     ends = _from_end_to_end(low, high)
-    colour = _colours("inside", {"inside the interval": GOOD, "outside": WARNING})
+    shown = {"inside the interval": GOOD, "outside": WARNING, "does not count": REJECTED}
+    colour = _colours("inside", {name: shown[name] for name in shown if (data["inside"] == name).any()})
     x = {"title": f"predicted, {unit}", **ends}
     bars = alt.Chart(data).mark_rule().encode(alt.X("low:Q", **x), alt.X2("high:Q"), alt.Y("actual:Q", **ends), colour)
     dots = alt.Chart(data).mark_point(filled=True, size=80).encode(
@@ -473,20 +520,23 @@ def _limit(axis: str, value: float, words: str) -> alt.LayerChart:
 
 
 def front(
-    rows: Rows, missed: Rows, *, sight: tuple[str, str, str], quality: str, limits: tuple[float | None, float | None]
-) -> alt.LayerChart:
-    """Draws two of dollars, hours and quality on the axes, and the third as colour if all rows have it.
+    rows: Listed, missed: Listed, *, sight: tuple[str, str, str], quality: str, unit: str,
+    limits: tuple[float | None, float | None],
+) -> alt.LayerChart:  # fmt: skip
+    """Draws two of dollars, time and quality on the axes, and the third as colour if all rows have it.
 
-    Rows hold id, usd, hours, quality, shown, label ("" for none) and the words of NOTE for the tooltip. Dots that would
-    lie on each other are moved to the left, the first rows least; a label is left out where it has no room. `limits`
-    are the budget in dollars and the deadline in hours. A click selects a run by its id.
+    Rows hold id, usd, duration, quality, shown, label ("" for none) and the words of NOTE for the tooltip. A label is
+    left out where it has no room. `limits` are the budget in dollars and the deadline, which is in the `unit` of
+    durations. A click selects a run by its id.
     """
     across, up, shade = sight
-    titles = {"usd": f"{COST.name}, dollars", "hours": f"{TIME.name}, hours", "quality": quality}
-    formats = {"usd": "$,.3~r", "hours": ",.3~r"}  # SI's m (a thousandth) would be read as minutes or a million
-    ends = {"usd": (limits[0], "budget"), "hours": (limits[1], "deadline"), "quality": (None, "")}
-    crosses, data = pd.DataFrame(list(missed)), pd.DataFrame(list(rows))
-    data, labels = _arranged(data, crosses, [(field, ends[field][0]) for field in (across, up)])
+    titles = {"usd": f"{COST.name}, dollars", "duration": f"{TIME.name}, {unit}", "quality": quality}
+    formats = {"usd": "$,.3~r", "duration": ",.3~r"}  # SI's m (a thousandth) would be read as minutes or a million
+    ends = {"usd": (limits[0], "budget"), "duration": (limits[1], "deadline"), "quality": (None, "")}
+    # The run shown has the largest dot, so it lies below the dots that overlap it.
+    ordered = sorted(rows, key=lambda row: not row["shown"])
+    crosses, data = pd.DataFrame(list(missed)), pd.DataFrame(ordered)
+    labels = _placed([*rows, *missed], [(field, ends[field][0]) for field in (across, up)])
 
     def axis(field: str, better: str) -> dict[str, Any]:
         title = f"{titles[field]} ({better} better)"
@@ -495,23 +545,24 @@ def front(
             scale = alt.Scale(type="sqrt", zero=False, nice=False, padding=20)
             return {"title": title, "scale": scale, "axis": _few_ticks(format=formats[field])}
         scale = alt.Scale(zero=False, nice=False, padding=20)
-        return {"title": title, "scale": scale, "axis": alt.Axis(tickCount=6)}
+        return {"title": title, "scale": scale, "axis": alt.Axis(tickCount=6, format=".3~f", tickMinStep=0.001)}
 
     x, y = alt.X(f"{across}:Q", **axis(across, "\u2190")), alt.Y(f"{up}:Q", **axis(up, "\u2193"))
     tooltip = [alt.Tooltip(f"{name}:N") for name in NOTE]
     colour: Any = alt.value(PREDICTED)
-    if (data[shade] > 0).all() and data[shade].nunique() > 1:  # without prices there is no colour to show
+    # Without prices, or for runs of one quality, there is no colour to show.
+    if (data[shade] > 0).all() and data[shade].max() > 1.01 * data[shade].min():
         ticks: Any = np.linspace if shade == "quality" else np.geomspace
         values = ticks(data[shade].min(), data[shade].max(), 4).tolist()  # from end to end
         scale = alt.Scale(range=list(_SHADES), type="linear" if shade == "quality" else "log")
-        legend = alt.Legend(gradientLength=150, titleLimit=120, format=".2~r", values=values)
+        legend = alt.Legend(gradientLength=150, titleLimit=120, format=".3~r", values=values)
         colour = alt.Color(f"{shade}:Q", title=titles[shade].partition(" (")[0], scale=scale, legend=legend)
 
     def shown(yes: Any, no: Any) -> Any:
         return alt.condition("datum.shown", alt.value(yes), alt.value(no))
 
     pick = alt.selection_point(name=PICK, fields=["id"], on="click", empty=False)
-    dots = alt.Chart(data).mark_circle(opacity=1, cursor="pointer").add_params(pick).encode(
+    dots = alt.Chart(data).mark_circle(opacity=1, fillOpacity=0.7, cursor="pointer").add_params(pick).encode(
         x, y, color=colour, size=shown(320, 130), stroke=shown(WARNING, REJECTED), strokeWidth=shown(3, 1),
         tooltip=tooltip, description="words:N",
     )  # fmt: skip
@@ -548,42 +599,21 @@ def _labels(rows: Sequence[Mapping[str, Any]], x: alt.X, y: alt.Y) -> list[alt.C
     return drawn
 
 
-def _arranged(
-    dots: pd.DataFrame, crosses: pd.DataFrame, axes: Sequence[tuple[str, float | None]]
-) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-    """Returns the dots without overlaps, and the rows whose labels have room, each with the side of its label.
+def _placed(rows: Listed, axes: Sequence[tuple[str, float | None]]) -> list[dict[str, Any]]:
+    """Returns the rows whose labels have room, each with the side of its label, on a chart of usual size.
 
-    `axes` are the fields on both axes with their limits. Places are in pixels on a chart of usual size.
+    `axes` are the fields on both axes with their limits.
     """
-    points, scales, limits = [], [], []
+    points, (wide, high), placed = [], _INSIDE, list[dict[str, Any]]()
     for (field, limit), pixels in zip(axes, _INSIDE, strict=True):
-        values = np.concatenate([frame[field].to_numpy(float) for frame in (dots, crosses) if len(frame)])
-        values = np.append(values, np.nan if limit is None else limit)
+        values = np.array([*(row[field] for row in rows), limit], float)
         values = values if field == "quality" else np.sqrt(values)
-        low, high = np.nanmin(values), np.nanmax(values)
-        scales.append(pixels / ((high - low) or 1.0))
-        *places, end = (values - low) * scales[-1]
-        points.append(places)
-        limits.append(float(end))
-    at, count = np.stack(points, axis=1), len(dots)
-    # Crosses stay in their places, and so do dots with a label unless they lie on each other.
-    order = sorted(range(len(at)), key=lambda place: 1 if place >= count else 0 if dots["label"][place] else 2)
-    moved = np.zeros(count)
-    for number, dot in enumerate(order):
-        while dot < count and (abs(at[order[:number]] - at[dot]) < _DOT).all(axis=1).any():
-            at[dot, 0] -= _DOT / 2
-            moved[dot] += _DOT / 2
-    across, left = axes[0][0], moved / scales[0]
-    shifted = dots[across] - left if across == "quality" else (dots[across] ** 0.5 - left).clip(lower=0.0) ** 2
-    rows = [*dots.to_dict("records"), *crosses.to_dict("records")]
-    return dots.assign(**{across: shifted}), _placed([dict(row) for row in rows], at, limits)
-
-
-def _placed(rows: Sequence[dict[Any, Any]], at: np.ndarray, limits: Sequence[float]) -> list[dict[str, Any]]:
-    """Returns the rows whose labels have room beside the dots, the names of the limits and the labels before them."""
-    (wide, high), placed = _INSIDE, []
+        low = np.nanmin(values)
+        points.append((values - low) * pixels / ((np.nanmax(values) - low) or 1.0))
+    *at, limits = np.stack(points, axis=1)
+    # Names of the limits (`_limit`) and labels placed before also take room.
     taken = [(x - _DOT / 2, x + _DOT / 2, y - _DOT / 2, y + _DOT / 2) for x, y in at]
-    taken += [(limits[0] - 50, limits[0] - 5, high, high + 20), (-20, 40, limits[1], limits[1] + 14)]  # of `_limit`
+    taken += [(limits[0] - 50, limits[0] - 5, high, high + 20), (-20, 40, limits[1], limits[1] + 14)]
     for row, (x, y) in zip(rows, at, strict=True):
         width = 5.5 * len(row["label"])
         for align, down in _SIDES if row["label"] else ():
@@ -592,7 +622,7 @@ def _placed(rows: Sequence[dict[Any, Any]], at: np.ndarray, limits: Sequence[flo
             inside = left >= -20 and left + width <= wide + 20
             if inside and not any(box[0] < b and a < box[1] and box[2] < d and c < box[3] for a, b, c, d in taken):
                 taken.append(box)
-                placed.append(row | {"align": align, "down": down})
+                placed.append({**row, "align": align, "down": down})
                 break
     return placed
 

@@ -18,6 +18,7 @@ from advisor.report.plan import BASIS, PARTS, WHAT
 from advisor.report.quantities import INTERVAL, LOSS, STEP_TIME, TIME, Quantity, setting_value
 from advisor.report.render import to_plain
 from advisor.report.table import Table, on_console
+from advisor.run_records import ScoreRow
 from advisor.units import HOUR
 from advisor.workflows.compare import Reviewed
 from advisor.workflows.diff import SettingsDiff
@@ -40,7 +41,8 @@ QUANTITIES = {  # that are compared, with a plan's name for them if it has one
     "energy_kwh": q.ENERGY,
     "loss": LOSS,
 }
-_CAUSES = {**PARTS, "steps slower": "pace of the steps"}  # the pace may also be faster
+# causes that shorten a run, and that lengthen it
+_BY_SIGN = {"steps slower": ("faster steps", "slower steps"), "machine drift": ("faster machine", "slower machine")}
 _AT: dict[str, Callable[[float], str]] = {
     "tokens": lambda tokens: f"{units.format_tokens(tokens)} tokens",
     "hours": lambda hours: units.format_seconds(hours * HOUR),
@@ -52,6 +54,8 @@ _AXES = {"tokens": "tokens", "hours": "time", "usd": "cost", "step": "steps", "s
 _JUDGED = {"better": "better", "worse": "worse", "no difference beyond the noise": "equal within the noise"}
 _SEEN = 0.005  # of what was predicted; smaller causes of a gap are not named
 _MOST_CAUSES = 3
+_MANY_TIMES = 2.0  # as long; a percentage is then read twice
+_MOST_NAMED = 5  # runs that do not count, the newest
 
 
 def ending(scored: ScoredRun) -> str:
@@ -70,20 +74,52 @@ def ending(scored: ScoredRun) -> str:
 
 def headline(scored: ScoredRun) -> str:
     """Says in one sentence how a run ended, what it took, and whether its time was as predicted."""
-    clock, cost, words = scored.score("wall_clock_seconds"), scored.actual("cost_usd"), TIME.words
-    if clock.predicted is None or clock.error is None:
-        return ending(scored)
-    error = units.format_error(clock.predicted, clock.actual, words)
-    off = f"{error.lstrip('+-')} {'shorter' if error.startswith('-') else 'longer'} than predicted"
-    took = f"completed in {words(clock.actual)}{f' for {units.format_usd(cost)}' if cost else ''}"
-    judged = "as predicted" if clock.inside_interval else off
-    return f"{took}, {judged}: {units.format_estimate(clock.predicted, words)}"
+    cost, time = scored.actual("cost_usd"), scored.cut_short.get("wall_clock_seconds")
+    clock = _judged(scored.score("wall_clock_seconds"), f" for {units.format_usd(cost)}" if cost else "")
+    if clock or scored.goes_on:
+        return f"completed in {clock}" if clock else ending(scored)
+    return "; ".join(filter(None, (ending(scored) + (f", in {TIME.words(time)}" if time else ""), pace(scored))))
+
+
+def pace(scored: ScoredRun) -> str:
+    """Says how long a step took and whether that is as predicted; "" if one of the two is unknown."""
+    step = _judged(scored.score("step_seconds"))
+    if not step or scored.disturbed_share < _SEEN:
+        return f"a step took {step}" if step else ""
+    others = f"other programs took {units.format_percent(scored.disturbed_share)} of the time"
+    return f"{others}; the median step took {step}"
+
+
+def _judged(score: Score, after: str = "") -> str:
+    """Returns a time, whether it is as predicted, and the prediction; "" if one of the two is unknown."""
+    words = QUANTITIES[score.quantity].words
+    if score.predicted is None or score.actual is None or score.error is None:
+        return ""
+    error = _error(score)
+    judged = f"{error.lstrip('+-')} {'shorter' if error.startswith('-') else 'longer'} than predicted"
+    if (times := 1 + score.error) >= _MANY_TIMES:
+        judged = f"{units.format_number(times)} times as long as predicted"
+    judged = "inside the predicted interval" if score.inside_interval else judged
+    return f"{words(score.actual)}{after}, {judged}: {_predicted(score)}"
+
+
+def largest_causes(scored: ScoredRun) -> str:
+    """Names the largest causes of the gap between predicted and actual time, if it lies outside its interval."""
+    clock = scored.score("wall_clock_seconds")
+    judged = scored.score("step_seconds") if scored.cut_short else clock
+    return _cause(scored, clock) if judged.inside_interval is False else ""
 
 
 def inside(scored: ScoredRun) -> str | None:
-    """Says how many quantities lie inside their intervals. Returns None if none was predicted and measured."""
+    """Says how many predictions held. Returns None if nothing was both predicted and measured."""
     judged = [score.inside_interval for score in shown_scores(scored) if score.inside_interval is not None]
-    return f"{sum(judged)} of {len(judged)} quantities lie inside their 80 % intervals." if judged else None
+    text = f"{sum(judged)} of {len(judged)} predictions came true: the actual value lies inside the 80 % interval."
+    text += (
+        " Speeds are those of the median step, which other programs slow less than the mean."
+        if scored.disturbed_share >= _SEEN
+        else ""
+    )
+    return text if judged else None
 
 
 def gap_steps(scored: ScoredRun) -> list[dict[str, object]]:
@@ -134,10 +170,9 @@ def scores(scored: ScoredRun) -> Table:
     rows = tuple(
         (
             QUANTITIES[score.quantity].name,
-            units.format_estimate(score.predicted, words := QUANTITIES[score.quantity].words),
-            words(score.actual),
-            units.format_error(score.predicted, score.actual, words)
-            + (", outside" if score.inside_interval is False else ""),
+            _predicted(score),
+            _actual(scored, score),
+            _error(score) + (", outside" if score.inside_interval is False else ""),
             _cause(scored, score),
             score.predicted.basis.value if score.predicted else "-",
         )
@@ -146,15 +181,38 @@ def scores(scored: ScoredRun) -> Table:
     return Table(columns=columns, rows=rows, numbers=("actual", "gap"))
 
 
+def _predicted(score: Score) -> str:
+    """Returns a prediction with its interval, with three figures, from which the gap is computed."""
+    words, predicted = QUANTITIES[score.quantity].words, score.predicted
+    if predicted is None:
+        return units.UNKNOWN
+    ends = units.format_estimate(predicted, words).removeprefix(units.format_centre(predicted, words))
+    return words(predicted.value) + ends
+
+
+def _error(score: Score) -> str:
+    predicted = score.predicted and score.predicted.value
+    return units.format_error(predicted, score.actual, QUANTITIES[score.quantity].words)
+
+
 def shown_scores(scored: ScoredRun) -> list[Score]:
     """Returns the scores that have a value. What the machine's speed did to the step time is a cause, no quantity."""
     known = [score for score in scored.scores if score.actual is not None or score.predicted is not None]
     return [score for score in known if score.quantity != "step_seconds_drift_corrected"]
 
 
+def _actual(scored: ScoredRun, score: Score) -> str:
+    """Returns an actual value; of a run that did not complete, the total so far with the share of its steps."""
+    words, total = QUANTITIES[score.quantity].words, scored.cut_short.get(score.quantity)
+    if total is None or score.actual is not None:
+        return words(score.actual)
+    done = (scored.steps or 0) / scored.steps_planned if scored.steps_planned else None
+    return words(total) if done is None else f"{words(total)} for {units.format_percent(done)} of its steps"
+
+
 def _cause(scored: ScoredRun, score: Score) -> str:
     """Names the largest causes of a gap, as far as they are known."""
-    if score.error is None:
+    if score.error is None and score.quantity not in scored.cut_short:
         return ""
     if score.quantity == "wall_clock_seconds":
         largest = sorted(_seen(scored), key=lambda cause: -abs(cause.seconds))[:_MOST_CAUSES]
@@ -162,6 +220,8 @@ def _cause(scored: ScoredRun, score: Score) -> str:
     if score.quantity == "step_seconds" and scored.drift_factor and abs(scored.drift_factor - 1) >= _SEEN:
         size, slower = units.format_percent.change(abs(scored.drift_factor - 1)), scored.drift_factor > 1
         return f"machine {size.lstrip('+')} {'slower' if slower else 'faster'} than calibrated"
+    if score.quantity == "step_seconds" and scored.disturbed_share >= _SEEN:
+        return f"other programs took {units.format_percent(scored.disturbed_share)} of the time"
     return ""
 
 
@@ -169,11 +229,12 @@ def _seen(scored: ScoredRun) -> list[Cause]:
     """Returns the causes of the gap that are large enough to be seen beside the predicted time."""
     predicted = scored.score("wall_clock_seconds").predicted
     least = _SEEN * predicted.value if predicted is not None else 0.0
-    return [cause for cause in scored.causes if abs(cause.seconds) >= least]
+    return [cause for cause in scored.causes if abs(cause.seconds) >= least and cause.name != "steps not run"]
 
 
 def _named(cause: Cause) -> str:
-    return _CAUSES.get(cause.name, cause.name)
+    name = PARTS.get(cause.name, cause.name)
+    return _BY_SIGN[name][cause.seconds > 0] if name in _BY_SIGN else name
 
 
 def signed_percent(share: float) -> str:
@@ -267,13 +328,21 @@ def accuracy_sentence(accuracy: QuantityAccuracy) -> str:
     return f"**{accuracy.device_key}**: {runs} inside the 80 % interval"
 
 
+def left_out(scores: Sequence[ScoreRow]) -> list[str]:
+    """Says how many scored runs do not count in the medians, and why."""
+    reasons = {row.run_id: row.set_aside for row in scores if row.set_aside}
+    number = f"{len(reasons)} run{'s do' if len(reasons) > 1 else ' does'} not count in the medians"
+    each = [f"{run}: {reason}" for run, reason in reasons.items()]
+    return [f"{number}: {'; '.join(each[-_MOST_NAMED:])}{' …' if len(each) > _MOST_NAMED else ''}"] if reasons else []
+
+
 def coverage_sentence(widths: Sequence[LedgerCoverage]) -> str:
     """Says of several widths of intervals how many outcomes they should have contained, and how many they did."""
     if not widths:
         return f"It takes {FEWEST_FOR_COVERAGE} outcomes to show whether intervals are too narrow or too wide."
-    shares = zip(*((width.promised, width.held) for width in widths), strict=True)
-    promised, held = (_listed([f"{share:.0%}"[:-1] for share in of_all]) for of_all in shares)
-    return f"Of {widths[0].runs} outcomes, {held} % lay inside their intervals of {promised} %."
+    percents = [(100 * width.held, 100 * width.promised) for width in widths]
+    inside = [f"{held:.0f} % lay in their {promised:.0f} % intervals" for held, promised in percents]
+    return f"Of {widths[0].runs} outcomes, {_listed(inside)}."
 
 
 _OF_VARIANTS = {

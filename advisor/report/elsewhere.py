@@ -19,7 +19,7 @@ from advisor.report import rl
 from advisor.report.brief import broken
 from advisor.report.plan import speed_by_own_runs
 from advisor.report.prediction import layout_words, network, partial_words
-from advisor.report.quantities import COST, TIME
+from advisor.report.quantities import COST, TIME, cost_of
 from advisor.report.table import Table, on_console
 from advisor.settings import SHARDINGS
 from advisor.units import (
@@ -29,10 +29,10 @@ from advisor.units import (
     format_percent,
     format_rate,
     format_seconds,
+    format_share,
     format_tokens,
-    format_usd_rate,
 )
-from advisor.workflows.plan_finetune import tokens_padded
+from advisor.workflows.plan_finetune import tokens_padded, usual_epochs
 from advisor.workflows.predict_layout import network_of
 
 _SHOWN = {"layout": 16, "finetune": 8, "rl": 12}  # machines on the terminal
@@ -58,21 +58,25 @@ def sentence(plan: Plan) -> str:
     """Says what to train with which software on which machine, and the time and cost."""
     run, work, model = plan.chosen, plan.workload, _model(plan)
     limits = " and the ".join(_LIMITS[name][0] for name in run.standing.against)
-    nearest = f"No run keeps the {limits}. The nearest: " if limits else ""
+    alone = f"On {rented(run.offer)} no" if plan.search is None or not plan.search.machines else "No"
+    by = "" if kind_of(plan) == "rl" else f" with {words_of(work.software)}"
+    nearest = f"{alone} run stays within the {limits}{by}. The nearest: " if limits else ""
     if kind_of(plan) == "rl":
         return rl.sentence(plan, rented(run.offer), nearest)
-    if work.layout is None:
+    how = "" if work.layout is None else f" as {layout_words(work.layout)}"
+    if plan.goal.finetune is not None:
         what = f"Fine-tune {model.name} ({partial_words(work) or 'all weights'})"
         what += " by DPO on preference pairs" if plan.goal.stage == "dpo" else ""
-        how = "" if plan.goal.examples is None else f", {format_count(plan.goal.examples)} examples"
+        if plan.goal.examples is not None:
+            epochs = plan.goal.epochs or usual_epochs(plan.goal)
+            how += f", {format_count(plan.goal.examples)} examples {'once' if epochs == 1 else f'{epochs:g} times'}"
     else:
         size = f"{format_count(plan.prediction.parameters)} parameters"
         size += "" if model.experts is None else f", {format_count(model.active)} active"
-        what, how = f"Train {model.name} ({size})", f" as {layout_words(work.layout)}"
-    cost = COST.of(run.cost_usd) if run.cost_usd is not None else "unknown cost"
+        what = f"Train {model.name} ({size})"
     return (
         f"{nearest}{what} on {rented(run.offer)} with {words_of(work.software)}{how}, {format_tokens(run.tokens)} "
-        f"tokens: {TIME.of(run.total_seconds)}, {cost}."
+        f"tokens: {TIME.of(run.total_seconds)}, {cost_of(run)}."
     )
 
 
@@ -159,22 +163,22 @@ def machines(plan: Plan, most: int | None = None) -> Table:
 
 def _row(run: Run, plan: Plan) -> dict[str, str]:
     work, answer, clock = run.workload, run.prediction, run.bill.wall_clock
-    price = run.offer.usd_per_gpu_hour if work.layout is not None else run.offer.usd_per_hour
-    rent = "" if price is None else f", {format_usd_rate(price)}{' a GPU' if work.layout is not None else ''}"
     unsold = "given" if run.offer.ordered else "your own" if run.offer.source == OWN_MACHINE else "no price known"
     broken_words = {name: word for name, (_, word) in _LIMITS.items()}
     if run.cost_usd is None:  # nobody knows whether it is within the budget
         broken_words["money"] = "price unknown"
-    late = ", ".join(broken_words[name] for name in run.standing.against)
+    late = ", ".join(broken_words[name] for name in run.standing.against if name != "money" or run.cost_usd is None)
+    dear = f" ({broken_words['money']})" if "money" in run.standing.against and run.cost_usd is not None else ""
+    origin = rl.origin(run, run.offer.seller or unsold)
     if work.rollouts is not None:
-        return rl.row(run, rl.origin(run, run.offer.provider or unsold), late)
+        return rl.row(run, origin, late) | {"cost": COST.of(run.cost_usd) + dear}
     row = {
         "GPUs": f"{run.offer.gpus} x {run.offer.gpu}",
-        "from": f"{run.offer.provider or unsold}{' spot' if run.offer.spot else ''}{rent}",
+        "from": origin,
         "tokens/s": format_estimate(answer.tokens_per_second, format_rate),
         "MFU": "unknown" if answer.mfu is None else format_percent(answer.mfu.value),
         "time": TIME.of(run.total_seconds) + (f" ({late})" if late else ""),
-        "cost": COST.of(run.cost_usd),
+        "cost": COST.of(run.cost_usd) + dear,
         "memory per GPU": format_estimate(answer.device_bytes, format_bytes),
         "longest context": format_count(run.longest_context) if run.longest_context else "none",
     }
@@ -189,7 +193,7 @@ def _row(run: Run, plan: Plan) -> dict[str, str]:
     return row | {
         "layout": layout_words(work.layout),
         "micro-batch": _batch(work),
-        "failures, checkpoints": ", ".join(map(format_percent, lost)),
+        "failures, checkpoints": ", ".join(map(format_share, lost)),
     }
 
 
@@ -222,24 +226,35 @@ def parts(plan: Plan) -> str:
     step, memory = plan.prediction.step_parts or {}, plan.prediction.peak_parts or {}
     whole, all_bytes = sum(step.values()), sum(memory.values())
     longest, largest = (sorted(by_name.items(), key=lambda part: -part[1]) for by_name in (step, memory))
-    times = ", ".join(f"{name} {format_percent(part / whole)}" for name, part in longest if part / whole >= 0.01)
+    times = ", ".join(f"{name} {format_share(part / whole)}" for name, part in longest if part / whole >= 0.01)
     sizes = ", ".join(f"{name} {format_bytes(part)}" for name, part in largest if part / all_bytes >= 0.01)
     return f"of a step, {times}; the fullest GPU holds {sizes}"
 
 
-def notes(plan: Plan) -> Iterator[str]:
-    """Yields notes about the numbers: limits of the model, what was assumed, what does not fit, the basis."""
-    work, search, chosen = plan.workload, plan.search, plan.bill.cost_usd
-    yield from plan.warnings
-    yield from filter(None, [broken(plan)])
-    yield from search.sensitivity if search is not None else ()
-    # A machine without published runs may be cheaper and yet come later in the table.
+def passed_over(plan: Plan) -> str:
+    """Says which machine without published runs looks cheaper, or faster if time is minimised; "" if none does."""
+    by_time, search = plan.goal.objective == "time", plan.search
+    word = "faster" if by_time else "cheaper"
+
+    def counted(run: Run) -> float:
+        usd = math.inf if run.cost_usd is None else run.cost_usd.value
+        return run.total_seconds.value if by_time else usd
+
     for run in search.machines if search is not None else ():
         unsure = caution(require_gpu(run.offer.gpu), run.offer.gpus) > 1 and not run.standing.against
-        if unsure and chosen and run.cost_usd and run.cost_usd.value < chosen.value:
-            cost = f"{TIME.expected(run.total_seconds)}, {COST.expected(run.cost_usd)}"
-            yield f"{rented(run.offer)} would be cheaper ({cost}) {unpublished(run.offer)}"
-            break
+        if unsure and counted(run) < counted(plan.chosen) < math.inf:
+            numbers = f"{TIME.expected(run.total_seconds)}, {COST.expected(run.cost_usd)}"
+            return f"{rented(run.offer)} would be {word} at its estimated speed ({numbers}); {unpublished(run.offer)}"
+    return ""
+
+
+def notes(plan: Plan) -> Iterator[str]:
+    """Yields notes about the numbers: limits of the model, what was assumed, what does not fit, the basis."""
+    work, search = plan.workload, plan.search
+    yield from (*plan.warnings, *plan.reasons)
+    yield from filter(None, [broken(plan)])
+    yield from search.sensitivity if search is not None else ()
+    yield from filter(None, [passed_over(plan)])
     about = {"rl": rl.notes, "layout": _about_layout, "finetune": _about_finetune}
     yield from about[kind_of(plan)](plan)
     if plan.assumed:
@@ -296,26 +311,31 @@ def _about_finetune(plan: Plan) -> Iterator[str]:
         )
     elif share > 1.01:
         yield f"examples are packed into shared sequences; padded to the context, it takes {share:.1f} times as long"
+    yield (
+        f"a start file cuts each example at {plan.workload.shape.seq_len:,} tokens: give --length the longest to keep "
+        "whole"
+    )
     software = plan.workload.software
     if software is not None and software.looped_experts:
         yield (
             f"{words_of(software)} runs the {software.looped_experts:,} experts of a pass one after the other, which "
-            "is most of the time of a small micro-batch; software with grouped products does not: --layout any"
+            "takes most of the time of a small micro-batch; software that runs them together is planned by --layout any"
         )
 
 
 def lines(plan: Plan) -> list[RenderableType]:
-    """Returns the plan as the console shows it."""
-    shown: list[RenderableType] = [sentence(plan), "", on_console(machines(plan)), ""]
+    """Returns the plan as the console shows it, with the warnings on top."""
+    shown: list[RenderableType] = [sentence(plan), *(f"! {warning}" for warning in plan.warnings), ""]
+    shown += [on_console(machines(plan)), ""]
     if kind_of(plan) != "finetune":
         shown += [parts(plan), "", on_console(layouts(plan)), ""]
-    return [*shown, *notes(plan)]
+    return [*shown, *(note for note in notes(plan) if note not in plan.warnings)]
 
 
 def rented(offer: Offer) -> str:
     """Describes a machine and its provider."""
     spot = ", spot" if offer.spot else ""
-    return f"{offer.gpus} x {offer.gpu}" + (f" from {offer.provider}{spot}" if offer.provider else "")
+    return f"{offer.gpus} x {offer.gpu}" + (f" from {offer.seller}{spot}" if offer.provider else "")
 
 
 def _model(plan: Plan) -> Model:

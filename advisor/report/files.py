@@ -103,7 +103,8 @@ def markdown(analyses: Sequence[Analysis], comparison: Comparison | None, left_o
 
 def _markdown_of(analysis: Analysis) -> str:
     """Returns one Markdown document, without sections that have no data."""
-    parts = [f"# Training run: {analysis.run.source}", "\n".join(f"- {line}" for line in analysis.verdict)]
+    parts = [f"# Training run: {analysis.run.source}"]
+    parts.append("\n".join(f"- **{label}:** {text}" for label, text in analysis.verdict.lines))
     if analysis.case.unsure:
         parts.append("Assumed: " + "; ".join(analysis.case.unsure) + ".")
     findings = [
@@ -116,7 +117,7 @@ def _markdown_of(analysis: Analysis) -> str:
         parts += [f"## {capital(table.title)}", in_markdown(table)]
     if analysis.insufficient:
         lines = [f"- {check.code}: {check.missing}" for check in analysis.insufficient]
-        parts += ["## Insufficient telemetry", "\n".join(lines)]
+        parts += ["## Checks that need more than this log has", "\n".join(lines)]
     parts += ["## How to reproduce", f"```\n{words.reproduce(analysis)}\n```"]
     return "\n\n".join(parts) + "\n"
 
@@ -179,11 +180,14 @@ def _html_of(analysis: Analysis, figures: str) -> str:
         ("Findings", "".join(findings) or "<p>None.</p>"),
         ("Charts", figures),
         *((capital(table.title), _table(table)) for table in tables),
-        ("Insufficient telemetry", _list(f"{check.code}: {check.missing}" for check in analysis.insufficient)),
+        (
+            "Checks that need more than this log has",
+            _list(f"{check.code}: {check.missing}" for check in analysis.insufficient),
+        ),
         ("How it was read", _list((*analysis.case.unsure, *analysis.run.notes))),
         ("How to reproduce", f"<p><code>{escape(words.reproduce(analysis))}</code></p>"),
     ]
-    verdict = "".join(f"<p>{escape(line)}</p>" for line in analysis.verdict)
+    verdict = "".join(f"<p><b>{label}:</b> {escape(text)}</p>" for label, text in analysis.verdict.lines)
     return f"<h1>{escape(analysis.run.source)}</h1><div class=verdict>{verdict}</div>{_sections(sections)}"
 
 

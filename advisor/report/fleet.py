@@ -14,35 +14,36 @@ from advisor.units import format_count, format_percent, format_usd
 from advisor.workflows.fleet import FleetPlan
 from advisor.workflows.fleet_run import FleetLook
 
-COLUMNS = ("run", "on", "GPUs", "starts", "ends", "8 of 10 end by", "deadline", "chance", "cost")
+COLUMNS = ("run", "on", "GPUs", "starts", "ends", "9 of 10 end by", "deadline", "chance", "cost")
+_WITHOUT_YEAR = timedelta(days=180)  # a moment that is further away needs its year
 _CERTAIN = 0.995  # a chance above this is not told from certainty by 500 draws
 
 
 def sentence(plan: FleetPlan) -> str:
     """Say what the plan costs and whether it keeps the deadlines."""
-    runs, schedule = len(plan.fleet.runs), plan.schedule
-    words = f"{runs} runs cost {COST.of(plan.total_usd)}"
-    bought = [f"{one.blocks} x {one.pool}" for one in plan.purchases]
-    words += f", with {', '.join(bought)} bought" if bought else ""
-    if schedule.left_out:
-        words += f"; {len(schedule.left_out)} of them have no place"
-    dated = [one for one in plan.outlooks if one.probability is not None]
-    if dated:
-        asked = format_percent(plan.fleet.probability)
-        late = len(plan.unlikely)
-        words += f"; {late} of {len(dated)} deadlines are met less often than {asked}" if late else (
-            f"; each of {len(dated)} deadlines is met with at least {asked}"
+    late, asked = len(plan.unlikely), format_percent(plan.fleet.probability)
+    runs = len(plan.fleet.runs)
+    words = f"{'1 run costs' if runs == 1 else f'{runs} runs cost'} {COST.of(plan.total_usd)} on average"
+    if plan.purchases:
+        words += f", with {', '.join(f'{one.blocks} x {one.pool}' for one in plan.purchases)} bought"
+    if plan.schedule.left_out:
+        words += f"; {len(plan.schedule.left_out)} of them have no place"
+    if dated := sum(one.probability is not None for one in plan.outlooks):
+        words += f"; {late} of {dated} deadlines are met less often than {asked}" if late else (
+            f"; each of {dated} deadlines is met with at least {asked}"
         )  # fmt: skip
     return words
 
 
-def moment(plan: FleetPlan, hours: float) -> str:
-    """Return a time of the fleet as a moment."""
-    return _moment(plan.fleet.starts, hours)
+def _at(starts: str, hours: float | None) -> datetime | None:
+    """Return a time of the fleet as a moment, or None if there is none."""
+    return None if hours is None or hours == math.inf else datetime.fromisoformat(starts) + timedelta(hours=hours)
 
 
 def _moment(starts: str, hours: float | None) -> str:
-    return "" if hours is None else f"{datetime.fromisoformat(starts) + timedelta(hours=hours):%a %d %b %H:%M}"
+    if (at := _at(starts, hours)) is None:
+        return ""
+    return f"{at:%a %d %b %H:%M}" if at - datetime.fromisoformat(starts) < _WITHOUT_YEAR else f"{at:%d %b %Y}"
 
 
 def _chance(chance: float | None) -> str:
@@ -57,27 +58,29 @@ def tables(plan: FleetPlan) -> Iterator[Table]:
              "nothing else has it" if one.break_even_share is None else format_percent(one.break_even_share))
             for one in plan.purchases
         ]  # fmt: skip
-        yield Table(
-            title="To buy", columns=("block", "number", "cost", "used", "pays from a use of"), rows=tuple(bought)
-        )
-    outlook_of = {one.run: one for one in plan.outlooks}
-    deadlines = {run.name: run.deadline_hours for run in plan.fleet.runs}
-    rows = [_row(plan, one, outlook_of[one.run], deadlines[one.run]) for one in plan.schedule.placements]
+        columns = ("block", "number", "cost", "used", "pays from a use of")
+        yield Table(title="To buy", columns=columns, rows=tuple(bought))
+    rows = [_row(plan, *placed) for placed in _placed(plan)]
     yield Table(title="Schedule", columns=COLUMNS, rows=tuple(rows), numbers=("GPUs", "chance"))
-    budgets = plan.fleet.budgets_usd
-    if budgets:
-        total = sum(plan.spent_usd.values())
-        spent = {team: total if team == "" else plan.spent_usd.get(team, 0.0) for team in budgets}
+    if budgets := plan.fleet.budgets_usd:
+        spent = plan.spent_usd | {"": plan.total_usd.value}
+        left = [(team, usd, spent.get(team, 0.0)) for team, usd in budgets.items()]
         yield Table(
-            title="Budgets", columns=("team", "planned", "budget", "left"),
-            rows=tuple((team or "all", format_usd(spent[team]), format_usd(usd), format_usd(usd - spent[team]))
-                       for team, usd in budgets.items()),
+            title="Budgets", columns=("team", "cost", "budget", "left"),
+            rows=tuple((team or "all", *map(format_usd, (used, usd, usd - used))) for team, usd, used in left),
         )  # fmt: skip
 
 
+def _placed(plan: FleetPlan) -> Iterator[tuple[Placement, Outlook, float]]:
+    """Yield each run that has a place, with its chances and its deadline."""
+    deadlines = {run.name: run.deadline_hours for run in plan.fleet.runs}
+    for one, outlook in zip(plan.schedule.placements, plan.outlooks, strict=True):
+        yield one, outlook, deadlines[one.run]
+
+
 def _row(plan: FleetPlan, placed: Placement, outlook: Outlook, deadline: float) -> tuple[str, ...]:
-    times = (placed.start_hours, outlook.end_hours.value, outlook.end_hours.high, deadline)
-    moments = ("" if hours == math.inf else moment(plan, hours) for hours in times)
+    times = (outlook.start_hours, outlook.end_hours.value, outlook.end_hours.high, deadline)
+    moments = (_moment(plan.fleet.starts, hours) for hours in times)
     return (placed.run, placed.pool, str(placed.gpus), *moments, _chance(outlook.probability), COST.of(outlook.usd))
 
 
@@ -88,7 +91,7 @@ def lines(plan: FleetPlan) -> Iterator[str]:
     for one in plan.unlikely:
         asked = format_percent(plan.fleet.probability)
         yield (f"{one.run} meets its deadline with {format_percent(one.probability)}; {asked} needs a deadline of "
-               f"{moment(plan, one.deadline_hours)}, more GPUs or a higher budget")  # fmt: skip
+               f"{_moment(plan.fleet.starts, one.deadline_hours)}, more GPUs or a higher budget")  # fmt: skip
     bound = plan.schedule.bound
     used = {one.pool for one in plan.schedule.placements}
     for pool in plan.fleet.pools:
@@ -97,28 +100,23 @@ def lines(plan: FleetPlan) -> Iterator[str]:
             yield f"one more {pool.gpu} in {pool.name} would save {format_usd(worth)}"
     for later in plan.later:
         yield f"a deadline one day later for {later.run} would save {format_usd(later.usd)}"
-    if (gap := plan.schedule.gap) is not None:
-        yield (f"no schedule with as much room for slow runs costs less than {format_usd(bound.usd)}; this one is "
-               f"{format_percent(gap)} above that bound")  # fmt: skip
+    if gap := plan.schedule.gap:
+        yield (f"no schedule with as much room for slow runs costs less than {format_usd(bound.usd)}; at its predicted "
+               f"times this one costs {format_usd(plan.schedule.usd)}, {format_percent(gap)} more")  # fmt: skip
     yield from plan.notes
 
 
 def bars(plan: FleetPlan) -> list[dict[str, Any]]:
     """Return a row for each run of the chart, in the order of their starts."""
-    outlook_of = {one.run: one for one in plan.outlooks}
-    deadlines = {run.name: run.deadline_hours for run in plan.fleet.runs}
-
-    def at(hours: float) -> str:
-        return (datetime.fromisoformat(plan.fleet.starts) + timedelta(hours=hours)).isoformat()
-
     rows = []
-    for one in plan.schedule.placements:
-        outlook, deadline = outlook_of[one.run], deadlines[one.run]
+    for one, outlook, deadline in _placed(plan):
         shown = dict(zip(COLUMNS, _row(plan, one, outlook, deadline), strict=True))
+        hours = {"start": outlook.start_hours, "end": outlook.end_hours.value, "low": outlook.end_hours.low,
+                 "high": outlook.end_hours.high, "deadline": deadline}  # fmt: skip
+        moments = {name: at.isoformat() if (at := _at(plan.fleet.starts, value)) else None
+                   for name, value in hours.items()}  # fmt: skip
         rows.append({
-            "run": one.run, "pool": one.pool, "kind": plan.fleet.pool(one.pool).kind.value,
-            "start": at(one.start_hours), "end": at(one.end_hours), "low": at(outlook.end_hours.low),
-            "high": at(outlook.end_hours.high), "deadline": None if deadline == math.inf else at(deadline),
+            "run": one.run, "pool": one.pool, "kind": plan.fleet.pool(one.pool).kind.value, **moments,
             "label": f"{shown['GPUs']} GPUs, {shown['starts']} to {shown['ends']}, {shown['cost']}",
         })  # fmt: skip
     return rows
@@ -126,28 +124,15 @@ def bars(plan: FleetPlan) -> list[dict[str, Any]]:
 
 def document(plan: FleetPlan) -> dict[str, Any]:
     """Return the JSON document: the schedule, its chances, what to buy, the bound. Times are hours from `starts`."""
-    schedule, bound = plan.schedule, plan.schedule.bound
+    fleet, schedule, bound = plan.fleet, plan.schedule, plan.schedule.bound
     return {
-        "name": plan.fleet.name,
-        "starts": plan.fleet.starts,
-        "sentence": sentence(plan),
-        "keeps_deadlines": plan.keeps_deadlines,
-        "total_usd": plan.total_usd,
-        "placements": schedule.placements,
-        "outlooks": plan.outlooks,
-        "left_out": schedule.left_out,
-        "purchases": plan.purchases,
-        "unlikely": plan.unlikely,
-        "spent_usd": plan.spent_usd,
-        "budgets_usd": plan.fleet.budgets_usd,
-        "expected_usd": schedule.usd,
-        "lost_value_usd": schedule.loss_usd,
-        "bound_usd": bound.usd,
-        "gap": schedule.gap,
-        "gpu_worth_usd": bound.gpu_worth_usd,
-        "later": plan.later,
-        "notes": plan.notes,
-    }
+        "name": fleet.name, "starts": fleet.starts, "sentence": sentence(plan),
+        "keeps_deadlines": plan.keeps_deadlines, "total_usd": plan.total_usd, "placements": schedule.placements,
+        "outlooks": plan.outlooks, "left_out": schedule.left_out, "purchases": plan.purchases,
+        "unlikely": plan.unlikely, "spent_usd": plan.spent_usd, "budgets_usd": fleet.budgets_usd,
+        "expected_usd": schedule.usd, "lost_value_usd": schedule.loss_usd, "bound_usd": bound.usd, "gap": schedule.gap,
+        "gpu_worth_usd": bound.gpu_worth_usd, "later": plan.later, "notes": plan.notes,
+    }  # fmt: skip
 
 
 # --- a fleet that runs ------------------------------------------------------------------------------------------------

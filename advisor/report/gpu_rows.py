@@ -14,6 +14,7 @@ from advisor.hardware.live_prices import Refreshed
 from advisor.hardware.offers import Offer, PricedGpus, ProviderOffers, price_row
 from advisor.hardware.prices import PriceRow
 from advisor.hardware.software_support import lacks, pytorch_it_needs, short_words, support_in_words, wheels_for
+from advisor.offer import seller_of
 from advisor.report.table import capital
 from advisor.settings import SHARDINGS
 from advisor.units import DAY, GIB
@@ -56,7 +57,7 @@ def card_facts(spec: GpuSpec) -> list[tuple[str, str]]:
 
 def catalog_row(spec: GpuSpec, offer: Offer, today: datetime.date) -> list[str]:
     """Returns a GPU and its cheapest offer: key, memory, bandwidth, bf16 rate, newest PyTorch, $ per hour, provider."""
-    whose = f"{offer.provider} (a machine of {offer.rented})" if _idle(offer) else str(offer.provider)
+    whose = f"{offer.seller} (a machine of {offer.rented})" if _idle(offer) else str(offer.seller)
     return [
         spec.key,
         f"{spec.memory_gb:g} GB",
@@ -105,7 +106,7 @@ def training_row(row: CardRow) -> dict[str, str | float | None]:
         "Tokens/s": units.format_rate.printed(rate.value, rate.low, rate.high) if rate else None,
         "$ per M tokens": per_token.value / 1000 if per_token else None,
         "$ per GPU-hour": price.usd_per_gpu_hour if price else None,
-        "From": ", ".join(filter(None, (price.provider, sold(price)))) if price else "",
+        "From": ", ".join(filter(None, (price.seller, sold(price)))) if price else "",
         "80 % interval": units.format_estimate(rate, units.format_tokens).partition(" (")[2].rstrip(")"),
         "Micro-batch": batch,
         "Basis": rate.basis.value if rate else row.problem or "",
@@ -171,7 +172,7 @@ def offer_rows(entries: Iterable[ProviderOffers], today: datetime.date) -> list[
         age, spot = price_row(offer), entry.spot
         rate = units.format_usd_rate(offer.usd_per_gpu_hour) + (f" x {offer.rented}" if _idle(offer) else "")
         row = {
-            "provider": entry.provider,
+            "provider": seller_of(entry.provider),
             "machine": _machine(offer),
             "region": offer.region or "-",
             "$/h": units.format_usd_rate(offer.usd_per_hour) if entry.on_demand else "-",
@@ -180,8 +181,8 @@ def offer_rows(entries: Iterable[ProviderOffers], today: datetime.date) -> list[
         if any(one.spot for one, _ in shown):
             ends = (spot.usd_per_hour, spot.most_usd_per_hour) if spot else ()
             row["spot $/h"] = " to ".join(dict.fromkeys(map(units.format_usd_rate, ends))) or "-"
-        factor = units.format_percent(offer.price_factor - 1)
-        rows.append(row | {"price age": f"{price_age(age, today)}, ±{factor}" if age else "-"})
+        factor = units.format_percent(round(offer.price_factor - 1, 2))
+        rows.append(row | {"price age": f"{price_age(age, today)} ±{factor}" if age else "-"})
     return rows
 
 
@@ -193,9 +194,9 @@ def offer_notes(entries: Sequence[ProviderOffers], gpus: int) -> list[str]:
     rows = [row for offer in offers if (row := price_row(offer))]
     notes = [(row.provider, row.note.removeprefix(UNDATED).removeprefix("; ")) for row in rows]
     return [
-        *(f"{provider}: rents no {gpus} of them together" for provider in alone),
-        *(f"{spot.provider}: spot is {_machine(spot)}" for spot, mine in other if _machine(spot) != _machine(mine)),
-        *(f"{provider}: {note}" for provider, note in dict.fromkeys(notes) if note),
+        *(f"{seller_of(provider)}: rents no {gpus} of them together" for provider in alone),
+        *(f"{spot.seller}: spot is {_machine(spot)}" for spot, mine in other if _machine(spot) != _machine(mine)),
+        *(f"{seller_of(provider)}: {note}" for provider, note in dict.fromkeys(notes) if note),
     ]
 
 
@@ -209,9 +210,11 @@ def likely_words(offer: Offer) -> str:
 
 def refreshed_words(done: Refreshed) -> list[str]:
     """Returns lines that report the outcome of fetching today's prices."""
-    providers = sorted({row.provider for row in done.rows})
+    providers = sorted({seller_of(row.provider) for row in done.rows})
     lines = [f"{len(done.rows)} prices fetched today from {', '.join(providers)}"]
-    lines += [f"no answer from {name}: {why.splitlines()[0][:100]}" for name, why in sorted(done.failures.items())]
+    lines += [
+        f"no answer from {seller_of(name)}: {why.splitlines()[0][:100]}" for name, why in sorted(done.failures.items())
+    ]
     if done.rejected:
         lines.append(f"{done.rejected} rows left out because they are not prices (0.00, 700.0, hosts without a GPU)")
     if done.unmatched:

@@ -1,4 +1,4 @@
-"""Shows a plan: sentence, basis, bill, expected losses, and the changes of a what-if or an arrival. No arithmetic."""
+"""Shows a plan: sentence, basis, bill, expected losses, and the changes of a what-if. No arithmetic."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from advisor import units
+from advisor.hardware.catalog import generation_in_words
 from advisor.hardware.offers import OWN_MACHINE
 from advisor.options import Goal
-from advisor.planning.sensitivity import machine
 from advisor.planning.stages import Part, largest_first, parts, stages
 from advisor.prediction.prior import far_slower
 from advisor.prediction.software import words_of
@@ -31,6 +31,7 @@ from advisor.report.quantities import (
     TIME,
     Quantity,
     basis,
+    cost_of,
 )
 from advisor.report.render import to_plain
 from advisor.report.table import Table, in_markdown
@@ -61,22 +62,21 @@ DEPENDS, RESTS_ON, LEFT_OUT = (
     "Sources and assumptions",
     "Not searched",
 )  # headings of a plan's texts
-COLUMNS = ("", "as planned", "as it continues")
-_QUANTITIES = (STEP_TIME, THROUGHPUT, TIME, COST, LOSS)
 
 
-def sentence(plan: Plan) -> str:
-    """Returns the recommendation in one sentence: what to train, on what, how long and for how much."""
+def sentence(plan: Plan, *, briefly: bool = False) -> str:
+    """Returns the recommendation in one sentence: what to train, on what, how (unless `briefly`), its time and cost."""
     if plan.run is None:
         from advisor.report import elsewhere  # only these plans need its tables
 
         return elsewhere.sentence(plan)
-    cost = COST.of(plan.bill.cost_usd) if plan.bill.cost_usd else "unknown cost"
+    cost = cost_of(plan.chosen)
     tokens, epochs = f"{units.format_tokens(plan.chosen.tokens)} tokens", plan.chosen.standing.epochs
     if epochs is not None and epochs > 1:
         tokens += f", {units.format_number(epochs)} passes over your {units.format_tokens(plan.chosen.tokens / epochs)}"
     time = TIME.of(plan.chosen.total_seconds)
-    return f"{what_to_train(plan)}, {how(plan)}, by {words_of(plan.workload.software)}, for {tokens}: {time}, {cost}."
+    by = "" if briefly else f", {how(plan)}, by {words_of(plan.workload.software)}"
+    return f"{what_to_train(plan)}{by}, for {tokens}: {time}, {cost}."
 
 
 def document(plan: Plan, more: PlanDetails | None = None) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def device(plan: Plan) -> str:
     if plan.offer.machines > 1:
         words += f" ({plan.offer.machines} machines)"
     if plan.offer.provider is not None:
-        words += f" from {plan.offer.provider}{' (spot)' if plan.offer.spot else ''}"
+        words += f" from {plan.offer.seller}{' (spot)' if plan.offer.spot else ''}"
     elif plan.offer.source == OWN_MACHINE and workload.gpu != "cpu":
         words += " of your own"
     return words
@@ -127,12 +127,12 @@ def speed_rests_on(plan: Plan) -> str | None:
     others = grounds.other_runs
     text = (
         f"The speed is an estimate from data sheets and published runs: {grounds.card_runs or 'none'} of this GPU, "
-        f"{grounds.generation_runs - grounds.card_runs or 'none'} of others of its generation ({grounds.generation}), "
-        f"{others} of other generations; {far_slower()}."
+        f"{grounds.generation_runs - grounds.card_runs or 'none'} of other GPUs of its generation "
+        f"({generation_in_words(grounds.generation)}), {others} of other generations; {far_slower()}."
     )
     count = len(plan.search.devices) if plan.search else 1
     if count > 1:
-        text += f" {count} GPU types were compared; none wins only because its estimate is uncertain."
+        text += f" {count} GPU types were compared; an uncertain speed never counts in a GPU's favour."
         text += " A calibration narrows the estimates." if plan.run is not None else ""
     return text
 
@@ -142,7 +142,7 @@ def speed_by_own_runs(grounds: Grounds | None) -> str | None:
     if grounds is None or grounds.own_slowdown is None:
         return None
     runs, off = f"{grounds.own_runs} measured run{'s' if grounds.own_runs > 1 else ''} of yours", grounds.own_slowdown
-    than = f"{units.format_percent(abs(off - 1))} {'slower' if off > 1 else 'faster'}"
+    than = f"{units.format_share(abs(off - 1))} {'slower' if off > 1 else 'faster'}"
     return f"speed from {runs}, {than} than published runs of other people"
 
 
@@ -153,7 +153,8 @@ def briefly(grounds: Grounds | None) -> str:
     if grounds.calibration is not None:
         return "measured here"
     runs = "run" if grounds.card_runs == 1 else "runs"
-    related = f"{grounds.generation_runs - grounds.card_runs} on the same generation ({grounds.generation})"
+    others, generation = grounds.generation_runs - grounds.card_runs, generation_in_words(grounds.generation)
+    related = f"{others} on the same generation ({generation})"
     return f"{grounds.card_runs} published {runs} on this GPU and {related}"
 
 
@@ -180,10 +181,11 @@ def bill(plan: Plan) -> Table:
     if run.offer.usd_per_hour:
         rows.append(("price an hour", COST.words(run.offer.usd_per_hour), run.offer.source))
     if bill.cost_usd is not None and not bill.cost_usd.high:  # a free machine has no measured cost
-        rows.append((COST.name, COST.of(bill.cost_usd), "no rent; energy is not counted (--kwh-price)"))
+        rows.append((COST.name, COST.of(bill.cost_usd), "no rent"))
     else:
         rows.append(COST.row(bill.cost_usd))
-        rows.append((f"including {PARTS['storage']}", COST.of(bill.storage_usd), basis(bill.storage_usd)))
+        stored = units.format_estimate(bill.storage_usd, COST.words)
+        rows.append((f"including {PARTS['storage']}", stored, basis(bill.storage_usd)))
     rows += [POWER.row(bill.power_watts), ENERGY.row(bill.energy_kwh)]
     if bill.carbon_kg is not None:
         grid = f"{CARBON.name}, {bill.grid_grams_per_kwh:g} g/kWh"
@@ -255,8 +257,11 @@ def course(plan: Plan) -> Table | None:
 def _part(part: Part, plan: Plan) -> str:
     """Returns a part's name, with how often it happens."""
     seconds = plan.config.checkpoint.every_seconds
+    steps, middle = plan.config.steps, plan.chosen.step_seconds.value
+    mean = plan.bill.wall_clock.steps_seconds.value / steps
+    each = f" of {STEP_TIME.words(mean)} on average, median {STEP_TIME.words(middle)}"
     often = {
-        "steps": f" ({units.format_count(plan.config.steps)})",
+        "steps": f" ({units.format_count(steps)}{each if mean > 1.005 * middle else ''})",
         "checkpoints": f" (every {units.format_seconds(seconds)})" if seconds else "",
     }
     return f"{PARTS[part.key]}{often.get(part.key, '')}"
@@ -301,13 +306,13 @@ def unpriced(before: Run, after: Run) -> str:
 
 
 def effect_in_words(effect: Effect, also: Sequence[str] = ()) -> str:
-    """Returns an effect in one line, with what changes `also`: "3 h longer, $7 more (all activations recomputed)"."""
+    """Returns an effect in one line with what changes `also`: "3 h longer; no activations are recomputed"."""
     if effect.refused:
         return effect.refused
     recomputed = {"none": "no", "full": "all", "selective": "feed-forward"}.get(effect.activation_checkpointing or "")
-    besides = [*also, *([f"{recomputed} activations recomputed"] if recomputed else [])]
+    besides = [*also, *([f"{recomputed} activations are recomputed"] if recomputed else [])]
     numbers, asides = ", ".join(differences(effect)), ", ".join(besides)
-    return f"{numbers} ({asides})" if numbers and asides else numbers or asides or "changes next to nothing"
+    return f"{numbers}; {asides}" if numbers and asides else numbers or asides or "changes next to nothing"
 
 
 def differences(effect: Effect) -> list[str]:
@@ -315,7 +320,7 @@ def differences(effect: Effect) -> list[str]:
     changed = (
         (effect.seconds, TIME.words, "", "longer", "shorter"),
         (effect.usd, COST.words, "", "more", "less"),
-        (effect.device_bytes, DEVICE_MEMORY.words, "", "more", "less"),
+        (effect.device_bytes, DEVICE_MEMORY.words, "", "more memory per GPU", "less memory per GPU"),
         (effect.loss, LOSS.words, f"{LOSS.column} ", "higher", "lower"),
     )
     return [
@@ -361,33 +366,9 @@ def changes(base: Run, shown: Run) -> str:
         ("global batch", *(f"{units.format_tokens(run.workload.step_tokens)} tokens" for run in runs)),
         ("micro-batch", *(units.format_count(run.workload.micro_batch) for run in runs)),
         ("activation checkpointing", *(run.workload.activation_checkpointing for run in runs)),
-        ("machine", *(machine(run) for run in runs)),
+        ("machine", *(run.offer.in_words() for run in runs)),
         ("price an hour", *(units.format_usd_rate(run.offer.usd_per_hour) for run in runs)),
     ]
     same = [f"{name} {before}" for name, before, after in named if before == after]
     other = [f"{name} {before} → {after}" for name, before, after in named if before != after]
     return f"Unchanged: {', '.join(same)}." + (f" Changed: {', '.join(other)}." if other else "")
-
-
-def before_and_after(before: Plan, after: Plan) -> Table:
-    """Compares both plans, row by row."""
-    rows = [
-        ("GPU", before.workload.gpu, after.workload.gpu),
-        ("depth", str(before.chosen.depth), str(after.chosen.depth)),
-        ("micro-batch × accumulation", _batch(before), _batch(after)),
-        ("activation checkpointing", before.config.activation_checkpointing, after.config.activation_checkpointing),
-        ("steps", units.format_count(before.config.steps), units.format_count(after.config.steps)),
-        ("tokens", units.format_tokens(before.chosen.tokens), units.format_tokens(after.chosen.tokens)),
-    ]
-    estimates = zip(_QUANTITIES, _promised(before), _promised(after), strict=True)
-    rows += [(quantity.name, quantity.of(old), quantity.of(new)) for quantity, old, new in estimates if old or new]
-    return Table(columns=COLUMNS, rows=tuple(rows))
-
-
-def _promised(plan: Plan) -> tuple[Estimate | None, ...]:
-    run = plan.chosen
-    return run.step_seconds, run.tokens_per_second, run.total_seconds, run.cost_usd, run.loss
-
-
-def _batch(plan: Plan) -> str:
-    return f"{plan.config.micro_batch} × {plan.config.grad_accum}"

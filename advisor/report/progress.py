@@ -114,12 +114,20 @@ class TimeBar:
 def time_bar(progress: Progress) -> TimeBar:
     """Returns the bar of a run, by the clock while it runs and its end or limit is known, else by its steps.
 
+    Once the run is complete, the bar shows its time and the planned time.
+
     A limit that is far beyond the end is named, but lies outside the bar.
     """
     now, eta, room = progress.elapsed_seconds, progress.eta_seconds, progress.guard_seconds_left
     limit = None if room is None else now + room
     end = None if eta is None else (now + eta.value, now + eta.low, min(now + eta.high, 2 * (now + eta.value)))
     if end is None and limit is None:
+        planned = progress.total_seconds_predicted
+        if progress.outcome == Outcome.COMPLETED and planned is not None:
+            span = max(1.0, now, planned.high)
+            end_words = f"planned {units.format_centre(planned, units.format_seconds)}"
+            end = (planned.value / span, planned.low / span, planned.high / span)
+            return TimeBar(now=now / span, end=end, end_words=end_words)
         done, at_limit = min(1.0, progress.step / max(1, progress.steps)), progress.more_hours is not None
         return TimeBar(now=done, limit=done if at_limit else None, limit_words="limit" if at_limit else "")
     longest = max(end) if end is not None else 0.0
@@ -153,8 +161,8 @@ def closing_lines(progress: Progress, run_dir: Path) -> list[str]:
         parts[-1] += f" (planned {units.format_estimate(progress.total_seconds_predicted, units.format_seconds)})"
     if progress.tokens_per_second is not None:
         parts.append(units.format_rate(progress.tokens_per_second))
-    if progress.smoothed_loss is not None:
-        parts.append(f"training loss {_loss(progress)}")
+    if progress.loss_so_far is not None:
+        parts.append(f"training loss so far {_loss(progress)}")
     if progress.eval_loss is not None:
         parts.append(f"validation loss {units.format_number(progress.eval_loss)}")
     if progress.usd_so_far is not None:
@@ -176,8 +184,8 @@ def closing_lines(progress: Progress, run_dir: Path) -> list[str]:
 
 
 def _loss(progress: Progress) -> str:
-    """Returns the smoothed training loss, and the plan's interval for it at this step."""
-    loss, expected = units.format_number(progress.smoothed_loss), progress.loss_expected
+    """Returns the training loss so far, and the plan's interval for it at this step."""
+    loss, expected = units.format_number(progress.loss_so_far), progress.loss_expected
     if expected is None:
         return loss
     return f"{loss} (planned {units.format_number(expected.low)} to {units.format_number(expected.high)} here)"

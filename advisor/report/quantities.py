@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from advisor import units
-from advisor.records import Estimate
+from advisor.records import Estimate, Run
 from advisor.units import Formatter
 
 INTERVAL = "predicted (80 % interval)"  # the title above estimates
@@ -41,20 +41,28 @@ class Quantity:
         return self.name, self.of(estimate), basis(estimate)
 
 
+class _Cost(Quantity):
+    """Dollars of a run; on a machine of one's own they are none as long as nobody says what electricity costs."""
+
+    def of(self, estimate: Estimate | None) -> str:
+        free = estimate is not None and not estimate.high
+        return f"{super().of(estimate)}{' without electricity' if free else ''}"
+
+
 def basis(estimate: Estimate | None) -> str:
     """Returns the basis of an estimate; a dash for None."""
     return estimate.basis if estimate else "-"
 
 
 TIME = Quantity("time", units.format_seconds)  # from ordering the machine to the end
-COST = Quantity("cost", units.format_usd)
-LOSS = Quantity("validation loss", units.format_number, "loss")
+COST: Quantity = _Cost("cost", units.format_usd)
+LOSS = Quantity("validation loss", units.format_loss, "loss")
 STEP_TIME = Quantity("step time", units.format_seconds)
 THROUGHPUT = Quantity("throughput", units.format_rate, "tokens/s")  # the unit is in the column title, not in its cells
 SAMPLE_RATE = Quantity("samples", units.format_sample_rate, "samples/s")  # for models without tokens
 MFU = Quantity("MFU", units.format_percent)
 # Three measures of memory: what a device must hold, including the context, and two that PyTorch reports
-DEVICE_MEMORY = Quantity("memory per GPU, all of it", units.format_bytes, "memory per GPU")
+DEVICE_MEMORY = Quantity("memory per GPU", units.format_bytes, "memory per GPU")
 PROCESS_MEMORY = Quantity("process memory", units.format_bytes)  # on a CPU
 RESERVED = Quantity("peak memory, reserved", units.format_bytes)
 ALLOCATED = Quantity("peak memory, allocated", units.format_bytes)
@@ -62,6 +70,14 @@ POWER = Quantity("power of the GPUs", units.format_watts)
 ENERGY = Quantity("energy of the GPUs", units.format_energy)
 CARBON = Quantity("CO2e, whole site", units.format_mass)
 BITS = Quantity("bits per byte", units.format_number)
+
+
+def cost_of(run: Run) -> str:
+    """Returns the cost of a planned run in words, with the option that states a price of electricity."""
+    usd = run.cost_usd
+    if usd is None:
+        return "unknown cost"
+    return COST.of(usd) + ("" if usd.high or run.offer.gpu == "cpu" else " (give --kwh-price)")
 
 
 def memory_of(gpu: str) -> Quantity:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from advisor.architecture import Rollouts
 from advisor.records import Plan, Prediction, Run
 from advisor.report.prediction import layout_words
-from advisor.report.quantities import COST, TIME
+from advisor.report.quantities import TIME, cost_of
 from advisor.report.table import Table
 from advisor.units import (
     format_bytes,
@@ -28,7 +28,7 @@ PARTS = {
     "log_probs": "log-probabilities",
     "update": "update",
     "sync": "new weights to the engines",
-    "rest": "changing over and the rest",
+    "rest": "switching and other",
 }
 _ALGORITHMS = {"grpo": "GRPO", "dapo": "DAPO", "ppo": "PPO"}
 
@@ -42,16 +42,17 @@ def rollouts_of(prediction: Prediction) -> Rollouts:
 def use_words(prediction: Prediction) -> str:
     """Say which GPUs train and which generate."""
     rollouts, work = rollouts_of(prediction), prediction.workload
-    engine = f"TP{rollouts.engine_tensor} engines" if rollouts.engine_tensor > 1 else "engines"
+    engine = f" (TP{rollouts.engine_tensor} engines)" if rollouts.engine_tensor > 1 else ""
     judging = "" if rollouts.judge is None else f", {rollouts.judge} judges in turn with the engines"
     if rollouts.judge_gpus:
         judging = f", {rollouts.judge_gpus} judge ({rollouts.judge})"
     if rollouts.colocated:
-        return f"all {'others ' if rollouts.judge_gpus else ''}train and generate in turn, {engine}{judging}"
+        who = "all other GPUs" if rollouts.judge_gpus else "all GPUs"
+        return f"{who} alternate between generating{engine} and training{judging}"
     behind = {0.0: "waiting for each other", 1.0: "one step behind"}.get(
         rollouts.staleness, f"{rollouts.staleness:g} steps behind"
     )
-    return f"{work.gpus} train, {rollouts.engine_gpus} generate ({engine}){judging}, {behind}"
+    return f"{work.gpus} train, {rollouts.engine_gpus} generate{engine}{judging}, {behind}"
 
 
 def short_use(prediction: Prediction) -> str:
@@ -59,7 +60,7 @@ def short_use(prediction: Prediction) -> str:
     rollouts = rollouts_of(prediction)
     engine = f", TP{rollouts.engine_tensor}" if rollouts.engine_tensor > 1 else ""
     judging = f" + {rollouts.judge_gpus} that judge" if rollouts.judge_gpus else ""
-    use = "in turn" if rollouts.colocated else f"{prediction.workload.gpus} + {rollouts.engine_gpus}"
+    use = "colocated" if rollouts.colocated else f"{prediction.workload.gpus} train + {rollouts.engine_gpus}"
     return f"{use}{judging}{engine}"
 
 
@@ -68,11 +69,11 @@ def sentence(plan: Plan, rented: str, nearest: str) -> str:
     run, rollouts, model = plan.chosen, rollouts_of(plan.prediction), plan.workload.model
     assert model is not None
     what = f"adapters of {model.name}" if plan.goal.lora else model.name
-    cost = COST.of(run.cost_usd) if run.cost_usd is not None else "unknown cost"
     return (
         f"{nearest}Post-train {what} by {_ALGORITHMS[rollouts.algorithm]} with {plan.goal.software} on {rented}: "
         f"{use_words(plan.prediction)}; {format_count(plan.goal.prompts or 0)} prompts in {run.steps:,} steps of "
-        f"{rollouts.prompts * rollouts.group:,} answers: {TIME.of(run.total_seconds)}, {cost}."
+        f"{rollouts.prompts:,} prompts with {rollouts.group:,} answers each: {TIME.of(run.total_seconds)}, "
+        f"{cost_of(run)}."
     )
 
 
@@ -87,7 +88,6 @@ def row(run: Run, origin: str, late: str) -> dict[str, str]:
         "memory per GPU": format_estimate(answer.device_bytes, format_bytes),
         "tokens/s": format_estimate(answer.tokens_per_second, format_rate),
         "time": TIME.of(run.total_seconds) + (f" ({late})" if late else ""),
-        "cost": COST.of(run.cost_usd),
     }
 
 
@@ -118,8 +118,8 @@ def parts(prediction: Prediction) -> str:
     both = "" if rollouts.colocated or not rollouts.staleness else " (engines and trainer work at the same time)"
     moments = ", ".join(f"{name} {format_bytes(held)}" for name, held in (prediction.peak_parts or {}).items())
     return (
-        f"a step of {format_estimate(prediction.step_seconds, format_seconds)}: {times}{both}; memory of a GPU by "
-        f"moment: {moments}"
+        f"a step of {format_estimate(prediction.step_seconds, format_seconds)}: {times}{both}; GPU memory by "
+        f"phase: {moments}"
     )
 
 
@@ -157,8 +157,8 @@ def notes(plan: Plan) -> Iterator[str]:
     updates = f"{rollouts.updates} update{'s' if rollouts.updates > 1 else ''} per step"
     fit = format_percent(min(plan.prediction.fit_probability or 0.0, 0.99))
     yield (
-        f"prompts of {rollouts.prompt_len:,.0f} tokens, answers of {rollouts.response_len:,.0f} up to "
-        f"{rollouts.response_max:,}; {updates}; {_loss_words(rollouts)}probability that it fits: {fit}"
+        f"prompts of {rollouts.prompt_len:,.0f} tokens, answers of {rollouts.response_len:,.0f} on average, at "
+        f"most {rollouts.response_max:,}; {updates}; {_loss_words(rollouts)}probability that it fits: {fit}"
     )
     grounds = plan.grounds
     if grounds is not None and grounds.own_slowdown is not None:
@@ -169,7 +169,7 @@ def notes(plan: Plan) -> Iterator[str]:
         return
     yield (
         "speed and memory from published runs of RL post-training (80 % intervals); old versions, unpacked batches and "
-        "engines without CUDA graphs are slower; steps that you time correct the speed: --measured steps.csv"
+        "engines without CUDA graphs are slower. To correct the speed by your own step times, give --measured"
     )
 
 
@@ -194,4 +194,4 @@ def in_words(plan: Plan) -> list[str]:
 def origin(run: Run, provider: str) -> str:
     """Return where a machine comes from, with its rent."""
     price, spot = run.offer.usd_per_gpu_hour, " spot" if run.offer.spot else ""
-    return f"{provider}{spot}" + ("" if price is None else f", {format_usd_rate(price)} a GPU")
+    return f"{provider}{spot}" + (f", {format_usd_rate(price)} a GPU-hour" if price else "")

@@ -45,7 +45,7 @@ _WRITTEN_OUT = 1e5  # from here on, .5g would write a power of ten
 _MOST_CHECKPOINTS = 20
 _COLUMNS = ("run", "status", "steps", "tokens", "takes", "tokens/s", "MFU", "costs", "last loss", "phase")
 _NUMBER = re.compile(r"[-+$]?\d|-?$|unknown")  # how a cell in a column of numbers begins
-_SPREAD = ("", "mean", "min", "max", "last", "rows")
+_SPREAD = ("", "median", "min", "max", "last", "rows")
 GPU_READINGS = ("GPU", "", "mean", "min", "max")
 LIVE = ("GPU", "power", "mean", "most", "use", "memory", "temperature", "energy", "held back")
 _READINGS: dict[str, tuple[str, Callable[[float | None], str]]] = {
@@ -75,7 +75,7 @@ _Parts = Iterable[tuple[str, Sequence[str], Sequence[Sequence[str]]]]
 def tables(analysis: Analysis) -> list[Table]:
     """Returns a table for each subject: time and cost, speed and what is to come. Tables without rows are left out."""
     limit, gradients = power_limit_watts(analysis.case), analysis.measured.gradients
-    clipping = []
+    clipping = [("clipped on average", units.format_percent(gradients.clipped.mean))] if gradients.clipped else []
     if gradients.above_clip is not None:  # the threshold is known
         threshold = f"norms above the threshold of {units.format_number(gradients.clip)}"
         clipping.append((threshold, units.format_percent(gradients.above_clip)))
@@ -153,7 +153,6 @@ def _spreads(analysis: Analysis) -> Cells:
         _spread("step time", measured.step_seconds, units.format_seconds),
         _spread(memory, measured.memory_bytes, units.format_bytes),
         _spread("gradient norm", gradients.norm, units.format_number),
-        _spread("clipped", gradients.clipped, units.format_percent),
         *(_spread(name, spread_of(curve(analysis.run, column)), format) for column, name, format in _OF_ROLLOUTS),
     ]
     return [row for row in rows if row]
@@ -164,7 +163,7 @@ def _spread(name: str, spread: Spread | None, format: Callable[[float | None], s
         return ()
     at = "" if spread.high_step is None else f" (step {units.format_count(spread.high_step)})"
     most = format(spread.high) + at
-    return name, format(spread.mean), format(spread.low), most, format(spread.last), units.format_count(spread.count)
+    return name, format(spread.median), format(spread.low), most, format(spread.last), units.format_count(spread.count)
 
 
 def _gpu_rows(card: CardReadings, limit_watts: float | None) -> Cells:
@@ -199,6 +198,12 @@ def _row(name: str, analysis: Analysis) -> tuple[str, ...]:
     done, planned, batch = steps_done(run), planned_steps(case), step_tokens(case)
     steps = "-" if done is None else units.format_count(done)
     steps += f" of {units.format_count(planned)}" if planned and done is not None else ""
+    # beside all tokens and the whole time stands the rate over the run
+    rates, shares = "-" if rate is None else units.format_rate(rate), words.mfu(analysis)[1].replace("unknown", "-")
+    if (mean := analysis.mean_apart) is not None:
+        rates = f"{units.format_rate(mean).removesuffix(' tok/s')} (median {rates.removesuffix(' tok/s')})"
+    if mean is not None and analysis.mean_mfu is not None:
+        shares = f"{units.format_percent(analysis.mean_mfu)} (median {shares})"
     # the run's main phase, if it has one, and its learning rate at the end
     phase = run.phases[run.main_phase].name if run.phases else ""
     share = None if run.last_step is None else phase_of_schedule(run, run.last_step)
@@ -210,8 +215,8 @@ def _row(name: str, analysis: Analysis) -> tuple[str, ...]:
         steps,
         units.format_tokens(done * batch) if done is not None and batch else "-",
         "-" if analysis.spent_hours is None else units.format_seconds(analysis.spent_hours * HOUR),
-        "-" if rate is None else units.format_rate(rate).removesuffix(" tok/s"),
-        words.mfu(analysis)[1].replace("unknown", "-"),
+        rates.removesuffix(" tok/s"),
+        shares,
         "-" if analysis.spent_usd is None else units.format_usd(analysis.spent_usd),
         "-" if run.last_loss is None else loss_words(run.last_loss),
         ", ".join(phases) or "-",

@@ -7,14 +7,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from advisor import units
+from advisor.offer import seller_of
 from advisor.options import Goal
 from advisor.planning.alternatives import by_price
 from advisor.planning.explain import verdict
 from advisor.planning.explore import chances, difference
-from advisor.planning.sensitivity import machine
 from advisor.records import Estimate, Plan, Run, ScalingPoint, SearchReport
 from advisor.report.plan import batch, briefly, differences
-from advisor.report.quantities import COST, DEVICE_MEMORY, LOSS, STEP_TIME, THROUGHPUT, TIME, memory_of
+from advisor.report.quantities import COST, DEVICE_MEMORY, LOSS, STEP_TIME, THROUGHPUT, TIME, Quantity, memory_of
 from advisor.report.table import STAR, Table
 from advisor.settings import SHARDINGS
 from advisor.units import Formatter
@@ -33,10 +33,6 @@ MARKS = {  # after a micro-batch: how it saves memory
 REMARK, RULED_OUT, VERDICT = "remark", "ruled out by", "verdict"
 OTHER_BATCH = "tokens per step"  # only if the global batch cannot be split evenly over some number of GPUs
 OF_IDEAL = "of ideal"  # tokens/s per GPU, relative to one GPU alone
-SCALING_ALONE = (
-    "There is no other number of GPUs to show: this run cannot be split over more, nobody rents more of these GPUs "
-    "together, or the links between them are unknown."
-)
 CHANCE = "chance of staying within"
 
 
@@ -45,9 +41,14 @@ def chance_within(limit: str, chance: float) -> str:
     return f"{percent(chance)} chance of staying within the {limit}"
 
 
+def chance_of(quantity: Quantity, limit: float | None, chance: float) -> str:
+    """Gives the same in few words, with the limit: "70 % within $25"."""
+    return f"{percent(chance)} within {quantity.words(limit)}"
+
+
 def percent(chance: float) -> str:
-    """Gives a probability, from 1 to 99 %."""
-    return f"{min(max(100 * chance, 1), 99):.0f} %"
+    """Gives a probability, from below 1 % to 99 %."""
+    return "<1 %" if chance < 0.005 else f"{min(max(100 * chance, 1), 99):.0f} %"
 
 
 def common_and_own(runs: Sequence[Run], goal: Goal) -> tuple[dict[str, str], list[dict[str, str]]]:
@@ -64,7 +65,7 @@ def common_and_own(runs: Sequence[Run], goal: Goal) -> tuple[dict[str, str], lis
 def option(run: Run, goal: Goal) -> dict[str, str]:
     """Returns everything about one named option, by label."""
     return {
-        "on": machine(run, ", "),
+        "on": run.offer.in_words(", "),
         "speed from": briefly(run.grounds),
         "model": model(run),
         "batch": batch(run),
@@ -138,7 +139,7 @@ def _runs(title: str, runs: Sequence[Run], last: str, plan: Plan | None = None) 
     chosen = plan.chosen if plan else None
     rows = tuple(
         (
-            machine(run, ", "),
+            run.offer.in_words(", "),
             str(run.depth),
             units.format_count(run.parameters),
             units.format_tokens(run.tokens),
@@ -214,16 +215,24 @@ def scaling(plan: Plan) -> Table:
             _as_planned(p.total_seconds, planned.total_seconds, TIME.words),
             _as_planned(p.cost_usd, planned.cost_usd, COST.words),
             "as planned" if p.other_batch_tokens is None else units.format_count(p.other_batch_tokens),
-            f"{p.provider or 'as given'}{f', {p.rented} rented' if _idle(p) else ''}",
+            f"{seller_of(p.provider) if p.provider else 'as given'}{f', {p.rented} rented' if _idle(p) else ''}",
         )
         for p in points
     )
     title = "The same run on more and fewer GPUs, each at its best micro-batch"
-    table = Table(columns=names, rows=rows, title=title, numbers=names[:-1])
+    why = plan.search.scaling_left_out if plan.search else ()
+    notes = (f"not shown: {'; '.join(why)}",) if why else ()
+    table = Table(columns=names, rows=rows, title=title, numbers=names[:-1], notes=notes)
     if all(p.other_batch_tokens is None for p in points):
         table = table.without(OTHER_BATCH)
     several = len({p.provider for p in points}) > 1 or any(map(_idle, points))
     return table if several else table.without("from")
+
+
+def scaling_alone(search: SearchReport | None) -> str:
+    """Says why no other number of GPUs is shown."""
+    why = search.scaling_left_out if search is not None else ()
+    return f"There is no other number of GPUs to show{': ' if why else ''}{'; '.join(why)}."
 
 
 def _as_planned(number: float | None, planned: Estimate | None, words: Formatter) -> str:
@@ -237,7 +246,7 @@ def pays(search: SearchReport) -> str:
     if search.pays_up_to_gpus is None:
         most = search.scaling[-1].gpus
         return f"More GPUs pay off, up to {most} at least: the speed grows by more than the cost."
-    return f"Beyond {search.pays_up_to_gpus}, more GPUs raise the cost by more than the speed."
+    return f"Beyond {search.pays_up_to_gpus} GPUs, the cost grows faster than the speed."
 
 
 def notes(tables: Sequence[Table], above: Collection[str] = ()) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from rich.console import RenderableType
 from advisor.report import render
 
 NUMBER_WIDTH = 9  # characters
+_FILE = re.compile(r"[~/.]|[\w/-]+\.\w|\w+_")  # how a text begins with the name of a file
 STAR = "*"  # follows a cell that a note of the table explains
 
 
@@ -70,5 +72,5 @@ def on_page(table: Table) -> list[dict[str, str]]:
 
 
 def capital(text: str) -> str:
-    """Returns the text with a capital first letter and the rest unchanged."""
-    return text[:1].upper() + text[1:]
+    """Returns the text with a capital first letter and the rest unchanged; a file's name or path stays as it is."""
+    return text if _FILE.match(text) else text[:1].upper() + text[1:]

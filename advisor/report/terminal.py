@@ -1,4 +1,4 @@
-"""Shows the analysis on the terminal: a verdict in three lines, then findings, money and what could not be judged."""
+"""Shows the analysis on the terminal: the verdict, then findings, money and what could not be judged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MATTERING = 3
 def report(analysis: Analysis, everything: bool = False, *, brief: bool = False) -> Iterator[RenderableType]:
     """Yields texts and tables in reading order: the verdict alone if `brief`; `everything` lists impossible checks."""
     yield Text(analysis.run.source, style="bold")
-    yield from analysis.verdict
+    yield from (f"{label}: {text}" for label, text in analysis.verdict.lines)
     if brief:
         return
     for finding in analysis.findings:
@@ -43,11 +43,11 @@ def report(analysis: Analysis, everything: bool = False, *, brief: bool = False)
         yield f"not known: {missing}"
     if analysis.insufficient and everything:
         yield ""
-        yield "checks that were not possible, and what each needs:"
+        yield "checks that need more than this log has:"
         for check in analysis.insufficient:
             yield f"    {check.code}: {check.missing}"
     elif analysis.insufficient:
-        yield Text(f"{len(analysis.insufficient)} checks were not possible (--all lists them)", style="dim")
+        yield Text(f"{len(analysis.insufficient)} checks need more than this log has (--all lists them)", style="dim")
     if analysis.run.notes:
         yield ""
         for note in analysis.run.notes:
@@ -56,7 +56,7 @@ def report(analysis: Analysis, everything: bool = False, *, brief: bool = False)
     # The end of the report stays on the screen, so it has the errors and warnings, or says that there are none.
     loud = [finding for finding in analysis.findings if finding.severity is not Severity.NOTE][:_MATTERING]
     if not loud:
-        yield Text(f"what matters: {analysis.verdict[2]}", style="bold")
+        yield Text(": ".join(analysis.verdict.lines[1 if analysis.verdict.problem else 0]), style="bold")
         return
     yield Text("what matters:", style="bold")
     for finding in loud:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from advisor import units
 from advisor.findings.case import Finding
@@ -15,7 +15,7 @@ from advisor.findings.savings import worth_saying
 from advisor.readers.run_table import Status
 from advisor.records import Estimate
 from advisor.units import HOUR
-from advisor.workflows.analysis import Analysis, loss_words, shortened
+from advisor.workflows.analysis import Analysis, end_in_words, loss_range, shortened, steps_of_a_part
 
 Pairs = list[tuple[str, str]]
 
@@ -62,7 +62,8 @@ def money(analysis: Analysis) -> list[tuple[str, str, str]]:
     """Lists hours and dollars: spent, still to come, in total, and what acting on each finding would save."""
     outlook, rows = analysis.forecast, []
     spent = units.format_seconds(analysis.spent_hours and analysis.spent_hours * HOUR)
-    rows.append(("so far", spent, units.format_usd(analysis.spent_usd)))
+    part = steps_of_a_part(analysis.case)
+    rows.append((f"{part} (this log)" if part else "so far", spent, units.format_usd(analysis.spent_usd)))
     for name, hours, usd in (
         ("still to come", outlook.rest_hours, outlook.rest_usd),
         ("the whole run", outlook.total_hours, outlook.total_usd),
@@ -71,11 +72,11 @@ def money(analysis: Analysis) -> list[tuple[str, str, str]]:
             rows.append(_bill(name, hours, usd))
     worth = [finding for finding in analysis.findings if worth_saying(finding.saved_hours, finding.saved_usd)]
     rows += [
-        _bill(f"saved by fixing {finding.code.replace('_', ' ')}", finding.saved_hours, finding.saved_usd)
+        _bill(f"saved by fixing: {shortened(finding.title, 60)}", finding.saved_hours, finding.saved_usd)
         for finding in worth
     ]
     if len(worth) > 1 and analysis.savings is not None:
-        rows.append(_bill("total saving (overlaps counted once)", analysis.savings.hours, analysis.savings.usd))
+        rows.append(_bill("saved in total (overlaps counted once)", analysis.savings.hours, analysis.savings.usd))
         if any(finding.code in EXPECTED for finding in worth):
             rows.append(("(future interruptions are not included)", "", ""))
     elif len(worth) > 1:
@@ -94,24 +95,17 @@ def runs(analysis: Analysis) -> list[tuple[str, ...]]:
         return []
     rows: list[tuple[str, ...]] = []
     for part, seconds in zip(parts, analysis.run_seconds, strict=True):
-        ended = part.status.words
-        if part.phase is None:
-            # a run that reports its completion has trained, even if it printed no step
-            ended += ", no step printed" if part.status is Status.COMPLETED else ", never trained"
         name = part.name if part.starts == 1 else f"{part.name} ({part.starts} starts)"
         cost = units.format_usd(seconds / HOUR * usd) if seconds is not None and usd is not None else "unknown"
-        steps = _range(part.first_step, part.last_step, _plain)
-        losses = _range(part.first_loss, part.last_loss, loss_words)
+        first, last = part.first_step, part.last_step
+        steps = "-" if first is None or last is None else f"{_plain(first)} to {_plain(last)}"
+        losses = loss_range(part.first_loss, part.last_loss) or "-"
         takes = units.format_seconds(seconds)
-        rows.append((name, ended, steps, losses, takes, cost, shortened(part.status_reason, 90)))
+        rows.append((name, end_in_words(part), steps, losses, takes, cost, shortened(part.status_reason, 90)))
     if len(rows) > _MOST_RUNS:
         half, more = _MOST_RUNS // 2, f"({len(rows) - _MOST_RUNS} more: --json)"
         rows = [*rows[:half], (more, *[""] * (len(RUNS) - 1)), *rows[-half:]]
     return rows
-
-
-def _range(first: float | None, last: float | None, shown: Callable[[float], str]) -> str:
-    return "-" if first is None or last is None else f"{shown(first)} to {shown(last)}"
 
 
 def saving(finding: Finding) -> str:
@@ -134,16 +128,20 @@ def finding_lines(finding: Finding) -> list[str]:
 
 def grounds(finding: Finding) -> str:
     """Says which rule made a finding, and how sure it is."""
-    return f"{finding.code}, {finding.confidence.value} confidence; {finding.threshold}"
+    return f"Rule {finding.code}, {finding.confidence.value} confidence: {finding.threshold}"
 
 
 def speed(analysis: Analysis) -> Pairs:
     """Returns throughput and MFU, measured and expected."""
     expected = analysis.case.expected
-    rows = [("tokens per second", units.format_rate(analysis.tokens_per_second))]
+    mean, of = analysis.mean_apart, ", median step" if analysis.mean_apart else ""
+    rows = [("tokens per second over the run", units.format_rate(mean))] if mean else []
+    rows.append((f"tokens per second{of}", units.format_rate(analysis.tokens_per_second)))
     if expected is not None and (rate := expected.tokens_per_second) is not None:
         rows.append(("tokens per second expected here", units.format_estimate(rate, units.format_rate)))
-    rows.append(mfu(analysis))
+    if mean and analysis.mean_mfu is not None:
+        rows.append(("MFU over the run", units.format_percent(analysis.mean_mfu)))
+    rows.append((mfu(analysis)[0] + of, mfu(analysis)[1]))
     if expected is not None and expected.mfu is not None:
         rows.append(("MFU expected here", units.format_estimate(expected.mfu, units.format_percent)))
     work = analysis.case.workload
@@ -168,11 +166,15 @@ def mfu(analysis: Analysis) -> tuple[str, str]:
 
 def outlook(analysis: Analysis) -> Pairs:
     """Describes the forecast: the final loss, whether to stop, and other GPUs."""
-    forecast = analysis.forecast
-    loss, shown = forecast.loss, "not predicted"
+    forecast, rows = analysis.forecast, []
+    loss, over = forecast.loss, analysis.run.status is Status.COMPLETED
     if loss.final_loss is not None:
         shown = units.format_estimate(loss.final_loss, units.format_number)
-    rows = [("final training loss", f"{shown} ({loss.reason})" if loss.reason else shown)]
+        rows.append(("final training loss", f"{shown} ({loss.reason})" if loss.reason else shown))
+    elif forecast.steps_planned is None and len(analysis.run) and not over:
+        rows.append(("planned end", "unknown: the log states no planned number of steps or epochs"))
+    elif not over:
+        rows.append(("final training loss", f"not predicted: {loss.reason}"))
     rows += limits(analysis.case, analysis.given.targets, forecast)
     if forecast.advice.stop:
         rows.append(("stop now", "; ".join(forecast.advice.reasons)))

@@ -43,26 +43,28 @@ def disk_errors(action: str, path: str | Path) -> Iterator[None]:
         raise AdvisorError(f"cannot {action} {path}: {reason}", _HINTS.get(error.errno or 0)) from error
 
 
-def write_atomic(path: str | Path, text: str) -> None:
-    """Write a text file in full or not at all: temporary file, fsync, rename, fsync of the folder.
+def write_atomic(path: str | Path, content: str | bytes, *, flush: bool = True) -> None:
+    """Write a file in full or not at all: temporary file, fsync, rename, fsync of the folder.
 
     Parent folders are created. If it raises AdvisorError, an older file of that name is still there, unchanged.
+    Without `flush`, a file of the last seconds may be empty after a power failure.
     """
     path = Path(path)
     with disk_errors("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+            with os.fdopen(handle, "wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                if flush:
+                    file.flush()
+                    os.fsync(file.fileno())
             os.chmod(name, 0o644)  # mkstemp gives 0600, which would keep colleagues from reading a run folder
             os.replace(name, path)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
-        if os.name == "posix":  # Windows cannot open folders, and there the rename is enough
+        if flush and os.name == "posix":  # Windows cannot open folders, and there the rename is enough
             folder = os.open(path.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)

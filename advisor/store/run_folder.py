@@ -54,17 +54,17 @@ def read_launch(run_dir: Path) -> LaunchRecord | None:
     path = run_dir / LAUNCH
     if not path.exists():
         return None
-    # Schema 1 is upgraded. It named a launcher, which found a run by its folder, and no trainer.
+    # Schema 1 named a launcher, which found a run by its folder, and no trainer. Schema 2 said `arriving`.
     launch = read_json(path, "launch record")
     schema = launch.get("schema", 1)
     if schema == 1:
         engine = launch.pop("launcher", "local")
-        raw = launch | {"schema": 2, "handle": f"{engine}://{run_dir.resolve()}", "trainer": "own"}
+        raw = launch | {"schema": 3, "handle": f"{engine}://{run_dir.resolve()}", "trainer": "own"}
     else:
         if isinstance(schema, int) and schema > LaunchRecord.schema:
             newer = f"the launch record of {run_dir} was written by a newer version (schema {schema})"
             raise AdvisorError(newer, "upgrade training-advisor")
-        raw = launch
+        raw = {name: value for name, value in launch.items() if name != "arriving"} | {"schema": 3}
     try:
         return record_from_dict(LaunchRecord, raw)
     except ConfigError as error:

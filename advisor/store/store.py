@@ -20,7 +20,7 @@ import yaml
 
 from advisor.errors import AdvisorError, close_matches
 from advisor.records import MeasuredStep, Plan
-from advisor.run_records import RunRow, ScoreRow
+from advisor.run_records import RunRow
 from advisor.store import calibration as calibrations
 from advisor.store.calibration import Calibration, Quality
 from advisor.store.disk import bad_fields, disk_errors, dump_yaml, listed, read_json, read_yaml, write_atomic
@@ -49,14 +49,14 @@ class CalibrationEntry:
     quality: Quality | None = None  # as stored; None if the document has not been judged yet
 
 
-class Store:
+class Store(Ledger):
     """Everything that the advisor stores in one folder. Nothing is created before the first write."""
 
     def __init__(self, home: Path, shipped: Path | None = None):
         """`home` is the user's folder. `shipped` has the read-only calibrations that come with the program."""
         self.home = Path(home)
         self.shipped = shipped
-        self.ledger = Ledger(self.home / "ledger.sqlite")
+        super().__init__(self.home / "ledger.sqlite")
 
     # Calibrations
 
@@ -170,23 +170,11 @@ class Store:
         message = f"a thousand runs called {base.name} were started this second"
         raise AdvisorError(message, "name another folder: advisor launch PLAN.yaml --run-dir DIR")
 
-    def register_run(self, row: RunRow) -> None:
-        """Add a run to the index, or replace the row with the same id."""
-        self.ledger.register_run(row)
-
-    def forget_run(self, run_id: str) -> None:
-        """Remove a run from the index. Its folder and its scores remain."""
-        self.ledger.forget_run(run_id)
-
     def runs(self) -> list[RunRow]:
         """Return all runs, newest first: registered runs, even without a folder, and runs copied into `runs/`."""
         rows = self.registered_runs()
         rows += [run_row(folder) for folder in self.copied_in(rows)]
         return sorted(rows, key=lambda row: (row.created, row.id), reverse=True)
-
-    def registered_runs(self) -> list[RunRow]:
-        """Return the registered runs, newest first."""
-        return self.ledger.runs() if self.ledger.path.exists() else []
 
     def copied_in(self, rows: Sequence[RunRow]) -> list[Path]:
         """Return the run folders in `runs/` that do not belong to these rows, sorted by name."""
@@ -231,15 +219,7 @@ class Store:
         hint = f"did you mean {' or '.join(near)}?" if near else "see all runs: advisor runs"
         raise AdvisorError(f"no run folder and no run is called {text}", hint, exit_code=2)
 
-    # Ledger
-
-    def record_scores(self, run_id: str, rows: Sequence[ScoreRow]) -> None:
-        """Write the scores of one run. They replace earlier scores of the same run."""
-        self.ledger.record_scores(run_id, rows)
-
-    def scores(self, device: str | None = None) -> list[ScoreRow]:
-        """Return the scores of one device key, or of all devices, oldest first."""
-        return self.ledger.scores(device) if self.ledger.path.exists() else []
+    # What runs recorded
 
     def is_recorded(self, run_id: str) -> bool:
         """Tell whether the ledger or a profile contains anything from a run."""
@@ -252,12 +232,8 @@ class Store:
         with disk_errors("remove the observation of", run_id):
             for path in self._observations_of(run_id):
                 path.unlink(missing_ok=True)
-        self.ledger.withdraw(run_id, now)
+        self.withdraw(run_id, now)
         return True
-
-    def withdrawn_runs(self) -> set[str]:
-        """Return the runs whose records were withdrawn and not recorded again."""
-        return self.ledger.withdrawn() if self.ledger.path.exists() else set()
 
 
 def default_store() -> Store:

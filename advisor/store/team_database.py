@@ -7,11 +7,10 @@ until it expires. It counts in the month in which it was first made, for its tea
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from advisor.errors import AdvisorError
 from advisor.redact import for_sending
@@ -44,12 +43,24 @@ MIGRATIONS = (
         FROM advisor_reservations
     """,
 )
-# of each budget: its dollars, what was settled in it and what is reserved
+# Of each budget its dollars, what was settled in it and what is reserved. With a run, only the budgets that have too
+# little left for it, of those in which it counts: as it was first reserved, or else as it would be now.
 _BUDGETS = f"""
-    SELECT b.team, b.period, b.usd, coalesce(sum(c.settled), 0), coalesce(sum(c.open), 0)
-    FROM advisor_budgets b LEFT JOIN advisor_counted c
-    ON b.team IN ('{EVERYBODY}', c.team) AND (b.period = '{ALWAYS}' OR starts_with(c.month, b.period)) {{also}}
-    {{where}} GROUP BY b.team, b.period ORDER BY b.team, b.period"""
+    WITH own AS (
+        SELECT coalesce(max(team), %(team)s) AS team,
+            coalesce(max(month), to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM')) AS month
+        FROM advisor_counted WHERE run = %(run)s
+    )
+    SELECT b.team, b.period, b.usd::float8 AS usd, coalesce(sum(c.settled), 0)::float8 AS settled_usd,
+        coalesce(sum(c.open), 0)::float8 AS reserved_usd
+    FROM advisor_budgets b CROSS JOIN own LEFT JOIN advisor_counted c
+    ON b.team IN ('{EVERYBODY}', c.team) AND (b.period = '{ALWAYS}' OR starts_with(c.month, b.period))
+        AND c.run IS DISTINCT FROM %(run)s
+    WHERE %(run)s::text IS NULL
+        OR b.team IN ('{EVERYBODY}', own.team) AND (b.period = '{ALWAYS}' OR starts_with(own.month, b.period))
+    GROUP BY b.team, b.period
+    HAVING %(run)s::text IS NULL OR b.usd - coalesce(sum(c.settled), 0) - coalesce(sum(c.open), 0) < %(usd)s::numeric
+    ORDER BY b.team, b.period"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +122,12 @@ class Database:
             db.execute(
                 "INSERT INTO advisor_budgets VALUES (%s, %s, %s) ON CONFLICT (team, period) "
                 "DO UPDATE SET usd = excluded.usd",
-                (team, period, _exact(usd)),
+                (team, period, usd),
             )
 
     def budgets(self) -> list[TeamBudget]:
         with self._transaction() as db:
-            return [_budget(row) for row in db.execute(_BUDGETS.format(also="", where=""))]
+            return _budgets(db, {"run": None, "team": None, "usd": None})
 
     def reserve(self, run: str, team: str, usd: float, seconds: float) -> TeamBudget | None:
         """Keep so many dollars free for a run, in every budget of its team, until it is settled or so long from now.
@@ -124,36 +135,24 @@ class Database:
         To reserve again for the same run replaces what was reserved or settled. Returns None, or the budget that has
         too few left; then nothing changes.
         """
+        given = {"run": run, "team": team, "usd": usd, "seconds": seconds}
         with self._transaction() as db:
-            # Whoever has locked the budgets is alone with them; the order of rows keeps two from waiting on each other.
-            [(of_team, month)] = db.execute(
-                "SELECT coalesce(max(team), %s), coalesce(max(month), to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM')) "
-                "FROM advisor_counted WHERE run = %s",
-                (team, run),
-            ).fetchall()
-            covering = db.execute(
-                "SELECT team, period FROM advisor_budgets WHERE team IN (%s, %s) "
-                "AND (period = %s OR starts_with(%s, period)) ORDER BY team, period FOR UPDATE",
-                (EVERYBODY, of_team, ALWAYS, month),
-            ).fetchall()
-            for each in covering:
-                others = _BUDGETS.format(also="AND c.run <> %s", where="WHERE b.team = %s AND b.period = %s")
-                found = _budget(db.execute(others, (run, *each)).fetchone())
-                if _exact(usd) > _exact(found.left_usd):
-                    return found
+            db.execute("LOCK TABLE advisor_budgets IN EXCLUSIVE MODE")  # whoever has it is alone with the budgets
+            if short := _budgets(db, given):
+                return short[0]
             db.execute(
                 "INSERT INTO advisor_reservations (run, team, usd, expires) "
-                "VALUES (%s, %s, %s, now() + make_interval(secs => %s)) ON CONFLICT (run) "
+                "VALUES (%(run)s, %(team)s, %(usd)s, now() + make_interval(secs => %(seconds)s)) ON CONFLICT (run) "
                 "DO UPDATE SET usd = excluded.usd, expires = excluded.expires, settled = NULL",
-                (run, team, _exact(usd), seconds),
+                given,
             )
         return None
 
     def settle(self, run: str, usd: float) -> None:
         """Count what a run cost in place of what was reserved for it; a copy of its folder may know less of it."""
         with self._transaction() as db:
-            query = "UPDATE advisor_reservations SET settled = greatest(settled, %s) WHERE run = %s"
-            db.execute(query, (_exact(usd), run))
+            query = "UPDATE advisor_reservations SET settled = greatest(settled, %s::numeric) WHERE run = %s"
+            db.execute(query, (usd, run))
 
     # --- the connection ---
 
@@ -195,12 +194,7 @@ def _version(db: psycopg.Connection) -> int:
     return int(found[0]) if found else 0
 
 
-def _exact(usd: float) -> Decimal:
-    return round(Decimal(repr(usd)), 6)
+def _budgets(db: psycopg.Connection, given: Mapping[str, Any]) -> list[TeamBudget]:
+    from psycopg.rows import class_row
 
-
-def _budget(row: tuple | None) -> TeamBudget:
-    assert row is not None
-    team, period, *dollars = row
-    usd, settled, reserved = map(float, dollars)
-    return TeamBudget(team=team, period=period, usd=usd, settled_usd=settled, reserved_usd=reserved)
+    return db.cursor(row_factory=class_row(TeamBudget)).execute(_BUDGETS, given).fetchall()

@@ -5,11 +5,12 @@ A month may be compacted: YYYY/MM/HASH.parquet has the names and contents of its
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import os
-from abc import ABC, abstractmethod
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,24 +18,52 @@ from typing import Any
 
 from advisor.errors import AdvisorError
 from advisor.redact import for_sending
-from advisor.store.disk import disk_errors
+from advisor.store.disk import disk_errors, write_atomic
+
+_FILE = re.compile(r"\d+/\d+/[^/.]+\.(?:json|parquet)$")  # its path below the folder or address
 
 
-class Files(ABC):
+class Files:
     """The files of a ledger. Paths begin below its folder or address, and none of them is ever changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, where: str):
         self._file_of: dict[str, str] = {}  # by the name of a record, as last listed
         self._packed: dict[str, Mapping[str, bytes]] = {}  # records of Parquet files that were read
+        self._system: Any = _Disk()
+        if "://" not in where:
+            self._root = Path(where).expanduser().as_posix()
+            return
+        from fsspec.core import url_to_fs
 
-    @abstractmethod
-    def paths(self) -> set[str]: ...
-    @abstractmethod
-    def put(self, path: str, content: bytes) -> None: ...
-    @abstractmethod
-    def get(self, path: str) -> bytes | None: ...  # None: it is gone
-    @abstractmethod
-    def remove(self, path: str) -> None: ...
+        try:
+            self._system, self._root = url_to_fs(where)
+        except (ImportError, ValueError) as error:
+            message = f"ADVISOR_LEDGER={for_sending(where)} cannot be opened: {error}"
+            raise AdvisorError(message, "install the package that it names, or name a folder", exit_code=2) from error
+
+    def paths(self) -> set[str]:
+        with disk_errors("read the ledger", self._root), contextlib.suppress(FileNotFoundError):
+            return {found[0] for path in self._system.find(self._root) if (found := _FILE.search(path))}
+        return set()
+
+    def put(self, path: str, content: bytes) -> None:
+        place = f"{self._root}/{path}"
+        with disk_errors("write to the ledger", place):
+            self._system.makedirs(place.rpartition("/")[0], exist_ok=True)
+            self._system.pipe_file(place, content)
+
+    def get(self, path: str) -> bytes | None:
+        """Return a file's content, or None if it is gone."""
+        place, content = f"{self._root}/{path}", None
+        with disk_errors("read the ledger", place), contextlib.suppress(FileNotFoundError):
+            content = self._system.cat_file(place)
+        return content
+
+    def remove(self, path: str) -> None:
+        place = f"{self._root}/{path}"
+        # Another machine may compact the same month.
+        with disk_errors("remove from the ledger", place), contextlib.suppress(FileNotFoundError):
+            self._system.rm_file(place)
 
     def names(self) -> set[str]:
         """Return the names of all records, and of damaged Parquet files, so that whoever reads hears of them."""
@@ -71,12 +100,11 @@ class Files(ABC):
 
         Does nothing if they are in one file already. Whoever is killed in between leaves records twice, never none.
         """
-        listed = sorted(name for name in self.names() if name.startswith(f"{month}/"))
-        file_of = {name: self._file_of[name] for name in listed}
-        read = sorted(self.read(listed))
+        file_of = {name: path for name in sorted(self.names()) if (path := self._file_of[name]).startswith(f"{month}/")}
+        read = sorted(self.read(file_of))
         sound = {name: content for name, content in read if read_record(name, content) is not None}
         path = f"{month}/{digest(''.join(sound).encode())}.parquet"
-        replaced = {file_of[name] for name in sound} - {file_of[name] for name in listed if name not in sound}
+        replaced = {file_of[name] for name in sound} - {file_of[name] for name in file_of.keys() - sound.keys()}
         replaced |= self.paths() & sound.keys()  # left by a command that was killed
         if not sound or replaced == {path}:
             return 0
@@ -100,102 +128,42 @@ class Files(ABC):
             if (content := self.get(path)) is None:
                 return None
             try:
-                table = pyarrow.parquet.read_table(io.BytesIO(content), columns=["name", "content"])
-                names, contents = (table[column].to_pylist() for column in ("name", "content"))
-                self._packed[path] = dict(zip(names, contents, strict=True))
-            except (pyarrow.ArrowException, OSError, ValueError):
+                table = pyarrow.parquet.read_table(io.BytesIO(content)).to_pydict()
+                self._packed[path] = dict(zip(table["name"], table["content"], strict=True))
+            except (pyarrow.ArrowException, OSError, ValueError, KeyError):
                 self._packed[path] = {}
         return self._packed[path]
+
+
+class _Disk:
+    """A folder by the names that fsspec has for what is done with one, so that it needs no other package."""
+
+    def find(self, root: str) -> Iterator[str]:
+        def fail(error: OSError) -> None:
+            raise error
+
+        for folder, folders, names in os.walk(root, onerror=fail, followlinks=True):
+            folders[:] = filter(str.isdigit, folders)  # years and months
+            place = Path(folder).as_posix()
+            yield from (f"{place}/{name}" for name in names)
+
+    def pipe_file(self, path: str, content: bytes) -> None:
+        # The own files of the records in a Parquet file are removed next.
+        write_atomic(path, content, flush=path.endswith(".parquet"))
+
+    def cat_file(self, path: str) -> bytes:
+        return Path(path).read_bytes()
+
+    makedirs, rm_file = staticmethod(os.makedirs), staticmethod(os.remove)
 
 
 def _parquet(records: Mapping[str, bytes]) -> bytes:
     import pyarrow
     import pyarrow.parquet
 
-    names, contents = pyarrow.array(records.keys(), pyarrow.string()), pyarrow.array(records.values(), pyarrow.binary())
-    file = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.table({"name": names, "content": contents}), file, compression="zstd")
+    file, table = io.BytesIO(), pyarrow.table({"name": [*records], "content": [*records.values()]})
+    pyarrow.parquet.write_table(table, file, compression="zstd")
     return file.getvalue()
-
-
-class Folder(Files):
-    """A folder of this machine, or one that several machines mount."""
-
-    def __init__(self, path: Path):
-        super().__init__()
-        self._folder = path
-
-    def paths(self) -> set[str]:
-        with disk_errors("read the ledger", self._folder):
-            months = [month for year in _numbered(self._folder) for month in _numbered(year)]
-            return {
-                f"{month.parent.name}/{month.name}/{entry.name}"
-                for month in months
-                for entry in os.scandir(month)
-                if entry.name.endswith((".json", ".parquet"))
-            }
-
-    def put(self, path: str, content: bytes) -> None:
-        place = self._folder / path
-        with disk_errors("write to the ledger", place):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            # A process that is killed leaves at most a file that no reader looks at.
-            unfinished = place.with_name(f".{place.name}.{os.getpid()}")
-            with open(unfinished, "wb") as file:
-                file.write(content)
-                if path.endswith(".parquet"):  # whose records' own files are removed next
-                    file.flush()
-                    os.fsync(file.fileno())
-            os.replace(unfinished, place)
-
-    def get(self, path: str) -> bytes | None:
-        with disk_errors("read the ledger", self._folder / path):
-            try:
-                return (self._folder / path).read_bytes()
-            except FileNotFoundError:
-                return None
-
-    def remove(self, path: str) -> None:
-        with disk_errors("remove from the ledger", self._folder / path):
-            (self._folder / path).unlink(missing_ok=True)
-
-
-class Address(Files):
-    """An object store or another system that fsspec knows, such as s3://bucket/folder."""
-
-    def __init__(self, address: str):
-        super().__init__()
-        from fsspec.core import url_to_fs
-
-        try:
-            self._system, self._root = url_to_fs(address)
-        except (ImportError, ValueError) as error:
-            message = f"ADVISOR_LEDGER={for_sending(address)} cannot be opened: {error}"
-            raise AdvisorError(message, "install the package that it names, or name a folder", exit_code=2) from error
-
-    def paths(self) -> set[str]:
-        try:
-            found = self._system.find(self._root)
-        except FileNotFoundError:
-            return set()
-        return {"/".join(path.split("/")[-3:]) for path in found if path.endswith((".json", ".parquet"))}
-
-    def put(self, path: str, content: bytes) -> None:
-        self._system.makedirs(f"{self._root}/{path.rpartition('/')[0]}", exist_ok=True)
-        self._system.pipe_file(f"{self._root}/{path}", content)
-
-    def get(self, path: str) -> bytes | None:
-        try:
-            content: bytes = self._system.cat_file(f"{self._root}/{path}")
-        except FileNotFoundError:
-            return None
-        return content
-
-    def remove(self, path: str) -> None:
-        try:
-            self._system.rm_file(f"{self._root}/{path}")
-        except FileNotFoundError:
-            return  # another machine compacts the same month
 
 
 def digest(content: bytes) -> str:
@@ -213,10 +181,3 @@ def read_record(name: str, content: bytes) -> dict[str, Any] | None:
         return None
     sound = isinstance(record, dict) and isinstance(record.get("kind"), str) and isinstance(record.get("created"), str)
     return record if sound else None
-
-
-def _numbered(folder: Path) -> list[Path]:
-    """Return the folders of years or months in a folder, which may not exist yet."""
-    if not folder.is_dir():
-        return []
-    return [folder / entry.name for entry in os.scandir(folder) if entry.name.isdigit() and entry.is_dir()]

@@ -22,7 +22,7 @@ class LogEnd:
     outcome: Outcome | None = None  # of the latest attempt; None if the log has no end
     reason: str | None = None
     step: int | None = None  # last step
-    loss: float | None = None  # of training, smoothed
+    loss: float | None = None  # of training: `trainer.runlog.loss_so_far`
     host: str | None = None  # machine and process of the latest attempt
     pid: int | None = None
     process_started: float | None = None  # Unix seconds

@@ -15,7 +15,7 @@ from advisor.store.disk import disk_errors
 from advisor.store.run_folder import CONFIG, LOG, read_run_config
 from advisor.trainers.adapter import LogEnd
 from trainer.budget import Spent, read_spent, with_log
-from trainer.runlog import RunLogError, load_run_log, read_records, smoothed_loss
+from trainer.runlog import RunLogError, load_run_log, loss_so_far, read_records
 from trainer.schema import Outcome, RunConfig, dump_config
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ class OwnTrainer:
     def log_end(self, folder: Path) -> LogEnd | None:
         """Read the last records, and the header of the latest attempt, which may be further up in a long log."""
         path = folder / self.log_name
-        records = log_records(path, TAIL_BYTES)
+        # enough for the last 2 % of the steps
+        records = log_records(path, max(TAIL_BYTES, path.stat().st_size // 25) if path.exists() else TAIL_BYTES)
         if not records:
             return None
         if not (header := _last(records, "header")):
@@ -64,17 +65,19 @@ class OwnTrainer:
             header = json.loads(lines[-1]) if lines else {}
         final = _last(records, "header", "final")  # a header means that a new attempt has started since the last end
         outcome = final.get("outcome")
-        step, loss = _last(records, "step"), None
+        step, losses = _last(records, "step"), dict[int, float]()
         for record in records:
             if record["kind"] == "step" and "loss" in record:
-                loss = smoothed_loss(loss, record["loss"])
+                losses[record["step"]] = record["loss"]
+            elif record["kind"] == "header":  # what came after its checkpoint is repeated
+                losses = {at: loss for at, loss in losses.items() if at <= (record.get("resumed_from_step") or 0)}
         return LogEnd(
             unix_seconds=records[-1]["time"],
             attempt=header.get("attempt", 0),
             outcome=Outcome(outcome) if outcome is not None else None,
             reason=final.get("reason"),
             step=step.get("step"),
-            loss=loss,
+            loss=loss_so_far(reversed(losses.values()), step.get("step") or 0),
             host=header.get("host"),
             pid=header.get("pid"),
             process_started=header["time"] - (header.get("startup_seconds") or 0.0) if header else None,

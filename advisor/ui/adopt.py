@@ -83,11 +83,7 @@ def _adopted(adopted: Adopted) -> None:
     held_out = choose_fit(adopted).held_out
     st.code(" ".join(adopted.command), language="bash", wrap_lines=True)
     if held_out is None:
-        st.warning(
-            "The error of the plan below is unknown, because fewer than four batches were measured. Adopt it again "
-            "with more time for the bursts.",
-            icon=":material/warning:",
-        )
+        st.warning(f"{in_controls(capital(words.untested(adopted)), ADOPT)}.", icon=":material/warning:")
     elif held_out.median > BELIEVED_MEDIAN:
         # The page Calibrate rejects a calibration whose error is this large.
         error, limit = format_percent(round(held_out.median, 2)), format_percent(BELIEVED_MEDIAN)
@@ -144,17 +140,18 @@ def _form(busy: str, *, opened: bool) -> None:
             folder = left.text_input("Folder", str(Path.home()), key="adopt-folder", **lasting, help=about)
             name = right.text_input("Name", key="adopt-name", **lasting, help="Name. Empty: that of its script.")
             knobs = left.text_input(
-                "Further options, not in --help", key="adopt-knobs", **lasting,
+                "Names of options that its --help does not show", key="adopt-knobs", **lasting,
                 placeholder="micro_batch=--bsz steps=--iters",
                 help="KNOB=OPTION, separated by spaces: micro_batch, grad_accum, seq_len, steps, tokens, epochs, "
                 "log_every; bsz= for bsz=VALUE, $BSZ for a variable.",
             )  # fmt: skip
             seconds = right.number_input(
-                "Time for the bursts (seconds)", 20, value=int(workflow.BUDGET_SECONDS), key="adopt-seconds", **lasting,
-                help="More bursts, narrower intervals.",
+                "Time for the test runs (seconds)", 20, value=int(workflow.BUDGET_SECONDS), key="adopt-seconds",
+                help="More test runs, narrower intervals.", **lasting,
             )  # fmt: skip
             pressed = st.form_submit_button("Adopt it", icon=":material/speed:", disabled=bool(busy))
         if pressed:
+            workflow.adopting(loaders.store()).forget()  # the failure of the try before
             try:
                 workflow.start_adopting(
                     loaders.store(), text, Path(folder.strip()).expanduser(), name=name,
@@ -216,7 +213,7 @@ def _plan(adopted: Adopted) -> tuple[AdoptedPlan | None, int | None]:
         return None, None
     machine = f"{plan.offer.gpus} x {plan.offer.gpu}" if plan.offer.gpu != "cpu" else "this CPU"
     answer.frame(
-        f"Train {format_count(plan.steps)} steps of {adopted.name} on {machine}",
+        f"Run {adopted.name} for {format_count(plan.steps)} steps on {machine}",
         Limits(deadline_seconds=plan.max_seconds, budget_usd=plan.max_usd), plan.bill,
         {COST: plan.bill.cost_usd, TIME: plan.bill.wall_clock.total_seconds, STEP_TIME: plan.step_seconds,
          words.MEMORY[plan.memory_kind]: plan.memory_bytes},

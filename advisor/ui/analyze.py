@@ -13,7 +13,7 @@ import streamlit as st
 from advisor.documents import stamped as with_number
 from advisor.errors import AdvisorError
 from advisor.findings.case import Finding, Severity
-from advisor.findings.registry import coverage
+from advisor.readers.run_table import Status
 from advisor.report import charts, traces, words
 from advisor.report import rows as report_rows
 from advisor.report.files import as_csv, html, markdown
@@ -28,7 +28,6 @@ from advisor.workflows.analysis import Analysis, Given
 from advisor.workflows.analyze import Judged, analyze, names_of
 from advisor.workflows.analyze_trace import TraceAnalysis
 
-ICONS = {Severity.ERROR: ":material/error:", Severity.WARNING: ":material/warning:", Severity.NOTE: ":material/info:"}
 COLOURS = {Severity.ERROR: "red", Severity.WARNING: "orange", Severity.NOTE: "gray"}
 EXAMPLE = "example"
 TABLE_ROWS = 20
@@ -36,14 +35,17 @@ CURVES, AGAINST, SMOOTH, LOGARITHMIC, MARKS = ("curves", "against", "smooth", "l
 _SMOOTH = {"none": 0.0, "1 %": 0.01, "2 %": 0.02, "5 %": 0.05, "10 %": 0.1, "20 %": 0.2}
 _LOG = ("y axis", "x axis")
 _MOST_CURVES = 6
+_NO_DEATH = (Status.COMPLETED, Status.RUNNING, Status.NO_END, Status.INCOMPLETE)  # whose cause need not come first
 
 
 def page() -> None:
     """Draw the form for logs, and their report."""
-    st.title("Analyze", anchor=False)
+    head = st.container(horizontal=True, vertical_alignment="bottom")
+    head.title("Analyze", anchor=False, width="content")
     uploads = form.source()
     name = form.report_name(uploads)
-    facts = form.given()
+    with head:
+        facts = form.given()
     if name is None:
         _empty()
     elif name == EXAMPLE:
@@ -54,11 +56,8 @@ def page() -> None:
         st.info(gone, icon=":material/history:")
         _empty()
     else:
-        if not uploads:
-            # Say which report is shown although its log is not in the form, and offer a way to another report.
-            with st.container(horizontal=True, vertical_alignment="center"):
-                st.caption(f"Report on {escaped(form.title_of(logs))}, as uploaded before.")
-                st.button("Close it", icon=":material/close:", key="analyze-close", on_click=form.close)
+        # The form is empty for a report as uploaded before.
+        head.caption(f"Report on {escaped(form.title_of(logs))}{'' if uploads else ', as uploaded before'}.")
         answer = _description(name, logs)
         try:
             with st.spinner("reading and judging the log"):
@@ -87,7 +86,7 @@ def _description(name: str, logs: list[Upload]) -> str | None:
     """Show the prompt for an assistant that describes a log. Return its answer from the field, or None if empty."""
     if len(logs) != 1 or (prompt := _prompt(name, logs[0])) is None:
         return None
-    with st.expander("Have an assistant describe its lines", icon=":material/forum:"):
+    with st.expander(ANALYZE["--reader"], icon=":material/forum:"):
         st.caption(
             "Copy the prompt (log lines without credentials) into any assistant and paste its answer below. The answer "
             "is used only if it holds on every line; the format is kept for later logs of that program. In a terminal: "
@@ -131,6 +130,9 @@ def _report(judged: Judged, uploads: list[Upload]) -> None:
     names = names_of(judged.analyses)
     with st.container(border=True):
         show(report_rows.run_table(judged.analyses), right=())
+        for name, analysis in zip(names, judged.analyses, strict=True):
+            if analysis.run.status not in _NO_DEATH:
+                _verdict(name, analysis)
         for text in judged.left_out:
             st.warning(escaped(text), icon=":material/warning:")
         _downloads(judged, f"{len(names)}-runs")
@@ -148,23 +150,28 @@ def _report(judged: Judged, uploads: list[Upload]) -> None:
 
 def _single(analysis: Analysis, judged: Judged | None, uploads: list[Upload]) -> None:
     """Draw the report of one run. `judged` is what can be downloaded, or None if the download is offered above."""
-    happened, cost, todo = analysis.verdict
     with st.container(border=True):
-        st.markdown(f"**{escaped(happened)}**  \n{escaped(cost)}  \n:material/arrow_forward: {escaped(todo)}")
+        _verdict("", analysis)
         if judged is not None:
             _downloads(judged, PurePosixPath(analysis.run.source).name or "run")
     if judged is not None:
         _curves([analysis])
     st.header("Findings", anchor=False)
     if not analysis.findings:
-        nothing_found(analysis, "Nothing wrong was found")
+        st.caption("None.")
     for finding in dearest_first(analysis.findings):
-        finding_line(finding)
+        finding_line(finding, opened=finding is analysis.main_finding)
     if analysis.insufficient:
-        with st.expander(f"{len(analysis.insufficient)} checks were not possible: what they need"):
+        with st.expander(f"{len(analysis.insufficient)} checks need more than this log has"):
             missing = ((c.code.replace("_", " "), controls.as_text(c.missing, ANALYZE)) for c in analysis.insufficient)
             pairs(missing, ("Check", "What is missing"))
     _tables(analysis, uploads)
+
+
+def _verdict(name: str, analysis: Analysis) -> None:
+    """Draw the first lines of a report, each with its label, below the name of the run if there are several."""
+    lines = [f"**{label}:** {escaped(text)}" for label, text in analysis.verdict.lines]
+    st.markdown("  \n".join([f"**{escaped(name)}**", *lines] if name else lines))
 
 
 def _traces(analysis: TraceAnalysis) -> None:
@@ -261,17 +268,6 @@ def _downloads(judged: Judged, stem: str) -> None:
             download(label, written, f"{stem}.{kind.replace('markdown', 'md')}", f"text/{kind}", "download", about)
 
 
-def nothing_found(analysis: Analysis, words: str) -> None:
-    """Show that nothing was found, and how much was checked. The box is green only if most was checked."""
-    looked = coverage(analysis.case, analysis.insufficient)
-    how_much = f"{looked.possible} of {looked.checks} checks were possible"
-    if 2 * looked.possible > looked.checks:
-        st.success(f"{words}: {how_much}.", icon=":material/check_circle:")
-        return
-    lacking = f"; for the rest the log would need {', '.join(looked.lacking[:3])}" if looked.lacking else ""
-    st.info(f"Too little data to judge: only {how_much}{lacking}.", icon=":material/question_mark:")
-
-
 def dearest_first(findings: tuple[Finding, ...]) -> list[Finding]:
     """Return the findings that save most money first, then those that save most hours.
 
@@ -287,11 +283,11 @@ def dearest_first(findings: tuple[Finding, ...]) -> list[Finding]:
     return sorted(findings, key=order)
 
 
-def finding_line(finding: Finding) -> None:
+def finding_line(finding: Finding, *, opened: bool = False) -> None:
     """Draw one finding in a line, with what it saves; a click shows its evidence, likely causes and what to do."""
-    badge = f":{COLOURS[finding.severity]}-badge[{ICONS[finding.severity]} {finding.severity.value}]"
+    badge = f":{COLOURS[finding.severity]}-badge[{finding.severity.value}]"
     saves = f" · saves {escaped(saved)}" if (saved := words.saving(finding)) else ""
-    with st.expander(f"{badge} **{escaped(finding.title)}**{saves}"):
+    with st.expander(f"{badge} **{escaped(finding.title)}**{saves}", expanded=opened):
         st.markdown("\n".join(f"- {in_controls(capital(text), ANALYZE)}" for text in words.finding_lines(finding)))
         st.caption(escaped(words.grounds(finding)))
 

@@ -53,9 +53,10 @@ def frame(
 def memory(prediction: Prediction) -> None:
     """Draw what one device must hold, part by part where the parts are known, and its limit."""
     has, parts, chance = prediction.device_memory_bytes, prediction.peak_parts, prediction.fit_probability
-    if prediction.workload.rollouts is not None:  # its peaks follow each other, and its engines take what is free
-        parts = chance = None
-    memory_bar(prediction.device_bytes, has, parts or {}, chance)
+    if prediction.workload.rollouts is not None:  # its peaks follow each other
+        parts = None
+    name = "memory of this process" if prediction.workload.gpu == "cpu" else "memory of a GPU"
+    memory_bar(prediction.device_bytes, has, parts or {}, chance, name)
 
 
 def parts_of(profile: Profile, workload: Workload) -> dict[str, float]:
@@ -87,4 +88,4 @@ def memory_bar(
     sentence += "" if chance is None else f" · {runs.percent(chance)} chance that it fits"
     with st.container(gap=None):
         st.markdown(sentence)
-        st.altair_chart(charts.memory_bar(rows, span, amount, gib(has) if has else None), width="stretch")
+        st.vega_lite_chart(spec=charts.memory_bar(rows, span, amount, gib(has) if has else None), width="stretch")

@@ -17,11 +17,14 @@ from advisor.report import audit as words
 from advisor.ui import loaders
 from advisor.ui.controls import download, escaped, pairs, side_by_side
 from advisor.ui.uploads import safe_name
-from advisor.workflows.audit import CARDS, asking, audit_cards, drafted
+from advisor.workflows.audit import CARDS, IN_SENTENCES, asking, audit_cards, drafted
 
 MOST_MEGABYTES = 5
 PASTED = "pasted.md"
-_NOTHING = "Nothing here could be checked: sentences need an assistant, see below"
+EXAMPLE = """| run | GPUs | tokens | tok/s | days | $/GPU-h | cost |
+|---|---|---|---|---|---|---|
+| base | 8 x A100 | 100 B | 30,000 | 38 | $1.80 | $12,000 |"""
+_NOTHING = "Nothing here could be checked: lines like “cost: $12,000” can be; sentences need an assistant (below)"
 _LOOKS = {
     Ruling.WRONG: ("red", ":material/cancel:"),
     Ruling.DOES_NOT_FOLLOW: ("orange", ":material/help:"),
@@ -36,8 +39,8 @@ def page() -> None:
     given = _source()
     if given is None:
         st.info(
-            "Paste a plan or a report. Its tables are checked at once; nothing is sent anywhere. To check "
-            "its sentences too, give the prompt that then appears to your own assistant, and paste its answer below.",
+            "Paste a plan or a report. Its tables are checked at once; nothing is sent anywhere. Then a prompt "
+            "appears with which an assistant of yours can check the sentences, too.",
             icon=":material/lightbulb:",
         )
         return
@@ -51,7 +54,7 @@ def page() -> None:
 def _verdict(name: str, judged: Audit | None, card: str | None) -> None:
     """Draw the verdict, and the claims by their rulings. `judged` is None if only an assistant can read the text."""
     if judged is None:
-        st.info(f"{_NOTHING}. It has no table and no line like “depth: 12”.", icon=":material/forum:")
+        st.info(f"{_NOTHING}. No table and no line like “depth: 12” states a setting.", icon=":material/forum:")
         return
     stem = Path(name).stem
     with st.container(border=True):
@@ -82,6 +85,9 @@ def _verdict(name: str, judged: Audit | None, card: str | None) -> None:
                     )
                 st.markdown("\n".join(f"- {escaped(label)}: {escaped(text)}" for label, text in group.details))
     for title, lines in words.notes(judged):
+        # the page has no command line
+        lines = [f"{IN_SENTENCES}: an assistant can read them, below" if line.startswith(IN_SENTENCES) else line
+                 for line in lines]  # fmt: skip
         is_open = not judged.judged and title in (words.ASSUMED, words.UNPLACED)
         with st.expander(f"{title} ({len(lines)})", expanded=is_open):
             st.markdown("\n".join(f"- {escaped(line)}" for line in lines))
@@ -92,13 +98,13 @@ def _source() -> tuple[str, bytes] | None:
     left, right = st.columns((3, 2))
     text = left.text_area(
         "A plan or report, as text or Markdown",
-        placeholder="7B model on one RTX 4090, 100 B tokens, 3 days, $50 …",
+        placeholder=EXAMPLE,
         height=160,
         key="audit-text",
         help="Prose and tables; line numbers in the answer are those of this text.",
     )
     file = right.file_uploader(
-        "or a file: Markdown, HTML, plain text, or a card of an earlier audit",
+        "or a file: Markdown, HTML, plain text, or a run described in YAML or JSON (a run card)",
         type=["md", "txt", "html", "htm", *(ending[1:] for ending in CARDS)],
         max_upload_size=MOST_MEGABYTES,
         key="audit-file",

@@ -77,7 +77,8 @@ def _newest(entry: CalibrationEntry, used: CalibrationEntry | None, busy: str) -
     judged = str(quality.verdict) if good else consequence(quality, entry.device_key)
     if held_out is not None:
         median, inside = (units.format_percent(round(share, 2)) for share in (held_out.median, held_out.coverage))
-        judged = f"Typical error {median}; {inside} of checks within the 80 % range: {judged}"
+        inside = f"; {inside} of the checks lay in their 80 % intervals" if good else ""  # else its reason says so
+        judged = f"{capital(judged)}. Typical error: {median}{inside}"
     if used is not None and used is not entry and used.quality is not None:
         judged += f". Plans keep using {used.id} ({used.quality.verdict})"
     kind, icon = (st.success, ":material/check_circle:") if good else (st.warning, ":material/warning:")

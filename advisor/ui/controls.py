@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
@@ -10,6 +11,7 @@ from typing import Any, Final
 
 import pandas as pd
 import streamlit as st
+from pandas.io.formats.style import Styler
 from streamlit.delta_generator import DeltaGenerator
 from streamlit.elements.lib.column_types import ColumnConfig
 
@@ -17,6 +19,7 @@ from advisor.engines.background import Started
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus
 from advisor.options import OPTIONS, AdoptedGoal, options_of
+from advisor.planning.models import known_names, mixture_rows, near_models
 from advisor.report.table import Table, capital, in_markdown
 from advisor.units import format_bytes, format_percent, format_seconds, format_tokens, format_usd
 
@@ -31,9 +34,12 @@ SPEED_TEST = "Start a speed test on random tokens"
 LAUNCH = {
     "--budget": "Stop before spending more than ($)", "--deadline": "Stop after (hours)", "--synthetic": SPEED_TEST,
 }  # fmt: skip
-ANALYZE = {"--gpu": "GPU", "--gpus": "Number of GPUs", "--price": "Price ($ per GPU-hour)"}
+ANALYZE = {
+    "--gpu": "GPU", "--gpus": "Number of GPUs", "--price": "Price ($ per GPU-hour)",
+    "--reader": "Let an assistant explain the lines of the log",
+}  # fmt: skip
 ADOPT = {option.flag: option.label for option in options_of(AdoptedGoal).values()} | {
-    "--budget-seconds": "Time for the bursts (seconds)", "--knob": "Further options, not in --help",
+    "--budget-seconds": "Time for the test runs (seconds)", "--knob": "Names of options that its --help does not show",
     "--name": "Name",
 }  # fmt: skip
 # controls, by the page's module
@@ -42,12 +48,12 @@ OF_PAGE: dict[str, Mapping[str, str]] = {"plan": PLAN, "watch": LAUNCH, "analyze
 _CODE = r"`[^`]*`"
 _VERBS = "adopt|calibrate|plan|launch|resume|watch|stop|compare|analyze|gpus|data|runs|model"
 _COMMAND = rf"\b(?:advisor (?:{_VERBS})|pip install|python -m)\b[^;)\n]*"
-_OPTION = r"(?<![\w-])--[a-z][a-z-]*(?: any\b)?"
+_VALUE = r"any|\$?\d[\w.:/]*[\w%]|\d|unsloth"  # of an option in a hint: --budget 52, --tokens 4.5B
+_OPTION = rf"(?<![\w-])--[a-z][a-z-]*(?: (?:{_VALUE})\b)?"
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>$~|#:!])")
 _LIST_MARK = re.compile(r"^(\s*)([-+]|\d+[.)])(?=\s|$)")
 _NOTHING = ("", "-", "unknown")  # cells that hold no number
 _FORMATTERS = (format_usd, format_percent, format_seconds, format_bytes, format_tokens)
-_SMALL, _LONG = 0.5, 1e5  # a column in one unit has no number below the one, and none above the other if it can
 _NUMBER = {"text-align": "right !important", "white-space": "nowrap"}  # Streamlit writes "left" into each cell
 
 
@@ -72,15 +78,22 @@ def in_controls(text: str, controls: Mapping[str, str], literal: Callable[[str],
             command = words.rstrip(" .,")
             done.append(f"`{command}`{words[len(command) :]}")
         elif words in controls:
-            done.append(f"**{controls[words]}**")
+            done.append(f"“**{controls[words]}**”")
         else:
-            done.append(f"**{controls[option]}** {rest}".rstrip() if option in controls else f"`{words}`")
+            value = f": {rest}" if rest else ""
+            done.append(f"“**{controls[option]}{value}**”" if option in controls else f"`{words}`")
     return "".join([*done, literal(text[end:])])
 
 
 def error_words(error: AdvisorError, controls: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return an error's message and hint in two lines of Markdown."""
     return "  \n".join(in_controls(capital(text), controls) for text in (error.message, error.hint) if text)
+
+
+def distinct(titles: Mapping[str, str]) -> dict[str, str]:
+    """Return titles by key, each followed by its key if several are alike: Streamlit knows an entry by its title."""
+    often = Counter(titles.values())
+    return {key: title if often[title] == 1 else f"{title} · {key}" for key, title in titles.items()}
 
 
 def as_text(text: str, controls: Mapping[str, str]) -> str:
@@ -115,6 +128,22 @@ def typed_deadline(text: str) -> str:
         hint = f"today {text.strip()} for the clock, or {text.split(':')[0].strip()} h for a duration"
         raise AdvisorError(f"Deadline {text.strip()!r} may be a time of day or a duration", hint, exit_code=2)
     return f"{text.strip()} h" if re.fullmatch(r"\s*\d+(\.\d+)?\s*", text) else text
+
+
+def model_box(column: DeltaGenerator, label: str, key: str, **settings: Any) -> str | None:
+    """Draw the list of published models, in which any other model can be typed."""
+    from_address(key)
+    names = [*known_names(), *mixture_rows()]
+    chosen: str | None = column.selectbox(label, names, index=None, key=key, accept_new_options=True, **settings)
+    to_address(key, chosen)
+    return chosen
+
+
+def unknown_model(name: str, advice: str) -> str:
+    """Return a sentence about a model that nobody knows, with similar names and what to do."""
+    near = near_models(name, [*known_names(), *mixture_rows()])
+    guess = f"Did you mean {' or '.join(near)}? " if near else ""
+    return f"{escaped(name)} is not known here.  \n{guess}{advice}"
 
 
 def go(path: str, query: Mapping[str, Any] | None = None) -> None:
@@ -180,24 +209,25 @@ def numbers_in(formats: Mapping[str, str], widths: Mapping[str, int] = MappingPr
     }
 
 
-def typed(rows: Iterable[Mapping[str, object]], numbers: Iterable[str]) -> tuple[pd.DataFrame, dict[str, ColumnConfig]]:
+def typed(rows: Iterable[Mapping[str, object]], numbers: Iterable[str]) -> tuple[Styler, dict[str, ColumnConfig]]:
     """Return rows of words for a table that can be sorted, and its column configuration.
 
-    If one formatter wrote all cells of a column in `numbers`, they become numbers in one unit, which the format names.
-    The cells of other columns stay words, on the right.
+    If one formatter wrote all cells of a column in `numbers`, the column sorts as numbers and shows the words. The
+    cells of its other columns stay words, on the right.
     """
     frame, config = pd.DataFrame(list(rows)), {}
+    words: dict[Hashable, Any] = {}
     for name in [name for name in numbers if name in frame]:
-        found = _as_numbers([str(cell) for cell in frame[name]])
-        if found is None:
-            config[name] = st.column_config.TextColumn(alignment="right")
-        else:
-            frame[name], config[name] = found[0], st.column_config.NumberColumn(format=found[1])
-    return frame, config
+        cells = [str(cell) for cell in frame[name]]
+        config[name] = st.column_config.TextColumn(alignment="right")
+        if (values := _as_numbers(cells)) is not None:
+            frame[name], words[name] = values, dict(zip(values, cells, strict=True)).__getitem__
+            config[name] = st.column_config.NumberColumn()
+    return frame.style.format(words, na_rep="-"), config
 
 
-def _as_numbers(cells: Sequence[str]) -> tuple[list[float | None], str] | None:
-    """Return cells as numbers in one unit, with the format. None unless one formatter wrote them all."""
+def _as_numbers(cells: Sequence[str]) -> list[float | None] | None:
+    """Return the numbers that one formatter wrote into all these cells, or None if it did not."""
     for words in _FORMATTERS:
         written = re.compile(rf"(-?){re.escape(words.prefix)}([\d,]+(?:\.\d+)?)(\D*)")
         factors = {suffix: factor for _, factor, suffix in reversed(words.steps)}
@@ -209,19 +239,8 @@ def _as_numbers(cells: Sequence[str]) -> tuple[list[float | None], str] | None:
             for match in found
         ]
         known = [value for value in read if value is not None]
-        if not known or any(v is None and cell not in _NOTHING for v, cell in zip(read, cells, strict=True)):
-            continue
-        factor, suffix = words.unit(max(map(abs, known)))
-        smallest = min((abs(value) for value in known if value), default=0.0)
-        lower = words.unit(smallest)
-        if smallest < _SMALL * factor and max(map(abs, known)) < _LONG * lower[0]:
-            factor, suffix = lower  # 135 and 2,400 rather than 0.135 k and 2.4 k
-        if not suffix and not words.prefix:
-            return read, "localized"
-        values = [None if value is None else float(f"{value / factor:.3g}") for value in read]
-        if words is format_usd:
-            return values, "$%.2f" if max(map(abs, known)) < 1000 else "$%.0f"  # $18.30, as everywhere
-        return values, f"{words.prefix}%.4g {suffix}".strip().replace(" %", " %%")
+        if known and all(v is not None or cell in _NOTHING for v, cell in zip(read, cells, strict=True)):
+            return read
     return None
 
 
@@ -257,5 +276,5 @@ def side_by_side(key: str, widths: Sequence[int]) -> list[DeltaGenerator]:
 
 
 def download(label: str, content: Any, name: str, kind: str, icon: str, help: str, **settings: Any) -> None:
-    """Draw a button that downloads a file. A click does not rerun the page, so other downloads stay."""
+    """Draw a button that downloads a file, made on the click if `content` is a function; the page does not rerun."""
     st.download_button(label, content, name, kind, icon=f":material/{icon}:", help=help, on_click="ignore", **settings)

@@ -47,6 +47,8 @@ def page() -> None:
 def _picked() -> Path | None:
     """Return the folder in the address or in the form. Folders that were prepared here are listed below it."""
     folders = loaders.token_folders()
+    if folders and FOLDER not in st.query_params:
+        st.session_state.setdefault(FOLDER, next(iter(folders)))  # a page that shows something
     text = st.text_input(
         "Folder of tokenized data", key=FOLDER, bind=QUERY, placeholder="/path/to/a/folder that was prepared",
         help="A folder that was prepared above, or by `advisor data prepare`, on the machine of this app.",
@@ -55,7 +57,7 @@ def _picked() -> Path | None:
         with st.container(horizontal=True):
             for path, words in folders.items():
                 pick: Any = {"on_click": st.session_state.update, "args": ({FOLDER: path},)}
-                st.button(escaped(words), key=f"pick-{Path(path).name}", icon=":material/dataset:", **pick)
+                st.button(escaped(words), key=f"pick-{path}", icon=":material/dataset:", **pick)
     if text.strip():
         return Path(text.strip()).expanduser()
     if not folders:

@@ -6,16 +6,15 @@ import os
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import streamlit as st
 
 from advisor.errors import AdvisorError, close_matches, explain
+from advisor.hardware.catalog import one_catalog
 from advisor.ui import adopt, analyze, audit, calibrate, data, fleet, gpus, plan, runs, watch
 from advisor.ui.controls import ENTERED, IN_ADDRESS, OF_PAGE, error_words, escaped
 
-# In the session state: the page of the last run, what the address asked of it, and a path that belongs to no page.
-_SHOWN, _ASKED, _NO_PAGE = "page-shown", "page-asked", "no-page"
+_SHOWN, _ASKED = "page-shown", "page-asked"  # in the session: the page of the last run, what the address asked of it
 # The pages by what they are for. A page's address does not name its group.
 PAGES = {
     "Plan": (
@@ -72,16 +71,10 @@ def main() -> None:
     }
 
     def home() -> None:
-        st.session_state[_NO_PAGE] = _path()
         st.switch_page(groups["Plan"][0], query_params=_address())
 
     # The default page has no path of its own. If it were the plan, the path /plan would not exist.
     st.navigation({"": [st.Page(home, default=True, visibility="hidden")], **groups}, position="top").run()
-
-
-def _path() -> str:
-    """Return the part of the address's path that follows the path of the app, without slashes."""
-    return urlsplit(st.context.url or "").path.strip("/").removeprefix(st.get_option("server.baseUrlPath")).strip("/")
 
 
 def guarded(page: Callable[[], None]) -> Callable[[], None]:
@@ -99,7 +92,8 @@ def guarded(page: Callable[[], None]) -> Callable[[], None]:
         st.session_state[_SHOWN] = name
         above = st.container()
         try:
-            page()
+            with one_catalog():
+                page()
         except Exception as error:  # only here do a page's errors become words; reruns are no Exception
             expected, debugged = isinstance(error, AdvisorError), bool(os.environ.get("ADVISOR_DEBUG"))
             if debugged and not expected:
@@ -112,12 +106,13 @@ def guarded(page: Callable[[], None]) -> Callable[[], None]:
                 st.code(traceback.format_exc())
             elif not expected:
                 traceback.print_exc()  # for the server's log
-        # Name once what the address asks for and this app does not know.
-        unknown = [f"page {path}"] if (path := st.session_state.pop(_NO_PAGE, "")) else []
-        unknown += _without_control(st.session_state.pop(_ASKED, {}))
-        if unknown:
+        # Name once what the address asks for and this app does not know. Streamlit itself reports an unknown path.
+        if unknown := _without_control(st.session_state.pop(_ASKED, {})):
             named = ", ".join(map(escaped, unknown))
-            above.warning(f"Not known here, so ignored in the address: {named}.", icon=":material/link_off:")
+            above.warning(
+                f"The address of this page names what is not known here, and this is ignored: {named}.",
+                icon=":material/link_off:",
+            )
 
     run.__name__ = name
     return run

@@ -16,15 +16,17 @@ import streamlit as st
 from advisor import units
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import load_gpus, require_gpu
+from advisor.hardware.here import cards_of, device_key
 from advisor.hardware.live_prices import refresh_prices
-from advisor.hardware.offers import cheapest_offer, offers_by_provider, provider_names, unpriced
-from advisor.hardware.prices import load_prices
+from advisor.hardware.offers import cheapest_offer, offers_by_provider, unpriced
+from advisor.hardware.prices import load_prices, price_list
 from advisor.options import Goal
 from advisor.planning.command import call, predict_command
 from advisor.planning.goal import Limits
-from advisor.planning.models import NamedModel, known_names, mixture_rows, nearest_shape
+from advisor.planning.models import NamedModel, nearest_shape
 from advisor.planning.offers import ANY
 from advisor.planning.what_fits import CardRow, card_rows, largest_context, order, predicted_row
+from advisor.prediction.batch import predict_batch
 from advisor.prediction.profile import Profile
 from advisor.records import Estimate, Workload
 from advisor.report import gpu_rows
@@ -32,8 +34,8 @@ from advisor.report.gpu_rows import fits_sentence, fits_words, sold
 from advisor.report.quantities import DEVICE_MEMORY, THROUGHPUT, Quantity
 from advisor.report.table import capital
 from advisor.ui import answer, controls, loaders
-from advisor.ui.controls import QUERY, escaped, from_address, go, in_controls, table, to_address
-from advisor.ui.plan_form import OTHER_SOFTWARE, PLAN_LAYOUT
+from advisor.ui.controls import QUERY, escaped, from_address, go, in_controls, model_box, table, to_address
+from advisor.ui.plan_form import PLAN_LAYOUT
 from advisor.ui.plan_tabs import copies
 from advisor.units import DAY
 from advisor.workflows.goal import find_any_model, model_of_config
@@ -123,11 +125,9 @@ def _list(rows: list[CardRow]) -> None:
 def _question() -> FitQuestion | None:
     """Return the question from a row of controls. Returns None, and says so below, if it names no model."""
     columns = st.container(key="pair-question").columns((2.2, 1.3, 1, 2.2, 0.8), vertical_alignment="bottom")
-    name = columns[0].selectbox(
-        "Model", [*known_names(), *mixture_rows()], index=known_names().index(OPENS_WITH), key="card_model", bind=QUERY,
-        accept_new_options=True, help="A name as the Hugging Face Hub has it (Qwen/Qwen3-8B), the path of a "
-        "config.json, or a size such as 1.5B. Type to search.",
-    )  # fmt: skip
+    st.session_state.setdefault("card_model", st.query_params.get("card_model", OPENS_WITH))
+    about = "Or type another: a name on the Hugging Face Hub, a config.json, or a size such as 1.5B."
+    name = model_box(columns[0], "Model", "card_model", help=about)
     from_address("card_method")
     if (method := st.session_state.setdefault("card_method", "qlora")) not in METHODS:
         st.session_state["card_method"] = next(iter(close_matches(str(method), METHODS)), "qlora")
@@ -140,6 +140,8 @@ def _question() -> FitQuestion | None:
     length = columns[2].selectbox("Length", LENGTHS, index=1, key="card_seq", bind=QUERY, help=about)
     specs = load_gpus()
     from_address(CARDS, known=specs)
+    if CARDS not in st.session_state and (here := device_key("auto")) in specs:
+        st.session_state[CARDS] = [here]  # of this machine
     keys = columns[3].multiselect(
         "GPU", list(specs), key=CARDS, format_func=lambda key: specs[key].product, max_selections=MOST_COMPARED,
         placeholder="all of them", select_all=False,
@@ -158,7 +160,7 @@ def _question() -> FitQuestion | None:
         left, right = st.columns((1, 2))
         about = "Rank of the adapters of LoRA and QLoRA."
         rank = left.selectbox("Rank", RANKS, index=1, key="card_rank", bind=QUERY, help=about)
-        names = ["any", *provider_names()]
+        names = ["any", *price_list().providers]
         provider = right.selectbox("Provider", names, key="card_provider", bind=QUERY, help="Whose prices.")
         st.text_area(
             "config.json", key="card_config", persist_state="session", height=140,
@@ -167,17 +169,20 @@ def _question() -> FitQuestion | None:
         )  # fmt: skip
     if model is None:
         return None
+    providers = () if provider == "any" else (provider,)
+    asked = FitQuestion(model=model, method=method, rank=rank, gpus=gpus, providers=providers)
     if method in ("scratch", "full") and model.expert_width is not None:
-        st.error(f"**Model**: all weights of a mixture of experts are planned with layouts.  \n{OTHER_SOFTWARE}")
-        if st.button(PLAN_LAYOUT, icon=":material/account_tree:"):
+        st.info("All weights of a mixture of experts are split over several GPUs. The page Plan finds how.")
+        with st.container(horizontal=True, vertical_alignment="bottom"):
+            pressed = st.button(PLAN_LAYOUT, type="primary", icon=":material/account_tree:")
+            more = {"layout": "any"} if method == "scratch" else _for_fine_tune(asked)
+        if pressed:
             limits = {"budget": "", "deadline": ""}  # none was stated here
-            go("plan", {"model": model.name, "layout": "any", "gpu": keys or ["h100-80gb-sxm"], **limits})
+            go("plan", {"model": model.name, "gpu": keys or ["h100-80gb-sxm"], **limits, **more})
         return None
     if model.differs:
-        stand_in = f"{model.name} is predicted as a {model.shape.family} of the same sizes, although {model.differs}."
-        st.caption(escaped(stand_in))
-    providers = () if provider == "any" else (provider,)
-    return FitQuestion(model=model, method=method, rank=rank, gpus=gpus, providers=providers)
+        st.caption(escaped(f"Predicted: {model.stand_in}."))
+    return asked
 
 
 def _refusal(error: AdvisorError, name: str) -> str:
@@ -187,10 +192,7 @@ def _refusal(error: AdvisorError, name: str) -> str:
         return f"{escaped(error.message)}.  \n{escaped(capital(known))}"
     if not error.message.endswith(": unknown"):
         return f"{in_controls(error.message.removeprefix('--model '), {})}."
-    # only names of the same family are worth naming
-    near = [known for known in close_matches(name, known_names()) if known[:3] == name.lower().rpartition("/")[2][:3]]
-    guess = f"Did you mean {' or '.join(near)}? " if near else ""
-    return f"{escaped(name)} is not known here.  \n{guess}Paste its config.json below, or type a size such as 9B."
+    return controls.unknown_model(name, "Paste its config.json below, or type a size such as 9B.")
 
 
 def _model(name: str, config: str, length: int) -> NamedModel:
@@ -251,7 +253,7 @@ def _shown(chosen: list[CardRow]) -> CardRow:
 def _answer(row: CardRow, chosen: list[CardRow], asked: FitQuestion) -> None:
     """Answer for one GPU: whether the model fits, how fast it trains, at what price, and what to do next."""
     price, prediction = row.price, row.prediction
-    rent = f", {units.format_usd_rate(price.usd_per_gpu_hour)} per GPU-hour from {price.provider}" if price else ""
+    rent = f", {units.format_usd_rate(price.usd_per_gpu_hour)} per GPU-hour from {price.seller}" if price else ""
     more = f", sold {sold(price)}" if price and sold(price) else ""
     about = f"{_task(asked)} on {_number(asked)}{row.spec.product}{rent}{more}"
     figures: dict[Quantity, Estimate | None] = {DEVICE_MEMORY: row.needs}
@@ -260,7 +262,13 @@ def _answer(row: CardRow, chosen: list[CardRow], asked: FitQuestion) -> None:
     if prediction is not None:
         work, per_token = prediction.workload, row.usd_per_billion_tokens
         about += f", micro-batch {work.micro_batch}"
-        about += ", activations recomputed" if work.activation_checkpointing != "none" else ""
+        recomputed = replace(work, activation_checkpointing="full")
+        if work.activation_checkpointing != "none":
+            about += ", activations recomputed"
+        elif asked.method == "qlora":
+            # Products of 4-bit weights save more activations, which can outweigh the memory that the weights save.
+            least = DEVICE_MEMORY.of(predict_batch(_profile(row, asked), [recomputed])[0].device_bytes)
+            about += f", activations not recomputed: QLoRA keeps more of them than LoRA. Recomputed, it takes {least}"
         figures |= {THROUGHPUT: prediction.tokens_per_second, _PER_MILLION: per_token and per_token.scaled(1e-3)}
         parts = answer.parts_of(_profile(row, asked), work) if asked.method == "scratch" else {}
         chance, warnings = prediction.fit_probability, []
@@ -269,8 +277,7 @@ def _answer(row: CardRow, chosen: list[CardRow], asked: FitQuestion) -> None:
         about=f"{about}.", warnings=warnings,
     )  # fmt: skip
     if prediction is not None:
-        leanest = replace(prediction.workload, micro_batch=1, activation_checkpointing="full")
-        longest = largest_context(_profile(row, asked), leanest)
+        longest = largest_context(_profile(row, asked), replace(recomputed, micro_batch=1))
         about = "One sequence per GPU, with full activation checkpointing."
         column.metric("Longest context that fits", units.format_count(longest) if longest else "none", help=about)
     answer.memory_bar(row.needs, row.spec.memory_bytes, parts, chance)
@@ -295,7 +302,7 @@ def _table(shown: list[CardRow]) -> None:
     st.dataframe(frame, hide_index=True, column_config=config, on_select=ticked, selection_mode="multi-row", key=name)
     st.caption(
         "*prior*: nobody measured this GPU here, so its speed is from data sheets and published runs. *recomputed*: it "
-        "fits only with activation checkpointing. Prices of a marketplace (vast) change by the minute: they are "
+        "fits only with activation checkpointing. Prices at Vast.ai change by the minute: they are "
         "used only if you choose it as Provider. Tick a GPU for its details and providers."
     )
 
@@ -333,34 +340,35 @@ def _prices(today: datetime.date) -> None:
 
 def _buttons(row: CardRow, chosen: list[CardRow], asked: FitQuestion) -> None:
     """Draw what leads on: the plan on these GPUs, and the command and call that give the same numbers."""
-    plannable, examples = [one.spec.key for one in chosen if one.spec.is_cuda], None
+    plannable, more = [one.spec.key for one in chosen if one.spec.is_cuda], dict[str, str]()
     pressed = st.button(
         "Plan on the best of these" if len(chosen) > 1 else "Plan on this",
         type="primary", icon=":material/arrow_forward:", key="plan-on-these", disabled=not plannable,
         help="Opens the page Plan with this model and these GPUs. It plans on NVIDIA's GPUs only.",
     )  # fmt: skip
     if asked.method != "scratch":
-        examples = st.number_input("Examples", min_value=1, value=10_000, step=1000, key="card_examples", bind=QUERY,
-                                   help="How many to fine-tune on.", width=160)  # fmt: skip
-    mine = st.checkbox("Mine, not rented", key="card_mine", bind=QUERY, help="It then costs no rent.")
+        more = _for_fine_tune(asked)
+    is_here = bool(cards_of(row.spec.key))
+    mine = st.checkbox("Mine, not rented", is_here, key="card_mine", bind=QUERY, help="It then costs no rent.")
     if row.prediction is not None:
         copies(*_same_numbers(row.prediction.workload, asked))
     if pressed:
         # Open the page Plan with these GPUs and the model, as far as an address can express them.
         query: dict[str, Any] = {"gpu": plannable, "gpus": [str(asked.gpus)]}
         query |= {name: str(value) for name, value in _model_options(asked).items()}
-        if examples is not None:
-            query |= _for_fine_tune(asked)
-            query |= {"finetune": asked.method, "examples": units.write_count(examples)}
-            query |= {"lora_rank": str(asked.rank)} if asked.method != "full" else {}
+        query |= more
         query |= {"own": " ".join(f"{key}:{asked.gpus}" for key in plannable)} if mine else {}
         query |= {"provider": list(asked.providers)} if asked.providers else {}
         go("plan", query)
 
 
 def _for_fine_tune(asked: FitQuestion) -> dict[str, str]:
-    """Return what only a fine-tune asks: the model's file if it was pasted, shorter examples, and no limits."""
-    shape, options = asked.model.shape, {"budget": "", "deadline": ""}  # none was stated here
+    """Ask for the number of examples, and return what only a fine-tune states; no limits were stated here."""
+    examples = st.number_input("Examples", min_value=1, value=10_000, step=1000, key="card_examples", bind=QUERY,
+                               help="How many to fine-tune on.", width=160)  # fmt: skip
+    shape, options = asked.model.shape, {"budget": "", "deadline": "", "finetune": asked.method}
+    options["examples"] = units.write_count(examples)
+    options |= {"lora_rank": str(asked.rank)} if asked.method != "full" else {}
     if shape.seq_len < LENGTH:
         options["length"] = str(shape.seq_len)  # they are not cut
     if text := st.session_state.get("card_config", "").strip():

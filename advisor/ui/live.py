@@ -15,6 +15,7 @@ from advisor import units
 from advisor.errors import AdvisorError
 from advisor.findings.chart_data import ChartPoint, points, rate_points, step_points
 from advisor.findings.make_case import make_case
+from advisor.findings.registry import coverage
 from advisor.history.devices import Gauge, read_devices
 from advisor.prediction.trajectory import plan_trajectory
 from advisor.records import Estimate, Plan
@@ -24,13 +25,14 @@ from advisor.report.charts import ChartAxis
 from advisor.store.run_folder import STDOUT
 from advisor.trainers.known import trainer_of_run
 from advisor.ui import loaders
-from advisor.ui.analyze import dearest_first, finding_line, nothing_found
+from advisor.ui.analyze import dearest_first, finding_line
 from advisor.ui.controls import escaped, side_by_side
 from advisor.workflows.analysis import Analysis, Given
 from advisor.workflows.analyze import analyze
 
 JUDGE_SECONDS = 15.0  # analysing a long log takes a second, which is too long for every look
 SMALL_LOG_BYTES = 2**20  # a larger log is drawn again only when it has grown by this much
+_SAID_ABOVE = ("steps_missing", "loss_noise")  # how far the run came, what the rest takes, and the loss so far
 FEWEST_POINTS = 5  # of a curve; before, its axes are steps of a tenth
 TAIL_LINES, TAIL_BYTES = 40, 16 * 2**10
 # Streamlit draws each chart on its own, and a chart of two would not fit its width to the page. So what the mouse does
@@ -91,14 +93,9 @@ def curves(folder: Path, plan: Plan | None, *, running: bool) -> None:
     promised = plan.chosen.tokens_per_second if plan is not None else None
     chart = charts.against_prediction(speed, promised, "tokens per second", shared)
     right.altair_chart(chart, width="stretch")
-    band = "Blue band: what the plan promised (80 % interval)."
-    if expected is None:
-        band = (
-            "Blue band: the throughput that the plan promised (80 % interval). The loss has no band: the published "
-            "loss laws do not cover runs this small."
-        )
-    validated = "; green: its validation loss" if evals else ""
-    st.caption(f"Orange: this run{validated}. {band} {units.format_tokens(loss[-1].tokens)} tokens seen.")
+    about = f"Orange: this run{'; green: its validation loss' if evals else ''}. The band is an 80 % interval."
+    about += "" if expected else " The loss has none: the published loss laws do not cover runs this small."
+    st.caption(f"Blue band: as planned.{' Green: validation.' if evals else ''}", help=about)
 
 
 def crosshair() -> None:
@@ -133,7 +130,7 @@ def steps(folder: Path, planned: Estimate | None) -> None:
         st.caption("Fewer than two steps have finished.")
         return
     st.altair_chart(charts.against_prediction(points, planned, "seconds of a step"), width="stretch")
-    st.caption("Orange: this run. Blue band: the planned step time (80 % interval).")
+    st.caption("Blue band: as planned.", help="Orange: this run. The band is an 80 % interval.")
 
 
 def devices(folder: Path) -> None:
@@ -143,24 +140,24 @@ def devices(folder: Path) -> None:
     except AdvisorError as error:
         st.caption(f"Telemetry cannot be read: {escaped(error.message)}")
         return
-    if not devices_now:
-        st.caption("No readings of the machine yet. They come once a minute, unless telemetry is off.")
-        return
-    names = ["Host" if device.gpu is None else f"GPU {device.gpu}" for device in devices_now]
-    rows = (
-        f"<tr><th scope='row'>{name}</th>{''.join(map(_gauge, device.gauges))}</tr>"
-        for name, device in zip(names, devices_now, strict=True)
-    )
-    st.html(f"<div style='overflow-x: auto'><table class='run-gauges'>{''.join(rows)}</table></div>")
+    with st.expander("Machine", icon=":material/memory:"):
+        if not devices_now:
+            st.caption("No readings yet. They come once a minute, unless telemetry is off.")
+            return
+        names = ["Host" if device.gpu is None else f"GPU {device.gpu}" for device in devices_now]
+        rows = (
+            f"<tr><th scope='row'>{name}</th>{''.join(map(_gauge, device.gauges))}</tr>"
+            for name, device in zip(names, devices_now, strict=True)
+        )
+        st.html(f"<div style='overflow-x: auto'><table class='run-gauges'>{''.join(rows)}</table></div>")
+        newest = datetime.fromtimestamp(max(device.unix_seconds for device in devices_now), UTC)
+        st.caption(f"Values at {newest:%H:%M} UTC; curves: the whole run.")
     for name, device in zip(names, devices_now, strict=True):
         if device.silent_seconds is not None:
             silent = units.format_seconds(device.silent_seconds)
             st.error(f"{name} has not answered for {silent}.", icon=":material/error:")
         if device.throttled:
             st.warning(f"{name} was throttled: {', '.join(device.throttled)}.", icon=":material/thermostat:")
-    newest = max(device.unix_seconds for device in devices_now)
-    at = datetime.fromtimestamp(newest, UTC)
-    st.caption(f"Values at {at:%H:%M} UTC; curves: the whole run.")
 
 
 def _gauge(gauge: Gauge) -> str:
@@ -185,16 +182,22 @@ def findings(folder: Path, over: bool) -> None:
     if analysis is None:
         st.caption("This run cannot be judged yet.")
         return
+    if not over and analysis.run.attempts and analysis.run.attempts[-1].outcome is not None:
+        st.info("The run continues: its findings come with its next steps.", icon=":material/hourglass_empty:")
+        return
     outlook = analysis.forecast.loss
     if outlook.final_loss is not None and not over:
         final = units.format_estimate(outlook.final_loss, units.format_number)
-        st.markdown(f"Training loss at the end, estimated so far: {final}")
-    if not analysis.findings and not over and not analysis.forecast.steps_done:
-        st.info("Too early to judge: no step has ended yet.", icon=":material/hourglass_empty:")
-    elif not analysis.findings:
-        so_far = f"Nothing wrong so far (looked at every {units.format_seconds(JUDGE_SECONDS)})"
-        nothing_found(analysis, "Nothing wrong was found" if over else so_far)
-    for finding in dearest_first(analysis.findings):
+        st.markdown(f"Training loss at the end: {final}")
+    shown = [finding for finding in analysis.findings if finding.code not in _SAID_ABOVE]
+    if not shown and not analysis.forecast.steps_done:
+        st.info("Nothing to judge: no step has ended.", icon=":material/hourglass_empty:")
+    elif not shown:
+        said = "Nothing wrong was found" if over else "Nothing wrong so far"
+        looked = coverage(analysis.case, analysis.insufficient)
+        possible = f"{looked.possible} of {looked.checks} checks possible"
+        st.info(f"{said}: {possible}.", icon=":material/check_circle:")
+    for finding in dearest_first(tuple(shown)):
         finding_line(finding)
 
 
@@ -209,15 +212,15 @@ def _judged(folder: str, ended: int | None) -> Analysis | None:
 
 
 def printed_last(folder: Path) -> None:
-    """Show the newest lines that the run printed, with its attempts in order."""
-    path = folder / STDOUT
-    if not path.is_file():
-        return
-    with open(path, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - TAIL_BYTES))
-        text = file.read().decode("utf-8", "replace")
-    lines = text.splitlines()[1 if size > TAIL_BYTES else 0 :][-TAIL_LINES:]
-    if lines:
-        with st.expander("Last output", icon=":material/terminal:"):
+    """Show the newest lines that the run printed, with its attempts in order, and where its folder is."""
+    path, lines = folder / STDOUT, list[str]()
+    if path.is_file():
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - TAIL_BYTES))
+            text = file.read().decode("utf-8", "replace")
+        lines = text.splitlines()[1 if size > TAIL_BYTES else 0 :][-TAIL_LINES:]
+    with st.expander("Output", icon=":material/terminal:"):
+        if lines:
             st.code(hide_secrets("\n".join(lines)), language=None, wrap_lines=True)
+        st.caption(escaped(folder))

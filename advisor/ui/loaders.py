@@ -13,6 +13,7 @@ from advisor.hardware.prices import live_prices_path
 from advisor.prediction.profile import Profile
 from advisor.store.calibration import Calibration
 from advisor.store.store import CalibrationEntry, Store, default_store
+from advisor.ui.controls import distinct
 from advisor.units import format_bytes, format_tokens
 from advisor.workflows.data import read_data
 from trainer.token_folder import META_FILE
@@ -26,18 +27,21 @@ def store() -> Store:
 
 
 def token_folders() -> dict[str, str]:
-    """Return the token folders prepared on the page Data or in the app's working folder, with tokens and size."""
-    folders, here = {}, Path.cwd()
+    """Return the token folders prepared on the page Data or in the app's working folder, with tokens and size.
+
+    The newest comes first, and the damaged ones come last.
+    """
+    folders, damaged, here = {}, {}, Path.cwd()
     found = (*data_home().glob(f"*/{META_FILE}"), *here.glob(META_FILE), *here.glob(f"*/{META_FILE}"))
-    for path in sorted(file.parent for file in found):
+    for path in (file.parent for file in sorted(found, key=lambda file: -file.stat().st_mtime)):
         try:
             meta = read_data(path)
         except AdvisorError as error:
-            folders[str(path)] = f"{path.name} · damaged: {error.message}"
+            damaged[str(path)] = f"{path.name} · damaged: {error.message}"
             continue
         assert meta is not None  # the path exists
         folders[str(path)] = f"{path.name} · {format_tokens(meta.tokens)} tokens, {format_bytes(meta.bytes)} of text"
-    return folders
+    return distinct(folders | damaged)
 
 
 def data_home() -> Path:

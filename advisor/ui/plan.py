@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -10,25 +11,25 @@ from typing import Any, Literal
 import streamlit as st
 
 from advisor.errors import AdvisorError
-from advisor.options import Goal
+from advisor.options import OPTIONS, Goal
 from advisor.planning import explore
 from advisor.planning.alternatives import by_price
 from advisor.planning.command import plan_call, plan_command
-from advisor.planning.sensitivity import machine
+from advisor.planning.sensitivity import passed_over
 from advisor.prediction.profile import Profile
 from advisor.records import Basis, Plan, Run
 from advisor.report import charts
 from advisor.report import search as runs
-from advisor.report.charts import Rows
+from advisor.report.charts import Listed
 from advisor.report.plan import device, markdown
 from advisor.report.quantities import COST, LOSS, TIME
 from advisor.report.table import capital
 from advisor.store.plan_files import dump_plan
 from advisor.ui import answer, launch_form, loaders, plan_answers, plan_elsewhere, plan_form, plan_options, plan_what_if
-from advisor.ui.controls import PLAN, QUERY, as_text, download, go, grid, products, to_address
+from advisor.ui.controls import PLAN, QUERY, as_text, download, go, grid, products, to_address, unknown_model
 from advisor.ui.plan_options import Option
 from advisor.ui.plan_tabs import THIN, copies, draw, escape_dollars, narrow, numbers, tabs, with_controls
-from advisor.units import HOUR, format_count, format_tokens
+from advisor.units import format_count, format_tokens
 
 PICK = "pick"  # in the session and in the address: the run of the search that is shown
 BALANCED = "balanced"
@@ -56,12 +57,18 @@ def page() -> None:
             with form.container(gap="xsmall"):
                 goal = plan_form.goal()
             if plan_elsewhere.show(goal):
+                st.session_state.pop(_LAST, None)  # of other work
                 return
             now = plan_answers.world(goal)
             goal = _with_work(goal, now)
             answered = plan_answers.plan(goal, now)
         except AdvisorError as error:
             _refused(error)
+            if change := plan_form.first_change(error.hint or ""):
+                words = "Plan with the first of these changes"
+                if st.button(words, icon=":material/edit:", help=", ".join(OPTIONS[name].label for name in change)):
+                    st.session_state[plan_form.AGAIN] = change
+                    st.rerun()
             if last := st.session_state.get(_LAST):
                 st.caption("Below is the last plan that could be made.")
                 now = plan_answers.world(last)
@@ -81,14 +88,15 @@ def _with_work(goal: Goal, now: plan_answers.World) -> Goal:
     # With its own batch too, the best run is among those compared, and stays within the limits.
     batch = best.workload.step_tokens
     goal = replace(goal, depth=best.depth, tokens=best.tokens, global_batch_tokens=batch)
-    least = {"cost": "cheapest", "time": "fastest"}[goal.objective]
+    least, answered = {"cost": "cheapest", "time": "fastest"}[goal.objective], plan_answers.plan(goal, now)
+    unproven = explore.unproven(answered)
     words = f"The {least} run that is as good as the best one within these limits"
-    if explore.run_id(plan_answers.plan(goal, now).chosen) == explore.run_id(best):
+    if explore.run_id(answered.chosen) == explore.run_id(best):
         words = f"This is already the {least} run of this quality"
-    st.caption(
-        f":material/info: {words}: {format_count(best.parameters)} parameters and {format_tokens(best.tokens)} tokens. "
-        "For another run, set tokens or a depth."
-    )
+    words += " among machines whose speed is well known" if unproven else ""
+    text = f"{words}: {format_count(best.parameters)} parameters and {format_tokens(best.tokens)} tokens. "
+    text += "".join(f"{capital(passed_over(run))}. " for run in unproven)
+    st.caption(f":material/info: {with_controls(text)}For another run, set tokens or a depth.")
     return goal
 
 
@@ -111,41 +119,55 @@ def _shown(goal: Goal, answered: Plan, now: plan_answers.World, *, stale: bool =
     with left.container(gap="xsmall"):
         if not stale:
             _downloads(goal, goal if shown is answered else shown.goal, shown)
-        _options(goal, answered, run, now)
-        hours = None if goal.deadline_seconds is None else goal.deadline_seconds / HOUR
-        _front(answered, run, shown.chosen if varied else None, (goal.budget_usd, hours))
+        _options(goal, answered, None if varied else run, now)
+        _front(answered, run, shown.chosen if varied else None, (goal.budget_usd, goal.deadline_seconds))
         answer.memory(shown.chosen.prediction)
         if varied:
             st.markdown("**What the changes do**")
             plan_what_if.comparison(base.chosen, shown.chosen)
-        with st.expander("Side by side: memory, batch, and what each estimate rests on", icon=":material/table_rows:"):
+        with st.expander("Side by side", icon=":material/table_rows:"):
             columns = ("quantity", *(option.standing.name for option in answered.options))
             grid(replace(runs.options(answered.options, goal), columns=columns))
     with right.container(gap="xsmall"):
         plan_what_if.total(shown.chosen, varied=varied)
-        plan_what_if.sliders(
-            base.chosen, shown.chosen, changes,
-            lambda other: _varied(answered, run, other, its, now, brief=other != changes),
-        )  # fmt: skip
+        plan_what_if.sliders(base.chosen, shown.chosen, changes, partial(_runs_of_changes, answered, run, its, now))
     tabs(goal, shown, its, answered, lambda: plan_answers.what_if(shown.goal, now, its, scaled=True))
 
 
-def _varied(
-    answered: Plan, run: Run, changes: explore.Changes, its: Profile, now: plan_answers.World, *, brief: bool = False
-) -> Plan:
-    """Return the plan for another run of the search, or for a changed run; without its reasons if `brief`."""
-    return plan_answers.what_if(explore.pinned(answered.goal, run, changes), now, its, brief=brief)
+def _varied(answered: Plan, run: Run, changes: explore.Changes, its: Profile, now: plan_answers.World) -> Plan:
+    """Return the plan for another run of the search, or for a changed run."""
+    pinned, stated = explore.pinned(answered.goal, run, changes), st.session_state.get("global_batch")
+    return plan_answers.what_if(pinned, now, its, exact_batch=bool(stated))
+
+
+def _runs_of_changes(
+    answered: Plan, run: Run, its: Profile, now: plan_answers.World, varied: Sequence[explore.Changes]
+) -> list[Run | str]:
+    """Return the run of each of these changes, or why it is impossible."""
+    pinned = tuple(explore.pinned(answered.goal, run, changes) for changes in varied)
+    return plan_answers.what_ifs(pinned, now, its, exact_batch=bool(st.session_state.get("global_batch")))
 
 
 def _refused(error: AdvisorError) -> None:
     """Say why a goal is impossible and what to do, naming the controls of this page."""
     kind = st.warning if error.exit_code == 3 else st.error
     message, hint = (with_controls(text) for text in (f"{error.message}.", error.hint or ""))
-    if other := "--layout any" in hint:
-        hint = plan_form.OTHER_SOFTWARE
+    tuned, other = "--finetune qlora" in hint, "--layout any" in hint
+    if tuned or other:
+        hint = f"{'It can be fine-tuned. ' if tuned else ''}{plan_form.OTHER_SOFTWARE if other else ''}"
+    name, pastes = st.session_state.get("model") or "", "Any other model: its config.json" in hint
+    if pastes:
+        advice = "Paste its config.json, or type the path of that file."
+        message, hint = f"**Model**: {unknown_model(name, advice)}", ""
     kind("  \n".join(capital(text) for text in (message, hint)), icon=":material/block:")
     if "advisor calibrate" in hint and st.button("Calibrate this machine", icon=":material/speed:"):
         go("calibrate")
+    if pastes and st.button("Paste its config.json", icon=":material/content_paste:"):
+        method = st.session_state.get("finetune") or "scratch"
+        go("gpus", {"card_model": name, "card_method": method})
+    if tuned and st.button("Fine-tune it (QLoRA)", icon=":material/tune:"):
+        st.session_state[plan_form.AGAIN] = {"finetune": "qlora"}
+        st.rerun()
     if other and st.button(plan_form.PLAN_LAYOUT, icon=":material/account_tree:"):
         st.session_state[plan_form.AGAIN] = {"layout": "any"}
         st.rerun()
@@ -167,11 +189,16 @@ def _pick(name: str | None) -> None:
     to_address(PICK, name if name != BALANCED else None)
 
 
+def _show(name: str) -> None:
+    plan_what_if.undo()
+    _pick(name)
+
+
 def _answer(
     goal: Goal, answered: Plan, run: Run, current: tuple[Plan, Profile], problem: AdvisorError | None, *, varied: bool
 ) -> None:
     shown, its = current
-    name = "What if" if varied else (run.standing.name or "From the front") if shown is not answered else ""
+    name = "Changed" if varied else (run.standing.name or "From the front") if shown is not answered else ""
     chosen = shown.chosen
     model = f"a {format_count(chosen.parameters)} model ({_layers(chosen)})"
     colour, words, explained = _basis(chosen.step_seconds.basis, its)
@@ -210,8 +237,8 @@ def _downloads(goal: Goal, goal_shown: Goal, shown: Plan) -> None:
             st.session_state[launch_form.PLAN_KEY] = str(loaders.store().save_plan(limited))
             go("watch")
         about = "The whole plan, ready for `advisor launch plan.yaml` on any machine."
-        download("plan.yaml", dump_plan(limited), "plan.yaml", "application/yaml", "download", about)
-        text, about = markdown(shown, goal_shown), "The plan in words, as Markdown."
+        download("plan.yaml", partial(dump_plan, limited), "plan.yaml", "application/yaml", "download", about)
+        text, about = partial(markdown, shown, goal_shown), "The plan in words, as Markdown."
         download("Summary", text, f"{shown.id}.md", "text/markdown", "description", about)
         copies(plan_command(goal_shown, "plan.yaml"), plan_call(goal_shown))
 
@@ -225,29 +252,34 @@ def _basis(basis: Basis, profile: Profile) -> tuple[Literal["green", "orange", "
     colour, explained = _BASES[basis]
     if profile.widening > 1 and colour == "green":
         colour, explained = "orange", f"{explained} But its calibration is doubtful."
-    return colour, f"{basis}{', doubtful' if profile.widening > 1 else ''}", explained
+    name = "not measured" if basis is Basis.PRIOR else str(basis)
+    return colour, f"{name}{', doubtful' if profile.widening > 1 else ''}", explained
 
 
-def _options(goal: Goal, answered: Plan, shown: Run, now: plan_answers.World) -> None:
-    """Draw the named options with what each has of its own, and say once what all have in common."""
+def _options(goal: Goal, answered: Plan, shown: Run | None, now: plan_answers.World) -> None:
+    """Draw the named options with what each has of its own, and say once what all have in common.
+
+    `shown` is None if a changed run is shown instead.
+    """
     options = answered.options
     common, own = runs.common_and_own(options, goal)
+    bases = [_basis(one.step_seconds.basis, plan_answers.profile(goal, one.offer.gpu, now)) for one in options]
     rows = []
-    for option, words in zip(options, own, strict=True):
+    for option, words, (colour, basis, _) in zip(options, own, bases, strict=True):
         name = option.standing.name
-        colour, basis, _ = _basis(option.step_seconds.basis, plan_answers.profile(goal, option.offer.gpu, now))
         rows.append(
             Option(
                 run=option, title=name.capitalize(), why=capital(option.standing.why), key=name,
                 model=f"{format_count(option.parameters)}, {_layers(option)}" if "model" in words else "",
-                line=products(words.get("on", "")), badge=f":{colour}-badge[{basis}]",
+                line=products(words.get("on", "")), badge=f":{colour}-badge[{basis}]" if len({*bases}) > 1 else "",
                 result=f"{capital(LOSS.column)} **{LOSS.expected(option.loss)}**" if option.loss else "",
-                shown=explore.run_id(option) == explore.run_id(shown), show=partial(_pick, name),
+                shown=shown is not None and explore.run_id(option) == explore.run_id(shown),
+                show=partial(_show, name),
             )
         )  # fmt: skip
     plan_options.draw(rows, goal)
     if alike := [products(f"{name} {words}") for name, words in common.items() if name in _ALIKE]:
-        st.caption(escape_dollars(f"Common to all: {', '.join(alike)}."))
+        st.caption(escape_dollars(f"All options: {', '.join(alike)}."))
 
 
 def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float | None, float | None]) -> None:
@@ -257,47 +289,70 @@ def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float |
         return
     worth = sorted((*search.front, answered.chosen), key=by_price)
     drawn_anyway = {explore.run_id(run) for run in (*worth, *search.near_misses)}
-    options = [option for option in answered.options if explore.run_id(option) not in drawn_anyway]
-    by_loss = all(run.loss is not None for run in (*worth, *options, *search.near_misses))
+    named = (*answered.options, *search.neighbours)
+    options = [option for option in named if explore.run_id(option) not in drawn_anyway]
+    every = (*worth, *options, *search.near_misses)
+    by_loss = any(run.loss is not None for run in (*worth, *options))  # else the score is all that is known
     labels = {explore.run_id(shown): format_count(shown.parameters)}
     labels |= {explore.run_id(option): option.standing.name for option in answered.options}
     neighbour = ""
-    if (other := explore.worth_knowing(answered, shown)) is not None:
+    if varied is None and (other := explore.worth_knowing(answered, shown)) is not None:
         words = runs.neighbour(other, shown)
-        on = products(f"{other.offer.gpus} x {other.offer.gpu}")
-        labels[explore.run_id(other)] = f"{re.sub(r' [0-9]+ GB', '', on)}: {words}"
-        neighbour = f"Worth knowing: on {products(machine(other))} it takes {words}."
-    dots = [_front_row(run, answered, shown, labels, by_loss=by_loss) for run in (*worth, *options)]
-    dots.sort(key=lambda row: (not row["shown"], not row["label"]))  # these stay in place
-    missed = [_front_row(run, answered, shown, labels, by_loss=by_loss) for run in search.near_misses]
+        on = re.sub(r" [0-9]+ GB", "", products(f"{other.offer.gpus} x {other.offer.gpu}"))
+        labels[explore.run_id(other)] = on
+        neighbour = f"Worth knowing: a run on {on} takes {words}."
+    seconds = tuple(run.total_seconds.value for run in every)
+    factor, unit = charts.time_unit(max(*seconds, limits[1] or 0.0))
+    limits = (limits[0], limits[1] and limits[1] / factor)
+    rows = [
+        row | {"shown": row["id"] == explore.run_id(shown), "label": labels.get(row["id"], "")}
+        for row in _front_rows(answered, every, (answered.id, seconds), factor, by_loss=by_loss)
+    ]
+    dots, missed = rows[: len(rows) - len(search.near_misses)], rows[len(rows) - len(search.near_misses) :]
     priced = all(row["usd"] for row in (*dots, *missed))
     sights = [name for name, sight in charts.SIGHTS.items() if priced or "usd" not in sight[:2]]
+    if priced and len({LOSS.expected(run.loss) for run in every}) == 1:
+        sights = sights[-1:]  # runs of one loss, or of none that is known, differ in cost and time
+    known = sum(row["quality"] is not None for row in (*dots, *missed))
+    if answered.chosen.loss is None or 2 * known < len(dots) + len(missed):
+        sights = sights[::-1]  # the first shows the plan and most runs
     requested = sights[0]
     with st.container(horizontal=True, vertical_alignment="center"):
         if len(sights) > 1:
             settings: Any = {"required": True, "key": AXES, "bind": QUERY, "label_visibility": "collapsed"}
             requested = st.segmented_control("Axes", sights, default=sights[0], **settings) or sights[0]
         st.caption(escape_dollars(neighbour), width="content")
-    drawn = _front_spec(dots, missed, by_loss, requested, limits)
+    unplaced = 0
+    if "quality" in charts.SIGHTS[requested][:2]:
+        placed = [[row for row in rows if row["quality"] is not None] for rows in (dots, missed)]
+        unplaced, (dots, missed) = len(dots) + len(missed) - sum(map(len, placed)), placed
+    key = (answered.id, seconds, explore.run_id(shown), tuple(labels.items()))
+    drawn = _front_spec(dots, missed, key, by_loss, requested, unit, limits)
     ring = varied or next((run for run in search.near_misses if explore.run_id(run) == explore.run_id(shown)), None)
-    if ring is not None and not (by_loss and ring.loss is None) and (ring.cost_usd or not priced):
-        row = _front_row(ring, answered, shown, labels, by_loss=by_loss)
+    row = None if ring is None else _front_row(ring, answered, factor, by_loss=by_loss)
+    if row is not None and all(row[field] is not None for field in charts.SIGHTS[requested][:2]):
         drawn = charts.ringed(drawn, row | ({"remark": "what if"} if varied else {}))
     event = st.vega_lite_chart(spec=drawn, width="stretch", on_select="rerun", selection_mode=charts.PICK, key="front")
+    runs_of = "1 run without a predicted loss is" if unplaced == 1 else f"{unplaced} runs without a predicted loss are"
+    elsewhere = f" {runs_of} only in the table." if unplaced else ""
     st.caption(
-        "Dots: the options above, and the runs that no other beats in cost, time and loss at once (the Pareto front). "
-        "Dots that would overlap stand side by side. Crosses: better runs, but over your limits or on spot machines. "
-        "Filled ring: the run shown. Open ring: the run with your changes under What if. Click a dot to see its run."
-        + ("" if by_loss else f" {capital(runs.SCORE)}.")
+        f"Click a dot to see its run.{elsewhere}",
+        help="Dots: the options above, and the runs that no other beats in cost, time and loss at once (the Pareto "
+        "front). Crosses: better runs, but over your limits or on spot machines. Filled ring: the run that was chosen. "
+        f"Open ring: with your changes under What if.{'' if by_loss else f' {capital(runs.SCORE)}.'}",
     )
     _looked_at("dot", [item.get("id") for item in event["selection"].get(charts.PICK, [])])
-    with st.expander("The same runs as a table", icon=":material/table_rows:"):
-        missed_table, listed = runs.near_misses(search), runs.front(answered, search)
+    table = st.expander("The same runs as a table", icon=":material/table_rows:", key="runs-table", on_change="rerun")
+    if not table.open:
+        return
+    with table:
+        drawn_too = replace(search, front=(*search.front, *options))
+        missed_table, listed = runs.near_misses(search), runs.front(answered, drawn_too)
         listed = replace(listed, title="", rows=(*listed.rows, *missed_table.rows))
         listed = narrow(listed.without("score") if by_loss else listed)
         picked = draw(listed, on_select="rerun", selection_mode="single-row", key="front-table")
         st.caption("Tick a row to look at that run. From the keyboard: arrow keys to a row, then Shift and space.")
-        ids = [explore.run_id(run) for run in (*worth, *search.near_misses)]
+        ids = [explore.run_id(run) for run in (*sorted((*worth, *options), key=by_price), *search.near_misses)]
         _looked_at("row", [ids[row] for row in picked.selection.rows if row < len(ids)])
 
 
@@ -311,27 +366,36 @@ def _looked_at(how: str, clicked: list[str]) -> None:
 
 @st.cache_data(max_entries=64, show_spinner=False)
 def _front_spec(
-    runs: Rows, missed: Rows, by_loss: bool, sight: str, limits: tuple[float | None, float | None]
-) -> dict[str, Any]:
-    """Return the chart as Vega-Lite, cached until its rows change, because checking it is slower than a slider."""
+    _runs: Listed, _missed: Listed, key: object, by_loss: bool, sight: str, unit: str,
+    limits: tuple[float | None, float | None],
+) -> dict[str, Any]:  # fmt: skip
+    """Return the chart as Vega-Lite, cached because checking it is slow; the `key` stands for its rows."""
+    del key
     quality = LOSS.name if by_loss else "score"
-    drawn = charts.front(runs, missed, sight=charts.SIGHTS[sight], quality=quality, limits=limits)
+    drawn = charts.front(_runs, _missed, sight=charts.SIGHTS[sight], quality=quality, unit=unit, limits=limits)
     return charts.written_out(drawn)
 
 
-def _front_row(run: Run, answered: Plan, shown: Run, labels: dict[str, str], *, by_loss: bool) -> dict[str, object]:
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _front_rows(
+    _answered: Plan, _runs: Sequence[Run], key: object, unit_seconds: float, *, by_loss: bool
+) -> list[dict[str, Any]]:
+    """Return the runs of a chart, which no slider moves; the `key` stands for plan and runs."""
+    del key
+    return [_front_row(run, _answered, unit_seconds, by_loss=by_loss) for run in _runs]
+
+
+def _front_row(run: Run, answered: Plan, unit_seconds: float, *, by_loss: bool) -> dict[str, Any]:
     """Return a run in the units of the chart, and in words."""
     name, loss = explore.run_id(run), run.loss.value if run.loss else None
-    model, machine_words = runs.model(run), products(machine(run, ", "))
+    model, machine_words = runs.model(run), products(run.offer.in_words(", "))
     numbers = {TIME: run.total_seconds, COST: run.cost_usd, LOSS: run.loss}
     spoken = ", ".join(f"{quantity.column} {quantity.expected(value)}" for quantity, value in numbers.items())
     return {
         "id": name,
         "usd": run.cost_usd.value if run.cost_usd else None,
-        "hours": run.total_seconds.value / HOUR,
+        "duration": run.total_seconds.value / unit_seconds,
         "quality": loss if by_loss else run.score,
-        "shown": name == explore.run_id(shown),
-        "label": labels.get(name, ""),
         "model": model,
         "on": machine_words,
         **{quantity.column: quantity.of(value) for quantity, value in numbers.items()},

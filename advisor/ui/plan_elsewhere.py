@@ -25,13 +25,17 @@ from advisor.report import plan as plan_words
 from advisor.report.plan import RESTS_ON
 from advisor.report.prediction import layout_words
 from advisor.report.quantities import COST, DEVICE_MEMORY, THROUGHPUT, TIME
+from advisor.report.search import percent
 from advisor.report.table import Table, capital, in_markdown
 from advisor.store.plan_files import dump_plan
 from advisor.ui import answer, loaders, plan_answers, plan_form, plan_options, plan_what_if
 from advisor.ui.controls import download, go, products, to_address
 from advisor.ui.plan_options import Option
 from advisor.ui.plan_tabs import copies, draw, with_controls
-from advisor.units import write_count
+from advisor.units import format_count
+from advisor.workflows.goal import find_any_model
+from advisor.workflows.plan_finetune import FASTER
+from advisor.workflows.plan_layouts import TOKENS_PER_PARAMETER
 from advisor.workflows.plan_rl import splits, with_split
 from advisor.workflows.write_elsewhere import Written, start_suffix, write_elsewhere
 
@@ -40,14 +44,12 @@ OPTIONS = 3  # that are drawn
 MACHINE = "machine"  # in the session and in the address: the machine that is shown, if it is not the best
 _SPLIT = f"{plan_what_if.PREFIX}rollout_gpus"  # in the session and in the address: the split that is shown
 _SPLIT_OF = "plan-split-of"  # session state: the machine that is split
-_IN_TURN = "in turn"
-# The amount of training with which a question is answered that states none: its option, and so many of them.
-_TYPICAL = {"finetune": ("examples", 10_000), "rl": ("prompts", 20_000)}
+_COLOCATED = "colocated"
 # Other ways to fine-tune on the same machine: fields of the goal and of the form.
 _WAYS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("with Unsloth", {"software": "unsloth"}),
-    ("LoRA, on 16-bit weights", {"finetune": "lora"}),
-    ("QLoRA, on 4-bit weights", {"finetune": "qlora"}),
+    ("LoRA on 16-bit weights", {"finetune": "lora"}),
+    ("QLoRA on 4-bit weights", {"finetune": "qlora"}),
     ("on 2 GPUs", {"gpus": 2}),
     ("with TRL", {"software": "trl"}),
     ("with axolotl", {"software": "axolotl"}),
@@ -69,17 +71,27 @@ def show(goal: Goal) -> bool:
     warnings = [f"{with_controls(problem.message)}. Below is the plan."] if problem is not None else []
     warnings += [with_controls(f"{text}.") for text in (*explore.broken_limits(goal, run), *plan.warnings)]
     layout = run.workload.layout if run.workload.rollouts is None else None
+    headline, _, amount = elsewhere.headline(plan).partition("; ")  # of RL
+    about = f"{layout_words(layout)}: {elsewhere.split_words(layout)}." if layout is not None else ""
+    needs, has, fits = run.prediction.device_bytes, run.prediction.device_memory_bytes, run.prediction.fit_probability
+    memory = [DEVICE_MEMORY.expected(needs), *([DEVICE_MEMORY.words(has)] if has else [])]
+    fitting = []
+    if needs is not None and fits is not None:
+        fitting = [f"fits in memory with a chance of {percent(fits)} ({' of '.join(memory)})"]
+    sentences = (*fitting, *plan.reasons, *filter(None, [amount]))
+    about = about or " ".join(f"{capital(with_controls(text))}." for text in sentences)
     answer.frame(
-        ("What if: " if varied else "") + elsewhere.headline(plan), goal, run.bill,
+        ("Changed: " if varied else "") + headline, goal, run.bill,
         {COST: run.cost_usd, TIME: run.total_seconds, THROUGHPUT: run.tokens_per_second,
          DEVICE_MEMORY: run.prediction.device_bytes},
         partial(_buttons, plan, goal if plan is best else plan.goal),
-        about="" if layout is None else f"{layout_words(layout)}: {elsewhere.split_words(layout)}.", warnings=warnings,
+        about=about, warnings=warnings,
     )  # fmt: skip
-    drawn, about = _options(best, machine.chosen)
+    drawn, about = _options(best, machine.chosen, varied=varied)
     plan_options.draw(drawn, goal)
-    if about:
-        st.caption(about)
+    other = elsewhere.passed_over(best)
+    if words := [*filter(None, [about, other and f"Unproven: {with_controls(products(other))}."])]:
+        st.caption("  \n".join(words))
     answer.memory(run.prediction)
     if run.workload.rollouts is not None:
         _split_slider(machine, plan)
@@ -90,21 +102,27 @@ def show(goal: Goal) -> bool:
 def _with_amount(goal: Goal) -> Goal:
     """Draw what the answer depends on most: the amount of training, and whether the GPUs are one's own.
 
-    Returns the goal, with a typical amount if it states none.
+    Returns the goal, with a usual amount if it states none.
     """
     state, gpus = st.session_state, [] if goal.gpu in (ANY, OWN) else goal.gpu.split(",")
-    name, typical = _TYPICAL["finetune" if goal.finetune else "rl"] if goal.finetune or goal.rl else ("", 0)
-    asks = bool(name) and goal.tokens is None
-    amount, mine = getattr(goal, name) or typical if asks else 0, bool(goal.own)
+    mine, stated, why = bool(goal.own), dict[str, Any](), ""
+    # in what the amount is counted, and its usual number; "" if another field has it
+    name, usual = ("examples", 10_000) if goal.finetune else ("prompts", 20_000)
+    if goal.layout == "any" and goal.model is not None and goal.ratio is None:
+        name, usual = "tokens", round(TOKENS_PER_PARAMETER * find_any_model(goal.model).model.active)
+        why = f": {TOKENS_PER_PARAMETER} for each active parameter"
+    elif goal.layout == "any" or goal.tokens is not None:
+        name = ""
     with st.container(horizontal=True, vertical_alignment="center"):
-        if asks:
-            key = f"amount-{name}-{amount}"
+        if name:
+            stated[name] = getattr(goal, name) or usual
+            key = f"amount-{name}-{stated[name]}"
             st.markdown("For", width="content")
-            st.number_input(
-                f"Number of {name}", 1, None, amount, key=key, width=150, step=1000, label_visibility="collapsed",
-                on_change=lambda: state.update({plan_form.AGAIN: {name: write_count(state[key])}}),
+            st.text_input(
+                f"Number of {name}", format_count(stated[name]), key=key, width=110, label_visibility="collapsed",
+                on_change=lambda: state.update({plan_form.AGAIN: {name: state[key]}}),
             )  # fmt: skip
-            unstated = " **(a usual number: you gave none)**" if getattr(goal, name) is None else ""
+            unstated = "" if getattr(goal, name) else f" **(assumed{why})**"
             st.markdown(f"{name}{unstated}", width="content")
         if gpus and goal.layout != "any":
             own = "" if mine else " ".join(f"{gpu}:{goal.gpus}" for gpu in gpus)
@@ -112,7 +130,6 @@ def _with_amount(goal: Goal) -> Goal:
                 "Mine, not rented", mine, key=f"mine-{goal.gpu}-{mine}", help="It then costs no rent.",
                 on_change=lambda: state.update({plan_form.AGAIN: {"own": own}}),
             )  # fmt: skip
-    stated: dict[str, Any] = {name: amount} if asks else {}
     return replace(goal, **stated)
 
 
@@ -127,8 +144,8 @@ def _tabs(best: Plan, plan: Plan) -> None:
         tabs[name] = lambda: _with_notes(lambda: _draw(elsewhere.layouts(plan)), [elsewhere.parts(plan)])
     if kind == "rl":
         tabs["Step"] = lambda: _step(plan)
-    said = [note for note in elsewhere.notes(plan) if note not in plan.warnings]
-    tabs[RESTS_ON] = lambda: _with_notes(lambda: None, [*said, *plan.inputs])
+    remarks = [note for note in elsewhere.notes(plan) if note not in (*plan.warnings, *plan.reasons)]
+    tabs[RESTS_ON] = lambda: _with_notes(lambda: None, [*remarks, *plan.inputs])
     for body, tab in zip(tabs.values(), st.tabs(list(tabs)), strict=True):
         with tab:
             body()
@@ -158,7 +175,7 @@ def _buttons(plan: Plan, goal: Goal) -> None:
         st.button("Start file", icon=":material/download:", disabled=True, help=unwritten)
     saved = replace(plan, search=None)  # the other machines would make it a hundred times as long
     about = "This plan with its predictions and where they come from."
-    download("plan.yaml", dump_plan(saved), "plan.yaml", "application/yaml", "download", about)
+    download("plan.yaml", partial(dump_plan, saved), "plan.yaml", "application/yaml", "download", about)
     tables = in_markdown(elsewhere.machines(plan))
     summary = "\n\n".join([elsewhere.sentence(plan), tables, *(f"- {note}" for note in elsewhere.notes(plan))])
     download("Summary", summary, f"{plan.id}.md", "text/markdown", "description", "The plan in words, as Markdown.")
@@ -173,7 +190,11 @@ def _launch(plan: Plan, written: Written, text: str) -> None:
     with st.popover("Launch…", type="primary", icon=":material/play_arrow:", help="Here, or by files elsewhere."):
         for blank in written.to_fill_in:
             about = "The start file has this name unless you give one."
-            given = st.text_input(f"Yours, in place of {blank}", key=f"start-{blank}", help=about)
+            given = st.text_input(
+                f"Your data, in place of {blank}" if "DATA" in blank else f"Yours, in place of {blank}",
+                key=f"start-{blank}",
+                help=about,
+            )
             if given.strip():
                 text, command = text.replace(blank, given.strip()), command.replace(blank, given.strip())
         gpu, gpus = plan.offer.gpu, plan.offer.gpus
@@ -188,16 +209,15 @@ def _launch(plan: Plan, written: Written, text: str) -> None:
                 go("adopt")
         else:
             has = f"{here} of {gpus}" if here else "no"
+            where = "one" if gpus == 1 else "them"
             st.markdown(
-                f"This machine has {has} {require_gpu(gpu).product}. Where {'it is' if gpus == 1 else 'they are'}:"
+                f"This machine has {has} {require_gpu(gpu).product}. On one with {where}, the steps of **Start file**:"
             )
-        st.markdown(f"1. Download **Start file**{'' if not written.to_fill_in else ' and put your data beside it'}.")
-        st.markdown(f"2. Where {written.software} is installed, type:")
         st.code(command, language="bash", wrap_lines=True)
+        blanks = tuple(blank for blank in written.to_fill_in if blank in text)
+        st.caption(f"**Start file**: {replace(written, command=command, to_fill_in=blanks).steps}.")
         st.caption(f"Watched, stopped at its limits and compared with this plan: `advisor adopt -- {command}`")
-    blanks = f", with yours in place of {' and '.join(written.to_fill_in)}" if written.to_fill_in else ""
-    about = f"Where {written.software} is installed{blanks}: `{command}`"
-    download("Start file", text, name, "text/plain", "download", about)
+    download("Start file", text, name, "text/plain", "download", "Its steps are under Launch.")
 
 
 def _machine_name(offer: Offer) -> str:
@@ -205,7 +225,7 @@ def _machine_name(offer: Offer) -> str:
 
 
 def _pick(name: str) -> None:
-    st.session_state[MACHINE] = name
+    st.session_state.update({MACHINE: name, _SPLIT: None})
 
 
 def _on_picked_machine(best: Plan) -> Plan:
@@ -226,18 +246,33 @@ def _on_picked_machine(best: Plan) -> Plan:
     return plan_answers.plan(goal, plan_answers.world(goal))
 
 
-def _options(best: Plan, shown: Run) -> tuple[list[Option], str]:
-    """Return the machines to draw, or other ways to use the only one, and a sentence about them."""
-    runs = elsewhere.named_runs(best, OPTIONS)
+def _options(best: Plan, shown: Run, *, varied: bool) -> tuple[list[Option], str]:
+    """Return the machines to draw, or other ways to use the only one, and a sentence about them.
+
+    None of the machines is shown if a `varied` split is.
+    """
+    runs, state = elsewhere.named_runs(best, OPTIONS), st.session_state
     rows = [
         _option(run, products(elsewhere.rented(run.offer)), label, partial(_pick, _machine_name(run.offer)),
-                shown=_machine_name(run.offer) == _machine_name(shown.offer))
+                shown=not varied and _machine_name(run.offer) == _machine_name(shown.offer))
         for run, label in runs
     ]  # fmt: skip
     if len(rows) > 1:
-        why = "All give the same quality, so the cheapest is recommended. For the fastest, set **Minimise** to *time*."
+        why = "All train the same model equally well. The recommended one costs least"
+        if "cheap" not in runs[0][1]:
+            why += " if each hour after the first day has a price and machines that few have measured count as slow"
+        why += ". For the fastest, set **Minimise** to *time*."
         return rows, why if best.goal.objective == "loss" else ""
-    rows += [_option(run, elsewhere.way(run), run.standing.why, None) for run in best.considered[: OPTIONS - 1]]
+    others = best.considered[: OPTIONS - 1]
+    if best.workload.rollouts is not None:
+        splits_of = [_split_name(_engines_of(run)) for run in (best.chosen, *others)]
+        rows = [
+            _option(run, elsewhere.way(run), run.standing.why or runs[0][1], partial(state.update, {_SPLIT: split}),
+                    shown=split == state[_SPLIT])
+            for run, split in zip((best.chosen, *others), splits_of, strict=True)
+        ]  # fmt: skip
+        return rows, ""
+    rows += [_option(run, elsewhere.way(run), run.standing.why, None) for run in others]
     if elsewhere.kind_of(best) != "finetune":
         return rows, ""
     impossible, now = [], replace(best.goal, software=best.goal.software or "trl")
@@ -248,13 +283,18 @@ def _options(best: Plan, shown: Run) -> tuple[list[Option], str]:
             continue
         goal = replace(best.goal, **change)
         try:
-            run = plan_answers.plan(goal, plan_answers.world(goal)).chosen
-        except AdvisorError:
-            impossible.append(label)
+            way = plan_answers.plan(goal, plan_answers.world(goal))
+            run, problem = way.chosen, "" if way.prediction.plannable else way.warnings[0].partition(";")[0]
+        except AdvisorError as error:
+            problem = error.message
+        if problem:
+            needs = problem.partition(": ")[2]
+            impossible.append(f"{label} ({needs})" if needs else label)
             continue
         form = {name: [value] if name == "gpus" else value for name, value in change.items()}
-        rows.append(_option(run, capital(label), "", partial(st.session_state.update, {plan_form.AGAIN: form})))
-    return rows[:OPTIONS], f"May not fit: {', '.join(impossible)}." if impossible else ""
+        proviso = "only if it supports this model" if change.get("software") == FASTER else ""
+        rows.append(_option(run, capital(label), proviso, partial(state.update, {plan_form.AGAIN: form})))
+    return rows[:OPTIONS], f"Does not fit, or not surely: {', '.join(impossible)}." if impossible else ""
 
 
 def _option(run: Run, title: str, label: str, show: Callable[[], None] | None, *, shown: bool = False) -> Option:
@@ -277,7 +317,7 @@ def _with_split(best: Plan) -> tuple[Plan, AdvisorError | None]:
     if state.get(_SPLIT_OF, machine) != machine or state[_SPLIT] not in choices:
         state[_SPLIT] = None
     state[_SPLIT_OF] = machine
-    its = _split_name(_engines_of(best))
+    its = _split_name(_engines_of(best.chosen))
     state[_SPLIT] = state[_SPLIT] or its
     to_address(_SPLIT, state[_SPLIT] if state[_SPLIT] != its else None)
     if state[_SPLIT] == its:
@@ -289,14 +329,14 @@ def _with_split(best: Plan) -> tuple[Plan, AdvisorError | None]:
         return best, error
 
 
-def _engines_of(plan: Plan) -> int | None:
-    rollouts = plan.workload.rollouts
+def _engines_of(run: Run) -> int | None:
+    rollouts = run.workload.rollouts
     assert rollouts is not None
     return None if rollouts.colocated else rollouts.engine_gpus
 
 
 def _split_name(engine_gpus: int | None) -> str:
-    return _IN_TURN if engine_gpus is None else str(engine_gpus)
+    return _COLOCATED if engine_gpus is None else str(engine_gpus)
 
 
 def _split_slider(best: Plan, shown: Plan) -> None:
@@ -306,14 +346,13 @@ def _split_slider(best: Plan, shown: Plan) -> None:
         return
     rollouts = best.workload.rollouts
     gpus = best.offer.gpus - (rollouts.judge_gpus if rollouts is not None else 0)
-    st.header("What if", anchor=False)
     plan_what_if.total(
-        shown.chosen, varied=st.session_state[_SPLIT] != _split_name(_engines_of(best)),
-        undo=lambda: st.session_state.update({_SPLIT: _split_name(_engines_of(best))}),
+        shown.chosen, varied=st.session_state[_SPLIT] != _split_name(_engines_of(best.chosen)),
+        undo=lambda: st.session_state.update({_SPLIT: _split_name(_engines_of(best.chosen))}),
     )  # fmt: skip
     st.select_slider(
         "GPUs that only generate", names, key=_SPLIT,
-        format_func=lambda name: name if name == _IN_TURN else f"{gpus - int(name)} train : {name} generate",
+        format_func=lambda name: name if name == _COLOCATED else f"{gpus - int(name)} train : {name} generate",
         help="How the GPUs of this machine are divided between trainer and engines. The machine and the work stay.",
     )  # fmt: skip
     if shown is not best:

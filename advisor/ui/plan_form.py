@@ -2,51 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 import streamlit as st
 
+from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus
-from advisor.hardware.offers import provider_names
+from advisor.hardware.prices import price_list
+from advisor.offer import seller_of
 from advisor.options import OPTIONS, Goal, Kind, Option
-from advisor.planning.models import known_names, mixture_rows
 from advisor.planning.offers import GPU_COUNTS
 from advisor.prediction.rl import rl_software
-from advisor.prediction.software import table
+from advisor.prediction.software import OWN_NAME, table
 from advisor.ui import controls, loaders
 from advisor.ui.controls import ENTERED, PLAN, QUERY, device_names, escaped, from_address, go, to_address
-from advisor.workflows.goal import goal_from, read_options, readings
+from advisor.workflows.goal import RL_SOFTWARE, find_model, goal_from, idle_options, read_options, readings
 
 OPENS_WITH = {"budget": "$50", "deadline": "24 h"}  # the goal with which the page opens
-_WIDTHS = (1, 1, 1.6, 1.6, 1.5)
-_DRAWERS = (4, 3, 3)  # widths: both drawers, and how the form was read
-_FIRST = (("budget", "deadline", "gpu", "data", "objective"),)  # few: Tab visits all of them before Launch
-_MORE = (
-    ("tokens", "ratio", "spot"),
-    ("model", "params", "family", "depth", "seq_len", "software"),
-    ("finetune", "stage", "examples", "length", "epochs", "lora_rank"),
-    ("rl", "prompts", "prompts_per_step", "group", "prompt_len"),
-    ("response_len", "response_len_end", "response_max", "placement", "staleness"),
-    ("rollout_gpus", "rollout_tp", "rollout_memory", "rollout_precision"),
-    ("reward_seconds", "judge", "judge_len", "judge_gpus"),
-    ("reference", "dropped_groups", "turns", "tool_seconds", "lora"),
-    ("gpus", "provider", "price", "kwh_price", "own"),
-    ("sure", "power_cap", "interruptions", "checkpoint_every", "value_of_time"),
-)
-_HEADS = {  # above the row that begins with this field
-    "tokens": "How much", "model": "Model", "finetune": "Fine-tune", "rl": "RL post-training",
-    "gpus": "Machines and prices", "sure": "Limits",
+_FIRST = {  # with widths; few, because Tab visits all of them before Launch
+    "budget": 0.8, "deadline": 0.8, "gpu": 1.7, "model": 1.4, "finetune": 1.1, "data": 0.9, "objective": 1.45,
 }  # fmt: skip
-_REST = [name for name in OPTIONS if name not in chain(*_FIRST, *_MORE)]
-_A_ROW = 6
-_ADVANCED = [_REST[first : first + _A_ROW] for first in range(0, len(_REST), _A_ROW)]
+_MORE = {
+    "How much": (("tokens", "ratio", "spot"),),
+    "Model": (("params", "family", "depth", "seq_len", "software"),),
+    "Fine-tune": (("stage", "examples", "length", "epochs", "lora_rank"),),
+    "RL post-training": (
+        ("prompts", "prompts_per_step", "group", "prompt_len"),
+        ("response_len", "response_len_end", "response_max", "placement", "staleness"),
+        ("rollout_gpus", "rollout_tp", "rollout_memory", "rollout_precision"),
+        ("reward_seconds", "judge", "judge_len", "judge_gpus"),
+        ("reference", "dropped_groups", "turns", "tool_seconds", "lora"),
+    ),
+    "Machines": (("gpus", "own", "provider", "power_cap", "interruptions", "checkpoint_every"),),
+    "Money": (("price", "kwh_price", "value_of_time", "sure"),),
+}
+_ADVANCED = {
+    "Sizes of the model": (("width", "heads", "kv_heads", "ffn_width", "vocab_size", "ratio_counts"),),
+    "Batch and precision": (
+        ("micro_batch", "global_batch", "precision", "compile", "activation_checkpointing", "optimizer"),
+    ),
+    "Several GPUs and other software": (("layout", "sharding", "network", "measured"),),
+    "Data": (("data_tokens", "synthetic", "inference_tokens", "download_rate", "grid_carbon"),),
+}
+# the ways to train a published model, which two options state: --finetune and --rl
+TRAIN = {
+    "lora": "LoRA", "qlora": "QLoRA", "full": "all weights", "grpo": "RL: GRPO", "dapo": "RL: DAPO", "ppo": "RL: PPO",
+}  # fmt: skip
+_USED = {"finetune": "trl", "rl": RL_SOFTWARE, "layout": "nemo"}  # if no software is named
 LAST = "plan-form"  # session state: what the form held last, to be restored when the user comes back to the page
 BROUGHT_BACK = "plan-brought-back"  # session state: the values to restore on coming back to the page
 _PREPARE = "prepare text…"
-PLAN_LAYOUT, OTHER_SOFTWARE = "Plan its layout", "Other software trains it: plan its layout over several GPUs."
+_BOTH = "both"  # cost and waiting, which are minimised where no loss is predicted
+PLAN_LAYOUT, OTHER_SOFTWARE = "Plan its layout", "Other software can train it: plan its layout over several GPUs."
 _GOAL = "plan-form-goal"  # session state: the goal that the form gave last
 _SET = "plan-set"  # session state: the values to which this run set the form
 AGAIN = "plan-again"  # session state: the values to which the next run sets the form
@@ -60,11 +71,37 @@ def _choices(option: Option) -> Sequence[Any] | None:
         Kind.SWITCH: lambda: ("true", "false"),
         Kind.GPUS: devices,
         Kind.NUMBERS: lambda: GPU_COUNTS,
-        Kind.PROVIDER: provider_names,
-        Kind.MODEL: lambda: [*known_names(), *mixture_rows()],
-        Kind.SOFTWARE: lambda: list(dict.fromkeys([*table(), *rl_software()])),
+        Kind.PROVIDER: lambda: price_list().providers,
+        Kind.SOFTWARE: lambda: [*(rl_software() if "rl" in _asked() else table())],
     }
     return offered[option.kind]() if option.kind in offered else None
+
+
+_FLAG = r"--[a-z-]+(?: (?!or\b)[^\s()-][^\s()]*)?"  # an option of a hint, with its value
+
+
+def first_change(hint: str) -> dict[str, Any]:
+    """Return the values of the controls for the first change that a refusal names; empty if it names none of them."""
+    found = re.search(rf"feasible with (?:[^()]*?\()?({_FLAG}(?: {_FLAG})*)", hint, re.IGNORECASE)
+    by_flag = {option.flag: option for option in OPTIONS.values()}
+    values: dict[str, Any] = {}
+    for typed in re.findall(_FLAG, found[1]) if found else ():
+        flag, _, value = typed.partition(" ")
+        if (option := by_flag.get(flag)) is None:
+            return {}
+        values[option.name] = _as_held(option.kind, value)
+    return values
+
+
+def _as_held(kind: Kind, typed: str) -> Any:
+    """Return the value that an option's control holds for what is typed on the command line."""
+    if kind is Kind.SWITCH:
+        return True
+    if kind is Kind.GPUS:
+        return [] if typed == "any" else typed.split(",")
+    if kind is Kind.NUMBERS:
+        return [int(count) for count in typed.split(",")]
+    return int(typed) if kind is Kind.WHOLE else float(typed) if kind is Kind.NUMBER else typed
 
 
 def begin() -> None:
@@ -94,15 +131,23 @@ def goal() -> Goal:
 
 
 def _read_form() -> Goal:
-    typed = rows(_FIRST, _WIDTHS)
-    more, advanced, notes = st.container(key="drawers").columns(_DRAWERS, vertical_alignment="top")
-    with more:
-        typed |= _drawer("More: tokens, model, fine-tune, RL, machines, prices", "tune", _MORE)
-    with advanced:
-        typed |= _drawer("Advanced: sizes, batch, precision, data", "settings", _ADVANCED, (1,) * _A_ROW)
+    idle = idle_options(_asked())
+    if "model" in _asked():
+        idle -= {"finetune"}  # its control also says --rl
+    first = [name for name in _FIRST if name not in idle]
+    for name in {*_FIRST} - {*first}:
+        to_address(name, None)
+    typed = rows([first], [_FIRST[name] for name in first])
+    drawers = st.container(key="drawers", horizontal=True, vertical_alignment="center")
+    with drawers:
+        typed |= _drawer("More", "Amount, software, machines, prices.", "tune", _MORE, idle)
+        typed |= _drawer("Advanced", "Sizes, batch, precision, data.", "settings", _ADVANCED, idle)
+        if st.button("A run failed? Drop its log", type="tertiary", icon=":material/troubleshoot:"):
+            go("analyze")
+    notes = drawers.container(gap=None)
     # read only after everything is drawn, because a control that is not drawn forgets its value
-    if typed.get("model"):
-        del typed["family"]
+    if (way := typed.get("finetune")) in OPTIONS["rl"].choices:
+        typed |= {"finetune": None, "rl": way}
     deadline = typed["deadline"] or ""
     typed["deadline"] = controls.typed_deadline(deadline)
     if typed["deadline"] != deadline:
@@ -122,15 +167,29 @@ def _read_form() -> Goal:
 
 
 def _drawer(
-    label: str, icon: str, names: Sequence[Sequence[str]], widths: Sequence[float] | None = None
+    label: str, holds: str, icon: str, groups: Mapping[str, Sequence[Sequence[str]]], idle: Collection[str]
 ) -> dict[str, Any]:
-    """Draw rows of controls in a drawer once it is opened or a control in it has a value. Empty until then."""
-    drawer = st.expander(label, icon=f":material/{icon}:", key=f"drawer-{icon}", on_change="rerun")
-    state, requested = st.session_state.to_dict(), st.query_params
-    if not drawer.open and not any(name in requested or _is_changed(name, state.get(name)) for name in chain(*names)):
+    """Draw groups of controls over the page, once the drawer is opened or a control in it has a value."""
+    drawer = st.popover(label, icon=f":material/{icon}:", key=f"drawer-{icon}", on_change="rerun", help=holds)
+    drawn = {head: [[name for name in row if name not in idle] for row in rows] for head, rows in groups.items()}
+    if not drawer.open and not _asked() & {*chain(*chain(*drawn.values()))}:
         return {}
+    typed: dict[str, Any] = {}
     with drawer:
-        return rows(names, widths)
+        for head, names in drawn.items():
+            if any(names):
+                st.markdown(f"**{head}**")
+                typed |= rows(list(filter(None, names)), (1,) * 6)
+    return typed
+
+
+def _asked() -> set[str]:
+    """Return the options to which the address or a control gives a value, also where they are drawn later."""
+    values = OPENS_WITH | st.query_params.to_dict() | st.session_state.to_dict()
+    asked = {name for name in OPTIONS if _is_changed(name, values.get(name))}
+    if values.get("finetune") in OPTIONS["rl"].choices:
+        asked = asked - {"finetune"} | {"rl"}
+    return asked - {"layout"} if values.get("layout") != "any" else asked
 
 
 def _is_changed(name: str, value: Any) -> bool:
@@ -149,8 +208,6 @@ def rows(
     """Draw these options' controls in rows and return their values. `prefix` precedes their names in the address."""
     typed = {}
     for row in names:
-        if row[0] in _HEADS and names is _MORE:
-            st.markdown(f"**{_HEADS[row[0]]}**")
         columns = st.container(key=f"pair-{prefix}{row[0]}").columns(widths or len(row), vertical_alignment="bottom")
         for column, name in zip(columns, row, strict=False):
             help = controls.in_controls(options[name].help, words)
@@ -166,26 +223,36 @@ def _control(column: Any, option: Option, key: str, help: str) -> Any:
         return column.checkbox(option.label, **bound) or None
     if option.kind is Kind.FOLDER:
         return _folder(column, option, key, help)
-    if option.kind is Kind.GPUS:
+    if option.kind in (Kind.GPUS, Kind.PROVIDER):
         from_address(key, known=choices or ())
+        names = device_names().__getitem__ if option.kind is Kind.GPUS else seller_of
         chosen = column.multiselect(
-            option.label, choices or (), key=key, format_func=device_names().__getitem__, help=help, select_all=False,
-            **blank,
-        )  # fmt: skip
+            option.label, choices or (), key=key, format_func=names, help=help, select_all=False, **blank
+        )
         to_address(key, chosen)
         return tuple(chosen)
-    if option.kind in (Kind.NUMBERS, Kind.PROVIDER):
-        chosen = tuple(column.multiselect(option.label, choices, **bound, **blank))
-        return tuple(sorted(chosen)) if option.kind is Kind.NUMBERS else chosen
-    if option.name in _FIRST[0] and choices:
-        default, kinds = option.default, {"required": True, "width": "stretch"}
-        if _needs_other_software():  # whose loss is not predicted: the cheapest by default, waiting counted
-            choices, default, kinds = choices[1:], None, kinds | {"required": False}
-        return column.segmented_control(option.label, choices, default=default, **kinds, **bound)
+    if option.kind is Kind.NUMBERS:
+        return tuple(sorted(column.multiselect(option.label, choices, **bound, **blank)))
+    if option.kind is Kind.MODEL:
+        return controls.model_box(column, option.label, key, help=help, **blank)
+    if option.name == "finetune":
+        return _train(column, key, f"{help} RL: {controls.in_controls(OPTIONS['rl'].help, PLAN)}")
+    other = None
+    if key in OPTIONS and (option.name == "objective" or option.kind is Kind.SOFTWARE):
+        asked = _asked()
+        other = next((kind for kind in _USED if kind in asked), None)
+    if option.name == "objective":
+        bound |= {"required": True, "width": "stretch", "default": option.default}
+        if other:  # whose loss is not predicted: the cheapest by default, waiting counted
+            bound["format_func"] = lambda name: _BOTH if name == option.default else name
+            bound["help"] = f"{help} *{_BOTH}*: the cost, and what waiting longer than a day is worth."
+        return column.segmented_control(option.label, choices, **bound)
     if choices is not None:
         first = 0 if option.default is not None or option.kind is Kind.SOFTWARE else None
-        free = {"accept_new_options": True} if option.kind is Kind.MODEL else {}  # a config.json, or a name on the Hub
-        chosen = column.selectbox(option.label, choices, index=first, **free, **bound, **blank)
+        if other and option.kind is Kind.SOFTWARE:
+            first, blank = None, {"placeholder": _USED[other]}
+            choices = [name for name in choices if name != OWN_NAME]
+        chosen = column.selectbox(option.label, choices, index=first, **bound, **blank)
         return chosen == "yes" if option.kind is Kind.YES_NO and chosen else chosen
     if option.kind in (Kind.WHOLE, Kind.NUMBER):
         number = int if option.kind is Kind.WHOLE else float
@@ -196,10 +263,30 @@ def _control(column: Any, option: Option, key: str, help: str) -> Any:
     return tuple(text.replace(",", " ").split()) if option.several else text
 
 
-def _needs_other_software() -> bool:
-    """Tell whether the form asks for a fine-tune, RL or a layout, also where these fields are drawn later."""
-    asked = st.query_params.to_dict() | st.session_state.to_dict()
-    return bool(asked.get("finetune") or asked.get("rl") or asked.get("layout") == "any")
+def _train(column: Any, key: str, help: str) -> str | None:
+    """Draw how the model is trained: from scratch, fine-tuned or by RL. The address names the option that says it."""
+    asked = st.query_params.get(key) or st.query_params.get("rl")
+    if key not in st.session_state:  # drawn for the first time since a model was chosen
+        st.session_state[key] = asked if asked in TRAIN else _only_way()
+    chosen: str | None = column.selectbox(
+        OPTIONS[key].label, list(TRAIN), index=None, key=key, format_func=TRAIN.__getitem__, help=help,
+        placeholder=OPTIONS[key].empty,
+    )  # fmt: skip
+    for name in (key, "rl"):
+        to_address(name, chosen if chosen in OPTIONS[name].choices else None)
+    return chosen
+
+
+def _only_way() -> str | None:
+    """Return "qlora" if the chosen model can be fine-tuned but not trained from scratch. Returns None otherwise."""
+    model, asked = st.session_state.get("model"), _asked()
+    if model is None or asked & {"layout", "rl"}:
+        return None
+    try:
+        find_model(model)
+    except AdvisorError as error:
+        return "qlora" if "--finetune qlora" in (error.hint or "") else None
+    return None
 
 
 def _folder(column: Any, option: Option, key: str, help: str) -> str:

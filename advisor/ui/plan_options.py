@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 from advisor.options import Goal
 from advisor.planning import explore
@@ -16,8 +15,8 @@ from advisor.report import search as runs
 from advisor.report.quantities import COST, TIME, Quantity
 from advisor.ui.plan_tabs import escape_dollars, with_controls
 
-_WIDTHS = (2.5, 2.25, 2.25, 0.75, 0.8)
-_LIMITS = {TIME: ("deadline", "time"), COST: ("budget", "budget")}  # the limit of a quantity, and what is kept
+_WIDTHS = (2.3, 2.5, 2.35, 0.75, 0.8)
+_LIMITS = {TIME: "deadline", COST: "budget"}
 _IN_SIGHT = 2.0  # a limit is drawn unless it lies this many times beyond the longest interval
 
 
@@ -40,7 +39,7 @@ class Option:
 def draw(options: Sequence[Option], goal: Goal) -> None:
     """Draw the options below each other: name, time, cost, result and button of each."""
     limits = {TIME: goal.deadline_seconds, COST: goal.budget_usd}
-    ends = {}
+    asked, ends = dict(limits), {}
     for quantity, limit in limits.items():
         longest = max((e.high for o in options if (e := _estimate(o.run, quantity)) is not None), default=0.0)
         if limit is not None and limit > _IN_SIGHT * longest:
@@ -54,12 +53,15 @@ def draw(options: Sequence[Option], goal: Goal) -> None:
             title = f"**{option.title}** {check}{option.model}"
             first.markdown(escape_dollars(title), help=with_controls(option.why) or None)
             first.markdown(f":small[{escape_dollars(option.line)}] {option.badge}")
-            for cell, (quantity, (name, kept)) in zip(cells[1:], _LIMITS.items(), strict=False):
+            for cell, (quantity, name) in zip(cells[1:], _LIMITS.items(), strict=False):
                 estimate, chance = _estimate(option.run, quantity), chances[name]
-                centre = quantity.expected(estimate)
-                words = f"**{centre}** {quantity.of(estimate).removeprefix(centre).strip()}"
-                words += f" · {runs.percent(chance)} in {kept}" if chance is not None else ""
-                _drawn([cell.container(gap=None)], words, estimate, ends[quantity], limits[quantity], name)
+                odds = f" · {runs.chance_of(quantity, asked[quantity], chance)}" if chance is not None else ""
+                with cell.container(gap=None):
+                    st.markdown(f":small[{escape_dollars(f'**{quantity.expected(estimate)}**{odds}')}]")
+                    if estimate is not None and (end := ends[quantity]):
+                        words, limit = f"{quantity.of(estimate)}{odds}", limits[quantity]
+                        drawn = charts.whisker(estimate, end=end, limit=limit, name=name, words=words)
+                        st.vega_lite_chart(spec=drawn, width="stretch")
             cells[3].markdown(f":small[{escape_dollars(option.result)}]")
             if option.show is not None:
                 label = "Shown" if option.shown else "Show"
@@ -69,14 +71,3 @@ def draw(options: Sequence[Option], goal: Goal) -> None:
 
 def _estimate(run: Run, quantity: Quantity) -> Estimate | None:
     return run.total_seconds if quantity is TIME else run.cost_usd
-
-
-def _drawn(
-    cells: Sequence[DeltaGenerator], words: str, estimate: Estimate | None, end: float | None, limit: float | None,
-    name: str,
-) -> None:  # fmt: skip
-    """Write an estimate into the first cell and draw it in the last one, as a dot with its interval on an axis."""
-    cells[0].markdown(f":small[{escape_dollars(words)}]")
-    if estimate is not None and end:
-        spec = charts.whisker(estimate, end=end, limit=limit, name=name, words=words.replace("**", ""))
-        cells[-1].vega_lite_chart(spec=spec, width="stretch")

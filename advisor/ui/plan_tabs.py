@@ -16,6 +16,7 @@ from advisor.options import Goal
 from advisor.planning import curves, explore
 from advisor.planning.goal import Limits
 from advisor.planning.stages import largest_first
+from advisor.planning.warn import TOO_LARGE, TOO_SHORT
 from advisor.prediction.profile import Profile
 from advisor.records import Bill, Estimate, Plan, Workload
 from advisor.report import charts
@@ -28,7 +29,8 @@ from advisor.ui import plan_answers
 from advisor.ui.controls import PLAN, as_text, commands, from_address, in_controls, products, to_address, typed
 
 NONE: Mapping[Quantity, str] = {}
-THIN = "too short for any size"  # the beginning of a warning from the planner
+_POINTS = 1  # after the first, that are shown at once
+THIN = (TOO_SHORT, TOO_LARGE)  # the beginnings of a warning that stands above
 
 
 def tabs(goal: Goal, shown: Plan, own: Profile, answered: Plan, scaled: Callable[[], Plan]) -> None:
@@ -66,15 +68,16 @@ def numbers(
 
     Returns an empty column beside them if there is room.
     """
-    kept = {COST: "budget", TIME: "time"}
-    odds = dict(zip(kept, explore.chances(limits, bill).items(), strict=True))
+    asked = {COST: limits.budget_usd, TIME: limits.deadline_seconds}
+    odds = dict(zip(asked, explore.chances(limits, bill).items(), strict=True))
     columns = st.container(key="pair-numbers").columns(4)
     for column, (quantity, estimate) in zip(columns, figures.items(), strict=False):
         centre, note, help = quantity.expected(estimate), notes.get(quantity, "80 % interval"), None
-        span = quantity.of(estimate).removeprefix(centre).strip(" ()")
+        span = quantity.of(estimate).removeprefix(centre).strip()
+        note, span = (note, span[1:-1]) if span.startswith("(") else ("", span)  # or words in place of an interval
         limit, chance = odds.get(quantity, ("", None))
         if chance is not None:
-            note = f"{runs.percent(chance)} in {kept[quantity]}"
+            note = runs.chance_of(quantity, asked[quantity], chance).replace("%", "% chance")
             help = f"{span or centre} is the 80 % interval, with a {runs.chance_within(limit, chance)}."
         column.metric(
             capital(quantity.name), centre, span or None, delta_color="off", delta_arrow="off",
@@ -118,13 +121,15 @@ def _throughput(shown: Plan, own: Profile) -> None:
     ]  # fmt: skip
     dots = [
         {"micro_batch": m.micro_batch, "value": m.tokens_per_second,
-         "label": f"measured at depth {m.depth}, context {m.seq_len}: {units.format_percent(abs(m.faster))} "
+         "label": f"measured at depth {m.depth}, context {m.seq_len}: {units.format_share(abs(m.faster))} "
                   f"{'faster' if m.faster >= 0 else 'slower'} than the fitted terms alone"}
         for m in measured
     ]  # fmt: skip
     st.altair_chart(charts.throughput(rows, dots), width="stretch")
     words = (
-        "Blue: predicted, with its 80 % band, up to the first micro-batch that does not fit in memory. Ring: this plan "
+        "Ring: this plan. Blue: predicted, with its 80 % band, up to the first micro-batch that does not fit memory. "
+        f"Only the micro-batch varies, at about {units.format_tokens(shown.workload.step_tokens)} tokens per step. "
+        "The numbers of What if differ: they include start-up, evaluations, checkpoints and other ways to save memory. "
     )
     if dots:
         words += "Orange: this device's calibration, carried from the shapes that were measured to this one."
@@ -175,7 +180,7 @@ def _loss(goal: Goal, shown: Plan, own: Profile) -> None:
         return
     rows = [
         {"tokens": tokens, "value": loss.value, "low": loss.low, "high": loss.high,
-         "label": f"{units.format_tokens(tokens)} tokens: {units.format_estimate(loss, units.format_number)}"}
+         "label": f"{units.format_tokens(tokens)} tokens: {units.format_estimate(loss, units.format_loss)}"}
         for tokens, loss in curve.points
     ]  # fmt: skip
     marks: dict[str, list[str]] = {}  # by their tokens: those that would lie on each other are one
@@ -211,7 +216,7 @@ def _bill(shown: Plan) -> None:
 def _scaling(shown: Plan) -> None:
     search = shown.search
     if search is None or len(search.scaling) < 2:
-        st.info(runs.SCALING_ALONE)
+        st.info(runs.scaling_alone(search))
         return
     table = runs.scaling(shown)
     rows = [
@@ -221,8 +226,9 @@ def _scaling(shown: Plan) -> None:
     ]  # fmt: skip
     ideal = [{"gpus": gpus, "value": rate} for gpus, rate in curves.ideal_rates(shown)]
     st.altair_chart(charts.scaling(rows, ideal), width="stretch")
-    st.caption(runs.pays(search))
     draw(table)
+    for note in (runs.pays(search), *table.notes):
+        st.caption(capital(note))
 
 
 def _considered(answered: Plan) -> None:
@@ -273,8 +279,12 @@ def _why(shown: Plan, answered: Plan) -> None:
 
 def _changes(shown: Plan, answered: Plan, sensitivity: Iterable[str]) -> None:
     if shown is not answered:
-        st.caption(f"Of the balanced run on {products(device(answered))}, not of the run that is shown.")
-    _points(sensitivity)
+        st.caption(f"This is said of the balanced run on {products(device(answered))}, not of the run that is shown.")
+    first, *more = sensitivity
+    _points([first, *more[:_POINTS]])
+    if more[_POINTS:]:
+        with st.expander(f"{len(more) - _POINTS} more"):
+            _points(more[_POINTS:])
 
 
 def _points(texts: Iterable[str]) -> None:
@@ -288,7 +298,8 @@ def _notes(shown: Plan, own: Profile) -> list[str]:
         notes.append(rests)
     for text in shown.warnings:
         if text.startswith(NO_DATA):
-            notes.insert(0, "No data chosen yet: the loss is what typical web text would give.")
+            loss = ": the loss is what typical web text would give" if shown.chosen.loss is not None else ""
+            notes.insert(0, f"No data chosen yet{loss}.")
         elif text not in own.caveats and not text.startswith(THIN):  # unless it was said above
             notes.append(text)
     return notes

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import streamlit as st
 
-from advisor.errors import AdvisorError
 from advisor.planning.explore import Changes, difference, ranges
-from advisor.records import Plan, Run
+from advisor.records import Run
 from advisor.report import plan as plan_words
 from advisor.report.quantities import COST, LOSS, TIME
 from advisor.ui import plan_form
@@ -56,11 +56,12 @@ def _move(name: str) -> None:
     st.session_state[_MOVED] = st.session_state[_MOVED] | {name: st.session_state[PREFIX + name]}
 
 
-def _undo() -> None:
+def undo() -> None:
+    """Take all changes back."""
     st.session_state[_MOVED] = {}
 
 
-def total(shown: Run, *, varied: bool, undo: Callable[[], None] = _undo) -> None:
+def total(shown: Run, *, varied: bool, undo: Callable[[], None] = undo) -> None:
     """Show time, cost and loss of the changed run while sliders move, and the button that undoes the changes."""
     numbers = [TIME.expected(shown.total_seconds)]
     numbers.append(COST.expected(shown.cost_usd) if shown.cost_usd else f"cost unknown: {shown.offer.source}")
@@ -74,10 +75,10 @@ def total(shown: Run, *, varied: bool, undo: Callable[[], None] = _undo) -> None
         )  # fmt: skip
 
 
-def sliders(run: Run, shown: Run, changes: Changes, varied: Callable[[Changes], Plan]) -> None:
+def sliders(run: Run, shown: Run, changes: Changes, varied: Callable[[Sequence[Changes]], Sequence[Run | str]]) -> None:
     """Draw the sliders at the values of the run that is shown, each with the effect of its change, or of one step more.
 
-    `varied` gives the plan of the `run` with other changes.
+    `varied` gives the runs of other changes to `run`, all at once, or why one is impossible.
     """
     st.session_state[f"{PREFIX}gpu"] = changes.gpu or run.offer.gpu
     st.selectbox(
@@ -90,6 +91,7 @@ def sliders(run: Run, shown: Run, changes: Changes, varied: Callable[[Changes], 
     others_changed = Changes() if shown is run else changes  # none if the changed run is impossible
     if changes.gpu is not None or changes.usd_per_gpu_hour is None:
         allowed["usd_per_gpu_hour"] = now["usd_per_gpu_hour"]
+    drawn: list[tuple[str, str, Any, Any]] = []
     for name, label, words, explained in _SLIDERS:
         if len(allowed[name][1]) < 2:
             continue
@@ -107,18 +109,24 @@ def sliders(run: Run, shown: Run, changes: Changes, varied: Callable[[Changes], 
             further = next((option for option in options if used is None or option > used), None)
             tried = further if moved is None else moved
             if tried is not None:
-                st.caption(with_controls(f"{words(tried)}: {_alone(name, tried, others_changed, varied)}"))
+                before = allowed[name][0]
+                title = f"At {words(tried)}" if moved is None or before is None else f"Instead of {words(before)}"
+                drawn.append((name, title, tried, st.empty()))
+    # the runs without and with each change, beside all other changes, each once
+    ends = [[replace(others_changed, **{name: value}) for value in (None, tried)] for name, _, tried, _ in drawn]
+    every = list(dict.fromkeys(chain.from_iterable(ends)))
+    runs = dict(zip(every, varied(every), strict=True))
+    for (name, title, _, place), (without, changed) in zip(drawn, ends, strict=True):
+        place.caption(with_controls(f"{title}: {_effect_of(name, runs[without], runs[changed])}"))
 
 
-def _alone(name: str, tried: Any, changes: Changes, varied: Callable[[Changes], Plan]) -> str:
+def _effect_of(name: str, run: Run | str, other: Run | str) -> str:
     """Return the effect of one change on the run with all other changes, and what is chosen again because of it."""
-    try:
-        run, other = (varied(replace(changes, **{name: value})).chosen for value in (None, tried))
-    except AdvisorError as error:
-        return error.message
+    if isinstance(run, str) or isinstance(other, str):
+        return run if isinstance(run, str) else str(other)
     before, after = ranges(run), ranges(other)
     also = [
-        f"{label[0].lower()}{label[1:]} {words(now)}"
+        f"the {label[0].lower()}{label[1:]} becomes {words(now)}"
         for again, label, words, _ in _SLIDERS
         if again in _CHOSEN_AGAIN and again != name and (now := after[again][0]) not in (None, before[again][0])
     ]

@@ -15,7 +15,7 @@ import streamlit as st
 from advisor.engines.engines import describe
 from advisor.engines.state import goes_on
 from advisor.errors import AdvisorError
-from advisor.findings.chart_data import points
+from advisor.findings.chart_data import loss_so_far_points, points
 from advisor.history.comparison import compare_runs
 from advisor.history.ledger_rows import accuracy, coverages
 from advisor.history.listing import RunSummary, list_runs, loss_sketch, state_words
@@ -31,6 +31,7 @@ from advisor.store.run_folder import LONGEST_NAME, LONGEST_NOTE, MOST_TAGS, is_r
 from advisor.ui import loaders
 from advisor.ui.controls import (
     RUN,
+    distinct,
     escaped,
     from_address,
     numbers_in,
@@ -41,7 +42,7 @@ from advisor.ui.controls import (
     to_address,
 )  # fmt: skip
 from advisor.ui.live import printed_last
-from advisor.units import format_percent
+from advisor.units import UNKNOWN, format_percent
 from advisor.workflows.compare import Reviewed, review
 from advisor.workflows.diff import diff
 from advisor.workflows.keep_runs import annotate, delete_run
@@ -61,10 +62,10 @@ MOST_POINTS = 1000  # of the scatter plot; more cannot be told apart, and drawin
 AXES = {
     "tokens": ("tokens", "tokens seen"),
     "step": ("steps", "steps"),
-    "hours": ("time", "hours since its first step"),
+    "hours": ("time", "time since its first step"),
     "usd": ("cost", "dollars since its first step"),
 }  # the names of the axis on its button and below the chart
-SMOOTH = 0.02  # of the rows, in a running median; the losses as logged are drawn faintly behind it
+LOSS_SO_FAR = "the mean of the last 2 % of the steps, at least five"
 BAR = "Time, of predicted"
 _WIDTHS = {"Loss": 60, "Done": 70, "Spent": 75, "Device": 75}  # pixels, so that a window of 900 shows the whole table
 LEAST_REACH, MOST_REACH = 0.05, 0.5  # of the predicted value, to either side of it where intervals are drawn
@@ -112,7 +113,7 @@ def _accuracy(scores: list[ScoreRow]) -> None:
         st.info("No finished run was compared with its plan yet.", icon=":material/lightbulb:")
         return
     accuracies, about = accuracy(scores), "Each finished run is scored on these."
-    known = {item.quantity for item in accuracies}
+    known = {row.quantity for row in scores}
     titles = {name: quantity.name for name, quantity in words.QUANTITIES.items() if name in known}
     left, right = side_by_side("accuracy", (2, 3))
     name = right.selectbox("Quantity", list(titles), format_func=titles.__getitem__, help=about)
@@ -120,7 +121,14 @@ def _accuracy(scores: list[ScoreRow]) -> None:
     shown = words.QUANTITIES[name].words
     factor, unit = shown.unit(max((row.actual for row in drawn), default=0.0))
     rows = [
-        charts.scatter_row(row.run_id, row.predicted, row.actual, inside=row.inside, words=shown, factor=factor)
+        charts.scatter_row(
+            row.run_id,
+            row.predicted,
+            row.actual,
+            words=shown,
+            factor=factor,
+            inside=None if row.set_aside else row.inside,
+        )  # fmt: skip
         for row in drawn[-MOST_POINTS:]  # oldest first
     ]
     if rows:
@@ -129,11 +137,11 @@ def _accuracy(scores: list[ScoreRow]) -> None:
         for item in accuracies:
             if item.quantity == name:
                 st.markdown(words.accuracy_sentence(item))
-        st.caption(
-            f"Each point is one finished run (the newest {MOST_POINTS:,} of them), each bar its 80 % interval. Points "
-            "on the dashed line were predicted exactly."
-        )
+        newest = f"The newest {MOST_POINTS:,}, each with its 80 % interval. On the dashed line: predicted exactly."
+        st.caption("Each point is one finished run.", help=newest)
         st.markdown(words.coverage_sentence(coverages(scores)))
+        for text in words.left_out(drawn):
+            st.caption(escaped(text))
     st.header("Every quantity on every device", anchor=False)
     show(words.track_record(accuracies))
 
@@ -144,7 +152,7 @@ def _names(runs: Sequence[RunSummary]) -> dict[str, str]:
     called = {run.path: _started(folder) if (folder := folders[run.path]).startswith(run.name) else run.name
               for run in runs}  # fmt: skip
     often = Counter(called.values())
-    return {path: name if often[name] == 1 else folders[path] for path, name in called.items()}
+    return distinct({path: name if often[name] == 1 else folders[path] for path, name in called.items()})
 
 
 def _started(name: str) -> str:
@@ -184,7 +192,7 @@ def _choose(summaries: list[RunSummary], names: dict[str, str], scores: list[Sco
     requested = [folders.index(name) for name in st.query_params.get_all(RUN) if name in folders]
     columns = {
         "State": st.column_config.MultiselectColumn(options=list(STATES), color=list(STATES.values()), width=100),
-        "Loss so far": st.column_config.LineChartColumn(color=charts.REJECTED, width=100),
+        "Loss so far": st.column_config.LineChartColumn(color=charts.REJECTED, width=100, help=capital(LOSS_SO_FAR)),
         BAR: st.column_config.ProgressColumn(
             min_value=0, max_value=200, format="%.0f %%", color=charts.ACTUAL, width=120,
             help="Wall clock as a share of the prediction: a bar that is half full is as predicted.",
@@ -199,9 +207,10 @@ def _choose(summaries: list[RunSummary], names: dict[str, str], scores: list[Sco
         column_config={**columns, **numbers_in({"Loss": "%.3g", "Spent": "$%.2f", "Done": "%.0f %%"}, _WIDTHS)},
         key="runs-table",
         placeholder="",
-        alt="The runs, newest first",
+        alt="The runs, newest first; tick one to compare it with its plan, several to compare them with each other",
     )
-    st.caption("Tick one run to compare it with its plan, or several to compare them with each other.")
+    if len(summaries) > 1:
+        st.caption("Tick several to compare them.")
     chosen = [Path(summaries[number].path) for number in picked.selection.rows if number < len(summaries)]
     to_address(RUN, [folder.name for folder in chosen])
     return chosen
@@ -237,7 +246,8 @@ def _single(reviewed: Reviewed, colours: dict[str, str]) -> None:
     for note in (*reviewed.case.run.notes, *filter(None, [words.departures(reviewed.scored)])):
         st.caption(escaped(note))
     if inside := words.inside(reviewed.scored):
-        st.markdown(escaped(inside))
+        held, _, explained = inside.partition(": ")
+        st.markdown(escaped(held), help=capital(explained))
     left, right = side_by_side("run", (2, 1))
     with left:
         _scores(reviewed)
@@ -247,20 +257,24 @@ def _single(reviewed: Reviewed, colours: dict[str, str]) -> None:
             st.altair_chart(charts.waterfall(steps, unit="seconds"), width="stretch")
     printed_last(reviewed.path)
     _about(reviewed.path)
-    st.caption(f"Run folder: {escaped(reviewed.path)}")
 
 
 def _scores(reviewed: Reviewed) -> None:
     """Draw predicted and actual values, with all intervals on one scale: distance from the predicted value."""
-    scores = words.shown_scores(reviewed.scored)
+    scores, listed = words.shown_scores(reviewed.scored), words.scores(reviewed.scored).without(BASIS)
     ends = [end / p.value - 1 for s in scores if (p := s.predicted) and p.value and s.actual is not None
             for end in (p.low, p.high, s.actual)]  # fmt: skip
     reach = min(MOST_REACH, max(map(abs, (LEAST_REACH, *ends))))
     drawn, interval = f"±{format_percent(round(reach, 2))}", capital(INTERVAL)
     images = [charts.interval_image(score.predicted, score.actual, reach) for score in scores]
-    rows = on_page(words.scores(reviewed.scored).without(BASIS))
-    # The first names decide the order of the columns.
-    placed = [{"What": "", interval: "", drawn: image} | row for image, row in zip(images, rows, strict=True)]
+    # The first names decide the order of the columns. What was not measured has nothing to compare, and what lies
+    # inside its interval needs no cause.
+    placed = [
+        {"What": "", interval: "", drawn: image} | row
+        | {"Gap": row["Gap"].removesuffix(", outside"), "Cause": "" if score.inside_interval else row["Cause"]}
+        for score, image, row in zip(scores, images, on_page(listed), strict=True)
+        if row["Actual"] != UNKNOWN
+    ]  # fmt: skip
     table(placed, (interval, "Actual", "Gap"), drawn=(drawn,))
 
 
@@ -313,18 +327,25 @@ def _curves(reviewed: list[Reviewed], colours: dict[str, str], axis: str) -> Non
         [
             {axis: place, "value": point.value, "series": run.name}
             for run in reviewed
-            for point in points(run.case, "loss", smooth=smooth)
+            for point in drawn(run.case)
             if (place := getattr(point, axis)) is not None
         ]
-        for smooth in (SMOOTH, 0.0)
+        # the losses as logged are drawn faintly behind
+        for drawn in (loss_so_far_points, lambda case: points(case, "loss"))
     )
     if not rows:
         st.caption("No steps yet.")
         return
     of_runs, title = {run.name: colours[str(run.path)] for run in reviewed}, "training loss, nats per token"
     across = ChartAxis(field=axis, title=AXES[axis][1])
+    if axis == "hours":
+        across, [rows, behind] = charts.timed(rows, behind)
     chart = charts.lines(rows, x=across, title=title, colours=of_runs, behind=behind, named=False)
     st.altair_chart(charts.zoomable(chart), width="stretch")
+    st.caption(
+        "Bold: the loss so far. Faint: each loss as logged.",
+        help=f"{capital(LOSS_SO_FAR)}, as in the list and the comparison.",
+    )
 
 
 def _about(folder: Path) -> None:
@@ -334,7 +355,7 @@ def _about(folder: Path) -> None:
     now = read_about(folder)
     if now.note:
         st.markdown(escaped(now.note))
-    with st.expander("Name, note and tags", icon=":material/edit:"):
+    with st.expander("Name, tags", icon=":material/edit:"):
         with st.form(f"about-{folder.name}", border=False):
             name = st.text_input("Name", now.name, max_chars=LONGEST_NAME, placeholder=folder.name)
             note = st.text_area("Note", now.note, max_chars=LONGEST_NOTE)

@@ -22,6 +22,7 @@ from advisor.readers.folder import is_log_path
 from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable
 from advisor.readers.several_logs import logs_of
+from advisor.readers.status import counts_apart, is_open, may_be_ended_by
 from advisor.readers.traces.kinds import holds_traces
 from advisor.store.store import Store
 from advisor.ui.controls import QUERY
@@ -34,8 +35,10 @@ MOST_FILES = 50
 MOST_MEGABYTES = 200  # of one file; a log of 200 MB has a million steps
 PASTED = "pasted.log"
 _LONGEST_NAME = 120
+_CONFIGS = (".yaml", ".yml", ".json", ".toml", ".args")
 _ARCHIVES = (".zip", ".gz", ".tar", ".tgz")
 FILES, TEXT = "analyze-files", "analyze-text"
+_STARTS = "analyze-starts"  # in the session: how often the form was emptied
 REPORT = "report"  # in the session and in the address: the report that is shown
 _MEMORY_BYTES = 256 * 2**20  # of uploads, in the server's memory, so that reloading a page shows its report again
 
@@ -50,10 +53,13 @@ class Upload:
 
 def source() -> list[Upload]:
     """Return what was uploaded or pasted."""
-    left, right = st.columns((3, 2))
+    filled = bool(st.session_state.get(_files()) or st.session_state.get(TEXT, "").strip())
+    left, *middle, right = st.columns((3, 2, 2) if filled else (3, 2))
+    for column in middle:
+        _replacement(column)
     files = left.file_uploader(
         "Training logs, or the files of a run", accept_multiple_files=True, max_upload_size=MOST_MEGABYTES,
-        key=FILES, on_change=_emptied,
+        key=_files(), on_change=_emptied,
         help="Console output, CSV, JSONL, TensorBoard events, trainer_state.json and many more; also profiler traces, "
         "memory snapshots and flight-recorder dumps, one file a rank. Several logs of one format are several runs, "
         "compared with each other. Files are read on this machine, never executed, and kept in memory only, unless "
@@ -99,7 +105,7 @@ def uploaded() -> OrderedDict[str, list[Upload]]:
 
 def _emptied() -> None:
     """Close the report if the user took its log out of the form, but not if the user only changed the page."""
-    if not st.session_state[FILES] and not st.session_state[TEXT].strip():
+    if not st.session_state[_files()] and not st.session_state[TEXT].strip():
         close()
 
 
@@ -109,9 +115,31 @@ def close() -> None:
     st.query_params.pop(REPORT, None)
 
 
+def _replacement(place: DeltaGenerator) -> None:
+    """Draw a field for other logs than those in the form, which they replace."""
+    key = f"{_files()}-other"
+
+    def replace_logs() -> None:
+        if files := st.session_state[key]:
+            # only a new widget forgets its files
+            st.session_state[_STARTS] = st.session_state.get(_STARTS, 0) + 1
+            st.session_state[TEXT] = ""
+            st.session_state[REPORT] = _store([Upload(name=file.name, content=file.getvalue) for file in files])
+
+    place.file_uploader(
+        "Another log", accept_multiple_files=True, max_upload_size=MOST_MEGABYTES, key=key, on_change=replace_logs,
+        help="It takes the place of the logs on the left.",
+    )  # fmt: skip
+
+
+def _files() -> str:
+    """Return the key of the present widget of files."""
+    return f"{FILES}-{st.session_state.get(_STARTS, 0)}"
+
+
 def given() -> Given:
-    """Return the facts that are stated with the log, in an expander."""
-    with st.expander("What the log does not state: GPU, price, targets"):
+    """Return the facts that are stated with the log, in a popover."""
+    with st.popover("Add what the log does not state: GPU, price, targets", icon=":material/tune:"):
 
         def number(column: DeltaGenerator, label: str, key: str, help: str, empty: str = "") -> float | None:
             return column.number_input(label, 0.0, value=None, placeholder=empty, key=key, bind=QUERY, help=help)
@@ -185,6 +213,8 @@ def judge_uploads(
 
 def prompt_for(upload: Upload) -> str | None:
     """Return the prompt for an assistant that describes a log; None for a file that is no text."""
+    if b"\0" in bytes(upload.content()[:4096]):
+        return None
     with tempfile.TemporaryDirectory(prefix="advisor-upload-") as name:
         try:
             if holds_traces(path := _write(Path(name), upload)):
@@ -198,13 +228,16 @@ def prompt_for(upload: Upload) -> str | None:
 def _runs_among(paths: Sequence[Path], folder: Path) -> tuple[list[Path], list[str]]:
     """Return what to judge, and the names of files that say nothing: the files of one run, or one log of each run.
 
-    Two logs are of one run if they end at one step or begin with one loss.
+    Two logs are of one run if they end at one step or begin with one loss. A file of errors is of a run of its own if
+    every log says how it ended itself, or has another name and counts to another number of steps.
     """
+    logs = [path for path in paths if is_log_path(path) and path.suffix.lower() not in _ARCHIVES]
+    unread = [path.name for path in paths if path not in logs and path.suffix.lower() not in _CONFIGS]
     if logs_of(folder):
-        return [folder], []
+        return [folder], unread
     tables: dict[Path, RunTable] = {}
-    unread = []
-    for path in (path for path in paths if is_log_path(path) and path.suffix.lower() not in _ARCHIVES):
+    failures: dict[Path, RunTable] = {}
+    for path in logs:
         try:
             table = read_run(path)
         except AdvisorError:
@@ -212,6 +245,8 @@ def _runs_among(paths: Sequence[Path], folder: Path) -> tuple[list[Path], list[s
             continue
         if table.rows:
             tables[path] = table
+        elif not is_open(table):
+            failures[path] = table
         elif table.telemetry is None:
             unread.append(path.name)
 
@@ -224,6 +259,10 @@ def _runs_among(paths: Sequence[Path], folder: Path) -> tuple[list[Path], list[s
     runs: list[Path] = []
     for path, table in tables.items():
         if not any(are_one_run(table, tables[other]) for other in runs):
+            runs.append(path)
+    for path, table in failures.items():
+        open_logs = [log for log in runs if log in tables and may_be_ended_by(tables[log], table)]
+        if not any(log.stem == path.stem or not counts_apart(tables[log], table) for log in open_logs):
             runs.append(path)
     return (runs, unread) if len(runs) > 1 else ([folder], unread)
 

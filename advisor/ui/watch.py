@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,16 +18,20 @@ from advisor.errors import AdvisorError
 from advisor.history.follow import follower
 from advisor.history.listing import RunSummary, list_runs
 from advisor.history.progress import Progress
+from advisor.history.scoring import ScoredRun
 from advisor.records import Estimate
+from advisor.report import comparison
 from advisor.report.progress import TimeBar, state_words, time_bar
+from advisor.report.table import capital
 from advisor.store.adopted import PLAN as ADOPTED_PLAN
 from advisor.store.adopted import load_adopted_plan
 from advisor.store.run_folder import read_launch, read_run_config, read_run_plan
 from advisor.trainers.adopted import ADOPTED
 from advisor.trainers.known import trainer_of_run
 from advisor.ui import launch_form, live, loaders
-from advisor.ui.controls import RUN, escaped, go, to_address
+from advisor.ui.controls import RUN, distinct, escaped, go, to_address
 from advisor.units import HOUR, MINUTE, Formatter
+from advisor.workflows.compare import review
 from advisor.workflows.launch import give_more, resume, stop
 from trainer.schema import Outcome
 
@@ -62,8 +67,9 @@ def _chosen_run(runs: dict[str, RunSummary]) -> str:
         name = folder if folder.startswith(run.name) else f"{run.name} ({folder})"
         return f"{name}  ·  {(run.outcome or run.state).replace('_', ' ')}"
 
+    titles = distinct({path: title(path) for path in paths})
     path = st.selectbox(
-        "Run", paths, index=paths.index(wanted if wanted in paths else active), format_func=title,
+        "Run", paths, index=paths.index(wanted if wanted in paths else active), format_func=titles.__getitem__,
         on_change=launch_form.put_aside, help="Runs continue when this page is closed; reopen it to see them.",
     )  # fmt: skip
     st.session_state[launch_form.WATCHED] = path
@@ -84,7 +90,6 @@ def _watch(folder: Path, is_running: bool) -> None:
         st.header("Findings", anchor=False)
         live.findings(folder, not is_running)
         live.printed_last(folder)
-        st.caption(f"Run folder: {escaped(folder)}")
 
     st.fragment(findings, run_every=live.JUDGE_SECONDS if is_running else None)()
 
@@ -102,9 +107,23 @@ def _look(folder: Path, was_running: bool) -> None:
         return
     if was_running and not goes_on(progress.state):
         st.rerun()  # the whole page: the list of runs has changed, and a click on a button of this look would be lost
+    if progress.step_seconds is None and goes_on(progress.state):
+        progress = _on_a_busy_machine(progress, folder)
     plan = None if _is_adopted(folder) else read_run_plan(folder)
     _strip(progress, folder)
     _numbers(progress, plan.chosen.loss if plan else None)
+
+
+def _on_a_busy_machine(progress: Progress, folder: Path) -> Progress:
+    """Return the progress of a run without steps, with the time that was estimated when other programs were seen."""
+    started, busy = st.session_state.get(launch_form.BUSY, ("", None))
+    if started != str(folder) or busy is None or busy.seconds is None:
+        return progress
+    total, room = busy.seconds, progress.guard_seconds_left
+    low, value, high = (max(0.0, end - progress.elapsed_seconds) for end in (total.low, total.value, total.high))
+    left = Estimate(value=value, low=low, high=high, basis=total.basis)
+    early = room is not None and room < value
+    return replace(progress, eta_seconds=left, stops_early=early, message=capital(busy.words))
 
 
 def _curves(folder: Path, is_running: bool) -> None:
@@ -125,13 +144,29 @@ def _strip(progress: Progress, folder: Path) -> None:
     with st.container(border=True, key="strip"):
         left, right = st.columns((5, 2), vertical_alignment="center")
         word, sentence = state_words(progress)
+        scored = _scored(folder) if progress.outcome in (Outcome.COMPLETED, Outcome.STOPPED) else None
         with left:
-            st.markdown(f"**{escaped(word.capitalize())}**{':' if sentence else ''} {escaped(sentence)}")
+            state = f"**{escaped(word.capitalize())}**{':' if sentence else ''} {escaped(sentence)}"
+            if scored is not None and scored.complete:
+                state = f"**{escaped(capital(comparison.headline(scored)))}**"
+            elif scored is not None and (pace := comparison.pace(scored)):
+                state += f". **{escaped(capital(pace))}**"
+            st.markdown(state)
             st.html(_bar(time_bar(progress), sentence or word))
+            if scored is not None and (causes := comparison.largest_causes(scored)):
+                st.caption(escaped(f"The difference: {causes}"))
             if progress.message and goes_on(progress.state):
                 st.caption(f":material/warning: {escaped(progress.message)}")
         with right.container(horizontal=True, horizontal_alignment="right", vertical_alignment="bottom"):
             _buttons(progress, folder)
+
+
+def _scored(folder: Path) -> ScoredRun | None:
+    """Compare an ended run with its plan, and record the scores; returns None if its log cannot be read."""
+    try:
+        return review(loaders.store(), str(folder), record=None).scored
+    except AdvisorError:  # what is wrong with the log is said below
+        return None
 
 
 def _bar(bar: TimeBar, sentence: str) -> str:
@@ -155,12 +190,14 @@ def _bar(bar: TimeBar, sentence: str) -> str:
 def _numbers(progress: Progress, loss: Estimate | None) -> None:
     """Draw the numbers, each with its prediction: green if the prediction holds, orange if not, else grey."""
     running = goes_on(progress.state)
-    validation = f"; validation {units.format_number(progress.eval_loss)}" if progress.eval_loss is not None else ""
-    mfu = f"; MFU {units.format_percent(progress.mfu)}" if progress.mfu is not None else ""
+    validation = f" (validation {units.format_number(progress.eval_loss)})" if progress.eval_loss is not None else ""
+    mfu = f" Now {units.format_percent(progress.mfu)}." if progress.mfu is not None else ""
     rate, cost = progress.tokens_per_second_predicted, progress.usd_predicted
     steps = f"{units.format_count(progress.step)} of {units.format_count(progress.steps)} steps"
-    done = units.format_percent(progress.step / progress.steps) if progress.steps else None
-    rows: list[tuple[str, str, str | None, _Colour, str]] = [("Progress", steps, done, "off", "Optimizer steps done.")]
+    complete = progress.outcome == Outcome.COMPLETED  # whose time and plan stand above
+    done = units.format_percent(progress.step / progress.steps) if progress.steps and not complete else None
+    seen = f"Optimizer steps done; {units.format_tokens(progress.tokens)} tokens seen."
+    rows: list[tuple[str, str, str | None, _Colour, str]] = [("Progress", steps, done, "off", seen)]
     if progress.tokens_per_second is None and progress.tokens_planned == 0:  # an adopted command logs only steps
         pace = progress.step_seconds_predicted
         rows.append(
@@ -170,28 +207,28 @@ def _numbers(progress: Progress, loss: Estimate | None) -> None:
     else:
         here = progress.loss_expected if running else None
         expected = f"{_planned(here, units.format_number)} here" if here else _planned(loss, units.format_number)
-        numbers = units.format_number(progress.smoothed_loss), units.format_rate(progress.tokens_per_second)
-        smoothed, speed = ("–", "–") if running and progress.step_seconds is None else numbers  # no step has ended
+        numbers = units.format_number(progress.loss_so_far), units.format_rate(progress.tokens_per_second)
+        smoothed, speed = ("–", "–") if progress.step_seconds is None else numbers  # no step has ended
         rows += [
-            ("Training loss, smoothed" + validation, smoothed, expected, "off",
-             "Nats per token, a mean of about the last ten steps."),
-            ("Throughput" + mfu, speed, _planned(rate, units.format_rate),
+            ("Loss so far" + validation, smoothed, expected, "off",
+             "Of training, in nats per token: the mean of the last 2 % of the steps, at least five."),
+            ("Throughput", speed, _planned(rate, units.format_rate),
              _colour(rate, progress.tokens_per_second, least=True),
              "While it runs: of the newest steps, by the clock. MFU: model FLOPs utilisation, the share of the GPU's "
-             "peak that trains the model."),
+             f"peak that trains the model.{mfu}"),
         ]  # fmt: skip
     if progress.usd_per_hour:
         end = progress.usd_at_end
         where = "its limit" if progress.stops_early else "the end"
-        at_end = f"; {units.format_usd(end.value)} at {where}" if end and running else ""
+        at_end = f" ({units.format_usd(end.value)} at {where})" if end and running else ""
         usd = end.value if end else progress.usd_so_far
-        whole = not progress.stops_early if running else progress.outcome == Outcome.COMPLETED
+        whole = not progress.stops_early if running else complete
         rows.append(
             ("Dollars so far" + at_end, units.format_usd(progress.usd_so_far), _planned(cost, units.format_usd),
              _colour(cost, usd if whole else None), "Rent of all GPUs since the start of the process.")
         )  # fmt: skip
     else:  # the user's own machine costs nothing, so time is more informative
-        planned = _planned(progress.total_seconds_predicted, units.format_seconds)
+        planned = None if complete else _planned(progress.total_seconds_predicted, units.format_seconds)
         rows.append(("Time so far", units.format_seconds(progress.elapsed_seconds), planned, "off", "Since its start."))
     columns = st.container(key="pair-numbers").columns(len(rows))
     for column, (label, value, plan, colour, explained) in zip(columns, rows, strict=True):
@@ -229,7 +266,7 @@ def _buttons(progress: Progress, folder: Path) -> None:
         enough = math.ceil(10 * (progress.more_hours * HOUR - progress.elapsed_seconds) / MINUTE) / 10
         minutes = st.number_input(
             "More minutes", min_value=0.1, value=enough, format="%.1f", key=f"minutes-{folder.name}", width=150,
-            help="Enough for the rest at the speed that was seen.",
+            help="What the rest takes at the speed that was seen. More can be added while it runs.",
         )  # fmt: skip
         label = f"Resume{_price_of(progress, minutes * MINUTE)}"
         if st.button(label, icon=":material/resume:", type="primary", key=f"resume-{folder.name}"):

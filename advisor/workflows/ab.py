@@ -13,6 +13,7 @@ import numpy as np
 from advisor.engines.guards import GuardLimits
 from advisor.engines.state import RunState, run_status, settle
 from advisor.errors import AdvisorError
+from advisor.findings.detectors.machine import undisturbed_times
 from advisor.history.paired import Contrast, contrasts
 from advisor.records import Plan
 from advisor.store.run_folder import is_run_folder, read_run_config
@@ -104,13 +105,15 @@ def _measured(store: Store, run_dir: Path) -> dict[str, float | None] | None:
         found = review(store, str(run_dir), record=False)
     except AdvisorError:  # it ended before its first step, which the report says
         return None
-    scored, losses = found.scored, found.case.run.column("loss")
+    scored, losses, steps = found.scored, found.case.run.column("loss"), undisturbed_times(found.case)
     if not scored.complete:
         return None
     evaluated, memory = scored.actual("loss"), scored.actual("peak_allocated_bytes")
     last = losses[-max(1, math.ceil(_LAST_ROWS * len(losses))) :]
     return {
         "loss": float(np.mean(last)) if evaluated is None else evaluated,
-        "step_seconds": scored.actual("step_seconds_drift_corrected") or scored.actual("step_seconds"),
+        # None if other programs slowed nearly every step
+        "step_seconds": scored.actual("step_seconds_drift_corrected")
+        or (float(np.median(steps.steady_seconds)) if steps is not None else None),
         "memory_bytes": memory if memory is not None else scored.actual("peak_reserved_bytes"),
     }

@@ -80,7 +80,7 @@ def adopt_command(
         message = f"what {program} starts runs elsewhere, and a burst of it cannot be ended from here"
         hint = "advisor adopt there"
         raise AdvisorError(message, hint, exit_code=2)
-    on_event("its options", 0.0)
+    on_event("reading the options of the command", 0.0)
     recipe = with_named(recipe_of_command(command), knobs or {})
 
     words = Command(arguments=tuple(command), folder=Path.cwd(), environment=dict(os.environ), recipe=recipe)
@@ -119,7 +119,7 @@ def recipe_of_command(command: Sequence[str]) -> Recipe:
     known = by_command(command)
     if known is None:
         if shutil.which(command[0]) is None:
-            hint = "the command after -- is started as it is typed"
+            hint = "it is started as typed, without a shell: check its spelling, or give its full path"
             raise AdvisorError(f"there is no program {command[0]!r}", hint, exit_code=2)
         text = ""  # a program without options can still train, but has no help
         with contextlib.suppress(subprocess.TimeoutExpired, OSError):

@@ -14,6 +14,7 @@ from advisor.engines.process import is_being_written, was_just_written
 from advisor.engines.state import RunState, run_status
 from advisor.errors import AdvisorError
 from advisor.findings import series
+from advisor.findings.curves import curve
 from advisor.findings.forecast import Targets
 from advisor.hardware.catalog import read_gpus
 from advisor.history.comparison import Comparison, compare_runs, compare_those_far_enough
@@ -46,7 +47,7 @@ class Judged:
 
     @property
     def sentence(self) -> str:
-        words = [line for analysis in self.analyses for line in analysis.verdict]
+        words = [f"{label}: {text}" for analysis in self.analyses for label, text in analysis.verdict.lines]
         return "\n".join((*words, *(one.judgement.verdict for one in self.traces)))
 
     def document(self) -> tuple[str, dict[str, Any]]:
@@ -94,8 +95,14 @@ def _compared(analyses: Sequence[Analysis], *, forgiving: bool) -> tuple[Compari
     cases = [analysis.case for analysis in analyses]
     if forgiving:
         return compare_those_far_enough(cases, names_of(analyses))
+    # a file of errors has nothing to compare, which its own report shows
+    trained = [
+        (case, name) for case, name in zip(cases, names_of(analyses), strict=True) if len(curve(case.run, "loss"))
+    ]
+    if len(trained) < 2:
+        return None, []
     try:
-        return compare_runs(cases, names_of(analyses)), []
+        return compare_runs(*map(list, zip(*trained, strict=True))), []
     except AdvisorError as error:  # each run is still judged by itself
         return None, [error.message]
 

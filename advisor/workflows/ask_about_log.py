@@ -12,6 +12,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ TABLES = ("csv", "jsonl", "hf_trainer_state")  # formats whose rows are not line
 MOST_BINARY = 0.1  # share of lines with zero bytes; a log that a machine left behind when it died has few
 FEWEST_ALIKE = 3  # lines with other decimals in the same words, which may be rows
 _WORDS = re.compile(r"[^\W\d_]{2,}")
+_ALL_ZEROS = bytes.maketrans(b"123456789", b"000000000")  # lines that differ in digits have the same words
 _DECIMAL = re.compile(rb"(?<![\w.:])-?\d+\.\d+(?![\w.:])")
 _NUMBER = re.compile(r"[-+]?(?:nan|inf\w*|[\d,]*\.?\d+(?:e[-+]?\d+)?)", re.IGNORECASE)
 _PROMPT = """\
@@ -171,7 +173,8 @@ def sampled(path: Path) -> list[tuple[int, str]]:
         raise AdvisorError(f"{path} is empty", "nothing was written to it yet, or the output went elsewhere")
     moves = np.concatenate(([True], np.diff(lines.numbers) != 0, [True]))
     shown_at = np.flatnonzero(moves[:-1] | moves[1:])  # of a bar that overwrites its line, the first and the last state
-    every = [(int(lines.numbers[at]), lines.each[at]) for at in shown_at.tolist()]
+    numbers, each = lines.numbers.tolist(), lines.each
+    every = [(numbers[at], each[at]) for at in shown_at.tolist()]
     if sum(HOLE[:1] in line for _, line in every) > MOST_BINARY * len(every):
         raise AdvisorError(f"{path} is no text, so {ASSISTANT} cannot read it", "name the log that was printed")
     found = []
@@ -186,9 +189,10 @@ def sampled(path: Path) -> list[tuple[int, str]]:
 
 def _places(lines: Sequence[bytes]) -> set[int]:
     """Return which lines a sample shows: of the beginning, the end, each frequent kind of line, and places between."""
-    kinds = [" ".join(_WORDS.findall(line[: 1 << 14].decode("utf-8", "replace"))) for line in lines]
     if len(lines) <= MOST_LINES:
         return set(range(len(lines)))
+    words = cache(lambda shape: " ".join(_WORDS.findall(shape.decode("utf-8", "replace"))))
+    kinds = [words(line[: 1 << 14].translate(_ALL_ZEROS)) for line in lines]
 
     def varied(order: Iterable[int], most: int) -> list[int]:
         seen: Counter[str] = Counter()

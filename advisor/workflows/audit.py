@@ -26,6 +26,7 @@ from advisor.store.disk import write_atomic
 from advisor.store.store import Store
 
 CARDS = (".yaml", ".yml", ".json")
+IN_SENTENCES = "those in sentences"  # numbers that only an assistant can place
 HOW_TO_READ = (
     "your assistant can read them: `advisor audit {name} --reader CMD`; or give it the prompt that "
     "`advisor audit {name} --schema` prints, and pass its answer with `--answer FILE`"
@@ -39,7 +40,7 @@ def audit_cards(
     """Returns the audits of run cards and text reports. If one cannot be read, raises AdvisorError before the first.
 
     `reader` asks an assistant to read a report, or `answer` is what an assistant answered earlier. With neither, only
-    tables and "name: value" lines are read, and no claims.
+    tables and "name: value" lines are read, and their numbers are checked.
     """
 
     def believe(spec: GpuSpec, setup: CardSetup) -> Profile | None:
@@ -101,12 +102,17 @@ def _read(path: Path, reader: Reader | None, answer: str | None) -> dict[str, An
         return gated({**json_in(said), **head}, text)
     stated, how = declared(path), HOW_TO_READ.format(name=path.name)
     if not stated:
-        raise AdvisorError(f'only an assistant can read {path}: it has no table and no line like "depth: 12"', how)
-    return {**head, "run": {}, **stated, "claims": [], "unplaced": [f"those in sentences: {how}"]}
+        why = 'no table and no line like "depth: 12" states a setting'
+        raise AdvisorError(f"only an assistant can read {path}: {why}", how)
+    unplaced = [*stated.pop("unplaced", ()), f"{IN_SENTENCES}: {how}"]
+    return {**head, "run": {}, "claims": [], **stated, "unplaced": unplaced}
 
 
 def _text(path: Path) -> str:
     text = read_text(path).replace("\r\n", "\n")
+    if not text.strip() or "\0" in text:
+        why = "is a binary file, not text" if text.strip() else "is empty"
+        raise AdvisorError(f"{path} {why}", "give the report as text, Markdown or HTML")
     if len(text) > _LONGEST:
         hint = "cut it into parts, and audit each"
         raise AdvisorError(f"{path} has {len(text):,} characters: more than an assistant reads at once", hint)

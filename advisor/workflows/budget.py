@@ -54,24 +54,20 @@ def budgets() -> Database | None:
     return Database(where) if is_database(where) else None
 
 
-def team_budgets() -> list[TeamBudget]:
-    """Return what teams may spend and have spent. Raises AdvisorError if the shared ledger is no database."""
-    return _required().budgets()
+def team_budgets(team: str | None = None, usd: float = 0.0, period: str | None = None) -> list[TeamBudget]:
+    """Return what teams may spend and have spent, after a team was given its dollars of a period if one is named.
 
-
-def set_budget(team: str, usd: float, period: str | None) -> None:
-    """Give a team its dollars of a period: a month (None: this one), a year or always. Raises AdvisorError."""
-    period = period or f"{datetime.now(UTC):%Y-%m}"
-    if period != ALWAYS and not re.fullmatch(r"\d{4}(-(0[1-9]|1[0-2]))?", period):
-        raise AdvisorError(f"--period {period} is no period", "write 2026-12, 2026 or always", exit_code=2)
-    _required().set_budget(EVERYBODY if team == "everybody" else team, period, usd)
-
-
-def _required() -> Database:
+    A period is a month (None: this one), a year or always. Raises AdvisorError if the shared ledger is no database.
+    """
     if (database := budgets()) is None:
         hint = "export ADVISOR_LEDGER=postgresql://host/name"
         raise AdvisorError("dollars are only reserved in a shared ledger in Postgres", hint, exit_code=2)
-    return database
+    if team is not None:
+        period = period or f"{datetime.now(UTC):%Y-%m}"
+        if period != ALWAYS and not re.fullmatch(r"\d{4}(-(0[1-9]|1[0-2]))?", period):
+            raise AdvisorError(f"--period {period} is no period", "write 2026-12, 2026 or always", exit_code=2)
+        database.set_budget(EVERYBODY if team == "everybody" else team, period, usd)
+    return database.budgets()
 
 
 @contextlib.contextmanager
@@ -125,23 +121,19 @@ def _most(job: Job, price: float) -> tuple[float, float]:
 
 def settle_ended(store: Store) -> int:
     """Settle the reservations of this machine's runs that are over. Returns their number."""
-    database, settled = budgets(), 0
-    if database is None:
-        return 0
     folders = {Path(row.path) for row in store.registered_runs()} | set((store.home / "runs").glob("*"))
-    for folder in sorted(folder for folder in folders if (folder / NOTE).exists()):
-        # A folder that is being started, or whose files are damaged, keeps its dollars.
-        with contextlib.suppress(AdvisorError), folder_lock(folder):
-            settled += _settle(folder, store, database)
-    return settled
+    return sum(settle(folder, store) for folder in sorted(folders) if (folder / NOTE).exists())
 
 
-def settle(folder: Path, store: Store) -> None:
-    """Settle the reservation of a run that is over; if the ledger does not answer, that is left to the next push."""
-    database = budgets()
-    if database is not None:
+def settle(folder: Path, store: Store) -> bool:
+    """Settle the reservation of a run that is over, and tell whether there was one.
+
+    The next push tries again if the ledger does not answer, the folder is being started or its files are damaged.
+    """
+    if (database := budgets()) is not None:
         with contextlib.suppress(AdvisorError), folder_lock(folder):
-            _settle(folder, store, database)
+            return _settle(folder, store, database)
+    return False
 
 
 def _settle(folder: Path, store: Store, database: Database) -> bool:

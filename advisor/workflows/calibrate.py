@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from advisor.calibration.detect import CPU_DEFAULTS, CUDA_DEFAULTS, Defaults, device_for, fillable_bytes, resolve_key
@@ -25,7 +24,7 @@ from advisor.store.calibration import Calibration, Settings, calibration_to_dict
 from advisor.store.store import Store
 from advisor.workflows.data import read_data
 from trainer.messages import WorkerDevice
-from trainer.schema import RunConfig, to_dict
+from trainer.schema import to_dict
 from trainer.token_folder import TokenMeta
 
 
@@ -88,22 +87,6 @@ def resolve(options: CalibrationOptions, device: WorkerDevice, meta: TokenMeta |
         memory_bytes=fillable_bytes(device),
         most_micro_tokens=defaults.most_micro_tokens,
         usd_per_hour=options.price,
-    )
-
-
-def options_for(config: RunConfig, **rest: Any) -> CalibrationOptions:
-    """Returns the options that calibrate a device for runs like this one; `rest` sets what a run does not state."""
-    return CalibrationOptions(
-        family=config.model.family,
-        seq_len=config.model.seq_len,
-        vocab_size=config.model.vocab_size,
-        data=None if config.data.path is None else Path(config.data.path),
-        precision=config.precision,
-        compile=config.compile,
-        activation_checkpointing=config.activation_checkpointing,
-        optimizer=config.optimizer.name,
-        fresh=True,
-        **rest,
     )
 
 

@@ -13,18 +13,18 @@ from pathlib import Path
 
 from advisor.calibration.detect import CPU_DEFAULTS, CUDA_DEFAULTS
 from advisor.calibration.setting_effects import BUDGETS
-from advisor.engines.arrival import CALIBRATION, enter
 from advisor.engines.backend import Measuring, id_of
 from advisor.engines.engines import MEASURED_THERE, backend_of, handle_of
+from advisor.engines.export.bundle import CALIBRATION
 from advisor.engines.process import waiting_lock
-from advisor.engines.remote import RemoteBackend
+from advisor.engines.remote import RemoteBackend, enter
 from advisor.engines.state import RunState, goes_on, last_sighting, last_words, this_host
 from advisor.errors import AdvisorError
 from advisor.options import CalibrationOptions
+from advisor.planning.command import calibrate_command
 from advisor.run_records import LaunchRecord, Place
 from advisor.store.disk import disk_errors
 from advisor.store.store import Store, load_calibration
-from advisor.workflows.arrive import options_text
 from advisor.workflows.calibrate import Calibrated, judged
 
 COLLECTED = "collected"  # file in the folder: the result was already returned
@@ -143,4 +143,4 @@ def _request(options: CalibrationOptions, place: Place, folder: Path, now: datet
         place=place,
     )
     seconds = (options.budget_seconds or usual.budget_seconds) * (1 + BUDGETS * options.settings)
-    return Measuring(folder=folder, gpu=options.gpu, asked=options_text(options), seconds=seconds, record=record)
+    return Measuring(folder=folder, gpu=options.gpu, command=calibrate_command(options), seconds=seconds, record=record)

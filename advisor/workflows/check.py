@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor.errors import AdvisorError
+from advisor.history.comparison import NO_SPEED
 from advisor.records import Basis, Estimate
 from advisor.units import format_bytes, format_estimate, format_number, format_percent, format_rate
 
@@ -88,16 +89,15 @@ def _costs(document: Mapping[str, Any]) -> Iterator[CheckedRun]:
 
 def _speeds(document: Mapping[str, Any], slower: float) -> Iterator[CheckedRun]:
     """Compares each run's tokens per second with those of the first run."""
-    speeds, groups = document["comparison"]["speeds"], document["comparison"]["groups"]
-    names = {group["name"]: ", ".join(group["runs"]) for group in groups}
-    for change in speeds:
-        ratio = _estimate(change["ratio"])
-        assert ratio is not None
-        yield _speed(names[change["group"]], ratio, slower)
-    if not speeds:
-        yield CheckedRun(
-            question="as fast as accepted", verdict=CheckVerdict.OPEN, words="the logs do not say how fast it was"
-        )
+    comparison = document["comparison"]
+    speeds = {change["group"]: _estimate(change["ratio"]) for change in comparison["speeds"]}
+    unknown = [note for note in comparison["notes"] if note.startswith(NO_SPEED)] or ["the logs do not tell the speed"]
+    for group in comparison["groups"][1:]:
+        name, ratio = ", ".join(group["runs"]), speeds.get(group["name"])
+        if ratio is not None:
+            yield _speed(name, ratio, slower)
+        else:
+            yield CheckedRun(question=f"{name} as fast", verdict=CheckVerdict.OPEN, words="; ".join(unknown))
 
 
 def _steps(document: Mapping[str, Any], slower: float) -> Iterator[CheckedRun]:

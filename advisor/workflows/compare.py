@@ -222,19 +222,13 @@ def _reviewed(
     if plan is not None:  # if the log does not state the planned length
         run = by_plan({"planned_steps": plan.config.steps, **run.facts}, run)
     price = usd_per_hour if usd_per_hour is not None else (plan.offer.usd_per_hour if plan else None)
-    case = make_case(run, given={"usd_per_hour": price})
+    quiet = plan.reference_seconds if plan is not None else None
+    case = make_case(run, given={"usd_per_hour": price, "witness_quiet_seconds": quiet})
     # Take the device from the launch record, the plan or the log.
     key = launch.device_key if launch is not None else None
     name = str(run.facts.get("gpu") or "unknown")
     key = key or (plan.workload.gpu if plan is not None else spec.key if (spec := find_gpu(name)) else name)
-    scored = score_run(
-        case,
-        plan,
-        run_id=run_id,
-        device_key=key,
-        usd_per_hour=usd_per_hour,
-        energy_kwh=run_kwh(run),
-    )
+    scored = score_run(case, plan, run_id=run_id, device_key=key, usd_per_hour=usd_per_hour, energy_kwh=run_kwh(run))
     return Reviewed(path=path, case=case, scored=scored)
 
 

@@ -90,8 +90,5 @@ def export(
     if job.data is not None and job.config.data.path != str(job.data):
         found.append(f"the tokens of {job.data} must be at {job.config.data.path} there")
     return Exported(
-        main=target.main,
-        files=common_files(job) | dict(own),
-        steps=tuple(target.steps(job)),
-        warnings=tuple(found),
+        main=target.main, files=common_files(job) | dict(own), steps=tuple(target.steps(job)), warnings=tuple(found)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,24 +18,14 @@ from advisor.errors import AdvisorError
 from advisor.fleets.bound import least_cost, saved_by
 from advisor.fleets.purchases import to_buy
 from advisor.fleets.read import Entry, FleetFile, read_fleet
-from advisor.fleets.records import (
-    Fleet,
-    FleetRun,
-    Outlook,
-    Placement,
-    Pool,
-    PoolKind,
-    Purchase,
-    Room,
-    Schedule,
-    Way,
-)
+from advisor.fleets.records import Fleet, FleetRun, Outlook, Placement, Pool, PoolKind, Purchase, Room, Schedule, Way
 from advisor.fleets.schedule import schedule
-from advisor.fleets.simulate import RESTART_HOURS, Futures, interval, outlooks, simulate
+from advisor.fleets.simulate import RESTART_HOURS, Chances, Futures, average, on_demand_price, outlooks, simulate
 from advisor.hardware.offers import cheapest_offer
-from advisor.offer import EIGHT_OF_TEN
+from advisor.offer import EIGHT_OF_TEN, Offer
 from advisor.options import Goal
 from advisor.planning.answer import same_work
+from advisor.planning.evaluate import non_dominated
 from advisor.planning.offers import SPOT_MEAN_SECONDS
 from advisor.records import Estimate, Plan, Run
 from advisor.store.plan_files import load_plan
@@ -76,8 +67,8 @@ class FleetPlan:
     schedule: Schedule
     outlooks: tuple[Outlook, ...]
     purchases: tuple[Purchase, ...]
-    total_usd: Estimate  # of all runs and blocks, in drawn futures
-    spent_usd: dict[str, float]  # by team, expected
+    total_usd: Estimate  # of all runs and blocks: the average of drawn futures, and 8 of 10
+    spent_usd: dict[str, float]  # by team, on average
     later: tuple[LaterRun, ...]
     unlikely: tuple[Unlikely, ...]
     notes: tuple[str, ...]
@@ -88,20 +79,24 @@ class FleetPlan:
 
 
 def plan_fleet(
-    path: Path,
-    store: Store,
-    *,
-    effort: float = 1.0,
-    seed: int = 0,
-    now: datetime | None = None,
-    progress: Callable[[str], None] = lambda text: None,
+    path: Path, store: Store, *, effort: float = 1.0, progress: Callable[[str], None] = lambda text: None
 ) -> FleetPlan:
     """Plan the fleet of a file. Raises AdvisorError with every problem of the file at once."""
-    file = read_fleet(path, now or datetime.now().replace(microsecond=0))
+    file = read_fleet(path, datetime.now().replace(microsecond=0))
     progress(f"asking the planner for ways to do {len(file.entries)} kinds of runs")
-    fleet, notes = fleet_of(file, store)
+    pools, notes = priced(file.pools)
+    asked: dict[str, list[Run]] = {}
+
+    def ways(entry: Entry, open_to: Sequence[Pool]) -> tuple[Way, ...]:
+        key = json.dumps([entry.goal, str(entry.plan)], sort_keys=True, default=str)
+        if key not in asked:
+            asked[key] = on_each(plan_on(entry, pools, store))
+        return ways_of(asked[key], open_to)
+
+    runs, problems = runs_of(file, pools, ways)
+    fleet = fleet_with(file, pools, runs, problems, "nothing was planned")
     progress("looking for what to buy and for a schedule")
-    return solve(fleet, notes, effort=effort, seed=seed)
+    return solve(fleet, notes, effort=effort)
 
 
 def solve(
@@ -122,38 +117,49 @@ def solve(
     bound = least_cost(fleet, room)
     blocks, sooner = to_buy(fleet, bound, seed), dict[tuple[str, str], float]()
     search = partial(schedule, fleet, bound, room=room, sooner=sooner, frozen=frozen, seed=seed)
-    best = None
+    best, runs = None, {run.name: run for run in fleet.runs}
+    simulated = partial(simulate, fleet, chances=Chances(fleet, seed=seed))
     if any(blocks.values()):
         # Whole runs fill a block less well than the program's parts of them: one block fewer may cost less.
         mixes = [blocks, *(blocks | {name: count - 1} for name, count in blocks.items() if count)]
-        best = min((search(mix, tries=tries // 3) for mix in mixes), key=lambda one: _drawn_key(fleet, one, seed))
+        best = min((search(mix, tries=tries // 3) for mix in mixes), key=lambda one: _drawn_key(one, simulated(one)))
         blocks = best.blocks
     best = search(blocks, tries=tries, before=best)
-    tried, drawn, since = best, (futures := simulate(fleet, best, seed=seed)), 0
+    tried, drawn, since = best, (futures := simulated(best)), 0
     # Runs whose deadline is too unlikely are to end sooner, as long as that helps.
-    while since < _ROUNDS and (late := _too_late(fleet, tried, drawn)):
-        sooner.update({key: sooner.get(key, 0.0) + hours for key, hours in late.items()})
+    while since < _ROUNDS and (late := [one for one in _unlikely(fleet, drawn) if one.run not in tried.late]):
+        pool_of = {one.run: one.pool for one in tried.placements}
+        for one in late:
+            key, hours = (one.run, pool_of[one.run]), one.deadline_hours - runs[one.run].deadline_hours
+            sooner[key] = sooner.get(key, 0.0) + _TOO_LATE * max(0.02, hours)
         tried = search(blocks, tries=tries // 5, before=tried)
-        drawn, since = simulate(fleet, tried, seed=seed), since + 1
+        drawn, since = simulated(tried), since + 1
         if (_missed(fleet, tried, drawn), _key(tried)) < (_missed(fleet, best, futures), _key(best)):
             best, futures, since = tried, drawn, 0
-    return _described(fleet, best, futures, notes)
+    spent: dict[str, float] = defaultdict(float)
+    for name, usd in zip(futures.runs, futures.usd, strict=True):
+        spent[runs[name].team or ""] += float(usd.mean())
+    bought = best.usd - sum(placed.usd for placed in best.placements)
+    return FleetPlan(
+        fleet=fleet, schedule=best, outlooks=outlooks(fleet, futures), purchases=tuple(_purchases(fleet, best)),
+        total_usd=average(futures.total_usd + bought, *futures.bases), spent_usd=dict(spent),
+        later=tuple(_later(fleet, best)), unlikely=tuple(_unlikely(fleet, futures)), notes=tuple(notes),
+    )  # fmt: skip
 
 
-def _too_late(fleet: Fleet, planned: Schedule, futures: Futures) -> dict[tuple[str, str], float]:
-    """Return by how many hours runs whose deadline is too unlikely end too late in their pool."""
+def _unlikely(fleet: Fleet, futures: Futures) -> list[Unlikely]:
+    """Return the runs whose deadline is too unlikely."""
     deadlines = {run.name: run.deadline_hours for run in fleet.runs}
-    found = {}
-    for one, ends in zip(planned.placements, futures.ends, strict=True):
-        deadline = deadlines[one.run]
-        if one.run not in planned.late and float(np.mean(ends <= deadline)) < fleet.probability:
-            found[one.run, one.pool] = _TOO_LATE * max(0.02, float(np.quantile(ends, fleet.probability)) - deadline)
-    return found
+    return [
+        Unlikely(run=name, probability=chance, deadline_hours=float(np.quantile(ends, fleet.probability)))
+        for name, ends in zip(futures.runs, futures.ends, strict=True)
+        if (chance := float(np.mean(ends <= deadlines[name]))) < fleet.probability
+    ]
 
 
-def _drawn_key(fleet: Fleet, tried: Schedule, seed: int) -> tuple[int, float]:
+def _drawn_key(tried: Schedule, futures: Futures) -> tuple[int, float]:
     """As `_key`, with the mean dollars of drawn futures."""
-    drawn = float(simulate(fleet, tried, seed=seed).total_usd.mean())
+    drawn = float(futures.total_usd.mean())
     return _key(tried)[0], tried.objective_usd + drawn - sum(one.usd for one in tried.placements)
 
 
@@ -163,33 +169,8 @@ def _key(tried: Schedule) -> tuple[int, float]:
 
 def _missed(fleet: Fleet, tried: Schedule, futures: Futures) -> tuple[int, float]:
     """Return how many deadlines are too unlikely, and by how much together."""
-    short = [
-        fleet.probability - one.probability
-        for one in outlooks(fleet, futures)
-        if one.probability is not None and one.probability < fleet.probability
-    ]
+    short = [fleet.probability - one.probability for one in _unlikely(fleet, futures)]
     return len(tried.left_out) + len(short), round(sum(short), 3)
-
-
-def _described(fleet: Fleet, best: Schedule, futures: Futures, notes: Sequence[str]) -> FleetPlan:
-    runs = {run.name: run for run in fleet.runs}
-    spent: dict[str, float] = {}
-    for placement in best.placements:
-        team = runs[placement.run].team or ""
-        spent[team] = spent.get(team, 0.0) + placement.usd
-    bought = best.usd - sum(placement.usd for placement in best.placements)
-    unlikely = [
-        Unlikely(run=name, probability=chance, deadline_hours=float(np.quantile(ends, fleet.probability)))
-        for name, ends in zip(futures.runs, futures.ends, strict=True)
-        if runs[name].deadline_hours < math.inf
-        and (chance := float(np.mean(ends <= runs[name].deadline_hours))) < fleet.probability
-    ]
-    return FleetPlan(
-        fleet=fleet, schedule=best, outlooks=outlooks(fleet, futures), purchases=tuple(_purchases(fleet, best)),
-        total_usd=interval(futures.total_usd + bought, *futures.bases), spent_usd=spent,
-        later=tuple(_later(fleet, best)),
-        unlikely=tuple(unlikely), notes=tuple(notes),
-    )  # fmt: skip
 
 
 def _purchases(fleet: Fleet, best: Schedule) -> Iterator[Purchase]:
@@ -201,22 +182,19 @@ def _purchases(fleet: Fleet, best: Schedule) -> Iterator[Purchase]:
         used = sum(
             one.gpus * (one.end_hours - one.start_hours) for one in best.placements if one.pool == name
         ) / (hours * (count + pool.bought_blocks))  # fmt: skip
-        others = [
-            other.usd_per_gpu_hour
-            for other in fleet.pools
-            if other.gpu == pool.gpu and other.kind is PoolKind.ON_DEMAND and other.usd_per_gpu_hour
-        ]
-        even = pool.upfront_usd / (hours * min(others)) if others else None
+        other = on_demand_price(fleet, pool)
+        even = None if other is None else pool.upfront_usd / (hours * other)
         yield Purchase(pool=name, blocks=count, usd=count * pool.upfront_usd, used_share=used, break_even_share=even)
 
 
 def _later(fleet: Fleet, best: Schedule) -> Iterator[LaterRun]:
     """Yield the runs whose deadline costs most, with what another day would save."""
-    extra = []
-    for run in {run.group: run for run in fleet.runs}.values():
-        placed = [one for one in best.placements if one.run == run.name]
-        if placed and run.deadline_hours < math.inf:
-            extra.append((placed[0].usd - min(way.usd for way in run.ways), run.name, run))
+    usd_of = {one.run: one.usd for one in best.placements}
+    extra = [
+        (usd_of[run.name] - min(way.usd for way in run.ways), run.name, run)
+        for run in {run.group: run for run in fleet.runs}.values()
+        if run.name in usd_of and run.deadline_hours < math.inf
+    ]
     dearest = sorted((one for one in extra if one[0] > 0), reverse=True, key=lambda one: one[:2])[:_ASKED_LATER]
     saved = saved_by(fleet, [run for _, _, run in dearest], 24.0, best.blocks)
     for (_, name, _), usd in zip(dearest, saved, strict=True):
@@ -227,46 +205,39 @@ def _later(fleet: Fleet, best: Schedule) -> Iterator[LaterRun]:
 # --- ways to do a run -------------------------------------------------------------------------------------------------
 
 
-def fleet_of(file: FleetFile, store: Store) -> tuple[Fleet, list[str]]:
-    """Return the fleet of a file with ways for each run, and notes. Raises AdvisorError with every entry's problem."""
-    pools, notes = priced(file.pools)
+def runs_of(
+    file: FleetFile, pools: Sequence[Pool], ways: Callable[[Entry, Sequence[Pool]], tuple[Way, ...]]
+) -> tuple[list[FleetRun], list[str]]:
+    """Return the runs of a file, with ways on the pools that they may use, and every entry's problem."""
     runs: list[FleetRun] = []
-    problems: list[str] = []
-    asked: dict[str, list[Run]] = {}
+    problems = []
     for entry in file.entries:
-        key = json.dumps([entry.goal, str(entry.plan)], sort_keys=True, default=str)
         try:
-            if key not in asked:
-                asked[key] = runs_on(entry, pools, store)
+            runs += _copies(
+                entry,
+                ways(entry, [pool for pool in pools if entry.run.interruptible or pool.kind is not PoolKind.SPOT]),
+            )
         except AdvisorError as error:
-            problems.append(f"line {entry.line}: runs.{entry.name}: {error.message}")
-            continue
-        open_to = [pool for pool in pools if entry.interruptible or pool.kind is not PoolKind.SPOT]
-        ways = ways_of(asked[key], open_to)
-        if not ways:
-            problems.append(f"line {entry.line}: runs.{entry.name} fits no pool: {_why_no_way(asked[key], open_to)}")
-            continue
-        runs += copies(entry, ways)
+            problems.append(f"line {entry.line}: runs.{entry.name}: {' '.join(error.message.split())}")
+    return runs, problems
+
+
+def fleet_with(
+    file: FleetFile, pools: tuple[Pool, ...], runs: Sequence[FleetRun], problems: Sequence[str], outcome: str
+) -> Fleet:
+    """Return the fleet of a file. Raises AdvisorError with all problems, if there are any."""
     if problems:
-        raise AdvisorError(f"{file.path}: {'; '.join(problems)}", "nothing was planned", exit_code=2)
-    fleet = Fleet(name=file.name, starts=file.starts.isoformat(timespec="minutes"), runs=tuple(runs), pools=pools,
-                  budgets_usd=dict(file.budgets_usd), probability=file.probability)  # fmt: skip
-    return fleet, notes
+        raise AdvisorError(f"{file.path}: {'; '.join(problems)}", outcome, exit_code=2)
+    return Fleet(name=file.name, starts=file.starts.isoformat(timespec="seconds"), runs=tuple(runs), pools=pools,
+                 budgets_usd=dict(file.budgets_usd), probability=file.probability)  # fmt: skip
 
 
-def copies(entry: Entry, ways: tuple[Way, ...]) -> list[FleetRun]:
-    late = entry.usd_per_late_day
-    if late is None:  # it has to be met: a day costs far more than any way of keeping it
-        late = 100.0 + 10.0 * max(way.usd for way in ways)
-    names = [entry.name] if entry.count == 1 else [f"{entry.name} {at + 1}" for at in range(entry.count)]
-    return [
-        FleetRun(
-            name=name, group=entry.name, earliest_hours=entry.earliest_hours, deadline_hours=entry.deadline_hours,
-            usd_per_day=entry.usd_per_day, usd_per_late_day=late, must=entry.usd_per_late_day is None,
-            priority=entry.priority, team=entry.team, interruptible=entry.interruptible, ways=ways,
-        )
-        for name in names
-    ]  # fmt: skip
+def _copies(entry: Entry, ways: tuple[Way, ...]) -> list[FleetRun]:
+    run = replace(entry.run, ways=ways)
+    if run.must:  # a day too late costs far more than any way of being in time
+        run = replace(run, usd_per_late_day=100.0 + 10.0 * max(way.usd for way in ways))
+    names = [run.name] if entry.count == 1 else [f"{run.name} {at + 1}" for at in range(entry.count)]
+    return [replace(run, name=name) for name in names]
 
 
 def priced(pools: Sequence[Pool]) -> tuple[tuple[Pool, ...], list[str]]:
@@ -274,9 +245,7 @@ def priced(pools: Sequence[Pool]) -> tuple[tuple[Pool, ...], list[str]]:
     priced, notes = [], []
     for pool in pools:
         if pool.usd_per_gpu_hour is None:
-            providers = () if pool.provider is None else (pool.provider,)
-            offer = cheapest_offer(pool.gpu, 1, spot=pool.kind is PoolKind.SPOT, providers=providers)
-            if offer is None:
+            if (offer := _listed(pool, 1)) is None:
                 notes.append(f"{pool.name}: no price of {pool.gpu} is known: state usd_per_gpu_hour; it is left out")
                 continue
             pool = replace(pool, usd_per_gpu_hour=offer.usd_per_gpu_hour, list_price=True)
@@ -290,9 +259,20 @@ def priced(pools: Sequence[Pool]) -> tuple[tuple[Pool, ...], list[str]]:
     return tuple(priced), notes
 
 
-def runs_on(entry: Entry, pools: Sequence[Pool], store: Store) -> list[Run]:
-    """Return the planner's best run for the work of an entry on each number of each pool's GPUs."""
-    plan = plan_on(entry, pools, store)
+def _listed(pool: Pool, gpus: int) -> Offer | None:
+    providers = () if pool.provider is None else (pool.provider,)
+    return cheapest_offer(pool.gpu, gpus, spot=pool.kind is PoolKind.SPOT, providers=providers)
+
+
+def usd_per_hour(pool: Pool, gpus: int) -> float:
+    """Return the price of so many GPUs of a pool: as the user states it for one, or as every plan has it."""
+    if pool.list_price and (offer := _listed(pool, gpus)) is not None and offer.usd_per_hour is not None:
+        return offer.usd_per_hour
+    return gpus * (pool.usd_per_gpu_hour or 0.0)
+
+
+def on_each(plan: Plan) -> list[Run]:
+    """Return the best run of a plan on each number of each GPU."""
     return [plan.chosen, *(plan.search.machines if plan.search else ())]
 
 
@@ -320,22 +300,24 @@ def anywhere(plan: Plan, keys: str, counts: Sequence[int]) -> Goal:
 
 
 def ways_of(runs: Sequence[Run], pools: Sequence[Pool]) -> tuple[Way, ...]:
-    """Return at most twelve ways to do a run, without those that another way of the same pool beats in everything."""
+    """Return at most twelve ways to do a run, without those that another way of the same pool beats in everything.
+
+    Raises AdvisorError if there is none.
+    """
     ways: list[Way] = []
+    fitting = [run for run in runs if run.prediction.fits is not False]
     for pool in pools:
-        here = [
-            _way(run, pool)
-            for run in runs
-            if run.offer.gpu == pool.gpu
-            and run.offer.gpus <= (pool.gpus or math.inf)
-            and run.prediction.fits is not False
-        ]
-        rows = [(way.hours.value, way.usd, way.gpus * way.hours.value) for way in here]
-        ways += [
-            way
-            for way, row in zip(here, rows, strict=True)
-            if not any(all(b <= a for a, b in zip(row, other, strict=True)) and other != row for other in rows)
-        ]
+        here = [_way(run, pool) for run in fitting
+                if run.offer.gpu == pool.gpu and run.offer.gpus <= (pool.gpus or math.inf)]  # fmt: skip
+        rows = np.array([(way.hours.value, way.usd, way.gpus * way.hours.value) for way in here], dtype=float)
+        ways += [here[at] for at in non_dominated(rows.reshape(-1, 3))]
+    if not fitting:
+        raise AdvisorError("no GPU of a pool holds it", "add a pool")
+    if not ways:
+        least = min(fitting, key=lambda run: run.offer.gpus).offer
+        most = {pool.gpu: max(other.gpus or math.inf for other in pools if other.gpu == pool.gpu) for pool in pools}
+        have = ", ".join(gpu if count == math.inf else f"{count} x {gpu}" for gpu, count in most.items())
+        raise AdvisorError(f"it needs {least.gpus} x {least.gpu}, and there are {have}", "add a pool")
     if len(ways) <= MOST_WAYS:
         return tuple(ways)
     # From every pool the cheapest, then the fastest, then the others by price.
@@ -351,33 +333,11 @@ def _way(run: Run, pool: Pool) -> Way:
     if pool.kind in (PoolKind.OWNED, PoolKind.RESERVATION) and clock.provisioning_seconds is not None:
         # The machine is there: nothing has to be ordered.
         less = clock.provisioning_seconds.value / HOUR
-        hours = Estimate(value=hours.value - less, low=max(0.0, hours.low - less), high=hours.high - less,
-                         basis=hours.basis)  # fmt: skip
+        hours = replace(hours, value=hours.value - less, low=max(0.0, hours.low - less), high=hours.high - less)
     deviation = math.log(max(hours.high, 1e-9) / max(hours.low, 1e-9)) / (2 * EIGHT_OF_TEN)
     work, usd = hours.value, hours.value * usd_per_hour(pool, run.offer.gpus)
     if pool.kind is PoolKind.SPOT:
-        restarts = work / pool.up_hours * RESTART_HOURS if pool.up_hours < math.inf else 0.0
-        usd *= 1 + restarts / max(work, 1e-9)
-        hours = hours.scaled((1 + restarts / max(work, 1e-9)) / pool.availability)
+        # Restarts take paid time, and so many of the other hours pass without a machine.
+        longer = 1 + RESTART_HOURS / pool.up_hours
+        usd, hours = usd * longer, hours.scaled(longer / pool.availability)
     return Way(pool=pool.name, gpus=run.offer.gpus, hours=hours, work_hours=work, usd=usd, deviation=deviation)
-
-
-def usd_per_hour(pool: Pool, gpus: int) -> float:
-    """Return the price of so many GPUs of a pool: as the user states it for one, or as every plan has it."""
-    if pool.list_price:
-        providers = () if pool.provider is None else (pool.provider,)
-        offer = cheapest_offer(pool.gpu, gpus, spot=pool.kind is PoolKind.SPOT, providers=providers)
-        if offer is not None and offer.usd_per_hour is not None:
-            return offer.usd_per_hour
-    return gpus * (pool.usd_per_gpu_hour or 0.0)
-
-
-def _why_no_way(runs: Sequence[Run], pools: Sequence[Pool]) -> str:
-    """Say what a run would need."""
-    most = {pool.gpu: max(p.gpus or math.inf for p in pools if p.gpu == pool.gpu) for pool in pools}
-    fitting = [run for run in runs if run.prediction.fits is not False]
-    if not fitting:
-        return "no GPU of a pool holds it"
-    least = min(fitting, key=lambda run: run.offer.gpus)
-    have = ", ".join(f"{count:g} x {gpu}" for gpu, count in most.items())
-    return f"it needs {least.offer.gpus} x {least.offer.gpu}, and there are {have}"

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from advisor.engines.engines import backend_of, describe, handle_of, parse_place
@@ -22,7 +23,8 @@ from advisor.engines.state import RunStatus, goes_on, last_sighting, log_bytes
 from advisor.errors import AdvisorError
 from advisor.fleets.read import FleetFile, read_fleet
 from advisor.fleets.records import Fleet, Placement, Pool, PoolKind, Way
-from advisor.fleets.simulate import takes_spot
+from advisor.fleets.simulate import RESTART_HOURS, next_machine, rates_in
+from advisor.fleets.spot import ON_DEMAND, SPOT, WAIT
 from advisor.fleets.state import Budget, FleetState, Phase, RunState, fleet_folder, read_state, write_state
 from advisor.store.disk import disk_errors
 from advisor.store.run_folder import is_run_folder, read_launch
@@ -39,6 +41,7 @@ _STARTED = (Phase.STARTING, Phase.RUNNING)
 _MOST_REFUSALS = 3  # of an engine, one after the other, until a run counts as failed
 _PROGRESS = 0.1  # share of the steps from which a run's own speed forecasts its end
 _LEAST_LEFT_HOURS = 1 / HOUR  # of a run that goes on
+_OWN_DEVIATION = 0.1  # of the log of the hours left, of a run whose own speed is known. Judgement
 _STOP_SECONDS = 30.0  # that a round waits for a run that moves; its stop is asked for again in the next one
 _FROM_OUTSIDE = "received "  # begins the reason of a stop by a signal or by the notice that the machine is taken away
 
@@ -121,8 +124,8 @@ class Controller:
         for one in self.state.runs:
             if one.phase in _STARTED:
                 seen = self.put(self.looked(one))
-                if seen.phase is Phase.RUNNING and self.waits_for_spot(seen):
-                    self.move(seen)
+                if seen.phase is Phase.RUNNING and (to := self.moves_to(seen)) is not None:
+                    self.move(seen, to)
                 if seen.phase not in _STARTED:
                     self.is_due = True
                     budget.settle(Path(one.folder), self.store)
@@ -136,7 +139,7 @@ class Controller:
             if one.phase is Phase.STARTING and self.is_lost(one):
                 self.launch(one)
             elif one.phase is Phase.WAITING and self.may_start(one):
-                if (to := self.leaves_spot_for(one)) is not None:
+                if (to := self.other_pool(one)) is not None:
                     self.put(replace(one, pool=to, moves_to=to))
                     self.is_due = True  # its chance and its dollars are others there
                 else:
@@ -166,7 +169,7 @@ class Controller:
             return replace(one, phase=Phase.ENDED, end_hours=ended, reason=None)
         if one.moves_to not in (None, one.pool):
             return replace(one, phase=Phase.WAITING, start_hours=None, pool=one.moves_to,
-                           reason=f"it goes on in {one.moves_to}: its deadline leaves no time to wait")  # fmt: skip
+                           reason=f"it goes on in {one.moves_to}: {self.why(one.moves_to)}")  # fmt: skip
         if status.outcome is Outcome.STOPPED and reason.startswith(_FROM_OUTSIDE) and not asked:
             return replace(one, phase=Phase.WAITING, start_hours=None, reason=f"interrupted: {reason}")
         return replace(one, phase=Phase.FAILED, end_hours=ended, reason=reason)
@@ -197,41 +200,67 @@ class Controller:
 
     # --- spot machines ---
 
-    def waits_for_spot(self, one: RunState) -> bool:
-        """Tell whether a run that was started has to leave the spot pool in whose queue it waits."""
+    def moves_to(self, one: RunState) -> str | None:
+        """Return the pool in which a run that was started has to go on, or None if it stays where it is."""
         if one.moves_to not in (None, one.pool):
-            return True
-        waits = self.pools[one.pool or ""].kind is PoolKind.SPOT
-        waits = waits and describe(Path(one.folder), self.store).state is EngineState.QUEUED
-        return waits and self.leaves_spot_for(one) is not None
+            return one.moves_to
+        has_spot = self.pools[one.pool or ""].kind is PoolKind.SPOT
+        if has_spot and describe(Path(one.folder), self.store).state is not EngineState.QUEUED:
+            return None
+        return self.other_pool(one)
 
-    def leaves_spot_for(self, one: RunState) -> str | None:
-        """Return the pool on demand in which a run has to go on now, or None if it may wait for spot machines."""
-        pool, run = self.pools[one.pool or ""], self.runs[one.run]
-        if pool.kind is not PoolKind.SPOT or run.deadline_hours == math.inf:
+    def other_pool(self, one: RunState) -> str | None:
+        """Return the pool in which a run goes on that waits for spot machines, or had left them; None: where it is."""
+        here, left = self.pools[one.pool or ""], self.runs[one.run].deadline_hours - self.now()
+        returns = here.kind is PoolKind.ON_DEMAND and one.moves_to is not None
+        if left == math.inf or not (returns or here.kind is PoolKind.SPOT):
             return None
-        others = [way for way in self.ways_on(one) if self.pools[way.pool].kind is PoolKind.ON_DEMAND
-                  and self.pools[way.pool].gpu == pool.gpu and way.gpus == one.gpus
-                  and self.pools[way.pool].engine and self.has_room(self.pools[way.pool], way.gpus)]  # fmt: skip
-        if not others:
+        # the cheapest pool of the other kind with room for as many of the same GPUs
+        kind = PoolKind.SPOT if returns else PoolKind.ON_DEMAND
+        ways = [way for way in self.ways_on(replace(one, moves_to=None)) if way.gpus == one.gpus]
+        pools = [pool for way in ways if (pool := self.pools[way.pool]).kind is kind and pool.gpu == here.gpu]
+        open_to = [pool for pool in pools if pool.engine and self.has_room(pool, one.gpus)]
+        if (other := min(open_to, key=lambda pool: usd_per_hour(pool, one.gpus), default=None)) is None:
             return None
-        other = min(others, key=lambda way: way.usd)
-        left, work = run.deadline_hours - self.now(), self.hours_left(one, cautious=True)
-        # A machine that came now would be taken only if another start after its loss were still in time.
-        share = self.price(one) / max(other.usd / other.work_hours, 1e-9)
-        return None if takes_spot(pool, share, work, left, *self.seen(pool)) else other.pool
+        spot, rented = (other, here) if returns else (here, other)
+        share = usd_per_hour(spot, one.gpus) / max(usd_per_hour(rented, one.gpus), 1e-9)
+        work, rates = self.work_left(one, cautious=True), rates_in(spot, *self.seen(spot))
+        if not returns:
+            # A machine that came now would be taken only if another start after its loss were still in time.
+            return None if next_machine(share, work, left, rates) == SPOT else other.name
+        choose = partial(next_machine, share, work, left - RESTART_HOURS, rates)
+        # for how many hours the pool has surely had spot machines
+        running = [Path(run.folder) for run in self.state.runs if run.phase is Phase.RUNNING and run.pool == spot.name]
+        had = [trainer_of_run(folder).booked(folder).attempts for folder in running
+               if describe(folder, self.store).state is not EngineState.QUEUED]  # fmt: skip
+        at_once = [0.0] if spot.engine == "local" else []
+        since = max([attempts[-1].seconds / HOUR for attempts in had if attempts] + at_once, default=None)
+        if since is not None:
+            return other.name if choose(running=ON_DEMAND, age_hours=since) == SPOT else None
+        # Nobody knows: its queue has to be worth it as if there were no machines since the run went.
+        away = self.now() - (one.start_hours or 0.0)
+        waits = choose(running=ON_DEMAND, spot_there=False, age_hours=away) == WAIT
+        return other.name if waits and choose() == SPOT else None
+
+    def why(self, pool: str) -> str:
+        """Say why a run goes on in another pool."""
+        spot = self.pools[pool].kind is PoolKind.SPOT
+        return "its deadline leaves time for spot machines" if spot else "its deadline leaves no time to wait"
 
     def seen(self, pool: Pool) -> tuple[int, float]:
         """Return how often machines of a spot pool were taken from this fleet's runs, and the hours of their use."""
-        folders = [Path(one.folder) for one in self.state.runs if one.attempt and one.pool == pool.name]
-        booked = [trainer_of_run(folder).booked(folder) for folder in folders if is_run_folder(folder)]
-        return sum(max(0, len(one.attempts) - 1) for one in booked), sum(one.seconds for one in booked) / HOUR
+        had = []
+        for one in self.state.runs:
+            if one.attempt and is_run_folder(folder := Path(one.folder)):
+                attempts, usd = trainer_of_run(folder).booked(folder).attempts, usd_per_hour(pool, one.gpus)
+                had.append([each.seconds for each in attempts if math.isclose(each.usd_per_hour or 0.0, usd)])
+        return sum(max(0, len(one) - 1) for one in had), sum(map(sum, had)) / HOUR
 
-    def move(self, one: RunState) -> None:
+    def move(self, one: RunState, to: str) -> None:
         """Stop a run, so that it goes on in another pool. The intent is written down before."""
-        if one.moves_to in (None, one.pool):
-            one = self.put(replace(one, moves_to=self.leaves_spot_for(one)))
-            self.say(f"{one.run}: leaves {one.pool}, because its deadline leaves no time to wait for a machine there")
+        if one.moves_to != to:
+            one = self.put(replace(one, moves_to=to))
+            self.say(f"{one.run}: leaves {one.pool} for {to}: {self.why(to)}")
         try:
             stop(self.store, Path(one.folder), timeout_seconds=_STOP_SECONDS)
         except AdvisorError as error:  # it is asked again in the next round
@@ -246,15 +275,16 @@ class Controller:
             run = self.runs[one.run]
             if one.phase in (Phase.ENDED, Phase.FAILED):
                 continue
-            done = self.share_done(one)
+            is_known = self.share_done(one) >= _PROGRESS
+            share = self.work_left(one) / self.way(one).work_hours if one.attempt else 1.0
             if one.phase is Phase.WAITING:
-                ways = tuple(_scaled(way, 1.0 - done) for way in self.ways_on(one))
+                ways = tuple(going_on(way, share, is_known) for way in self.ways_on(one))
                 runs.append(replace(run, earliest_hours=max(run.earliest_hours, now), ways=ways))
                 continue
-            way, left = self.way(one), self.hours_left(one)
-            runs.append(replace(run, earliest_hours=now, ways=(_scaled(way, left / way.hours.value),)))
+            way, usd = going_on(self.way(one), share, is_known), max(0.0, one.limit_usd - one.usd)
+            runs.append(replace(run, earliest_hours=now, ways=(way,)))
             frozen[one.run] = Placement(run=one.run, pool=way.pool, gpus=way.gpus, start_hours=now,
-                                        end_hours=now + left, usd=max(0.0, one.limit_usd - one.usd))  # fmt: skip
+                                        end_hours=now + way.hours.value, usd=usd)  # fmt: skip
         if not runs:
             return
         spent = {team: sum(one.usd for one in self.state.runs if team in ("", one.team))
@@ -290,8 +320,8 @@ class Controller:
         known = one.attempt or one.moves_to is not None
         return tuple(way for way in self.runs[one.run].ways if not known or goes_on_in(way))
 
-    def hours_left(self, one: RunState, *, cautious: bool = False) -> float:
-        """Return the hours of work left: by the run's own speed once it is known, or as planned.
+    def work_left(self, one: RunState, *, cautious: bool = False) -> float:
+        """Return the hours left without interruptions: by the run's own speed once it is known, or as planned.
 
         A `cautious` answer is at the upper end of the plan's interval.
         """
@@ -301,7 +331,7 @@ class Controller:
             return max(used * (1.0 - done) / done, _LEAST_LEFT_HOURS)
         if cautious:
             return max(way.work_hours * way.hours.high / way.hours.value, _LEAST_LEFT_HOURS)
-        return max(way.hours.value - used, way.hours.value / 10, _LEAST_LEFT_HOURS)
+        return max(way.work_hours - used, way.work_hours / 10, _LEAST_LEFT_HOURS)
 
     def share_done(self, one: RunState) -> float:
         """Return the share of a run's steps that are done."""
@@ -395,8 +425,11 @@ def _looked_at_again(one: RunState) -> RunState:
     return replace(one, phase=Phase.WAITING if one.refusals else Phase.RUNNING)
 
 
-def _scaled(way: Way, share: float) -> Way:
-    return replace(way, hours=way.hours.scaled(share), work_hours=way.work_hours * share, usd=way.usd * share)
+def going_on(way: Way, share: float, is_known: bool) -> Way:
+    """Return a way for what is left of a run, whose own speed may be known."""
+    deviation = min(way.deviation, _OWN_DEVIATION) if is_known else way.deviation
+    return replace(way, hours=way.hours.scaled(share), work_hours=way.work_hours * share, usd=way.usd * share,
+                   deviation=deviation)  # fmt: skip
 
 
 # --- watching ---------------------------------------------------------------------------------------------------------

@@ -9,12 +9,12 @@ from advisor.engines.engines import parse_place
 from advisor.engines.guards import GuardLimits
 from advisor.errors import AdvisorError
 from advisor.fleets.read import Entry, FleetFile
-from advisor.fleets.records import Fleet, FleetRun, Pool, PoolKind
+from advisor.fleets.records import Fleet, Pool, PoolKind, Way
 from advisor.fleets.state import FleetState, Phase
 from advisor.records import Plan
 from advisor.store.plan_files import load_plan
 from advisor.store.store import Store, file_name
-from advisor.workflows.fleet import anywhere, copies, plan_on, priced, usd_per_hour, ways_of
+from advisor.workflows.fleet import anywhere, fleet_with, on_each, plan_on, priced, runs_of, usd_per_hour, ways_of
 from advisor.workflows.launch import beforehand, refuse_other_software
 from advisor.workflows.plan import recommend
 
@@ -29,30 +29,22 @@ def startable(file: FleetFile, store: Store, state: FleetState | None) -> tuple[
     """
     pools, _ = priced([replace(pool, most_blocks=pool.bought_blocks) for pool in file.pools])
     pools = tuple(pool for pool in pools if pool.capacity(pool.bought_blocks) >= 1)
-    runs: list[FleetRun] = []
-    problems: list[str] = []
     plans: dict[str, Plans] = {}
+
+    def ways(entry: Entry, open_to: Sequence[Pool]) -> tuple[Way, ...]:
+        with_engine = [pool for pool in open_to if pool.engine] or open_to
+        plans[entry.name] = _plans(entry, with_engine, store)
+        made = ways_of([plan.chosen for plan in plans[entry.name].values()], with_engine)
+        by_engine = {pool.engine: (pool, way) for pool in with_engine for way in made if way.pool == pool.name}
+        for engine, (pool, way) in by_engine.items() if state is None else ():
+            if engine:
+                plan = on_pool(plans[entry.name][pool.gpu, way.gpus], pool)
+                beforehand(store, plan, parse_place(engine), GuardLimits())
+        return made
+
+    runs, problems = runs_of(file, pools, ways)
     if not any(pool.engine for pool in pools):
         problems.append("no pool has an engine, such as engine: local or engine: slurm:gpu, so that nothing can start")
-    for entry in file.entries:
-        try:
-            open_to = [pool for pool in pools if entry.interruptible or pool.kind is not PoolKind.SPOT]
-            made = _plans(entry, [pool for pool in open_to if pool.engine] or open_to, store)
-            chosen = [plan.chosen for plan in made.values()]
-            ways = ways_of(chosen, [pool for pool in open_to if pool.engine]) or ways_of(chosen, open_to)
-            if not ways:
-                first = chosen[0].offer
-                message = f"it is for {first.gpus} x {first.gpu}, and no pool has as many"
-                raise AdvisorError(message, "plan it for the GPUs of a pool, or add a pool")
-            by_engine = {pool.engine: (pool, way) for pool in pools for way in ways if way.pool == pool.name}
-            for engine, (pool, way) in by_engine.items() if state is None else ():
-                if engine:
-                    beforehand(store, on_pool(made[pool.gpu, way.gpus], pool), parse_place(engine), GuardLimits())
-        except AdvisorError as error:
-            problems.append(f"line {entry.line}: runs.{entry.name}: {' '.join(error.message.split())}")
-            continue
-        runs += (several := copies(entry, ways))
-        plans |= dict.fromkeys((run.name for run in several), made)
     ways_of_run = {run.name: {(way.pool, way.gpus) for way in run.ways} for run in runs}
     for one in state.runs if state is not None and not problems else ():
         if one.attempt and one.run not in ways_of_run:
@@ -61,11 +53,7 @@ def startable(file: FleetFile, store: Store, state: FleetState | None) -> tuple[
             problems.append(f"{one.run} was started on {one.gpus} GPUs of {one.pool}, which it no longer fits")
     names = [file_name(run.name) for run in runs]
     problems += [f"two runs would have the folder {name}" for name in sorted(set(names)) if names.count(name) > 1]
-    if problems:
-        raise AdvisorError(f"{file.path}: {'; '.join(problems)}", "nothing was started", exit_code=2)
-    fleet = Fleet(name=file.name, starts=file.starts.isoformat(timespec="seconds"), runs=tuple(runs), pools=pools,
-                  budgets_usd=dict(file.budgets_usd), probability=file.probability)  # fmt: skip
-    return fleet, plans
+    return fleet_with(file, pools, runs, problems, "nothing was started"), {run.name: plans[run.group] for run in runs}
 
 
 def _plans(entry: Entry, pools: Sequence[Pool], store: Store) -> Plans:
@@ -80,7 +68,7 @@ def _plans(entry: Entry, pools: Sequence[Pool], store: Store) -> Plans:
     if best.run is None:
         raise AdvisorError("its goal is for other software than our trainer, which nothing here starts", _PLAN)
     made = {}
-    for run in (best.chosen, *(best.search.machines if best.search else ())):
+    for run in on_each(best):
         gpu, gpus = run.offer.gpu, run.offer.gpus
         has_room = any(gpu == pool.gpu and gpus <= pool.capacity(pool.bought_blocks) for pool in pools)
         if has_room and run.prediction.fits is not False:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -32,11 +32,9 @@ from advisor.options import (
 )
 from advisor.planning.goal import check_options
 from advisor.planning.models import (
-    Architecture,
+    FINE_TUNE,
     NamedModel,
-    architecture_of,
     architecture_of_config,
-    dense_of,
     details_of_config,
     require_architecture,
     require_model,
@@ -176,8 +174,11 @@ def goal_from(typed: Options) -> Goal:
         software = require_rl_software(software or RL_SOFTWARE).name
     elif software is not None:
         software = require_software(software).name
-    if software is not None and "cpu" in named:
-        raise AdvisorError(f"--software {software}: published runs are on GPUs", "--gpu rtx-4090", exit_code=2)
+    elsewhere = [f"--{name} {given[name]}" for name in ("rl", "finetune", "layout") if name in given]
+    elsewhere += [f"--software {software}"] if software is not None else []
+    if elsewhere and "cpu" in named:
+        hint = "name a GPU, or compare all: --gpu any"
+        raise AdvisorError(f"{elsewhere[0]}: published runs are on GPUs, not on a CPU", hint, exit_code=2)
     if "provider" in given:
         given["provider"] = read_providers(given["provider"])
     paths: dict[str, str] = {
@@ -207,6 +208,7 @@ def goal_from(typed: Options) -> Goal:
 RL_SOFTWARE = "verl"  # for RL post-training if none is named
 RL_COUNTS = (1, 2, 4, 8, 16, 32)  # GPUs
 LAYOUT_COUNTS = tuple(2**n for n in range(3, 15))  # GPUs: 8 to 16,384
+_SHAPES = ("model", "params", "depth", "width", "heads", "kv_heads", "ffn_width")
 _OF_RL = ("prompts", "response_len_end", *options_of(RolloutOptions))
 # Options that need another option: the option, the alternatives it needs, what is wrong, what to do.
 _NEEDS = (
@@ -242,21 +244,8 @@ _EXCLUDE = (
     (("rl", "layout"), "--rl finds the layout of its updates itself", "leave --layout out"),
     (("download_rate", "data"), "--download-rate: the data of --data are here", "leave one of them out"),
 )  # fmt: skip
-_OF_MACHINES = (
-    "software",
-    "gpu",
-    "gpus",
-    "price",
-    "provider",
-    "spot",
-    "budget",
-    "deadline",
-    "sure",
-    "objective",
-    "interruptions",
-    "kwh_price",
-    "network",
-)
+_OF_MACHINES = ("software", "gpu", "gpus", "price", "provider", "spot", "budget", "deadline", "sure", "objective",
+                "interruptions", "kwh_price", "network")  # fmt: skip
 # Options that ask for another kind of plan, the name of that kind, and the options that apply to it.
 _OTHER_PLANS = (
     ("finetune", "a fine-tune", {*_OF_MACHINES, "finetune", "model", "epochs", "tokens", "seq_len", "own", "examples",
@@ -265,6 +254,15 @@ _OTHER_PLANS = (
                                        "measured", "precision"}),
     ("rl", "RL post-training", {*_OF_MACHINES, *_OF_RL, "rl", "model", "own", "lora_rank", "precision", "measured"}),
 )  # fmt: skip
+
+
+def idle_options(given: Collection[str]) -> set[str]:
+    """Return the options that change nothing beside the given ones, or that would contradict them."""
+    idle = {name for name, needed, *_ in _NEEDS if not {*needed} & {*given}}
+    for kind, _, known in _OTHER_PLANS:
+        if kind in given:
+            idle |= {*OPTIONS} - known
+    return idle | {*_SHAPES, "family"} - {"model"} if "model" in given else idle
 
 
 def refuse_idle_network(gpus: int) -> None:
@@ -286,20 +284,20 @@ def _refuse_contradictions(options: Options) -> None:
     for kind, words, known in _OTHER_PLANS:
         if kind in given and (other := [name for name in given if name not in known]):
             raise AdvisorError(f"{OPTIONS[other[0]].flag} changes nothing of {words}", "leave it out", exit_code=2)
-    precision = options.get("precision")
-    if precision == "fp8" and not {"layout", "rl"} & {*given}:
-        raise AdvisorError("--precision fp8: the trainer here has no fp8 yet", _FP8, exit_code=2)
-    if precision == "fp32" and "layout" in given:
-        hint = "--precision bf16, fp16 or fp8"
-        raise AdvisorError("--precision fp32: layouts are planned with 16-bit or 8-bit products", hint, exit_code=2)
-    method, optimizer = options.get("finetune"), options.get("optimizer")
-    if optimizer == EIGHT_BIT and method != "full":
-        hint = "leave it out, or: --finetune full --model NAME --examples 50k"
-        raise AdvisorError(f"--optimizer {EIGHT_BIT} is only for fine-tuning all weights", hint, exit_code=2)
-    if method is not None and optimizer == "muon":
-        raise AdvisorError("--optimizer muon: fine-tunes are planned with AdamW", "leave it out", exit_code=2)
-    if method == "full" and "lora_rank" in given:
-        raise AdvisorError("--lora-rank: a full fine-tune has no adapters", "leave it out", exit_code=2)
+    precision, method, optimizer = (options.get(name) for name in ("precision", "finetune", "optimizer"))
+    for wrong, message, hint in (
+        (precision == "fp8" and not {"layout", "rl"} & {*given}, "--precision fp8: the trainer here has no fp8 yet",
+         _FP8),
+        (precision == "fp32" and "layout" in given,
+         "--precision fp32: layouts are planned with 16-bit or 8-bit products", "--precision bf16, fp16 or fp8"),
+        (optimizer == EIGHT_BIT and method != "full", f"--optimizer {EIGHT_BIT} is only for fine-tuning all weights",
+         "leave it out, or: --finetune full --model NAME --examples 50k"),
+        (method is not None and optimizer == "muon", "--optimizer muon: fine-tunes are planned with AdamW",
+         "leave it out"),
+        (method == "full" and "lora_rank" in given, "--lora-rank: a full fine-tune has no adapters", "leave it out"),
+    ):  # fmt: skip
+        if wrong:
+            raise AdvisorError(message, hint, exit_code=2)
 
 
 def _refuse_without_effect(options: Options, named: set[str], by_card: Sequence[GpuPrice], *, rented: bool) -> None:
@@ -331,48 +329,49 @@ def with_shape(options: Options, *, mixtures: bool = False) -> dict[str, Any]:
     With the user's own data, their tokenizer sets the vocabulary, so the model's is left out. `mixtures` also allows
     mixtures of experts, and models that only resemble a known shape.
     """
-    shapes = ("model", "params", "depth", "width", "heads", "kv_heads", "ffn_width")
-    said = [OPTIONS[name].flag for name in shapes if options.get(name) is not None]
-    if len(said) > 1 and said[0] in ("--model", "--params"):
-        hint = f"leave {said[0]} out, or the rest"
-        raise AdvisorError(f"{said[0]} settles {' and '.join(said[1:])} already", hint, exit_code=2)  # fmt: skip
-    if said and options.get("depth") is None and said[0] not in ("--model", "--params"):
-        raise AdvisorError(f"{said[0]} needs a number of blocks", "say how many: --depth 12", exit_code=2)
+    flags = [OPTIONS[name].flag for name in _SHAPES if options.get(name) is not None]
+    if len(flags) > 1 and flags[0] in ("--model", "--params"):
+        hint = f"leave {flags[0]} out, or the rest"
+        raise AdvisorError(f"{flags[0]} settles {' and '.join(flags[1:])} already", hint, exit_code=2)  # fmt: skip
+    if flags and options.get("depth") is None and flags[0] not in ("--model", "--params"):
+        raise AdvisorError(f"{flags[0]} needs a number of blocks", "say how many: --depth 12", exit_code=2)
     if options.get("model") is None:
         return dict(options)
     named = find_any_model(options["model"]) if mixtures else find_model(options["model"])
     shape = named.shape
     family = options.get("family", OPTIONS["family"].default)
     if family not in (OPTIONS["family"].default, shape.family):
-        raise AdvisorError(
-            f"--model {named.name} is a {shape.family}, not a {family}", "leave --family out", exit_code=2
-        )
+        message = f"--model {named.name} is a {shape.family}, not a {family}"
+        raise AdvisorError(message, "leave --family out", exit_code=2)
     sizes = {name: getattr(shape, name) for name in ("family", "depth", "width", "heads", "kv_heads", "ffn_width")}
     vocabulary = options.get("vocab_size") or (shape.vocab_size if options.get("data") is None else None)
     lengths = {"seq_len": options.get("seq_len") or shape.seq_len, "vocab_size": vocabulary}
     return {**options, "model": named.name, **sizes, **lengths}
 
 
-def find_model(text: str, *, nearly: bool = False) -> NamedModel:
-    """Returns the model for a name, a config.json or a folder with one; Hub names are also found in the local cache.
+def find_model(text: str) -> NamedModel:
+    """Returns the model that the trainer builds for a name, a config.json or a folder with one.
 
-    `nearly` allows models that the trainer cannot build exactly, in the nearest shape. Raises AdvisorError (exit 2).
+    Raises AdvisorError (exit 2) for an unknown model, and for one that the trainer cannot build.
     """
-    if (file := config_file(text)) is not None:
-        return _checked(model_of_config(file.read_text(encoding="utf-8"), name=text), nearly)
-    try:
-        return require_model(text, nearly=nearly)
-    except AdvisorError as unknown:
-        if (cached := _in_hub_cache(text)) is None:
-            raise
+    if config_file(text) is None:
         try:
-            return _checked(model_of_config(cached.read_text(encoding="utf-8"), name=text), nearly)
-        except AdvisorError as error:
-            raise AdvisorError(f"--model {text}: {error.message}", error.hint, exit_code=2) from unknown
+            return require_model(text)
+        except AdvisorError:
+            if _in_hub_cache(text) is None:
+                raise
+    model = find_any_model(text)
+    if model.differs:
+        hint = f"{FINE_TUNE.format(text)}; `advisor predict --model {model.name}` takes it as its nearest shape"
+        raise AdvisorError(f"--model {model.name}: the trainer cannot build it, {model.differs}", hint, exit_code=2)
+    return model
 
 
-def find_architecture(text: str) -> Architecture:
-    """Returns the architecture for a name, config.json or folder with one. Raises AdvisorError (exit 2) if unknown."""
+def find_any_model(text: str) -> NamedModel:
+    """Returns the model for a name, config.json or folder with one, in the trainer's nearest shape, also a mixture.
+
+    Raises AdvisorError (exit 2) for an unknown model.
+    """
     path = config_file(text)
     if path is None:
         try:
@@ -383,22 +382,8 @@ def find_architecture(text: str) -> Architecture:
         except AdvisorError:
             if (path := _in_hub_cache(text)) is None:
                 raise
-    of_config = architecture_of_config(path.read_text(encoding="utf-8"), text)
-    return of_config or architecture_of(find_model(text, nearly=True))
-
-
-def find_any_model(text: str) -> NamedModel:
-    """Returns the model for a name or config.json in the trainer's nearest shape, even for a mixture of experts.
-
-    Raises AdvisorError (exit 2) for an unknown model.
-    """
-    try:
-        return find_model(text, nearly=True)
-    except AdvisorError:
-        found = find_architecture(text)
-        if found.model.experts is None:
-            raise
-        return dense_of(found)
+    config = path.read_text(encoding="utf-8")
+    return architecture_of_config(config, text) or model_of_config(config, name=text)
 
 
 def config_file(text: str) -> Path | None:
@@ -410,13 +395,6 @@ def config_file(text: str) -> Path | None:
     if not file.is_file():
         raise AdvisorError(f"--model {text}: there is no {file}", "name a model or its config.json", exit_code=2)
     return file
-
-
-def _checked(model: NamedModel, nearly: bool) -> NamedModel:
-    if model.differs and not nearly:
-        hint = f"`advisor predict --model {model.name}` takes it as its nearest shape"
-        raise AdvisorError(f"--model {model.name}: the trainer cannot build it, {model.differs}", hint, exit_code=2)
-    return model
 
 
 def _in_hub_cache(name: str) -> Path | None:
@@ -439,23 +417,16 @@ def _devices(
     own = tuple(machine for text in options.get("own", ()) for machine in read_machines(text))
     if own and options["gpu"] == OPTIONS["gpu"].default:
         return [OWN], own, prices
-    keys = device_keys(options["gpu"])
+    keys = list(dict.fromkeys(name if name == ANY else device_key(name) for name in options["gpu"].split(",") if name))
+    if not keys:
+        raise AdvisorError("--gpu does not name a GPU", "give --gpu l4, or --gpu any to choose from all", exit_code=2)
+    keys = [ANY] if ANY in keys else keys
     if options["gpus"] or (keys != [ANY] and len(keys) == 1):
         return keys, own, prices
     free = [price.gpu for price in prices if not price.usd_per_gpu_hour and price.gpu != "cpu"]
     own += tuple(OwnMachine(gpu=key, gpus=1) for key in free if key not in {machine.gpu for machine in own})
     rented = [key for key in keys if key not in free] or [OWN]
     return rented, own, tuple(price for price in prices if price.gpu not in free)
-
-
-def device_keys(requested: str) -> list[str]:
-    """Returns the device keys that --gpu names, each once; ["any"] stands for all."""
-    names = [name.strip() for name in requested.split(",") if name.strip()]
-    if not names:
-        raise AdvisorError("--gpu does not name a GPU", "give --gpu l4, or --gpu any to choose from all", exit_code=2)
-    if ANY in names:
-        return [ANY]
-    return list(dict.fromkeys(device_key(name) for name in names))
 
 
 def read_prices(texts: Sequence[str]) -> tuple[float | None, tuple[GpuPrice, ...]]:
@@ -505,13 +476,8 @@ def model_of_config(text: str, *, name: str = "config.json", seq_len: int | None
     sees = int(facts.get("seq_len") or raw.get("max_position_embeddings") or _LONGEST_TRAINED)
     sizes = {key: facts.get(key) for key in ("width", "heads", "kv_heads", "ffn_width")}
     try:
-        shape = make_shape(
-            family,
-            depth=facts["depth"],
-            vocab_size=facts.get("vocab_size") or 0,
-            seq_len=seq_len or min(sees, _LONGEST_TRAINED),
-            **sizes,
-        )
+        length, vocabulary = seq_len or min(sees, _LONGEST_TRAINED), facts.get("vocab_size") or 0
+        shape = make_shape(family, depth=facts["depth"], vocab_size=vocabulary, seq_len=length, **sizes)
     except ConfigError as error:
         raise AdvisorError(f"config.json: {error}", example, exit_code=2) from error
     head, tied = raw.get("head_dim"), family == "llama" and raw.get("tie_word_embeddings") is True
@@ -520,13 +486,5 @@ def model_of_config(text: str, *, name: str = "config.json", seq_len: int | None
     said += [f"its heads are {other} wide"] if other else []
     differs = ", and ".join(filter(None, said))
     count = parameters(with_heads_of(shape, other)) - (shape.vocab_size * shape.width if tied else 0)
-    return NamedModel(
-        name=name,
-        shape=shape,
-        parameters=count,
-        source=name,
-        head_dim=other,
-        tied=tied,
-        differs=differs,
-        details=details_of_config(raw),
-    )
+    return NamedModel(name=name, shape=shape, parameters=count, source=name, head_dim=other, tied=tied,
+                      differs=differs, details=details_of_config(raw))  # fmt: skip

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 from advisor.engines.backend import Backend, Job, LaunchRequest
 from advisor.engines.engines import MEASURED_THERE, backend_of, describe, handle_of, parse_place
@@ -29,10 +29,10 @@ from advisor.engines.process import folder_lock
 from advisor.engines.state import RunState, RunStatus, settle, this_host
 from advisor.errors import AdvisorError, require_package
 from advisor.offer import Offer
-from advisor.options import ExportOptions, LaunchOptions, ResumeOptions
+from advisor.options import CalibrationOptions, ExportOptions, LaunchOptions, ResumeOptions
 from advisor.prediction.software import software_of, words_of
 from advisor.records import Plan
-from advisor.run_records import Arriving, LaunchRecord, Place
+from advisor.run_records import LaunchRecord, Place
 from advisor.store.adopted import AdoptedPlan, load_adopted
 from advisor.store.disk import disk_errors, dump_yaml, read_yaml
 from advisor.store.plan_files import load_plan
@@ -44,12 +44,11 @@ from advisor.trainers.own import OWN
 from advisor.units import HOUR, format_estimate, format_seconds
 from advisor.workflows.budget import NotReservedError, reserved
 from advisor.workflows.preflight import Check, Readiness, checkpoint_checks, data_checks, preflight, raise_if_missing
-from trainer.schema import TRACE_LEAD, TRACE_WARMUP, RunConfig, to_dict
-
-if TYPE_CHECKING:
-    from advisor.workflows.arrive import Arrival
+from trainer.budget import Budget, Spent
+from trainer.schema import TRACE_LEAD, TRACE_WARMUP, RunConfig, StopConfig, to_dict
 
 HERE = Place()
+SHORTEST_RUN_SECONDS = 600.0  # a shorter one does not justify a calibration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +88,11 @@ def launching(
     source: Path | Plan | RunConfig,
     options: LaunchOptions,
     say: Callable[[str], None] = lambda text: None,
-    measure: Callable[[Plan, Arriving], Arrival] | None = None,
+    measure: Callable[[CalibrationOptions], Any] | None = None,
 ) -> Launching:
     """Returns the launch of a plan for the trainer here, or of a bare configuration; raises AdvisorError.
 
-    `say` receives what the user should know before the start; `measure` calibrates this machine for a plan.
+    `say` receives what the user should know before the start; `measure` calibrates this machine.
     """
     path, source = source, read_source(source) if isinstance(source, Path) else source
     place, limits = place_of(options), limits_of(options)
@@ -105,36 +104,34 @@ def launching(
 
         source = with_gates(source, options.gate)
     source = with_trace(with_notice(with_synthetic(source, options.synthetic), options.notice), options.trace)
-    requested = Arriving(may_change_depth=options.may_change == "depth", stop_if_over=options.stop_if_over)
-    arriving = _arriving(store, source, place, requested, options.calibrate)
+    measures = _measures_first(store, source, place, options)
+    first: tuple[str, ...] = ()
+    if measures and place.engine != HERE.engine and isinstance(source, Plan):
+        from advisor.workflows.plan_like import commands_first
+
+        first = commands_first(source, options)
 
     def start() -> StartedRun:
         for words in beforehand(store, source, place, limits):
             say(words)
         launched, left, write_first = source, limits, None
-        if place.engine == HERE.engine and measure is not None and isinstance(source, Plan):
-            # Measure the machine first if it was never calibrated or if the user asks for it.
-            from advisor.workflows.arrive import is_unknown
+        if measures and options.calibrate is None and (first or measure is not None):
+            say("the plan rests on no measurement of its machine, which is calibrated first (--no-calibrate: not)")
+        if measures and not first and measure is not None and isinstance(source, Plan):
+            from advisor.workflows.plan_like import measured_first
 
-            unknown = options.calibrate is not False and is_unknown(source, store)
-            if unknown:
-                say("the plan rests on no measurement of this machine: it is calibrated first (--no-calibrate: not)")
-            if unknown or options.calibrate:
-                left = replace(with_limits_of(source, limits), from_plan=False)  # those of before: measuring counts
-                arrival = measure(source, requested)
-                if arrival.after is None:
-                    hint = "plan again with the measurements: advisor plan; or launch it as it is: --no-calibrate"
-                    raise AdvisorError(f"not started: {arrival.record.reason}", hint, exit_code=3)
-                launched, write_first = arrival.after, partial(arrival.write, source)
-        elif arriving is not None:
-            say(f"the plan rests on no measurement of that machine: {place.engine} measures it first")
+            left = replace(with_limits_of(source, limits), from_plan=False)  # those of before: measuring counts
+            began, price = time.monotonic(), StopConfig(usd_per_hour=source.offer.usd_per_hour)
+            launched = measured_first(source, options, store, measure, say)
+            seconds = time.monotonic() - began
+            write_first = lambda folder: Budget(lambda: folder, price, Spent(), age_seconds=seconds).end()  # noqa: E731
         return launch(store, launched, options.run_dir, limits=left, again=options.again, place=place,
-                      arriving=arriving, write_first=write_first)  # fmt: skip
+                      commands_first=first, write_first=write_first)  # fmt: skip
 
     return Launching(
         checks=lambda: looked_at(store, source, place, limits),
         request=lambda: dry_run(store, source, options.run_dir, limits=limits, again=options.again, place=place,
-                                arriving=arriving),
+                                commands_first=first),
         start=start,
     )  # fmt: skip
 
@@ -145,23 +142,23 @@ def place_of(options: LaunchOptions) -> Place:
                        gpu_ids=parse_gpu_ids(options.gpu_ids))  # fmt: skip
 
 
-def _arriving(
-    store: Store, source: Plan | RunConfig, place: Place, requested: Arriving, first: bool | None
-) -> Arriving | None:
-    """Returns how to measure another machine before its run starts; None if the run is here or nothing is measured.
+def _measures_first(store: Store, source: Plan | RunConfig, place: Place, options: LaunchOptions) -> bool:
+    """Tells whether a machine is calibrated before its run: as asked, or if a long run rests on no calibration here.
 
-    `first` asks for the measurement; None means: only if this store has no calibration of that machine.
+    Calibrations here say nothing of a CPU elsewhere, because all CPUs share one name.
     """
-    if place.engine not in MEASURED_THERE:
-        if place.engine != HERE.engine and (first or requested != Arriving()):
+    if place.engine not in (HERE.engine, *MEASURED_THERE):
+        if options.calibrate or options.may_change or options.stop_if_over is not None:
             hint = "leave out --calibrate, --may-change and --stop-if-over; or launch it on that machine itself"
             raise AdvisorError(f"a run on {place.engine} is not calibrated before it starts", hint, exit_code=2)
-        return None
-    from advisor.workflows.arrive import is_unknown
-
-    if not isinstance(source, Plan) or first is False:
-        return None
-    return requested if first or is_unknown(source, store, place) else None
+        return False
+    if not isinstance(source, Plan) or options.calibrate is not None:
+        return isinstance(source, Plan) and bool(options.calibrate)
+    if source.grounds is None or source.bill.wall_clock.total_seconds.value < SHORTEST_RUN_SECONDS:
+        return False
+    if place.engine != HERE.engine and source.workload.gpu == "cpu":
+        return True
+    return source.grounds.calibration not in {entry.id for entry in store.list_calibrations()}
 
 
 def read_source(path: Path) -> Plan | RunConfig:
@@ -218,7 +215,7 @@ def with_synthetic(source: Plan | RunConfig, requested: bool) -> Plan | RunConfi
     config = replace(config, data=replace(config.data, synthetic=True))
     if not isinstance(source, Plan):
         return config
-    return replace(source, goal=replace(source.goal, synthetic=True), run=config)  # an arrival plans from the goal
+    return replace(source, goal=replace(source.goal, synthetic=True), run=config)  # `plan --like` plans from the goal
 
 
 def launch(
@@ -230,22 +227,22 @@ def launch(
     again: bool = False,
     place: Place = HERE,
     trainer: Trainer = OWN,
-    arriving: Arriving | None = None,
+    commands_first: tuple[str, ...] = (),
     write_first: Callable[[Path], None] | None = None,
     team: str | None = None,
 ) -> StartedRun:
     """Start a plan, or a bare configuration, in a new run folder; by default one under the store's `runs/`.
 
-    If the plan already has an active run, the error names that run; `again` starts another. With `arriving`, an engine
-    elsewhere first measures its machine and plans again. `write_first` writes to the folder before the start. `team`
-    is the one whose dollars it spends (None: that of ADVISOR_TEAM). Raises AdvisorError if the folder already holds a
-    run, a limit makes no sense, too few dollars are left or the process cannot be started.
+    If the plan already has an active run, the error names that run; `again` starts another. `commands_first` is as in
+    `LaunchRecord`. `write_first` writes to the folder before the start. `team` is the one whose dollars it spends
+    (None: that of ADVISOR_TEAM). Raises AdvisorError if the folder already holds a run, a limit makes no sense, too few
+    dollars are left or the process cannot be started.
     """
     if place.engine == HERE.engine and trainer is OWN and not isinstance(source, AdoptedPlan):
         require_package("torch", "training here")
     plan_id = None if isinstance(source, RunConfig) else source.id  # a bare configuration has no id
     with claim(store, plan_id) if plan_id is not None and not again else contextlib.nullcontext():
-        job = _job(store, source, run_dir, limits=limits, trainer=trainer, place=place, arriving=arriving)
+        job = _job(store, source, run_dir, limits=limits, trainer=trainer, place=place, commands_first=commands_first)
         # Make the job with its folder: the one that was given, or else an unused one.
         if run_dir is not None:
             with disk_errors("make the run folder", job.folder):
@@ -384,7 +381,7 @@ def _job(
     limits: GuardLimits = GuardLimits(),  # noqa: B008 - frozen
     trainer: Trainer = OWN,
     place: Place = HERE,
-    arriving: Arriving | None = None,
+    commands_first: tuple[str, ...] = (),
 ) -> Job:
     """Makes the job of a first attempt; its folder need not exist."""
     now = datetime.now(UTC)
@@ -403,7 +400,8 @@ def _job(
         recipe = load_adopted(store.home, source.trainer).recipe
         return adopted_job(source, dump_yaml(to_dict(recipe)), folder, record)
     refuse_other_software(source)
-    return new_job(source, folder, trainer, now=now, run_id=run_id, limits=limits, place=place, arriving=arriving)
+    return new_job(source, folder, trainer, now=now, run_id=run_id, limits=limits, place=place,
+                   commands_first=commands_first)  # fmt: skip
 
 
 def _submit(backend: Backend, job: Job, team: str | None = None) -> StartedRun:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
 from advisor.errors import AdvisorError, close_matches, explain
 from advisor.options import Goal, Kind, PredictOptions, options_of
@@ -21,7 +22,8 @@ from advisor.workflows.predict_layout import choose_layout
 from trainer.schema import ConfigError
 
 MEASURED = ("step_seconds", "tokens_per_second")  # of a run that was timed: one optimizer step, or all GPUs together
-_NOTES = ("", "name", "note", "notes", "source")  # columns that nothing reads
+_NOTES = ("", "name", "note", "notes", "source", "step")  # columns that nothing reads
+T = TypeVar("T")  # what a row is read as
 _SWITCHES = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 _FORMER = MappingProxyType({  # what states now what a column of former tables stated
     "layers": "depth", "dim": "width", "vocab": "vocab-size", "ffn_mult": "ffn-width", "n_gpus": "gpus",
@@ -61,6 +63,22 @@ def option_rows(path: Path) -> Iterator[OptionRow]:
     except (UnicodeDecodeError, csv.Error) as error:
         hint = "save it as UTF-8 text with commas"
         raise AdvisorError(f"{path} is not a CSV file: {error}", hint, exit_code=2) from error
+
+
+def timed_rows(path: Path, read: Callable[[OptionRow], T]) -> list[T]:
+    """Returns what `read` makes of each row of a person's measurements; its errors name the row.
+
+    Raises AdvisorError (exit 2) if there is no row.
+    """
+    made = []
+    for row in option_rows(path):
+        try:
+            made.append(read(row))
+        except AdvisorError as error:
+            raise AdvisorError(f"{path}, line {row.line}: {error.message}", error.hint, exit_code=2) from error
+    if not made:
+        raise AdvisorError(f"{path} has no row", "write a line for each run or step that you timed", exit_code=2)
+    return made
 
 
 def _columns(path: Path, header: list[str]) -> list[str | None]:
@@ -116,19 +134,9 @@ def read_own_runs(goal: Goal, planned: LayoutRun) -> OwnRuns | None:
     Model, GPU, software, precision and context length of `planned` stand for empty cells. Raises AdvisorError (exit 2)
     for a row that cannot be predicted, states no time, or is faster than its GPUs can be.
     """
-    path = Path(goal.measured or "")
-    rows, runs, seconds = list(option_rows(path)), [], []
-    if not rows:
-        raise AdvisorError(f"{path} has no row", "write a line for each run that you timed", exit_code=2)
-    for row in rows:
-        try:
-            run, took = _timed(row, goal, planned)
-        except AdvisorError as error:
-            raise AdvisorError(f"{path}, line {row.line}: {error.message}", error.hint, exit_code=2) from error
-        if (run.gpu.key, run.software) == (planned.gpu.key, planned.software):
-            runs.append(run)
-            seconds.append(took)
-    return learn(runs, seconds, planned.model) if runs else None
+    timed = timed_rows(Path(goal.measured or ""), lambda row: _timed(row, goal, planned))
+    same = [one for one in timed if (one[0].gpu.key, one[0].software) == (planned.gpu.key, planned.software)]
+    return learn([run for run, _ in same], [took for _, took in same], planned.model) if same else None
 
 
 def _timed(row: OptionRow, goal: Goal, planned: LayoutRun) -> tuple[LayoutRun, float]:
@@ -145,7 +153,7 @@ def _timed(row: OptionRow, goal: Goal, planned: LayoutRun) -> tuple[LayoutRun, f
         model = architecture.model
         mixed = math.ceil(model.expert_layers * layers / model.layers)
         experts = model.experts and replace(model.experts, layers=mixed)
-        architecture = replace(architecture, model=replace(model, layers=layers, experts=experts))
+        architecture = replace(architecture, exact=replace(model, layers=layers, experts=experts))
     run, _, _ = choose_layout(options, architecture, spec, gpus)
     stated = {name: parse_number(row.cells[name]) for name in MEASURED if name in row.cells}
     if not stated or min(stated.values()) <= 0:

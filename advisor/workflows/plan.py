@@ -18,16 +18,17 @@ from advisor.options import Goal
 from advisor.planning import answer as planner
 from advisor.planning.answer import answer
 from advisor.planning.offers import ANY, OWN
-from advisor.planning.own_data import for_inference, why_overtrained, with_own_data
+from advisor.planning.own_data import for_inference, runs_on_own_data, why_overtrained, with_own_data
 from advisor.prediction.depths import DepthOption, Download, MemoryBill, at_depths, download, memory_bill
 from advisor.prediction.profile import Profile
 from advisor.prediction.software import software_of, table
-from advisor.records import MeasuredStep, Plan, Workload
+from advisor.records import MeasuredStep, Plan, Run, Workload
 from advisor.store.store import Store
 from advisor.workflows.data import read_data
-from advisor.workflows.plan_finetune import plan_finetune
-from advisor.workflows.plan_layouts import plan_layouts
-from advisor.workflows.plan_rl import plan_rl
+from advisor.workflows.plan_elsewhere import Work, plan_elsewhere
+from advisor.workflows.plan_finetune import finetune_work
+from advisor.workflows.plan_layouts import layout_work
+from advisor.workflows.plan_rl import rl_work
 from trainer.token_folder import TokenMeta
 
 
@@ -43,15 +44,18 @@ def recommend(
     """Returns the plan for a goal: a run of the trainer here, or a fine-tune or a layout with other software.
 
     If `measure` is set, one more burst runs at the chosen configuration of the trainer, and `on_text` receives a
-    sentence when it begins. `brief` is as in `answer`. `seen` is a measured run that shows the speed of the software.
+    sentence when it begins. `brief` is as in `answer`; the errors of other plans then name no feasible changes.
+    `seen` is a measured run that shows the speed of the software.
     Raises AdvisorError for unknown devices and unusable data.
     """
-    if goal.layout == "any":
-        return plan_layouts(goal)
-    if goal.rl is not None:
-        return plan_rl(goal, store)
-    if goal.finetune is not None:
-        return plan_finetune(goal, store)
+    if goal.needs_other_software:
+
+        def work_of(asked: Goal) -> Work:
+            if asked.layout == "any":
+                return layout_work(asked)
+            return finetune_work(asked, store) if asked.rl is None else rl_work(asked, store)
+
+        return plan_elsewhere(goal, work_of, hints=not brief)
     data_meta = read_data(goal.data)
     profiles, left_out = load_profiles(goal, store, seen)
     now = datetime.now(UTC)
@@ -59,7 +63,8 @@ def recommend(
     def feasible(changed: Goal) -> bool:
         with suppress(AdvisorError):
             if changed.needs_other_software:
-                return not recommend(changed, store, brief=True).chosen.standing.against
+                found = recommend(changed, store, brief=True).chosen
+                return found.prediction.plannable and not found.standing.against
             others = profiles if changed.gpu == goal.gpu else load_profiles(changed, store, seen)[0]
             changed = replace(changed, ratio=goal.ratio, ratio_counts=goal.ratio_counts)  # what was typed
             tokens = planner.best_tokens(changed, others, data_meta, now)
@@ -85,11 +90,18 @@ def recommend(
     return _finished(plan, store, data_meta)
 
 
-def what_if(goal: Goal, profile: Profile, store: Store, *, scaled: bool = False, brief: bool = False) -> Plan:
-    """Returns the plan for a goal that fixes everything, on one device, without a search."""
+def what_if(goal: Goal, profile: Profile, store: Store, **settings: bool) -> Plan:
+    """Returns the plan for a goal that fixes everything, on one device; `settings` are as in `answer.what_if`."""
     data_meta = read_data(goal.data)
-    plan = planner.what_if(goal, profile, now=datetime.now(UTC), data_meta=data_meta, scaled=scaled, brief=brief)
+    plan = planner.what_if(goal, profile, now=datetime.now(UTC), data_meta=data_meta, **settings)
     return _finished(plan, store, data_meta)
+
+
+def what_ifs(goals: Sequence[Goal], profile: Profile, store: Store, *, exact_batch: bool = False) -> list[Run | str]:
+    """Returns the runs of many such goals at once, as `answer.what_ifs` does."""
+    data = goals[0].data if goals else None
+    runs = planner.what_ifs(goals, profile, now=datetime.now(UTC), data_meta=read_data(data), exact_batch=exact_batch)
+    return runs_on_own_data(runs, own_loss_ratios(store, data))
 
 
 def _finished(plan: Plan, store: Store, data_meta: TokenMeta | None) -> Plan:

@@ -15,8 +15,8 @@ from advisor.hardware.here import device_key
 from advisor.hardware.software_support import usual_precision
 from advisor.options import LAYOUT_DEGREES, OPTIONS, SHARDINGS, PredictOptions, RolloutOptions, options_of
 from advisor.planning.goal import SEQ_LEN, VOCAB_SIZE, check_options
-from advisor.planning.infeasible import SHARED_OVER, enough
-from advisor.planning.models import Architecture, NamedModel, nearest_shape
+from advisor.planning.infeasible import SHARED_OVER, USUAL_LEAST, enough, halves
+from advisor.planning.models import NamedModel, nearest_shape
 from advisor.planning.recipe import MICRO_BATCHES
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.comm import AssumedNetwork, assumed_network
@@ -28,7 +28,7 @@ from advisor.prediction.software import OWN_NAME, software_of, table, words_of
 from advisor.prediction.whole_models import with_heads_of
 from advisor.records import Adapters, Prediction, Workload
 from advisor.store.store import Store
-from advisor.workflows.goal import Options, find_any_model, find_architecture, refuse_idle_network, with_shape
+from advisor.workflows.goal import Options, find_any_model, refuse_idle_network, with_shape
 from advisor.workflows.predict_layout import choose_layout, network_of
 from trainer.schema import ModelShape, make_shape
 
@@ -37,15 +37,13 @@ _PARTLY = "published software, minus what frozen weights save: this trainer trai
 _OTHER_SOFTWARE = "published software: the trainer here has no fp8, ties no head and does not shard the optimizer alone"
 
 _CHANGES_SHOWN = 3
-_SHORT = 2048  # tokens of a sequence that training usually has at least
 _EXTRA = 0.01  # share of a model's weights; one that differs by more is not predicted as the trainer's own model
+_SHAPES = ("params", "depth", "width", "heads", "kv_heads", "ffn_width")
 _NOT_OVER_LAYOUTS = (  # options of a shape of one's own, of parts of a model, and of this project's trainer
-    *("params", "depth", "width", "heads", "kv_heads", "head_dim", "ffn_width", "tied", "vocab_size"),
-    *("lora_rank", "lora_targets", "qlora", "freeze_blocks", "depths", "compile"),
-)
-_OF_THE_MODEL = (
-    *("family", "model", "params", "depth", "width", "heads", "kv_heads", "ffn_width", "seq_len", "vocab_size"),
-)
+    *_SHAPES, "head_dim", "tied", "vocab_size", "lora_rank", "lora_targets", "qlora", "freeze_blocks", "depths",
+    "compile",
+)  # fmt: skip
+_OF_THE_MODEL = ("family", "model", *_SHAPES, "seq_len", "vocab_size")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,17 +60,6 @@ class Predicted(Prediction):
     sources: tuple[str, ...]
     assumed: tuple[str, ...]  # options not given, with the assumed values
     too_long: str | None = None  # a sentence if the sequences are longer than any that the model reads
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Requested:
-    """The prediction of a configuration, and the profile that it is based on."""
-
-    profile: Profile
-    prediction: Prediction
-    assumed: tuple[str, ...]
-    differences: tuple[str, ...]  # why the prediction describes other software
-    too_long: str | None
 
 
 def predict(options: PredictOptions, store: Store) -> Predicted:
@@ -93,21 +80,16 @@ def predict(options: PredictOptions, store: Store) -> Predicted:
     degrees = any((getattr(options, name) or 1) > 1 for name in LAYOUT_DEGREES)
     if degrees or (options.model and options.lora_rank is None and find_any_model(options.model).expert_width):
         return _over_layout(options)
-    requested = _requested(options, store)
-    profile, workload = requested.profile, requested.prediction.workload
-    step, vocabulary, fits = requested.prediction.step_seconds, workload.shape.vocab_size, requested.prediction.fits
-    return Predicted(
-        **vars(requested.prediction),
+    found, profile = _requested(options, store)
+    workload, step, vocabulary = found.workload, found.step_seconds, found.workload.shape.vocab_size
+    return replace(
+        found,
         memory_parts=memory_bill(profile, workload),
-        would_fit=_would_fit(options, workload, lambda o: _requested(o, store).prediction) if fits is False else (),
+        would_fit=_would_fit(options, workload, lambda o: _requested(o, store)[0]) if found.fits is False else (),
         other_depths=tuple(at_depths(profile, workload, options.depths)) if options.depths else (),
         data=download(options.tokens, vocabulary, options.download_rate) if options.tokens else None,
-        made_for=whose(profile, workload),
         closest_run=closest_run(profile, workload),
         network=assumed_network(workload, profile.spec, step.value) if step else None,
-        sources=(*profile.sources, *requested.differences),
-        assumed=requested.assumed,
-        too_long=requested.too_long,
     )
 
 
@@ -122,7 +104,7 @@ def with_stage(options: PredictOptions) -> PredictOptions:
     return replace(options, sharding=stage)
 
 
-def require_layout(options: PredictOptions) -> tuple[Architecture, GpuSpec, int]:
+def require_layout(options: PredictOptions) -> tuple[NamedModel, GpuSpec, int]:
     """Return model, GPU and number of GPUs. Raises AdvisorError (exit 2) if no layout can have these options."""
     known = options_of(PredictOptions)
     refused = [name for name in _NOT_OVER_LAYOUTS if getattr(options, name) != known[name].default]
@@ -136,7 +118,7 @@ def require_layout(options: PredictOptions) -> tuple[Architecture, GpuSpec, int]
     if spec is None or not spec.is_cuda:
         raise AdvisorError(f"layouts are predicted on GPUs, not on {key}", "name one: --gpu 8xh100", exit_code=2)
     spec = spec.with_network(options.network)
-    return find_architecture(options.model), spec, gpus
+    return find_any_model(options.model), spec, gpus
 
 
 def _over_layout(options: PredictOptions) -> Predicted:
@@ -155,8 +137,8 @@ def _over_layout(options: PredictOptions) -> Predicted:
     )
 
 
-def _requested(options: PredictOptions, store: Store) -> _Requested:
-    """Predict the configuration without the details shown with it."""
+def _requested(options: PredictOptions, store: Store) -> tuple[Predicted, Profile]:
+    """Predict the configuration without the details shown with it; also returns the profile that it is based on."""
     # Ask for the model first: without one, nothing can be predicted on any device.
     given = vars(options)
     check_options(options)
@@ -179,7 +161,7 @@ def _requested(options: PredictOptions, store: Store) -> _Requested:
     sharding = options.sharding or (usual.shardings[0] if gpus > 1 else "none")
     if sharding != "none" and gpus == 1:
         raise AdvisorError(f"--sharding {sharding} needs several GPUs", "say how many: --gpus 8", exit_code=2)
-    adapters, frozen = _adapters(key, options, named), _frozen(key, options, stated.get("depth"))
+    adapters, frozen = _trained_part(key, options, named, stated.get("depth"))
     if name is not None and key == "cpu":
         raise AdvisorError(f"--software {name}: published runs are on GPUs", "--gpu rtx-4090", exit_code=2)
     partly = adapters is not None or frozen > 0
@@ -188,13 +170,9 @@ def _requested(options: PredictOptions, store: Store) -> _Requested:
     other_shape = options.tied or options.head_dim is not None or lacks
     elsewhere = name is not None or eight_bit or partly or other_shape or sharding in ("optimizer", "gradients")
     compiled = usual.compiled if name is not None and options.compile is None else options.compile
+    software = software_of(name, fp8=eight_bit) if name or eight_bit or partly or other_shape else None
     profile = load_profile(
-        key,
-        store,
-        family=stated["family"],
-        precision=precision,
-        compile=compiled,
-        software=software_of(name, fp8=eight_bit) if name or eight_bit or partly or other_shape else None,
+        key, store, family=stated["family"], precision=precision, compile=compiled, software=software
     ).with_network(options.network)
     shape, assumed = _shape(stated, profile, named)
     if named is not None and named.stand_in:
@@ -203,14 +181,10 @@ def _requested(options: PredictOptions, store: Store) -> _Requested:
     if named is not None and replace(shape, seq_len=named.shape.seq_len) == named.shape:
         extra = named.at(shape.seq_len).extra_parameters
     published = software_of(
-        name,
-        adapters=adapters,
-        frozen_blocks=frozen,
-        fp8=eight_bit,
-        extra_parameters=extra,
+        name, adapters=adapters, frozen_blocks=frozen, fp8=eight_bit, extra_parameters=extra,
         expert_parameters=named.expert_parameters if named is not None else 0,
         experts=named.experts if named is not None else 0,
-    )
+    )  # fmt: skip
     workload = Workload(
         shape=with_heads_of(shape, options.head_dim),
         micro_batch=options.micro_batch or 1,
@@ -226,13 +200,13 @@ def _requested(options: PredictOptions, store: Store) -> _Requested:
     )
     prediction, chosen = _predicted(profile, workload, micro_batch_given=options.micro_batch is not None)
     differences = (_PARTLY if partly else _OTHER_SOFTWARE,) if elsewhere else ()
-    return _Requested(
-        profile=profile,
-        prediction=prediction,
+    return Predicted(
+        **vars(prediction),
+        made_for=whose(profile, prediction.workload),
+        sources=(*profile.sources, *differences),
         assumed=(*chosen, *assumed),
-        differences=differences,
         too_long=named.details.past_longest(named.name, shape.seq_len) if named is not None else None,
-    )
+    ), profile
 
 
 def _machine(gpu: str, gpus: int | None) -> tuple[str, int]:
@@ -271,38 +245,28 @@ def _predicted(profile: Profile, workload: Workload, *, micro_batch_given: bool)
     return chosen, [f"--micro-batch {chosen.workload.micro_batch} (the smallest that is within 2 % of the fastest)"]
 
 
-def _adapters(key: str, options: PredictOptions, model: NamedModel | None) -> Adapters | None:
-    """Returns the adapters that are trained; raises AdvisorError if the options contradict each other."""
-    if options.lora_rank is None:
-        if options.qlora or options.lora_targets:
-            given = "--qlora" if options.qlora else "--lora-targets"
-            raise AdvisorError(f"{given} without a rank", "say how large the adapters are: --lora-rank 16", exit_code=2)
-        return None
-    _as_published(key, options)
-    targets = options.lora_targets or (model.adapter_targets if model is not None else "all")
-    return Adapters(rank=options.lora_rank, targets=targets, quantized=options.qlora)
-
-
-def _frozen(key: str, options: PredictOptions, depth: int | None) -> int:
-    """Returns the number of frozen blocks; raises AdvisorError if no block is left to train, or with adapters."""
-    if options.freeze_blocks is None:
-        return 0
-    if options.lora_rank is not None:
-        raise AdvisorError(
-            "with adapters all weights are frozen", "--lora-rank or --freeze-blocks, not both", exit_code=2
-        )
-    if depth is not None and options.freeze_blocks >= depth:
+def _trained_part(
+    key: str, options: PredictOptions, model: NamedModel | None, depth: int | None
+) -> tuple[Adapters | None, int]:
+    """Returns the adapters that are trained and the number of frozen blocks; raises AdvisorError for what cannot be."""
+    rank, frozen = options.lora_rank, options.freeze_blocks
+    if rank is None and (options.qlora or options.lora_targets):
+        given = "--qlora" if options.qlora else "--lora-targets"
+        raise AdvisorError(f"{given} without a rank", "say how large the adapters are: --lora-rank 16", exit_code=2)
+    if rank is not None and frozen is not None:
+        hint = "--lora-rank or --freeze-blocks, not both"
+        raise AdvisorError("with adapters all weights are frozen", hint, exit_code=2)
+    if frozen is not None and depth is not None and frozen >= depth:
         hint = f"fewer than the model has: --freeze-blocks {depth - 1}"
         raise AdvisorError(f"no block of {depth} is left to train", hint, exit_code=2)
-    _as_published(key, options)
-    return int(options.freeze_blocks)
-
-
-def _as_published(key: str, options: PredictOptions) -> None:
-    if key == "cpu" or options.optimizer == "muon" or options.precision in ("fp32", "fp8"):
+    unpublished = key == "cpu" or options.optimizer == "muon" or options.precision in ("fp32", "fp8")
+    if unpublished and (rank, frozen) != (None, None):
         message = "training a part is predicted on GPUs, in 16 bits and with AdamW, as published runs have it"
         hint = "--gpu rtx-4090, without --optimizer muon and --precision"
         raise AdvisorError(message, hint, exit_code=2)
+    targets = options.lora_targets or (model.adapter_targets if model is not None else "all")
+    adapters = None if rank is None else Adapters(rank=rank, targets=targets, quantized=options.qlora)
+    return adapters, int(frozen or 0)
 
 
 def _would_fit(
@@ -334,15 +298,13 @@ def _smaller(options: PredictOptions, w: Workload) -> Iterator[tuple[str, list[d
         least["activation_checkpointing"] = "full"
         yield "full activation checkpointing", [dict(least)]
     if w.micro_batch > 1:
-        sizes = [w.micro_batch >> halved for halved in range(1, w.micro_batch.bit_length())]
-        yield "a smaller micro-batch", [{"micro_batch": size, **least} for size in sizes]
+        yield "a smaller micro-batch", [{"micro_batch": size, **least} for size in halves(w.micro_batch)]
         least["micro_batch"] = 1
     # A count inside --gpu would contradict --gpus.
     named = {"gpu": options.gpu.lower().partition("x")[2].strip()} if read_gpus(options.gpu).count else {}
     counts = [*([w.gpus] if w.gpus > 1 and w.sharding != "full" else []), *(n for n in SHARED_OVER if n > w.gpus)]
     yield "all of it sharded", [{**named, "gpus": gpus, "sharding": "full", **least} for gpus in counts]
-    halves = [w.shape.seq_len >> halved for halved in range(1, w.shape.seq_len.bit_length())]
-    shorter = [{"seq_len": length, **least} for length in halves if length >= _SHORT]
+    shorter = [{"seq_len": length, **least} for length in halves(w.shape.seq_len, USUAL_LEAST)]
     adapters, four_bits = {"lora_rank": options.lora_rank or 16}, {"qlora": True}
     if options.freeze_blocks is None and not options.qlora:
         if options.lora_rank is None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from advisor.architecture import Layout
+from advisor.architecture import Layout, Model
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
-from advisor.options import LAYOUT_DEGREES, PredictOptions
-from advisor.planning.models import Architecture
+from advisor.options import LAYOUT_DEGREES, Goal, PredictOptions
+from advisor.planning.models import NamedModel
 from advisor.prediction.comm import ETHERNET_BYTES_PER_SECOND, AssumedNetwork
 from advisor.prediction.layout_batch import predict_layouts
 from advisor.prediction.layouts import LayoutRun
@@ -22,32 +22,21 @@ _MICRO_BATCHES = (1, 2, 4, 8, 16)
 
 
 def choose_layout(
-    options: PredictOptions, architecture: Architecture, spec: GpuSpec, gpus: int
+    options: PredictOptions, architecture: NamedModel, spec: GpuSpec, gpus: int
 ) -> tuple[LayoutRun, Prediction, list[str]]:
     """Return the run that options describe, its prediction, and what was assumed.
 
     The degrees that are not given are 1; experts are dealt out to as many GPUs as possible. Raises AdvisorError
     (exit 2) if the degrees do not divide evenly.
     """
-    assumed = []
-    name = options.software or SOFTWARE
-    if options.software is None:
-        assumed.append(f"--software {SOFTWARE}")
-    seq_len = options.seq_len or architecture.seq_len
-    if options.seq_len is None:
-        assumed.append(f"--seq-len {seq_len}")
+    name, seq_len, assumed = software_and_length(options, architecture)
     layout, degrees_assumed = _layout(options, architecture, gpus)
-    run = LayoutRun(
-        model=architecture.model,
+    run = replace(
+        open_run(architecture.model, spec, gpus, seq_len, name, options.precision),
         layout=layout,
-        gpu=spec,
-        node_gpus=min(GPUS_PER_NODE, gpus),
-        seq_len=seq_len,
         micro_batch=options.micro_batch or 1,
         micro_batches=options.grad_accum,
         recompute=RECOMPUTED_AS[options.activation_checkpointing or require_software(name).recomputed],
-        precision=("bf16" if spec.bf16_flops else "fp16") if options.precision == "auto" else options.precision,
-        software=name,
     )
     # Of the shardings and micro-batches that are not given, take the plainest that fits and is about as fast as any.
     requested = options.sharding
@@ -70,6 +59,23 @@ def choose_layout(
     return chosen, prediction, [*degrees_assumed, *assumed]
 
 
+def software_and_length(options: Goal | PredictOptions, architecture: NamedModel) -> tuple[str, int, list[str]]:
+    """Return the software and the tokens of a sequence, and which of them were assumed."""
+    name, seq_len = options.software or SOFTWARE, options.seq_len or architecture.shape.seq_len
+    assumed = [f"--software {SOFTWARE}"] if options.software is None else []
+    return name, seq_len, [*assumed, *([f"--seq-len {seq_len}"] if options.seq_len is None else [])]
+
+
+def open_run(model: Model, spec: GpuSpec, gpus: int, seq_len: int, software: str, precision: str) -> LayoutRun:
+    """Return a run on these GPUs whose layout and batch are still open."""
+    if precision == "auto":
+        precision = "bf16" if spec.bf16_flops else "fp16"
+    return LayoutRun(
+        model=model, layout=Layout(), gpu=spec, node_gpus=min(GPUS_PER_NODE, gpus), seq_len=seq_len, micro_batch=1,
+        micro_batches=1, precision=precision, software=software,
+    )  # fmt: skip
+
+
 def network_of(w: Workload, spec: GpuSpec) -> AssumedNetwork | None:
     """Return the network that a prediction assumes between machines, or None on one machine."""
     if w.gpus <= GPUS_PER_NODE:
@@ -83,7 +89,7 @@ def network_of(w: Workload, spec: GpuSpec) -> AssumedNetwork | None:
     return AssumedNetwork.of(spec, on_ethernet)
 
 
-def _layout(options: PredictOptions, architecture: Architecture, gpus: int) -> tuple[Layout, list[str]]:
+def _layout(options: PredictOptions, architecture: NamedModel, gpus: int) -> tuple[Layout, list[str]]:
     """Return the layout with the degrees that are given, and what was assumed."""
     tensor, pipeline, context, expert, virtual = (getattr(options, name) for name in LAYOUT_DEGREES)
     cut, experts = (tensor or 1) * (pipeline or 1) * (context or 1), architecture.model.experts
@@ -106,11 +112,6 @@ def _layout(options: PredictOptions, architecture: Architecture, gpus: int) -> t
         expert = max(n for n in range(1, min(ranks, experts.count) + 1) if experts.count % n == ranks % n == 0)
         assumed.append(f"--ep {expert}")
     return Layout(
-        tensor=tensor or 1,
-        sequence=(tensor or 1) > 1,
-        pipeline=pipeline or 1,
-        virtual=virtual or 1,
-        context=context or 1,
-        expert=expert or 1,
-        data=gpus // cut,
-    ), assumed
+        tensor=tensor or 1, sequence=(tensor or 1) > 1, pipeline=pipeline or 1, virtual=virtual or 1,
+        context=context or 1, expert=expert or 1, data=gpus // cut,
+    ), assumed  # fmt: skip

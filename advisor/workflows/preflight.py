@@ -17,21 +17,31 @@ from advisor.engines.guards import refuse_without_data
 from advisor.engines.state import RunState, this_host
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu
-from advisor.hardware.here import DetectedGpu, broken_cards, check_is_here, device_key
+from advisor.hardware.here import DetectedGpu, broken_cards, check_is_here, device_key, processor_use
 from advisor.hardware.software_support import installed_problem
-from advisor.records import Plan
+from advisor.records import Basis, Estimate, Plan
 from advisor.run_records import Place
 from advisor.store.disk import disk_errors
 from advisor.store.run_folder import is_run_folder, read_launch, read_run_config
 from advisor.store.store import Store
 from advisor.trainers.known import workload_of_config
-from advisor.units import HOUR, format_bytes, format_seconds, format_tokens, format_usd
+from advisor.units import (
+    HOUR,
+    format_bytes,
+    format_estimate,
+    format_number,
+    format_percent,
+    format_seconds,
+    format_tokens,
+    format_usd,
+)
 from advisor.workflows.data import read_data
 from trainer.damage import damage
 from trainer.schema import RunConfig
 from trainer.token_folder import TRAIN_FILE, VALIDATION_FILE, TokenMeta, tokenizer_file
 
 LOG_BYTES_PER_STEP = 420  # a step record of our own log has 350 to 420 bytes
+_SLOWER = 1.1  # times, at least; a smaller slowdown is within what a plan allows for
 
 
 class Readiness(StrEnum):
@@ -46,19 +56,22 @@ class Readiness(StrEnum):
 class Check:
     """One thing that a run needs."""
 
-    of: str  # card | PyTorch | memory | disk | data | weights | checkpoints | other runs
+    of: str  # card | PyTorch | memory | disk | data | weights | checkpoints | other runs | machine
     finding: Readiness
     words: str
+    seconds: Estimate | None = None  # that the run takes instead of the planned ones, if other programs slow it
 
 
 def preflight(store: Store, source: Plan | RunConfig, place: Place) -> list[Check]:
     """Checks everything that a run needs here; nothing is started or written."""
     config = source.config if isinstance(source, Plan) else source
     checks = [*_cards(source, config, place), *data_checks(config), *_weights(config)]
-    # Runs on the processor may share it, but they slow each other down.
-    for name in training_here(store) if config.device == "cpu" else ():
-        words = f"{name} is running on this machine: both will be slower than planned"
-        checks.append(Check(of="other runs", finding=Readiness.WARNING, words=words))
+    if config.device == "cpu":
+        # Runs on the processor may share it, but they slow each other down.
+        for name in training_here(store):
+            words = f"{name} is running on this machine: both will be slower than planned"
+            checks.append(Check(of="other runs", finding=Readiness.WARNING, words=words))
+        checks += _processor(store, source)
     checks += checkpoint_checks(store, source)
     if isinstance(source, Plan):
         checks += [*_torch(source), *_memory(source, config, place)]
@@ -112,6 +125,22 @@ def _cards(source: Plan | RunConfig, config: RunConfig, place: Place) -> Iterato
             yield Check(of="card", finding=Readiness.FINE, words=f"GPU {card.number} is free{broken}")
 
 
+def _processor(store: Store, source: Plan | RunConfig) -> Iterator[Check]:
+    """Warns if other programs use the processor now, with the time that the run then takes."""
+    use = processor_use()
+    shared = 1 + use.wanted / use.cores
+    if shared < _SLOWER:
+        return
+    # Three runs on one busy machine took shared^0.84, ^1.06 and ^1.67 times as long: the others come and go.
+    slowdown = Estimate(value=shared**1.2, low=shared**0.6, high=shared**1.8, basis=Basis.PRIOR)
+    alone = expected_seconds(store, source)
+    slower, show = slowdown.scaled(alone or 1.0), format_seconds if alone else format_number
+    planned = f" instead of {format_seconds(float(f'{alone:.2g}'))}" if alone else " times as long"
+    close = f". To avoid this, close {', '.join(use.largest)}" if use.largest else ""
+    words = f"other programs use this machine: expect {format_estimate(slower, show)}{planned}{close}"
+    yield Check(of="machine", finding=Readiness.WARNING, words=words, seconds=slower if alone else None)
+
+
 def _order(place: Place) -> list[DetectedGpu]:
     """Returns the GPUs in the order in which the run takes them."""
     by_number = {card.number: card for card in choice()}
@@ -123,6 +152,7 @@ def _shared(card: DetectedGpu) -> str:
     who = f"process {', '.join(map(str, card.processes))}" if card.processes else "another program"
     total, free = card.memory_bytes, card.free_bytes
     held = f" with {format_bytes(total - free)} of memory" if total is not None and free is not None else ""
+    held += f", computing {format_percent(card.busy_share)} of the time" if card.busy_share else ""
     return f"GPU {card.number} is in use by {who}{held}: the run would share it, and take longer than predicted"
 
 

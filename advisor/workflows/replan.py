@@ -143,13 +143,9 @@ def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -
         workload, unsure = requested.workload, requested.unsure
         if workload is None:
             # Name the options that state what the log lacks.
-            supply = {
-                "context length": "--seq-len 2048",
-                "shape": "--family gpt2 --depth 12 --width 768 --heads 12 --vocab-size 50304",
-                "family": "--family gpt2 --depth 12 --width 768 --heads 12 --vocab-size 50304",
-                "vocabulary": "--vocab-size 50304",
-                "batch": "--global-batch 512k",
-            }
+            sizes = "--family gpt2 --depth 12 --width 768 --heads 12 --vocab-size 50304"
+            supply = {"context length": "--seq-len 2048", "shape": sizes, "family": sizes,
+                      "vocabulary": "--vocab-size 50304", "batch": "--global-batch 512k"}  # fmt: skip
             options = dict.fromkeys(o for words in requested.missing for name, o in supply.items() if name in words)
             hint = "give its configuration, --config FILE" + (f", or say it: {' '.join(options)}" if options else "")
             raise AdvisorError(f"{text} does not say {'; '.join(requested.missing)}", hint, exit_code=2)
@@ -158,14 +154,9 @@ def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -
     each = round(step_tokens(analysis.case) or workload.step_tokens)
     seen, why = _seen(analysis.case, workload, known, own, path)
     if seen is not None and abs(workload.step_tokens / each - 1) > _SAME_BATCH:
-        seen, why = (
-            None,
-            (
-                f"batch and GPUs give {units.format_tokens(workload.step_tokens)} tokens a step, its log "
-                f"{units.format_tokens(each)}: "
-                "which of them is wrong is not known, so its speed is not used"
-            ),
-        )
+        found, logged = units.format_tokens(workload.step_tokens), units.format_tokens(each)
+        why = f"batch and GPUs give {found} tokens a step, its log {logged}: "
+        seen, why = None, f"{why}which of them is wrong is not known, so its speed is not used"
     # Count the tokens of all planned steps, or else of the steps that were done.
     steps = planned_steps(analysis.case) or steps_done(analysis.case.run)
     return Origin(
@@ -213,14 +204,8 @@ def _seen(case: Case, work: Workload, known: bool, own: bool, path: Path) -> tup
     if timed < FEWEST_STEPS:
         return None, f"{timed} timed steps after the warm-up are too few for its step time, {FEWEST_STEPS} are needed"
     identity = run_id(path) if is_run_folder(path) else path.stem
-    return MeasuredStep(
-        run_id=identity,
-        own=own,
-        workload=work,
-        step_seconds=seconds,
-        steps=timed,
-        reference_seconds=reference_seconds(run),
-    ), ""
+    return MeasuredStep(run_id=identity, own=own, workload=work, step_seconds=seconds, steps=timed,
+                        reference_seconds=reference_seconds(run)), ""  # fmt: skip
 
 
 def options_of(origin: Origin, typed: Mapping[str, Any]) -> dict[str, Any]:
@@ -358,15 +343,8 @@ def _speed(seen: MeasuredStep, predicted: Prediction | None, plan: Plan, store: 
         text += f", {units.format_number(ratio)} times what is predicted without it"
         if not 1 / run_metrics.BROKEN_FACTOR < ratio < run_metrics.BROKEN_FACTOR:
             text += " (no shape or batch explains so much: `advisor analyze` says what may have slowed it)"
-    profile = profile_after(
-        seen,
-        work.gpu,
-        store,
-        family=work.shape.family,
-        precision=work.precision,
-        compile=work.compile,
-        power_cap_watts=plan.goal.power_cap_watts,
-    )
+    profile = profile_after(seen, work.gpu, store, family=work.shape.family, precision=work.precision,
+                            compile=work.compile, power_cap_watts=plan.goal.power_cap_watts)  # fmt: skip
     rests = f"the plan's speed {'is' if includes_run(profile, seen) else 'is not'} based on it"
     return f"{text}; {rests}"
 

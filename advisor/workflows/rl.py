@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import math
 import re
@@ -15,14 +14,16 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus, read_gpus, require_gpu
 from advisor.laws.intervals import Z80
 from advisor.options import Goal, PredictOptions, RolloutOptions, options_of
-from advisor.planning.rl import RlWay, best_updates, search_rl, training_sizes
+from advisor.planning.rl import LEAST_STATE, RlWay, best_updates, search_rl, training_sizes
 from advisor.prediction.generation import Answers, load_rl
 from advisor.prediction.judge import Judge
 from advisor.prediction.layout_batch import SURE
 from advisor.prediction.rl import RlRun, RlSoftware, RlWork, require_rl_software
 from advisor.records import Basis, Estimate, Prediction
 from advisor.store.store import Store
-from advisor.workflows.goal import RL_SOFTWARE, find_any_model, find_architecture
+from advisor.units import format_bytes, format_centre, parse_number
+from advisor.workflows.goal import RL_SOFTWARE, find_any_model
+from advisor.workflows.option_rows import OptionRow, read_row, timed_rows
 from advisor.workflows.plan_finetune import RANK, finetune_batch, finetune_software
 from advisor.workflows.predict import Predicted
 
@@ -72,14 +73,21 @@ class RlRequest(RlWork):
         """Return why there is no way to do a step on these GPUs, if it is more than the size of the model."""
         if gpus <= self.judging_gpus:
             return f"{self.judging_gpus} of them judge, and no GPU is left"
+        if self.memory_share is not None and replace(self, memory_share=None).on(gpu, gpus, updates):
+            return f"its engines have no room in {self.memory_share:.0%} of a GPU (--rollout-memory)"
         if self.judge is None or not replace(self, judge=None).on(gpu, gpus - self.judging_gpus, updates):
             return ""
         own = self.judging_gpus
         where = f"on GPUs of its own (--judge-gpus {own})" if own else "beside the engines, in turn"
         return f"{self.judge.model.name} has no room {where}"
 
-    def updates_on(self, machines: Iterable[tuple[str, int]], store: Store) -> dict[tuple[str, int], Prediction]:
-        """Return one optimizer step over the answers on each number of GPUs that trainers may get of these machines."""
+    def updates_on(
+        self, machines: Iterable[tuple[str, int]], store: Store, least_state: float = LEAST_STATE
+    ) -> dict[tuple[str, int], Prediction]:
+        """Return one optimizer step over the answers on each number of GPUs that trainers may get of these machines.
+
+        Machines with fewer than `least_state` bytes for each weight are left out.
+        """
         sizes = dict.fromkeys(
             (gpu, size)
             for gpu, gpus in machines
@@ -90,7 +98,7 @@ class RlRequest(RlWork):
             specs = {gpu: require_gpu(gpu).with_network(self.network) for gpu, _ in sizes}
             return best_updates(
                 self.model, [(specs[gpu], size) for gpu, size in sizes], self.answers, self.software,
-                updates=self.updates, precision=self.precision,
+                updates=self.updates, precision=self.precision, least_state=least_state,
             )  # fmt: skip
         longest = round(self.answers.prompt_len + self.answers.response_max)
         model = find_any_model(self.typed).at(longest)
@@ -120,13 +128,10 @@ def request_of(goal: Goal | PredictOptions, network: float | None) -> tuple[RlRe
     if goal.staleness and not software.overlaps:
         message = f"{software.name} does not generate while it trains, so --staleness {goal.staleness:g} is not planned"
         raise AdvisorError(message, "nearest: --staleness 0, or --software verl", exit_code=2)
-    assumed = []
-    said = {"prompts_per_step": STEP_PROMPTS, "group": GROUP, "prompt_len": PROMPT_LEN}
-    value = {}
-    for name, usual in said.items():
-        value[name] = getattr(goal, name) or usual
-        if getattr(goal, name) is None:
-            assumed.append(f"--{name.replace('_', '-')} {usual:g}")
+    usual = {"prompts_per_step": STEP_PROMPTS, "group": GROUP, "prompt_len": PROMPT_LEN}
+    value = {name: getattr(goal, name) or number for name, number in usual.items()}
+    missing = [name for name in usual if getattr(goal, name) is None]
+    assumed = [f"--{name.replace('_', '-')} {usual[name]:g}" for name in missing]
     limit = goal.response_max or (round(LIMIT_OF_LENGTH * goal.response_len) if goal.response_len else LIMIT)
     mean = goal.response_len or usual_length(limit, goal.model)
     longer = getattr(goal, "response_len_end", None) or mean
@@ -147,7 +152,7 @@ def request_of(goal: Goal | PredictOptions, network: float | None) -> tuple[RlRe
     )  # fmt: skip
     rank = (goal.lora_rank or RANK) if goal.lora or goal.lora_rank else None
     request = RlRequest(
-        typed=goal.model, model=find_architecture(goal.model).model, answers=answers, software=software,
+        typed=goal.model, model=find_any_model(goal.model).model, answers=answers, software=software,
         updates=usual_updates(software), algorithm=goal.rl, rank=rank, adapters=rank is not None,
         placement=goal.placement or "any", staleness=goal.staleness, turns=goal.turns or 1,
         tool_seconds=goal.tool_seconds or 0.0,
@@ -174,7 +179,7 @@ def _judge_of(goal: Goal | PredictOptions, assumed: list[str]) -> Judge | None:
                 raise AdvisorError(f"{flag} is of a judge", "say which: --judge Qwen/Qwen3-32B", exit_code=2)
         return None
     try:
-        model = find_architecture(goal.judge).model
+        model = find_any_model(goal.judge).model
     except AdvisorError as error:
         raise AdvisorError(error.message.replace("--model", "--judge"), error.hint, exit_code=2) from error
     if goal.judge_len is None:
@@ -202,32 +207,19 @@ class OwnPace:
 
 def read_steps(path: Path) -> tuple[MeasuredSteps, ...]:
     """Read a CSV file of timed steps, with a column step_seconds and perhaps gpus. Raises AdvisorError (exit 2)."""
-    found: dict[int | None, list[float]] = {}
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.DictReader(file)
-        names = {(name or "").strip() for name in rows.fieldnames or ()}
-        if "step_seconds" not in names or names - {"step_seconds", "gpus", "step"}:
+
+    def timed(row: OptionRow) -> tuple[int | None, float]:
+        stated = row.cells.get("step_seconds", "")
+        seconds = parse_number(stated) if stated else 0.0
+        if row.cells.keys() - {"step_seconds", "gpus"} or not 0 < seconds < math.inf:
             hint = "columns: step_seconds, and gpus if they differ from --gpus"
-            raise AdvisorError(f"{path}: no table of timed steps of RL", hint, exit_code=2)
-        for row in rows:
-            try:
-                count = int(row["gpus"]) if row.get("gpus") else None
-                found.setdefault(count, []).append(positive_seconds(row["step_seconds"]))
-            except ValueError as error:
-                raise AdvisorError(
-                    f"{path}, line {rows.line_num}: {error}", "numbers of seconds", exit_code=2
-                ) from None
-    if not found:
-        raise AdvisorError(f"{path} has no row", "one row for each step that you timed", exit_code=2)
+            raise AdvisorError(f"{stated or ', '.join(row.cells)} is no time of a step of RL", hint, exit_code=2)
+        return read_row(row.cells).gpus, seconds
+
+    found: dict[int | None, list[float]] = {}
+    for count, seconds in timed_rows(path, timed):
+        found.setdefault(count, []).append(seconds)
     return tuple(MeasuredSteps(gpus=count, seconds=tuple(seconds)) for count, seconds in found.items())
-
-
-def positive_seconds(text: str) -> float:
-    """Return a positive number of seconds. Raises ValueError."""
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise ValueError(f"{text} is no time of a step")
-    return value
 
 
 def pace_deviation(timed: int) -> float:
@@ -287,13 +279,17 @@ def predict_options(options: PredictOptions, store: Store) -> Predicted:
     if named.key not in load_gpus():
         raise AdvisorError(f"RL is predicted on GPUs, not on {named.key}", "name one: --gpu 8xh100", exit_code=2)
     request, _, assumed = request_of(options, options.network)
-    updates = request.updates_on([(named.key, gpus)], store)
+    updates = request.updates_on([(named.key, gpus)], store, least_state=0.0)
     ways = request.on(named.key, gpus, updates)
     if not ways:
         message = f"{request.model.name} does not fit on {gpus} x {named.key}, or the GPUs cannot be split so"
-        message = request.lacks(named.key, gpus, updates) or message
+        update = updates.get((named.key, gpus - request.judging_gpus))
+        if update is not None and update.fits is False:
+            needs, has = format_centre(update.device_bytes, format_bytes), format_bytes(update.device_memory_bytes)
+            message += f": an update needs about {needs} per GPU, has {has}"
         options_of_split = "--rollout-gpus, --rollout-tp, --rollout-memory and --judge-gpus"
-        raise AdvisorError(message, f"more GPUs, --lora, or other numbers for {options_of_split}", exit_code=3)
+        hint = f"more GPUs, --lora, or other numbers for {options_of_split}"
+        raise AdvisorError(request.lacks(named.key, gpus, updates) or message, hint, exit_code=3)
     changes = () if ways[0].step.fit_probability >= SURE else _would_fit(request, named.key, gpus, store)
     return Predicted(
         **vars(ways[0].prediction), would_fit=changes, made_for=request.software.name, assumed=tuple(assumed),

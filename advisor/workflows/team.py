@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -122,13 +121,13 @@ def records_of(store: Store, team: str | None) -> Iterator[dict[str, Any]]:
         yield {
             "kind": "score", "created": score.created, "run_id": score.run_id, "quantity": score.quantity,
             "device_key": score.device_key, "predicted": [guess.value, guess.low, guess.high], "basis": guess.basis,
-            "actual": score.actual,
+            "actual": score.actual, **({"set_aside": score.set_aside} if score.set_aside else {}),
         }  # fmt: skip
     for entry in store.list_calibrations():
         if not entry.shipped:
             document = calibration_to_dict(store.load_calibration(entry.path))
             document["settings"]["data"] = None  # a path
-            yield {"kind": "calibration", "created": entry.created, "calibration": _plain(document)}
+            yield {"kind": "calibration", "created": entry.created, "calibration": document}
 
 
 def _run_record(run: RunSummary, team: str | None, step_seconds: float | None) -> dict[str, Any]:
@@ -161,7 +160,7 @@ def pull(store: Store) -> Pulled:
         if document["id"] not in have and document["device"]["key"] != "cpu":
             store.save_calibration(calibration_from_dict(document))
             calibrations += 1
-    scored = {score.run_id for score in store.scores()} | store.ledger.withdrawn()
+    scored = {score.run_id for score in store.scores()} | store.withdrawn_runs()
     by_run: dict[str, list[ScoreRow]] = defaultdict(list)
     for record in ledger.records("score"):
         if record["run_id"] not in scored:
@@ -169,21 +168,23 @@ def pull(store: Store) -> Pulled:
             guess = Estimate(value=value, low=low, high=high, basis=Basis(record["basis"]))
             by_run[record["run_id"]].append(
                 ScoreRow(run_id=record["run_id"], quantity=record["quantity"], device_key=record["device_key"],
-                         predicted=guess, actual=record["actual"], created=record["created"])
+                         predicted=guess, actual=record["actual"], created=record["created"],
+                         set_aside=record.get("set_aside", ""))
             )  # fmt: skip
     for run_id, rows in by_run.items():
-        store.ledger.record_scores(run_id, list({row.quantity: row for row in rows}.values()))
+        store.record_scores(run_id, list({row.quantity: row for row in rows}.values()))
     return Pulled(new=new, calibrations=calibrations, scored_runs=len(by_run), damaged=damaged)
 
 
-def is_job_history(path: Path) -> bool:
-    """Tell whether a file is what `sacct --json` prints."""
-    return path.suffix == ".json" and path.is_file() and isinstance(read_json(path, "file").get("jobs"), list)
+def import_jobs(path: Path, store: Store) -> Pushed | None:
+    """Write the GPU jobs of a cluster's history, which `sacct --json` prints, to the shared ledger.
 
-
-def import_jobs(path: Path, store: Store) -> Pushed:
-    """Write the GPU jobs of a cluster's history (`sacct --json`) to the shared ledger. Raises AdvisorError."""
-    records = [record for job in read_json(path, "history")["jobs"] if (record := _job_record(job)) is not None]
+    Returns None if the file is something else. Raises AdvisorError.
+    """
+    jobs = read_json(path, "file").get("jobs") if path.suffix == ".json" and path.is_file() else None
+    if not isinstance(jobs, list):
+        return None
+    records = [record for job in jobs if (record := _job_record(job)) is not None]
     if not records:
         raise AdvisorError(f"{path} has no finished jobs with GPUs", "sacct --json --allusers --starttime=2026-01-01")
     return Pushed(records=len(records), new=ledger_of(store.home).push(records))
@@ -218,7 +219,8 @@ def spending(store: Store, by: str) -> list[Spending]:
     for record in (*_last_of_each(ledger.records("run")), *_last_of_each(ledger.records("job"))):
         key = record["created"][:7] if by == "month" else record.get(by)
         groups[str(key or "unknown")].append(record)
-    steps = {score["run_id"]: score for score in ledger.records("score") if score["quantity"] == "step_seconds"}
+    steps = {score["run_id"]: score for score in ledger.records("score")
+             if score["quantity"] == "step_seconds" and not score.get("set_aside")}  # fmt: skip
     found = [
         _sum(name, records, [steps[record["id"]] for record in records if record["id"] in steps])
         for name, records in groups.items()
@@ -228,13 +230,12 @@ def spending(store: Store, by: str) -> list[Spending]:
 
 def _last_of_each(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the fullest record of each run: one that was resumed or scored after it was pushed has several."""
-    last: dict[tuple[Any, Any], tuple[float, int, dict[str, Any]]] = {}
-    for record in records:
-        key = record.get("cluster"), record.get("id")
-        full = (record.get("hours") or 0.0, sum(value is not None for value in record.values()), record)
-        if key not in last or full[:2] >= last[key][:2]:
-            last[key] = full
-    return [record for *_, record in last.values()]
+
+    def fullness(record: Mapping[str, Any]) -> tuple[float, int]:
+        return record.get("hours") or 0.0, sum(value is not None for value in record.values())
+
+    # Of records that are as full, the last stands.
+    return list({(one.get("cluster"), one.get("id")): one for one in sorted(records, key=fullness)}.values())
 
 
 def _sum(group: str, records: Sequence[Mapping[str, Any]], scores: Sequence[Mapping[str, Any]]) -> Spending:
@@ -298,9 +299,3 @@ def _far(one: float | None, other: float) -> float:
 
 def _model(work: Workload) -> str:
     return work.model.name if work.model is not None else f"{work.shape.family} d{work.shape.depth}"
-
-
-def _plain(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document as JSON can hold it."""
-    plain: dict[str, Any] = json.loads(json.dumps(document, default=str))
-    return plain

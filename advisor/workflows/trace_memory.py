@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from advisor.findings.make_case import predict_as_logged
 from advisor.findings.traces import memory
 from advisor.findings.traces.judgement import Judgement
 from advisor.planning.infeasible import enough
-from advisor.prediction.batch import predict_batch
-from advisor.prediction.profile import FIT_MARGIN, Profile
+from advisor.prediction.profile import Profile
 from advisor.records import Workload
 from advisor.units import format_bytes
 
@@ -49,12 +49,7 @@ def what_would_have_fitted(workload: Workload, profile: Profile, appetite: float
     """Yield the largest changes that surely fit if the run needs `appetite` times the predicted activations."""
 
     def fits(changed: Workload) -> bool:
-        answer, room = predict_batch(profile, [changed])[0], profile.device_memory_bytes
-        if not answer.fits or answer.device_bytes is None or room is None:
-            return False
-        parts = profile.memory.breakdown(changed)
-        more = (appetite - 1) * (parts.activations_bytes + parts.logits_bytes)
-        return answer.device_bytes.high + more <= FIT_MARGIN * room
+        return predict_as_logged(profile, [changed], appetite)[0].fits is True
 
     yield from enough(_smaller(workload), fits)
 

@@ -39,7 +39,16 @@ def write_back(scored: ScoredRun, path: Path, run: str | None, python: str) -> W
 
     Raises AdvisorError if there is no such run, or if the library is missing or refuses.
     """
-    target, parameters = target_of(path.expanduser().resolve(), run), parameters_of(scored)
+    target = target_of(path.expanduser().resolve(), run)
+    parameters: dict[str, float | str] = {"advisor.run": scored.run_id, "advisor.device": scored.device_key}
+    for score in scored.scores:
+        if (promised := score.predicted) is not None:
+            inside = None if score.actual is None else "yes" if score.inside_interval else "no"
+            values = {"predicted": promised.value, "low": promised.low, "high": promised.high,
+                      "actual": score.actual, "inside": inside, "error": score.error}  # fmt: skip
+            parameters |= {f"advisor.{score.quantity}.{key}": one for key, one in values.items() if one is not None}
+    if len(parameters) == 2:
+        raise AdvisorError(f"nothing was predicted for {scored.run_id}", "give its plan: --plan plan.yaml", exit_code=2)
     library, words = str(target["library"]), [python, "-c", _SCRIPT.read_text(encoding="utf-8")]
     environment = {**os.environ, "WANDB_SILENT": "true", "MLFLOW_ALLOW_FILE_STORE": "true"}
     environment |= {"TRACKIO_DIR": str(target["folder"])} if library == "trackio" else {}
@@ -57,20 +66,6 @@ def write_back(scored: ScoredRun, path: Path, run: str | None, python: str) -> W
         raise AdvisorError(message, hint)
     place = done.stdout.strip().splitlines()[-1]
     return WrittenParameters(library=library, run=str(target["run"]), place=place, parameters=len(parameters))
-
-
-def parameters_of(scored: ScoredRun) -> dict[str, float | str]:
-    """Returns names and values of the predictions and the results. Raises AdvisorError if nothing was predicted."""
-    found: dict[str, float | str] = {"advisor.run": scored.run_id, "advisor.device": scored.device_key}
-    for score in scored.scores:
-        if (promised := score.predicted) is not None:
-            inside = None if score.actual is None else "yes" if score.inside_interval else "no"
-            values = {"predicted": promised.value, "low": promised.low, "high": promised.high,
-                      "actual": score.actual, "inside": inside, "error": score.error}  # fmt: skip
-            found |= {f"advisor.{score.quantity}.{name}": one for name, one in values.items() if one is not None}
-    if len(found) == 2:
-        raise AdvisorError(f"nothing was predicted for {scored.run_id}", "give its plan: --plan plan.yaml", exit_code=2)
-    return found
 
 
 def target_of(path: Path, run: str | None) -> Target:

@@ -14,24 +14,22 @@ import yaml
 
 from advisor.engines.templates import filled
 from advisor.errors import AdvisorError
-from advisor.hardware.catalog import GPUS_PER_NODE
 from advisor.laws.hyperparameters import deepseek_rate
 from advisor.options import EIGHT_BIT
-from advisor.planning.models import Architecture
+from advisor.planning.models import NamedModel
 from advisor.prediction.wallclock import between_failures, checkpoint_interval_seconds
 from advisor.records import Plan
 from advisor.store.disk import read_yaml, write_atomic
 from advisor.store.folders import profiles_folder
-from advisor.workflows.goal import find_architecture
-from advisor.workflows.plan_finetune import LENGTH, RANK, SEQUENCES, tokens_padded, usual_epochs
-from advisor.workflows.write_rl import JUDGING_FUNCTION, rl_fields, rl_form
+from advisor.workflows.goal import find_any_model
+from advisor.workflows.plan_finetune import LENGTH, SEQUENCES, tokens_padded, usual_epochs
+from advisor.workflows.write_rl import HUB, JUDGING_FUNCTION, OUT, machines, rl_fields, rl_form, shared_fields
 
 # Learning rates by stage and whether adapters are trained. They are from the examples of TRL and unsloth; for DPO, they
 # and the weight of the reference are from the alignment handbook's Zephyr (Tunstall et al. 2023).
 _RATES = {("sft", True): 2e-4, ("sft", False): 2e-5, ("dpo", True): 5e-6, ("dpo", False): 5e-7}
 _BETA = 0.1
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-OUT = "out"
 _TORCHTITAN = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}
 _SAME = {"nemo": "megatron"}  # software that takes the arguments of another
 _STALL_SECONDS = 5.0  # of one asynchronous checkpoint of a large run; sets only the interval
@@ -46,13 +44,30 @@ class Written:
     command: str
     to_fill_in: tuple[str, ...]
     missing: str  # what the file does not say of the model; "" if nothing is known to be
+    install: str  # the command that installs the software; "" if it has none
+    data: str  # what stands in place of DATA, in words; "" if unknown
+
+    @property
+    def steps(self) -> str:
+        """The steps from the file to the run, in words."""
+        blanks = " and ".join(self.to_fill_in)
+        steps = [f"install {self.software}" + (f" (`{self.install}`)" if self.install else "")]
+        steps += (
+            [
+                f"put your {'data' if len(self.to_fill_in) == 1 else 'own'} in place of {blanks}"
+                + (f" ({self.data})" if self.data else "")
+            ]
+            if blanks
+            else []
+        )
+        return "; ".join(f"{number}. {step}" for number, step in enumerate([*steps, f"run `{self.command}`"], 1))
 
 
 def write_elsewhere(plan: Plan, path: Path) -> Written:
     """Write the plan's run for its software. Raises AdvisorError if the format of its start file is unknown."""
     assert plan.goal.model is not None  # other software trains published models
     rollouts, kind, able = plan.workload.rollouts, _kind(plan), _formats(plan)
-    architecture = find_architecture(plan.goal.model)
+    architecture = find_any_model(plan.goal.model)
     name = next((one for one in able if _exports()[one]["suffix"] == path.suffix), able[0])
     row = _exports()[name]
     if rollouts is not None:
@@ -76,6 +91,8 @@ def write_elsewhere(plan: Plan, path: Path) -> Written:
     fields = made[kind](plan, architecture)
     fields |= {"file": shlex.quote(path.name), "module": path.stem}
     fields["sharded"] = row.get("sharded", {}).get(fields.get("sharding"))
+    if fields.get("sharding") in ("optimizer", "full"):
+        row = row | {"install": row.get("install_sharded", row.get("install", ""))}
     if "models" in row:
         model = architecture.name
         if model not in row["models"]:
@@ -94,7 +111,10 @@ def write_elsewhere(plan: Plan, path: Path) -> Written:
     write_atomic(path, text)
     blanks = tuple(word for word in ("DATA.jsonl", "DATA") if word in text)[:1]
     blanks += (JUDGING_FUNCTION,) if JUDGING_FUNCTION in text else ()
-    return Written(path=path, software=name.removesuffix("-rl"), command=command, to_fill_in=blanks, missing=missing)
+    return Written(
+        path=path, software=name.removesuffix("-rl"), command=command, to_fill_in=blanks, missing=missing,
+        install=row.get("install", ""), data=row.get("data", {}).get(plan.goal.stage or "sft", ""),
+    )  # fmt: skip
 
 
 def start_suffix(plan: Plan) -> str:
@@ -111,6 +131,9 @@ def _kind(plan: Plan) -> str:
 def _formats(plan: Plan) -> list[str]:
     """Return the rows of exports.yaml that can say the plan's software, the requested one first."""
     kind = _kind(plan)
+    if kind == "layouts" and plan.goal.finetune is not None:
+        hint = "start from the published weights in the layout above"
+        raise AdvisorError("no start file is written for a fine-tune over layouts", hint, exit_code=2)
     requested = plan.goal.software or ("trl" if kind == "finetune" else "nemo")
     if kind == "rl":
         requested = f"{requested}-rl"
@@ -123,7 +146,7 @@ def _formats(plan: Plan) -> list[str]:
     return able
 
 
-def _missing(architecture: Architecture) -> str:
+def _missing(architecture: NamedModel) -> str:
     """Returns what options for sizes, positions and norms do not say of a model, or "" if they say all of it."""
     name, details = architecture.name, architecture.details
     if details.open:
@@ -145,10 +168,7 @@ def _text(row: Mapping[str, Any], fields: Mapping[str, Any], missing: str = "") 
         if fields.get("gpus", 1) > 1 and "several" in row:
             begin += " " + row["several"].format(**fields)
         bare, hydra = row.get("switches") == "bare", row.get("switches") == "overrides"
-        words = [
-            begin,
-            *(_override(name, value) if hydra else _option(name, value, bare) for name, value in values.items()),
-        ]
+        words = [begin, *(_option(name, value, bare, hydra) for name, value in values.items())]
         remark = (f"# {missing}\n" if missing else "") + row.get("before", "").format(**fields)
         return f"#!/bin/bash\n{remark}" + " \\\n  ".join(words) + "\n", f"bash {fields['file']}"
     several = fields.get("gpus", 1) > 1 and "start_on_several" in row
@@ -160,43 +180,35 @@ def _text(row: Mapping[str, Any], fields: Mapping[str, Any], missing: str = "") 
     return yaml.safe_dump(values, sort_keys=False), command
 
 
-def _option(name: str, value: Any, bare: bool) -> str:
-    """Returns an option as text for a command line; with `bare`, a true option has no value."""
+def _option(name: str, value: Any, bare: bool, hydra: bool) -> str:
+    """Returns an option for a command line, or as Hydra takes it; with `bare`, a true option has no value."""
     if bare and value is True:
         return f"--{name}"
     if name == "lora_target_modules":
         return f"--{name} {value}"  # several words
-    return f"--{name} {shlex.quote(str(value).lower() if isinstance(value, bool) else str(value))}"
+    text = shlex.quote(str(value).lower() if isinstance(value, bool) else str(value))
+    return f"{name}={text}" if hydra else f"--{name} {text}"
 
 
-def _override(name: str, value: Any) -> str:
-    """Returns an option as Hydra takes it."""
-    return f"{name}={shlex.quote(str(value).lower() if isinstance(value, bool) else str(value))}"
-
-
-def finetune_fields(plan: Plan, architecture: Architecture) -> dict[str, Any]:
+def finetune_fields(plan: Plan, architecture: NamedModel) -> dict[str, Any]:
     """Returns the fields of a fine-tune's files, by the names of profiles/exports.yaml."""
     goal, run = plan.goal, plan.chosen
     work = run.prediction.workload
     adapted, quantized = goal.finetune != "full", goal.finetune == "qlora"
-    rank = (goal.lora_rank or RANK) if adapted else None
-    recomputed = work.activation_checkpointing == "full"
+    shared = shared_fields(plan, architecture, adapted)
+    recomputed = shared["recomputed"]
     mixture = architecture.model.experts is not None  # its adapters are only in attention
     eight_bit = goal.optimizer == EIGHT_BIT
     epochs, pairs = float(goal.epochs or usual_epochs(goal)), goal.stage == "dpo"
     stage = goal.stage or "sft"
     micro_batch = work.micro_batch // SEQUENCES[stage]  # in examples or pairs
     dtype = {"bf16": "bfloat16", "fp16": "float16"}[work.precision]
-    return {
-        "model": architecture.source.removeprefix("https://huggingface.co/"),
+    return shared | {
         "adapter": goal.finetune if adapted else None,
         "method": "lora" if adapted else "full",
-        "adapted": adapted,
         "full": not adapted,
         "quantized": quantized,
         "four_bits": 4 if quantized else None,
-        "rank": rank,
-        "alpha": 2 * rank if rank else None,
         "dropout": 0.0 if adapted else None,
         "target_all": (",".join(_ATTENTION) if mixture else "all") if adapted else None,
         "target_linear": (" ".join(_ATTENTION) if mixture else "all-linear") if adapted else None,
@@ -214,24 +226,17 @@ def finetune_fields(plan: Plan, architecture: Architecture) -> dict[str, Any]:
         "rl": "dpo" if pairs else None,
         "chat_type": "chat_template.default" if pairs else "chat_template",
         "beta": _BETA if pairs else None,
-        "recomputed": recomputed,
-        "recomputed_in_words": "true" if recomputed else "false",
         "not_recomputed": not recomputed,
         "unsloth_checkpointing": '"unsloth"' if recomputed else "False",
-        "bf16": work.precision == "bf16",
-        "fp16": work.precision == "fp16",
-        "sharding": work.sharding,
         "dtype": dtype,
         "quant_storage": dtype if quantized and work.sharding == "full" else None,  # weights that can be sharded
         "step_sequences": micro_batch * work.grad_accum * run.offer.gpus,
         "whole_epochs": math.ceil(epochs),
         "steps": None if epochs.is_integer() else math.ceil(tokens_padded(plan) / work.step_tokens),
-        "gpus": run.offer.gpus,
-        "out": OUT,
     }
 
 
-def layout_fields(plan: Plan, architecture: Architecture) -> dict[str, Any]:
+def layout_fields(plan: Plan, architecture: NamedModel) -> dict[str, Any]:
     """Returns the fields of the files for a plan over layouts, by the names of profiles/exports.yaml."""
     work, cut, model = plan.workload, plan.workload.layout, architecture.model
     assert cut is not None
@@ -244,55 +249,41 @@ def layout_fields(plan: Plan, architecture: Architecture) -> dict[str, Any]:
     every = checkpoint_interval_seconds(_STALL_SECONDS, between_failures(cut.gpus).value)
     dense = model.layers - model.expert_layers
     mixed = [0] * dense + [1] * model.expert_layers
-    micro = work.micro_tokens
     uneven = _uneven(model.layers, cut.pipeline, cut.virtual)
     pieces = {} if latent is None else dict(zip(("queries", "keys", "rotary", "plain", "values"), latent, strict=True))
     found = {
-        "hub": architecture.source.removeprefix("https://huggingface.co/"),
-        "nodes": max(1, cut.gpus // GPUS_PER_NODE),
-        "node_gpus": min(GPUS_PER_NODE, cut.gpus),
-        "layers": model.layers,
-        "width": model.width,
+        "hub": architecture.source.removeprefix(HUB),
+        **machines(cut.gpus),
+        **{name: getattr(model, name) for name in ("layers", "width", "heads", "gated")},
+        **{name: getattr(cut, name) for name in ("tensor", "sequence", "pipeline", "context", "gpus")},
         "ffn_width": model.ffn_width or (experts.width if experts else None),
-        "heads": model.heads,
         "grouped": latent is None and model.kv_heads < model.heads,
         "groups": model.kv_heads if latent is None and model.kv_heads < model.heads else None,
         "head_dim": None if latent is not None else model.head_dim,
         "latent": latent is not None,
         **{f"latent_{name}": pieces.get(name) or None for name in ("queries", "keys", "rotary", "plain", "values")},
-        "gated": model.gated,
         "normalization": "RMSNorm" if model.gated else "LayerNorm",
         "positions": "rope" if model.gated else "learned_absolute",
         "rope_base": int(details.rope_base) if details.rope_base and model.gated else None,
         "qk_norm": details.qk_norm or latent is not None,  # of latent attention the compressed ones are normalised
         "qkv_bias": details.qkv_bias,
         "untied": not model.tied,
-        "experts": experts.count if experts else None,
         "mixture": experts is not None,
-        "per_token": experts.per_token if experts else None,
-        "expert_width": experts.width if experts else None,
-        "shared_width": experts.shared * experts.width or None if experts else None,
-        "expert_pattern": str(mixed).replace(" ", "") if experts and dense else None,
-        "dispatcher": "alltoall" if experts else None,
+        **dict.fromkeys(("experts", "per_token", "expert_width", "shared_width", "expert_pattern", "dispatcher")),
         "vocab": model.vocab_size,
         "seq_len": seq_len,
         "micro_batch": work.micro_batch,
-        "micro_tokens": micro,
+        "micro_tokens": work.micro_tokens,
         "sequences": work.step_tokens // seq_len,
         "step_tokens": work.step_tokens,
         "steps": steps,
-        "tensor": cut.tensor,
-        "sequence": cut.sequence,
-        "pipeline": cut.pipeline,
         "even_virtual": cut.virtual if cut.virtual > 1 and not uneven else None,
         "uneven_layout": uneven,
         "layers_per_stage": piece if cut.pipeline > 1 else None,
         "pipeline_micro_batches": work.grad_accum if cut.pipeline > 1 else 1,
         "schedule": "Interleaved1F1B" if cut.virtual > 1 else "1F1B",
-        "context": cut.context,
-        "expert": cut.expert if experts else None,
+        **dict.fromkeys(("expert", "expert_tensor")),
         "expert_degree": cut.expert,
-        "expert_tensor": cut.expert_tensor if experts else None,
         "optimizer_sharded": not full and cut.sharding != "none",
         "fully_sharded": full,
         "sharding_strategy": "optim_grads_params" if full else None,
@@ -307,9 +298,14 @@ def layout_fields(plan: Plan, architecture: Architecture) -> dict[str, Any]:
         "least_rate": float(f"{rate / 10:.2g}"),
         "any_sharding": cut.sharding != "none",
         "save_every": max(1, round(float(every) / plan.chosen.step_seconds.value)),
-        "gpus": cut.gpus,
         "out": OUT,
     }
+    if experts is not None:
+        found |= {
+            "experts": experts.count, "per_token": experts.per_token, "expert_width": experts.width,
+            "shared_width": experts.shared * experts.width or None, "dispatcher": "alltoall", "expert": cut.expert,
+            "expert_tensor": cut.expert_tensor, "expert_pattern": str(mixed).replace(" ", "") if dense else None,
+        }  # fmt: skip
     quoted = ("uneven_layout", "recompute_granularity", "recompute_method")
     return found | {f"quoted_{name}": repr(found[name]) for name in quoted}
 

@@ -9,18 +9,19 @@ from typing import Any
 from advisor.architecture import Layout, Rollouts
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GPUS_PER_NODE
-from advisor.planning.models import Architecture
+from advisor.planning.models import NamedModel
 from advisor.prediction.rl import ONE_OFF
 from advisor.records import Plan
-from advisor.workflows.goal import find_architecture
+from advisor.workflows.goal import find_any_model
 from advisor.workflows.plan_finetune import RANK
 
 # By whether adapters are trained, and the weight of the reference: verl's examples/grpo_trainer.
 _RATES = {True: 3e-6, False: 1e-6}
 _KL = 0.001
 _LONGEST_PROMPT = 4.0  # over the mean one
-_HUB = "https://huggingface.co/"
-_OUT = "out"
+HUB = "https://huggingface.co/"
+OUT = "out"
+_AS_PLANNED = ("prompts", "group", "response_max", "reference", "offloaded", "memory_share", "staleness", "updates")
 JUDGING_FUNCTION = "REWARD.py"  # with a function that turns a judgement into a number
 
 
@@ -56,7 +57,32 @@ def rl_form(row: Mapping[str, Any], plan: Plan, rollouts: Rollouts) -> Mapping[s
     return made
 
 
-def rl_fields(plan: Plan, architecture: Architecture) -> dict[str, Any]:
+def machines(gpus: int, role: str = "") -> dict[str, int]:
+    """Returns the number of machines with these GPUs, and the GPUs of each, as fields."""
+    return {f"{role}nodes": max(1, gpus // GPUS_PER_NODE), f"{role}node_gpus": min(GPUS_PER_NODE, gpus)}
+
+
+def shared_fields(plan: Plan, architecture: NamedModel, adapted: bool) -> dict[str, Any]:
+    """Returns the fields that the files of fine-tunes and of RL have in common."""
+    work, rank = plan.workload, (plan.goal.lora_rank or RANK) if adapted else None
+    recomputed = work.activation_checkpointing == "full"
+    return {
+        "model": architecture.source.removeprefix(HUB),
+        "adapted": adapted,
+        "rank": rank,
+        "alpha": 2 * rank if rank else None,
+        "target_linear": "all-linear" if rank else None,
+        "recomputed": recomputed,
+        "recomputed_in_words": "true" if recomputed else "false",
+        "bf16": work.precision != "fp16",
+        "fp16": work.precision == "fp16",
+        "sharding": work.sharding,
+        "gpus": work.gpus,
+        "out": OUT,
+    }
+
+
+def rl_fields(plan: Plan, architecture: NamedModel) -> dict[str, Any]:
     """Returns the fields of the files for RL post-training, by the names of profiles/exports.yaml."""
     work, rollouts, goal = plan.workload, plan.workload.rollouts, plan.goal
     assert rollouts is not None
@@ -65,46 +91,31 @@ def rl_fields(plan: Plan, architecture: Architecture) -> dict[str, Any]:
     micro = max(1, min(work.micro_batch, a_gpu))
     # micro-batches after which every group of answers is complete, as TRL demands of a batch
     whole_groups = rollouts.group // math.gcd(rollouts.group, micro * trained)
-    rank = (goal.lora_rank or RANK) if goal.lora else None
     recomputed = work.activation_checkpointing == "full"
     layout = work.layout if work.layout is not None else Layout(data=trained)
-    judge = None if goal.judge is None else find_architecture(goal.judge).source.removeprefix(_HUB)
+    judge = None if goal.judge is None else find_any_model(goal.judge).source.removeprefix(HUB)
     judging, engine_gpus = rollouts.judge_gpus, rollouts.engine_gpus
-    return {
-        "model": architecture.source.removeprefix(_HUB),
+    prompt_max = 128 * math.ceil(_LONGEST_PROMPT * rollouts.prompt_len / 128)
+    return shared_fields(plan, architecture, goal.lora) | {
         "estimator": "gae" if rollouts.algorithm == "ppo" else "grpo",
-        "critic": architecture.source.removeprefix(_HUB) if rollouts.algorithm == "ppo" else None,
-        "prompts": rollouts.prompts,
-        "group": rollouts.group,
-        "prompt_max": 128 * math.ceil(_LONGEST_PROMPT * rollouts.prompt_len / 128),
-        "response_max": rollouts.response_max,
-        "recomputed": recomputed,
-        "recomputed_in_words": "true" if recomputed else "false",
-        "adapted": goal.lora,
-        "rank": rank,
-        "alpha": 2 * rank if rank else None,
-        "target_linear": "all-linear" if rank else None,
+        "critic": architecture.source.removeprefix(HUB) if rollouts.algorithm == "ppo" else None,
+        **{name: getattr(rollouts, name) for name in _AS_PLANNED},
+        **machines(trained),
+        **machines(engine_gpus, "engine_"),
+        **(machines(judging, "judge_") if judging else dict.fromkeys(("judge_nodes", "judge_node_gpus"))),
+        "prompt_max": prompt_max,
         "learning_rate": _RATES[goal.lora],
         "mini_prompts": max(1, rollouts.prompts // rollouts.updates),
         "micro_tokens": work.micro_tokens,
         "micro_batch": micro,
         "grad_accum": max(whole_groups, a_gpu // micro // whole_groups * whole_groups),
-        "reference": rollouts.reference,
         "beta": _KL if rollouts.reference else 0.0,
-        "offloaded": rollouts.offloaded,
         "tensor": rollouts.engine_tensor,
-        "memory_share": rollouts.memory_share,
-        "node_gpus": min(GPUS_PER_NODE, trained),
-        "nodes": max(1, trained // GPUS_PER_NODE),
-        "engine_node_gpus": min(GPUS_PER_NODE, engine_gpus),
-        "engine_nodes": max(1, engine_gpus // GPUS_PER_NODE),
         "engine_devices": ",".join(map(str, range(trained, trained + engine_gpus))),
         "train_devices": ",".join(map(str, range(trained))),
         "copies": engine_gpus // rollouts.engine_tensor,
-        "context": 128 * math.ceil(_LONGEST_PROMPT * rollouts.prompt_len / 128) + rollouts.response_max,
+        "context": prompt_max + rollouts.response_max,
         "engine_quantization": "fp8" if rollouts.engine_fp8 else None,
-        "staleness": rollouts.staleness,
-        "updates": rollouts.updates,
         "samples": plan.chosen.steps * rollouts.prompts,
         "dropping": rollouts.trained_share < 1,
         "train_tensor": layout.tensor,
@@ -117,15 +128,8 @@ def rl_fields(plan: Plan, architecture: Architecture) -> dict[str, Any]:
         "judge": judge,
         "judged": judge is not None,
         "judge_apart": judging > 0,
-        "judge_node_gpus": min(GPUS_PER_NODE, judging) or None,
-        "judge_nodes": max(1, judging // GPUS_PER_NODE) if judging else None,
         "judge_engine": "vllm" if judge else None,
         "judge_tensor": rollouts.judge_tensor if judge else None,
         "judge_function": JUDGING_FUNCTION if judge and rollouts.judge_len else None,
         "steps": plan.chosen.steps,
-        "bf16": work.precision != "fp16",
-        "fp16": work.precision == "fp16",
-        "sharding": work.sharding,
-        "gpus": trained,
-        "out": _OUT,
     }

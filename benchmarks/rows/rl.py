@@ -17,7 +17,7 @@ from advisor.prediction.generation import Answers
 from advisor.prediction.rl import RlRun, RlSoftware, RlWork, predict_rl, prediction_of, require_rl_software, rl_software
 from advisor.records import Prediction
 from advisor.store.store import Store
-from advisor.workflows.goal import RL_SOFTWARE, find_architecture
+from advisor.workflows.goal import RL_SOFTWARE, find_any_model
 from advisor.workflows.plan_finetune import RANK
 from advisor.workflows.rl import PROMPT_LEN, UNSURE, RlRequest, usual_length, usual_updates
 
@@ -161,7 +161,7 @@ def model_of(name: str, params_b: float | None, active_b: float | None, assumed:
     plain = plain.replace("deepseek-r1-distill-qwen-", "qwen2.5-").replace("deepseek-r1-distill-llama-", "llama-3.1-")
     for one in (name, name.split(" ")[0], plain, plain.replace("qwen2-", "qwen2.5-")):
         try:
-            found = find_architecture(one).model
+            found = find_any_model(one).model
         except AdvisorError:
             continue
         if params_b is None or abs(found.parameters / (params_b * 1e9) - 1) < 0.5:

@@ -100,8 +100,9 @@ def test_memory_that_ran_out_late_is_a_long_batch_in_the_trainers_own_words(told
     ended = found["out_of_memory"]
     assert ended["title"].startswith("Out of memory after step 267") and "267 of 5000" in document["status_reason"]
     assert ended["causes"][0].startswith("a batch longer than any of the 267 steps before")
-    assert ended["actions"][0].startswith(f"cap {longest}") and any(recompute in action for action in ended["actions"])
-    assert any(": 4, gradient_accumulation_steps: 4 (instead of 8 x 2)" in action for action in ended["actions"])
+    halved = "from 8 to 4 and double gradient_accumulation_steps from 2 to 4: same training, less memory"
+    assert ended["actions"][1].startswith(f"cap {longest}") and any(recompute in action for action in ended["actions"])
+    assert ended["actions"][0].endswith(halved) and f"Change: {ended['actions'][0]}" in document["verdict"]
     assert "steps_missing" not in found
 
 
@@ -228,31 +229,44 @@ SKIPS = "".join(
 FEW, MANY = falling_rows(50, 50), falling_rows(600)
 LATE = MANY.replace("\n", " 0.5 s/it\n")
 ENDED = "`Trainer.fit` stopped: `max_steps=600` reached.\n"
-WORKERS = ("DataLoader worker (pid 4711) is killed by signal: Killed.",
-    "DataLoader worker (pid(s) 4711, 4712) exited unexpectedly",
-           "unable to open shared memory object </torch_4711_12> in read-write mode")  # fmt: skip
+# shared memory is named for what shows that it was too small, and not for signal 9
+WORKERS = {
+    "DataLoader worker (pid 4711) is killed by signal: Killed.": ("cause: ran out of memory", "1: halve num_workers"),
+    "DataLoader worker (pid(s) 4711, 4712) exited unexpectedly": ("cause: memory", "1: num_workers", "2: --shm-size"),
+    "unable to open shared memory object </torch_4711_12> in read-write mode": ("cause: /dev/shm", "1: --shm-size"),
+    "DataLoader worker (pid 4711) is killed by signal: Bus error.": ("cause: /dev/shm", "1: --shm-size"),
+    "DataLoader worker (pid 4711) is killed by signal: Segmentation fault.": ("cause: crashed", "1: faulthandler"),
+}
 AT_LEAST_SCALE = "Current loss scale already at minimum. Exiting"
 # the text, more words of the command, the status, of each finding words of its title, severity ("is"), evidence
 # ("seen"), first cause and actions by their number, findings that are not there
 CASES = {
     # from step 4460 to the last printed, both counted: the rise that runs into it is its beginning
     "a loss that broke": (nanogpt(BROKEN), (), "diverged", {"loss_not_finite": (
-        "step 4460", "step 4400", "1: resume from the checkpoint of step 4000")}, ("loss_spikes", "steps_missing")),
+        "step 4,460", "seen: step 4,380 was", "1: resume from the checkpoint of step 4,000")},
+        ("loss_spikes", "steps_missing")),
     "a rise without a checkpoint": (nanogpt(RISEN, saved=10**9), (), "diverged", {"loss_not_finite": (
-        "began to rise at step 4000", "1: before step 4000")}, ()),
+        "seen: step 3,980 was the last good one", "1: before step 4000")}, ()),
+    # a spike that comes back before the rise, a log of few rows, and a rise of forty rows
+    "a spike before the rise": (nanogpt(falling(216) + [4.4] + BROKEN[217:], saved=10**9), (), "diverged", {
+        "loss_not_finite": ("seen: step 4,380 was the last good one",)}, ()),
+    "few rows before the rise": (nanogpt(BROKEN[190:]), (), "diverged", {"loss_not_finite": (
+        "seen: step 580 was the last good one",)}, ()),
+    "a slow rise": (nanogpt(falling(200) + [3.1 + n / 10 for n in range(40)] + [math.nan] * 40), (), "diverged", {
+        "loss_not_finite": ("seen: step 3,980 was the last good one",)}, ()),
     "a spike that did not come back": (nanogpt(falling(240) + [5.5, 5.6, 5.5, 5.6]), (), "", {"loss_spikes": (
         "not back by the end of the log",)}, ()),
     # done are 7,500, saved were 6,000: (50,000 - 6,000) x 2.45 s x 1.1
     "a time limit after a checkpoint": (megatron(DEVICES["a setting"], rows=75, ending=LIMIT), (), "time_limit",
         {"time_limit": (
-        f"1: ask for {(50000 - 6000) * 2.45 * 1.1 / 3600:.1f} h (what is left from the checkpoint of step 6000",
+        f"1: ask for {(50000 - 6000) * 2.45 * 1.1 / 3600:.1f} h: the rest, the 1,500 lost steps and 10 % to spare",
         "seen: 1,500 steps since the checkpoint of step 6,000 are lost")}, ("steps_missing",)),
     "a time limit of the second run": (TWICE, (), "time_limit", {"time_limit": ("at step 200 of run 2",)}, ()),
     "rows without a step": ("".join(by_epochs()), (), "", {"overfitting": ("epoch 0.99",)}, ()),
     "rows whose sum tells the step": ("".join(by_sum()), (), "", {"overfitting": (
-        "best at step 160", "1: keep the checkpoint of step 160")}, ("at_chance",)),
+        "best at step 160", "1: keep a checkpoint near step 160, if one was kept")}, ("at_chance",)),
     # a loss that a bar prints as no number is none
-    **{word: (bars(word), (), "diverged", {"loss_not_finite": ("from step 260 on (18 of 30 rows)",)}, ())
+    **{word: (bars(word), (), "diverged", {"loss_not_finite": ("from step 260 on", "seen: 18 of 30 rows")}, ())
        for word in ("nan.0", "NaN", "-inf.0", "inf")},
     "a loss of 0 beside no gradient": (hf(SOUND + LOST, ended=SUMMED), ("--price", "2"), "diverged",
         {"loss_not_finite": (
@@ -297,8 +311,17 @@ CASES = {
         + "100%|###| 499/500 [24:57<00:03, 3.00s/it]W0608 api.py:704] Received 1 death signal, shutting down workers\n",
         (), "killed: after step 499 of 500", {}, ()),
     # a killed loader worker is no preemption
-    **{words: (falling_rows(100) + raised(f"RuntimeError: {words}"), (), "crashed", {"crashed": (
-        "cause: memory", "1: num_workers", "2: --shm-size")}, ("killed",)) for words in WORKERS},
+    **{words: (falling_rows(100) + raised(f"RuntimeError: {words}"), (), "crashed", {"crashed": said}, ("killed",))
+       for words, said in WORKERS.items()},
+    # a bar that shows 0 at first shows how many steps are done; who counts the job's memory says which limit it was
+    "a job that used more than its memory": (
+        "".join(f"train:  1%|# | {n}/20000 [{n // 60:02d}:{n % 60:02d}<7:00:00, 1.00s/it, loss={9 - n / 300:.3f}]\r"
+                for n in range(0, 1010, 10)) + "\nslurmstepd: error: Detected 1 oom_kill event in StepId=9.0. Some of "
+        "the step tasks have been OOM Killed.\nsrun: error: n7: task 1: Out Of Memory\n",
+        (), "out_of_memory: host memory", {"killed": (
+            "step 1,000 of 20,000", "cause: than it asked for", "1: a larger --mem", "2: fewer loader workers")}, ()),
+    "a container that used more than its memory": (falling_rows(100) + "Reason: OOMKilled\n", (), "out_of_memory",
+        {"killed": ("cause: its limit", "1: resources.limits.memory")}, ()),
 }  # fmt: skip
 
 
@@ -322,6 +345,35 @@ def test_how_a_run_ended(told, name):
     assert not set(silent) & found.keys()
 
 
+@pytest.mark.parametrize(
+    ("line", "evaluations"),
+    [
+        ("Epoch {e}: {p:3d}%|##| {n}/1000 [{n:02d}:00<01:00, 2.3it/s, train_loss={l:.3f}{held}]", 2),
+        ("epoch {e} step {n}/1000 train_loss={l:.3f}{held}", 60),  # a line that is no bar prints each evaluation
+    ],
+)
+def test_a_held_out_value_that_a_bar_draws_again_is_one_evaluation(call, tmp_path, line, evaluations):
+    held = ("", ", val_loss=1.992", ", val_loss=1.483", ", val_loss=1.483")
+    rows = [line.format(e=e, p=n // 10, n=n, l=3 - e / 2 - n / 3000, held=held[e])
+            for e in range(4) for n in range(50, 1001, 50)]  # fmt: skip
+    (tmp_path / "run.log").write_text("\n".join(rows) + "\n")
+    told = call("analyze", str(tmp_path / "run.log"))[1]
+    counted = {row[:15].strip(): row.split()[-1] for row in told.splitlines() if " loss  " in row}
+    assert counted == {"training loss": "80", "validation loss": str(evaluations)}
+
+
+def test_a_total_stands_beside_the_mean_over_the_run(call, told, tmp_path):
+    times = [1.0, 2.5, 1.0, 2.5, 1.0] * 40  # a mean step of 1.6 s
+    text = "".join(f"step {n} loss {5 - n / 100:.3f} tokens {4096 * n} step_time {took:.2f}s\n"
+                   for n, took in enumerate(times, 1))  # fmt: skip
+    document, _ = told(text)
+    assert document["throughput"] == pytest.approx(4096) and document["throughput_is"].startswith("median of ")
+    assert document["mean_throughput"] == pytest.approx(4096 / 1.6)
+    assert document["verdict"][-1].startswith("Cost: 5.33 min at 2.56 k tok/s over the run; median step 4.1 k tok/s")
+    shown = call("analyze", str(tmp_path / "run.log"))[1]
+    assert "tokens per second, median step" in shown and "tokens per second over the run" in shown
+
+
 def test_what_was_lost_is_what_was_run_after_the_loss_broke(told):
     document, found = told(nanogpt(BROKEN))
     vain = 40 * 20 - 20 + 1  # of 400,000 planned
@@ -335,6 +387,13 @@ def test_what_was_lost_is_what_was_run_after_the_loss_broke(told):
 def test_what_is_not_said(told):
     spike = told(nanogpt(falling(240) + [5.5, 5.6, 5.5, 5.6]))[1]["loss_spikes"]
     assert "harm" not in spike["title"] and not any(action.startswith("nothing") for action in spike["actions"])
+    rows = [f"step {n} loss {4 - n / 100:.3f} val loss {2 + abs(n - 100) / 100:.3f}" for n in range(10, 210, 10)]
+    for saved, says in (
+        ((), "keep a checkpoint near step 100, if"),
+        (["saving checkpoint to out"], "keep the checkpoint of"),
+    ):
+        kept = told("\n".join([*rows[:10], *saved, *rows[10:]]) + "\n")[1]["overfitting"]
+        assert kept["actions"][0].startswith(says)
     best = told("".join(by_epochs()))[1]["overfitting"]
     assert "step" not in best["title"] + " ".join(best["actions"])[:40]
     document, _ = told("".join(by_sum()))
@@ -349,7 +408,119 @@ def test_what_is_not_said(told):
 def test_memory_that_ran_out_after_good_steps_is_not_a_model_too_large(told):
     ended = told(MANY + OUT_OF_MEMORY.replace(OTHERS, ""))[1]["out_of_memory"]
     assert "600 steps" in ended["causes"][0] and not any("together exceed" in cause for cause in ended["causes"])
-    assert "group examples of like length" in ended["actions"][0]
+    assert "group examples of like length" in " ".join(ended["actions"])
+
+
+ROWS = "".join(f"step {n}/1000 loss {5 - n / 100:.3f} lr 1e-4\n" for n in range(1, 200))
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 44, in <module>\n    step()\n'
+PREEMPTED = "slurmstepd: error: *** JOB 2583 ON hgx CANCELLED AT 2024-07-10T02:25:05 DUE TO PREEMPTION ***\n"
+OTHERS_TOO = """\
+  0%|          | 1/1200 [00:09<3:03:12,  9.17s/it]Traceback (most recent call last):
+  File "/home/u/train.py", line 88, in <module>
+    trainer.train()
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.16 GiB. GPU 0 has a total capacity of 23.64 GiB of \
+which 512.00 MiB is free. Process 3021 has 6.40 GiB memory in use. Process 4417 has 3.50 GiB memory in use. Including \
+non-PyTorch memory, this process has 13.20 GiB memory in use.
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "second"),
+    [
+        (OTHERS_TOO, "after 1 of 1,200 steps", "kill 3021 4417 (frees 9.9 GiB)"),
+        (ROWS + TRACEBACK + "KeyError: 'text'\n", "to 3.01. The log says “KeyError: 'text' [train.py:44]”. No ch",
+         "mend what the message"),
+        (ROWS + TRACEBACK + "StopIteration\n", "The log says “StopIteration [train.py:44]”",
+         "steps did\nChange: repeat the data"),
+        (
+            ROWS + TRACEBACK + "OSError: [Errno 28] No space left on device\n",
+            "The disk was full: OSEr",
+            "Change: free space",
+        ),
+        (ROWS + "Killed\n", "killed from outside after 199 of 1,000 steps (19.9 %); its loss fell from 4.99 to 3.01",
+         "Change: fewer loader workers"),
+        (ROWS + PREEMPTED, "after 199 of 1,000 steps (19.9 %); its loss", "Change: resume from the newest checkpoint"),
+        (ROWS + LIMIT, "reached its time limit after 199 of 1,000 steps (19.9 %); its loss fell from 4.99 to 3.01. No "
+         "checkpoint is recorded.\nChange: ask for more time", "Cost: "),
+        (ROWS, "to 3.01. The log ends there, without an end message.\nChange: why it ended is not in this log: look "
+         "at its stderr", "Cost: "),
+        (nanogpt(BROKEN), "its loss fell from 10.9 to 2.98 and rose to 5.7, then NaN from step 4,460 on",
+         "\nChange: resume from the checkpoint of step 4,000 with half the learning rate"),
+        ("***** Running training *****\n  Total optimization steps = 0\n{'train_runtime': 1.2, 'train_loss': 0.0}\n",
+         "completed without a printed step. The log sums the training up.\nProblem: The program planned 0 opt",
+         "Change: print the number of ex"),
+    ],
+)  # fmt: skip
+def test_the_first_lines_say_why_a_run_died_and_what_to_do_first(told, text, first, second):
+    document, _ = told(text)
+    lines = "\n".join(document["verdict"])
+    assert first in lines and second in lines, lines
+
+
+def test_a_wait_after_the_end_of_training_is_part_of_its_time_and_cost(told):
+    """Two epochs of 190 and 191 s, then 1,800 s until the time-out: 36.4 min of one GPU at $6."""
+    bars = [
+        f"Epoch {at}: 100%|##########| 512/512 [03:1{at}<00:00,  2.6it/s, train_loss=0.{8 - at}00]" for at in (0, 1)
+    ]
+    text = "\n".join([*bars, "`Trainer.fit` stopped: `max_epochs=2` reached.", WATCHDOG])
+    document, _ = told(text, "--price", "6")
+    assert "Cost: 36.4 min, $3.64" in "\n".join(document["verdict"])
+
+
+def test_a_log_that_begins_in_the_middle_of_its_run_says_which_steps_its_cost_is_of(call, tmp_path, told):
+    """300 steps of 0.21 s and the first one are 63.2 s; the whole run takes that for each of its 90,000 steps."""
+    rows = [f"iter {step} loss {9.2 - step / 1e4:.4f} 0.21 s/iter" for step in range(88_000, 88_400, 100)]
+    text = "max_iters = 90000\n" + "\n".join(rows) + "\n"
+    document, _ = told(text)
+    lines = "\n".join(document["verdict"])
+    assert "after 88,300 of 90,000 steps" in lines or "did 88,300 of 90,000 steps (98.1 %)" in lines
+    assert "; this log holds only steps 88,000 to 88,300, in which its loss fell from" in lines
+    assert "Cost: 63.2 s for steps 88,000 to 88,300; price unknown" in lines
+    assert document["forecast"]["total_hours"]["value"] == pytest.approx(90_000 * 0.21 / 3600, rel=0.001)
+    shown = call("analyze", str(tmp_path / "run.log"))[1]
+    assert "steps 88,000 to 88,300 (this log)" in shown and "so far" not in shown
+
+
+def test_a_run_out_of_time_has_one_number_for_what_is_left(told):
+    document, found = told(megatron("", ending=LIMIT))
+    cost = document["verdict"][-1].split("the rest would take ")[-1].split(",")[0].split(";")[0]
+    assert f"the missing steps would take {cost}" in found["time_limit"]["evidence"][1]["text"]
+
+
+LLMC = """\
++-----------------------+----------------------------------------------------+
+| micro batch size B    | 64                                                 |
+| sequence length T     | 1024                                               |
+| total batch size      | 524288                                             |
+| device                | NVIDIA A100-PCIE-40GB                              |
+| precision             | BF16                                               |
+| weight init method    | d12                                                |
+| max_sequence_length T | 1024                                               |
+| vocab_size V          | 50257                                              |
+| num_layers L          | 12                                                 |
+| num_heads NH          | 12                                                 |
+| channels C            | 768                                                |
+| num_parameters        | 124475904                                          |
+| train_num_batches     | 19560                                              |
+| num_processes         | 1                                                  |
++-----------------------+----------------------------------------------------+
+=> setting grad_accum_steps=8
+allocating 237 MiB for parameter gradients
+allocating 39612 MiB for activations
+[CUDA ERROR] at file train_gpt2.cu:265:
+out of memory
+"""
+
+
+def test_what_would_fit_is_counted_by_the_memory_that_the_log_asks_for(told):
+    """39,612 MiB = 38.7 GiB of activations and logits and 2.25 GiB of state are 40.9 GiB; half the batch frees 19."""
+    document, found = told(LLMC)
+    says = [row["text"] for row in found["out_of_memory"]["evidence"]]
+    assert any("predicted at the peak: 40.9 GiB (weights 475 MiB" in text for text in says), says
+    assert any("a micro-batch of 32 would reserve 21.9 GiB" in text for text in says), says
+    assert "halve micro_batch from 64 to 32" in document["verdict"][1] and "19 GiB less" in document["verdict"][1]
+    fits = {place["key"]: place["fits"] for place in document["forecast"]["elsewhere"]}
+    assert fits["rtx-4090"] is False and fits["l40s"] is None and fits["a100-80gb-sxm"] is True
 
 
 def test_the_work_of_devices_and_their_price_where_their_number_is_not_said(told):
@@ -360,6 +531,6 @@ def test_the_work_of_devices_and_their_price_where_their_number_is_not_said(told
     assert any("how many GPUs: 8" in text for text in document["assumed"])
     document, _ = told(megatron(""), "--gpu", "a100-80gb-sxm", "--price", "2")
     assert document["mfu"] is None and document["cost"]["usd"] is None
-    assert "311 % of the peak of 1 GPU; how many were there? (--gpus)" in document["verdict"][1]
+    assert "311 % of the peak of 1 GPU; how many were there? (--gpus)" in document["verdict"][-1]
     document, _ = told(megatron(DEVICES["a setting"]))  # tokens per second need no card
     assert document["throughput"] == pytest.approx(128 * 2048 / 2.45)

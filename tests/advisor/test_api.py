@@ -163,7 +163,7 @@ def test_from_a_calibration_to_a_scored_run(advisor_home, tmp_path):
     judged = advisor.analyze(tmp_path / "run", price=2, budget="$5", deadline="8h")
     words = ("analyze", str(tmp_path / "run"), "--price", "2", "--budget", "5", "--deadline", "8h", "--json")
     assert json.loads(judged.to_json()) == json.loads(command(*words, expect=0).stdout)
-    assert judged[0].run.status == "completed" and judged[0].verdict[0] in judged.sentence
+    assert judged[0].run.status == "completed" and judged[0].verdict.lines[0][1] in judged.sentence
     assert json.loads(judged.to_json())["last_step"] == made.chosen.steps
 
 

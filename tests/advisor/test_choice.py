@@ -110,7 +110,7 @@ def test_gpus_that_are_paid_for_and_stand_idle_are_named_first(call, gpu, has):
 
 def test_a_cheaper_marketplace_is_said_to_be_left_out(call):
     text = brief(call, "--gpu", "rtx-4090", "--budget", "5")
-    assert re.search(r"cheaper on a marketplace, if you choose it: ([\w-]+) \$0\.\d\d \(--provider \1\)", text)
+    assert re.search(r"cheaper on a marketplace: ([\w.]+) \$0\.\d\d \(choose --provider \w+\)", text)
     assert "marketplace," not in brief(call, "--gpu", "rtx-4090", "--budget", "5", "--provider", "vast")
 
 

@@ -31,7 +31,7 @@ def test_why_another_micro_batch_was_not_chosen_is_what_its_row_says(call, words
             continue
         number, way = re.match(r"([\d.]+) % (more|fewer) tokens/s", why).groups()
         change = row.tokens_per_second.value / chosen.tokens_per_second.value - 1
-        assert float(number) == pytest.approx(100 * abs(change), rel=0.02, abs=0.01)
+        assert float(number) == pytest.approx(100 * abs(change), abs=0.51)
         assert (way == "more") == (change > 0)
         more_memory = row.prediction.device_bytes.value > chosen.prediction.device_bytes.value
         assert ("needs more memory" in why) == more_memory
@@ -54,7 +54,7 @@ def test_rows_that_recompute_or_share_out_are_marked(call):
 
 def test_nothing_is_paid_on_ones_own_machine_and_nothing_was_measured(call):
     _, text, _ = call("plan", "--own", "rtx-4090", "--deadline", "5h", "--all")
-    assert re.search(r"^cost +\$0\.00 +no rent; energy is not counted", text, re.MULTILINE)
+    assert re.search(r"^cost +\$0\.00 without electricity +no rent", text, re.MULTILINE)
     course = text[text.index("Progress, time and cost along the run") :].split("\n\n")[0]
     assert "unknown" not in course and course.count("$0.00") == 6
 

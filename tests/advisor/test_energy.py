@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.prediction import power as powers
 from advisor.prediction.intervals import known
 from advisor.prediction.power import carbon_kg, datasheet_power, energy_kwh, measured_power, run_cost_usd
 from advisor.records import Basis, Estimate
@@ -80,11 +79,6 @@ def test_carbon_is_the_sites_energy_at_a_stated_grid():
     assert found.low == pytest.approx(37.4 * 1.21 * 0.43, rel=0.01) and found.contains(37.4 * 1.1 * 1.15 * 0.43)
     assert carbon_kg(known(1.0)).value == pytest.approx(0.475 * 1.4375)
     assert carbon_kg(None) is None
-
-
-def test_disk_is_a_tenth_of_a_dollar_per_gigabyte_and_month():
-    month = 1e9 * 730 * powers.STORAGE_USD_PER_BYTE_HOUR
-    assert month == pytest.approx(0.10)
 
 
 LAYOUT = "plan --layout any --gpu h100-80gb-sxm --gpus 64 --model llama-3-8b --tokens 100B"

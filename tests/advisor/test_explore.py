@@ -20,7 +20,7 @@ from advisor.hardware.catalog import require_gpu
 from advisor.laws import flops
 from advisor.options import OPTIONS, Goal, GpuPrice
 from advisor.planning import curves, explore
-from advisor.planning.answer import answer, what_if
+from advisor.planning.answer import answer, what_if, what_ifs
 from advisor.planning.command import plan_command
 from advisor.planning.explore import Changes
 from advisor.planning.stages import largest_first, parts
@@ -30,6 +30,7 @@ from advisor.prediction.uncalibrated import prior_profile
 from advisor.report.plan import markdown
 from advisor.store.plan_files import load_plan
 from advisor.store.store import default_store
+from advisor.units import format_centre, format_estimate, format_usd
 from advisor.workflows.plan import recommend
 from tests.advisor.devices import small_cpu, token_meta
 from tests.advisor.plans import altered, goal_of
@@ -84,7 +85,31 @@ def test_runs_are_found_by_name_and_by_id_and_not_by_anything_else(plan):
 def changed(plan, **changes):
     """The plan's own run with changes, evaluated alone."""
     goal = explore.pinned(plan.goal, plan.chosen, Changes(**changes))
+    return alone(goal)
+
+
+def alone(goal):
     return what_if(goal, PROFILES[goal.gpu], now=NOW)
+
+
+def test_many_changes_at_once_are_what_each_is_alone(plan):
+    """Of runs on one GPU, on several and on spot machines; a change that fits nothing says so in the same words."""
+    for run in (plan.chosen, *plan.search.front[:2]):
+        varied = [Changes(), Changes(micro_batch=4096)]
+        for name, (_, choices) in explore.ranges(run).items():
+            varied += [Changes(**{name: choices[0]}), Changes(**{"tokens": run.tokens // 3, name: choices[-1]})]
+        goals = [explore.pinned(plan.goal, run, changes) for changes in varied]
+        together, refused = what_ifs(goals, PROFILES[run.offer.gpu], now=NOW), 0
+        for goal, run_or_reason in zip(goals, together, strict=True):
+            try:
+                one = alone(goal).chosen
+                assert (run_or_reason.workload, run_or_reason.steps) == (one.workload, one.steps)
+                assert ends(run_or_reason.total_seconds) == pytest.approx(ends(one.total_seconds), rel=1e-9)
+                assert ends(run_or_reason.cost_usd) == pytest.approx(ends(one.cost_usd), rel=1e-9)
+            except AdvisorError as error:
+                assert error.message == run_or_reason
+                refused += 1
+        assert 0 < refused < len(goals) / 2
 
 
 def test_a_change_moves_what_it_should_and_nothing_else(plan):
@@ -126,6 +151,24 @@ def test_a_what_if_is_the_run_of_a_whole_plan(plan, name):
         assert alone.considered == () and alone.search is None
 
 
+@pytest.mark.parametrize("changes", [{"depth": 22}, {"depth": 24}, {"seq_len": 4096}, {"gpus": 2}])
+def test_a_change_takes_the_best_micro_batch_that_fits(changes):
+    """None that the slider offers beside it is faster; only a global batch that was stated must be divisible by it."""
+    goal = Goal(gpu="h100-80gb-sxm", budget_usd=20.0, deadline_seconds=8 * 3600.0)
+    plan = ask(goal, {goal.gpu: PROFILES[goal.gpu]})
+    deeper, batch = changed(plan, **changes), plan.workload.step_tokens
+    assert deeper.workload.step_tokens == pytest.approx(batch, rel=0.05)
+    for size in explore.ranges(deeper.chosen)["micro_batch"][1]:
+        try:
+            other = changed(plan, **changes, micro_batch=size)
+        except AdvisorError:
+            continue  # it does not fit
+        if other.workload.step_tokens == pytest.approx(batch, rel=0.05):
+            assert other.chosen.total_seconds.value > 0.975 * deeper.chosen.total_seconds.value, size
+    stated = explore.pinned(plan.goal, plan.chosen, Changes(**changes))
+    assert what_if(stated, PROFILES[goal.gpu], now=NOW, exact_batch=True).workload.step_tokens == batch
+
+
 def test_ranges_hold_the_run_itself_and_rise(plan):
     for run in plan.options:
         found = explore.ranges(run)
@@ -138,7 +181,9 @@ def test_limits_that_a_what_if_breaks_are_said(plan):
     assert explore.broken_limits(GOAL, plan.chosen) == ()
     more = changed(plan, tokens=4 * plan.chosen.tokens).chosen
     [said] = [text for text in explore.broken_limits(GOAL, more) if text.startswith("over the budget")]
-    assert said.endswith("$20 allowed")
+    assert said == f"over the budget: {format_centre(more.cost_usd, format_usd)}, $20 allowed"
+    [said] = [text for text in explore.broken_limits(replace(GOAL, sure=True), more) if text.startswith("over the b")]
+    assert said == f"over the budget: {format_estimate(more.cost_usd, format_usd)}, $20 allowed"
 
 
 # The command line
@@ -340,6 +385,7 @@ def test_the_page_and_the_command_leave_out_the_same_options():
     with command.make_context("plan", []) as context:
         for name, option in OPTIONS.items():
             assert context.params.pop(name) == option.default, name
-        runs = {"origin_path", "was", "config"}  # plan --from is asked in the terminal
+        # plan --from and --like are asked in the terminal
+        runs = {"origin_path", "was", "config", "like", "spent", "stop_if_over", "may_change"}
         asked = {"measure", "gate", "depths", "out", "everything"}
         assert set(context.params) == asked | runs

@@ -19,14 +19,16 @@ from hypothesis import strategies as st
 from advisor.errors import AdvisorError
 from advisor.fleets.bound import least_cost
 from advisor.fleets.records import Errors, Fleet, FleetRun, Placement, Pool, PoolKind, Way
-from advisor.fleets.simulate import outlooks, simulate, takes_spot
-from advisor.fleets.spot import ON_DEMAND, SPOT, WAIT, Policy, Rates, chain, rates_of
+from advisor.fleets.simulate import next_machine, outlooks, rates_in, simulate
+from advisor.fleets.spot import ON_DEMAND, RECORDED, SPOT, WAIT, Policy, drawn, hours_by_age, lasting
 from advisor.fleets.state import FleetState, Phase, RunState, write_state
 from advisor.fleets.timeline import Timeline
 from advisor.records import Basis, Estimate
+from advisor.report.fleet import COLUMNS
 from advisor.store.plan_files import dump_plan
 from advisor.workflows.fleet import solve
 from benchmarks import document_types
+from benchmarks.spot_policy import rates_of
 from tests.advisor.plans import small_plan
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fleet.yaml"
@@ -97,6 +99,8 @@ def test_chance_of_a_deadline_is_that_of_the_predicted_time():
     (seen,) = outlooks(planned, simulate(planned, solve(planned, effort=0.1).schedule, draws=20000))
     assert seen.probability == pytest.approx(NormalDist().cdf(1.0), abs=0.01)
     assert seen.end_hours.value == pytest.approx(10, rel=0.02)
+    by = 10 * math.exp(0.3 * NormalDist().inv_cdf(float(COLUMNS[5].split()[0]) / 10))  # "9 of 10 end by"
+    assert COLUMNS[5].endswith("of 10 end by") and seen.end_hours.high == pytest.approx(by, rel=0.03)
     assert seen.usd.high == pytest.approx(20 * math.exp(0.3 * NormalDist().inv_cdf(0.9)), rel=0.03)
 
 
@@ -328,7 +332,7 @@ def test_what_cannot_be_started_is_named_at_once_and_nothing_is(call, tmp_path, 
     code, _, err = call("fleet", "run", str(fleet_file(tmp_path, ", engine: moon", entries[0])))
     assert code == 2 and "line 3: pools.here.engine: " in err and "moon" in err
     code, _, err = call("fleet", "run", str(fleet_file(tmp_path, ", engine: local", entries[0], gpu="l4")))
-    assert code == 2 and "line 5: runs.a: it is for 1 x cpu, and no pool has as many" in err
+    assert code == 2 and "line 5: runs.a: it needs 1 x cpu, and there are 2 x l4" in err
     twins = "- {name: a b, plan: plan.yaml}", "- {name: a-b, plan: plan.yaml}"
     code, _, err = call("fleet", "run", str(fleet_file(tmp_path, ", engine: local", *twins)))
     assert code == 2 and "two runs would have the folder a-b" in err
@@ -356,21 +360,32 @@ def test_fleet_that_never_ran_cannot_be_watched(call, tmp_path, monkeypatch):
 # --- spot machines ----------------------------------------------------------------------------------------------------
 
 
-def policy(rates: Rates, *, work=10.0, left=20.0, overhead=0.0, share=0.3) -> Policy:
+def policy(rates: np.ndarray, *, work=10.0, left=20.0, overhead=0.0, share=0.3) -> Policy:
     return Policy(
         work_hours=work, hours_left=left, overhead_hours=overhead, spot_share=share, rates=rates, step_hours=0.5
     )
 
 
-def test_rates_are_counted_with_a_weak_prior():
-    # Two stretches of ten hours with machines and two of five without: one coming, two goings in steps of an hour.
-    seen = [True] * 10 + [False] * 5 + [True] * 10 + [False] * 5
-    rates = rates_of(seen, 1.0)
-    assert rates.goes == pytest.approx((2 + 2) / (20 + 6)) and rates.comes == pytest.approx((1 + 2) / (9 + 6))
+def test_rates_of_a_zone_are_those_of_other_zones_scaled_to_what_was_seen():
+    # Other zones: once an hour, whatever the age. Here: two stretches of ten hours with machines, two of five without.
+    seen = np.array([True] * 10 + [False] * 5 + [True] * 10 + [False] * 5)
+    comes, goes = rates_of(seen, 1.0, np.ones((2, 8)))
+    assert goes == pytest.approx(np.full(8, (2 + 5) / (20 + 5)))
+    assert comes == pytest.approx(np.full(8, (1 + 5) / (9 + 5)))
+
+
+def test_the_longer_machines_are_there_the_longer_they_stay():
+    rates = lasting(3.0, 9.0)
+    seen = np.array([up for _, up in zip(range(1500), drawn(rates, 0.25, 400, np.random.default_rng(0)), strict=False)])
+    assert seen.mean() == pytest.approx(0.75, abs=0.02)
+    assert hours_by_age(rates).sum(axis=1) == pytest.approx([3.0, 9.0], rel=0.01)
+    gone = [1 - seen[at + 4][seen[: at + 1].all(axis=0)].mean() for at in (0, 40)]  # within an hour, now and later
+    assert gone[1] < gone[0] / 2
+    assert (np.diff(RECORDED) < 0).all()
 
 
 def test_spot_is_used_while_it_is_there_and_on_demand_in_time():
-    rates = Rates(comes=0.5, goes=0.5)
+    rates = lasting(2.0, 2.0)
     one = policy(rates)
     assert one.action(hours_left=20, work_left=20, spot_there=True, running=WAIT) == SPOT
     assert one.action(hours_left=20, work_left=20, spot_there=False, running=WAIT) == WAIT
@@ -384,23 +399,29 @@ def test_policy_costs_what_the_chain_implies():
     # Machines that never go: all work on spot. Machines that never come: all on demand, at the end of the slack.
     rng, work = np.random.default_rng(0), np.full(200, 10.0)
     for rates, share, spot, on_demand in (
-        (Rates(comes=1e6, goes=1e-9), 0.3, 10.0, 0.0), (Rates(comes=1e-9, goes=1e6), 0.3, 0.0, 10.0),
+        (lasting(1e-4, 1e6), 0.3, 10.0, 0.0), (lasting(1e6, 1e-4), 0.3, 0.0, 10.0),
     ):  # fmt: skip
-        hours, on_spot, rented = policy(rates, share=share).followed(
-            work, chain(rates.comes, rates.goes, 0.5, 200, rng)
-        )
+        hours, on_spot, rented = policy(rates, share=share).followed(work, drawn(rates, 0.5, 200, rng))
         assert on_spot.mean() == pytest.approx(spot, abs=0.6) and rented.mean() == pytest.approx(on_demand, abs=0.6)
         assert hours.max() <= (10.5 if spot else 20)  # machines that are there are not left waiting
 
 
 @settings(max_examples=10, deadline=None)
-@given(st.floats(0.05, 2), st.floats(0.05, 2), st.floats(1.2, 4))
-def test_policy_is_never_late_and_never_dearer_than_on_demand(comes, goes, room):
-    rates = Rates(comes=comes, goes=goes)
+@given(st.floats(0.5, 20), st.floats(0.5, 20), st.floats(1.2, 4))
+def test_policy_is_never_late_and_never_dearer_than_on_demand(up_hours, away_hours, room):
+    rates = lasting(away_hours, up_hours)
     one = policy(rates, left=math.ceil(10 * room) + 1.0, overhead=0.5)
-    hours, spot, rented = one.followed(np.full(300, 10.0), chain(comes, goes, 0.5, 300, np.random.default_rng(1)))
+    hours, spot, rented = one.followed(np.full(300, 10.0), drawn(rates, 0.5, 300, np.random.default_rng(1)))
     assert hours.max() <= math.ceil(10 * room) + 1.0 + 1e-9
     assert (0.3 * spot + rented).mean() <= 10.5 + 1e-9
+
+
+def test_a_run_goes_back_to_spot_machines_that_come_again():
+    # No machine for six of sixteen hours, then always one: ten hours of work, the first part of them on demand.
+    one = policy(lasting(3.0, 3.0), left=16.0, overhead=0.5)
+    hours, spot, rented = one.followed(np.array([10.0]), (np.array([at >= 12]) for at in range(32)))
+    assert rented[0] > 1.0 and spot[0] > 4.0 and hours[0] <= 16.0
+    assert spot[0] + rented[0] == pytest.approx(10.0 + 2 * 0.5)  # the work and two starts
 
 
 @pytest.mark.parametrize(
@@ -410,7 +431,7 @@ def test_policy_is_never_late_and_never_dearer_than_on_demand(comes, goes, room)
 )
 def test_a_spot_machine_is_taken_while_its_loss_would_still_leave_time(hours_left, taken, takes):
     pool = Pool(name="spot", kind=PoolKind.SPOT, gpu="l4", gpus=8, availability=0.5, up_hours=3.0)
-    assert takes_spot(pool, 0.3, 10.0, hours_left, taken, had_hours=10.0) is takes
+    assert (next_machine(0.3, 10.0, hours_left, rates_in(pool, taken, had_hours=10.0)) == SPOT) is takes
 
 
 def test_chances_of_a_deadline_on_spot_machines_alone_allow_for_a_zone_that_changes():

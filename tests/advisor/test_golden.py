@@ -52,12 +52,8 @@ def goal_of(words: list[str]) -> Goal:
     return goal_from({name: options[name] for name in OPTIONS})
 
 
-def test_there_are_enough_of_them():
-    assert len(GOALS) >= 40
-
-
 @pytest.mark.parametrize(
-    "number", [pytest.param(n, marks=[] if n % 9 == 0 else pytest.mark.long) for n in range(len(GOALS))]
+    "number", [pytest.param(n, marks=[] if n % 12 == 0 else pytest.mark.long) for n in range(len(GOALS))]
 )
 def test_the_plan_is_what_the_search_chose(goals, number):
     try:

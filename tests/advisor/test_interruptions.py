@@ -101,11 +101,3 @@ def test_the_sentence_about_more_gpus_is_that_of_its_table(call):
     least = min(burdens, key=burdens.get)
     assert search["pays_up_to_gpus"] == (None if least == max(burdens) else least)
     assert math.isfinite(burdens[least])
-
-
-def test_electricity_of_an_own_machine_is_that_of_the_site(call):
-    words = "plan --own 8xh100 --kwh-price 0.15 --params 1B --tokens 20B --json"
-    chosen = json.loads(call(*words.split())[1])["chosen"]
-    assert chosen["bill"]["cost_usd"]["value"] == pytest.approx(
-        0.15 * 1.4375 * chosen["bill"]["energy_kwh"]["value"], rel=0.01
-    )

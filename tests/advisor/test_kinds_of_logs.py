@@ -319,6 +319,9 @@ def test_a_banner_behind_rows_makes_each_banner_a_start(tmp_path):
         "crashed": "before the first step of run 13",
     }
     verify(found, says=said, silent=["learning_rate_zero"])  # of a warm-up only the digits are 0
+    again = analysed(tmp_path, [*(3 * failed), *BANNER, *rows, *failed, *BANNER, *rows, *failed])
+    assert [part.phase for part in again.run.runs] == [*[None] * 6, 0, None, None, 1, None, None]
+    verify(again, says={"failed_runs": "warning: 10 of 12 runs in this log ended before their first step"})
 
 
 def test_batches_have_no_step_of_the_run_and_networks_one_after_the_other_are_a_run_each(tmp_path):
@@ -556,5 +559,5 @@ def test_what_came_after_the_best_evaluation_is_counted_in_hours_and_dollars(tmp
     (tmp_path / "train.log").write_text("\n".join(rows))
     [found] = analyze(tmp_path / "train.log", price=2).record
     risen = next(one for one in found.findings if one.code == "overfitting")
-    # 40 of the 59 steps after the first, of 90 s each, at $2 an hour
-    assert "67.8 % of the run came after its best evaluation: 60 min, $2" in risen.evidence[-1].text
+    # 40 of the 60 steps, of 90 s each, at $2 an hour
+    assert "66.7 % of the run came after its best evaluation: 60 min, $2" in risen.evidence[-1].text

@@ -54,6 +54,14 @@ def test_failures_and_checkpoints_take_under_a_tenth_of_the_time(gpu, nodes, dep
     assert lost < 0.1 * clock.total_seconds.value
 
 
+def test_money_that_a_sure_plan_leaves_in_time_is_spent_on_more_nodes(call):
+    """The time that counts is the high end; by the expected time one node seemed enough, at a sixth of the budget."""
+    words = "plan --gpu h100-80gb-sxm,a100-80gb-sxm --budget 8000 --deadline 24h --sure --json"
+    chosen = json.loads(call(*words.split())[1])["chosen"]
+    usd, seconds = chosen["bill"]["cost_usd"], chosen["bill"]["wall_clock"]["total_seconds"]
+    assert chosen["offer"]["gpus"] > 8 and 4000 < usd["high"] <= 8000 and seconds["high"] <= 86400
+
+
 def test_several_machines_say_what_is_taken_to_join_them(call):
     """One machine says nothing; two take the vendor's 8 x 400 Gb/s for granted, and Ethernet would be slower."""
     for gpus, said in (("8", 0), ("16", 1)):

@@ -22,7 +22,6 @@ from advisor.prediction.layouts import LayoutRun, columns_of
 from advisor.prediction.memory_published import likeliest
 from advisor.prediction.software import software_of
 from benchmarks.rows.answers import answer_rows
-from benchmarks.rows.layouts import LayoutReading, LayoutRows
 
 GIB = float(1 << 30)
 CARDS = load_gpus()
@@ -69,18 +68,6 @@ def test_published_times_and_memory_that_no_fit_has_seen(name: str):
     held = stage_bytes(runs, "first")
     assert held["activations"][1:] / GIB == pytest.approx([kept_selective, kept], rel=0.01)
     assert held["state"][1] / GIB == pytest.approx(state, rel=0.10)
-
-
-def test_parameters_of_a_mixture_of_experts():
-    """DeepSeek-V3: 671 B parameters, 37 B of them active (arXiv 2412.19437, §4.2); MLA's weights by its ranks."""
-    attention = 7168 * 1536 + 1536 * 128 * 192 + 7168 * (512 + 64) + 512 * 128 * 256 + 128 * 128 * 7168
-    model = Model(
-        layers=61, width=7168, heads=128, kv_heads=128, head_dim=192, ffn_width=18432, gated=True, vocab_size=129280,
-        tied=False, attention_parameters=attention,
-        experts=Experts(count=256, per_token=8, width=2048, shared=1, layers=58),
-    )  # fmt: skip
-    assert model.parameters == pytest.approx(671e9, rel=0.001)
-    assert model.active == pytest.approx(37.5e9, rel=0.01)
 
 
 LLAMA_70B = Model(
@@ -232,19 +219,6 @@ def test_a_row_that_does_not_state_its_schedule_may_have_either(tmp_path: Path, 
     assert unstated == pytest.approx(0.8 * usual + 0.2 * all_forward)
 
 
-def test_rows_with_the_layout_in_words(tmp_path: Path):
-    row = {
-        "gpu": "H100 80GB SXM", "n_gpus": "64", "layers": "80", "dim": "8192", "heads": "64", "ffn_mult": "3.5",
-        "vocab": "128256", "seq_len": "8192", "micro_batch": "1", "global_batch_tokens": "1048576",
-        "precision": "BF16", "parallelism": "TP4 PP8 CP1 VP5", "act_ckpt": "none",
-    }  # fmt: skip
-    words = ["TP4 PP8 VP5", "tensor parallel 4, pipeline parallel 8, interleaved VP5", "tp=4 pp=8 vp=5"]
-    found = rows_of(tmp_path, *(row | {"parallelism": text} for text in words), row | {"parallelism": "TP3"})
-    assert len({f["step_seconds"]["value"] for f in found[:3]}) == 1
-    assert any("kv_heads is not stated: 8 taken" in said for said in found[0]["assumed"])
-    assert "64 GPUs cannot be cut into 3 pieces" in found[3]["error"]
-
-
 def test_layers_that_predict_further_tokens_load_the_last_stage():
     """One such layer: its time, and the head's once more."""
     runs = [RUN, replace(RUN, model=replace(LLAMA_70B, ahead=1))]
@@ -253,44 +227,3 @@ def test_layers_that_predict_further_tokens_load_the_last_stage():
     held = [stage_bytes([run], "last") for run in runs]
     assert held[1]["logits"] == pytest.approx(2 * held[0]["logits"])
     assert held[1]["state"] > held[0]["state"] and held[1]["activations"] > held[0]["activations"]
-
-
-@pytest.mark.parametrize(
-    ("interconnect", "gigabytes"),
-    [
-        ("NVLink in the node; 8 x 400 Gb/s InfiniBand between nodes", 50.0),
-        ("NVLink; 100 Gb/s Ethernet between nodes", 12.5 / 8),
-        ("NVSwitch; 200 Gbps per GPU between nodes", 25.0),
-        ("25 GB/s per GPU between nodes", 25.0),
-        ("NVLink in the node; AWS EFA between nodes (rate not stated)", None),
-    ],
-)
-def test_a_network_is_taken_as_it_is_stated(interconnect: str, gigabytes: float | None):
-    row = {
-        "gpu": "h100-80gb-sxm", "n_gpus": "64", "layers": "32", "dim": "4096", "heads": "32", "seq_len": "4096",
-        "micro_batch": "1", "precision": "bf16", "tp": "8", "pp": "1", "interconnect": interconnect,
-    }  # fmt: skip
-    reading = LayoutRows(CARDS, list(row)).read(list(row.values()))
-    assert isinstance(reading, LayoutReading)
-    said = any("network between nodes is not stated: 400 Gb/s for each GPU" in words for words in reading.assumed)
-    assert said == (gigabytes is None)
-    assert reading.run.network == (None if gigabytes is None else pytest.approx(gigabytes * 1e9))
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.data())
-def test_a_row_of_anything_is_predicted_or_refused(data: st.DataObject):
-    with ROWS.open(encoding="utf-8", newline="") as file:
-        columns = next(csv.reader(file))
-        row = dict(zip(columns, next(csv.reader(file)), strict=True))
-    odd = st.sampled_from(
-        ["", "0", "-1", "3", "64", "1e9", "nan", "abc", "MI300X", "full", "FSDP", "fp8", "fp32", "128"]
-    )
-    row |= data.draw(st.dictionaries(st.sampled_from(columns), odd, max_size=6))
-    reading = LayoutRows(CARDS, columns).read(list(row.values()))
-    if isinstance(reading, LayoutReading):
-        (found,) = predict_layouts([reading.run])
-        assert 0 < found.step_seconds.low <= found.step_seconds.value <= found.step_seconds.high < float("inf")
-        assert 0 < found.peak_allocated_bytes.value < float("inf") and 0 <= found.fit_probability <= 1
-    else:
-        assert reading is not None and reading.reason

@@ -38,8 +38,9 @@ def test_scoring_a_run_twice_replaces(store):
 
 def test_a_ledger_of_the_first_version_is_upgraded(store):
     store.record_scores("r1", [score()])
-    with sqlite3.connect(store.ledger.path) as db:
+    with sqlite3.connect(store.sqlite_path) as db:
         db.execute("DROP TABLE withdrawn")
+        db.execute("ALTER TABLE scores DROP COLUMN set_aside")
         db.execute("PRAGMA user_version = 1")
     db.close()
     assert store.withdrawn_runs() == set() and store.scores() == [score()]
@@ -47,7 +48,7 @@ def test_a_ledger_of_the_first_version_is_upgraded(store):
 
 def test_scores_are_readable_without_this_program(store):
     store.record_scores("r1", [score(actual=1.3)])
-    with sqlite3.connect(store.ledger.path) as db:
+    with sqlite3.connect(store.sqlite_path) as db:
         assert db.execute("SELECT run_id, quantity, inside, round(log_error, 4) FROM scores").fetchall() == [
             ("r1", "step_seconds", 0, 0.2624)
         ]
@@ -68,19 +69,19 @@ def test_eight_processes_write_one_new_ledger_together(store):
         "[l.record_scores(f'{me}-{i}', [ScoreRow(run_id=f'{me}-{i}', quantity='q', device_key='cpu', "
         "predicted=e, actual=1.0, created='2026')]) for i in range(5)]"
     )
-    children = [subprocess.Popen([sys.executable, "-c", script, str(store.ledger.path), str(i)]) for i in range(8)]
+    children = [subprocess.Popen([sys.executable, "-c", script, str(store.sqlite_path), str(i)]) for i in range(8)]
     assert [child.wait(timeout=300) for child in children] == [0] * 8
     assert len({row.run_id for row in store.scores()}) == 40
 
 
 def test_a_newer_or_damaged_ledger_is_left_alone(store):
     store.record_scores("r1", [score()])
-    with sqlite3.connect(store.ledger.path) as db:
+    with sqlite3.connect(store.sqlite_path) as db:
         db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
     db.close()
     with pytest.raises(AdvisorError, match="newer version"):
         store.scores()
-    store.ledger.path.write_bytes(b"not a database" * 100)
+    store.sqlite_path.write_bytes(b"not a database" * 100)
     with pytest.raises(AdvisorError) as caught:
         store.scores()
     assert "cannot be used" in caught.value.message and "mv " in caught.value.hint

@@ -104,7 +104,7 @@ def test_one_broken_provider_does_not_break_the_rest(tmp_path: Path, monkeypatch
     assert live_prices_path().is_file()
     fresh = cheapest_offer("l4", providers=("aws",))
     assert (
-        fresh.offer.usd_per_hour == 0.55
+        fresh.usd_per_hour == 0.55
         and price_row(fresh).age_days(TODAY) == 0
         and price_row(fresh).spot_usd_per_hour == 0.2
     )

@@ -21,10 +21,8 @@ from advisor.planning.offers import offers_for
 from advisor.planning.recipe import recommended_batch
 from advisor.planning.search_space import SearchSpace, open_space
 from advisor.prediction.comm import machine_deviation
-from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Plan
 from advisor.report.search import scaling as scaling_table
-from advisor.store.plan_files import load_plan
 from tests.advisor.devices import small_cpu, token_meta
 from tests.advisor.market import COUNTS, GOAL, KEYS, NOW, PROFILES, ask
 
@@ -49,32 +47,6 @@ def test_no_single_plan_on_any_offer_is_better(plan):
                 scores[profile.key, count] = bare_plan(goal, profile, now=NOW).chosen.score
     assert plan.chosen.score <= LEVEL * min(scores.values())
     assert len(scores) == len(KEYS) * len(COUNTS)
-
-
-def test_the_plan_is_what_its_device_alone_would_be_planned(plan):
-    w = plan.workload
-    profile = next(p for p in PROFILES if p.key == w.gpu)
-    [offer] = offers_for(GOAL, w.gpu, w.gpus)
-    goal = replace(GOAL, gpu=w.gpu, gpus=w.gpus, counts=(), seq_len=2048, vocab_size=32768)
-    alone = bare_plan(goal, profile, now=NOW)
-    assert (alone.run, alone.prediction, alone.offer.usd_per_hour) == (
-        plan.run,
-        plan.prediction,
-        plan.offer.usd_per_hour,
-    )
-    assert plan.goal == GOAL and plan.offer.provider == offer.provider and not plan.offer.spot
-    total, cost = plan.bill.wall_clock.total_seconds, plan.bill.cost_usd
-    assert total.value <= 8 * 3600 and 15 < cost.value <= 20
-    rent_alone = total.value / 3600 * offer.usd_per_hour
-    assert rent_alone <= cost.value <= 1.03 * rent_alone  # the disk for its checkpoints on top
-
-
-def test_more_time_never_gives_worse():
-    plans = [ask(deadline_seconds=amount) for amount in (600.0, 1800.0, 7200.0, 40_000.0)]
-    for less, more in zip(plans, plans[1:], strict=False):
-        assert more.chosen.score <= LEVEL * less.chosen.score
-        if less.chosen.loss and more.chosen.loss:
-            assert more.chosen.loss.value <= less.chosen.loss.value + 0.01
 
 
 def test_spot_machines_only_when_wanted(plan):
@@ -109,11 +81,6 @@ def test_settled_work_goes_to_the_cheapest_or_the_fastest():
     assert cheap.bill.cost_usd.value <= in_an_hour.bill.cost_usd.value
     usual = ask(objective="cost", **wishes | {"tokens": None, "deadline_seconds": 7200.0})
     assert usual.chosen.standing.ratio == pytest.approx(12, rel=0.02)  # as much work as is usual, not as fits the limit
-
-
-def test_tokens_alone_get_the_depth_they_suit():
-    plan = ask(tokens=3 * 10**9, budget_usd=None, deadline_seconds=None)
-    assert 8 <= plan.chosen.standing.ratio <= 18 and plan.bill.wall_clock.total_seconds.value <= 86400
 
 
 # What stands beside it
@@ -156,7 +123,7 @@ def test_scaling_stays_at_the_plans_provider_and_says_where_it_cannot(plan):
 
 def test_scaling_is_the_same_run_on_other_counts(plan):
     points = plan.search.scaling
-    assert [p.gpus for p in points][:4] == [1, 2, 4, 8]
+    assert [p.gpus for p in points if p.gpus in COUNTS][:4] == [1, 2, 4, 8]
     assert points[0].efficiency == 1 and all(p.efficiency <= 1.02 for p in points)  # the batch rule
     mine = next(p for p in points if p.gpus == plan.workload.gpus)
     assert mine.total_seconds == pytest.approx(plan.bill.wall_clock.total_seconds.value, rel=0.03)
@@ -198,18 +165,14 @@ def test_the_same_run_on_other_numbers_has_the_same_global_batch_or_says_which()
     goal = Goal(gpu="h100-80gb-sxm", depth=6, tokens=10**8, global_batch_tokens=24 * 2048)
     plan = answer(goal, [PROFILES[2]], now=NOW)
     batches = {p.gpus: p.other_batch_tokens for p in plan.search.scaling}
-    assert all(batches[gpus] is None for gpus in (1, 2, 4, 8)) and batches[16] == 32 * 2048
+    assert all(batches[gpus] is None for gpus in (1, 2, 4, 8, 24)) and batches[16] == 32 * 2048
+    assert "3: 4 are rented together" in plan.search.scaling_left_out
     few = replace(plan, search=replace(plan.search, scaling=plan.search.scaling[:4]))
-    assert "tokens per step" in scaling_table(plan).columns
+    assert "tokens per step" in scaling_table(plan).columns and "not shown: 3: 4 are" in scaling_table(plan).notes[0]
     assert "tokens per step" not in scaling_table(few).columns
 
 
 # Goals that cannot be met
-
-
-def test_data_are_repeated_at_most_sixteen_times():
-    plan = ask(data_meta=replace(ALONE, tokens=10**7), data="corpus")
-    assert all(c.standing.epochs <= 16.01 for c in plan.search.front) and plan.chosen.standing.epochs <= 16.01
 
 
 def test_a_plan_without_limits_ends_with_the_data_too_unless_it_was_told_otherwise(call):
@@ -239,24 +202,7 @@ def test_one_device_keeps_any_deadline_or_says_why_not(seconds, sure, unique, de
         assert kept <= seconds and c.cost_usd.value == 0
 
 
-def test_one_device_gets_options_too():
-    plan = answer(Goal(gpu="l4", deadline_seconds=7200.0), [prior_profile(require_gpu("l4"))], now=NOW)
-    assert plan.workload.gpus == 1 and {o.offer.gpu for o in plan.options if not o.offer.spot} == {"l4"}
-    assert plan.search.devices == ("l4",) and plan.search.sensitivity
-
-
 # The command
-
-
-def test_any_card_by_the_command(call, tmp_path):
-    path = tmp_path / "plan.yaml"
-    code, out, _ = call("plan", "--gpu", "any", "--budget", "20", "--deadline", "8h", "--out", str(path), "--json")
-    document = json.loads(out)
-    assert code == 0 and document["search"]["candidates"] > 100_000 and len(document["search"]["devices"]) > 25
-    assert len(document["search"]["options"]) == 2 and load_plan(path).search is not None
-    assert document["sentence"].startswith("Train depth") and document["search"]["sensitivity"]
-    code, _, err = call("launch", str(path))
-    assert code == 1 and "the plan is for" in err and "this machine has" in err
 
 
 @pytest.mark.parametrize(
@@ -278,7 +224,8 @@ def test_several_gpus_of_a_kind_on_which_nobody_published_a_run_must_win_at_thei
     assert code == 0 and chosen["offer"]["gpus"] <= 2
     if passed_over == "a4000":
         usd = [run["bill"]["cost_usd"]["value"] for run in (chosen, other)]
-        assert other["offer"]["gpus"] > 1 and usd[1] < usd[0]
+        scores = [run["standing"]["score"] for run in (chosen, other)]
+        assert other["offer"]["gpus"] > 1 and (usd[1] < 0.99 * usd[0] or scores[1] < 0.99 * scores[0])
         assert "--budget" in goal or usd[1] * math.exp(1.28155 * 0.227) > usd[0]
     else:  # the faster one
         hours = [run["bill"]["wall_clock"]["total_seconds"]["value"] / 3600 for run in (chosen, other)]
@@ -295,19 +242,6 @@ def test_two_owners_of_published_runs_lift_the_caution_on_several_gpus_joined_by
     alone = pytest.approx(math.sqrt(0.29**2 - 0.18**2))
     assert deviations == {"a4000": alone, "a6000": alone, "rtx-3090": 0.0, "a100-80gb-sxm": 0.0}
     assert machine_deviation(require_gpu("a6000"), 1) == 0.0
-
-
-def test_the_terminal_shows_all_of_it(call):
-    code, out, _ = call("plan", "--gpu", "l4,a100-80gb-sxm", "--budget", "20", "--deadline", "8h", "--all")
-    assert code == 0
-    for words in ("conservative", "balanced", "aggressive", "left free", "Runs on the Pareto front", "the plan",
-                  "What the choice depends on", "this choice holds", "more and fewer GPUs"):  # fmt: skip
-        assert words in out
-
-
-def test_prices_by_card(call):
-    code, out, _ = call("plan", "--gpu", "l4", "--price", "l4=0.5", "--budget", "5", "--json")
-    assert code == 0 and json.loads(out)["chosen"]["offer"]["usd_per_hour"] == 0.5
 
 
 # How far global batches are tried
@@ -331,11 +265,6 @@ def test_batches_are_tried_as_far_out_as_the_chosen_run_wants():
     widest = select(every, every.limits)
     assert (chosen.steps, chosen.score) == (widest.steps, pytest.approx(widest.score, rel=1e-12))
     assert answer(goal, PROFILES, now=NOW).run.steps == chosen.steps
-
-
-def test_the_usual_question_is_asked_once():
-    space, chosen = search(GOAL, PROFILES, None)
-    assert space.window == USUAL_WINDOW and 2**-0.3 < off_by(space, chosen) < 2**0.3
 
 
 def test_nothing_is_refused_before_the_smallest_batches_were_tried():

@@ -18,22 +18,14 @@ from advisor.planning.goal import Limits
 from advisor.planning.run import make_run
 from advisor.planning.search_space import open_space
 from advisor.planning.sensitivity import as_good, nice, nice_seconds, sensitivity
-from advisor.prediction.profile import Profile
 from advisor.prediction.uncalibrated import prior_profile
 from advisor.records import Plan
-from advisor.units import parse_seconds, parse_usd
 from tests.advisor.market import GOAL, NOW, PROFILES, ask
 
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     return ask()
-
-
-def slower(profile: Profile, share: float) -> Profile:
-    """The same card with so much of its tokens/s missing: every coefficient larger."""
-    theta = profile.posterior.theta - math.log(1 - share)
-    return replace(profile, posterior=replace(profile.posterior, theta=theta))
 
 
 BUDGETS = (1.0, 5.0, 20.0, 90.0, 450.0, 10_000.0)
@@ -101,27 +93,6 @@ def test_wider_limits_are_planned_anew_as_said():
     assert checked >= 2
 
 
-def test_the_choice_changes_where_it_is_said_to():
-    plan = ask()
-    space = open_space(GOAL, PROFILES, None)
-    chosen = select(space, space.limits)
-    item = list(sensitivity(space, make_run(space.candidates, chosen), chosen))[-1]
-    mine = plan.workload.gpu
-    assert "this choice holds" in item.text and mine in item.text
-
-    def at(share: float) -> Plan:
-        return ask(profiles=[slower(p, share) if p.key == mine else p for p in PROFILES])
-
-    kind = (plan.workload.gpu, plan.workload.gpus, plan.chosen.depth)
-    if item.slower is None:
-        assert at(0.45).workload.gpu == mine
-        return
-    beyond = at(item.slower + 0.03)
-    assert (beyond.workload.gpu, beyond.workload.gpus, beyond.chosen.depth) != kind
-    held = at(max(0.0, item.slower - 0.03))
-    assert held.chosen.score <= 1.005 * beyond.chosen.score
-
-
 def test_a_given_price_is_for_a_card_that_must_be_ordered_too():
     """The catalog's own price, given by hand, makes the same bill but for the provider's disk."""
     goal = replace(GOAL, gpu="l4", counts=(), gpus=1, deadline_seconds=None, budget_usd=None, depth=12, tokens=10**9)
@@ -145,8 +116,8 @@ def test_cards_that_cannot_be_capped_so_far_are_left_out():
 def test_more_time_can_be_cheaper():
     """With a deadline alone quality is bought with the fastest machine; more time gets it from a cheaper one."""
     goal = replace(GOAL, budget_usd=None, deadline_seconds=3 * 3600.0)
-    goal = replace(goal, prices=(GpuPrice(gpu="rtx-6000-ada", usd_per_gpu_hour=0.5),))
-    profiles = [prior_profile(require_gpu(key)) for key in ("h100-80gb-sxm", "rtx-6000-ada")]
+    goal = replace(goal, prices=(GpuPrice(gpu="a100-80gb-sxm", usd_per_gpu_hour=0.5),))
+    profiles = [prior_profile(require_gpu(key)) for key in ("h100-80gb-sxm", "a100-80gb-sxm")]
     space = open_space(goal, profiles, None)
     tight = select(space, space.limits)
     alike = as_good(space, tight.score * LEVEL, Limits(deadline_seconds=12 * 3600.0))
@@ -155,7 +126,7 @@ def test_more_time_can_be_cheaper():
     assert loose.usd < 0.9 * tight.usd
     plan = answer(goal, profiles, now=NOW)
     [said] = [text for text in plan.search.sensitivity if "would lower the price" in text]
-    assert "rtx-6000-ada" in said and re.search(r"from \$[\d.]+ to \$[\d.]+ \(-\d+ %\)", said)
+    assert "a100-80gb-sxm" in said and re.search(r"from \$[\d.]+ to \$[\d.]+ \(-\d+ %\)", said)
 
 
 def test_the_cheapest_run_as_good_as_a_poor_one_keeps_every_rule_of_the_search():
@@ -178,25 +149,6 @@ def test_durations_a_person_would_name():
     assert [nice_seconds(s) for s in (2 * 3600, 22.5, 400)] == [7200, 20, 300]
 
 
-@pytest.mark.parametrize(
-    ("wishes", "words", "option"),
-    [
-        ({"deadline_seconds": 5.0, "budget_usd": None}, "no plan ends within 5 s: the fastest", "--deadline"),
-        ({"budget_usd": 0.001, "deadline_seconds": None}, "or less: the cheapest", "--budget"),
-        ({"tokens": 10**11, "depth": 24}, "no plan", "--"),
-        ({"tokens": 3 * 10**10, "deadline_seconds": 1.2e4, "budget_usd": 55.0, "depth": 12}, "keeps both", "--"),
-    ],
-)
-def test_what_is_said_to_be_feasible_is(wishes, words, option):
-    with pytest.raises(AdvisorError, match=words) as caught:
-        ask(**wishes)
-    assert caught.value.exit_code == 3 and option in caught.value.hint
-    words = caught.value.hint.split("feasible with ")[1].split(" or ")[0].split(" ")  # both where both are too tight
-    read = {"--deadline": ("deadline_seconds", parse_seconds), "--budget": ("budget_usd", parse_usd)}
-    wider = {read[name][0]: read[name][1](value) for name, value in zip(words[::2], words[1::2], strict=True)}
-    assert ask(**(wishes | wider)).run.steps >= 1
-
-
 def test_no_memory_is_enough():
     with pytest.raises(AdvisorError, match="nothing fits the memory of any GPU") as caught:
         ask(depth=32, micro_batch=512)
@@ -214,7 +166,7 @@ def test_no_memory_is_enough():
         ({"objective": "fame"}, "--objective fame: unknown", "choose one of loss, cost, time"),
         ({"family": "bert"}, "--family bert: unknown", "choose one of nanochat, gpt2, llama"),
         ({"tokens": 0}, "--tokens 0: must be more than 0", "give more than 0, or leave --tokens out"),
-        ({"usd_per_kwh": -1}, "--kwh-price -1: must not be negative", "give --kwh-price 0"),
+        ({"usd_per_kwh": -1}, "--kwh-price -1: must not be negative", "give 0 or more"),
     ],
 )
 def test_what_cannot_be_meant_says_what_can(wishes, words, way_out):

@@ -1,4 +1,4 @@
-"""The tools of `advisor mcp`, asked by the protocol's own client over stdin and stdout and over HTTP."""
+"""The tools of `advisor mcp`, asked by the protocol's own client in this process, over stdin and over HTTP."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.terminal import advisor
+
 mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
 
 TOOLS = {"plan_training", "predict_run", "compare_gpus", "explain_number", "analyze_log", "audit_schema",
@@ -23,12 +25,14 @@ TOOLS = {"plan_training", "predict_run", "compare_gpus", "explain_number", "anal
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def server(home: Path, *roots: Path) -> Any:
-    words = [word for root in roots for word in ("--root", str(root))]
-    environment = {"ADVISOR_HOME": str(home), "PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
-    return mcp.StdioServerParameters(
-        command=sys.executable, args=["-m", "advisor", "mcp", *words], env=environment, cwd=str(ROOT)
-    )
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The server of this process, which may read the logs in `logs`: what `advisor mcp` serves to its client."""
+    made: list[Any] = []
+    (tmp_path / "logs").mkdir()
+    monkeypatch.setattr("mcp.server.MCPServer.run", lambda own, *_, **__: made.append(own))
+    advisor("mcp", "--root", tmp_path / "logs", expect=0)
+    return made[0]
 
 
 def asked(target: Any, ask: Callable[[Any], Awaitable[Any]]) -> Any:
@@ -46,9 +50,8 @@ async def told(client: Any, tool: str, **given: Any) -> dict[str, Any]:
     return found
 
 
-def test_each_tool_says_when_to_use_it_and_answers_shortly(tmp_path: Path):
+def test_each_tool_says_when_to_use_it_and_answers_shortly(tmp_path: Path, server: Any):
     log = tmp_path / "logs" / "train.log"
-    log.parent.mkdir()
     log.write_text("\n".join(f"iter {n}: loss {4 - n / 200:.4f}, time 50.00ms" for n in range(200)), encoding="utf-8")
 
     async def ask(client: Any) -> dict[str, Any]:
@@ -81,7 +84,7 @@ def test_each_tool_says_when_to_use_it_and_answers_shortly(tmp_path: Path):
             "wrong": await told(client, "plan_training", gpu="l4", model="no-such-model"),
         }  # fmt: skip
 
-    found = asked(server(tmp_path / "home", tmp_path / "logs"), ask)  # `told` holds is_error against "error"
+    found = asked(server, ask)  # `told` holds is_error against "error"
     assert found["plan"]["command"] == "advisor plan --gpu l4 --budget 5" and found["plan"]["rows"]
     assert "of going over $20; --sure plans for 90 %" in found["odds"]["odds"]
     cost = found["layout"]["rows"][0]["usd"]
@@ -98,13 +101,13 @@ def test_each_tool_says_when_to_use_it_and_answers_shortly(tmp_path: Path):
     assert "assumed without given tokens: 12 tokens per " in found["sized"]["assumed"][0]
     assert "do not divide by it" in found["uneven"]["left_out"][0] and found["uneven"]["rows"][0]["gpus"] == 64
     assert found["gpus"]["page"].startswith("2 of ")
-    assert "200 steps, no end is recorded" in found["log"]["answer"]
+    assert "has no end message" in found["log"]["answer"] and "did 200 steps" in found["log"]["answer"]
     assert "outside the folders" in found["outside"]["error"]
     assert "unknown" in found["wrong"]["error"] and found["wrong"]["hint"]
     assert all(len(json.dumps(answer)) < 12_000 for answer in found.values())
 
 
-def test_numbers_are_taken_for_text_and_unknown_arguments_are_refused_by_name(tmp_path: Path):
+def test_numbers_are_taken_for_text_and_unknown_arguments_are_refused_by_name(server: Any):
     async def ask(client: Any) -> dict[str, Any]:
         plan = {"gpu": "l4", "depth": 12, "tokens": 5e8}
         return {
@@ -119,7 +122,7 @@ def test_numbers_are_taken_for_text_and_unknown_arguments_are_refused_by_name(tm
             "log": await told(client, "analyze_log", path="x.log", cards="l4"),
         }
 
-    found = asked(server(tmp_path / "home"), ask)
+    found = asked(server, ask)
     assert found["number"]["command"] == found["text"]["command"] == "advisor plan --gpu l4 --budget 5"
     assert "--gpus 1,2 " in found["list"]["command"] + " " and "--tokens 500000000" in found["list"]["command"]
     assert found["usd"]["value"]["value"] > 0
@@ -129,7 +132,7 @@ def test_numbers_are_taken_for_text_and_unknown_arguments_are_refused_by_name(tm
     assert "no argument 'options'" in found["options"]["error"] and "no argument 'cards'" in found["log"]["error"]
 
 
-def test_a_number_is_explained_by_what_it_was_computed_from(tmp_path: Path):
+def test_a_number_is_explained_by_what_it_was_computed_from(server: Any):
     """The formula holds between the numbers that are given, of a plan and of a prediction."""
 
     async def ask(client: Any) -> dict[str, Any]:
@@ -142,7 +145,7 @@ def test_a_number_is_explained_by_what_it_was_computed_from(tmp_path: Path):
             "tool": await told(client, "explain_number", number="usd", of="gpus", options={}),
         }
 
-    found = asked(server(tmp_path / "home"), ask)
+    found = asked(server, ask)
     usd, known = found["usd"], found["usd"]["inputs"]
     assert found["any"]["value"]["value"] <= 5  # with the GPU that plan_training takes where none is named
     hours = known["total_seconds"]["value"] / 3600
@@ -156,7 +159,7 @@ def test_a_number_is_explained_by_what_it_was_computed_from(tmp_path: Path):
     assert "did you mean loss" in found["none"]["hint"] and "plan_training or predict_run" in found["tool"]["hint"]
 
 
-def test_a_report_is_judged_by_what_the_assistant_copied(tmp_path: Path):
+def test_a_report_is_judged_by_what_the_assistant_copied(server: Any):
     report = "We train on 8 GPUs.\n\nA step is 24 x 2,048 = 39,152 tokens.\n"
 
     async def ask(client: Any) -> dict[str, Any]:
@@ -166,10 +169,10 @@ def test_a_report_is_judged_by_what_the_assistant_copied(tmp_path: Path):
                  "that": "24 * 2048 = 39152"}  # fmt: skip
         return await told(client, "audit_judge", report=report, answer=json.dumps({"claims": [claim]}))
 
-    assert "answer" in asked(server(tmp_path / "home"), ask)
+    assert "answer" in asked(server, ask)
 
 
-def test_a_fleet_is_planned_from_its_text(tmp_path: Path):
+def test_a_fleet_is_planned_from_its_text(server: Any, advisor_home: Path):
     pools = "pools: {own: {kind: owned, gpu: rtx-4090, gpus: 1}, cloud: {kind: on-demand, gpu: h100, gpus: 8}}"
     runs = "{name: a, goal: {model: gpt2, tokens: 200M}, count: 2, deadline: 5d}"
 
@@ -180,7 +183,7 @@ def test_a_fleet_is_planned_from_its_text(tmp_path: Path):
             "file": await told(client, "plan_fleet", fleet=f"{pools}\nruns: [{{name: a, plan: /etc/hostname}}]"),
         }
 
-    found = asked(server(tmp_path / "home"), ask)
+    found = asked(server, ask)
     plan = found["plan"]
     first, second = plan["rows"]
     assert (first["run"], second["run"]) == ("a 1", "a 2") and plan["keeps_deadlines"] is True
@@ -188,18 +191,22 @@ def test_a_fleet_is_planned_from_its_text(tmp_path: Path):
     assert "each of 2 deadlines" in plan["answer"] and plan["bound_usd"] == 0
     assert "line 2: runs.a" in found["wrong"]["error"] and "gpt9" in found["wrong"]["error"]
     assert "no files are read here" in found["file"]["error"] and "root:" not in json.dumps(found["file"])
-    assert not list((tmp_path / "home").glob("**/*.yaml")) and len(json.dumps(plan)) < 12_000
+    assert not list(advisor_home.glob("**/*.yaml")) and len(json.dumps(plan)) < 12_000
 
 
 @contextlib.asynccontextmanager
-async def over_http(home: Path) -> AsyncIterator[str]:
+async def served(way: str) -> AsyncIterator[Any]:
+    """What a client connects to when the command serves in a process of its own."""
+    words = ["-m", "advisor", "mcp"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    if way == "stdin":
+        yield mcp.StdioServerParameters(command=sys.executable, args=words, env=environment, cwd=str(ROOT))
+        return
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "advisor", "mcp", "--http", str(port)], cwd=ROOT, stderr=subprocess.DEVNULL,
-        env=os.environ | {"ADVISOR_HOME": str(home), "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    process = subprocess.Popen([sys.executable, *words, "--http", str(port)], cwd=ROOT, stderr=subprocess.DEVNULL,
+                               env=environment)  # fmt: skip
     try:
         for _ in range(200):
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.2):
@@ -211,9 +218,10 @@ async def over_http(home: Path) -> AsyncIterator[str]:
         process.wait(10)
 
 
-def test_the_same_over_http_on_this_machine(tmp_path: Path):
+@pytest.mark.parametrize("way", ["stdin", "HTTP"])
+def test_a_process_of_its_own_answers_over(way: str):
     async def session() -> dict[str, Any]:
-        async with over_http(tmp_path / "home") as address, mcp.Client(address) as client:
+        async with served(way) as target, mcp.Client(target) as client:
             return await told(client, "compare_gpus", gpu="l4")
 
     assert asyncio.run(session())["rows"][0]["gpu"] == "l4"
@@ -225,9 +233,8 @@ def test_the_instructions_are_short():
     assert len(INSTRUCTIONS.encode()) < 2048
 
 
-def test_an_assistant_describes_a_log_that_is_not_recognised(tmp_path: Path):
+def test_an_assistant_describes_a_log_that_is_not_recognised(tmp_path: Path, server: Any):
     log = tmp_path / "logs" / "odd.log"
-    log.parent.mkdir()
     rows = [f"<< {i} | err {4 - i / 50:.2f} | api_key={'k3y' * 6} >>" for i in range(1, 51)]
     log.write_text("\n".join(["training starts on cuda", *rows, "RuntimeError: CUDA out of memory."]) + "\n")
     said = {"format": {"name": "odd", "rows": [r"<< (?P<step>\d+) \| err (?P<loss><<LOSS>>)"]},
@@ -243,10 +250,10 @@ def test_an_assistant_describes_a_log_that_is_not_recognised(tmp_path: Path):
             "again": await told(client, "analyze_log", path=str(log)),
         }
 
-    found = asked(server(tmp_path / "home", tmp_path / "logs"), ask)
+    found = asked(server, ask)
     assert "not read as rows with a loss: lines like 2" in found["alone"]["how_it_was_read"][0]
     assert "2: << 1 | err 3.98" in found["prompt"]["prompt"] and "k3yk3y" not in found["prompt"]["prompt"]
     assert "its first_loss 9.98 is not what its patterns find at line 2" in found["wrong"]["how_it_was_read"][0]
     assert "an assistant read: the GPU was full (out_of_memory); line 52" in found["right"]["how_it_was_read"]
-    assert "after 50 steps, loss 3.98 to 3" in found["right"]["answer"]
+    assert "ran out of memory after 50 steps; its loss fell from 3.98 to 3" in found["right"]["answer"]
     assert found["again"]["answer"] == found["right"]["answer"] and "how_it_was_read" not in found["again"]

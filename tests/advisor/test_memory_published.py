@@ -13,14 +13,10 @@ from advisor.laws import flops
 from advisor.prediction.memory import load_memory_model
 from advisor.prediction.memory_published import Mixture, StateCase, cases, parts, published_mixture
 from advisor.prediction.memory_terms import WorkloadArrays, by_kind
-from advisor.prediction.software import software_of, table
-from advisor.records import Basis, Estimate, Software, Workload
+from advisor.prediction.software import software_of
+from advisor.records import Software, Workload
 from advisor.store.folders import profiles_folder
-from benchmarks.rows.answers import answer_rows
-from benchmarks.rows.mixtures import quantiles_of_mixture
 from benchmarks.rows.reader import Reading, RowReader, row_cells
-from benchmarks.rows.shapes import extra_parameters
-from benchmarks.rows.words import read_checkpointing, read_software
 from tests.terminal import advisor
 from trainer.schema import make_shape
 
@@ -95,12 +91,6 @@ def test_a_state_that_nobody_states_is_a_mixture_whose_weights_add_up():
     assert sum(case.weight for case in found if case.state == "fp32") == pytest.approx(0.6)
 
 
-def test_torchtitan_may_take_its_loss_in_chunks_unless_its_words_say_so():
-    assert {case.whole_logits for case in cases(software_of("torchtitan"))} == {True, False}
-    chunked = read_software("bf16", "torchtitan, chunked cross entropy", named=table()["torchtitan"])
-    assert {case.whole_logits for case in cases(chunked)} == {False}
-
-
 def test_quantiles_of_a_mixture_are_those_of_its_parts():
     """Two cases a factor of 100 apart: each quantile lies in one of them. One case: that of a log-normal."""
     one = Mixture(logs=np.log([[8.0]]), deviations=np.array([[0.1]]), weights=np.array([[1.0]]))
@@ -169,21 +159,6 @@ def test_fine_tuning_3b_with_recomputed_blocks_is_within_a_tenth():
     assert found.value / GIB == pytest.approx(24.9, rel=0.1)
 
 
-def test_every_published_run_could_have_run():
-    """Micro-batches are chosen to fill cards: expected peaks pass the card in few rows, low ends in none."""
-    cards, model = load_gpus(), load_memory_model()
-    cells = row_cells(profiles_folder() / "public_runs.csv")
-    reader = RowReader(cards, next(cells))
-    readings = [r for r in map(reader.read, cells) if isinstance(r, Reading) and len(r.workloads) == 1]
-    read = [r.workloads[0] for r in readings]
-    room = [1.08 * cards[w.gpu].memory_gb * 1e9 for w in read]  # "80 GB" are 80 GiB
-    over = 0
-    for places in by_kind(read):
-        held = model.allocated_many(WorkloadArrays.of([read[i] for i in places])).value
-        over += int((held > np.array([room[i] for i in places])).sum())
-    assert len(read) > 140 and over < 0.1 * len(read)
-
-
 def test_published_runs_that_ran_are_believed_to_fit():
     """All of them ran: few may be called sure not to fit, and the mean probability must be high."""
     path, cards = profiles_folder() / "public_runs.csv", load_gpus()
@@ -197,9 +172,6 @@ def test_published_runs_that_ran_are_believed_to_fit():
         chances += needed.below(np.array([0.97 * cards[workloads[i].gpu].memory_bytes for i in places])).tolist()
     assert len(chances) > 400 and sum(chances) > 0.78 * len(chances)
     assert sum(chance < 0.1 for chance in chances) < 0.05 * len(chances)
-
-
-LLAMA_7B = {"depth": 32, "width": 4096, "heads": 32, "kv_heads": 32, "ffn_width": 11008, "vocab_size": 32000}
 
 
 @pytest.mark.parametrize(
@@ -221,40 +193,6 @@ def test_what_would_fit_fits_by_the_same_command(advisor_home, words, first):
         assert json.loads(advisor(*run, *options, expect=0).stdout)["fits"] is True, change
 
 
-def test_a_row_is_a_run_that_took_place_but_whether_it_fits_is_said_before_that(tmp_path):
-    """TinyLlama in people's own loop on a card of 16 GB: fp32 states would take all of it, so they were not that."""
-    columns = ["gpu", "layers", "dim", "heads", "ffn_mult", "vocab", "params", "seq_len", "micro_batch", "precision"]
-    columns += ["n_gpus", "act_ckpt", "compile", "flash_attn"]
-    row = ["RTX A4000", "22", "2048", "32", "2.75", "32000", "1100048384", "2048", "1", "bf16"]
-    row += ["1", "none", "no", "yes"]
-    path = tmp_path / "rows.csv"
-    path.write_text("\n".join(map(",".join, (columns, row))), encoding="utf-8")
-    (answer,) = map(json.loads, answer_rows(path))
-    assert answer["peak_allocated_bytes"]["high"] < 16 * GIB and answer["fit_probability"] < 0.35
-
-
-def test_software_recomputes_as_its_defaults_have_it_where_a_row_does_not_say():
-    for name, usual in (("trl", "full"), ("nanogpt", "none"), ("torchtitan", "selective")):
-        found = read_checkpointing("", table()[name])
-        assert found.choices[0] == (usual, 0.85)
-        assert read_checkpointing("no", table()[name]) == "none"
-
-
 def test_gradients_that_are_used_as_they_come_are_never_whole():
     w = workload(software=Software(state="16bit", steps_in_backward=True))
     assert held(w)["gradients"] == 0 and held(workload(software=Software(state="16bit")))["gradients"] > 0
-
-
-def test_value_embeddings_that_a_printed_count_leaves_out_are_added():
-    """nanochat d24 since 2026: 12 tables of 32,768 x 1,536 beside 780 M parameters."""
-    shape = make_shape("nanochat", depth=24, width=1536, heads=12, vocab_size=32768, seq_len=2048)
-    count = str(flops.parameters(shape))
-    assert extra_parameters(shape, count, "value embeddings on alternate layers") == 12 * 32768 * 1536
-    assert extra_parameters(shape, count, "") == 0
-
-
-def test_quantiles_of_estimates_that_lie_apart_are_those_of_the_likelier():
-    low, high = (Estimate(value=v, low=0.9 * v, high=1.1 * v, basis=Basis.PRIOR) for v in (1.0, 50.0))
-    found = quantiles_of_mixture([low, high], [0.95, 0.05])
-    assert 0.85 < found.low < found.value < found.high < 1.3
-    assert quantiles_of_mixture([low, high], [0.7, 0.3]).high > 45

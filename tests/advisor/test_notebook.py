@@ -30,7 +30,7 @@ def test_every_cell_runs_and_every_answer_shows_itself(capsys, asked_once):
     pages = [value._repr_html_() for value in shown if hasattr(value, "_repr_html_")]
     assert len(pages) >= 6 and all("<table" in page for page in pages)
     said = capsys.readouterr().out
-    assert "not a number" in said and "has no unit" in said
+    assert "NaN" in said and "has no unit" in said
 
 
 def test_the_readme_shows_python_that_works(tmp_path, monkeypatch, capsys, asked_once):

@@ -41,7 +41,7 @@ def test_a_machine_that_goes_before_the_run_has_saved_is_not_planned_on():
     profile, now = prior_profile(require_gpu("h100-80gb-sxm")), datetime(2026, 11, 22, tzinfo=UTC)
     own = bare_plan(goal_of(shlex.split(f"{words} --spot none")), profile, now=now)
     assert save_seconds(own.run, own.bill.wall_clock, own.prediction.step_seconds) > NOTICE_SECONDS["gcp"]
-    with pytest.raises(AdvisorError, match=r"saves before it is taken away.* gcp gives 30 s") as refused:
+    with pytest.raises(AdvisorError, match=r"saves before it is taken away.* Google Cloud gives 30 s") as refused:
         bare_plan(goal_of(shlex.split(f"{words} --spot only")), profile, now=now)
     assert "--spot none" in refused.value.hint
     either = bare_plan(goal_of(shlex.split(f"{words} --spot any")), profile, now=now)

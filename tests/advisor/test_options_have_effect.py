@@ -34,6 +34,7 @@ PLAN = {
     "--reward-seconds": "40s", "--judge": "qwen2.5-1.5b", "--judge-len": "20", "--judge-gpus": "1", "--reference": "no",
     "--dropped-groups": "0.3",
     "--depths": "4,8", "--download-rate": "10MB", "--was": "l4:1", "--config": "NOTES", "--from": "LOG",
+    "--like": "NOTES", "--spent": "2min", "--may-change": "depth", "--stop-if-over": "10%",
 }  # fmt: skip
 PLANS = {
     "rented": ("--gpu", "l4", "--budget", "5"),
@@ -164,7 +165,10 @@ def walked(answer, verb, words, table, alike) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(k, marks=pytest.mark.long if k in ("own", "own with a price", "again") else []) for k in PLANS],
+    [
+        pytest.param(k, marks=pytest.mark.long if k in ("own", "own with a price", "a model", "again") else [])
+        for k in PLANS
+    ],
 )
 def test_an_option_of_plan_has_an_effect_or_is_refused(answer, kind):
     walked(answer, "plan", PLANS[kind], PLAN, {option for name, option in PLAN_ALIKE if name == kind})

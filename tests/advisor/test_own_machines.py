@@ -55,7 +55,7 @@ def test_no_copies_of_an_own_machine_are_invented():
     plan = plan_of("--own rtx-4090:1 --own rtx-3090:1 --deadline 24h")
     assert machines_of(plan) <= {("rtx-4090", 1), ("rtx-3090", 1)}
     assert plan.workload.gpus == 1 and plan.offer.provider is None and plan.offer.usd_per_hour == 0
-    assert "1 x rtx-4090 of your own" in sentence(plan)
+    assert "1 x rtx-4090 of your own" in sentence(plan) and "without electricity (give --kwh-price)" in sentence(plan)
     assert all(point.gpus == 1 for point in plan.search.scaling)
 
 

@@ -21,9 +21,7 @@ from advisor.planning.recipe import MICRO_BATCHES
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.loss import allocation_score
 from advisor.prediction.uncalibrated import prior_profile
-from advisor.records import Basis
 from advisor.report.plan import sentence
-from advisor.store.plan_files import dump_plan, load_plan
 from tests.advisor.devices import big_gpu, small_cpu
 from tests.advisor.small_plans import GPU, NOW, RENTED, data_of, plan_cpu, plan_gpu
 from trainer.schema import make_shape
@@ -84,7 +82,7 @@ def test_however_many_tokens_limits_allow_the_batch_suits_them(card, wishes):
 def test_sure_keeps_the_high_end():
     plain, sure = plan_cpu(deadline_seconds=600.0), plan_cpu(deadline_seconds=600.0, sure=True)
     assert plain.bill.wall_clock.total_seconds.high > 600 >= sure.bill.wall_clock.total_seconds.high
-    assert any("--sure" in reason and "perhaps" in reason for reason in plain.reasons)
+    assert any("--sure" in reason and "or up to" in reason for reason in plain.reasons)
 
 
 # Tokens and depth
@@ -117,13 +115,6 @@ def test_more_time_means_a_deeper_model():
     assert depths == sorted(depths) and depths[0] < depths[-1]
 
 
-def test_the_chosen_depth_has_the_best_score_of_those_that_stand():
-    plan = plan_gpu(deadline_seconds=7200.0)
-    standing = [c for c in plan.considered if not c.standing.why]
-    assert plan.chosen.score <= 1.001 * min(c.score for c in standing)
-    assert plan.chosen.loss is not None and plan.chosen.loss.basis == Basis.PRIOR
-
-
 # Batch
 
 
@@ -140,10 +131,6 @@ def test_micro_batch_is_the_smallest_within_two_percent(wishes):
     smaller = [b for b in sizes if b < plan.run.micro_batch]
     assert rates[plan.run.micro_batch] >= 0.975 * best
     assert all(rates[b] < 0.985 * best for b in smaller)
-
-
-def test_a_run_of_minutes_keeps_hundreds_of_steps():
-    assert plan_cpu(deadline_seconds=100.0).run.steps >= 200
 
 
 def test_wishes_for_the_batch_are_obeyed():
@@ -164,7 +151,7 @@ def test_a_global_batch_is_met_exactly_or_what_it_misses_is_said(gpus, sequences
     else:
         share = plan.workload.step_tokens / asked - 1
         assert 0 < abs(share) <= 0.05
-        assert len(warned) == 1 and f"{100 * abs(share):.3g} %" in warned[0] and f"{2048 * gpus:,}" in warned[0]
+        assert len(warned) == 1 and f" {100 * abs(share):.0f} %" in warned[0] and f"{2048 * gpus:,}" in warned[0]
 
 
 def test_no_recommendation_exceeds_the_memory_with_margin():
@@ -241,19 +228,14 @@ def test_with_data_for_none_of_them_the_smallest_model_is_chosen():
 
 def test_a_hopelessly_short_limit_gives_a_plan_with_a_warning_when_every_depth_is_thin():
     plan = plan_cpu(deadline_seconds=600.0, depth=8)
-    assert plan.chosen.depth == 8 and any("too short for any size" in w for w in plan.warnings)
+    assert plan.chosen.depth == 8
+    [text] = [text for text in plan.warnings if text.startswith("this size is too large for the time: ")]
+    assert text.endswith("a smaller model would be trained better, or allow more time")  # it was too short "for any"
+    smaller = plan_cpu(deadline_seconds=600.0)
+    assert smaller.chosen.depth < 8 and smaller.chosen.score < plan.chosen.score
 
 
 # The record
-
-
-def test_a_plan_is_complete_and_survives_its_file(tmp_path):
-    plan = plan_gpu(deadline_seconds=3600.0)
-    path = tmp_path / "plan.yaml"
-    path.write_text(dump_plan(plan), encoding="utf-8")
-    assert load_plan(path) == plan
-    assert "calibration h200-1" in plan.inputs and "price: given" in plan.inputs
-    assert plan.run.compile and plan.run.device == "cuda" and plan.run.precision == "bf16"
 
 
 def test_the_same_inputs_give_the_same_plan():
@@ -264,7 +246,7 @@ def test_the_same_inputs_give_the_same_plan():
 def test_the_sentence_says_it_all():
     text = sentence(plan_cpu(deadline_seconds=100.0))
     assert text.startswith("Train depth 1 (1.25 M parameters) on this CPU, micro-batches of ")
-    assert " tokens: " in text and text.endswith("$0.00.")
+    assert " tokens: " in text and text.endswith("$0.00 without electricity.")
 
 
 def test_measuring_the_choice_keeps_it():

@@ -36,12 +36,6 @@ def test_a_budget_buys_seconds():
     assert plan.bill.cost_usd.value == pytest.approx(hours * (3.0 + disk))
 
 
-def test_the_tighter_of_budget_and_deadline_binds():
-    assert plan_gpu(budget_usd=6.0, deadline_seconds=1800.0).bill.cost_usd.value <= 1.501  # 3 $/h and its disk
-    both = plan_gpu(budget_usd=1.0, deadline_seconds=36000.0)
-    assert both.bill.cost_usd.value == pytest.approx(1.0, rel=0.05)
-
-
 def test_a_budget_on_ones_own_machine_needs_a_price_or_a_tariff():
     with pytest.raises(AdvisorError, match="needs a price or an electricity tariff") as caught:
         plan_cpu(budget_usd=1.0)
@@ -140,33 +134,12 @@ def test_without_limits_the_families_ratio_and_an_assumed_day():
     assert any("assumed because no limit was given" in reason for reason in plan.reasons)
 
 
-def test_too_short_a_deadline_says_what_would_do():
-    with pytest.raises(AdvisorError, match="no plan ends within 3 s: depth 2") as caught:
-        plan_cpu(deadline_seconds=3.0)
-    assert caught.value.exit_code == 3
-    feasible = float(caught.value.hint.split("--deadline ")[1].split("s")[0])
-    assert plan_cpu(deadline_seconds=feasible).run.steps >= 20
-
-
 def test_a_limit_that_nobody_set_is_said_to_be_assumed():
     with pytest.raises(
         AdvisorError, match="no plan ends within 60 min, assumed because no limit was given: "
     ) as caught:
         plan_cpu(ratio=1e6)
     assert "--deadline" in caught.value.hint
-
-
-def test_too_small_a_budget_says_what_would_do():
-    with pytest.raises(AdvisorError, match="no plan costs") as caught:
-        plan_gpu(budget_usd=0.01)
-    assert caught.value.exit_code == 3
-    assert plan_gpu(budget_usd=float(caught.value.hint.split("--budget ")[1])).run.steps >= 20
-
-
-def test_tokens_that_do_not_fit_the_deadline():
-    with pytest.raises(AdvisorError, match="no plan ends within 60 s") as caught:
-        plan_cpu(tokens=10**9, deadline_seconds=60.0)
-    assert caught.value.exit_code == 3 and "--tokens " in caught.value.hint
 
 
 def test_nothing_fits_a_tiny_memory():

@@ -172,3 +172,8 @@ def test_several_devices_cost_communication_and_share_sharded_updates():
     )
     assert copied > alone
     assert sharded < copied
+
+
+def test_what_plan_calls_a_fine_tune_is_named_as_it_is_here(call):
+    code, _, err = call("predict", "--gpu", "rtx-4090", "--model", "qwen3-8b", "--finetune", "qlora")
+    assert code == 2 and "here it is --lora-rank" in err

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -190,6 +192,24 @@ def test_a_second_run_on_the_processor_is_warned_of(tmp_path):
     finally:
         kill_tree(ProcessId(pid=started.launch.pid, started=started.launch.process_started))
     assert started.launch.cards == ()
+
+
+def test_programs_that_use_the_processor_are_named_before_a_launch_with_the_time_they_cost(tmp_path, call):
+    """A plan of 3 min took 8 beside other programs, and nothing was said before the launch."""
+    path = Store(tmp_path).save_plan(small_plan(steps=200, step_seconds=0.87), tmp_path / "plan.yaml")  # 180 s in all
+    forever = "import os\nfor _ in range(os.cpu_count() - 1): os.fork()\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", forever], start_new_session=True) as busy:
+        try:
+            [(finding, words)] = found(preflight(Store(tmp_path), small_plan(steps=200), Place()), "machine")
+            code, script, said = call("launch", str(path), "--dry-run")
+        finally:
+            os.killpg(busy.pid, signal.SIGKILL)
+    assert finding is Readiness.WARNING and code == 0
+    assert words.startswith("other programs use this machine: expect ") and "close " in words and "python" in words
+    # every core has at least one other program: at least twice the planned 3 min
+    expected, unit, planned = re.search(r"expect ([\d.]+) (min|h) .* instead of ([\d.]+) min\. ", said).groups()
+    assert float(planned) == 3 and float(expected) * {"min": 1, "h": 60}[unit] > 1.5 * 3
+    assert "other programs" not in script
 
 
 def test_places_are_read_and_what_is_none_is_refused():

@@ -8,6 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor.findings.chart_data import loss_so_far_points
+from advisor.findings.make_case import make_case
+from advisor.history.comparison import compare_runs
 from advisor.history.follow import RunFollower
 from advisor.history.progress import History, make_progress, pace_seconds, straggler_factor
 from advisor.prediction.trajectory import plan_trajectory
@@ -18,6 +21,7 @@ from advisor.store.folders import example_run
 from advisor.store.run_folder import read_run_config
 from advisor.store.store import Store
 from advisor.trainers.own import OWN
+from advisor.workflows.compare import review
 from tests.advisor.plans import altered, guess, small_plan, small_run
 from trainer.budget import Attempt, Spent
 from trainer.runlog import read_records
@@ -234,7 +238,7 @@ def test_a_recorded_run_looked_at_half_way_ends_when_foretold():
 
 def test_losses_that_are_not_finite_do_not_stick():
     history = seen(header(), *steps(1, 5), *steps(6, 6, loss=math.nan), *steps(7, 8))
-    assert history.smoothed_loss == pytest.approx(3.0)
+    assert look(history, small_run(10)).loss_so_far == pytest.approx(3.0)
 
 
 def test_unknown_kinds_and_warnings():
@@ -253,9 +257,18 @@ def test_an_unsteady_run_says_so_instead_of_an_interval_without_end():
     assert time_left(replace(steady, low=5.0, high=66_000.0)) == "5 min to several hours left, unsteady"
 
 
-def test_the_list_of_runs_has_the_loss_that_watching_shows(advisor_home):
-    listed, watched = OWN.log_end(example_run()), RunFollower(example_run(), Store(advisor_home)).look()
-    assert listed is not None and watched.smoothed_loss == pytest.approx(listed.loss, rel=1e-6)
+def test_a_run_has_one_loss_and_one_speed_wherever_it_is_shown(advisor_home):
+    """In the list, when watched, at the end of its curve, in a comparison and in its score."""
+    folder, store = example_run(), Store(advisor_home)
+    listed, watched, case = OWN.log_end(folder), RunFollower(folder, store).look(), make_case(OWN.read_log(folder))
+    losses = case.run.column("loss")
+    last = losses[-max(5, int(0.02 * len(losses))) :].mean()
+    compared = compare_runs([case, case], ["a", "b"]).differences
+    shown = [watched.loss_so_far, loss_so_far_points(case)[-1].value,
+             [one for one in compared if one.axis == "tokens"][-1].loss]  # fmt: skip
+    assert [listed.loss, *shown] == pytest.approx([last] * 4, rel=1e-9)
+    scored = review(store, str(folder), record=False).scored
+    assert watched.tokens_per_second == scored.actual("tokens_per_second") and watched.mfu == scored.actual("mfu")
 
 
 def test_a_limit_that_comes_first_is_the_time_left():
@@ -287,6 +300,16 @@ def test_a_strip_says_how_a_run_ends_and_marks_end_and_limit_on_one_scale(limit,
     assert max(*bar.end, bar.limit or 0.0) == pytest.approx(1.0)
 
 
+def test_the_bar_of_a_complete_run_has_its_time_and_the_planned_time():
+    plan = small_plan(steps=100, step_seconds=0.1)
+    final = {"kind": "final", "time": START + 30, "outcome": "completed", "step": 100, "seconds": 32.0}
+    history = seen(header(), *steps(1, 100, 0.3), final)
+    done = look(history, plan.config, plan=plan, now=START + 30, state="finished", outcome="completed")
+    bar, planned = time_bar(done), done.total_seconds_predicted
+    assert bar.now == 1.0 and bar.limit is None and bar.end_words.startswith("planned ")  # it took longer than planned
+    assert bar.end == pytest.approx([end / 32.0 for end in (planned.value, planned.low, planned.high)])
+
+
 def test_a_strip_says_how_a_run_ended_and_draws_its_steps():
     config, history = small_run(200, stop=StopConfig(max_seconds=12.0)), seen(header(), *steps(1, 50))
     history.add([event("checkpoint", 50, 0.1)])
@@ -316,3 +339,14 @@ def test_the_limit_that_is_advised_is_long_enough_for_the_rest():
                     spent=Spent(attempts=(Attempt(session="a", host=None, began=START, seconds=10.0, usd_per_hour=None,
                                                   ended=True),), needed_seconds=1.0))  # fmt: skip
     assert progress.more_hours * 3600 >= progress.elapsed_seconds + 100 * 0.1
+
+
+def test_the_limit_that_is_advised_for_an_unsteady_run_is_for_the_rest_as_expected():
+    """Of a run that other programs slowed, 84 min were offered where 22 were expected."""
+    config = small_run(200, stop=StopConfig(max_seconds=25.0))
+    slow = [*steps(1, 50, 0.1), *steps(51, 100, 0.4)]  # 0.25 s on average
+    spent = Spent(attempts=(Attempt(session="a", host=None, began=START, seconds=25.0, usd_per_hour=None, ended=True),),
+                  needed_seconds=1.0)  # fmt: skip
+    stopped = look(seen(header(), *slow), config, now=START + 25, state="stopped", outcome="stopped", spent=spent)
+    more = stopped.more_hours * 3600 - stopped.elapsed_seconds
+    assert 100 * 0.25 + 2.0 <= more <= 1.25 * (100 * 0.25 + 2.0 + 1.0)  # it also starts again, which took 2 s

@@ -70,8 +70,8 @@ def test_a_choice_between_cards_says_beside_the_headline_how_little_it_rests_on(
     assert plan.grounds == expected[plan.workload.gpu]
     text = speed_rests_on(plan)
     others = plan.grounds.generation_runs - plan.grounds.card_runs
-    assert f"{others or 'none'} of others of its generation ({plan.grounds.generation})" in text
-    assert "2 GPU types were compared; none wins only because its estimate is uncertain." in text
+    assert f"{others or 'none'} of other GPUs of its generation ({plan.grounds.generation})" in text
+    assert "2 GPU types were compared; an uncertain speed never counts in a GPU's favour." in text
     other = replace(plan.chosen, grounds=grounds_of(prior_profile(require_gpu("rtx-4060"))))
     alone = speed_rests_on(replace(plan, search=None, chosen=other))
     assert "none of this GPU" in alone and "were compared" not in alone

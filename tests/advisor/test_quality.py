@@ -131,8 +131,11 @@ def test_a_verdict_is_of_errors_and_of_intervals_that_held(errors: list[float], 
 )
 def test_one_wild_configuration_or_a_machine_that_moves_makes_a_calibration_doubtful(errors, drift, words):
     found = judge(held_out(errors, [0.2] * len(errors)), len(errors), interrupted=False, drift=drift)
-    assert found.verdict == (Verdict.DOUBTFUL if words else Verdict.GOOD) and (words or "held") in found.reason
-    assert consequence(found, "cpu").startswith("doubtful: its held" if words else "good: ")
+    assert (
+        found.verdict == (Verdict.DOUBTFUL if words else Verdict.GOOD)
+        and (words or "in their intervals") in found.reason
+    )
+    assert consequence(found, "cpu").startswith("doubtful: " if words else "good: ")
 
 
 def test_the_widening_is_what_held_out_intervals_would_have_needed(recorded):

@@ -175,8 +175,8 @@ def test_what_became_of_the_run_is_said(call, tmp_path):
     code, out, err = call("plan", *words)
     assert code == 0, err
     said = next(line for line in out.splitlines() if line.startswith("result of the run"))
-    assert "diverged" in said and "not a number from step 6100 on" in out
-    assert "not a number from step 6100" in plan_json(call, *words)["from"]["fate"]
+    assert "diverged" in said and "NaN from step 6,100 on" in out
+    assert "NaN from step 6,100" in plan_json(call, *words)["from"]["fate"]
 
 
 SIZES = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8}

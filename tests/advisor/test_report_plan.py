@@ -20,6 +20,7 @@ from advisor.report import search as runs
 from advisor.report.brief import recommendation
 from advisor.report.plan import markdown
 from advisor.report.table import Table, in_markdown, on_console, on_page
+from advisor.units import format_seconds
 from tests.advisor.devices import small_cpu
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -67,8 +68,12 @@ def test_each_part_of_the_bill_has_the_same_name_on_console_and_page():
         assert sum(cell.startswith(name) for cell in page) == 1
     shown = printed(plan)
     assert all(name in shown for name in page)
-    assert timed.index(f"steps ({plan.run.steps:,})") < timed.index("evaluations")  # as they happen
-    assert page[0] == f"steps ({plan.run.steps:,})"  # the longest
+    # Hours follow from the mean of a step, which is above the median that is shown as the step time.
+    mean = plan.bill.wall_clock.steps_seconds.value / plan.run.steps
+    each = f"of {format_seconds(mean)} on average, median {format_seconds(plan.chosen.step_seconds.value)}"
+    steps = f"steps ({plan.run.steps:,} {each})"
+    assert timed.index(steps) < timed.index("evaluations")  # as they happen
+    assert page[0] == steps  # the longest
 
 
 @pytest.mark.parametrize("which", ["plan", "cpu_plan"])
@@ -80,8 +85,7 @@ def test_memory_time_and_speed_are_called_what_they_are(which, request):
     if which == "cpu_plan":
         assert memory == {"process memory"}
     else:
-        every = {"memory per GPU", "memory per GPU, all of it"}  # a column's title, a row's name
-        assert memory == every | {"peak memory, reserved", "peak memory, allocated"}
+        assert memory == {"memory per GPU", "peak memory, reserved", "peak memory, allocated"}
     assert not names & {"dollars", "total time", "one step", "tok/s", "provisioning", "downloads"}
     assert {"time", "cost", "step time", "tokens/s", "throughput", "validation loss", "loss"} <= names
 
@@ -122,8 +126,8 @@ def test_a_table_says_the_same_however_it_is_laid_out():
 
 def test_an_effect_is_one_line_and_nothing_is_said_of_nothing():
     effect = Effect(seconds=3 * 3600.0, usd=7.0, device_bytes=5 * 2.0**30, loss=-0.04, activation_checkpointing="full")
-    text = "3 h longer, $7 more, 5 GiB more, loss 0.04 lower (all activations recomputed)"
+    text = "3 h longer, $7 more, 5 GiB more memory per GPU, loss 0.04 lower; all activations are recomputed"
     assert words.effect_in_words(effect) == text
-    assert words.effect_in_words(Effect(activation_checkpointing="none")) == "no activations recomputed"
+    assert words.effect_in_words(Effect(activation_checkpointing="none")) == "no activations are recomputed"
     assert words.effect_in_words(Effect()) == "changes next to nothing"
     assert words.effect_in_words(Effect(refused="nothing fits")) == "nothing fits"

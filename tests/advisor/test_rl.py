@@ -108,9 +108,9 @@ def test_a_plan_says_who_generates_how_long_a_step_takes_and_what_would_change_i
         assert both + parts["sync"] + parts["rest"] == pytest.approx(step["value"])
     assert run["bill"]["cost_usd"]["value"] <= 300
     shown = advisor(*QWEN, *LENGTHS, "--gpu", "h100", "--gpus", "8,16", expect=0, COLUMNS=300).stdout
-    assert "Post-train qwen3-8b by GRPO with verl on" in shown and "157 steps of 1,024 answers" in shown
+    assert "Post-train qwen3-8b by GRPO with verl on" in shown and "157 steps of 128 prompts with 8" in shown
     assert "GPUs instead of" in shown and "--response-max 2048 instead of 4096: a step" in shown
-    assert "train + generate" in shown and "in turn" in shown
+    assert "train + generate" in shown and "colocated" in shown
 
 
 def test_the_limit_of_the_answers_sets_the_step_and_not_the_gpus():
@@ -181,8 +181,8 @@ def test_what_makes_no_plan_is_refused_in_a_sentence(options, words):
 def test_a_model_that_fits_nowhere_says_so():
     done = advisor("plan", "--rl", "grpo", "--model", "qwen3-32b", "--prompts", "1k", "--gpu", "1xl4", expect=3)
     words = " ".join(done.stderr.split())
-    assert "does not surely fit 1 x l4" in words and "feasible with more GPUs (--gpus " in words
-    count = words.partition("--gpus ")[2].partition(")")[0]
+    assert re.search(r"does not fit 1 x l4: needs about \d+ GiB, has 2\d", words)
+    count = words.partition("--gpu l4 --gpus ")[2].partition(")")[0]
     advisor("plan", "--rl", "grpo", "--model", "qwen3-32b", "--prompts", "1k", "--gpu", "l4", "--gpus", count, expect=0)
 
 
@@ -199,7 +199,7 @@ def test_one_configuration_is_predicted_as_the_plan_predicts_it():
     assert "one step of GRPO of qwen3-8b with verl on 8 x h100-80gb-sxm: 1,024 answers of 1,200 tokens" in shown
     assert "a step of" in shown and "new weights to the engines" in shown
     assert "--group is of RL" in advisor("predict", "--gpu", "l4", "--model", "gpt2", "--group", "4", expect=2).stderr
-    assert "memory of a GPU by moment: generate" in shown
+    assert "GPU memory by phase: generate" in shown
     large = ("--rl", "grpo", "--model", "qwen3-32b", "--gpu", "8xh100", *LENGTHS)
     found = document("predict", *large)
     assert found["fits"] is not True and found["would_fit"][0] == "--lora"
@@ -267,7 +267,11 @@ def test_published_steps_take_about_what_was_measured(tmp_path, wanted, low, hig
 )
 def test_documented_minima_are_said_to_fit_likely(model, gpus, more):
     one = ("--rl", "grpo", "--model", model, "--gpu", gpus, "--response-len", "250", "--response-max", "1024")
-    assert document("predict", *one, *more)["fit_probability"] > 0.5
+    found = document("predict", *one, *more)
+    assert found["fit_probability"] > 0.5
+    # the chance and the 80 % interval are of one distribution
+    usable = 0.97 * {"h800": 79.6, "h100": 79.6, "h20": 95.6}[gpus[2:]] * 2**30
+    assert (found["fit_probability"] >= 0.9) == (found["peak_allocated_bytes"]["high"] <= usable)
 
 
 def test_models_that_think_are_assumed_to_answer_at_length():
@@ -291,7 +295,8 @@ def test_the_start_of_verl_and_trl_has_what_the_plan_says(tmp_path):
     one = (*QWEN[1:], *LENGTHS, "--gpu", "8xh100", "--placement", "colocated")
     plan = document("plan", *one)
     rollouts = (plan["run"] or plan["chosen"])["prediction"]["workload"]["rollouts"]
-    advisor("plan", *one, "--out", tmp_path / "run.sh", expect=0)
+    said = " ".join(advisor("plan", *one, "--out", tmp_path / "run.sh", expect=0).stdout.split())
+    assert "1. install verl (`git clone https://github.com/verl-project/verl && cd verl && uv sync " in said
     verl = dict(
         word.split("=", 1) for word in shlex.split((tmp_path / "run.sh").read_text().replace("\\\n", " "), True)[3:]
     )
@@ -362,7 +367,7 @@ def test_a_judge_with_gpus_of_its_own_judges_while_others_generate():
     weights = 2 * require_architecture("qwen3-8b").model.parameters / rollouts["judge_tensor"]
     assert found["peak_parts"]["the judge's weights"] == pytest.approx(weights)
     assert found["step_parts"]["reward"] < alone["step_parts"]["reward"]  # only the last answer is waited for
-    shown = advisor(*one, "--judge-gpus", "2", expect=0, COLUMNS=300).stdout
+    shown = " ".join(advisor(*one, "--judge-gpus", "2", expect=0, COLUMNS=300).stdout.split())
     assert "the judge's weights" in shown and "2 judge (qwen3-8b)" in shown and "rewards by qwen3-8b" in shown
     slow = advisor(*ONE, "--judge", "qwen3-32b", "--judge-gpus", "2", expect=0, COLUMNS=300).stdout
     assert "--judge-gpus 4 instead of 2: a step" in slow and "the judge sets the step" in slow
@@ -413,12 +418,3 @@ def test_a_tuned_model_is_planned_by_its_base_and_started_from_its_own_weights(t
     done = advisor("plan", *one, "--out", tmp_path / "run.sh", expect=0, COLUMNS=300)
     assert f"Post-train {sizes} by GRPO" in done.stdout
     assert f"actor_rollout_ref.model.path={named}" in (tmp_path / "run.sh").read_text()
-
-
-def test_a_row_says_which_model_stands_in_for_another(tmp_path):
-    row = {"framework": "verl", "gpu": "H100", "n_gpus": "8", "mode": "colocated", "prompts_per_step": "128",
-           "group_size": "8", "response_len_mean": "1200", "response_len_max": "4096"}  # fmt: skip
-    images = predicted_row({"model": "Qwen2.5-VL-7B-Instruct", **row}, Store(tmp_path))
-    strange = predicted_row({"model": "Strange-8B", "params_b": "8.1", **row}, Store(tmp_path))
-    assert any("without images" in one for one in images.assumed)
-    assert any("nearest in size, for Strange-8B" in one for one in strange.assumed)

@@ -35,21 +35,16 @@ def _sources():
 
 def test_no_input_is_run_as_code():
     """No pickle, no eval, no shell: a file that somebody sent stays data."""
-    forbidden = {
-        "eval",
-        "exec",
-        "os.system",
-        "os.popen",
-        "pickle.load",
-        "pickle.loads",
-        "torch.load",
-        "yaml.unsafe_load",
-    }
+    forbidden = {"eval", "exec", "os.system", "os.popen", "pickle.load", "pickle.loads", "torch.load",
+                 "yaml.unsafe_load"}  # fmt: skip
+    ends = {name.rpartition(".")[2] for name in forbidden}
     for path, tree in _sources():
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call):
+            if not isinstance(node, ast.Call):
+                continue
+            assert not any(k.arg == "shell" and ast.unparse(k.value) != "False" for k in node.keywords), path
+            if getattr(node.func, "attr", getattr(node.func, "id", None)) in ends:
                 assert ast.unparse(node.func) not in forbidden, f"{path}:{node.lineno}"
-                assert not any(k.arg == "shell" and ast.unparse(k.value) != "False" for k in node.keywords), path
                 if ast.unparse(node.func) == "yaml.load":
                     assert any("Safe" in ast.unparse(k.value) or "_LOADER" in ast.unparse(k.value)
                                for k in node.keywords), f"{path}:{node.lineno}"  # fmt: skip

@@ -120,21 +120,29 @@ def test_curves_are_placed_on_every_axis(folder, store):
 def test_the_reports_of_several_hold_table_overlays_and_comparison(folder, store, tmp_path):
     found = analyses(folder, store)
     against = compare_runs([analysis.case for analysis in found], report_rows.names_of(found))
-    paths = {"html": tmp_path / "m.html", "md": tmp_path / "m.md", "tables": tmp_path / "t", "plots": tmp_path / "p"}
+    paths = {"html": tmp_path / "m.html", "md": tmp_path / "m.md", "tables": tmp_path / "t"}
     write_reports(found, paths, comparison=against, left_out=["left out: training_d.log"])
     page = paths["html"].read_text().split("<script>")[0]
     for words in ("<h1>3 runs</h1>", "Over each other", "Learning rate against tokens seen", "MFU against dollars",
                   "Step time against time", "Compared with each other", "left out: training_d.log"):  # fmt: skip
         assert words in page, words
     assert "| training_b.log | completed" in paths["md"].read_text()
-    pictures = sorted(paths["plots"].iterdir())
-    assert {path.suffix for path in pictures} == {".png", ".svg"} and len(pictures) >= 2 * 16
-    assert all(path.read_bytes().startswith(PNG) for path in pictures if path.suffix == ".png")
-    drawing = (paths["plots"] / "training-loss-against-step.svg").read_text()
-    assert drawing.startswith("<svg") and "training_b.log" in drawing
     table = pd.read_csv(paths["tables"] / "training_c.log.csv")
     wanted = {"step", "loss", "learning_rate_share", "seconds", "tokens_per_second", "mfu", "elapsed_seconds"}
     assert len(table) == 100 and wanted <= set(table) and table.learning_rate_share.iloc[-1] == 0.02
+
+
+def test_overlays_are_drawn_into_a_folder(store, tmp_path):
+    """Of logs that say next to nothing: each picture takes a third of a second."""
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.log").write_text("".join(f"step {n} loss {9 - n / 20:.3f}\n" for n in range(1, 60)))
+    found = [analyze(tmp_path / f"{name}.log", Given(), store) for name in ("a", "b")]
+    write_reports(found, {"plots": tmp_path / "p"})
+    pictures = sorted((tmp_path / "p").iterdir())
+    assert {path.suffix for path in pictures} == {".png", ".svg"}
+    assert all(path.read_bytes().startswith(PNG) for path in pictures if path.suffix == ".png")
+    drawing = (tmp_path / "p" / "training-loss-against-step.svg").read_text()
+    assert drawing.startswith("<svg") and "b.log" in drawing
 
 
 def test_a_folder_typed_on_the_command_line_is_analysed_run_by_run(folder, tmp_path):

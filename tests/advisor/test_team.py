@@ -9,6 +9,7 @@ import random
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -102,6 +103,20 @@ def test_file_that_is_no_record_is_named_and_left_out(call, tmp_path, shared):
     (whole.parent / f".{whole.name}.77").write_text('{"kind"')  # what a killed process leaves
     code, out, _ = call("runs", "--pull")
     assert code == 0 and "1 new records" in out and f"2026/11/{'0' * 32}.json" in out
+
+
+def test_copy_of_an_older_version_is_read_and_a_damaged_one_is_named(call, tmp_path, shared, advisor_home):
+    TeamLedger(str(shared), tmp_path).push([{"kind": "job", "created": "2026-11-02T10:00:00", "id": "1", "hours": 2.5}])
+    assert call("runs", "--pull")[0] == 0
+    (copy,) = advisor_home.glob("team-ledger.sqlite")
+    with sqlite3.connect(copy) as db:
+        db.execute("PRAGMA user_version = 0")
+    db.close()
+    (group,) = json.loads(call("runs", "--spend", "--json")[1])["groups"]
+    assert group["gpu_hours"] == 2.5
+    copy.write_bytes(b"not a database" * 100)
+    code, _, err = call("runs", "--spend")
+    assert code == 1 and str(copy) in err and "delete it and pull again" in err
 
 
 def test_address_of_an_object_store_holds_the_same_files(tmp_path):

@@ -11,7 +11,6 @@ import pytest
 from advisor.calibration.fit import fit
 from advisor.calibration.profiles import calibrated_elsewhere, load_profile
 from advisor.hardware.catalog import load_gpus, require_gpu
-from advisor.prediction import prior
 from advisor.prediction.batch import predict_batch
 from advisor.prediction.prior import (
     OtherCalibration,
@@ -124,19 +123,6 @@ def test_the_interval_keeps_the_transfers_own_uncertainty():
     """However sure the other card's calibration is, a card is not known to 5 % from another."""
     sure = step(H100, elsewhere(deviation=1e-3))
     assert np.log(sure.high / sure.value) > 1.28 * 0.05
-
-
-@pytest.mark.parametrize("here", [True, False])
-@pytest.mark.parametrize("there", [True, False])
-def test_what_two_cards_do_is_one_joint_belief(here: bool, there: bool):
-    """Compiled or eager on either: no direction of both cards' coefficients together has a negative variance."""
-    shared, settings = prior._shared(), [prior._setting("bf16", on, spec) for on, spec in ((here, H100), (there, L4))]
-    picks = [shared.pick(spec.generation, spec, s) for spec, s in zip((H100, L4), settings, strict=True)]
-    blocks = [
-        [p @ shared.covariance @ q.T + shared.spreads.between(s, t) for q, t in zip(picks, settings, strict=True)]
-        for p, s in zip(picks, settings, strict=True)
-    ]
-    assert np.linalg.eigvalsh(np.block(blocks)).min() > -1e-9
 
 
 @pytest.mark.parametrize("here", ["Ampere", "Hopper", "Blackwell", "Volta", "CDNA3"])

@@ -21,10 +21,12 @@ from advisor.units import (
     format_energy,
     format_error,
     format_estimate,
+    format_loss,
     format_number,
     format_percent,
     format_rate,
     format_seconds,
+    format_share,
     format_tokens,
     format_usd,
     format_usd_rate,
@@ -46,6 +48,9 @@ def estimate(value: float, low: float, high: float) -> Estimate:
     ("formatter", "value", "text"),
     [
         (format_seconds, 42, "42 s"),
+        (format_loss, 3.0, "3.00"),  # as many digits as 2.95 beside it
+        (format_share, 0.0977, "10 %"),
+        (format_share, 0.00391, "0.4 %"),
         (format_seconds, 540, "9 min"),
         (format_seconds, 21 * 3600, "21 h"),
         (format_seconds, 3.2 * 86400, "3.2 days"),
@@ -91,8 +96,8 @@ def test_what_is_not_known_is_said(formatter: Formatter, value: float | None) ->
         (format_seconds, (21.37 * 3600, 20.9 * 3600, 21.8 * 3600), "21.4 h (20.9-21.8 h)"),
         (format_seconds, (95.2, 88.4, 103.6), "95.2 s (88-104 s)"),
         (format_usd, (24.31, 21.2, 28.4), "$24.30 ($21-28)"),
-        (format_seconds, (45.4 * 3600, 38 * 3600, 62 * 3600), "45 h (40-60 h)"),
-        (format_usd, (760, 610, 920), "$760 ($600-900)"),
+        (format_seconds, (45.4 * 3600, 38 * 3600, 62 * 3600), "45 h (38-62 h)"),
+        (format_usd, (760, 610, 920), "$760 ($610-920)"),
         (format_seconds, (0.1849, 0.16, 0.22), "185 ms (160-220 ms)"),
         (format_seconds, (47, 46, 70), "47 s (46-70 s)"),  # to tens it would begin above its centre
         (format_usd, (19.98, 16.2, 24.4), "$20 ($16-24)"),
@@ -156,6 +161,8 @@ def test_a_power_of_1024_is_one_of_its_unit() -> None:
     assert [format_bytes(2.0**power) for power in (10, 20, 30, 40)] == ["1 KiB", "1 MiB", "1 GiB", "1 TiB"]
     assert format_bytes(2**30 - 2**19) == "1 GiB"  # 1023.5 MiB: three figures would show 1,020 MiB
     assert format_bytes(1000 * 2**20) == "1,000 MiB"
+    # what fits 79.6 GiB is not written as 80
+    assert format_estimate(estimate(60 * 2**30, 49.8 * 2**30, 76.1 * 2**30), format_bytes) == "60 GiB (50-76 GiB)"
 
 
 def test_numbers_that_no_quantity_can_have_are_unknown() -> None:

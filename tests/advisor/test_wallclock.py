@@ -114,22 +114,6 @@ def test_time_with_interruptions(hours, interval, factor):
     assert written * (1 + share) == pytest.approx(factor, abs=0.001)
 
 
-def test_the_bill_adds_up():
-    run = run_of(
-        compile=True,
-        grad_accum=2,
-        eval=EvalConfig(every_steps=100, tokens=8 * 1024 * 5),
-        checkpoint=CheckpointConfig(every_steps=400, every_seconds=None, final=True),
-    )
-    clock = wall_clock(run, measured(0.5, 0.1), COSTS)
-    assert clock.startup_seconds.value == 10.0 and clock.compile_seconds.value == 40.0
-    assert clock.steps_seconds.value == pytest.approx(500.0)
-    assert clock.evals_seconds.value == pytest.approx(10 * 5 * 0.3 * 0.5 / 2)
-    bytes_written = 3 * 12 * 185_597_952  # at 400, 800 and the end
-    assert clock.checkpoints_seconds.value == pytest.approx(bytes_written / 1e9)
-    assert clock.total_seconds.value == pytest.approx(10 + 40 + 500 + 3.75 + bytes_written / 1e9)
-
-
 def test_interval_of_the_bill_is_neither_the_sum_of_ends_nor_that_of_independent_steps():
     clock = wall_clock(run_of(compile=True), measured(0.5, 0.1), COSTS)
     above = clock.total_seconds.high - clock.total_seconds.value
@@ -140,12 +124,6 @@ def test_eager_runs_do_not_pay_for_compilation_and_nothing_costs_nothing():
     clock = wall_clock(run_of(), measured(0.5, 0.1), COSTS)
     assert clock.compile_seconds == clock.evals_seconds == clock.checkpoints_seconds == known(0.0)
     assert clock.total_seconds.basis == Basis.MEASURED
-
-
-def test_devices_share_an_evaluation():
-    run = run_of(eval=EvalConfig(every_steps=None, tokens=8 * 1024 * 5))
-    seconds = {g: wall_clock(run, measured(0.5, 0.1), COSTS, gpus=g).evals_seconds.value for g in (1, 2, 8)}
-    assert seconds == {g: pytest.approx(batches * 0.3 * 0.5) for g, batches in ((1, 5), (2, 3), (8, 1))}
 
 
 def test_building_the_model_is_part_of_start_up():

@@ -35,7 +35,7 @@ def test_named_software_is_slower_where_published_runs_are(call):
                        ("", "--software trl", "--software torchtitan"))  # fmt: skip
     assert trl["step_seconds"]["value"] > 1.1 * own["step_seconds"]["value"]
     assert 0.7 < titan["step_seconds"]["value"] / own["step_seconds"]["value"] < 1.1
-    assert own["for"].startswith("this project's trainer, compiled; other software takes")
+    assert own["for"].startswith("this project's trainer, compiled; for other software multiply the time by: ")
 
 
 def test_a_plan_says_for_whose_software_its_hours_are(call):
@@ -48,6 +48,12 @@ def test_other_software_is_predicted_where_it_was_published(call):
     words = "predict --gpu cpu --software trl --depth 4 --micro-batch 2 --seq-len 512"
     code, _, err = call(*words.split())
     assert code == 2 and "published runs are on GPUs" in err
+
+
+def test_other_software_is_not_planned_on_a_cpu(call):
+    for words in ("--finetune qlora --examples 50k", "--layout any", "--rl grpo --prompts 20k"):
+        code, _, err = call("plan", "--gpu", "cpu", "--model", "qwen3-8b", *words.split())
+        assert code == 2 and "published runs are on GPUs, not on a CPU" in err and "--gpu any" in err
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,9 @@ def test_trl_and_unsloth_start_from_a_script(call, tmp_path: Path):
     text, plan, said = written(call, tmp_path, FINETUNE, "run.sh")
     found, work = options(text), plan["chosen"]["prediction"]["workload"]
     assert found["model_name_or_path"] == "Qwen/Qwen3-8B" and found["max_length"] == "512" and found["lora_r"] == "8"
-    assert found["per_device_train_batch_size"] == str(work["micro_batch"]) and "with your data in place of" in said
+    assert (
+        found["per_device_train_batch_size"] == str(work["micro_batch"]) and "2. put your data in place of DATA" in said
+    )
     text, *_ = written(call, tmp_path, f"{FINETUNE} --software unsloth", "run.py")
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     given = {keyword.arg: keyword.value for node in calls for keyword in node.keywords}
@@ -66,8 +68,10 @@ def test_sharding_and_precision_reach_the_file(call, tmp_path: Path):
     assert options(text)["accelerate_config"] == stage and options(text)["num_processes"] == "8"
     text, _, said = written(call, tmp_path, f"{words} --software axolotl", "run.yaml")
     assert stage in yaml.safe_load(text)["deepspeed"] and "axolotl fetch deepspeed_configs &&" in said
-    text, *_ = written(call, tmp_path, f"{words} --software llama-factory", "factory.yaml")
+    text, _, said = written(call, tmp_path, f"{words} --software llama-factory", "factory.yaml")
     assert stage.removeprefix("zero") in yaml.safe_load(text)["deepspeed"]
+    # what it is told to read comes with neither package by itself
+    assert "pip install llamafactory bitsandbytes deepspeed" in said and "git clone" in said
     fp16 = "--model Qwen/Qwen3-8B --finetune qlora --examples 5k --gpu v100-16gb-sxm2 --software axolotl"
     found = yaml.safe_load(written(call, tmp_path, fp16, "fp16.yaml")[0])
     assert found["fp16"] is True and "bf16" not in found and "deepspeed" not in found
@@ -89,7 +93,8 @@ def test_automodel_gets_its_nested_sections_and_only_those_it_needs(call, tmp_pa
 
 def test_megatron_bridge_gets_a_script_of_its_own_names(call, tmp_path: Path):
     words = f"{LAYOUT} --model mixtral-8x7b --gpus 64"
-    text, plan, _ = written(call, tmp_path, words, "run.py")
+    text, plan, said = written(call, tmp_path, words, "run.py")
+    assert "1. install nemo (`pip install torch " in said and "--no-build-isolation megatron-bridge`)" in said
     ast.parse(text)
     layout = plan["chosen"]["prediction"]["workload"]["layout"]
     said = dict(line.strip().split(" = ", 1) for line in text.splitlines() if line.strip().startswith("cfg.model."))
@@ -101,6 +106,7 @@ def test_megatron_bridge_gets_a_script_of_its_own_names(call, tmp_path: Path):
 def test_megatron_gets_the_layout_that_was_chosen(call, tmp_path: Path):
     """Stages of 61 layers on several places are written out, the first and the last with fewer."""
     text, plan, said = written(call, tmp_path, f"{LAYOUT} --model deepseek-v3 --gpus 1024 --global-batch 2M", "run.sh")
+    assert "1. install megatron (`git clone https://github.com/NVIDIA/Megatron-LM && cd Megatron-LM && uv pip " in said
     found, run = options(text), plan["chosen"]["prediction"]["workload"]
     cut = run["layout"]
     assert int(found["tensor-model-parallel-size"]) == cut["tensor"]

@@ -268,7 +268,7 @@ def test_a_notice_too_short_for_a_checkpoint_is_refused():
     saved = save_seconds(plan.run, plan.bill.wall_clock, plan.chosen.step_seconds)
     assert grace_seconds(saved) == 152  # 1.5 x 101.1 s
     assert not any("notice" in warning for warning in export(altered(plan, provider="aws"), "skypilot").warnings)
-    with pytest.raises(AdvisorError, match="gcp gives a spot machine 30 s of notice"):
+    with pytest.raises(AdvisorError, match="Google Cloud gives a spot machine 30 s of notice"):
         export(altered(plan, provider="gcp"), "skypilot")
     export(altered(plan, provider="gcp", spot=False), "skypilot")
 

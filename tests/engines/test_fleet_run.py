@@ -194,7 +194,7 @@ runs: [{{name: a, plan: plan.yaml, deadline: {deadline}}}]
         subprocess.run(["scancel", "--me"], check=True, env=environment)
     (one,) = json.loads(out)["runs"]
     assert (one["phase"], one["pool"], one["attempt"]) == ("ended", "dear", 2), err
-    assert "a: leaves cheap" in err and "it goes on in dear" in err
+    assert "a: leaves cheap for dear: its deadline leaves no time to wait" in err and "it goes on in dear" in err
     folder = Path(one["folder"])
     log, spent = load_run_log(folder / "log.jsonl"), read_spent(folder)
     assert log.attempts == 2 and len(log.steps) == 1000 and log.final["outcome"] == Outcome.COMPLETED
@@ -204,6 +204,28 @@ runs: [{{name: a, plan: plan.yaml, deadline: {deadline}}}]
     before, (first, _) = read_run_config(folder).stop.max_seconds, spent.attempts
     assert before == pytest.approx(first.seconds + (one["limit_usd"] - first.seconds / 3600) / 3 * 3600, rel=0.02)
     assert one["usd"] == pytest.approx(sum(each.seconds * each.usd_per_hour for each in spent.attempts) / 3600)
+
+
+def test_run_goes_back_to_spot_machines_once_its_own_speed_leaves_time(tmp_path):
+    """Planned for 25 min of 40, it has no time to lose a spot machine; after a tenth of its steps it has."""
+    often = CheckpointConfig(every_steps=5, every_seconds=None)
+    plan = changed(small_plan(steps=1000, step_seconds=1.5), micro_batch=64, checkpoint=often)
+    (tmp_path / "plan.yaml").write_text(dump_plan(plan))
+    (tmp_path / "fleet.yaml").write_text("""
+name: f
+pools:
+  cheap: {kind: spot, gpu: cpu, gpus: 1, usd_per_gpu_hour: 0.01, availability: 99%, up_time: 2000h, engine: local}
+  dear: {kind: on-demand, gpu: cpu, gpus: 1, usd_per_gpu_hour: 3, engine: local}
+runs: [{name: a, plan: plan.yaml, deadline: 40m}]
+""")
+    out, err = controller(tmp_path, {}).communicate(timeout=600)
+    (one,) = json.loads(out)["runs"]
+    assert (one["phase"], one["pool"], one["attempt"]) == ("ended", "cheap", 2), err
+    assert "a: leaves dear for cheap: its deadline leaves time for spot machines" in err
+    assert one["high_hours"] < 0.25  # planned again by its own speed, with ten minutes for the restart
+    log, spent = load_run_log(Path(one["folder"]) / "log.jsonl"), read_spent(Path(one["folder"]))
+    assert log.attempts == 2 and len(log.steps) == 1000 and log.final["outcome"] == Outcome.COMPLETED
+    assert [each.usd_per_hour for each in spent.attempts] == [3.0, 0.01]
 
 
 def test_here(tmp_path):

@@ -92,7 +92,7 @@ def test_its_price_is_said_beside_the_plans_with_the_reason(sky, store):
     """23.92 is four fifths of 29.90."""
     said = told(store, rented())
     assert "$23.90 an hour on Lambda in near (eight), elsewhere up to $25 an hour" in said
-    assert "the plan reckons with $29.90 an hour, so it costs 20% less: the plan's price is aws's" in said
+    assert "the plan reckons with $29.90 an hour, so it costs 20% less: the plan's price is AWS's" in said
     assert "the plan reckons with $23.90 an hour, the same" in told(store, rented(23.92))
 
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 import pytest
 
 from advisor.engines import slurm as slurm_engine
-from advisor.engines.arrival import read_arrival
 from advisor.engines.engines import describe, parse_place
 from advisor.engines.guards import GuardLimits
 from advisor.engines.process import attempt_lock
@@ -20,12 +19,11 @@ from advisor.engines.remote import RemoteBackend
 from advisor.engines.state import RunState, last_sighting, write_sighting
 from advisor.errors import AdvisorError
 from advisor.history.follow import RunFollower
-from advisor.run_records import Arriving
 from advisor.store.run_folder import read_launch, read_run_config, write_launch
 from advisor.workflows.compare import review
 from advisor.workflows.launch import beforehand, dry_run, launch, resume, stop
 from tests.advisor.plans import SIZES, changed, planned, slowed, small_plan
-from tests.engines.arrivals import DEADLINE, check_it_ended_inside
+from tests.engines.measured_first import DEADLINE, check_it_ended_inside, first
 from tests.engines.waiting import SECONDS, over, stopped_midway
 from tests.waiting import waited
 from trainer.runlog import load_run_log
@@ -164,20 +162,20 @@ def test_a_machine_that_is_not_as_planned_is_measured_there_and_the_run_ends_ins
     """Believed twice too slow, and twice too fast."""
     words = (*SIZES, "--deadline", f"{DEADLINE:.0f}s", "--price", "0.5")
     plan = planned(store.home.parent / "elsewhere", slowed(measured, factor), *words)
-    folder = launch(store, plan, place=parse_place("slurm:debug"), arriving=Arriving()).run_dir
+    folder = launch(store, plan, place=parse_place("slurm:debug"), commands_first=first(plan)).run_dir
     check_it_ended_inside(folder, store, plan, over(folder, store))
     assert review(store, str(folder), record=False).scored.steps_planned == read_run_config(folder).steps
 
 
 def test_a_machine_that_is_too_slow_is_left_before_the_first_step(cluster, store, measured):
     plan = planned(store.home.parent / "elsewhere", slowed(measured, 0.25), *SIZES, "--deadline", "600s")
-    asked = Arriving(stop_if_over=0.1)
-    folder = launch(store, plan, place=parse_place("slurm:debug"), arriving=asked).run_dir
-    waited(lambda: (folder / "arrival.json").exists())
-    if (found := read_arrival(folder)).device_key is None:
+    asked = first(plan, stop_if_over=0.1)
+    folder = launch(store, plan, place=parse_place("slurm:debug"), commands_first=asked).run_dir
+    waited(lambda: (folder / "plan-after.yaml").exists() or describe(folder, store).state is RunState.NEVER_STARTED)
+    if (folder / "plan-after.yaml").exists():
         stop(store, folder, timeout_seconds=SECONDS)
-        pytest.skip(f"the machine was too restless to be measured: {found.reason}")
+        pytest.skip(f"the machine was too restless to be measured: {(folder / 'stdout.log').read_text()}")
     status = over(folder, store)
-    assert status.state is RunState.NEVER_STARTED and status.reason.startswith("stopped on arrival: ")
-    assert "10 % more was allowed" in status.reason and not (folder / "log.jsonl").exists()
+    assert status.state is RunState.NEVER_STARTED and "10 % more was allowed" in status.reason
+    assert not (folder / "log.jsonl").exists()
     assert len(store.list_calibrations()) == 1, "what was learnt comes home all the same"

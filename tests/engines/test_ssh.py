@@ -24,14 +24,13 @@ from advisor.engines.ssh import SshBackend
 from advisor.engines.state import RunState
 from advisor.errors import AdvisorError
 from advisor.history.follow import RunFollower
-from advisor.run_records import Arriving
 from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import read_launch
 from advisor.workflows.compare import review
 from advisor.workflows.data import prepare_data
 from advisor.workflows.launch import beforehand, dry_run, fetch, launch, resume, stop
 from tests.advisor.plans import SIZES, changed, planned, slowed, small_plan
-from tests.engines.arrivals import DEADLINE, check_it_ended_inside
+from tests.engines.measured_first import DEADLINE, check_it_ended_inside, first
 from tests.engines.waiting import SECONDS, over, stopped_midway
 from tests.waiting import waited
 from trainer.runlog import load_run_log
@@ -107,7 +106,7 @@ def start(there, store, monkeypatch):
 
     def start(plan, **more):
         place = parse_place(HERE)
-        there.has_environment(dry_run(store, plan, place=place, again=True, arriving=more.get("arriving")))
+        there.has_environment(dry_run(store, plan, place=place, again=True))
         return launch(store, plan, place=place, **more).run_dir
 
     yield start
@@ -239,7 +238,7 @@ def test_a_machine_that_is_not_as_planned_is_measured_there_and_the_run_ends_ins
     """Believed twice too slow, and twice too fast."""
     words = (*SIZES, "--deadline", f"{DEADLINE:.0f}s", "--price", "0.5")
     plan = planned(store.home.parent / "elsewhere", slowed(measured, factor), *words)
-    folder = start(plan, arriving=Arriving())
+    folder = start(plan, commands_first=first(plan))
     check_it_ended_inside(folder, store, plan, over(folder, store))
     follower = RunFollower(folder, store)
     assert follower.look().steps == load_plan(folder / "plan.yaml").run.steps

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +23,7 @@ from trainer.masked import _packed
 from trainer.prepare import prepare
 from trainer.run import run
 from trainer.runlog import LOG_NAME, load_run_log
+from trainer.sample import main as sample
 from trainer.schema import CheckpointConfig, DataConfig, EvalConfig, OptimizerConfig, Outcome, dump_config, make_shape
 from trainer.scoring import held_out
 from trainer.token_folder import read_meta
@@ -196,12 +195,11 @@ def test_a_run_begins_with_the_weights_of_another(base, tuned):
     assert scored.loss == pytest.approx(log.evals[-1]["loss"], rel=1e-5) and scored.tokens == log.evals[-1]["tokens"]
 
 
-def test_it_answers_as_it_was_taught(tuned):
-    words = ["--device", "cpu", "--temperature", "0", "--tokens", "12", "--chat"]
-    done = subprocess.run([sys.executable, "-m", "trainer.sample", str(tuned[0]), *words], input="who sat?", text=True,
-                          capture_output=True, timeout=300, env=dict(os.environ))  # fmt: skip
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert "".join(line.get("text", "") for line in lines) == "the cat", done.stderr
+def test_it_answers_as_it_was_taught(tuned, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO("who sat?"))
+    assert sample([str(tuned[0]), "--device", "cpu", "--temperature", "0", "--tokens", "12", "--chat"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert "".join(line.get("text", "") for line in lines) == "the cat"
     assert lines[-1]["ended_itself"] is True
 
 

@@ -14,8 +14,9 @@ from tests.trainer.small import config
 from trainer.budget import read_spent
 from trainer.deadman import DeadMan
 from trainer.ended import AGAIN, status
+from trainer.run import run
 from trainer.runlog import load_run_log
-from trainer.schema import CheckpointConfig, StopConfig, dump_config
+from trainer.schema import CheckpointConfig, Outcome, StopConfig, dump_config
 
 SETTINGS = config(
     steps=1000,
@@ -58,7 +59,7 @@ def test_a_hung_step_ends_the_process_with_its_reason_and_is_started_again(tmp_p
     assert status(tmp_path)[0] == AGAIN
     assert read_spent(tmp_path).attempts[-1].ended  # the seconds it hung are counted, and no more are booked
     plain = replace(SETTINGS, steps=15)
-    assert start(tmp_path, "pass", plain).wait(300) == 0
+    assert run(plain, tmp_path) is Outcome.COMPLETED
     log = load_run_log(tmp_path / "log.jsonl")
     assert log.header["resumed_from_step"] == 10 and log.final["outcome"] == "completed"
 

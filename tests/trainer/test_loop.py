@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -46,8 +47,7 @@ def losses(records) -> list[float]:
 # --- steps -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("name", ["adamw", "muon"])
+@pytest.mark.parametrize(("precision", "name"), [("fp32", "adamw"), ("bf16", "muon"), ("fp16", "adamw")])
 def test_it_learns_from_ln_v_down(precision, name):
     settings = config(steps=80, optimizer=OptimizerConfig(name=name, learning_rate=3e-3))
     records = list(trainer(settings, precision).steps(80))
@@ -105,12 +105,6 @@ def test_clipping_scales_the_gradient_to_the_limit():
     net._clip()
     norm = torch.cat([p.grad.flatten() for p in net.model.parameters() if p.grad is not None]).norm().item()
     assert norm == pytest.approx(0.01, rel=1e-3)
-
-
-def test_activation_checkpointing_gives_the_same_losses():
-    kept = list(trainer(config()).steps(4))
-    recomputed = list(trainer(config(activation_checkpointing="full")).steps(4))
-    assert losses(recomputed) == pytest.approx(losses(kept), rel=1e-6)
 
 
 def test_an_evaluation_is_the_mean_over_its_batches_and_repeats():
@@ -208,6 +202,11 @@ def test_a_loss_condition_stops_with_a_checkpoint(tmp_path):
     log = load_run_log(tmp_path / "log.jsonl")
     assert log.final["step"] == 5 and "above 0.1 at step 5" in log.final["reason"]
     assert [r["step"] for r in log.checkpoints] == [5]
+    # the figure that is shown while a run continues, also after it is resumed: the mean of the last five losses
+    assert run(settings, tmp_path) is Outcome.STOPPED
+    log = load_run_log(tmp_path / "log.jsonl")
+    losses = [record["loss"] for record in log.steps]
+    assert len(losses) == 6 and f"so far, {statistics.fmean(losses[1:]):.4f}, was above" in log.final["reason"]
 
 
 def test_a_loss_condition_that_holds_does_not_stop(tmp_path):

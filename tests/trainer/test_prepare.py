@@ -361,11 +361,6 @@ def test_the_default_corpus_is_the_standard_library():
     assert sum(1 for _ in corpus.pieces(1 << 20)) >= 500
 
 
-def test_preparing_needs_no_torch():
-    code = "import sys, trainer.prepare; sys.exit('torch' in sys.modules or 'pyarrow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 def test_the_command_prints_one_document_and_errors_with_a_next_step(tmp_path):
     file, out = write_json_lines(tmp_path / "a.jsonl", documents()), tmp_path / "out"
     words = ("data", "prepare", file, "--out", out, "--vocab-size", VOCAB)

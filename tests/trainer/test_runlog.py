@@ -166,8 +166,13 @@ def test_a_record_cut_by_a_full_disk_does_not_spoil_the_next(tmp_path):
     assert [s["step"] for s in log.steps] == [1, 2] and not log.messages
 
 
-def test_the_module_needs_no_torch():
-    code = "import sys, trainer.runlog; sys.exit('torch' in sys.modules)"
+def test_log_preparation_and_telemetry_load_neither_torch_nor_what_they_do_not_need():
+    code = """
+import sys, trainer.runlog, trainer.prepare
+assert not {"torch", "pyarrow"} & sys.modules.keys()
+import trainer.telemetry
+assert not {"torch", "pandas"} & sys.modules.keys()
+"""
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

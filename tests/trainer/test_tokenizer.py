@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -17,6 +14,7 @@ from trainer.corpus import PrepareError
 from trainer.huggingface import main as export
 from trainer.prepare import Survey, prepare
 from trainer.run import run
+from trainer.sample import main as sample
 from trainer.schema import CheckpointConfig, DataConfig, OptimizerConfig, dump_config, make_shape
 from trainer.tokenizer import load_tokenizer_file
 
@@ -74,7 +72,7 @@ def test_a_model_without_an_end_of_text_is_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_on_sentencepiece_tokens_goes_on_with_the_space_between_words(tmp_path, capsys):
+def test_a_run_on_sentencepiece_tokens_goes_on_with_the_space_between_words(tmp_path, capsys, monkeypatch):
     """SentencePiece leaves out the space before a text's first piece: of a continuation it must not."""
     sentencepiece_model(tmp_path / "spm.model")
     (tmp_path / "text.txt").write_text(f"{SENTENCE} " * 40)
@@ -92,12 +90,11 @@ def test_a_run_on_sentencepiece_tokens_goes_on_with_the_space_between_words(tmp_
     folder.mkdir()
     (folder / "run.yaml").write_text(dump_config(settings))
     run(settings, folder)
-    words = ["--device", "cpu", "--temperature", "0", "--tokens", "3"]
-    done = subprocess.run([sys.executable, "-m", "trainer.sample", str(folder), *words], input="the cat", text=True,
-                          capture_output=True, timeout=300, env=dict(os.environ))  # fmt: skip
-    said = "".join(line.get("text", "") for line in map(json.loads, done.stdout.splitlines()))
-    assert said.startswith(" sat on"), done.stderr
     capsys.readouterr()
+    monkeypatch.setattr("sys.stdin", io.StringIO("the cat"))
+    assert sample([str(folder), "--device", "cpu", "--temperature", "0", "--tokens", "3"]) == 0
+    said = "".join(line.get("text", "") for line in map(json.loads, capsys.readouterr().out.splitlines()))
+    assert said.startswith(" sat on")
     assert export([str(folder), "--out", str(tmp_path / "model")]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert "tokenizer.model" in lines[-1]["files"] and "read by the package sentencepiece" in lines[0]["text"]

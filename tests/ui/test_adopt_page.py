@@ -68,12 +68,12 @@ def test_a_command_that_was_adopted_shows_its_knobs_bursts_and_plan(advisor_home
     # start-up 2 s and a step of 14 ms: a deadline of 60 s is some 4,000 steps, and no more than would end by then
     steps = int(said.split("plan mine-")[1].split(": ")[1].split(" steps")[0].replace(",", "").replace(" ", ""))
     assert 2500 < steps < 58 / 0.014
-    assert "othing sets its number of steps" in said and "cost $0.0" in said
+    assert "`--iters` did not end a burst as it should" in said and "cost $0.0" in said
     # the same frame as on the page Plan: sentence, four numbers, the odds of the limit, warnings on top
-    assert f"## Train {format_count(steps)} steps of mine on " in said.replace("\\", "")
+    assert f"## Run mine for {format_count(steps)} steps on " in said.replace("\\", "")
     assert [metric.label for metric in at.metric][:3] == ["Cost", "Time", "Step time"] and len(at.metric) == 4
     assert at.metric[2].value == "14 ms" and "chance of staying within the deadline" in at.metric[1].proto.help
-    assert any("Nothing sets its number of steps" in one.value for one in at.warning)
+    assert any("did not end a burst as it should" in one.value for one in at.warning)
     assert "Launch it" in [button.label for button in at.button]
 
 
@@ -81,9 +81,18 @@ def test_too_few_batches_to_know_the_error_are_a_warning_above_the_plan(advisor_
     whole = adopted(advisor_home)
     save_adopted(advisor_home, replace(whole, bursts=whole.bursts[:3]))
     at = app(adopted="mine", adopt_deadline="60 s").run()
-    assert not at.exception and "fewer than four batches were measured" in at.warning[0].value
+    # which bursts would help: those that did not run, or those of a batch that no option changes
+    assert not at.exception and "**Time for the test runs (seconds)**" in at.warning[0].value
+    short = replace(whole.bursts[2], outcome="completed", steady=False)
+    save_adopted(advisor_home, replace(whole, bursts=(*whole.bursts[:2], short)))
+    warning = app(adopted="mine", adopt_deadline="60 s").run().warning[0].value
+    assert "a command that does more steps" in warning and "more time" not in warning
+    save_adopted(advisor_home, replace(whole, bursts=whole.bursts[:1], verdicts=()))
+    at = app(adopted="mine", adopt_deadline="60 s").run()
+    assert "Fewer than four batches" in at.warning[0].value and "more time" not in at.warning[0].value
+    assert "“**Names of options that its --help does not show**” micro" in at.warning[0].value
     save_adopted(advisor_home, whole)
-    assert not any("fewer than four" in one.value for one in app(adopted="mine").run().warning)
+    assert not any("Fewer than four" in one.value for one in app(adopted="mine").run().warning)
 
 
 def test_an_address_cannot_put_a_command_in_the_page(advisor_home):
@@ -114,14 +123,14 @@ def test_a_command_that_fails_says_so_and_one_that_is_cancelled_leaves_nothing_r
     at.run()
     assert "never_seen was not adopted" in words(at).replace("*", "") and "the user's own mistake" in words(at)
     said = at.error[0].value.lower()
-    assert not any(part in said for part in ("error: ", "hint: ", "its options", "as it is"))
+    assert not any(part in said for part in ("error: ", "hint: ", "reading the", "unchanged\n"))
     at.button(key="adopt-close").click().run()
     assert not at.error and not app().run().error  # nor after a reload
 
     start_adopting(store, f"{sys.executable} {SCRIPT}", tmp_path, name="long", budget_seconds=100)
     with pytest.raises(AdvisorError, match="an adoption is running already"):
         start_adopting(store, f"{sys.executable} {SCRIPT}", tmp_path)
-    waited(lambda: any("as it is" in line for line in adopting(store).last_lines()))
+    waited(lambda: any("unchanged" in line for line in adopting(store).last_lines()))
     assert "Cancel" in [button.label for button in app().run().button]
     adopting(store).cancel(with_children=True)
     state = adopting(store).look()
@@ -140,17 +149,17 @@ def test_from_a_pasted_command_to_its_score_on_a_telephone(advisor_home, tmp_pat
         page.goto(f"{address}/adopt?adopt_steps=2000&adopt_price=3.6")
         page.get_by_label("Command", exact=True).fill(f"{sys.executable} {SCRIPT}")
         page.get_by_label("Folder", exact=True).fill(str(tmp_path))
-        page.get_by_label("Time for the bursts (seconds)", exact=True).fill("150")
+        page.get_by_label("Time for the test runs (seconds)", exact=True).fill("150")
         page.get_by_role("button", name="Adopt it").click()
-        page.get_by_text("as it is").first.wait_for()
+        page.get_by_text("running the command unchanged").first.wait_for()
         page.get_by_text("each batch predicted from the others").wait_for(state="attached")  # in another tab
         kept = load_adopted(advisor_home, "never_seen")
         assert {v.name: v.verdict for v in kept.verdicts}["micro_batch"] == "works"
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         page.get_by_role("button", name="Launch it").click()
-        page.get_by_text("planned step time (80 % interval)").wait_for()  # its steps are drawn
+        page.get_by_text("Blue band: as planned.").wait_for()  # its steps are drawn
         page.get_by_role("button", name="Compare with its plan").click()  # it has ended
-        page.get_by_text("lie inside their 80 % intervals").first.wait_for()  # it is scored
+        page.get_by_text("predictions came true").first.wait_for()  # it is scored
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         browser.close()
     [folder] = runs_of_command(default_store(), "never_seen")

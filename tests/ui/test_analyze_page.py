@@ -77,7 +77,8 @@ def test_an_uploaded_log_says_what_the_command_line_says(advisor_home, tmp_path)
     said = words(at)
     assert document["throughput"] == pytest.approx(65536)  # as written in every line
     for line in document["verdict"]:
-        assert escaped(line) in said
+        label, _, text = line.partition(": ")
+        assert f"**{label}:** {escaped(text)}" in said
     for finding in document["findings"]:
         assert escaped(finding["title"]) in said
     assert "65.5 k tok/s" in said
@@ -111,7 +112,8 @@ def test_a_zip_of_a_log_is_that_log_and_the_files_of_a_run_are_one_run():
             b"Dear diary, today nothing was trained at all.\n" * 20,
             "nothing that looks like a training log",
         ),
-        ("empty.log", b"", "empty"),
+        ("empty.log", b"", "empty.log is empty"),
+        ("weights.log", bytes(range(256)) * 40, "weights.log is a binary file of no known kind"),
         ("two.zip", packed({"a.log": LINES.encode(), "b.log": LINES.encode()}), "holds 2 files"),
         ("cut.zip", packed({"run.log": LINES.encode()})[:-40], "damaged zip"),
     ],
@@ -122,7 +124,7 @@ def test_what_cannot_be_read_is_one_sentence_without_our_folders(name, content, 
     assert not at.exception
     said = words(at)
     assert expected in said
-    assert tempfile.gettempdir() not in said and "Traceback" not in said
+    assert tempfile.gettempdir() not in said and "Traceback" not in said and "--format" not in said
 
 
 def test_several_logs_are_several_runs_over_each_other():
@@ -160,12 +162,22 @@ def test_a_report_is_still_there_on_another_visit_until_its_log_is_taken_away():
     again.query_params["report"] = name
     again.run()  # the page loaded anew: nothing in its form
     assert "Report on train.log" in words(again).replace("\\", "") and "65.5 k tok/s" in words(again)
-    again.button(key="analyze-close").click().run()
-    assert "Drop a log above" in words(again) and "report" not in again.query_params
+    assert len(again.file_uploader) == 1  # which takes another log
     stale = app()
     stale.query_params["report"] = "0123456789ab"
     stale.run()
     assert "no longer in the server's memory" in words(stale) and not stale.exception
+
+
+def test_another_log_replaces_the_first_in_one_step():
+    at = app().run()
+    at.file_uploader[0].upload("train.log", LINES.encode())
+    at.text_area(key="analyze-text").input("step 1 loss 3").run()
+    other = next(one for one in at.file_uploader if one.label == "Another log")
+    other.upload("other.log", LINES.encode()).run()
+    assert not at.exception and at.text_area(key="analyze-text").value == ""
+    assert escaped("Report on other.log") in words(at) and "train.log" not in words(at)
+    assert len(at.file_uploader) == 1
 
 
 def test_two_lines_are_too_little_to_judge_by():
@@ -173,7 +185,7 @@ def test_two_lines_are_too_little_to_judge_by():
     at.text_area[0].set_value(at.text_area[0].placeholder).run()
     assert not at.exception
     said = words(at)
-    assert "Too little data to judge" in said and "othing wrong" not in said
+    assert "none found in the" in said and "checks that this log allows;" in said and "othing wrong" not in said
     assert "Save the pasted text" in said
 
 
@@ -235,17 +247,19 @@ KILLED = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB
 def test_logs_of_two_programs_are_two_reports_and_a_file_that_says_nothing_is_named(advisor_home):
     uploads = [
         Upload(name=name, content=partial(bytes, text.encode()))
-        for name, text in (("hf.log", HF_ROWS), ("nano.log", LINES), ("empty.log", ""))
+        for name, text in (("hf.log", HF_ROWS), ("nano.log", LINES), ("empty.log", ""), ("loss.png", "PNG"))
     ]
     judged = judge_uploads(uploads, Given(), Store(advisor_home))
     assert [analysis.run.source for analysis in judged.analyses] == ["hf.log", "nano.log"]
-    assert judged.left_out[0] == "1 file was not read as part of this: empty.log"
+    assert judged.left_out[0] == "2 files were not read as part of this: loss.png, empty.log"
     at = app().run()
     done = LINES.replace("/01000 ", "/00300 ")
     at.file_uploader[0].upload("nano.log", done.encode())
     at.file_uploader[0].upload("other.err", KILLED.encode()).run()
     assert not at.exception
-    assert [note.value for note in at.warning] == [escaped("1 file was not read as part of this: other.err")]
+    # the log says that it was complete: the error is of another run, and has a report of its own
+    assert f"**What happened:** {escaped('The run ran out of memory, and no step was read')}" in words(at)
+    assert "same training, less memory" in words(at)
     at = app().run()
     at.file_uploader[0].upload("nano.log", LINES.encode())
     at.file_uploader[0].upload("other.err", KILLED.encode()).run()

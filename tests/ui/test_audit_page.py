@@ -45,10 +45,18 @@ def test_a_pasted_plan_is_judged_as_the_command_judges_it(advisor_home, tmp_path
     path.write_text(PLAN)
     [judged] = audit_cards([path], default_store())
     said = words(at)
-    assert not judged.judged and "Nothing here could be checked: sentences need an assistant" in said
+    assert not judged.judged and "Nothing here could be checked: lines like" in said
     assert "--reader" in said  # how the sentences can be read
     assert "7: We train a 7B model" in at.code[0].value  # the prompt to copy
     assert len(at.get("download_button")) == 2
+
+
+def test_the_example_in_the_empty_field_can_be_checked_without_an_assistant(advisor_home):
+    """38 days of 8 GPUs at $1.80 an hour are 38 * 24 * 8 * 1.80 = $13,133; 1e11 / 30,000 / 86,400 = 38.6 days."""
+    at = app().run()
+    at.text_area(key="audit-text").set_value(at.text_area(key="audit-text").placeholder).run()
+    said = words(at)
+    assert not at.exception and "Wrong (1)" in said and "13,100, not" in said and "Holds (1)" in said
 
 
 def test_what_an_assistant_answered_is_judged(advisor_home):
@@ -71,3 +79,14 @@ def test_sentences_alone_wait_for_an_assistant():
     at.text_area(key="audit-text").set_value("At $2.50 per GPU-hour the run costs $384,000.").run()
     assert not at.exception and not at.error and "sentences need an assistant" in at.info[0].value
     assert "1: At $2.50 per GPU-hour" in at.code[0].value
+
+
+def test_lines_of_names_and_values_are_checked_as_a_table_is(advisor_home):
+    """1e11 tokens at 30,000 a second take 38.6 days; 38 days of 8 GPUs at $1.80 an hour cost $13,133."""
+    at = app().run()
+    lines = ("GPUs: 8 x A100", "throughput: 30,000 tokens/s", "tokens: 100B", "time: 38 days", "price: $1.80/h",
+             "cost: $12,000")  # fmt: skip
+    at.text_area(key="audit-text").set_value("\n".join(lines)).run()
+    said = words(at)
+    assert not at.exception and "Wrong (1)" in said and "13,100, not" in said and "Holds (1)" in said
+    assert "38 days in hours" in said

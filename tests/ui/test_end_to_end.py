@@ -125,7 +125,8 @@ def test_from_a_budget_to_a_scored_run_and_an_analysed_log(store, browser, tmp_p
         choose_page(page, "Runs")
         page.get_by_role("cell", name="step time", exact=True).first.wait_for()
         page.get_by_role("tab", name="Accuracy").click()
-        page.get_by_text(re.compile("of 1 run inside the 80 % interval")).first.wait_for()
+        # on a busy machine the run is set aside, which is said instead
+        page.get_by_text(re.compile("of 1 run inside the 80 % interval|does not count in the medians")).first.wait_for()
         choose_page(page, "Analyze")
         page.locator("input[type=file]").set_input_files(
             {"name": "train.log", "mimeType": "text/plain", "buffer": LOG.encode()}

@@ -18,7 +18,7 @@ from advisor.report.gpu_rows import TRAINING_NUMBERS
 from advisor.store.store import default_store
 from advisor.units import format_bytes, format_centre, format_estimate, format_rate
 from advisor.workflows.goal import find_any_model, model_of_config
-from advisor.workflows.plan_finetune import plan_finetune
+from advisor.workflows.plan import recommend
 from tests.advisor.plans import goal_of
 from tests.ui import driver
 from tests.ui.test_plan_page import app as plan_page
@@ -51,13 +51,13 @@ def test_one_question_in_one_row_is_answered_yes_with_the_numbers_of_the_command
     assert not at.exception and not at.error
     [said] = [m.value.replace("\\", "") for m in at.markdown if m.value.startswith("## ")]
     goal = goal_of(["--gpu", "rtx-4090", "--finetune", "qlora", "--model", "Qwen/Qwen3-8B", "--tokens", "1M"])
-    run = plan_finetune(goal, default_store()).chosen
+    run = recommend(goal, default_store()).chosen
     takes, rate = run.prediction.device_bytes, run.prediction.tokens_per_second
     span = format_estimate(takes, format_bytes).split("(")[1].rstrip(")")
     assert said == f"## RTX 4090 24 GB. Yes, probably: {span} of 24 GiB"
     assert 0.9 * 24 * 2**30 < takes.high < 24 * 2**30
     shown = {metric.label: metric.value for metric in at.metric}
-    assert shown["Memory per GPU, all of it"] == format_centre(takes, format_bytes)
+    assert shown["Memory per GPU"] == format_centre(takes, format_bytes)
     assert shown["Throughput"] == format_centre(rate, format_rate)
     cost = 1e6 * run.offer.usd_per_hour / 3600 / rate.value
     assert float(shown["Cost per million tokens"][1:]) == pytest.approx(cost, rel=0.05)
@@ -66,20 +66,42 @@ def test_one_question_in_one_row_is_answered_yes_with_the_numbers_of_the_command
     assert "RTX 4090 24 GB" in words(at)
 
 
+def test_what_qlora_takes_without_recomputed_activations_is_explained():
+    takes = {}
+    for method in ("lora", "qlora"):
+        at = app(card_model="llama-3.1-8b", cards="a100-80gb-sxm", card_method=method, card_seq="1024").run()
+        [takes[method]] = [float(metric.value.split()[0]) for metric in at.metric if metric.label.startswith("Memory")]
+        assert ("Recomputed, it takes " in words(at)) == (method == "qlora")
+    assert takes["qlora"] > takes["lora"]  # the surprise that the answer explains
+    assert float(words(at).split("Recomputed, it takes ")[1].split()[0]) < takes["lora"]
+
+
 def test_a_mixture_of_experts_is_fine_tuned_and_not_trained_from_scratch(monkeypatch):
     at = app(card_model="qwen3-30b-a3b", card_method="qlora", cards="a6000").run()
     assert not at.exception and not at.error and "8 of its 128 experts" in words(at)
     [said] = [m.value.replace("\\", "") for m in at.markdown if m.value.startswith("## ")]
     assert said.startswith("## RTX A6000 48 GB. Yes")
     at = app(card_model="qwen3-30b-a3b", card_method="scratch").run()
-    assert "planned with layouts" in at.error[0].value
+    assert "split over several GPUs" in at.info[0].value
     asked: list[dict[str, object]] = []
     monkeypatch.setattr("advisor.ui.controls.st.switch_page", lambda page, query_params: asked.append(query_params))
     next(button for button in at.button if button.label == "Plan its layout").click().run()
     plan = plan_page(**asked[0]).run()
     assert not plan.exception and not plan.error and "## Train qwen3-30b-a3b " in words(plan)
+    assert "tokens **(assumed: 20 for each active parameter)**" in words(plan)
+    next(field for field in plan.text_input if field.label == "Number of tokens").set_value("1B").run()
+    assert "(assumed" not in words(plan) and plan.text_input(key="tokens").value == "1B"
+    # a fine-tune of all its weights stays one, with the examples that were typed
+    at = app(card_model="qwen3-30b-a3b", card_method="full").run()
+    at.number_input(key="card_examples").set_value(5_000).run()
+    next(button for button in at.button if button.label == "Plan its layout").click().run()
+    plan = plan_page(**asked[1]).run()
+    assert not plan.exception and not plan.error
+    assert "## Fine-tune qwen3-30b-a3b (all weights) on " in words(plan) and "5,000 examples 3 times" in words(plan)
     # the page Plan offers the same where it refuses
     refused = plan_page(model="qwen3-30b-a3b", gpu="h100-80gb-sxm", budget="", deadline="30 d").run()
+    assert not refused.error and "## Fine-tune qwen3-30b-a3b (QLoRA" in words(refused)
+    refused.selectbox(key="finetune").set_value(None).run()  # from scratch
     assert "not build mixtures of experts" in refused.error[0].value and "advisor plan" not in refused.error[0].value
     next(button for button in refused.button if button.label == "Plan its layout").click().run()
     assert not refused.exception and not refused.error and "Train qwen3-30b-a3b " in words(refused)
@@ -153,7 +175,7 @@ def test_a_fine_tune_is_planned_for_the_examples_and_the_rank_that_are_asked_for
     goal = said_command(ok(plan_page(**asked[0]).run()), out=False)
     assert (goal.examples, goal.lora_rank, goal.finetune, goal.seq_len) == (25_000, 64, "qlora", 1024)
     assert [(machine.gpu, machine.gpus) for machine in goal.own] == [("rtx-4090", 1)]
-    assert plan_finetune(goal, default_store()).chosen.cost_usd.value == 0
+    assert recommend(goal, default_store()).chosen.cost_usd.value == 0
 
 
 def test_gpus_that_no_plan_can_have_are_not_offered_to_the_plan():

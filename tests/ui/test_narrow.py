@@ -64,7 +64,7 @@ def test_what_decides_stands_on_one_screen_and_no_label_of_the_chart_lies_over_a
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         page.set_default_timeout(180_000)
         page.goto(f"{address}/plan?budget=20&deadline=8")
-        page.get_by_text("Dots: the options above").wait_for()
+        page.get_by_text("Click a dot to see its run").wait_for()
         front = page.get_by_test_id("stVegaLiteChart").filter(has=page.locator("text", has_text="balanced"))
         metrics, rows = page.get_by_test_id("stMetric"), page.get_by_role("button", name=re.compile("^Shown?$"))
         assert (metrics.count(), rows.count()) == (4, 3)
@@ -78,7 +78,7 @@ def test_what_decides_stands_on_one_screen_and_no_label_of_the_chart_lies_over_a
             page.wait_for_timeout(1500)
             boxes = front.evaluate(BOXES)
             assert {"conservative", "balanced", "aggressive"} <= {text for text, *_ in boxes}
-            assert any(": " in text for text, *_ in boxes)  # the neighbour worth knowing, with what it takes
+            assert any(" x " in text for text, *_ in boxes)  # the neighbour worth knowing
             for (text, *a), (other, *b) in itertools.combinations(boxes, 2):
                 apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
                 assert apart, (sight, text, other)

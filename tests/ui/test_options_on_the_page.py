@@ -28,12 +28,24 @@ WORDS = """--gpu h100-80gb-sxm --gpus 8 --budget 50 --deadline 24h --params 1.5B
 
 
 def test_every_option_is_a_control_and_an_option_of_the_command():
-    at = AppTest.from_string(PAGE, default_timeout=60)
-    with_drawers_open(at).run()
-    assert not at.exception, at.exception
     kinds = ("text_input", "number_input", "selectbox", "multiselect", "checkbox", "button_group")
-    assert {control.key for kind in kinds for control in at.get(kind)} >= set(OPTIONS)
+    drawn = {"rl"}  # stated by the control of --finetune
+    model = {"model": "qwen3-8b"}
+    for query in ({"ratio": "20", "data_tokens": "1B"}, model, model | {"finetune": "lora"}, model | {"rl": "grpo"}):
+        at = with_drawers_open(AppTest.from_string(PAGE, default_timeout=60))
+        at.query_params.update(query)
+        at.run()
+        drawn |= {control.key for kind in kinds for control in at.get(kind)}
+    assert drawn >= set(OPTIONS)
     assert set(OPTIONS) <= {param.name for param in command.params}
+
+
+def test_the_number_of_gpus_left_open_says_what_it_then_is():
+    """It said "automatic", and one GPU of the named type was planned, with what fits no single one refused."""
+    at = with_drawers_open(AppTest.from_string(PAGE, default_timeout=60)).run()
+    [box] = [box for box in at.multiselect if box.key == "gpus"]
+    assert box.placeholder == "one rented type: 1; any: 1,2,4,8"
+    assert "Default: 1; for several types of GPU, or any: 1,2,4,8" in box.help.replace("\\", "")
 
 
 def test_controls_of_a_closed_drawer_hold_what_they_held():

@@ -108,5 +108,5 @@ def test_what_fits(advisor_home, words):
     for name in ("peak_reserved_bytes", "tokens_per_second"):
         assert told[name]["value"] == getattr(called, name).value
     shown = {metric.label: metric.value for metric in at.metric}
-    assert shown["Memory per GPU, all of it"] == DEVICE_MEMORY.expected(called.device_bytes)
+    assert shown["Memory per GPU"] == DEVICE_MEMORY.expected(called.device_bytes)
     assert shown["Throughput"] == THROUGHPUT.expected(called.tokens_per_second)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from advisor.hardware.catalog import GpuSpec, find_gpu
 from advisor.hardware.software_support import runs_trainer, trainer_release, wheels_for
 from advisor.prediction.wallclock import GPUS_A_NODE, save_seconds, short_notice
 from advisor.records import Estimate, Plan
-from advisor.run_records import Arriving, Place
+from advisor.run_records import Place
 from advisor.store import adopted
 from advisor.store.plan_files import dump_plan
 from advisor.store.run_folder import CONFIG, PLAN
@@ -31,14 +30,13 @@ from advisor.trainers.adopted import RECIPE
 from trainer.schema import RunConfig, dump_config
 
 PACKAGES = ("numpy", "pandas", "pyarrow", "psutil", "pyyaml", "nvidia-ml-py", "safetensors", "tokenizers")
-ARRIVAL_PACKAGES = ("scipy",)  # also needed, to plan again on arrival
-SETUP, RUN = "setup.sh", "run.sh"
-CONFIG_AFTER = "run-after.yaml"  # in the run folder there: the configuration after an arrival
-STOPS = 3  # exit status of an arrival after which the run does not continue
+MEASURING_PACKAGES = ("scipy", "click", "rich")  # also needed, to calibrate and to plan
+SETUP, RUN, MEASURE = "setup.sh", "run.sh", "measure.sh"
+PLAN_AFTER, CALIBRATION = "plan-after.yaml", "calibration.yaml"  # what `measure.sh` leaves in the run folder
 RUN_FOLDER = "/run-folder"  # on rented machines and in containers; it outlives them
 LONGER = 1.25  # times the upper end of the planned time, after which the engine ends a run without a limit
 LEAST_GRACE_SECONDS = 60
-ARRIVAL_SECONDS = 300  # allowed for a calibration before the first step: twice its limit
+MEASURING_SECONDS = 300  # allowed for a calibration before the first step: twice its limit
 LEAST_LIMIT_SECONDS = 600  # for a run without a limit, because start-up takes minutes even if the plan takes seconds
 GUARD = "advisor.adopt.guard"
 _GUARD_PACKAGES = ("pyyaml", "psutil")
@@ -62,7 +60,7 @@ class ExportJob:
     image: str | None = None
     claim: str | None = None  # Kubernetes volume that outlives the job
     run_id: str | None = None  # of a run that is launched from here; None if it is only exported
-    arriving: Arriving | None = None  # how the machine is calibrated before the first step; None if it is not
+    commands_first: tuple[str, ...] = ()  # as in `LaunchRecord`
 
     def __post_init__(self) -> None:
         refuse_without_data(self.config.data)
@@ -79,8 +77,8 @@ class ExportJob:
 
     @property
     def config_words(self) -> str:
-        """Return the shell text of the configuration path. After an arrival it is the new configuration."""
-        return CONFIG if self.arriving is None else f'"$RUN/{CONFIG_AFTER}"'
+        """Return the shell text of the configuration path, which may be that of a plan."""
+        return f'"$RUN/{PLAN_AFTER}"' if self.commands_first else CONFIG
 
 
 def plain_name(name: str) -> str:
@@ -94,9 +92,13 @@ def common_files(job: ExportJob) -> dict[str, str]:
         f"trainer/{path.name}": path.read_text(encoding="utf-8")
         for path in sorted(Path(trainer.__path__[0]).glob("*.py"))
     }
+    plan = job.plan
+    if job.commands_first:  # the plan made there has the limits and the data that are given there
+        plan = replace(plan, goal=replace(plan.goal, data=plan.goal.data and job.config.data.path), run=job.config)
+        sources[MEASURE] = measure_script(job.commands_first)
     return {
         CONFIG: dump_config(job.config),
-        PLAN: dump_plan(job.plan),
+        PLAN: dump_plan(plan),
         "requirements.txt": "".join(pinned(PACKAGES)),
         SETUP: setup_script(torch_install(job.spec)),
         RUN: run_script(job),
@@ -130,12 +132,15 @@ def run_script(job: ExportJob) -> str:
 
 
 def measured_first(job: ExportJob, template: str, **words: str) -> str:
-    """Return the lines by which a job calibrates its machine before its first step; empty if it does not."""
-    if job.arriving is None:
-        return ""
-    # arguments of Python, quoted for a shell
-    arrival = f'-m advisor.workflows.arrive {shlex.quote(json.dumps(asdict(job.arriving)))} "$RUN"'
-    return script(template, arrival=arrival, stops=STOPS, config_after=CONFIG_AFTER, **words)
+    """Return the lines by which a job measures its machine and plans again before its first step, if it does."""
+    measure = f'-m advisor.engines.attempt "$RUN" {PLAN} bash {MEASURE}'  # arguments of Python, quoted for a shell
+    return script(template, measure=measure, plan_after=PLAN_AFTER, **words) if job.commands_first else ""
+
+
+def measure_script(commands: Sequence[str]) -> str:
+    """Return a script that runs commands of `advisor` with a store of its own, and leaves what was measured in $RUN."""
+    lines = "\n".join(f'"$PYTHON" -m advisor {command}' for command in commands)
+    return script("job.sh#measure", commands=lines, calibration=CALIBRATION)
 
 
 def pinned(packages: Sequence[str]) -> list[str]:
@@ -174,7 +179,7 @@ def export_job(plan: Plan, config: RunConfig, data: Path | None, **engine: Any) 
         spec=find_gpu(plan.workload.gpu),
         nodes=nodes,
         gpus_per_node=per_node,
-        limit_seconds=limit + (ARRIVAL_SECONDS if engine.get("arriving") else 0),
+        limit_seconds=limit + (MEASURING_SECONDS if engine.get("commands_first") else 0),
         grace_seconds=grace,
         data=data,
         **engine,

@@ -82,13 +82,13 @@ def slurm(job: ExportJob | AdoptedJob) -> dict[str, str]:
     return {SCRIPT: text}
 
 
-def calibration_script(place: Place, *, cards: int, limit_seconds: float, command: str) -> str:
-    """Return `job.sbatch` of a calibration: one task that runs `command`; after a preemption it is queued again."""
+def calibration_script(place: Place, *, cards: int, limit_seconds: float) -> str:
+    """Return `job.sbatch` of a calibration: one task that runs `run.sh`; after a preemption it is queued again."""
     options = [f"--job-name=calibrate-{place.name or 'default'}", "--nodes=1", "--ntasks=1", *card_options(cards),
                f"--time={slurm_time(math.ceil(limit_seconds))}", "--requeue", "--open-mode=append",
                "--output=%x-%j.out", *place_options(place)]  # fmt: skip
     lines = "\n".join(f"#SBATCH {option}" for option in options)
-    return script("slurm.sh#calibrate", options=lines, here=script("slurm.sh#here").rstrip("\n"), command=command)
+    return script("slurm.sh#calibrate", options=lines, here=script("slurm.sh#here").rstrip("\n"))
 
 
 def card_options(count: int) -> list[str]:

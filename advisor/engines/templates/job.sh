@@ -41,16 +41,17 @@ NODES=${NODES:-@nodes@} NODE_RANK=${NODE_RANK:-0} MASTER_ADDR=${MASTER_ADDR:-127
 set -- "$PYTHON" -m torch.distributed.run --nnodes="$NODES" --node-rank="$NODE_RANK" --nproc-per-node=@gpus_per_node@ --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --shutdown-timeout=@grace_seconds@ @trainer@
 
 #: measured_first
-if [ ! -e "$RUN/log.jsonl" ]; then  # the machine is measured first, and the plan made again
-    "$PYTHON" @arrival@ &
+export RUN PYTHON
+if [ ! -e "$RUN/budget.json" ]; then  # once: what was cut off is not paid for again
+    "$PYTHON" @measure@ &
     child=$!
     wait "$child"
     status=$?
     while kill -0 "$child" 2>/dev/null; do wait "$child"; done
     [ "$stopped" = no ] || exit 75
-    [ "$status" != @stops@ ] || exit @stops@
+    [ "$status" != 3 ] || exit 3  # the limits cannot be kept here
 fi
-[ -e "$RUN/@config_after@" ] || cp run.yaml "$RUN/@config_after@"
+[ -e "$RUN/@plan_after@" ] || cp plan.yaml "$RUN/@plan_after@"
 
 #: adopted
 #!/usr/bin/env bash
@@ -67,15 +68,18 @@ cd "$RUN" || exit 1  # what lies beside the command is not taken for the guard's
 export PYTHONPATH="$JOB${PYTHONPATH:+:$PYTHONPATH}"
 exec "$PYTHON" -m @guard@ "$RUN"
 
-#: calibrate
+#: measure
 #!/usr/bin/env bash
 # Measures this machine and leaves its calibration in $RUN.
 set -uo pipefail
 cd "$(dirname "$0")"
 PYTHON=${PYTHON:-.venv/bin/python}
-export RUN=${RUN:-$PWD/run} PYTHONUNBUFFERED=1 PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+export RUN=${RUN:-$PWD/run} PYTHONUNBUFFERED=1 PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" ADVISOR_HOME=$PWD/store
 mkdir -p "$RUN"
-exec "$PYTHON" @command@
+@commands@
+status=$?
+cp "$ADVISOR_HOME"/calibrations/*.yaml "$RUN/@calibration@" 2>/dev/null
+exit "$status"
 
 #: dockerfile
 FROM python:3.12-slim

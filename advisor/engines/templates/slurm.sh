@@ -28,13 +28,13 @@ fi
 exit "$status"
 
 #: measured_first
-if [ ! -e "$RUN/log.jsonl" ]; then  # the machine is measured first, and the plan made again
-    srun --nodes=1 --ntasks=1 --ntasks-per-node=1 "$PYTHON" @arrival@
+if [ ! -e "$RUN/budget.json" ]; then  # once: what was cut off is not paid for again
+    srun --nodes=1 --ntasks=1 --ntasks-per-node=1 "$PYTHON" @measure@
     status=$?
     [ ! -e "$RUN/@stop_asked@" ] || exit 75
-    [ "$status" != @stops@ ] || exit @stops@
+    [ "$status" != 3 ] || exit 3  # the limits cannot be kept here
 fi
-[ -e "$RUN/@config_after@" ] || cp run.yaml "$RUN/@config_after@"
+[ -e "$RUN/@plan_after@" ] || cp plan.yaml "$RUN/@plan_after@"
 
 #: command
 #!/usr/bin/env bash
@@ -49,4 +49,4 @@ exec srun --ntasks=1 --cpus-per-task="${SLURM_CPUS_ON_NODE:-1}" bash run.sh
 @options@
 cd "$SLURM_SUBMIT_DIR"
 @here@
-exec "$PYTHON" @command@
+exec bash run.sh

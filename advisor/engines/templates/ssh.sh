@@ -62,10 +62,10 @@ cd run && exec tar -cf - --exclude=./checkpoints --exclude="./$2" --exclude=./st
 @here@
 printf '\001advisor checkpoints\n'; mkdir -p run/checkpoints; cd run && exec tar -cf - checkpoints
 
-#: arrived
+#: measured
 # What is not there is not sent: an empty list of files is none to tar.
 @here@
-printf '\001advisor arrived\n'; cd run && set --
+printf '\001advisor measured\n'; cd run && set --
 for name in @files@; do [ -e "$name" ] && set -- "$@" "$name"; done
 exec tar -cf - -T /dev/null "$@"
 

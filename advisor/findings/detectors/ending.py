@@ -9,12 +9,12 @@ import re
 from typing import Any
 
 from advisor.findings.case import Case, Evidence, Insufficient, Verdict, finding, lacking, seen, texts
-from advisor.findings.durations import main_part
+from advisor.findings.durations import main_part, wait_after_end
+from advisor.findings.forecast import rest_seconds
 from advisor.findings.run_facts import has_words, last_checkpoint, planned_steps, price, steps_done
-from advisor.findings.run_metrics import step_seconds
-from advisor.findings.savings import whole_run_seconds
+from advisor.findings.savings import mean_step_seconds, whole_run_seconds
 from advisor.readers.run_table import Event, Status
-from advisor.units import HOUR, format_percent, format_seconds, format_usd
+from advisor.units import HOUR, format_centre, format_count, format_percent, format_seconds, format_usd
 
 # files that a program cannot write; one of data that it cannot read has another name
 _UNWRITTEN = re.compile(
@@ -50,28 +50,19 @@ def _where(case: Case) -> str:
         if counted is not None:
             return f" at step {counted.numbers['bar_steps']:g} of {counted.numbers['bar_total']:g}"
         return "" if len(case.run) else ", no step read"
-    return f" at step {done:g}" + (f" of {planned:g} ({format_percent(done / planned)})" if planned else "")
+    of = f" of {format_count(planned)} ({format_percent(done / planned)})" if planned else ""
+    return f" at step {format_count(done)}{of}"
 
 
 def _evidence(case: Case, event: Event | None) -> list[Evidence | str]:
     """Return the last words of the run, and what the missing steps would take at the pace so far."""
-    seconds, usd = remaining_seconds(case), price(case)
-    cost = f", {format_usd(seconds / HOUR * usd)}" if seconds and usd else ""
+    rest, usd = rest_seconds(case), price(case)
+    rest = rest if rest is not None and rest.value > 0 else None
+    cost = f", {format_centre(rest.scaled(usd / HOUR), format_usd)}" if rest and usd else ""
     return [
         seen(event.text, event.step, event.step) if event else case.run.status_reason,
-        f"the missing steps would take {format_seconds(seconds)}{cost} at the pace so far" if seconds else "",
+        f"the missing steps would take {format_centre(rest, format_seconds)}{cost} at the pace so far" if rest else "",
     ]
-
-
-def remaining_seconds(case: Case) -> float | None:
-    """Return the seconds of the missing steps, with their part of the pauses, or None if pace or plan is unknown."""
-    done, planned = steps_done(case.run), planned_steps(case)
-    if done is None or not planned or done >= planned:
-        return None
-    whole, plain = whole_run_seconds(case), step_seconds(case)
-    if whole is not None:
-        return whole * (planned - done) / planned
-    return plain * (planned - done) if plain else None
 
 
 def detect_nccl_timeout(case: Case) -> Verdict:
@@ -81,13 +72,13 @@ def detect_nccl_timeout(case: Case) -> Verdict:
     before = [e for e in case.run.events if event is not None and (e.line or 0) < (event.line or 0)]
     if case.run.status is Status.STOPPED and any(e.kind == "interrupt" for e in before):
         return None  # the other ranks waited for the one that its user had stopped
-    if event is not None and case.run.status is Status.COMPLETED and any(e.kind == "finished" for e in before):
-        # the ranks waited for each other when the training was already complete
-        waited, usd = event.numbers.get("ran_seconds") or event.numbers.get("timeout_seconds"), price(case)
+    after_end, waited = wait_after_end(case)
+    if after_end is not None:
+        usd = price(case)
         cost = f" ({format_usd(waited / HOUR * usd)})" if waited and usd else ""
         took = f": {format_seconds(waited)} of waiting{cost} lost, nothing else" if waited else ": nothing is lost"
         title = f"The training is complete; after it the ranks waited for each other until the time-out{took}"
-        evidence = seen(event.text, event.step, event.step)
+        evidence = seen(after_end.text, after_end.step, after_end.step)
         return finding("nccl_timeout", text="waited_after_end", title=title, evidence=evidence)
     if event is None:
         return unsaid(case, "nccl_timeout")
@@ -102,16 +93,19 @@ def detect_time_limit(case: Case) -> Verdict:
         return unsaid(case, "time_limit")
     if case.run.status is Status.COMPLETED:
         return None
-    rest, pace, done, saved = remaining_seconds(case), step_seconds(case), steps_done(case.run), last_checkpoint(case)
+    to_come, pace = rest_seconds(case), mean_step_seconds(case)
+    done, saved = steps_done(case.run), last_checkpoint(case)
+    rest = to_come.value if to_come is not None else 0.0
     left = (planned_steps(case) or 0.0) - (done or 0.0)
-    again = (done - saved) * rest / left if rest and saved and done else 0.0
-    of = f"what is left from the checkpoint of step {saved:g}" if saved else "the whole run"
+    steps_lost = max(0.0, done - saved) if done and saved else 0.0
+    again = steps_lost * rest / left if rest and steps_lost else 0.0
+    of = f"the rest, the {steps_lost:,g} lost steps" if again else "the rest" if saved else "the whole run"
     asked = rest + again if rest and saved else whole_run_seconds(case)
     lost = ""
-    if done and saved and pace and done > saved:
-        lost = f"{done - saved:,g} steps since the checkpoint of step {saved:,g} are lost"
-        lost = f"{lost}: {format_seconds((done - saved) * pace)}"
-    ask = f"ask for {format_seconds(asked * 1.1)} ({of}, and a tenth)" if rest and asked else ""
+    if saved and pace and steps_lost:
+        lost = f"{steps_lost:,g} steps since the checkpoint of step {saved:,g} are lost: "
+        lost += format_seconds(steps_lost * pace.value)
+    ask = f"ask for {format_seconds(asked * 1.1)}: {of} and 10 % to spare" if rest and asked else ""
     return finding(
         "time_limit",
         title=f"The scheduler's time limit ended the run{_where(case)}",
@@ -134,7 +128,7 @@ def detect_exception(case: Case) -> Verdict:
     actions = f"mend what the message names and {'resume from the newest checkpoint' if len(run) else 'start again'}"
     known: dict[str, Any] = {"actions": actions}
     if event is not None and event.kind == "data_worker":
-        row, known, title = "data_worker_killed", {}, f"A worker of the data loader was killed{_where(case)}"
+        row, known, title = _row_of_worker(event.text), {}, f"A worker of the data loader was killed{_where(case)}"
     elif main is not None and main.status is Status.COMPLETED:  # a later stage of the script, or another start
         row, known = "stage_crashed", {}
         title = f"“{main.name}” is complete; what came after it in the same log crashed"
@@ -143,7 +137,17 @@ def detect_exception(case: Case) -> Verdict:
         title = f"The run crashed{_where(case)} as it wrote its files: it was not saved, and no checkpoint is named"
     elif event is not None and event.kind == "disk_full":
         row, known, title = "disk_full", {}, f"The disk was full{_where(case)}"
+    elif event is not None and event.text.startswith("StopIteration"):
+        row, known, title = "data_ended", {}, f"The data ended{_where(case)}, before the steps did"
     return finding("crashed", text=row, title=title, evidence=_evidence(case, event), **known)
+
+
+# who says that memory ran out knows whose: of the job, of the container, or else of the machine
+_LIMITS = (
+    ("slurmstepd", "killed_by_limit_of_slurm"),
+    ("srun", "killed_by_limit_of_slurm"),
+    ("oomkilled", "killed_by_limit_of_container"),
+)
 
 
 def detect_killed(case: Case) -> Verdict:
@@ -154,13 +158,26 @@ def detect_killed(case: Case) -> Verdict:
     event = host or _last(case, "killed", "signal")
     words = event.text.lower() if event else case.run.status_reason.lower()
     signal = event.numbers.get("signal") if event else None
-    memory = signal == 9 or any(word in words for word in ("oom", "out of memory", "memory"))
+    # a shell says "Killed" of signal 9, which the kernel sends where memory runs out
+    memory = signal == 9 or words == "killed" or any(word in words for word in ("oom", "memory"))
     preempted = any(word in words for word in ("preempt", "spot", "cancelled"))
-    row = "killed_by_memory" if memory else "preempted" if preempted else "killed"
+    row = "perhaps_killed_by_memory" if memory else "preempted" if preempted else "killed"
+    if host is not None:
+        row = next((row for sign, row in _LIMITS if sign in words), "killed_by_memory")
     return finding(
         "killed",
         text=row,
         title=f"The run was killed from outside{_where(case)}",
         evidence=_evidence(case, event),
-        confidence="high" if event else "medium",
+        confidence="high" if event and not row.startswith("perhaps") else "medium",
     )
+
+
+def _row_of_worker(text: str) -> str:
+    """Return the row of texts for what ended a worker: signal 9, too little shared memory, or a crash of its own."""
+    words = text.lower()
+    if "bus error" in words or "shared memory object" in words:
+        return "data_worker_shm"
+    if "segmentation" in words or "aborted" in words:
+        return "data_worker_crashed"
+    return "data_worker_killed" if "signal: killed" in words else "data_worker_lost"

@@ -184,7 +184,7 @@ def detect_end_against_uniform(case: Case) -> Verdict:
         return None
     first = float(losses.value[0]) * unit
     sums = _sums(case, first, vocab) if first > expected + FAULT_ABOVE else ()
-    fallen = f"fell from {first:.4g} to {end:.4g}" if end < first else f"is {end:.4g}"
+    fallen = f"fell from {first:.4g} to {end:.4g} (median of the last rows)" if end < first else f"is {end:.4g}"
     return finding(
         "worse_than_uniform",
         severity="warning" if sums else "error",

@@ -11,7 +11,8 @@ import numpy as np
 from advisor.findings.case import Case, Finding, Verdict, finding, lacking, seen, texts
 from advisor.findings.curves import Curve, curve, row_noise, tail
 from advisor.findings.detectors.data_budget import epochs_of
-from advisor.findings.run_facts import has_level, is_language, nats_per_unit
+from advisor.findings.durations import steps_covered
+from advisor.findings.run_facts import best_kept, has_level, is_language, nats_per_unit
 from advisor.findings.savings import cost_of_steps
 from advisor.findings.series import theil_sen
 from advisor.laws.benchmarks import BENCHMARKS, benchmark_of, chance_interval
@@ -187,7 +188,8 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
     evals, low, end = worst.evals, worst.low, float(worst.evals.value[-1])
     step, last = float(evals.step[worst.best]), float(evals.step[-1])
     began = min(float(losses.step[0]), float(evals.step[0])) if len(losses) else float(evals.step[0])
-    waste = (last - step) / max(last - min(began, step), 1e-9)
+    covered = steps_covered(case) if evals.counted else None
+    waste = (last - step) / max(covered or 0.0, last - min(began, step), 1e-9)
     # a part of a loss, such as a detector's boxes, may rise while the rest falls; so may one of many sets
     a_part = nats_per_unit(case.run) is None
     slight = _SLIGHT_RISE if is_language(case) else _BAD_RISE  # for classifiers accuracy counts, and it may still rise
@@ -230,7 +232,7 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
         actions=(
             "choose the checkpoint by the measure that counts (mAP, accuracy), not by this part"
             if a_part
-            else f"keep the checkpoint of step {step:g}; stop there next time (early stopping on the validation loss)",
+            else f"keep {best_kept(case, step)}; stop there next time (early stopping on the validation loss)",
             *texts()["overfitting"]["actions"],
         ),
         saved=(None, None) if mild else (hours, usd),

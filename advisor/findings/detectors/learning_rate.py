@@ -170,6 +170,7 @@ def detect_never_decays(case: Case) -> Verdict:
     if not complete and (planned is None or done is None or done < 0.5 * planned):
         return None  # cut short before any schedule decays, which the run's status says
     low, high = FULL_DECAY_NATS * (1 - GAIN_SPREAD), FULL_DECAY_NATS * (1 + GAIN_SPREAD)
+    gain = f" ({low:.2f} to {high:.2f} nats)" if scratch else ""
     return finding(
         "ends_at_high_learning_rate",
         text="ends_at_high_learning_rate" if complete else "stopped_before_decay",
@@ -177,7 +178,7 @@ def detect_never_decays(case: Case) -> Verdict:
         + (f": about {FULL_DECAY_NATS:.2f} nats are left unused" if scratch else ""),
         evidence=seen(f"learning rate {last:.3g} at the end, peak {peak:.3g}", last=rates.step[-1]),
         actions=(
-            f"decay to 10 % or less over the last 10 to 20 % of the steps ({low:.2f} to {high:.2f} nats from scratch)",
+            f"decay to 10 % or less over the last 10 to 20 % of the steps{gain}",
             "compare this loss only with runs at the same phase of their schedules",
         ),
         threshold=f"at least {format_percent(_HIGH_PHASE)} of the peak at the last step; gain by sources §4.5 (C·S2)",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +33,9 @@ _TURNS = 3.0  # times the largest earlier rise, or fall on the way up; less is t
 _RISE_SHARE = 0.25  # of all progress: a smaller rise may come from harder data
 _RISE_LASTS = 0.01  # of the rows
 _FOLLOWS_JUMP = 0.02  # of the steps: a rise so soon after a jump of the learning rate is caused by it
-_OUT_OF_BAND = 3.0  # standard deviations of a row: a row so far above the level already belongs to the rise
+_OUT_OF_BAND = 3.5  # standard deviations of a row: a row so far above the rows before it belongs to the rise
+_FEWEST_BEFORE_RISE = 8  # rows before the loss broke
+_LEAST_NOISE = 0.005  # of the loss, if rows are rounded or averaged
 _LASTING_EVALUATIONS = 2  # in a row, at the end; a single one may be a batch without a target
 _LOST_TO_JUMP = 0.5  # of the fall: a warm restart that undoes more breaks the run
 
@@ -105,8 +107,9 @@ def detect_loss_spikes(case: Case) -> Verdict:
     explained = [np.any((s.first_step - reach <= jumps) & (jumps <= s.last_step)) for s in all_spikes]
     all_spikes = tuple(s for s, known in zip(all_spikes, explained, strict=True) if not known)
     bad = case.run.column("loss_is_nan")[main_rows(case.run)] > 0
-    if bad.any() and (began := _beginning(case, float(case.run.column("step")[main_rows(case.run)][bad][0]))):
-        all_spikes = tuple(s for s in all_spikes if s.last_step != began.last_step)  # `loss_not_finite` reports it
+    broken = float(case.run.column("step")[main_rows(case.run)][bad][0]) if bad.any() else math.nan
+    if (turning := _turning(case, broken)) is not None:
+        all_spikes = tuple(s for s in all_spikes if s.last_step <= turning[0])  # `loss_not_finite` reports the others
     if not all_spikes:
         return None
     # spikes that last, undo a tenth of the progress and need a hundredth of the run to recover
@@ -233,24 +236,24 @@ def detect_loss_not_finite(case: Case) -> Verdict:
     start, last = float(place[first]), float(place[order[-1]])
     losses = Curve(step=place[printed], value=place[printed])
     stays = run_to_end >= min(3, len(order)) or bool(bad[order].all())
-    began = _beginning(case, start) if stays else None
+    turning = _turning(case, start) if stays else None
     share = f"{int(bad.sum())} of {int(printed.sum())} rows"
+    kind = "NaN" if (case.run.column("loss_is_nan")[rows][bad] == 1).all() else "NaN or infinite"
     zeros = ZERO_FOR_NAN in case.run.notes
-    vain = f", {last - start:,g} steps" if stays and losses.counted and case.run.counts_steps else ""
+    vain = f", {last - start:,g} steps wasted" if stays and losses.counted and case.run.counts_steps else ""
     return finding(
         "loss_not_finite",
         severity="error" if stays else "warning",
-        title=f"Loss is not a number from step {start:g} on ({share}): everything after it was wasted"
-        + (f"; the loss began to rise at step {began.first_step:g}" if began else "")
+        title=f"Loss is {kind} from step {start:,g} on"
         if stays
-        else f"Loss is not a number in {share}, first at step {start:g}; it recovers each time",
+        else f"Loss is {kind} in {share}, first at step {start:g}; it recovers each time",
         evidence=(
             seen(f"{share} NaN or infinite{vain}" + (f": {ZERO_FOR_NAN}" if zeros else ""), start, last),
+            f"step {turning[0]:,g} was the last good one" if turning else "",
             *_before(case, rows, place, first),
-            (_spike_evidence(began) if began else ""),
         ),
         causes=_not_finite_causes(case, first, zeros) if stays else texts()["loss_not_finite_at_times"]["causes"],
-        actions=_not_finite_actions(case, losses, began.first_step if began else start, first)
+        actions=_not_finite_actions(case, losses, turning[1] if turning else start, first, zeros)
         if stays
         else texts()["loss_not_finite_at_times"]["actions"],
         saved=cost_of_steps(case, (stake_steps(case) or last) - start) if stays else (None, None),
@@ -265,14 +268,15 @@ def _validation_not_finite(case: Case) -> Verdict:
     lasting = len(rows) - (int(sound[-1]) + 1 if len(sound) else 0)
     if lasting < _LASTING_EVALUATIONS:
         return None
-    step = case.run.column("step")[rows]
+    step, flags = (case.run.column(name)[rows] for name in ("step", "eval_loss_is_nan"))
+    kind = "NaN or infinite" if (flags == 2).any() else "NaN"
     start, last = (float(at) if np.isfinite(at) else None for at in (step[-lasting], step[-1]))
     return finding(
         "loss_not_finite",
         text="validation_not_finite",
-        title=f"Validation loss is not a number in the last {lasting} of {len(rows)} evaluations"
+        title=f"Validation loss is {kind} in the last {lasting} of {len(rows)} evaluations"
         if len(sound)
-        else f"Validation loss is not a number in any of {len(rows)} evaluations",
+        else f"Validation loss is {kind} in any of {len(rows)} evaluations",
         evidence=seen(f"{lasting} of {len(rows)} evaluations NaN or infinite", start, last),
     )
 
@@ -291,29 +295,32 @@ def _told_by_program(case: Case) -> Verdict:
         + (f" after step {step:g}" if step is not None else ""),
         evidence=seen(told[-1].text, step, step),
         causes=_not_finite_causes(case, len(losses)),
-        actions=_not_finite_actions(case, losses, step or 0.0, len(losses)),
+        actions=_not_finite_actions(case, losses, step or 0.0, len(losses), zeros=False),
         threshold="the log's own message",
     )
 
 
-def _beginning(case: Case, broken: float) -> Spike | None:
-    """Return the rise from which the loss never recovered before it broke at a step, or None if it broke at once."""
+def _turning(case: Case, broken: float) -> tuple[float, float] | None:
+    """Return the steps of the last good row and of the next, from which the losses rose until they broke, or None."""
     losses = curve(case.run, "loss")
-    rising = [s for s in spikes(losses) if s.recovered_step is None and s.first_step < broken]
-    if not rising or np.any((losses.step > rising[-1].last_step) & (losses.step < broken)):
+    values = losses.value[losses.step < broken]
+    first = len(values)
+    if first < _FEWEST_BEFORE_RISE:
         return None
-    # an alarm comes late: the rows before it that had left the band belong to the rise
-    first = int(np.searchsorted(losses.step, rising[-1].first_step))
-    band = rising[-1].before + _OUT_OF_BAND * row_noise(losses.value)
-    while first > 0 and losses.value[first - 1] > band:
+    noise = row_noise(values[: -max(1, first // 10)])
+    # walk back while each row lies above the rows before it: above few on a falling curve, above many on a rising one
+    while first > _FEWEST_BEFORE_RISE // 2:
+        level = min(float(np.median(values[max(0, first - 1 - rows) : first - 1])) for rows in (5, 20))
+        if values[first - 1] <= level + _OUT_OF_BAND * max(noise, _LEAST_NOISE * abs(level)):
+            break
         first -= 1
-    return dataclasses.replace(rising[-1], first_step=float(losses.step[first]))
+    return (float(losses.step[first - 1]), float(losses.step[first])) if first < len(values) else None
 
 
 def _from_checkpoint(case: Case, losses: Curve, step: float) -> str:
     """Return the action to resume from the last checkpoint in the log before `step`, when the loss was sound."""
     sound = last_checkpoint(case, step)
-    return f"resume from the checkpoint of step {sound:g}" if sound else _again(losses, step)
+    return f"resume from the checkpoint of step {sound:,g}" if sound else _again(losses, step)
 
 
 def _before(case: Case, rows: np.ndarray, place: np.ndarray, first: int) -> tuple[Evidence, ...]:
@@ -354,12 +361,15 @@ def _not_finite_causes(case: Case, first: int, zeros: bool = False) -> tuple[str
     return own if precision(case) == "bf16" else (*own, *likely)
 
 
-def _not_finite_actions(case: Case, losses: Curve, step: float, first: int) -> tuple[str, ...]:
-    """Return what to do about a loss that broke at a step and never came back, in the order of what helps."""
+def _not_finite_actions(case: Case, losses: Curve, step: float, first: int, zeros: bool) -> tuple[str, ...]:
+    """Return what to do about a loss that broke at a step and never came back, in the order of what helps.
+
+    `zeros` is as in `_not_finite_causes`.
+    """
     anew = "start anew" if first == 0 else _from_checkpoint(case, losses, step)
     stop = "stop at the first loss that is not finite and keep the checkpoint before it"
     slower = f"{anew} with half the learning rate and gradients clipped at 1.0"
-    if not _in_fp16(case):
+    if not (zeros or _in_fp16(case)):
         return slower, stop
     wider = "in fp32: this GPU has no bf16" if _without_bf16(case) else texts()["half_never_finite"]["actions"][0]
     return (f"{anew} {wider}", stop) if first == 0 else (f"{anew} {wider}", slower, stop)

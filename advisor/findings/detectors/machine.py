@@ -19,8 +19,8 @@ from advisor.units import format_number, format_percent, format_seconds
 _BUSY = 1.5  # times the fastest readings: on an otherwise idle shared host, readings scatter by ±20 %
 _QUIETEST = 0.10  # the quantile that counts as quiet, because a single lucky reading does not
 _FEW_STEPS = 5
-_COST = 0.02  # of the time; less is not worth reporting
-_DEAR = 0.05
+REPORTED = 0.02  # of the time; less is not worth reporting
+DISTURBED = 0.05  # of the time; the run's clock then says little about the run
 _STOLEN = 0.05  # of the CPU time, given to other guests by the hypervisor
 
 
@@ -53,8 +53,9 @@ def readings(case: Case) -> MachineReadings | None:
     at, place = np.unique(np.array(steps, dtype=float), return_inverse=True)
     took = np.zeros(len(at))
     np.maximum.at(took, place, seconds)  # the slowest of several readings after one step
+    # A plan's own calibration counts, so that a run has one figure with its plan and with its device's profile.
     calibrated = [case.plan.reference_seconds if case.plan else facts.get("witness_quiet_seconds")]
-    calibrated += [case.profile.reference_seconds if case.profile else None]
+    calibrated += [case.profile.reference_seconds if case.profile and not case.plan else None]
     quiet = min([float(np.quantile(took, _QUIETEST)), *(reading for reading in calibrated if reading)])
     return MachineReadings(step=at, seconds=took, quiet_seconds=quiet) if quiet > 0 else None
 
@@ -78,10 +79,27 @@ def lost_seconds(case: Case) -> float:
     times, kernel = run_metrics.step_times(case), readings(case)
     if times is None or kernel is None or times.source != run_metrics.PRINTED:
         return 0.0
-    slowed = times.seconds[kernel.busy_at(times.step)]
+    # Compilation, and what a first step takes longer, is no other program's doing.
+    attempts = case.run.attempts
+    first = times.start if attempts and attempts[0].compile_seconds is not None else min(1, len(attempts))
+    slowed = times.seconds[first:][kernel.busy_at(times.step[first:])]
     if not len(slowed) or series.median(slowed) <= (normal := _normal_seconds(case, times)):
         return 0.0
     return max(0.0, float((slowed - normal).sum())) * times.stride
+
+
+def disturbed_share(case: Case) -> float:
+    """Return the share of the time in steps that other programs took; 0 if unknown."""
+    times = run_metrics.step_times(case)
+    whole = 0.0 if times is None else float(times.seconds.sum()) * times.stride
+    return lost_seconds(case) / whole if whole > 0 else 0.0
+
+
+def undisturbed_times(case: Case) -> StepTimes | None:
+    """Return the times of the steps without other work on the machine. Returns None if there are too few of them."""
+    times, kernel = quiet_times(case), readings(case)
+    few = _FEW_STEPS if kernel is not None and kernel.busy.any() else 1
+    return times if times is not None and len(times.steady_seconds) >= few else None
 
 
 def slowdown(case: Case) -> float:
@@ -93,13 +111,15 @@ def slowdown(case: Case) -> float:
 
 
 def _normal_seconds(case: Case, times: StepTimes) -> float:
-    """Return a step's time on the quiet machine: the median of quiet steps, else the median over the slowdown."""
-    quiet, kernel = quiet_times(case), readings(case)
-    assert quiet is not None and kernel is not None
-    if len(quiet.steady_seconds) >= _FEW_STEPS:
+    """Return a step's time on the quiet machine: the median of quiet steps, else an estimate from the readings."""
+    quiet, kernel = undisturbed_times(case), readings(case)
+    assert kernel is not None
+    if quiet is not None:
         return series.median(quiet.steady_seconds)
     slower = max(1.0, series.median(kernel.seconds) / kernel.quiet_seconds)
-    return series.median(times.steady_seconds) / slower
+    median = series.median(times.steady_seconds)
+    promised = case.plan.chosen.step_seconds.value if case.plan else 0.0  # which a quiet machine seldom beats
+    return max(median / slower, min(median, promised))
 
 
 def detect_machine_busy(case: Case) -> Verdict:
@@ -109,9 +129,8 @@ def detect_machine_busy(case: Case) -> Verdict:
         return lacking("machine_busy", "a reference kernel timed between steps (our own trainer)")
     if not kernel.busy.any():
         return None
-    lost, whole = lost_seconds(case), float(times.seconds.sum()) * times.stride
-    share = lost / whole if whole > 0 else 0.0
-    if share < _COST:
+    lost, share = lost_seconds(case), disturbed_share(case)
+    if share < REPORTED:
         return None
     slow, stolen = kernel.seconds[kernel.busy], case.run.facts.get("stolen_share")
     by_host = isinstance(stolen, float) and stolen > _STOLEN
@@ -120,19 +139,18 @@ def detect_machine_busy(case: Case) -> Verdict:
         f"{len(kernel.seconds)} readings, {format_seconds(kernel.quiet_seconds)} when quiet: "
         f"{format_number(series.median(slow) / kernel.quiet_seconds)}x"
     )
-    quiet, slowed = quiet_times(case), times.seconds[kernel.busy_at(times.step)]
-    beside = "the machine was never quiet, so the undisturbed step time is an estimate"
-    if quiet is not None and len(quiet.steady_seconds) >= _FEW_STEPS:
-        mean = f"{format_seconds(series.median(slowed))} (mean {format_seconds(float(slowed.mean()))})"
-        beside = (
-            f"steps during slow readings took {mean}, the others {format_seconds(series.median(quiet.steady_seconds))}"
-        )
+    quiet, slowed = undisturbed_times(case), times.seconds[kernel.busy_at(times.step)]
+    of_steps = "the machine was never quiet, so the undisturbed step time is an estimate"
+    if quiet is not None:
+        both = (format_seconds(series.median(seconds)) for seconds in (slowed, quiet.steady_seconds))
+        of_steps = f"steps during slow readings took {', the others '.join(both)} (medians)"
     return finding(
         "machine_busy",
-        severity="warning" if share > _DEAR else "note",
-        title=f"Other programs cost {format_seconds(lost)} of the {format_seconds(whole)} in steps "
+        severity="warning" if share > DISTURBED else "note",
+        # written as the same cause is where the run is compared with its plan
+        title=f"Other programs cost {format_seconds.change(lost)[1:]} of the {format_seconds(lost / share)} in steps "
         f"({format_percent(share)})",
-        evidence=(seen(took, kernel.step[kernel.busy][0], kernel.step[kernel.busy][-1]), beside),
+        evidence=(seen(took, kernel.step[kernel.busy][0], kernel.step[kernel.busy][-1]), of_steps),
         confidence="high" if len(slow) > 2 else "medium",
         causes=f"other guests of the same host: {format_percent(stolen)} of the CPU time was stolen"
         if by_host

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from advisor.findings import run_metrics, series
-from advisor.findings.case import Case, Verdict, finding, lacking, seen
+from advisor.findings.case import Case, Verdict, finding, lacking, seen, texts
 from advisor.findings.curves import curve
-from advisor.findings.detectors.machine import lost_seconds, quiet_times, slowdown
-from advisor.findings.durations import WALL_CLOCKS, durations, spent_seconds, steps_covered
+from advisor.findings.durations import WALL_CLOCKS, durations, seconds_in_steps, spent_seconds, steps_covered
 from advisor.findings.run_facts import number, planned_steps, price, restarts, steps_done
 from advisor.findings.run_metrics import seconds_beside
 from advisor.findings.savings import mean_step_seconds, priced, saved_share
@@ -18,6 +17,11 @@ from advisor.units import HOUR, format_bytes, format_percent, format_seconds, fo
 
 _GOODPUT = 0.90  # of the wall clock in steps: a well run training reaches this (sources §6.3)
 
+_BETWEEN_STEPS = (
+    ("eval_seconds", "evaluation", "evaluate less often or on fewer tokens"),
+    ("checkpoint_seconds", "checkpoint", "checkpoint less often, or write in the background"),
+)
+_PART_OF_REST = 0.2  # of the time outside the steps: less than this does not explain it
 _BAD_GOODPUT = 0.80  # start-up and evaluations of short runs take a tenth or more
 _LEAST_WALL_SECONDS = 60.0  # a run that starts and stops within a minute is a test
 _IDLE_SHARE = 0.05
@@ -30,6 +34,7 @@ _WRITE_BYTES_PER_SECOND = 6e8  # if none was measured (predict/profile.py: 0.2 t
 _MOST_OF_RUN = 0.5  # with a longer time between checkpoints, the run has only its last one
 _FACTOR = 3.0  # off Daly's interval in either direction, because the optimum is flat
 _OVERHEAD = 0.02  # of the run spent writing; less is not worth reporting
+_LEAST_WRITING_SECONDS = 30.0  # that fewer checkpoints save in the whole run; less is not worth reporting either
 
 
 def detect_cost(case: Case) -> Verdict:
@@ -50,23 +55,27 @@ def detect_goodput(case: Case) -> Verdict:
     wall = next((clock.seconds for clock in durations(case) if clock.basis in WALL_CLOCKS), None)
     if wall is None:
         return lacking("goodput", "the wall clock: time stamps, elapsed or total seconds")
-    # steps slowed by other work on the machine are still training, and another finding
-    waited = seconds_beside(case) * covered  # so is waiting for data, if the steps' own times exclude it
-    slow = run_metrics.lasting_slowdown(quiet_times(case))  # slower steps are training too
-    usual = slow.before_seconds if slow is not None else series.median(times.steady_seconds) / slowdown(case)
-    working = usual * covered + (slow.excess_seconds if slow is not None else 0.0) + lost_seconds(case) + waited
+    waited = seconds_beside(case) * covered  # steps and their waiting for data are training, however slow
+    working = seconds_in_steps(case, times, covered)
     share = working / wall
     if share >= _GOODPUT or len(times.steady_seconds) < 20 or wall < _LEAST_WALL_SECONDS:
         return None
     cost = f"{said} so far" if (said := _dollars(case, wall - working)) else ""
-    parts = []
-    for name, words in (("eval_seconds", "evaluation"), ("checkpoint_seconds", "checkpoint")):
+    parts, causes, actions, rest = [], [], [], wall - working
+    for name, words, fewer in _BETWEEN_STEPS:
         seconds = series.finite(case.run.column(name))
         counted = f"{len(seconds)} {words}{'s' if len(seconds) > 1 else ''}"
         parts += [f"{counted} took {format_seconds(float(seconds.sum()))}"] if len(seconds) else []
+        # what the log times, and is little, is not why
+        if not len(seconds) or seconds.sum() > _PART_OF_REST * rest:
+            causes.append(f"{words}s")
+            actions.append(fewer if len(seconds) else f"log {name}")
+    causes += texts()["goodput"]["causes"]
     steps = f"{covered:g} steps of {format_seconds(working / covered)} are {format_seconds(working)}"
     return finding(
         "goodput",
+        causes=causes,
+        actions=actions or texts()["goodput"]["actions"],
         severity="warning" if share < _BAD_GOODPUT else "note",
         title=f"{format_percent(1 - share)} of the wall clock is not training: {format_seconds(wall - working)}{cost}",
         evidence=(f"{steps} of {format_seconds(wall)}{', waiting for data included' if waited else ''}", *parts),
@@ -120,10 +129,10 @@ def detect_work_done_twice(case: Case) -> Verdict:
     # steps between the point where a restart resumed and the point that the attempt before had reached
     ends = [(event.numbers.get("first_step"), event.numbers.get("last_step")) for event in again]
     lost = sum(max(0.0, last - first + 1) for first, last in ends if first is not None and last is not None)
-    seconds, covered = run_metrics.step_seconds(case), steps_covered(case)
+    mean, covered = mean_step_seconds(case), steps_covered(case)
     if not again or not covered or lost <= max(len(again), _TWICE_LEAST * covered):
         return None  # a step that the restart only prints again does not count
-    took = f" ({format_seconds(lost * seconds)}{_dollars(case, lost * seconds)})" if seconds else ""
+    took = f" ({format_seconds(lost * mean.value)}{_dollars(case, lost * mean.value)})" if mean else ""
     return finding(
         "work_done_twice",
         severity="warning" if lost >= _TWICE * covered else "note",
@@ -179,13 +188,13 @@ def detect_checkpoint_interval(case: Case) -> Verdict:
     best = float(daly_interval_seconds(write, BETWEEN_FAILURES.value))
     overhead = write / interval
     # many ranks may write at once, so an estimated time of writing does not show that it costs much
-    often = timed and interval < best / _FACTOR and overhead > _OVERHEAD
+    writing = (overhead - write / best) * seconds
+    often = timed and interval < best / _FACTOR and overhead > _OVERHEAD and writing > _LEAST_WRITING_SECONDS
     lost, least = _expected_loss(seconds, interval), _expected_loss(seconds, best)
     rare = interval > best * _FACTOR and lost.value - least.value > 0.02 * seconds / 3600
     if not often and not rare:
         return None
-    writing = (overhead - write / best) * seconds / 3600
-    measured = Estimate(value=writing, low=0.8 * writing, high=1.2 * writing, basis=Basis.MEASURED)
+    measured = Estimate(value=writing, low=0.8 * writing, high=1.2 * writing, basis=Basis.MEASURED).scaled(1 / HOUR)
     word = "too frequent" if often else "too rare"
     return finding(
         "checkpoints_too_frequent" if often else "checkpoints_too_rare",

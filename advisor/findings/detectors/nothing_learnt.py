@@ -133,16 +133,15 @@ def detect_stuck_at_frequencies(case: Case) -> Verdict:
     return finding(
         "stuck_at_frequencies",
         severity="error" if declared and not _MASKED.search(_words(case)) else "warning",
-        title=f"Loss {end:.4g} after {last:,.0f} steps no longer falls: stuck at the level of word frequencies, "
-        "stop and look",
+        title=f"Loss {end:.4g} after {last:,.0f} steps no longer falls: the model knows only word frequencies",
         evidence=(
             seen(f"{course}, {end:.4g} at step {last:,.0f}: it fell by {fell}", losses.step[0], last),
             "a model that knows how often each token occurs and nothing else has a loss of about 7",
         ),
         confidence="high" if declared else "medium",
         saved=cost_of_steps(case, last + left),
-        threshold=f"loss above {level:.2g} after {_STUCK_STEPS:,} steps, and a fall of at most {_STUCK_FALL:g} nats "
-        "from half of the steps to the last; a healthy model is below 7 by then or falls by half a nat",
+        threshold=f"the loss is above {level:.2g} after {_STUCK_STEPS:,} steps, and fell by at most {_STUCK_FALL:g} "
+        "nats in the second half of the run; a healthy model is below 7 at that time, or falls by half a nat",
     )
 
 
@@ -186,12 +185,15 @@ def detect_noise_floor(case: Case) -> Verdict:
         return lacking("loss_noise", f"{_FEWEST_ROWS} rows with a training loss")
     recent = tail(losses.value, share=0.05, least=20)
     noise, level, last = row_noise(losses.value[-200:]), float(np.median(recent)), float(losses.value[-1])
+    half = len(recent) // 2
+    if abs(rise := float(np.median(recent[half:]) - np.median(recent[:half]))) >= noise:
+        level += rise  # it still falls, so its level at the end is not its median
     # far outside the noise it is a spike, or something else than the rows before
     scatters = level != 0 and noise >= _ROUGH * abs(level)
     if not scatters or not _MISLEADS * noise <= abs(last - level) <= _OUTLIER * noise or not has_level(case, losses):
         return None
     error = f"standard error {1.2533 * noise / math.sqrt(len(recent)):.2g}"
-    median = f"median of the last {len(recent)} rows {level:.5g}, {error}"
+    median = f"level of the last {len(recent)} rows {level:.5g}, {error}"
     return finding(
         "loss_noise",
         title=f"Quote {level:.4g}, not the last loss of {last:.4g}: single rows vary by ±{noise:.2g}",

@@ -11,14 +11,12 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from advisor.errors import AdvisorError
 from advisor.findings import series
 from advisor.findings.case import Case, Verdict, finding, seen, texts
 from advisor.findings.curves import main_rows
 from advisor.findings.detectors.ending import unsaid
+from advisor.findings.make_case import appetite, memory_parts, predict_as_logged
 from advisor.findings.run_facts import number
-from advisor.prediction.batch import predict_batch
-from advisor.prediction.memory import MemoryParts
 from advisor.prediction.profile import FIT_MARGIN
 from advisor.readers.generic import NAME as GENERIC
 from advisor.readers.run_table import Event, Status
@@ -73,42 +71,24 @@ def detect_out_of_memory(case: Case) -> Verdict:
             fitting,
         ),
         causes=(leak, longer, *_memory_causes(case, event.numbers, fitted)),
-        actions=(_end_others(event.numbers), *(held["actions"] if grown else ()), cap, *actions),
+        actions=(_end_others(event.numbers), *(held["actions"] if grown else ()), actions[0], cap, *actions[1:]),
     )
 
 
 def _held(case: Case, numbers: dict[str, float]) -> list[str]:
-    """Return the predicted parts of the memory, except what the message says was held."""
-    parts = _parts(case)
-    if parts is None:
+    """Return the predicted parts of the memory, with the activations that the log asks for if those are larger."""
+    parts, expected = memory_parts(case.profile, case.workload), case.expected
+    if parts is None or expected is None or expected.peak_reserved_bytes is None:
         return []
+    times, whole = appetite(case, numbers), expected.peak_reserved_bytes.value
     named = {field.name.removesuffix("_bytes"): getattr(parts, field.name) for field in dataclasses.fields(parts)}
+    named |= {name: times * named[name] for name in ("activations", "logits")}
+    named["overhead"] = max(0.0, whole - sum(named.values()) + named["overhead"])
     words = ", ".join(f"{name} {format_bytes(size)}" for name, size in named.items() if size > 0.005 * GIB)
-    factor, besides = _appetite(parts, numbers), ""
-    if factor > 1:
-        besides = f"this program asks for {format_number(factor)}x the activations predicted for it"
-    elif case.expected is not None and case.expected.fits:
-        besides = "by the prediction this should have fitted: something else holds memory"
-    return [f"predicted at the peak: {format_bytes(sum(named.values()))} ({words})", besides]
-
-
-def _parts(case: Case, workload: Workload | None = None) -> MemoryParts | None:
-    if case.workload is None or case.profile is None:
-        return None
-    try:
-        return case.profile.memory.breakdown(workload or case.workload)
-    except AdvisorError:
-        return None  # this kind of workload was never traced
-
-
-def _appetite(parts: MemoryParts, numbers: dict[str, float]) -> float:
-    """Return the factor by which one allocation alone exceeds the predicted activations; 1 if it is smaller.
-
-    Other programs keep more than the advisor's own trainer (whole logits, unfused attention). What fits is then judged
-    with activations that are larger by this factor.
-    """
-    comes_and_goes = parts.activations_bytes + parts.logits_bytes
-    return max(1.0, numbers.get("requested_bytes", 0.0) / comes_and_goes) if comes_and_goes > 0 else 1.0
+    besides = "by the prediction this should have fitted: something else holds memory" if expected.fits else ""
+    if times > 1:
+        besides = f"this program asks for {format_number(times)}x the predicted activations: all sizes are by that"
+    return [f"predicted at the peak: {format_bytes(whole)} ({words})", besides]
 
 
 def what_fits(case: Case, numbers: dict[str, float] | None = None) -> tuple[str, tuple[str, ...]]:
@@ -127,7 +107,12 @@ def what_fits(case: Case, numbers: dict[str, float] | None = None) -> tuple[str,
             held = format_estimate(fits.peak_reserved_bytes, format_bytes)
             then = (fits.workload.micro_batch, fits.workload.grad_accum)
             sizes = _sizes(own, (w.micro_batch, w.grad_accum), then)
-            first = f"{own.recompute or 'activation checkpointing'}, {sizes}" if how else sizes
+            now = predict_as_logged(case.profile, [w], appetite(case, numbers))[0].peak_reserved_bytes
+            saved = now.value - fits.peak_reserved_bytes.value if now and fits.peak_reserved_bytes else 0.0
+            known = 0 < saved < case.profile.device_memory_bytes
+            less = f"about {format_bytes(saved)} less" if known else "less memory"
+            recompute = (own.recompute or "activation checkpointing") if how else ""
+            first = f"{', '.join(filter(None, (recompute, sizes)))}: same training, {less}"
             actions = (first,) if how else (first, expandable)
             return f"a micro-batch of {then[0]}{how} would reserve {held} and fit", actions
     text = "not even a micro-batch of one fits this GPU, with or without activation checkpointing"
@@ -148,24 +133,22 @@ def largest_micro_batch(case: Case, w: Workload, numbers: dict[str, float] | Non
         smaller = [w.micro_batch, *smaller]
     choices = [dataclasses.replace(w, micro_batch=b, grad_accum=sequences // b) for b in smaller]
     numbers = numbers or {}
-    for p in predict_batch(case.profile, choices):
-        now, then = _parts(case), _parts(case, p.workload)
-        known = now is not None and then is not None and p.peak_reserved_bytes and p.device_memory_bytes
-        if p.fits and not known:
+    others = max(numbers.get("other_bytes", 0.0), _bytes_of_unnamed_processes(numbers))
+    for p in predict_as_logged(case.profile, choices, appetite(case, numbers)):
+        taken, room = p.peak_reserved_bytes, p.device_memory_bytes
+        # whether it also fits beside other processes
+        if p.fits and (not taken or not room or taken.high <= FIT_MARGIN * room - others):
             return p
-        if p.fits and now and then and p.peak_reserved_bytes and p.device_memory_bytes:
-            # whether it also fits beside other processes, with this program's need for memory
-            more = (_appetite(now, numbers) - 1) * (then.activations_bytes + then.logits_bytes)
-            room = FIT_MARGIN * p.device_memory_bytes - numbers.get("other_bytes", 0.0)
-            if p.peak_reserved_bytes.high + more <= room:
-                return p
     return None
 
 
 def _sizes(own: Options, now: tuple[int, int], then: tuple[int, int]) -> str:
-    """Return two sizes of a batch in the names of the trainer, without accumulation if it has no such option."""
-    words = f"{own.micro_batch}: {then[0]}" + (f", {own.grad_accum}: {then[1]}" if own.grad_accum else "")
-    return f"{words} (instead of {now[0]} x {now[1]})" if own.grad_accum else f"{words} (instead of {now[0]})"
+    """Return a smaller micro-batch in the names of the trainer, with accumulation if it has that; "" if none is."""
+    if now == then:
+        return ""
+    lower, more = ("halve", "double") if now[0] == 2 * then[0] else ("lower", "raise")
+    micro = f"{lower} {own.micro_batch} from {now[0]} to {then[0]}"
+    return f"{micro} and {more} {own.grad_accum} from {now[1]} to {then[1]}" if own.grad_accum else micro
 
 
 def _smaller(case: Case) -> str:
@@ -181,7 +164,11 @@ def _smaller(case: Case) -> str:
 
 
 def _end_others(numbers: dict[str, float]) -> str:
-    """Return the command that ends the other processes whose memory the message names; "" if they hold little."""
+    """Return how to end the other processes whose memory the message shows; "" if they hold little."""
+    if unnamed := _bytes_of_unnamed_processes(numbers):
+        return (
+            f"nvidia-smi: end what else runs on this GPU if it is yours and not needed (frees {format_bytes(unnamed)})"
+        )
     held, total = numbers.get("other_bytes", 0.0), numbers.get("total_bytes")
     pids = [f"{pid:.0f}" for name, pid in numbers.items() if name.startswith("other_pid_")]
     if not pids or not total or held <= _MUCH * total:
@@ -190,22 +177,33 @@ def _end_others(numbers: dict[str, float]) -> str:
     return f"end the other processes if they are yours and not needed: {frees}"
 
 
+def _bytes_of_unnamed_processes(numbers: dict[str, float]) -> float:
+    """Return the bytes of the GPU that neither are free nor this process's, if no other process is named; 0 if few."""
+    total, free = numbers.get("total_bytes"), numbers.get("free_bytes")
+    own = numbers.get("process_bytes") or numbers.get("reserved_bytes")
+    if not own or not total or free is None or numbers.get("other_bytes", 0.0) > _MUCH * total:
+        return 0.0
+    return others if (others := total - free - own) > 0.15 * total else 0.0
+
+
 def _memory_causes(case: Case, numbers: dict[str, float], fitted: float | None) -> tuple[str, ...]:
     """Return the causes, likeliest first, from what the message says about the device.
 
     `fitted`: good steps before it, after which the model is known to fit.
     """
-    total, free = numbers.get("total_bytes"), numbers.get("free_bytes")
-    own = numbers.get("process_bytes") or numbers.get("reserved_bytes")
-    idle, others = numbers.get("unallocated_bytes"), numbers.get("other_bytes")
-    causes = []
+    total, idle, others = (numbers.get(f"{name}_bytes") for name in ("total", "unallocated", "other"))
+    causes, requested, allowed = [], numbers.get("requested_bytes"), numbers.get("allowed_bytes")
+    if allowed and requested and requested < numbers.get("free_bytes", 0.0):
+        causes.append(
+            f"the program's own limit of {format_bytes(allowed)} (set_per_process_memory_fraction): the GPU has "
+            f"{format_bytes(numbers['free_bytes'])} free"
+        )
     if others and total and others > _MUCH * total:
         causes.append(f"other processes hold {format_bytes(others)} of the GPU")
-    elif own and total and free is not None and total - free - own > 0.15 * total:
-        causes.append(f"{format_bytes(total - free - own)} of the GPU is not this process's: another one runs on it")
+    elif unnamed := _bytes_of_unnamed_processes(numbers):
+        causes.append(f"{format_bytes(unnamed)} of the GPU is not this process's: another one runs on it")
     if idle and total and idle > _FRAGMENTED * total:
         causes.append(f"fragmentation: {format_bytes(idle)} reserved but not in use")
-    requested = numbers.get("requested_bytes")
     if requested and (name := _which_allocation(case, requested)):
         causes.append(name)
     if fitted is not None and not causes:
@@ -215,7 +213,7 @@ def _memory_causes(case: Case, numbers: dict[str, float], fitted: float | None) 
 
 def _which_allocation(case: Case, requested: float) -> str:
     """Return the tensors of this workload with the requested size, within 2 % and rounding to 2 MiB; "" for none."""
-    w, parts = case.workload, _parts(case)
+    w, parts = case.workload, memory_parts(case.profile, case.workload)
     if w is None:
         return ""
     s, tokens = w.shape, w.micro_tokens

@@ -6,6 +6,7 @@ import numpy as np
 
 from advisor.findings.case import Case, Verdict, finding, lacking, seen
 from advisor.findings.curves import Curve, curve, head, row_noise, spread, tail, trailing_median
+from advisor.findings.run_facts import best_kept
 from advisor.findings.savings import cost_of_steps
 from advisor.units import format_percent
 
@@ -128,5 +129,5 @@ def detect_reward_collapse(case: Case) -> Verdict:
         title=f"The reward collapses: {top:.4g} at step {step:g}, {end:.4g} at the end",
         evidence=seen(f"lowest afterwards {level[best:].min():.4g}", step, rewards.step[-1]),
         confidence="high" if rewards is held_out else "medium",
-        actions=(f"keep the checkpoint of step {step:g}", "lower the learning rate, or clip and penalise KL more"),
+        actions=(f"keep {best_kept(case, step)}", "lower the learning rate, or clip and penalise KL more"),
     )

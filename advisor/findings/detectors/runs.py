@@ -127,25 +127,29 @@ def detect_other_runs(case: Case) -> Verdict:
 
 def detect_same_results(case: Case) -> Verdict:
     """Runs whose losses agree to the last digit, so that what was varied between them had no effect."""
-    parts = [(phase, values) for _, phase in _parts(case.run) if len(values := _losses(case.run, phase)) >= _SAME_ROWS]
+    parts = [
+        (_called(case.run, at), values)
+        for at, phase in _parts(case.run)
+        if len(values := _losses(case.run, phase)) >= _SAME_ROWS
+    ]
     if len(parts) < 2:
         return lacking("same_results", "two runs in one log") if not len(case.run) else None
     alike: list[tuple[np.ndarray, list[str]]] = []  # losses with the names of the runs that have them
-    for phase, values in parts:
+    for name, values in parts:
         for first, names in alike:
             both = min(len(first), len(values))
             if both >= _SAME_SHARE * max(len(first), len(values)) and np.array_equal(first[:both], values[:both]):
-                names.append(phase.name)
+                names.append(name)
                 break
         else:
-            alike.append((values, [phase.name]))
+            alike.append((values, [name]))
     groups = [names for _, names in alike if len(names) > 1]
     if not groups:
         return None
     twice = sum(map(len, groups))
     return finding(
         "same_results",
-        title=f"{twice} of {len(parts)} runs have the losses of another one to the last digit",
+        title=f"{twice} of {len(parts)} runs that trained have the losses of another one to the last digit",
         evidence=[", ".join(names) for names in groups],
     )
 
@@ -200,6 +204,8 @@ def detect_steps_missing(case: Case) -> Verdict:
             title=none if went_on else f"The log ends before the first of {planned:,.0f} steps",
             evidence="settings, but neither a step nor an error",
         )
+    if done is None and number(case.run.facts, "planned_steps") == 0:
+        return finding("steps_missing", text="no_steps_planned", evidence="0 optimization steps in all")
     if planned is None or done is None:
         missing = lacking("steps_missing", "the number of steps planned, and steps in the log")
         return _epochs_missing(case, ended) or missing
@@ -220,11 +226,13 @@ def detect_steps_missing(case: Case) -> Verdict:
     rest = f"; the rest takes about {format_centre(hours.scaled(3600), format_seconds)}" if hours else ""
     money = f" and {format_centre(usd, format_usd)}" if usd else ""
     limited = ("you, or a limit on time, tokens or loss, ended the run",)
+    cut = () if intended else texts()["epochs_missing"]["actions"][:1]
     return finding(
         "steps_missing",
         title=f"The log ends at step {done:,.0f} of {planned:,.0f} ({format_percent(done / planned)}){rest}{money}",
         evidence=seen(ended, last=done),
         causes=limited if intended else texts()["epochs_missing"]["causes"],
+        actions=(*cut, *texts()["steps_missing"]["actions"]),
     )
 
 

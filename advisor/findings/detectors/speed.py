@@ -156,7 +156,7 @@ def detect_software_bound(case: Case) -> Verdict:
     seen = format_centre(factor.scaled(beside), format_number)
     slower = f"{seen}x slower than this {device} is at this shape{of_peak}"
     if beside > _BESIDE:
-        slower += f"; {format_centre(factor, format_number)}x after other programs are allowed for"
+        slower += f"; {format_centre(factor, format_number)}x slower without the time of other programs"
     return finding(
         "software_bound",
         text=words,

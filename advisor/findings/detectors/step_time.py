@@ -138,7 +138,7 @@ def detect_periodic_pauses(case: Case) -> Verdict:
     return finding(
         "periodic_pauses",
         severity="warning" if slow.share > (_DEAR_BY_CHOICE if asked_for else _DEAR_PAUSE) else "note",
-        title=f"Every {slow.period.every:g} steps one takes {format_seconds(float(slow.excess_seconds.mean()))} "
+        title=f"Every {slow.period.every:g} steps one takes {format_seconds(series.median(slow.excess_seconds))} "
         f"longer: {format_percent(slow.share)} of the time ({cause})",
         evidence=seen(regular, slow.step[0], slow.step[-1]),
         confidence="high" if cause != "cause unknown" else "medium",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -191,8 +192,16 @@ def test_a_deadline_gives_the_steps_that_surely_end_by_then():
     assert found.steps == math.floor((600.0 - start.high) / step.high)
     assert total.high <= 600.0 < total.high + step.high
     assert found.values == (Setting(name="steps", value=found.steps),) and found.steps_are_set
-    assert found.max_seconds == 600.0 and found.bill.cost_usd is None
+    assert found.max_seconds == 600.0 and found.bill.cost_usd.value == 0.0  # a CPU of one's own, as in `plan`
     assert any("the save at the end was not measured" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize(("own", "settings"), [(50, "   with --n 20"), (20, "")])
+def test_a_setting_that_the_command_already_has_is_not_said_twice(own, settings):
+    knobs = (*KNOBS[:3], replace(KNOBS[3], value=own))
+    adopted_command = replace(EVEN, recipe=replace(RECIPE, knobs=knobs))
+    *_, last = plan_lines(plan(adopted_command, steps=20), adopted_command.recipe)
+    assert last.startswith("it runs: ") and last.endswith(f"{shlex.join(EVEN.command)}{settings}")
 
 
 def test_dollars_are_hours_at_a_price():
@@ -233,7 +242,8 @@ def test_a_command_that_says_its_steps_is_not_told_that_nothing_sets_them():
     for subject, goal, warned in ((untested, {}, False), (dead, {}, True), (untested, {"steps": 50}, True)):
         found = plan(subject, **goal)
         assert found.steps == goal.get("steps", 3000)
-        assert any("nothing sets its number of steps" in text for text in found.warnings) is warned
+        words = "--n did not end a burst as it should" if subject is dead else "nothing sets its number of steps"
+        assert any(words in text for text in found.warnings) is warned
 
 
 def test_epochs_are_those_of_the_data_that_is_named_or_of_its_log():
@@ -289,7 +299,9 @@ def test_the_global_batch_stays_and_a_faster_split_is_taken():
     assert {s.name: s.value for s in found.values} == {"micro_batch": 8, "grad_accum": 1, "steps": 10}
     assert (found.shape.rows, found.shape.calls, found.rows_per_step) == (8, 1, 8)
     assert plan(subject, steps=10, memory_bytes=3.7e8).shape.rows == 4  # 8 rows: 3.5e8 and 8 %
-    with pytest.raises(AdvisorError, match="no split of its batch fits"):
+    likely = plan(subject, steps=10, memory_bytes=3.3e8)
+    assert likely.shape.rows == 4 and re.match(r"a chance of 3\d % that it does not fit: ", likely.warnings[0])
+    with pytest.raises(AdvisorError, match="no split of its batch fits in memory: the smallest needs about 308 MiB"):
         plan(subject, steps=10, memory_bytes=1e8)
 
 

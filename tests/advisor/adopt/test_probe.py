@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import statistics
@@ -43,9 +42,13 @@ def test_every_step_is_seen_with_its_batch_and_its_time(tmp_path):
     assert statistics.median(gaps) < 0.01
     # the reference kernel is timed beside the steps, and what it takes is no step's
     witnesses = process.records["witness"]
-    held = [witness["held_seconds"] for witness in witnesses[1:]]  # the first lies before what is printed
     assert all(0 < witness["reference_seconds"] < 1 for witness in witnesses)
-    assert sum(process.durations) + sum(held) == pytest.approx(sum(printed), rel=0.01)
+    ends = process.moments
+    for witness in witnesses[1:]:  # the first lies before what is printed
+        step = sum(end <= witness["time"] for end in ends) - 1
+        around = range(max(0, step - 1), min(step + 2, len(printed)))
+        left_out = sum(printed[i] - process.durations[i] for i in around)
+        assert left_out == pytest.approx(witness["held_seconds"], rel=0.5)  # a stall of the machine may lie beside it
 
 
 META = """import torch
@@ -68,31 +71,17 @@ def test_a_model_that_only_counts_its_work_is_not_the_one_that_trains(tmp_path):
     assert (shape.rows, shape.calls, shape.length, shape.tokens) == (3, 1, 20, 60)
 
 
-@pytest.mark.parametrize("off", [{"TRAINING_ADVISOR_PROBE": ""}, {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}])
-def test_off_it_writes_nothing(off, alone):
-    """Without its variable, and by PyTorch's own switch."""
-    folder, _ = alone(**off)
-    assert list(folder.glob("probe-*")) == []
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """The script that crashes at its fifth step, by what is changed in its environment; each is run once."""
-
-    @functools.cache
-    def crashed(**changes: str):
-        folder = tmp_path_factory.mktemp("alone")
-        return folder, run(folder, "--crash-at", "5", **changes)
-
-    return crashed
-
-
-def test_a_users_crash_is_theirs(alone):
-    (_, plain), (folder, probed) = alone(TORCH_DEVICE_BACKEND_AUTOLOAD="0"), alone()
-    assert probed.returncode == plain.returncode == 1
-    assert probed.stderr == plain.stderr and "the user's own mistake" in probed.stderr
-    assert "training_advisor_probe" not in probed.stderr
-    assert len(read(folder).first.moments) == 4  # written as the program ends, crash or not
+def test_a_users_crash_is_theirs_and_off_it_writes_nothing(tmp_path):
+    """Of a script that crashes at its fifth step, with and without the probe's variable."""
+    done = {}
+    for name, changes in (("off", {"TRAINING_ADVISOR_PROBE": ""}), ("on", {})):
+        (tmp_path / name).mkdir()
+        done[name] = run(tmp_path / name, "--crash-at", "5", **changes)
+    assert list((tmp_path / "off").iterdir()) == []
+    assert done["on"].returncode == done["off"].returncode == 1
+    assert done["on"].stderr == done["off"].stderr and "the user's own mistake" in done["on"].stderr
+    assert "training_advisor_probe" not in done["on"].stderr
+    assert len(read(tmp_path / "on").first.moments) == 4  # written as the program ends, crash or not
 
 
 def test_a_probe_that_cannot_write_ends_and_the_program_goes_on(tmp_path):

@@ -7,6 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
 import yaml
 
 from advisor.store.store import Store
@@ -61,6 +62,16 @@ def test_claims_that_fail_for_one_reason_are_told_it_once(tmp_path: Path) -> Non
 def test_several_cards_are_one_document() -> None:
     done = run(CARDS / "report-2.yaml", CARDS / "report-3.yaml", "--json")
     assert [one["card"] for one in json.loads(done.stdout)["audits"]] == ["report-2", "report-3"]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b" \n", "is empty"), (bytes(range(256)), "is a binary file"), (b"It costs $5.", "states a s")],
+)
+def test_what_holds_no_claim_says_why(tmp_path: Path, content: bytes, says: str) -> None:
+    (tmp_path / "report.md").write_bytes(content)
+    done = run(tmp_path / "report.md")
+    assert done.returncode == 1 and says in done.stderr
 
 
 def test_a_broken_card_is_refused_with_all_its_problems(tmp_path: Path) -> None:

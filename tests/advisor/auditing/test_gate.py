@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from advisor.auditing.gate import gated
+from advisor.auditing.kinds import forms
 from advisor.auditing.load import card_from_dict
 from advisor.auditing.schema import examples
 from advisor.auditing.verdict import Ruling
+from advisor.report.audit import document, markdown, text_lines
 from advisor.store.store import Store
 from advisor.workflows.audit import audit_cards
 
@@ -131,6 +137,48 @@ def test_examples_of_kinds_pass_the_gate_where_the_text_says_them():
         claim |= entry["fields"]
         passed += len(gated({"title": "t", "run": {}, "claims": [claim]}, entry["says"])["claims"])
     assert passed >= 60
+
+
+PRINTED = {
+    "seconds": ("3 s", "~2 h", "<5 s"), "gpu_hours": ("10 GPU-h",), "work": ("1e20 FLOP",), "bytes": ("24 GB", "0 GB"),
+    "fraction": ("40 %", "0 %"), "times": ("2 x", "3-8 x"), "rate": ("100 tok/s", "0 tok/s"), "usd": ("$5",),
+    "usd_per_hour": ("$2/h",), "flops": ("989 TFLOP/s",), "hertz": ("100 Hz",), "gpu": ("h100", "t4"),
+    "count": ("16", "0", "<2.7", "7 billion"), "setup": ("run",),
+    "number": ("5", "20-23 GB", "<3"), "text": ("abc",), "whole": (1, 300), "flag": (True, False),
+}  # fmt: skip
+WORDS = {"text": "short", "about": "run", "opinion": "wrong", "because": "so", "correct": "7", "line": 1}
+WORDS_OR_NULL = st.fixed_dictionaries({}, optional={name: st.sampled_from((v, None)) for name, v in WORDS.items()})
+
+
+def value_of(spec: str) -> st.SearchStrategy[Any]:
+    """What an assistant may write into a field, by the field's type: nothing or null if it is optional."""
+    if spec.startswith("["):
+        return st.lists(value_of(spec[1:-1]), min_size=1, max_size=3)
+    if "|" in spec:
+        return st.sampled_from(spec.split("|"))
+    return st.sampled_from([value for one in spec.split(" or ") for value in PRINTED[one]])
+
+
+@settings(max_examples=8, deadline=None, phases=[Phase.generate])  # to shrink 170 claims takes minutes
+@given(st.data())
+def test_claims_of_all_forms_are_judged_whatever_they_leave_out_or_leave_null(data: st.DataObject) -> None:
+    claims = []
+    for form in forms().values():
+        needed = {name: value_of(spec) for name, spec in form.fields.items() if not spec.endswith("?")}
+        free = {name: value_of(spec[:-1]) | st.none() for name, spec in form.fields.items() if spec.endswith("?")}
+        fields = data.draw(st.fixed_dictionaries(needed, optional=free))
+        claims.append({"kind": form.kind, "that": form.name, **fields, "quote": f"{form.name} MFU {fields}"})
+        claims[-1] |= data.draw(WORDS_OR_NULL)
+    text = "\n".join(str(claim["quote"]) for claim in claims)
+    answer = json.dumps({"title": None, "run": {"steps": 300, "steps_done": 16}, "others": None, "claims": claims})
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.md"
+        path.write_text(text, encoding="utf-8")
+        [one] = audit_cards([path], Store(Path(folder)), answer=answer)
+    assert len(one.judged) > len(claims) / 2
+    assert [*text_lines(one)] and markdown([one]) and document(one)
+    [ruling] = [judged.judgement.ruling for judged in one.judged if judged.claim.form == "not_judged"]
+    assert ruling is Ruling.CANNOT_BE_JUDGED
 
 
 HEADED = """# Runs on an A100

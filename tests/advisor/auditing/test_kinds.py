@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from advisor.auditing.kinds import forms, kinds, named
+from advisor.auditing.quantity import parse_quantity
 from advisor.auditing.verdict import BAD, Ruling
 from tests.advisor.auditing.made_up import ask, judge
 
@@ -42,6 +43,49 @@ def test_a_saying_is_never_right() -> None:
     for name, form in forms().items():
         if form.kind == "saying" and not form.fields:
             assert ask("saying", that=name).judgement.ruling in BAD
+
+
+STATE = {"kind": "training_memory", "parameters": "70 billion"}
+PEAK = {"kind": "gpu_fact", "fact": "peak", "gpu": "h100-80gb-sxm", "precision": "bf16"}
+
+
+@pytest.mark.parametrize(
+    ("claim", "texts"),
+    [
+        # 16 · 70e9 = 1.12e12 bytes where the text says mixed precision, 8 · 70e9 = 560e9 at the very least elsewhere
+        ({**STATE, "value": "140 GB", "quote": "AdamW in mixed precision needs 140 GB"}, ("1.12 TB or more", "140 GB")),
+        ({**STATE, "value": "140 GB", "quote": "AdamW needs 140 GB"}, ("560 GB or more", "140 GB")),
+        ({**PEAK, "value": "1,979 TFLOP/s"}, ("1,979 TFLOP/s against 989 TFLOP/s dense",)),
+        ({"kind": "power_sampling", "rate": "100 Hz", "run": {"gpu": "h100-80gb-sxm"}}, ("100 Hz against 1 Hz",)),
+        ({"kind": "gpu_fact", "fact": "power", "value": "700 W"}, ("400 W",)),
+    ],
+)  # fmt: skip
+def test_both_numbers_of_a_verdict_are_shown_in_their_unit(claim, texts) -> None:
+    judgement = ask(**claim).judgement
+    assert judgement.ruling in BAD
+    assert all(text in f"{judgement.so} || {judgement.arithmetic}" for text in texts), judgement
+
+
+def dimensions(side: str) -> set[str]:
+    """What the last number of a calculation can be: "7 B" are bytes or billions."""
+    for mark in (" = ", " to ", ", at least ", ", at most "):
+        side = side.rpartition(mark)[2]
+    side = side.removesuffix(" dense").replace("µs", "us")
+    found = {parse_quantity(side, wanted).dimension for wanted in ((), ("count",))}
+    return {"count" if one == "times" else one for one in found}
+
+
+def test_what_is_held_against_each_other_has_one_unit_and_differs_where_it_is_wrong() -> None:
+    held = 0
+    for case in CASES:
+        judgement = ask(**case["claim"]).judgement
+        mine, against, bound = judgement.arithmetic.partition(" against ")
+        if against and "printed norms" not in mine and "losses" not in case["claim"]:
+            held += 1
+            assert dimensions(mine) & dimensions(bound), (case, judgement.arithmetic)
+            assert judgement.ruling not in BAD or mine != bound, judgement.arithmetic
+            assert {mine, bound} - {"0", "1", "2"}, judgement.arithmetic  # a yes and a no are no numbers
+    assert held > 50
 
 
 def test_there_are_few_kinds() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ import pytest
 from tests.terminal import advisor
 
 TEXTS = Path(__file__).with_name("texts")
-BENCHMARK = Path(__file__).resolve().parents[3] / "benchmarks" / "audit_reader.py"
 WORDS = {"ok": "holds", "wrong": "wrong", "does_not_follow": "does not follow", "cannot_be_judged": "cannot be judged"}
 KEY = list(csv.DictReader((TEXTS / "key.csv").open(encoding="utf-8", newline="")))
 
@@ -34,23 +31,6 @@ def test_what_an_assistant_misread_is_listed_with_the_reason_and_not_judged() ->
     )
     [unplaced] = document["unplaced"]
     assert unplaced == "a number that the text does not have: its quote does not have the number 20"
-
-
-def test_the_benchmark_counts_program_and_assistant_by_the_key(tmp_path: Path) -> None:
-    """Of 13 wrong claims the made-up assistant names 9, and calls 1 of 16 right ones wrong: the hours of scaling.md."""
-
-    def figures(*folders: Path) -> list[str]:
-        words = [sys.executable, BENCHMARK, *folders]
-        return subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
-
-    assert figures(TEXTS, TEXTS) == [
-        "3 texts with an answer",
-        "the program: 13 of 13 wrong claims found (100%); 0 of 16 right ones accused (0.0%)",
-        "the program or the assistant: 13 of 13 wrong claims found (100%); 0 of 16 right ones accused (0.0%)",
-        "the assistant alone: 9 of 13 wrong claims found (69%); 1 of 16 right ones accused (6.2%)",
-    ]
-    [skipped] = figures(TEXTS, tmp_path)
-    assert skipped == f"skipped: {tmp_path} has no texts with a key.csv"
 
 
 def test_the_mfu_of_its_sentence_binds_a_claim_whose_reader_left_it_out(tmp_path):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from advisor import api
 from advisor.auditing.audit import Audit, audit
 from advisor.auditing.load import card_from_dict
 from advisor.auditing.verdict import Ruling
@@ -45,6 +47,42 @@ def test_two_harmless_claims_are_not_all_that_is_said() -> None:
     assert facts["checkpoint_size"][1].startswith("563 MB to 844 MB")  # 8 and 12 bytes · 70,371,840
     assert facts_line(one) == f"From its declared facts alone: {len(facts)} more figures, none with a problem"
     assert OTHER_FACTS in "\n".join(text_lines(one)) and OTHER_FACTS in markdown([one])
+
+
+NAMES = ("depth", "width", "parameters", "GPUs", "tok/s", "MFU", "tokens", "time", "cost", "price")
+CELLS = ("32", "4096", "9.1 B", "8 x A100", "30,000", "55 %", "100 B", "38 days", "$12,000", "$1.80 per GPU-hour")
+DOWN = "\n".join(("| name | value |", "|---|---|", *(f"| {n} | {c} |" for n, c in zip(NAMES, CELLS, strict=True))))
+ACROSS = "\n".join(f"| {' | '.join(row)} |" for row in (NAMES, ["---"] * len(NAMES), CELLS))
+
+
+@pytest.mark.parametrize("table", [DOWN, ACROSS])
+@pytest.mark.parametrize(
+    ("old", "new", "verdicts"),
+    [
+        # 38 * 24 * 8 * 1.80 = $13,133; 12 * 32 * 4096^2 = 6.4 B; 1e11 / 3e4 = 38.6 days, 38 if all three are rounded
+        ("", "", {"cost": "wrong", "parameters": "wrong", "time": "holds", "MFU": "holds"}),
+        ("$12,000", "$13,100", {"cost": "holds"}),
+        ("9.1 B", "6.6 B", {"parameters": "cannot be judged"}),
+        ("38 days", "36 days", {"time": "wrong"}),
+        ("30,000", "60,000", {"time": "wrong", "MFU": "wrong"}),
+    ],
+)
+def test_the_numbers_of_a_table_are_checked_against_each_other(tmp_path, table, old, new, verdicts) -> None:
+    path = tmp_path / "plan.md"
+    path.write_text(f"# Plan\n\n{table.replace(old, new)}\n")
+    claims = json.loads(api.audit(path).to_json())["claims"]
+    judged = {claim["text"].partition(":")[0]: str(claim["verdict"]) for claim in claims}
+    assert {name: judged[name] for name in verdicts} == verdicts
+
+
+def test_what_no_check_reads_is_named_with_the_reason(tmp_path) -> None:
+    path = tmp_path / "plan.md"
+    text = "- depth: 0\n- width: 640\n- learning rate: -1\n\n"
+    text += "| mood | number |\n|---|---|\n| good | 7 |\n\n| a | b | c |\n|---|---|---|\n| 1 | 2 | 3 |\n"
+    path.write_text(text)
+    unplaced = json.loads(api.audit(path).to_json())["unplaced"]
+    assert unplaced[:2] == ["line 1, depth: 0: no run has this", "line 3, learning rate: -1: no run has this"]
+    assert "good (line 7)" in "".join(unplaced) and "table at line 9" in "".join(unplaced)
 
 
 def test_a_bill_is_the_price_times_gpus_times_hours() -> None:

@@ -104,6 +104,8 @@ NOTHING = {
     "a classifier at ln 2": (changed(50, loss=np.full(50, 0.6931)), silent("preference_at_chance")),
     "a noisy last row": (changed(loss=np.r_[healthy_loss(noise=0.1)[:-1], 3.75]),
         found("loss_noise", "note", "3.75", "±0.09")),
+    "a noisy last row of a loss that still falls": (
+        changed(300, loss=np.linspace(5, 2, 300) + np.tile([0.06, -0.06, 0.0], 100)), silent("loss_noise")),
     "a last row far outside the noise": (changed(loss=np.r_[healthy_loss(noise=0.1)[:-1], 9.0]), silent("loss_noise")),
     "a validation loss that repeats": (
         changed(4, loss=[10.1, 10.48, 10.48, 10.48], eval_loss=11.568633),
@@ -130,7 +132,7 @@ NOTHING = {
                                                  silent("accuracy_stuck")),
     "an accuracy that rises": (few(accuracy=np.linspace(0.1, 0.3, 40), loss=FLAT_40), silent("accuracy_stuck")),
     "a reward that collapses": (changed(eval_reward=every(*COLLAPSED, -11.0, -37.0, -23.0, -17.0)),
-                                found("reward_collapse", "", "-5.8 at step", says="keep the checkpoint")),
+                                found("reward_collapse", "", "-5.8 at step", says="keep a checkpoint near step 1090")),
     "a noisy reward": (changed(eval_reward=every(*COLLAPSED, -5.9, -5.86, -5.84, -5.95)), silent("reward_collapse")),
     "rewards of single rollouts": (changed(reward=np.linspace(0, 1, STEPS) + noise(size=0.3, seed=SEED)),
                                    silent("reward_collapse")),
@@ -351,6 +353,10 @@ DATA_AND_RUNS = {
                                                    hours=approx(0.2778 * (60_000 - 5_071) / 2 / 3600, 0.01))),
     "checkpoints too frequent": (  # 30 s every 300 s
         long_run(5), found("checkpoints_too_frequent", hours=approx((30 / 300 - 30 / 5071) * 33.333, 0.01))),
+    "checkpoints of a short run cost next to nothing": (  # 20 s of 200
+        long_run(10, step_seconds=0.1, write=0.1), silent("checkpoints_too_frequent")),
+    "those that cost less than a minute are a note": (
+        long_run(10, step_seconds=0.1, write=0.2), found("checkpoints_too_frequent", "note")),
     # 300 billion bytes would take 500 s at the assumed speed of one writer, but many ranks may write
     "a writing time that is only estimated is no reason": (
         changed(seconds=60.0, facts={"checkpoint_every_steps": 5, "parameters": 25e9}),

@@ -1,19 +1,18 @@
 """Forecasts on runs of our own trainer: a real short run on a CPU, cut at a quarter and at half of its steps."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from advisor.findings.forecast import final_loss
 from advisor.findings.make_case import make_case
 from advisor.findings.schedule import schedules_of
 from advisor.readers.own_log import NAME
 from advisor.readers.read import read_run
+from trainer.run import run
 from trainer.runlog import load_run_log
+from trainer.schema import Outcome, config_from_dict
 
 STEPS = 160
 
@@ -35,9 +34,7 @@ def log(tmp_path_factory) -> Path:
         "checkpoint": {"every_seconds": None, "final": False},
         "telemetry": {"hz": 0},
     }
-    (folder / "run.yaml").write_text(yaml.safe_dump(config))
-    command = [sys.executable, "-m", "trainer", str(folder / "run.yaml"), "--out", str(folder / "run")]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    assert run(config_from_dict(config), folder / "run") is Outcome.COMPLETED
     return folder / "run" / "log.jsonl"
 
 

@@ -8,7 +8,6 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -63,14 +62,6 @@ def test_doubts_about_the_result_come_before_what_would_save_time():
     assert codes[0] == "initial_loss_low" and findings[1].saved_usd.value > 0, codes
     fresh = learning_run()
     assert "initial_loss_low" not in {f.code for f in registry.judge(Case(run=fresh))[0]}
-
-
-def test_nothing_known_is_insufficient_and_no_finding():
-    bare = Case(run=RunTable(source="", format="", framework=None, columns={}, provenance={}))
-    findings, insufficient = registry.judge(bare)
-    assert findings == []
-    assert {"impossible_mfu", "software_bound", "throttling", "utilization"} <= {i.code for i in insufficient}
-    assert all(i.missing for i in insufficient)
 
 
 values = st.one_of(
@@ -133,12 +124,6 @@ def test_no_run_makes_a_detector_fail(table, known):
                 if isinstance(verdict, Finding) and verdict.saved_hours:
                     assert verdict.saved_hours.low <= verdict.saved_hours.high
             forecast(case, Targets(final_loss=3.0, usd=1.0, hours=1.0))
-
-
-@pytest.mark.parametrize("rows", [1, 2, 5])
-def test_very_short_runs(rows):
-    for case in (build.case(build.healthy(steps=rows)), learning_case(learning_run(rows))):
-        assert all(isinstance(one, Finding) for one in registry.judge(case)[0])
 
 
 def test_a_pace_that_rounds_to_nothing_is_not_known():

@@ -21,10 +21,10 @@ from advisor.hardware.offers import (
     offers_by_provider,
     price_row,
     read_providers,
-    rows_by_gpu,
     unpriced,
 )
-from advisor.hardware.prices import MARKETPLACES, load_prices
+from advisor.hardware.prices import MARKETPLACES, load_prices, price_list
+from advisor.offer import seller_of
 from advisor.options import Goal
 from advisor.planning.offers import offers_for
 from advisor.planning.what_fits import card_rows
@@ -35,7 +35,7 @@ from tests.advisor.findings import build
 from tests.terminal import advisor
 
 COUNTS = (1, 2, 4, 8, 16)
-PAIRS = [(gpu, gpus) for gpu in sorted(rows_by_gpu()) for gpus in COUNTS]
+PAIRS = [(gpu, gpus) for gpu in sorted(price_list().by_gpu) for gpus in COUNTS]
 
 
 TODAY = datetime.date(2026, 11, 29)
@@ -79,22 +79,7 @@ def test_an_offer_is_whole_machines():
         assert row.gpu == gpu and offer.rented == row.gpu_count * offer.machines >= gpus
         assert offer.usd_per_hour == pytest.approx(offer.machines * row.on_demand_usd_per_hour)
         assert offer.usd_per_gpu_hour == pytest.approx(offer.usd_per_hour / offer.rented)
-        assert row.provider in offer.source and row.instance_type in offer.source
-
-
-def test_sixteen_v100_are_two_nodes():
-    """Lambda asks 6.32 dollars for eight. Sixteen single cards at 0.1381 each are joined by no fast link."""
-    offer = cheapest_offer("v100-16gb-sxm2", 16)
-    assert (offer.usd_per_hour, offer.machines, offer.rented) == (2 * 6.32, 2, 16)
-
-
-def test_idle_gpus_are_paid_for():
-    one = cheapest_offer("v100-32gb-sxm2", 1)
-    assert price_row(one).gpu_count == one.rented == 8
-    eight = cheapest_offer("v100-32gb-sxm2", 8)
-    assert one.usd_per_hour == eight.usd_per_hour
-    # a GPU-hour of the list, not the whole node's price under a GPU's name
-    assert one.usd_per_gpu_hour == eight.usd_per_gpu_hour == pytest.approx(eight.usd_per_hour / 8)
+        assert seller_of(row.provider) in offer.source and row.instance_type in offer.source
 
 
 def test_prices_by_provider_and_unknown():
@@ -133,7 +118,7 @@ def test_the_age_of_a_price():
 
 def test_no_run_is_planned_on_an_outlier_among_spot_prices():
     """AWS's p4d at 2.4655 of 21.957642 dollars was one zone's."""
-    rows = rows_by_gpu()
+    rows = price_list().by_gpu
     [p4d] = [row for row in rows["a100-40gb-sxm"] if row.instance_type == "p4d.24xlarge"]
     outlier = replace(p4d, spot_usd_per_hour=2.4655)
     assert outlier.usual_spot_usd_per_hour is None
@@ -206,18 +191,20 @@ def test_the_range_of_a_spot_price_is_that_of_one_providers_one_machine():
 def test_all_who_have_a_card_are_listed():
     """Verda rents its H200 one by one."""
     entries = offers_by_provider("h200-141gb-sxm", 8)
-    assert {entry.provider for entry in entries} == {row.provider for row in rows_by_gpu()["h200-141gb-sxm"]}
+    assert {entry.provider for entry in entries} == {row.provider for row in price_list().by_gpu["h200-141gb-sxm"]}
     bills = [entry.on_demand.usd_per_hour for entry in entries if entry.on_demand]
     ranks = [entry.on_demand.rank for entry in entries if entry.on_demand]
     assert ranks == sorted(ranks) and len(bills) < len(entries)
     assert all(entry.on_demand == cheapest_offer("h200-141gb-sxm", 8, providers=(entry.provider,)) for entry in entries)
     today = TODAY
-    assert "verda: rents no 8 of them together" in offer_notes(entries, 8)
+    assert "Verda: rents no 8 of them together" in offer_notes(entries, 8)
     assert "verda" not in {row["provider"] for row in offer_rows(entries, today)}
     assert not any("of them together" in note for note in offer_notes(offers_by_provider("h200-141gb-sxm"), 1))
     only = {
         "b200": [
-            replace(row, on_demand_usd_per_hour=None) for row in rows_by_gpu()["b200"] if row.provider == "coreweave"
+            replace(row, on_demand_usd_per_hour=None)
+            for row in price_list().by_gpu["b200"]
+            if row.provider == "coreweave"
         ]
     }
     assert cheapest_offer("b200", 8, rows=only) is None and cheapest_offer("b200", 8, spot=True, rows=only)
@@ -256,7 +243,7 @@ def providers(spec: GpuSpec, gpus: int) -> float | None:
 @pytest.fixture(scope="module")
 def pairs() -> list[tuple[GpuSpec, int]]:
     specs = load_gpus()
-    return [(specs[gpu], gpus) for gpu in sorted(rows_by_gpu()) for gpus in MANY]
+    return [(specs[gpu], gpus) for gpu in sorted(price_list().by_gpu) for gpus in MANY]
 
 
 @pytest.mark.parametrize("part", [page, plan, analysis, providers])

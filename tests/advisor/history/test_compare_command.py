@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from advisor.calibration.profiles import load_profile
 from advisor.engines.state import this_host
 from advisor.prediction.batch import predict_batch
 from advisor.run_records import LaunchRecord
+from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import run_id, write_launch
 from advisor.store.store import default_store, load_calibration
 from advisor.workflows.compare import review
@@ -80,6 +82,11 @@ def test_a_run_on_a_busy_machine_teaches_the_profile_nothing(call, tmp_path):
     told.witness(0.060, step=11).steps(11, 20, 0.6).end()
     code, out, _ = call("compare", str(folder), "--json")
     assert code == 0 and json.loads(out)["recorded"] and default_store().observations("cpu") == []
+    # Its clock tells of the machine: no median of errors takes part in that.
+    said = " ".join(call("accuracy")[1].split())
+    assert "1 run does not count in the medians: busy-1003: other programs took " in said
+    runs = {row["quantity"]: row["runs"] for row in json.loads(call("accuracy", "--json")[1])["quantities"]}
+    assert runs == {"peak_reserved_bytes": 1}
 
 
 def cut_short(folder: Path, done: int, planned: int) -> Path:
@@ -102,6 +109,8 @@ def test_a_run_of_a_few_of_its_steps_is_no_observation(call, tmp_path, done: int
     if not taken:
         assert f"not recorded: {done} timed steps after the warm-up of {planned} are too few" in " ".join(out.split())
     assert bool(default_store().scores()) is taken and bool(default_store().observations("cpu")) is taken
+    said = " ".join(call("accuracy")[1].split())
+    assert bool(re.match("1 run does not count in the medians: cut-[0-9]+: it was stopped", said)) is taken
     document = json.loads(call("compare", folder, "--json")[1])
     assert document["recorded"] is taken and (document["not_recorded"] is None) is taken
 
@@ -178,6 +187,16 @@ def test_a_run_that_goes_on_says_its_step_and_explains_nothing(call, run_folder)
     assert document["gap_seconds"] is None and document["causes"] == [] and document["not_recorded"]
 
 
+@pytest.mark.parametrize(("seconds", "words"), [(0.75, "% longer than predicted"), (2.0, "times as long as predicted")])
+def test_a_run_of_twice_its_time_or_more_says_how_many_times(call, run_folder, seconds, words):
+    """It said "1,800 % longer than predicted"."""
+    folder = str(run_folder("slow", seconds=seconds))
+    clock = json.loads(call("compare", folder, "--json")[1])["wall_clock_seconds"]
+    times = clock["actual"] / clock["predicted"]["value"]
+    said = re.search(f"([0-9.]+) {words}", " ".join(call("compare", folder)[1].split()))
+    assert float(said[1]) == pytest.approx(times if times >= 2 else 100 * (times - 1), rel=0.05)
+
+
 def test_several_runs_side_by_side(call, run_folder):
     folders = str(run_folder("quick", seconds=0.5)), str(run_folder("slow", seconds=0.7))
     code, out, _ = call("compare", *folders)
@@ -189,6 +208,38 @@ def test_several_runs_side_by_side(call, run_folder):
     _, out, _ = call("compare", *folders, "--json")
     document = json.loads(out)
     assert len(document["runs"]) == 2 and document["side_by_side"][0]["comparable"] is True
+
+
+@pytest.mark.parametrize(
+    ("crowded", "ratio"),
+    [
+        ([(1, 14, 0.010, 0.5), (15, 40, 0.060, 3.0)], 1.0),  # its undisturbed steps are as long as those of the other
+        ([(1, 40, 0.060, 3.0)], None),  # a run that was never alone; only the plan tells the kernel's quiet time
+    ],
+)
+def test_time_that_other_programs_took_is_no_difference_of_speed(call, run_folder, tmp_path, crowded, ratio):
+    """It said "7.65 times as fast" of two equal runs, one of them beside other programs."""
+    folders = [run_folder("alone", steps=40, seconds=0.5), run_folder("crowded", steps=40)]
+    plan = load_plan(folders[1] / "plan.yaml")
+    (folders[1] / "log.jsonl").unlink()
+    log = Script(folders[1] / "log.jsonl", plan).start(3.0)
+    for first, last, kernel, seconds in crowded:
+        log.witness(kernel, step=first).witness(kernel, step=last).steps(first, last, seconds)
+    log.end()
+    code, out, _ = call("compare", *map(str, folders), "--json")
+    found = json.loads(out)["comparison"]
+    assert code == 0
+    assert [change["ratio"]["value"] for change in found["speeds"]] == ([pytest.approx(ratio)] if ratio else [])
+    assert any(
+        note.startswith("no speed is compared: other programs took ") and "of crowded" in note
+        for note in found["notes"]
+    ) is (ratio is None)
+    _, shown, _ = call("compare", *map(str, folders))
+    shown = " ".join(shown.split())
+    assert "times as fast" not in shown and "not comparable at equal time" in shown
+    (tmp_path / "answer.json").write_text(out)
+    code, out, _ = call("check", str(tmp_path / "answer.json"))
+    assert code != 1 and ("crowded as fast" in out)
 
 
 @pytest.mark.parametrize(

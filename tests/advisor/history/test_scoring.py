@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.errors import AdvisorError
+from advisor.findings.registry import judge
 from advisor.findings.run_metrics import step_seconds
 from advisor.history.comparison import compare_runs
 from advisor.history.ledger_rows import accuracy, coverages, score_rows
@@ -19,6 +20,7 @@ from advisor.history.scoring import measured_kwh, run_kwh, score_run
 from advisor.readers.own_log import run_table_of
 from advisor.readers.run_table import RunTable
 from advisor.records import Basis, Estimate
+from advisor.report import comparison as words
 from advisor.run_records import ScoreRow
 from tests.advisor.history.script import RECORDED, Script, case_of
 from tests.advisor.plans import altered, guess, small_plan
@@ -57,12 +59,25 @@ def test_readings_that_disagree_tell_the_time_beside_other_programs_and_no_facto
     assert comparison.reference_seconds is None and comparison.drift_factor is None
     assert comparison.score("step_seconds_drift_corrected").actual is None
     notes = {cause.name: cause.note for cause in comparison.causes}
-    assert "beside other programs" in notes["machine drift"] and "taken out" in notes["steps slower"]
+    assert "beside other programs" in notes["other programs"] and "taken out" in notes["steps slower"]
     # by hand: 40 steps took 0.02 s longer than predicted, all of them after the slow reading
-    assert causes_of(comparison)["machine drift"] == pytest.approx(0.8)
+    assert causes_of(comparison)["other programs"] == pytest.approx(0.8)
     assert causes_of(comparison)["steps slower"] == pytest.approx(0.0)
     untold = review(script(plan).start(3.0).steps(1, 80, 0.12).end(), plan)
     assert {c.name: c.note for c in untold.causes}["machine drift"] == "unknown: no reference kernel was timed"
+    assert sum(causes_of(comparison).values()) == pytest.approx(comparison.gap_seconds)
+
+
+def test_what_other_programs_took_is_one_figure_in_the_finding_and_among_the_causes(script):
+    """A run said "83.2 s" on one page, and "other programs +61 s, stalls +32 s" on another."""
+    plan = replace(small_plan(steps=80, step_seconds=0.12), reference_seconds=0.010, drift_exponent=1.0)
+    told = script(plan).start(3.0).witness(0.010).witness(0.010, step=40).steps(1, 40, 0.12)
+    log = told.witness(0.060, step=41).steps(41, 79, 0.3).steps(80, 80, 10.0).end()
+    # by hand: 39 steps took 0.18 s longer than the quiet ones, and one took 9.88 s longer
+    [busy] = [one for one in judge(replace(case_of(log), plan=plan))[0] if one.code == "machine_busy"]
+    assert busy.title.startswith("Other programs cost 17 s of the 26.5 s in steps")
+    comparison = review(log, plan)
+    assert words.largest_causes(comparison).startswith("other programs +17 s") and causes_of(comparison)["stalls"] == 0
     assert sum(causes_of(comparison).values()) == pytest.approx(comparison.gap_seconds)
 
 
@@ -123,6 +138,24 @@ def test_a_slow_first_step_belongs_to_start_up(script):
     plan = small_plan(steps=20, step_seconds=0.5)
     causes = causes_of(review(script(plan).start(3.0).steps(1, 1, 4.5).steps(2, 20, 0.5).end(), plan))
     assert causes["start-up"] == pytest.approx(4.0) and causes["stalls"] == 0.0
+
+
+def test_a_stopped_run_is_compared_by_its_steps_and_names_what_other_programs_took(script):
+    plan = replace(small_plan(steps=320, step_seconds=0.12), reference_seconds=0.010, drift_exponent=1.0)
+    told = script(plan).start(3.0).witness(0.010).steps(1, 119, 0.12).witness(0.010, step=120).steps(120, 120, 0.12)
+    told = told.witness(0.060, step=121).steps(121, 240, 0.36)
+    stopped = review(told.end("stopped"), plan, usd_per_hour=360.0)
+    # by hand: 120 of 240 steps took three times the predicted 0.12 s, so 28.8 of 57.6 s; 3 s to start, $0.1 a second
+    headline = words.headline(stopped)
+    assert (
+        "240 of 320 steps, in 60.6 s; other programs took 50 % of the time; the median step took 240 ms, 2 times"
+        in headline
+    )
+    assert "other programs +29 s" in words.largest_causes(stopped)
+    rows = {row[0]: row[2:5] for row in words.scores(stopped).rows}
+    assert rows["wall clock"][0] == "60.6 s for 75 % of its steps" and "other programs" in rows["wall clock"][2]
+    assert rows["cost"][0] == "$6.06 for 75 % of its steps"
+    assert rows["step time"][2] == "other programs took 50 % of the time"
 
 
 def test_restarts_and_lost_work(script):

@@ -1,8 +1,10 @@
-"""Development check: each log of ../shared/logs gives what its manifest says; skipped where that folder is not."""
+"""Development check: each log of ../shared/logs gives what its manifest says, and what is known to be wrong with the
+run is found; skipped where that folder is not."""
 
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 from pathlib import Path
 
@@ -10,8 +12,12 @@ import numpy as np
 import pytest
 
 from advisor.errors import AdvisorError
+from advisor.findings.case import Case, Finding, Severity
+from advisor.findings.forecast import forecast
+from advisor.findings.registry import LEARNING
 from advisor.readers.formats import line_formats
 from advisor.readers.read import GENERIC, READERS, read_run
+from advisor.readers.run_table import Status
 
 LOGS = Path(__file__).resolve().parents[4] / "shared" / "logs"
 MANIFEST = LOGS / "MANIFEST.csv"
@@ -82,6 +88,51 @@ def first_or_last(table, column, end):
     rows = np.arange(phase.first_row, phase.last_row + 1)
     rows = rows[~np.isnan(table.column("loss_is_nan")[rows])]
     return table.column(column)[rows[0 if end == "first" else -1]]
+
+
+# what is known to be wrong with these runs → the code that has to say so
+KNOWN = {
+    "nanochat/nanochat_jonhenshaw_speedrun.log": "steps_missing",
+    "nanochat/nanochat_kwizzle_sft_nan.log": "loss_not_finite",
+    "llmc_stdout/llmc_hector_11679010_nan.log": "loss_not_finite",
+    "nanogpt/nanogpt_jack_191836.log": "overfitting",
+    "wandb/wandb_jack_191836_wandb-summary.json": "generalisation_gap",
+    "megatron/bigscience_megds3d_on.out": "grad_norm_not_collected",
+    "megatron/bigscience_megdszero.out": "loss_divergence",
+    "megatron/bigscience_meg_perf_n16_allskipped.out": "all_steps_skipped",
+    "deepspeed_hf/bigscience_hfds_perf_n16.out": "loss_scale_at_minimum",
+    "hf_trainer_state/ts_aigoncharov.json": "overfitting",
+    "hf_trainer_state/ts_anonymousgigachad.json": "grad_norm_large",
+    "hf_stdout/hf_yunsaijc_sft.log": "memorised",
+    "trl/trl_iiicellled_dpo.log": "preference_at_chance",
+    "hf_stdout/olora_hoilap_train_and_infer_lr0.log": "learning_rate_zero",
+}
+
+
+def test_a_known_problem_is_found_and_a_healthy_run_has_no_error(read):
+    row, table = read
+    found = [v for detector in LEARNING if isinstance(v := detector(Case(run=table)), Finding)]
+    if row["file"] in KNOWN:
+        assert KNOWN[row["file"]] in {one.code for one in found}
+    elif row["known_problem"].startswith("none"):
+        assert [one.title for one in found if one.severity is Severity.ERROR] == []
+
+
+def test_every_known_problem_is_of_a_log_that_is_read():
+    assert KNOWN.keys() <= {row["file"] for row in ROWS}
+
+
+def test_the_end_of_a_real_run_is_foretold_from_its_beginning():
+    run = read_run(LOGS / "llmc_mainlog/llmc_siddanth_main.log")
+    loss = run.column("loss")
+    end = float(np.median(loss[np.isfinite(loss)][-200:]))
+    for share in (0.3, 0.5, 0.8):
+        columns = {name: values[: int(share * len(run))] for name, values in run.columns.items()}
+        facts = {**run.facts, "planned_steps": 19_552}
+        part = dataclasses.replace(run, columns=columns, phases=(), status=Status.RUNNING, facts=facts)
+        foretold = forecast(Case(run=part)).loss.final_loss
+        assert foretold is not None and foretold.low < end < foretold.high, share
+        assert abs(foretold.value - end) < 0.03, share
 
 
 def declared():

@@ -174,8 +174,8 @@ def test_where_the_log_leaves_the_end_open_the_assistants_status_counts_as_its_o
     settings = {"settings": {"gpu": "on card"}}
     command = reader({"format": ENTRY | settings, "outcome": OUTCOME | {"lines": [108]}})
     done = advisor("analyze", broken, "--reader", command, expect=0, COLUMNS=200)
-    assert "crashed after 102 steps" in done.stdout
-    assert "(an assistant read: the oven was too cold (crashed); line 108)" in done.stdout
+    assert "What happened: The zorp run crashed after 102" in done.stdout
+    assert "n assistant read: the oven was too cold (crashed); line 108" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_lines_that_are_not_understood_are_named_with_the_way_to_an_assistant(tm
     assert "advisor analyze strange.log --reader CMD" in " ".join(done.stdout.split())
     nothing = tmp_path / "nothing.log"
     nothing.write_text("".join(f"<< {i} | qq {cost(i)} >>\n" for i in range(30)))
-    assert "--reader CMD" in advisor("analyze", nothing, expect=1).stderr
+    assert "of your own program: --reader CMD" in advisor("analyze", nothing, expect=1).stderr
 
 
 def test_the_documents_example_of_a_format_reads_the_documents_example_of_a_log(tmp_path, home):

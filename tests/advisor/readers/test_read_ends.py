@@ -188,12 +188,6 @@ def test_a_letter_about_a_training_is_no_log(tmp_path, text):
         read(tmp_path, text, "letter.md")
 
 
-@pytest.mark.parametrize("last", [3000, 2987, 100])
-def test_a_table_that_merely_ends_is_not_complete_because_its_last_step_is_round(tmp_path, last):
-    text = "step,loss\n" + "".join(f"{n},{5 - n / 5000}\n" for n in range(1, last + 1))
-    verify(read(tmp_path, text, "metrics.csv"), status="no_end_recorded")
-
-
 def test_row_numbers_go_on_where_iterations_start_again(tmp_path):
     text = "index,iteration,training_loss\n" + "".join(f"{n},{n % 7},{5 - n / 50}\n" for n in range(31))
     verify(read(tmp_path, text, "train.csv"), first_step=0, last_step=30, runs=[{}])

@@ -164,12 +164,6 @@ def test_a_card_is_named_with_its_tf32_and_the_data_with_their_tokens():
     assert "checkpoints: every 30 steps, at the end" in said and "attention_kernel: auto" in said
 
 
-def test_a_run_folder_is_still_read_by_its_log(tmp_path):
-    (tmp_path / "log.jsonl").write_bytes(SMALL.read_bytes())
-    (tmp_path / "stdout.log").write_text("\n".join([*banner(header()), "step 1/60  loss 6.2378  0.020 s"]) + "\n")
-    assert read_run(tmp_path).format == read_run(SMALL).format
-
-
 NANOCHAT = "step {0:05d}/00300 (1.00%) | loss: 5.{0:06d} | lrm: 1.00 | dt: 100.00ms | tok/sec: 5,000 | mfu: 10.00"
 LLMC = "step {0}/300 | loss 5.{0:06d} (+nanz)| norm 1.0 (+nanz)| lr 1.00e-04 | 100.00 ms | 30.0% bf16 MFU | 5000 tok/s"
 # as EleutherAI's harness prints its table

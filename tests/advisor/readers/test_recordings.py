@@ -219,14 +219,6 @@ def test_gzip_utf16_and_byte_order_marks_change_nothing(name, tmp_path):
         verify(read_run(path), format=plain.format, rows=plain.rows, columns={"step": plain.columns["step"]})
 
 
-def test_a_cut_gzip_gives_what_came_before_the_cut(tmp_path):
-    path = tmp_path / "log.gz"
-    lines = b"".join(b"s:%d trl:%.4f lr:0.000100 norm:1.00\n" % (i, 9 - i / 1000) for i in range(5000))
-    path.write_bytes(gzip.compress(lines)[:-4000])
-    read = read_run(path)
-    assert read.format == "llmc_mainlog" and 100 < read.rows < 5000
-
-
 @pytest.mark.parametrize("cut", [0.35, 0.6, 0.85])
 @pytest.mark.parametrize("name", [name for name, wanted in READ.items() if wanted["rows"]])
 def test_a_log_cut_in_a_row_loses_no_record_before_it(name, cut, tmp_path):

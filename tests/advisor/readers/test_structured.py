@@ -20,9 +20,7 @@ from advisor.readers.read import read_run
 from advisor.readers.run_table import Status
 from trainer.runlog import RunLogWriter
 
-RECORDED = Path(__file__).parents[1] / "recorded" / "logs"
 SMALL = Path(__file__).parents[2] / "recorded" / "small.jsonl"
-MIB = 2**20
 
 # --- our own log
 
@@ -78,17 +76,6 @@ def test_own_log_adds_up_what_its_attempts_took(tmp_path):
     assert read_run(tmp_path / "log.jsonl").facts["total_seconds"] == 15.5
 
 
-def test_own_log_packed_and_cut(tmp_path):
-    packed = tmp_path / "log.jsonl.gz"
-    packed.write_bytes(gzip.compress(SMALL.read_bytes()[:20_000]))
-    table = read_run(packed)
-    assert table.status == Status.INCOMPLETE and 10 < table.rows < 60
-    assert "of 60" in table.status_reason
-
-
-# --- Hugging Face
-
-
 # --- JSON lines
 
 
@@ -105,9 +92,6 @@ def test_json_documents_that_hold_rows(tmp_path, document):
     path.write_text(json.dumps(document, indent=2))
     table = read_run(path)
     assert (table.rows, table.first_loss, table.last_loss, table.last_step) == (2, 3.0, 2.5, 2)
-
-
-# --- W&B
 
 
 # --- TensorBoard: events written here by the format's definition
@@ -230,12 +214,6 @@ def test_mlflow_folder_and_single_metric(tmp_path):
     alone.parent.mkdir()
     alone.write_text("1000000000000 2.5\n1000000001000 2.0\n")  # old clients wrote no step
     assert read_run(alone).last_loss == 2.0
-
-
-# --- MLPerf
-
-
-# --- reports
 
 
 # --- what is none of these

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from advisor.readers.names import column_of, in_unit
 from advisor.readers.read import read_run
 from advisor.readers.run_table import Status
 
-RECORDED = Path(__file__).parents[1] / "recorded" / "logs"
 MIB = 2**20
 
 
@@ -115,15 +113,6 @@ def test_times_of_all_kinds_are_unix_seconds():
     assert unix_times(["2026/03/01 10:00:00.500", "2026/03/01 10:00:01"]).tolist() == [1772359200.5, 1772359201.0]
     assert unix_times(["2026-03-01T10:00:00Z", "2026-03-01T11:00:00+01:00"]).tolist() == [1772359200.0] * 2
     assert unix_times(["1772359200000", "1772359200500"]).tolist() == [1772359200.0, 1772359200.5]
-
-
-def test_long_tables_are_read_in_blocks(tmp_path):
-    path = tmp_path / "long.csv"
-    rows = (f"{step},{10 - step / 1e5}" for step in range(1, 45_001))
-    path.write_text("step,loss\n" + "\n".join(rows) + "\n")
-    table = read_run(path)
-    assert (table.rows, table.first_step, table.last_step) == (45_000, 1, 45_000)
-    assert table.columns["loss"][20_000] == pytest.approx(10 - 20_001 / 1e5)
 
 
 def test_nan_and_nothing_are_told_apart(tmp_path):
