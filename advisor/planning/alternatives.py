@@ -277,10 +277,15 @@ def unsure(space: SearchSpace, places: Any) -> Any:
     return space.candidates.machines.cautions[space.candidates.offer[places]] > 1
 
 
+def publishers(offer: Offer) -> str:
+    """Say how few have published a run on several GPUs of this kind."""
+    known = "only one owner has" if owners_of_several(offer.gpu) else "nobody has"
+    return f"{known} published a run on several {offer.gpu}"
+
+
 def unpublished(offer: Offer) -> str:
     """Say why a machine is compared by its cautious end."""
-    known = "only one owner has" if owners_of_several(offer.gpu) else "nobody has"
-    return f"{known} published a run on several {offer.gpu}, so the slowest likely speed decides"
+    return f"{publishers(offer)}, so the slowest likely speed decides"
 
 
 def by_price(run: Run) -> tuple[float, float]:

@@ -91,7 +91,8 @@ def answer(
         return replace(plan, search=report)
     profile = space.device(chosen.place).profile
     more = scaling(space.goal, plan.chosen, profile, data_meta, now.date())
-    won = is_unproven(plan.chosen) and len(report.devices) > 1  # at its slowest likely speed
+    compared = len(report.devices) > 1 or len(goal.counts) > 1
+    won = is_unproven(plan.chosen) and compared  # at its slowest likely speed
 
     def again(limits: Limits) -> tuple[SearchSpace, Selection | None]:
         wider = replace(goal, budget_usd=limits.budget_usd, deadline_seconds=limits.deadline_seconds)

@@ -14,7 +14,7 @@ from advisor.hardware.catalog import find_gpu
 from advisor.laws.intervals import chance_below
 from advisor.offer import OWN_MACHINE
 from advisor.options import Goal
-from advisor.planning.alternatives import UNPROVEN, WORTH_KNOWING, most_gained
+from advisor.planning.alternatives import UNPROVEN, WORTH_KNOWING, most_gained, publishers
 from advisor.planning.goal import DEEPEST, Limits, depths_between
 from advisor.planning.offers import GPU_COUNTS, SPOT_MEAN_SECONDS, on_machine
 from advisor.planning.recipe import MICRO_BATCHES
@@ -88,6 +88,12 @@ def find_run(plan: Plan, wanted: str | None) -> Run | None:
 def is_unproven(run: Run) -> bool:
     """Return True if too few have published a run on this machine, so that it is compared by its cautious end."""
     return caution(find_gpu(run.offer.gpu), run.offer.gpus) > 1
+
+
+def little_known(run: Run) -> str:
+    """Say that the speed of a run's machine is little known; empty if it is well known."""
+    doubt = "so the speed of this choice is little known and may be far from the estimate"
+    return f"{publishers(run.offer)}, {doubt}" if is_unproven(run) else ""
 
 
 def unproven(plan: Plan) -> list[Run]:

@@ -12,6 +12,7 @@ from rich.console import RenderableType
 
 from advisor import units
 from advisor.options import Goal
+from advisor.planning.alternatives import publishers
 from advisor.planning.explore import chances, is_unproven
 from advisor.planning.goal import Limits
 from advisor.planning.offers import ANY, same_machine
@@ -101,7 +102,8 @@ def _rows(plan: Plan) -> Iterator[Row]:
         kinds = len(plan.search.devices) if plan.search else 1
         compared = f"; {kinds} kinds compared by expected time" if kinds > 1 else ""
         compared += ", this one by its slowest likely time" if compared and is_unproven(plan.chosen) else ""
-        yield "basis", f"speed {rests}; 80 % intervals{compared}"
+        few = f"; {publishers(plan.offer)}" if is_unproven(plan.chosen) else ""
+        yield "basis", f"speed {rests}; 80 % intervals{compared}{few}"
     if (odds := broken(plan)) is not None:
         yield "odds", odds
     neighbours = plan.search.neighbours if plan.search else ()

@@ -114,9 +114,10 @@ def _shown(goal: Goal, answered: Plan, now: plan_answers.World, *, stale: bool =
         except AdvisorError as error:
             its, problem = own, error
     varied = shown is not base
-    _answer(goal, answered, run, (shown, its), problem, varied=varied)
+    _answer(goal, answered, run, (shown, its), varied=varied)
     left, right = st.container(key="stack-around").columns((2, 1), gap="medium")
     with left.container(gap="xsmall"):
+        _warnings(goal, shown, its, problem)  # beside the sliders, which they would move from above
         if not stale:
             _downloads(goal, goal if shown is answered else shown.goal, shown)
         _options(goal, answered, None if varied else run, now)
@@ -194,9 +195,7 @@ def _show(name: str) -> None:
     _pick(name)
 
 
-def _answer(
-    goal: Goal, answered: Plan, run: Run, current: tuple[Plan, Profile], problem: AdvisorError | None, *, varied: bool
-) -> None:
+def _answer(goal: Goal, answered: Plan, run: Run, current: tuple[Plan, Profile], *, varied: bool) -> None:
     shown, its = current
     name = "Changed" if varied else (run.standing.name or "From the front") if shown is not answered else ""
     chosen = shown.chosen
@@ -212,10 +211,16 @@ def _answer(
         notes[LOSS] = f"{apart} {name_of} ({known} on web text)"
     figures = {COST: chosen.cost_usd, TIME: chosen.total_seconds, LOSS: chosen.loss}
     numbers(goal, chosen.bill, figures, notes).metric("Tokens", format_tokens(chosen.tokens))
+
+
+def _warnings(goal: Goal, shown: Plan, its: Profile, problem: AdvisorError | None) -> None:
+    """Draw what to heed of the run that is shown, and the `problem` of a change that is impossible."""
     if problem is not None:
         _refused(problem)
     for text in explore.broken_limits(goal, shown.chosen):
         st.warning(escape_dollars(f"{capital(text)}."), icon=":material/warning:")
+    if words := explore.little_known(shown.chosen):
+        st.warning(f"{capital(with_controls(words))}.", icon=":material/warning:")
     for text in shown.warnings:
         if text.startswith(THIN):
             st.warning(

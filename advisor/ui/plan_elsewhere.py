@@ -68,8 +68,7 @@ def show(goal: Goal) -> bool:
     if plan.workload.rollouts is not None:
         plan, problem = _with_split(machine)
     run, varied = plan.chosen, plan is not machine
-    warnings = [f"{with_controls(problem.message)}. Below is the plan."] if problem is not None else []
-    warnings += [with_controls(f"{text}.") for text in (*explore.broken_limits(goal, run), *plan.warnings)]
+    warnings = [with_controls(f"{text}.") for text in _to_heed(goal, machine)]
     layout = run.workload.layout if run.workload.rollouts is None else None
     headline, _, amount = elsewhere.headline(plan).partition("; ")  # of RL
     about = f"{layout_words(layout)}: {elsewhere.split_words(layout)}." if layout is not None else ""
@@ -95,8 +94,17 @@ def show(goal: Goal) -> bool:
     answer.memory(run.prediction)
     if run.workload.rollouts is not None:
         _split_slider(machine, plan)
+        # of a split, below its slider, which they would move from above
+        of_split = [text for text in _to_heed(goal, plan) if text not in _to_heed(goal, machine)]
+        for text in (*([f"{problem.message}; shown is the plan"] if problem is not None else []), *of_split):
+            st.warning(f"{capital(with_controls(text))}.", icon=":material/warning:")
     _tabs(best, plan)
     return True
+
+
+def _to_heed(goal: Goal, plan: Plan) -> tuple[str, ...]:
+    """Return the limits that a plan breaks, and its warnings."""
+    return *explore.broken_limits(goal, plan.chosen), *plan.warnings
 
 
 def _with_amount(goal: Goal) -> Goal:

@@ -16,6 +16,7 @@ from advisor.options import Goal
 from advisor.planning.answer import new_id
 from advisor.planning.choose import sorted_by_preference
 from advisor.planning.costs import whole_usd
+from advisor.planning.explore import little_known
 from advisor.planning.goal import Limits, interruptions
 from advisor.planning.infeasible import Way, hint, may_not_fit
 from advisor.planning.offers import ANY, OWN, names_one_gpu, offers_for, own_offers, same_machine
@@ -231,7 +232,7 @@ def plan_of(work: Work, tried: Tried) -> Plan:
         chosen=chosen,
         considered=tuple(losers),
         reasons=work.reasons(chosen),
-        warnings=work.warnings,
+        warnings=(*work.warnings, *filter(None, [little_known(chosen)])),
         inputs=(*work.sources, *filter(None, [chosen.offer.source])),
         assumed=work.assumed,
         search=SearchReport(

@@ -234,6 +234,19 @@ def test_several_gpus_of_a_kind_on_which_nobody_published_a_run_must_win_at_thei
     assert f"or {other['offer']['gpus']} x {passed_over}" in brief and "kinds compared by expected time" in brief
 
 
+@pytest.mark.parametrize("objective", ["loss", "cost", "time"])
+def test_a_chosen_machine_of_little_known_speed_is_said_to_be_one(call, objective):
+    goal = ("--gpu", "l40s", "--gpus", "4,8", "--objective", objective)
+    for work in (
+        ("--tokens", "2B", "--depth", "20"),
+        ("--model", "qwen3-8b", "--finetune", "qlora", "--examples", "9k"),
+    ):
+        said = " ".join(call("plan", *goal, *work)[1].split())
+        plan = json.loads(call("plan", *goal, *work, "--json")[1])
+        for text in (said, " ".join((*plan["search"]["sensitivity"], *plan["warnings"]))):
+            assert "nobody has published a run on several l40s" in text, (objective, work)
+
+
 def test_two_owners_of_published_runs_lift_the_caution_on_several_gpus_joined_by_pcie():
     """One owner has run on eight A6000, two on several RTX 3090, nobody on several A4000; SXM GPUs have NVLink."""
     deviations = {

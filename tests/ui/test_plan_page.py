@@ -636,11 +636,20 @@ def test_a_what_if_that_does_not_fit_is_said_and_the_plan_stays(monkeypatch):
     assert any("Nothing fits the memory" in w.value for w in at.run().warning) and not asked  # it is found once
 
 
-def test_a_what_if_beyond_the_budget_says_so():
+def test_a_what_if_beyond_the_budget_says_so_beside_the_sliders_which_stay_in_their_place():
     at = ok(app(gpu="l4", budget="$5").run())
     slider = at.select_slider(key="if_tokens")
     ok(slider.set_value(8 * slider.value).run())
-    assert any("Over the budget: " in w.value for w in at.warning)
+    beside, sliders = [column for column in at.columns if column.warning or column.select_slider]
+    assert any("Over the budget: " in w.value for w in beside.warning) and len(beside.warning) == len(at.warning)
+    assert sliders.select_slider and not sliders.warning
+
+
+@pytest.mark.parametrize("objective", ["loss", "cost", "time"])
+@pytest.mark.parametrize("work", [{"tokens": "2B", "depth": "20"}, {"model": "qwen3-8b", "finetune": "qlora"}])
+def test_a_recommended_machine_of_little_known_speed_is_said_to_be_one(objective, work):
+    at = app(gpu="l40s", gpus="8", objective=objective, budget="$500", **work)
+    assert any("Nobody has published a run on several L40S" in w.value for w in ok(at.run()).warning)
 
 
 @pytest.mark.parametrize(
