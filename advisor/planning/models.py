@@ -228,7 +228,7 @@ def require_model(name: str, *, nearly: bool = False) -> NamedModel:
             exit_code=2,
         )
     names = [*models, *others] if nearly else list(models)
-    close = near_models(key, names)
+    close = near_models(key, [*models, *others, *mixture_rows()])  # of what it cannot build, it says so next
     hint = f"did you mean {' or '.join(close)}? " if close else f"known: {', '.join(names)}, nanochat-dN. "
     hint += "Any other model: its config.json, or --depth, --width, --heads, --kv-heads and --ffn-width"
     raise AdvisorError(f"--model {name}: unknown", hint, exit_code=2)

@@ -43,7 +43,10 @@ ADOPT = {option.flag: option.label for option in options_of(AdoptedGoal).values(
     "--name": "Name",
 }  # fmt: skip
 # controls, by the page's module
-OF_PAGE: dict[str, Mapping[str, str]] = {"plan": PLAN, "watch": LAUNCH, "analyze": ANALYZE, "adopt": ADOPT}
+OF_PAGE: dict[str, Mapping[str, str]] = {
+    "plan": PLAN, "watch": LAUNCH, "analyze": ANALYZE, "adopt": ADOPT,
+    "fleet": {option.flag: name for name, option in OPTIONS.items()},  # the fields of its file
+}  # fmt: skip
 
 _CODE = r"`[^`]*`"
 _VERBS = "adopt|calibrate|plan|launch|resume|watch|stop|compare|analyze|gpus|data|runs|model"
@@ -139,9 +142,14 @@ def model_box(column: DeltaGenerator, label: str, key: str, **settings: Any) -> 
     return chosen
 
 
+def similar_models(name: str) -> list[str]:
+    """Return the models that an unknown name may mean, the likeliest first."""
+    return near_models(name, [*known_names(), *mixture_rows()])
+
+
 def unknown_model(name: str, advice: str) -> str:
     """Return a sentence about a model that nobody knows, with similar names and what to do."""
-    near = near_models(name, [*known_names(), *mixture_rows()])
+    near = similar_models(name)
     guess = f"Did you mean {' or '.join(near)}? " if near else ""
     return f"{escaped(name)} is not known here.  \n{guess}{advice}"
 

@@ -70,7 +70,7 @@ def _adders(place: DeltaGenerator) -> None:
     if added := state.pop(_ADDED, ""):
         st.toast(f"{added} added to the file", icon=":material/check:")
     row = place.container(horizontal=True)
-    with row.popover("Add a run", icon=":material/add:"):
+    with row.popover("Add a run", icon=":material/add:", key="fleet-runs", on_change="rerun"):
         name = st.text_input("Name", key="fleet-name", placeholder="mine")
         model = st.selectbox("Model", [*known_names(), *mixture_rows()], key="fleet-model", accept_new_options=True)
         refused = False
@@ -89,28 +89,35 @@ def _adders(place: DeltaGenerator) -> None:
             units.parse_deadline(deadline or "1d", datetime.now())
         except AdvisorError as error:
             if not refused:  # the model's own error stands below its field
-                st.error(
-                    controls.error_words(error, controls.PLAN | {f"--{unit}": f"Number of {unit}"}),
-                    icon=":material/error:",
-                )
+                st.error(_in_form(error, unit), icon=":material/error:")
             refused = True
         run = {"name": name or "mine", "goal": goal} | ({"deadline": deadline} if deadline else {})
         st.button("Add", key="fleet-add-run", disabled=refused, on_click=_write, args=("runs", f"- {json.dumps(run)}"))
-    with row.popover("Add GPUs", icon=":material/memory:"):
+    with row.popover("Add GPUs", icon=":material/memory:", key="fleet-pools", on_change="rerun"):
         names = controls.device_names()
         gpu = st.selectbox("GPU", plan_form.devices()[1:], key="fleet-gpu", format_func=names.__getitem__)
         kind = st.selectbox("Kind", [PoolKind.OWNED, PoolKind.ON_DEMAND, PoolKind.SPOT], key="fleet-kind")
         gpus = st.number_input("GPUs", 1, None, 8, key="fleet-gpus", help="That you own, or may rent at once.")
         line = {"kind": kind.value, "gpu": gpu, "gpus": gpus} | ({"usd_per_gpu_hour": 0} if kind == "owned" else {})
         st.button("Add", key="fleet-add-gpus", on_click=_write, args=("pools", f"{gpu}-{kind}: {json.dumps(line)}"))
-    with row.popover("Budget", icon=":material/payments:"):
+    with row.popover("Budget", icon=":material/payments:", key="fleet-limit", on_change="rerun"):
         budget = st.number_input("Dollars for all runs", 1, None, 1000, key="fleet-budget")
         st.button("Set", key="fleet-set-budget", on_click=_write, args=("budget", f"{budget}"))
     row.button("Start empty", icon=":material/delete:", on_click=lambda: state.update({TEXT: _NO_RUNS}))
 
 
+def _in_form(error: AdvisorError, unit: str) -> str:
+    """Return why a run is refused and what to do, in the labels of its form."""
+    hint = (error.hint or "").removesuffix(f", or leave --{unit} out")
+    if "--finetune qlora" in hint:
+        hint = "it can be fine-tuned: choose qlora under --finetune"
+    labels = {"--model": "Model", "--finetune": "Method", f"--{unit}": f"Number of {unit}"}
+    return controls.error_words(AdvisorError(error.message, hint), labels)
+
+
 def _write(key: str, line: str) -> None:
-    """Write a line under a key of the file, or the file's budget."""
+    """Write a line under a key of the file, or the file's budget, and close the form that it came from."""
+    st.session_state.update(dict.fromkeys(("fleet-runs", "fleet-pools", "fleet-limit"), False))
     st.session_state[_ADDED] = {"runs": "Run", "pools": "GPUs", "budget": "Budget"}[key]
     text = st.session_state[TEXT].rstrip("\n")
     if key == "budget":

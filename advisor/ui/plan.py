@@ -25,7 +25,17 @@ from advisor.report.plan import device, markdown
 from advisor.report.quantities import COST, LOSS, TIME
 from advisor.report.table import capital
 from advisor.store.plan_files import dump_plan
-from advisor.ui import answer, launch_form, loaders, plan_answers, plan_elsewhere, plan_form, plan_options, plan_what_if
+from advisor.ui import (
+    answer,
+    controls,
+    launch_form,
+    loaders,
+    plan_answers,
+    plan_elsewhere,
+    plan_form,
+    plan_options,
+    plan_what_if,
+)
 from advisor.ui.controls import PLAN, QUERY, as_text, download, go, grid, products, to_address, unknown_model
 from advisor.ui.plan_options import Option
 from advisor.ui.plan_tabs import THIN, copies, draw, escape_dollars, narrow, numbers, tabs, with_controls
@@ -163,6 +173,10 @@ def _refused(error: AdvisorError) -> None:
     kind("  \n".join(capital(text) for text in (message, hint)), icon=":material/block:")
     if "advisor calibrate" in hint and st.button("Calibrate this machine", icon=":material/speed:"):
         go("calibrate")
+    for similar in controls.similar_models(name)[:1] if pastes else ():
+        if st.button(f"Take {similar}", icon=":material/edit:", help="In place of the name that is not known."):
+            st.session_state[plan_form.AGAIN] = {"model": similar}
+            st.rerun()
     if pastes and st.button("Paste its config.json", icon=":material/content_paste:"):
         method = st.session_state.get("finetune") or "scratch"
         go("gpus", {"card_model": name, "card_method": method})

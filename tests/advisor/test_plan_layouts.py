@@ -242,6 +242,7 @@ def test_a_layout_that_would_be_faster_and_does_not_fit_has_no_larger_micro_batc
         ("--layout any --gpu h100", "--layout any needs a model"),
         ("--layout any --model gpt2 --gpu h100 --depth 4", "--depth changes nothing of a plan over layouts"),
         ("--layout any --model no-such-model --gpu h100", "--model no-such-model: unknown"),
+        ("--model Qwen3-8 --gpu h100", "did you mean qwen3-8b or "),
         (
             "--layout any --model llama-3.1-405b --gpu h100-80gb-sxm --gpus 8 --tokens 1B",
             "does not fit 8 x h100-80gb-sxm: needs about ",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime
 
 import pytest
@@ -66,12 +67,15 @@ def test_a_typed_model_that_nobody_knows_is_said_at_once():
         ("fleet-model", "frobnicator-13b", "is not known here.  \nOr type the path of its config.json"),
         ("fleet-model", "qwen3-9b", "Did you mean "),
         ("fleet-tokens", "many", "“**Number of tokens**”\\: 'many' is not a number"),
+        ("fleet-tokens", "0", "more than 0  \nGive more than 0"),
+        ("fleet-model", "qwen3-8b", "It can be fine-tuned\\: choose qlora under “**Method**”"),
         ("fleet-deadline", "3", "'3' has no unit"),
     ):
         at = page()
         at.session_state[key] = typed
         at.run()
         assert said in at.error[0].value and at.button(key="fleet-add-run").disabled
+        assert not re.search("--[a-z]|advisor ", at.error[0].value)  # the words of a terminal
 
 
 def test_a_file_is_written_from_fields():
@@ -83,7 +87,9 @@ def test_a_file_is_written_from_fields():
     at.text_input(key="fleet-name").set_value("mine: first")
     at.selectbox(key="fleet-model").set_value("qwen2.5-7b")
     at.selectbox(key="fleet-method").set_value("qlora").run()
+    at.session_state["fleet-runs"] = True
     at.button(key="fleet-add-run").click().run()
+    assert at.session_state["fleet-runs"] is False  # the form closes on success
     at.button(key="fleet-set-budget").click().run()
     at.button(key="fleet-plan").click().run()
     assert not at.exception and not at.error

@@ -489,6 +489,9 @@ def test_a_typed_name_is_a_models_name():
     assert at.selectbox(key="model").proto.accept_new_options
     assert re.search(r"gpt3\\?-medium is not known here.*Did you mean .*gpt2-medium", at.error[0].value, re.DOTALL)
     assert "Paste its config.json" in [button.label for button in at.button]
+    at.selectbox(key="model").options.append("gpt3-medium")  # the driver reads back what it finds in the list
+    next(button for button in at.button if button.label == "Take gpt2-medium").click().run()
+    assert said_command(ok(at)).model == "gpt2-medium"
     at = ok(app(gpu="l4", model="openai-community/gpt2").run())
     assert said_command(at).model == "gpt2" and at.selectbox(key="finetune").value is None
 
