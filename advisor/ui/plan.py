@@ -329,6 +329,9 @@ def _front(answered: Plan, shown: Run, varied: Run | None, limits: tuple[float |
     ]
     dots, missed = rows[: len(rows) - len(search.near_misses)], rows[len(rows) - len(search.near_misses) :]
     priced = all(row["usd"] for row in (*dots, *missed))
+    if not priced and not by_loss:
+        st.caption("No chart of runs, because neither cost nor loss tells them apart.")
+        return
     sights = [name for name, sight in charts.SIGHTS.items() if priced or "usd" not in sight[:2]]
     if priced and len({LOSS.expected(run.loss) for run in every}) == 1:
         sights = sights[-1:]  # runs of one loss, or of none that is known, differ in cost and time

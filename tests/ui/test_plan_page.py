@@ -244,6 +244,12 @@ def front_dots(at: AppTest) -> list[dict]:
     return dots["data"]["values"]
 
 
+def test_runs_of_unknown_loss_and_no_cost_are_not_drawn_on_an_axis_of_either():
+    at = ok(app(own="rtx-4090:1", budget="", deadline="8 h", tokens="1B", depth="12", synthetic="true").run())
+    specs = [json.loads(chart.proto.spec) for chart in at.get("arrow_vega_lite_chart") or at.get("vega_lite_chart")]
+    assert "neither cost nor loss" in words(at) and not [spec for spec in specs if spec.get("height") == 270]
+
+
 def memory_told(at: AppTest) -> tuple[float, float, float]:
     """What stands above the memory bar: GiB expected, at most, and of the GPU."""
     told = re.search(r"[Mm]emory of a GPU: \*\*([\d.]+) GiB \([\d.]+-([\d.]+) GiB\)\*\* of ([\d.]+) GiB", words(at))
