@@ -41,8 +41,9 @@ from advisor.prediction.wallclock import (
     stalls,
     wall_clocks,
 )
-from advisor.records import Basis, Estimate
+from advisor.records import Basis, Estimate, Run
 from advisor.settings import SHARDINGS
+from advisor.units import format_estimate, format_usd, format_usd_rate, format_watts
 
 _ROUNDS = 8  # of Newton's method on the number of steps
 
@@ -336,11 +337,33 @@ def whole_usd(
     rent = rent_usd(seconds, offer)
     if rent is None or not goal.usd_per_kwh or (goal.own and offer.source != OWN_MACHINE):
         return rent
+    watts = watts_of(goal, offer, mfu, power)
+    if watts is None:
+        return None
+    return sum_shared(rent, product(energy_kwh(seconds, watts), SITE_FACTOR).scaled(goal.usd_per_kwh))
+
+
+def watts_of(goal: Goal, offer: Offer, mfu: Estimate | None, power: PowerModel | None) -> Estimate | None:
+    """Return the power of all GPUs of an offer at this load, or None if that of one is unknown."""
     if power is None:
         return None
     low, value, high = offer.gpus * power.sides(math.nan if mfu is None else mfu.value, goal.power_cap_watts)
-    watts = Estimate(value=float(value), low=float(low), high=float(high), basis=power.basis)
-    return sum_shared(rent, product(energy_kwh(seconds, watts), SITE_FACTOR).scaled(goal.usd_per_kwh))
+    return Estimate(value=float(value), low=float(low), high=float(high), basis=power.basis)
+
+
+def own_hour(goal: Goal, run: Run) -> str:
+    """Say what an hour of the user's own GPUs costs, and of what; empty for rented ones and those of unknown power."""
+    offer, watts, rent = run.offer, run.bill.power_watts, run.offer.usd_per_hour
+    if watts is None or rent is None or offer.ordered:
+        return ""
+    whose = "own GPU" if offer.gpus == 1 else f"{offer.gpus} own GPUs"
+    stated = f", and {format_usd(rent)} an hour as you stated" if rent else ""
+    draws = f"{whose}: {format_estimate(watts, format_watts)}"
+    if not goal.usd_per_kwh:
+        return f"{draws}, whose electricity is not counted (--kwh-price){stated}"
+    usd = watts.value / 1000 * SITE_FACTOR.value * goal.usd_per_kwh
+    tariff = format_usd_rate(goal.usd_per_kwh)
+    return f"{draws} at {tariff} per kWh, with host and cooling {format_usd_rate(usd)} an hour{stated}"
 
 
 def rent_usd(seconds: Estimate, offer: Offer) -> Estimate | None:

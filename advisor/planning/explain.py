@@ -11,6 +11,7 @@ from advisor.laws.text import SHARD_BYTES
 from advisor.planning import recipe
 from advisor.planning.candidates import Device
 from advisor.planning.choose import ALIKE_USD, LEVEL
+from advisor.planning.costs import own_hour
 from advisor.planning.goal import MOST_EPOCHS, Brief, Limits
 from advisor.planning.run import config_of
 from advisor.prediction.batch import BACKWARD
@@ -92,11 +93,11 @@ def reasons(
         )
     if goal.own:
         machines = ", ".join(f"{machine.gpus} x {machine.gpu}" for machine in goal.own)
-        energy = f"energy at {format_usd(goal.usd_per_kwh)} per kWh" if goal.usd_per_kwh else ""
         own = {machine.gpu for machine in goal.own}
         prices = [f"{format_usd(p.usd_per_gpu_hour)} an hour for each {p.gpu}" for p in goal.prices if p.gpu in own]
-        paid = ", ".join([*(prices or ["no rent"]), energy or "energy not counted (--kwh-price)"])
+        paid = ", ".join(prices or ["no rent"])
         yield f"your own: {machines} and no more (--own GPU:N states how many GPUs a machine has); {paid}"
+    yield from filter(None, [own_hour(goal, chosen)])
     yield from _cost_of_waiting(brief, chosen)
 
 

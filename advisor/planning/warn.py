@@ -217,5 +217,3 @@ def _money_warnings(brief: Brief, chosen: Run) -> Iterator[str]:
     if brief.usd_per_kwh and offer.ordered:
         rent = f"{offer.seller}'s rent" if offer.provider else "the price given"
         yield f"--kwh-price is added to {rent}: on a GPU of your own say --price 0"
-    elif brief.usd_per_kwh:
-        yield "the tariff counts the GPUs alone: the host takes 10-20 % more, cooling more still"

@@ -13,6 +13,7 @@ from rich.console import RenderableType
 from advisor import units
 from advisor.options import Goal
 from advisor.planning.alternatives import publishers
+from advisor.planning.costs import own_hour
 from advisor.planning.explore import chances, is_unproven
 from advisor.planning.goal import Limits
 from advisor.planning.offers import ANY, same_machine
@@ -91,7 +92,9 @@ def rest(warnings_left: int) -> str:
 
 
 def _rows(plan: Plan) -> Iterator[Row]:
-    if plan.offer.usd_per_hour:
+    if hour := own_hour(plan.goal, plan.chosen):
+        yield "price", hour
+    elif plan.offer.usd_per_hour:
         age = f", at most {units.format_seconds(plan.offer.age_days * DAY)} old" if plan.offer.age_days else ""
         yield "price", f"{units.format_usd_rate(plan.offer.usd_per_hour)} an hour{age}: {plan.offer.source}"
     if plan.chosen.loss is not None:

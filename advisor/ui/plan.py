@@ -15,6 +15,7 @@ from advisor.options import OPTIONS, Goal
 from advisor.planning import explore
 from advisor.planning.alternatives import by_price
 from advisor.planning.command import plan_call, plan_command
+from advisor.planning.costs import own_hour
 from advisor.planning.sensitivity import passed_over
 from advisor.prediction.profile import Profile
 from advisor.records import Basis, Plan, Run
@@ -229,6 +230,8 @@ def _answer(goal: Goal, answered: Plan, run: Run, current: tuple[Plan, Profile],
 
 def _warnings(goal: Goal, shown: Plan, its: Profile, problem: AdvisorError | None) -> None:
     """Draw what to heed of the run that is shown, and the `problem` of a change that is impossible."""
+    if hour := own_hour(shown.goal, shown.chosen):
+        st.caption(f"{capital(with_controls(hour))}.")
     if problem is not None:
         _refused(problem)
     for text in explore.broken_limits(goal, shown.chosen):

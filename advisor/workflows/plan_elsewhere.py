@@ -15,7 +15,7 @@ from advisor.offer import Offer
 from advisor.options import Goal
 from advisor.planning.answer import new_id
 from advisor.planning.choose import sorted_by_preference
-from advisor.planning.costs import whole_usd
+from advisor.planning.costs import own_hour, watts_of, whole_usd
 from advisor.planning.explore import little_known
 from advisor.planning.goal import Limits, interruptions
 from advisor.planning.infeasible import Way, hint, may_not_fit
@@ -231,7 +231,7 @@ def plan_of(work: Work, tried: Tried) -> Plan:
         run=None,
         chosen=chosen,
         considered=tuple(losers),
-        reasons=work.reasons(chosen),
+        reasons=(*work.reasons(chosen), *filter(None, [own_hour(work.goal, chosen)])),
         warnings=(*work.warnings, *filter(None, [little_known(chosen)])),
         inputs=(*work.sources, *filter(None, [chosen.offer.source])),
         assumed=work.assumed,
@@ -292,6 +292,7 @@ def _run(work: Work, found: BestWay, prediction: Prediction, offer: Offer) -> Ru
     taken = interruptions(goal, spot=offer.spot, gpus=offer.gpus)
     clock, failures = work.duration(prediction, offer, taken)
     usd = whole_usd(goal, offer, clock.total_seconds, prediction.mfu, found.power)
+    watts = watts_of(goal, offer, prediction.mfu, found.power)
     model, rollouts = prediction.workload.model, prediction.workload.rollouts
     step_tokens = rollouts.step_tokens if rollouts is not None else prediction.workload.step_tokens
     return Run(
@@ -299,7 +300,7 @@ def _run(work: Work, found: BestWay, prediction: Prediction, offer: Offer) -> Ru
         steps=math.ceil(work.tokens / step_tokens),
         tokens=work.tokens,
         offer=offer,
-        bill=Bill(wall_clock=clock, cost_usd=usd, failures=failures),
+        bill=Bill(wall_clock=clock, cost_usd=usd, power_watts=watts, failures=failures),
         standing=Standing(
             score=None,
             ratio=work.tokens / (prediction.parameters if model is None else model.active),

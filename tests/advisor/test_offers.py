@@ -40,11 +40,13 @@ def test_a_spot_plan_says_what_its_price_may_become():
     [
         ({"usd_per_kwh": 0.3, "providers": ("runpod",)}, "is added to RunPod's rent"),
         ({"usd_per_kwh": 0.3, "usd_per_gpu_hour": 0.4}, "is added to the price given"),
-        ({"usd_per_kwh": 0.3, "usd_per_gpu_hour": 0.0}, "counts the GPUs alone"),
+        ({"usd_per_kwh": 0.3, "usd_per_gpu_hour": 0.0}, " W) at $0.30 per kWh, with host and cooling $0.1"),
+        ({"usd_per_gpu_hour": 0.0, "tokens": 10**9}, " W), whose electricity is not counted"),
     ],
 )
 def test_what_a_tariff_pays_for_is_said(wishes, words):
-    assert any(words in w for w in ask("rtx-4090", **wishes).warnings)
+    plan = ask("rtx-4090", **wishes)
+    assert any(words in text for text in (*plan.warnings, *plan.reasons))
 
 
 def test_more_gpus_are_priced_only_where_somebody_rents_them_together():

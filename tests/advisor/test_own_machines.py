@@ -74,7 +74,8 @@ def test_a_price_of_nothing_keeps_the_number_that_was_said():
 def test_what_was_counted_as_ones_own_is_said():
     plan = plan_of("--gpu rtx-4090,rtx-3090 --price rtx-4090=0 --price rtx-3090=0 --deadline 24h")
     [said] = [reason for reason in plan.reasons if reason.startswith("your own")]
-    assert "1 x rtx-4090, 1 x rtx-3090 and no more (--own" in said and "energy not counted" in said
+    assert "1 x rtx-4090, 1 x rtx-3090 and no more (--own" in said and "no rent" in said
+    assert any("whose electricity is not counted (--kwh-price)" in reason for reason in plan.reasons)
 
 
 def test_own_machines_pay_energy_and_rented_ones_rent(mixed):
