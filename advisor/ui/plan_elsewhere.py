@@ -34,7 +34,7 @@ from advisor.ui.plan_options import Option
 from advisor.ui.plan_tabs import copies, draw, with_controls
 from advisor.units import format_count
 from advisor.workflows.goal import find_any_model
-from advisor.workflows.plan_finetune import FASTER
+from advisor.workflows.plan_finetune import EXAMPLES, FASTER, with_usual_examples
 from advisor.workflows.plan_layouts import TOKENS_PER_PARAMETER
 from advisor.workflows.plan_rl import splits, with_split
 from advisor.workflows.write_elsewhere import Written, start_suffix, write_elsewhere
@@ -63,7 +63,7 @@ def show(goal: Goal) -> bool:
         return False
     goal = _with_amount(goal)
     best = plan = plan_answers.plan(goal, plan_answers.world(goal))
-    machine = plan = _on_picked_machine(best)
+    machine = plan = _on_picked_machine(best, goal)
     problem = None
     if plan.workload.rollouts is not None:
         plan, problem = _with_split(machine)
@@ -115,7 +115,7 @@ def _with_amount(goal: Goal) -> Goal:
     state, gpus = st.session_state, [] if goal.gpu in (ANY, OWN) else goal.gpu.split(",")
     mine, stated, why = bool(goal.own), dict[str, Any](), ""
     # in what the amount is counted, and its usual number; "" if another field has it
-    name, usual = ("examples", 10_000) if goal.finetune else ("prompts", 20_000)
+    name, usual = ("examples", EXAMPLES) if goal.finetune else ("prompts", 20_000)
     if goal.layout == "any" and goal.model is not None and goal.ratio is None:
         name, usual = "tokens", round(TOKENS_PER_PARAMETER * find_any_model(goal.model).model.active)
         why = f": {TOKENS_PER_PARAMETER} for each active parameter"
@@ -138,7 +138,7 @@ def _with_amount(goal: Goal) -> Goal:
                 "Mine, not rented", mine, key=f"mine-{goal.gpu}-{mine}", help="It then costs no rent.",
                 on_change=lambda: state.update({plan_form.AGAIN: {"own": own}}),
             )  # fmt: skip
-    return replace(goal, **stated)
+    return goal if with_usual_examples(goal) != goal else replace(goal, **stated)
 
 
 def _tabs(best: Plan, plan: Plan) -> None:
@@ -236,7 +236,7 @@ def _pick(name: str) -> None:
     st.session_state.update({MACHINE: name, _SPLIT: None})
 
 
-def _on_picked_machine(best: Plan) -> Plan:
+def _on_picked_machine(best: Plan, asked: Goal) -> Plan:
     """Return the plan on the machine that the user chose. A new goal begins with the best machine."""
     state = st.session_state
     requested = state.get(MACHINE, st.query_params.get(MACHINE))
@@ -250,6 +250,7 @@ def _on_picked_machine(best: Plan) -> Plan:
         return best
     offer = others[state[MACHINE]]
     goal = on_machine(best.goal, offer.gpu, offer.gpus, own=offer.source == OWN_MACHINE)
+    goal = replace(goal, examples=asked.examples)  # left open, the plan says how many the budget buys
     goal = replace(goal, spot="only" if offer.spot else "none", providers=(offer.provider,) if offer.provider else ())
     return plan_answers.plan(goal, plan_answers.world(goal))
 

@@ -33,6 +33,7 @@ from advisor.store.store import Store
 from advisor.units import HOUR
 from advisor.workflows.goal import goal_from, read_options
 from advisor.workflows.plan import recommend
+from advisor.workflows.plan_finetune import with_usual_examples
 
 MOST_WAYS = 12
 _MOST_GPUS_OF_A_RUN = 8  # where a pool has no limit
@@ -286,7 +287,10 @@ def plan_on(entry: Entry, pools: Sequence[Pool], store: Store) -> Plan:
         plan = load_plan(entry.plan)
     else:
         options = {"gpu": keys, "gpus": counts} | dict(entry.goal or {})
-        plan = recommend(goal_from(read_options(options)), store)
+        goal = goal_from(read_options(options))
+        if with_usual_examples(goal) != goal:  # a budget answers how many examples it buys, and is no amount
+            raise AdvisorError("the amount of training is not given", "state it, e.g. examples: 50k", exit_code=2)
+        plan = recommend(goal, store)
     if plan.run is not None:  # the same model, batch and tokens on every machine
         plan = recommend(anywhere(plan, keys, counts), store)
     return plan

@@ -26,7 +26,7 @@ from advisor.records import MeasuredStep, Plan, Run, Workload
 from advisor.store.store import Store
 from advisor.workflows.data import read_data
 from advisor.workflows.plan_elsewhere import Work, plan_elsewhere
-from advisor.workflows.plan_finetune import finetune_work
+from advisor.workflows.plan_finetune import finetune_work, with_usual_examples, with_what_the_budget_buys
 from advisor.workflows.plan_layouts import layout_work
 from advisor.workflows.plan_rl import rl_work
 from trainer.token_folder import TokenMeta
@@ -55,7 +55,9 @@ def recommend(
                 return layout_work(asked)
             return finetune_work(asked, store) if asked.rl is None else rl_work(asked, store)
 
-        return plan_elsewhere(goal, work_of, hints=not brief)
+        asked = with_usual_examples(goal)
+        found = plan_elsewhere(asked, work_of, hints=not brief)
+        return found if asked == goal else with_what_the_budget_buys(found)
     data_meta = read_data(goal.data)
     profiles, left_out = load_profiles(goal, store, seen)
     now = datetime.now(UTC)

@@ -10,7 +10,7 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.offer import Offer
 from advisor.options import EIGHT_BIT, Goal
-from advisor.planning.goal import interruptions, power_of
+from advisor.planning.goal import Limits, interruptions, power_of
 from advisor.planning.infeasible import Way, larger_gpu, leaner, more_gpus, smaller_model
 from advisor.planning.models import NamedModel
 from advisor.planning.offers import usual_counts, within_a_node
@@ -24,13 +24,14 @@ from advisor.prediction.software import software_of, table, words_of
 from advisor.prediction.wallclock import rented_setup
 from advisor.records import Adapters, Estimate, Plan, Prediction, Run, Software, WallClock
 from advisor.store.store import Store
-from advisor.units import format_centre, format_seconds
+from advisor.units import format_centre, format_seconds, format_usd
 from advisor.workflows.goal import LAYOUT_COUNTS, find_any_model
 from advisor.workflows.plan_elsewhere import BestWay, Work
 from advisor.workflows.plan_layouts import layout_work
 
 BYTES_PER_TOKEN = 4  # of text to fetch; small compared with the model
 RANK, LENGTH, EPOCHS = 16, 1024, 3.0  # defaults, as in most tutorials
+EXAMPLES = 10_000  # for which a budget is planned that states no amount
 PAIR_EPOCHS = 1.0  # of preference pairs (Tunstall et al. 2023, "Zephyr", trains one to three)
 # Sequences per example. A pair has two trained sequences. The reference model reads both once beforehand without
 # gradients (Rafailov et al. 2023, §4; TRL's precompute_ref_log_probs), so that it needs no memory of its own.
@@ -140,7 +141,8 @@ def finetune_work(goal: Goal, store: Store) -> Work:
     model = model.at(context)
     per_epoch = goal.examples * SEQUENCES[stage] * length if goal.examples is not None else goal.tokens
     if per_epoch is None:
-        raise AdvisorError("the amount of training is not given", "state it: --examples 50k", exit_code=2)
+        hint = "state it: --examples 50k, or ask how many a --budget buys"
+        raise AdvisorError("the amount of training is not given", hint, exit_code=2)
     tokens = round(per_epoch * (epochs if goal.examples is not None else 1))
     if goal.finetune == "full" and model.expert_width is not None:  # of all its weights only layouts have a law
         return _over_layouts(goal, model, tokens, assumed)
@@ -166,6 +168,37 @@ def _over_layouts(goal: Goal, model: NamedModel, tokens: int, assumed: list[str]
     work = layout_work(replace(goal, layout="any", counts=counts, tokens=tokens, seq_len=model.shape.seq_len))
     its = [text for text in assumed if text != model.stand_in]  # layouts have the exact sizes
     return replace(work, assumed=(*its, *work.assumed))
+
+
+def with_usual_examples(goal: Goal) -> Goal:
+    """Returns a fine-tune with a budget and no amount for the usual number of examples, any other goal unchanged."""
+    stated = goal.examples is not None or goal.tokens is not None
+    is_open = goal.finetune is not None and goal.budget_usd is not None and not stated
+    return replace(goal, examples=EXAMPLES) if is_open else goal
+
+
+def with_what_the_budget_buys(plan: Plan) -> Plan:
+    """Returns the plan for the usual number of examples with the number that its budget buys among its reasons.
+
+    The start of a rented machine costs the same for any number; all else grows with it.
+    """
+    goal, run, clock = plan.goal, plan.chosen, plan.bill.wall_clock
+    plan = replace(plan, assumed=(f"--examples {EXAMPLES}", *plan.assumed))
+    if not run.cost_usd or not run.cost_usd.value or goal.budget_usd is None:
+        return plan
+    usd, budget, on = Limits.of(goal).counted(run.cost_usd), format_usd(goal.budget_usd), run.offer.in_words()
+    before = sum(part.value for part in (clock.provisioning_seconds, clock.download_seconds) if part)
+    start = before / clock.total_seconds.value
+    times = (goal.budget_usd - usd * start) / (usd * (1 - start))  # as many examples as were planned
+    if (count := int(times * EXAMPLES)) < 1:
+        buys = f"{budget} buys no example on {on}: its start alone costs {format_usd(usd * start)}"
+        return replace(plan, reasons=(buys, *plan.reasons))
+    what, length, epochs = "pairs" if goal.stage == "dpo" else "examples", goal.length or LENGTH, goal.epochs
+    count -= count % 10 ** max(0, len(str(count)) - 2)
+    seen = f"each seen {epochs or usual_epochs(goal):g} times" if (epochs or usual_epochs(goal)) != 1 else "each once"
+    takes = format_seconds(before + (clock.total_seconds.value - before) * times)
+    buys = f"{budget} buys about {count:,} {what} of {length:,} tokens on {on}, {seen}, in {takes}"
+    return replace(plan, reasons=(buys, *plan.reasons))
 
 
 def tokens_padded(plan: Plan) -> int:

@@ -387,3 +387,22 @@ def test_more_of_ones_own_gpus_are_named_only_where_they_fit():
     refused = command("plan", "--own", "2x5090", *words, expect=3)
     assert "more of them (--own 4xrtx-5090)" in " ".join(refused.stderr.split())
     command("plan", "--own", "4xrtx-5090", *words, expect=0)
+
+
+@pytest.mark.parametrize("more", [(), ("--stage", "dpo"), ("--own", "rtx-4090:1", "--kwh-price", "0.3")])
+def test_a_budget_without_an_amount_is_answered_by_the_examples_that_it_buys(call, more):
+    gpu = () if "--own" in more else ("--gpu", "rtx-4090")
+    goal = ("--model", "qwen3-8b", "--finetune", "qlora", *gpu, *more)
+    code, out, _ = call("plan", *goal, "--budget", "30")
+    found = re.search(
+        r"\$30 buys about ([\d,]+) (examples|pairs) of 1,024 tokens on 1 x rtx-4090", " ".join(out.split())
+    )
+    assert code == 0 and found and found[2] == ("pairs" if "dpo" in more else "examples")
+    plan = json.loads(call("plan", *goal, "--budget", "30", "--json")[1])
+    assert found[0] in plan["reasons"][0] and "--examples 10000" in plan["assumed"]
+    count = int(found[1].replace(",", ""))
+    bought, too_many = (
+        json.loads(call("plan", *goal, "--examples", str(round(share * count)), "--json")[1])["chosen"]["bill"]
+        for share in (1, 1.12)
+    )
+    assert bought["cost_usd"]["value"] <= 30.2 < too_many["cost_usd"]["value"]

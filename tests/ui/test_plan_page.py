@@ -26,6 +26,7 @@ from advisor.planning.explore import chances, find_run, run_id
 from advisor.records import Plan
 from advisor.report import charts
 from advisor.report.plan import RESTS_ON, briefly, device, speed_rests_on
+from advisor.report.table import capital
 from advisor.store.calibration import Quality, Verdict
 from advisor.store.plan_files import load_plan
 from advisor.store.store import Store, default_store, load_calibration
@@ -400,6 +401,14 @@ def test_a_fine_tune_is_of_least_cost_or_time_and_never_of_least_loss():
     assert said_command(ok(at.run()), out=False).objective == "time"
     at.selectbox(key="finetune").set_value(None).run()
     assert len(at.button_group(key="objective").proto.options) == 3
+
+
+def test_a_fine_tune_of_which_only_the_budget_is_known_says_how_many_examples_it_buys():
+    at = ok(app(model="qwen3-8b", finetune="qlora", gpu="rtx-4090", budget="$30", deadline="").run())
+    goal = said_command(at, out=False)
+    plan = recommend(goal, default_store())
+    assert goal.examples is None and "examples **(assumed)**" in words(at)
+    assert products(capital(plan.reasons[0])) in words(at).replace("\\", "") and "$30 buys about" in plan.reasons[0]
 
 
 def test_a_fine_tune_whose_amount_is_not_given_is_planned_for_the_usual_one_which_can_be_changed():
