@@ -25,7 +25,7 @@ from advisor.readers.lifetime import process_seconds
 from advisor.records import Basis, Estimate, Plan
 from advisor.run_records import LaunchRecord
 from advisor.units import HOUR
-from trainer.budget import NEW_LIMITS, Spent
+from trainer.budget import MOST_USED, NEW_LIMITS, Spent
 from trainer.runlog import loss_so_far
 from trainer.schema import RunConfig
 
@@ -155,6 +155,11 @@ class History:
         elif record["text"].startswith(NEW_LIMITS):
             self.warning = None  # most likely it was about the old limit
 
+    def _final(self, record: dict[str, Any]) -> None:
+        self.final = record
+        if self.warning is not None and self.warning.startswith(MOST_USED):
+            self.warning = None  # nothing more is used
+
 
 _TAKES: dict[str, Callable[[History, dict[str, Any]], object]] = {
     "header": History._header,
@@ -162,7 +167,7 @@ _TAKES: dict[str, Callable[[History, dict[str, Any]], object]] = {
     "eval": lambda history, record: history.evals.update({record["step"]: record}),
     "checkpoint": lambda history, record: history.checkpoints.append(record),
     "message": History._message,
-    "final": lambda history, record: setattr(history, "final", record),
+    "final": History._final,
 }
 
 
