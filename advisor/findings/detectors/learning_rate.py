@@ -54,13 +54,14 @@ def detect_learning_rate_zero(case: Case) -> Verdict:
     skipped = len(skips) > 0 and bool((skips > 0).all())
     if not skipped and rates.counted and rates.step[-1] < _WARMING * (planned_steps(case) or 0):
         return lacking("learning_rate_zero", "rows beyond the warm-up, whose rates may be below the printed digits")
-    fell = f", and the loss stays about where it was ({format_number(first)} → {format_number(end)})"
+    ends = " → ".join(map(format_number, losses[[0, -1]])) if len(losses) else ""
+    fell = f", and the loss stays about where it was ({ends})" if ends else ""
     return finding(
         "learning_rate_zero",
         severity="note" if learnt else "error",
         title="Learning rate is printed as 0 in all rows, but the loss falls: its digits are cut off"
         if learnt
-        else f"Learning rate is 0 in all {len(rates)} rows{fell if len(losses) else ''}: nothing is learnt",
+        else f"Learning rate is 0 in all {len(rates)} rows{fell}: nothing is learnt",
         evidence=seen(f"learning rate 0 in {len(rates)} of {len(rates)} rows", rates.step[0], rates.step[-1]),
         confidence="medium" if learnt else "high",
         causes=("the log prints too few decimals",)
