@@ -8,7 +8,7 @@ have. A new option needs an entry here and the code in which it takes effect.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -538,18 +538,26 @@ def filled(record: type[Record], values: Mapping[str, Any]) -> Record:
 # The options of the goal by name.
 OPTIONS: Final[Mapping[str, Option]] = options_of(Goal)
 
-# What TRL, verl and vLLM call the options of RL post-training.
+# What TRL, verl and vLLM, or another command, call an option; several names if it depends on the command.
 CALLED_ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType({
     "num_generations": "group", "max_completion_length": "response_max", "max_response_length": "response_max",
     "max_new_tokens": "response_max", "max_prompt_length": "prompt_len", "train_batch_size": "prompts_per_step",
-    "max_steps": "prompts", "steps": "prompts", "gpu_memory_utilization": "rollout_memory",
+    "max_steps": "tokens prompts", "steps": "tokens prompts", "gpu_memory_utilization": "rollout_memory",
     "vllm_gpu_memory_utilization": "rollout_memory", "vllm_tensor_parallel_size": "rollout_tp",
     "tensor_model_parallel_size": "rollout_tp", "tensor_parallel_size": "rollout_tp", "vllm_mode": "placement",
     "beta": "reference", "use_kl_loss": "reference", "kl_coef": "reference", "filter_groups": "dropped_groups",
     "staleness_threshold": "staleness", "max_turns": "turns", "max_assistant_turns": "turns", "reward_model": "judge",
     "reward_model_name_or_path": "judge", "kv_cache_dtype": "rollout_precision", "quantization": "rollout_precision",
-    "finetune": "lora_rank",
+    "finetune": "lora_rank qlora freeze_blocks",
 })  # fmt: skip
+
+
+def called_here(name: str, known: Iterable[str]) -> list[str]:
+    """Return what another program or command calls `name`, as far as it is among the `known` options."""
+    names = CALLED_ELSEWHERE.get(name.strip("-").replace("-", "_"), "").split()
+    return [called for called in names if called in set(known)]
+
+
 _A_DAY = 86400.0
 
 # Options of several commands that are not part of a goal. The key is the name, or tells apart two forms of an option.

@@ -26,6 +26,7 @@ BUDGET_NAME = "budget.json"
 PRICE_VARIABLE = "TRAINER_USD_PER_HOUR"  # price of the present machine, if it differs from the configuration's price
 SCHEMA = 1
 WARNED_SHARE = 0.8
+MOST_USED = f"{100 * WARNED_SHARE:.0f} % of the limit is used: "  # how the warning begins, which ends with the run
 NEW_LIMITS = "new limits: "  # how the message begins after which other limits count
 # Time between two writes: a twentieth of the attempt so far, so that booking in advance costs a killed attempt little.
 LEAST_INTERVAL_SECONDS, MOST_INTERVAL_SECONDS, _INTERVAL_SHARE = 0.5, 5.0, 0.05

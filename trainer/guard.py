@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from trainer.budget import NEW_LIMITS, WARNED_SHARE, Budget, Spent, read_spent, with_log
+from trainer.budget import MOST_USED, NEW_LIMITS, WARNED_SHARE, Budget, Spent, read_spent, with_log
 from trainer.deadman import DeadMan
 from trainer.ended import AGAIN
 from trainer.journal import Journal
@@ -113,7 +113,7 @@ class Guard:
             self.journal.message(level, NEW_LIMITS + self.budget.words if level == "info" else unreadable)
         if not self._warned and self.budget.share_used() >= WARNED_SHARE:
             self._warned = True
-            self.journal.message("warning", f"{100 * WARNED_SHARE:.0f} % of the limit is used: {self.budget.words}")
+            self.journal.message("warning", MOST_USED + self.budget.words)
 
     def _log(self, is_main: bool) -> RunLog | None:
         path = self.folder.path / LOG_NAME

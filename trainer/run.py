@@ -167,7 +167,8 @@ class _Session:
             return None
         self.journal.write_step(record, self.config.steps)
         self.pace.add_step(record.seconds)
-        self.guard.warn_of_budget()
+        if record.step < self.config.steps:
+            self.guard.warn_of_budget()
         if self.compile_bill is not None:
             self.compile_bill.add(record.seconds)
         return self._divergence(record) or self._stop(record)

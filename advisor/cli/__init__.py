@@ -221,14 +221,16 @@ def explain(error: Exception) -> tuple[str, str | None, int]:
     if isinstance(error, click.UsageError):
         path = error.ctx.command_path if error.ctx else "advisor"
         if isinstance(error, click.NoSuchOption):
-            from advisor.options import CALLED_ELSEWHERE
+            from advisor.options import called_here
 
             if error.option_name[1:2].isdigit():  # an argument, as in `advisor runs --budget TEAM -5`
                 message = f"numbers must be positive here, and one begins with {error.option_name}"
                 return message, f"`{path} --help` shows how to call it", USAGE
-            named = CALLED_ELSEWHERE.get(error.option_name.strip("-").replace("-", "_"))
-            if named is not None:
-                return f"No such option '{error.option_name}'", f"here it is --{named.replace('_', '-')}", USAGE
+            known = [param.name or "" for param in error.ctx.command.params] if error.ctx else []
+            flags = [f"--{name.replace('_', '-')}" for name in called_here(error.option_name, known)]
+            if flags:
+                here = " or ".join(filter(None, (", ".join(flags[:-1]), flags[-1])))
+                return f"No such option '{error.option_name}'", f"here it is {here}", USAGE
         return error.format_message(), f"`{path} --help` shows how to call it", USAGE
     if isinstance(error, click.ClickException):
         return error.format_message(), None, error.exit_code

@@ -20,6 +20,8 @@ _IN_USE = 0.05  # of its memory; idle H100s hold 1 to 4 MiB (github.com/grantwil
 _LOOK_SECONDS = 0.5  # in which the use of the processor is measured
 _ALL = 0.95  # of the cores: none is free
 _NAMED, _NOTICED = 3, 0.05  # of the programs that use most; of a core, below which a program is not named
+# parts of the names of browsers; some of Firefox's processes are called "Web Content" and "Isolated Web Co"
+_BROWSERS = ("brave", "chrom", "firefox", "msedge", "opera", "safari", "vivaldi", "web co", "webkit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,7 @@ class ProcessorUse:
     cores: int  # that this process may use
     used: float  # of these cores
     wanted: float  # cores that they would use if there were enough
-    largest: tuple[str, ...]  # the programs that use most, each with its process number
+    largest: tuple[str, ...]  # those that use most and can be closed, each with its process number
 
 
 def device_key(requested: str) -> str:
@@ -129,14 +131,13 @@ def used_by(processes: set[int]) -> int | None:
 
 def processor_use() -> ProcessorUse:
     """Measure for half a second what other programs use of the cores that this process may use."""
-    names = {process: process.info["name"] for process in psutil.process_iter(["name"])}
-    before = {process: _seconds_of(process) for process in names}
+    before = {process: _seconds_of(process) for process in psutil.process_iter()}
     # macOS binds no process to cores.
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(psutil.cpu_count() or 1))
     busy = psutil.cpu_percent(_LOOK_SECONDS, percpu=True)
     used = {process: (_seconds_of(process) - seconds) / _LOOK_SECONDS for process, seconds in before.items()}
     mine = used.pop(psutil.Process(), 0.0)
-    largest = [process for process in sorted(used, key=lambda one: -used[one])[:_NAMED] if used[process] > _NOTICED]
+    largest = [process for process in sorted(used, key=lambda one: -used[one]) if used[process] > _NOTICED]
     taken = max(0.0, sum(busy[core] for core in cores if core < len(busy)) / 100 - mine)
     # If all cores of the machine are in use, the programs that wait for one count too.
     waiting = psutil.getloadavg()[0] if taken > _ALL * len(cores) and len(cores) == len(busy) else 0.0
@@ -144,8 +145,18 @@ def processor_use() -> ProcessorUse:
         cores=len(cores),
         used=taken,
         wanted=max(taken, waiting),
-        largest=tuple(f"{names[process]} {process.pid}" for process in largest),
+        largest=tuple(filter(None, map(_to_close, largest)))[:_NAMED],
     )
+
+
+def _to_close(process: psutil.Process) -> str:
+    """Return a program's name and process number; "" if it has ended or if closing it would close the app's page."""
+    try:
+        name, words = process.name(), " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+    shows_the_app = any(part in name.lower() for part in _BROWSERS) or "advisor.ui" in words or "streamlit" in words
+    return "" if shows_the_app else f"{name} {process.pid}"
 
 
 def _seconds_of(process: psutil.Process) -> float:

@@ -292,7 +292,8 @@ def _problem(axis: str, at: float, entrants: Sequence[_Entrant], *, named: bool 
 def _disturbed(entrant: _Entrant) -> str | None:
     """Say how much of a run's time other programs took. Returns None if it was little or is unknown."""
     share = disturbed_share(entrant.case)
-    return f"other programs took {format_percent(share)} of the time of {entrant.name}" if share > DISTURBED else None
+    words = f"other programs took {format_percent(share)} of the time in steps of {entrant.name}"
+    return words if share > DISTURBED else None
 
 
 def _size(case: Case) -> float | None:

@@ -30,7 +30,7 @@ _NORMAL = statistics.NormalDist()
 
 def score_rows(scored: ScoredRun, created: str) -> list[ScoreRow]:
     """Return a run's rows for the ledger: one for every quantity that was both predicted and measured."""
-    disturbed = f"other programs took {format_percent(scored.disturbed_share)} of its time"
+    disturbed = f"other programs took {format_percent(scored.disturbed_share)} of its time in steps"
     aside = "" if scored.disturbed_share <= DISTURBED else disturbed
     return [
         ScoreRow(

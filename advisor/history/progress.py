@@ -25,7 +25,7 @@ from advisor.readers.lifetime import process_seconds
 from advisor.records import Basis, Estimate, Plan
 from advisor.run_records import LaunchRecord
 from advisor.units import HOUR
-from trainer.budget import NEW_LIMITS, Spent
+from trainer.budget import MOST_USED, NEW_LIMITS, Spent
 from trainer.runlog import loss_so_far
 from trainer.schema import RunConfig
 
@@ -61,7 +61,7 @@ class Progress:
     loss_expected: Estimate | None = None  # by the plan: training loss at this step
     step_seconds: float | None  # median of the newest steps
     step_seconds_predicted: Estimate | None = None  # by the plan
-    tokens_per_second: float | None = None
+    tokens_per_second: float | None = None  # at the median step: of the newest, or of all once the run is over
     tokens_per_second_predicted: Estimate | None = None  # by the plan
     mfu: float | None = None
     elapsed_seconds: float  # lifetimes of the processes of all attempts
@@ -155,6 +155,11 @@ class History:
         elif record["text"].startswith(NEW_LIMITS):
             self.warning = None  # most likely it was about the old limit
 
+    def _final(self, record: dict[str, Any]) -> None:
+        self.final = record
+        if self.warning is not None and self.warning.startswith(MOST_USED):
+            self.warning = None  # nothing more is used
+
 
 _TAKES: dict[str, Callable[[History, dict[str, Any]], object]] = {
     "header": History._header,
@@ -162,7 +167,7 @@ _TAKES: dict[str, Callable[[History, dict[str, Any]], object]] = {
     "eval": lambda history, record: history.evals.update({record["step"]: record}),
     "checkpoint": lambda history, record: history.checkpoints.append(record),
     "message": History._message,
-    "final": lambda history, record: setattr(history, "final", record),
+    "final": History._final,
 }
 
 
@@ -188,7 +193,7 @@ def make_progress(
     tokens_per_step = tokens_per_step or config.tokens_per_step(plan.workload.gpus if plan else 1)
     pace = pace_seconds(list(history.step_seconds), plan.chosen.step_seconds if plan else None, config.steps - step)
     over = state != "running"
-    seconds = rate_seconds(list(history.step_seconds))
+    seconds = recent_median(history.step_seconds)
     rate = tokens_per_step / seconds if seconds else None
     price = launch.usd_per_hour if launch is not None else (plan.offer.usd_per_hour if plan else None)
     used = account(history, launch, spent, price, now if not over else None)
@@ -214,7 +219,7 @@ def make_progress(
         loss_so_far=loss_so_far(reversed(history.losses.values()), len(history.losses)),
         eval_loss=history.evals[max(history.evals)]["loss"] if history.evals else None,
         loss_expected=course.at(step) if course is not None and step else None,
-        step_seconds=recent_median(history.step_seconds),
+        step_seconds=seconds,
         step_seconds_predicted=plan.chosen.step_seconds if plan else None,
         tokens_per_second=rate,
         tokens_per_second_predicted=plan.chosen.tokens_per_second if plan else None,
@@ -238,12 +243,6 @@ def recent_median(step_seconds: Sequence[float]) -> float | None:
     """Return the median seconds of the newest steps, which one slow step cannot change; None if there are none."""
     newest = list(islice(reversed(step_seconds), PACE_STEPS))
     return statistics.median(newest) if newest else None
-
-
-def rate_seconds(step_seconds: Sequence[float]) -> float | None:
-    """Return the step time that gives tokens per second: by the clock, over the newest steps."""
-    steady = step_seconds[WARM_UP_STEPS:] or step_seconds
-    return statistics.fmean(steady[-PACE_STEPS:]) if steady else None
 
 
 def pace_seconds(step_seconds: Sequence[float], planned: Estimate | None, left: int) -> Estimate | None:

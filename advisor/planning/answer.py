@@ -344,6 +344,7 @@ def measured_plan(plan: Plan, profile: Profile, *, now: datetime, data_meta: Tok
     why_tokens, why_depth, why_batch, *_ = plan.reasons
     if plan.goal.budget_usd is not None or plan.goal.deadline_seconds is not None:
         why_tokens = fresh.reasons[0]  # within limits, another step time allows another number of steps
+        why_batch = why_batch.replace(f"for {plan.chosen.steps} steps", f"for {fresh.chosen.steps} steps")
     return replace(
         fresh,
         goal=plan.goal,

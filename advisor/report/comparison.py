@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 
 from advisor import units
+from advisor.findings.detectors.machine import REPORTED
 from advisor.history.comparison import Comparison, Group
 from advisor.history.ledger_rows import FEWEST_FOR_COVERAGE, LedgerCoverage, QuantityAccuracy
 from advisor.history.listing import state_words
@@ -84,10 +85,9 @@ def headline(scored: ScoredRun) -> str:
 def pace(scored: ScoredRun) -> str:
     """Says how long a step took and whether that is as predicted; "" if one of the two is unknown."""
     step = _judged(scored.score("step_seconds"))
-    if not step or scored.disturbed_share < _SEEN:
+    if not step or scored.disturbed_share < REPORTED:
         return f"a step took {step}" if step else ""
-    others = f"other programs took {units.format_percent(scored.disturbed_share)} of the time"
-    return f"{others}; the median step took {step}"
+    return f"{_others(scored)}; the median step took {step}"
 
 
 def _judged(score: Score, after: str = "") -> str:
@@ -116,7 +116,7 @@ def inside(scored: ScoredRun) -> str | None:
     text = f"{sum(judged)} of {len(judged)} predictions came true: the actual value lies inside the 80 % interval."
     text += (
         " Speeds are those of the median step, which other programs slow less than the mean."
-        if scored.disturbed_share >= _SEEN
+        if scored.disturbed_share >= REPORTED
         else ""
     )
     return text if judged else None
@@ -217,12 +217,22 @@ def _cause(scored: ScoredRun, score: Score) -> str:
     if score.quantity == "wall_clock_seconds":
         largest = sorted(_seen(scored), key=lambda cause: -abs(cause.seconds))[:_MOST_CAUSES]
         return ", ".join(f"{_named(cause)} {units.format_seconds.change(cause.seconds)}" for cause in largest)
-    if score.quantity == "step_seconds" and scored.drift_factor and abs(scored.drift_factor - 1) >= _SEEN:
-        size, slower = units.format_percent.change(abs(scored.drift_factor - 1)), scored.drift_factor > 1
-        return f"machine {size.lstrip('+')} {'slower' if slower else 'faster'} than calibrated"
-    if score.quantity == "step_seconds" and scored.disturbed_share >= _SEEN:
-        return f"other programs took {units.format_percent(scored.disturbed_share)} of the time"
-    return ""
+    return _cause_of_step(scored, score.error or 0.0) if score.quantity == "step_seconds" else ""
+
+
+def _cause_of_step(scored: ScoredRun, error: float) -> str:
+    """Names what made a step longer or shorter than predicted, as it is in the causes of the whole time."""
+    drift = (scored.drift_factor or 1.0) - 1
+    if scored.disturbed_share >= REPORTED:  # which also slow the readings of the machine's own speed
+        return _others(scored) if error > 0 else ""
+    if abs(drift) < _SEEN or drift * error <= 0:
+        return ""
+    size = units.format_percent.change(abs(drift)).lstrip("+")
+    return f"machine {size} {'slower' if drift > 0 else 'faster'} than calibrated"
+
+
+def _others(scored: ScoredRun) -> str:
+    return f"other programs took {units.format_percent(scored.disturbed_share)} of the time in steps"
 
 
 def _seen(scored: ScoredRun) -> list[Cause]:

@@ -41,7 +41,7 @@ def line(progress: Progress) -> str:
         planned = units.format_estimate(progress.step_seconds_predicted, units.format_seconds)
         parts.append(f"{units.format_seconds(progress.step_seconds)} a step (planned {planned})")
     else:
-        parts += [f"loss {_loss(progress)}", units.format_rate(progress.tokens_per_second)]
+        parts += [f"loss {_loss(progress)}", f"{units.format_rate(progress.tokens_per_second)} now"]
     if progress.mfu is not None:
         parts.append(f"MFU {units.format_percent(progress.mfu)}")
     if (left := left_words(progress)) is not None:
@@ -160,7 +160,7 @@ def closing_lines(progress: Progress, run_dir: Path) -> list[str]:
     if progress.total_seconds_predicted is not None and progress.outcome == Outcome.COMPLETED:
         parts[-1] += f" (planned {units.format_estimate(progress.total_seconds_predicted, units.format_seconds)})"
     if progress.tokens_per_second is not None:
-        parts.append(units.format_rate(progress.tokens_per_second))
+        parts.append(f"{units.format_rate(progress.tokens_per_second)} at the median step")
     if progress.loss_so_far is not None:
         parts.append(f"training loss so far {_loss(progress)}")
     if progress.eval_loss is not None:

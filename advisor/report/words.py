@@ -176,21 +176,24 @@ def outlook(analysis: Analysis) -> Pairs:
     elif not over:
         rows.append(("final training loss", f"not predicted: {loss.reason}"))
     rows += limits(analysis.case, analysis.given.targets, forecast)
+    if too_small := [f"{place.gpus} x {place.name}" for place in forecast.elsewhere if place.fits is False]:
+        rows.append(("at this micro-batch it does not fit", ", ".join(too_small)))
     if forecast.advice.stop:
         rows.append(("stop now", "; ".join(forecast.advice.reasons)))
     return rows
 
 
 def elsewhere(analysis: Analysis) -> list[tuple[str, str, str, str]]:
-    """Lists GPU, hours and dollars of the whole run on other GPUs, or why they are not known."""
+    """Lists GPU, hours and dollars of the whole run on other GPUs that it may fit, or why they are not known."""
     return [
         (
             f"{place.gpus} x {place.name}",
             _estimated_hours(place.whole_hours) if place.whole_hours else "-",
             units.format_estimate(place.whole_usd, units.format_usd) if place.whole_usd else "-",
-            place.note or ("fits" if place.fits else "does not fit" if place.fits is False else ""),
+            place.note or ("fits" if place.fits else ""),
         )
         for place in analysis.forecast.elsewhere
+        if place.fits is not False
     ]
 
 

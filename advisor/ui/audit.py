@@ -17,14 +17,14 @@ from advisor.report import audit as words
 from advisor.ui import loaders
 from advisor.ui.controls import download, escaped, pairs, side_by_side
 from advisor.ui.uploads import safe_name
-from advisor.workflows.audit import CARDS, IN_SENTENCES, asking, audit_cards, drafted
+from advisor.workflows.audit import AS_LINES, CARDS, IN_SENTENCES, asking, audit_cards, drafted
 
 MOST_MEGABYTES = 5
 PASTED = "pasted.md"
 EXAMPLE = """| run | GPUs | tokens | tok/s | days | $/GPU-h | cost |
 |---|---|---|---|---|---|---|
 | base | 8 x A100 | 100 B | 30,000 | 38 | $1.80 | $12,000 |"""
-_NOTHING = "Nothing here could be checked: lines like “cost: $12,000” can be; sentences need an assistant (below)"
+_NOTHING = f"Nothing here could be checked: write its figures as {AS_LINES}, or have an assistant read it (below)"
 _LOOKS = {
     Ruling.WRONG: ("red", ":material/cancel:"),
     Ruling.DOES_NOT_FOLLOW: ("orange", ":material/help:"),
@@ -54,7 +54,7 @@ def page() -> None:
 def _verdict(name: str, judged: Audit | None, card: str | None) -> None:
     """Draw the verdict, and the claims by their rulings. `judged` is None if only an assistant can read the text."""
     if judged is None:
-        st.info(f"{_NOTHING}. No table and no line like “depth: 12” states a setting.", icon=":material/forum:")
+        st.info(f"{_NOTHING}.", icon=":material/forum:")
         return
     stem = Path(name).stem
     with st.container(border=True):

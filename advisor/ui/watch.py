@@ -17,7 +17,7 @@ from advisor.engines.state import RunState, goes_on
 from advisor.errors import AdvisorError
 from advisor.history.follow import follower
 from advisor.history.listing import RunSummary, list_runs
-from advisor.history.progress import Progress
+from advisor.history.progress import PACE_STEPS, Progress
 from advisor.history.scoring import ScoredRun
 from advisor.records import Estimate
 from advisor.report import comparison
@@ -202,7 +202,7 @@ def _numbers(progress: Progress, loss: Estimate | None) -> None:
         pace = progress.step_seconds_predicted
         rows.append(
             ("A step", units.format_seconds(progress.step_seconds), _planned(pace, units.format_seconds),
-             _colour(pace, progress.step_seconds), "Median of the newest steps.")
+             _colour(pace, progress.step_seconds), f"Median of the newest {PACE_STEPS} steps.")
         )  # fmt: skip
     else:
         here = progress.loss_expected if running else None
@@ -212,10 +212,10 @@ def _numbers(progress: Progress, loss: Estimate | None) -> None:
         rows += [
             ("Loss so far" + validation, smoothed, expected, "off",
              "Of training, in nats per token: the mean of the last 2 % of the steps, at least five."),
-            ("Throughput", speed, _planned(rate, units.format_rate),
+            ("Throughput now" if running else "Throughput, median step", speed, _planned(rate, units.format_rate),
              _colour(rate, progress.tokens_per_second, least=True),
-             "While it runs: of the newest steps, by the clock. MFU: model FLOPs utilisation, the share of the GPU's "
-             f"peak that trains the model.{mfu}"),
+             f"At the median {f'of the newest {PACE_STEPS} steps' if running else 'of all steady steps'}. MFU: model "
+             f"FLOPs utilisation, the share of the GPU's peak that trains the model.{mfu}"),
         ]  # fmt: skip
     if progress.usd_per_hour:
         end = progress.usd_at_end

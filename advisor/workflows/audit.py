@@ -27,6 +27,7 @@ from advisor.store.store import Store
 
 CARDS = (".yaml", ".yml", ".json")
 IN_SENTENCES = "those in sentences"  # numbers that only an assistant can place
+AS_LINES = "lines “tokens: 160 B”, “tokens per second: 400,000”, “duration: 4.6 days”"  # which are checked together
 HOW_TO_READ = (
     "your assistant can read them: `advisor audit {name} --reader CMD`; or give it the prompt that "
     "`advisor audit {name} --schema` prints, and pass its answer with `--answer FILE`"
@@ -102,8 +103,8 @@ def _read(path: Path, reader: Reader | None, answer: str | None) -> dict[str, An
         return gated({**json_in(said), **head}, text)
     stated, how = declared(path), HOW_TO_READ.format(name=path.name)
     if not stated:
-        why = 'no table and no line like "depth: 12" states a setting'
-        raise AdvisorError(f"only an assistant can read {path}: {why}", how)
+        message = f"{path} has sentences, and no table or line with a figure that can be checked"
+        raise AdvisorError(message, f"write its figures as {AS_LINES}; or {how}")
     unplaced = [*stated.pop("unplaced", ()), f"{IN_SENTENCES}: {how}"]
     return {**head, "run": {}, "claims": [], **stated, "unplaced": unplaced}
 

@@ -17,7 +17,6 @@ from advisor.hardware.here import device_key
 from advisor.hardware.offers import read_providers
 from advisor.laws.flops import parameters
 from advisor.options import (
-    CALLED_ELSEWHERE,
     EIGHT_BIT,
     OPTIONS,
     Goal,
@@ -27,6 +26,7 @@ from advisor.options import (
     OwnMachine,
     Record,
     RolloutOptions,
+    called_here,
     filled,
     options_of,
 )
@@ -96,8 +96,7 @@ def read_options(given: Mapping[str, Any], known: Mapping[str, Option] = OPTIONS
     """
     for name in given:
         if name not in known:
-            called = CALLED_ELSEWHERE.get(name)
-            close = [called] if called is not None and called in known else close_matches(name, known)
+            close = called_here(name, known) or close_matches(name, known)
             hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
             raise AdvisorError(f"there is no option {name!r}", hint, exit_code=2)
     read = {}

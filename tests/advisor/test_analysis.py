@@ -308,7 +308,7 @@ def test_records_placed_by_their_epoch_are_priced_and_foretold(store, tmp_path):
     found = told(tmp_path, store, banner + "\n".join(rows))
     assert found.run.column("step").tolist() == [20.0 * i for i in range(1, 11)]  # 100 steps an epoch
     missing = next(one for one in found.findings if one.code == "steps_missing")
-    assert missing.title.startswith("The log ends at step 200 of 400 (50 %)")
+    assert missing.title.startswith("The log ends after 200 of 400 steps (50 %)")
 
 
 def test_an_untrained_model_evaluated_first_is_no_step(store, tmp_path):

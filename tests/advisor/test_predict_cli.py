@@ -176,4 +176,6 @@ def test_several_devices_cost_communication_and_share_sharded_updates():
 
 def test_what_plan_calls_a_fine_tune_is_named_as_it_is_here(call):
     code, _, err = call("predict", "--gpu", "rtx-4090", "--model", "qwen3-8b", "--finetune", "qlora")
-    assert code == 2 and "here it is --lora-rank" in err
+    assert code == 2 and "here it is --lora-rank, --qlora or --freeze-blocks" in err
+    code, _, err = call("predict", "--gpu", "rtx-4090", "--steps", "100")
+    assert code == 2 and "--prompts" not in err, "which predict does not have"

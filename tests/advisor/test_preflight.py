@@ -198,12 +198,19 @@ def test_programs_that_use_the_processor_are_named_before_a_launch_with_the_time
     """A plan of 3 min took 8 beside other programs, and nothing was said before the launch."""
     path = Store(tmp_path).save_plan(small_plan(steps=200, step_seconds=0.87), tmp_path / "plan.yaml")  # 180 s in all
     forever = "import os\nfor _ in range(os.cpu_count() - 1): os.fork()\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", forever], start_new_session=True) as busy:
+    browser = tmp_path / "chromium"  # it shows the page that would name it
+    browser.symlink_to(sys.executable)
+    with (
+        subprocess.Popen([browser, "-c", "while True: pass"]) as page,
+        subprocess.Popen([sys.executable, "-c", forever], start_new_session=True) as busy,
+    ):
         try:
             [(finding, words)] = found(preflight(Store(tmp_path), small_plan(steps=200), Place()), "machine")
             code, script, said = call("launch", str(path), "--dry-run")
         finally:
             os.killpg(busy.pid, signal.SIGKILL)
+            page.kill()
+    assert "chromium" not in words and str(page.pid) not in words
     assert finding is Readiness.WARNING and code == 0
     assert words.startswith("other programs use this machine: expect ") and "close " in words and "python" in words
     # every core has at least one other program: at least twice the planned 3 min

@@ -246,8 +246,11 @@ def test_unknown_kinds_and_warnings():
                    {"kind": "message", "time": START, "level": "warning", "text": "checkpoint skipped"})  # fmt: skip
     assert look(history, small_run(10)).message == "checkpoint skipped"
     given = {"kind": "message", "time": START, "level": "info", "text": "new limits: 50 s of the 400 s allowed"}
-    for later in (given, header(resumed=5)):  # more time, or another attempt: what was said before is no longer true
-        again = seen(header(), {"kind": "message", "time": START, "level": "warning", "text": "80 % is used"}, later)
+    over = {"kind": "final", "time": START, "outcome": "completed", "reason": "all 10 steps done"}
+    # more time, another attempt, or the end: what was said before is no longer true
+    for later in (given, header(resumed=5), over):
+        of_limit = {"kind": "message", "time": START, "level": "warning", "text": "80 % of the limit is used: 8 s"}
+        again = seen(header(), of_limit, later)
         assert look(again, small_run(10)).message is None
 
 

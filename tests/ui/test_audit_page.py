@@ -45,7 +45,7 @@ def test_a_pasted_plan_is_judged_as_the_command_judges_it(advisor_home, tmp_path
     path.write_text(PLAN)
     [judged] = audit_cards([path], default_store())
     said = words(at)
-    assert not judged.judged and "Nothing here could be checked: lines like" in said
+    assert not judged.judged and "Nothing here could be checked: write its figures as lines" in said
     assert "--reader" in said  # how the sentences can be read
     assert "7: We train a 7B model" in at.code[0].value  # the prompt to copy
     assert len(at.get("download_button")) == 2
@@ -77,7 +77,7 @@ def test_what_an_assistant_answered_is_judged(advisor_home):
 def test_sentences_alone_wait_for_an_assistant():
     at = app().run()
     at.text_area(key="audit-text").set_value("At $2.50 per GPU-hour the run costs $384,000.").run()
-    assert not at.exception and not at.error and "sentences need an assistant" in at.info[0].value
+    assert not at.exception and not at.error and "or have an assistant read it" in at.info[0].value
     assert "1: At $2.50 per GPU-hour" in at.code[0].value
 
 

@@ -18,7 +18,7 @@ from advisor.findings.series import theil_sen
 from advisor.laws.benchmarks import BENCHMARKS, benchmark_of, chance_interval
 from advisor.readers.generic import NAME as GENERIC
 from advisor.readers.run_table import Status
-from advisor.units import format_centre, format_percent, format_seconds, format_usd
+from advisor.units import format_centre, format_number, format_percent, format_seconds, format_usd
 
 _FEWEST_EVALS = 3
 _RISE = 0.01  # of the best evaluation; less is not worth acting on
@@ -203,8 +203,10 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
     gap = ""
     if len(losses) >= 4 and losses.counted == evals.counted:
         then, now = float(np.interp(step, losses.step, losses.value)), float(np.median(tail(losses.value)))
-        gaps = f"{low - then:.3g} → {evals.value[-1] - now:.3g}"
-        gap = f"training loss {then:.4g} → {now:.4g}, gap to validation {gaps}"
+        last_loss = float(losses.value[-1])  # as it is in the table; the judgement is by the median of the last ones
+        gaps = f"{format_number(low - then)}, then {format_number(end - last_loss)}"
+        ends = f"{format_number(then)} there and {format_number(last_loss)} at the end"
+        gap = f"training loss {ends}; gap to validation {gaps}"
         if then - now >= _STILL_FALLS * then > 0 and not len(scores):
             slight = _CREEPING + 3 * row_noise(evals.value) / low  # the best of many is a lucky one
     mild = a_part or stopped or worst.relative < slight or improves
@@ -214,18 +216,18 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
     hours, usd = cost_of_steps(case, last - step) if evals.counted else (None, None)
     since = f": {format_centre(hours.scaled(3600), format_seconds)}" if hours is not None else ""
     since += f", {format_centre(usd, format_usd)}" if usd is not None else ""
-    causes = texts()["overfitting"]["causes"]
+    causes, counted = texts()["overfitting"]["causes"], "steps" if evals.counted else "run"
     others = ", ".join(f"{r.name} +{format_percent(r.relative)} since step {r.evals.step[r.best]:g}" for r in rises)
     return finding(
         "overfitting",
         severity="error" if bad else "note" if mild else "warning",
         title=f"{'Part of the' if a_part else 'Overfitting:'} validation loss{of_set} is best at step {step:g} "
-        f"({low:.4g}) and {end:.4g} at the end",
+        f"({format_number(low)}) and {format_number(end)} at the end",
         evidence=(
-            seen(f"validation loss{of_set} {low:.5g} → {end:.5g} (+{format_percent(end / low - 1)})", step, last),
+            seen(f"validation loss{of_set} +{format_percent(end / low - 1)} since its best", step, last),
             gap,
             (f"{len(rises)} of {sets} sets rise: {others}" if sets > 1 else ""),
-            seen(f"{format_percent(waste)} of the run came after its best evaluation{since}", step, last),
+            seen(f"{format_percent(waste)} of the {counted} came after its best evaluation{since}", step, last),
         ),
         confidence="low" if a_part else "high" if len(evals) >= 5 else "medium",
         causes=("the other parts of the loss pay for it: the measure that counts decides" if a_part else "", *causes),
@@ -259,7 +261,7 @@ def detect_memorised(case: Case) -> Verdict:
     return finding(
         "memorised",
         severity="warning" if sure else "note",
-        title=f"Training data memorised: loss {first:.4g} → {end:.2g}"
+        title=f"Training data memorised: loss {format_number(first)} → {format_number(losses.value[-1])}"
         + ("" if len(evals) else ", and no validation loss"),
         evidence=(
             seen(
@@ -324,7 +326,7 @@ def detect_scores_at_chance(case: Case) -> Verdict:
     if not shown:
         return None
     # a model that has learned something still guesses at hard questions
-    title = f"{len(shown)} of {len(scores)} scores at chance: {', '.join(shown)}"
+    title = f"{len(shown)} of {len(scores)} scores no better than chance: {', '.join(shown)}"
     return finding("scores_at_chance", title=title, evidence=evidence)
 
 
@@ -347,6 +349,7 @@ def detect_no_validation(case: Case) -> Verdict:
         return None
     return finding(
         "no_validation",
-        title=f"{passes:.3g} epochs without an evaluation: loss {first:.4g} → {end:.4g} may be learnt or memorised",
+        title=f"{passes:.3g} epochs without an evaluation: loss {format_number(first)} → "
+        f"{format_number(losses.value[-1])} may be learnt or memorised",
         evidence=seen("neither a loss nor a score on held-out data", last=losses.step[-1]),
     )

@@ -16,7 +16,7 @@ from advisor.laws import flops
 from advisor.laws.annealing import FULL_DECAY_NATS, GAIN_SPREAD
 from advisor.laws.hyperparameters import LAW_PARAMETERS, off_laws, peak_rates, times_off
 from advisor.readers.run_table import RunTable, Status
-from advisor.units import format_percent
+from advisor.units import format_number, format_percent
 
 _MOVED = 0.1  # relative fall of a loss that is impossible with a true learning rate of 0
 _STEADY_ROWS = 5  # each with a lower loss than the one before: by chance one time in 120
@@ -54,7 +54,8 @@ def detect_learning_rate_zero(case: Case) -> Verdict:
     skipped = len(skips) > 0 and bool((skips > 0).all())
     if not skipped and rates.counted and rates.step[-1] < _WARMING * (planned_steps(case) or 0):
         return lacking("learning_rate_zero", "rows beyond the warm-up, whose rates may be below the printed digits")
-    fell = f", and the loss stays about where it was ({first:.4g} → {end:.4g})" if len(losses) else ""
+    ends = " → ".join(map(format_number, losses[[0, -1]])) if len(losses) else ""
+    fell = f", and the loss stays about where it was ({ends})" if ends else ""
     return finding(
         "learning_rate_zero",
         severity="note" if learnt else "error",
@@ -141,17 +142,15 @@ def detect_early_loss_jump(case: Case) -> Verdict:
     scatters = top - first < _JUMP_NOISES * row_noise(losses.value)
     if scatters or (len(back) and whole < _SHORT):
         return None  # batches of unequal difficulty, or a benchmark of a few steps
-    recovered = f"back under {first:.4g} at step {back[0]:g}" if len(back) else "never back under it in this log"
+    rose = f"from {format_number(first)} to {format_number(top)}"
+    recovered = f"back under it at step {back[0]:g}" if len(back) else "never back under it in this log"
     until = (float(back[0]) if len(back) else float(losses.step[-1])) - float(losses.step[0])
     soon = "note" if len(back) and until <= _SOON * whole else "warning"
     return finding(
         "early_loss_jump",
         severity="error" if not len(back) and end > _JUMP * first else soon,
-        title=f"Loss jumps from {first:.4g} to {top:.4g} by step {step:g}: the start is too hard ({recovered})",
-        evidence=(
-            seen(f"{first:.5g} → {top:.5g}", losses.step[0], step),
-            seen(f"last loss {end:.5g}", last=losses.step[-1]),
-        ),
+        title=f"Loss jumps {rose} by step {step:g}: the start is too hard ({recovered})",
+        evidence=(seen(f"last loss {format_number(end)}", last=losses.step[-1]),),
         saved=cost_of_steps(case, until),
     )
 

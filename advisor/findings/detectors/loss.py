@@ -15,6 +15,7 @@ from advisor.findings.savings import cost_of_steps, stake_steps
 from advisor.findings.schedule import is_rate_sweep, rate_jumps
 from advisor.findings.series import stretches
 from advisor.readers.run_table import ZERO_FOR_NAN, Status
+from advisor.units import format_number
 
 _WARM_UP_STEPS = 100  # sources §7.2: skip warm-up and the first 100 steps
 _Z_NOTE, _Z_HIGH = 3.5, 7.0  # Iglewicz and Hoaglin's outlier; OLMo 2's spike score (sources §7.2)
@@ -118,7 +119,7 @@ def detect_loss_spikes(case: Case) -> Verdict:
     lasting = [s for s in slow if s.rows >= _PERSISTS and s.peak - s.before > _GRAVE * _learnt(losses, s)]
     worst = max(lasting or all_spikes, key=lambda s: s.peak - s.before)
     lost = sum((s.recovered_step or s.last_step) - s.first_step for s in all_spikes)
-    height = f"{worst.before:.4g} → {worst.peak:.4g} at step {worst.first_step:g}"
+    height = f"{format_number(worst.before)} → {format_number(worst.peak)} at step {worst.first_step:g}"
     count = "One loss spike" if len(all_spikes) == 1 else f"{len(all_spikes)} loss spikes"
     opened = [s for s in all_spikes if s.recovered_step is None]  # whether they do harm is unknown
     ended = ", not back by the end of the log" if worst in opened else f", back at step {worst.recovered_step:g}"
@@ -147,7 +148,7 @@ def _learnt(losses: Curve, spike: Spike) -> float:
 
 def _spike_evidence(s: Spike) -> Evidence:
     back = f"recovered at step {s.recovered_step:g}" if s.recovered_step is not None else "not recovered in this log"
-    text = f"{s.before:.4g} → {s.peak:.4g} (z {s.z:.0f}, {s.rows} rows), {back}"
+    text = f"{format_number(s.before)} → {format_number(s.peak)} (z {s.z:.0f}, {s.rows} rows), {back}"
     return seen(text, s.first_step, s.last_step)
 
 
@@ -172,8 +173,9 @@ def detect_loss_divergence(case: Case) -> Verdict:
     return finding(
         "loss_divergence",
         severity="error" if sure else "warning",
-        title=f"Loss diverges: from {best:.4g} at step {losses.step[start]:g} to {end:.4g} at the end",
-        evidence=seen(f"median of the rows {best:.5g} → {end:.5g}", losses.step[start], last),
+        title=f"Loss diverges: from {format_number(best)} at step {losses.step[start]:g} to {format_number(end)} "
+        "at the end",
+        evidence=seen("both are medians of rows", losses.step[start], last),
         confidence="high" if len(losses) >= _FEWEST_ROWS else "medium",
         actions=(
             f"stop; {_again(losses, float(losses.step[start]))} with half the learning rate",
@@ -330,7 +332,7 @@ def _before(case: Case, rows: np.ndarray, place: np.ndarray, first: int) -> tupl
     if not len(finite):
         return (Evidence(text="no finite loss before it"),)
     start = finite[-10:][0]
-    text = f"last finite losses {loss[start]:.4g} → {loss[finite[-1]]:.4g}"
+    text = f"last finite losses {format_number(loss[start])} → {format_number(loss[finite[-1]])}"
     norm = case.run.column("grad_norm")[rows][: first + 1]
     norms = norm[~np.isnan(norm)]
     if len(norms):

@@ -71,7 +71,7 @@ def detect_goodput(case: Case) -> Verdict:
             causes.append(f"{words}s")
             actions.append(fewer if len(seconds) else f"log {name}")
     causes += texts()["goodput"]["causes"]
-    steps = f"{covered:g} steps of {format_seconds(working / covered)} are {format_seconds(working)}"
+    steps = f"{covered:g} steps of {format_seconds(working / covered)} (mean) are {format_seconds(working)}"
     return finding(
         "goodput",
         causes=causes,

@@ -92,15 +92,14 @@ def detect_no_learning(case: Case) -> Verdict:
     late = losses.counted and losses.step[0] > max(100.0, 0.1 * float(losses.step[-1] - losses.step[0]))
     tuned = late or (is_language(case) and float(losses.value[0]) < _SMALL_LOSS)
     known = bool(number(case.run.facts, "resumed_from_step")) or tuned or not losses.counted
-    title = f"No learning: loss {first:.4g} at the start, {end:.4g} at the end"
+    title = f"No learning: loss {first:.4g} in the first rows, {end:.4g} in the last (medians)"
     if known and not fresh:
         title = f"The loss is flat, {first:.4g} to {end:.4g}: the log may begin late, or the weights knew the data"
-    medians = f"median of the first rows {first:.5g}, of the last {end:.5g}, noise of a row"
     return finding(
         "no_learning",
         severity="error" if fresh else "note",  # losses of diffusion, GANs and late parts are naturally flat
         title=title + (f", as guessing among {guess} classes gives" if guess else ""),
-        evidence=seen(f"{medians} {row_noise(losses.value):.3g}", losses.step[0], losses.step[-1]),
+        evidence=seen(f"noise of a row {row_noise(losses.value):.3g}", losses.step[0], losses.step[-1]),
         confidence="high" if zero or (fresh and len(losses) >= 100) else "medium",
         causes=("the learning rate is 0 in every row" if zero else "", *texts()["no_learning"]["causes"]),
         saved=cost_of_steps(case, steps_done(case.run) or len(losses)) if fresh else (None, None),

@@ -28,7 +28,7 @@ from advisor.findings.run_facts import (
 from advisor.findings.savings import cost_of_steps
 from advisor.laws.initial_loss import FAULT_BELOW, uniform_loss
 from advisor.readers.run_table import Phase, RunTable, Status
-from advisor.units import format_centre, format_percent, format_seconds, format_usd
+from advisor.units import format_centre, format_number, format_percent, format_seconds, format_usd
 
 _FEWEST_ROWS = 3
 _FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.KILLED, Status.TIME_LIMIT, Status.DIVERGED)
@@ -65,7 +65,7 @@ def detect_several_runs(case: Case) -> Verdict:
     main, rows = _called(case.run, case.run.main_phase), []
     for at, phase in parts[:20]:
         known = _losses(case.run, phase)
-        losses = f", loss {known[0]:.4g} → {known[-1]:.4g}" if len(known) else ""
+        losses = f", loss {format_number(known[0])} → {format_number(known[-1])}" if len(known) else ""
         rows.append(f"{_called(case.run, at)}: {phase.last_row - phase.first_row + 1} rows{losses}")
     return finding(
         "several_runs",
@@ -229,7 +229,7 @@ def detect_steps_missing(case: Case) -> Verdict:
     cut = () if intended else texts()["epochs_missing"]["actions"][:1]
     return finding(
         "steps_missing",
-        title=f"The log ends at step {done:,.0f} of {planned:,.0f} ({format_percent(done / planned)}){rest}{money}",
+        title=f"The log ends after {done:,.0f} of {planned:,.0f} steps ({format_percent(done / planned)}){rest}{money}",
         evidence=seen(ended, last=done),
         causes=limited if intended else texts()["epochs_missing"]["causes"],
         actions=(*cut, *texts()["steps_missing"]["actions"]),

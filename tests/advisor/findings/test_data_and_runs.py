@@ -188,7 +188,7 @@ HELD_OUT = {
     "few evaluations that rise steadily": (
         changed(loss=np.linspace(1.1, 0.26, STEPS),
             eval_loss=every(0.7, 0.58, 0.52, 0.495, 0.4853, 0.487, 0.489, 0.4905, 0.4917)),
-        found("overfitting", "note", "0.4853", hours="none"),
+        found("overfitting", "note", "(0.485)", hours="none"),
     ),
     "one evaluation that is worse": (
         changed(loss=np.linspace(1.1, 0.26, STEPS), eval_loss=every(0.74, 0.715, 0.7206)), silent("overfitting")),
@@ -224,9 +224,9 @@ HELD_OUT = {
         changed(loss=10.8 * np.exp(-PLACE / 100) + 0.01, eval_loss=None, epoch=np.linspace(0, 9, STEPS)),
         found("memorised")),
     "scores that guessing reaches": (scores(hellaswag=0.2541),
-                                     found("scores_at_chance", "note", "hellaswag", starts="1 of 1 scores at chance")),
+                                     found("scores_at_chance", "note", "hellaswag", starts="1 of 1 scores no better")),
     "one score of two at chance": (scores(hellaswag=0.2541, piqa=0.61),
-                                   found("scores_at_chance", starts="1 of 2 scores at chance: hellaswag")),
+                                   found("scores_at_chance", starts="1 of 2 scores no better than chance: hellaswag")),
     "a real score": (scores(hella=0.3054), silent("scores_at_chance")),
     "no score": (changed(), unjudged("scores_at_chance")),
     "an accuracy gap that has grown": (changed(**scored()), found("accuracy_gap", "warning", "78 %")),
@@ -325,7 +325,7 @@ DATA_AND_RUNS = {
     "ten epochs of a fine-tune": (
         changed(loss=healthy_loss(start=1.7, end=0.6), epoch=np.linspace(0, 10, STEPS)), silent("repeated_data")),
     "a log that ends at 11 percent": (  # steps of one second
-        incomplete(222), found("steps_missing", "note", "222 of 2,000 (11.1 %)", f"about {1778 / 60:.3g} min")),
+        incomplete(222), found("steps_missing", "note", "222 of 2,000 steps (11.1 %)", f"about {1778 / 60:.3g} min")),
     "epochs that end early": (changed(50, facts={"planned_epochs": 100}, **EPOCHS),
                               found("steps_missing", "", "epoch 50 of 100")),
     "epochs all done": (changed(50, facts={"planned_epochs": 50, "planned_steps": None}, **EPOCHS),

@@ -63,6 +63,11 @@ def test_readings_that_disagree_tell_the_time_beside_other_programs_and_no_facto
     # by hand: 40 steps took 0.02 s longer than predicted, all of them after the slow reading
     assert causes_of(comparison)["other programs"] == pytest.approx(0.8)
     assert causes_of(comparison)["steps slower"] == pytest.approx(0.0)
+    words_of = {row[0]: row[4] for row in words.scores(comparison).rows}
+    assert words_of["step time"].startswith("other programs took ")
+    fast = script(plan).start(3.0).witness(0.012).steps(1, 80, 0.06).witness(0.012, step=80)
+    words_of = {row[0]: row[4] for row in words.scores(review(fast.end(), plan)).rows}
+    assert words_of["step time"] == "", "half the predicted time is no doing of a slower machine"
     untold = review(script(plan).start(3.0).steps(1, 80, 0.12).end(), plan)
     assert {c.name: c.note for c in untold.causes}["machine drift"] == "unknown: no reference kernel was timed"
     assert sum(causes_of(comparison).values()) == pytest.approx(comparison.gap_seconds)
@@ -148,14 +153,14 @@ def test_a_stopped_run_is_compared_by_its_steps_and_names_what_other_programs_to
     # by hand: 120 of 240 steps took three times the predicted 0.12 s, so 28.8 of 57.6 s; 3 s to start, $0.1 a second
     headline = words.headline(stopped)
     assert (
-        "240 of 320 steps, in 60.6 s; other programs took 50 % of the time; the median step took 240 ms, 2 times"
-        in headline
+        "240 of 320 steps, in 60.6 s; other programs took 50 % of the time in steps; the median step took 240 ms, "
+        "2 times" in headline
     )
     assert "other programs +29 s" in words.largest_causes(stopped)
     rows = {row[0]: row[2:5] for row in words.scores(stopped).rows}
     assert rows["wall clock"][0] == "60.6 s for 75 % of its steps" and "other programs" in rows["wall clock"][2]
     assert rows["cost"][0] == "$6.06 for 75 % of its steps"
-    assert rows["step time"][2] == "other programs took 50 % of the time"
+    assert rows["step time"][2] == "other programs took 50 % of the time in steps"
 
 
 def test_restarts_and_lost_work(script):

@@ -202,4 +202,4 @@ def test_a_log_of_scores_at_chance_is_told_so(tmp_path):
     path = tmp_path / "main.log"
     path.write_text("".join(f"s:{s} trl:{5 - s / 100:.4f} lr:0.0001\ns:{s} eval:0.2437\n" for s in range(20)))
     found = detect_scores_at_chance(make_case(read_run(path)))
-    assert found.title.startswith("1 of 1 scores at chance: hellaswag 24.4 %") and found.severity == "note"
+    assert found.title.startswith("1 of 1 scores no better than chance: hellaswag 24.4 %") and found.severity == "note"
