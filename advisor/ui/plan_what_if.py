@@ -131,7 +131,10 @@ def _effect_of(name: str, run: Run | str, other: Run | str) -> str:
         if again in _CHOSEN_AGAIN and again != name and (now := after[again][0]) not in (None, before[again][0])
     ]
     unpriced = plan_words.unpriced(run, other)
-    return plan_words.effect_in_words(difference(run, other), [*also, *([unpriced] if unpriced else [])])
+    effect = difference(run, other)
+    if effect.seconds or effect.usd or effect.loss:
+        effect = replace(effect, device_bytes=None)  # the memory bar shows it
+    return plan_words.effect_in_words(effect, [*also, *([unpriced] if unpriced else [])])
 
 
 def comparison(base: Run, shown: Run) -> None:
