@@ -54,7 +54,7 @@ _AT: dict[str, Callable[[float], str]] = {
 _AXES = {"tokens": "tokens", "hours": "time", "usd": "cost", "step": "steps", "schedule": "shares of the schedule"}
 _JUDGED = {"better": "better", "worse": "worse", "no difference beyond the noise": "equal within the noise"}
 _SEEN = 0.005  # of what was predicted; smaller causes of a gap are not named
-_MOST_CAUSES = 3
+_MOST_CAUSES = 2  # by name; the others are one rest
 _MANY_TIMES = 2.0  # as long; a percentage is then read twice
 _MOST_NAMED = 5  # runs that do not count, the newest
 
@@ -215,8 +215,12 @@ def _cause(scored: ScoredRun, score: Score) -> str:
     if score.error is None and score.quantity not in scored.cut_short:
         return ""
     if score.quantity == "wall_clock_seconds":
-        largest = sorted(_seen(scored), key=lambda cause: -abs(cause.seconds))[:_MOST_CAUSES]
-        return ", ".join(f"{_named(cause)} {units.format_seconds.change(cause.seconds)}" for cause in largest)
+        known = [cause for cause in _seen(scored) if cause.name != "unexplained"]
+        largest = sorted(known, key=lambda cause: -abs(cause.seconds))[:_MOST_CAUSES]
+        not_named = [cause for cause in scored.causes if cause not in largest and cause.name != "steps not run"]
+        rest = Cause(name="the rest", seconds=sum(cause.seconds for cause in not_named), note="")
+        named = [*largest, *([rest] if abs(rest.seconds) >= _least_seen(scored) else [])]
+        return ", ".join(f"{_named(cause)} {units.format_seconds.change(cause.seconds)}" for cause in named)
     return _cause_of_step(scored, score.error or 0.0) if score.quantity == "step_seconds" else ""
 
 
@@ -237,9 +241,13 @@ def _others(scored: ScoredRun) -> str:
 
 def _seen(scored: ScoredRun) -> list[Cause]:
     """Returns the causes of the gap that are large enough to be seen beside the predicted time."""
-    predicted = scored.score("wall_clock_seconds").predicted
-    least = _SEEN * predicted.value if predicted is not None else 0.0
+    least = _least_seen(scored)
     return [cause for cause in scored.causes if abs(cause.seconds) >= least and cause.name != "steps not run"]
+
+
+def _least_seen(scored: ScoredRun) -> float:
+    predicted = scored.score("wall_clock_seconds").predicted
+    return _SEEN * predicted.value if predicted is not None else 0.0
 
 
 def _named(cause: Cause) -> str:
