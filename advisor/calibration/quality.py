@@ -76,7 +76,8 @@ def judge(held: HeldOut | None, measured: int, *, interrupted: bool, drift: floa
             f"the median of its held-out errors is {held.median:.0%}, above the {BELIEVED_MEDIAN:.0%} up to which a "
             "calibration is used: something else was using the machine"
         )
-    holds = f"{held.coverage:.0%} of its checks lie in their intervals"
+    holds = f"only {held.coverage:.0%} of checks fell in their 80 % intervals" if held.coverage < SOUND_COVERAGE else ""
+    holds = holds or f"{held.coverage:.0%} of checks fell in their 80 % intervals"
     if held.coverage < BELIEVED_COVERAGE:
         return _rejected(f"{holds}, and below {BELIEVED_COVERAGE:.0%} no calibration is used")
     if held.coverage < SOUND_COVERAGE:

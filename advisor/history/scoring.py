@@ -46,7 +46,7 @@ class Score:
 
     @property
     def error(self) -> float | None:
-        """Return (actual - predicted) / predicted; None for a predicted 0, such as the cost of the user's own machine."""
+        """Return (actual - predicted) / predicted; None for a predicted 0, as the cost of one's own machine."""
         if self.predicted is None or self.actual is None or self.predicted.value == 0:
             return None
         return self.actual / self.predicted.value - 1

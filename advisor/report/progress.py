@@ -161,7 +161,7 @@ def closing_lines(progress: Progress, run_dir: Path) -> list[str]:
     if progress.tokens_per_second is not None:
         parts.append(f"{units.format_rate(progress.tokens_per_second)} at the median step")
     if progress.loss_so_far is not None:
-        parts.append(f"training loss so far {_loss(progress)}")
+        parts.append(f"training loss {_loss(progress)}")
     if progress.eval_loss is not None:
         parts.append(f"validation loss {units.format_number(progress.eval_loss)}")
     if progress.usd_so_far is not None:

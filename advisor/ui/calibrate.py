@@ -34,7 +34,7 @@ def page() -> None:
     card = first_card()
     here = f"an {card}" if card else "no NVIDIA GPU: its CPU can be calibrated"
     st.markdown(
-        f"This machine has **{here}**. A calibration trains here in short bursts and fits a model of the speed to them."
+        f"This machine has **{here}**. A calibration trains here in short bursts and learns the speed from them."
     )
     entries = [with_quality(entry) for entry in loaders.store().list_calibrations()]
     now = calibrating(loaders.store()).look()

@@ -192,7 +192,7 @@ def _choose(summaries: list[RunSummary], names: dict[str, str], scores: list[Sco
     requested = [folders.index(name) for name in st.query_params.get_all(RUN) if name in folders]
     columns = {
         "State": st.column_config.MultiselectColumn(options=list(STATES), color=list(STATES.values()), width=100),
-        "Loss so far": st.column_config.LineChartColumn(color=charts.REJECTED, width=100, help=capital(LOSS_SO_FAR)),
+        "Loss curve": st.column_config.LineChartColumn(color=charts.REJECTED, width=100, help=capital(LOSS_SO_FAR)),
         BAR: st.column_config.ProgressColumn(
             min_value=0, max_value=100, format="%.0f %%", color=charts.ACTUAL, width=120,
             help="Wall clock as a share of the prediction: a full bar took as long as predicted, or longer.",
@@ -222,7 +222,7 @@ def _run_row(run: RunSummary, name: str, time: float | None) -> dict[str, object
         "State": [state],
         "Run": name,
         "Tags": ", ".join(run.tags),
-        "Loss so far": loss_sketch(run.path),
+        "Loss curve": loss_sketch(run.path),
         "Loss": run.loss,
         BAR: time,
         "Done": 100 * (run.step or 0) / run.steps if run.steps else None,

@@ -227,8 +227,9 @@ def _numbers(progress: Progress, loss: Estimate | None) -> None:
         usd = end.value if end else progress.usd_so_far
         whole = not progress.stops_early if running else complete
         rows.append(
-            (f"Dollars{'' if complete else ' so far'}{at_end}", units.format_usd(progress.usd_so_far), _planned(cost, units.format_usd),
-             _colour(cost, usd if whole else None), "Rent of all GPUs since the start of the process.")
+            ("Dollars" + ("" if complete else " so far") + at_end, units.format_usd(progress.usd_so_far),
+             _planned(cost, units.format_usd), _colour(cost, usd if whole else None),
+             "Rent of all GPUs since the start of the process.")
         )  # fmt: skip
     elif not complete:  # the user's own machine costs nothing, so time is more informative
         planned = _planned(progress.total_seconds_predicted, units.format_seconds)

@@ -153,9 +153,7 @@ def test_a_finished_run_is_watched_with_its_promises(with_a_run):
     assert speed.value == "28.2 k tok/s" and speed.delta == "planned 27.4 k tok/s (26.1-28.9 k tok/s)"
     assert speed.proto.color == speed.proto.MetricColor.GREEN  # inside what was promised
     assert [button.label for button in at.button] == ["Compare with its plan"]  # nothing to stop, nothing to resume
-    assert "Completed in 88.2 s; predicted 89.8 s (85-95 s)" in words(at).replace(
-        "\\", ""
-    )  # at its end
+    assert "Completed in 88.2 s; predicted 89.8 s (85-95 s)" in words(at).replace("\\", "")  # at its end
 
 
 def test_a_run_whose_log_is_damaged_is_one_sentence(with_a_run):

@@ -80,7 +80,7 @@ def test_what_other_programs_took_is_one_figure_in_the_finding_and_among_the_cau
     log = told.witness(0.060, step=41).steps(41, 79, 0.3).steps(80, 80, 10.0).end()
     # by hand: 39 steps took 0.18 s longer than the quiet ones, and one took 9.88 s longer
     [busy] = [one for one in judge(replace(case_of(log), plan=plan))[0] if one.code == "machine_busy"]
-    assert busy.title.startswith("Other programs cost 17 s of the 26.5 s in steps")
+    assert busy.title.startswith("Other programs on this machine slowed training by 17 s of 26.5 s")
     comparison = review(log, plan)
     assert words.largest_causes(comparison).startswith("other programs +17 s") and causes_of(comparison)["stalls"] == 0
     assert sum(causes_of(comparison).values()) == pytest.approx(comparison.gap_seconds)
